@@ -1,0 +1,110 @@
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torchmetrics.image.fid import FrechetInceptionDistance
+
+from velogan.metrics.distances import frechet_distance, kernel_distance
+
+
+def _features(count: int, size: int, seed: int, *, shift: float = 0.0) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    mixing = torch.randn(size, size, generator=generator) / size**0.5
+    return torch.randn(count, size, generator=generator) @ mixing + shift
+
+
+def _square_root(matrix: np.ndarray) -> np.ndarray:
+    values, vectors = np.linalg.eigh(matrix)
+    return (vectors * np.sqrt(values.clip(0))) @ vectors.T
+
+
+def _frechet_by_roots(x: np.ndarray, y: np.ndarray) -> float:
+    """Heusel et al. 2017, equation 6, word for word in float64."""
+    c_x, c_y = np.cov(x, rowvar=False), np.cov(y, rowvar=False)
+    root = _square_root(c_x)
+    cross = _square_root(root @ c_y @ root)
+    return float(((x.mean(0) - y.mean(0)) ** 2).sum() + np.trace(c_x + c_y - 2 * cross))
+
+
+def _mmd_by_sums(x: np.ndarray, y: np.ndarray) -> float:
+    """Binkowski et al. 2018, equation 4, word for word in float64."""
+    n, size = x.shape
+
+    def kernel(a: np.ndarray, b: np.ndarray) -> float:
+        return float((a @ b / size + 1) ** 3)
+
+    pairs = list(itertools.permutations(range(n), 2))
+    within = sum(kernel(x[i], x[j]) + kernel(y[i], y[j]) for i, j in pairs) / (n * (n - 1))
+    return within - 2 * sum(kernel(a, b) for a in x for b in y) / n**2
+
+
+@pytest.mark.parametrize(("n", "m"), [(200, 150), (20, 30), (12, 300)])  # more and fewer images than features
+def test_frechet_equals_numpy(n: int, m: int) -> None:
+    x, y = _features(n, 32, 0), _features(m, 32, 1, shift=0.2)
+    expected = _frechet_by_roots(x.double().numpy(), y.double().numpy())
+    # The textbook's roots of singular matrices are good to about 1e-7 only.
+    assert frechet_distance(x, y) == pytest.approx(expected, rel=1e-6)
+
+
+def test_frechet_equals_torchmetrics() -> None:
+    x, y = _features(200, 16, 0).double(), _features(150, 16, 1, shift=0.2).double()
+
+    class Flat(nn.Module):
+        num_features = 16
+
+        def forward(self, images: Tensor) -> Tensor:
+            return images.flatten(1)
+
+    metric = FrechetInceptionDistance(feature=Flat(), normalize=True, input_img_size=(1, 4, 4)).set_dtype(
+        torch.float64
+    )
+    metric.update(x.view(-1, 1, 4, 4), real=True)
+    metric.update(y.view(-1, 1, 4, 4), real=False)
+    assert frechet_distance(x, y) == pytest.approx(metric.compute().item(), rel=1e-8)
+
+
+def test_frechet_of_a_shift_is_its_square() -> None:
+    x = _features(50, 64, 0)
+    assert frechet_distance(x, x) == pytest.approx(0, abs=1e-8)
+    assert frechet_distance(x, x + 0.5) == pytest.approx(64 * 0.25, rel=1e-5)
+
+
+def test_kernel_distance_of_whole_sets_equals_numpy() -> None:
+    x, y = _features(20, 8, 0), _features(20, 8, 1, shift=0.5)
+    mean, deviation = kernel_distance(x, y)
+    assert mean == pytest.approx(_mmd_by_sums(x.double().numpy(), y.double().numpy()), rel=1e-10)
+    assert deviation == 0
+
+
+def test_kernel_distance_averages_seeded_subsets() -> None:
+    x, y = _features(20, 8, 0), _features(15, 8, 1, shift=0.5)
+    generator = torch.Generator().manual_seed(7)
+    expected = []
+    for _ in range(4):
+        rows = torch.randperm(20, generator=generator)[:10]
+        columns = torch.randperm(15, generator=generator)[:10]
+        expected.append(_mmd_by_sums(x[rows].double().numpy(), y[columns].double().numpy()))
+    mean, deviation = kernel_distance(x, y, subsets=4, subset_size=10, seed=7)
+    assert mean == pytest.approx(np.mean(expected), rel=1e-10)
+    assert deviation == pytest.approx(np.std(expected), rel=1e-10)
+    assert kernel_distance(x, y, subsets=4, subset_size=10, seed=8)[0] != mean
+
+
+def test_kernel_distance_is_unbiased() -> None:
+    sets = _features(4000, 8, 2).split(20)
+    values = [kernel_distance(x, y)[0] for x, y in zip(sets[::2], sets[1::2])]
+    assert np.mean(values) == pytest.approx(0, abs=3 * np.std(values) / len(values) ** 0.5)
+    assert min(values) < 0 < max(values)
+
+
+def test_refusals_name_the_counts() -> None:
+    x = torch.zeros(5, 4)
+    for distance in (frechet_distance, kernel_distance):
+        with pytest.raises(ValueError, match="at least two images on each side, got 5 and 1"):
+            distance(x, x[:1])
+        with pytest.raises(ValueError, match="features must be"):
+            distance(x, torch.zeros(5, 3))

@@ -1,0 +1,99 @@
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from velogan.metrics.pixel import psnr, ssim
+
+
+def _pair(seed: int, side: int = 16) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.rand(2, 3, side, side, generator=generator) * 2 - 1
+    return x, (x + 0.3 * torch.randn(x.shape, generator=generator)).clamp(-1, 1)
+
+
+def _ssim_by_windows(x: np.ndarray, y: np.ndarray, mask: np.ndarray) -> float:
+    """Wang et al. 2004 window by window for one `(C, H, W)` image of intensities in [0, 255], in float64."""
+    offsets = np.arange(11) - 5
+    window = np.exp(-(offsets[:, None] ** 2 + offsets[None] ** 2) / (2 * 1.5**2))
+    window /= window.sum()
+    c1, c2 = (0.01 * 255) ** 2, (0.03 * 255) ** 2
+    values = []
+    for channel in range(x.shape[0]):
+        for row in range(5, x.shape[1] - 5):
+            for column in range(5, x.shape[2] - 5):
+                if not mask[row, column]:
+                    continue
+                a = x[channel, row - 5 : row + 6, column - 5 : column + 6]
+                b = y[channel, row - 5 : row + 6, column - 5 : column + 6]
+                mean_a, mean_b = (window * a).sum(), (window * b).sum()
+                variance_a = (window * (a - mean_a) ** 2).sum()
+                variance_b = (window * (b - mean_b) ** 2).sum()
+                covariance = (window * (a - mean_a) * (b - mean_b)).sum()
+                top = (2 * mean_a * mean_b + c1) * (2 * covariance + c2)
+                values.append(top / ((mean_a**2 + mean_b**2 + c1) * (variance_a + variance_b + c2)))
+    return float(np.mean(values))
+
+
+def test_psnr_of_a_known_error() -> None:
+    x = torch.zeros(2, 3, 4, 4)
+    assert psnr(x, x + 0.2).tolist() == pytest.approx([20.0, 20.0], abs=1e-4)  # 10 log10(4 / 0.04)
+    assert psnr(x, x).tolist() == [math.inf, math.inf]
+
+
+def test_psnr_counts_only_the_mask() -> None:
+    x = torch.zeros(1, 3, 4, 4)
+    y = x.clone()
+    y[..., :2] = 0.2
+    y[..., 2:] = 1.0
+    mask = torch.zeros(1, 1, 4, 4, dtype=torch.bool)
+    mask[..., :2] = True
+    assert psnr(x, y, mask).item() == pytest.approx(20.0, abs=1e-4)
+    assert psnr(x, y, ~mask).item() == pytest.approx(10 * math.log10(4), abs=1e-4)
+    assert psnr(x, y, torch.zeros_like(mask)).isnan().all()
+
+
+@given(st.integers(0, 1000))
+@settings(max_examples=20, deadline=None)
+def test_psnr_equals_numpy_and_is_symmetric(seed: int) -> None:
+    x, y = _pair(seed)
+    a, b = x.double().numpy(), y.double().numpy()
+    expected = 10 * np.log10(4 / ((a - b) ** 2).mean(axis=(1, 2, 3)))
+    np.testing.assert_allclose(psnr(x, y).numpy(), expected, rtol=1e-12)
+    assert torch.equal(psnr(x, y), psnr(y, x))
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_ssim_equals_the_paper_window_by_window(masked: bool) -> None:
+    x, y = _pair(3)
+    mask = torch.ones(2, 1, 16, 16, dtype=torch.bool)
+    if masked:
+        mask[..., :7] = False
+        mask[..., 9:, :] = False
+    values = ssim(x, y, mask if masked else None)
+    a, b = ((image.double().numpy() + 1) * 127.5 for image in (x, y))
+    for i in range(2):
+        expected = _ssim_by_windows(a[i], b[i], mask[i, 0].numpy())
+        assert values[i].item() == pytest.approx(expected, abs=1e-10)
+
+
+def test_ssim_is_one_only_for_equal_images() -> None:
+    x, y = _pair(5, side=32)
+    assert ssim(x, x).tolist() == pytest.approx([1.0, 1.0], abs=1e-12)
+    assert (ssim(x, y) < 0.99).all()
+
+
+def test_refusals_name_what_is_wrong() -> None:
+    x = torch.zeros(1, 3, 8, 8)
+    with pytest.raises(ValueError, match="at least 11"):
+        ssim(x, x)
+    with pytest.raises(ValueError, match="one shape"):
+        psnr(x, x[..., :4])
+    with pytest.raises(ValueError, match="mask must be"):
+        psnr(x, x, torch.ones(1, 3, 8, 8))

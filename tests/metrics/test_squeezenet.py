@@ -1,0 +1,96 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch import Tensor
+
+from velogan.metrics.squeezenet import SqueezeNet, share_of_class
+
+SHARED = Path(__file__).resolve().parents[3] / "shared" / "data"
+WEIGHTS = SHARED / "weights" / "squeezenet1_0_imagenet_deepcompression.npz"
+
+
+def random_arrays(seed: int = 0) -> dict[str, np.ndarray]:
+    """Weights of the right names and shapes, from the published table of the network."""
+    generator = np.random.default_rng(seed)
+    shapes: dict[str, tuple[int, ...]] = {"conv1": (96, 3, 7, 7), "conv_final": (1000, 512, 1, 1)}
+    inputs = 96
+    for fire, (squeeze, expand) in enumerate(
+        [(16, 64), (16, 64), (32, 128), (32, 128), (48, 192), (48, 192), (64, 256), (64, 256)], start=2
+    ):
+        shapes[f"fire{fire}.squeeze"] = (squeeze, inputs, 1, 1)
+        shapes[f"fire{fire}.expand1x1"] = (expand, squeeze, 1, 1)
+        shapes[f"fire{fire}.expand3x3"] = (expand, squeeze, 3, 3)
+        inputs = 2 * expand
+    arrays = {}
+    for name, shape in shapes.items():
+        scale = (2 / np.prod(shape[1:])) ** 0.5
+        arrays[f"{name}.weight"] = (generator.standard_normal(shape) * scale).astype(np.float32)
+        arrays[f"{name}.bias"] = np.zeros(shape[0], np.float32)
+    return arrays
+
+
+def test_shapes_sizes_and_grey() -> None:
+    torch.set_num_threads(1)
+    net = SqueezeNet(random_arrays())
+    assert sum(p.numel() for p in net.parameters()) == 1_248_424  # the published count
+    features, logits = net(torch.rand(2, 3, 64, 48) * 2 - 1)
+    assert features.shape == (2, 512)
+    assert logits.shape == (2, 1000)
+    assert not features.requires_grad
+    grey = torch.rand(1, 1, 40, 40) * 2 - 1
+    assert torch.equal(net(grey)[0], net(grey.expand(-1, 3, -1, -1))[0])
+
+
+def test_input_is_blue_first_minus_the_mean() -> None:
+    arrays = random_arrays()
+    arrays["conv1.weight"] = np.zeros_like(arrays["conv1.weight"])
+    arrays["conv1.weight"][:, 0] = 1 / 49  # blue alone
+    net = SqueezeNet(arrays)
+    picture = torch.full((1, 3, 227, 227), -1.0)
+    picture[:, 2] = 1.0
+    seen: list[Tensor] = []
+    net.conv1.register_forward_hook(lambda _module, _inputs, output: seen.append(output))
+    net(picture)
+    assert seen[0].shape == (1, 96, 111, 111)
+    assert seen[0].mean().item() == pytest.approx(255 - 104, abs=1e-3)
+
+
+def test_refuses_other_weights() -> None:
+    arrays = random_arrays()
+    del arrays["fire5.squeeze.bias"]
+    with pytest.raises(ValueError, match=r"fire5\.squeeze\.bias"):
+        SqueezeNet(arrays)
+
+
+def test_share_of_class() -> None:
+    logits = torch.eye(4)[[0, 1, 1, 3]]
+    assert share_of_class(logits, 1) == 0.5
+    assert share_of_class(logits, 2) == 0.0
+    with pytest.raises(ValueError, match="class 4 does not exist: give a number from 0 to 3"):
+        share_of_class(logits, 4)
+
+
+@pytest.mark.shared
+@pytest.mark.skipif(not WEIGHTS.is_file(), reason="the real images are not beside the project")
+@pytest.mark.parametrize(
+    ("folder", "index", "share"),
+    [
+        ("horse2zebra/testB", 340, 0.900),
+        ("horse2zebra/testA", 340, 0.0),
+        ("apple2orange/testB", 950, 0.524),
+        ("apple2orange/testA", 950, 0.0),
+    ],
+)
+def test_real_images_are_classified_as_published(folder: str, index: int, share: float) -> None:
+    net = SqueezeNet(np.load(WEIGHTS))
+    logits = []
+    for file in sorted((SHARED / folder).iterdir()):
+        with Image.open(file) as image:
+            pixels = torch.from_numpy(np.array(image.convert("RGB"))).permute(2, 0, 1)[None]
+        logits.append(net(pixels.float() / 127.5 - 1)[1])
+    assert share_of_class(torch.cat(logits), index) == pytest.approx(share, abs=5e-4)

@@ -1,0 +1,81 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from velogan.observe.log import Log, read_stats
+
+
+def write(run: Path, images: range) -> None:
+    with Log(run, tensorboard=False) as log:
+        for seen in images:
+            log.write({"images": seen, "loss": seen / 2})
+
+
+def test_rows_come_back_and_later_logs_append(tmp_path: Path) -> None:
+    write(tmp_path / "new" / "run", range(3))
+    write(tmp_path / "new" / "run", range(3, 5))
+    assert read_stats(tmp_path / "new" / "run") == [{"images": n, "loss": n / 2} for n in range(5)]
+
+
+def test_a_row_is_on_disk_before_the_log_is_closed(tmp_path: Path) -> None:
+    with Log(tmp_path, tensorboard=False) as log:
+        log.write({"images": 1, "text": "x" * 20000})
+        assert [row["images"] for row in read_stats(tmp_path)] == [1]
+
+
+def test_no_file_is_no_ticks(tmp_path: Path) -> None:
+    assert read_stats(tmp_path) == []
+
+
+@pytest.mark.parametrize("torn", ['{"images": 3, "lo', '{"images": 3}', '{"images": 3, "n": "\xe9'])
+def test_a_torn_last_line_is_dropped(tmp_path: Path, torn: str) -> None:
+    write(tmp_path, range(3))
+    with (tmp_path / "stats.jsonl").open("ab") as file:
+        file.write(torn.encode()[:-1])
+    assert [row["images"] for row in read_stats(tmp_path)] == [0, 1, 2]
+    write(tmp_path, range(3, 4))
+    lines = (tmp_path / "stats.jsonl").read_text(encoding="utf-8").splitlines()
+    assert [json.loads(line)["images"] for line in lines] == [0, 1, 2, 3]
+
+
+def test_figures_that_are_not_finite_are_null_in_valid_json(tmp_path: Path) -> None:
+    with Log(tmp_path, tensorboard=False) as log:
+        log.write({"images": 1, "a": float("nan"), "b": float("inf"), "c": 1.5})
+    text = (tmp_path / "stats.jsonl").read_text(encoding="utf-8")
+    assert json.loads(text, parse_constant=pytest.fail) == {"images": 1, "a": None, "b": None, "c": 1.5}
+
+
+def test_truncate_forgets_what_lies_beyond_and_goes_on(tmp_path: Path) -> None:
+    with Log(tmp_path, tensorboard=False) as log:
+        for seen in (100, 200, 300):
+            log.write({"images": seen})
+        log.truncate(200)
+        assert [row["images"] for row in read_stats(tmp_path)] == [100, 200]
+        log.write({"images": 250})
+    assert [row["images"] for row in read_stats(tmp_path)] == [100, 200, 250]
+    assert [path.name for path in tmp_path.iterdir()] == ["stats.jsonl"]
+
+
+def test_a_row_without_position_is_refused(tmp_path: Path) -> None:
+    with Log(tmp_path, tensorboard=False) as log, pytest.raises(ValueError, match="images"):
+        log.write({"loss": 1.0})
+
+
+def test_tensorboard_gets_scalars_and_grids_and_forgets_what_was_truncated(tmp_path: Path) -> None:
+    with Log(tmp_path) as log:
+        log.write({"images": 100, "loss": 1.0})
+        log.write({"images": 200, "loss": 2.0, "bad": float("nan")})
+        log.image("samples/a2b", np.zeros((4, 6, 3), np.uint8), images=200)
+    with Log(tmp_path) as log:
+        log.truncate(100)
+        log.write({"images": 150, "loss": 3.0})
+
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    events = EventAccumulator(str(tmp_path / "tensorboard")).Reload()
+    assert [(event.step, event.value) for event in events.Scalars("loss")] == [(100, 1.0), (150, 3.0)]
+    assert "bad" not in events.Tags()["scalars"]

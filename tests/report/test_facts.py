@@ -1,0 +1,94 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from velogan.report import scores
+from velogan.report.facts import MOST_POINTS, curves, flat, read_facts
+
+MakeRun = Callable[..., Path]
+MakeScore = Callable[..., dict[str, Any]]
+
+
+def test_long_logs_are_thinned_to_means() -> None:
+    stats = [{"images": n, "loss": float(n % 2)} for n in range(2 * MOST_POINTS)]
+    thinned = curves(stats)
+    assert len(thinned["images"]) == MOST_POINTS
+    assert thinned["images"][:2] == [0.5, 2.5]
+    assert set(thinned["loss"]) == {0.5}
+
+
+def test_names_that_come_late_leave_gaps() -> None:
+    rows = [
+        {"images": 1},
+        {"images": 2, "late": 5, "text": "x", "flag": True},
+        {"images": 3, "late": float("nan")},
+    ]
+    assert curves(rows) == {"images": [1, 2, 3], "late": [None, 5, None]}
+
+
+def test_nested_fields_get_dotted_names() -> None:
+    assert flat({"a": {"b": {"c": 1}, "d": {}}, "e": [1]}) == {"a.b.c": 1, "a.d": {}, "e": [1]}
+
+
+def test_the_newest_finite_figure_counts(make_run: MakeRun) -> None:
+    run = make_run()
+    with (run / "stats.jsonl").open("a") as file:
+        file.write('{"images": 1100, "seconds": null}\n')
+    facts = read_facts(run)
+    assert (facts.images, facts.last("seconds"), facts.last("nothing")) == (1100, 25.0, None)
+
+
+def test_without_a_log_the_samples_tell_the_position(make_run: MakeRun) -> None:
+    run = make_run()
+    (run / "stats.jsonl").unlink()
+    assert read_facts(run).images == 300
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "text"),
+    [
+        ("psnr_object_db", 21.34, "21.3 dB"),
+        ("share_class_340", 0.4249, "42.5 %"),
+        ("ssim_object", 0.68, "0.680"),
+        ("squeeze_kid", 0.0279, "0.0279"),
+        ("squeeze_fid", 123.45, "123.5"),
+        ("squeeze_kid", None, "unknown"),
+    ],
+)
+def test_figures_have_units(name: str, value: float | None, text: str, score: MakeScore) -> None:
+    assert scores.figure(score(name), value) == text
+
+
+def test_right_is_better_for_either_kind_of_score(score: MakeScore) -> None:
+    better = score("squeeze_kid", 0.02, floor=0.001, ceiling=0.15, better="lower")
+    bar = scores.bar(better, [better])
+    assert bar.nothing is not None
+    assert bar.real is not None
+    assert 0 <= bar.nothing < bar.value < bar.real <= 1
+    assert scores.gain(better) == pytest.approx(0.13)
+    higher = score("share_class_340", 0.4, floor=0.9, ceiling=0.0)
+    assert scores.bar(higher, [higher]) == scores.Bar(value=0.4, nothing=0.0, real=0.9)
+
+
+def test_bars_of_one_score_have_one_scale(score: MakeScore) -> None:
+    both = [score("squeeze_fid", 10.0, ceiling=None), score("squeeze_fid", 20.0, ceiling=None)]
+    low, high = (scores.bar(one, both).value for one in both)
+    assert high == pytest.approx(2 * low)
+
+
+@pytest.mark.parametrize("value", [-3.0, 0.0, 99.0])
+def test_bars_hold_any_figure(value: float, score: MakeScore) -> None:
+    for name in ("psnr_object_db", "ssim_object", "other"):
+        one = score(name, value, ceiling=None)
+        assert 0 <= scores.bar(one, [one]).value <= 1
+
+
+def test_the_headline_quotes_the_most_telling_score(make_run: MakeRun, score: MakeScore) -> None:
+    facts = read_facts(make_run(scores=[score("share_class_950", 0.42), score("squeeze_kid", 0.5)]))
+    assert scores.sentence(facts).startswith("squeeze-KID to real pictures: 0.500")
+    facts = read_facts(make_run("other", scores=[score("share_class_950", 0.42, ceiling=0.0)]))
+    assert scores.sentence(facts).endswith("42.0 %, 42.0 percentage points better than doing nothing.")

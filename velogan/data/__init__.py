@@ -1,0 +1,1 @@
+"""Pictures from disk or rendered, prepared once, and handed out in batches."""

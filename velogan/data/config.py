@@ -1,0 +1,73 @@
+"""What the user may say about the data."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+BUILT_IN = "apples2oranges"
+
+Preprocess = Literal["resize_and_crop", "crop", "scale_width", "scale_width_and_crop", "none"]
+
+
+class DataConfig(BaseModel):
+    """Where the pictures come from and how they are prepared. Sizes are in pixels."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    path: tuple[str, ...] = Field(
+        default=(BUILT_IN,),
+        min_length=1,
+        max_length=2,
+        description="One folder that holds trainA, trainB and, if you have them, testA and testB; or two "
+        "folders of pictures, domain A then domain B; or apples2oranges, the built-in rendered set. Folders "
+        "are searched recursively for jpg, jpeg, png, ppm, bmp, tif, tiff and webp files.",
+    )
+    preprocess: Preprocess = Field(
+        default="resize_and_crop",
+        description="resize_and_crop: resize to load_size x load_size (aspect not kept), then cut a random "
+        "crop_size square. crop: only cut the square. scale_width: resize to width load_size, aspect kept. "
+        "scale_width_and_crop: both. none: whole pictures as they are. Without a crop, sides are rounded to "
+        "a multiple of 4.",
+    )
+    crop_size: int = Field(default=256, ge=4, multiple_of=4, description="Side of the square the networks see.")
+    load_size: int | None = Field(
+        default=None,
+        ge=4,
+        description="Side (or width) to resize pictures to before the crop. Default: crop_size x 286/256.",
+    )
+    flip: bool = Field(default=True, description="Mirror each picture left to right with probability one half.")
+    serial_batches: bool = Field(
+        default=False, description="Take the pictures in order, A and B side by side, instead of at random."
+    )
+    batch_size: int = Field(default=1, ge=1, description="Pictures of each domain in one step.")
+    strict: bool = Field(
+        default=False,
+        description="Stop at a picture that cannot be read, instead of leaving it out and saying so.",
+    )
+    cache_dir: str | None = Field(
+        default=None,
+        description="Folder for decoded pictures, shared by all runs and safe to delete. "
+        "Default: $VELOGAN_CACHE, else ~/.cache/velogan.",
+    )
+    workers: int | None = Field(
+        default=None, ge=1, description="Threads that decode pictures. Default: one for each processor core."
+    )
+    render_count: int = Field(default=400, ge=1, description="apples2oranges: training pictures in each domain.")
+    render_test: int = Field(default=48, ge=1, description="apples2oranges: test pictures in each domain.")
+    render_seed: int = Field(default=0, ge=0, description="apples2oranges: seed of the pictures.")
+
+    @property
+    def load_side(self) -> int:
+        """The resolved `load_size`, in pixels."""
+        return self.load_size or round(self.crop_size * 286 / 256)
+
+    @model_validator(mode="after")
+    def _crop_fits(self) -> DataConfig:
+        if self.preprocess in ("resize_and_crop", "scale_width_and_crop") and self.crop_size > self.load_side:
+            raise ValueError(
+                f"crop_size={self.crop_size} is larger than load_size={self.load_side}: a crop must fit into "
+                f"the resized picture; set load_size to at least {self.crop_size} or leave it out"
+            )
+        return self

@@ -1,0 +1,1 @@
+"""The engine: plays an objective's phases, on any device, and keeps what must survive a restart."""

@@ -1,0 +1,90 @@
+"""Lengths and intervals: images, epochs, percent of the run, or minutes."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator
+
+Unit = Literal["images", "epochs", "percent", "minutes"]
+_UNITS: dict[str, Unit] = {"i": "images", "e": "epochs", "p": "percent", "%": "percent", "m": "minutes"}
+
+
+@dataclass(frozen=True)
+class Span:
+    """A parsed duration: `amount` of `unit`."""
+
+    amount: float
+    unit: Unit
+
+    def passed(self, *, images: int, seconds: float, progress: float, epoch: int) -> int:
+        """How many times it has passed in a run that saw `images` in `seconds` and is done to `progress` in [0, 1];
+        `epoch` is the images of one."""
+        now = {"images": images, "epochs": images / epoch, "percent": 100 * progress, "minutes": seconds / 60}
+        return math.floor(now[self.unit] / self.amount)
+
+
+@dataclass(frozen=True)
+class Length:
+    """How long a run is, in `ticks` of its learning-rate schedule.
+
+    A length in epochs has a tick an epoch, as the reference does; any other has 200, like the paper's run. A length
+    in minutes ends by the clock, so it takes the time asked for however fast the machine is that day.
+    """
+
+    span: Span
+    epoch: int
+
+    @property
+    def ticks(self) -> int:
+        """The schedule's length in its own epochs."""
+        return max(1, math.ceil(self.span.amount)) if self.span.unit == "epochs" else 200
+
+    @property
+    def total(self) -> int | None:
+        """In images, at least 1; None for a length in minutes."""
+        scale = {"images": 1, "epochs": self.epoch}.get(self.span.unit)
+        return None if scale is None else max(1, round(self.span.amount * scale))
+
+    def progress(self, images: int, seconds: float) -> float:
+        """The share of the run that is done, up to 1."""
+        done = seconds / (self.span.amount * 60) if self.total is None else images / self.total
+        return min(done, 1.0)
+
+    def tick(self, images: int, seconds: float) -> int:
+        """The 1-based schedule epoch: whole ticks passed, plus one."""
+        if self.total is None:
+            return 1 + int(self.progress(images, seconds) * self.ticks)
+        return 1 + (images // self.epoch if self.span.unit == "epochs" else images * self.ticks // self.total)
+
+
+def parse_length(text: str, *, epoch: int) -> Length:
+    """A run's length; `epoch` is in images. ValueError for a percentage."""
+    span = parse_span(text)
+    if span.unit == "percent":
+        raise ValueError(f"train.length={text} is a share of itself: give epochs, images or minutes")
+    return Length(span, epoch)
+
+
+def parse_span(text: str) -> Span:
+    """`"500 images"`, `"2 epochs"`, `"5 %"`, `"10 minutes"`, or short: `500i 2e 5% 10m`. ValueError otherwise."""
+    found = re.fullmatch(r"\s*([0-9]*\.?[0-9]+)\s*(%|[a-zA-Z]+)\s*", text)
+    word = found.group(2).lower() if found else ""
+    unit = _UNITS.get(word[:1])
+    if not found or unit is None or not (word == "%" or unit.startswith(word) or word == "min"):
+        raise ValueError(f"'{text}' is no duration: write '500 images', '2 epochs', '5 %' or '10 minutes'")
+    if float(found.group(1)) <= 0:
+        raise ValueError(f"'{text}' must be more than nothing")
+    return Span(float(found.group(1)), unit)
+
+
+def _check(text: str) -> str:
+    span = parse_span(text)
+    return f"{span.amount:g} {span.unit}"
+
+
+Duration = Annotated[str, AfterValidator(_check)]
+"""A configuration field that holds a duration as text, for example `200 epochs`."""

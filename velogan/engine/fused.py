@@ -1,0 +1,125 @@
+"""Runs a network's own layers with norm, activation, residual add and padding fused, on the CPU.
+
+The plan is made once from the module tree; weights stay where they are. Layers it does not know are called as they
+are, so any network runs, faster where it can be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from velogan.engine.native import NormKernels
+
+
+class Fused(nn.Module):
+    """`net` with fused steps; same weights, same result to rounding, no second derivatives."""
+
+    def __init__(self, net: nn.Module, kernels: NormKernels):
+        super().__init__()
+        self._net = [net]  # in a list: the weights are registered once, in the plain network
+        self._steps = _plan(list(_tokens(net)), kernels)
+
+    def forward(self, x: Tensor) -> Tensor:
+        state = _State(x.contiguous(memory_format=torch.channels_last))
+        for step in self._steps:
+            step(state)
+        return state.x
+
+
+@dataclass
+class _State:
+    x: Tensor
+    residual: Tensor | None = None
+
+
+_Step = Callable[[_State], None]
+_SAVE, _ADD = nn.Identity(), nn.Identity()  # marks around a residual branch
+
+
+def _tokens(net: nn.Module) -> Iterator[nn.Module]:
+    branch = getattr(net, "conv_block", None)
+    if isinstance(net, nn.Sequential):
+        for layer in net:
+            yield from _tokens(layer)
+    elif isinstance(branch, nn.Sequential):
+        yield _SAVE
+        yield from _tokens(branch)
+        yield _ADD
+    elif list(net.children()) == [getattr(net, "model", None)] and isinstance(net.model, nn.Sequential):
+        yield from _tokens(net.model)
+    elif not (type(net) is nn.Identity and net not in (_SAVE, _ADD)):
+        yield net
+
+
+def _plan(tokens: list[nn.Module], kernels: NormKernels) -> list[_Step]:
+    steps: list[_Step] = []
+    while tokens:
+        layer = tokens.pop(0)
+        if layer is _SAVE:
+            steps.append(_save)
+        elif layer is _ADD:
+            steps.append(_add)
+        elif isinstance(layer, (nn.Conv2d, nn.ConvTranspose2d)) and tokens and _is_plain_norm(tokens[0]):
+            steps.append(_convolve(layer))
+        elif _is_plain_norm(layer):
+            steps.append(_norm(layer, tokens, kernels))
+        else:
+            steps.append(_call(layer))
+    return steps
+
+
+def _is_plain_norm(layer: nn.Module) -> bool:
+    return isinstance(layer, nn.InstanceNorm2d) and not layer.affine and not layer.track_running_stats
+
+
+def _norm(layer: nn.Module, tokens: list[nn.Module], kernels: NormKernels) -> _Step:
+    """Takes from `tokens` what one kernel call can do behind the norm: activation or residual add, and padding."""
+    slope, add, pad, eps = 1.0, False, 0, getattr(layer, "eps", 1e-5)
+    if tokens and isinstance(tokens[0], (nn.ReLU, nn.LeakyReLU)):
+        slope = getattr(tokens.pop(0), "negative_slope", 0.0)
+    elif tokens and tokens[0] is _ADD:
+        add = bool(tokens.pop(0))
+    save = bool(tokens) and tokens[0] is _SAVE
+    if len(tokens) > save and isinstance(tokens[save], nn.ReflectionPad2d) and len(set(tokens[save].padding)) == 1:
+        pad = tokens.pop(save).padding[0]  # the residual is then kept with its padding, which the add ignores
+
+    def step(state: _State) -> None:
+        residual = state.residual if add else None
+        state.x = kernels.norm(state.x, residual=residual, slope=slope, pad=pad, eps=eps)
+
+    return step
+
+
+def _convolve(layer: nn.Conv2d | nn.ConvTranspose2d) -> _Step:
+    """A convolution without its bias, which the norm behind it takes away again."""
+
+    def step(state: _State) -> None:
+        if isinstance(layer, nn.ConvTranspose2d):
+            geometry = (layer.stride, layer.padding, layer.output_padding, layer.groups, layer.dilation)
+            state.x = F.conv_transpose2d(state.x, layer.weight, None, *geometry)
+        else:
+            geometry = (layer.stride, layer.padding, layer.dilation, layer.groups)
+            state.x = F.conv2d(state.x, layer.weight, None, *geometry)
+
+    return step
+
+
+def _call(layer: nn.Module) -> _Step:
+    def step(state: _State) -> None:
+        state.x = layer(state.x)
+
+    return step
+
+
+def _save(state: _State) -> None:
+    state.residual = state.x
+
+
+def _add(state: _State) -> None:
+    assert state.residual is not None
+    state.x = state.residual + state.x

@@ -1,0 +1,181 @@
+"""The one training loop. It knows hooks by interval, and nothing about metrics, reports or search."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from velogan.engine.duration import Length, Span
+from velogan.engine.ema import EMA
+from velogan.engine.optimizers import Schedule
+from velogan.observe.clock import Clock
+from velogan.observe.stats import Stats
+from velogan.types import Batch
+
+
+class Loader(Protocol):
+    """Batches as a function of the images seen so far; `len` is the images of an epoch."""
+
+    def __len__(self) -> int: ...
+    def batches(self, position: int) -> Generator[Batch, None, None]: ...
+
+
+class Stepper(Protocol):
+    """Anything that runs a step: the plain one or a faster one."""
+
+    optimizers: Mapping[str, torch.optim.Optimizer]
+
+    def __call__(self, batches: Mapping[str, Batch], *, number: int = 0) -> dict[str, Tensor]: ...
+
+
+@dataclass(frozen=True)
+class Hook:
+    """`call(images)` each time `every` has passed, and at the end of the run; the clock stands still meanwhile."""
+
+    every: Span
+    call: Callable[[int], None]
+
+
+class Trainer:
+    """Runs steps to the end of a length, or until `stopping` is set.
+
+    All randomness of a step comes from (`seed`, images seen), so a run that is stopped and continued computes
+    what an unbroken one computes. `state` is the objective's; `epoch` and `batch_size` are in images.
+    """
+
+    def __init__(
+        self,
+        step: Stepper,
+        loader: Loader,
+        *,
+        nets: Mapping[str, nn.Module],
+        ema: EMA,
+        state: nn.Module,
+        draws: int,
+        batch_size: int,
+        seed: int,
+        device: torch.device,
+    ):
+        self.step, self.loader, self.nets, self.ema, self.state = step, loader, nets, ema, state
+        self.draws, self.batch_size, self.seed, self.device = draws, batch_size, seed, device
+        self.images = 0
+        self.stats, self.clock = Stats(), Clock()
+        self.stopping = False
+        self._losses: Tensor | None = None  # the first phase's total, summed over the schedule's epoch
+        self._steps_in_epoch = 0
+
+    def run(self, length: Length, *, schedule: Schedule, hooks: Sequence[Hook] = ()) -> None:
+        """Trains from where it stands to the end of `length`."""
+        batches = self.loader.batches(self.images)
+        self.clock.start()
+        self.clock.tick(self.images)
+        counts = [self._passed(hook, length) for hook in hooks]
+        try:
+            while not self.done(length):
+                self._advance(schedule, length)
+                self._one_step(next(batches))
+                counts = self._call_due(hooks, counts, length)
+        finally:
+            self.clock.stop()
+            batches.close()
+
+    def done(self, length: Length) -> bool:
+        """Whether the run is at its end, or asked to stop."""
+        return self.stopping or length.progress(self.images, self.clock.seconds) >= 1
+
+    def _passed(self, hook: Hook, length: Length) -> int:
+        seconds = self.clock.seconds
+        progress = length.progress(self.images, seconds)
+        return hook.every.passed(images=self.images, seconds=seconds, progress=progress, epoch=length.epoch)
+
+    def _call_due(self, hooks: Sequence[Hook], before: list[int], length: Length) -> list[int]:
+        ended = self.done(length)
+        counts = [self._passed(hook, length) for hook in hooks]
+        for hook, count, earlier in zip(hooks, counts, before):
+            if ended or count > earlier:
+                with self.clock.paused():
+                    hook.call(self.images)
+        return counts
+
+    def _one_step(self, batch: Batch) -> None:
+        torch.manual_seed(step_seed(self.seed, self.images))
+        batch["uniform"] = torch.rand(self.draws, len(batch["A"])).to(self.device, non_blocking=True)
+        losses = self.step({"train": batch}, number=self.images // self.batch_size)
+        self.images += self.batch_size
+        if self.images // self.batch_size % EMA.EVERY == 0:
+            self.ema.update(self.nets, images=self.images)
+        for name, value in losses.items():
+            self.stats.add(name, value)
+        first = next(value for name, value in losses.items() if name.endswith("/total")).double()
+        self._losses = first if self._losses is None else self._losses + first
+        self._steps_in_epoch += 1
+
+    def _advance(self, schedule: Schedule, length: Length) -> None:
+        while schedule.epoch < length.tick(self.images, self.clock.seconds):
+            mean = float(self._losses) / max(self._steps_in_epoch, 1) if self._losses is not None else 0.0
+            schedule.finish_epoch(mean)
+            self._losses, self._steps_in_epoch = None, 0
+        schedule.apply(self.step.optimizers)
+
+    def state_dict(self) -> dict[str, Any]:
+        """What training computed besides the networks and their averages."""
+        return {
+            "images": self.images,
+            "optimizers": {name: o.state_dict() for name, o in self.step.optimizers.items()},
+            "objective": self.state.state_dict(),
+            "ema": self.ema.state_dict(),
+            "losses": [self._losses, self._steps_in_epoch],
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continues from `state_dict`; networks and averages are loaded apart."""
+        self.images = state["images"]
+        for name, optimizer in self.step.optimizers.items():
+            optimizer.load_state_dict(state["optimizers"][name])
+            _match_layout(optimizer)
+        self.state.load_state_dict(state["objective"])
+        self.ema.load_state_dict(state["ema"])
+        self._losses, self._steps_in_epoch = state["losses"]
+
+
+def _match_layout(optimizer: torch.optim.Optimizer) -> None:
+    """Gives loaded moments their parameter's strides: a fused kernel walks both as they lie in memory."""
+    for parameter, moments in optimizer.state.items():
+        for name, value in moments.items():
+            if torch.is_tensor(value) and value.shape == parameter.shape:
+                moments[name] = torch.empty_like(parameter, dtype=value.dtype).copy_(value)
+
+
+def step_seed(seed: int, images: int) -> int:
+    """A well-mixed 63-bit seed for the step at `images` seen (SplitMix64, Steele et al. 2014, figure 17)."""
+    z = ((seed << 40) + images + 1) * 0x9E3779B97F4A7C15 % 2**64
+    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9 % 2**64
+    z = (z ^ (z >> 27)) * 0x94D049BB133111EB % 2**64
+    return (z ^ (z >> 31)) >> 1
+
+
+@contextmanager
+def stop_on_signal(trainer: Trainer) -> Iterator[None]:
+    """SIGINT and SIGTERM let the current step finish; a second one is the ordinary interruption."""
+
+    def ask(number: int, frame: Any) -> None:
+        trainer.stopping = True
+        signal.signal(number, before[number])
+
+    before = {}
+    try:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            before[number] = signal.signal(number, ask)
+    except ValueError:  # not the main thread: the caller handles signals
+        pass
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,78 @@
+"""Scores of an image against its ground truth."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+_DATA_RANGE = 2.0  # images lie in [-1, 1]
+_WINDOW = 11
+_SIGMA = 1.5
+
+
+def psnr(x: Tensor, y: Tensor, mask: Tensor | None = None) -> Tensor:
+    """Peak signal-to-noise ratio of each image in dB, `10 log10(2² / MSE)`; inf for equal images.
+
+    `x`, `y`: `(B, C, H, W)` in [-1, 1]; `mask`: `(B, 1, H, W)`, true (or a weight in [0, 1]) where pixels
+    count. Returns `(B,)` float64; NaN for an image whose mask is empty. Raises `ValueError` for other shapes.
+    """
+    _check(x, y, mask)
+    error = _mean((x.double() - y.double()).square(), mask)
+    return 10 * torch.log10(_DATA_RANGE**2 / error)
+
+
+def ssim(x: Tensor, y: Tensor, mask: Tensor | None = None) -> Tensor:
+    """Structural similarity of each image, at most 1; more is better.
+
+    Wang et al. 2004, equation 13: Gaussian window 11x11 with sigma 1.5, K1 = 0.01, K2 = 0.03, each channel.
+    Only windows that lie wholly inside the picture count, so a border of 5 pixels is left out; with a mask,
+    the mean is over the windows whose centre the mask holds.
+
+    `x`, `y`: `(B, C, H, W)` in [-1, 1], sides of at least 11; `mask`: `(B, 1, H, W)` as in `psnr`.
+    Returns `(B,)` float64; NaN for an image whose mask is empty. Raises `ValueError` for unequal shapes or
+    small images.
+    """
+    _check(x, y, mask)
+    if min(x.shape[-2:]) < _WINDOW:
+        raise ValueError(
+            f"SSIM needs sides of at least {_WINDOW} pixels, got {tuple(x.shape[-2:])}: use larger images"
+        )
+    x, y = x.double() + 1, y.double() + 1  # intensities from 0, as the paper's formula takes them
+    mean_x, mean_y = _blur(x), _blur(y)
+    variance_x = _blur(x * x) - mean_x.square()
+    variance_y = _blur(y * y) - mean_y.square()
+    covariance = _blur(x * y) - mean_x * mean_y
+    c1, c2 = (0.01 * _DATA_RANGE) ** 2, (0.03 * _DATA_RANGE) ** 2
+    luminance = (2 * mean_x * mean_y + c1) / (mean_x.square() + mean_y.square() + c1)
+    structure = (2 * covariance + c2) / (variance_x + variance_y + c2)
+    border = _WINDOW // 2
+    inner = None if mask is None else mask[..., border:-border, border:-border]
+    return _mean(luminance * structure, inner)
+
+
+def _check(x: Tensor, y: Tensor, mask: Tensor | None) -> None:
+    if x.ndim != 4 or x.shape != y.shape:
+        raise ValueError(
+            f"images must be (B, C, H, W) of one shape, got {tuple(x.shape)} and {tuple(y.shape)}"
+        )
+    wanted = (x.shape[0], 1, *x.shape[2:])
+    if mask is not None and mask.shape != wanted:
+        raise ValueError(f"mask must be {wanted} for images {tuple(x.shape)}, got {tuple(mask.shape)}")
+
+
+def _mean(values: Tensor, mask: Tensor | None) -> Tensor:
+    if mask is None:
+        return values.mean(dim=(1, 2, 3))
+    weights = mask.to(values.dtype).expand_as(values)
+    return (values * weights).sum(dim=(1, 2, 3)) / weights.sum(dim=(1, 2, 3))
+
+
+def _blur(x: Tensor) -> Tensor:
+    offsets = torch.arange(_WINDOW, dtype=x.dtype, device=x.device) - _WINDOW // 2
+    weights = torch.exp(-offsets.square() / (2 * _SIGMA**2))
+    weights = weights / weights.sum()
+    channels = x.shape[1]
+    rows = weights.view(1, 1, 1, -1).expand(channels, 1, 1, -1)
+    x = functional.conv2d(x, rows, groups=channels)
+    return functional.conv2d(x, rows.transpose(2, 3), groups=channels)

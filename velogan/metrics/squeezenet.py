@@ -1,0 +1,90 @@
+"""SqueezeNet v1.0 as a feature network that needs no download."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+RESIZE = "to 8 bits, then antialiased bicubic to 227x227 in integer arithmetic"
+"""How images reach the network's size; part of every score computed over it."""
+
+_SIDE = 227
+_BGR_MEAN = (104.0, 117.0, 123.0)
+_FIRES = {  # name: (inputs, squeeze, expand of each size)
+    "fire2": (96, 16, 64),
+    "fire3": (128, 16, 64),
+    "fire4": (128, 32, 128),
+    "fire5": (256, 32, 128),
+    "fire6": (256, 48, 192),
+    "fire7": (384, 48, 192),
+    "fire8": (384, 64, 256),
+    "fire9": (512, 64, 256),
+}
+
+
+class SqueezeNet(nn.Module):
+    """SqueezeNet v1.0 (Iandola et al. 2016, table 1) with its 1000-class ImageNet head, frozen, in eval mode.
+
+    `arrays`: the published weights by name, `conv1.weight` ... `conv_final.bias`, fp32 in OIHW order; the
+    first layer takes BGR in 0..255 minus the mean. Raises `ValueError` where names or shapes are others.
+    """
+
+    def __init__(self, arrays: Mapping[str, np.ndarray]) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(3, 96, 7, stride=2)
+        for name, channels in _FIRES.items():
+            self.add_module(name, _Fire(*channels))
+        self.conv_final = nn.Conv2d(512, 1000, 1, padding=1)
+        self.register_buffer("mean", torch.tensor(_BGR_MEAN).view(1, 3, 1, 1), persistent=False)
+        state = {name: torch.from_numpy(np.array(array, dtype=np.float32)) for name, array in arrays.items()}
+        try:
+            self.load_state_dict(state)
+        except RuntimeError as error:
+            raise ValueError(
+                f"these are not the weights of SqueezeNet v1.0 with its 1000-class head: {error}"
+            ) from None
+        self.requires_grad_(False).eval()
+
+    def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """Features `(B, 512)`, the average of fire9 over space, and class logits `(B, 1000)`.
+
+        `images`: `(B, 3, H, W)`, or `(B, 1, H, W)` in grey, in [-1, 1]; resized as `RESIZE` says.
+        """
+        # Integer resizing exists on the CPU alone; it gives equal input everywhere and follows Pillow's.
+        small = ((images.float() + 1) * 127.5).round().clamp(0, 255).byte().cpu()
+        if small.shape[-2:] != (_SIDE, _SIDE):
+            small = functional.interpolate(small, size=(_SIDE, _SIDE), mode="bicubic", antialias=True)
+        bgr = small.expand(-1, 3, -1, -1).flip(1).to(images.device)
+        x = functional.relu(self.conv1(bgr.float() - self.mean))
+        for name in _FIRES:
+            if name in ("fire2", "fire5", "fire9"):
+                x = functional.max_pool2d(x, 3, stride=2, ceil_mode=True)
+            x = self.get_submodule(name)(x)
+        logits = functional.relu(self.conv_final(x)).mean(dim=(2, 3))
+        return x.mean(dim=(2, 3)), logits
+
+
+class _Fire(nn.Module):
+    def __init__(self, inputs: int, squeeze: int, expand: int) -> None:
+        super().__init__()
+        self.squeeze = nn.Conv2d(inputs, squeeze, 1)
+        self.expand1x1 = nn.Conv2d(squeeze, expand, 1)
+        self.expand3x3 = nn.Conv2d(squeeze, expand, 3, padding=1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = functional.relu(self.squeeze(x))
+        return functional.relu(torch.cat([self.expand1x1(x), self.expand3x3(x)], dim=1))
+
+
+def share_of_class(logits: Tensor, index: int) -> float:
+    """Share, 0 to 1, of `(N, classes)` logits whose largest entry is class `index` (top-1).
+
+    Raises `ValueError` for an index outside the classes.
+    """
+    if not 0 <= index < logits.shape[1]:
+        raise ValueError(f"class {index} does not exist: give a number from 0 to {logits.shape[1] - 1}")
+    return (logits.argmax(dim=1) == index).double().mean().item()

@@ -1,0 +1,1 @@
+"""Networks: pure mathematics on image tensors."""

@@ -1,0 +1,73 @@
+"""Discriminators: PatchGAN (Isola et al. 2017) of any depth, and the per-pixel one."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+from torch import Tensor, nn
+
+from velogan.networks.layers import InitName, NormName, initialise, norm_layer
+
+
+class DiscriminatorConfig(BaseModel):
+    """What the two discriminators are made of."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    network: Literal["basic", "n_layers", "pixel"] = Field(
+        "basic",
+        description="basic: PatchGAN that judges 70x70 patches; n_layers: PatchGAN of depth `layers`; "
+        "pixel: judges every pixel alone.",
+    )
+    layers: int = Field(3, ge=1, le=8, description="Depth of n_layers; basic is 3.")
+    channels: int = Field(64, ge=1, description="Feature maps after the first convolution (ndf).")
+    in_channels: int = Field(3, ge=1, description="Channels of the images it judges.")
+    norm: NormName = Field("instance", description="Normalisation after the inner convolutions.")
+    init: InitName = Field("normal", description="Initialisation of the weights.")
+    init_gain: float = Field(0.02, gt=0, description="Its scale: standard deviation for normal, gain otherwise.")
+
+
+class Discriminator(nn.Module):
+    """`(B, C, H, W)` in [-1, 1] to one logit per patch, `(B, 1, h, w)`; 256x256 gives 30x30 for `basic`."""
+
+    def __init__(self, model: nn.Sequential):
+        super().__init__()
+        self.model = model
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.model(x)
+
+
+def build_discriminator(config: DiscriminatorConfig) -> Discriminator:
+    """A freshly initialised discriminator."""
+    if config.network == "pixel":
+        net = Discriminator(_pixel(config))
+    else:
+        net = Discriminator(_patch(config, layers=3 if config.network == "basic" else config.layers))
+    initialise(net, init=config.init, gain=config.init_gain)
+    return net
+
+
+def _patch(config: DiscriminatorConfig, *, layers: int) -> nn.Sequential:
+    width, make_norm, bias = config.channels, norm_layer(config.norm), config.norm == "instance"
+    parts: list[nn.Module] = [nn.Conv2d(config.in_channels, width, 4, stride=2, padding=1), nn.LeakyReLU(0.2)]
+    for n in range(1, layers + 1):
+        c_in, c_out = width * min(2 ** (n - 1), 8), width * min(2**n, 8)
+        stride = 2 if n < layers else 1
+        conv = nn.Conv2d(c_in, c_out, 4, stride=stride, padding=1, bias=bias)
+        parts += [conv, make_norm(c_out), nn.LeakyReLU(0.2)]
+    parts.append(nn.Conv2d(width * min(2**layers, 8), 1, 4, stride=1, padding=1))
+    return nn.Sequential(*parts)
+
+
+def _pixel(config: DiscriminatorConfig) -> nn.Sequential:
+    width, make_norm, bias = config.channels, norm_layer(config.norm), config.norm == "instance"
+    return nn.Sequential(
+        nn.Conv2d(config.in_channels, width, 1),
+        nn.LeakyReLU(0.2),
+        nn.Conv2d(width, 2 * width, 1, bias=bias),
+        make_norm(2 * width),
+        nn.LeakyReLU(0.2),
+        nn.Conv2d(2 * width, 1, 1, bias=bias),
+    )

@@ -1,0 +1,51 @@
+"""Norms and initialisation shared by generators and discriminators."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal
+
+from torch import nn
+
+NormName = Literal["instance", "batch", "sync_batch", "none"]
+InitName = Literal["normal", "xavier", "kaiming", "orthogonal"]
+
+
+def norm_layer(name: NormName) -> Callable[[int], nn.Module]:
+    """The norm constructor for a channel count.
+
+    `instance` is per sample, without affine weights or running statistics, as CycleGAN uses it;
+    `batch` and `sync_batch` have both (the latter shares statistics between processes); `none` is the identity.
+    """
+    match name:
+        case "instance":
+            return lambda channels: nn.InstanceNorm2d(channels, affine=False, track_running_stats=False)
+        case "batch":
+            return nn.BatchNorm2d
+        case "sync_batch":
+            return nn.SyncBatchNorm
+        case "none":
+            return lambda channels: nn.Identity()
+
+
+def initialise(net: nn.Module, *, init: InitName = "normal", gain: float = 0.02) -> nn.Module:
+    """Fill every convolution and linear weight from `init` (bias 0) and every batch-norm weight from N(1, gain).
+
+    `normal` is N(0, gain); `xavier` is Xavier normal with `gain`; `kaiming` is He normal for fan-in;
+    `orthogonal` has gain `gain`. Draws from the default generator in module order. Returns `net`.
+    """
+    fill = {
+        "normal": lambda weight: nn.init.normal_(weight, 0.0, gain),
+        "xavier": lambda weight: nn.init.xavier_normal_(weight, gain=gain),
+        "kaiming": lambda weight: nn.init.kaiming_normal_(weight, a=0, mode="fan_in"),
+        "orthogonal": lambda weight: nn.init.orthogonal_(weight, gain=gain),
+    }[init]
+    for module in net.modules():
+        if isinstance(module, (nn.Conv2d, nn.ConvTranspose2d, nn.Linear)):
+            fill(module.weight)
+            if module.bias is not None:
+                nn.init.zeros_(module.bias)
+        elif isinstance(module, (nn.BatchNorm2d, nn.SyncBatchNorm)):
+            nn.init.normal_(module.weight, 1.0, gain)
+            nn.init.zeros_(module.bias)
+    return net

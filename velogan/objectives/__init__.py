@@ -1,0 +1,1 @@
+"""Objectives: methods as lists of phases, with their losses and state."""

@@ -1,0 +1,55 @@
+"""The contract between a method and the engine: a step is a short list of phases."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from torch import Tensor, nn
+
+from velogan.types import Batch, Nets
+
+Carry = Mapping[str, Tensor]
+"""What an earlier phase of the same step leaves to later phases on the same split, detached by the engine."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Out:
+    """What a phase's loss returns: the scalar to minimise, its named parts for the log, and the carry."""
+
+    total: Tensor
+    terms: Mapping[str, Tensor]
+    carry: Carry = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Phase:
+    """One player's move.
+
+    `name` is also the trace range and the log prefix; `trains` names the networks this phase updates, all others
+    are frozen; `loss` is a function of (nets, batch, carry) that knows no device, rank, precision, optimizer or
+    graph; `split` says which loader feeds it (carry is kept per split); it runs on each `every`-th step.
+    """
+
+    name: str
+    trains: tuple[str, ...]
+    loss: Callable[[Nets, Batch, Carry], Out]
+    split: str = "train"
+    every: int = 1
+
+
+class Objective(Protocol):
+    """A method.
+
+    `draws` uniform numbers in [0, 1) per image reach its losses as `batch["uniform"]`, `(draws, B)`: all its
+    randomness, so that a step is a function of (weights, state, batch). `state` holds what survives between steps
+    (the pool of fakes) as buffers.
+    """
+
+    draws: int
+    state: nn.Module
+
+    def phases(self) -> list[Phase]:
+        """The moves of one step, in order."""
+        ...

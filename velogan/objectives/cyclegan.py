@@ -1,0 +1,134 @@
+"""CycleGAN (Zhu et al. 2017): two generators, two discriminators, cycle and identity consistency.
+
+Roles follow the reference implementation: `G_A` maps A to B, `G_B` maps B to A; `D_A` judges images of domain B,
+`D_B` images of domain A.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from pydantic import BaseModel, ConfigDict, Field
+from torch import Tensor, nn
+
+from velogan.objectives.base import Carry, Out, Phase
+from velogan.objectives.losses import GanLossName, gan_loss, gradient_penalty
+from velogan.objectives.pool import FakePool
+from velogan.types import Batch, Nets
+
+
+class CycleGANConfig(BaseModel):
+    """Weights and choices of CycleGAN's losses."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    gan: GanLossName = Field("lsgan", description="Adversarial loss; wgangp applies its gradient penalty.")
+    cycle_a: float = Field(10.0, ge=0, description="Weight of |G_B(G_A(a)) - a|.")
+    cycle_b: float = Field(10.0, ge=0, description="Weight of |G_A(G_B(b)) - b|.")
+    identity: float = Field(
+        0.5,
+        ge=0,
+        description="Weight of |G_A(b) - b| and |G_B(a) - a|, times the cycle weight: 0.5 is 5 in effect.",
+    )
+    pool_size: int = Field(50, ge=0, description="Past fakes kept per direction for the discriminators.")
+    gradient_penalty: float = Field(10.0, ge=0, description="Weight of the gradient penalty; wgangp only.")
+
+
+class CycleGAN:
+    """The method as two phases over the roles G_A, G_B, D_A, D_B.
+
+    `shape_a` and `shape_b` are the (C, H, W) of fakes of domain A and B, for the pools. With `batched`, passes of
+    one network are run together, which is exact with per-sample norms; without, one image batch a pass in the
+    reference's order.
+    """
+
+    draws = 6
+
+    def __init__(
+        self,
+        config: CycleGANConfig,
+        *,
+        shape_a: tuple[int, int, int],
+        shape_b: tuple[int, int, int],
+        batched: bool = False,
+    ):
+        self.config = config
+        self.batched = batched
+        self.pool_a = FakePool(config.pool_size, shape_a)
+        self.pool_b = FakePool(config.pool_size, shape_b)
+        self.state: nn.Module = nn.ModuleDict({"fake_a": self.pool_a, "fake_b": self.pool_b})
+
+    def phases(self) -> list[Phase]:
+        """Generators first: the discriminators see fakes from before the generators' update."""
+        return [
+            Phase(name="generator", trains=("G_A", "G_B"), loss=self.generator_loss),
+            Phase(name="discriminator", trains=("D_A", "D_B"), loss=self.discriminator_loss),
+        ]
+
+    def generator_loss(self, nets: Nets, batch: Batch, carry: Carry) -> Out:
+        """Adversarial, cycle (eq. 2) and identity (section 5.2) losses of both generators."""
+        config, a, b = self.config, batch["A"], batch["B"]
+        seen = self._translate(nets, a, b)
+        terms = {
+            "adversarial_a": gan_loss(nets["D_A"](seen["fake_b"]), real=True, kind=config.gan),
+            "adversarial_b": gan_loss(nets["D_B"](seen["fake_a"]), real=True, kind=config.gan),
+            "cycle_a": F.l1_loss(seen["back_a"].float(), a) * config.cycle_a,
+            "cycle_b": F.l1_loss(seen["back_b"].float(), b) * config.cycle_b,
+        }
+        if config.identity > 0:
+            terms["identity_a"] = F.l1_loss(seen["same_b"].float(), b) * config.cycle_b * config.identity
+            terms["identity_b"] = F.l1_loss(seen["same_a"].float(), a) * config.cycle_a * config.identity
+        carry = {"fake_a": seen["fake_a"].float(), "fake_b": seen["fake_b"].float()}
+        return Out(total=_sum(terms), terms=terms, carry=carry)
+
+    def discriminator_loss(self, nets: Nets, batch: Batch, carry: Carry) -> Out:
+        """Half of real plus fake (section 7.1's slowdown), on fakes from the pool."""
+        uniform = batch["uniform"]
+        fake_b = self.pool_b(carry["fake_b"], uniform[0:2])
+        fake_a = self.pool_a(carry["fake_a"], uniform[2:4])
+        terms = {
+            "a": self._judge(nets, "D_A", real=batch["B"], fake=fake_b, mix=uniform[4]),
+            "b": self._judge(nets, "D_B", real=batch["A"], fake=fake_a, mix=uniform[5]),
+        }
+        return Out(total=_sum(terms), terms=terms)
+
+    def _translate(self, nets: Nets, a: Tensor, b: Tensor) -> dict[str, Tensor]:
+        g_a, g_b, identity = nets["G_A"], nets["G_B"], self.config.identity > 0
+        seen: dict[str, Tensor] = {}
+        if not self.batched:
+            seen["fake_b"] = g_a(a)
+            seen["back_a"] = g_b(seen["fake_b"])
+            seen["fake_a"] = g_b(b)
+            seen["back_b"] = g_a(seen["fake_a"])
+            if identity:
+                seen["same_b"], seen["same_a"] = g_a(b), g_b(a)
+            return seen
+        if identity:
+            seen["fake_b"], seen["same_b"] = _together(g_a, a, b)
+            seen["fake_a"], seen["same_a"], seen["back_a"] = _together(g_b, b, a, seen["fake_b"])
+        else:
+            seen["fake_b"] = g_a(a)
+            seen["fake_a"], seen["back_a"] = _together(g_b, b, seen["fake_b"])
+        seen["back_b"] = g_a(seen["fake_a"])
+        return seen
+
+    def _judge(self, nets: Nets, role: str, *, real: Tensor, fake: Tensor, mix: Tensor) -> Tensor:
+        judge, kind = nets[role], self.config.gan
+        on_real, on_fake = _together(judge, real, fake) if self.batched else (judge(real), judge(fake))
+        loss = gan_loss(on_real, real=True, kind=kind) + gan_loss(on_fake, real=False, kind=kind)
+        if kind == "wgangp":
+            loss = loss + self.config.gradient_penalty * gradient_penalty(judge, real=real, fake=fake, mix=mix)
+        return loss * 0.5
+
+
+def _together(net: nn.Module, *images: Tensor) -> tuple[Tensor, ...]:
+    """`net` on several batches in one pass."""
+    out = net(torch.cat([x.to(images[0].dtype) for x in images]))
+    return out.split([len(x) for x in images])
+
+
+def _sum(terms: dict[str, Tensor]) -> Tensor:
+    first, *rest = terms.values()
+    for term in rest:
+        first = first + term
+    return first

@@ -1,0 +1,40 @@
+"""The pool of past fakes that a discriminator is shown (Shrivastava et al. 2017, section 2.3)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+
+class FakePool(nn.Module):
+    """Holds `size` images of `shape` (C, H, W) on the device; choices come from outside as uniform numbers.
+
+    Until it is full it stores and returns what comes. Then, with probability one half, it returns a random stored
+    image and keeps the new one in its place; otherwise it returns the new one. Size 0 returns what comes.
+    """
+
+    images: Tensor
+    stored: Tensor
+
+    def __init__(self, size: int, shape: tuple[int, int, int]):
+        super().__init__()
+        self.size = size
+        self.register_buffer("images", torch.zeros(size, *shape))
+        self.register_buffer("stored", torch.zeros((), dtype=torch.int64))
+
+    @torch.no_grad()
+    def forward(self, new: Tensor, uniform: Tensor) -> Tensor:
+        """`new` is `(B, C, H, W)`, `uniform` `(2, B)` in [0, 1): swap or not, and which. Returns `(B, C, H, W)`."""
+        if self.size == 0:
+            return new
+        given = [self._one(image, u) for image, u in zip(new.split(1), uniform.unbind(1))]
+        return torch.cat(given)
+
+    def _one(self, new: Tensor, uniform: Tensor) -> Tensor:
+        full = self.stored >= self.size
+        slot = torch.where(full, (uniform[1] * self.size).long(), self.stored).view(1)
+        old = self.images.index_select(0, slot)
+        swap = full & (uniform[0] > 0.5)
+        self.images.index_copy_(0, slot, torch.where(full & ~swap, old, new))
+        self.stored.add_(1).clamp_(max=self.size)
+        return torch.where(swap, old, new)

@@ -1,0 +1,1 @@
+"""Seeing a run: statistics, clock, log, sample pictures, live progress."""

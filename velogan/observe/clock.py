@@ -1,0 +1,78 @@
+"""The time that training took: pauses excluded, restarts survived."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+
+class Clock:
+    """Training seconds on a monotonic clock, so a wall clock set back does not matter.
+
+    It stands still until `start`, and within `paused`. `now` returns seconds and never runs back.
+    """
+
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        self._now = now
+        self._before = 0.0
+        self._since: float | None = None
+        self._tick: tuple[int, float] | None = None
+        self._seconds_per_image = 0.0
+
+    @property
+    def seconds(self) -> float:
+        """Training seconds so far, earlier starts of the same run included."""
+        return self._before + (0.0 if self._since is None else self._now() - self._since)
+
+    def start(self) -> None:
+        """Let the clock run; no effect if it runs."""
+        if self._since is None:
+            self._since = self._now()
+
+    def stop(self) -> None:
+        """Let the clock stand still; no effect if it stands."""
+        self._before, self._since = self.seconds, None
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Exclude what happens inside: checkpoints, samples, the compilation in the first step."""
+        ran = self._since is not None
+        self.stop()
+        try:
+            yield
+        finally:
+            if ran:
+                self.start()
+
+    def tick(self, images: int) -> float:
+        """Images per second since the last tick; 0 at the first, which only sets the mark.
+
+        `images` is the number seen in the whole run.
+        """
+        seconds = self.seconds
+        images_before, seconds_before = self._tick or (images, seconds)
+        self._tick = (images, seconds)
+        done, took = images - images_before, seconds - seconds_before
+        if done <= 0 or took <= 0:
+            return 0.0
+        # ETA moves half-way to the news, so that one slow tick does not make it jump
+        self._seconds_per_image = (took / done + (self._seconds_per_image or took / done)) / 2
+        return done / took
+
+    def eta(self, images_left: int) -> float | None:
+        """Seconds that `images_left` images will take at the recent speed; None while it is unknown."""
+        return images_left * self._seconds_per_image if self._seconds_per_image else None
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a restart needs: `{"seconds": float}`."""
+        return {"seconds": self.seconds}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from `state_dict`'s seconds; the clock keeps running if it runs."""
+        ran = self._since is not None
+        self.stop()
+        self._before, self._tick = float(state["seconds"]), None
+        if ran:
+            self.start()

@@ -1,0 +1,110 @@
+"""Live progress on the terminal; plain lines where there is none. Everything goes to standard error."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TaskProgressColumn, TextColumn
+
+PLAIN_INTERVAL_S = 30.0
+
+
+class Display:
+    """Bars for the phases of a command; use it as a context manager.
+
+    Where standard error is no terminal, a phase prints a plain line every 30 seconds and one when it is done.
+    `console` and `now` (seconds) are for tests.
+    """
+
+    def __init__(self, *, console: Console | None = None, now: Callable[[], float] = time.monotonic) -> None:
+        self._console = console or Console(stderr=True)
+        self._now = now
+        self._bars = Progress(
+            TextColumn("{task.description}", style="bold", markup=False),
+            BarColumn(bar_width=24),
+            TaskProgressColumn(),
+            TextColumn("{task.fields[detail]}", markup=False),
+            console=self._console,
+            # a redirected standard output would land on standard error
+            redirect_stdout=False,
+            disable=not self._console.is_terminal,
+        )
+
+    def __enter__(self) -> Display:
+        self._bars.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bars.stop()
+
+    def say(self, text: str) -> None:
+        """Print one line above the bars."""
+        self._console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+    def task(self, name: str) -> Callable[[int, int], None]:
+        """A bar called `name`; call the result with `(done, total)` as work proceeds, from one thread."""
+        line = _Line(self, name)
+        return lambda done, total: line.show(done, total, f"{done:,}/{total:,}")
+
+    def training(self, total_images: int | None) -> Training:
+        """The training bar. Without a total (a run limited by time) it is estimated from speed and ETA."""
+        return Training(_Line(self, "training"), total_images)
+
+
+class Training:
+    """The training bar; `Display.training` makes it."""
+
+    def __init__(self, line: _Line, total_images: int | None) -> None:
+        self._line = line
+        self._total = total_images
+
+    def update(self, images: int, *, images_per_s: float, eta_s: float | None, losses: Mapping[str, float]) -> None:
+        """Show `images` seen in all, the speed, the seconds left (None: unknown) and losses by short name."""
+        total = self._total
+        if total is None:
+            total = images + round(images_per_s * eta_s) if eta_s is not None else 0
+        parts = [f"{images:,}/{total:,} images" if total else f"{images:,} images", f"{images_per_s:.1f}/s"]
+        if eta_s is not None:
+            parts.append(f"{duration(eta_s)} left")
+        parts += [f"{name} {value:.3f}" for name, value in losses.items()]
+        self._line.show(images, total, " · ".join(parts))
+
+
+class _Line:
+    """One bar, or its plain lines."""
+
+    def __init__(self, display: Display, name: str) -> None:
+        self._display = display
+        self._name = name
+        self._task: TaskID | None = None
+        self._printed = display._now()
+
+    def show(self, done: int, total: int, detail: str) -> None:
+        if self._display._console.is_terminal:
+            self._show_bar(done, total, detail)
+        else:
+            self._print(done, total, detail)
+
+    def _show_bar(self, done: int, total: int, detail: str) -> None:
+        bars = self._display._bars
+        if self._task is None:
+            self._task = bars.add_task(self._name, total=total or None, detail=detail)
+        bars.update(self._task, completed=done, total=total or None, detail=detail)
+
+    def _print(self, done: int, total: int, detail: str) -> None:
+        now = self._display._now()
+        if done == total or now - self._printed >= PLAIN_INTERVAL_S:
+            self._printed = now
+            self._display.say(f"{self._name}: {detail}")
+
+
+def duration(seconds: float) -> str:
+    """`seconds` for people: "8 s", "3 min 20 s", "2 h 05 min"."""
+    whole = max(0, round(seconds))
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"

@@ -1,0 +1,39 @@
+"""Sample pictures of a run: one PNG grid per direction and time."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image as PillowImage
+from torch import Tensor
+
+
+def grid(rows: Tensor, *, gap: int = 2) -> np.ndarray:
+    """Pictures side by side: `(R, K, C, H, W)` uint8 or float in [-1, 1] to `(height, width, 3)` uint8.
+
+    `gap` grey pixels lie between pictures and none around them. One or two channels are shown as grey, of
+    more than three the first three. Values that are not numbers are black.
+    """
+    if rows.ndim != 5:
+        raise ValueError(f"rows must be (R, K, C, H, W), got {tuple(rows.shape)}: add the missing dimensions")
+    rows = rows.detach().cpu()
+    if rows.dtype != torch.uint8:
+        levels = rows.float().nan_to_num(nan=-1.0).clamp(-1, 1).add(1).mul(127.5)
+        rows = levels.round().to(torch.uint8)
+    pictures = rows[:, :, :3] if rows.shape[2] >= 3 else rows[:, :, :1].expand(-1, -1, 3, -1, -1)
+    r, k, _, h, w = pictures.shape
+    sheet = np.full((r, h + gap, k, w + gap, 3), 128, np.uint8)
+    sheet[:, :h, :, :w] = pictures.permute(0, 3, 1, 4, 2).numpy()
+    return sheet.reshape(r * (h + gap), k * (w + gap), 3)[: r * (h + gap) - gap, : k * (w + gap) - gap]
+
+
+def write_grid(path: Path, rows: Tensor, *, gap: int = 2) -> None:
+    """Write `grid(rows)` as PNG; the file appears whole or not at all."""
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(path.name + ".tmp")
+    PillowImage.fromarray(grid(rows, gap=gap)).save(part, format="PNG", compress_level=3)
+    os.replace(part, path)
