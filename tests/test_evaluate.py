@@ -27,7 +27,7 @@ CPU = torch.device("cpu")
 
 def _run(tmp_path: Path, *data: Path, size: int = 32, averages: bool = True, **settings: object) -> Path:
     """A run folder with untrained generators over the given data."""
-    run, config = tmp_path / "run", GeneratorConfig(blocks=1, channels=2)
+    run, config = tmp_path / "run", GeneratorConfig.model_validate({"blocks": 1, "channels": 2})
     names = ["G_A", "G_B", *(["G_A.ema", "G_B.ema"] if averages else [])]
     networks: dict[str, nn.Module] = {name: build_generator(config) for name in names}
     headers = {name: {"role": name[:3], "config": config.model_dump(), "images_seen": 40} for name in names}
@@ -107,9 +107,7 @@ def test_a_rendered_set_is_scored_against_its_truth(tmp_path: Path) -> None:
     )
     nothing = []
     for file in sorted((data / "testA").iterdir()):
-        image, truth = (
-            read_image(folder / file.name) / 127.5 for folder in (data / "testA", data / "truthA")
-        )
+        image, truth = (read_image(folder / file.name) / 127.5 for folder in (data / "testA", data / "truthA"))
         inside = read_image(data / "maskA" / file.name)[..., 0] > 127
         nothing.append(10 * math.log10(4 / ((image - truth)[inside] ** 2).mean()))
     assert score["ceiling"] == pytest.approx(np.mean(nothing), abs=1e-3)
@@ -204,7 +202,7 @@ def test_a_limit_keeps_pairs_together(tmp_path: Path) -> None:
 def test_the_table_shows_every_score(tmp_path: Path) -> None:
     data = render_folder(tmp_path / "set", count=2, test_count=2, image_size=36, test_size=32, seed=0)
     result = evaluate(_run(tmp_path, data))
-    console = Console(width=120)
+    console = Console(width=80)
     with console.capture() as captured:
         console.print(render_table(result))
     text = captured.get()

@@ -16,7 +16,7 @@ import tyro
 
 os.environ.setdefault("PYDANTIC_ERRORS_INCLUDE_URL", "0")  # a wrong field's message should fit the terminal
 
-from velogan.config import Config, Size, nearest, read_config, write_yaml
+from velogan.config import Config, Size, differences, nearest, read_config, write_yaml
 from velogan.recipes import RECIPES
 
 Json = Annotated[bool, tyro.conf.arg(help="Print the result as one JSON object, the last line on stdout.")]
@@ -272,10 +272,15 @@ def _train(asked: Train, argv: list[str]) -> tuple[dict[str, Any], int]:
             config,
             asked.out,
             display=display,
-            origin={"preset": preset, "command": shlex.join(["velogan", *argv])},
+            origin={"preset": preset, "command": shlex.join(["velogan", *argv]), "changed": _changed(asked, config)},
         )
         display.say(f"{result.images_seen:,} images seen; page: {asked.out / 'report.html'}")
     return dataclasses.asdict(result), 0
+
+
+def _changed(asked: Train, config: Config) -> dict[str, Any]:
+    """The preset's values of the fields that differ from it."""
+    return {name: preset for name, (_, preset) in differences(config, RECIPES[asked.preset]()).items()}
 
 
 def _translate(asked: Translate, argv: list[str]) -> tuple[dict[str, Any], int]:

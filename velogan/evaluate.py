@@ -102,16 +102,17 @@ def evaluate(
 
 
 def render_table(result: Mapping[str, Any]) -> Table:
-    """The scores as a table for the terminal."""
+    """The scores as a table for the terminal; an arrow shows which way is better."""
     checkpoint = result["protocol"]["checkpoint"]
     table = Table(title=f"checkpoint {checkpoint}", caption=f"floor: {FLOOR}\nceiling: {CEILING}")
-    for column in ("score", "direction", "weights", "better"):
-        table.add_column(column)
+    for column in ("score", "", "weights"):
+        table.add_column(column, no_wrap=True)
     figures = ("value", "floor", "ceiling")
     for column in figures:
         table.add_column(column, justify="right")
     for score in result["scores"]:
-        words = (score[key] for key in ("name", "direction", "weights", "better"))
+        arrow = {"higher": "↑", "lower": "↓"}[score["better"]]
+        words = (f"{score['name']} {arrow}", score["direction"], score["weights"])
         table.add_row(*words, *("-" if score[key] is None else f"{score[key]:.4g}" for key in figures))
     return table
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
@@ -18,7 +19,7 @@ from velogan.engine.config import EngineConfig
 from velogan.engine.duration import parse_span
 from velogan.engine.ema import EMA
 from velogan.engine.fused import Fused
-from velogan.engine.native import load_kernels
+from velogan.engine.native import NormKernels, load_kernels
 from velogan.engine.optimizers import build_optimizers
 from velogan.engine.resolve import Pick, resolve, resolve_device
 from velogan.engine.step import Step
@@ -30,7 +31,7 @@ from velogan.observe.progress import Display
 from velogan.session import Result, Session
 
 
-def train(config: Config, run: Path, *, display: Display, origin: Mapping[str, str]) -> Result:
+def train(config: Config, run: Path, *, display: Display, origin: Mapping[str, Any]) -> Result:
     """Trains `config` in the folder `run`, or continues what is there. ValueError for what the user can mend.
 
     `origin` holds the `preset` and the `command` for the record.
@@ -42,7 +43,7 @@ def train(config: Config, run: Path, *, display: Display, origin: Mapping[str, s
         engine, picks = decide(session.config)
         config = session.config.model_copy(update={"engine": engine})
         trainer = build_trainer(config, data)
-        samplers = players(trainer.ema.nets, engine, second_derivatives=False)
+        samplers = players(trainer.ema.nets, config)
         session.start(config, trainer, data=data, picks=picks, origin=origin)
         return session.run(display, samplers=samplers)
 
@@ -85,7 +86,7 @@ def decide(config: Config) -> tuple[EngineConfig, list[Pick]]:
     span = parse_span(config.train.length)
     return resolve(
         config.engine,
-        load_kernels=lambda: load_kernels(cache_directory(config.data) / "kernels"),
+        load_kernels=lambda: _kernels(config),
         norms={config.generator.norm, config.discriminator.norm},
         second_derivatives=config.objective.gan == "wgangp",
         run_seconds=span.amount * 60 if span.unit == "minutes" else None,
@@ -104,11 +105,12 @@ def build_networks(config: Config) -> dict[str, nn.Module]:
     }
 
 
-def players(nets: Mapping[str, nn.Module], engine: EngineConfig, *, second_derivatives: bool) -> dict[str, nn.Module]:
+def players(nets: Mapping[str, nn.Module], config: Config) -> dict[str, nn.Module]:
     """What the losses call: the networks themselves, or faster equivalents over the same weights."""
+    engine = config.engine
     fast: Callable[[nn.Module], nn.Module] | None = None
     if engine.kernels == "native":
-        kernels = load_kernels(cache_directory(Config().data) / "kernels")
+        kernels = _kernels(config)
         if kernels is None:
             raise ValueError("engine.kernels=native cannot be built here: install g++, or set engine.kernels=plain")
         fast = partial(Fused, kernels=kernels)
@@ -116,8 +118,13 @@ def players(nets: Mapping[str, nn.Module], engine: EngineConfig, *, second_deriv
         fast = partial(torch.compile, dynamic=False)
     if fast is None:
         return dict(nets)
-    plain = {role for role in nets if second_derivatives and role.startswith("D_")}
+    judges_twice = config.objective.gan == "wgangp"  # its gradient penalty needs second derivatives
+    plain = {role for role in nets if judges_twice and role.startswith("D_")}
     return {role: net if role in plain else fast(net) for role, net in nets.items()}
+
+
+def _kernels(config: Config) -> NormKernels | None:
+    return load_kernels(cache_directory(config.data) / "kernels")
 
 
 def build_step(config: Config, *, shape: tuple[int, int]) -> tuple[Step, CycleGAN, dict[str, nn.Module]]:
@@ -137,7 +144,7 @@ def build_step(config: Config, *, shape: tuple[int, int]) -> tuple[Step, CycleGA
     step = Step(
         phases,
         nets=nets,
-        players=players(nets, engine, second_derivatives=config.objective.gan == "wgangp"),
+        players=players(nets, config),
         optimizers=build_optimizers(config.optimizer, phases=phases, nets=nets, fused=engine.fused_optimizer == "on"),
         autocast=torch.bfloat16 if engine.precision == "bf16" else None,
         channels_last=engine.layout == "channels_last",

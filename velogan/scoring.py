@@ -156,8 +156,9 @@ class Scorer:
         """All figures of `fakes`, taken for translations of the source's pictures."""
         found: dict[str, list[float]] = {}
         for answer in source.answers:
-            pictures = (fakes[answer.index], answer.truth, source.pictures[answer.index])
-            for name, value in compare_to_truth(*(_floats([p]) for p in pictures), answer.mask).items():
+            given = _floats([source.pictures[answer.index]])
+            fake, truth = _floats([fakes[answer.index]]), _floats([answer.truth])
+            for name, value in compare_to_truth(fake, truth, given, answer.mask).items():
                 found.setdefault(name, []).append(value.item())
         figures = {name: _mean(values) for name, values in found.items()}
         if seen is None or target.seen is None:

@@ -112,11 +112,11 @@ class Session:
         *,
         data: Data,
         picks: Sequence[Pick],
-        origin: Mapping[str, str],
+        origin: Mapping[str, Any],
     ) -> None:
         """Loads the newest whole checkpoint if there is one; records configuration, choices and data.
 
-        `origin` holds the `preset` and `command` that the run came from.
+        `origin` holds the `preset` and `command` that the run came from, and what was `changed` in the preset.
         """
         self.config, self.trainer, self.data = config, trainer, data
         self.schedule_state: dict[str, Any] = {}
@@ -150,7 +150,7 @@ class Session:
         averages = {f"{role}.ema": net for role, net in self.trainer.ema.nets.items()}
         return {**self.trainer.nets, **averages}
 
-    def _facts(self, picks: Sequence[Pick], origin: Mapping[str, str]) -> dict[str, Any]:
+    def _facts(self, picks: Sequence[Pick], origin: Mapping[str, Any]) -> dict[str, Any]:
         def count(side: Any, domain: Any) -> dict[str, Any]:
             test = len(side.test.names) if side.test else 0
             return {"name": side.name, "train": len(domain), "test": test, "skipped": len(domain.skipped)}

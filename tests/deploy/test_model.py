@@ -11,7 +11,7 @@ from velogan.deploy.model import Translator, load_translator
 from velogan.engine.checkpoint import save_checkpoint
 from velogan.networks.generators import GeneratorConfig, build_generator
 
-CONFIG = GeneratorConfig(blocks=1, channels=2)
+CONFIG = GeneratorConfig.model_validate({"blocks": 1, "channels": 2})
 
 
 def _checkpoint(run: Path, *, images: int = 10, averages: bool = True) -> tuple[Path, dict[str, nn.Module]]:
@@ -26,9 +26,7 @@ def _checkpoint(run: Path, *, images: int = 10, averages: bool = True) -> tuple[
         name: {"role": name.removesuffix(".ema"), "config": CONFIG.model_dump(), "images_seen": images}
         for name in networks
     }
-    return save_checkpoint(
-        run, images=images, networks=networks, headers=headers, state={}, clock={}
-    ), networks
+    return save_checkpoint(run, images=images, networks=networks, headers=headers, state={}, clock={}), networks
 
 
 def _same(translator: Translator, net: nn.Module) -> bool:

@@ -59,9 +59,7 @@ def test_frechet_equals_torchmetrics() -> None:
         def forward(self, images: Tensor) -> Tensor:
             return images.flatten(1)
 
-    metric = FrechetInceptionDistance(feature=Flat(), normalize=True, input_img_size=(1, 4, 4)).set_dtype(
-        torch.float64
-    )
+    metric = FrechetInceptionDistance(feature=Flat(), normalize=True, input_img_size=(1, 4, 4)).set_dtype(torch.float64)
     metric.update(x.view(-1, 1, 4, 4), real=True)
     metric.update(y.view(-1, 1, 4, 4), real=False)
     assert frechet_distance(x, y) == pytest.approx(metric.compute().item(), rel=1e-8)

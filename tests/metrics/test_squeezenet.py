@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from torch import Tensor
+from torch import Tensor, nn
 
 from velogan.metrics.squeezenet import SqueezeNet, share_of_class
 
@@ -46,6 +46,13 @@ def test_shapes_sizes_and_grey() -> None:
     assert torch.equal(net(grey)[0], net(grey.expand(-1, 3, -1, -1))[0])
 
 
+def _recorder(seen: list[Tensor]):
+    def record(_module: nn.Module, _inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        seen.append(output)
+
+    return record
+
+
 def test_input_is_blue_first_minus_the_mean() -> None:
     arrays = random_arrays()
     arrays["conv1.weight"] = np.zeros_like(arrays["conv1.weight"])
@@ -54,7 +61,7 @@ def test_input_is_blue_first_minus_the_mean() -> None:
     picture = torch.full((1, 3, 227, 227), -1.0)
     picture[:, 2] = 1.0
     seen: list[Tensor] = []
-    net.conv1.register_forward_hook(lambda _module, _inputs, output: seen.append(output))
+    net.conv1.register_forward_hook(_recorder(seen))
     net(picture)
     assert seen[0].shape == (1, 96, 111, 111)
     assert seen[0].mean().item() == pytest.approx(255 - 104, abs=1e-3)

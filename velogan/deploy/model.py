@@ -80,9 +80,7 @@ def load_translator(
 
 def _generator_file(path: Path, direction: Direction, weights: Weights | None, checkpoint: Which) -> Path:
     if not path.exists():
-        raise ValueError(
-            f"{path} does not exist: name a run folder, a checkpoint folder or a .safetensors file"
-        )
+        raise ValueError(f"{path} does not exist: name a run folder, a checkpoint folder or a .safetensors file")
     folder = path if (path / "manifest.json").is_file() else find_checkpoint(path, checkpoint)
     role = _ROLES[direction]
     averaged, raw = folder / f"{role}.ema.safetensors", folder / f"{role}.safetensors"
@@ -90,9 +88,7 @@ def _generator_file(path: Path, direction: Direction, weights: Weights | None, c
     if not file.is_file():
         other = "raw" if file is averaged and raw.is_file() else None
         mend = (
-            f"ask for weights={other}"
-            if other
-            else f"it holds {sorted(f.name for f in folder.glob('*.safetensors'))}"
+            f"ask for weights={other}" if other else f"it holds {sorted(f.name for f in folder.glob('*.safetensors'))}"
         )
         raise ValueError(f"{folder} has no {file.name}: {mend}")
     return file

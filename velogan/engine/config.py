@@ -14,19 +14,21 @@ class TrainConfig(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    length: Duration = Field("200 epochs", description="How long to train; --minutes, --images and --epochs set it.")
-    seed: int = Field(0, ge=0, description="Every random choice follows from it.")
+    length: Duration = Field(
+        default="200 epochs", description="How long to train; --minutes, --images and --epochs set it."
+    )
+    seed: int = Field(default=0, ge=0, description="Every random choice follows from it.")
     ema_images: int = Field(
-        5000,
+        default=5000,
         ge=1,
         description="Half-life, in images, of the generators' moving average; shorter early in a run.",
     )
-    log_every: Duration = Field("0.5 %", description="Statistics: interval between lines of stats.jsonl.")
-    sample_every: Duration = Field("5 %", description="Sample grids: interval.")
-    samples: int = Field(6, ge=0, le=64, description="Test pictures in a sample grid.")
-    checkpoint_every: Duration = Field("10 minutes", description="Checkpoints: interval.")
-    keep: int = Field(2, ge=1, description="Newest checkpoints that are kept, besides the best.")
-    tensorboard: bool = Field(True, description="Write TensorBoard events beside stats.jsonl.")
+    log_every: Duration = Field(default="0.5 %", description="Statistics: interval between lines of stats.jsonl.")
+    sample_every: Duration = Field(default="5 %", description="Sample grids: interval.")
+    samples: int = Field(default=6, ge=0, le=64, description="Test pictures in a sample grid.")
+    checkpoint_every: Duration = Field(default="10 minutes", description="Checkpoints: interval.")
+    keep: int = Field(default=2, ge=1, description="Newest checkpoints that are kept, besides the best.")
+    tensorboard: bool = Field(default=True, description="Write TensorBoard events beside stats.jsonl.")
 
 
 class EngineConfig(BaseModel):
@@ -35,24 +37,28 @@ class EngineConfig(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     mode: Literal["auto", "reference"] = Field(
-        "auto",
+        default="auto",
         description="reference: the faithful slow path, as the reference implementation runs (float32, eager, "
         "contiguous, one pass per image, plain Adam). auto: the fastest that computes the same step.",
     )
-    device: str = Field("auto", description="auto, cpu, cuda, cuda:1, mps: where to train.")
+    device: str = Field(default="auto", description="auto, cpu, cuda, cuda:1, mps: where to train.")
     precision: Literal["auto", "fp32", "bf16"] = Field(
-        "auto", description="Type of convolutions; weights, losses and updates stay float32."
+        default="auto", description="Type of convolutions; weights, losses and updates stay float32."
     )
-    layout: Literal["auto", "contiguous", "channels_last"] = Field("auto", description="Memory layout of images.")
+    layout: Literal["auto", "contiguous", "channels_last"] = Field(
+        default="auto", description="Memory layout of images."
+    )
     batched: Literal["auto", "on", "off"] = Field(
-        "auto", description="Run passes through the same weights together; exact with per-sample norms."
+        default="auto", description="Run passes through the same weights together; exact with per-sample norms."
     )
-    fused_optimizer: Literal["auto", "on", "off"] = Field("auto", description="Adam in one kernel per network.")
+    fused_optimizer: Literal["auto", "on", "off"] = Field(default="auto", description="Adam in one kernel per network.")
     kernels: Literal["auto", "native", "plain"] = Field(
-        "auto", description="native: norm, activation, residual and padding as one compiled CPU operation."
+        default="auto", description="native: norm, activation, residual and padding as one compiled CPU operation."
     )
     compile: Literal["auto", "on", "off"] = Field(
-        "auto",
+        default="auto",
         description="torch.compile the networks: minutes of start-up, then faster steps on some machines.",
     )
-    threads: int | None = Field(None, ge=1, description="CPU threads. Default: as many as the machine has cores.")
+    threads: int | None = Field(
+        default=None, ge=1, description="CPU threads. Default: as many as the machine has cores."
+    )

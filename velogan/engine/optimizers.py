@@ -19,11 +19,11 @@ class OptimizerConfig(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    lr: float = Field(2e-4, gt=0, description="Learning rate before the schedule.")
-    beta1: float = Field(0.5, ge=0, lt=1, description="Decay of the gradient's running mean.")
-    beta2: float = Field(0.999, ge=0, lt=1, description="Decay of the squared gradient's running mean.")
+    lr: float = Field(default=2e-4, gt=0, description="Learning rate before the schedule.")
+    beta1: float = Field(default=0.5, ge=0, lt=1, description="Decay of the gradient's running mean.")
+    beta2: float = Field(default=0.999, ge=0, lt=1, description="Decay of the squared gradient's running mean.")
     rules: tuple[str, ...] = Field(
-        (),
+        default=(),
         description="Exceptions for networks by name, first match wins: 'D_*:lr=1e-4' or 'G_A:lr=1e-4,beta1=0.9'.",
     )
 
@@ -76,16 +76,16 @@ class ScheduleConfig(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     kind: Literal["linear", "step", "plateau", "cosine", "exponential", "constant"] = Field(
-        "linear",
+        default="linear",
         description="linear: constant, then down to nearly 0; step: times `gamma` every `step_epochs`; plateau: times "
         "`gamma` when the generators' loss has not improved for `patience` epochs; cosine: half a cosine to 0; "
         "exponential: times `gamma` an epoch; constant.",
     )
-    hold: float = Field(0.5, ge=0, le=1, description="linear: share of the run before it starts to fall.")
-    gamma: float = Field(0.1, gt=0, le=1, description="Factor of step, plateau and exponential.")
-    step_epochs: int = Field(50, ge=1, description="step: epochs between falls.")
-    patience: int = Field(5, ge=1, description="plateau: epochs without improvement.")
-    threshold: float = Field(0.01, ge=0, description="plateau: relative improvement that counts.")
+    hold: float = Field(default=0.5, ge=0, le=1, description="linear: share of the run before it starts to fall.")
+    gamma: float = Field(default=0.1, gt=0, le=1, description="Factor of step, plateau and exponential.")
+    step_epochs: int = Field(default=50, ge=1, description="step: epochs between falls.")
+    patience: int = Field(default=5, ge=1, description="plateau: epochs without improvement.")
+    threshold: float = Field(default=0.01, ge=0, description="plateau: relative improvement that counts.")
 
 
 class Schedule:

@@ -107,15 +107,18 @@ def _precision(device: torch.device) -> tuple[str, str]:
 def bf16_gain() -> float:
     """How many times faster a residual block's convolution is in bf16, forward and backward; 0.2 s to measure.
 
-    The types take turns and the fastest of each counts, so that a busy machine does not decide.
+    On one thread, the types taking turns and the fastest of each counting, so that a busy machine does not decide.
     """
     seconds = {torch.float32: float("inf"), torch.bfloat16: float("inf")}
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
     for dtype in 10 * list(seconds):
         x = torch.ones(1, 128, 34, 34, dtype=dtype).to(memory_format=torch.channels_last).requires_grad_()
         weight = torch.ones(128, 128, 3, 3, dtype=dtype, requires_grad=True)
         start = time.perf_counter()
         F.conv2d(x, weight).sum().backward()
         seconds[dtype] = min(seconds[dtype], time.perf_counter() - start)
+    torch.set_num_threads(threads)
     return seconds[torch.float32] / seconds[torch.bfloat16]
 
 

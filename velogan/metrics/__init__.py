@@ -1,1 +1,1 @@
-
+"""Figures: pure mathematics on images and on features of images."""

@@ -64,6 +64,4 @@ def _check(x: Tensor, y: Tensor) -> None:
     if x.ndim != 2 or y.ndim != 2 or x.shape[1] != y.shape[1]:
         raise ValueError(f"features must be (N, D) and (M, D), got {tuple(x.shape)} and {tuple(y.shape)}")
     if min(len(x), len(y)) < 2:
-        raise ValueError(
-            f"a distance needs at least two images on each side, got {len(x)} and {len(y)}: give more"
-        )
+        raise ValueError(f"a distance needs at least two images on each side, got {len(x)} and {len(y)}: give more")

@@ -35,9 +35,7 @@ def ssim(x: Tensor, y: Tensor, mask: Tensor | None = None) -> Tensor:
     """
     _check(x, y, mask)
     if min(x.shape[-2:]) < _WINDOW:
-        raise ValueError(
-            f"SSIM needs sides of at least {_WINDOW} pixels, got {tuple(x.shape[-2:])}: use larger images"
-        )
+        raise ValueError(f"SSIM needs sides of at least {_WINDOW} pixels, got {tuple(x.shape[-2:])}: use larger images")
     x, y = x.double() + 1, y.double() + 1  # intensities from 0, as the paper's formula takes them
     mean_x, mean_y = _blur(x), _blur(y)
     variance_x = _blur(x * x) - mean_x.square()
@@ -53,9 +51,7 @@ def ssim(x: Tensor, y: Tensor, mask: Tensor | None = None) -> Tensor:
 
 def _check(x: Tensor, y: Tensor, mask: Tensor | None) -> None:
     if x.ndim != 4 or x.shape != y.shape:
-        raise ValueError(
-            f"images must be (B, C, H, W) of one shape, got {tuple(x.shape)} and {tuple(y.shape)}"
-        )
+        raise ValueError(f"images must be (B, C, H, W) of one shape, got {tuple(x.shape)} and {tuple(y.shape)}")
     wanted = (x.shape[0], 1, *x.shape[2:])
     if mask is not None and mask.shape != wanted:
         raise ValueError(f"mask must be {wanted} for images {tuple(x.shape)}, got {tuple(mask.shape)}")

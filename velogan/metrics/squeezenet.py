@@ -33,6 +33,8 @@ class SqueezeNet(nn.Module):
     first layer takes BGR in 0..255 minus the mean. Raises `ValueError` where names or shapes are others.
     """
 
+    mean: Tensor
+
     def __init__(self, arrays: Mapping[str, np.ndarray]) -> None:
         super().__init__()
         self.conv1 = nn.Conv2d(3, 96, 7, stride=2)

@@ -16,16 +16,18 @@ class DiscriminatorConfig(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     network: Literal["basic", "n_layers", "pixel"] = Field(
-        "basic",
+        default="basic",
         description="basic: PatchGAN that judges 70x70 patches; n_layers: PatchGAN of depth `layers`; "
         "pixel: judges every pixel alone.",
     )
-    layers: int = Field(3, ge=1, le=8, description="Depth of n_layers; basic is 3.")
-    channels: int = Field(64, ge=1, description="Feature maps after the first convolution (ndf).")
-    in_channels: int = Field(3, ge=1, description="Channels of the images it judges.")
-    norm: NormName = Field("instance", description="Normalisation after the inner convolutions.")
-    init: InitName = Field("normal", description="Initialisation of the weights.")
-    init_gain: float = Field(0.02, gt=0, description="Its scale: standard deviation for normal, gain otherwise.")
+    layers: int = Field(default=3, ge=1, le=8, description="Depth of n_layers; basic is 3.")
+    channels: int = Field(default=64, ge=1, description="Feature maps after the first convolution (ndf).")
+    in_channels: int = Field(default=3, ge=1, description="Channels of the images it judges.")
+    norm: NormName = Field(default="instance", description="Normalisation after the inner convolutions.")
+    init: InitName = Field(default="normal", description="Initialisation of the weights.")
+    init_gain: float = Field(
+        default=0.02, gt=0, description="Its scale: standard deviation for normal, gain otherwise."
+    )
 
 
 class Discriminator(nn.Module):

@@ -21,18 +21,20 @@ class GeneratorConfig(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     network: Literal["resnet", "unet_128", "unet_256"] = Field(
-        "resnet",
+        default="resnet",
         description="Architecture. resnet: residual blocks at a quarter of the side, sides divisible by 4. "
         "unet_128, unet_256: skip connections down to one pixel, sides divisible by 128 or 256.",
     )
-    blocks: int = Field(9, ge=0, description="Residual blocks of a resnet: 9 from 256 pixels on, 6 below.")
-    channels: int = Field(64, ge=1, description="Feature maps after the first convolution (ngf).")
-    in_channels: int = Field(3, ge=1, description="Channels of the images that go in.")
-    out_channels: int = Field(3, ge=1, description="Channels of the images that come out.")
-    norm: NormName = Field("instance", description="Normalisation after convolutions.")
-    dropout: bool = Field(False, description="Dropout 0.5 in residual blocks, or in the U-Net's inner blocks.")
-    init: InitName = Field("normal", description="Initialisation of the weights.")
-    init_gain: float = Field(0.02, gt=0, description="Its scale: standard deviation for normal, gain otherwise.")
+    blocks: int = Field(default=9, ge=0, description="Residual blocks of a resnet: 9 from 256 pixels on, 6 below.")
+    channels: int = Field(default=64, ge=1, description="Feature maps after the first convolution (ngf).")
+    in_channels: int = Field(default=3, ge=1, description="Channels of the images that go in.")
+    out_channels: int = Field(default=3, ge=1, description="Channels of the images that come out.")
+    norm: NormName = Field(default="instance", description="Normalisation after convolutions.")
+    dropout: bool = Field(default=False, description="Dropout 0.5 in residual blocks, or in the U-Net's inner blocks.")
+    init: InitName = Field(default="normal", description="Initialisation of the weights.")
+    init_gain: float = Field(
+        default=0.02, gt=0, description="Its scale: standard deviation for normal, gain otherwise."
+    )
 
     @property
     def multiple(self) -> int:

@@ -5,10 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Literal
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 NormName = Literal["instance", "batch", "sync_batch", "none"]
 InitName = Literal["normal", "xavier", "kaiming", "orthogonal"]
+
+
+class InstanceNorm2d(nn.InstanceNorm2d):
+    """torch's, with a right gradient: on a CPU its backward pass misreads the channels-last gradient of one image."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = super().forward(x)
+        if out.requires_grad and out.device.type == "cpu" and not torch.compiler.is_compiling():
+            out.register_hook(Tensor.contiguous)
+        return out
 
 
 def norm_layer(name: NormName) -> Callable[[int], nn.Module]:
@@ -19,7 +30,7 @@ def norm_layer(name: NormName) -> Callable[[int], nn.Module]:
     """
     match name:
         case "instance":
-            return lambda channels: nn.InstanceNorm2d(channels, affine=False, track_running_stats=False)
+            return lambda channels: InstanceNorm2d(channels, affine=False, track_running_stats=False)
         case "batch":
             return nn.BatchNorm2d
         case "sync_batch":

@@ -22,16 +22,16 @@ class CycleGANConfig(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    gan: GanLossName = Field("lsgan", description="Adversarial loss; wgangp applies its gradient penalty.")
-    cycle_a: float = Field(10.0, ge=0, description="Weight of |G_B(G_A(a)) - a|.")
-    cycle_b: float = Field(10.0, ge=0, description="Weight of |G_A(G_B(b)) - b|.")
+    gan: GanLossName = Field(default="lsgan", description="Adversarial loss; wgangp applies its gradient penalty.")
+    cycle_a: float = Field(default=10.0, ge=0, description="Weight of |G_B(G_A(a)) - a|.")
+    cycle_b: float = Field(default=10.0, ge=0, description="Weight of |G_A(G_B(b)) - b|.")
     identity: float = Field(
-        0.5,
+        default=0.5,
         ge=0,
         description="Weight of |G_A(b) - b| and |G_B(a) - a|, times the cycle weight: 0.5 is 5 in effect.",
     )
-    pool_size: int = Field(50, ge=0, description="Past fakes kept per direction for the discriminators.")
-    gradient_penalty: float = Field(10.0, ge=0, description="Weight of the gradient penalty; wgangp only.")
+    pool_size: int = Field(default=50, ge=0, description="Past fakes kept per direction for the discriminators.")
+    gradient_penalty: float = Field(default=10.0, ge=0, description="Weight of the gradient penalty; wgangp only.")
 
 
 class CycleGAN:

@@ -1,0 +1,74 @@
+"""Fixtures of all rooms: tiny runs on rendered pictures, the cache they share, and what a machine may lack."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from velogan.config import Config
+from velogan.engine.native import NormKernels, load_kernels
+
+SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skips what needs real images or an accelerator where there are none."""
+    lacks = {
+        "shared": None if SHARED.is_dir() else f"the real images are not at {SHARED}",
+        "gpu": None if torch.cuda.is_available() else "there is no CUDA device",
+    }
+    for item in items:
+        for marker, reason in lacks.items():
+            if reason and item.get_closest_marker(marker):
+                item.add_marker(pytest.mark.skip(reason=reason))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _shared_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    base = tmp_path_factory.getbasetemp()
+    base = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base  # one cache for all workers
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("VELOGAN_CACHE", str(base / "velogan-cache"))
+        yield
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def kernels(_shared_cache: None) -> NormKernels:
+    """The native kernels, built once a session."""
+    made = load_kernels(Path(os.environ["VELOGAN_CACHE"]) / "kernels")
+    if made is None:
+        pytest.skip("there is no g++ to build the native kernels")
+    return made
+
+
+@pytest.fixture
+def shared_data() -> Path:
+    """The folder of real images; for tests marked `shared`."""
+    return SHARED
+
+
+@pytest.fixture
+def tiny_config() -> Callable[..., Config]:
+    """A run of a few 32-pixel rendered images through networks of a few channels; sections change its fields."""
+
+    def make(**sections: dict[str, Any]) -> Config:
+        tiny = Config().change(
+            train={"length": "6 images", "samples": 0, "tensorboard": False},
+            data={"crop_size": 32, "render_count": 4, "render_test": 2},
+            generator={"channels": 4, "blocks": 1},
+            discriminator={"channels": 4},
+            engine={"threads": 1},
+        )
+        return tiny.change(**sections)
+
+    return make

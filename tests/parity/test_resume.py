@@ -1,0 +1,73 @@
+"""A run that stops and is continued by the same call computes what an unbroken one computes, bit for bit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from velogan.config import Config
+from velogan.engine.trainer import Trainer
+from velogan.observe.progress import Display
+from velogan.run import train
+from velogan.session import Result
+
+FAST: dict[str, Any] = {"engine": {"threads": 1, "precision": "bf16"}}
+SLOW: dict[str, Any] = {"engine": {"threads": 1, "mode": "reference"}}
+CASES: dict[str, dict[str, Any]] = {
+    "fast": FAST | {"objective": {"pool_size": 3}},
+    "reference": SLOW | {"objective": {"pool_size": 3}},
+    "dropout": FAST | {"generator": {"dropout": True}},
+    "batch of 2": FAST | {"data": {"batch_size": 2}, "objective": {"pool_size": 3}},
+    "batch norm": SLOW | {"generator": {"norm": "batch"}, "discriminator": {"norm": "batch"}},
+    "wgangp": {"objective": {"gan": "wgangp"}, "engine": {"threads": 1, "precision": "fp32"}},
+    "plateau": FAST | {"schedule": {"kind": "plateau", "patience": 1, "threshold": 0.9}},
+}
+
+
+def _train(config: Config, run: Path) -> Result:
+    with Display() as display:
+        return train(config, run, display=display, origin={"preset": "test", "command": "test"})
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_stopped_and_continued_equals_unbroken(
+    case: str, tiny_config: Callable[..., Config], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    config = tiny_config(train={"length": "5 epochs", "ema_images": 8}, **CASES[case])  # of four images
+    unbroken = _train(config, tmp_path / "unbroken")
+
+    take_step, stops = Trainer._one_step, [6, 14]
+
+    def step_and_stop(trainer: Trainer, batch: Any) -> None:
+        take_step(trainer, batch)
+        trainer.stopping = trainer.images in stops
+
+    monkeypatch.setattr(Trainer, "_one_step", step_and_stop)
+    results = [_train(config, tmp_path / "stopped") for _ in range(3)]
+
+    assert [(result.images_seen, result.finished) for result in results] == [(6, False), (14, False), (20, True)]
+    assert unbroken.finished
+    assert results[-1].weights_sha256 == unbroken.weights_sha256
+    assert len({result.weights_sha256 for result in results}) == 3
+
+
+def test_a_finished_run_is_left_as_it_is(tiny_config: Callable[..., Config], tmp_path: Path):
+    first, again = (_train(tiny_config(), tmp_path / "run") for _ in range(2))
+    assert again.weights_sha256 == first.weights_sha256
+    assert again.images_seen == 6
+    assert again.finished
+
+
+def test_another_seed_is_another_run(tiny_config: Callable[..., Config], tmp_path: Path):
+    results = [_train(tiny_config(train={"seed": seed}), tmp_path / str(seed)) for seed in (0, 1)]
+    assert results[0].weights_sha256 != results[1].weights_sha256
+
+
+def test_a_longer_length_continues_a_finished_run(tiny_config: Callable[..., Config], tmp_path: Path):
+    constant = tiny_config(schedule={"kind": "constant"})
+    _train(constant, tmp_path / "run")
+    longer = constant.change(train={"length": "10 images"})
+    assert _train(longer, tmp_path / "run").weights_sha256 == _train(longer, tmp_path / "new").weights_sha256

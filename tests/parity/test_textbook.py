@@ -1,0 +1,164 @@
+"""The engine's reference mode is a hand-written CycleGAN loop, bit for bit."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+from collections.abc import Callable, Generator, Mapping
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from velogan.config import Config
+from velogan.engine.duration import parse_length
+from velogan.engine.ema import EMA
+from velogan.engine.optimizers import Schedule
+from velogan.engine.trainer import Trainer, step_seed
+from velogan.run import build_step, decide
+
+EPOCHS, SIDE = 5, 32
+
+
+class ImagePool:
+    """The reference's pool, with its coin and its choice handed in as uniform numbers."""
+
+    def __init__(self, size: int):
+        self.size, self.images = size, []
+
+    def query(self, images: Tensor, uniform: Tensor) -> Tensor:
+        given = []
+        for image, coin, choice in zip(images, *uniform.tolist()):
+            image = image[None].detach()
+            if len(self.images) < self.size:
+                self.images.append(image)
+                given.append(image)
+            elif self.size and coin > 0.5:
+                index = int(choice * self.size)
+                given.append(self.images[index])
+                self.images[index] = image
+            else:
+                given.append(image)
+        return torch.cat(given)
+
+
+def _adversarial(logits: Tensor, real: bool, kind: str) -> Tensor:
+    target = torch.tensor(1.0 if real else 0.0).expand_as(logits)
+    if kind == "lsgan":
+        return F.mse_loss(logits, target)
+    if kind == "vanilla":
+        return F.binary_cross_entropy_with_logits(logits, target)
+    return -logits.mean() if real else logits.mean()
+
+
+def _penalty(critic: nn.Module, real: Tensor, fake: Tensor, mix: Tensor) -> Tensor:
+    mix = mix[:, None, None, None]
+    between = (mix * real + (1 - mix) * fake).requires_grad_(True)
+    out = critic(between)
+    (gradient,) = torch.autograd.grad(out, between, torch.ones_like(out), create_graph=True)
+    return ((gradient.flatten(1).norm(2, dim=1) - 1) ** 2).mean()
+
+
+def _textbook(nets: Mapping[str, Any], batches: list[dict[str, Tensor]], config: Config) -> None:
+    """Trains `nets` for one batch an epoch, as the reference implementation does."""
+    g_a, g_b, d_a, d_b = (nets[role] for role in ("G_A", "G_B", "D_A", "D_B"))
+    kind, identity = config.objective.gan, config.objective.identity
+    adam_g = torch.optim.Adam(itertools.chain(g_a.parameters(), g_b.parameters()), lr=2e-4, betas=(0.5, 0.999))
+    adam_d = torch.optim.Adam(itertools.chain(d_a.parameters(), d_b.parameters()), lr=2e-4, betas=(0.5, 0.999))
+    pool_a, pool_b = ImagePool(config.objective.pool_size), ImagePool(config.objective.pool_size)
+    for epoch, batch in enumerate(batches, start=1):
+        real_a, real_b = batch["A"], batch["B"]
+        torch.manual_seed(step_seed(config.train.seed, (epoch - 1) * len(real_a)))
+        uniform = torch.rand(6, len(real_a))
+        for group in adam_g.param_groups + adam_d.param_groups:
+            group["lr"] = 2e-4 * (1 - max(0, epoch - 2) / (EPOCHS - 2 + 1))
+
+        fake_b = g_a(real_a)
+        rec_a = g_b(fake_b)
+        fake_a = g_b(real_b)
+        rec_b = g_a(fake_a)
+        for judge in (d_a, d_b):
+            judge.requires_grad_(False)
+        adam_g.zero_grad()
+        same = [g_a(real_b), g_b(real_a)] if identity else []
+        loss = _adversarial(d_a(fake_b), True, kind) + _adversarial(d_b(fake_a), True, kind)
+        loss = loss + F.l1_loss(rec_a, real_a) * 10.0 + F.l1_loss(rec_b, real_b) * 10.0
+        for out, real in zip(same, (real_b, real_a)):
+            loss = loss + F.l1_loss(out, real) * 10.0 * identity
+        loss.backward()
+        adam_g.step()
+
+        for judge in (d_a, d_b):
+            judge.requires_grad_(True)
+        adam_d.zero_grad()
+        shown_b = pool_b.query(fake_b, uniform[0:2])
+        shown_a = pool_a.query(fake_a, uniform[2:4])
+        for judge, real, fake, mix in ((d_a, real_b, shown_b, uniform[4]), (d_b, real_a, shown_a, uniform[5])):
+            loss = _adversarial(judge(real), True, kind) + _adversarial(judge(fake), False, kind)
+            if kind == "wgangp":
+                loss = loss + 10.0 * _penalty(judge, real, fake, mix)
+            (loss * 0.5).backward()
+        adam_d.step()
+
+
+class _Batches:
+    """The given batches, one an epoch."""
+
+    def __init__(self, batches: list[dict[str, Tensor]]):
+        self.made = batches
+
+    def __len__(self) -> int:
+        return len(self.made[0]["A"])
+
+    def batches(self, position: int) -> Generator[dict[str, Tensor], None, None]:
+        yield from (dict(batch) for batch in self.made[position // len(self) :])
+
+
+CASES: dict[str, dict[str, dict[str, Any]]] = {
+    "lsgan": {},
+    "vanilla": {"objective": {"gan": "vanilla"}},
+    "wgangp": {"objective": {"gan": "wgangp"}},
+    "no identity": {"objective": {"identity": 0.0}},
+    "no pool": {"objective": {"pool_size": 0}},
+    "batch of 2, dropout": {"data": {"batch_size": 2}, "generator": {"dropout": True}},
+    "batch norm": {
+        "data": {"batch_size": 2},
+        "generator": {"norm": "batch"},
+        "discriminator": {"norm": "batch", "network": "pixel"},
+    },
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_five_steps_equal_the_textbook_loop_bit_for_bit(case: str, tiny_config: Callable[..., Config]):
+    sections = {"objective": {}, **CASES[case]}
+    sections["objective"] = {"pool_size": 2, **sections["objective"]}  # full after two steps, so that it swaps
+    config = tiny_config(engine={"mode": "reference", "threads": 1}, **sections)
+    config = config.model_copy(update={"engine": decide(config)[0]})
+    step, objective, nets = build_step(config, shape=(SIDE, SIDE))
+    size, random = config.data.batch_size, torch.Generator().manual_seed(1)
+    batches = [
+        {side: torch.rand(size, 3, SIDE, SIDE, generator=random) * 2 - 1 for side in "AB"} for _ in range(EPOCHS)
+    ]
+    expected = copy.deepcopy(nets)
+    _textbook(expected, batches, config)
+
+    trainer = Trainer(
+        step,
+        _Batches(batches),
+        nets=nets,
+        ema=EMA({"G_A": nets["G_A"]}, half_life=10),
+        state=objective.state,
+        draws=objective.draws,
+        batch_size=size,
+        seed=config.train.seed,
+        device=torch.device("cpu"),
+    )
+    trainer.run(parse_length(f"{EPOCHS} epochs", epoch=size), schedule=Schedule(config.schedule, epochs=EPOCHS))
+
+    assert trainer.images == EPOCHS * size
+    for role, net in nets.items():
+        for name, value in expected[role].state_dict().items():
+            assert torch.equal(net.state_dict()[name], value), f"{role}.{name} differs"
