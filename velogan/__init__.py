@@ -4,6 +4,6 @@ import os
 
 __version__ = "0.1.0"
 
-# Must be said before torch loads its OpenMP runtime. Threads that wait by spinning cost a busy machine twenty times
-# its speed (benchmarks/LOG.md), and an idle one gains nothing from them.
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+# Said before torch loads its OpenMP runtime, whose threads by default spin for milliseconds while they wait: as fast on
+# an idle machine, and several times slower on one that others use too (benchmarks/LOG.md).
+os.environ.setdefault("GOMP_SPINCOUNT", "10000")

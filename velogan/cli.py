@@ -202,7 +202,8 @@ def _overview(argv: list[str]) -> str:
         lines.append(f"  {' '.join(words):<12} {first}")
     if argv and argv[0] not in ("--help", "-h"):
         names = [" ".join(words) for words in COMMANDS]
-        lines.insert(0, f"velogan: there is no command {argv[0]!r}{nearest(' '.join(argv[:2]), names)}")
+        asked = " ".join(argv[:2]) if argv[0] == "data" else argv[0]
+        lines.insert(0, f"velogan: there is no command {asked!r}{nearest(asked, names)}")
     return "\n".join(lines)
 
 

@@ -8,6 +8,7 @@ The children are forked from a process that has imported everything, so that eac
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import random
@@ -19,7 +20,7 @@ from collections.abc import Callable, Iterator
 import torch._dynamo  # noqa: F401 (two seconds that every optimizer would take)
 
 import velogan.cli
-import velogan.run  # noqa: F401
+import velogan.run
 
 CALLS = ("fsync", "rename", "replace", "unlink", "rmdir", "mkdir")
 
@@ -45,10 +46,8 @@ def die_in_call(number: int) -> None:
 
 def tear(file: int) -> None:
     """Leaves half of an open file, as a machine without power would."""
-    try:
+    with contextlib.suppress(OSError):  # a folder
         os.ftruncate(file, os.fstat(file).st_size // 2)
-    except OSError:  # a folder
-        pass
 
 
 def start(argv: list[str], number: int | None) -> int:

@@ -12,7 +12,7 @@ from velogan.engine.duration import Duration
 class TrainConfig(BaseModel):
     """Length, seed and what is kept. A duration is in images, epochs, percent of the run or minutes."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)  # one spelling of durations
 
     length: Duration = Field(
         default="200 epochs", description="How long to train; --minutes, --images and --epochs set it."

@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from velogan.engine.native import NormKernels
+from velogan.engine.thin import is_thin, thin_convolution
 
 
 class Fused(nn.Module):
@@ -66,6 +67,8 @@ def _plan(tokens: list[nn.Module], kernels: NormKernels) -> list[_Step]:
             steps.append(_add)
         elif isinstance(layer, (nn.Conv2d, nn.ConvTranspose2d)) and tokens and _is_plain_norm(tokens[0]):
             steps.append(_convolve(layer))
+        elif is_thin(layer):
+            steps.append(_thin(layer))
         elif _is_plain_norm(layer):
             steps.append(_norm(layer, tokens, kernels))
         else:
@@ -99,12 +102,21 @@ def _convolve(layer: nn.Conv2d | nn.ConvTranspose2d) -> _Step:
     """A convolution without its bias, which the norm behind it takes away again."""
 
     def step(state: _State) -> None:
-        if isinstance(layer, nn.ConvTranspose2d):
+        if is_thin(layer):
+            state.x = thin_convolution(state.x, layer.weight, None)
+        elif isinstance(layer, nn.ConvTranspose2d):
             geometry = (layer.stride, layer.padding, layer.output_padding, layer.groups, layer.dilation)
             state.x = F.conv_transpose2d(state.x, layer.weight, None, *geometry)
         else:
             geometry = (layer.stride, layer.padding, layer.dilation, layer.groups)
             state.x = F.conv2d(state.x, layer.weight, None, *geometry)
+
+    return step
+
+
+def _thin(layer: nn.Conv2d) -> _Step:
+    def step(state: _State) -> None:
+        state.x = thin_convolution(state.x, layer.weight, layer.bias)
 
     return step
 

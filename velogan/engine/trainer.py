@@ -77,10 +77,12 @@ class Trainer:
         self.clock.tick(self.images)
         counts = [self._passed(hook, length) for hook in hooks]
         try:
-            while not self.done(length):
+            ended = self.done(length)
+            while not ended:
                 self._advance(schedule, length)
                 self._one_step(next(batches))
-                counts = self._call_due(hooks, counts, length)
+                ended = self.done(length)  # asked once a step: whoever ends the run lets the hooks know
+                counts = self._call_due(hooks, counts, length, ended=ended)
         finally:
             self.clock.stop()
             batches.close()
@@ -94,8 +96,7 @@ class Trainer:
         progress = length.progress(self.images, seconds)
         return hook.every.passed(images=self.images, seconds=seconds, progress=progress, epoch=length.epoch)
 
-    def _call_due(self, hooks: Sequence[Hook], before: list[int], length: Length) -> list[int]:
-        ended = self.done(length)
+    def _call_due(self, hooks: Sequence[Hook], before: list[int], length: Length, *, ended: bool) -> list[int]:
         counts = [self._passed(hook, length) for hook in hooks]
         for hook, count, earlier in zip(hooks, counts, before):
             if ended or count > earlier:

@@ -15,13 +15,15 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 @dataclass(frozen=True)
 class Convolution:
-    """One convolution call of a step: a forward pass, or the gradients that `wanted` says (input, weight, bias)."""
+    """One convolution call of a step: a forward pass, or the gradients that `wanted` says (input, weight).
+
+    Biases are left out: a bare convolution has none.
+    """
 
     image: tuple[int, ...]
     weight: tuple[int, ...]
     gradient: tuple[int, ...] | None
-    wanted: tuple[bool, bool, bool]
-    bias: bool
+    wanted: tuple[bool, bool]
     geometry: tuple[Any, ...]
 
     @property
@@ -54,11 +56,11 @@ def record_convolutions(step: Callable[[], object]) -> Counter[Convolution]:
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             name = func.overloadpacket._qualified_op_name
             if name == "aten::convolution":
-                x, weight, bias, *geometry = args
-                calls[_call(x, weight, None, (False,) * 3, bias is not None, geometry)] += 1
+                x, weight, _, *geometry = args
+                calls[_call(x, weight, None, (False, False), geometry)] += 1
             elif name == "aten::convolution_backward":
                 gradient, x, weight, _, *geometry, wanted = args
-                calls[_call(x, weight, gradient, wanted, bool(wanted[2]), geometry)] += 1
+                calls[_call(x, weight, gradient, wanted[:2], geometry)] += 1
             return func(*args, **(kwargs or {}))
 
     with Recorder():
@@ -66,12 +68,10 @@ def record_convolutions(step: Callable[[], object]) -> Counter[Convolution]:
     return calls
 
 
-def _call(
-    x: Tensor, weight: Tensor, gradient: Tensor | None, wanted: Any, bias: bool, geometry: list[Any]
-) -> Convolution:
+def _call(x: Tensor, weight: Tensor, gradient: Tensor | None, wanted: Any, geometry: list[Any]) -> Convolution:
     fixed = tuple(tuple(part) if isinstance(part, list) else part for part in geometry)
     shape = tuple(gradient.shape) if gradient is not None else None
-    return Convolution(tuple(x.shape), tuple(weight.shape), shape, tuple(wanted), bias, fixed)
+    return Convolution(tuple(x.shape), tuple(weight.shape), shape, (bool(wanted[0]), bool(wanted[1])), fixed)
 
 
 class Roof:
@@ -101,14 +101,12 @@ def _ready(
     def tensor(shape: tuple[int, ...]) -> Tensor:
         return torch.randn(shape, device=device).to(dtype).contiguous(memory_format=layout)
 
-    outputs = call.weight[1] if call.geometry[3] else call.weight[0]
     geometry = [list(part) if isinstance(part, tuple) else part for part in call.geometry]
     x, weight = tensor(call.image), tensor(call.weight)
     if call.gradient is None:
-        bias = torch.zeros(outputs, dtype=dtype, device=device) if call.bias else None
-        return lambda: torch.ops.aten.convolution(x, weight, bias, *geometry)
-    gradient, sizes = tensor(call.gradient), [outputs] if call.bias else None
-    return lambda: torch.ops.aten.convolution_backward(gradient, x, weight, sizes, *geometry, list(call.wanted))
+        return lambda: torch.ops.aten.convolution(x, weight, None, *geometry)
+    gradient, wanted = tensor(call.gradient), [*call.wanted, False]
+    return lambda: torch.ops.aten.convolution_backward(gradient, x, weight, None, *geometry, wanted)
 
 
 def _time(run: Callable[[], object], device: torch.device, *, runs: int) -> float:

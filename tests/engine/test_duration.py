@@ -1,0 +1,76 @@
+from __future__ import annotations
+
+import pytest
+from pydantic import TypeAdapter, ValidationError
+
+from velogan.engine.duration import Duration, Length, Span, parse_length, parse_span
+
+
+@pytest.mark.parametrize(
+    ("text", "amount", "unit"),
+    [
+        ("500 images", 500, "images"),
+        ("1 image", 1, "images"),
+        ("500i", 500, "images"),
+        ("2.5e", 2.5, "epochs"),
+        (" 2 epochs ", 2, "epochs"),
+        ("5%", 5, "percent"),
+        ("5 percent", 5, "percent"),
+        ("10m", 10, "minutes"),
+        ("10 min", 10, "minutes"),
+        (".5 Minutes", 0.5, "minutes"),
+    ],
+)
+def test_parses(text: str, amount: float, unit: str):
+    assert parse_span(text) == Span(amount, unit)  # pyright: ignore[reportArgumentType]
+
+
+@pytest.mark.parametrize(
+    "text", ["", "5", "epochs", "5 hours", "-5 images", "5 %%", "1e3 images", "5 imagery", "5 ep x"]
+)
+def test_refuses_what_is_no_duration_and_says_how_to_write_one(text: str):
+    with pytest.raises(ValueError, match=r"is no duration: write '500 images'"):
+        parse_span(text)
+
+
+def test_refuses_nothing_and_a_share_of_itself():
+    with pytest.raises(ValueError, match="must be more than nothing"):
+        parse_span("0 images")
+    with pytest.raises(ValueError, match=r"train\.length=50 % is a share of itself"):
+        parse_length("50 %", epoch=10)
+
+
+def test_a_field_is_kept_in_one_spelling():
+    field = TypeAdapter(Duration)
+    assert field.validate_python("5%") == field.validate_python("5.0 percent") == "5 percent"
+    with pytest.raises(ValidationError, match="is no duration"):
+        field.validate_python("soon")
+
+
+@pytest.mark.parametrize(
+    ("text", "passed"), [("100 images", 2), ("3 epochs", 1), ("10 %", 4), ("1 minutes", 3), ("251 images", 0)]
+)
+def test_a_span_counts_how_often_it_has_passed(text: str, passed: int):
+    assert parse_span(text).passed(images=250, seconds=185.0, progress=0.45, epoch=50) == passed
+
+
+def test_epochs_tick_once_an_epoch():
+    length = parse_length("2.5 epochs", epoch=40)
+    assert (length.ticks, length.total) == (3, 100)
+    assert [length.tick(images, 0.0) for images in (0, 39, 40, 79, 80, 99)] == [1, 1, 2, 2, 3, 3]
+    assert length.progress(50, 1e9) == 0.5
+    assert length.progress(120, 0.0) == 1.0
+
+
+@pytest.mark.parametrize("length", [Length(Span(400, "images"), 7), Length(Span(10, "minutes"), 7)])
+def test_other_lengths_have_200_ticks(length: Length):
+    def at(share: float) -> tuple[int, float]:
+        return round(400 * share), 600 * share
+
+    assert length.ticks == 200
+    assert [length.tick(*at(share)) for share in (0, 0.0025, 0.005, 0.5, 0.9975)] == [1, 1, 2, 101, 200]
+    assert [length.progress(*at(share)) for share in (0, 0.25, 1, 2)] == [0, 0.25, 1, 1]
+
+
+def test_the_shortest_run_sees_an_image():
+    assert parse_length("0.01 epochs", epoch=10).total == 1

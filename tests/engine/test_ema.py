@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from velogan.engine.ema import EMA
+
+
+def _net(value: float) -> nn.Module:
+    net = nn.Linear(1, 1, bias=False)
+    nn.init.constant_(net.weight, value)
+    net.register_buffer("count", torch.tensor(value))
+    return net
+
+
+def _average(ema: EMA) -> float:
+    return float(ema.nets["G"].weight.detach())  # pyright: ignore
+
+
+def test_it_is_the_exponential_average_with_a_half_life_in_images():
+    ema = EMA({"G": _net(0.0)}, half_life=100)
+    ema.load_state_dict({"updated": 10_000})
+    ema.update({"G": _net(1.0)}, images=10_100)
+    assert _average(ema) == pytest.approx(0.5)
+    ema.update({"G": _net(1.0)}, images=10_300)
+    assert _average(ema) == pytest.approx(1 - 0.5**3)
+
+
+def test_the_half_life_grows_with_the_run():
+    ema = EMA({"G": _net(0.0)}, half_life=1000)
+    ema.load_state_dict({"updated": 390})
+    ema.update({"G": _net(1.0)}, images=400)  # 5 % of 400 is 20
+    assert _average(ema) == pytest.approx(1 - 0.5 ** (10 / 20))
+    young = EMA({"G": _net(0.0)}, half_life=1000)
+    young.update({"G": _net(1.0)}, images=8)  # never below one image
+    assert _average(young) == pytest.approx(1 - 0.5**8)
+
+
+def test_buffers_are_copied_and_the_average_stands_apart():
+    net = _net(0.0)
+    ema = EMA({"G": net}, half_life=1000)
+    assert not any(parameter.requires_grad for parameter in ema.nets["G"].parameters())
+    assert not ema.nets["G"].training
+    ema.update({"G": _net(3.0)}, images=8)
+    assert float(ema.nets["G"].count) == 3.0  # pyright: ignore
+    assert float(net.weight.detach()) == 0.0  # pyright: ignore
+    assert ema.state_dict() == {"updated": 8}

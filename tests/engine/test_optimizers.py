@@ -1,0 +1,148 @@
+from __future__ import annotations
+
+import copy
+import itertools
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from velogan.engine.optimizers import OptimizerConfig, Schedule, ScheduleConfig, build_optimizers
+from velogan.objectives.base import Out, Phase
+
+ROLES = ("G_A", "G_B", "D_A", "D_B")
+
+
+def _nothing(nets: Any, batch: Any, carry: Any) -> Out:
+    raise AssertionError
+
+
+PHASES = [
+    Phase(name="generator", trains=("G_A", "G_B"), loss=_nothing),
+    Phase(name="discriminator", trains=("D_A", "D_B"), loss=_nothing),
+]
+
+
+def _nets() -> dict[str, nn.Module]:
+    torch.manual_seed(0)
+    return {role: nn.Linear(5, 3) for role in ROLES}
+
+
+def test_first_matching_rule_wins():
+    config = OptimizerConfig(rules=("D_A:lr=1e-4,beta2=0.9", "D_*:lr=5e-5", "*_A:beta1=0.9"))
+    assert config.settings("D_A") == {"lr": 1e-4, "betas": (0.5, 0.9)}
+    assert config.settings("D_B") == {"lr": 5e-5, "betas": (0.5, 0.999)}
+    assert config.settings("G_A") == {"lr": 2e-4, "betas": (0.9, 0.999)}
+    assert config.settings("G_B") == {"lr": 2e-4, "betas": (0.5, 0.999)}
+
+
+@pytest.mark.parametrize("rule", ["D_A", "D_A:", "D_A:lr", "D_A:lr=fast", "D_A:momentum=0.9", "lr=1e-4"])
+def test_a_wrong_rule_is_refused_with_its_text(rule: str):
+    with pytest.raises(ValueError, match=rf"'{rule}' is no optimizer rule: write NETWORK:lr=1e-4"):
+        OptimizerConfig(rules=(rule,))
+
+
+def test_a_phase_has_one_adam_with_a_named_group_per_network():
+    made = build_optimizers(OptimizerConfig(rules=("D_B:lr=1e-5",)), phases=PHASES, nets=_nets(), fused=False)
+    assert {name: [group["name"] for group in o.param_groups] for name, o in made.items()} == {
+        "generator": ["G_A", "G_B"],
+        "discriminator": ["D_A", "D_B"],
+    }
+    assert [group["lr"] for group in made["discriminator"].param_groups] == [2e-4, 1e-5]
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_separate_adams_are_bit_for_bit_one_adam(fused: bool):
+    nets = _nets()
+    apart = copy.deepcopy(nets)
+    together = build_optimizers(OptimizerConfig(), phases=PHASES, nets=nets, fused=fused)
+    single = [torch.optim.Adam(net.parameters(), lr=2e-4, betas=(0.5, 0.999), fused=fused) for net in apart.values()]
+    for step in range(3):
+        images = torch.randn(4, 5, generator=torch.Generator().manual_seed(step))
+        for group, optimizers in ((nets, together.values()), (apart, single)):
+            for optimizer in optimizers:
+                optimizer.zero_grad()
+            sum(net(images).square().mean() for net in group.values()).backward()  # pyright: ignore
+            for optimizer in optimizers:
+                optimizer.step()
+    for role in ROLES:
+        for mine, theirs in zip(nets[role].parameters(), apart[role].parameters()):
+            assert torch.equal(mine, theirs)
+
+
+def _factors(epochs: int, losses: list[float] | None = None, **settings: Any) -> list[float]:
+    """The factors that a schedule really sets, epoch by epoch."""
+    schedule = Schedule(ScheduleConfig(**settings), epochs=epochs)
+    optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=2.0)
+    optimizer.param_groups[0]["initial_lr"] = 2.0
+    seen = []
+    for epoch in range(epochs):
+        schedule.apply({"only": optimizer})
+        seen.append(optimizer.param_groups[0]["lr"] / 2.0)
+        schedule.finish_epoch(losses[epoch] if losses else 0.0)
+    return seen
+
+
+def _torch_factors(epochs: int, make: Any) -> list[float]:
+    optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=1.0)
+    scheduler, seen = make(optimizer), []
+    for _ in range(epochs):
+        seen.append(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        scheduler.step()
+    return seen
+
+
+def test_linear_is_the_reference_table():
+    factors = [float("nan"), *_factors(200)]
+    assert factors[1] == factors[100] == 1
+    assert factors[101] == pytest.approx(1 - 1 / 101)
+    assert factors[150] == pytest.approx(1 - 50 / 101)
+    assert factors[200] == pytest.approx(1 / 101)
+    assert all(later < earlier for earlier, later in itertools.pairwise(factors[100:]))
+    assert _factors(4, hold=0.0) == pytest.approx([4 / 5, 3 / 5, 2 / 5, 1 / 5])
+
+
+def test_step_cosine_exponential_and_constant_equal_torch():
+    kinds = torch.optim.lr_scheduler
+    step = _torch_factors(12, lambda o: kinds.StepLR(o, step_size=5, gamma=0.3))
+    assert _factors(12, kind="step", step_epochs=5, gamma=0.3) == pytest.approx(step)
+    cosine = _torch_factors(12, lambda o: kinds.CosineAnnealingLR(o, T_max=12))
+    assert _factors(12, kind="cosine") == pytest.approx(cosine)
+    exponential = _torch_factors(12, lambda o: kinds.ExponentialLR(o, gamma=0.8))
+    assert _factors(12, kind="exponential", gamma=0.8) == pytest.approx(exponential)
+    assert _factors(12, kind="constant") == [1.0] * 12
+
+
+def test_plateau_equals_torch():
+    losses = [5.0, 4.0, 4.1, 3.99, 4.2, 4.0, 4.0, 3.0, 3.0, 3.0, 3.1, 3.0, 2.0, 2.0, 2.0, 2.0]
+    optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=1.0)
+    scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, factor=0.2, patience=2, threshold=0.01)
+    expected = []
+    for loss in losses:
+        expected.append(optimizer.param_groups[0]["lr"])
+        scheduler.step(loss)
+    assert len(set(expected)) >= 3
+    seen = _factors(len(losses), losses, kind="plateau", gamma=0.2, patience=2, threshold=0.01)
+    assert seen == pytest.approx(expected)
+
+
+def test_plateau_sees_a_negative_loss_that_stands_still():
+    assert _factors(5, [-2.0] * 5, kind="plateau", gamma=0.2, patience=2) == pytest.approx([1, 1, 1, 1, 0.2])
+    assert _factors(5, [-2.0, -2.1, -2.3, -2.4, -2.5], kind="plateau", patience=1) == [1.0] * 5
+
+
+def test_a_schedule_continues_from_its_state():
+    config, losses = ScheduleConfig(kind="plateau", gamma=0.5, patience=1), [2.0, 2.0, 2.0, 1.0, 1.0, 1.0, 1.0]
+    unbroken, stopped = Schedule(config, epochs=9), Schedule(config, epochs=9)
+    for loss in losses[:3]:
+        stopped.finish_epoch(loss)
+    continued = Schedule(config, epochs=9)
+    continued.load_state_dict(stopped.state_dict())
+    for loss in losses:
+        unbroken.finish_epoch(loss)
+    for loss in losses[3:]:
+        continued.finish_epoch(loss)
+    assert continued.state_dict() == unbroken.state_dict()
+    assert continued.factor(continued.epoch) == 0.25

@@ -1,0 +1,97 @@
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from velogan.engine.step import Step
+from velogan.objectives.base import Carry, Out, Phase
+from velogan.types import Batch, Nets
+
+
+def _value(net: nn.Module) -> Tensor:
+    return next(net.parameters()).sum()
+
+
+class _Game:
+    """Two players on two splits; it writes down what each move saw."""
+
+    def __init__(self):
+        self.seen: list[tuple[str, bool, bool, dict[str, float]]] = []
+
+    def move(self, name: str, role: str):
+        def loss(nets: Nets, batch: Batch, carry: Carry) -> Out:
+            frozen = [not next(nets[r].parameters()).requires_grad for r in ("G", "D")]
+            self.seen.append((name, *frozen, {key: float(value) for key, value in carry.items()}))  # pyright: ignore
+            total = _value(nets[role]) * batch["A"].sum()
+            return Out(total=total, terms={"part": total * 2}, carry={f"by {name}": total})
+
+        return loss
+
+
+def _step(phases: list[Phase], **settings) -> tuple[Step, dict[str, nn.Module]]:
+    nets: dict[str, nn.Module] = {"G": nn.Linear(1, 1, bias=False), "D": nn.Linear(1, 1, bias=False)}
+    for net in nets.values():
+        nn.init.ones_(next(net.parameters()))
+    optimizers = {phase.name: torch.optim.SGD(nets[phase.trains[0]].parameters(), lr=0.1) for phase in phases}
+    return Step(phases, nets=nets, optimizers=optimizers, **settings), nets
+
+
+def test_phases_train_their_networks_in_order_and_carry_within_their_split():
+    game = _Game()
+    phases = [
+        Phase(name="first", trains=("G",), loss=game.move("first", "G")),
+        Phase(name="search", trains=("G",), loss=game.move("search", "G"), split="held out", every=2),
+        Phase(name="second", trains=("D",), loss=game.move("second", "D")),
+    ]
+    step, nets = _step(phases)
+    batches = {"train": {"A": torch.ones(2)}, "held out": {"A": torch.ones(3)}}
+    losses = step(batches, number=0)
+    assert [entry[:3] for entry in game.seen] == [
+        ("first", False, True),
+        ("search", False, True),
+        ("second", True, False),
+    ]
+    assert [entry[3] for entry in game.seen] == [{}, {}, {"by first": 2.0}]  # no held-out carry reaches the others
+    assert float(_value(nets["G"]).detach()) == torch.tensor(1 - 0.2 - 0.3).item()
+    assert set(losses) == {f"{name}/{term}" for name in ("first", "search", "second") for term in ("part", "total")}
+    assert float(losses["first/part"]) == 4.0
+    assert not any(value.requires_grad for value in losses.values())
+
+    game.seen.clear()
+    step(batches, number=1)
+    assert [entry[0] for entry in game.seen] == ["first", "second"]  # every second step
+
+
+def test_gradients_do_not_pile_up():
+    step, nets = _step([Phase(name="only", trains=("G",), loss=_Game().move("only", "G"))])
+    for _ in range(3):
+        step({"train": {"A": torch.ones(1)}})
+    torch.testing.assert_close(_value(nets["G"]), torch.tensor(0.7))
+
+
+def test_images_are_laid_out_and_convolutions_run_in_the_type_asked_for():
+    seen = {}
+
+    def loss(nets: Nets, batch: Batch, carry: Carry) -> Out:
+        seen["layout"] = batch["A"].is_contiguous(memory_format=torch.channels_last)
+        out = nets["G"](torch.ones(1, 1))
+        seen["type"] = out.dtype
+        return Out(total=out.float().sum(), terms={})
+
+    phases = [Phase(name="only", trains=("G",), loss=loss)]
+    step, nets = _step(phases, autocast=torch.bfloat16, channels_last=True)
+    step({"train": {"A": torch.zeros(1, 3, 4, 4), "uniform": torch.zeros(6, 1)}})
+    assert seen == {"layout": True, "type": torch.bfloat16}
+    assert next(nets["G"].parameters()).dtype == torch.float32
+
+
+def test_players_stand_in_for_the_networks():
+    class Twice(nn.Module):
+        def __init__(self, net: nn.Module):
+            super().__init__()
+            self.weight = next(net.parameters())
+
+    made, nets = _step([Phase(name="only", trains=("G",), loss=_Game().move("only", "G"))])
+    step = Step(made.phases, nets=nets, optimizers=made.optimizers, players={r: Twice(n) for r, n in nets.items()})
+    step({"train": {"A": torch.ones(1)}})
+    torch.testing.assert_close(_value(nets["G"]), torch.tensor(0.9))

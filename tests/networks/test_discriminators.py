@@ -1,0 +1,71 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from velogan.networks.discriminators import DiscriminatorConfig, build_discriminator
+
+
+def _build(**fields: Any) -> nn.Module:
+    return build_discriminator(DiscriminatorConfig.model_validate(fields))
+
+
+def _count(net: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in net.parameters())
+
+
+@pytest.mark.parametrize(
+    ("fields", "count"),
+    [
+        ({}, 2_764_737),
+        ({"network": "n_layers", "layers": 3}, 2_764_737),
+        ({"network": "pixel"}, (3 * 64 + 64) + (64 * 128 + 128) + (128 * 1 + 1)),
+        ({"network": "pixel", "norm": "batch"}, (3 * 64 + 64) + 64 * 128 + 2 * 128 + 128),
+        # 3 -> 64 -> 128 -> 256 -> 512 -> 512 -> 1: the width stops growing at eight times
+        (
+            {"network": "n_layers", "layers": 4},
+            16 * (3 * 64 + 64 * 128 + 128 * 256 + 256 * 512 + 512 * 512 + 512) + 64 + 128 + 256 + 512 + 512 + 1,
+        ),
+    ],
+)
+def test_parameter_counts(fields: dict[str, Any], count: int):
+    with torch.device("meta"):
+        assert _count(_build(**fields)) == count
+
+
+@pytest.mark.parametrize(
+    ("fields", "side"),
+    [
+        ({}, 30),
+        ({"network": "n_layers", "layers": 1}, 126),
+        ({"network": "n_layers", "layers": 5}, 6),
+        ({"network": "pixel"}, 256),
+    ],
+)
+def test_one_logit_a_patch(fields: dict[str, Any], side: int):
+    net = _build(channels=1, **fields)
+    assert net(torch.randn(2, 3, 256, 256)).shape == (2, 1, side, side)
+
+
+def test_a_logit_sees_70_pixels():
+    net, images = _build(channels=2, norm="none"), torch.randn(1, 3, 128, 128).requires_grad_()
+    net(images)[0, 0, 7, 7].backward()
+    assert images.grad is not None
+    rows = images.grad.abs().sum((0, 1, 3)).nonzero()
+    assert int(rows.max() - rows.min()) + 1 == 70
+
+
+def test_names_and_layers_are_the_references():
+    net = _build(channels=2)
+    assert set(net.state_dict()) == {f"model.{i}.{kind}" for i in (0, 2, 5, 8, 11) for kind in ("weight", "bias")}
+    layers = [module for module in net.modules() if not list(module.children())]
+    norm = ["Conv2d", "InstanceNorm2d", "LeakyReLU"]
+    assert [type(layer).__name__ for layer in layers] == ["Conv2d", "LeakyReLU", *norm, *norm, *norm, "Conv2d"]
+    assert [layer.stride[0] for layer in layers if isinstance(layer, nn.Conv2d)] == [2, 2, 2, 1, 1]
+    assert all(layer.negative_slope == 0.2 for layer in layers if isinstance(layer, nn.LeakyReLU))
+    assert set(_build(network="pixel", channels=2).state_dict()) == {
+        f"model.{i}.{kind}" for i in (0, 2, 5) for kind in ("weight", "bias")
+    }

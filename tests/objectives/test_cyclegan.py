@@ -1,0 +1,141 @@
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from velogan.networks.discriminators import DiscriminatorConfig, build_discriminator
+from velogan.networks.generators import GeneratorConfig, build_generator
+from velogan.objectives.cyclegan import CycleGAN, CycleGANConfig
+
+SHAPE = (3, 32, 32)
+
+
+class _Affine(nn.Module):
+    """`scale x + shift`: a generator or judge that can be followed by hand."""
+
+    def __init__(self, scale: float, shift: float):
+        super().__init__()
+        self.scale, self.shift = nn.Parameter(torch.tensor(scale)), shift
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.scale * x + self.shift
+
+
+def _objective(*, batched: bool = False, shape: tuple[int, int, int] = SHAPE, **fields: Any) -> CycleGAN:
+    return CycleGAN(CycleGANConfig.model_validate(fields), shape_a=shape, shape_b=shape, batched=batched)
+
+
+def _by_hand() -> tuple[dict[str, nn.Module], dict[str, Tensor]]:
+    nets: dict[str, nn.Module] = {
+        "G_A": _Affine(2.0, 0.0),
+        "G_B": _Affine(1.0, 0.5),
+        "D_A": _Affine(3.0, 0.0),
+        "D_B": _Affine(1.0, -1.0),
+    }
+    a, b = torch.full((1, 1, 1, 1), 0.1), torch.full((1, 1, 1, 1), -0.2)
+    return nets, {"A": a, "B": b, "uniform": torch.full((6, 1), 0.25)}
+
+
+@pytest.mark.parametrize("batched", [False, True])
+def test_terms_by_hand(batched: bool):
+    nets, batch = _by_hand()
+    objective = _objective(batched=batched, shape=(1, 1, 1), cycle_a=10.0, cycle_b=20.0, identity=0.5)
+    out = objective.generator_loss(nets, batch, {})
+    # fake B = 0.2, back A = 0.7; fake A = 0.3, back B = 0.6; the same B = -0.4, the same A = 0.6
+    expected = {
+        "adversarial_a": (3 * 0.2 - 1) ** 2,
+        "adversarial_b": (0.3 - 1 - 1) ** 2,
+        "cycle_a": 10 * 0.6,
+        "cycle_b": 20 * 0.8,
+        "identity_a": 20 * 0.5 * 0.2,
+        "identity_b": 10 * 0.5 * 0.5,
+    }
+    assert {name: float(value.detach()) for name, value in out.terms.items()} == pytest.approx(expected)
+    assert float(out.total.detach()) == pytest.approx(sum(expected.values()))
+    assert {name: float(value.detach()) for name, value in out.carry.items()} == pytest.approx(
+        {"fake_a": 0.3, "fake_b": 0.2}
+    )
+
+    carry = {name: value.detach() for name, value in out.carry.items()}
+    judged = objective.discriminator_loss(nets, batch, carry)
+    expected = {
+        "a": 0.5 * ((3 * -0.2 - 1) ** 2 + (3 * 0.2) ** 2),
+        "b": 0.5 * ((0.1 - 1 - 1) ** 2 + (0.3 - 1) ** 2),
+    }
+    assert {name: float(value.detach()) for name, value in judged.terms.items()} == pytest.approx(expected)
+    assert float(judged.total.detach()) == pytest.approx(sum(expected.values()))
+
+
+def test_the_penalty_is_weighted_and_halved_with_the_rest():
+    nets, batch = _by_hand()
+    carry = {"fake_a": torch.zeros(1, 1, 1, 1), "fake_b": torch.zeros(1, 1, 1, 1)}
+    objective = _objective(shape=(1, 1, 1), gan="wgangp", gradient_penalty=7.0)
+    terms = objective.discriminator_loss(nets, batch, carry).terms
+    assert float(terms["a"].detach()) == pytest.approx(0.5 * (-(3 * -0.2) + 0 + 7 * (3 - 1) ** 2))
+    assert float(terms["b"].detach()) == pytest.approx(0.5 * (-(0.1 - 1) + -1 + 7 * (1 - 1) ** 2))
+
+
+def test_judges_are_shown_the_pool():
+    nets, batch = _by_hand()
+    objective = _objective(shape=(1, 1, 1), pool_size=1)
+    old, new = torch.full((1, 1, 1, 1), 0.9), torch.zeros(1, 1, 1, 1)
+    objective.discriminator_loss(nets, batch, {"fake_a": old, "fake_b": old})
+    batch["uniform"] = torch.tensor([0.9, 0.0, 0.1, 0.0, 0.0, 0.0]).view(6, 1)  # B's pool swaps, A's does not
+    terms = objective.discriminator_loss(nets, batch, {"fake_a": new, "fake_b": new}).terms
+    assert float(terms["a"].detach()) == pytest.approx(0.5 * ((3 * -0.2 - 1) ** 2 + (3 * 0.9) ** 2))
+    assert float(terms["b"].detach()) == pytest.approx(0.5 * ((0.1 - 2) ** 2 + (0 - 1) ** 2))
+
+
+def test_no_identity_no_pass_for_it():
+    nets, batch = _by_hand()
+    calls = []
+    nets["G_A"].register_forward_hook(lambda *_: calls.append("G_A"))
+    out = _objective(shape=(1, 1, 1), identity=0.0).generator_loss(nets, batch, {})
+    assert set(out.terms) == {"adversarial_a", "adversarial_b", "cycle_a", "cycle_b"}
+    assert len(calls) == 2
+
+
+@pytest.mark.parametrize("gan", ["lsgan", "vanilla", "wgangp"])
+@pytest.mark.parametrize("identity", [0.5, 0.0])
+@pytest.mark.parametrize("count", [1, 2])
+def test_batched_passes_equal_separate_ones(gan: str, identity: float, count: int):
+    torch.manual_seed(0)
+    generator, judge = GeneratorConfig(channels=4, blocks=1), DiscriminatorConfig(channels=4)
+    nets: dict[str, nn.Module] = {role: build_generator(generator) for role in ("G_A", "G_B")}
+    nets |= {role: build_discriminator(judge) for role in ("D_A", "D_B")}
+    batch = {side: torch.rand(count, *SHAPE) * 2 - 1 for side in "AB"} | {"uniform": torch.rand(6, count)}
+    results = []
+    for batched in (False, True):
+        mine = copy.deepcopy(nets)
+        objective = _objective(batched=batched, gan=gan, identity=identity)
+        first = objective.generator_loss(mine, batch, {})
+        first.total.backward()
+        gradients = {
+            f"{r}.{n}": p.grad.clone() for r in mine for n, p in mine[r].named_parameters() if p.grad is not None
+        }
+        for net in mine.values():
+            net.zero_grad()
+        carry = {name: value.detach() for name, value in first.carry.items()}
+        second = objective.discriminator_loss(mine, batch, carry)
+        second.total.backward()
+        gradients |= {f"{r} judging.{n}": p.grad for r in ("D_A", "D_B") for n, p in mine[r].named_parameters()}
+        results.append({**first.terms, **second.terms, **carry, **gradients})
+    apart, together = results
+    assert apart.keys() == together.keys()
+    for name, value in apart.items():
+        if not name.endswith("bias"):  # dead before a norm: pure rounding
+            assert (together[name] - value).norm() < 1e-4 * value.norm(), name
+
+
+def test_its_phases_and_state_are_the_contract():
+    objective = _objective()
+    assert [(phase.name, phase.trains) for phase in objective.phases()] == [
+        ("generator", ("G_A", "G_B")),
+        ("discriminator", ("D_A", "D_B")),
+    ]
+    assert objective.draws == 6
+    assert set(objective.state.state_dict()) == {f"fake_{x}.{y}" for x in "ab" for y in ("images", "stored")}

@@ -1,0 +1,197 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from velogan.cli import COMMANDS, main
+from velogan.config import Config, read_config, write_yaml
+from velogan.recipes import RECIPES
+
+TINY = [
+    "--images",
+    "2",
+    "--image-size",
+    "32",
+    "--generator.channels",
+    "2",
+    "--generator.blocks",
+    "1",
+    "--discriminator.channels",
+    "2",
+    "--data.render-count",
+    "2",
+    "--data.render-test",
+    "1",
+    "--train.samples",
+    "1",
+    "--train.tensorboard",
+    "false",
+    "--engine.threads",
+    "1",
+    "--engine.precision",
+    "fp32",
+]
+
+
+def _dry(capsys: pytest.CaptureFixture[str], *argv: str) -> Config:
+    """The configuration that a command line adds up to."""
+    assert main(["train", *argv, "--dry-run"]) == 0
+    return Config.model_validate(yaml.safe_load(capsys.readouterr().out))
+
+
+def _refused(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
+    """The one message of a command line that is refused with exit code 2."""
+    try:
+        code = main(argv)
+    except SystemExit as exit:
+        code = exit.code
+    output = capsys.readouterr()
+    assert code == 2
+    assert output.out == ""
+    assert "Traceback" not in output.err
+    return " ".join(output.err.replace("│", " ").split())
+
+
+@pytest.mark.parametrize("preset", RECIPES)
+def test_a_preset_is_its_recipe(preset: str, capsys: pytest.CaptureFixture[str]):
+    expected = RECIPES[preset]().change(data={"path": ("here",)})
+    assert _dry(capsys, preset, "--data", "here") == expected
+
+
+def test_cyclegan_is_the_default(capsys: pytest.CaptureFixture[str]):
+    assert _dry(capsys, "--data", "a", "b") == Config().change(data={"path": ("a", "b")})
+
+
+@pytest.mark.parametrize(
+    ("flags", "changes"),
+    [
+        ("--minutes 60", {"train": {"length": "60 minutes"}}),
+        ("--images 500", {"train": {"length": "500 images"}}),
+        ("--epochs 2.5", {"train": {"length": "2.5 epochs"}}),
+        ("--size s", {"generator": {"channels": 32, "blocks": 6}, "discriminator": {"channels": 32}}),
+        ("--size s --generator.norm batch", {"generator": {"channels": 32, "blocks": 6, "norm": "batch"}}),
+        ("--image-size 128 --seed 7", {"data": {"crop_size": 128}, "train": {"seed": 7}}),
+        ("--data.strict", {"data": {"strict": True}}),
+        ("--data.strict true", {"data": {"strict": True}}),
+        ("--data.no-flip", {"data": {"flip": False}}),
+        ("--data.flip False", {"data": {"flip": False}}),
+        (
+            "--optimizer.lr 1e-3 --optimizer.rules D_*:lr=1e-4 G_A:beta1=0.9",
+            {"optimizer": {"lr": 1e-3, "rules": ("D_*:lr=1e-4", "G_A:beta1=0.9")}},
+        ),
+        ("--train.checkpoint_every 5%", {"train": {"checkpoint_every": "5 percent"}}),
+        ("--engine.mode reference --engine.threads 3", {"engine": {"mode": "reference", "threads": 3}}),
+    ],
+)
+def test_flags_change_their_fields(flags: str, changes: dict[str, Any], capsys: pytest.CaptureFixture[str]):
+    expected = Config().change(data={"path": ("here",)})
+    if "--size" in flags:
+        expected = expected.sized("s")
+    expected = expected.change(**changes)
+    assert _dry(capsys, "--data", "here", *flags.split()) == expected
+
+
+def test_a_run_folder_or_file_is_a_start_for_more_flags(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    config = Config().change(data={"path": ("there",), "flip": False}, train={"seed": 9}, schedule={"kind": "cosine"})
+    (tmp_path / "config.yaml").write_text(write_yaml(config))
+    assert _dry(capsys, "--config", str(tmp_path)) == config
+    changed = _dry(capsys, f"--config={tmp_path / 'config.yaml'}", "--data.flip", "true", "--epochs", "3")
+    assert changed == config.change(data={"flip": True}, train={"length": "3 epochs"})
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        ("train --out r", "--data is missing: name a folder with trainA and trainB"),
+        ("train --data apples2oranges", "--out is missing"),
+        ("train --data d --out r --images 5 --minutes 2", "--minutes and --images contradict each other"),
+        ("train --data /no/such/folder --out {tmp}/r", "/no/such/folder"),
+        ("train --data d --out r --generator.chanels 3", "--generator.channels"),
+        ("train --data d --out r --generator.channels many", "--generator.channels"),
+        (
+            "train --data d --out r --generator.channels 0",
+            "greater than or equal to 1 [type=greater_than_equal, input_value=0",
+        ),
+        ("train --data d --out r --data.crop-size 30", "crop_size Input should be a multiple of 4"),
+        ("train --data d --out r --train.length soon", "is no duration"),
+        ("train --data d --out r --images 0", "must be more than nothing"),
+        ("train --config {tmp}/none.yaml --out r", "there is no such file"),
+        ("train cyclegun --data d --out r", "cyclegun"),
+        ("trian --data d", "there is no command 'trian'; did you mean train?"),
+        ("data rendr", "did you mean data render?"),
+        ("translate {tmp} {tmp}/in {tmp}/out", "{tmp}"),
+        ("evaluate {tmp}/none", "{tmp}/none"),
+        ("report {tmp}/none", "{tmp}/none"),
+        ("data check /no/such/folder", "/no/such/folder"),
+    ],
+)
+def test_bad_input_is_one_readable_message(
+    argv: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(tmp_path)
+    said = _refused(capsys, *argv.format(tmp=tmp_path).split())
+    assert message.format(tmp=tmp_path) in said
+    assert not (tmp_path / "r" / "config.yaml").exists()
+
+
+@pytest.mark.parametrize("words", [(), *COMMANDS], ids=" ".join)
+def test_help_of_every_command(words: tuple[str, ...], capsys: pytest.CaptureFixture[str]):
+    with pytest.raises(SystemExit) as caught:
+        main([*words, "--help"])
+    assert caught.value.code == 0
+    said = capsys.readouterr().out
+    assert "usage: velogan" in said
+    assert "train" in said or "--json" in said
+
+
+def test_help_of_train_reads_like_documentation(capsys: pytest.CaptureFixture[str]):
+    with pytest.raises(SystemExit):
+        main(["train", "--help"])
+    said = " ".join(capsys.readouterr().out.replace("│", " ").split())
+    assert "--generator.channels INT" in said
+    assert "Residual blocks of a resnet: 9 from 256 pixels on" in said
+    assert "--out" in said
+
+
+def test_help_loads_nothing_that_takes_long():
+    code = "import sys; from velogan.cli import main\ntry: main(['train', '--help'])\nexcept SystemExit: pass\n"
+    code += "print(sorted({'tensorboard', 'torchmetrics', 'torch._dynamo', 'matplotlib', 'pandas'} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_the_last_line_of_json_is_the_result(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    run = tmp_path / "run"
+    assert main(["train", "--data", "apples2oranges", *TINY, "--out", str(run), "--json"]) == 0
+    result = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert result["run"] == str(run)
+    assert result["images_seen"] == 2
+    assert result["images_per_s"] > 0
+    assert len(result["weights_sha256"]) == 64
+    assert Path(result["checkpoint"]) == run / "checkpoints" / "000000002"
+    for name in ("config.yaml", "run.json", "stats.jsonl", "report.html", "samples/000000002-a2b.png"):
+        assert (run / name).is_file(), name
+    assert read_config(run).engine.kernels in ("native", "plain")  # decided, and written down
+    picked = json.loads((run / "run.json").read_text())["picked"]
+    assert all(pick["why"] for pick in picked)
+
+    again = [*TINY, "--out", str(run), "--json"]
+    assert main(["train", "--data", "apples2oranges", *again]) == 0  # nothing left to do
+    assert json.loads(capsys.readouterr().out.splitlines()[-1])["weights_sha256"] == result["weights_sha256"]
+    assert main(["train", "--config", str(run), "--out", str(tmp_path / "repeated"), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out.splitlines()[-1])["weights_sha256"] == result["weights_sha256"]
+    said = _refused(capsys, "train", "--data", "apples2oranges", *again, "--generator.norm", "batch")
+    assert "generator.norm is 'batch' here and 'instance' there" in said
+
+
+def test_a_folder_of_other_things_is_no_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    (tmp_path / "thesis.tex").write_text("years of work")
+    said = _refused(capsys, "train", "--data", "apples2oranges", *TINY, "--out", str(tmp_path))
+    assert "is not empty and holds no run: name a new folder" in said
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
