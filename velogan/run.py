@@ -138,7 +138,7 @@ def build_step(config: Config, *, shape: tuple[int, int]) -> tuple[Step, CycleGA
         batched=engine.batched == "on",
     )
     objective.state.to(device)
-    if engine.layout == "channels_last" and engine.kernels != "native":
+    if engine.layout == "channels_last":
         nets = {role: net.to(memory_format=torch.channels_last) for role, net in nets.items()}  # pyright: ignore
     phases = objective.phases()
     step = Step(

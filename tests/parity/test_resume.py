@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from velogan.config import Config
+from velogan.engine.checkpoint import damage, list_checkpoints
 from velogan.engine.trainer import Trainer
 from velogan.observe.progress import Display
 from velogan.run import train
@@ -63,6 +64,7 @@ def test_a_damaged_checkpoint_is_passed_over_and_made_good(tiny_config: Callable
         file.write_bytes(file.read_bytes()[:-1] + b"?")
     again = _train(config, tmp_path / "run")
     assert again.images_seen == 6
+    assert [damage(path) for path in list_checkpoints(tmp_path / "run")] == ["", "", ""]
     assert again.weights_sha256 == unbroken.weights_sha256
 
 

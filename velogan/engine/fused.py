@@ -35,6 +35,7 @@ class Fused(nn.Module):
 @dataclass
 class _State:
     x: Tensor
+    inner: Tensor | None = None  # x without the padding that the norm before put around it
     residual: Tensor | None = None
 
 
@@ -72,7 +73,7 @@ def _plan(tokens: list[nn.Module], kernels: NormKernels) -> list[_Step]:
         elif _is_plain_norm(layer):
             steps.append(_norm(layer, tokens, kernels))
         else:
-            steps.append(_call(layer))
+            steps.append(_apply(layer))
     return steps
 
 
@@ -89,49 +90,41 @@ def _norm(layer: nn.Module, tokens: list[nn.Module], kernels: NormKernels) -> _S
         add = bool(tokens.pop(0))
     save = bool(tokens) and tokens[0] is _SAVE
     if len(tokens) > save and isinstance(tokens[save], nn.ReflectionPad2d) and len(set(tokens[save].padding)) == 1:
-        pad = tokens.pop(save).padding[0]  # the residual is then kept with its padding, which the add ignores
+        pad = tokens.pop(save).padding[0]
 
     def step(state: _State) -> None:
         residual = state.residual if add else None
-        state.x = kernels.norm(state.x, residual=residual, slope=slope, pad=pad, eps=eps)
+        state.x, state.inner = kernels.norm(state.x, residual=residual, slope=slope, pad=pad, eps=eps)
 
     return step
 
 
 def _convolve(layer: nn.Conv2d | nn.ConvTranspose2d) -> _Step:
     """A convolution without its bias, which the norm behind it takes away again."""
-
-    def step(state: _State) -> None:
-        if is_thin(layer):
-            state.x = thin_convolution(state.x, layer.weight, None)
-        elif isinstance(layer, nn.ConvTranspose2d):
-            geometry = (layer.stride, layer.padding, layer.output_padding, layer.groups, layer.dilation)
-            state.x = F.conv_transpose2d(state.x, layer.weight, None, *geometry)
-        else:
-            geometry = (layer.stride, layer.padding, layer.dilation, layer.groups)
-            state.x = F.conv2d(state.x, layer.weight, None, *geometry)
-
-    return step
+    if is_thin(layer):
+        return _apply(lambda x: thin_convolution(x, layer.weight, None))
+    if isinstance(layer, nn.ConvTranspose2d):
+        up = (layer.stride, layer.padding, layer.output_padding, layer.groups, layer.dilation)
+        return _apply(lambda x: F.conv_transpose2d(x, layer.weight, None, *up))
+    down = (layer.stride, layer.padding, layer.dilation, layer.groups)
+    return _apply(lambda x: F.conv2d(x, layer.weight, None, *down))
 
 
 def _thin(layer: nn.Conv2d) -> _Step:
+    return _apply(lambda x: thin_convolution(x, layer.weight, layer.bias))
+
+
+def _apply(function: Callable[[Tensor], Tensor]) -> _Step:
     def step(state: _State) -> None:
-        state.x = thin_convolution(state.x, layer.weight, layer.bias)
-
-    return step
-
-
-def _call(layer: nn.Module) -> _Step:
-    def step(state: _State) -> None:
-        state.x = layer(state.x)
+        state.x, state.inner = function(state.x), None
 
     return step
 
 
 def _save(state: _State) -> None:
-    state.residual = state.x
+    state.residual = state.x if state.inner is None else state.inner
 
 
 def _add(state: _State) -> None:
     assert state.residual is not None
-    state.x = state.residual + state.x
+    state.x, state.inner = state.residual + state.x, None

@@ -29,13 +29,9 @@ inline void store(bf16 *to, float v) {
 }
 
 struct Shape {
-    int64_t n, h, w, c;
-    int64_t pad, rpad; // reflection padding of the result; padding around the residual, which is not read
+    int64_t n, h, w, c, pad;
     int64_t padded_w() const { return w + 2 * pad; }
     int64_t padded_h() const { return h + 2 * pad; }
-    int64_t residual_row(int64_t image, int64_t row) const {
-        return ((image * (h + 2 * rpad) + row + rpad) * (w + 2 * rpad) + rpad) * c;
-    }
 };
 
 constexpr int64_t ROWS = 8; // rows a chunk of the sums
@@ -79,15 +75,15 @@ template <typename T> void statistics(const T *x, float *mean, float *rstd, cons
 }
 
 template <typename T>
-void forward(const T *x, const T *residual, T *out, float *mean, float *rstd, const Shape &s, float slope, float eps,
-             int threads) {
+void forward(const T *x, const T *residual, int64_t residual_image, int64_t residual_row, T *out, float *mean,
+             float *rstd, const Shape &s, float slope, float eps, int threads) {
     statistics(x, mean, rstd, s, eps, threads);
 #pragma omp parallel for num_threads(threads) schedule(static)
     for (int64_t k = 0; k < s.n * s.padded_h(); k++) {
         const int64_t n = k / s.padded_h(), h = reflect(k % s.padded_h() - s.pad, s.h);
         const float *m = mean + n * s.c, *r = rstd + n * s.c;
         const T *px = x + (n * s.h + h) * s.w * s.c;
-        const T *pr = residual ? residual + s.residual_row(n, h) : nullptr;
+        const T *pr = residual ? residual + n * residual_image + h * residual_row : nullptr;
         T *row = out + k * s.padded_w() * s.c, *__restrict po = row + s.pad * s.c;
         for (int64_t w = 0; w < s.w; w++, px += s.c, po += s.c) {
             if (pr) {
@@ -107,8 +103,10 @@ void forward(const T *x, const T *residual, T *out, float *mean, float *rstd, co
     }
 }
 
-// Adds up the padded gradient's rows and columns that show pixel row h of image n.
-template <typename T> void fold(const T *g, float *__restrict row, const Shape &s, int64_t n, int64_t h) {
+// Adds up the padded gradient's rows and columns that show pixel row h of image n, and the gradient of the unpadded
+// result where that was used too.
+template <typename T>
+void fold(const T *g, const T *inner, float *__restrict row, const Shape &s, int64_t n, int64_t h) {
     int64_t from[3], rows = 0;
     from[rows++] = h + s.pad;
     if (h >= 1 && h <= s.pad) from[rows++] = s.pad - h;
@@ -127,12 +125,16 @@ template <typename T> void fold(const T *g, float *__restrict row, const Shape &
             for (int64_t c = 0; c < s.c; c++) right[c] += load(r[c]);
         }
     }
+    if (inner) {
+        const T *source = inner + (n * s.h + h) * s.w * s.c;
+        for (int64_t j = 0; j < s.w * s.c; j++) row[j] += load(source[j]);
+    }
 }
 
 // dx = r (g - mean(g) - xhat mean(g xhat)), with g the folded gradient behind the activation.
 template <typename T>
-void backward(const T *g, const T *x, const float *mean, const float *rstd, T *dx, T *dresidual, const Shape &s,
-              float slope, int threads) {
+void backward(const T *g, const T *inner, const T *x, const float *mean, const float *rstd, T *dx, T *dresidual,
+              const Shape &s, float slope, int threads) {
     const int64_t chunks = (s.h + ROWS - 1) / ROWS;
     std::vector<float> sum(s.n * chunks * s.c, 0.f), dot(sum.size(), 0.f);
     std::vector<float> sums(s.n * s.c), dots(s.n * s.c);
@@ -145,14 +147,12 @@ void backward(const T *g, const T *x, const float *mean, const float *rstd, T *d
             const float *m = mean + n * s.c, *r = rstd + n * s.c;
             float *__restrict one = &sum[k * s.c], *__restrict two = &dot[k * s.c];
             for (int64_t h = first; h < last; h++) {
-                fold(g, row.data(), s, n, h);
+                fold(g, inner, row.data(), s, n, h);
                 const int64_t at = (n * s.h + h) * s.w * s.c;
                 const T *px = x + at;
                 const float *pg = row.data();
-                if (dresidual) {
-                    T *pr = dresidual + s.residual_row(n, h);
-                    for (int64_t j = 0; j < s.w * s.c; j++) store(pr + j, row[j]);
-                }
+                if (dresidual)
+                    for (int64_t j = 0; j < s.w * s.c; j++) store(dresidual + at + j, row[j]);
                 for (int64_t w = 0; w < s.w; w++, px += s.c, pg += s.c)
                     for (int64_t c = 0; c < s.c; c++) {
                         const float hat = (load(px[c]) - m[c]) * r[c];
@@ -176,7 +176,7 @@ void backward(const T *g, const T *x, const float *mean, const float *rstd, T *d
         for (int64_t k = 0; k < s.n * s.h; k++) {
             const int64_t n = k / s.h;
             const float *m = mean + n * s.c, *r = rstd + n * s.c, *a = &sums[n * s.c], *b = &dots[n * s.c];
-            fold(g, row.data(), s, n, k % s.h);
+            fold(g, inner, row.data(), s, n, k % s.h);
             const T *px = x + k * s.w * s.c;
             T *__restrict po = dx + k * s.w * s.c;
             const float *pg = row.data();
@@ -194,22 +194,27 @@ void backward(const T *g, const T *x, const float *mean, const float *rstd, T *d
 
 extern "C" {
 
-void norm_forward(const void *x, const void *residual, void *out, float *mean, float *rstd, int64_t n, int64_t h,
-                  int64_t w, int64_t c, int64_t pad, int64_t rpad, float slope, float eps, int half, int threads) {
-    const Shape s{n, h, w, c, pad, rpad};
+void norm_forward(const void *x, const void *residual, int64_t residual_image, int64_t residual_row, void *out,
+                  float *mean, float *rstd, int64_t n, int64_t h, int64_t w, int64_t c, int64_t pad, float slope,
+                  float eps, int half, int threads) {
+    const Shape s{n, h, w, c, pad};
     if (half)
-        forward((const bf16 *)x, (const bf16 *)residual, (bf16 *)out, mean, rstd, s, slope, eps, threads);
+        forward((const bf16 *)x, (const bf16 *)residual, residual_image, residual_row, (bf16 *)out, mean, rstd, s,
+                slope, eps, threads);
     else
-        forward((const float *)x, (const float *)residual, (float *)out, mean, rstd, s, slope, eps, threads);
+        forward((const float *)x, (const float *)residual, residual_image, residual_row, (float *)out, mean, rstd, s,
+                slope, eps, threads);
 }
 
-void norm_backward(const void *g, const void *x, const float *mean, const float *rstd, void *dx, void *dresidual,
-                   int64_t n, int64_t h, int64_t w, int64_t c, int64_t pad, int64_t rpad, float slope, int half,
+void norm_backward(const void *g, const void *inner, const void *x, const float *mean, const float *rstd, void *dx,
+                   void *dresidual, int64_t n, int64_t h, int64_t w, int64_t c, int64_t pad, float slope, int half,
                    int threads) {
-    const Shape s{n, h, w, c, pad, rpad};
+    const Shape s{n, h, w, c, pad};
     if (half)
-        backward((const bf16 *)g, (const bf16 *)x, mean, rstd, (bf16 *)dx, (bf16 *)dresidual, s, slope, threads);
+        backward((const bf16 *)g, (const bf16 *)inner, (const bf16 *)x, mean, rstd, (bf16 *)dx, (bf16 *)dresidual, s,
+                 slope, threads);
     else
-        backward((const float *)g, (const float *)x, mean, rstd, (float *)dx, (float *)dresidual, s, slope, threads);
+        backward((const float *)g, (const float *)inner, (const float *)x, mean, rstd, (float *)dx,
+                 (float *)dresidual, s, slope, threads);
 }
 }

@@ -57,9 +57,9 @@ class NormKernels:
     def __init__(self, library: ctypes.CDLL):
         pointer, whole, real, flag = ctypes.c_void_p, ctypes.c_int64, ctypes.c_float, ctypes.c_int
         self._forward = library.norm_forward
-        self._forward.argtypes = [pointer] * 5 + [whole] * 6 + [real, real, flag, flag]
+        self._forward.argtypes = [pointer] * 2 + [whole] * 2 + [pointer] * 3 + [whole] * 5 + [real, real, flag, flag]
         self._backward = library.norm_backward
-        self._backward.argtypes = [pointer] * 6 + [whole] * 6 + [real, flag, flag]
+        self._backward.argtypes = [pointer] * 7 + [whole] * 5 + [real, flag, flag]
 
     def norm(
         self,
@@ -69,11 +69,12 @@ class NormKernels:
         slope: float = 1.0,
         pad: int = 0,
         eps: float = 1e-5,
-    ) -> Tensor:
+    ) -> tuple[Tensor, Tensor]:
         """Instance norm of `x` (Ulyanov et al. 2016, eq. 4), then leaky ReLU of `slope` (0 is ReLU, 1 is none) or
         `+ residual`, then reflection padding of `pad` pixels.
 
-        `residual` may carry padding of its own, which is not read. Returns `(N, C, H + 2 pad, W + 2 pad)` in x's type.
+        Returns the result, `(N, C, H + 2 pad, W + 2 pad)` in x's type, and the same without its padding: a view for
+        use as a later `residual`, whose gradient is added up on the way back at no cost of its own.
         """
         return _Norm.apply(self, x, residual, slope, pad, eps)  # pyright: ignore[reportReturnType]
 
@@ -84,23 +85,30 @@ class NormKernels:
         n, c, h, w = x.shape
         out = _empty(n, c, h + 2 * pad, w + 2 * pad, dtype=x.dtype)
         mean, rstd = torch.empty(n, c), torch.empty(n, c)
-        rpad = (residual.shape[2] - h) // 2 if residual is not None else 0
-        tensors = [t.data_ptr() if t is not None else None for t in (x, residual, out, mean, rstd)]
-        self._forward(*tensors, n, h, w, c, pad, rpad, slope, eps, _half(x), torch.get_num_threads())
+        extra, strides = (None, (0, 0)) if residual is None else (residual.data_ptr(), residual.stride()[::2])
+        self._forward(
+            *(x.data_ptr(), extra, *strides, out.data_ptr(), mean.data_ptr(), rstd.data_ptr()),
+            *(n, h, w, c, pad, slope, eps, _half(x), torch.get_num_threads()),
+        )
         return out, mean, rstd
 
     def backward(
-        self, g: Tensor, x: Tensor, mean: Tensor, rstd: Tensor, *, slope: float, pad: int, rpad: int | None
+        self,
+        g: Tensor,
+        inner: Tensor | None,
+        *,
+        saved: tuple[Tensor, Tensor, Tensor],
+        slope: float,
+        pad: int,
+        residual: bool,
     ) -> tuple[Tensor, Tensor | None]:
-        """Gradients of `x` and, where `rpad` is given, of the residual with that padding."""
+        """Gradients of `x` and, where there was one, of the residual; `inner` is the unpadded result's."""
+        x, mean, rstd = saved
         n, c, h, w = x.shape
-        dx, dresidual = _empty(n, c, h, w, dtype=x.dtype), None
-        if rpad is not None:
-            dresidual = _empty(n, c, h + 2 * rpad, w + 2 * rpad, dtype=x.dtype)
-            if rpad:
-                dresidual.zero_()
-        tensors = [t.data_ptr() if t is not None else None for t in (g, x, mean, rstd, dx, dresidual)]
-        self._backward(*tensors, n, h, w, c, pad, rpad or 0, slope, _half(x), torch.get_num_threads())
+        dx = _empty(n, c, h, w, dtype=x.dtype)
+        dresidual = _empty(n, c, h, w, dtype=x.dtype) if residual else None
+        tensors = [t.data_ptr() if t is not None else None for t in (g, inner, x, mean, rstd, dx, dresidual)]
+        self._backward(*tensors, n, h, w, c, pad, slope, _half(x), torch.get_num_threads())
         return dx, dresidual
 
 
@@ -120,21 +128,34 @@ def _dense(x: Tensor) -> Tensor:
     return _empty(n, c, h, w, dtype=x.dtype).copy_(x)
 
 
+def _rows(x: Tensor, like: Tensor) -> Tensor:
+    """`x` in `like`'s type with pixels of a row next to each other; rows and images may be further apart."""
+    if x.dtype == like.dtype and x.stride()[1] == 1 and x.stride()[3] == x.shape[1]:
+        return x
+    return _dense(x.to(like.dtype))
+
+
 class _Norm(torch.autograd.Function):
     @staticmethod
     def forward(ctx, kernels: NormKernels, x: Tensor, residual: Tensor | None, slope: float, pad: int, eps: float):
         x = _dense(x)
-        residual = _dense(residual.to(x.dtype)) if residual is not None else None
+        residual = _rows(residual, x) if residual is not None else None
         out, mean, rstd = kernels.forward(x, residual, slope=slope, pad=pad, eps=eps)
         ctx.save_for_backward(x, mean, rstd)
-        ctx.kernels, ctx.slope, ctx.pad = kernels, slope, pad
-        ctx.rpad = (residual.shape[2] - x.shape[2]) // 2 if residual is not None else None
-        return out
+        ctx.set_materialize_grads(False)
+        ctx.kernels, ctx.slope, ctx.pad, ctx.residual = kernels, slope, pad, residual is not None
+        height, width = x.shape[2:]
+        return out, out.detach()[:, :, pad : pad + height, pad : pad + width]
 
     @staticmethod
     @torch.autograd.function.once_differentiable
-    def backward(ctx, *grads: Tensor):
+    def backward(ctx, *grads: Tensor | None):
         x, mean, rstd = ctx.saved_tensors
-        g = _dense(grads[0].to(x.dtype))
-        dx, dr = ctx.kernels.backward(g, x, mean, rstd, slope=ctx.slope, pad=ctx.pad, rpad=ctx.rpad)
-        return None, dx, dr, None, None, None
+        padded, inner = (None if grad is None else _dense(grad.to(x.dtype)) for grad in grads)
+        if padded is None:
+            n, c, h, w = x.shape
+            padded = _empty(n, c, h + 2 * ctx.pad, w + 2 * ctx.pad, dtype=x.dtype).zero_()
+        dx, dresidual = ctx.kernels.backward(
+            padded, inner, saved=(x, mean, rstd), slope=ctx.slope, pad=ctx.pad, residual=ctx.residual
+        )
+        return None, dx, dresidual, None, None, None
