@@ -175,7 +175,7 @@ def test_prefetch_hands_on_errors(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(position: int):
         raise OSError("the disk is gone")
 
-    monkeypatch.setattr(loader, "batch", broken)
+    monkeypatch.setattr(loader, "plan", broken)
     with pytest.raises(OSError, match="the disk is gone"):
         next(prefetch(loader, 0))
 

@@ -108,19 +108,34 @@ class PairLoader:
         top, left = int(draws[0] * (shape[0] - height + 1)), int(draws[1] * (shape[1] - width + 1))
         return index, top, left, int(self.config.flip and draws[2] > 0.5)
 
-    def apply(self, plan: Plan) -> Batch:
-        """Take what is planned: `A` and `B`, `(B, C, h, w)` float32 in [-1, 1] on the device."""
-        return {"A": self._take("A", self.a, plan.A), "B": self._take("B", self.b, plan.B)}
+    def gather(self, plan: Plan) -> Plan | Batch:
+        """Take on the host what does not lie on the device: `(B, h, w, C)` uint8 a domain, by NumPy alone."""
+        if self.resident["A"] is not None and self.resident["B"] is not None:
+            return plan
+        return {"A": self._gather("A", self.a, plan.A), "B": self._gather("B", self.b, plan.B)}
 
-    def _take(self, side: str, domain: Domain, plan: Tensor) -> Tensor:
-        size = window(self.config, domain.shape(int(plan[0, INDEX])))
+    def _gather(self, side: str, domain: Domain, plan: Tensor) -> Tensor:
+        return plan if self.resident[side] is not None else _gather(domain, plan, self._size(domain, plan))
+
+    def _size(self, domain: Domain, plan: Tensor) -> tuple[int, int]:
+        return window(self.config, domain.shape(int(plan[0, INDEX])))
+
+    def finish(self, gathered: Plan | Batch) -> Batch:
+        """Make of it `A` and `B`, `(B, C, h, w)` float32 in [-1, 1] on the device."""
+        parts = {"A": gathered.A, "B": gathered.B} if isinstance(gathered, Plan) else gathered
+        return {"A": self._finish("A", self.a, parts["A"]), "B": self._finish("B", self.b, parts["B"])}
+
+    def _finish(self, side: str, domain: Domain, part: Tensor) -> Tensor:
         resident = self.resident[side]
         if resident is not None:
-            return normalise(crop_and_flip(resident, plan.to(self.device), size))
-        images = _gather(domain, plan, size)
+            return normalise(crop_and_flip(resident, part.to(self.device), self._size(domain, part)))
         if self.device.type == "cuda":
-            images = images.pin_memory().to(self.device, non_blocking=True)
-        return normalise(images)
+            part = part.pin_memory().to(self.device, non_blocking=True)
+        return normalise(part.to(self.device))
+
+    def apply(self, plan: Plan) -> Batch:
+        """Take what is planned: `A` and `B`, `(B, C, h, w)` float32 in [-1, 1] on the device."""
+        return self.finish(self.gather(plan))
 
     def batch(self, position: int) -> Batch:
         """Make the batch that begins at `position` images seen: `A` and `B`, `(B, C, h, w)` in [-1, 1]."""
@@ -132,18 +147,20 @@ class PairLoader:
 
 
 def prefetch(loader: PairLoader, position: int, *, ahead: int = 2) -> Generator[Batch, None, None]:
-    """Yield `loader.batch` at `position`, one batch size further, and so on; a thread works `ahead`.
+    """Yield `loader.batch` at `position`, one batch size further, and so on; a thread reads `ahead`.
 
-    The thread ends when the iterator is closed or dropped; an error in it is raised at the consumer.
+    The thread computes nothing with torch: a second thread that does so makes OpenMP's waiting costly, and every step
+    half as slow again (benchmarks/LOG.md). It ends when the iterator is closed or dropped; an error in it is raised
+    at the consumer.
     """
-    ready: queue.Queue[Batch | Exception] = queue.Queue(maxsize=ahead)
+    ready: queue.Queue[Plan | Batch | Exception] = queue.Queue(maxsize=ahead)
     stop = threading.Event()
 
     def work() -> None:
         place = position
         while not stop.is_set():
             try:
-                made: Batch | Exception = loader.batch(place)
+                made: Plan | Batch | Exception = loader.gather(loader.plan(place))
             except Exception as error:
                 made = error
             ready.put(made)
@@ -158,7 +175,7 @@ def prefetch(loader: PairLoader, position: int, *, ahead: int = 2) -> Generator[
             made = ready.get()
             if isinstance(made, Exception):
                 raise made
-            yield made
+            yield loader.finish(made)
     finally:
         stop.set()
         while thread.is_alive():  # the thread may wait for room
