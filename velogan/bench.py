@@ -125,9 +125,9 @@ def _ratio(over: Sequence[float], under: Sequence[float]) -> float:
 
 
 def render_table(result: dict[str, Any]) -> Table:
-    """The rows for a terminal."""
+    """The rows for a terminal: `ratio` is to the reference, `roof` the share of the convolutions' own speed."""
     table = Table(title=f"one training step; convolutions alone reach {result['roof_tflops']:.2f} TFLOP/s")
-    for column in ("network", "size", "batch", "mode", "ms/step", "x reference", "TFLOP/s", "of the roof"):
+    for column in ("network", "size", "batch", "mode", "ms/step", "ratio", "TFLOP/s", "roof"):
         table.add_column(column, justify="left" if column in ("network", "mode") else "right")
     for row in result["rows"]:
         table.add_row(

@@ -7,7 +7,7 @@ import json
 import os
 import shlex
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -16,6 +16,7 @@ import tyro
 
 os.environ.setdefault("PYDANTIC_ERRORS_INCLUDE_URL", "0")  # a wrong field's message should fit the terminal
 
+from velogan import __version__
 from velogan.config import Config, Size, differences, nearest, read_config, write_yaml
 from velogan.recipes import RECIPES
 
@@ -168,6 +169,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ValueError as error:
         print(f"velogan: {error}", file=sys.stderr)
         return 2
+    except BrokenPipeError:  # `velogan ... | head` has read enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except OSError as error:
+        print(f"velogan: {error}", file=sys.stderr)
+        return 1
     except KeyboardInterrupt:
         print("velogan: interrupted", file=sys.stderr)
         return 130
@@ -178,10 +185,15 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _parse(argv: list[str]) -> Any:
     """The command as its dataclass. A wrong flag ends the process with a message and exit code 2."""
-    words = _command_words(argv)
+    words = next((words for words in COMMANDS if tuple(argv[: len(words)]) == words), None)
     if words is None:
-        print(_overview(argv), file=sys.stdout if argv[:1] in (["--help"], ["-h"]) else sys.stderr)
-        raise SystemExit(0 if not argv or argv[0] in ("--help", "-h") else 2)
+        if argv == ["--version"]:
+            print(f"velogan {__version__}")
+        else:
+            asked = not argv or argv[-1] in ("--help", "-h") or argv == ["data"]
+            print(_overview([] if asked else argv), file=sys.stdout if asked else sys.stderr)
+            raise SystemExit(0 if asked else 2)
+        raise SystemExit(0)
     kind, rest = COMMANDS[words], argv[len(words) :]
     prog = " ".join(("velogan", *words))
     if kind is not Train:
@@ -189,10 +201,6 @@ def _parse(argv: list[str]) -> Any:
     base = _base_config(rest)
     start = Train(fields=base)
     return tyro.cli(Train, args=_plain_flags(rest, base), prog=prog, default=start)
-
-
-def _command_words(argv: list[str]) -> tuple[str, ...] | None:
-    return next((words for words in COMMANDS if tuple(argv[: len(words)]) == words), None)
 
 
 def _overview(argv: list[str]) -> str:
@@ -227,7 +235,7 @@ def _plain_flags(argv: list[str], base: Config) -> list[str]:
         if isinstance(value, bool)
     }
     flags: list[str] = []
-    for word in argv:
+    for word in (part for given in argv for part in _split_switch(given, switches)):
         before = flags[-1].replace("_", "-") if flags else ""
         if before in switches and word.lower() in ("true", "false"):
             section, name = switches[before]
@@ -235,6 +243,11 @@ def _plain_flags(argv: list[str], base: Config) -> list[str]:
         else:
             flags.append(word)
     return flags
+
+
+def _split_switch(word: str, switches: Container[str]) -> list[str]:
+    name, equals, value = word.partition("=")
+    return [name, value] if equals and name.replace("_", "-") in switches else [word]
 
 
 def _configure(asked: Train) -> Config:
@@ -275,7 +288,8 @@ def _train(asked: Train, argv: list[str]) -> tuple[dict[str, Any], int]:
             display=display,
             origin={"preset": preset, "command": shlex.join(["velogan", *argv]), "changed": _changed(asked, config)},
         )
-        display.say(f"{result.images_seen:,} images seen; page: {asked.out / 'report.html'}")
+        state = "done" if result.finished else "stopped, and the same command continues"
+        display.say(f"{state}: {result.images_seen:,} images seen; page: {asked.out / 'report.html'}")
     return dataclasses.asdict(result), 0
 
 

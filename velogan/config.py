@@ -90,7 +90,8 @@ def explain(error: ValidationError, *, source: str) -> str:
         if item["type"] == "extra_forbidden":
             lines.append(f"{name}: there is no such field{nearest(name, field_names(Config))}")
         elif item["type"] == "value_error":
-            lines.append(f"{name}: {item['ctx']['error']!s}" if name else str(item["ctx"]["error"]))
+            problem = str(item.get("ctx", {}).get("error", item["msg"]))
+            lines.append(f"{name}: {problem}" if name else problem)
         else:
             shown = repr(item["input"])[:80]
             lines.append(f"{name}={shown}: {item['msg'][:1].lower()}{item['msg'][1:]}")

@@ -37,9 +37,9 @@ def train(config: Config, run: Path, *, display: Display, origin: Mapping[str, A
     `origin` holds the `preset` and the `command` for the record.
     """
     session = Session.open(run, config, say=display.say)
+    data = open_data(session.config, display)
+    check_sizes(session.config, data)
     with session.lock():
-        data = open_data(session.config, display)
-        check_sizes(session.config, data)
         engine, picks = decide(session.config)
         config = session.config.model_copy(update={"engine": engine})
         trainer = build_trainer(config, data)
@@ -70,15 +70,25 @@ def open_data(config: Config, display: Display) -> Data:
 
 
 def check_sizes(config: Config, data: Data) -> None:
-    """ValueError where a side does not fit the generator."""
+    """ValueError where pictures do not fit the networks."""
     multiple = config.generator.multiple
     for shape in sorted(crop_shapes(config.data, data.a) | crop_shapes(config.data, data.b)):
+        size = f"{shape[1]}x{shape[0]}"
         if any(side % multiple for side in shape):
             fits = max(multiple, config.data.crop_size // multiple * multiple)
             raise ValueError(
                 f"generator.network={config.generator.network} needs sides divisible by {multiple}, but pictures come "
-                f"as {shape[1]}x{shape[0]}: set data.crop_size={fits} with a preprocess that crops, or use resnet"
+                f"as {size}: set data.crop_size={fits} with a preprocess that crops, or use resnet"
             )
+        for part, build in (("generator", build_generator), ("discriminator", build_discriminator)):
+            try:
+                with torch.device("meta"):
+                    build(getattr(config, part))(torch.empty(1, 3, *shape))
+            except (RuntimeError, ValueError) as error:
+                raise ValueError(
+                    f"{part}.network={getattr(config, part).network} cannot take RGB pictures of {size} "
+                    f"({str(error).splitlines()[0]}): set a larger data.crop_size (--image-size), or a smaller network"
+                ) from None
 
 
 def decide(config: Config) -> tuple[EngineConfig, list[Pick]]:
@@ -115,7 +125,7 @@ def players(nets: Mapping[str, nn.Module], config: Config) -> dict[str, nn.Modul
             raise ValueError("engine.kernels=native cannot be built here: install g++, or set engine.kernels=plain")
         fast = partial(Fused, kernels=kernels)
     elif engine.compile == "on":
-        fast = partial(torch.compile, dynamic=False)
+        fast = partial(torch.compile, dynamic=False)  # pyright: ignore[reportAssignmentType]
     if fast is None:
         return dict(nets)
     judges_twice = config.objective.gan == "wgangp"  # its gradient penalty needs second derivatives

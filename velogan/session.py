@@ -123,7 +123,7 @@ class Session:
         self._since_save: list[float] = []
         write_text(self.folder / "config.yaml", write_yaml(config))
         resumed = self._resume()
-        if not resumed:
+        if not resumed and not (self.folder / "run.json").exists():
             write_text(self.folder / "run.json", json.dumps(self._facts(picks, origin), indent=1))
             for pick in picks:
                 self.say(f"{pick.what}: {pick.choice} ({pick.why})")

@@ -45,7 +45,9 @@ def _both(
     padded = [value.contiguous(memory_format=LAST) for value in padded]
 
     def native(x: Tensor, residual: Tensor | None = None) -> Tensor:
-        return kernels.norm(x, residual=residual, slope=slope, pad=pad)
+        if residual is not None and rpad:
+            residual = residual[:, :, rpad:-rpad, rpad:-rpad]
+        return kernels.norm(x, residual=residual, slope=slope, pad=pad)[0]
 
     def plain(x: Tensor, residual: Tensor | None = None) -> Tensor:
         return _plain(x, residual, slope=slope, pad=pad)
@@ -110,23 +112,40 @@ def test_results_do_not_depend_on_threads(dtype: torch.dtype, kernels: NormKerne
     for threads in (1, 2, 3, 7):
         torch.set_num_threads(threads)
         leaves = [value.contiguous(memory_format=LAST).requires_grad_() for value in (x, residual)]
-        out = kernels.norm(leaves[0], residual=leaves[1], pad=2)
+        out, _ = kernels.norm(leaves[0], residual=leaves[1], pad=2)
         out.backward(_random(*out.shape).to(dtype))
         results.append([out, *(leaf.grad for leaf in leaves)])
     for result in results[1:]:
         assert all(torch.equal(mine, first) for mine, first in zip(result, results[0]))
 
 
+@pytest.mark.parametrize("pad", [0, 2])
+def test_a_result_used_twice_gets_the_sum_of_both_gradients(pad: int, kernels: NormKernels):
+    x = _random(2, 4, 7, 6)
+    first, second = _random(2, 4, 7 + 2 * pad, 6 + 2 * pad, seed=1), _random(2, 4, 7, 6, seed=2)
+    leaf = x.contiguous(memory_format=LAST).requires_grad_()
+    out, inner = kernels.norm(leaf, slope=0.2, pad=pad)
+    assert torch.equal(inner, out[:, :, pad : pad + 7, pad : pad + 6])
+    (seen,) = torch.autograd.grad((out * first).sum() + (inner * second).sum(), leaf)
+    exact = x.double().requires_grad_()
+    padded, plain = (_plain(exact, None, slope=0.2, pad=p) for p in (pad, 0))
+    (wanted,) = torch.autograd.grad((padded * first).sum() + (plain * second).sum(), exact)
+    torch.testing.assert_close(seen.double(), wanted, rtol=1e-4, atol=2e-5)
+    (alone,) = torch.autograd.grad((kernels.norm(leaf, slope=0.2, pad=pad)[1] * second).sum(), leaf)
+    (wanted,) = torch.autograd.grad((_plain(exact, None, slope=0.2, pad=0) * second).sum(), exact)
+    torch.testing.assert_close(alone.double(), wanted, rtol=1e-4, atol=2e-5)
+
+
 def test_statistics_stay_exact_far_from_zero(kernels: NormKernels):
     x = (1000 + 0.1 * _random(1, 3, 40, 40)).contiguous(memory_format=LAST)
     exact = _plain(x.double(), None, slope=1.0, pad=0)
-    torch.testing.assert_close(kernels.norm(x).double(), exact, rtol=1e-4, atol=2e-3)
+    torch.testing.assert_close(kernels.norm(x)[0].double(), exact, rtol=1e-4, atol=2e-3)
 
 
 def test_a_flat_image_is_finite(kernels: NormKernels):
     for dtype in (torch.float32, torch.bfloat16):
         x = torch.full((1, 3, 6, 6), 0.3, dtype=dtype).contiguous(memory_format=LAST).requires_grad_()
-        out = kernels.norm(x, slope=0.0, pad=1)
+        out, _ = kernels.norm(x, slope=0.0, pad=1)
         out.sum().backward()
         assert torch.equal(out, torch.zeros_like(out))
         assert x.grad is not None
@@ -135,10 +154,10 @@ def test_a_flat_image_is_finite(kernels: NormKernels):
 
 def test_other_layouts_are_taken_too(kernels: NormKernels):
     x = _random(2, 3, 6, 6)
-    expected = kernels.norm(x.contiguous(memory_format=LAST), pad=1)
-    assert torch.equal(kernels.norm(x, pad=1), expected)
+    expected, _ = kernels.norm(x.contiguous(memory_format=LAST), pad=1)
+    assert torch.equal(kernels.norm(x, pad=1)[0], expected)
     strided = _random(2, 3, 12, 6)[:, :, ::2]
-    torch.testing.assert_close(kernels.norm(strided), _plain(strided, None, slope=1.0, pad=0))
+    torch.testing.assert_close(kernels.norm(strided)[0], _plain(strided, None, slope=1.0, pad=0))
 
 
 def test_without_a_compiler_there_are_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -161,4 +180,4 @@ def test_they_are_built_once(tmp_path: Path, kernels: NormKernels, monkeypatch: 
 
 def test_bf16_is_the_float32_result_rounded_to_nearest_even(kernels: NormKernels):
     x = _random(1, 64, 128, 128).bfloat16().contiguous(memory_format=LAST)  # a million values hold a few ties
-    assert torch.equal(kernels.norm(x), kernels.norm(x.float()).bfloat16())
+    assert torch.equal(kernels.norm(x)[0], kernels.norm(x.float())[0].bfloat16())

@@ -150,7 +150,7 @@ def prefetch(loader: PairLoader, position: int, *, ahead: int = 2) -> Generator[
     """Yield `loader.batch` at `position`, one batch size further, and so on; a thread reads `ahead`.
 
     The thread computes nothing with torch: a second thread that does so makes OpenMP's waiting costly, and every step
-    half as slow again (benchmarks/LOG.md). It ends when the iterator is closed or dropped; an error in it is raised
+    half as long again (benchmarks/LOG.md). It ends when the iterator is closed or dropped; an error in it is raised
     at the consumer.
     """
     ready: queue.Queue[Plan | Batch | Exception] = queue.Queue(maxsize=ahead)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -81,6 +82,10 @@ def _is_plain_norm(layer: nn.Module) -> bool:
     return isinstance(layer, nn.InstanceNorm2d) and not layer.affine and not layer.track_running_stats
 
 
+def _is_even_padding(layer: nn.Module) -> bool:
+    return isinstance(layer, nn.ReflectionPad2d) and len(set(layer.padding)) == 1
+
+
 def _norm(layer: nn.Module, tokens: list[nn.Module], kernels: NormKernels) -> _Step:
     """Takes from `tokens` what one kernel call can do behind the norm: activation or residual add, and padding."""
     slope, add, pad, eps = 1.0, False, 0, getattr(layer, "eps", 1e-5)
@@ -89,8 +94,8 @@ def _norm(layer: nn.Module, tokens: list[nn.Module], kernels: NormKernels) -> _S
     elif tokens and tokens[0] is _ADD:
         add = bool(tokens.pop(0))
     save = bool(tokens) and tokens[0] is _SAVE
-    if len(tokens) > save and isinstance(tokens[save], nn.ReflectionPad2d) and len(set(tokens[save].padding)) == 1:
-        pad = tokens.pop(save).padding[0]
+    if len(tokens) > save and _is_even_padding(tokens[save]):
+        pad = int(tokens.pop(save).padding[0])  # pyright: ignore[reportIndexIssue, reportArgumentType]
 
     def step(state: _State) -> None:
         residual = state.residual if add else None
@@ -103,11 +108,12 @@ def _convolve(layer: nn.Conv2d | nn.ConvTranspose2d) -> _Step:
     """A convolution without its bias, which the norm behind it takes away again."""
     if is_thin(layer):
         return _apply(lambda x: thin_convolution(x, layer.weight, None))
+    geometry: list[Any] = [layer.stride, layer.padding]
     if isinstance(layer, nn.ConvTranspose2d):
-        up = (layer.stride, layer.padding, layer.output_padding, layer.groups, layer.dilation)
-        return _apply(lambda x: F.conv_transpose2d(x, layer.weight, None, *up))
-    down = (layer.stride, layer.padding, layer.dilation, layer.groups)
-    return _apply(lambda x: F.conv2d(x, layer.weight, None, *down))
+        geometry += [layer.output_padding, layer.groups, layer.dilation]
+        return _apply(lambda x: F.conv_transpose2d(x, layer.weight, None, *geometry))
+    geometry += [layer.dilation, layer.groups]
+    return _apply(lambda x: F.conv2d(x, layer.weight, None, *geometry))
 
 
 def _thin(layer: nn.Conv2d) -> _Step:

@@ -7,6 +7,8 @@ four times as fast as the library's own for 64 features and 3 channels at 7x7 (b
 
 from __future__ import annotations
 
+from typing import TypeGuard
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -15,7 +17,7 @@ THIN = 8
 """Channels up to which a side counts as an image."""
 
 
-def is_thin(layer: nn.Module) -> bool:
+def is_thin(layer: nn.Module) -> TypeGuard[nn.Conv2d]:
     """Whether `layer` is a convolution that `thin_convolution` computes faster."""
     return (
         isinstance(layer, nn.Conv2d)

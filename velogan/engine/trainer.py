@@ -118,7 +118,9 @@ class Trainer:
         self._steps_in_epoch += 1
 
     def _advance(self, schedule: Schedule, length: Length) -> None:
-        while schedule.epoch < length.tick(self.images, self.clock.seconds):
+        tick = length.tick(self.images, self.clock.seconds)
+        schedule.epoch = min(schedule.epoch, tick)  # a run that was made longer is earlier in its schedule
+        while schedule.epoch < tick:
             mean = float(self._losses) / max(self._steps_in_epoch, 1) if self._losses is not None else 0.0
             schedule.finish_epoch(mean)
             self._losses, self._steps_in_epoch = None, 0
