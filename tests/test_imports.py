@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-ROOF = {"cli", "config", "run", "recipes", "session", "samples", "demo", "evaluate", "scoring", "bench"}
+ROOF = {"cli", "config", "flags", "run", "recipes", "session", "samples", "demo", "evaluate", "scoring", "bench"}
 MAY_IMPORT: dict[str, set[str]] = {
     "types": set(),
     "networks": {"types"},

@@ -28,164 +28,197 @@ inline void store(bf16 *to, float v) {
     to->bits = uint16_t(v != v ? 0x7fc0 : rounded);
 }
 
+constexpr int64_t ROWS = 8; // rows a chunk of the sums
+
 struct Shape {
     int64_t n, h, w, c, pad;
     int64_t padded_w() const { return w + 2 * pad; }
     int64_t padded_h() const { return h + 2 * pad; }
+    int64_t chunks() const { return (h + ROWS - 1) / ROWS; }
 };
-
-constexpr int64_t ROWS = 8; // rows a chunk of the sums
 
 inline int64_t reflect(int64_t i, int64_t size) {
     if (i < 0) i = -i;
     return i >= size ? 2 * (size - 1) - i : i;
 }
 
-// Mean and reciprocal deviation per image and channel, from sums of differences to each chunk's first pixel.
-template <typename T> void statistics(const T *x, float *mean, float *rstd, const Shape &s, float eps, int threads) {
-    const int64_t chunks = (s.h + ROWS - 1) / ROWS;
-    std::vector<float> shift(s.n * chunks * s.c), sum(shift.size(), 0.f), square(shift.size(), 0.f);
-#pragma omp parallel for num_threads(threads) schedule(static)
-    for (int64_t k = 0; k < s.n * chunks; k++) {
-        const int64_t n = k / chunks, first = (k % chunks) * ROWS, last = std::min(first + ROWS, s.h);
-        const T *px = x + (n * s.h + first) * s.w * s.c;
-        float *__restrict at = &shift[k * s.c], *__restrict one = &sum[k * s.c], *__restrict two = &square[k * s.c];
-        for (int64_t c = 0; c < s.c; c++) at[c] = load(px[c]);
-        for (int64_t i = 0; i < (last - first) * s.w; i++, px += s.c)
-            for (int64_t c = 0; c < s.c; c++) {
-                const float d = load(px[c]) - at[c];
-                one[c] += d;
-                two[c] += d * d;
-            }
-    }
-    for (int64_t n = 0; n < s.n; n++)
+// Sums of image n's differences to each chunk's first pixel, and of their squares; one chunk per loop iteration.
+template <typename T>
+void sum_chunk(const T *x, float *__restrict at, float *__restrict one, float *__restrict two, const Shape &s,
+               int64_t n, int64_t chunk) {
+    const int64_t first = chunk * ROWS, last = std::min(first + ROWS, s.h);
+    const T *px = x + (n * s.h + first) * s.w * s.c;
+    for (int64_t c = 0; c < s.c; c++) at[c] = load(px[c]), one[c] = two[c] = 0;
+    for (int64_t i = 0; i < (last - first) * s.w; i++, px += s.c)
         for (int64_t c = 0; c < s.c; c++) {
-            double count = 0, average = 0, spread = 0; // combined as in Chan et al. 1979
-            for (int64_t k = 0; k < chunks; k++) {
-                const int64_t j = (n * chunks + k) * s.c + c;
-                const double m = double(std::min(ROWS, s.h - k * ROWS) * s.w), local = sum[j] / m;
-                const double delta = shift[j] + local - average;
-                spread += std::max(0.0, square[j] - m * local * local) + delta * delta * count * m / (count + m);
-                average += delta * m / (count + m);
-                count += m;
-            }
-            mean[n * s.c + c] = float(average);
-            rstd[n * s.c + c] = float(1.0 / std::sqrt(spread / count + eps));
+            const float d = load(px[c]) - at[c];
+            one[c] += d;
+            two[c] += d * d;
         }
 }
 
+// Mean and reciprocal deviation of a channel from its chunks' sums, combined as in Chan et al. 1979.
+void combine(const float *at, const float *one, const float *two, float *mean, float *rstd, const Shape &s, float eps,
+             int64_t c) {
+    double count = 0, average = 0, spread = 0;
+    for (int64_t k = 0; k < s.chunks(); k++) {
+        const int64_t j = k * s.c + c;
+        const double m = double(std::min(ROWS, s.h - k * ROWS) * s.w), local = one[j] / m;
+        const double delta = at[j] + local - average;
+        spread += std::max(0.0, two[j] - m * local * local) + delta * delta * count * m / (count + m);
+        average += delta * m / (count + m);
+        count += m;
+    }
+    *mean = float(average);
+    *rstd = float(1.0 / std::sqrt(spread / count + eps));
+}
+
+// One row of the padded result: normalised, then activated or added to the residual's row, then reflected sideways.
+template <typename T>
+void write_row(const T *px, const T *pr, T *row, const float *m, const float *r, const Shape &s, float slope) {
+    T *__restrict po = row + s.pad * s.c;
+    for (int64_t w = 0; w < s.w; w++, px += s.c, po += s.c) {
+        if (pr) {
+            for (int64_t c = 0; c < s.c; c++) store(po + c, (load(px[c]) - m[c]) * r[c] + load(pr[c]));
+            pr += s.c;
+        } else {
+            for (int64_t c = 0; c < s.c; c++) {
+                const float v = (load(px[c]) - m[c]) * r[c];
+                store(po + c, v > 0 ? v : v * slope);
+            }
+        }
+    }
+    for (int64_t p = 0; p < s.pad; p++) {
+        std::memcpy(row + p * s.c, row + (2 * s.pad - p) * s.c, s.c * sizeof(T));
+        std::memcpy(row + (s.pad + s.w + p) * s.c, row + (s.pad + s.w - 2 - p) * s.c, s.c * sizeof(T));
+    }
+}
+
+// Image by image, so that what the first pass read is still in the cache when the second wants it.
 template <typename T>
 void forward(const T *x, const T *residual, int64_t residual_image, int64_t residual_row, T *out, float *mean,
              float *rstd, const Shape &s, float slope, float eps, int threads) {
-    statistics(x, mean, rstd, s, eps, threads);
-#pragma omp parallel for num_threads(threads) schedule(static)
-    for (int64_t k = 0; k < s.n * s.padded_h(); k++) {
-        const int64_t n = k / s.padded_h(), h = reflect(k % s.padded_h() - s.pad, s.h);
-        const float *m = mean + n * s.c, *r = rstd + n * s.c;
-        const T *px = x + (n * s.h + h) * s.w * s.c;
-        const T *pr = residual ? residual + n * residual_image + h * residual_row : nullptr;
-        T *row = out + k * s.padded_w() * s.c, *__restrict po = row + s.pad * s.c;
-        for (int64_t w = 0; w < s.w; w++, px += s.c, po += s.c) {
-            if (pr) {
-                for (int64_t c = 0; c < s.c; c++) store(po + c, (load(px[c]) - m[c]) * r[c] + load(pr[c]));
-                pr += s.c;
-            } else {
-                for (int64_t c = 0; c < s.c; c++) {
-                    const float v = (load(px[c]) - m[c]) * r[c];
-                    store(po + c, v > 0 ? v : v * slope);
-                }
+    std::vector<float> at(s.chunks() * s.c), one(at.size()), two(at.size());
+#pragma omp parallel num_threads(threads)
+    for (int64_t n = 0; n < s.n; n++) {
+        float *m = mean + n * s.c, *r = rstd + n * s.c;
+#pragma omp for schedule(static)
+        for (int64_t k = 0; k < s.chunks(); k++)
+            sum_chunk(x, &at[k * s.c], &one[k * s.c], &two[k * s.c], s, n, k);
+#pragma omp for schedule(static)
+        for (int64_t c = 0; c < s.c; c++) combine(at.data(), one.data(), two.data(), m + c, r + c, s, eps, c);
+#pragma omp for schedule(static)
+        for (int64_t k = 0; k < s.padded_h(); k++) {
+            const int64_t h = reflect(k - s.pad, s.h);
+            const T *pr = residual ? residual + n * residual_image + h * residual_row : nullptr;
+            T *row = out + (n * s.padded_h() + k) * s.padded_w() * s.c;
+            write_row(x + (n * s.h + h) * s.w * s.c, pr, row, m, r, s, slope);
+        }
+    }
+}
+
+// Which rows (or columns) of the padded result show row i: its own, and its reflections. Returns how many.
+inline int shown(int64_t *at, int64_t i, int64_t size, int64_t pad) {
+    int count = 0;
+    at[count++] = i + pad;
+    if (i >= 1 && i <= pad) at[count++] = pad - i;
+    if (i >= size - 1 - pad && i <= size - 2) at[count++] = pad + 2 * (size - 1) - i;
+    return count;
+}
+
+// Calls use(w, p) for each pixel of row h of image n, p pointing at its gradient: that of the padded result where one
+// pixel shows it, else the sum over all that do and of the unpadded result's where that was used too.
+template <typename T, typename F>
+void fold(const T *g, const T *inner, float *__restrict sum, const Shape &s, int64_t n, int64_t h, F use) {
+    int64_t rows[3], columns[3];
+    const int row_count = shown(rows, h, s.h, s.pad);
+    for (int64_t w = 0; w < s.w; w++) {
+        const int column_count = shown(columns, w, s.w, s.pad);
+        const T *first = g + ((n * s.padded_h() + rows[0]) * s.padded_w() + columns[0]) * s.c;
+        if (row_count == 1 && column_count == 1 && !inner) {
+            use(w, first);
+            continue;
+        }
+        for (int64_t c = 0; c < s.c; c++) sum[c] = load(first[c]);
+        for (int i = 0; i < row_count; i++)
+            for (int j = i ? 0 : 1; j < column_count; j++) {
+                const T *more = g + ((n * s.padded_h() + rows[i]) * s.padded_w() + columns[j]) * s.c;
+                for (int64_t c = 0; c < s.c; c++) sum[c] += load(more[c]);
             }
+        if (inner) {
+            const T *more = inner + ((n * s.h + h) * s.w + w) * s.c;
+            for (int64_t c = 0; c < s.c; c++) sum[c] += load(more[c]);
         }
-        for (int64_t p = 0; p < s.pad; p++) {
-            std::memcpy(row + p * s.c, row + (2 * s.pad - p) * s.c, s.c * sizeof(T));
-            std::memcpy(row + (s.pad + s.w + p) * s.c, row + (s.pad + s.w - 2 - p) * s.c, s.c * sizeof(T));
-        }
+        use(w, (const float *)sum);
     }
 }
 
-// Adds up the padded gradient's rows and columns that show pixel row h of image n, and the gradient of the unpadded
-// result where that was used too.
+template <typename G, typename T>
+inline void sum_pixel(const G *g, const T *x, const float *m, const float *r, float *__restrict one,
+                      float *__restrict two, float slope, int64_t channels) {
+    for (int64_t c = 0; c < channels; c++) {
+        const float hat = (load(x[c]) - m[c]) * r[c], v = load(g[c]) * (hat > 0 ? 1.f : slope);
+        one[c] += v;
+        two[c] += v * hat;
+    }
+}
+
+template <typename G, typename T> inline void copy_pixel(const G *g, T *__restrict to, int64_t channels) {
+    for (int64_t c = 0; c < channels; c++) store(to + c, load(g[c]));
+}
+
+template <typename G, typename T>
+inline void write_pixel(const G *g, const T *x, const float *m, const float *r, const float *a, const float *b,
+                        T *__restrict dx, float slope, int64_t channels) {
+    for (int64_t c = 0; c < channels; c++) {
+        const float hat = (load(x[c]) - m[c]) * r[c], v = load(g[c]) * (hat > 0 ? 1.f : slope);
+        store(dx + c, r[c] * (v - a[c] - hat * b[c]));
+    }
+}
+
+// The sums of g and of g xhat over one chunk of image n, g being the folded gradient behind the activation; also writes
+// the residual's gradient, which is g before the activation.
 template <typename T>
-void fold(const T *g, const T *inner, float *__restrict row, const Shape &s, int64_t n, int64_t h) {
-    int64_t from[3], rows = 0;
-    from[rows++] = h + s.pad;
-    if (h >= 1 && h <= s.pad) from[rows++] = s.pad - h;
-    if (h >= s.h - 1 - s.pad && h <= s.h - 2) from[rows++] = s.pad + 2 * (s.h - 1) - h;
-    for (int64_t i = 0; i < rows; i++) {
-        const T *source = g + (n * s.padded_h() + from[i]) * s.padded_w() * s.c;
-        const T *middle = source + s.pad * s.c;
-        if (i == 0)
-            for (int64_t j = 0; j < s.w * s.c; j++) row[j] = load(middle[j]);
-        else
-            for (int64_t j = 0; j < s.w * s.c; j++) row[j] += load(middle[j]);
-        for (int64_t p = 0; p < s.pad; p++) {
-            float *left = row + (s.pad - p) * s.c, *right = row + (s.w - 2 - p) * s.c;
-            const T *l = source + p * s.c, *r = source + (s.pad + s.w + p) * s.c;
-            for (int64_t c = 0; c < s.c; c++) left[c] += load(l[c]);
-            for (int64_t c = 0; c < s.c; c++) right[c] += load(r[c]);
-        }
-    }
-    if (inner) {
-        const T *source = inner + (n * s.h + h) * s.w * s.c;
-        for (int64_t j = 0; j < s.w * s.c; j++) row[j] += load(source[j]);
+void sum_gradient(const T *g, const T *inner, const T *x, const float *m, const float *r, T *dresidual, float *pixel,
+                  float *__restrict one, float *__restrict two, const Shape &s, float slope, int64_t n, int64_t chunk) {
+    for (int64_t c = 0; c < s.c; c++) one[c] = two[c] = 0;
+    for (int64_t h = chunk * ROWS; h < std::min((chunk + 1) * ROWS, s.h); h++) {
+        const int64_t row = (n * s.h + h) * s.w * s.c;
+        fold(g, inner, pixel, s, n, h, [&](int64_t w, auto *pg) {
+            sum_pixel(pg, x + row + w * s.c, m, r, one, two, slope, s.c);
+            if (dresidual) copy_pixel(pg, dresidual + row + w * s.c, s.c);
+        });
     }
 }
 
-// dx = r (g - mean(g) - xhat mean(g xhat)), with g the folded gradient behind the activation.
+// dx = r (g - mean(g) - xhat mean(g xhat)), image by image as in the forward pass.
 template <typename T>
 void backward(const T *g, const T *inner, const T *x, const float *mean, const float *rstd, T *dx, T *dresidual,
               const Shape &s, float slope, int threads) {
-    const int64_t chunks = (s.h + ROWS - 1) / ROWS;
-    std::vector<float> sum(s.n * chunks * s.c, 0.f), dot(sum.size(), 0.f);
-    std::vector<float> sums(s.n * s.c), dots(s.n * s.c);
+    std::vector<float> one(s.chunks() * s.c), two(one.size()), sums(s.c), dots(s.c);
+    const double count = double(s.h * s.w);
 #pragma omp parallel num_threads(threads)
     {
-        std::vector<float> row(s.w * s.c);
-#pragma omp for schedule(static)
-        for (int64_t k = 0; k < s.n * chunks; k++) {
-            const int64_t n = k / chunks, first = (k % chunks) * ROWS, last = std::min(first + ROWS, s.h);
+        std::vector<float> pixel(s.c);
+        for (int64_t n = 0; n < s.n; n++) {
             const float *m = mean + n * s.c, *r = rstd + n * s.c;
-            float *__restrict one = &sum[k * s.c], *__restrict two = &dot[k * s.c];
-            for (int64_t h = first; h < last; h++) {
-                fold(g, inner, row.data(), s, n, h);
+#pragma omp for schedule(static)
+            for (int64_t k = 0; k < s.chunks(); k++)
+                sum_gradient(g, inner, x, m, r, dresidual, pixel.data(), &one[k * s.c], &two[k * s.c], s, slope, n, k);
+#pragma omp for schedule(static)
+            for (int64_t c = 0; c < s.c; c++) {
+                double a = 0, b = 0;
+                for (int64_t k = 0; k < s.chunks(); k++) a += one[k * s.c + c], b += two[k * s.c + c];
+                sums[c] = float(a / count), dots[c] = float(b / count);
+            }
+#pragma omp for schedule(static)
+            for (int64_t h = 0; h < s.h; h++) {
+                const float *a = sums.data(), *b = dots.data();
                 const int64_t at = (n * s.h + h) * s.w * s.c;
-                const T *px = x + at;
-                const float *pg = row.data();
-                if (dresidual)
-                    for (int64_t j = 0; j < s.w * s.c; j++) store(dresidual + at + j, row[j]);
-                for (int64_t w = 0; w < s.w; w++, px += s.c, pg += s.c)
-                    for (int64_t c = 0; c < s.c; c++) {
-                        const float hat = (load(px[c]) - m[c]) * r[c];
-                        const float v = hat > 0 ? pg[c] : pg[c] * slope;
-                        one[c] += v;
-                        two[c] += v * hat;
-                    }
+                fold(g, inner, pixel.data(), s, n, h, [&](int64_t w, auto *pg) {
+                    write_pixel(pg, x + at + w * s.c, m, r, a, b, dx + at + w * s.c, slope, s.c);
+                });
             }
-        }
-#pragma omp for schedule(static)
-        for (int64_t j = 0; j < s.n * s.c; j++) {
-            double a = 0, b = 0;
-            for (int64_t k = 0; k < chunks; k++) {
-                a += sum[((j / s.c) * chunks + k) * s.c + j % s.c];
-                b += dot[((j / s.c) * chunks + k) * s.c + j % s.c];
-            }
-            sums[j] = float(a / double(s.h * s.w));
-            dots[j] = float(b / double(s.h * s.w));
-        }
-#pragma omp for schedule(static)
-        for (int64_t k = 0; k < s.n * s.h; k++) {
-            const int64_t n = k / s.h;
-            const float *m = mean + n * s.c, *r = rstd + n * s.c, *a = &sums[n * s.c], *b = &dots[n * s.c];
-            fold(g, inner, row.data(), s, n, k % s.h);
-            const T *px = x + k * s.w * s.c;
-            T *__restrict po = dx + k * s.w * s.c;
-            const float *pg = row.data();
-            for (int64_t w = 0; w < s.w; w++, px += s.c, po += s.c, pg += s.c)
-                for (int64_t c = 0; c < s.c; c++) {
-                    const float hat = (load(px[c]) - m[c]) * r[c];
-                    const float v = hat > 0 ? pg[c] : pg[c] * slope;
-                    store(po + c, r[c] * (v - a[c] - hat * b[c]));
-                }
         }
     }
 }

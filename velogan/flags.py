@@ -1,0 +1,138 @@
+"""What each command takes: a dataclass per command, whose texts are its help."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+import tyro
+
+from velogan.config import Config, Size
+
+Json = Annotated[bool, tyro.conf.arg(help="Print the result as one JSON object, the last line on stdout.")]
+
+
+Preset = Literal["cyclegan", "small", "demo"]
+
+
+@dataclass(kw_only=True)
+class Train:
+    """Train a translator between two folders of images, or continue a run: the same command again.
+
+    velogan train --data horse2zebra --out runs/zebras --minutes 60 --size s --image-size 128
+    """
+
+    preset: Annotated[
+        tyro.conf.Positional[Preset],
+        tyro.conf.arg(help="Where the fields below start; cyclegan is the paper."),
+    ] = "cyclegan"
+    data: Annotated[
+        tuple[str, ...],
+        tyro.conf.arg(
+            help="A folder with trainA and trainB, or two folders, or apples2oranges.", metavar="PATH [PATH]"
+        ),
+    ] = ()
+    out: Annotated[Path | None, tyro.conf.arg(help="The run folder: made, or continued where it holds this run.")] = (
+        None
+    )
+    config: Annotated[Path | None, tyro.conf.arg(help="Start from this YAML file or run folder, not a preset.")] = None
+    minutes: Annotated[float | None, tyro.conf.arg(help="Train for so long.")] = None
+    images: Annotated[int | None, tyro.conf.arg(help="Train on so many images of each domain.")] = None
+    epochs: Annotated[float | None, tyro.conf.arg(help="Train for so many epochs.")] = None
+    size: Annotated[Size | None, tyro.conf.arg(help="Width and depth of the networks; l is the paper's.")] = None
+    image_size: Annotated[int | None, tyro.conf.arg(help="Side of the images in pixels.")] = None
+    seed: Annotated[int | None, tyro.conf.arg(help="Every random choice follows from it.")] = None
+    dry_run: Annotated[bool, tyro.conf.arg(help="Print the whole configuration as YAML and stop.")] = False
+    json: Json = False
+    fields: Annotated[Config, tyro.conf.arg(name="")]
+
+
+@dataclass(kw_only=True)
+class Translate:
+    """Translate one image or a folder of images with a trained run or a weights file."""
+
+    model: Annotated[
+        tyro.conf.Positional[Path],
+        tyro.conf.arg(metavar="RUN|FILE", help="A run folder or a .safetensors file."),
+    ]
+    input: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="INPUT", help="An image, or a folder.")]
+    output: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="OUTPUT", help="The image or folder to write.")]
+    direction: Annotated[Literal["a2b", "b2a"] | None, tyro.conf.arg(help="Which way; a2b unless a file says.")] = None
+    weights: Annotated[Literal["ema", "raw"] | None, tyro.conf.arg(help="Averaged (where kept) or raw weights.")] = None
+    checkpoint: Annotated[Literal["last", "best"], tyro.conf.arg(help="Which checkpoint of a run.")] = "last"
+    overwrite: Annotated[bool, tyro.conf.arg(help="Replace files that exist already.")] = False
+    device: Annotated[str, tyro.conf.arg(help="auto, cpu, cuda.")] = "auto"
+    json: Json = False
+
+
+@dataclass(kw_only=True)
+class Evaluate:
+    """Score a run on held-out pictures; every figure with its floor and ceiling."""
+
+    run: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="RUN", help="A run folder.")]
+    data: Annotated[str | None, tyro.conf.arg(help="Judge on this data instead of the run's own.", metavar="PATH")] = (
+        None
+    )
+    squeezenet: Annotated[
+        Path | None,
+        tyro.conf.arg(help="SqueezeNet 1.0 weights (.npz), for squeeze-FID, squeeze-KID and class shares."),
+    ] = None
+    classes: Annotated[
+        tuple[str, ...],
+        tyro.conf.arg(help="ImageNet classes whose share is measured: zebra=340.", metavar="NAME=NUMBER ..."),
+    ] = ()
+    checkpoint: Annotated[Literal["last", "best"], tyro.conf.arg(help="Which checkpoint.")] = "last"
+    both_weights: Annotated[bool, tyro.conf.arg(help="Score the raw weights beside their moving average.")] = False
+    limit: Annotated[int | None, tyro.conf.arg(help="At most so many test pictures of each domain.")] = None
+    json: Json = False
+
+
+@dataclass(kw_only=True)
+class Demo:
+    """Watch apples become oranges: render, train, translate, score and report, in minutes."""
+
+    minutes: Annotated[float | None, tyro.conf.arg(help="Training time.")] = None
+    out: Annotated[Path, tyro.conf.arg(help="The run folder.")] = Path("runs/demo")
+    json: Json = False
+
+
+@dataclass(kw_only=True)
+class Bench:
+    """Measure the engine's modes against each other and against this machine's roof, in one process."""
+
+    network: Annotated[tuple[str, ...], tyro.conf.arg(help="resnet_9, resnet_6, unet_256, unet_128.")] = ("resnet_9",)
+    image_size: Annotated[int, tyro.conf.arg(help="Side of the images in pixels.")] = 256
+    batch_size: Annotated[int, tyro.conf.arg(help="Images of each domain in a step.")] = 1
+    rounds: Annotated[int, tyro.conf.arg(help="Timed rounds; modes take turns in each.")] = 5
+    json: Json = False
+
+
+@dataclass(kw_only=True)
+class Report:
+    """Write the page of one run, or a comparison of several."""
+
+    runs: Annotated[tyro.conf.Positional[tuple[Path, ...]], tyro.conf.arg(metavar="RUN [RUN ...]", help="Run folders.")]
+    out: Annotated[Path | None, tyro.conf.arg(help="The page; RUN/report.html for one run.")] = None
+    json: Json = False
+
+
+@dataclass(kw_only=True)
+class DataRender:
+    """Render the built-in data set into a folder, with truth and masks for its test pictures."""
+
+    name: Annotated[tyro.conf.Positional[Literal["apples2oranges"]], tyro.conf.arg(help="The data set.")]
+    directory: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="DIR", help="The folder to write.")]
+    count: Annotated[int, tyro.conf.arg(help="Training pictures in each domain.")] = 400
+    test_count: Annotated[int, tyro.conf.arg(help="Test pictures in each domain.")] = 48
+    image_size: Annotated[int, tyro.conf.arg(help="Side in pixels.")] = 256
+    seed: Annotated[int, tyro.conf.arg(help="Seed of the pictures.")] = 0
+    json: Json = False
+
+
+@dataclass(kw_only=True)
+class DataCheck:
+    """Look through a data set before training: counts, sizes, unreadable files, duplicates."""
+
+    path: Annotated[tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="PATH [PATH]", help="The data set.")]
+    json: Json = False
