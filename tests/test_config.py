@@ -101,3 +101,10 @@ def test_every_field_is_described_and_no_description_is_a_stub():
     described = dict(fields(Config))
     assert list(described) == field_names(Config)
     assert [name for name, text in described.items() if len(text) < 12] == []
+
+
+def test_a_former_field_of_an_earlier_run_does_not_stand_in_the_way(tmp_path: Path):
+    former = write_yaml(Config()).replace("discriminator:\n", "discriminator:\n  in_channels: 3\n")
+    assert "in_channels: 3" in former
+    (tmp_path / "config.yaml").write_text(former)
+    assert read_config(tmp_path) == Config()

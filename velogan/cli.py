@@ -17,7 +17,9 @@ os.environ.setdefault("PYDANTIC_ERRORS_INCLUDE_URL", "0")  # a wrong field's mes
 
 from velogan import __version__
 from velogan.config import Config, differences, nearest, read_config, write_yaml
+from velogan.engine.nonfinite import NonFiniteError
 from velogan.flags import Bench, DataCheck, DataRender, Demo, Evaluate, Report, Train, Translate
+from velogan.observe.progress import printable
 from velogan.recipes import RECIPES
 
 COMMANDS = {
@@ -39,13 +41,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         command = _parse(argv)
         result, code = _HANDLERS[type(command)](command, argv)
     except ValueError as error:
-        print(f"velogan: {error}", file=sys.stderr)
+        _complain(error)
         return 2
     except BrokenPipeError:  # `velogan ... | head` has read enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    except OSError as error:
-        print(f"velogan: {error}", file=sys.stderr)
+    except (OSError, NonFiniteError) as error:
+        _complain(error)
         return 1
     except KeyboardInterrupt:
         print("velogan: interrupted", file=sys.stderr)
@@ -53,6 +55,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     if command.json:
         print(json.dumps(result, default=str))
     return code
+
+
+def _complain(error: Exception) -> None:
+    lines = map(printable, str(error).split("\n"))
+    print("velogan: " + "\n".join(lines), file=sys.stderr)
 
 
 def _parse(argv: list[str]) -> Any:
@@ -134,6 +141,8 @@ def _configure(asked: Train) -> Config:
         train["length"] = f"{amount} {unit}"
     if asked.seed is not None:
         train["seed"] = asked.seed
+    if asked.on_nonfinite is not None:
+        train["on_nonfinite"] = asked.on_nonfinite
     data: dict[str, Any] = {"path": asked.data} if asked.data else {}
     if asked.image_size is not None:
         data["crop_size"] = asked.image_size
@@ -171,51 +180,82 @@ def _changed(asked: Train, config: Config) -> dict[str, Any]:
 
 
 def _translate(asked: Translate, argv: list[str]) -> tuple[dict[str, Any], int]:
+    from velogan.data.config import DataConfig
+    from velogan.data.sources import cache_directory
     from velogan.deploy.model import load_translator
     from velogan.deploy.translate import translate
+    from velogan.engine.inference import Accelerator
     from velogan.engine.resolve import resolve_device
     from velogan.observe.progress import Display
 
+    device = resolve_device(asked.device)
     model = load_translator(
         asked.model,
         direction=asked.direction,
         weights=asked.weights,
         checkpoint=asked.checkpoint,
-        device=resolve_device(asked.device),
+        device=device,
+        accelerate=Accelerator(device, cache_directory(DataConfig()) / "kernels"),
     )
     with Display() as display:
         done = translate(
-            model, asked.input, asked.output, overwrite=asked.overwrite, progress=display.task("translating")
+            model,
+            asked.input,
+            asked.output,
+            overwrite=asked.overwrite,
+            format=asked.format,
+            tile=asked.tile,
+            progress=display.task("translating"),
         )
         for name, reason in done.failed:
             display.say(f"{name}: {reason}")
+        if done.renamed:
+            name, suffix = done.renamed[0]
+            more = f" and {len(done.renamed) - 1} more" if len(done.renamed) > 1 else ""
+            display.say(f"{name}{more} saved in a format that can hold the result: {suffix}")
         display.say(f"{done.translated} translated, {done.skipped} there already, {len(done.failed)} failed")
-    failed = [{"name": name, "reason": reason} for name, reason in done.failed]
-    result = {"translated": done.translated, "skipped": done.skipped, "failed": failed}
+    result = {
+        "translated": done.translated,
+        "skipped": done.skipped,
+        "failed": [{"name": name, "reason": reason} for name, reason in done.failed],
+        "tiled": done.tiled,
+        "images_per_s": round(done.translated / done.seconds, 3),
+        "peak_memory_mb": round(_peak_memory_mb(), 1),
+    }
     return result, 1 if done.failed else 0
+
+
+def _peak_memory_mb() -> float:
+    """The most memory that this process has held so far, in MB of 2^20 bytes."""
+    import resource
+
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (2**20 if sys.platform == "darwin" else 2**10)
 
 
 def _evaluate(asked: Evaluate, argv: list[str]) -> tuple[dict[str, Any], int]:
     from rich.console import Console
 
-    from velogan.evaluate import evaluate, render_table
+    from velogan.compare import compare
+    from velogan.evaluate import duplicates_line, evaluate, render_table
     from velogan.observe.progress import Display
     from velogan.report import write_report
 
+    inception = Path(asked.inception) if asked.inception not in (None, "auto") else asked.inception
     classes = dict(_class(text) for text in asked.classes)
+    common: Any = {"squeezenet": asked.squeezenet, "inception": inception, "classes": classes or None}
+    if asked.against is not None and (asked.data is not None or asked.checkpoint is not None):
+        raise ValueError("--against compares two folders of pictures: leave --data and --checkpoint out")
     with Display() as display:
-        result = evaluate(
-            asked.run,
-            data=asked.data,
-            squeezenet=asked.squeezenet,
-            classes=classes or None,
-            checkpoint=asked.checkpoint,
-            both_weights=asked.both_weights,
-            limit=asked.limit,
-            task=display.task,
-        )
+        common |= {"limit": asked.limit, "task": display.task}
+        if asked.against is not None:
+            result = compare(asked.run, asked.against, **common)
+        else:
+            result = evaluate(asked.run, data=asked.data, checkpoint=asked.checkpoint, **common)
+        for line in filter(None, [duplicates_line(result)]):
+            display.say(line)
     Console(stderr=asked.json).print(render_table(result))
-    write_report([asked.run])
+    if asked.against is None:
+        write_report([asked.run])
     return result, 0
 
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict
 
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from velogan.data.config import DataConfig
+from velogan.data.sources import Letter
+from velogan.data.values import Range
 from velogan.engine.config import EngineConfig, TrainConfig
 from velogan.engine.optimizers import OptimizerConfig, ScheduleConfig
 from velogan.networks.discriminators import DiscriminatorConfig
@@ -25,6 +27,16 @@ SIZES: dict[Size, dict[str, int]] = {
     "l": {"channels": 64, "blocks": 9, "judge": 64},
 }
 """The one dial: generator width and residual blocks, discriminator width. `l` is the paper's."""
+
+_MOST_YAML = 2**20  # bytes
+_MOST_ERRORS = 20
+
+
+class Reading(TypedDict):
+    """Arguments of `data.cache.open_domain`."""
+
+    channels: int | None
+    value_range: Range | None
 
 
 class Config(BaseModel):
@@ -48,6 +60,19 @@ class Config(BaseModel):
             tree[section] |= fields
         return parse_config(tree)
 
+    def generator_for(self, role: str) -> GeneratorConfig:
+        """The network of `G_A` (A to B) or `G_B`, whose channels are the other way round."""
+        if role == "G_A":
+            return self.generator
+        swapped = {"in_channels": self.generator.out_channels, "out_channels": self.generator.in_channels}
+        return self.generator.model_copy(update=swapped)
+
+    def reading(self, letter: Letter) -> Reading:
+        """How `data.cache.open_domain` shall read pictures of domain A or B."""
+        if letter == "A":
+            return {"channels": self.generator.in_channels, "value_range": self.data.range_a}
+        return {"channels": self.generator.out_channels, "value_range": self.data.range_b}
+
     def sized(self, size: Size) -> Config:
         """With the widths and depth that `size` stands for."""
         dial = SIZES[size]
@@ -63,18 +88,40 @@ def parse_config(tree: Mapping[str, Any], *, source: str = "the configuration") 
         raise ValueError(explain(error, source=source)) from None
 
 
+_FORMER = {"discriminator": ("in_channels",)}
+"""Fields that run folders of earlier versions hold, and that now follow from others."""
+
+
 def read_config(path: Path) -> Config:
     """A Config from YAML, such as a run folder's config.yaml. ValueError where it does not fit."""
     path = path / "config.yaml" if path.is_dir() else path
     if not path.is_file():
         raise ValueError(f"--config {path}: there is no such file; every run folder holds a config.yaml")
+    if path.stat().st_size > _MOST_YAML:
+        raise ValueError(
+            f"--config {path} holds no configuration: it has {path.stat().st_size} bytes, not a few thousand"
+        )
     try:
-        tree = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        tree = yaml.load(path.read_text(encoding="utf-8"), _Loader)
+    except RecursionError:
+        raise ValueError(f"--config {path} holds no configuration: it is nested too deeply") from None
+    except (yaml.YAMLError, ValueError) as error:
         raise ValueError(f"--config {path} is not YAML: {error}") from None
     if not isinstance(tree, dict):
         raise ValueError(f"--config {path} holds no configuration: it must be a mapping with sections like data:")
+    for section, names in _FORMER.items():
+        if isinstance(tree.get(section), dict):
+            tree[section] = {name: value for name, value in tree[section].items() if name not in names}
     return parse_config(tree, source=str(path))
+
+
+class _Loader(yaml.SafeLoader):
+    """Plain values only: no objects, and no aliases, with which a few lines can stand for gigabytes."""
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        if self.check_event(yaml.AliasEvent):
+            raise yaml.YAMLError("aliases (*name) are not taken; write the value itself")
+        return super().compose_node(parent, index)
 
 
 def write_yaml(config: Config) -> str:
@@ -84,18 +131,26 @@ def write_yaml(config: Config) -> str:
 
 def explain(error: ValidationError, *, source: str) -> str:
     """A validation error as one line per wrong field: its name, its value, and what to do."""
-    lines = []
-    for item in error.errors():
-        name = ".".join(str(part) for part in item["loc"])
+    lines, errors = [], error.errors()
+    for item in errors[:_MOST_ERRORS]:
+        name = ".".join(_shown(part) for part in item["loc"])
         if item["type"] == "extra_forbidden":
             lines.append(f"{name}: there is no such field{nearest(name, field_names(Config))}")
         elif item["type"] == "value_error":
             problem = str(item.get("ctx", {}).get("error", item["msg"]))
             lines.append(f"{name}: {problem}" if name else problem)
         else:
-            shown = repr(item["input"])[:80]
-            lines.append(f"{name}={shown}: {item['msg'][:1].lower()}{item['msg'][1:]}")
+            lines.append(f"{name}={_shown(item['input'], repr)}: {item['msg'][:1].lower()}{item['msg'][1:]}")
+    if len(errors) > _MOST_ERRORS:
+        lines.append(f"and {len(errors) - _MOST_ERRORS} more")
     return f"{source}: " + "\n".join(lines)
+
+
+def _shown(value: Any, form: Callable[[Any], str] = str) -> str:
+    try:
+        return form(value)[:80]
+    except ValueError:  # Python does not write out numbers of thousands of digits
+        return "a number of thousands of digits"
 
 
 def nearest(name: str, names: Iterable[str]) -> str:
@@ -121,7 +176,8 @@ def differences(asked: Config, saved: Config) -> dict[str, tuple[Any, Any]]:
     found = {}
     for name in field_names(Config):
         mine, theirs = _get(asked, name), _get(saved, name)
-        if mine != theirs and not (name.startswith("engine.") and mine in ("auto", None)):
+        decided = name.startswith("engine.") or name in ("generator.in_channels", "generator.out_channels")
+        if mine != theirs and not (decided and mine in ("auto", None)):
             found[name] = (mine, theirs)
     return found
 

@@ -28,7 +28,7 @@ def demo(run: Path, *, minutes: float | None, display: Display, command: str) ->
     translate(load_translator(run), held_out.directory, run / "translated", overwrite=True)
     scores = {
         score["name"]: score
-        for score in evaluate(run, task=display.task)["scores"]
+        for score in evaluate(run, checkpoint="last", task=display.task)["scores"]
         if score["direction"] == "a2b" and score["weights"] == "ema"
     }
     page = write_report([run])

@@ -5,29 +5,38 @@ Beside every figure stand its floor and its ceiling, as `FLOOR` and `CEILING` sa
 
 from __future__ import annotations
 
-import hashlib
 import json
-import zipfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-import numpy as np
 import torch
 from rich.table import Table
 
 from velogan import __version__
-from velogan.config import read_config
-from velogan.data.config import DataConfig
-from velogan.data.sources import find_sources
+from velogan.config import Config, read_config
+from velogan.data.check import find_leaks
+from velogan.data.sources import Folder, cache_directory, find_sources
 from velogan.deploy.model import Direction, Translator, Weights, Which, load_translator
-from velogan.engine.checkpoint import find_checkpoint, write_text
-from velogan.metrics.figures import SUBSETS
-from velogan.metrics.squeezenet import RESIZE, SqueezeNet
-from velogan.scoring import Real, Scorer, Task
+from velogan.engine.checkpoint import damage, find_checkpoint, read_best, write_text
+from velogan.features import FeatureNetwork, Task, fetch_inception, load_inception, load_squeezenet, sha256
+from velogan.metrics.bootstrap import PROTOCOL
+from velogan.report.scores import SAME, deviation, grouped, heading
+from velogan.scoring import Real, Scorer
 
 FLOOR = "what real pictures score against other real pictures: as good as can be expected"
 CEILING = "what doing nothing scores: the input taken for its own translation"
+
+
+@dataclass(frozen=True)
+class Column:
+    """One kind of translator that is scored: which weights of which checkpoint."""
+
+    checkpoint: Which
+    weights: Weights
+    folder: Path
 
 
 def evaluate(
@@ -35,9 +44,9 @@ def evaluate(
     *,
     data: str | None = None,
     squeezenet: Path | None = None,
+    inception: Path | Literal["auto"] | None = None,
     classes: Mapping[str, int] | None = None,
-    checkpoint: Which = "last",
-    both_weights: bool = False,
+    checkpoint: Which | None = None,
     limit: int | None = None,
     seed: int = 0,
     device: torch.device | str = "cpu",
@@ -45,109 +54,183 @@ def evaluate(
 ) -> dict[str, Any]:
     """Score both directions of a run; write `RUN/scores.json` and return it: `protocol` and `scores`.
 
-    `data`: a folder other than the run's own, or apples2oranges. `squeezenet`: the file with the weights of
-    SqueezeNet v1.0, for squeeze-FID, squeeze-KID and, with `classes` (ImageNet index by name), the share
-    classified so. `both_weights`: the raw weights beside their moving average. `limit`: at most so many test
-    pictures of each domain, drawn by `seed`.
-    Raises `ValueError` with the mend where the run, the data or the file is missing or something else.
+    Scored are the last checkpoint, averaged and raw, and the best one where it is another; `checkpoint` restricts
+    that. `data`: a folder other than the run's own, or apples2oranges. `squeezenet`: the file with the weights of
+    SqueezeNet v1.0, for squeeze-FID, squeeze-KID and, with `classes` (ImageNet index by name), the share classified
+    so. `inception`: the file with the standard weights for FID and KID, or auto to have it downloaded to the cache.
+    `limit`: at most so many test pictures of each domain, drawn by `seed`.
+    Raises `ValueError` with the mend where the run, the data or a file is missing or something else.
     """
-    run = Path(run)
-    if classes and squeezenet is None:
-        raise ValueError(f"classes={dict(classes)} needs a network that classifies: give its file as squeezenet")
-    if limit is not None and limit < 2:
-        raise ValueError(f"limit={limit} is too few pictures to score: give at least 2, or leave it out")
-    config = _data_config(run, data)
-    folder = find_checkpoint(run, checkpoint)
-    net = None if squeezenet is None else _load_squeezenet(Path(squeezenet)).to(device)
-    scorer = Scorer(config, net, classes or {}, limit, seed, task or (lambda _name: lambda _done, _total: None))
-    sources = find_sources(config, progress=scorer.task("finding pictures"))
-    a, b = scorer.open(sources.a), scorer.open(sources.b)
+    run, task = Path(run), task or _quiet
+    config = _config(run, data)
+    check_asked(classes, squeezenet, limit)
+    columns, missing = _columns(run, checkpoint)
+    networks = load_networks(squeezenet, inception, cache_directory(config.data), device=device, task=task)
+    scorer = Scorer(config, networks, classes or {}, limit, seed, task)
+    sources = find_sources(config.data, progress=task("finding pictures"))
+    a, b = scorer.open(sources.a, sources.b), scorer.open(sources.b, sources.a)
     pairs: list[tuple[Direction, Real, Real]] = [("a2b", a, b), ("b2a", b, a)]
     scores: list[dict[str, Any]] = []
-    networks: list[dict[str, Any]] = []
+    records: list[dict[str, Any]] = []
     for direction, source, target in pairs:
         bounds = scorer.bounds(source, target)
-        for weights in _weights(folder, direction, both=both_weights):
-            translator = load_translator(folder, direction=direction, weights=weights, device=device)
-            common = {"direction": direction, "weights": weights, "checkpoint": checkpoint}
+        for column in columns:
+            translator = load_translator(column.folder, direction=direction, weights=column.weights, device=device)
+            common = {"direction": direction, "weights": column.weights, "checkpoint": column.checkpoint}
             scores += [score | common for score in scorer.score(translator, source, target, bounds)]
-            networks.append(_record(translator, direction, weights))
-    protocol = {
-        "velogan": __version__,
+            records.append(_record(translator, common))
+    protocol = versions() | {
         "run": str(run),
-        "checkpoint": folder.name,
-        "networks": networks,
+        "checkpoints": {column.checkpoint: column.folder.name for column in columns},
+        "best": missing or read_best(run),
+        "networks": records,
         "data": {
-            "path": list(config.path),
-            "preprocess": config.preprocess,
+            "path": list(config.data.path),
+            "preprocess": config.data.preprocess,
             "a": a.counts(),
             "b": b.counts(),
         },
-        "pictures": "prepared as in training but without a random part; translations rounded to 8 bits",
+        "duplicates": _duplicates(a, b, task),
+        "pictures": "prepared as in training but without a random part; translations rounded to the target's depth",
         "limit": limit,
         "seed": seed,
         "floor": FLOOR,
         "ceiling": CEILING,
+        "bootstrap": PROTOCOL,
+        "features": [network.record for network in networks],
     }
-    if squeezenet is not None:
-        protocol["features"] = {
-            "network": "SqueezeNet v1.0, mean of fire9 over space; not comparable with published FID",
-            "sha256": _sha256(Path(squeezenet)),
-            "resize": RESIZE,
-            "squeeze_kid": SUBSETS,
-        }
     result = {"protocol": protocol, "scores": scores}
     write_text(run / "scores.json", json.dumps(result, indent=1, allow_nan=False))
     return result
 
 
+def check_asked(classes: Mapping[str, int] | None, squeezenet: Path | None, limit: int | None) -> None:
+    """Raise `ValueError` with the mend for what cannot be scored."""
+    if classes and squeezenet is None:
+        raise ValueError(f"classes={dict(classes)} needs a network that classifies: give its file as squeezenet")
+    if limit is not None and limit < 2:
+        raise ValueError(f"limit={limit} is too few pictures to score: give at least 2, or leave it out")
+
+
+def load_networks(
+    squeezenet: Path | None,
+    inception: Path | Literal["auto"] | None,
+    cache: Path,
+    *,
+    device: torch.device | str,
+    task: Task,
+) -> list[FeatureNetwork]:
+    """The feature networks that were asked for; `auto` keeps the Inception weights in the folder `cache`/weights."""
+    networks = []
+    if inception is not None:
+        file = fetch_inception(cache / "weights", task=task) if inception == "auto" else Path(inception)
+        networks.append(load_inception(file, device))
+    if squeezenet is not None:
+        networks.append(load_squeezenet(Path(squeezenet), device))
+    return networks
+
+
+def versions() -> dict[str, str]:
+    """What computed the figures, for the protocol."""
+    return {"velogan": __version__, "torch": torch.__version__, "torchmetrics": version("torchmetrics")}
+
+
 def render_table(result: Mapping[str, Any]) -> Table:
-    """The scores as a table for the terminal; an arrow shows which way is better."""
-    checkpoint = result["protocol"]["checkpoint"]
-    table = Table(title=f"checkpoint {checkpoint}", caption=f"floor: {FLOOR}\nceiling: {CEILING}")
-    for column in ("score", "", "weights"):
-        table.add_column(column, no_wrap=True)
-    figures = ("value", "floor", "ceiling")
-    for column in figures:
-        table.add_column(column, justify="right")
-    for score in result["scores"]:
-        arrow = {"higher": "↑", "lower": "↓"}[score["better"]]
-        words = (f"{score['name']} {arrow}", score["direction"], score["weights"])
-        table.add_row(*words, *("-" if score[key] is None else f"{score[key]:.4g}" for key in figures))
+    """The scores as a table for the terminal: a row for each figure and direction, a column for each translator.
+
+    An arrow shows which way is better; the second line of a row is half the width of the 95 % interval.
+    """
+    protocol, (columns, rows) = result["protocol"], grouped(result["scores"])
+    notes = [f"{which}: checkpoint {name}" for which, name in protocol.get("checkpoints", {}).items()]
+    same = protocol.get("best") == SAME
+    if isinstance(protocol.get("best"), str) and not same:
+        notes.append(f"best: {protocol['best']}")
+    notes += [f"floor: {protocol['floor']}", f"ceiling: {protocol['ceiling']}", "±: 95 % of resampled sets of images"]
+    table = Table(caption="\n".join(notes), caption_justify="left")
+    for title in ("score", "", "floor", *map(heading, columns), *(["best"] if same else []), "ceiling"):
+        table.add_column(title, no_wrap=True, justify="left" if title in ("score", "") else "right")
+    for row in rows:
+        arrow = {"higher": "↑", "lower": "↓"}[row.first["better"]]
+        cells = [_cell(row.by_column.get(column)) for column in columns] + (["= last"] if same else [])
+        floor, ceiling = (_number(row.first[key]) for key in ("floor", "ceiling"))
+        table.add_row(f"{row.first['name']} {arrow}", row.first["direction"] or "", floor, *cells, ceiling)
     return table
 
 
-def _data_config(run: Path, data: str | None) -> DataConfig:
+def _cell(score: Mapping[str, Any] | None) -> str:
+    half = None if score is None else deviation(score)
+    value = _number(None if score is None else score["value"])
+    return value if half is None else f"{value}\n[dim]±{half:.2g}[/dim]"
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.4g}"
+
+
+def duplicates_line(result: Mapping[str, Any]) -> str | None:
+    """One line on test pictures that training has seen too; None where there are none."""
+    found = result["protocol"].get("duplicates") or []
+    if not found:
+        return None
+    shown = ", ".join(f"{one['test']} {'=' if one['exact'] else '~'} {one['train']}" for one in found[:3])
+    more = f" and {len(found) - 3} more" if len(found) > 3 else ""
+    return f"{len(found)} of the test pictures are in the training data too (~ almost equal): {shown}{more}"
+
+
+def _config(run: Path, data: str | None) -> Config:
     if not (run / "config.yaml").is_file():
-        raise ValueError(f"{run} holds no config.yaml: name a run folder, as given to train as --out")
+        raise ValueError(
+            f"{run} holds no config.yaml: name a run folder, as given to train as --out; to compare a folder of "
+            "pictures with another, name that as --against"
+        )
     config = read_config(run)
-    return (config if data is None else config.change(data={"path": (data,)})).data
+    return config if data is None else config.change(data={"path": (data,)})
 
 
-def _load_squeezenet(file: Path) -> SqueezeNet:
+def _columns(run: Path, checkpoint: Which | None) -> tuple[list[Column], str | None]:
+    """The translators to score, and why the best checkpoint is not among them, where it is not."""
+    columns: list[Column] = []
+    if checkpoint != "best":
+        last = find_checkpoint(run, "last")
+        columns += [Column("last", weights, last) for weights in _weights(last)]
+    if checkpoint == "best":
+        best = find_checkpoint(run, "best")
+        return [Column("best", _weights(best)[0], best)], None
+    if checkpoint == "last":
+        return columns, None
     try:
-        with np.load(file, allow_pickle=False) as arrays:
-            return SqueezeNet(dict(arrays))
-    except (OSError, ValueError, TypeError, zipfile.BadZipFile) as error:
-        raise ValueError(f"squeezenet={file} cannot be used: {error}; name the .npz file of its weights") from error
+        best = find_checkpoint(run, "best")
+    except ValueError:
+        return columns, "none was chosen"
+    if best == columns[0].folder:
+        return columns, SAME
+    if broken := damage(best):
+        return columns, broken
+    return [*columns, Column("best", _weights(best)[0], best)], None
 
 
-def _weights(folder: Path, direction: Direction, *, both: bool) -> list[Weights]:
-    role = {"a2b": "G_A", "b2a": "G_B"}[direction]
-    averaged = (folder / f"{role}.ema.safetensors").is_file()
-    return ["ema", "raw"] if averaged and both else ["ema"] if averaged else ["raw"]
+def _weights(folder: Path) -> Sequence[Weights]:
+    averaged = all((folder / f"{role}.ema.safetensors").is_file() for role in ("G_A", "G_B"))
+    return ("ema", "raw") if averaged else ("raw",)
 
 
-def _record(translator: Translator, direction: Direction, weights: Weights) -> dict[str, Any]:
+def _duplicates(a: Real, b: Real, task: Task) -> list[dict[str, Any]]:
+    """Test pictures that were compared and that training has seen too, by content."""
+    folders: dict[str, Folder] = {}
+    for real in (a, b):
+        letter, test = real.side.letter, real.side.test
+        folders[f"train{letter}"] = real.side.train
+        if test is not None:
+            folders[f"test{letter}"] = Folder(test.directory, real.names)
+    if not any(key.startswith("test") for key in folders):
+        return []
+    return find_leaks(folders, progress=task("looking for duplicates"))
+
+
+def _record(translator: Translator, common: Mapping[str, Any]) -> dict[str, Any]:
     assert translator.file is not None
-    return {
-        "direction": direction,
-        "weights": weights,
-        "sha256": _sha256(translator.file),
-        "images_seen": translator.header.get("images_seen"),
-    }
+    return {**common, "sha256": sha256(translator.file), "images_seen": translator.header.get("images_seen")}
 
 
-def _sha256(file: Path) -> str:
-    with file.open("rb") as opened:
-        return hashlib.file_digest(opened, "sha256").hexdigest()
+def _quiet(_name: str) -> Any:
+    return lambda _done, _total: None

@@ -43,6 +43,9 @@ class Train:
     size: Annotated[Size | None, tyro.conf.arg(help="Width and depth of the networks; l is the paper's.")] = None
     image_size: Annotated[int | None, tyro.conf.arg(help="Side of the images in pixels.")] = None
     seed: Annotated[int | None, tyro.conf.arg(help="Every random choice follows from it.")] = None
+    on_nonfinite: Annotated[
+        Literal["stop", "skip"] | None, tyro.conf.arg(help="A step with an infinity or a NaN: stop, or skip it.")
+    ] = None
     dry_run: Annotated[bool, tyro.conf.arg(help="Print the whole configuration as YAML and stop.")] = False
     json: Json = False
     fields: Annotated[Config, tyro.conf.arg(name="")]
@@ -62,18 +65,44 @@ class Translate:
     weights: Annotated[Literal["ema", "raw"] | None, tyro.conf.arg(help="Averaged (where kept) or raw weights.")] = None
     checkpoint: Annotated[Literal["last", "best"], tyro.conf.arg(help="Which checkpoint of a run.")] = "last"
     overwrite: Annotated[bool, tyro.conf.arg(help="Replace files that exist already.")] = False
+    format: Annotated[
+        Literal["png", "jpg", "webp", "bmp", "tiff", "npy"] | None,
+        tyro.conf.arg(help="Format of what is written. Default: each picture's own."),
+    ] = None
+    tile: Annotated[
+        int | None,
+        tyro.conf.arg(
+            help="Side, in pixels, of the tiles that larger pictures are translated in; 0: never in tiles. "
+            "Default: 768, for pictures of more than two million pixels.",
+            metavar="PIXELS",
+        ),
+    ] = None
     device: Annotated[str, tyro.conf.arg(help="auto, cpu, cuda.")] = "auto"
     json: Json = False
 
 
 @dataclass(kw_only=True)
 class Evaluate:
-    """Score a run on held-out pictures; every figure with its floor and ceiling."""
+    """Score a run on held-out pictures, every figure with its floor and ceiling; or one folder against another.
 
-    run: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="RUN", help="A run folder.")]
+    velogan evaluate runs/zebras --inception auto
+    velogan evaluate translated --against zebras --inception auto
+    """
+
+    run: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="RUN|DIR", help="A run folder, or pictures.")]
+    against: Annotated[
+        Path | None, tyro.conf.arg(help="Compare the pictures in DIR with these; no run is needed.", metavar="DIR")
+    ] = None
     data: Annotated[str | None, tyro.conf.arg(help="Judge on this data instead of the run's own.", metavar="PATH")] = (
         None
     )
+    inception: Annotated[
+        str | None,
+        tyro.conf.arg(
+            help="Standard weights (.pth), for FID and KID; auto downloads them once to the cache.",
+            metavar="FILE|auto",
+        ),
+    ] = None
     squeezenet: Annotated[
         Path | None,
         tyro.conf.arg(help="SqueezeNet 1.0 weights (.npz), for squeeze-FID, squeeze-KID and class shares."),
@@ -82,8 +111,9 @@ class Evaluate:
         tuple[str, ...],
         tyro.conf.arg(help="ImageNet classes whose share is measured: zebra=340.", metavar="NAME=NUMBER ..."),
     ] = ()
-    checkpoint: Annotated[Literal["last", "best"], tyro.conf.arg(help="Which checkpoint.")] = "last"
-    both_weights: Annotated[bool, tyro.conf.arg(help="Score the raw weights beside their moving average.")] = False
+    checkpoint: Annotated[
+        Literal["last", "best"] | None, tyro.conf.arg(help="Score this checkpoint alone. Default: both.")
+    ] = None
     limit: Annotated[int | None, tyro.conf.arg(help="At most so many test pictures of each domain.")] = None
     json: Json = False
 

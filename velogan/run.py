@@ -38,10 +38,12 @@ def train(config: Config, run: Path, *, display: Display, origin: Mapping[str, A
     """
     session = Session.open(run, config, say=display.say)
     data = open_data(session.config, display)
-    check_sizes(session.config, data)
+    config, fitted = fit_channels(session.config, data)
+    check_sizes(config, data)
     with session.lock():
-        engine, picks = decide(session.config)
-        config = session.config.model_copy(update={"engine": engine})
+        engine, picks = decide(config)
+        picks = [*fitted, *picks]
+        config = config.model_copy(update={"engine": engine})
         trainer = build_trainer(config, data)
         samplers = players(trainer.ema.nets, config)
         session.start(config, trainer, data=data, picks=picks, origin=origin)
@@ -61,17 +63,27 @@ def open_data(config: Config, display: Display) -> Data:
     """Finds, renders or decodes the training pictures of both domains, once."""
     sources = find_sources(config.data, progress=display.task("rendering"))
     domains = []
-    for letter, side in (("A", sources.a), ("B", sources.b)):
-        domain = open_domain(side.train, config.data, test=False, progress=display.task(f"preparing {letter}"))
-        if domain.skipped_line:
-            display.say(f"domain {letter}: {domain.skipped_line}")
+    for side in (sources.a, sources.b):
+        progress = display.task(f"preparing {side.letter}")
+        domain = open_domain(side.train, config.data, test=False, **config.reading(side.letter), progress=progress)
+        for line in filter(None, (domain.note, domain.skipped_line)):
+            display.say(f"domain {side.letter}: {line}")
         domains.append(domain)
     return Data(sources, *domains)
 
 
+def fit_channels(config: Config, data: Data) -> tuple[Config, list[Pick]]:
+    """The configuration with the channels that both domains' pictures have, and what follows from them."""
+    a, b = data.a.format.channels, data.b.format.channels
+    picks = []
+    if a != b and config.objective.identity:
+        picks.append(Pick("identity loss", "off", f"channels of domain A: {a}, of domain B: {b}"))
+    return config.change(generator={"in_channels": a, "out_channels": b}), picks
+
+
 def check_sizes(config: Config, data: Data) -> None:
     """ValueError where pictures do not fit the networks."""
-    multiple = config.generator.multiple
+    multiple, channels = config.generator.multiple, {"generator": config.generator.in_channels or 3, "discriminator": 3}
     for shape in sorted(crop_shapes(config.data, data.a) | crop_shapes(config.data, data.b)):
         size = f"{shape[1]}x{shape[0]}"
         if any(side % multiple for side in shape):
@@ -83,10 +95,10 @@ def check_sizes(config: Config, data: Data) -> None:
         for part, build in (("generator", build_generator), ("discriminator", build_discriminator)):
             try:
                 with torch.device("meta"):
-                    build(getattr(config, part))(torch.empty(1, 3, *shape))
+                    build(getattr(config, part))(torch.empty(1, channels[part], *shape))
             except (RuntimeError, ValueError) as error:
                 raise ValueError(
-                    f"{part}.network={getattr(config, part).network} cannot take RGB pictures of {size} "
+                    f"{part}.network={getattr(config, part).network} cannot take pictures of {size} "
                     f"({str(error).splitlines()[0]}): set a larger data.crop_size (--image-size), or a smaller network"
                 ) from None
 
@@ -106,12 +118,12 @@ def decide(config: Config) -> tuple[EngineConfig, list[Pick]]:
 def build_networks(config: Config) -> dict[str, nn.Module]:
     """The four networks, initialised from the seed in the reference's order, on the CPU."""
     torch.manual_seed(config.train.seed)
-    generator, judge = config.generator, config.discriminator
+    of_a, of_b = config.generator.in_channels or 3, config.generator.out_channels or 3
     return {
-        "G_A": build_generator(generator),
-        "G_B": build_generator(generator),
-        "D_A": build_discriminator(judge),
-        "D_B": build_discriminator(judge),
+        "G_A": build_generator(config.generator_for("G_A")),
+        "G_B": build_generator(config.generator_for("G_B")),
+        "D_A": build_discriminator(config.discriminator, in_channels=of_b),
+        "D_B": build_discriminator(config.discriminator, in_channels=of_a),
     }
 
 
@@ -143,8 +155,8 @@ def build_step(config: Config, *, shape: tuple[int, int]) -> tuple[Step, CycleGA
     nets = {role: net.to(device) for role, net in build_networks(config).items()}
     objective = CycleGAN(
         config.objective,
-        shape_a=(config.generator.in_channels, *shape),
-        shape_b=(config.generator.out_channels, *shape),
+        shape_a=(config.generator.in_channels or 3, *shape),
+        shape_b=(config.generator.out_channels or 3, *shape),
         batched=engine.batched == "on",
     )
     objective.state.to(device)
@@ -158,6 +170,7 @@ def build_step(config: Config, *, shape: tuple[int, int]) -> tuple[Step, CycleGA
         optimizers=build_optimizers(config.optimizer, phases=phases, nets=nets, fused=engine.fused_optimizer == "on"),
         autocast=torch.bfloat16 if engine.precision == "bf16" else None,
         channels_last=engine.layout == "channels_last",
+        check_later=device.type == "cuda" and engine.fused_optimizer == "on" and config.train.on_nonfinite == "stop",
     )
     return step, objective, nets
 
@@ -186,4 +199,5 @@ def build_trainer(config: Config, data: Data) -> Trainer:
         batch_size=config.data.batch_size,
         seed=config.train.seed,
         device=device,
+        on_nonfinite=config.train.on_nonfinite,
     )

@@ -5,11 +5,14 @@ from __future__ import annotations
 import datetime
 import fcntl
 import json
+import math
 import os
 import platform
+import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,25 +28,31 @@ from velogan.engine.checkpoint import (
     load_state,
     load_weights,
     mark_best,
+    newest_whole,
+    put_back,
     read_best,
     remove_old,
     save_checkpoint,
+    set_aside,
     write_text,
 )
 from velogan.engine.duration import Length, parse_length, parse_span
+from velogan.engine.nonfinite import NonFiniteError
 from velogan.engine.optimizers import Schedule
 from velogan.engine.resolve import Pick
-from velogan.engine.trainer import Hook, Trainer, stop_on_signal
+from velogan.engine.trainer import MOST_SKIPPED, Hook, Trainer, stop_on_signal
 from velogan.observe.log import Log
 from velogan.observe.progress import Display, Training
 from velogan.report import write_report
 from velogan.samples import Sampler
+from velogan.validation import SCORE, Validation
 
 if TYPE_CHECKING:
     from velogan.run import Data
 
 MAY_CHANGE = ("train.length", "train.keep", "train.samples", "train.tensorboard", "data.cache_dir")
 MAY_CHANGE += ("data.workers", "train.log_every", "train.sample_every", "train.checkpoint_every")
+MAY_CHANGE += ("train.on_nonfinite",)
 """Fields that may differ when a run is continued: they do not change what a step computes."""
 
 
@@ -64,11 +73,14 @@ class Session:
 
     def __init__(self, run: Path, config: Config, *, say: Callable[[str], None]):
         self.folder, self.config, self.say = run, config, say
+        self._failed: set[str] = set()
 
     @classmethod
     def open(cls, run: Path, config: Config, *, say: Callable[[str], None]) -> Session:
         """A new run, or the one that `run` holds, with its own configuration. ValueError where they disagree."""
         if not (run / "config.yaml").exists():
+            if run.exists() and not run.is_dir():
+                raise ValueError(f"--out {run} is a file: name a folder")
             if run.exists() and any(run.iterdir()) and not (run / ".lock").exists():
                 raise ValueError(f"--out {run} is not empty and holds no run: name a new folder")
             return cls(run, config, say=say)
@@ -86,24 +98,34 @@ class Session:
 
     @contextmanager
     def lock(self) -> Iterator[None]:
-        """Holds the folder for this process. ValueError naming the process that holds it already."""
+        """Holds the folder for this process, until it ends in whatever way.
+
+        ValueError naming the process that holds it already; OSError where the folder cannot be written.
+        """
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            file = open(self.folder / ".lock", "a+")
+            file = open(self.folder / ".lock", "a+b", buffering=0)
         except OSError as error:
-            raise ValueError(f"--out {self.folder} cannot be written ({error.strerror}): name another") from None
+            raise self._unwritable(error) from error
         with file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
+                file.truncate(0)
+                file.write(f"{os.getpid()} {socket.gethostname()}".encode())
+            except BlockingIOError:
                 file.seek(0)
-                raise ValueError(
-                    f"--out {self.folder} is in use by process {file.read().strip()}: wait for it, or name another"
-                ) from None
-            file.truncate(0)
-            file.write(str(os.getpid()))
-            file.flush()
+                holder = _holder(file.read().decode(errors="replace"))
+                raise ValueError(f"--out {self.folder} is in use by {holder}: wait for it, or name another") from None
+            except OSError as error:
+                raise self._unwritable(error) from error
             yield
+
+    def _unwritable(self, error: OSError) -> OSError:
+        text = (
+            f"{error.strerror}: this folder (--out) cannot be written; make room, or make it writable, and start "
+            "again, or name another"
+        )
+        return OSError(error.errno, text, str(self.folder))
 
     def start(
         self,
@@ -120,31 +142,60 @@ class Session:
         """
         self.config, self.trainer, self.data = config, trainer, data
         self.schedule_state: dict[str, Any] = {}
-        self._since_save: list[float] = []
+        put_back(self.folder)
+        whole, broken = newest_whole(self.folder)
         write_text(self.folder / "config.yaml", write_yaml(config))
-        resumed = self._resume()
-        if not resumed and not (self.folder / "run.json").exists():
+        self._resume(whole, broken)
+        if whole:
+            self._compare_data()
+        elif not (self.folder / "run.json").exists():
             write_text(self.folder / "run.json", json.dumps(self._facts(picks, origin), indent=1))
             for pick in picks:
                 self.say(f"{pick.what}: {pick.choice} ({pick.why})")
-        self.log = Log(self.folder, tensorboard=config.train.tensorboard)
+        self.log = Log(self.folder, tensorboard=config.train.tensorboard, say=self.say)
         self.log.truncate(trainer.images)
 
-    def _resume(self) -> bool:
-        for checkpoint in reversed(list_checkpoints(self.folder)):
-            broken = damage(checkpoint)
-            if broken:
-                self.say(f"{broken}; trying the one before")
-                continue
-            state, clock = load_state(checkpoint)
+    def _resume(self, checkpoint: Path | None, broken: Mapping[Path, str]) -> None:
+        """Continues from `checkpoint`, if there is one; sets `broken` ones aside, which are worse than none."""
+        best = read_best(self.folder)
+        best = self.folder / "checkpoints" / best["checkpoint"] if best else None
+        if best and (wrong := broken.get(best) or damage(best)):
+            self.say(f"{wrong}: it was the best checkpoint, and the next one that scores is taken for the best")
+            broken = {**broken, best: wrong}
+        for folder, wrong in broken.items():
+            self.say(f"{wrong}: checkpoint {folder.name} is not used")
+            set_aside(folder)
+        if checkpoint is None:
+            return
+        state, clock = load_state(checkpoint)
+        weights = {name: load_weights(checkpoint / f"{name}.safetensors")[1] for name in self._stored()}
+        try:
             for name, net in self._stored().items():
-                net.load_state_dict(load_weights(checkpoint / f"{name}.safetensors")[1])
+                net.load_state_dict(weights[name])
             self.schedule_state = state.pop("schedule")
             self.trainer.load_state_dict(state)
             self.trainer.clock.load_state_dict(clock)
-            self.say(f"continuing {self.folder} at {self.trainer.images:,} images")
-            return True
-        return False
+        except (RuntimeError, ValueError, LookupError, TypeError, AttributeError) as error:
+            raise ValueError(
+                f"{checkpoint} holds another state than this run's ({type(error).__name__}: {str(error)[:300]}): put "
+                "its own copy there, or move it away to continue from the one before"
+            ) from error
+        self.say(f"continuing {self.folder} at {self.trainer.images:,} images")
+
+    def _compare_data(self) -> None:
+        """Says which domains have other pictures than when the run began."""
+        try:
+            began = json.loads((self.folder / "run.json").read_text())["data"]
+            digests = {letter: began[letter].get("digest") for letter in "ab"}
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            return
+        now = {"a": self.data.a.digest, "b": self.data.b.digest}
+        changed = [letter.upper() for letter in "ab" if digests[letter] not in (None, now[letter])]
+        if changed:
+            self.say(
+                f"the pictures of domain {' and '.join(changed)} have changed since this run began: continuing with "
+                "the new ones"
+            )
 
     def _stored(self) -> dict[str, nn.Module]:
         averages = {f"{role}.ema": net for role, net in self.trainer.ema.nets.items()}
@@ -153,7 +204,9 @@ class Session:
     def _facts(self, picks: Sequence[Pick], origin: Mapping[str, Any]) -> dict[str, Any]:
         def count(side: Any, domain: Any) -> dict[str, Any]:
             test = len(side.test.names) if side.test else 0
-            return {"name": side.name, "train": len(domain), "test": test, "skipped": len(domain.skipped)}
+            held = len(side.validation.names) if side.validation else 0
+            counts = {"train": len(domain), "validation": held, "test": test, "skipped": len(domain.skipped)}
+            return {"name": side.name, **counts, "digest": domain.digest}
 
         return {
             "velogan": velogan.__version__,
@@ -168,7 +221,10 @@ class Session:
         }
 
     def run(self, display: Display, *, samplers: Mapping[str, nn.Module]) -> Result:
-        """Trains to the end of the run, or until asked to stop; always leaves a checkpoint."""
+        """Trains to the end of the run, or until asked to stop; leaves a checkpoint.
+
+        NonFiniteError where numbers break: then nothing is saved, and what was saved before stays.
+        """
         trainer, train = self.trainer, self.config.train
         length = parse_length(train.length, epoch=len(trainer.loader))
         self.schedule = Schedule(self.config.schedule, epochs=length.ticks)
@@ -180,12 +236,20 @@ class Session:
             hooks = [Hook(parse_span(train.log_every), lambda images: self._log_tick(images, length, bar))]
             if train.samples:
                 sampler = Sampler(self.folder, self.config, self.data.sources, samplers, log=self.log)
-                hooks.append(Hook(parse_span(train.sample_every), sampler.write))
+                grids = partial(self._remakeable, "sample pictures", sampler.write)
+                hooks.append(Hook(parse_span(train.sample_every), grids))
+            self.validation = Validation(self.config, self.data.sources, samplers)
+            if self.validation.missing:
+                self.say(self.validation.missing)
             hooks.append(Hook(parse_span(train.checkpoint_every), self._save))
-            trainer.run(length, schedule=self.schedule, hooks=hooks)
+            try:
+                trainer.run(length, schedule=self.schedule, hooks=hooks)
+            except NonFiniteError as error:
+                error.advice = self._advice()
+                raise
             if not list_checkpoints(self.folder):
                 self._save(trainer.images)
-        write_report([self.folder])
+        self._remakeable("report.html", write_report, [self.folder])
         took = trainer.clock.seconds - seconds
         last = list_checkpoints(self.folder)[-1]
         return Result(
@@ -197,11 +261,18 @@ class Session:
             finished=length.progress(trainer.images, trainer.clock.seconds) >= 1,
         )
 
+    def _remakeable(self, what: str, make: Callable[..., object], *arguments: Any) -> None:
+        """Calls what writes files that can be made again: where they cannot be written, says so once and goes on."""
+        try:
+            make(*arguments)
+        except OSError as error:
+            if what not in self._failed:
+                self.say(f"{self.folder}: {what} cannot be written ({error.strerror or error}): going on without")
+            self._failed.add(what)
+
     def _log_tick(self, images: int, length: Length, bar: Training) -> None:
         trainer = self.trainer
         means, speed = trainer.stats.tick(), trainer.clock.tick(images)
-        if not means:
-            return
         row: dict[str, Any] = {"images": images, "epoch": images / len(trainer.loader)}
         row |= {"seconds": trainer.clock.seconds, "images_per_s": speed}
         row["step_ms"] = 1000 * self.config.data.batch_size / speed if speed else 0.0
@@ -211,6 +282,8 @@ class Session:
             for optimizer in trainer.step.optimizers.values()
             for group in optimizer.param_groups
         }
+        if trainer.skipped:
+            row["skipped_steps"] = trainer.skipped
         self.log.write(row)
         short = {name.split("/")[0][:1].upper(): value for name, value in means.items() if name.endswith("/total")}
         if length.total is None:
@@ -218,7 +291,6 @@ class Session:
         else:
             left = trainer.clock.eta(max(length.total - images, 0))
         bar.update(images, images_per_s=speed, eta_s=left, losses=short)
-        self._since_save.append(means["generator/total"])
 
     def _save(self, images: int) -> None:
         trainer = self.trainer
@@ -231,31 +303,60 @@ class Session:
             state=state,
             clock=trainer.clock.state_dict(),
         )
-        self._mark_if_best(folder)
+        if self.validation.on:
+            self._score(folder, images)
         remove_old(self.folder, keep=self.config.train.keep)
 
-    def _mark_if_best(self, folder: Path) -> None:
-        """Best is the lowest mean of the generators' training loss between two checkpoints: a rough guide."""
-        losses, self._since_save = self._since_save, []
-        if losses:
-            mean = sum(losses) / len(losses)
-            best = read_best(self.folder)
-            if best is None or mean < best["score"]:
-                mark_best(self.folder, checkpoint=folder, name="loss/generator/total, mean in training", score=mean)
+    def _score(self, folder: Path, images: int) -> None:
+        """Scores the averaged generators on the held-out pictures; `folder` is best where nothing scored lower."""
+        figures = self.validation.score()
+        self.log.write({"images": images, **figures})
+        best = read_best(self.folder) or {}
+        lowest = best["score"] if (best.get("name"), best.get("on")) == (SCORE, self.validation.on) else math.inf
+        if figures[SCORE] < lowest:
+            mark_best(self.folder, checkpoint=folder, name=SCORE, score=figures[SCORE], on=self.validation.on)
+
+    def _advice(self) -> str:
+        kept = list_checkpoints(self.folder)
+        where = (
+            f"checkpoint {kept[-1].name} is kept, and the next start goes on from it" if kept else "none was saved yet"
+        )
+        skip = "this can continue with --on-nonfinite skip, which leaves such steps out and counts them"
+        if self.config.train.on_nonfinite == "skip":
+            skip = f"the {MOST_SKIPPED} steps before were skipped already: it does not pass by itself"
+        half = ", engine.precision=fp32" if self.config.engine.precision == "bf16" else ""
+        return (
+            f"{self.folder}: {where}; {skip}. To mend the cause begin a new run folder with a lower "
+            f"optimizer.lr{half}, and look at the pictures with `velogan data check`"
+        )
 
     def _header(self, name: str, images: int) -> dict[str, Any]:
         role, _, average = name.partition(".")
-        part = self.config.generator if role.startswith("G_") else self.config.discriminator
+        part = self.config.generator_for(role) if role.startswith("G_") else self.config.discriminator
         sources = self.data.sources
+        a, b = asdict(self.data.a.format), asdict(self.data.b.format)
+        formats = {
+            "G_A": {"input": a, "output": b},
+            "G_B": {"input": b, "output": a},
+            "D_A": {"input": b},
+            "D_B": {"input": a},
+        }
         return {
             "role": role,
             "network": "generator" if role.startswith("G_") else "discriminator",
             "config": part.model_dump(mode="json"),
             "weights": "ema" if average else "raw",
+            **formats[role],
             "image_size": self.config.data.crop_size,
             "images_seen": images,
             "data": {"a": sources.a.name, "b": sources.b.name, "preprocess": self.config.data.preprocess},
         }
+
+
+def _holder(line: str) -> str:
+    """The process that a lock file names, as `PID HOST`; the host where it is another."""
+    number, _, host = line.partition(" ")
+    return f"process {number or 'unknown'}" + (f" on {host}" if host not in ("", socket.gethostname()) else "")
 
 
 def machine(device: torch.device) -> dict[str, Any]:

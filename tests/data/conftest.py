@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from velogan.data.images import save_image
+from velogan.data.images import Picture, save_picture
 
 
 @pytest.fixture(autouse=True)
@@ -22,7 +22,8 @@ def make_folder(tmp_path: Path):
         folder.mkdir(parents=True, exist_ok=True)
         random = np.random.default_rng(seed)
         for index in range(count):
-            save_image(folder / f"{index:03d}{suffix}", random.integers(0, 256, (*shape, 3), np.uint8))
+            picture = Picture(random.integers(0, 256, (*shape, 3), np.uint8))
+            save_picture(folder / f"{index:03d}{suffix}", picture)
         return folder
 
     return make

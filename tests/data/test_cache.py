@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import fcntl
 import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -10,7 +11,7 @@ import pytest
 from velogan.data import cache
 from velogan.data.cache import Domain, open_domain
 from velogan.data.config import DataConfig
-from velogan.data.images import read_image, save_image
+from velogan.data.images import Picture, read_picture, save_picture
 from velogan.data.sources import Folder, cache_directory, list_images
 
 CONFIG = DataConfig(load_size=32, crop_size=24, workers=2)
@@ -31,7 +32,7 @@ def test_prepares_once_and_shares(make_folder, monkeypatch: pytest.MonkeyPatch) 
     assert calls == [(done, 5) for done in range(1, 6)]
     assert (len(first), first.uniform, first.array.shape) == (5, True, (5, 32, 32, 3))
 
-    monkeypatch.setattr(cache, "decode", None)  # a second decoding would fail
+    monkeypatch.setattr(cache, "read_picture", None)  # a second decoding would fail
     again = open_domain(folder, CONFIG, test=False)
     assert np.array_equal(first.array, again.array)
     assert first.digest == again.digest
@@ -45,8 +46,8 @@ def test_touching_changes_nothing_and_content_changes_the_key(make_folder) -> No
     assert open_domain(folder_of(directory), CONFIG, test=True).digest != first
 
     before = (directory / "000.png").stat()
-    picture = read_image(directory / "000.png")
-    save_image(directory / "000.png", picture[:, ::-1])
+    picture = read_picture(directory / "000.png").pixels
+    save_picture(directory / "000.png", Picture(picture[:, ::-1]))
     os.utime(directory / "000.png", ns=(before.st_atime_ns, before.st_mtime_ns))
     assert open_domain(folder_of(directory), CONFIG, test=False).digest != first
 
@@ -58,7 +59,7 @@ def test_pictures_of_different_sizes(make_folder) -> None:
     assert domain.shapes == ((40, 60, 3), (40, 60, 3), (33, 35, 3))
     assert not domain.uniform
     for index, name in enumerate(domain.names):
-        assert np.array_equal(domain.image(index), read_image(directory / name))
+        assert np.array_equal(domain.image(index), read_picture(directory / name).pixels)
 
 
 def test_unreadable_files_are_left_out_and_named_in_one_line(make_folder) -> None:
@@ -106,3 +107,69 @@ def test_domain_of_arrays() -> None:
     assert len(domain) == 2
     assert domain.shape(1) == (4, 2, 3)
     assert np.array_equal(domain.image(1), images[1])
+
+
+def test_the_deepest_type_and_the_most_channels_win(tmp_path: Path) -> None:
+    random = np.random.default_rng(0)
+    grey16 = random.integers(0, 65536, (32, 32, 1), np.uint16)
+    colour8 = random.integers(0, 256, (32, 32, 3), np.uint8)
+    save_picture(tmp_path / "a.png", Picture(grey16))
+    save_picture(tmp_path / "b.png", Picture(colour8))
+    domain = open_domain(folder_of(tmp_path), CONFIG, test=False)
+    assert (domain.format.channels, domain.format.dtype, domain.format.range) == (3, "uint16", None)
+    assert np.array_equal(domain.image(0), np.repeat(grey16, 3, axis=2))
+    assert np.array_equal(domain.image(1), colour8.astype(np.uint16) * 257)
+    asked = open_domain(folder_of(tmp_path), CONFIG, test=False, channels=1)
+    assert asked.shapes == ((32, 32, 1), (32, 32, 1))
+    assert np.array_equal(asked.image(0), grey16)
+
+
+def test_a_picture_of_other_channels_is_left_out_by_name(tmp_path: Path) -> None:
+    save_picture(tmp_path / "a.npy", Picture(np.zeros((32, 32, 5), np.uint8)))
+    save_picture(tmp_path / "b.png", Picture(np.zeros((32, 32, 3), np.uint8)))
+    domain = open_domain(folder_of(tmp_path), CONFIG, test=False)
+    assert domain.names == ("a.npy",)
+    assert domain.skipped_line is not None
+    assert "b.png (a picture of 3 channels where 5 are wanted" in domain.skipped_line
+
+
+def test_floats_need_a_declared_range(tmp_path: Path) -> None:
+    hounsfield = np.linspace(-1024, 3071, 32 * 32, dtype=np.float32).reshape(32, 32, 1)
+    np.save(tmp_path / "ct.npy", hounsfield)
+    with pytest.raises(ValueError, match=r"data\.range_a.*ct\.npy goes from -1024 to 3071.*--data\.range-a"):
+        open_domain(folder_of(tmp_path), CONFIG, test=False)
+    domain = open_domain(folder_of(tmp_path), CONFIG, test=False, value_range=(-1000.0, 1000.0))
+    assert (domain.format.dtype, domain.format.range) == ("float32", (-1000.0, 1000.0))
+    assert np.array_equal(domain.image(0), hounsfield)
+
+
+@pytest.mark.parametrize("damage", ["flipped", "truncated", "index"])
+def test_damage_is_found_said_and_mended(make_folder, damage: str) -> None:
+    folder = folder_of(make_folder("a", count=2))
+    whole = np.array(open_domain(folder, CONFIG, test=False).pixels)
+    (entry,) = entries()
+    pixels = entry / "pixels.bin"
+    content = bytearray(pixels.read_bytes())
+    if damage == "flipped":
+        content[1000] ^= 1
+    pixels.write_bytes(content[:-1] if damage == "truncated" else content)
+    if damage == "index":
+        (entry / "index.json").write_text("{")
+    again = open_domain(folder, CONFIG, test=False)
+    assert str(entry) in again.note
+    assert "again" in again.note
+    assert np.array_equal(again.pixels, whole)
+    assert open_domain(folder, CONFIG, test=False).note == ""
+
+
+def test_remains_of_a_killed_builder_are_removed_but_not_those_at_work(make_folder) -> None:
+    prepared = cache_directory(CONFIG) / "prepared"
+    (prepared / ".building-dead").mkdir(parents=True)
+    (prepared / ".building-dead" / ".lock").touch()
+    at_work = prepared / ".building-alive"
+    at_work.mkdir()
+    with open(at_work / ".lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        open_domain(folder_of(make_folder("a", count=1)), CONFIG, test=False)
+    assert not (prepared / ".building-dead").exists()
+    assert at_work.exists()

@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from velogan.data.check import check, render_text
-from velogan.data.images import save_image
+from velogan.data.images import Picture, save_picture
 
 SHARED = Path(__file__).parents[2].parent / "shared" / "data"
 
@@ -25,7 +25,9 @@ def flawed(make_folder, tmp_path: Path) -> Path:
     with Image.open(root / "trainB/000.png") as picture:
         picture.save(root / "testB/leak.bmp")  # other bytes, the same pixels
     (root / "trainA/002.png").write_bytes(b"broken")
-    save_image(root / "trainB/grey.png", np.random.default_rng(0).integers(0, 256, (40, 50), np.uint8))
+    grey = np.random.default_rng(0).integers(0, 256, (40, 50, 1), np.uint8)
+    save_picture(root / "trainB/grey.png", Picture(grey))
+    save_picture(root / "trainB/grey-as-rgb.png", Picture(np.repeat(grey, 3, axis=2)))
     Image.fromarray(np.full((8, 8), 40000, np.uint16)).save(root / "testA/deep.png")
     return root
 
@@ -33,21 +35,22 @@ def flawed(make_folder, tmp_path: Path) -> Path:
 def test_finds_the_flaws(flawed: Path) -> None:
     steps: list[tuple[int, int]] = []
     result = json.loads(json.dumps(check([str(flawed)], progress=lambda *step: steps.append(step))))
-    assert steps[-1] == (12, 12)
+    assert steps[-1] == (13, 13)
     assert result["domains"] == {"A": "x", "B": "y"}
     assert not result["aligned"]
     folders = result["folders"]
     assert {key: folder["pictures"] for key, folder in folders.items()} == {
         "trainA": 3,
         "testA": 2,
-        "trainB": 3,
+        "trainB": 4,
         "testB": 3,
     }
     assert folders["trainA"]["unreadable"] == [{"name": "002.png", "reason": "not a picture that can be read"}]
     assert folders["trainA"]["duplicates"] == [["001.png", "copy.png"]]
-    assert folders["trainB"]["width"] == {"min": 50, "median": 70, "max": 70}
-    assert folders["trainB"]["modes"] == {"RGB": 2, "grey": 1}
-    assert folders["trainB"]["grey"] == ["grey.png"]
+    assert folders["trainB"]["width"] == {"min": 50, "median": 60, "max": 70}
+    assert folders["trainB"]["modes"] == {"RGB": 3, "grey": 1}
+    assert folders["trainB"]["grey"] == ["grey-as-rgb.png"]
+    assert folders["trainB"]["duplicates"] == [["grey-as-rgb.png", "grey.png"]]
     assert folders["testA"]["modes"] == {"RGB": 1, "16-bit grey": 1}
     assert result["leaks"] == [{"test": "testB/leak.bmp", "train": "trainB/000.png", "exact": True}]
 
@@ -59,7 +62,9 @@ def test_text_says_them(flawed: Path) -> None:
         "trainA: 3 pictures (3 RGB), all 48x48",
         "1 cannot be read: 002.png (not a picture that can be read)",
         "1 equal pictures: 001.png = copy.png",
-        "trainB: 3 pictures (2 RGB, 1 grey), width 50 to 70 (median 70), height 30 to 40 (median 30)",
+        "trainB: 4 pictures (3 RGB, 1 grey), width 50 to 70 (median 60), height 30 to 40 (median 35)",
+        "1 without colour: grey-as-rgb.png",
+        "16-bit values 40000 to 40000 of 65535",
         "1 test pictures that training sees too (~ almost equal, saved again): testB/leak.bmp",
     ):
         assert line in text
@@ -72,6 +77,48 @@ def test_a_clean_set_has_nothing_to_tell(make_folder, tmp_path: Path) -> None:
     assert result["aligned"]
     assert result["leaks"] == []
     assert not any(f["grey"] or f["unreadable"] or f["duplicates"] for f in result["folders"].values())
+
+
+@pytest.fixture
+def deep(tmp_path: Path) -> Path:
+    """CT-like floats as A, 12 bits with alpha as B; one test picture of each is almost a training picture."""
+    random = np.random.default_rng(0)
+    hounsfield = random.uniform(-1024, 3071, (3, 24, 24, 5)).astype(np.float32)
+    hounsfield[0, 0, 0, 0], hounsfield[1, 0, 0, 0] = -1024, 3071
+    twelve = random.integers(0, 4096, (3, 24, 24, 1), np.uint16)
+    for folder in ("trainA", "trainB", "testA", "testB"):
+        (tmp_path / "deep" / folder).mkdir(parents=True)
+    for split, indices in (("train", (0, 1)), ("test", (1, 2))):
+        for index in indices:
+            change = split == "test"
+            save_picture(tmp_path / f"deep/{split}A/{index}.npy", Picture(hounsfield[index] + np.float32(change / 8)))
+            alpha = np.full((24, 24), 9 + change, np.uint16)
+            save_picture(tmp_path / f"deep/{split}B/{index}.tiff", Picture(twelve[index], alpha))
+    return tmp_path / "deep"
+
+
+def test_deep_pictures(deep: Path) -> None:
+    result = json.loads(json.dumps(check([str(deep)])))
+    folders = result["folders"]
+    assert folders["trainA"]["modes"] == {"float32, 5 channels": 2}
+    assert folders["trainA"]["values"] == {"float32": {"min": -1024, "max": 3071}}
+    assert folders["trainB"]["modes"] == {"16-bit grey+alpha": 2}
+    assert folders["trainB"]["values"]["uint16"]["max"] < 4096
+    assert not any(folder["grey"] or folder["unreadable"] for folder in folders.values())
+    assert result["leaks"] == [
+        {"test": "testB/1.tiff", "train": "trainB/1.tiff", "exact": True},
+        {"test": "testA/1.npy", "train": "trainA/1.npy", "exact": False},
+    ]
+    text = render_text(result)
+    assert "float32 values -1024 to 3071: training needs --data.range-a LOW HIGH within them" in text
+    assert "nearly black unless --data.range-b" in text
+
+
+def test_unprintable_names_stay_on_their_line(flawed: Path) -> None:
+    (flawed / "trainA" / "a\nb.png").write_bytes(b"broken")
+    text = render_text(check([str(flawed)]))
+    assert "a\\nb.png" in text
+    assert "a\nb.png" not in text
 
 
 @pytest.mark.shared

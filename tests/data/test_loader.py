@@ -189,3 +189,21 @@ def test_device_batches_equal_host_batches(shapes: tuple[tuple[int, int], ...]) 
     host, device = (PairLoader(a, b, config, seed=0, device=name) for name in ("cpu", "cuda"))
     for position in range(0, 24, 4):
         assert torch.allclose(host.batch(position)["A"], device.batch(position)["A"].cpu(), atol=1e-6)
+
+
+def test_sixteen_bits_and_floats_reach_the_networks_at_their_own_depth() -> None:
+    ramp = np.linspace(0, 65535, 16 * 16).round().astype(np.uint16).reshape(16, 16, 1)
+    floats = ramp.astype(np.float32) / 65535 * 2000 - 1000
+    a = Domain.from_arrays([ramp])
+    b = Domain.from_arrays([floats], value_range=(-1000.0, 500.0))
+    batch = loader_of(a, b, flip=False, crop_size=16, load_size=16).batch(0)
+    wanted = torch.from_numpy(ramp.astype(np.float64)[:, :, 0] / 65535 * 2 - 1)
+    assert torch.allclose(batch["A"][0, 0].double(), wanted, atol=1e-6)
+    assert len(batch["A"].unique()) == 256
+    assert torch.allclose(batch["B"][0, 0].double(), ((wanted + 1) * 4 / 3 - 1).clamp(max=1), atol=1e-6)
+
+
+def test_a_gather_of_sixteen_bits_is_exact() -> None:
+    images = torch.from_numpy(np.arange(2 * 6 * 6, dtype=np.uint16).reshape(2, 6, 6, 1) * 900)
+    cut = crop_and_flip(images, torch.tensor([[1, 1, 2, 0]]), (3, 3))
+    assert np.array_equal(cut[0].numpy(), images[1, 1:4, 2:5].numpy())

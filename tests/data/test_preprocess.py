@@ -5,7 +5,7 @@ import pytest
 from PIL import Image
 
 from velogan.data.config import DataConfig, Preprocess
-from velogan.data.preprocess import prepare, prepared_shape
+from velogan.data.preprocess import prepare, prepared_shape, resize
 
 # (height, width) in, (height, width) out, with load_size 72 and crop_size 64; worked out by hand from
 # base_dataset.py: resize; int(max(load * h / w, crop)); round to a multiple of 4, halves to even.
@@ -53,3 +53,16 @@ def test_resizes_as_pillow_bicubic_and_leaves_the_right_size_alone() -> None:
     wanted = np.asarray(Image.fromarray(image).resize((40, 40), Image.Resampling.BICUBIC))
     assert np.array_equal(prepare(image, config, test=False), wanted)
     assert prepare(wanted, config, test=False) is wanted
+
+
+@pytest.mark.parametrize("channels", [1, 3, 5])
+def test_resizing_at_depth_agrees_with_eight_bits(channels: int):
+    picture = np.random.default_rng(0).integers(0, 256, (20, 30, channels), np.uint8)
+    small = resize(picture, 10, 12)
+    assert (small.shape, small.dtype) == ((10, 12, channels), np.uint8)
+    deep = resize(picture.astype(np.uint16) * 257, 10, 12)
+    assert deep.dtype == np.uint16
+    assert np.abs(deep / 257 - small).max() <= 1  # 8 bits round between the two directions
+    floats = resize(picture.astype(np.float32), 10, 12)
+    assert floats.dtype == np.float32
+    assert np.abs(floats.clip(0, 255) - small).max() <= 1

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from velogan.data.images import read_image
+from velogan.data.images import read_picture
 from velogan.data.rendered import MARK, Rendered, render, render_folder
 
 
@@ -79,14 +79,14 @@ def test_folder_holds_the_pictures_and_their_answers(tmp_path: Path) -> None:
     )
     assert steps == [(done, 10) for done in range(1, 11)]
     assert [len(list((made / f).iterdir())) for f in ("trainA", "trainB", "testA", "truthB")] == [3, 3, 2, 2]
-    assert read_image(made / "trainB/orange-00002.png").shape == (24, 24, 3)
+    assert read_picture(made / "trainB/orange-00002.png").pixels.shape == (24, 24, 3)
     assert np.array_equal(
-        read_image(made / "trainB/orange-00002.png"), render("train", "B", 2, image_size=24, seed=1).image
+        read_picture(made / "trainB/orange-00002.png").pixels, render("train", "B", 2, image_size=24, seed=1).image
     )
     wanted = render("test", "A", 1, image_size=16, seed=1)
-    assert np.array_equal(read_image(made / "testA/apple-00001.png"), wanted.image)
-    assert np.array_equal(read_image(made / "truthA/apple-00001.png"), wanted.truth)
-    assert np.array_equal(read_image(made / "maskA/apple-00001.png")[..., 0], wanted.mask)
+    assert np.array_equal(read_picture(made / "testA/apple-00001.png").pixels, wanted.image)
+    assert np.array_equal(read_picture(made / "truthA/apple-00001.png").pixels, wanted.truth)
+    assert np.array_equal(read_picture(made / "maskA/apple-00001.png").pixels[..., 0], wanted.mask)
     assert [entry.name for entry in tmp_path.iterdir()] == ["set"]  # nothing temporary is left
 
 
@@ -94,7 +94,7 @@ def test_processes_render_what_one_does(tmp_path: Path) -> None:
     made = render_folder(tmp_path / "set", count=64, test_count=1, image_size=8, seed=0)
     for index in (0, 63):
         wanted = render("train", "A", index, image_size=8, seed=0).image
-        assert np.array_equal(read_image(made / f"trainA/apple-{index:05d}.png"), wanted)
+        assert np.array_equal(read_picture(made / f"trainA/apple-{index:05d}.png").pixels, wanted)
 
 
 def test_folder_is_kept_replaced_or_refused(tmp_path: Path) -> None:

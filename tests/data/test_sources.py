@@ -78,3 +78,53 @@ def test_built_in_set_is_rendered_once_with_its_answers(tmp_path: Path) -> None:
     calls.clear()
     assert find_sources(config, progress=lambda done, total: calls.append((done, total))) == sources
     assert not calls
+
+
+def _empty_files(folder: Path, count: int) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    for number in range(count):
+        (folder / f"{number:04d}.png").touch()
+    return folder
+
+
+def _held_out(*path: Path, validation: int = 32) -> list[tuple[int, int]]:
+    """Counts of validation and training pictures of both domains."""
+    sources = find_sources(DataConfig(path=tuple(map(str, path)), validation=validation))
+    return [(len(s.validation.names) if s.validation else 0, len(s.train.names)) for s in (sources.a, sources.b)]
+
+
+def test_a_part_of_train_is_held_out_and_nothing_else(tmp_path: Path) -> None:
+    a, b = _empty_files(tmp_path / "x2y" / "trainA", 25), _empty_files(tmp_path / "x2y" / "trainB", 400)
+    for letter in "AB":
+        _empty_files(tmp_path / "x2y" / f"test{letter}", 30)
+    sources = find(tmp_path / "x2y")
+    for side, folder, count in ((sources.a, a, 2), (sources.b, b, 32)):
+        assert side.validation is not None
+        assert side.validation.directory == folder
+        assert len(side.validation.names) == count
+        assert sorted(side.validation.names + side.train.names) == [path.name for path in sorted(folder.iterdir())]
+        assert side.validation.names == tuple(sorted(side.validation.names))
+        assert side.test is not None
+        assert len(side.test.names) == 30
+    assert _held_out(tmp_path / "x2y", validation=5) == [(2, 23), (5, 395)]
+    assert _held_out(tmp_path / "x2y", validation=0) == [(0, 25), (0, 400)]
+
+
+def test_nothing_is_held_out_where_a_domain_is_tiny(tmp_path: Path) -> None:
+    a, b = _empty_files(tmp_path / "a", 19), _empty_files(tmp_path / "b", 100)
+    assert _held_out(a, b) == [(0, 19), (0, 100)]
+    (a / "one more.png").touch()
+    assert _held_out(a, b) == [(2, 18), (10, 90)]
+
+
+def test_equal_names_are_held_out_in_both_domains_and_new_files_change_few(tmp_path: Path) -> None:
+    a, b = _empty_files(tmp_path / "a", 300), _empty_files(tmp_path / "b", 300)
+    before = find(a, b)
+    assert before.a.validation is not None
+    assert before.b.validation is not None
+    assert before.a.validation.names == before.b.validation.names
+    assert before.a.validation.names != tuple(f"{number:04d}.png" for number in range(30))
+    _empty_files(a, 320)
+    after = find(a, b).a.validation
+    assert after is not None
+    assert len(set(after.names) & set(before.a.validation.names)) >= 25

@@ -139,7 +139,7 @@ def test_a_crash_between_any_two_operations_leaves_a_whole_checkpoint(tmp_path: 
         try:
             with pytest.MonkeyPatch.context() as patch:
                 _crash_in_call(patch, number)
-                mark_best(run, checkpoint=_save(run, 3), name="loss", score=0.5)
+                mark_best(run, checkpoint=_save(run, 3), name="loss", score=0.5, on="2 apples")
                 remove_old(run, keep=1)
         except _Crash:
             finished = False
@@ -193,12 +193,12 @@ def test_no_checkpoint_is_a_readable_error(tmp_path: Path):
 
 
 def test_the_newest_and_the_best_are_kept(tmp_path: Path):
-    mark_best(tmp_path, checkpoint=_save(tmp_path, 5), name="loss", score=0.25)
+    mark_best(tmp_path, checkpoint=_save(tmp_path, 5), name="loss", score=0.25, on="2 apples")
     for images in (10, 100, 1000):
         _save(tmp_path, images)
         remove_old(tmp_path, keep=2)
     assert [path.name for path in list_checkpoints(tmp_path)] == ["000000005", "000000100", "000001000"]
-    assert read_best(tmp_path) == {"checkpoint": "000000005", "name": "loss", "score": 0.25}
+    assert read_best(tmp_path) == {"checkpoint": "000000005", "name": "loss", "score": 0.25, "on": "2 apples"}
     assert find_checkpoint(tmp_path, "best").name == "000000005"
     shutil.rmtree(tmp_path / "checkpoints" / "000000005")
     assert read_best(tmp_path) is None

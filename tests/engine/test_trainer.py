@@ -4,7 +4,7 @@ import os
 import signal
 from collections.abc import Generator, Mapping
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -12,8 +12,9 @@ from torch import Tensor, nn
 
 from velogan.engine.duration import parse_length, parse_span
 from velogan.engine.ema import EMA
+from velogan.engine.nonfinite import NonFiniteError
 from velogan.engine.optimizers import Schedule, ScheduleConfig
-from velogan.engine.trainer import Hook, Trainer, step_seed, stop_on_signal
+from velogan.engine.trainer import MOST_SKIPPED, Hook, Trainer, step_seed, stop_on_signal
 
 
 class _Loader:
@@ -41,6 +42,8 @@ class _Step:
         group = {"params": [nn.Parameter(torch.zeros(2))], "name": "G_A", "initial_lr": 1.0}
         self.optimizers: Mapping[str, torch.optim.Optimizer] = {"generator": torch.optim.Adam([group])}
         self.calls: list[SimpleNamespace] = []
+        self.broken: set[int] = set()
+        self.late: NonFiniteError | None = None
 
     def __call__(self, batches: Any, *, number: int = 0) -> dict[str, Tensor]:
         batch = batches["train"]
@@ -48,10 +51,20 @@ class _Step:
         lr = self.optimizers["generator"].param_groups[0]["lr"]
         call = SimpleNamespace(position=position, number=number, uniform=batch["uniform"], lr=lr, drawn=torch.rand(1))
         self.calls.append(call)
+        if number in self.broken:
+            raise NonFiniteError("generator", ["total"], number=number)
         return {"generator/adversarial": torch.tensor(0.0), "generator/total": torch.tensor(position)}
 
+    def check(self) -> None:
+        if self.late is not None:
+            raise self.late
 
-def _trainer(size: int = 1) -> Trainer:
+    def origin(self, error: NonFiniteError, batches: Any) -> str:
+        batch = batches["train"]
+        return f"position {float(batch['A'][0, 0, 0, 0]):g}, draws {batch['uniform'].sum():.4f}"
+
+
+def _trainer(size: int = 1, *, on_nonfinite: Literal["stop", "skip"] = "stop") -> Trainer:
     nets = {"G_A": nn.Linear(1, 1)}
     return Trainer(
         _Step(),
@@ -63,6 +76,7 @@ def _trainer(size: int = 1) -> Trainer:
         batch_size=size,
         seed=3,
         device=torch.device("cpu"),
+        on_nonfinite=on_nonfinite,
     )
 
 
@@ -164,3 +178,55 @@ def test_a_signal_lets_the_step_finish_and_a_second_one_is_ordinary(number: sign
         assert signal.getsignal(signal.SIGTERM) is signal.default_int_handler
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+def _draws(position: int, size: int) -> str:
+    torch.manual_seed(step_seed(3, position))
+    return f"{torch.rand(6, size).sum():.4f}"
+
+
+def test_a_broken_step_stops_the_run_and_no_hook_sees_it():
+    trainer, seen = _trainer(size=2), []
+    trainer.step.broken = {3}  # pyright: ignore
+    with pytest.raises(NonFiniteError) as caught:
+        _run(trainer, "20 images", [Hook(parse_span("2 images"), seen.append)])
+    assert seen == [2, 4, 6]
+    text = "not a finite number in step 3 (6 images seen), phase generator: total; first in position 6, draws "
+    assert str(caught.value) == text + _draws(6, 2)
+    assert trainer.loader.closed  # pyright: ignore
+
+
+def test_a_break_found_later_stops_the_run_before_any_hook_and_is_traced_to_its_own_batch():
+    trainer, seen = _trainer(size=2), []
+    trainer.step.late = NonFiniteError("generator", ["gradients"], number=1)  # pyright: ignore
+    with pytest.raises(NonFiniteError) as caught:
+        _run(trainer, "20 images", [Hook(parse_span("8 images"), seen.append)])
+    assert (seen, trainer.images) == ([], 8)
+    assert (caught.value.images, caught.value.origin) == (2, f"position 2, draws {_draws(2, 2)}")
+    trainer = _trainer()
+    trainer.step.late = caught.value  # pyright: ignore
+    with pytest.raises(NonFiniteError):
+        _run(trainer, "3 images", [])  # without hooks, at the end
+
+
+def test_skipped_steps_are_counted_and_enter_no_mean():
+    trainer, rows = _trainer(size=2, on_nonfinite="skip"), []
+    trainer.step.broken = {0, 2, 3}  # pyright: ignore
+    hook = Hook(parse_span("4 images"), lambda images: rows.append((images, trainer.skipped, trainer.stats.tick())))
+    _run(trainer, "12 images", [hook])
+    means = {images: (skipped, mean.get("generator/total")) for images, skipped, mean in rows}
+    assert means == {4: (1, 2.0), 8: (3, None), 12: (3, 9.0)}
+
+
+def test_skipping_has_an_end_and_its_count_survives_a_restart():
+    trainer = _trainer(on_nonfinite="skip")
+    trainer.step.broken = {1, *range(3, 1000)}  # pyright: ignore
+    _run(trainer, f"{MOST_SKIPPED} images", [])
+    assert trainer.skipped == MOST_SKIPPED - 2
+    again = _trainer(on_nonfinite="skip")
+    again.step.broken = {1, *range(3, 1000)}  # pyright: ignore
+    again.load_state_dict(trainer.state_dict())
+    with pytest.raises(NonFiniteError):
+        _run(again, "1000 images", [])
+    assert again.images == MOST_SKIPPED + 3  # the first skip after step 2, and so many in a row
+    assert again.skipped == MOST_SKIPPED + 1

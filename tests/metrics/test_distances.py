@@ -1,14 +1,18 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
-from torch import Tensor, nn
-from torchmetrics.image.fid import FrechetInceptionDistance
+from torch import Tensor
 
+from velogan.metrics.bootstrap import frechet_of, kernel_of
 from velogan.metrics.distances import frechet_distance, kernel_distance
+
+WHOLE = {"subsets": 1, "subset_size": 1000, "seed": 0}
 
 
 def _features(count: int, size: int, seed: int, *, shift: float = 0.0) -> Tensor:
@@ -42,27 +46,24 @@ def _mmd_by_sums(x: np.ndarray, y: np.ndarray) -> float:
     return within - 2 * sum(kernel(a, b) for a in x for b in y) / n**2
 
 
-@pytest.mark.parametrize(("n", "m"), [(200, 150), (20, 30), (12, 300)])  # more and fewer images than features
+def _ours(distance_of: Callable[..., Callable[[Tensor, Tensor], Tensor]], x: Tensor, y: Tensor) -> float:
+    """Our second form, which the bootstrap needs, with every image once."""
+    return distance_of(x, y)(torch.ones(len(x)).double(), torch.ones(len(y)).double()).item()
+
+
+@pytest.mark.parametrize(("n", "m"), [(200, 150), (20, 30), (12, 300), (8, 10)])  # more and fewer images than features
 def test_frechet_equals_numpy(n: int, m: int) -> None:
     x, y = _features(n, 32, 0), _features(m, 32, 1, shift=0.2)
     expected = _frechet_by_roots(x.double().numpy(), y.double().numpy())
-    # The textbook's roots of singular matrices are good to about 1e-7 only.
+    # The textbook's and torchmetrics' roots of singular matrices are good to about 1e-7 only.
     assert frechet_distance(x, y) == pytest.approx(expected, rel=1e-6)
+    assert _ours(frechet_of, x, y) == pytest.approx(expected, rel=1e-6)
 
 
-def test_frechet_equals_torchmetrics() -> None:
-    x, y = _features(200, 16, 0).double(), _features(150, 16, 1, shift=0.2).double()
-
-    class Flat(nn.Module):
-        num_features = 16
-
-        def forward(self, images: Tensor) -> Tensor:
-            return images.flatten(1)
-
-    metric = FrechetInceptionDistance(feature=Flat(), normalize=True, input_img_size=(1, 4, 4)).set_dtype(torch.float64)
-    metric.update(x.view(-1, 1, 4, 4), real=True)
-    metric.update(y.view(-1, 1, 4, 4), real=False)
-    assert frechet_distance(x, y) == pytest.approx(metric.compute().item(), rel=1e-8)
+def test_both_forms_of_a_distance_are_one() -> None:
+    x, y = _features(200, 16, 0), _features(150, 16, 1, shift=0.2)
+    assert _ours(frechet_of, x, y) == pytest.approx(frechet_distance(x, y), rel=1e-9)
+    assert _ours(kernel_of, x[:150], y) == pytest.approx(kernel_distance(x[:150], y, **WHOLE), rel=1e-9)
 
 
 def test_frechet_of_a_shift_is_its_square() -> None:
@@ -73,35 +74,36 @@ def test_frechet_of_a_shift_is_its_square() -> None:
 
 def test_kernel_distance_of_whole_sets_equals_numpy() -> None:
     x, y = _features(20, 8, 0), _features(20, 8, 1, shift=0.5)
-    mean, deviation = kernel_distance(x, y)
-    assert mean == pytest.approx(_mmd_by_sums(x.double().numpy(), y.double().numpy()), rel=1e-10)
-    assert deviation == 0
+    expected = _mmd_by_sums(x.double().numpy(), y.double().numpy())
+    assert kernel_distance(x, y, subsets=100, subset_size=1000, seed=0) == pytest.approx(expected, rel=1e-10)
+    assert _ours(kernel_of, x, y) == pytest.approx(expected, rel=1e-10)
 
 
-def test_kernel_distance_averages_seeded_subsets() -> None:
-    x, y = _features(20, 8, 0), _features(15, 8, 1, shift=0.5)
+def test_kernel_distance_averages_seeded_subsets_and_leaves_the_generator_alone() -> None:
+    x, y = _features(15, 8, 0), _features(20, 8, 1, shift=0.5)
     generator = torch.Generator().manual_seed(7)
     expected = []
     for _ in range(4):
-        rows = torch.randperm(20, generator=generator)[:10]
-        columns = torch.randperm(15, generator=generator)[:10]
-        expected.append(_mmd_by_sums(x[rows].double().numpy(), y[columns].double().numpy()))
-    mean, deviation = kernel_distance(x, y, subsets=4, subset_size=10, seed=7)
+        columns = torch.randperm(20, generator=generator)[:10]
+        lines = torch.randperm(15, generator=generator)[:10]
+        expected.append(_mmd_by_sums(x[lines].double().numpy(), y[columns].double().numpy()))
+    before = torch.get_rng_state()
+    mean = kernel_distance(x, y, subsets=4, subset_size=10, seed=7)
     assert mean == pytest.approx(np.mean(expected), rel=1e-10)
-    assert deviation == pytest.approx(np.std(expected), rel=1e-10)
-    assert kernel_distance(x, y, subsets=4, subset_size=10, seed=8)[0] != mean
+    assert kernel_distance(x, y, subsets=4, subset_size=10, seed=8) != mean
+    assert torch.equal(torch.get_rng_state(), before)
 
 
 def test_kernel_distance_is_unbiased() -> None:
     sets = _features(4000, 8, 2).split(20)
-    values = [kernel_distance(x, y)[0] for x, y in zip(sets[::2], sets[1::2])]
+    values = [_ours(kernel_of, x, y) for x, y in zip(sets[::2], sets[1::2])]
     assert np.mean(values) == pytest.approx(0, abs=3 * np.std(values) / len(values) ** 0.5)
     assert min(values) < 0 < max(values)
 
 
 def test_refusals_name_the_counts() -> None:
     x = torch.zeros(5, 4)
-    for distance in (frechet_distance, kernel_distance):
+    for distance in (frechet_distance, partial(kernel_distance, **WHOLE)):
         with pytest.raises(ValueError, match="at least two images on each side, got 5 and 1"):
             distance(x, x[:1])
         with pytest.raises(ValueError, match="features must be"):

@@ -7,9 +7,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from PIL import Image
 from torch import Tensor
 
-from velogan.metrics.pixel import psnr, ssim
+from velogan.metrics.pixel import luminance, psnr, ssim, structure
 
 
 def _pair(seed: int, side: int = 16) -> tuple[Tensor, Tensor]:
@@ -87,6 +88,49 @@ def test_ssim_is_one_only_for_equal_images() -> None:
     x, y = _pair(5, side=32)
     assert ssim(x, x).tolist() == pytest.approx([1.0, 1.0], abs=1e-12)
     assert (ssim(x, y) < 0.99).all()
+
+
+def test_structure_is_ssim_without_its_brightness() -> None:
+    x, y = (luminance(image) for image in _pair(3))
+    values = structure(x, y)
+    a, b = ((image.double().numpy()[0] + 1) * 127.5 for image in (x, y))
+    assert values[0].item() == pytest.approx(_structure_by_windows(a[0], b[0]), abs=1e-10)
+
+
+def _structure_by_windows(x: np.ndarray, y: np.ndarray) -> float:
+    """Wang et al. 2004, equations 9 and 10 with C3 = C2 / 2, window by window for one channel in [0, 255]."""
+    offsets = np.arange(11) - 5
+    window = np.exp(-(offsets[:, None] ** 2 + offsets[None] ** 2) / (2 * 1.5**2))
+    window /= window.sum()
+    c2 = (0.03 * 255) ** 2
+    c3, values = c2 / 2, []
+    for row in range(5, x.shape[0] - 5):
+        for column in range(5, x.shape[1] - 5):
+            a, b = (image[row - 5 : row + 6, column - 5 : column + 6] for image in (x, y))
+            centred_a, centred_b = a - (window * a).sum(), b - (window * b).sum()
+            deviation_a, deviation_b = ((window * c**2).sum() ** 0.5 for c in (centred_a, centred_b))
+            contrast = (2 * deviation_a * deviation_b + c2) / (deviation_a**2 + deviation_b**2 + c2)
+            values.append(contrast * ((window * centred_a * centred_b).sum() + c3) / (deviation_a * deviation_b + c3))
+    return float(np.mean(values))
+
+
+def test_structure_sees_the_layout_and_not_the_colours() -> None:
+    x, y = _pair(5, side=32)
+    brighter = (x * 0.5 + 0.4)[:, [1, 1, 1]]
+    assert structure(x, x).tolist() == pytest.approx([1.0, 1.0], abs=1e-12)
+    assert structure(0.5 * x, 0.5 * x + 0.4).tolist() == pytest.approx([1.0, 1.0], abs=1e-6)
+    assert (structure(brighter, x) > structure(x, x.flip(3)) + 0.1).all()
+    assert structure(x[:, :1], y).shape == (2,)  # grey against colours
+    with pytest.raises(ValueError, match="at least 11"):
+        structure(x[..., :8], x[..., :8])
+
+
+def test_luminance_is_pillows() -> None:
+    levels = np.random.default_rng(0).integers(0, 256, (9, 7, 3), dtype=np.uint8)
+    grey = np.asarray(Image.fromarray(levels).convert("L"), np.float32)
+    images = torch.from_numpy(levels).permute(2, 0, 1)[None].float()
+    assert np.abs(luminance(images)[0, 0].numpy() - grey).max() <= 0.51
+    assert torch.equal(luminance(images[:, :2]), images[:, :2].mean(dim=1, keepdim=True))
 
 
 def test_refusals_name_what_is_wrong() -> None:

@@ -8,7 +8,7 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
-from velogan.metrics.squeezenet import SqueezeNet, share_of_class
+from velogan.metrics.squeezenet import SCALE, SqueezeNet, in_class
 
 SHARED = Path(__file__).resolve().parents[3] / "shared" / "data"
 WEIGHTS = SHARED / "weights" / "squeezenet1_0_imagenet_deepcompression.npz"
@@ -46,6 +46,14 @@ def test_shapes_sizes_and_grey() -> None:
     assert torch.equal(net(grey)[0], net(grey.expand(-1, 3, -1, -1))[0])
 
 
+def test_features_are_fire9_averages_divided_by_a_constant() -> None:
+    net = SqueezeNet(random_arrays())
+    seen: list[Tensor] = []
+    net.get_submodule("fire9").register_forward_hook(_recorder(seen))
+    features, _ = net(torch.rand(1, 3, 32, 32) * 2 - 1)
+    assert torch.equal(features, seen[0].mean(dim=(2, 3)) / SCALE)
+
+
 def _recorder(seen: list[Tensor]):
     def record(_module: nn.Module, _inputs: tuple[Tensor, ...], output: Tensor) -> None:
         seen.append(output)
@@ -74,12 +82,17 @@ def test_refuses_other_weights() -> None:
         SqueezeNet(arrays)
 
 
-def test_share_of_class() -> None:
+def test_refuses_pictures_that_are_neither_grey_nor_rgb() -> None:
+    with pytest.raises(ValueError, match=r"pictures of 4 channels: .* leave squeezenet and inception out"):
+        SqueezeNet(random_arrays())(torch.zeros(1, 4, 16, 16))
+
+
+def test_in_class() -> None:
     logits = torch.eye(4)[[0, 1, 1, 3]]
-    assert share_of_class(logits, 1) == 0.5
-    assert share_of_class(logits, 2) == 0.0
+    assert in_class(logits, 1).tolist() == [0, 1, 1, 0]
+    assert in_class(logits, 2).tolist() == [0, 0, 0, 0]
     with pytest.raises(ValueError, match="class 4 does not exist: give a number from 0 to 3"):
-        share_of_class(logits, 4)
+        in_class(logits, 4)
 
 
 @pytest.mark.shared
@@ -100,4 +113,4 @@ def test_real_images_are_classified_as_published(folder: str, index: int, share:
         with Image.open(file) as image:
             pixels = torch.from_numpy(np.array(image.convert("RGB"))).permute(2, 0, 1)[None]
         logits.append(net(pixels.float() / 127.5 - 1)[1])
-    assert share_of_class(torch.cat(logits), index) == pytest.approx(share, abs=5e-4)
+    assert in_class(torch.cat(logits), index).mean().item() == pytest.approx(share, abs=5e-4)

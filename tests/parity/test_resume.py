@@ -81,7 +81,7 @@ def test_another_seed_is_another_run(tiny_config: Callable[..., Config], tmp_pat
 
 
 def test_a_longer_length_continues_a_finished_run(tiny_config: Callable[..., Config], tmp_path: Path):
-    constant = tiny_config(schedule={"kind": "constant"})
+    constant = tiny_config(schedule={"kind": "constant"}, engine={"precision": "fp32"})
     _train(constant, tmp_path / "run")
     longer = constant.change(train={"length": "10 images"})
     assert _train(longer, tmp_path / "run").weights_sha256 == _train(longer, tmp_path / "new").weights_sha256

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -92,3 +93,30 @@ def test_the_headline_quotes_the_most_telling_score(make_run: MakeRun, score: Ma
     assert scores.sentence(facts).startswith("squeeze-KID to real pictures: 0.500")
     facts = read_facts(make_run("other", scores=[score("share_class_950", 0.42, ceiling=0.0)]))
     assert scores.sentence(facts).endswith("42.0 %, 42.0 percentage points better than doing nothing.")
+
+
+def _scored(run: Path, figures: dict[int, float | None], **best: Any) -> Path:
+    """A run with a row per validation, and a best.json."""
+    with (run / "stats.jsonl").open("a") as file:
+        for images, figure in figures.items():
+            file.write(json.dumps({"images": images, "validation/distance": figure}) + "\n")
+    (run / "checkpoints").mkdir()
+    content = {"checkpoint": "000000800", "name": "validation/distance", "score": 0.1234}
+    content |= {"on": "32 held-out apples and 30 held-out oranges"} | best
+    (run / "checkpoints" / "best.json").write_text(json.dumps(content))
+    return run
+
+
+def test_the_best_checkpoint_is_told_with_what_it_was_chosen_on(make_run: MakeRun) -> None:
+    facts = read_facts(_scored(make_run(), {400: 0.3, 600: None, 800: 0.1234, 1000: 0.2}))
+    assert scores.chosen(facts) == (
+        "Best: checkpoint 2 of 3, at 800 images, lowest sliced Wasserstein distance (0.123) "
+        "on 32 held-out apples and 30 held-out oranges."
+    )
+    assert facts.last("seconds") == 25.0
+
+
+@pytest.mark.parametrize("best", [{"checkpoint": "000000900"}, {"score": None}, {"name": "other"}, {"checkpoint": 7}])
+def test_a_best_checkpoint_that_the_log_does_not_know_is_not_told(best: dict[str, Any], make_run: MakeRun) -> None:
+    assert scores.chosen(read_facts(_scored(make_run(), {800: 0.1234}, **best))) == ""
+    assert scores.chosen(read_facts(make_run("without"))) == ""

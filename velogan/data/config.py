@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from velogan.data.values import Range
 
 BUILT_IN = "apples2oranges"
 
@@ -22,7 +25,7 @@ class DataConfig(BaseModel):
         max_length=2,
         description="One folder that holds trainA, trainB and, if you have them, testA and testB; or two "
         "folders of pictures, domain A then domain B; or apples2oranges, the built-in rendered set. Folders "
-        "are searched recursively for jpg, jpeg, png, ppm, bmp, tif, tiff and webp files.",
+        "are searched recursively for jpg, jpeg, png, ppm, bmp, webp, tif, tiff and npy files.",
     )
     preprocess: Preprocess = Field(
         default="resize_and_crop",
@@ -31,17 +34,33 @@ class DataConfig(BaseModel):
         "scale_width_and_crop: both. none: whole pictures as they are. Without a crop, sides are rounded to "
         "a multiple of 4.",
     )
-    crop_size: int = Field(default=256, ge=4, multiple_of=4, description="Side of the square the networks see.")
+    crop_size: int = Field(
+        default=256, ge=4, le=2**15, multiple_of=4, description="Side of the square the networks see."
+    )
     load_size: int | None = Field(
         default=None,
         ge=4,
+        le=2**16,
         description="Side (or width) to resize pictures to before the crop. Default: crop_size x 286/256.",
     )
+    range_a: Range | None = Field(
+        default=None,
+        description="The two pixel values of domain A that are darkest and brightest, what lies beyond is cut off: "
+        "-1000 1000 for a CT window in HU, 0 4095 for 12 bits in a 16-bit file. Needed where pixels are floating-point "
+        "or signed. Default: the whole range of 8 or 16 bits.",
+    )
+    range_b: Range | None = Field(default=None, description="The same for domain B.")
     flip: bool = Field(default=True, description="Mirror each picture left to right with probability one half.")
     serial_batches: bool = Field(
         default=False, description="Take the pictures in order, A and B side by side, instead of at random."
     )
     batch_size: int = Field(default=1, ge=1, description="Pictures of each domain in one step.")
+    validation: int = Field(
+        default=32,
+        ge=0,
+        description="Training pictures of each domain that are held out to choose the best checkpoint by, at most a "
+        "tenth of them; none where a domain has fewer than 20. 0: none.",
+    )
     strict: bool = Field(
         default=False,
         description="Stop at a picture that cannot be read, instead of leaving it out and saying so.",
@@ -52,7 +71,7 @@ class DataConfig(BaseModel):
         "Default: $VELOGAN_CACHE, else ~/.cache/velogan.",
     )
     workers: int | None = Field(
-        default=None, ge=1, description="Threads that decode pictures. Default: one for each processor core."
+        default=None, ge=1, le=1024, description="Threads that decode pictures. Default: one for each processor core."
     )
     render_count: int = Field(default=400, ge=1, description="apples2oranges: training pictures in each domain.")
     render_test: int = Field(default=48, ge=1, description="apples2oranges: test pictures in each domain.")
@@ -62,6 +81,13 @@ class DataConfig(BaseModel):
     def load_side(self) -> int:
         """The resolved `load_size`, in pixels."""
         return self.load_size or round(self.crop_size * 286 / 256)
+
+    @field_validator("range_a", "range_b")
+    @classmethod
+    def _ascending(cls, value: Range | None) -> Range | None:
+        if value is not None and not (all(map(math.isfinite, value)) and value[0] < value[1]):
+            raise ValueError(f"{value[0]:g} {value[1]:g}: give two finite values, the smaller one first")
+        return value
 
     @model_validator(mode="after")
     def _crop_fits(self) -> DataConfig:

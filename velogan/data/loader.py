@@ -14,6 +14,7 @@ from torch import Tensor
 
 from velogan.data.cache import Domain
 from velogan.data.config import DataConfig
+from velogan.data.values import Range, to_unit
 from velogan.types import Batch
 
 RESIDENT_SHARE = 0.25
@@ -42,13 +43,16 @@ def crop_and_flip(images: Tensor, plan: Tensor, size: tuple[int, int]) -> Tensor
     index, top, left, flip = plan[:, :, None].unbind(1)
     rows = top + down
     columns = left + torch.where(flip.bool(), width - 1 - right, right)
-    return images[index[:, :, None], rows[:, :, None], columns[:, None, :]]
+    kept = (
+        images.view(torch.int16) if images.dtype == torch.uint16 else images
+    )  # torch does not index uint16 everywhere
+    return kept[index[:, :, None], rows[:, :, None], columns[:, None, :]].view(images.dtype)
 
 
-def normalise(images: Tensor) -> Tensor:
-    """Turn `(B, H, W, C)` uint8 into `(B, C, H, W)` float32 in [-1, 1]: x / 127.5 - 1."""
-    planes = images.permute(0, 3, 1, 2).to(torch.float32, memory_format=torch.contiguous_format)
-    return planes.div_(127.5).sub_(1.0)
+def normalise(images: Tensor, value_range: Range | None = None) -> Tensor:
+    """Turn `(B, H, W, C)` uint8, uint16 or float32 into `(B, C, H, W)` float32 in [-1, 1]; see `values.to_unit`."""
+    planes = to_unit(images.permute(0, 3, 1, 2), value_range)
+    return planes.contiguous(memory_format=torch.contiguous_format)
 
 
 def window(config: DataConfig, shape: tuple[int, ...]) -> tuple[int, int]:
@@ -69,7 +73,7 @@ class PairLoader:
     An epoch is max(|A|, |B|) images in random order; image i takes A's picture i mod |A| and one of B's at
     random with replacement (in order, i mod |B|, under `serial_batches`). Crops and flips of A and B are
     independent. Everything drawn depends on (`seed`, position) alone, position being the images seen so far.
-    `resident` holds, per domain, the `(N, H, W, C)` uint8 images that lie on the device, or None.
+    `resident` holds, per domain, the `(N, H, W, C)` images that lie on the device, or None.
     """
 
     def __init__(self, a: Domain, b: Domain, config: DataConfig, *, seed: int, device: torch.device | str):
@@ -109,7 +113,7 @@ class PairLoader:
         return index, top, left, int(self.config.flip and draws[2] > 0.5)
 
     def gather(self, plan: Plan) -> Plan | Batch:
-        """Take on the host what does not lie on the device: `(B, h, w, C)` uint8 a domain, by NumPy alone."""
+        """Take on the host what does not lie on the device: `(B, h, w, C)` a domain, by NumPy alone."""
         if self.resident["A"] is not None and self.resident["B"] is not None:
             return plan
         return {"A": self._gather("A", self.a, plan.A), "B": self._gather("B", self.b, plan.B)}
@@ -128,10 +132,11 @@ class PairLoader:
     def _finish(self, side: str, domain: Domain, part: Tensor) -> Tensor:
         resident = self.resident[side]
         if resident is not None:
-            return normalise(crop_and_flip(resident, part.to(self.device), self._size(domain, part)))
+            cut = crop_and_flip(resident, part.to(self.device), self._size(domain, part))
+            return normalise(cut, domain.format.range)
         if self.device.type == "cuda":
             part = part.pin_memory().to(self.device, non_blocking=True)
-        return normalise(part.to(self.device))
+        return normalise(part.to(self.device), domain.format.range)
 
     def apply(self, plan: Plan) -> Batch:
         """Take what is planned: `A` and `B`, `(B, C, h, w)` float32 in [-1, 1] on the device."""
@@ -186,7 +191,7 @@ def prefetch(loader: PairLoader, position: int, *, ahead: int = 2) -> Generator[
 
 
 def _resident(domain: Domain, device: torch.device) -> Tensor | None:
-    """Give the domain as `(N, H, W, C)` uint8 on the device, or None where it stays on the host.
+    """Give the domain as `(N, H, W, C)` on the device, or None where it stays on the host.
 
     A CPU is its own host: there, copying windows out of the memory map is several times faster than a gather.
     """

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
-import tempfile
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
@@ -15,8 +13,9 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
+from velogan.data.aside import building, move_into_place
 from velogan.data.fruit import Fruit, Kind, draw_fruit, paint_fruit
-from velogan.data.images import save_image
+from velogan.data.images import Picture, save_picture
 from velogan.data.scenery import Light, background, cast_shadow, draw_light
 
 VERSION = 1
@@ -93,20 +92,19 @@ def render_folder(
     if _made_from(directory) == made:
         return directory
     _refuse_foreign(directory)
-    directory.parent.mkdir(parents=True, exist_ok=True)
-    fresh = Path(tempfile.mkdtemp(dir=directory.parent, prefix=f".{directory.name}-"))
     try:
-        fresh.chmod(0o755)
-        for folder in FOLDERS:
-            (fresh / folder).mkdir()
-        jobs = [("train", domain, index) for domain in ("A", "B") for index in range(count)]
-        jobs += [("test", domain, index) for domain in ("A", "B") for index in range(test_count)]
-        write = partial(_write, directory=fresh, image_size=image_size, test_size=test_size, seed=seed)
-        _run(write, jobs, progress)
-        (fresh / MARK).write_text(json.dumps(made, indent=2))
-        _move_into_place(fresh, directory, made)
-    finally:
-        shutil.rmtree(fresh, ignore_errors=True)
+        with building(directory.parent, f".building-{directory.name}-") as fresh:
+            for folder in FOLDERS:
+                (fresh / folder).mkdir()
+            jobs = [("train", domain, index) for domain in ("A", "B") for index in range(count)]
+            jobs += [("test", domain, index) for domain in ("A", "B") for index in range(test_count)]
+            write = partial(_write, directory=fresh, image_size=image_size, test_size=test_size, seed=seed)
+            _run(write, jobs, progress)
+            (fresh / MARK).write_text(json.dumps(made, indent=2))
+            move_into_place(fresh, directory, whole=lambda: _made_from(directory) == made)
+    except OSError as error:
+        text = f"{error.strerror} while rendering apples2oranges: make room, or name another folder"
+        raise OSError(error.errno, text, str(directory.parent)) from error
     return directory
 
 
@@ -129,19 +127,6 @@ def _refuse_foreign(directory: Path) -> None:
         )
 
 
-def _move_into_place(fresh: Path, directory: Path, made: dict) -> None:
-    aside = Path(tempfile.mkdtemp(dir=directory.parent, prefix=f".{directory.name}-old-"))
-    try:
-        if directory.exists():
-            directory.rename(aside / "old")
-        fresh.rename(directory)
-    except OSError:
-        if _made_from(directory) != made:  # otherwise another process has just made the same set
-            raise
-    finally:
-        shutil.rmtree(aside, ignore_errors=True)
-
-
 def _run(write: Callable[[tuple], None], jobs: list[tuple], progress: Progress | None) -> None:
     workers = min(os.cpu_count() or 1, len(jobs) // 64)
     if workers <= 1:  # starting processes would take longer than the pictures
@@ -162,11 +147,12 @@ def _write(job: tuple[Split, Domain, int], *, directory: Path, image_size: int, 
     name = f"{'apple' if domain == 'A' else 'orange'}-{index:05d}.png"
     if split == "train":
         scene = _scene(split, domain, index, image_size=image_size, seed=seed)
-        save_image(directory / f"train{domain}" / name, _paint(scene, "apple" if domain == "A" else "orange")[0])
+        picture = _paint(scene, "apple" if domain == "A" else "orange")[0]
+        save_picture(directory / f"train{domain}" / name, Picture(picture))
         return
     picture = render(split, domain, index, image_size=test_size, seed=seed)
     for folder, array in zip(("test", "truth", "mask"), picture):
-        save_image(directory / f"{folder}{domain}" / name, array)
+        save_picture(directory / f"{folder}{domain}" / name, Picture(array.reshape(*array.shape[:2], -1)))
 
 
 def _scene(split: Split, domain: Domain, index: int, *, image_size: int, seed: int) -> _Scene:

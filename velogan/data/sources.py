@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 
 from velogan.data.config import BUILT_IN, DataConfig
 from velogan.data.images import SUFFIXES
 from velogan.data.rendered import VERSION, render_folder
+
+Letter = Literal["A", "B"]
+
+FEWEST = 20
+"""Training pictures that a domain must have for some of them to be held out."""
 
 
 @dataclass(frozen=True)
@@ -23,15 +30,17 @@ class Folder:
 
 @dataclass(frozen=True)
 class Side:
-    """One domain: what is known of it on disk.
+    """One domain, `letter` A or B: what is known of it on disk.
 
     `truth` holds, under a test picture's name, its true counterpart in the other domain; `mask` likewise
-    where the object is (255) and where not (0).
+    where the object is (255) and where not (0). `validation` is held out from what `train` would be.
     """
 
+    letter: Letter
     name: str
     train: Folder
     test: Folder | None = None
+    validation: Folder | None = None
     truth: Path | None = None
     mask: Path | None = None
 
@@ -56,6 +65,28 @@ def find_sources(config: DataConfig, *, progress: Callable[[int, int], None] | N
 
     Raises `ValueError` that names the field, the folder and the mend where one is missing or empty.
     """
+    sources = _find(config, progress)
+    if config.validation and min(len(side.train.names) for side in (sources.a, sources.b)) >= FEWEST:
+        a, b = (_hold_out(side, config.validation) for side in (sources.a, sources.b))
+        sources = replace(sources, a=a, b=b)
+    return sources
+
+
+def _hold_out(side: Side, count: int) -> Side:
+    """Move `count` pictures, at most a tenth, to validation: those whose names have the lowest hashes.
+
+    So equal names are held out in both domains, which keeps pairs together, and a few new files change few of them.
+    """
+    names = sorted(side.train.names, key=lambda name: hashlib.sha256(os.fsencode(name)).digest())
+    held = set(names[: min(count, len(names) // 10)])
+    train, validation = (
+        Folder(side.train.directory, tuple(name for name in side.train.names if (name in held) == wanted))
+        for wanted in (False, True)
+    )
+    return replace(side, train=train, validation=validation)
+
+
+def _find(config: DataConfig, progress: Callable[[int, int], None] | None) -> Sources:
     if len(config.path) == 2:
         return _two_folders(Path(config.path[0]), Path(config.path[1]))
     if config.path[0] == BUILT_IN:
@@ -86,7 +117,7 @@ def _two_folders(first: Path, second: Path) -> Sources:
     names = (first.resolve().name, second.resolve().name)
     if names[0] == names[1]:
         names = ("A", "B")
-    a, b = (Side(name, _folder(path)) for name, path in zip(names, (first, second)))
+    a, b = Side("A", names[0], _folder(first)), Side("B", names[1], _folder(second))
     return Sources(a, b, aligned=False)
 
 
@@ -99,10 +130,14 @@ def _one_folder(root: Path, names: tuple[str, str]) -> Sources:
     test_a, test_b = (_optional(root / f"test{letter}") for letter in "AB")
     aligned = test_a is not None and test_b is not None and test_a.names == test_b.names
     sides = []
-    for letter, name, test, other in (("A", names[0], test_a, test_b), ("B", names[1], test_b, test_a)):
+    ordered: tuple[tuple[Letter, str, Folder | None, Folder | None], ...]
+    ordered = (("A", names[0], test_a, test_b), ("B", names[1], test_b, test_a))
+    for letter, name, test, other in ordered:
         truth, mask = root / f"truth{letter}", root / f"mask{letter}"
         answers = truth if truth.is_dir() else other.directory if aligned and other else None
-        sides.append(Side(name, _folder(root / f"train{letter}"), test, answers, mask if mask.is_dir() else None))
+        train = _folder(root / f"train{letter}")
+        objects = mask if mask.is_dir() else None
+        sides.append(Side(letter, name, train, test, truth=answers, mask=objects))
     return Sources(sides[0], sides[1], aligned=aligned)
 
 
@@ -135,9 +170,17 @@ def _folder(directory: Path) -> Folder:
 
 
 def list_images(directory: Path) -> tuple[str, ...]:
-    """List picture files below a directory, relative to it, with `/`, sorted; hidden files are left out."""
+    """List picture files below a directory, relative to it, with `/`, sorted; hidden files are left out.
+
+    Links are followed, but not back to a folder that they lie in.
+    """
     names = []
-    for parent, _, files in os.walk(directory, followlinks=True):
+    above = {str(directory): {os.path.realpath(directory)}}
+    for parent, folders, files in os.walk(directory, followlinks=True):
+        chain = above.pop(parent)
+        real = {folder: os.path.realpath(os.path.join(parent, folder)) for folder in folders}
+        folders[:] = [folder for folder in folders if real[folder] not in chain]
+        above |= {os.path.join(parent, folder): chain | {real[folder]} for folder in folders}
         for file in files:
             if not file.startswith(".") and Path(file).suffix.lower() in SUFFIXES:
                 names.append((Path(parent) / file).relative_to(directory).as_posix())

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import torch
 from torch import Tensor, nn
 
+from velogan.data.values import PixelFormat
+from velogan.deploy.statistics import folded
+from velogan.deploy.tiles import reflected
 from velogan.engine.checkpoint import find_checkpoint, load_weights
-from velogan.networks.generators import GeneratorConfig, build_generator
+from velogan.networks.generators import Generator, GeneratorConfig, build_generator
 
 Direction = Literal["a2b", "b2a"]
 Weights = Literal["ema", "raw"]
@@ -20,11 +23,24 @@ _ROLES: dict[Direction, str] = {"a2b": "G_A", "b2a": "G_B"}
 _SMALLEST_SIDE = 8  # a residual block pads by reflection at a quarter of the side, and needs two pixels there
 
 
+class Accelerate(Protocol):
+    """Makes networks faster. `rounded`: the result will be rounded to 8 bits, so less exact numbers may do."""
+
+    def __call__(self, net: nn.Module, *, rounded: bool) -> nn.Module:
+        """A faster copy of `net`."""
+        ...
+
+    def dtype(self, *, rounded: bool) -> torch.dtype:
+        """What its convolutions are computed in: float32 or bfloat16."""
+        ...
+
+
 @dataclass(frozen=True)
 class Translator:
     """A generator in eval mode; call it with images of any size.
 
-    `multiple`: what image sides must be divisible by, in pixels; `header`: what the file says of itself.
+    `multiple`: what image sides must be divisible by, in pixels; `header`: what the file says of itself;
+    `accelerate`: how to make networks faster, or None.
     """
 
     net: nn.Module
@@ -32,17 +48,48 @@ class Translator:
     device: torch.device
     file: Path | None = None
     header: dict[str, Any] = field(default_factory=dict)
+    accelerate: Accelerate | None = None
+    _faster: dict[bool, nn.Module] = field(default_factory=dict, init=False, repr=False)
 
-    @torch.inference_mode()
+    @property
+    def input(self) -> PixelFormat:
+        """How the pictures are numbered that it was trained to read."""
+        return PixelFormat(**self.header.get("input", {}))
+
+    @property
+    def output(self) -> PixelFormat:
+        """How the pictures are numbered that it was trained to write."""
+        return PixelFormat(**self.header.get("output", {}))
+
     def __call__(self, images: Tensor) -> Tensor:
-        """Translate `(B, C, H, W)` in [-1, 1] on any device into the same size, range and device.
+        """Translate `(B, C, H, W)` in [-1, 1] on any device into the same size, range and device, plainly.
 
         Sides are extended by reflection at the right and the bottom to what the network takes, and cut back.
         """
+        return self._run(self.net, images)
+
+    def quickly(self, images: Tensor, *, rounded: bool) -> Tensor:
+        """The same by the accelerated network. `rounded`: the result will be rounded to 8 bits."""
+        if self.accelerate is None:
+            return self(images)
+        if rounded not in self._faster:
+            self._faster[rounded] = self.accelerate(folded(self.net), rounded=rounded)
+        return self._run(self._faster[rounded], images)
+
+    def accelerated(self, net: nn.Module, *, rounded: bool) -> nn.Module:
+        """`net`, made faster where this translator knows how."""
+        return net if self.accelerate is None else self.accelerate(net, rounded=rounded)
+
+    def dtype(self, *, rounded: bool) -> torch.dtype:
+        """What accelerated convolutions are computed in."""
+        return torch.float32 if self.accelerate is None else self.accelerate.dtype(rounded=rounded)
+
+    @torch.inference_mode()
+    def _run(self, net: nn.Module, images: Tensor) -> Tensor:
         height, width = images.shape[-2:]
-        rows, columns = (_reflected(side, self.multiple, images.device) for side in (height, width))
+        rows, columns = (_extended(side, self.multiple, images.device) for side in (height, width))
         padded = images[..., rows, :][..., columns].to(self.device)
-        return self.net(padded)[..., :height, :width].to(images.device)
+        return net(padded)[..., :height, :width].to(images.device)
 
 
 def load_translator(
@@ -52,12 +99,13 @@ def load_translator(
     weights: Weights | None = None,
     checkpoint: Which = "last",
     device: torch.device | str = "cpu",
+    accelerate: Accelerate | None = None,
 ) -> Translator:
     """Load the generator that `path` holds: a run folder, a checkpoint folder, or one `.safetensors` file.
 
     `direction`: None stands for a2b in a folder, and for whatever a single file was trained for. `weights`:
     None stands for the exponential moving average where it was kept, else the raw weights; a single file is
-    taken as it is. `checkpoint` chooses within a run folder.
+    taken as it is. `checkpoint` chooses within a run folder. `accelerate` is for `Translator.quickly`.
     Raises `ValueError` with the mend where there is no such generator.
     """
     path, device = Path(path), torch.device(device)
@@ -72,10 +120,34 @@ def load_translator(
             f"direction={direction} needs {_ROLES[direction]}, but {file} holds {header['role']}: "
             "name the other file or leave the direction out"
         )
-    net = build_generator(GeneratorConfig(**header["config"]))
-    net.load_state_dict(state)
+    net = _generator(file, header, state)
     net.requires_grad_(False).eval()
-    return Translator(net.to(device), multiple=net.multiple, device=device, file=file, header=header)
+    return Translator(
+        net.to(device), multiple=net.multiple, device=device, file=file, header=header, accelerate=accelerate
+    )
+
+
+def _generator(file: Path, header: dict[str, Any], state: dict[str, Tensor]) -> Generator:
+    """The network that the header describes, with `state`. It is not made larger than its file.
+
+    Raises `ValueError` where the two do not fit, or the header describes no network.
+    """
+    try:
+        config = GeneratorConfig.model_validate(header.get("config"))
+        for side in ("input", "output"):
+            PixelFormat(**header.get(side, {}))
+        with torch.device("meta"):
+            described = build_generator(config).state_dict()
+        for name in sorted({*described, *state}):
+            told, found = (tuple(of[name].shape) if name in of else None for of in (described, state))
+            if told != found:
+                raise ValueError(f"{name} should be {told or 'absent'} and is {found or 'absent'}")
+        net = build_generator(config)
+        net.load_state_dict(state)
+    except (ValueError, TypeError, RuntimeError) as error:
+        reason = " ".join(str(error).split())[:300]
+        raise ValueError(f"{file} holds no generator that can be built: {reason}; name another file") from None
+    return net
 
 
 def _generator_file(path: Path, direction: Direction, weights: Weights | None, checkpoint: Which) -> Path:
@@ -94,9 +166,6 @@ def _generator_file(path: Path, direction: Direction, weights: Weights | None, c
     return file
 
 
-def _reflected(side: int, multiple: int, device: torch.device) -> Tensor:
-    """Indices into a side that extend it by reflection, over and over where it is short."""
+def _extended(side: int, multiple: int, device: torch.device) -> Tensor:
     wanted = max(-(-side // multiple) * multiple, _SMALLEST_SIDE)
-    period = max(2 * (side - 1), 1)
-    index = torch.arange(wanted, device=device) % period
-    return torch.minimum(index, period - index) if side > 1 else torch.zeros_like(index)
+    return torch.from_numpy(reflected(0, wanted, side)).to(device)

@@ -2,38 +2,48 @@
 
 from __future__ import annotations
 
+import os
+import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import count
 from pathlib import Path
 
 import numpy as np
 import torch
+from torch import Tensor
 
-from velogan.data.images import SUFFIXES, read_image, save_image
-from velogan.data.sources import list_images
+from velogan.data.images import SUFFIXES, Picture, read_picture, save_picture, suffix_for
+from velogan.data.values import PixelFormat, from_unit, to_channels, to_unit
+from velogan.deploy.jobs import Job, find_jobs
+from velogan.deploy.large import Plan, plan, translate_large
 from velogan.deploy.model import Translator
+from velogan.deploy.tiles import reflected
 
 Progress = Callable[[int, int], None]
 
 _AHEAD = 32  # pictures decoded but not translated, or translated but not saved: bounds memory
+_AHEAD_FILE_BYTES = 2**25  # of files that are read ahead
+_AHEAD_BYTES = 2**28  # of translated pictures that are not yet saved
+
+_LEVELS = {"uint8": 255, "uint16": 65535, "float32": 1}  # of full opacity
 
 
 @dataclass(frozen=True)
 class Summary:
-    """What became of the pictures: two counts, and the name and reason of each that failed."""
+    """What became of the pictures: counts, seconds, and the name and reason of each that failed.
+
+    `tiled` were translated in tiles; `renamed`, by name and new suffix, did not fit the format they should have had.
+    """
 
     translated: int
     skipped: int
     failed: tuple[tuple[str, str], ...]
-
-
-@dataclass(frozen=True)
-class _Job:
-    name: str
-    source: Path
-    target: Path
+    tiled: int
+    renamed: tuple[tuple[str, str], ...]
+    seconds: float
 
 
 def translate(
@@ -42,118 +52,232 @@ def translate(
     output: Path,
     *,
     overwrite: bool = False,
-    batch_pixels: int = 16 * 256 * 256,
+    format: str | None = None,
+    tile: int | None = None,
+    batch_pixels: int | None = None,
     progress: Progress | None = None,
 ) -> Summary:
     """Translate one picture, or every picture below a folder, into `output`; names, tree and sizes are kept.
 
-    `output`: a folder, or for one picture a file whose suffix names the format. A picture that is already
-    there is skipped unless `overwrite`; it appears whole or not at all. A picture that fails is named in
-    the summary and does not stop the others. Pictures of equal size share a pass of up to `batch_pixels`
-    pixels; a larger one goes alone. `progress(done, total)` counts pictures, from the calling thread.
-    Raises `ValueError` with the mend where the input is missing or empty, or would be overwritten.
+    `output`: a folder, or for one picture a file whose suffix names the format. `format` (png, tiff, ...) is that of
+    all; None: each picture's own. Depth, alpha and colour profile are kept; where a format cannot hold the result,
+    another is taken and the summary says so. A picture that is already there is skipped unless `overwrite`; it
+    appears whole or not at all. A picture that fails is named in the summary and does not stop the others.
+    `tile`: side in pixels of the tiles that large pictures are translated in; None: chosen, 0: no tiles. Pictures of
+    equal size share a pass of up to `batch_pixels` pixels; a larger one goes alone. `progress(done, total)` counts
+    pictures, from the calling thread.
+    Raises `ValueError` with the mend where the input is missing or empty, or would be overwritten, or where two
+    pictures would become one file.
     """
-    jobs = _jobs(Path(input), Path(output))
-    todo = [job for job in jobs if overwrite or not job.target.exists()]
-    skipped = len(jobs) - len(todo)
-    failed: list[tuple[str, str]] = []
-    saves: deque[tuple[_Job, Future[None]]] = deque()
-    done = skipped
+    if format is not None and f".{format}" not in SUFFIXES:
+        raise ValueError(f"format={format} is not known: name one of {', '.join(sorted(s[1:] for s in SUFFIXES))}")
+    if tile is not None and tile < 0:
+        raise ValueError(f"tile={tile} is no side in pixels: name one, or 0 for no tiles")
+    started = time.perf_counter()
+    jobs = find_jobs(Path(input), Path(output), suffix=format and f".{format}")
+    run = _Run(model, jobs, overwrite=overwrite, progress=progress)
+    with ThreadPoolExecutor(max_workers=(os.cpu_count() or 1) + 1) as pool:
+        run.all(pool, tile=tile, batch_pixels=batch_pixels or _batch_pixels(model.device))
+    return Summary(
+        translated=run.translated,
+        skipped=run.skipped,
+        failed=tuple(sorted(run.failed)),
+        tiled=run.tiled,
+        renamed=tuple(sorted(run.renamed)),
+        seconds=time.perf_counter() - started,
+    )
 
-    def finish(job: _Job, error: BaseException | None) -> None:
-        nonlocal done
-        done += 1
-        if error is not None:
-            failed.append((job.name, str(error) or type(error).__name__))
-        if progress is not None:
-            progress(done, len(jobs))
 
-    if progress is not None:
-        progress(done, len(jobs))
-    with ThreadPoolExecutor() as pool:
-        decoded = _decode(todo, pool, failed_one=finish)
-        for batch in _equal_sizes(decoded, batch_pixels):
+class _Run:
+    """One call of `translate`: what is under way, and what became of the rest."""
+
+    def __init__(self, model: Translator, jobs: list[Job], *, overwrite: bool, progress: Progress | None):
+        self._model, self._jobs, self._overwrite, self._progress = model, jobs, overwrite, progress
+        self._taken = {job.target for job in jobs}
+        self._saves: deque[tuple[Job, int, Future[None]]] = deque()
+        self._fresh = count()
+        self.translated, self.skipped, self.tiled = 0, 0, 0
+        self.failed: list[tuple[str, str]] = []
+        self.renamed: list[tuple[str, str]] = []
+
+    def all(self, pool: ThreadPoolExecutor, *, tile: int | None, batch_pixels: int) -> None:
+        todo = [job for job in self._jobs if self._overwrite or not os.path.lexists(job.target)]
+        self.skipped = len(self._jobs) - len(todo)
+        self._show()
+        for batch in _equal_sizes(self._decoded(todo, pool), batch_pixels):
+            _, picture = batch[0]
+            tiles = plan(self._model, *picture.pixels.shape[:2], tile=tile)
             try:
-                pictures = _run(model, np.stack([picture for _, picture in batch]))
-            except RuntimeError as error:  # out of memory, most likely: smaller pictures may still pass
+                if tiles:
+                    results = [self._large(picture, tiles, job.target.parent) for job, picture in batch]
+                else:
+                    results = self._small([picture for _, picture in batch])
+            except (RuntimeError, ValueError, MemoryError, OSError) as error:  # no memory, mostly: others may pass
                 for job, _ in batch:
-                    finish(job, error)
+                    self._finish(job, error)
                 continue
-            for (job, _), picture in zip(batch, pictures):
-                saves.append((job, pool.submit(_save, job.target, picture)))
-            while len(saves) > _AHEAD:
-                job, save = saves.popleft()
-                finish(job, save.exception())
-        for job, save in saves:
-            finish(job, save.exception())
-    return Summary(translated=len(todo) - len(failed), skipped=skipped, failed=tuple(sorted(failed)))
+            self.tiled += len(batch) if tiles else 0
+            for (job, _), result in zip(batch, results):
+                fresh = job.target.with_name(f".fresh-{os.getpid()}-{next(self._fresh)}{job.target.suffix}")
+                self._saves.append((job, result.pixels.nbytes, pool.submit(_save, job.target, fresh, result)))
+            self._settle(most=_AHEAD, most_bytes=_AHEAD_BYTES)
+        self._settle(most=0, most_bytes=0)
 
+    def _settle(self, *, most: int, most_bytes: int) -> None:
+        """Waits until no more than so many pictures are to be saved."""
+        while len(self._saves) > most or sum(size for _, size, _ in self._saves) > most_bytes:
+            job, _, save = self._saves.popleft()
+            self._finish(job, save.exception())
 
-def _jobs(source: Path, target: Path) -> list[_Job]:
-    if not source.exists():
-        raise ValueError(f"input {source} does not exist: name a picture or a folder of pictures")
-    if source.is_file():
-        to_file = target.suffix.lower() in SUFFIXES and not target.is_dir()
-        target = target if to_file else target / source.name
-        if target.resolve() == source.resolve():
-            raise ValueError(f"output {target} is the input itself: name another file or folder")
-        return [_Job(source.name, source, target)]
-    if target.resolve() == source.resolve():
-        raise ValueError(f"output {target} is the input folder itself: name another folder")
-    if target.is_file():
-        raise ValueError(f"output {target} is a file, but the input is a folder: name a folder")
-    paths = [(name, source / name) for name in list_images(source)]
-    inside = target.resolve()  # earlier translations, where the output lies within the input
-    jobs = [_Job(name, path, target / name) for name, path in paths if inside not in path.resolve().parents]
-    if not jobs:
-        kinds = " ".join(sorted(suffix[1:] for suffix in SUFFIXES))
-        raise ValueError(f"input {source} holds no picture ({kinds}): name a folder that does")
-    return jobs
+    def _finish(self, job: Job, error: BaseException | None) -> None:
+        if error is None:
+            self.translated += 1
+        else:
+            self.failed.append((job.name, _reason(error)))
+        self._show()
 
+    def _show(self) -> None:
+        if self._progress is not None:
+            self._progress(self.skipped + self.translated + len(self.failed), len(self._jobs))
 
-def _decode(
-    jobs: list[_Job], pool: ThreadPoolExecutor, *, failed_one: Callable[[_Job, BaseException], None]
-) -> Iterator[tuple[_Job, np.ndarray]]:
-    """Read pictures in threads, a bounded number ahead, in order."""
-    waiting: deque[tuple[_Job, Future[np.ndarray]]] = deque()
-    for upcoming in [*jobs, *[None] * min(_AHEAD, len(jobs))]:
-        if upcoming is not None:
-            waiting.append((upcoming, pool.submit(read_image, upcoming.source)))
-        if upcoming is None or len(waiting) > _AHEAD:
-            job, reading = waiting.popleft()
-            error = reading.exception()
-            if error is None:
-                yield job, reading.result()
+    def _decoded(self, jobs: Sequence[Job], pool: ThreadPoolExecutor) -> Iterator[tuple[Job, Picture]]:
+        """Read pictures in threads, a bounded number ahead, in order; those that fail are left out."""
+        waiting: deque[tuple[Job, int, Future[Picture]]] = deque()
+        upcoming = deque(jobs)
+        while waiting or upcoming:
+            while upcoming and len(waiting) < _AHEAD:
+                size = _file_size(upcoming[0].source)
+                if waiting and size + sum(other for _, other, _ in waiting) > _AHEAD_FILE_BYTES:
+                    break
+                job = upcoming.popleft()
+                waiting.append((job, size, pool.submit(read_picture, job.source)))
+            job, _, reading = waiting.popleft()
+            try:
+                picture = reading.result()
+                job = self._placed(job, picture)
+                del reading  # else it would keep the picture
+            except (OSError, ValueError, MemoryError) as error:
+                self._finish(job, error)
+                continue
+            if job.target.exists() and not self._overwrite:  # in the other format, from an earlier run
+                self.skipped += 1
+                self._show()
             else:
-                failed_one(job, error)
+                yield job, picture
+
+    def _placed(self, job: Job, picture: Picture) -> Job:
+        """The job with a format that can hold the result."""
+        form = _output_format(self._model, picture)
+        blank = np.broadcast_to(np.zeros((), form.dtype), (*picture.pixels.shape[:2], form.channels))
+        suffix = suffix_for(job.target.suffix, Picture(blank, None if picture.alpha is None else blank[..., 0]))
+        if suffix == job.target.suffix:
+            return job
+        target = job.target.with_suffix(suffix)
+        if target in self._taken:
+            raise ValueError(f"{job.target.suffix} cannot hold the result, and {target} is another picture's")
+        self._taken.add(target)
+        self.renamed.append((job.name, suffix))
+        return replace(job, target=target)
+
+    def _small(self, pictures: Sequence[Picture]) -> list[Picture]:
+        """Translate pictures of one size and type in one pass."""
+        first = pictures[0]
+        form, source = _output_format(self._model, first), self._model.input
+        pixels = np.stack([to_channels(picture.pixels, source.channels) for picture in pictures])
+        images = _images(pixels, source, self._model.device)
+        results = _pixels(self._model.quickly(images, rounded=form.dtype == "uint8"), form)
+        return [_with_rest(picture, result) for picture, result in zip(pictures, results)]
+
+    def _large(self, picture: Picture, tiles: Plan, folder: Path) -> Picture:
+        """Translate a picture in tiles, over its own pixels where the result is of the same kind."""
+        folder.mkdir(parents=True, exist_ok=True)
+        form, source = _output_format(self._model, picture), self._model.input
+        pixels = picture.pixels
+        height, width, channels = pixels.shape
+        same = (channels, pixels.dtype.name) == (form.channels, form.dtype) and pixels.flags.writeable
+        result = pixels if same else np.empty((height, width, form.channels), form.dtype)
+
+        def read(down: tuple[int, int], across: tuple[int, int]) -> Tensor:
+            part = _part(pixels, reflected(*down, height), reflected(*across, width))
+            return _images(to_channels(part, source.channels)[None], source, torch.device("cpu"))
+
+        rounded = form.dtype == "uint8"
+        for top, band in translate_large(self._model, tiles, read, rounded=rounded, scratch=folder):
+            rows = result[top : top + band.shape[1]]
+            rows[:] = _pixels(band[None, :, : len(rows), :width], form)[0]
+        return _with_rest(picture, result)
 
 
-def _equal_sizes(
-    decoded: Iterator[tuple[_Job, np.ndarray]], batch_pixels: int
-) -> Iterator[list[tuple[_Job, np.ndarray]]]:
-    groups: dict[tuple[int, ...], list[tuple[_Job, np.ndarray]]] = {}
+def _batch_pixels(device: torch.device) -> int:
+    """On a CPU large batches gain nothing and leave the cache."""
+    return (2 if device.type == "cpu" else 16) * 256 * 256
+
+
+def _equal_sizes(decoded: Iterator[tuple[Job, Picture]], batch_pixels: int) -> Iterator[list[tuple[Job, Picture]]]:
+    groups: dict[tuple[tuple[int, ...], str], list[tuple[Job, Picture]]] = {}
     for job, picture in decoded:
-        group = groups.setdefault(picture.shape, [])
+        kind = (picture.pixels.shape, picture.pixels.dtype.name)
+        group = groups.setdefault(kind, [])
         group.append((job, picture))
-        if (len(group) + 1) * picture.shape[0] * picture.shape[1] > batch_pixels:
-            yield groups.pop(picture.shape)
+        if (len(group) + 1) * picture.pixels.shape[0] * picture.pixels.shape[1] > batch_pixels:
+            yield groups.pop(kind)
         elif sum(map(len, groups.values())) > _AHEAD:
-            yield groups.pop(max(groups, key=lambda shape: len(groups[shape])))
+            yield groups.pop(max(groups, key=lambda kind: len(groups[kind])))
+        del job, picture, group  # a large one should not stay while the next is decoded
     yield from groups.values()
 
 
-def _run(model: Translator, pictures: np.ndarray) -> np.ndarray:
-    """Translate `(B, H, W, 3)` uint8 into the same."""
-    images = torch.from_numpy(pictures).to(model.device).permute(0, 3, 1, 2).float() / 127.5 - 1
-    levels = ((model(images) + 1) * 127.5).round().clamp(0, 255)
-    return levels.byte().permute(0, 2, 3, 1).cpu().numpy()
+def _output_format(model: Translator, picture: Picture) -> PixelFormat:
+    """What the translation of `picture` is numbered in: its own depth, unless the output has a declared range."""
+    trained = model.output
+    if trained.range is not None or picture.pixels.dtype.kind == "f":
+        return trained
+    return replace(trained, dtype=picture.pixels.dtype.name)
 
 
-def _save(target: Path, picture: np.ndarray) -> None:
-    target.parent.mkdir(parents=True, exist_ok=True)
-    fresh = target.with_name(f".fresh-{target.name}")  # hidden: no listing takes it for a picture
+def _images(pixels: np.ndarray, form: PixelFormat, device: torch.device) -> Tensor:
+    """`(B, H, W, C)` pixels as `(B, C, H, W)` in [-1, 1]."""
+    return to_unit(torch.from_numpy(pixels).to(device).permute(0, 3, 1, 2), form.range)
+
+
+def _pixels(images: Tensor, form: PixelFormat) -> np.ndarray:
+    """`(B, C, H, W)` in [-1, 1] as `(B, H, W, C)` pixels."""
+    return from_unit(images, form.dtype, form.range).permute(0, 2, 3, 1).cpu().contiguous().numpy()
+
+
+def _part(pixels: np.ndarray, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
+    return np.ascontiguousarray(pixels[rows[:, None], columns])
+
+
+def _with_rest(picture: Picture, pixels: np.ndarray) -> Picture:
+    """The translated pixels with the picture's alpha, and its colour profile where the colours are of its kind."""
+    alpha = picture.alpha
+    if alpha is not None and alpha.dtype != pixels.dtype:
+        share = alpha.astype(np.float64) / _LEVELS[alpha.dtype.name] * _LEVELS[pixels.dtype.name]
+        alpha = (share if pixels.dtype.kind == "f" else share.round().clip(0, _LEVELS[pixels.dtype.name])).astype(
+            pixels.dtype
+        )
+    same = pixels.shape[2] == picture.pixels.shape[2]
+    return Picture(pixels, alpha, picture.icc if same else None)
+
+
+def _file_size(path: Path) -> int:
     try:
-        save_image(fresh, picture)
+        return path.stat().st_size
+    except OSError:
+        return 0  # reading it will say why
+
+
+def _reason(error: BaseException) -> str:
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    return str(error) or type(error).__name__
+
+
+def _save(target: Path, fresh: Path, picture: Picture) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        save_picture(fresh, picture)  # hidden: no listing takes it for a picture
         fresh.replace(target)
     finally:
         fresh.unlink(missing_ok=True)

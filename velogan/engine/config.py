@@ -23,6 +23,11 @@ class TrainConfig(BaseModel):
         ge=1,
         description="Half-life, in images, of the generators' moving average; shorter early in a run.",
     )
+    on_nonfinite: Literal["stop", "skip"] = Field(
+        default="stop",
+        description="A step that gives an infinity or a NaN, in a loss or in gradients: stop, keeping the last "
+        "checkpoint; or skip the rest of that step and count it, a hundred in a row at most. --on-nonfinite sets it.",
+    )
     log_every: Duration = Field(default="0.5 %", description="Statistics: interval between lines of stats.jsonl.")
     sample_every: Duration = Field(default="5 %", description="Sample grids: interval.")
     samples: int = Field(default=6, ge=0, le=64, description="Test pictures in a sample grid.")
@@ -60,5 +65,5 @@ class EngineConfig(BaseModel):
         description="torch.compile the networks: minutes of start-up, then faster steps on some machines.",
     )
     threads: int | None = Field(
-        default=None, ge=1, description="CPU threads. Default: as many as the machine has cores."
+        default=None, ge=1, le=4096, description="CPU threads. Default: as many as the machine has cores."
     )

@@ -76,8 +76,8 @@ def parse_span(text: str) -> Span:
     unit = _UNITS.get(word[:1])
     if not found or unit is None or not (word == "%" or unit.startswith(word) or word == "min"):
         raise ValueError(f"'{text}' is no duration: write '500 images', '2 epochs', '5 %' or '10 minutes'")
-    if float(found.group(1)) <= 0:
-        raise ValueError(f"'{text}' must be more than nothing")
+    if not 0 < float(found.group(1)) < 1e15:
+        raise ValueError(f"'{text[:40]}' must be more than nothing, and less than 10^15")
     return Span(float(found.group(1)), unit)
 
 

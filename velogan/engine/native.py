@@ -23,16 +23,21 @@ _FLAGS = "-O3 -march=native -ffp-contract=fast -fno-math-errno -fno-trapping-mat
 
 def load_kernels(cache: Path) -> NormKernels | None:
     """The kernels, built into `cache` if they are not there yet; None where they cannot be built or loaded."""
+    library = load_library(Path(__file__).with_name("kernels.cpp"), cache)
+    return None if library is None else NormKernels(library)
+
+
+def load_library(source: Path, cache: Path) -> ctypes.CDLL | None:
+    """One C++ file as a library for this machine, kept in `cache`; None where it cannot be built or loaded."""
     compiler = os.environ.get("CXX") or shutil.which("g++")
     if not compiler or platform.machine() not in ("x86_64", "AMD64", "aarch64"):
         return None
-    source = Path(__file__).with_name("kernels.cpp")
     recipe = f"{compiler} {_FLAGS} {platform.processor()} {_cpu_model()}".encode() + source.read_bytes()
-    library = cache / f"kernels-{hashlib.sha256(recipe).hexdigest()[:16]}.so"
+    library = cache / f"{source.stem}-{hashlib.sha256(recipe).hexdigest()[:16]}.so"
     try:
         if not library.exists():
             _build(compiler, source, library)
-        return NormKernels(ctypes.CDLL(str(library)))
+        return ctypes.CDLL(str(library))
     except (OSError, subprocess.CalledProcessError):
         return None
 

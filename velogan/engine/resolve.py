@@ -71,7 +71,7 @@ def resolve(
         picks.append(Pick("mode", "reference", "asked for: float32, eager, one pass per image, plain Adam"))
         return config.model_copy(update=chosen | REFERENCE), picks
     rules = {
-        "precision": lambda: _precision(device),
+        "precision": lambda: precision_for(device),
         "layout": lambda: _layout(device),
         "batched": lambda: _batched(norms),
         "fused_optimizer": lambda: _fused_optimizer(device),
@@ -94,7 +94,8 @@ def default_threads() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
 
 
-def _precision(device: torch.device) -> tuple[str, str]:
+def precision_for(device: torch.device) -> tuple[str, str]:
+    """fp32 or bf16 for `device`, whichever computes convolutions faster, and why."""
     if device.type == "cuda":
         fast = torch.cuda.is_bf16_supported(including_emulation=False)
         return ("bf16", "this GPU computes it natively") if fast else ("fp32", "this GPU has no bf16")

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 from torch.profiler import record_function
 
-from velogan.objectives.base import Phase
-from velogan.types import Batch
+from velogan.engine.nonfinite import Latch, NonFiniteError, broken_names, find_origin, finite_flags
+from velogan.objectives.base import Carry, Out, Phase
+from velogan.types import Batch, Nets
 
 
 class Step:
@@ -18,6 +20,10 @@ class Step:
     `nets` hold the weights; `players` are what the losses call: the same networks, or faster equivalents over the
     same weights. With `autocast`, convolutions run in that type; weights, losses and updates stay float32.
     Images are handed over in channels-last memory where that is asked for.
+
+    Before an update, the phase's loss terms and gradients are looked at: where one is not finite, the step ends with a
+    NonFiniteError. With `check_later` (fused Adam only) nothing waits for the device: from the first such phase on
+    weights and moments stay as they are, and `check` raises the error.
     """
 
     def __init__(
@@ -29,6 +35,7 @@ class Step:
         players: Mapping[str, nn.Module] | None = None,
         autocast: torch.dtype | None = None,
         channels_last: bool = False,
+        check_later: bool = False,
     ):
         self.phases = list(phases)
         self.nets = nets
@@ -36,6 +43,11 @@ class Step:
         self.optimizers = optimizers
         self.autocast = autocast
         self.layout = torch.channels_last if channels_last else torch.contiguous_format
+        self.latch: Latch | None = None
+        if check_later:
+            self.latch = Latch(next(parameter.device for net in nets.values() for parameter in net.parameters()))
+            for optimizer in optimizers.values():
+                optimizer.found_inf = self.latch.broken  # pyright: ignore[reportAttributeAccessIssue]
 
     def __call__(self, batches: Mapping[str, Batch], *, number: int = 0) -> dict[str, Tensor]:
         """Runs step `number`; returns `phase/term` scalars, detached, without waiting for the device."""
@@ -47,22 +59,55 @@ class Step:
                 continue
             carry = carries.setdefault(phase.split, {})
             with record_function(phase.name):
-                seen |= self._play(phase, batches[phase.split], carry)
+                seen |= self._play(phase, batches[phase.split], carry, number)
         return seen
+
+    def check(self) -> None:
+        """With `check_later`, waits for the device; NonFiniteError where a step since the start was broken."""
+        if self.latch is not None:
+            self.latch.check()
+
+    def origin(self, error: NonFiniteError, batches: Mapping[str, Batch]) -> str:
+        """Replays the broken phase of `error` on its `batches` and names where in the networks it began.
+
+        With `check_later` what earlier phases carried is computed anew, after their update.
+        """
+        carries: dict[str, dict[str, Tensor]] = {}
+        for phase in self.phases:
+            batch, carry = self._laid_out(batches[phase.split]), carries.setdefault(phase.split, {})
+            if phase.name == error.phase:
+                handed = carry if error.carry is None else error.carry
+                return find_origin(partial(self._loss, phase, batch=batch, carry=handed), self.nets)
+            if error.carry is None and error.number % phase.every == 0:
+                out = self._loss(phase, self.nets, batch=batch, carry=carry)
+                carry |= {name: value.detach() for name, value in out.carry.items()}
+        return ""
 
     def _laid_out(self, batch: Batch) -> Batch:
         return {k: v.contiguous(memory_format=self.layout) if v.ndim == 4 else v for k, v in batch.items()}
 
-    def _play(self, phase: Phase, batch: Batch, carry: dict[str, Tensor]) -> dict[str, Tensor]:
-        for role, net in self.nets.items():
-            net.requires_grad_(role in phase.trains)
+    def _play(self, phase: Phase, batch: Batch, carry: dict[str, Tensor], number: int) -> dict[str, Tensor]:
         optimizer = self.optimizers[phase.name]
         optimizer.zero_grad(set_to_none=True)
-        device = next(iter(batch.values())).device.type
-        with torch.autocast(device, dtype=self.autocast, enabled=self.autocast is not None):
-            out = phase.loss(self.players, batch, carry)
+        buffers = [(buffer, buffer.clone()) for net in self.nets.values() for buffer in net.buffers()]
+        out = self._loss(phase, self.players, batch=batch, carry=carry)
         out.total.backward()
+        terms = {**out.terms, "total": out.total}
+        flags = finite_flags(terms.values(), [p for group in optimizer.param_groups for p in group["params"]])
+        names = [*terms, "gradients"]
+        if self.latch is not None:
+            self.latch.see(phase.name, names, flags, number=number)
+        elif not flags.all():
+            for buffer, before in buffers:  # a norm's running statistics took in what is broken
+                buffer.copy_(before)
+            raise NonFiniteError(phase.name, broken_names(names, flags), number=number, carry=carry)
         optimizer.step()
         carry |= {name: value.detach() for name, value in out.carry.items()}
-        terms = {**out.terms, "total": out.total}
         return {f"{phase.name}/{name}": value.detach() for name, value in terms.items()}
+
+    def _loss(self, phase: Phase, nets: Nets, *, batch: Batch, carry: Carry) -> Out:
+        for role, net in self.nets.items():
+            net.requires_grad_(role in phase.trains)
+        device = next(iter(batch.values())).device.type
+        with torch.autocast(device, dtype=self.autocast, enabled=self.autocast is not None):
+            return phase.loss(nets, batch, carry)

@@ -6,17 +6,21 @@ import signal
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import torch
 from torch import Tensor, nn
 
 from velogan.engine.duration import Length, Span
 from velogan.engine.ema import EMA
+from velogan.engine.nonfinite import NonFiniteError
 from velogan.engine.optimizers import Schedule
 from velogan.observe.clock import Clock
 from velogan.observe.stats import Stats
 from velogan.types import Batch
+
+MOST_SKIPPED = 100
+"""Broken steps in a row that are skipped; the next one stops the run all the same."""
 
 
 class Loader(Protocol):
@@ -27,11 +31,13 @@ class Loader(Protocol):
 
 
 class Stepper(Protocol):
-    """Anything that runs a step: the plain one or a faster one."""
+    """Anything that runs a step: the plain one or a faster one. `Step` says how each method behaves."""
 
     optimizers: Mapping[str, torch.optim.Optimizer]
 
     def __call__(self, batches: Mapping[str, Batch], *, number: int = 0) -> dict[str, Tensor]: ...
+    def check(self) -> None: ...
+    def origin(self, error: NonFiniteError, batches: Mapping[str, Batch]) -> str: ...
 
 
 @dataclass(frozen=True)
@@ -46,7 +52,10 @@ class Trainer:
     """Runs steps to the end of a length, or until `stopping` is set.
 
     All randomness of a step comes from (`seed`, images seen), so a run that is stopped and continued computes
-    what an unbroken one computes. `state` is the objective's; `epoch` and `batch_size` are in images.
+    what an unbroken one computes. `state` is the objective's; `batch_size` is in images.
+
+    `on_nonfinite`: a step that gives no finite number raises a NonFiniteError ("stop"), or the rest of it is left out
+    ("skip") and `skipped` rises; after `MOST_SKIPPED` in a row the next raises too.
     """
 
     def __init__(
@@ -61,10 +70,12 @@ class Trainer:
         batch_size: int,
         seed: int,
         device: torch.device,
+        on_nonfinite: Literal["stop", "skip"] = "stop",
     ):
         self.step, self.loader, self.nets, self.ema, self.state = step, loader, nets, ema, state
         self.draws, self.batch_size, self.seed, self.device = draws, batch_size, seed, device
-        self.images = 0
+        self.on_nonfinite = on_nonfinite
+        self.images = self.skipped = self._skipped_in_row = 0
         self.stats, self.clock = Stats(), Clock()
         self.stopping = False
         self._losses: Tensor | None = None  # the first phase's total, summed over the schedule's epoch
@@ -98,21 +109,51 @@ class Trainer:
 
     def _call_due(self, hooks: Sequence[Hook], before: list[int], length: Length, *, ended: bool) -> list[int]:
         counts = [self._passed(hook, length) for hook in hooks]
-        for hook, count, earlier in zip(hooks, counts, before):
-            if ended or count > earlier:
-                with self.clock.paused():
-                    hook.call(self.images)
+        due = [hook for hook, count, earlier in zip(hooks, counts, before) if ended or count > earlier]
+        if due or ended:
+            self._check()  # before any hook: a checkpoint must not keep what is broken
+        for hook in due:
+            with self.clock.paused():
+                hook.call(self.images)
         return counts
 
+    def _check(self) -> None:
+        try:
+            self.step.check()
+        except NonFiniteError as error:
+            position = error.number * self.batch_size
+            batches = self.loader.batches(position)
+            self._explain(error, self._with_draws(next(batches), position), position)
+            batches.close()
+            raise
+
+    def _explain(self, error: NonFiniteError, batch: Batch, position: int) -> None:
+        error.images = position
+        error.origin = self.step.origin(error, {"train": batch})
+
+    def _with_draws(self, batch: Batch, position: int) -> Batch:
+        torch.manual_seed(step_seed(self.seed, position))
+        return batch | {"uniform": torch.rand(self.draws, len(batch["A"])).to(self.device, non_blocking=True)}
+
     def _one_step(self, batch: Batch) -> None:
-        torch.manual_seed(step_seed(self.seed, self.images))
-        batch["uniform"] = torch.rand(self.draws, len(batch["A"])).to(self.device, non_blocking=True)
-        losses = self.step({"train": batch}, number=self.images // self.batch_size)
+        batch = self._with_draws(batch, self.images)
+        try:
+            losses = self.step({"train": batch}, number=self.images // self.batch_size)
+            self._skipped_in_row = 0
+        except NonFiniteError as error:
+            if self.on_nonfinite == "stop" or self._skipped_in_row == MOST_SKIPPED:
+                self._explain(error, batch, self.images)
+                raise
+            self.skipped, self._skipped_in_row, losses = self.skipped + 1, self._skipped_in_row + 1, {}
         self.images += self.batch_size
         if self.images // self.batch_size % EMA.EVERY == 0:
             self.ema.update(self.nets, images=self.images)
         for name, value in losses.items():
             self.stats.add(name, value)
+        if losses:
+            self._count_loss(losses)
+
+    def _count_loss(self, losses: Mapping[str, Tensor]) -> None:
         first = next(value for name, value in losses.items() if name.endswith("/total")).double()
         self._losses = first if self._losses is None else self._losses + first
         self._steps_in_epoch += 1
@@ -134,6 +175,7 @@ class Trainer:
             "objective": self.state.state_dict(),
             "ema": self.ema.state_dict(),
             "losses": [self._losses, self._steps_in_epoch],
+            "skipped": [self.skipped, self._skipped_in_row],
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -145,6 +187,7 @@ class Trainer:
         self.state.load_state_dict(state["objective"])
         self.ema.load_state_dict(state["ema"])
         self._losses, self._steps_in_epoch = state["losses"]
+        self.skipped, self._skipped_in_row = state.get("skipped", (0, 0))  # the first version had none
 
 
 def _match_layout(optimizer: torch.optim.Optimizer) -> None:

@@ -1,55 +1,114 @@
-"""All figures of a translation, by name: against its truth, and as a set against a real set."""
+"""The figures of translations by name: what each is measured by, which way is better, what it says."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
-from velogan.metrics.distances import frechet_distance, kernel_distance
+from velogan.metrics.bootstrap import (
+    MOST_IMAGES,
+    Interval,
+    interval,
+    resampled_frechet,
+    resampled_kernel,
+    resampled_means,
+    times,
+)
+from velogan.metrics.distances import SUBSETS, frechet_distance, kernel_distance
+from velogan.metrics.labels import accuracy, mean_iou
 from velogan.metrics.pixel import psnr, ssim
-from velogan.metrics.squeezenet import share_of_class
+from velogan.metrics.squeezenet import in_class
 
-SUBSETS = {"subsets": 100, "subset_size": 1000}
-"""How squeeze-KID is averaged; a subset is as large as the smaller set where that has fewer."""
+Seen = Mapping[str, Tensor]
+"""What networks make of N images, on the CPU: features `(N, D)` by a name of `DISTANCES`, and `LOGITS` `(N, K)`."""
+
+LOGITS = "squeezenet_logits"
+DISTANCES = {  # features: names of the Fréchet and the kernel distance over them
+    "inception": ("fid", "kid"),
+    "inception_legacy": ("fid_legacy", "kid_legacy"),
+    "squeezenet": ("squeeze_fid", "squeeze_kid"),
+}
 
 
 @dataclass(frozen=True)
-class Seen:
-    """What the network makes of N images: features `(N, 512)` and class logits `(N, 1000)`, on the CPU."""
+class Figure:
+    """A figure, how it varies with other images (None where unknown), and whether it compares two sets."""
 
-    features: Tensor
-    logits: Tensor
-
-    def __getitem__(self, rows: Tensor) -> Seen:
-        return Seen(self.features[rows], self.logits[rows])
+    value: float
+    interval_95: Interval | None = None
+    of_sets: bool = False
 
 
-def compare_sets(fake: Seen, real: Seen, *, seed: int) -> dict[str, float]:
-    """squeeze-FID and squeeze-KID between two sets; `seed` draws the subsets."""
-    kernel, _ = kernel_distance(fake.features, real.features, seed=seed, **SUBSETS)
-    return {"squeeze_fid": frechet_distance(fake.features, real.features), "squeeze_kid": kernel}
+def rows(seen: Seen, chosen: Tensor) -> Seen:
+    """What networks make of some of the images."""
+    return {name: values[chosen] for name, values in seen.items()}
 
 
-def class_shares(seen: Seen, classes: Mapping[str, int]) -> dict[str, float]:
-    """The share, 0 to 1, of a set in each class, as `share_class_<index>`; `classes` are indices by name."""
-    return {f"share_class_{index}": share_of_class(seen.logits, index) for index in classes.values()}
+def distances(fake: Seen, real: Seen, *, seed: int, resample: bool = False) -> dict[str, Figure]:
+    """Fréchet and kernel distances between two sets over all features there are; `seed` draws subsets and resamples."""
+    figures: dict[str, Figure] = {}
+    for features in (name for name in DISTANCES if name in fake):
+        x, y = fake[features], real[features]
+        frechet, kernel = frechet_distance(x, y), kernel_distance(x, y, seed=seed, **SUBSETS)
+        spans: list[Interval | None] = [None, None]
+        if resample:
+            affordable = min(len(x), len(y)) <= MOST_IMAGES
+            spans[0] = interval(resampled_frechet(x, y, seed=seed), around=frechet) if affordable else None
+            spans[1] = interval(resampled_kernel(x, y, seed=seed))
+        for name, value, span in zip(DISTANCES[features], (frechet, kernel), spans):
+            figures[name] = Figure(value, span, of_sets=True)
+    return figures
 
 
-def compare_to_truth(fake: Tensor, truth: Tensor, given: Tensor, mask: Tensor | None) -> dict[str, Tensor]:
+def class_shares(seen: Seen, classes: Mapping[str, int], *, seed: int) -> dict[str, Figure]:
+    """The share, 0 to 1, of a set in each class (top-1), as `share_class_<index>`; `classes` are indices by name.
+
+    Raises `ValueError` for an index outside the classes.
+    """
+    if LOGITS not in seen:
+        return {}
+    figures = {}
+    for index in classes.values():
+        hits = in_class(seen[LOGITS], index)
+        span = interval(resampled_means(hits, seed=seed))
+        figures[f"share_class_{index}"] = Figure(hits.mean().item(), span, of_sets=True)
+    return figures
+
+
+def compare_to_truth(fake: Tensor, truth: Tensor, given: Tensor | None, mask: Tensor | None) -> dict[str, Tensor]:
     """PSNR in dB and SSIM of translations against their truths, per image.
 
-    All `(B, C, H, W)` in [-1, 1]; `given` are the inputs. With `mask`, `(B, 1, H, W)` and true on the object:
-    the object against the truth, and the background against the input; without: the whole picture.
+    All `(B, C, H, W)` in [-1, 1]; `given` are the inputs, None where they have other channels. With `mask`,
+    `(B, 1, H, W)` and true on the object: the object against the truth, and the background against the input;
+    without: the whole picture.
     """
     if mask is None:
         return {"psnr_truth_db": psnr(fake, truth), "ssim_truth": ssim(fake, truth)}
+    background = {} if given is None else {"psnr_background_db": psnr(fake, given, ~mask)}
+    return {"psnr_object_db": psnr(fake, truth, mask), "ssim_object": ssim(fake, truth, mask)} | background
+
+
+def means(values: Mapping[str, Tensor], *, seed: int) -> dict[str, Figure]:
+    """Means of figures that images have one by one, `(N,)` by name; NaN stands for an image that has none."""
     return {
-        "psnr_object_db": psnr(fake, truth, mask),
-        "ssim_object": ssim(fake, truth, mask),
-        "psnr_background_db": psnr(fake, given, ~mask),
+        name: Figure(one.nanmean().item(), interval(resampled_means(one, seed=seed))) for name, one in values.items()
     }
+
+
+def label_figures(confusions: Tensor, *, seed: int) -> dict[str, Figure]:
+    """Agreement of label maps over all pixels of all images, of `(N, K, K)` confusions."""
+    resampled = torch.einsum("rn,nij->rij", times(len(confusions), seed=seed), confusions)
+    whole = confusions.sum(dim=0)
+    measures = {"label_accuracy": accuracy, "label_iou": mean_iou}
+    return {name: Figure(of(whole).item(), interval(of(resampled))) for name, of in measures.items()}
+
+
+def lower_is_better(name: str) -> bool:
+    """Whether the figure called `name` is a distance. For class shares it depends on the direction."""
+    return any(name in names for names in DISTANCES.values())
 
 
 _MEANINGS = {
@@ -58,6 +117,14 @@ _MEANINGS = {
     "psnr_background_db": "Closeness of translated {source} to the input outside the object's mask",
     "psnr_truth_db": "Closeness of translated {source} to their true counterparts",
     "ssim_truth": "Likeness in structure of translated {source} to their true counterparts, 1 at best",
+    "structure": "How much of the input's layout translated {source} keep, whatever the colours, 1 for all of it",
+    "label_accuracy": "Share of pixels of translated {source} with the true label, by the nearest label's colour",
+    "label_iou": "Overlap of translated {source} with the true areas of each label (intersection over union), "
+    "mean over labels",
+    "fid": "Fréchet Inception distance (FID) of translated {source} to real {target}",
+    "kid": "Kernel Inception distance (KID) of translated {source} to real {target}",
+    "fid_legacy": "FID of translated {source} to real {target} with the resize that older papers used",
+    "kid_legacy": "KID of translated {source} to real {target} with the resize that older papers used",
     "squeeze_fid": "Fréchet distance of translated {source} to real {target} over SqueezeNet features",
     "squeeze_kid": "Kernel distance of translated {source} to real {target} over SqueezeNet features",
 }

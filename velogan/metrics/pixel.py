@@ -34,6 +34,34 @@ def ssim(x: Tensor, y: Tensor, mask: Tensor | None = None) -> Tensor:
     small images.
     """
     _check(x, y, mask)
+    brightness, contrast = _ssim_parts(x, y)
+    border = _WINDOW // 2
+    inner = None if mask is None else mask[..., border:-border, border:-border]
+    return _mean(brightness * contrast, inner)
+
+
+def structure(x: Tensor, y: Tensor) -> Tensor:
+    """Likeness in contrast and structure of each image, at most 1, whatever their brightness and colours are.
+
+    The product of contrast and structure in Wang et al. 2004, equations 9 and 10 with C3 = C2 / 2, windows as in
+    `ssim`, over luminance. `x`, `y`: `(B, C, H, W)` in [-1, 1], equal but for C, sides of at least 11.
+    Returns `(B,)` float64. Raises `ValueError` for unequal shapes or small images.
+    """
+    x, y = luminance(x), luminance(y)
+    _check(x, y, None)
+    return _mean(_ssim_parts(x, y)[1], None)
+
+
+def luminance(images: Tensor) -> Tensor:
+    """Give `(B, 1, H, W)` of `(B, C, H, W)`: Rec. 601 luma of three channels, else the channels' mean."""
+    if images.shape[1] != 3:
+        return images.mean(dim=1, keepdim=True)
+    weights = torch.tensor([0.299, 0.587, 0.114], dtype=images.dtype, device=images.device)
+    return (images * weights[:, None, None]).sum(dim=1, keepdim=True)
+
+
+def _ssim_parts(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """Equations 6, and 9 times 10, of Wang et al. 2004 for every window: brightness; contrast and structure."""
     if min(x.shape[-2:]) < _WINDOW:
         raise ValueError(f"SSIM needs sides of at least {_WINDOW} pixels, got {tuple(x.shape[-2:])}: use larger images")
     x, y = x.double() + 1, y.double() + 1  # intensities from 0, as the paper's formula takes them
@@ -42,11 +70,8 @@ def ssim(x: Tensor, y: Tensor, mask: Tensor | None = None) -> Tensor:
     variance_y = _blur(y * y) - mean_y.square()
     covariance = _blur(x * y) - mean_x * mean_y
     c1, c2 = (0.01 * _DATA_RANGE) ** 2, (0.03 * _DATA_RANGE) ** 2
-    luminance = (2 * mean_x * mean_y + c1) / (mean_x.square() + mean_y.square() + c1)
-    structure = (2 * covariance + c2) / (variance_x + variance_y + c2)
-    border = _WINDOW // 2
-    inner = None if mask is None else mask[..., border:-border, border:-border]
-    return _mean(luminance * structure, inner)
+    brightness = (2 * mean_x * mean_y + c1) / (mean_x.square() + mean_y.square() + c1)
+    return brightness, (2 * covariance + c2) / (variance_x + variance_y + c2)
 
 
 def _check(x: Tensor, y: Tensor, mask: Tensor | None) -> None:

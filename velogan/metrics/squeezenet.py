@@ -9,8 +9,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-RESIZE = "to 8 bits, then antialiased bicubic to 227x227 in integer arithmetic"
+from velogan.metrics.resize import rgb
+
+RESIZE = "to 8 bits, then antialiased bicubic to 227x227 in integer arithmetic, as Pillow"
 """How images reach the network's size; part of every score computed over it."""
+
+SCALE = 16.0
+"""What fire9's averages are divided by: near their root mean square over photographs. It makes distances readable."""
 
 _SIDE = 227
 _BGR_MEAN = (104.0, 117.0, 123.0)
@@ -52,22 +57,23 @@ class SqueezeNet(nn.Module):
         self.requires_grad_(False).eval()
 
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        """Features `(B, 512)`, the average of fire9 over space, and class logits `(B, 1000)`.
+        """Features `(B, 512)`, the average of fire9 over space by `SCALE`, and class logits `(B, 1000)`.
 
         `images`: `(B, 3, H, W)`, or `(B, 1, H, W)` in grey, in [-1, 1]; resized as `RESIZE` says.
+        Raises `ValueError` for other channels.
         """
         # Integer resizing exists on the CPU alone; it gives equal input everywhere and follows Pillow's.
-        small = ((images.float() + 1) * 127.5).round().clamp(0, 255).byte().cpu()
+        small = ((rgb(images).float() + 1) * 127.5).round().clamp(0, 255).byte().cpu()
         if small.shape[-2:] != (_SIDE, _SIDE):
             small = functional.interpolate(small, size=(_SIDE, _SIDE), mode="bicubic", antialias=True)
-        bgr = small.expand(-1, 3, -1, -1).flip(1).to(images.device)
+        bgr = small.flip(1).to(images.device)
         x = functional.relu(self.conv1(bgr.float() - self.mean))
         for name in _FIRES:
             if name in ("fire2", "fire5", "fire9"):
                 x = functional.max_pool2d(x, 3, stride=2, ceil_mode=True)
             x = self.get_submodule(name)(x)
         logits = functional.relu(self.conv_final(x)).mean(dim=(2, 3))
-        return x.mean(dim=(2, 3)), logits
+        return x.mean(dim=(2, 3)) / SCALE, logits
 
 
 class _Fire(nn.Module):
@@ -82,11 +88,11 @@ class _Fire(nn.Module):
         return functional.relu(torch.cat([self.expand1x1(x), self.expand3x3(x)], dim=1))
 
 
-def share_of_class(logits: Tensor, index: int) -> float:
-    """Share, 0 to 1, of `(N, classes)` logits whose largest entry is class `index` (top-1).
+def in_class(logits: Tensor, index: int) -> Tensor:
+    """Which of `(N, classes)` logits have class `index` as their largest (top-1): `(N,)` float64, 0 or 1.
 
     Raises `ValueError` for an index outside the classes.
     """
     if not 0 <= index < logits.shape[1]:
         raise ValueError(f"class {index} does not exist: give a number from 0 to {logits.shape[1] - 1}")
-    return (logits.argmax(dim=1) == index).double().mean().item()
+    return (logits.argmax(dim=1) == index).double()

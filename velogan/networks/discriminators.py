@@ -21,8 +21,7 @@ class DiscriminatorConfig(BaseModel):
         "pixel: judges every pixel alone.",
     )
     layers: int = Field(default=3, ge=1, le=8, description="Depth of n_layers; basic is 3.")
-    channels: int = Field(default=64, ge=1, description="Feature maps after the first convolution (ndf).")
-    in_channels: int = Field(default=3, ge=1, description="Channels of the images it judges.")
+    channels: int = Field(default=64, ge=1, le=4096, description="Feature maps after the first convolution (ndf).")
     norm: NormName = Field(default="instance", description="Normalisation after the inner convolutions.")
     init: InitName = Field(default="normal", description="Initialisation of the weights.")
     init_gain: float = Field(
@@ -41,19 +40,19 @@ class Discriminator(nn.Module):
         return self.model(x)
 
 
-def build_discriminator(config: DiscriminatorConfig) -> Discriminator:
-    """A freshly initialised discriminator."""
+def build_discriminator(config: DiscriminatorConfig, *, in_channels: int = 3) -> Discriminator:
+    """A freshly initialised discriminator of images with `in_channels` channels."""
     if config.network == "pixel":
-        net = Discriminator(_pixel(config))
+        net = Discriminator(_pixel(config, in_channels))
     else:
-        net = Discriminator(_patch(config, layers=3 if config.network == "basic" else config.layers))
+        net = Discriminator(_patch(config, in_channels, layers=3 if config.network == "basic" else config.layers))
     initialise(net, init=config.init, gain=config.init_gain)
     return net
 
 
-def _patch(config: DiscriminatorConfig, *, layers: int) -> nn.Sequential:
+def _patch(config: DiscriminatorConfig, in_channels: int, *, layers: int) -> nn.Sequential:
     width, make_norm, bias = config.channels, norm_layer(config.norm), config.norm == "instance"
-    parts: list[nn.Module] = [nn.Conv2d(config.in_channels, width, 4, stride=2, padding=1), nn.LeakyReLU(0.2)]
+    parts: list[nn.Module] = [nn.Conv2d(in_channels, width, 4, stride=2, padding=1), nn.LeakyReLU(0.2)]
     for n in range(1, layers + 1):
         c_in, c_out = width * min(2 ** (n - 1), 8), width * min(2**n, 8)
         stride = 2 if n < layers else 1
@@ -63,10 +62,10 @@ def _patch(config: DiscriminatorConfig, *, layers: int) -> nn.Sequential:
     return nn.Sequential(*parts)
 
 
-def _pixel(config: DiscriminatorConfig) -> nn.Sequential:
+def _pixel(config: DiscriminatorConfig, in_channels: int) -> nn.Sequential:
     width, make_norm, bias = config.channels, norm_layer(config.norm), config.norm == "instance"
     return nn.Sequential(
-        nn.Conv2d(config.in_channels, width, 1),
+        nn.Conv2d(in_channels, width, 1),
         nn.LeakyReLU(0.2),
         nn.Conv2d(width, 2 * width, 1, bias=bias),
         make_norm(2 * width),

@@ -25,10 +25,18 @@ class GeneratorConfig(BaseModel):
         description="Architecture. resnet: residual blocks at a quarter of the side, sides divisible by 4. "
         "unet_128, unet_256: skip connections down to one pixel, sides divisible by 128 or 256.",
     )
-    blocks: int = Field(default=9, ge=0, description="Residual blocks of a resnet: 9 from 256 pixels on, 6 below.")
-    channels: int = Field(default=64, ge=1, description="Feature maps after the first convolution (ngf).")
-    in_channels: int = Field(default=3, ge=1, description="Channels of the images that go in.")
-    out_channels: int = Field(default=3, ge=1, description="Channels of the images that come out.")
+    blocks: int = Field(
+        default=9, ge=0, le=256, description="Residual blocks of a resnet: 9 from 256 pixels on, 6 below."
+    )
+    channels: int = Field(default=64, ge=1, le=4096, description="Feature maps after the first convolution (ngf).")
+    in_channels: int | None = Field(
+        default=None,
+        ge=1,
+        le=4096,
+        description="Channels of domain A's pictures, alpha not counted. Default: as many as they have (grey 1, "
+        "RGB 3); 3 makes grey pictures RGB, 1 the other way.",
+    )
+    out_channels: int | None = Field(default=None, ge=1, le=4096, description="The same for domain B.")
     norm: NormName = Field(default="instance", description="Normalisation after convolutions.")
     dropout: bool = Field(default=False, description="Dropout 0.5 in residual blocks, or in the U-Net's inner blocks.")
     init: InitName = Field(default="normal", description="Initialisation of the weights.")
@@ -43,8 +51,13 @@ class GeneratorConfig(BaseModel):
 
 
 def build_generator(config: GeneratorConfig) -> Generator:
-    """A freshly initialised generator, `(B, in_channels, H, W)` to `(B, out_channels, H, W)`, both in [-1, 1]."""
-    net = Generator(_resnet(config) if config.network == "resnet" else _unet(config), multiple=config.multiple)
+    """A freshly initialised generator, `(B, in_channels, H, W)` to `(B, out_channels, H, W)`, both in [-1, 1].
+
+    Channels that are not given are 3.
+    """
+    build = _resnet if config.network == "resnet" else _unet
+    model = build(config, config.in_channels or 3, config.out_channels or 3)
+    net = Generator(model, multiple=config.multiple)
     initialise(net, init=config.init, gain=config.init_gain)
     return net
 
@@ -82,11 +95,11 @@ class ResidualBlock(nn.Module):
         return x + self.conv_block(x)
 
 
-def _resnet(config: GeneratorConfig) -> nn.Sequential:
+def _resnet(config: GeneratorConfig, c_in: int, c_out: int) -> nn.Sequential:
     make_norm, bias, width = norm_layer(config.norm), config.norm == "instance", config.channels
     layers: list[nn.Module] = [
         nn.ReflectionPad2d(3),
-        nn.Conv2d(config.in_channels, width, 7, bias=bias),
+        nn.Conv2d(c_in, width, 7, bias=bias),
         make_norm(width),
         nn.ReLU(),
     ]
@@ -96,7 +109,7 @@ def _resnet(config: GeneratorConfig) -> nn.Sequential:
     for c in (4 * width, 2 * width):
         up = nn.ConvTranspose2d(c, c // 2, 3, stride=2, padding=1, output_padding=1, bias=bias)
         layers += [up, make_norm(c // 2), nn.ReLU()]
-    layers += [nn.ReflectionPad2d(3), nn.Conv2d(width, config.out_channels, 7), nn.Tanh()]
+    layers += [nn.ReflectionPad2d(3), nn.Conv2d(width, c_out, 7), nn.Tanh()]
     return nn.Sequential(*layers)
 
 
@@ -112,7 +125,7 @@ class SkipBlock(nn.Module):
         return self.model(x) if self.outermost else torch.cat([x, self.model(x)], 1)
 
 
-def _unet(config: GeneratorConfig) -> SkipBlock:
+def _unet(config: GeneratorConfig, c_in: int, c_out: int) -> SkipBlock:
     downs = {"unet_128": 7, "unet_256": 8}[config.network]
     width, make_norm, bias = config.channels, norm_layer(config.norm), config.norm == "instance"
 
@@ -131,5 +144,5 @@ def _unet(config: GeneratorConfig) -> SkipBlock:
         if config.dropout and outer == c:
             layers.append(nn.Dropout(0.5))
         block = SkipBlock(layers)
-    last = up(2 * width, config.out_channels, bias=True)
-    return SkipBlock([down(config.in_channels, width), block, nn.ReLU(), last, nn.Tanh()], outermost=True)
+    last = up(2 * width, c_out, bias=True)
+    return SkipBlock([down(c_in, width), block, nn.ReLU(), last, nn.Tanh()], outermost=True)

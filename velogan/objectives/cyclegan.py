@@ -28,7 +28,8 @@ class CycleGANConfig(BaseModel):
     identity: float = Field(
         default=0.5,
         ge=0,
-        description="Weight of |G_A(b) - b| and |G_B(a) - a|, times the cycle weight: 0.5 is 5 in effect.",
+        description="Weight of |G_A(b) - b| and |G_B(a) - a|, times the cycle weight: 0.5 is 5 in effect. "
+        "None where A and B have different channels.",
     )
     pool_size: int = Field(default=50, ge=0, description="Past fakes kept per direction for the discriminators.")
     gradient_penalty: float = Field(default=10.0, ge=0, description="Weight of the gradient penalty; wgangp only.")
@@ -37,7 +38,8 @@ class CycleGANConfig(BaseModel):
 class CycleGAN:
     """The method as two phases over the roles G_A, G_B, D_A, D_B.
 
-    `shape_a` and `shape_b` are the (C, H, W) of fakes of domain A and B, for the pools. With `batched`, passes of
+    `shape_a` and `shape_b` are the (C, H, W) of fakes of domain A and B, for the pools; where C differs there is no
+    identity loss, which feeds each generator the other domain's images. With `batched`, passes of
     one network are run together, which is exact with per-sample norms; without, one image batch a pass in the
     reference's order.
     """
@@ -54,6 +56,7 @@ class CycleGAN:
     ):
         self.config = config
         self.batched = batched
+        self.identity = config.identity if shape_a[0] == shape_b[0] else 0.0
         self.pool_a = FakePool(config.pool_size, shape_a)
         self.pool_b = FakePool(config.pool_size, shape_b)
         self.state: nn.Module = nn.ModuleDict({"fake_a": self.pool_a, "fake_b": self.pool_b})
@@ -75,9 +78,9 @@ class CycleGAN:
             "cycle_a": F.l1_loss(seen["back_a"].float(), a) * config.cycle_a,
             "cycle_b": F.l1_loss(seen["back_b"].float(), b) * config.cycle_b,
         }
-        if config.identity > 0:
-            terms["identity_a"] = F.l1_loss(seen["same_b"].float(), b) * config.cycle_b * config.identity
-            terms["identity_b"] = F.l1_loss(seen["same_a"].float(), a) * config.cycle_a * config.identity
+        if self.identity > 0:
+            terms["identity_a"] = F.l1_loss(seen["same_b"].float(), b) * config.cycle_b * self.identity
+            terms["identity_b"] = F.l1_loss(seen["same_a"].float(), a) * config.cycle_a * self.identity
         carry = {"fake_a": seen["fake_a"].float(), "fake_b": seen["fake_b"].float()}
         return Out(total=_sum(terms), terms=terms, carry=carry)
 
@@ -93,7 +96,7 @@ class CycleGAN:
         return Out(total=_sum(terms), terms=terms)
 
     def _translate(self, nets: Nets, a: Tensor, b: Tensor) -> dict[str, Tensor]:
-        g_a, g_b, identity = nets["G_A"], nets["G_B"], self.config.identity > 0
+        g_a, g_b, identity = nets["G_A"], nets["G_B"], self.identity > 0
         seen: dict[str, Tensor] = {}
         if not self.batched:
             seen["fake_b"] = g_a(a)

@@ -70,9 +70,15 @@ class Clock:
         return {"seconds": self.seconds}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from `state_dict`'s seconds; the clock keeps running if it runs."""
+        """Continue from `state_dict`'s seconds; the clock keeps running if it runs.
+
+        ValueError for what are no seconds.
+        """
+        seconds = float(state["seconds"])
+        if not 0 <= seconds < float("inf"):
+            raise ValueError(f"seconds={seconds} of training: it takes a finite number from 0")
         ran = self._since is not None
         self.stop()
-        self._before, self._tick = float(state["seconds"]), None
+        self._before, self._tick = seconds, None
         if ran:
             self.start()

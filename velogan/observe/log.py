@@ -2,31 +2,36 @@
 
 from __future__ import annotations
 
+import io
 import json
+import logging
 import math
 import os
-from collections.abc import Mapping
+import re
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from torch.utils.tensorboard import SummaryWriter
+_LOGGER = logging.getLogger(__name__)
 
 
 class Log:
     """Appends to the log of the folder `run`, which is made if it is missing.
 
-    A last line torn by a kill is dropped on opening. With `tensorboard` the same figures, and image grids,
-    go to `run/tensorboard`.
+    A last line torn by a kill is dropped on opening. With `tensorboard` the same figures, and image grids, go to
+    `run/tensorboard`; where that fails, `say` is told once, and the log goes on without it. A line that cannot be
+    written to `stats.jsonl` itself is an OSError; those before it stay.
     """
 
-    def __init__(self, run: Path, *, tensorboard: bool = True) -> None:
-        self._run = Path(run)
+    def __init__(self, run: Path, *, tensorboard: bool = True, say: Callable[[str], None] = _LOGGER.warning) -> None:
+        self._run, self._say = Path(run), say
         self._run.mkdir(parents=True, exist_ok=True)
         self._tensorboard = tensorboard
-        self._writer: SummaryWriter | None = None
+        self._board: _Board | None = None
         self._purge: int | None = None
         self._file = _open_whole(self._run / "stats.jsonl")
 
@@ -38,31 +43,32 @@ class Log:
         if "images" not in row:
             raise ValueError(f'a row of the log needs "images", got {sorted(row)}: add the number of images seen')
         row = {name: _finite(value) for name, value in row.items()}
-        self._file.write(json.dumps(row, allow_nan=False) + "\n")
-        if self._tensorboard:
-            for name, value in row.items():
-                if name != "images" and isinstance(value, int | float):
-                    self._board().add_scalar(name, value, row["images"])
+        self._append(json.dumps(row, allow_nan=False).encode() + b"\n")
+        figures = {name: value for name, value in row.items() if name != "images" and isinstance(value, int | float)}
+        self._mirror(lambda board: board.scalars(figures, images=row["images"]))
 
     def image(self, name: str, grid: np.ndarray, *, images: int) -> None:
         """Show `grid`, `(H, W, 3)` uint8, in TensorBoard at `images` seen."""
-        if self._tensorboard:
-            self._board().add_image(name, grid, images, dataformats="HWC")
+        self._mirror(lambda board: board.image(name, grid, images=images))
 
     def truncate(self, images: int) -> None:
-        """Forget what was logged beyond `images` seen, so that a resumed run has no doubled history."""
-        path = self._run / "stats.jsonl"
-        kept = [row for row in read_stats(self._run) if row.get("images", 0) <= images]
-        self._file.close()
-        whole = path.with_name("stats.jsonl.tmp")
-        whole.write_text("".join(json.dumps(row) + "\n" for row in kept), encoding="utf-8")
-        os.replace(whole, path)
-        self._file = _open_whole(path)
+        """Forget what was logged beyond `images` seen, so that a resumed run has no doubled history.
+
+        The file is cut behind the last row that stays, which needs no room on the disk.
+        """
+        end = position = 0
+        with (self._run / "stats.jsonl").open("rb") as file:
+            for line in file:
+                position += len(line)
+                row = _parse(line)
+                if row is not None and row.get("images", 0) <= images:
+                    end = position
+        os.truncate(self._file.fileno(), end)
         self._close_board()
         self._purge = images + 1
 
     def close(self) -> None:
-        """Write out what is buffered; the log takes no more."""
+        """The log takes no more."""
         self._file.close()
         self._close_board()
 
@@ -72,43 +78,113 @@ class Log:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _board(self) -> SummaryWriter:
-        if self._writer is None:
-            # costs two seconds of import, which `--help` and short commands should not pay
-            from torch.utils.tensorboard import SummaryWriter
+    def _append(self, line: bytes) -> None:
+        end = os.fstat(self._file.fileno()).st_size
+        try:
+            while line:
+                line = line[self._file.write(line) :]  # a disk that is nearly full takes a part
+        except OSError as error:
+            os.truncate(self._file.fileno(), end)
+            text = (
+                f"{error.strerror} while logging: make room, or make it writable, and the same command goes on from "
+                "the last checkpoint"
+            )
+            raise OSError(error.errno, text, str(self._run / "stats.jsonl")) from error
 
-            self._writer = SummaryWriter(str(self._run / "tensorboard"), purge_step=self._purge)
-        return self._writer
+    def _mirror(self, show: Callable[[_Board], None]) -> None:
+        if not self._tensorboard:
+            return
+        try:
+            self._board = self._board or _Board(self._run / "tensorboard", purge=self._purge)
+            show(self._board)
+        except OSError as error:
+            self._tensorboard = False
+            self._say(
+                f"{self._run / 'tensorboard'} cannot be written ({error.strerror}): no more figures go there, "
+                "stats.jsonl has them"
+            )
+            self._close_board()
 
     def _close_board(self) -> None:
-        if self._writer is not None:
-            self._writer.close()
-            self._writer = None
+        if self._board is not None:
+            with suppress(OSError):
+                self._board.close()
+            self._board = None
+
+
+class _Board:
+    """An event file in `folder` as TensorBoard reads it. OSError from the very call that cannot write.
+
+    torch's SummaryWriter writes in a thread, whose errors surface anywhere or nowhere. `purge`: what earlier files
+    hold from so many images on is hidden.
+    """
+
+    def __init__(self, folder: Path, *, purge: int | None) -> None:
+        # costs two seconds of import, which `--help` and short commands should not pay
+        from tensorboard.compat.proto.event_pb2 import Event, SessionLog  # pyright: ignore[reportAttributeAccessIssue]
+        from tensorboard.summary.writer.record_writer import RecordWriter
+        from torch.utils.tensorboard import summary
+
+        self._event, self._summary = Event, summary
+        folder.mkdir(parents=True, exist_ok=True)
+        self._file = (folder / _event_file_name(folder)).open("ab")
+        self._records = RecordWriter(self._file)
+        self._write(Event(wall_time=time.time(), file_version="brain.Event:2"))
+        if purge is not None:
+            self._write(Event(wall_time=time.time(), step=purge, session_log=SessionLog(status=SessionLog.START)))
+
+    def scalars(self, figures: Mapping[str, float], *, images: int) -> None:
+        for name, value in figures.items():
+            self._add(self._summary.scalar(name, value), images)
+        self._file.flush()
+
+    def image(self, name: str, grid: np.ndarray, *, images: int) -> None:
+        self._add(self._summary.image(name, grid, dataformats="HWC"), images)
+        self._file.flush()
+
+    def close(self) -> None:
+        self._file.close()
+
+    def _add(self, summary: Any, images: int) -> None:
+        self._write(self._event(wall_time=time.time(), step=images, summary=summary))
+
+    def _write(self, event: Any) -> None:
+        self._records.write(event.SerializeToString())
+
+
+def _event_file_name(folder: Path) -> str:
+    """A name that sorts behind those there, as TensorBoard reads them: the time, unless a clock was set back."""
+    earlier = (re.match(r"events\.out\.tfevents\.(\d+)", path.name) for path in folder.iterdir())
+    last = max((int(found[1]) for found in earlier if found), default=0)
+    return f"events.out.tfevents.{max(int(time.time()), last + 1):010d}.velogan"
 
 
 def read_stats(run: Path) -> list[dict[str, Any]]:
-    """The ticks of the folder `run`, oldest first; lines torn by a kill are left out, no file is no ticks."""
+    """The ticks of the folder `run`, oldest first; damaged lines are left out, no file is no ticks."""
     try:
-        lines = (Path(run) / "stats.jsonl").read_text(encoding="utf-8", errors="replace").splitlines()
+        lines = (Path(run) / "stats.jsonl").read_bytes().splitlines()
     except FileNotFoundError:
         return []
-    rows = []
-    for line in lines:
-        try:
-            row = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(row, dict):
-            rows.append(row)
-    return rows
+    return [row for row in map(_parse, lines) if row is not None]
 
 
-def _open_whole(path: Path) -> IO[str]:
+def _parse(line: bytes) -> dict[str, Any] | None:
+    try:
+        row = json.loads(line)
+    except ValueError:
+        return None
+    return row if isinstance(row, dict) else None
+
+
+def _open_whole(path: Path) -> io.FileIO:
     """Open for appending whole lines, without the torn last one."""
-    if path.exists():
-        content = path.read_bytes()
-        os.truncate(path, content.rfind(b"\n") + 1)
-    return path.open("a", encoding="utf-8", buffering=1)
+    file = io.FileIO(path, "a+")
+    file.seek(0)
+    content = file.readall()
+    whole = content.rfind(b"\n") + 1
+    if whole < len(content):
+        file.truncate(whole)
+    return file
 
 
 def _finite(value: Any) -> Any:

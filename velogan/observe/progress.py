@@ -40,8 +40,8 @@ class Display:
         self._bars.stop()
 
     def say(self, text: str) -> None:
-        """Print one line above the bars."""
-        self._console.print(text, markup=False, highlight=False, soft_wrap=True)
+        """Print one line above the bars, with control characters, as a file's name may have them, escaped."""
+        self._console.print(printable(text), markup=False, highlight=False, soft_wrap=True)
 
     def task(self, name: str) -> Callable[[int, int], None]:
         """A bar called `name`; call the result with `(done, total)` as work proceeds, from one thread."""
@@ -98,6 +98,12 @@ class _Line:
         if done == total or now - self._printed >= PLAIN_INTERVAL_S:
             self._printed = now
             self._display.say(f"{self._name}: {detail}")
+
+
+def printable(text: str) -> str:
+    """`text` as one line that no terminal takes for more: characters that do not print become escapes like \\n."""
+    shown = (one if one.isprintable() else one.encode("unicode_escape").decode("ascii") for one in text)
+    return "".join(shown)
 
 
 def duration(seconds: float) -> str:

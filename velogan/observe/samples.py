@@ -23,11 +23,18 @@ def grid(rows: Tensor, *, gap: int = 2) -> np.ndarray:
     if rows.dtype != torch.uint8:
         levels = rows.float().nan_to_num(nan=-1.0).clamp(-1, 1).add(1).mul(127.5)
         rows = levels.round().to(torch.uint8)
-    pictures = rows[:, :, :3] if rows.shape[2] >= 3 else rows[:, :, :1].expand(-1, -1, 3, -1, -1)
+    pictures = as_rgb(rows)
     r, k, _, h, w = pictures.shape
     sheet = np.full((r, h + gap, k, w + gap, 3), 128, np.uint8)
     sheet[:, :h, :, :w] = pictures.permute(0, 3, 1, 4, 2).numpy()
     return sheet.reshape(r * (h + gap), k * (w + gap), 3)[: r * (h + gap) - gap, : k * (w + gap) - gap]
+
+
+def as_rgb(pictures: Tensor) -> Tensor:
+    """The three channels to show of `(..., C, H, W)`: the first three, or the first as grey."""
+    if pictures.shape[-3] >= 3:
+        return pictures[..., :3, :, :]
+    return pictures[..., :1, :, :].expand(*pictures.shape[:-3], 3, *pictures.shape[-2:])
 
 
 def write_grid(path: Path, rows: Tensor, *, gap: int = 2) -> None:

@@ -7,6 +7,7 @@ const AXES = [
 ];
 const TITLES = {
   "loss/generator": "Generator losses", "loss/discriminator": "Discriminator losses", lr: "Learning rate",
+  validation: "On held-out pictures",
   images_per_s: "Images per second", step_ms: "Milliseconds per step",
 };
 const view = { axis: AXES[0], smooth: 0.8 };
@@ -94,11 +95,11 @@ function chart(title, series, { exact = false } = {}) {
     const path = (line, values) => {
       let out = "", pen = "M";
       values.forEach((value, i) => {
-        if (value === null || line.xs[i] === null) { pen = "M"; return; }
+        if (value === null || line.xs[i] === null) return; // some are logged less often than others
         out += `${pen}${px(line.xs[i]).toFixed(1)} ${py(value).toFixed(1)}`;
         pen = "L";
       });
-      return out;
+      return out.includes("L") ? out : out && out + "h0"; // one point alone is a dot
     };
     const clip = `clip${charts.findIndex((other) => other.draw === draw)}`;
     const parts = [`<clipPath id="${clip}"><rect x="${left}" y="${top - 4}" width="${width - left - right + 4}" height="${height - top - bottom + 8}"/></clipPath>`];
@@ -108,7 +109,7 @@ function chart(title, series, { exact = false } = {}) {
     for (const x of ticks(x0, x1, Math.max(2, Math.floor(width / 90)), false)) {
       parts.push(`<text x="${px(x)}" y="${height - bottom + 16}" text-anchor="middle">${short(x)}</text>`);
     }
-    parts.push(`<text x="${width - right}" y="${height - 4}" text-anchor="end">${unit}</text><g clip-path="url(#${clip})" fill="none" stroke-linejoin="round">`);
+    parts.push(`<text x="${width - right}" y="${height - 4}" text-anchor="end">${unit}</text><g clip-path="url(#${clip})" fill="none" stroke-linejoin="round" stroke-linecap="round">`);
     for (const line of shown) {
       const dash = line.dash ? ' stroke-dasharray="2 4" stroke-linecap="round"' : "";
       if (!exact && view.smooth) parts.push(`<path d="${path(line, line.values)}" style="stroke:${line.hue}" opacity="0.18"/>`);
@@ -124,7 +125,7 @@ function chart(title, series, { exact = false } = {}) {
     if (!scene) return;
     plot.querySelectorAll(".tip, .cross").forEach((old) => old.remove());
     const wanted = scene.invert(at);
-    const nearest = (line) => line.xs.reduce((best, x, i) => (x !== null && (best < 0 || Math.abs(x - wanted) < Math.abs(line.xs[best] - wanted)) ? i : best), -1);
+    const nearest = (line) => line.xs.reduce((best, x, i) => (x !== null && line.mean[i] !== null && (best < 0 || Math.abs(x - wanted) < Math.abs(line.xs[best] - wanted)) ? i : best), -1);
     const found = scene.shown.map((line) => [line, nearest(line)]).filter(([, i]) => i >= 0);
     if (!found.length) return;
     const x = found[0][0].xs[found[0][1]];
@@ -164,8 +165,8 @@ function oneRun(curves) {
       const colour = last === "total" ? "var(--ink)" : hue(bases.indexOf(base));
       return { name: last.replaceAll("_", " "), hue: colour, dash: /(^|_)[bB]$/.test(last), run: 0, values: curves[name] };
     });
-    const exact = group === "lr";
-    if (exact) series.forEach((line, number) => Object.assign(line, { hue: hue(number), dash: number > 0 }));
+    const exact = group === "lr" || group === "validation";
+    if (group === "lr") series.forEach((line, number) => Object.assign(line, { hue: hue(number), dash: number > 0 }));
     return chart(TITLES[group] || capital(group.replaceAll("_", " ")), series, { exact });
   });
 }

@@ -29,6 +29,8 @@ class Facts:
     scores: list[dict[str, Any]]
     grids: dict[str, dict[int, Path]]
     """Sample files by direction and images seen."""
+    best: Mapping[str, Any]
+    """`checkpoints/best.json`: checkpoint, name and figure of the score, and the pictures it was measured on."""
     layout: Mapping[str, Any]
     """`samples/index.json`: columns and rows by direction."""
 
@@ -63,11 +65,12 @@ def read_facts(folder: Path) -> Facts:
         folder=folder,
         name=folder.resolve().name,
         run=mapping(_read(folder / "run.json", json.loads)),
-        config=mapping(_read(folder / "config.yaml", yaml.safe_load)),
+        config=mapping(_read(folder / "config.yaml", lambda text: yaml.load(text, _Loader))),
         stats=_read(folder / "stats.jsonl", _rows) or [],
         protocol=mapping(scores.get("protocol")),
         scores=[score for score in listing(scores.get("scores")) if is_number(mapping(score).get("value"))],
         grids=_grids(folder / "samples"),
+        best=mapping(_read(folder / "checkpoints" / "best.json", json.loads)),
         layout=mapping(_read(folder / "samples" / "index.json", json.loads)),
     )
 
@@ -92,8 +95,8 @@ def flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def is_number(value: Any) -> bool:
-    """Whether `value` is a finite number."""
-    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < float("inf")
+    """Whether `value` is a finite number, of a size that can be reckoned with."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e100
 
 
 def mapping(value: Any) -> Mapping[str, Any]:
@@ -111,6 +114,15 @@ def _mean(values: list[Any]) -> float | None:
     return float(f"{sum(numbers) / len(numbers):.5g}") if numbers else None
 
 
+class _Loader(yaml.SafeLoader):
+    """Without aliases, with which a few lines can stand for gigabytes."""
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        if self.check_event(yaml.AliasEvent):
+            raise yaml.YAMLError("an alias")
+        return super().compose_node(parent, index)
+
+
 def _rows(text: str) -> list[dict[str, Any]]:
     """Lines of JSON; the last may be torn, as the run may be writing or may have been killed."""
     rows = (_parse(line) for line in text.splitlines())
@@ -120,14 +132,16 @@ def _rows(text: str) -> list[dict[str, Any]]:
 def _parse(line: str) -> Any:
     try:
         return json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
 
 
 def _read(path: Path, parse: Callable[[str], Any]) -> Any:
     try:
+        if not path.is_file():  # opening a pipe would wait for its other end
+            return None
         return parse(path.read_text(encoding="utf-8", errors="replace"))
-    except (OSError, ValueError, yaml.YAMLError):
+    except (OSError, ValueError, RecursionError, yaml.YAMLError):
         return None
 
 

@@ -58,6 +58,8 @@ def before_after(facts: Facts, direction: str = "a2b", *, most: int = 6) -> list
         return []
     columns, rows = len(layout["columns"]), len(layout["rows"])
     width, height = (sheet.width + GAP) / columns, (sheet.height + GAP) / rows
+    if min(width, height) < GAP + 1:
+        return []
 
     def tile(row: int, column: int) -> str:
         left, top = round(column * width), round(row * height)
@@ -127,7 +129,7 @@ def _open(path: Path) -> Image.Image | None:
     try:
         with Image.open(path) as picture:
             return picture.convert("RGB")
-    except (OSError, SyntaxError, ValueError):
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError):
         return None
 
 

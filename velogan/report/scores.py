@@ -10,6 +10,13 @@ from typing import Any
 from velogan.report.facts import Facts, is_number
 
 LABELS = {
+    "structure": "Layout kept from the input",
+    "label_accuracy": "Pixels with the true label",
+    "label_iou": "Overlap with the true labels (IoU)",
+    "fid": "FID to real pictures",
+    "kid": "KID to real pictures",
+    "fid_legacy": "FID to real pictures, old resize",
+    "kid_legacy": "KID to real pictures, old resize",
     "psnr_object_db": "PSNR of the object to the truth",
     "psnr_background_db": "PSNR of the background to the input",
     "psnr_truth_db": "PSNR to the truth",
@@ -19,8 +26,33 @@ LABELS = {
     "squeeze_fid": "squeeze-FID to real pictures",
     "squeeze_kid": "squeeze-KID to real pictures",
 }
-TELLING = ("psnr_object_db", "psnr_truth_db", "squeeze_kid", "squeeze_fid", "ssim_object", "ssim_truth")
+TELLING = (
+    "psnr_object_db",
+    "label_accuracy",
+    "psnr_truth_db",
+    "kid",
+    "squeeze_kid",
+    "fid",
+    "squeeze_fid",
+    "ssim_object",
+    "ssim_truth",
+)
 """Which score the headline quotes: the first of these that there is, else the first score."""
+
+
+SAME = "the same checkpoint as last"
+"""What a protocol says of the best checkpoint where it has no column of its own."""
+
+Column = tuple[str, str]
+"""Checkpoint and weights; empty for pictures that nothing is known of."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One figure of one direction: the score to show first, and every translator's."""
+
+    first: Mapping[str, Any]
+    by_column: Mapping[Column, Mapping[str, Any]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,11 +79,48 @@ def figure(score: Mapping[str, Any], value: Any) -> str:
     name = str(score.get("name", ""))
     if name.endswith("_db"):
         return f"{value:.1f} dB"
-    if name.startswith("share_"):
+    if name.startswith(("share_", "label_")):
         return f"{100 * value:.1f} %"
-    if name.startswith("ssim"):
+    if name.startswith(("ssim", "structure")):
         return f"{value:.3f}"
     return f"{value:.1f}" if abs(value) >= 10 else f"{value:#.3g}"
+
+
+def grouped(scores: Sequence[Mapping[str, Any]]) -> tuple[list[Column], list[Row]]:
+    """The scores as rows, one for each direction and name, and the columns that these have, in order."""
+    rows: dict[tuple[str, str], dict[Column, Mapping[str, Any]]] = {}
+    for score in scores:
+        column = (str(score.get("checkpoint") or ""), str(score.get("weights") or ""))
+        rows.setdefault((str(score.get("direction")), str(score.get("name"))), {})[column] = score
+    columns = list(dict.fromkeys(column for row in rows.values() for column in row))
+    return columns, [Row(first=next(iter(row.values())), by_column=row) for row in rows.values()]
+
+
+def heading(column: Column) -> str:
+    """What a column is called: "last ema"."""
+    return " ".join(filter(None, column)) or "value"
+
+
+def floor_of(score: Mapping[str, Any]) -> str:
+    """What the score's floor is measured on, in short."""
+    return "unrelated pictures" if score.get("name") == "structure" else "real against real"
+
+
+def deviation(score: Mapping[str, Any]) -> float | None:
+    """Half the width of the score's 95 % interval; None where that is unknown."""
+    span = score.get("interval_95")
+    if isinstance(span, list | tuple) and len(span) == 2 and all(map(is_number, span)):
+        return (span[1] - span[0]) / 2
+    return None
+
+
+def between(score: Mapping[str, Any]) -> str:
+    """The score's 95 % interval in its unit: "20.9 to 21.7 dB"; empty where it is unknown."""
+    if deviation(score) is None:
+        return ""
+    low, high = (figure(score, bound) for bound in score["interval_95"])
+    value, _, unit = low.partition(" ")
+    return f"{value if high.endswith(f' {unit}') else low} to {high}"
 
 
 def gain(score: Mapping[str, Any]) -> float | None:
@@ -70,7 +139,7 @@ def bar(score: Mapping[str, Any], among: Sequence[Mapping[str, Any]]) -> Bar:
     name = str(score.get("name", ""))
     keys = ("value", "floor", "ceiling")
     known = [other[key] for other in among for key in keys if is_number(other.get(key))]
-    usual = 40 if name.endswith("_db") else 1 if name.startswith(("ssim", "share")) else 0
+    usual = 40 if name.endswith("_db") else 1 if name.startswith(("ssim", "share", "label", "structure")) else 0
     low, high = min(0, *known), max(usual, *known) * (1 if usual == 1 else 1.05) or 1
 
     def place(value: Any) -> float | None:
@@ -79,7 +148,8 @@ def bar(score: Mapping[str, Any], among: Sequence[Mapping[str, Any]]) -> Bar:
         part = (value - low) / (high - low)
         return 1 - part if score.get("better") == "lower" else part
 
-    nothing, real = place(score.get("ceiling")), place(score.get("floor"))
+    # Doing nothing keeps the whole layout: that is an end of the track, and no rival.
+    nothing, real = None if name == "structure" else place(score.get("ceiling")), place(score.get("floor"))
     return Bar(value=place(score["value"]) or 0, nothing=nothing, real=real)
 
 
@@ -87,6 +157,19 @@ def telling(facts: Facts) -> dict[str, Any] | None:
     """The score that the headline quotes."""
     ranked = [score for name in TELLING for score in facts.scores if score.get("name") == name]
     return next(iter(ranked + facts.scores), None)
+
+
+def chosen(facts: Facts) -> str:
+    """Which checkpoint is the best, and by what it was chosen; nothing where none was."""
+    best, name = facts.best, str(facts.best.get("name"))
+    scored = [row["images"] for row in facts.stats if is_number(row.get(name)) and is_number(row.get("images"))]
+    checkpoint = str(best.get("checkpoint"))[:20]
+    images = int(checkpoint) if checkpoint.isdecimal() else None
+    if images not in scored or not is_number(best.get("score")):
+        return ""
+    what = "lowest sliced Wasserstein distance" if name == "validation/distance" else f"lowest {name}"
+    among = f"{scored.index(images) + 1} of {len(scored)}"
+    return f"Best: checkpoint {among}, at {images:,} images, {what} ({best['score']:.3g}) on {best.get('on')}."
 
 
 def sentence(facts: Facts) -> str:

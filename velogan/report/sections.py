@@ -60,7 +60,8 @@ def head(runs: list[Facts]) -> str:
     )
     strip = f'<div class="pairs">{pairs}</div>' if pairs else ""
     lead = f'<p class="lead">{text(scores.sentence(facts))}</p>'
-    return f'<h1>{text(title(runs))}</h1>{lead}<p class="facts">{_about(facts)}</p>{strip}'
+    best = f'<p class="facts">{text(chosen)}</p>' if (chosen := scores.chosen(facts)) else ""
+    return f'<h1>{text(title(runs))}</h1>{lead}<p class="facts">{_about(facts)}</p>{best}{strip}'
 
 
 def _about(facts: Facts) -> str:
@@ -74,6 +75,7 @@ def _about(facts: Facts) -> str:
         facts.run.get("preset"),
         f"{facts.images:,} images seen" if facts.images else None,
         f"{duration(seconds)} of training" if seconds else None,
+        f"{skipped:,.0f} steps skipped" if (skipped := facts.last("skipped_steps")) else None,
         f"data: {' and '.join(counts)}" if counts else None,
         f"{machine['cores']} cores" if machine.get("cores") else None,
         machine.get("device"),
@@ -87,7 +89,8 @@ def results(runs: list[Facts]) -> str:
     """Every score of every run: figure, bar, one plain sentence."""
     groups: dict[tuple[str, str], list[tuple[int, Facts, dict[str, Any]]]] = {}
     for number, facts in enumerate(runs):
-        for score in facts.scores:
+        for row in scores.grouped(facts.scores)[1]:
+            score = dict(row.first)
             key = (str(score.get("direction", "")), str(score.get("name", "")))
             groups.setdefault(key, []).append((number, facts, score))
     if not groups:
@@ -102,7 +105,35 @@ def results(runs: list[Facts]) -> str:
         '<span class="mark nothing"></span> doing nothing (the input left as it is), '
         '<span class="mark real"></span> real pictures against real ones.</p>'
     )
-    return _section("Scores", legend + f'<div class="columns">{"".join(cards)}</div>' + _protocols(runs))
+    table = _translators(runs[0]) if len(runs) == 1 else ""
+    return _section("Scores", legend + f'<div class="columns">{"".join(cards)}</div>' + table + _protocols(runs))
+
+
+def _translators(facts: Facts) -> str:
+    """Every figure of every checkpoint and kind of weights, with its interval, between real pictures and nothing."""
+    columns, rows = scores.grouped(facts.scores)
+    same = facts.protocol.get("best") == scores.SAME
+    titles = ["", "", "real against real", *map(scores.heading, columns), *(["best"] if same else []), "doing nothing"]
+    lines = []
+    for row in rows:
+        way = ARROW.join(facts.way(direction)) if (direction := row.first.get("direction")) in ("a2b", "b2a") else ""
+        cells = [_value(row.by_column.get(column)) for column in columns] + (["= last"] if same else [])
+        floor, ceiling = (
+            text(scores.figure(row.first, row.first.get(key))) if is_number(row.first.get(key)) else "–"
+            for key in ("floor", "ceiling")
+        )
+        shown = "".join(f"<td>{cell}</td>" for cell in (text(way), floor, *cells, ceiling))
+        lines.append(f"<tr><th>{text(scores.label(row.first))}</th>{shown}</tr>")
+    head = "".join(f"<th>{text(title)}</th>" for title in titles)
+    note = '<p class="note">Small: 95 % of resampled sets of images give figures in this range.</p>'
+    return f'<div class="card figures"><table><tr>{head}</tr>{"".join(lines)}</table>{note}</div>'
+
+
+def _value(score: Mapping[str, Any] | None) -> str:
+    if score is None:
+        return "–"
+    span = scores.between(score)
+    return f"<b>{text(scores.figure(score, score['value']))}</b>" + (f"<small>{text(span)}</small>" if span else "")
 
 
 def _score(group: list[tuple[int, Facts, dict[str, Any]]], many: bool) -> str:
@@ -116,7 +147,7 @@ def _score(group: list[tuple[int, Facts, dict[str, Any]]], many: bool) -> str:
         lines.append(_bar(scores.bar(score, among), hue=_hue(number) if many else "var(--accent)"))
     known = [
         f"{what} {scores.figure(first, first[key])}"
-        for key, what in (("ceiling", "doing nothing:"), ("floor", "real against real:"))
+        for key, what in (("ceiling", "doing nothing:"), ("floor", f"{scores.floor_of(first)}:"))
         if is_number(first.get(key))
     ]
     # several runs may have several such figures, which the bars show

@@ -1,0 +1,104 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from velogan.deploy.statistics import Piece, folded, measure, needs_sharing, waiting_values
+from velogan.networks.generators import GeneratorConfig, build_generator
+
+
+def _network(**config: Any) -> nn.Module:
+    torch.manual_seed(3)
+    settings = {"channels": 3, "blocks": 2, "init": "kaiming", "init_gain": 1.0}
+    net = build_generator(GeneratorConfig.model_validate(settings | config))
+    for name, value in net.named_buffers():  # batch norms that have seen something
+        if name.endswith("running_mean"):
+            value.normal_()
+        elif name.endswith("running_var"):
+            value.uniform_(0.5, 2)
+    for parameter in net.parameters():
+        parameter.data += 0.05 * torch.randn_like(parameter)
+    return net.eval().requires_grad_(False)
+
+
+def _picture(side: int, seed: int = 0) -> Tensor:
+    return torch.rand(1, 3, side, side, generator=torch.Generator().manual_seed(seed)) * 2 - 1
+
+
+@pytest.mark.parametrize(("config", "side"), [({}, 32), ({"network": "unet_128"}, 256), ({"dropout": True}, 32)])
+def test_a_picture_in_one_piece_gives_the_network_s_own_statistics(
+    config: dict[str, Any], side: int, tmp_path: Path
+) -> None:
+    net, picture = _network(**config), _picture(side)
+    assert needs_sharing(net)
+    plain = folded(net, measure(net, [Piece(lambda: picture)], scratch=tmp_path))
+    assert not needs_sharing(plain)
+    torch.testing.assert_close(plain(picture), net(picture), rtol=0, atol=2e-4)
+
+
+def test_pieces_are_measured_together(tmp_path: Path) -> None:
+    """Two pictures that are normalised as one: what batch norm does in training."""
+    net, pictures = _network(), [_picture(32, seed) * (0.2 + seed) for seed in (0, 1)]
+    together = _network()
+    for parent in list(together.modules()):
+        for name, child in list(parent.named_children()):
+            if isinstance(child, nn.InstanceNorm2d):
+                setattr(parent, name, nn.BatchNorm2d(child.num_features, affine=False))
+    together.train()
+    plain = folded(
+        net, measure(net, [Piece(lambda picture=picture: picture) for picture in pictures], scratch=tmp_path)
+    )
+    expected = together(torch.cat(pictures))
+    for picture, result in zip(pictures, expected):
+        torch.testing.assert_close(plain(picture)[0], result, rtol=0, atol=1e-4)
+    assert not torch.allclose(net(pictures[0])[0], expected[0], atol=1e-2)  # alone it looks different
+
+
+def test_only_the_core_counts(tmp_path: Path) -> None:
+    net, picture = _network(), _picture(64)
+    left, right = picture[..., :48].clone(), picture[..., 16:].clone()
+    pieces = [Piece(lambda: left, (0, 1, 0, 32 / 48)), Piece(lambda: right, (0, 1, 16 / 48, 1))]
+    for (mean, variance), (whole_mean, whole_variance) in zip(
+        measure(net, pieces, scratch=tmp_path)[:1], measure(net, [Piece(lambda: picture)], scratch=tmp_path)
+    ):
+        torch.testing.assert_close(mean, whole_mean)
+        torch.testing.assert_close(variance, whole_variance)
+
+
+def test_batch_norms_bring_their_own() -> None:
+    net, picture = _network(norm="batch"), _picture(32)
+    assert not needs_sharing(net)
+    plain = folded(net)
+    assert not any(isinstance(layer, nn.BatchNorm2d) for layer in plain.modules())
+    torch.testing.assert_close(plain(picture), net(picture), rtol=0, atol=1e-4)
+    assert any(isinstance(layer, nn.BatchNorm2d) for layer in net.modules())
+
+
+def test_without_statistics_instance_norms_stay() -> None:
+    net, picture = _network(), _picture(32)
+    assert torch.equal(folded(net)(picture), net(picture))
+
+
+def test_a_flat_picture_stays_finite(tmp_path: Path) -> None:
+    net, picture = _network(), torch.full((1, 3, 32, 32), 0.25)
+    plain = folded(net, measure(net, [Piece(lambda: picture)], scratch=tmp_path))
+    assert plain(picture).isfinite().all()
+
+
+def test_less_exact_convolutions_measure_nearly_the_same(tmp_path: Path) -> None:
+    net, picture = _network(), _picture(32)
+    exact, rough = (
+        measure(net, [Piece(lambda: picture)], scratch=tmp_path, dtype=d) for d in (torch.float32, torch.bfloat16)
+    )
+    for (_, first), (_, second) in zip(exact, rough):
+        torch.testing.assert_close(first, second, rtol=0.1, atol=1e-2)
+    assert not torch.equal(exact[-1][1], rough[-1][1])
+
+
+def test_what_waits_is_counted() -> None:
+    # a residual network of width 4: at a quarter of the side 16 channels, of the block's input and of its inside
+    assert waiting_values(_network(channels=4), 3) == pytest.approx(2 * 16 / 16)

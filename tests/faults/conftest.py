@@ -1,0 +1,191 @@
+"""Disks that fill up or become read-only, processes that can be killed, and a tiny run that is soon over."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from velogan.cli import main
+from velogan.data.images import Picture, save_picture
+from velogan.engine.checkpoint import find_checkpoint
+
+ZYGOTE = Path(__file__).with_name("zygote.py")
+
+
+@dataclass
+class Disk:
+    """A small disk of its own, seen by the way through a process that lives in its name space."""
+
+    path: Path
+    shell: subprocess.Popen[str]
+
+    def run(self, command: str) -> str:
+        """Runs a shell command there; the last line of what it prints, else how it ended."""
+        assert self.shell.stdin
+        assert self.shell.stdout
+        self.shell.stdin.write(f"{command} >/dev/null; echo $?\n")
+        self.shell.stdin.flush()
+        return self.shell.stdout.readline().strip()
+
+    def fill(self, leave: int = 0) -> None:
+        """Leaves room for so many bytes."""
+        self.free()
+        facts = os.statvfs(self.path)
+        with open(self.path / "ballast", "wb", buffering=0) as file:
+            if facts.f_bavail * facts.f_frsize > leave:
+                os.posix_fallocate(file.fileno(), 0, facts.f_bavail * facts.f_frsize - leave)
+
+    def free(self) -> None:
+        """Takes the ballast away."""
+        (self.path / "ballast").unlink(missing_ok=True)
+
+    def remount(self, mode: str) -> None:
+        """Makes it read-only, `ro`, or writable, `rw`."""
+        assert self.run(f"mount -o remount,{mode} tmpfs {self.mount}") == "0"
+
+    @property
+    def mount(self) -> str:
+        return "/" + str(self.path).split("/root/", 1)[1]
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Disk]:
+    """A disk of 4 MiB. It is gone with the process that holds it, whatever becomes of the tests."""
+    mount = tmp_path / "disk"
+    mount.mkdir()
+    for unshare in (["unshare", "-m"], ["unshare", "-rm"]):
+        try:
+            shell = subprocess.Popen(
+                [*unshare, "sh"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+            )
+        except FileNotFoundError:
+            break
+        made = Disk(Path(f"/proc/{shell.pid}/root{mount}"), shell)
+        try:
+            mounted = made.run(f"mount -t tmpfs -o size=4m tmpfs {mount}") == "0"
+        except BrokenPipeError:
+            mounted = False
+        if mounted:
+            yield made
+        shell.kill()
+        shell.communicate()
+        if mounted:
+            return
+    pytest.skip("a disk of one's own needs root or user name spaces (unshare -rm), and here is neither")
+
+
+@dataclass
+class Process:
+    """A velogan command at work in a process of its own."""
+
+    pid: int
+    said_in: Path
+    ask: Callable[[dict], int]
+
+    def wait(self) -> tuple[int, str]:
+        """Exit code (below zero: the signal it died of) and what it said."""
+        return self.ask({"wait": self.pid}), self.said_in.read_text()
+
+
+@pytest.fixture(scope="session")
+def _zygote(_shared_cache: None) -> Iterator[Callable[[dict], int]]:
+    process = subprocess.Popen(
+        [sys.executable, ZYGOTE], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=None, text=True
+    )
+
+    def ask(question: dict) -> int:
+        assert process.stdin
+        assert process.stdout
+        process.stdin.write(json.dumps(question) + "\n")
+        process.stdin.flush()
+        return int(process.stdout.readline())
+
+    yield ask
+    process.communicate()
+
+
+@pytest.fixture
+def start(_zygote: Callable[[dict], int], tmp_path: Path) -> Callable[..., Process]:
+    """`start(argv, plain=False)` begins a command as a process; `plain`: without root's rights over files."""
+
+    def begin(argv: list[str], *, plain: bool = False) -> Process:
+        said = tmp_path / f"said-{len(list(tmp_path.glob('said-*')))}"
+        return Process(_zygote({"argv": argv, "said": str(said), "plain": plain}), said, _zygote)
+
+    return begin
+
+
+@pytest.fixture
+def velogan(capsys: pytest.CaptureFixture[str]) -> Callable[[list[str]], tuple[int, str]]:
+    """Runs a command in this process: exit code and what it said. A traceback is never an answer."""
+
+    def run(argv: list[str]) -> tuple[int, str]:
+        capsys.readouterr()
+        code = main(argv)
+        said = capsys.readouterr().err
+        assert "Traceback" not in said
+        return code, said
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two domains of four random pictures each, and two for tests."""
+    root = tmp_path_factory.mktemp("noise")
+    random = np.random.default_rng(0)
+    for folder, count in (("trainA", 4), ("trainB", 4), ("testA", 2), ("testB", 2)):
+        (root / folder).mkdir()
+        for index in range(count):
+            save_picture(root / folder / f"{index}.png", Picture(random.integers(0, 256, (40, 40, 3), np.uint8)))
+    return root
+
+
+@pytest.fixture(scope="session")
+def flags(data: Path) -> Callable[..., list[str]]:
+    """`flags(run, images=6, ...)`: a training that takes a moment, with a checkpoint every two images; more words."""
+
+    def make(run: Path, *more: str, images: int = 6, every: int = 2, data: Path = data) -> list[str]:
+        words = f"""train --data {data} --images {images} --image-size 32 --seed 3 --out {run} --train.keep 3
+            --train.checkpoint-every {every}i --train.log-every 1i --train.samples 0 --train.tensorboard false
+            --objective.pool-size 3 --discriminator.channels 2 --generator.channels 2 --generator.blocks 1
+            --engine.threads 1 --engine.precision fp32 --engine.kernels plain"""
+        return [*words.split(), *more]
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def unbroken(
+    flags: Callable[..., list[str]], tmp_path_factory: pytest.TempPathFactory, _shared_cache: None
+) -> Callable[..., Path]:
+    """`unbroken(images=6, ...)`: the run folder of the same training where nothing went wrong."""
+    made: dict[str, Path] = {}
+
+    def train(*more: str, images: int = 6, every: int = 2) -> Path:
+        key = repr((more, images, every))
+        if key not in made:
+            made[key] = tmp_path_factory.mktemp("unbroken") / "run"
+            assert main(flags(made[key], *more, images=images, every=every)) == 0
+        return made[key]
+
+    return train
+
+
+@pytest.fixture
+def same(unbroken: Callable[..., Path]) -> Callable[..., bool]:
+    """`same(run, images=6)`: whether the run ended with the weights of the unbroken one, bit for bit."""
+    from velogan.engine.checkpoint import digest
+
+    def compare(run: Path, *more: str, images: int = 6, every: int = 2) -> bool:
+        return digest(find_checkpoint(run)) == digest(find_checkpoint(unbroken(*more, images=images, every=every)))
+
+    return compare

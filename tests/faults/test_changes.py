@@ -1,0 +1,104 @@
+"""What a run does not hold in its hand: source pictures that change, and clocks that are set back."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shutil
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from velogan.data import cache
+from velogan.data.images import Picture, save_picture
+from velogan.observe.log import Log, read_stats
+
+
+def test_pictures_that_change_after_they_were_prepared_are_prepared_again_and_said(
+    data: Path, flags, velogan, same, tmp_path: Path
+):
+    source, run = tmp_path / "source", tmp_path / "run"
+    shutil.copytree(data, source)
+    longer = ["--schedule.kind", "constant"]
+    assert velogan(flags(run, *longer, data=source))[0] == 0
+    code, said = velogan(flags(run, *longer, data=source, images=7))
+    assert code == 0
+    assert "changed" not in said
+    assert "preparing" not in said
+
+    before = (source / "trainA" / "0.png").stat()
+    save_picture(source / "trainA" / "0.png", Picture(np.zeros((40, 40, 3), np.uint8)))
+    os.utime(source / "trainA" / "0.png", ns=(before.st_atime_ns, before.st_mtime_ns))
+    code, said = velogan(flags(run, *longer, data=source, images=8))
+    assert code == 0
+    assert "the pictures of domain A have changed since this run began: continuing with the new ones" in said
+    assert "at 7 images" in said
+
+    shutil.copyfile(data / "trainA" / "0.png", source / "trainA" / "0.png")
+    assert velogan(flags(tmp_path / "other", data=source))[0] == 0
+    assert same(tmp_path / "other")
+
+
+def test_pictures_that_change_while_they_are_prepared_leave_nothing_wrong_in_the_cache(
+    data: Path, flags, velogan, same, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    shutil.copytree(data, tmp_path / "source")
+    monkeypatch.setenv("VELOGAN_CACHE", str(tmp_path / "cache"))
+    read = cache.read_picture
+
+    def read_and_change(path: Path) -> Picture:
+        picture = read(path)
+        shutil.copyfile(tmp_path / "source" / "trainA" / "0.png", tmp_path / "source" / "trainA" / "1.png")
+        return picture
+
+    with monkeypatch.context() as patch:
+        patch.setattr(cache, "read_picture", read_and_change)
+        code, said = velogan(flags(tmp_path / "run", data=tmp_path / "source"))
+    assert code == 2
+    assert "trainA: pictures changed while they were prepared" in said
+    assert list((tmp_path / "cache" / "prepared").iterdir()) == []
+    shutil.copyfile(data / "trainA" / "1.png", tmp_path / "source" / "trainA" / "1.png")
+    assert velogan(flags(tmp_path / "run", data=tmp_path / "source"))[0] == 0
+    assert same(tmp_path / "run")
+
+
+def test_a_clock_set_back_within_a_run_and_between_its_starts_changes_nothing(
+    flags, velogan, same, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    run, now = tmp_path / "run", time.time()
+    hours = itertools.count(1)
+    monkeypatch.setattr(time, "time", lambda: now - 3600 * next(hours))
+    assert velogan(flags(run, "--schedule.kind", "constant", "--train.tensorboard", "true", images=4))[0] == 0
+    for path in [run, *run.rglob("*")]:
+        os.utime(path, (now + 1e6, now + 1e6))  # written in what is now the future
+    code, said = velogan(flags(run, "--schedule.kind", "constant", "--train.tensorboard", "true"))
+    assert code == 0
+    assert "at 4 images" in said
+    assert same(run, "--schedule.kind", "constant")
+    rows = read_stats(run)
+    assert [row["images"] for row in rows] == [1, 2, 3, 4, 5, 6]
+    seconds = [row["seconds"] for row in rows]
+    assert seconds == sorted(seconds)
+    assert all(row["images_per_s"] >= 0 for row in rows)
+    assert (run / "report.html").is_file()
+
+
+def test_tensorboard_reads_in_order_what_was_written_after_the_clock_was_set_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    now = time.time()
+    with Log(tmp_path) as log:
+        log.write({"images": 100, "loss": 1.0})
+        log.write({"images": 200, "loss": 2.0})
+    monkeypatch.setattr(time, "time", lambda: now - 1e6)
+    with Log(tmp_path) as log:
+        log.truncate(100)
+        log.write({"images": 150, "loss": 3.0})
+    monkeypatch.undo()
+
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    events = EventAccumulator(str(tmp_path / "tensorboard")).Reload()
+    assert [(event.step, event.value) for event in events.Scalars("loss")] == [(100, 1.0), (150, 3.0)]

@@ -1,0 +1,158 @@
+"""Files that changed on the disk by themselves: found by their checksums, named, and the ones before used."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from velogan.engine.checkpoint import (
+    damage,
+    find_checkpoint,
+    list_checkpoints,
+    mark_best,
+    put_back,
+    read_best,
+    set_aside,
+)
+from velogan.engine.trainer import Trainer
+from velogan.types import Batch
+
+
+@pytest.fixture
+def run(unbroken, tmp_path: Path) -> Path:
+    """A finished run with checkpoints at 2, 4 and 6 images, to be damaged."""
+    shutil.copytree(unbroken(), tmp_path / "run")
+    return tmp_path / "run"
+
+
+def _damage(run: Path, images: int, file: str = "G_A.safetensors", how: str = "flipped") -> Path:
+    path = run / "checkpoints" / f"{images:09d}" / file
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    if how == "missing":
+        path.unlink()
+    else:
+        path.write_bytes(content[: len(content) // 2] if how == "cut" else content)
+    return path
+
+
+@pytest.mark.parametrize("file", ["state.safetensors", "manifest.json", "clock.json"])
+@pytest.mark.parametrize("how", ["flipped", "cut", "missing"])
+def test_a_damaged_checkpoint_is_named_and_the_one_before_used(file: str, how: str, run: Path, flags, velogan, same):
+    path = _damage(run, 6, file, how)
+    code, said = velogan(flags(run))
+    assert code == 0, said
+    assert str(path.parent) in said
+    assert "checkpoint 000000006 is not used" in said
+    assert "continuing" in said
+    assert "at 4 images" in said
+    assert same(run)
+    assert [damage(folder) for folder in list_checkpoints(run)] == ["", "", ""]
+
+
+def test_with_every_checkpoint_damaged_nothing_is_begun_anew_and_nothing_removed(
+    run: Path, flags, velogan, same, unbroken
+):
+    broken = [_damage(run, images) for images in (2, 4, 6)]
+    before = {path: path.read_bytes() for path in (run / "checkpoints").rglob("*") if path.is_file()}
+    code, said = velogan(flags(run))
+    assert code == 1
+    assert f"{run / 'checkpoints'} holds no checkpoint that is whole" in said
+    for path in broken:
+        assert f"{path} does not match its checksum" in said
+    assert "put a copy of one there, or begin a new run folder" in said
+    assert {path: path.read_bytes() for path in (run / "checkpoints").rglob("*") if path.is_file()} == before
+    assert velogan(["translate", str(run), str(run / "samples"), str(run / "out")])[0] == 1
+
+    shutil.copyfile(unbroken() / "checkpoints" / "000000002" / "G_A.safetensors", broken[0])
+    assert velogan(flags(run))[0] == 0
+    assert same(run)
+
+
+def test_damaged_checkpoints_do_not_crowd_out_whole_ones(
+    run: Path, flags, velogan, same, monkeypatch: pytest.MonkeyPatch
+):
+    _damage(run, 4)
+    _damage(run, 6)
+    take_step = Trainer._one_step
+
+    def step_and_stop(trainer: Trainer, batch: Batch) -> None:
+        take_step(trainer, batch)
+        trainer.stopping = True
+
+    monkeypatch.setattr(Trainer, "_one_step", step_and_stop)
+    assert velogan([*flags(run), "--train.keep", "1"])[0] == 0
+    assert [path.name for path in list_checkpoints(run)] == ["000000003"]  # not the later, damaged ones
+    monkeypatch.undo()
+    assert velogan(flags(run))[0] == 0
+    assert same(run)
+
+
+def test_whoever_uses_the_run_is_told_of_the_damage(run: Path, caplog: pytest.LogCaptureFixture):
+    path = _damage(run, 6)
+    with caplog.at_level(logging.WARNING):
+        assert find_checkpoint(run).name == "000000004"
+    assert caplog.messages == [f"{path} does not match its checksum; checkpoint 000000004 is used"]
+
+
+def test_a_damaged_best_is_refused_and_no_longer_the_mark_to_beat(run: Path, flags, velogan, same):
+    mark_best(run, checkpoint=run / "checkpoints" / "000000002", name="score", score=0.5, on="2 apples")
+    assert find_checkpoint(run, "best").name == "000000002"
+    path = _damage(run, 2)
+    with pytest.raises(OSError, match=r"G_A\.safetensors does not match its checksum: it was the best.*use last"):
+        find_checkpoint(run, "best")
+    code, said = velogan(flags(run))
+    assert code == 0, said
+    assert f"{path} does not match its checksum: it was the best checkpoint" in said
+    assert read_best(run) is None
+    assert same(run)
+
+
+def test_a_crash_between_two_renames_loses_no_checkpoint(run: Path, flags, velogan, same):
+    for images in (4, 2):
+        shutil.rmtree(run / "checkpoints" / f"{images:09d}")
+    set_aside(run / "checkpoints" / "000000006")
+    assert list_checkpoints(run) == []
+    put_back(run)
+    assert damage(run / "checkpoints" / "000000006") == ""
+    set_aside(run / "checkpoints" / "000000006")
+    code, said = velogan(flags(run))
+    assert code == 0
+    assert "at 6 images" in said
+    assert same(run)
+
+
+@pytest.mark.parametrize("how", ["flipped", "cut"])
+def test_damage_in_the_cache_is_said_and_mended(
+    how: str, flags, velogan, same, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("VELOGAN_CACHE", str(tmp_path / "cache"))
+    assert velogan(flags(tmp_path / "first"))[0] == 0
+    for pixels in (tmp_path / "cache").glob("prepared/*/pixels.bin"):
+        content = bytearray(pixels.read_bytes())
+        content[100] ^= 255
+        pixels.write_bytes(content[:-1] if how == "cut" else content)
+    code, said = velogan(flags(tmp_path / "run"))
+    assert code == 0
+    wrong = "are cut short" if how == "cut" else "do not match their checksum"
+    for letter in "AB":
+        assert any(
+            f"domain {letter}: " in line and f"{wrong}: preparing them again" in line for line in said.split("\n")
+        )
+    assert same(tmp_path / "run")
+
+
+def test_a_file_in_place_of_a_cache_entry_is_replaced(
+    flags, velogan, same, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("VELOGAN_CACHE", str(tmp_path / "cache"))
+    assert velogan(flags(tmp_path / "first"))[0] == 0
+    for entry in (tmp_path / "cache" / "prepared").iterdir():
+        shutil.rmtree(entry)
+        entry.write_bytes(os.urandom(8))
+    assert velogan(flags(tmp_path / "run"))[0] == 0
+    assert same(tmp_path / "run")

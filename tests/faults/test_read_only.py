@@ -1,0 +1,105 @@
+"""Folders that cannot be written, from the start or from some moment on."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from velogan.engine.checkpoint import damage, find_checkpoint, list_checkpoints
+
+
+def test_a_run_on_a_read_only_disk_is_refused_and_later_goes_on(disk, flags, velogan, same):
+    run = disk.path / "run"
+    disk.fill(leave=300_000)
+    assert velogan(flags(run))[0] == 1  # leaves a checkpoint that the next start goes on from
+    disk.free()
+    disk.remount("ro")
+    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+    assert any(path.name == "manifest.json" for path in before)
+    code, said = velogan(flags(run))
+    assert code == 1
+    assert "Read-only file system: this folder (--out) cannot be written; make room, or make it writable" in said
+    assert str(run) in said
+    code, said = velogan(flags(disk.path / "new"))
+    assert code == 1
+    assert str(disk.path / "new") in said
+    assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
+    disk.remount("rw")
+    assert velogan(flags(run))[0] == 0
+    assert same(run)
+
+
+def test_a_file_is_no_run_folder(flags, velogan, tmp_path: Path):
+    (tmp_path / "run").write_text("a file")
+    code, said = velogan(flags(tmp_path / "run"))
+    assert code == 2
+    assert "run is a file: name a folder" in said
+    code, said = velogan(flags(tmp_path / "run" / "inner"))
+    assert code == 1
+    assert "Not a directory" in said
+
+
+def test_a_folder_made_read_only_while_training_stops_it_with_everything_kept(flags, start, same, tmp_path: Path):
+    run, size = tmp_path / "run", {"images": 60, "every": 20}
+    process = start(flags(run, **size), plain=True)
+    while not list_checkpoints(run):
+        time.sleep(0.002)
+    (run / "checkpoints").chmod(0o555)
+    try:
+        code, said = process.wait()
+        assert code == 1, said
+        assert "Permission denied while saving a checkpoint" in said
+        assert "Traceback" not in said
+        assert damage(find_checkpoint(run)) == ""
+        code, said = start(flags(run, **size), plain=True).wait()
+        assert code == 1, said
+        assert "Permission denied while saving a checkpoint" in said
+    finally:
+        (run / "checkpoints").chmod(0o755)
+    code, said = start(flags(run, **size), plain=True).wait()
+    assert code == 0, said
+    assert same(run, **size)
+
+
+def test_a_read_only_cache_is_used_and_where_it_lacks_something_named(
+    disk, flags, velogan, same, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("VELOGAN_CACHE", str(disk.path))
+    disk.remount("ro")
+    code, said = velogan(flags(tmp_path / "run"))
+    assert code == 1
+    assert "Read-only file system while keeping prepared pictures" in said
+    assert f"'{disk.path}'" in said
+    disk.remount("rw")
+    assert velogan(flags(tmp_path / "first"))[0] == 0
+    disk.remount("ro")
+    assert velogan(flags(tmp_path / "run"))[0] == 0
+    assert same(tmp_path / "run")
+
+
+def test_a_file_in_place_of_the_cache_is_named(flags, velogan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "cache").write_text("a file")
+    monkeypatch.setenv("VELOGAN_CACHE", str(tmp_path / "cache"))
+    code, said = velogan(flags(tmp_path / "run"))
+    assert code == 1
+    assert "Not a directory while keeping prepared pictures" in said
+    assert f"'{tmp_path / 'cache'}'" in said
+
+
+def test_results_that_cannot_be_written_are_an_error_and_earlier_ones_stay(disk, velogan, unbroken, data: Path):
+    run = disk.path / "run"
+    assert disk.run(f"cp -r {unbroken()} {disk.mount}/run") == "0"
+    (run / "scores.json").write_text("{}")
+    disk.remount("ro")
+    code, said = velogan(["evaluate", str(run)])
+    assert code == 1
+    assert "Read-only file system while writing" in said
+    assert "scores.json" in said
+    code, said = velogan(["translate", str(run), str(data / "testA"), str(run / "out")])
+    assert code == 1
+    assert "0.png: " in said
+    assert "1.png: " in said
+    assert "Read-only file system" in said
+    assert (run / "scores.json").read_text() == "{}"

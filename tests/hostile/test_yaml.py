@@ -1,0 +1,102 @@
+"""Configurations that someone else has written: plain values or a readable refusal, at once."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from velogan.cli import main
+from velogan.config import Config, read_config, write_yaml
+
+LAUGHS = "a0: &a0 [lol, lol]\n" + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 40))
+
+HOSTILE: dict[str, str | bytes] = {
+    "an object": "!!python/object/apply:os.system ['touch pwned']",
+    "an object in a field": "train: !!python/object/new:os.system ['touch pwned']",
+    "a name": "data: !!python/name:os.system",
+    "a module": "data: !!python/module:os",
+    "a tuple": "data: {path: !!python/tuple [a, b]}",
+    "a tag of its own": "data: !velogan {path: [a]}",
+    "bytes": "data: {path: !!binary aGVsbG8=}",
+    "a billion laughs": LAUGHS,
+    "a billion laughs in a field": LAUGHS + "data: {path: *a39}\n",
+    "a circle": "data: &a {path: *a}",
+    "merged into itself": "data: &a {<<: *a}",
+    "deep lists": "data: " + "[" * 20_000,
+    "deep closed lists": "data: " + "[" * 20_000 + "]" * 20_000,
+    "deep mappings": "".join(f"{' ' * depth}a:\n" for depth in range(1200)),
+    "empty": "",
+    "a number": "3",
+    "a list": "- 1\n- 2",
+    "text": "just words",
+    "two documents": "train: {}\n---\ntrain: {}",
+    "not closed": 'data: {path: ["',
+    "tabs": "data:\n\tpath: a",
+    "not UTF-8": b"data: \xff\xfe\x00",
+    "zero bytes": b"\x00" * 4096,
+    "control characters": "data: \x1b[2J",
+    "unknown sections": "".join(f"a{index}: 1\n" for index in range(20_000)),
+    "unknown fields": "data:\n" + "".join(f"  a{index}: 1\n" for index in range(20_000)),
+    "a long name": "x" * 500_000 + ": 1",
+    "a section of text": "data: words",
+    "a section of nothing": "data: null",
+    "a section of a list": "generator: [1, 2]",
+    "keys that are no names": "{1: 2, 3.5: 4, null: 5}",
+    "keys that are lists": "{[a, b]: c}",
+    "a number of thousands of digits": "train: {seed: " + "9" * 9000 + "}",
+    "a hexadecimal number of thousands of digits": "train: {seed: -0x" + "f" * 9000 + "}",
+    "a number of sixties": "generator: {channels: " + "1:" * 4000 + "1}",
+    "a date": "generator: {channels: 2020-01-01}",
+    "no number": "optimizer: {lr: .nan}",
+    "an infinity": "data: {crop_size: .inf}",
+    "negative": "generator: {channels: -1}",
+    "huge channels": "generator: {channels: 1000000000}",
+    "huge blocks": "generator: {blocks: 1000000000}",
+    "huge inputs": "generator: {in_channels: 1000000000}",
+    "a huge judge": "discriminator: {channels: 1000000000}",
+    "deep judge": "discriminator: {layers: 1000000000}",
+    "huge crop": "data: {crop_size: 1000000000000}",
+    "huge load": "data: {load_size: 1000000000000}",
+    "huge sample": "train: {samples: 1000000000}",
+    "huge threads": "engine: {threads: 1000000000}",
+    "huge workers": "data: {workers: 1000000000}",
+    "no duration": "train: {length: '1e999 images'}",
+    "an endless duration": "train: {length: '" + "9" * 4000 + " images'}",
+    "a range the wrong way round": "data: {range_a: [1, 0]}",
+    "a range of text": "data: {range_a: [a, b]}",
+    "too large": "# " + "x" * 2**21,
+}
+
+
+@pytest.mark.timeout(30)
+@pytest.mark.parametrize("name", HOSTILE)
+def test_refused(tmp_path: Path, name: str, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    content, file = HOSTILE[name], tmp_path / "config.yaml"
+    file.write_bytes(content if isinstance(content, bytes) else content.encode())
+    assert main(["train", "--config", str(file), "--out", str(tmp_path / "run"), "--dry-run"]) == 2
+    told = capfd.readouterr().err
+    assert told.startswith("velogan: ")
+    assert "config.yaml" in told
+    assert len(told) < 5000
+    assert all(character.isprintable() or character == "\n" for character in told), ascii(told)
+    assert not (tmp_path / "pwned").exists()
+
+
+def test_no_file(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "itself.yaml").symlink_to("itself.yaml")
+    (tmp_path / "zeros.yaml").symlink_to("/dev/zero")
+    if hasattr(os, "mkfifo"):
+        os.mkfifo(tmp_path / "pipe.yaml")
+    for name in ("folder", "itself.yaml", "zeros.yaml", "pipe.yaml", "missing.yaml"):
+        with pytest.raises(ValueError, match="no such file"):
+            read_config(tmp_path / name)
+
+
+def test_ours_is_read(tmp_path: Path) -> None:
+    config = Config().change(data={"range_a": (0, 4095), "range_b": (0, 4095), "path": ("ä\n\x1b", "b")})
+    (tmp_path / "config.yaml").write_text(write_yaml(config), encoding="utf-8")
+    assert read_config(tmp_path) == config

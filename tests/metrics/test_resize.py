@@ -1,0 +1,37 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from velogan.metrics.resize import clean, legacy, rgb
+
+
+def _picture(height: int, width: int) -> np.ndarray:
+    return np.random.default_rng(0).integers(0, 256, (height, width, 3), dtype=np.uint8)
+
+
+@pytest.mark.parametrize("size", [(64, 48), (30, 29), (10, 17)])
+def test_clean_is_pillows_bicubic_channel_by_channel_in_float32(size: tuple[int, int]) -> None:
+    levels = _picture(*size)
+    channels = [Image.fromarray(levels[:, :, c].astype(np.float32)) for c in range(3)]
+    expected = [np.asarray(one.resize((29, 29), Image.Resampling.BICUBIC)).clip(0, 255) for one in channels]
+    images = torch.from_numpy(levels).permute(2, 0, 1)[None] / 127.5 - 1
+    found = clean(images, 29)[0].numpy()
+    np.testing.assert_allclose(found, np.stack(expected), atol=1e-3)
+    if size != (29, 29):
+        assert np.abs(found - found.round()).max() > 0.1  # values between the levels stay
+
+
+def test_legacy_takes_four_neighbours_and_clean_takes_all() -> None:
+    images = torch.full((1, 1, 64, 64), -1.0)
+    images[..., ::8, :] = 1.0  # lines that a resize to an eighth sees in every row or misses
+    assert legacy(images, 8).amax().item() == pytest.approx(0, abs=1e-4)
+    assert clean(images, 8).mean().item() == pytest.approx(255 / 8, rel=0.1)
+
+
+def test_grey_becomes_three_channels_and_others_are_refused() -> None:
+    assert rgb(torch.zeros(2, 1, 4, 4)).shape == (2, 3, 4, 4)
+    with pytest.raises(ValueError, match="pictures of 2 channels"):
+        rgb(torch.zeros(1, 2, 4, 4))

@@ -1,0 +1,103 @@
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from velogan.metrics.sliced import PATCH, laplacian_pyramid, sliced_wasserstein
+
+
+def _noise(count: int, *shape: int, seed: int = 0) -> Tensor:
+    return torch.rand(count, *shape, generator=torch.Generator().manual_seed(seed)) * 2 - 1
+
+
+def _mirrored(index: int, size: int) -> int:
+    index = abs(index)
+    return index if index < size else 2 * (size - 1) - index
+
+
+def _numpy_blur(image: np.ndarray) -> np.ndarray:
+    """Of one plane, pixel by pixel."""
+    height, width = image.shape
+    weights = np.array([1, 4, 6, 4, 1]) / 16
+    out = np.zeros_like(image)
+    for y in range(height):
+        for x in range(width):
+            for i, across in enumerate(weights):
+                for j, along in enumerate(weights):
+                    out[y, x] += across * along * image[_mirrored(y + i - 2, height), _mirrored(x + j - 2, width)]
+    return out
+
+
+def _numpy_pyramid(image: np.ndarray) -> list[np.ndarray]:
+    if min(image.shape) // 2 < 16:
+        return [image]
+    small = _numpy_blur(image)[::2, ::2]
+    stretched = np.zeros_like(image)
+    stretched[::2, ::2] = small
+    return [image - 4 * _numpy_blur(stretched), *_numpy_pyramid(small)]
+
+
+def test_the_pyramid_equals_a_plain_one_and_holds_all_of_the_image():
+    image = _noise(1, 2, 37, 64)
+    levels = laplacian_pyramid(image)
+    assert [tuple(level.shape[2:]) for level in levels] == [(37, 64), (19, 32)]
+    for channel in range(2):
+        for mine, plain in zip(levels, _numpy_pyramid(image[0, channel].double().numpy())):
+            np.testing.assert_allclose(mine[0, channel].numpy(), plain, atol=1e-6)
+
+
+def test_the_distance_equals_a_plain_computation_over_every_patch_position():
+    # 7x7 images have one patch, so that nothing depends on where patches are taken
+    images, real = _noise(5, 3, PATCH, PATCH), _noise(5, 3, PATCH, PATCH, seed=1) * 0.5 + 0.2
+    (figure,) = sliced_wasserstein(images, real, patches=1, projections=16, seed=7)
+    x, y = (part.double().numpy() for part in (images, real))
+    for channel in range(3):
+        mean, deviation = y[:, channel].mean(), y[:, channel].std()
+        x[:, channel], y[:, channel] = (x[:, channel] - mean) / deviation, (y[:, channel] - mean) / deviation
+    directions = torch.randn(16, 3 * PATCH * PATCH, generator=torch.Generator().manual_seed(7)).double().numpy()
+    distances = []
+    for direction in directions:
+        direction /= np.sqrt((direction**2).sum())
+        mine, theirs = (sorted(float(row.ravel() @ direction) for row in part) for part in (x, y))
+        distances.append(np.mean([abs(a - b) for a, b in zip(mine, theirs)]))
+    assert figure == pytest.approx(np.mean(distances), rel=1e-5)
+
+
+def test_equal_sets_have_no_distance_and_like_sets_a_small_one():
+    images, other = _noise(8, 3, 32, 32), _noise(8, 3, 32, 32, seed=1)
+    assert sliced_wasserstein(images, images.clone()) == [0.0, 0.0]
+    like, unlike = sliced_wasserstein(images, other), sliced_wasserstein(images, other * 0.5)
+    assert all(0 < small < large / 5 for small, large in zip(like, unlike))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda images, amount: images + amount,  # brightness
+        lambda images, amount: images * (1 + amount),  # contrast
+        lambda images, amount: images + amount * torch.tensor([1.0, 0, -1])[:, None, None],  # colour
+        lambda images, amount: images + amount * _noise(len(images), 3, 32, 32, seed=3),  # grain
+    ],
+    ids=["brightness", "contrast", "colour", "grain"],
+)
+def test_the_distance_grows_with_the_change(change):
+    real = _noise(6, 3, 32, 32)
+    figures = [sum(sliced_wasserstein(change(real, amount), real)) for amount in (0.0, 0.1, 0.2, 0.4)]
+    assert all(less < more for less, more in pairwise(figures))
+
+
+def test_sets_may_differ_in_count_and_be_of_one_colour():
+    flat = torch.zeros(3, 1, 16, 16)
+    assert sliced_wasserstein(flat, torch.zeros(5, 1, 16, 16)) == [0.0]
+    assert sliced_wasserstein(flat + 0.5, flat)[0] > 1
+    assert sliced_wasserstein(torch.zeros(1, 3, 4, 4), torch.zeros(2, 3, 4, 4), patches=2) == [0.0]
+
+
+def test_equal_seeds_give_equal_figures():
+    images, real = _noise(3, 3, 32, 32), _noise(4, 3, 32, 32, seed=1)
+    assert sliced_wasserstein(images, real) == sliced_wasserstein(images, real)
+    assert sliced_wasserstein(images, real) != sliced_wasserstein(images, real, seed=1)

@@ -1,0 +1,81 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from velogan.report.facts import read_facts
+from velogan.report.page import render
+from velogan.report.scores import SAME, bar, between, deviation, figure, grouped, heading, sentence
+
+MakeScore = Callable[..., dict[str, Any]]
+MakeRun = Callable[..., Path]
+
+
+def test_scores_become_a_row_for_each_figure_and_a_column_for_each_translator(score: MakeScore) -> None:
+    given = [
+        score("kid", 1.0),
+        score("fid", 2.0),
+        score("kid", 3.0, weights="raw"),
+        score("kid", 4.0, checkpoint="best"),
+        score("kid", 5.0, direction="b2a"),
+    ]
+    columns, rows = grouped(given)
+    assert [heading(column) for column in columns] == ["last ema", "last raw", "best ema"]
+    assert [(row.first["name"], row.first["direction"]) for row in rows] == [
+        ("kid", "a2b"),
+        ("fid", "a2b"),
+        ("kid", "b2a"),
+    ]
+    values = [rows[0].by_column[column]["value"] for column in columns]
+    assert values == [1.0, 3.0, 4.0]
+    assert heading(grouped([score(weights=None, checkpoint=None)])[0][0]) == "value"
+
+
+@pytest.mark.parametrize(
+    ("name", "span", "text"),
+    [
+        ("psnr_truth_db", [20.94, 21.7], "20.9 to 21.7 dB"),
+        ("share_class_3", [0.1, 0.25], "10.0 to 25.0 %"),
+        ("kid", [0.61, 1.5], "0.610 to 1.50"),
+        ("kid", None, ""),
+        ("kid", [1.0], ""),
+        ("kid", ["<b>", 2], ""),
+    ],
+)
+def test_intervals_have_units(name: str, span: Any, text: str, score: MakeScore) -> None:
+    one = score(name, 1.0, interval_95=span)
+    assert between(one) == text
+    assert (deviation(one) is None) == (text == "")
+
+
+def test_doing_nothing_is_no_rival_where_the_layout_is_to_be_kept(score: MakeScore) -> None:
+    layout = score("structure", 0.7, floor=0.1, ceiling=1.0)
+    assert bar(layout, [layout]).nothing is None
+    assert bar(layout, [layout]).value == pytest.approx(0.7)
+    assert figure(layout, 0.7) == "0.700"
+
+
+def test_the_page_has_every_column_with_its_interval(make_run: MakeRun, score: MakeScore) -> None:
+    scores = [
+        score("kid", 1.5, floor=0.1, ceiling=3.0, better="lower", interval_95=[1.25, 1.75]),
+        score("kid", 2.5, floor=0.1, ceiling=3.0, better="lower", weights="raw", interval_95=None),
+        score("kid", 0.75, floor=0.1, ceiling=3.0, better="lower", checkpoint="best"),
+    ]
+    facts = read_facts(make_run(scores=scores))
+    assert sentence(facts).startswith("KID to real pictures: 1.50, 1.50 better")
+    page = render([facts])
+    for shown in ("last ema", "last raw", "best ema", "1.25 to 1.75", "<b>2.50</b>", "<b>0.750</b>"):
+        assert shown in page
+    several = render([facts, facts])
+    assert "best ema" not in several  # side by side, each run shows the first
+
+
+def test_the_page_says_where_the_best_is_the_last(make_run: MakeRun, score: MakeScore) -> None:
+    run = make_run(scores=[score("kid", 1.5)])
+    (run / "scores.json").write_text(
+        (run / "scores.json").read_text().replace('"images": 48', f'"images": 48, "best": "{SAME}"')
+    )
+    assert "<td>= last</td>" in render([read_facts(run)])

@@ -1,0 +1,69 @@
+"""Folders that appear whole or not at all: built aside, then renamed into place."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+_LOCK = ".lock"
+
+
+@contextmanager
+def building(parent: Path, prefix: str = ".building-") -> Iterator[Path]:
+    """Give a fresh folder in `parent`, whose name begins with `prefix`; at the end it is removed if it is still there.
+
+    Builders hold a lock within it, so that what killed ones left is told from it, and removed first.
+    """
+    parent.mkdir(parents=True, exist_ok=True)
+    _remove_abandoned(parent, prefix)
+    fresh, lock = _fresh(parent, prefix)
+    with lock:
+        try:
+            yield fresh
+        finally:
+            shutil.rmtree(fresh, ignore_errors=True)
+
+
+def move_into_place(fresh: Path, directory: Path, *, whole: Callable[[], bool]) -> None:
+    """Rename the folder that `building` gave to `directory`, unless what is there already is `whole`."""
+    parent = os.open(directory.parent, os.O_RDONLY)
+    try:
+        fcntl.flock(parent, fcntl.LOCK_EX)  # else one process might remove what another has just put there
+        if directory.exists():
+            if whole():
+                return
+            if directory.is_dir():
+                shutil.rmtree(directory)
+            else:
+                directory.unlink()
+        (fresh / _LOCK).unlink()
+        fresh.rename(directory)
+    finally:
+        os.close(parent)
+
+
+def _fresh(parent: Path, prefix: str) -> tuple[Path, IO[str]]:
+    while True:
+        folder = Path(tempfile.mkdtemp(dir=parent, prefix=prefix))
+        folder.chmod(0o755)
+        lock = open(folder / _LOCK, "w")
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if (folder / _LOCK).exists():
+            return folder, lock
+        lock.close()  # it was taken for abandoned in the instant before it was locked
+
+
+def _remove_abandoned(parent: Path, prefix: str) -> None:
+    for folder in parent.glob(f"{prefix}*"):
+        try:
+            with open(folder / _LOCK) as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(folder, ignore_errors=True)
+        except OSError:  # at work, or just being made or moved
+            continue

@@ -1,0 +1,111 @@
+"""A picture in memory, and what every decoder does to one: limits, types, orientation."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from contextvars import ContextVar
+from dataclasses import dataclass
+
+import numpy as np
+
+MAX_BYTES = 2**30
+"""Of decoded pixels; a picture of 16384x16384 in 8-bit RGB takes three quarters of it."""
+
+HEADERS = 2**26
+"""Bytes that a file may have beside its pixels."""
+
+_MAX_WORK = MAX_BYTES // 2 * 3 + HEADERS
+"""Bytes of a file, of its decoded pixels and of what a decoder holds beside them, so that 2 GiB of memory suffice."""
+
+MAX_SIDE = 65535
+"""Pixels of a side."""
+
+file_bytes: ContextVar[int] = ContextVar("file_bytes", default=0)
+"""The size of the file that is being decoded."""
+
+admitted_by: ContextVar[Callable[[int], None]] = ContextVar("admitted_by", default=lambda _: None)
+"""Called with the bytes that a picture needs while it is read, before they are taken; it may wait, see `ahead.py`."""
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A picture at its own depth, upright.
+
+    `pixels`: `(H, W, C)` uint8, uint16 or float32 (floats and signed integers as they are), colours without alpha;
+    `alpha`: `(H, W)` of the same type, or None; `icc`: the colour profile's bytes, or None. The arrays are writable
+    and may be views of one block.
+    """
+
+    pixels: np.ndarray
+    alpha: np.ndarray | None = None
+    icc: bytes | None = None
+
+
+def check_size(height: int, width: int, bytes_per_pixel: float, *, working: float = 0) -> None:
+    """Hold what a header says against the limits, before anything is allocated.
+
+    `working`: bytes per pixel that the decoder needs beside the result. Raises `ValueError`. Waits where
+    `admitted_by` does.
+    """
+    if not (1 <= height <= MAX_SIDE and 1 <= width <= MAX_SIDE):
+        raise ValueError(f"{width}x{height} pixels: each side takes 1 to {MAX_SIDE}")
+    size = math.ceil(height * width * bytes_per_pixel)
+    work = file_bytes.get() + math.ceil(height * width * (bytes_per_pixel + working))
+    for need, limit in ((size, MAX_BYTES), (work, _MAX_WORK)):
+        if need > limit:
+            raise ValueError(f"{width}x{height} pixels take {need >> 20} MiB to decode; the limit is {limit >> 20}")
+    admitted_by.get()(work)
+
+
+def pixel_bytes(dtype: np.dtype) -> tuple[int, int]:
+    """Give the bytes of a value once `plain` has it, and those of its first form where that is another."""
+    own = dtype.itemsize if dtype.kind == "u" and dtype.itemsize <= 2 else 1 if dtype.kind == "b" else 4
+    return own, 0 if dtype.kind in "uf" and dtype.itemsize == own and dtype.isnative else dtype.itemsize
+
+
+def plain(array: np.ndarray) -> np.ndarray:
+    """Give an array of any number type as uint8, uint16 or float32.
+
+    bool becomes 0 and 255; unsigned 32- and 64-bit values become uint16 where they fit; signed integers and other
+    floats become float32. Raises `ValueError` for NaN and infinities, and for types that are no numbers.
+    """
+    kind, size = array.dtype.kind, array.dtype.itemsize
+    if kind == "b":
+        return array.astype(np.uint8) * np.uint8(255)
+    if kind == "u" and size <= 2:
+        return array.astype(array.dtype.newbyteorder("="), copy=False)
+    if kind == "u" and array.max() <= 65535:
+        return array.astype(np.uint16)
+    if kind not in "uif":
+        raise ValueError(f"pixels of type {array.dtype} are no real numbers")
+    with np.errstate(over="ignore"):
+        array = array.astype(np.float32, copy=False)
+    wrong = array.size - int(np.count_nonzero(np.isfinite(array)))
+    if wrong:
+        raise ValueError(f"{wrong} of {array.size} pixel values are NaN or infinite")
+    return array
+
+
+def assemble(array: np.ndarray, *, alpha: int | None = None, icc: bytes | None = None, orientation: int = 1) -> Picture:
+    """Make a picture of `(H, W)` or `(H, W, C)` decoded values; `alpha` is that channel's index.
+
+    `orientation` as in EXIF, 1 to 8 (others mean 1): how the rows and columns must be turned.
+    """
+    array = plain(array if array.ndim == 3 else array[:, :, None])
+    if orientation in range(2, 9):
+        turned = array.swapaxes(0, 1) if orientation >= 5 else array
+        down = -1 if orientation in (3, 4, 7, 8) else 1
+        across = -1 if orientation in (2, 3, 6, 7) else 1
+        array = np.ascontiguousarray(turned[::down, ::across])
+    if alpha is None:
+        return Picture(array, icc=icc)
+    if alpha == array.shape[2] - 1:
+        return Picture(array[..., :-1], array[..., -1], icc)
+    return Picture(np.delete(array, alpha, axis=2), array[..., alpha], icc)
+
+
+def merged(picture: Picture) -> np.ndarray:
+    """Give `(H, W, C)` with alpha as the last channel, in one block."""
+    pixels, alpha = picture.pixels, picture.alpha
+    return np.ascontiguousarray(pixels if alpha is None else np.concatenate([pixels, alpha[..., None]], axis=2))

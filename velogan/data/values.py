@@ -1,0 +1,92 @@
+"""How pixels stand for numbers: channel counts, types and value ranges, to the networks' [-1, 1] and back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import isfinite
+
+import numpy as np
+import torch
+from torch import Tensor
+
+Range = tuple[float, float]
+
+_WHOLE: dict[str, Range] = {"uint8": (0, 255), "uint16": (0, 65535)}
+_TYPES = {"uint8": torch.uint8, "uint16": torch.uint16, "float32": torch.float32}
+_LUMA = np.array([19595, 38470, 7471])  # of 65536: Rec. 601, rounded as Pillow has it
+
+
+@dataclass(frozen=True)
+class PixelFormat:
+    """How a domain's pictures are numbered.
+
+    `channels` of `dtype` (uint8, uint16, float32); `range`: the pixel values that stand for -1 and +1 where the
+    user declared them, None: the type's whole range. Raises `ValueError` for anything else.
+    """
+
+    channels: int = 3
+    dtype: str = "uint8"
+    range: Range | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.channels, int) or self.channels < 1:
+            raise ValueError(f"channels={self.channels!r} of a pixel format: it takes a whole number from 1")
+        if self.dtype not in _TYPES:
+            raise ValueError(f"dtype={self.dtype!r} of a pixel format: it takes one of {', '.join(_TYPES)}")
+        if self.range is not None:
+            low, high = self.range
+            if not (isfinite(low) and isfinite(high) and low < high):
+                raise ValueError(f"range={self.range!r} of pixel values: it takes two numbers, the lower one first")
+            object.__setattr__(self, "range", (float(low), float(high)))  # JSON has lists for tuples
+
+
+def to_channels(pixels: np.ndarray, channels: int) -> np.ndarray:
+    """Give `(..., C)` pixels as `(..., channels)` of the same type.
+
+    Grey is repeated; RGB becomes grey by Rec. 601 luma, rounded as Pillow does. Raises `ValueError` for any other
+    change of the count.
+    """
+    have = pixels.shape[-1]
+    if have == channels:
+        return pixels
+    if have == 1:
+        return np.repeat(pixels, channels, axis=-1)
+    if have == 3 and channels == 1:
+        if pixels.dtype.kind == "f":
+            return (pixels @ (_LUMA / 65536).astype(pixels.dtype))[..., None]
+        luma = (pixels.astype(np.uint32) * _LUMA.astype(np.uint32)).sum(axis=-1, keepdims=True, dtype=np.uint32)
+        return ((luma + 32768) >> 16).astype(pixels.dtype)
+    raise ValueError(f"a picture of {have} channels where {channels} are wanted: only grey and RGB can be converted")
+
+
+def to_unit(pixels: Tensor, range: Range | None) -> Tensor:
+    """Give uint8, uint16 or float32 pixels of any shape as float32 in [-1, 1]; values outside `range` are clipped.
+
+    None takes the integer type's whole range, which makes uint8 exactly x / 127.5 - 1. Raises `ValueError` for
+    floats without a range.
+    """
+    low, high = range or _whole(str(pixels.dtype).removeprefix("torch."))
+    return ((pixels.float() - low) / ((high - low) / 2) - 1).clamp_(-1, 1)
+
+
+def from_unit(images: Tensor, dtype: str, range: Range | None) -> Tensor:
+    """Give images in [-1, 1], of any shape, as pixels of `dtype` (uint8, uint16, float32) over `range`.
+
+    Integers are rounded and clamped to the range and the type, floats clamped to the range. None takes the integer
+    type's whole range. Raises `ValueError` for floats without a range.
+    """
+    low, high = range or _whole(dtype)
+    pixels = (images.float() + 1) * ((high - low) / 2) + low
+    if dtype not in _WHOLE:
+        return pixels.clamp_(low, high)
+    least, most = _WHOLE[dtype]
+    return pixels.round_().clamp_(max(low, least), min(high, most)).to(_TYPES[dtype])
+
+
+def _whole(dtype: str) -> Range:
+    if dtype not in _WHOLE:
+        raise ValueError(
+            f"{dtype} pixels have no whole range: declare the two values that shall be darkest and brightest "
+            "(data.range_a, data.range_b)"
+        )
+    return _WHOLE[dtype]

@@ -1,0 +1,191 @@
+"""Instance norm with the statistics of a whole picture, for networks that see it tile by tile.
+
+Left alone, each tile would be normalised by its own mean and variance, and neighbours would disagree. Here they are
+measured first, and become part of the weights: what is left is a network without norms, equal for all tiles.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from velogan.networks.generators import ResidualBlock, SkipBlock
+
+Moments = tuple[Tensor, Tensor]
+"""Mean and variance of each channel, `(C,)` float32."""
+
+Core = tuple[float, float, float, float]
+"""The part of a tile that counts: top, bottom, left and right as shares of its sides."""
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A tile to measure: `read` gives its `(1, C, h, w)` in [-1, 1]."""
+
+    read: Callable[[], Tensor]
+    core: Core = (0, 1, 0, 1)
+
+
+def needs_sharing(net: nn.Module) -> bool:
+    """Whether tiles of one picture would be normalised differently."""
+    return any(isinstance(layer, nn.InstanceNorm2d) for layer in net.modules())
+
+
+@torch.inference_mode()
+def measure(
+    net: nn.Module, pieces: Sequence[Piece], *, scratch: Path, dtype: torch.dtype = torch.float32
+) -> list[Moments]:
+    """The moments that each instance norm of `net` meets, in the order of its layers, over all `pieces` together.
+
+    The pieces go through the network side by side, from norm to norm, so that each is measured behind norms that
+    have the statistics of all. Between norms they wait in files in the folder `scratch`; where they are not yet
+    smaller than the picture, they are computed again instead. `dtype` is what convolutions are computed in.
+    """
+    steps = _steps(net)
+    found: dict[nn.Module, Moments] = {}
+    begin = 0
+    for stop, norm in enumerate(steps):
+        if not isinstance(norm, nn.InstanceNorm2d):
+            continue
+        total, smaller = _Total(), True
+        for i, piece in enumerate(pieces):
+            file = scratch / f"{i}.pt"
+            state = _State(**torch.load(file, map_location=_device(net))) if begin else _State(piece.read())
+            with torch.autocast(state.x.device.type, torch.bfloat16, enabled=dtype == torch.bfloat16):
+                _advance(state, steps[begin:stop], found)
+            total.add(_cut(state.x, piece.core))
+            smaller = state.x.shape[-1] < state.width
+            if smaller:
+                torch.save({"x": state.x, "aside": state.aside, "width": state.width}, file)
+        begin = stop if smaller else begin
+        found[norm] = total.moments()
+    return list(found.values())
+
+
+@torch.inference_mode()
+def waiting_values(net: nn.Module, channels: int) -> float:
+    """Values for each pixel of a picture that `measure` keeps while its pieces wait, at most."""
+    side = 4 * getattr(net, "multiple", 1)
+    state, most = _State(torch.zeros(1, channels, side, side, device=_device(net))), 0
+    for step in _steps(net):
+        if isinstance(step, nn.InstanceNorm2d):
+            if state.x.shape[-1] < side:
+                most = max(most, sum(value.numel() for value in (state.x, *state.aside)))
+        else:
+            _advance(state, [step], {})
+    return most / side**2
+
+
+def folded(net: nn.Module, moments: Sequence[Moments] = ()) -> nn.Module:
+    """A copy of `net` (in eval mode) without norms: their effect is in the convolutions before them.
+
+    `moments` are those of the instance norms, in order; batch norms bring their own. Without `moments`, instance
+    norms stay.
+    """
+    net, shared = copy.deepcopy(net), iter(moments)
+    gone: set[nn.Module] = set()
+    steps = _steps(net)
+    for before, norm in pairwise(steps):
+        if isinstance(norm, nn.InstanceNorm2d) and moments:
+            mean, variance = next(shared)
+        elif isinstance(norm, (nn.BatchNorm2d, nn.SyncBatchNorm)):
+            mean, variance = norm.running_mean, norm.running_var
+        else:
+            continue
+        assert isinstance(before, (nn.Conv2d, nn.ConvTranspose2d)), "norms follow convolutions"
+        assert mean is not None
+        assert variance is not None
+        scale = norm.weight if norm.affine else torch.ones_like(mean)
+        shift = norm.bias if norm.affine else torch.zeros_like(mean)
+        _fold(before, mean=mean, scale=scale * (variance + norm.eps).rsqrt(), shift=shift)
+        gone.add(norm)
+    for parent in list(net.modules()):
+        for name, child in list(parent.named_children()):
+            if child in gone:
+                setattr(parent, name, nn.Identity())
+    return net
+
+
+@torch.no_grad()
+def _fold(layer: nn.Conv2d | nn.ConvTranspose2d, *, mean: Tensor, scale: Tensor, shift: Tensor) -> None:
+    """scale (layer(x) - mean) + shift, as the layer itself."""
+    bias = torch.zeros_like(mean) if layer.bias is None else layer.bias
+    sides = (1, -1) if isinstance(layer, nn.ConvTranspose2d) else (-1, 1)  # output channels are its second axis
+    layer.weight.mul_(scale.view(*sides, 1, 1))
+    layer.bias = nn.Parameter((bias - mean) * scale + shift, requires_grad=False)
+
+
+@dataclass
+class _State:
+    """Where a piece stands: `aside` are the values that a later step adds or appends."""
+
+    x: Tensor
+    aside: list[Tensor] = field(default_factory=list)
+    width: int = 0
+
+    def __post_init__(self) -> None:
+        self.width = self.width or self.x.shape[-1]
+
+
+class _Total:
+    """Mean and variance of values that come in parts, combined as in Chan et al. 1979."""
+
+    def __init__(self) -> None:
+        self._count, self._mean, self._spread = 0, torch.zeros(()), torch.zeros(())
+
+    def add(self, x: Tensor) -> None:
+        variance, mean = (part.double() for part in torch.var_mean(x.float(), (0, 2, 3), correction=0))
+        count = x.numel() // x.shape[1]
+        delta, whole = mean - self._mean, self._count + count
+        self._spread = self._spread + variance * count + delta**2 * (self._count * count / whole)
+        self._mean = self._mean + delta * (count / whole)
+        self._count = whole
+
+    def moments(self) -> Moments:
+        return self._mean.float(), (self._spread / self._count).float()
+
+
+_SAVE, _ADD, _APPEND = nn.Identity(), nn.Identity(), nn.Identity()  # marks around branches
+
+
+def _steps(net: nn.Module) -> list[nn.Module]:
+    """The layers in the order they are run, with marks where a value is kept, and where it is used."""
+    if isinstance(net, ResidualBlock):
+        return [_SAVE, *_steps(net.conv_block), _ADD]
+    if isinstance(net, SkipBlock) and not net.outermost:
+        return [_SAVE, *_steps(net.model), _APPEND]
+    if isinstance(net, nn.Sequential):
+        return [step for layer in net for step in _steps(layer)]
+    inner = list(net.children())
+    return [step for layer in inner for step in _steps(layer)] if inner else [net]
+
+
+def _advance(state: _State, steps: Sequence[nn.Module], found: Mapping[nn.Module, Moments]) -> None:
+    for step in steps:
+        if step is _SAVE:
+            state.aside.append(state.x)
+        elif step is _ADD:
+            state.x = state.aside.pop() + state.x
+        elif step is _APPEND:
+            state.x = torch.cat([state.aside.pop(), state.x], 1)
+        elif isinstance(step, nn.InstanceNorm2d):
+            state.x = F.batch_norm(state.x, *found[step], eps=step.eps)
+        else:
+            state.x = step(state.x)
+
+
+def _cut(x: Tensor, core: Core) -> Tensor:
+    height, width = x.shape[2:]
+    top, bottom, left, right = (round(share * side) for share, side in zip(core, (height, height, width, width)))
+    return x[:, :, top:bottom, left:right]
+
+
+def _device(net: nn.Module) -> torch.device:
+    return next((value.device for value in net.parameters()), torch.device("cpu"))

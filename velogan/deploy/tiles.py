@@ -1,0 +1,113 @@
+"""A picture cut into overlapping tiles, and the translated tiles blended into one picture again."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+RAMP = 16
+"""Pixels over which one tile passes into the next."""
+
+
+@dataclass(frozen=True)
+class Axis:
+    """Tiles along one side: `size` pixels each, from `starts` on, over `length` in all."""
+
+    length: int
+    size: int
+    starts: tuple[int, ...]
+    multiple: int
+
+    @property
+    def weights(self) -> list[Tensor]:
+        """Each tile's share in the pixels it covers, `(size,)`; together 1.
+
+        Where two overlap, the middle is a linear ramp, `RAMP` pixels wide or a third of the overlap. What is beside it
+        is left to the tile that is farther from its edge there: near an edge, a network sees a reflection in place
+        of the picture.
+        """
+        inside = torch.arange(self.size) + 0.5
+        overlap = min((a + self.size - b for a, b in pairwise(self.starts)), default=self.size)
+        trim = (overlap - min(RAMP, overlap // 3)) // 2
+        ramps, total = [], torch.zeros(self.length)
+        for start in self.starts:
+            from_edge = torch.full((self.size,), float(self.size))
+            if start > 0:
+                from_edge = torch.minimum(from_edge, inside - trim)
+            if start + self.size < self.length:
+                from_edge = torch.minimum(from_edge, self.size - inside - trim)
+            ramps.append(from_edge.clamp(0, max(overlap - 2 * trim, 1)))
+            total[start : start + self.size] += ramps[-1]
+        return [ramp / total[start : start + self.size] for ramp, start in zip(ramps, self.starts)]
+
+    @property
+    def cores(self) -> list[tuple[float, float]]:
+        """Each tile's own part, as shares of its side: up to the middle of the overlaps; together every pixel once."""
+        ends = [
+            (left + self.size + right) // 2 // self.multiple * self.multiple for left, right in pairwise(self.starts)
+        ]
+        spans = zip([0, *ends], [*ends, self.length])
+        return [
+            ((first - start) / self.size, (last - start) / self.size)
+            for (first, last), start in zip(spans, self.starts)
+        ]
+
+
+def axis(length: int, *, size: int, overlap: int, multiple: int) -> Axis:
+    """Spread as few tiles as possible evenly over `length`; starts, `size` and `length` are multiples of `multiple`.
+
+    Neighbours overlap by at least `overlap` pixels. A side shorter than `size` is one tile.
+    """
+    if length <= size:
+        return Axis(length, length, (0,), multiple)
+    count = math.ceil((length - overlap) / (size - overlap))
+    step = (length - size) / max(count - 1, 1)
+    return Axis(length, size, tuple(round(i * step / multiple) * multiple for i in range(count)), multiple)
+
+
+def reach(net: nn.Module) -> int:
+    """How far, in pixels, a value of the result can depend on the picture: half the receptive field, rounded up."""
+    total, scale = 0.0, 1.0
+    for layer in net.modules():
+        if isinstance(layer, nn.Conv2d):
+            total += scale * (layer.kernel_size[0] - 1) / 2 * layer.dilation[0]
+            scale *= layer.stride[0]
+        elif isinstance(layer, nn.ConvTranspose2d):
+            scale /= layer.stride[0]
+            total += scale * (layer.kernel_size[0] - 1) / 2
+    return math.ceil(total)
+
+
+def blended(
+    rows: Axis, columns: Axis, translate: Callable[[int, int], Tensor], *, tick: Callable[[], None] = lambda: None
+) -> Iterator[tuple[int, Tensor]]:
+    """Give the picture in bands of finished rows, from the top: each band's first row, and `(C, h, W)`.
+
+    `translate(top, left)` gives the tile there, `(C, rows.size, columns.size)`. Memory: one row of tiles.
+    """
+    band: Tensor | None = None
+    ends = [*rows.starts[1:], rows.length]
+    for top, down, end in zip(rows.starts, rows.weights, ends):
+        for left, across in zip(columns.starts, columns.weights):
+            tile = translate(top, left)
+            if band is None:
+                band = torch.zeros(len(tile), rows.size, columns.length)
+            weight = down[:, None] * across
+            band[:, :, left : left + columns.size] += tile.mul_(weight)
+            tick()
+        assert band is not None
+        yield top, band[:, : end - top]
+        band = torch.nn.functional.pad(band[:, end - top :], (0, 0, 0, end - top))
+
+
+def reflected(first: int, last: int, length: int) -> np.ndarray:
+    """Indices first to last - 1 into a side of `length`, extended by reflection, over and over where it is short."""
+    period = max(2 * (length - 1), 1)
+    index = np.arange(first, last) % period
+    return np.minimum(index, period - index) if length > 1 else np.zeros_like(index)

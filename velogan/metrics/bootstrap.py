@@ -1,0 +1,117 @@
+"""How much a figure would vary with other images: percentile bootstrap over images (Efron 1979).
+
+Distances are resampled from products of features that are computed once, with a number of times for each image: this is
+why the Fréchet and the kernel distance stand here a second time. torchmetrics would begin anew with every resample, and
+its kernel distance would take an image drawn twice for two that happen to be alike.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from velogan.metrics.distances import check
+
+RESAMPLES = 400
+MOST_IMAGES = 1000
+"""A Fréchet distance is resampled up to so many images of the smaller set: the time grows with the third power."""
+
+PROTOCOL = {
+    "resamples": RESAMPLES,
+    "interval_95": "2.5th to 97.5th percentile over images drawn with replacement, both sets where there are two",
+    "frechet": "the percentiles are shifted so that their mean is the figure: images drawn twice would raise it; "
+    f"none where both sets have more than {MOST_IMAGES} images",
+    "share": "no width where none or all of the images are in a class; up to 3 in their number may still be otherwise",
+    "kernel": "over whole sets, not subsets; pairs of an image with itself left out",
+}
+
+Interval = tuple[float, float]
+
+
+def interval(resampled: Tensor, *, around: float | None = None) -> Interval | None:
+    """The middle 95 % of resampled figures `(R,)`, shifted to the mean `around` where given; None where unknown."""
+    known = resampled[resampled.isfinite()].double()
+    if len(known) < 2 or (around is not None and not math.isfinite(around)):
+        return None
+    shift = 0.0 if around is None else around - known.mean().item()
+    low, high = torch.quantile(known, torch.tensor([0.025, 0.975], dtype=torch.float64)).tolist()
+    return low + shift, high + shift
+
+
+def times(count: int, *, seed: int, resamples: int = RESAMPLES) -> Tensor:
+    """How often each of `count` images is drawn in each resample: `(R, count)` float64, rows that sum to `count`."""
+    drawn = torch.randint(count, (resamples, count), generator=torch.Generator().manual_seed(seed))
+    return torch.zeros(resamples, count, dtype=torch.float64).scatter_add_(
+        1, drawn, torch.ones(1, 1).double().expand_as(drawn)
+    )
+
+
+def resampled_means(values: Tensor, *, seed: int, resamples: int = RESAMPLES) -> Tensor:
+    """Means `(R,)` of one value for each image `(N,)`; NaN stands for an image that has none."""
+    weights = times(len(values), seed=seed, resamples=resamples) * ~values.isnan()
+    return (weights * values.double().nan_to_num(0.0)).sum(dim=1) / weights.sum(dim=1)
+
+
+def resampled_frechet(x: Tensor, y: Tensor, *, seed: int, resamples: int = RESAMPLES) -> Tensor:
+    """Fréchet distances `(R,)` of resampled features `(N, D)` and `(M, D)`: see `frechet_of`."""
+    check(x, y)
+    distance = frechet_of(x, y)
+    return torch.stack([distance(w, v) for w, v in _both(len(x), len(y), seed=seed, resamples=resamples)])
+
+
+def resampled_kernel(x: Tensor, y: Tensor, *, seed: int, resamples: int = RESAMPLES) -> Tensor:
+    """Kernel distances `(R,)` of resampled features `(N, D)` and `(M, D)`: see `kernel_of`."""
+    check(x, y)
+    distance = kernel_of(x, y)
+    return torch.stack([distance(w, v) for w, v in _both(len(x), len(y), seed=seed, resamples=resamples)])
+
+
+def _both(n: int, m: int, *, seed: int, resamples: int) -> zip[tuple[Tensor, Tensor]]:
+    return zip(times(n, seed=seed, resamples=resamples), times(m, seed=seed + 1, resamples=resamples))
+
+
+def frechet_of(x: Tensor, y: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
+    """The Fréchet distance as a function of how often each image counts, `(N,)` and `(M,)` float64.
+
+    Heusel et al. 2017, equation 6. `Tr (C_x C_y)^(1/2)` is the sum of singular values of `X Yᵀ`, where `C = XᵀX`: no
+    matrix root, no matrix larger than the images are many, and exact where covariances are singular.
+    """
+    x, y = x.double(), y.double()
+    centre = y.mean(dim=0)
+    x, y = x - centre, y - centre
+    within_x, within_y, across = x @ x.T, y @ y.T, x @ y.T
+
+    def distance(w: Tensor, v: Tensor) -> Tensor:
+        n, m = w.sum(), v.sum()
+        square_x, square_y, product = w @ within_x @ w / n**2, v @ within_y @ v / m**2, w @ across @ v / (n * m)
+        spread_x = (w @ within_x.diagonal() - n * square_x) / (n - 1)
+        spread_y = (v @ within_y.diagonal() - m * square_y) / (m - 1)
+        rows, columns = w.nonzero()[:, 0], v.nonzero()[:, 0]
+        centred = across - (w @ across / n)[None] - (across @ v / m)[:, None] + product
+        roots = w[rows].sqrt()[:, None] * centred[rows][:, columns] * v[columns].sqrt()
+        overlap = torch.linalg.svdvals(roots).sum() / ((n - 1) * (m - 1)).sqrt()
+        return (square_x + square_y - 2 * product + spread_x + spread_y - 2 * overlap).clamp(min=0)
+
+    return distance
+
+
+def kernel_of(x: Tensor, y: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
+    """The squared MMD as a function of how often each image counts, `(N,)` and `(M,)` float64.
+
+    Binkowski et al. 2018, equation 4, over the whole sets; an image drawn twice is not paired with itself. NaN where
+    one image alone was drawn.
+    """
+    x, y = x.double(), y.double()
+    within_x, within_y, across = ((a @ b.T / x.shape[1] + 1) ** 3 for a, b in ((x, x), (y, y), (x, y)))
+
+    def within(kernel: Tensor, w: Tensor) -> Tensor:
+        itself = w.square()
+        return (w @ kernel @ w - itself @ kernel.diagonal()) / (w.sum() ** 2 - itself.sum())
+
+    def distance(w: Tensor, v: Tensor) -> Tensor:
+        return within(within_x, w) + within(within_y, v) - 2 * (w @ across @ v) / (w.sum() * v.sum())
+
+    return distance
