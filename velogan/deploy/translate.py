@@ -210,7 +210,7 @@ class _Run:
 
 def _batch_pixels(device: torch.device) -> int:
     """On a CPU large batches gain nothing and leave the cache."""
-    return (2 if device.type == "cpu" else 16) * 256 * 256
+    return (1 if device.type == "cpu" else 16) * 256 * 256
 
 
 def _equal_sizes(decoded: Iterator[tuple[Job, Picture]], batch_pixels: int) -> Iterator[list[tuple[Job, Picture]]]:
