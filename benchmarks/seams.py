@@ -1,0 +1,45 @@
+"""How far a picture translated in tiles is from the same picture translated whole, and where.
+
+    python benchmarks/seams.py RUN PICTURE TILE DIFFERENCE.png
+
+Prints the mean and the largest difference in levels of 8 bits; the difference picture is twenty times as bright.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image
+
+from velogan.data.config import DataConfig
+from velogan.data.sources import cache_directory
+from velogan.deploy.model import load_translator
+from velogan.deploy.translate import translate
+from velogan.engine.inference import Accelerator
+
+
+def main(run: Path, picture: Path, tile: int, difference: Path) -> None:
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    model = load_translator(
+        run, device=device, accelerate=Accelerator(device, cache_directory(DataConfig()) / "kernels")
+    )
+    made = {}
+    with tempfile.TemporaryDirectory() as folder:
+        for side in (0, tile):
+            file = Path(folder) / f"{side}.png"
+            summary = translate(model, picture, file, tile=side)
+            if summary.failed or summary.tiled != bool(side):
+                raise SystemExit(f"tile={side}: {summary}")
+            made[side] = np.asarray(Image.open(file)).astype(int)
+    off = abs(made[tile] - made[0])
+    Image.fromarray((20 * off.max(axis=2)).clip(0, 255).astype(np.uint8)).save(difference)
+    print(json.dumps({"tile": tile, "mean": round(float(off.mean()), 4), "max": int(off.max())}))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]), Path(sys.argv[4]))
