@@ -62,7 +62,7 @@ def shared_data() -> Path:
 def tiny_config() -> Callable[..., Config]:
     """A run of a few 32-pixel rendered images through networks of a few channels; sections change its fields."""
 
-    def make(**sections: dict[str, Any]) -> Config:
+    def make(**sections: Any) -> Config:
         tiny = Config().change(
             train={"length": "6 images", "samples": 0, "tensorboard": False},
             data={"crop_size": 32, "render_count": 4, "render_test": 2},

@@ -8,6 +8,7 @@ import os
 import shlex
 import sys
 from collections.abc import Callable, Container, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,23 @@ import tyro
 
 os.environ.setdefault("PYDANTIC_ERRORS_INCLUDE_URL", "0")  # a wrong field's message should fit the terminal
 
+from pydantic import ValidationError
+
 from velogan import __version__
-from velogan.config import Config, differences, nearest, read_config, write_yaml
+from velogan.config import Config, differences, explain, nearest, read_config, write_yaml
 from velogan.engine.nonfinite import NonFiniteError
-from velogan.flags import Bench, DataCheck, DataRender, Demo, Evaluate, Report, Train, Translate
+from velogan.flags import (
+    Bench,
+    Configured,
+    DataCheck,
+    DataRender,
+    Demo,
+    Evaluate,
+    Profile,
+    Report,
+    Train,
+    Translate,
+)
 from velogan.observe.progress import printable
 from velogan.recipes import RECIPES
 
@@ -28,6 +42,7 @@ COMMANDS = {
     ("evaluate",): Evaluate,
     ("demo",): Demo,
     ("bench",): Bench,
+    ("profile",): Profile,
     ("report",): Report,
     ("data", "render"): DataRender,
     ("data", "check"): DataCheck,
@@ -58,7 +73,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _complain(error: Exception) -> None:
-    lines = map(printable, str(error).split("\n"))
+    text = explain(error, source="the flags") if isinstance(error, ValidationError) else str(error)
+    lines = map(printable, text.split("\n"))
     print("velogan: " + "\n".join(lines), file=sys.stderr)
 
 
@@ -75,11 +91,10 @@ def _parse(argv: list[str]) -> Any:
         raise SystemExit(0)
     kind, rest = COMMANDS[words], argv[len(words) :]
     prog = " ".join(("velogan", *words))
-    if kind is not Train:
+    if not issubclass(kind, Configured):
         return tyro.cli(kind, args=rest, prog=prog)
     base = _base_config(rest)
-    start = Train(fields=base)
-    return tyro.cli(Train, args=_plain_flags(rest, base), prog=prog, default=start)
+    return tyro.cli(kind, args=_plain_flags(rest, base), prog=prog, default=kind(fields=base))
 
 
 def _overview(argv: list[str]) -> str:
@@ -110,6 +125,7 @@ def _plain_flags(argv: list[str], base: Config) -> list[str]:
     switches = {
         f"--{section}.{name}".replace("_", "-"): (section, name)
         for section, fields in base.model_dump().items()
+        if isinstance(fields, dict)
         for name, value in fields.items()
         if isinstance(value, bool)
     }
@@ -135,20 +151,29 @@ def _configure(asked: Train) -> Config:
     given = {unit: amount for unit, amount in lengths.items() if amount is not None}
     if len(given) > 1:
         raise ValueError(f"--{' and --'.join(given)} contradict each other: give one length")
-    config = asked.fields.sized(asked.size) if asked.size else asked.fields
+    config = _configure_common(asked)
+    if not _data_is_named(asked):
+        raise ValueError("--data is missing: name a folder with trainA and trainB, two folders, or apples2oranges")
     train: dict[str, Any] = {}
     for unit, amount in given.items():
         train["length"] = f"{amount} {unit}"
-    if asked.seed is not None:
-        train["seed"] = asked.seed
     if asked.on_nonfinite is not None:
         train["on_nonfinite"] = asked.on_nonfinite
+    return config.change(train=train)
+
+
+def _configure_common(asked: Configured) -> Config:
+    config = asked.fields.sized(asked.size) if asked.size else asked.fields
+    train = {"seed": asked.seed} if asked.seed is not None else {}
     data: dict[str, Any] = {"path": asked.data} if asked.data else {}
     if asked.image_size is not None:
         data["crop_size"] = asked.image_size
-    if not asked.data and asked.config is None and config.data.path == Config().data.path and asked.preset != "demo":
-        raise ValueError("--data is missing: name a folder with trainA and trainB, two folders, or apples2oranges")
     return config.change(train=train, data=data)
+
+
+def _data_is_named(asked: Configured) -> bool:
+    named = asked.data or asked.config is not None or asked.fields.data.path != Config().data.path
+    return bool(named) or asked.preset in ("demo", "demo-onepair")
 
 
 def _train(asked: Train, argv: list[str]) -> tuple[dict[str, Any], int]:
@@ -271,25 +296,46 @@ def _demo(asked: Demo, argv: list[str]) -> tuple[dict[str, Any], int]:
     from velogan.observe.progress import Display
 
     with Display() as display:
-        return demo(asked.out, minutes=asked.minutes, display=display, command=shlex.join(["velogan", *argv])), 0
+        command = shlex.join(["velogan", *argv])
+        return demo(asked.out, preset=asked.preset, minutes=asked.minutes, display=display, command=command), 0
 
 
 def _bench(asked: Bench, argv: list[str]) -> tuple[dict[str, Any], int]:
     from rich.console import Console
 
-    from velogan.bench import bench, render_table
+    from velogan.bench import bench, bench_paper, make_chain, make_plan, render
+    from velogan.engine.resolve import resolve_device
     from velogan.observe.progress import Display
 
+    if asked.rounds < 1:
+        raise ValueError(f"--rounds {asked.rounds}: at least one round is needed")
+    if (asked.paper and (asked.only or asked.all or asked.waterfall)) or (asked.all and asked.waterfall):
+        raise ValueError("--paper stands alone, and --waterfall takes no --all: leave the others out")
+    device = resolve_device("auto")
     with Display() as display:
-        result = bench(
-            networks=asked.network,
-            image_size=asked.image_size,
-            batch_size=asked.batch_size,
-            rounds=asked.rounds,
-            say=display.say,
-        )
-    Console(stderr=asked.json).print(render_table(result))
+        if asked.paper:
+            result = bench_paper(rounds=asked.rounds, say=display.say)
+        else:
+            make = make_chain if asked.waterfall else partial(make_plan, everything=asked.all)
+            result = bench(make(asked.only, device=device), rounds=asked.rounds, say=display.say)
+    console = Console(stderr=asked.json)
+    for part in render(result):
+        console.print(part)
     return result, 0
+
+
+def _profile(asked: Profile, argv: list[str]) -> tuple[dict[str, Any], int]:
+    from velogan.observe.progress import Display
+    from velogan.profile import profile
+
+    config = _configure_common(asked)
+    if not _data_is_named(asked):  # a step's time does not depend on what is in the pictures
+        config = config.change(data={"render_count": 8, "render_test": 1})
+    with Display() as display:
+        result = profile(config, steps=asked.steps, out=asked.out, display=display)
+        display.say(f"look at it: {Path(result['page']).resolve()}")
+    keys = ("step_ms", "temporal", "idle", "kernels", "launches", "owners", "page", "trace")
+    return {key: result[key] for key in keys}, 0
 
 
 def _report(asked: Report, argv: list[str]) -> tuple[dict[str, Any], int]:
@@ -333,6 +379,7 @@ _HANDLERS: dict[type, Callable[[Any, list[str]], tuple[dict[str, Any], int]]] = 
     Evaluate: _evaluate,
     Demo: _demo,
     Bench: _bench,
+    Profile: _profile,
     Report: _report,
     DataRender: _data_render,
     DataCheck: _data_check,

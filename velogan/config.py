@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal, TypedDict
 
 import yaml
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from velogan.data.config import DataConfig
 from velogan.data.sources import Letter
@@ -18,6 +18,7 @@ from velogan.engine.optimizers import OptimizerConfig, ScheduleConfig
 from velogan.networks.discriminators import DiscriminatorConfig
 from velogan.networks.generators import GeneratorConfig
 from velogan.objectives.cyclegan import CycleGANConfig
+from velogan.objectives.onepair import OnePairConfig
 
 Size = Literal["xs", "s", "m", "l"]
 SIZES: dict[Size, dict[str, int]] = {
@@ -44,20 +45,60 @@ class Config(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
+    method: Literal["cyclegan", "onepair"] = Field(
+        default="cyclegan",
+        description="cyclegan: two generators and two discriminators, by objective.*; onepair: an autoencoder, and a "
+        "translator and a discriminator of its encodings, by onepair.*.",
+    )
     train: TrainConfig = TrainConfig()
     data: DataConfig = DataConfig()
     generator: GeneratorConfig = GeneratorConfig()
     discriminator: DiscriminatorConfig = DiscriminatorConfig()
     objective: CycleGANConfig = CycleGANConfig()
+    onepair: OnePairConfig = OnePairConfig()
     optimizer: OptimizerConfig = OptimizerConfig()
     schedule: ScheduleConfig = ScheduleConfig()
     engine: EngineConfig = EngineConfig()
 
-    def change(self, **sections: Mapping[str, Any]) -> Config:
-        """A checked copy with fields replaced: `config.change(data={"crop_size": 64})`."""
+    @model_validator(mode="after")
+    def _one_method(self) -> Config:
+        others: dict[str, tuple[str, BaseModel]] = {
+            "onepair": ("cyclegan", self.objective),
+            "cyclegan": ("onepair", self.onepair),
+        }
+        method, fields = others[self.method]
+        section = "objective" if method == "cyclegan" else "onepair"
+        for name, field in type(fields).model_fields.items():
+            if (value := getattr(fields, name)) != field.default:
+                raise ValueError(
+                    f"{section}.{name}={value} is of method={method}, and this is method={self.method}: leave it out, "
+                    f"or set method={method}"
+                )
+        if self.method == "onepair":
+            self._fits_one_pair()
+        return self
+
+    def _fits_one_pair(self) -> None:
+        generator, method = self.generator, self.onepair
+        channels = generator.in_channels, generator.out_channels
+        if generator.network != "resnet":
+            raise ValueError(
+                f"generator.network={generator.network} has no encoder, translator and decoder, which method=onepair "
+                "needs: set generator.network=resnet"
+            )
+        if generator.blocks == 0 and method.stage != "autoencoder":
+            raise ValueError("generator.blocks=0 leaves method=onepair no translator: set 1 or more")
+        if None not in channels and channels[0] != channels[1]:
+            raise ValueError(
+                f"method=onepair has one autoencoder for both domains, but A has {channels[0]} channels and B "
+                f"{channels[1]}: set generator.in_channels and generator.out_channels to the same number"
+            )
+
+    def change(self, **sections: Any) -> Config:
+        """A checked copy with fields replaced: `config.change(method="onepair", data={"crop_size": 64})`."""
         tree = self.model_dump()
         for section, fields in sections.items():
-            tree[section] |= fields
+            tree[section] = {**tree[section], **fields} if isinstance(fields, Mapping) else fields
         return parse_config(tree)
 
     def generator_for(self, role: str) -> GeneratorConfig:

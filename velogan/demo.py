@@ -11,18 +11,18 @@ from velogan.deploy.model import load_translator
 from velogan.deploy.translate import translate
 from velogan.evaluate import evaluate
 from velogan.observe.progress import Display
-from velogan.recipes import demo as recipe
+from velogan.recipes import RECIPES
 from velogan.report import write_report
 from velogan.run import train
 
 
-def demo(run: Path, *, minutes: float | None, display: Display, command: str) -> dict[str, Any]:
+def demo(run: Path, *, preset: str, minutes: float | None, display: Display, command: str) -> dict[str, Any]:
     """Renders, trains for `minutes`, translates and scores held-out pictures, writes the page; returns the figures."""
     begun = time.monotonic()
-    config = recipe()
+    config = RECIPES[preset]()
     if minutes is not None:
         config = config.change(train={"length": f"{minutes} minutes"})
-    train(config, run, display=display, origin={"preset": "demo", "command": command})
+    train(config, run, display=display, origin={"preset": preset, "command": command})
     held_out = find_sources(config.data).a.test
     assert held_out is not None  # the built-in set has one
     translate(load_translator(run), held_out.directory, run / "translated", overwrite=True)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal
@@ -19,9 +19,10 @@ from velogan import __version__
 from velogan.config import Config, read_config
 from velogan.data.check import find_leaks
 from velogan.data.sources import Folder, cache_directory, find_sources
-from velogan.deploy.model import Direction, Translator, Weights, Which, load_translator
+from velogan.deploy.model import ROLES, Direction, Translator, Weights, Which, load_translator
 from velogan.engine.checkpoint import damage, find_checkpoint, read_best, write_text
 from velogan.features import FeatureNetwork, Task, fetch_inception, load_inception, load_squeezenet, sha256
+from velogan.methods import autoencoder_in, directions
 from velogan.metrics.bootstrap import PROTOCOL
 from velogan.report.scores import SAME, deviation, grouped, heading
 from velogan.scoring import Real, Scorer
@@ -52,7 +53,7 @@ def evaluate(
     device: torch.device | str = "cpu",
     task: Task | None = None,
 ) -> dict[str, Any]:
-    """Score both directions of a run; write `RUN/scores.json` and return it: `protocol` and `scores`.
+    """Score a run in all directions that it learned; write `RUN/scores.json` and return it: `protocol` and `scores`.
 
     Scored are the last checkpoint, averaged and raw, and the best one where it is another; `checkpoint` restricts
     that. `data`: a folder other than the run's own, or apples2oranges. `squeezenet`: the file with the weights of
@@ -64,7 +65,8 @@ def evaluate(
     run, task = Path(run), task or _quiet
     config = _config(run, data)
     check_asked(classes, squeezenet, limit)
-    columns, missing = _columns(run, checkpoint)
+    ways = directions(config)
+    columns, missing = _columns(run, checkpoint, ways)
     networks = load_networks(squeezenet, inception, cache_directory(config.data), device=device, task=task)
     scorer = Scorer(config, networks, classes or {}, limit, seed, task)
     sources = find_sources(config.data, progress=task("finding pictures"))
@@ -73,11 +75,16 @@ def evaluate(
     scores: list[dict[str, Any]] = []
     records: list[dict[str, Any]] = []
     for direction, source, target in pairs:
+        if direction not in ways:
+            continue
         bounds = scorer.bounds(source, target)
         for column in columns:
             translator = load_translator(column.folder, direction=direction, weights=column.weights, device=device)
             common = {"direction": direction, "weights": column.weights, "checkpoint": column.checkpoint}
             scores += [score | common for score in scorer.score(translator, source, target, bounds)]
+            if config.method == "onepair":
+                autoencoder = replace(translator, net=autoencoder_in(translator.net))
+                scores += [score | common for score in scorer.score_reconstruction(autoencoder, source)]
             records.append(_record(translator, common))
     protocol = versions() | {
         "run": str(run),
@@ -187,15 +194,15 @@ def _config(run: Path, data: str | None) -> Config:
     return config if data is None else config.change(data={"path": (data,)})
 
 
-def _columns(run: Path, checkpoint: Which | None) -> tuple[list[Column], str | None]:
+def _columns(run: Path, checkpoint: Which | None, ways: Sequence[Direction]) -> tuple[list[Column], str | None]:
     """The translators to score, and why the best checkpoint is not among them, where it is not."""
     columns: list[Column] = []
     if checkpoint != "best":
         last = find_checkpoint(run, "last")
-        columns += [Column("last", weights, last) for weights in _weights(last)]
+        columns += [Column("last", weights, last) for weights in _weights(last, ways)]
     if checkpoint == "best":
         best = find_checkpoint(run, "best")
-        return [Column("best", _weights(best)[0], best)], None
+        return [Column("best", _weights(best, ways)[0], best)], None
     if checkpoint == "last":
         return columns, None
     try:
@@ -206,11 +213,11 @@ def _columns(run: Path, checkpoint: Which | None) -> tuple[list[Column], str | N
         return columns, SAME
     if broken := damage(best):
         return columns, broken
-    return [*columns, Column("best", _weights(best)[0], best)], None
+    return [*columns, Column("best", _weights(best, ways)[0], best)], None
 
 
-def _weights(folder: Path) -> Sequence[Weights]:
-    averaged = all((folder / f"{role}.ema.safetensors").is_file() for role in ("G_A", "G_B"))
+def _weights(folder: Path, ways: Sequence[Direction]) -> Sequence[Weights]:
+    averaged = all((folder / f"{ROLES[way]}.ema.safetensors").is_file() for way in ways)
     return ("ema", "raw") if averaged else ("raw",)
 
 

@@ -13,15 +13,12 @@ from velogan.config import Config, Size
 Json = Annotated[bool, tyro.conf.arg(help="Print the result as one JSON object, the last line on stdout.")]
 
 
-Preset = Literal["cyclegan", "small", "demo"]
+Preset = Literal["cyclegan", "small", "demo", "onepair", "onepair-plus", "demo-onepair"]
 
 
 @dataclass(kw_only=True)
-class Train:
-    """Train a translator between two folders of images, or continue a run: the same command again.
-
-    velogan train --data horse2zebra --out runs/zebras --minutes 60 --size s --image-size 128
-    """
+class Configured:
+    """What a configuration is made from."""
 
     preset: Annotated[
         tyro.conf.Positional[Preset],
@@ -33,22 +30,31 @@ class Train:
             help="A folder with trainA and trainB, or two folders, or apples2oranges.", metavar="PATH [PATH]"
         ),
     ] = ()
-    out: Annotated[Path | None, tyro.conf.arg(help="The run folder: made, or continued where it holds this run.")] = (
-        None
-    )
     config: Annotated[Path | None, tyro.conf.arg(help="Start from this YAML file or run folder, not a preset.")] = None
-    minutes: Annotated[float | None, tyro.conf.arg(help="Train for so long.")] = None
-    images: Annotated[int | None, tyro.conf.arg(help="Train on so many images of each domain.")] = None
-    epochs: Annotated[float | None, tyro.conf.arg(help="Train for so many epochs.")] = None
     size: Annotated[Size | None, tyro.conf.arg(help="Width and depth of the networks; l is the paper's.")] = None
     image_size: Annotated[int | None, tyro.conf.arg(help="Side of the images in pixels.")] = None
     seed: Annotated[int | None, tyro.conf.arg(help="Every random choice follows from it.")] = None
+    json: Json = False
+    fields: Annotated[Config, tyro.conf.arg(name="")]
+
+
+@dataclass(kw_only=True)
+class Train(Configured):
+    """Train a translator between two folders of images, or continue a run: the same command again.
+
+    velogan train --data horse2zebra --out runs/zebras --minutes 60 --size s --image-size 128
+    """
+
+    out: Annotated[Path | None, tyro.conf.arg(help="The run folder: made, or continued where it holds this run.")] = (
+        None
+    )
+    minutes: Annotated[float | None, tyro.conf.arg(help="Train for so long.")] = None
+    images: Annotated[int | None, tyro.conf.arg(help="Train on so many images of each domain.")] = None
+    epochs: Annotated[float | None, tyro.conf.arg(help="Train for so many epochs.")] = None
     on_nonfinite: Annotated[
         Literal["stop", "skip"] | None, tyro.conf.arg(help="A step with an infinity or a NaN: stop, or skip it.")
     ] = None
     dry_run: Annotated[bool, tyro.conf.arg(help="Print the whole configuration as YAML and stop.")] = False
-    json: Json = False
-    fields: Annotated[Config, tyro.conf.arg(name="")]
 
 
 @dataclass(kw_only=True)
@@ -122,6 +128,10 @@ class Evaluate:
 class Demo:
     """Watch apples become oranges: render, train, translate, score and report, in minutes."""
 
+    preset: Annotated[
+        tyro.conf.Positional[Literal["demo", "demo-onepair"]],
+        tyro.conf.arg(help="demo: CycleGAN; demo-onepair: the one-pair method."),
+    ] = "demo"
     minutes: Annotated[float | None, tyro.conf.arg(help="Training time.")] = None
     out: Annotated[Path, tyro.conf.arg(help="The run folder.")] = Path("runs/demo")
     json: Json = False
@@ -129,13 +139,52 @@ class Demo:
 
 @dataclass(kw_only=True)
 class Bench:
-    """Measure the engine's modes against each other and against this machine's roof, in one process."""
+    """Measure the engine's modes against each other and against this machine's roof, in one process.
 
-    network: Annotated[tuple[str, ...], tyro.conf.arg(help="resnet_9, resnet_6, unet_256, unet_128.")] = ("resnet_9",)
-    image_size: Annotated[int, tyro.conf.arg(help="Side of the images in pixels.")] = 256
-    batch_size: Annotated[int, tyro.conf.arg(help="Images of each domain in a step.")] = 1
-    rounds: Annotated[int, tyro.conf.arg(help="Timed rounds; modes take turns in each.")] = 5
+    velogan bench --only resnet_6,size=64
+    """
+
+    only: Annotated[
+        str | None,
+        tyro.conf.arg(
+            help="What to measure, words between commas: networks (resnet_9, resnet_6, unet_256, unet_128), "
+            "discriminators (basic, n_layers, pixel), modes (eager, compiled, graph, streams, default; reference is "
+            "always measured), batch=N, size=N (pixels). Kinds that are not named stay as they are by default: "
+            "resnet_9 and unet_256, basic, batch=1, size=256, the modes that suit this machine.",
+            metavar="SPEC",
+        ),
+    ] = None
+    all: Annotated[
+        bool, tyro.conf.arg(help="Every network, discriminator and mode, batches 1 and 16; hours on a CPU.")
+    ] = False
+    waterfall: Annotated[
+        bool,
+        tyro.conf.arg(
+            help="Instead of modes, what changes the reference into the default, one upon the other; "
+            "benchmarks/waterfall.py draws it."
+        ),
+    ] = False
+    paper: Annotated[
+        bool,
+        tyro.conf.arg(
+            help="Instead of steps, the generators' forward pass beside Table 1 of 'Cycling Faster Through CycleGAN'."
+        ),
+    ] = False
+    rounds: Annotated[int, tyro.conf.arg(help="Timed rounds; modes take turns in each.")] = 3
     json: Json = False
+
+
+@dataclass(kw_only=True)
+class Profile(Configured):
+    """Where the time of a training step goes: a page, a JSON and a trace, from steps under the profiler.
+
+    velogan profile --engine.mode reference --steps 3 --out profiles/reference
+    """
+
+    steps: Annotated[int, tyro.conf.arg(help="Steps under the profiler; up to nine more come before and after.")] = 8
+    out: Annotated[
+        Path, tyro.conf.arg(help="The folder for profile.html, profile.json and trace.json.gz (ui.perfetto.dev).")
+    ] = Path("profile")
 
 
 @dataclass(kw_only=True)

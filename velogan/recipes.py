@@ -41,4 +41,45 @@ def demo() -> Config:
     )
 
 
-RECIPES: dict[str, Callable[[], Config]] = {"cyclegan": cyclegan, "small": small, "demo": demo}
+def onepair() -> Config:
+    """Seed: "Improving Cycle-GAN using Intel AI DevCloud" (2018): one autoencoder, one translator of its encodings.
+
+    velogan train onepair --data apple2orange --out runs/oranges
+    """
+    return Config().change(method="onepair")
+
+
+def onepair_plus() -> Config:
+    """The same, made good enough to choose.
+
+    velogan train onepair-plus --data apple2orange --out runs/oranges
+    """
+    return onepair().change(
+        generator={"norm": "none", "init": "kaiming", "identity_start": True, "output": "change"},
+        onepair={"scale": 1.0, "image_adversarial": 1.0},
+        optimizer={"lr": 4e-4},
+    )
+
+
+def demo_onepair() -> Config:
+    """The demo by the one-pair method.
+
+    velogan demo demo-onepair
+    """
+    common = demo()
+    return onepair_plus().change(
+        data={"crop_size": 64, "batch_size": 2},
+        generator={"channels": 16, "blocks": 3},
+        discriminator={"channels": 32},
+        train=common.train.model_dump(),
+    )
+
+
+RECIPES: dict[str, Callable[[], Config]] = {
+    "cyclegan": cyclegan,
+    "small": small,
+    "demo": demo,
+    "onepair": onepair,
+    "onepair-plus": onepair_plus,
+    "demo-onepair": demo_onepair,
+}

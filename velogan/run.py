@@ -15,18 +15,23 @@ from velogan.config import Config
 from velogan.data.cache import Domain, open_domain
 from velogan.data.loader import PairLoader, crop_shapes, window
 from velogan.data.sources import Sources, cache_directory, find_sources
+from velogan.engine.capture import CapturedStep, CudaRecorder
+from velogan.engine.compiled import compiled
 from velogan.engine.config import EngineConfig
 from velogan.engine.duration import parse_span
 from velogan.engine.ema import EMA
-from velogan.engine.fused import Fused
+from velogan.engine.fused import Fused, training_gain
+from velogan.engine.memory import keep_freed_memory
 from velogan.engine.native import NormKernels, load_kernels
 from velogan.engine.optimizers import build_optimizers
+from velogan.engine.products import Products, load_products
 from velogan.engine.resolve import Pick, resolve, resolve_device
 from velogan.engine.step import Step
-from velogan.engine.trainer import Trainer
-from velogan.networks.discriminators import build_discriminator
-from velogan.networks.generators import build_generator
-from velogan.objectives.cyclegan import CycleGAN
+from velogan.engine.streams import Streams
+from velogan.engine.trainer import Stepper, Trainer
+from velogan.methods import averaged, build_networks, build_objective, fresh_networks, judge, looked_at, pool_field
+from velogan.networks.generators import ChangeGenerator
+from velogan.objectives.base import Objective
 from velogan.observe.progress import Display
 from velogan.session import Result, Session
 
@@ -45,7 +50,8 @@ def train(config: Config, run: Path, *, display: Display, origin: Mapping[str, A
         picks = [*fitted, *picks]
         config = config.model_copy(update={"engine": engine})
         trainer = build_trainer(config, data)
-        samplers = players(trainer.ema.nets, config)
+        plain = config.change(engine={"compile": "off"})  # few pictures, of several shapes
+        samplers = players(looked_at(trainer.ema.nets, config), plain)
         session.start(config, trainer, data=data, picks=picks, origin=origin)
         return session.run(display, samplers=samplers)
 
@@ -76,14 +82,18 @@ def fit_channels(config: Config, data: Data) -> tuple[Config, list[Pick]]:
     """The configuration with the channels that both domains' pictures have, and what follows from them."""
     a, b = data.a.format.channels, data.b.format.channels
     picks = []
-    if a != b and config.objective.identity:
+    if a != b and config.method == "cyclegan" and config.objective.identity:
         picks.append(Pick("identity loss", "off", f"channels of domain A: {a}, of domain B: {b}"))
     return config.change(generator={"in_channels": a, "out_channels": b}), picks
 
 
 def check_sizes(config: Config, data: Data) -> None:
     """ValueError where pictures do not fit the networks."""
-    multiple, channels = config.generator.multiple, {"generator": config.generator.in_channels or 3, "discriminator": 3}
+    multiple = config.generator.multiple
+    channels = {"A": config.generator.in_channels or 3, "B": config.generator.out_channels or 3}
+    with torch.device("meta"):
+        nets = fresh_networks(config)
+    whole = looked_at(nets, config)["G_A"]
     for shape in sorted(crop_shapes(config.data, data.a) | crop_shapes(config.data, data.b)):
         size = f"{shape[1]}x{shape[0]}"
         if any(side % multiple for side in shape):
@@ -92,10 +102,11 @@ def check_sizes(config: Config, data: Data) -> None:
                 f"generator.network={config.generator.network} needs sides divisible by {multiple}, but pictures come "
                 f"as {size}: set data.crop_size={fits} with a preprocess that crops, or use resnet"
             )
-        for part, build in (("generator", build_generator), ("discriminator", build_discriminator)):
+        images = {letter: torch.empty(1, count, *shape, device="meta") for letter, count in channels.items()}
+        passes = {"generator": partial(whole, images["A"]), "discriminator": partial(judge, nets, images)}
+        for part, passed in passes.items():
             try:
-                with torch.device("meta"):
-                    build(getattr(config, part))(torch.empty(1, channels[part], *shape))
+                passed()
             except (RuntimeError, ValueError) as error:
                 raise ValueError(
                     f"{part}.network={getattr(config, part).network} cannot take pictures of {size} "
@@ -109,56 +120,65 @@ def decide(config: Config) -> tuple[EngineConfig, list[Pick]]:
     return resolve(
         config.engine,
         load_kernels=lambda: _kernels(config),
+        products_gain=lambda: _products_gain(config),
         norms={config.generator.norm, config.discriminator.norm},
         second_derivatives=config.objective.gan == "wgangp",
         run_seconds=span.amount * 60 if span.unit == "minutes" else None,
+        skips=config.train.on_nonfinite == "skip",
+        one_size="crop" in config.data.preprocess,
     )
-
-
-def build_networks(config: Config) -> dict[str, nn.Module]:
-    """The four networks, initialised from the seed in the reference's order, on the CPU."""
-    torch.manual_seed(config.train.seed)
-    of_a, of_b = config.generator.in_channels or 3, config.generator.out_channels or 3
-    return {
-        "G_A": build_generator(config.generator_for("G_A")),
-        "G_B": build_generator(config.generator_for("G_B")),
-        "D_A": build_discriminator(config.discriminator, in_channels=of_b),
-        "D_B": build_discriminator(config.discriminator, in_channels=of_a),
-    }
 
 
 def players(nets: Mapping[str, nn.Module], config: Config) -> dict[str, nn.Module]:
     """What the losses call: the networks themselves, or faster equivalents over the same weights."""
     engine = config.engine
     fast: Callable[[nn.Module], nn.Module] | None = None
-    if engine.kernels == "native":
+    if engine.kernels in ("native", "winograd"):
         kernels = _kernels(config)
-        if kernels is None:
-            raise ValueError("engine.kernels=native cannot be built here: install g++, or set engine.kernels=plain")
-        fast = partial(Fused, kernels=kernels)
+        products = _products(config) if engine.kernels == "winograd" else None
+        if kernels is None or (products is None and engine.kernels == "winograd"):
+            raise ValueError(
+                f"engine.kernels={engine.kernels} cannot be built here, or this CPU cannot run it: install g++, or set "
+                "engine.kernels=plain"
+            )
+        fast = partial(Fused, kernels=kernels, products=products)
     elif engine.compile == "on":
-        fast = partial(torch.compile, dynamic=False)  # pyright: ignore[reportAssignmentType]
+        fast = partial(compiled, cache=cache_directory(config.data) / "compiled")
     if fast is None:
         return dict(nets)
     judges_twice = config.objective.gan == "wgangp"  # its gradient penalty needs second derivatives
     plain = {role for role in nets if judges_twice and role.startswith("D_")}
-    return {role: net if role in plain else fast(net) for role, net in nets.items()}
+    return {role: net if role in plain else _faster(net, fast) for role, net in nets.items()}
+
+
+def _faster(net: nn.Module, fast: Callable[[nn.Module], nn.Module]) -> nn.Module:
+    return net.by(fast) if isinstance(net, ChangeGenerator) else fast(net)
 
 
 def _kernels(config: Config) -> NormKernels | None:
     return load_kernels(cache_directory(config.data) / "kernels")
 
 
-def build_step(config: Config, *, shape: tuple[int, int]) -> tuple[Step, CycleGAN, dict[str, nn.Module]]:
+def _products(config: Config) -> Products | None:
+    return load_products(cache_directory(config.data) / "kernels")
+
+
+def _products_gain(config: Config) -> float:
+    products, c = _products(config), config.generator.channels
+    if products is None:
+        return 0.0
+    blocks = config.generator.network == "resnet" and config.generator.blocks > 0
+    common = nn.Conv2d(4 * c, 4 * c, 3) if blocks else nn.Conv2d(8 * c, 8 * c, 4, stride=2, padding=1)
+    return training_gain(common, products)
+
+
+def build_step(config: Config, *, shape: tuple[int, int]) -> tuple[Stepper, Objective, dict[str, nn.Module]]:
     """The step for images of `shape` (H, W), its objective, and the networks, on the configured device."""
     engine, device = config.engine, resolve_device(config.engine.device)
+    if device.type == "cpu":
+        keep_freed_memory()
     nets = {role: net.to(device) for role, net in build_networks(config).items()}
-    objective = CycleGAN(
-        config.objective,
-        shape_a=(config.generator.in_channels or 3, *shape),
-        shape_b=(config.generator.out_channels or 3, *shape),
-        batched=engine.batched == "on",
-    )
+    objective = build_objective(config, shape=shape, batched=engine.batched == "on")
     objective.state.to(device)
     if engine.layout == "channels_last":
         nets = {role: net.to(memory_format=torch.channels_last) for role, net in nets.items()}  # pyright: ignore
@@ -171,7 +191,10 @@ def build_step(config: Config, *, shape: tuple[int, int]) -> tuple[Step, CycleGA
         autocast=torch.bfloat16 if engine.precision == "bf16" else None,
         channels_last=engine.layout == "channels_last",
         check_later=device.type == "cuda" and engine.fused_optimizer == "on" and config.train.on_nonfinite == "stop",
+        runner=Streams(device) if engine.streams == "on" else None,
     )
+    if engine.capture == "on":
+        step = CapturedStep(step, state=objective.state, recorder=CudaRecorder(device))
     return step, objective, nets
 
 
@@ -182,18 +205,18 @@ def build_trainer(config: Config, data: Data) -> Trainer:
     device = resolve_device(config.engine.device)
     loader = PairLoader(data.a, data.b, config.data, seed=config.train.seed, device=device)
     shapes = crop_shapes(config.data, data.a) | crop_shapes(config.data, data.b)
-    if len(shapes) > 1 and config.objective.pool_size:
+    field, size = pool_field(config)
+    if len(shapes) > 1 and size:
         raise ValueError(
-            f"objective.pool_size={config.objective.pool_size} needs images of one size, but data.preprocess="
-            f"{config.data.preprocess} gives {len(shapes)}: set objective.pool_size=0 or a preprocess that crops"
+            f"{field}={size} needs images of one size, but data.preprocess={config.data.preprocess} gives "
+            f"{len(shapes)}: set {field}=0 or a preprocess that crops"
         )
     step, objective, nets = build_step(config, shape=window(config.data, data.a.shape(0)))
-    generators = {role: net for role, net in nets.items() if role.startswith("G_")}
     return Trainer(
         step,
         loader,
         nets=nets,
-        ema=EMA(generators, half_life=config.train.ema_images),
+        ema=EMA(averaged(nets), half_life=config.train.ema_images),
         state=objective.state,
         draws=objective.draws,
         batch_size=config.data.batch_size,

@@ -1,4 +1,4 @@
-"""Sample grids: the same test pictures, translated and back, over training time."""
+"""Sample grids: the same test pictures, translated and back or reconstructed, over training time."""
 
 from __future__ import annotations
 
@@ -15,20 +15,29 @@ from velogan.data.cache import Domain, open_domain
 from velogan.data.loader import normalise
 from velogan.data.sources import Folder, Letter, Side, Sources
 from velogan.engine.checkpoint import write_text
+from velogan.methods import AUTOENCODER, directions
 from velogan.observe.log import Log
 from velogan.observe.samples import as_rgb, grid, write_grid
 
 
 class Sampler:
-    """Writes `RUN/samples/<images>-a2b.png` and `-b2a.png`: input, translated, back, and truth where known."""
+    """Writes `RUN/samples/<images>-a2b.png` and `-b2a.png`: input, translated, back, and truth where known.
+
+    The one-pair method has no way back: there the third column is the reconstruction, what encoder and decoder make of
+    the input without a translator between. A run that learns one way has `-b2b.png` in place of `-b2a.png`: pictures of
+    B through the generator to B, which should leave them as they are.
+    """
 
     def __init__(self, run: Path, config: Config, sources: Sources, nets: Mapping[str, nn.Module], *, log: Log):
         self.folder, self.nets, self.config, self.log = run / "samples", nets, config, log
-        self.pictures = {
-            direction: _pictures(side, config) for direction, side in (("a2b", sources.a), ("b2a", sources.b))
-        }
+        from_b = "b2a" if "b2a" in directions(config) else "b2b"
+        self.pictures = {"a2b": _pictures(sources.a, config), from_b: _pictures(sources.b, config)}
+        third = "reconstruction" if AUTOENCODER in nets else "back"
+        if "b2b" in self.pictures:
+            names, real, _ = self.pictures["b2b"]
+            self.pictures["b2b"] = names, real, None
         index = {
-            direction: {"columns": ["input", "translated", "back", *(["truth"] if truth is not None else [])]}
+            direction: {"columns": ["input", "translated", third, *(["truth"] if truth is not None else [])]}
             | {"rows": names}
             for direction, (names, _, truth) in self.pictures.items()
         }
@@ -37,11 +46,10 @@ class Sampler:
 
     def write(self, images: int) -> None:
         """Translates the pictures with the averaged generators and writes both grids."""
-        for direction, (there, back) in {"a2b": ("G_A", "G_B"), "b2a": ("G_B", "G_A")}.items():
-            _, real, truth = self.pictures[direction]
+        for direction, (_, real, truth) in self.pictures.items():
             columns = [
                 real,
-                *there_and_back(real, self.nets[there], self.nets[back], config=self.config),
+                *translated_and_third(real, direction, self.nets, config=self.config),
                 *([truth] if truth is not None else []),
             ]
             rows = torch.stack([as_rgb(column) for column in columns], 1)
@@ -50,16 +58,23 @@ class Sampler:
 
 
 @torch.no_grad()
-def there_and_back(real: Tensor, there: nn.Module, back: nn.Module, *, config: Config) -> tuple[Tensor, Tensor]:
-    """Translations of `real` `(N, C, H, W)` and what comes back of them, one by one, as the engine computes."""
+def translated_and_third(
+    real: Tensor, direction: str, nets: Mapping[str, nn.Module], *, config: Config
+) -> tuple[Tensor, Tensor]:
+    """Translations of `real` `(N, C, H, W)`, and what comes back of them or the autoencoder's reconstruction of `real`.
+
+    `direction` is a2b, b2a or b2b. One by one, as the engine computes.
+    """
+    there, back = ("G_B", "G_A") if direction == "b2a" else ("G_A", "G_B")
     half, device = config.engine.precision == "bf16", torch.device(config.engine.device)
-    fakes, backs = [], []
+    fakes, thirds = [], []
     with torch.autocast(device.type, dtype=torch.bfloat16, enabled=half):
         for image in real.to(device).split(1):
-            fake = there(image).float()
+            fake = nets[there](image).float()
             fakes.append(fake.cpu())
-            backs.append(back(fake).float().cpu())
-    return torch.cat(fakes), torch.cat(backs)
+            third = nets[AUTOENCODER](image) if AUTOENCODER in nets else nets[back](fake)
+            thirds.append(third.float().cpu())
+    return torch.cat(fakes), torch.cat(thirds)
 
 
 def _pictures(side: Side, config: Config) -> tuple[list[str], Tensor, Tensor | None]:

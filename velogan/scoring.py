@@ -31,7 +31,7 @@ from velogan.metrics.figures import (
     rows,
 )
 from velogan.metrics.labels import confusion, find_labels, intersection_over_union
-from velogan.metrics.pixel import structure
+from velogan.metrics.pixel import psnr, ssim, structure
 
 _BATCH_SIZE = 16
 _SMALLEST_SIDE = 11  # of pictures whose structure can be compared
@@ -206,6 +206,32 @@ class Scorer:
                 "better": "higher" if higher else "lower",
                 "what": self._sentence(name, source, target, bounds),
             } | self._classes(name, source, fakes)
+
+    def score_reconstruction(self, autoencoder: Translator, source: Real) -> Iterator[dict[str, Any]]:
+        """The entries of what the encoder and the decoder of a translator make of its input."""
+        word, form = source.side.name, source.pictures.format
+
+        def reconstruct(images: Tensor) -> Tensor:
+            return from_unit(autoencoder(images), form.dtype, form.range).permute(0, 2, 3, 1).contiguous()
+
+        made = over(source.pictures, reconstruct, self.task(f"reconstructing {word}"))
+        backs = Pictures([one.numpy() for one in made], form)
+        pairs = [(backs.floats(index), source.pictures.floats(index)) for index in range(len(backs))]
+        found = {"psnr_reconstruction_db": torch.tensor([psnr(*pair).item() for pair in pairs], dtype=torch.float64)}
+        if all(min(back.shape[-2:]) >= _SMALLEST_SIDE for back, _ in pairs):
+            found["ssim_reconstruction"] = torch.tensor([ssim(*pair).item() for pair in pairs], dtype=torch.float64)
+        for name, figure in means(found, seed=self.seed).items():
+            yield {
+                "name": name,
+                "value": finite(figure.value),
+                "interval_95": None if figure.interval_95 is None else list(figure.interval_95),
+                "floor": None,
+                "ceiling": None,
+                "images_real": 0,
+                "images_fake": len(backs),
+                "better": "higher",
+                "what": f"{meaning(name, source=word, target=word, classes={})}.",
+            }
 
     def _classes(self, name: str, source: Real, fakes: Pictures) -> dict[str, Any]:
         """Each label's own agreement, where the figure is a mean over labels."""

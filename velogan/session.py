@@ -41,6 +41,7 @@ from velogan.engine.nonfinite import NonFiniteError
 from velogan.engine.optimizers import Schedule
 from velogan.engine.resolve import Pick
 from velogan.engine.trainer import MOST_SKIPPED, Hook, Trainer, stop_on_signal
+from velogan.methods import described, generators, kept
 from velogan.observe.log import Log
 from velogan.observe.progress import Display, Training
 from velogan.report import write_report
@@ -52,7 +53,7 @@ if TYPE_CHECKING:
 
 MAY_CHANGE = ("train.length", "train.keep", "train.samples", "train.tensorboard", "data.cache_dir")
 MAY_CHANGE += ("data.workers", "train.log_every", "train.sample_every", "train.checkpoint_every")
-MAY_CHANGE += ("train.on_nonfinite",)
+MAY_CHANGE += ("train.on_nonfinite", "engine.capture")
 """Fields that may differ when a run is continued: they do not change what a step computes."""
 
 
@@ -198,8 +199,8 @@ class Session:
             )
 
     def _stored(self) -> dict[str, nn.Module]:
-        averages = {f"{role}.ema": net for role, net in self.trainer.ema.nets.items()}
-        return {**self.trainer.nets, **averages}
+        averages = {f"{role}.ema": net for role, net in generators(self.trainer.ema.nets, self.config).items()}
+        return {**kept(self.trainer.nets, self.config), **averages}
 
     def _facts(self, picks: Sequence[Pick], origin: Mapping[str, Any]) -> dict[str, Any]:
         def count(side: Any, domain: Any) -> dict[str, Any]:
@@ -278,7 +279,7 @@ class Session:
         row["step_ms"] = 1000 * self.config.data.batch_size / speed if speed else 0.0
         row |= {f"loss/{name}": value for name, value in means.items()}
         row |= {
-            f"lr/{group['name']}": group["lr"]
+            f"lr/{group['name']}": float(group["lr"])
             for optimizer in trainer.step.optimizers.values()
             for group in optimizer.param_groups
         }
@@ -317,11 +318,14 @@ class Session:
             mark_best(self.folder, checkpoint=folder, name=SCORE, score=figures[SCORE], on=self.validation.on)
 
     def _advice(self) -> str:
-        kept = list_checkpoints(self.folder)
+        saved = list_checkpoints(self.folder)
         where = (
-            f"checkpoint {kept[-1].name} is kept, and the next start goes on from it" if kept else "none was saved yet"
+            f"checkpoint {saved[-1].name} is kept, and the next start goes on from it"
+            if saved
+            else "none was saved yet"
         )
-        skip = "this can continue with --on-nonfinite skip, which leaves such steps out and counts them"
+        flags = "--on-nonfinite skip" + (" --engine.capture off" if self.config.engine.capture == "on" else "")
+        skip = f"this can continue with {flags}, which leaves such steps out and counts them"
         if self.config.train.on_nonfinite == "skip":
             skip = f"the {MOST_SKIPPED} steps before were skipped already: it does not pass by itself"
         half = ", engine.precision=fp32" if self.config.engine.precision == "bf16" else ""
@@ -332,7 +336,6 @@ class Session:
 
     def _header(self, name: str, images: int) -> dict[str, Any]:
         role, _, average = name.partition(".")
-        part = self.config.generator_for(role) if role.startswith("G_") else self.config.discriminator
         sources = self.data.sources
         a, b = asdict(self.data.a.format), asdict(self.data.b.format)
         formats = {
@@ -343,10 +346,9 @@ class Session:
         }
         return {
             "role": role,
-            "network": "generator" if role.startswith("G_") else "discriminator",
-            "config": part.model_dump(mode="json"),
+            **described(role, self.config),
             "weights": "ema" if average else "raw",
-            **formats[role],
+            **formats.get(role, {}),
             "image_size": self.config.data.crop_size,
             "images_seen": images,
             "data": {"a": sources.a.name, "b": sources.b.name, "preprocess": self.config.data.preprocess},

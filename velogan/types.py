@@ -13,4 +13,4 @@ Batch = dict[str, Tensor]
 """Named tensors of one step. `A` and `B` are `(B, C, H, W)` float32 in [-1, 1], one per domain."""
 
 Nets = Mapping[str, nn.Module]
-"""Networks by role: `G_A` (A to B), `G_B` (B to A), `D_A` (judges domain B), `D_B` (judges domain A)."""
+"""Networks by role, as each objective names them: `G_A` (A to B), `D_A` (judges domain B)."""

@@ -11,20 +11,23 @@ from velogan.config import Config
 from velogan.data.cache import Domain, open_domain
 from velogan.data.loader import window
 from velogan.data.sources import FEWEST, Side, Sources
+from velogan.methods import AUTOENCODER, directions
 from velogan.metrics.sliced import sliced_wasserstein
-from velogan.samples import middles, there_and_back
+from velogan.samples import middles, translated_and_third
 
 SCORE = "validation/distance"
 """The name, in the log and in best.json, of the figure that chooses; lower is better."""
 
 
 class Validation:
-    """Scores `nets` (`G_A`, `G_B`; averaged ones) on both domains' held-out pictures.
+    """Scores `nets` (`G_A`, and `G_B` where there is one; averaged ones) on both domains' held-out pictures.
 
     The score is the sliced Wasserstein distance from translations to real pictures, mean over scales and directions.
     It is a distance of sets and nothing else: how much of a picture's content a translation keeps is not in it, since
-    any weight of the two against each other would be arbitrary. The cycle's mean absolute difference is given beside
-    it for the reader. `on` says which pictures; `missing`, where there are none, why not.
+    any weight of the two against each other would be arbitrary. An autoencoder that is trained alone is compared with
+    its own domain. The mean absolute difference of the cycle, or of the
+    autoencoder's reconstruction, is given beside it for the reader. `on` says which pictures; `missing`, where there
+    are none, why not.
     """
 
     def __init__(self, config: Config, sources: Sources, nets: Mapping[str, nn.Module]):
@@ -48,17 +51,16 @@ class Validation:
 
     def score(self) -> dict[str, float]:
         """Figures by name for the log; `SCORE` is the one to choose by, distances in deviations of real pixels."""
-        g_a, g_b = self.nets["G_A"], self.nets["G_B"]
-        fake_b, back_a = there_and_back(self.a, g_a, g_b, config=self.config)
-        fake_a, back_b = there_and_back(self.b, g_b, g_a, config=self.config)
-        a2b, b2a = fmean(sliced_wasserstein(fake_b, self.b)), fmean(sliced_wasserstein(fake_a, self.a))
-        return {
-            SCORE: (a2b + b2a) / 2,
-            f"{SCORE}_a2b": a2b,
-            f"{SCORE}_b2a": b2a,
-            "validation/cycle_a": (back_a - self.a).abs().mean().item(),
-            "validation/cycle_b": (back_b - self.b).abs().mean().item(),
-        }
+        ways = directions(self.config)
+        word = "reconstruction" if AUTOENCODER in self.nets else "cycle"
+        distances, differences = {}, {}
+        for way, real, target in (("a2b", self.a, self.b), ("b2a" if "b2a" in ways else "b2b", self.b, self.a)):
+            fake, third = translated_and_third(real, way, self.nets, config=self.config)
+            if way in ways:
+                wanted = real if self.config.onepair.stage == "autoencoder" else target
+                distances[f"{SCORE}_{way}"] = fmean(sliced_wasserstein(fake, wanted))
+            differences[f"validation/{word}_{way[0]}"] = (third - real).abs().mean().item()
+        return {SCORE: fmean(distances.values()), **distances, **differences}
 
 
 def _open(side: Side, config: Config) -> Domain:

@@ -153,3 +153,11 @@ def test_when_pictures_are_tiled() -> None:
     assert small is not None
     assert small.axes[1].size == 512
     assert np.prod([len(one.starts) for one in small.axes]) == small.tiles
+
+
+def test_tiles_of_a_network_that_adds_what_it_changes() -> None:
+    model, picture = _translator(output="change", decoder="simple"), _picture(256, 256)
+    whole = model(picture)[0]
+    off = (_tiled(model, picture, tile=168) - whole).abs() * 127.5
+    assert off.max() < 0.1  # levels of 255
+    assert (_alone(model, picture, 168) - whole).abs().mean() * 127.5 > 0.3

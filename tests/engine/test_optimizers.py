@@ -8,7 +8,15 @@ import pytest
 import torch
 from torch import nn
 
-from velogan.engine.optimizers import OptimizerConfig, Schedule, ScheduleConfig, build_optimizers
+from velogan.engine.optimizers import (
+    OptimizerConfig,
+    Schedule,
+    ScheduleConfig,
+    build_optimizers,
+    load_optimizer_state,
+    make_capturable,
+    optimizer_state,
+)
 from velogan.objectives.base import Out, Phase
 
 ROLES = ("G_A", "G_B", "D_A", "D_B")
@@ -146,3 +154,82 @@ def test_a_schedule_continues_from_its_state():
         continued.finish_epoch(loss)
     assert continued.state_dict() == unbroken.state_dict()
     assert continued.factor(continued.epoch) == 0.25
+
+
+def _trained(
+    *, capturable: bool, rates: tuple[float, ...]
+) -> tuple[dict[str, nn.Module], dict[str, torch.optim.Optimizer]]:
+    """Networks after a step of fused Adam at each of the `rates`, and the optimizers."""
+    nets = _nets()
+    optimizers = build_optimizers(OptimizerConfig(), phases=PHASES, nets=nets, fused=True)
+    if capturable:
+        make_capturable(optimizers)
+    for number, rate in enumerate(rates):
+        schedule = Schedule(ScheduleConfig(kind="exponential", gamma=rate / 2e-4), epochs=2)
+        schedule.epoch = 2
+        schedule.apply(optimizers)
+        images = torch.randn(4, 5, generator=torch.Generator().manual_seed(number))
+        for optimizer in optimizers.values():
+            optimizer.zero_grad()
+        sum(net(images).square().mean() for net in nets.values()).backward()  # pyright: ignore
+        for optimizer in optimizers.values():
+            optimizer.step()
+    return nets, optimizers
+
+
+def _groups(optimizers: dict[str, torch.optim.Optimizer]) -> list[dict[str, Any]]:
+    return [group for optimizer in optimizers.values() for group in optimizer.param_groups]
+
+
+def test_rates_that_can_be_captured_are_filled_in_place_and_train_the_same_to_rounding():
+    rates = (2e-4, 1e-4, 3e-5)
+    plain, _ = _trained(capturable=False, rates=rates)
+    nets, optimizers = _trained(capturable=True, rates=rates)
+    for role in ROLES:
+        for mine, theirs in zip(nets[role].parameters(), plain[role].parameters()):
+            torch.testing.assert_close(mine, theirs, rtol=1e-6, atol=1e-9)
+    before = [group["lr"] for group in _groups(optimizers)]
+    Schedule(ScheduleConfig(kind="constant"), epochs=1).apply(optimizers)
+    assert all(group["lr"] is rate for group, rate in zip(_groups(optimizers), before))
+    assert [float(rate) for rate in before] == pytest.approx([2e-4] * 4)
+
+
+@pytest.mark.parametrize("before", [True, False])
+@pytest.mark.parametrize("then", [True, False])
+def test_a_state_is_read_whether_it_was_captured_or_not(before: bool, then: bool):
+    _, optimizers = _trained(capturable=before, rates=(2e-4,))
+    saved = {name: optimizer_state(optimizer) for name, optimizer in optimizers.items()}
+    assert all(type(group["lr"]) is float for state in saved.values() for group in state["param_groups"])
+    _, mine = _trained(capturable=then, rates=())
+    kept = [group["lr"] for group in _groups(mine)]
+    for name, optimizer in mine.items():
+        load_optimizer_state(optimizer, saved[name])
+    groups = _groups(mine)
+    assert [group["lr"] is rate for group, rate in zip(groups, kept)] == [True] * 4
+    assert {group["capturable"] for group in groups} == {then}
+    assert {group["fused"] for group in groups} == {True}
+    for name, optimizer in mine.items():
+        again = optimizer_state(optimizer)["state"]
+        for key, moments in saved[name]["state"].items():
+            assert all(torch.equal(again[key][what], value) for what, value in moments.items())
+
+
+@pytest.mark.parametrize("given", ["channels-last", "contiguous"])
+def test_fused_adam_updates_channels_last_weights_without_copies(given: str):
+    torch.manual_seed(0)
+    layout = torch.channels_last if given == "channels-last" else torch.contiguous_format
+    gradients = [torch.randn(8, 4, 3, 3).contiguous(memory_format=layout) for _ in range(3)]
+    start, updated, copies = nn.Conv2d(4, 8, 3, bias=False), [], []
+    for fused in (True, False):
+        net = copy.deepcopy(start).to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
+        phase = Phase(name="one", trains=("G",), loss=_nothing)
+        adam = build_optimizers(OptimizerConfig(), phases=[phase], nets={"G": net}, fused=fused)["one"]
+        for gradient in gradients:
+            net.weight.grad = gradient
+            with torch.profiler.profile() as seen:
+                adam.step()
+            copies += [event.name for event in seen.events() or () if event.name == "aten::clone"]
+            assert torch.equal(net.weight.grad, gradient)
+        updated.append(net.weight.detach())
+    assert not copies
+    torch.testing.assert_close(*updated)

@@ -13,7 +13,8 @@ KERNELS: Any = object()
 
 
 def _resolve(config: EngineConfig | None = None, *, norm: str = "instance", kernels: Any = KERNELS, **settings: Any):
-    asked = {"second_derivatives": False, "run_seconds": None} | settings
+    asked: dict[str, Any] = {"products_gain": lambda: 0.0, "second_derivatives": False, "run_seconds": None}
+    asked |= {"skips": False, "one_size": True, **settings}
     config = config or EngineConfig(device="cpu", precision="fp32")
     chosen, picks = resolve(config, load_kernels=lambda: kernels, norms={norm}, **asked)
     return chosen, {pick.what: pick for pick in picks}
@@ -23,7 +24,8 @@ def test_auto_on_a_cpu_takes_everything_fast_and_says_why():
     chosen, picks = _resolve(EngineConfig(device="cpu"))
     assert (chosen.batched, chosen.fused_optimizer, chosen.kernels, chosen.compile) == ("on", "on", "native", "off")
     assert chosen.threads == default_threads()
-    assert set(picks) == {"device", "precision", "layout", "batched", "fused_optimizer", "kernels", "compile"}
+    assert (chosen.capture, chosen.streams) == ("off", "off")
+    assert set(picks) == {"device", *REFERENCE}
     assert all(pick.why for pick in picks.values())
     assert all(getattr(chosen, what) == pick.choice for what, pick in picks.items())
     assert "auto" not in chosen.model_dump(exclude={"mode"}).values()
@@ -88,4 +90,114 @@ def test_a_missing_device_is_a_readable_error():
 
 @pytest.mark.parametrize(("seconds", "choice"), [(60.0, "off"), (7200.0, "on"), (None, "on")])
 def test_compilation_pays_on_a_gpu_in_a_long_run(seconds: float | None, choice: str):
-    assert room._compile(torch.device("cuda"), native=False, second=False, seconds=seconds)[0] == choice
+    settings: dict[str, Any] = {"native": False, "second": False, "seconds": seconds}
+    assert room._compile(torch.device("cuda"), **settings, missing="")[0] == choice
+    assert room._compile(torch.device("cuda"), **settings, missing="Triton")[0] == "off"
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> EngineConfig:
+    """A configuration that takes this machine for one with CUDA and all that compiles for it."""
+    monkeypatch.setattr(room, "resolve_device", torch.device)
+    monkeypatch.setattr(room, "compiler_missing", lambda device: "")
+    return EngineConfig(device="cuda", precision="bf16")
+
+
+def test_auto_on_a_gpu_captures_the_step(gpu: EngineConfig):
+    chosen, picks = _resolve(gpu)
+    assert (chosen.capture, chosen.streams, chosen.batched, chosen.compile) == ("on", "off", "on", "on")
+    assert "host" in picks["capture"].why
+
+
+PLAIN = {"kernels": "plain", "streams": "off"}
+
+
+@pytest.mark.parametrize(
+    ("mode", "expected"),
+    [
+        ("eager", PLAIN | {"compile": "off", "capture": "off", "batched": "on", "fused_optimizer": "on"}),
+        ("compiled", PLAIN | {"compile": "on", "capture": "off", "batched": "on"}),
+        ("graph", PLAIN | {"compile": "on", "capture": "on", "batched": "on"}),
+        ("streams", PLAIN | {"streams": "on", "capture": "on", "batched": "off"}),
+    ],
+)
+def test_a_mode_decides_what_is_auto_and_nothing_else(mode: str, expected: dict[str, str], gpu: EngineConfig):
+    chosen, picks = _resolve(gpu.model_copy(update={"mode": mode}))
+    assert {name: getattr(chosen, name) for name in expected} == expected
+    assert any(pick.why == f"engine.mode={mode}" for pick in picks.values())
+    again, _ = _resolve(chosen)
+    assert again == chosen
+    for what in ("capture", "compile"):
+        asked = gpu.model_copy(update={"mode": mode, what: "off"})
+        assert getattr(_resolve(asked)[0], what) == "off"
+
+
+@pytest.mark.parametrize(("mode", "compile"), [("eager", "off"), ("compiled", "on")])
+def test_the_modes_of_a_cpu_leave_the_native_kernels_out(mode: str, compile: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(room, "compiler_missing", lambda device: "")
+    chosen, _ = _resolve(EngineConfig.model_validate({"mode": mode, "device": "cpu", "precision": "fp32"}))
+    assert (chosen.kernels, chosen.compile, chosen.capture, chosen.streams) == ("plain", compile, "off", "off")
+    assert (chosen.batched, chosen.fused_optimizer, chosen.layout) == ("on", "on", "channels_last")
+
+
+@pytest.mark.parametrize("mode", ["graph", "streams"])
+def test_modes_for_cuda_are_refused_elsewhere(mode: str):
+    with pytest.raises(ValueError, match=rf"engine.mode={mode} needs a CUDA device, and this is cpu: set engine.mode"):
+        _resolve(EngineConfig.model_validate({"mode": mode, "device": "cpu"}))
+
+
+@pytest.mark.parametrize("what", ["capture", "streams"])
+def test_switches_for_cuda_are_refused_elsewhere(what: str):
+    asked = EngineConfig.model_validate({"device": "cpu", "precision": "fp32", "batched": "off", what: "on"})
+    with pytest.raises(ValueError, match=rf"engine.{what}=on needs a CUDA device, .* set engine.{what}=off"):
+        _resolve(asked)
+
+
+@pytest.mark.parametrize(
+    ("settings", "changed", "why"),
+    [
+        ({"skips": True}, {}, "on_nonfinite=skip"),
+        ({"one_size": False}, {}, "differ in size"),
+        ({}, {"fused_optimizer": "off"}, "plain Adam"),
+    ],
+)
+def test_what_cannot_be_captured_is_not(settings: dict[str, Any], changed: dict[str, str], why: str, gpu: EngineConfig):
+    chosen, picks = _resolve(gpu.model_copy(update=changed), **settings)
+    assert chosen.capture == "off"
+    assert why in picks["capture"].why
+
+
+@pytest.mark.parametrize(
+    ("asked", "settings", "message"),
+    [
+        ({"capture": "on"}, {"skips": True}, r"engine.capture=on cannot leave out .* set engine.capture=off, or train"),
+        ({"mode": "graph"}, {"skips": True}, r"engine.capture=on cannot leave out broken steps"),
+        ({"capture": "on", "fused_optimizer": "off"}, {}, r"needs fused Adam: set engine.fused_optimizer=on"),
+        ({"mode": "streams", "batched": "on"}, {}, r"engine.streams=on runs cycles apart: set engine.batched=off"),
+        ({"mode": "streams"}, {"norm": "batch"}, r"changes the mathematics of batch norm.* set engine.streams=off"),
+    ],
+)
+def test_combinations_that_cannot_be_are_refused_with_the_mend(
+    asked: dict[str, str], settings: dict[str, Any], message: str, gpu: EngineConfig
+):
+    with pytest.raises(ValueError, match=message):
+        _resolve(gpu.model_copy(update=asked), **settings)
+
+
+def test_a_missing_compiler_is_named(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(room, "compiler_missing", lambda device: "Triton")
+    with pytest.raises(ValueError, match=r"engine.compile=on needs Triton: install it, or set engine.compile=off"):
+        _resolve(EngineConfig(mode="compiled", device="cpu", precision="fp32"))
+
+
+@pytest.mark.parametrize(("gain", "choice"), [(0.0, "native"), (1.05, "native"), (1.9, "winograd")])
+def test_winograd_is_taken_where_it_measured_faster_in_bf16(gain: float, choice: str):
+    chosen, picks = _resolve(EngineConfig(device="cpu", precision="bf16"), products_gain=lambda: gain)
+    assert chosen.kernels == choice
+    assert (f"{gain:.1f}x" in picks["kernels"].why) == (choice == "winograd")
+    assert _resolve(products_gain=lambda: pytest.fail("measured in float32"))[0].kernels == "native"
+
+
+def test_winograd_in_float32_is_refused():
+    with pytest.raises(ValueError, match=r"engine.kernels=winograd computes in bfloat16: set engine.precision=bf16"):
+        _resolve(EngineConfig(device="cpu", precision="fp32", kernels="winograd"))

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor, nn
 
 from velogan.engine.step import Step
-from velogan.objectives.base import Carry, Out, Phase
+from velogan.objectives.base import Carry, Out, Part, Phase, side_by_side
 from velogan.types import Batch, Nets
 
 
@@ -95,3 +97,23 @@ def test_players_stand_in_for_the_networks():
     step = Step(made.phases, nets=nets, optimizers=made.optimizers, players={r: Twice(n) for r, n in nets.items()})
     step({"train": {"A": torch.ones(1)}})
     torch.testing.assert_close(_value(nets["G"]), torch.tensor(0.9))
+
+
+def test_a_runner_gets_the_parts_that_a_loss_calls_independent():
+    seen: list[int] = []
+
+    def backwards(parts: Sequence[Part]) -> list[tuple[Tensor, ...]]:
+        seen.append(len(parts))
+        return [part() for part in reversed(parts)][::-1]
+
+    def loss(nets: Nets, batch: Batch, carry: Carry) -> Out:
+        (first,), (second,) = side_by_side(lambda: (_value(nets["G"]),), lambda: (3 * _value(nets["G"]),))
+        return Out(total=first + second, terms={"first": first, "second": second})
+
+    for runner, runs in ((None, []), (backwards, [2])):
+        step, _ = _step([Phase(name="only", trains=("G",), loss=loss)], runner=runner)
+        losses = step({"train": {"A": torch.ones(1)}})
+        assert (float(losses["only/first"]), float(losses["only/second"])) == (1.0, 3.0)
+        assert seen == runs
+    side_by_side(lambda: (), lambda: ())
+    assert seen == [2]  # the runner is the step's alone

@@ -6,7 +6,12 @@ import pytest
 import torch
 from torch import nn
 
-from velogan.networks.discriminators import DiscriminatorConfig, build_discriminator
+from velogan.networks.discriminators import (
+    DiscriminatorConfig,
+    build_discriminator,
+    build_encoding_discriminator,
+)
+from velogan.networks.generators import GeneratorConfig, build_generator, split
 
 
 def _build(**fields: Any) -> nn.Module:
@@ -69,3 +74,38 @@ def test_names_and_layers_are_the_references():
     assert set(_build(network="pixel", channels=2).state_dict()) == {
         f"model.{i}.{kind}" for i in (0, 2, 5) for kind in ("weight", "bias")
     }
+
+
+@pytest.mark.parametrize(
+    ("fields", "side"), [({}, 30), ({"network": "n_layers", "layers": 2}, 62), ({"network": "pixel"}, 64)]
+)
+def test_encodings_are_judged_by_the_latter_half(fields: dict[str, Any], side: int):
+    config = DiscriminatorConfig.model_validate({"channels": 1} | fields)
+    net = build_encoding_discriminator(config, in_channels=5)
+    assert net(torch.randn(2, 5, 64, 64)).shape == (2, 1, side, side)
+    if config.network != "pixel":
+        whole, half = (_convolutions(one) for one in (build_discriminator(config), net))
+        inputs = [5, *(layer.in_channels for layer in whole[3:])]
+        assert [layer.in_channels for layer in half] == inputs
+        shape = [(layer.out_channels, layer.kernel_size, layer.stride, layer.padding) for layer in whole[2:]]
+        assert [(layer.out_channels, layer.kernel_size, layer.stride, layer.padding) for layer in half] == shape
+
+
+def test_a_logit_on_encodings_sees_73_pixels():
+    plain = GeneratorConfig(channels=2, blocks=1, norm="none", init_gain=0.5)
+    judge = DiscriminatorConfig(channels=2, norm="none", init_gain=0.5)
+    image = torch.randn(1, 3, 160, 160, requires_grad=True)
+    net = build_encoding_discriminator(judge, in_channels=8)
+    net(split(build_generator(plain)).encoder(image))[0, 0, 9, 9].backward()
+    assert image.grad is not None
+    rows = image.grad.abs().sum((0, 1, 3)).nonzero()
+    assert int(rows.max() - rows.min()) + 1 == 73
+
+
+def test_a_discriminator_that_ends_before_encodings_begin_is_refused():
+    with pytest.raises(ValueError, match=r"discriminator.layers=1 leaves nothing .*: set 2 or more"):
+        build_encoding_discriminator(DiscriminatorConfig(network="n_layers", layers=1), in_channels=8)
+
+
+def _convolutions(net: nn.Module) -> list[nn.Conv2d]:
+    return [layer for layer in net.modules() if isinstance(layer, nn.Conv2d)]

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from velogan.networks.generators import GeneratorConfig, build_generator
+from velogan.networks.generators import ChangeGenerator, GeneratorConfig, build_generator, compose, split
 
 
 def _build(**fields: Any) -> nn.Module:
@@ -114,3 +114,94 @@ def test_a_residual_block_adds_its_input():
     block = net.get_submodule("model.10")
     images = torch.randn(1, 4, 8, 8)
     assert torch.equal(block(images), images + block.get_submodule("conv_block")(images))
+
+
+@pytest.mark.parametrize("fields", [{}, {"decoder": "simple"}, {"residual": False, "norm": "batch"}])
+def test_a_resnet_in_three_is_the_same_resnet(fields: dict[str, Any]):
+    config = GeneratorConfig.model_validate({"channels": 2, "blocks": 2, "init_gain": 0.5} | fields)
+    net = build_generator(config).eval()
+    stages = split(net)
+    names = [set(stage.state_dict()) for stage in stages]
+    assert set.union(*names) == set(net.state_dict())
+    assert sum(map(len, names)) == len(net.state_dict())
+    whole = compose(*stages)
+    assert list(whole.state_dict()) == list(net.state_dict())
+    images = torch.randn(1, 3, 16, 16)
+    encoded = stages.encoder(images)
+    assert encoded.shape == stages.translator(encoded).shape == (1, 8, 4, 4)
+    assert torch.equal(whole(images), net(images))
+    assert torch.equal(stages.decoder(stages.translator(encoded)), net(images))
+    assert not torch.equal(compose(stages.encoder, stages.decoder)(images), net(images))
+
+
+def test_an_autoencoder_is_a_resnet_without_blocks():
+    config = GeneratorConfig(channels=2, blocks=0)
+    net = build_generator(config)
+    stages = split(net)
+    assert len(list(stages.translator.model)) == 0
+    assert list(compose(stages.encoder, stages.decoder).state_dict()) == list(net.state_dict())
+
+
+def test_a_position_of_an_encoding_sees_13_pixels():
+    encoder = split(build_generator(GeneratorConfig(channels=2, blocks=1, norm="none", init_gain=0.5))).encoder
+    image = torch.randn(1, 3, 64, 64, requires_grad=True)
+    encoder(image)[0, :, 8, 8].sum().backward()
+    assert image.grad is not None
+    seen = image.grad.abs().sum((0, 1)).nonzero()
+    assert (seen.max(0).values - seen.min(0).values + 1).tolist() == [13, 13]
+
+
+def test_the_simple_decoder_is_half_as_wide_and_has_no_norms():
+    reference, simple = (
+        split(build_generator(GeneratorConfig(channels=4, decoder=name))).decoder.model
+        for name in ("reference", "simple")
+    )
+    widths = [
+        [layer.out_channels for layer in net if isinstance(layer, (nn.Conv2d, nn.ConvTranspose2d))]
+        for net in (reference, simple)
+    ]
+    assert widths == [[8, 4, 3], [4, 2, 3]]
+    assert not any(isinstance(layer, nn.InstanceNorm2d) for layer in simple)
+
+
+def test_a_block_that_is_not_residual_adds_to_nothing():
+    configs = (GeneratorConfig(channels=1, blocks=1, residual=on) for on in (True, False))
+    adds, plain = (split(build_generator(config)).translator for config in configs)
+    plain.load_state_dict(adds.state_dict())
+    encodings = torch.randn(1, 4, 4, 4)
+    torch.testing.assert_close(plain(encodings), (adds(encodings) - encodings).relu())
+
+
+@pytest.mark.parametrize(
+    "field", [{"decoder": "simple"}, {"residual": False}, {"identity_start": True}, {"output": "change"}]
+)
+def test_a_unet_has_no_such_parts(field: dict[str, Any]):
+    with pytest.raises(ValueError, match=f"{next(iter(field))}=.* is for resnets, not unet_128"):
+        GeneratorConfig.model_validate({"network": "unet_128", **field})
+
+
+def test_blocks_that_begin_as_the_identity():
+    fields = {"channels": 2, "blocks": 3, "norm": "none", "dropout": True}
+    stages = split(_build(**fields, identity_start=True))
+    encodings = torch.randn(1, 8, 4, 4)
+    assert torch.equal(stages.translator(encodings), encodings)
+    assert not torch.equal(split(_build(**fields)).translator(encodings), encodings)
+    assert all(value.any() for stage in stages[::2] for name, value in stage.named_parameters() if "weight" in name)
+    for wrong in ({"norm": "instance"}, {"residual": False}):
+        with pytest.raises(ValueError, match=r"identity_start is for residual blocks without norms.*: leave it out"):
+            _build(**fields | wrong, identity_start=True)
+
+
+def test_a_change_generator_adds_the_difference_of_what_is_decoded():
+    net = _build(channels=2, blocks=1, decoder="simple", output="change", init_gain=0.5)
+    assert isinstance(net, ChangeGenerator)
+    images = torch.rand(2, 3, 16, 16) * 2 - 1
+    encoder, translator, decoder = split(net)
+    encoded = encoder(images)
+    expected = images + decoder(translator(encoded)) - decoder(encoded)
+    assert expected.abs().max() > 1
+    torch.testing.assert_close(net(images), expected.clamp(-1, 1))
+    twice = net.by(lambda stage: nn.Sequential(stage))
+    assert torch.equal(twice(images), net(images))
+    with pytest.raises(ValueError, match=r"output=change takes the difference.*: set decoder=simple, or norm=none"):
+        _build(output="change")

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ from torch import Tensor, nn
 
 from velogan.networks.discriminators import DiscriminatorConfig, build_discriminator
 from velogan.networks.generators import GeneratorConfig, build_generator
+from velogan.objectives.base import Part, parts_run_by
 from velogan.objectives.cyclegan import CycleGAN, CycleGANConfig
 
 SHAPE = (3, 32, 32)
@@ -139,3 +141,25 @@ def test_its_phases_and_state_are_the_contract():
     ]
     assert objective.draws == 6
     assert set(objective.state.state_dict()) == {f"fake_{x}.{y}" for x in "ab" for y in ("images", "stored")}
+
+
+def test_the_cycles_do_not_depend_on_each_other():
+    torch.manual_seed(0)
+    nets: dict[str, nn.Module] = {
+        **{role: build_generator(GeneratorConfig(channels=2, blocks=1)) for role in ("G_A", "G_B")},
+        **{role: build_discriminator(DiscriminatorConfig(network="pixel", channels=2)) for role in ("D_A", "D_B")},
+    }
+    batch = {side: torch.rand(1, 3, 16, 16) * 2 - 1 for side in "AB"}
+    ran: list[int] = []
+
+    def backwards(parts: Sequence[Part]) -> list[tuple[Tensor, ...]]:
+        ran.append(len(parts))
+        return [part() for part in reversed(parts)][::-1]
+
+    results = []
+    for runner in (None, backwards):
+        with parts_run_by(runner):
+            out = _objective(shape=(3, 16, 16)).generator_loss(nets, batch, {})
+        results.append({**out.terms, **out.carry})
+    assert ran == [2]
+    assert all(torch.equal(value, results[1][name]) for name, value in results[0].items())

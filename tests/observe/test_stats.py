@@ -16,9 +16,9 @@ FIGURES = st.lists(st.floats(-1e6, 1e6, width=32), min_size=1, max_size=20)
 def test_a_tick_is_the_plain_mean_of_each_name(a: list[float], b: list[float]) -> None:
     stats = Stats()
     for value in a:
-        stats.add("a", torch.tensor(value))
+        stats.add({"a": torch.tensor(value)})
     for value in b:
-        stats.add("b", torch.tensor([value], requires_grad=True))
+        stats.add({"b": torch.tensor([value], requires_grad=True)})
     means = stats.tick()
     assert means == pytest.approx({"a": math.fsum(a) / len(a), "b": math.fsum(b) / len(b)}, rel=1e-9, abs=1e-9)
 
@@ -26,31 +26,38 @@ def test_a_tick_is_the_plain_mean_of_each_name(a: list[float], b: list[float]) -
 def test_a_tick_starts_afresh_and_leaves_out_names_without_figures() -> None:
     stats = Stats()
     assert stats.tick() == {}
-    stats.add("a", torch.tensor(1.0))
-    stats.add("b", torch.tensor(5.0))
+    stats.add({"a": torch.tensor(1.0)})
+    stats.add({"b": torch.tensor(5.0)})
     assert stats.tick() == {"a": 1.0, "b": 5.0}
-    stats.add("a", torch.tensor(3.0))
+    stats.add({"a": torch.tensor(3.0)})
     assert stats.tick() == {"a": 3.0}
+
+
+def test_names_may_come_in_several_companies() -> None:
+    stats = Stats()
+    stats.add({"a": torch.tensor(1.0), "b": torch.tensor(7.0, dtype=torch.bfloat16)})
+    stats.add({"a": torch.tensor([4.0])})
+    assert stats.tick() == {"a": 2.5, "b": 7.0}
 
 
 def test_a_figure_counts_as_it_was_when_added() -> None:
     stats, buffer = Stats(), torch.tensor(1.0)
-    stats.add("a", buffer)
+    stats.add({"a": buffer})
     buffer.fill_(3.0)
-    stats.add("a", buffer)
+    stats.add({"a": buffer})
     assert stats.tick() == {"a": 2.0}
 
 
 def test_many_small_figures_of_low_precision_do_not_drift() -> None:
     stats, value = Stats(), torch.tensor(0.1, dtype=torch.bfloat16)
     for _ in range(5000):
-        stats.add("a", value)
+        stats.add({"a": value})
     assert stats.tick()["a"] == pytest.approx(value.item(), rel=1e-9)
 
 
 def test_what_is_not_a_number_reaches_only_its_own_tick() -> None:
     stats = Stats()
-    stats.add("a", torch.tensor(float("nan")))
+    stats.add({"a": torch.tensor(float("nan"))})
     assert math.isnan(stats.tick()["a"])
-    stats.add("a", torch.tensor(1.0))
+    stats.add({"a": torch.tensor(1.0)})
     assert stats.tick() == {"a": 1.0}

@@ -120,3 +120,10 @@ def test_the_best_checkpoint_is_told_with_what_it_was_chosen_on(make_run: MakeRu
 def test_a_best_checkpoint_that_the_log_does_not_know_is_not_told(best: dict[str, Any], make_run: MakeRun) -> None:
     assert scores.chosen(read_facts(_scored(make_run(), {800: 0.1234}, **best))) == ""
     assert scores.chosen(read_facts(make_run("without"))) == ""
+
+
+def test_where_a_direction_leads(tmp_path: Path):
+    (tmp_path / "run.json").write_text(json.dumps({"data": {"a": {"name": "apples"}, "b": {"name": "oranges"}}}))
+    facts = read_facts(tmp_path)
+    ways = {"a2b": ("apples", "oranges"), "b2a": ("oranges", "apples"), "b2b": ("oranges", "oranges")}
+    assert {way: facts.way(way) for way in ways} == ways

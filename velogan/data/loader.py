@@ -132,11 +132,14 @@ class PairLoader:
     def _finish(self, side: str, domain: Domain, part: Tensor) -> Tensor:
         resident = self.resident[side]
         if resident is not None:
-            cut = crop_and_flip(resident, part.to(self.device), self._size(domain, part))
+            cut = crop_and_flip(resident, self._on_device(part), self._size(domain, part))
             return normalise(cut, domain.format.range)
-        if self.device.type == "cuda":
-            part = part.pin_memory().to(self.device, non_blocking=True)
-        return normalise(part.to(self.device), domain.format.range)
+        return normalise(self._on_device(part), domain.format.range)
+
+    def _on_device(self, part: Tensor) -> Tensor:
+        if self.device.type != "cuda":
+            return part.to(self.device)
+        return part.pin_memory().to(self.device, non_blocking=True)  # other memory waits for the steps before
 
     def apply(self, plan: Plan) -> Batch:
         """Take what is planned: `A` and `B`, `(B, C, h, w)` float32 in [-1, 1] on the device."""

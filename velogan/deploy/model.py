@@ -13,13 +13,15 @@ from velogan.data.values import PixelFormat
 from velogan.deploy.statistics import folded
 from velogan.deploy.tiles import reflected
 from velogan.engine.checkpoint import find_checkpoint, load_weights
-from velogan.networks.generators import Generator, GeneratorConfig, build_generator
+from velogan.networks.generators import ChangeGenerator, Generator, GeneratorConfig, build_generator
 
 Direction = Literal["a2b", "b2a"]
 Weights = Literal["ema", "raw"]
 Which = Literal["last", "best"]
 
-_ROLES: dict[Direction, str] = {"a2b": "G_A", "b2a": "G_B"}
+ROLES: dict[Direction, str] = {"a2b": "G_A", "b2a": "G_B"}
+"""The generator of each direction."""
+
 _SMALLEST_SIDE = 8  # a residual block pads by reflection at a quarter of the side, and needs two pixels there
 
 
@@ -111,13 +113,13 @@ def load_translator(
     path, device = Path(path), torch.device(device)
     file = path if path.is_file() else _generator_file(path, direction or "a2b", weights, checkpoint)
     header, state = load_weights(file)
-    if header.get("role") not in _ROLES.values():
+    if header.get("role") not in ROLES.values():
         raise ValueError(
             f"{file} holds {header.get('role', 'no network')!r}, which does not translate: name G_A or G_B"
         )
-    if direction and header["role"] != _ROLES[direction]:
+    if direction and header["role"] != ROLES[direction]:
         raise ValueError(
-            f"direction={direction} needs {_ROLES[direction]}, but {file} holds {header['role']}: "
+            f"direction={direction} needs {ROLES[direction]}, but {file} holds {header['role']}: "
             "name the other file or leave the direction out"
         )
     net = _generator(file, header, state)
@@ -127,7 +129,7 @@ def load_translator(
     )
 
 
-def _generator(file: Path, header: dict[str, Any], state: dict[str, Tensor]) -> Generator:
+def _generator(file: Path, header: dict[str, Any], state: dict[str, Tensor]) -> Generator | ChangeGenerator:
     """The network that the header describes, with `state`. It is not made larger than its file.
 
     Raises `ValueError` where the two do not fit, or the header describes no network.
@@ -154,9 +156,13 @@ def _generator_file(path: Path, direction: Direction, weights: Weights | None, c
     if not path.exists():
         raise ValueError(f"{path} does not exist: name a run folder, a checkpoint folder or a .safetensors file")
     folder = path if (path / "manifest.json").is_file() else find_checkpoint(path, checkpoint)
-    role = _ROLES[direction]
+    role = ROLES[direction]
     averaged, raw = folder / f"{role}.ema.safetensors", folder / f"{role}.safetensors"
     file = raw if weights == "raw" or (weights is None and not averaged.is_file()) else averaged
+    if role == "G_B" and not averaged.is_file() and not raw.is_file() and (folder / "G_A.safetensors").is_file():
+        raise ValueError(
+            f"direction=b2a: {folder} translates a2b alone; train with method=cyclegan, or with onepair.direction=both"
+        )
     if not file.is_file():
         other = "raw" if file is averaged and raw.is_file() else None
         mend = (

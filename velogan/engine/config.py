@@ -41,10 +41,12 @@ class EngineConfig(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    mode: Literal["auto", "reference"] = Field(
+    mode: Literal["auto", "reference", "eager", "compiled", "graph", "streams"] = Field(
         default="auto",
         description="reference: the faithful slow path, as the reference implementation runs (float32, eager, "
-        "contiguous, one pass per image, plain Adam). auto: the fastest that computes the same step.",
+        "contiguous, one pass per image, plain Adam). auto: the fastest that computes the same step. The others decide "
+        "some of the fields below where these are auto; eager: plain layers; compiled: by torch.compile; graph: the "
+        "step captured in a CUDA graph; streams: the two cycles on two CUDA streams.",
     )
     device: str = Field(default="auto", description="auto, cpu, cuda, cuda:1, mps: where to train.")
     precision: Literal["auto", "fp32", "bf16"] = Field(
@@ -57,12 +59,21 @@ class EngineConfig(BaseModel):
         default="auto", description="Run passes through the same weights together; exact with per-sample norms."
     )
     fused_optimizer: Literal["auto", "on", "off"] = Field(default="auto", description="Adam in one kernel per network.")
-    kernels: Literal["auto", "native", "plain"] = Field(
-        default="auto", description="native: norm, activation, residual and padding as one compiled CPU operation."
+    kernels: Literal["auto", "winograd", "native", "plain"] = Field(
+        default="auto",
+        description="native: norm, activation, residual and padding as one compiled CPU operation; winograd: "
+        "and, in bf16, the residual blocks' convolutions by Winograd's algorithm and the others' gradients.",
     )
     compile: Literal["auto", "on", "off"] = Field(
         default="auto",
-        description="torch.compile the networks: minutes of start-up, then faster steps on some machines.",
+        description="torch.compile the networks: minutes of start-up the first time, then faster steps on some "
+        "machines.",
+    )
+    capture: Literal["auto", "on", "off"] = Field(
+        default="auto", description="Capture a step once in a CUDA graph and replay it, so that the host keeps up."
+    )
+    streams: Literal["auto", "on", "off"] = Field(
+        default="auto", description="Run the cycles a-b-a and b-a-b on two CUDA streams; auto is off."
     )
     threads: int | None = Field(
         default=None, ge=1, le=4096, description="CPU threads. Default: as many as the machine has cores."

@@ -8,7 +8,6 @@ Winograd's algorithm (`winograd.py`).
 from __future__ import annotations
 
 import copy
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,9 +17,10 @@ from torch import Tensor, nn
 
 from velogan.engine.fused import Fused
 from velogan.engine.native import load_kernels
+from velogan.engine.products import Products, gain, load_products
 from velogan.engine.resolve import precision_for
 from velogan.engine.thin import is_thin
-from velogan.engine.winograd import Transforms, WinogradConv2d, fits_winograd, load_transforms
+from velogan.engine.winograd import WinogradConv2d, fits_winograd
 
 
 class Accelerator:
@@ -61,34 +61,25 @@ class Accelerator:
         return torch.bfloat16 if rounded and self._precision == "bf16" else torch.float32
 
     def _native(self, net: nn.Sequential, *, half: bool) -> nn.Module:
-        transforms = load_transforms(self._cache) if half else None
-        if transforms is not None:
-            _replace(net, lambda layer: self._winograd_if_faster(layer, transforms))
+        products = load_products(self._cache) if half else None
+        if products is not None:
+            _replace(net, lambda layer: self._winograd_if_faster(layer, products))
         kernels = load_kernels(self._cache)
         return net if kernels is None else Fused(net, kernels)
 
-    def _winograd_if_faster(self, layer: nn.Module, transforms: Transforms) -> nn.Module | None:
+    def _winograd_if_faster(self, layer: nn.Module, products: Products) -> nn.Module | None:
         if not fits_winograd(layer):
             return None
-        assert isinstance(layer, nn.Conv2d)
-        other, channels = WinogradConv2d(layer, transforms), (layer.in_channels, layer.out_channels)
+        other, channels = WinogradConv2d(layer, products), (layer.in_channels, layer.out_channels)
         if channels not in self._winograd:
             self._winograd[channels] = _gain(layer, other) > 1.1
         return other if self._winograd[channels] else None
 
 
 def _gain(layer: nn.Conv2d, other: nn.Module) -> float:
-    """How many times faster `other` is; taking turns and the fastest counting, so that a busy machine matters less."""
     x = torch.ones(1, layer.in_channels, 66, 66, dtype=torch.bfloat16).to(memory_format=torch.channels_last)
-    seconds = {layer: float("inf"), other: float("inf")}
     with torch.inference_mode():
-        for module in 3 * list(seconds):  # the first calls prepare weights and memory
-            module(x)
-        for module in 10 * list(seconds):
-            start = time.perf_counter()
-            module(x)
-            seconds[module] = min(seconds[module], time.perf_counter() - start)
-    return seconds[layer] / seconds[other]
+        return gain(lambda: layer(x), lambda: other(x))
 
 
 class RowConv2d(nn.Module):

@@ -23,30 +23,33 @@ _FLAGS = "-O3 -march=native -ffp-contract=fast -fno-math-errno -fno-trapping-mat
 
 def load_kernels(cache: Path) -> NormKernels | None:
     """The kernels, built into `cache` if they are not there yet; None where they cannot be built or loaded."""
-    library = load_library(Path(__file__).with_name("kernels.cpp"), cache)
+    library = load_library(Path(__file__).with_name("kernels.cpp"), cache=cache)
     return None if library is None else NormKernels(library)
 
 
-def load_library(source: Path, cache: Path) -> ctypes.CDLL | None:
-    """One C++ file as a library for this machine, kept in `cache`; None where it cannot be built or loaded."""
+def load_library(*sources: Path, cache: Path) -> ctypes.CDLL | None:
+    """C++ files as a library for this machine, kept in `cache`; None where it cannot be built or loaded."""
     compiler = os.environ.get("CXX") or shutil.which("g++")
     if not compiler or platform.machine() not in ("x86_64", "AMD64", "aarch64"):
         return None
-    recipe = f"{compiler} {_FLAGS} {platform.processor()} {_cpu_model()}".encode() + source.read_bytes()
-    library = cache / f"{source.stem}-{hashlib.sha256(recipe).hexdigest()[:16]}.so"
+    recipe = f"{compiler} {_FLAGS} {platform.processor()} {_cpu_model()}".encode()
+    for source in (*sources, *sorted(sources[0].parent.glob("*.h"))):
+        recipe += source.read_bytes()
+    library = cache / f"{sources[0].stem}-{hashlib.sha256(recipe).hexdigest()[:16]}.so"
     try:
         if not library.exists():
-            _build(compiler, source, library)
+            _build(compiler, sources, library)
         return ctypes.CDLL(str(library))
     except (OSError, subprocess.CalledProcessError):
         return None
 
 
-def _build(compiler: str, source: Path, library: Path) -> None:
+def _build(compiler: str, sources: tuple[Path, ...], library: Path) -> None:
     library.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=library.parent) as folder:
         made = Path(folder) / "kernels.so"
-        subprocess.run([compiler, *_FLAGS.split(), str(source), "-o", str(made)], check=True, capture_output=True)
+        command = [compiler, *_FLAGS.split(), *map(str, sources), "-o", str(made)]
+        subprocess.run(command, check=True, capture_output=True)
         made.replace(library)  # atomic: two processes may build at once
 
 
@@ -88,7 +91,7 @@ class NormKernels:
     ) -> tuple[Tensor, Tensor, Tensor]:
         """The result, and mean and reciprocal deviation `(N, C)` for the backward pass."""
         n, c, h, w = x.shape
-        out = _empty(n, c, h + 2 * pad, w + 2 * pad, dtype=x.dtype)
+        out = empty(n, c, h + 2 * pad, w + 2 * pad, dtype=x.dtype)
         mean, rstd = torch.empty(n, c), torch.empty(n, c)
         extra, strides = (None, (0, 0)) if residual is None else (residual.data_ptr(), residual.stride()[::2])
         self._forward(
@@ -110,14 +113,15 @@ class NormKernels:
         """Gradients of `x` and, where there was one, of the residual; `inner` is the unpadded result's."""
         x, mean, rstd = saved
         n, c, h, w = x.shape
-        dx = _empty(n, c, h, w, dtype=x.dtype)
-        dresidual = _empty(n, c, h, w, dtype=x.dtype) if residual else None
+        dx = empty(n, c, h, w, dtype=x.dtype)
+        dresidual = empty(n, c, h, w, dtype=x.dtype) if residual else None
         tensors = [t.data_ptr() if t is not None else None for t in (g, inner, x, mean, rstd, dx, dresidual)]
         self._backward(*tensors, n, h, w, c, pad, slope, _half(x), torch.get_num_threads())
         return dx, dresidual
 
 
-def _empty(n: int, c: int, h: int, w: int, *, dtype: torch.dtype) -> Tensor:
+def empty(n: int, c: int, h: int, w: int, *, dtype: torch.dtype) -> Tensor:
+    """`(N, C, H, W)`, dense and channels-last whatever the sizes; no view, so that sums of gradients reuse it."""
     return torch.empty_strided((n, c, h, w), (h * w * c, 1, w * c, c), dtype=dtype)
 
 
@@ -125,25 +129,25 @@ def _half(x: Tensor) -> int:
     return int(x.dtype == torch.bfloat16)
 
 
-def _dense(x: Tensor) -> Tensor:
+def dense(x: Tensor) -> Tensor:
     """`x` with the strides that the kernels walk; torch calls other strides channels-last too where a side is 1."""
     n, c, h, w = x.shape
     if x.stride() == (h * w * c, 1, w * c, c):
         return x
-    return _empty(n, c, h, w, dtype=x.dtype).copy_(x)
+    return empty(n, c, h, w, dtype=x.dtype).copy_(x)
 
 
 def _rows(x: Tensor, like: Tensor) -> Tensor:
     """`x` in `like`'s type with pixels of a row next to each other; rows and images may be further apart."""
     if x.dtype == like.dtype and x.stride()[1] == 1 and x.stride()[3] == x.shape[1]:
         return x
-    return _dense(x.to(like.dtype))
+    return dense(x.to(like.dtype))
 
 
 class _Norm(torch.autograd.Function):
     @staticmethod
     def forward(ctx, kernels: NormKernels, x: Tensor, residual: Tensor | None, slope: float, pad: int, eps: float):
-        x = _dense(x)
+        x = dense(x)
         residual = _rows(residual, x) if residual is not None else None
         out, mean, rstd = kernels.forward(x, residual, slope=slope, pad=pad, eps=eps)
         ctx.save_for_backward(x, mean, rstd)
@@ -156,10 +160,10 @@ class _Norm(torch.autograd.Function):
     @torch.autograd.function.once_differentiable
     def backward(ctx, *grads: Tensor | None):
         x, mean, rstd = ctx.saved_tensors
-        padded, inner = (None if grad is None else _dense(grad.to(x.dtype)) for grad in grads)
+        padded, inner = (None if grad is None else dense(grad.to(x.dtype)) for grad in grads)
         if padded is None:
             n, c, h, w = x.shape
-            padded = _empty(n, c, h + 2 * ctx.pad, w + 2 * ctx.pad, dtype=x.dtype).zero_()
+            padded = empty(n, c, h + 2 * ctx.pad, w + 2 * ctx.pad, dtype=x.dtype).zero_()
         dx, dresidual = ctx.kernels.backward(
             padded, inner, saved=(x, mean, rstd), slope=ctx.slope, pad=ctx.pad, residual=ctx.residual
         )

@@ -46,27 +46,31 @@ class Latch:
     """Keeps the first break on the device, so that nobody waits for it while all is well.
 
     `broken` is float32 0, and 1 from the first break on: a fused Adam that has it as its `found_inf` leaves weights
-    and moments as they are from then on.
+    and moments as they are from then on. `number`, int64, is that step's.
     """
 
     def __init__(self, device: torch.device):
         self.broken = torch.zeros((), device=device)
-        self._step = torch.zeros((), device=device, dtype=torch.int64)
-        self._flags: dict[str, tuple[list[str], Tensor]] = {}
+        self.number = torch.zeros((), device=device, dtype=torch.int64)
+        self._broken_flags: dict[str, tuple[list[str], Tensor]] = {}
 
-    def see(self, phase: str, names: list[str], flags: Tensor, *, number: int) -> None:
-        """Takes a phase's `finite_flags`; only the first break leaves a mark."""
-        names, kept = self._flags.setdefault(phase, (names, torch.ones_like(flags)))
+    def see(self, phase: str, names: list[str], flags: Tensor, *, number: int | Tensor) -> None:
+        """Takes a phase's `finite_flags`; only the first break leaves a mark. `number` is the step's."""
+        names, kept = self._broken_flags.setdefault(phase, (names, torch.zeros_like(flags)))
         first = (self.broken == 0) & ~flags.all()
-        kept.copy_(torch.where(first, flags, kept))
-        self._step.copy_(torch.where(first, number, self._step))
+        kept.copy_(torch.where(first, ~flags, kept))
+        self.number.copy_(torch.where(first, number, self.number))
         self.broken.copy_(torch.maximum(self.broken, first.float()))
 
     def check(self) -> None:
         """Waits for the device; NonFiniteError where a phase broke since the beginning."""
-        for phase, (names, flags) in self._flags.items() if self.broken.item() else ():
-            if not flags.all():
-                raise NonFiniteError(phase, broken_names(names, flags), number=int(self._step))
+        for phase, (names, broken) in self._broken_flags.items() if self.broken.item() else ():
+            if broken.any():
+                raise NonFiniteError(phase, broken_names(names, ~broken), number=int(self.number))
+
+    def tensors(self) -> list[Tensor]:
+        """All that `see` changes; what is new among them began as zeros."""
+        return [self.broken, self.number, *(broken for _, broken in self._broken_flags.values())]
 
 
 def broken_names(names: list[str], flags: Tensor) -> list[str]:

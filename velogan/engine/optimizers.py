@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field, field_validator
-from torch import nn
+from torch import Tensor, nn
 
 from velogan.objectives.base import Phase
 
@@ -67,7 +67,65 @@ def build_optimizers(
         made[phase.name] = torch.optim.Adam(groups, fused=True if fused else None)
         for group in made[phase.name].param_groups:
             group["initial_lr"] = group["lr"]
+        if fused and all(p.device.type == "cpu" for group in groups for p in group["params"]):
+            made[phase.name].register_step_pre_hook(_gradients_by_memory)
+            made[phase.name].register_step_post_hook(_gradients_by_channels)
     return made
+
+
+def _gradients_by_memory(optimizer: torch.optim.Optimizer, *_: object) -> None:
+    """Gradients as they lie in memory, as though they were not channels-last.
+
+    torch's fused kernel for CPUs walks weights, moments and gradients by memory, but first makes a contiguous copy of
+    each gradient that it never reads.
+    """
+    for weight in _laid_out_weights(optimizer):
+        grad = weight.grad
+        assert grad is not None
+        if grad.stride() != weight.stride():
+            grad = torch.empty_like(weight).copy_(grad)
+        weight.grad = grad.as_strided(weight.shape, torch.empty(weight.shape, device="meta").stride())
+
+
+def _gradients_by_channels(optimizer: torch.optim.Optimizer, *_: object) -> None:
+    for weight in _laid_out_weights(optimizer):
+        assert weight.grad is not None
+        weight.grad = weight.grad.as_strided(weight.shape, weight.stride())
+
+
+def _laid_out_weights(optimizer: torch.optim.Optimizer) -> list[nn.Parameter]:
+    weights = [weight for group in optimizer.param_groups for weight in group["params"]]
+    return [weight for weight in weights if weight.grad is not None and not weight.is_contiguous()]
+
+
+def make_capturable(optimizers: Mapping[str, torch.optim.Optimizer]) -> None:
+    """Lets fused Adams be captured: their learning rates become tensors beside the weights, read at every update."""
+    for optimizer in optimizers.values():
+        for group in optimizer.param_groups:
+            group["lr"] = torch.tensor(float(group["lr"]), dtype=torch.float32, device=group["params"][0].device)
+            group["capturable"] = True
+
+
+def optimizer_state(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    """Moments and settings, the same whether the optimizer is captured or not."""
+    state = optimizer.state_dict()
+    groups = [{**group, "lr": float(group["lr"]), "capturable": False} for group in state["param_groups"]]
+    return {"state": state["state"], "param_groups": groups}
+
+
+def load_optimizer_state(optimizer: torch.optim.Optimizer, saved: Mapping[str, Any]) -> None:
+    """Takes the moments of `saved`; settings stay as the optimizer was built with them."""
+    groups = optimizer.param_groups
+    settings = [{name: value for name, value in group.items() if name != "params"} for group in groups]
+    named = [{**mine, "params": theirs["params"]} for mine, theirs in zip(settings, saved["param_groups"], strict=True)]
+    optimizer.load_state_dict({"state": saved["state"], "param_groups": named})
+    for group, mine in zip(optimizer.param_groups, settings):
+        group.update(mine)  # the very tensors, which a captured step reads
+    for parameter, moments in optimizer.state.items():
+        for name, value in moments.items():
+            if torch.is_tensor(value) and value.shape == parameter.shape:
+                # a fused kernel walks moments and parameter as they lie in memory
+                moments[name] = torch.empty_like(parameter, dtype=value.dtype).copy_(value)
 
 
 class ScheduleConfig(BaseModel):
@@ -134,7 +192,11 @@ class Schedule:
         factor = max(self.factor(self.epoch), 0.0)
         for optimizer in optimizers.values():
             for group in optimizer.param_groups:
-                group["lr"] = group["initial_lr"] * factor
+                rate = group["initial_lr"] * factor
+                if isinstance(group["lr"], Tensor):
+                    group["lr"].fill_(rate)
+                else:
+                    group["lr"] = rate
 
     def state_dict(self) -> dict[str, Any]:
         return {"epoch": self.epoch, "reduced": self._reduced, "best": self._best, "waited": self._waited}

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 
+from velogan.engine.compiled import compiler_missing
 from velogan.engine.config import EngineConfig
 from velogan.engine.native import NormKernels
 
@@ -23,7 +24,18 @@ REFERENCE = {
     "fused_optimizer": "off",
     "kernels": "plain",
     "compile": "off",
+    "capture": "off",
+    "streams": "off",
 }
+
+MODES: dict[str, dict[str, str]] = {
+    "auto": {},
+    "eager": {"kernels": "plain", "compile": "off", "capture": "off", "streams": "off"},
+    "compiled": {"kernels": "plain", "compile": "on", "capture": "off", "streams": "off"},
+    "graph": {"capture": "on", "streams": "off"},
+    "streams": {"batched": "off", "streams": "on"},
+}
+"""What each mode chooses for a field that is `auto`."""
 
 
 @dataclass(frozen=True)
@@ -55,14 +67,19 @@ def resolve(
     config: EngineConfig,
     *,
     load_kernels: Callable[[], NormKernels | None],
+    products_gain: Callable[[], float],
     norms: set[str],
     second_derivatives: bool,
     run_seconds: float | None,
+    skips: bool,
+    one_size: bool,
 ) -> tuple[EngineConfig, list[Pick]]:
     """`config` with every `auto` decided, and the reasons.
 
-    `norms` are the kinds of norm in the networks; `second_derivatives` is whether the loss needs them (wgangp);
-    `run_seconds` is how long the run is asked to be, where that is known.
+    `products_gain` measures how many times faster than the library the native bf16 convolutions are, 0 where there are
+    none; `norms` are the kinds of norm in the networks; `second_derivatives` is whether the loss needs them (wgangp);
+    `run_seconds` is how long the run is asked to be, where that is known; `skips` is whether broken steps are left out;
+    `one_size` whether all batches have images of one size.
     """
     device = resolve_device(config.device)
     picks = [Pick("device", str(device), "asked for" if config.device != "auto" else "the fastest found")]
@@ -70,22 +87,35 @@ def resolve(
     if config.mode == "reference":
         picks.append(Pick("mode", "reference", "asked for: float32, eager, one pass per image, plain Adam"))
         return config.model_copy(update=chosen | REFERENCE), picks
+    if config.mode in ("graph", "streams") and device.type != "cuda":
+        raise ValueError(f"engine.mode={config.mode} needs a CUDA device, and this is {device}: set engine.mode=auto")
     rules = {
         "precision": lambda: precision_for(device),
         "layout": lambda: _layout(device),
         "batched": lambda: _batched(norms),
         "fused_optimizer": lambda: _fused_optimizer(device),
-        "kernels": lambda: _kernels(device, norms, load_kernels),
-        "compile": lambda: _compile(
-            device, native=chosen["kernels"] == "native", second=second_derivatives, seconds=run_seconds
+        "kernels": lambda: _kernels(
+            device, norms, load_kernels, products_gain if chosen["precision"] == "bf16" else lambda: 0.0
         ),
+        "compile": lambda: _compile(
+            device,
+            native=chosen["kernels"] != "plain",
+            second=second_derivatives,
+            seconds=run_seconds,
+            missing=compiler_missing(device),
+        ),
+        "capture": lambda: _capture(device, fused=chosen["fused_optimizer"] == "on", skips=skips, one_size=one_size),
+        "streams": lambda: ("off", "on only where asked for"),
     }
     for what, rule in rules.items():
-        asked = getattr(config, what)
-        choice, why = rule() if asked == "auto" else (asked, "asked for")
+        asked, of_mode = getattr(config, what), MODES[config.mode].get(what)
+        if asked != "auto":
+            choice, why = asked, "asked for"
+        else:
+            choice, why = (of_mode, f"engine.mode={config.mode}") if of_mode else rule()
         chosen[what] = choice
         picks.append(Pick(what, choice, why))
-    _refuse(chosen, norms=norms, second=second_derivatives)
+    _refuse(chosen, device, norms=norms, second=second_derivatives, skips=skips)
     return config.model_copy(update=chosen), picks
 
 
@@ -139,32 +169,79 @@ def _fused_optimizer(device: torch.device) -> tuple[str, str]:
     return "on", f"one kernel per step on {device.type}"
 
 
-def _kernels(device: torch.device, norms: set[str], load_kernels: Callable[[], NormKernels | None]) -> tuple[str, str]:
+def _kernels(
+    device: torch.device,
+    norms: set[str],
+    load_kernels: Callable[[], NormKernels | None],
+    products_gain: Callable[[], float],
+) -> tuple[str, str]:
     if device.type != "cpu":
         return "plain", "the native kernels are for CPUs"
     if "instance" not in norms:
         return "plain", "the native kernels are for instance norm"
     if load_kernels() is None:
         return "plain", "they could not be built: install g++ for about twice the speed"
+    gain = products_gain()
+    if gain > 1.1:
+        return "winograd", f"bf16 convolutions of its own measured {gain:.1f}x the library's, forward and backward"
     return "native", "norm, activation, residual and padding in two passes over memory"
 
 
-def _compile(device: torch.device, *, native: bool, second: bool, seconds: float | None) -> tuple[str, str]:
+def _compile(
+    device: torch.device, *, native: bool, second: bool, seconds: float | None, missing: str
+) -> tuple[str, str]:
     if second:
         return "off", "the gradient penalty needs second derivatives"
     if native:
         return "off", "the native kernels are faster and start at once"
     if device.type != "cuda":
         return "off", f"not worth its start-up on {device.type}"
+    if missing:
+        return "off", f"it needs {missing}, which is not installed"
     if seconds is not None and seconds < COMPILE_PAYS_AFTER_S:
         return "off", f"the run is shorter than {COMPILE_PAYS_AFTER_S / 60:.0f} minutes"
     return "on", "the run is long enough to earn back minutes of compilation"
 
 
-def _refuse(chosen: dict[str, object], *, norms: set[str], second: bool) -> None:
-    if chosen["batched"] == "on" and norms & {"batch", "sync_batch"}:
+def _capture(device: torch.device, *, fused: bool, skips: bool, one_size: bool) -> tuple[str, str]:
+    if device.type != "cuda":
+        return "off", "only CUDA captures"
+    if skips:
+        return "off", "train.on_nonfinite=skip waits for the device in every phase"
+    if not fused:
+        return "off", "plain Adam waits for the device in every phase"
+    if not one_size:
+        return "off", "the images differ in size"
+    return "on", "the host launches a step at once, so that the device does not wait for it"
+
+
+def _refuse(chosen: dict[str, object], device: torch.device, *, norms: set[str], second: bool, skips: bool) -> None:
+    running = norms & {"batch", "sync_batch"}
+    if chosen["kernels"] == "winograd" and chosen["precision"] != "bf16":
+        raise ValueError(
+            "engine.kernels=winograd computes in bfloat16: set engine.precision=bf16, or engine.kernels=native"
+        )
+    if chosen["batched"] == "on" and running:
         raise ValueError(
             "engine.batched=on changes the mathematics of batch norm: set engine.batched=off, or norm=instance"
         )
     if chosen["compile"] == "on" and second:
         raise ValueError("engine.compile=on cannot compute wgangp's gradient penalty: set engine.compile=off")
+    if chosen["compile"] == "on" and (missing := compiler_missing(device)):
+        raise ValueError(f"engine.compile=on needs {missing}: install it, or set engine.compile=off")
+    for what in ("capture", "streams"):
+        if chosen[what] == "on" and device.type != "cuda":
+            raise ValueError(f"engine.{what}=on needs a CUDA device, and this is {device}: set engine.{what}=off")
+    if chosen["capture"] == "on" and skips:
+        raise ValueError(
+            "engine.capture=on cannot leave out broken steps: set engine.capture=off, or train.on_nonfinite=stop"
+        )
+    if chosen["capture"] == "on" and chosen["fused_optimizer"] == "off":
+        raise ValueError("engine.capture=on needs fused Adam: set engine.fused_optimizer=on, or engine.capture=off")
+    if chosen["streams"] == "on" and chosen["batched"] == "on":
+        raise ValueError("engine.streams=on runs cycles apart: set engine.batched=off, or engine.streams=off")
+    if chosen["streams"] == "on" and running:
+        raise ValueError(
+            "engine.streams=on changes the mathematics of batch norm, whose running statistics depend on the order of "
+            "the cycles: set engine.streams=off, or norm=instance"
+        )

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.profiler import record_function
 
 from velogan.engine.nonfinite import Latch, NonFiniteError, broken_names, find_origin, finite_flags
-from velogan.objectives.base import Carry, Out, Phase
+from velogan.objectives.base import Carry, Out, Phase, Runner, parts_run_by
 from velogan.types import Batch, Nets
 
 
@@ -19,7 +19,8 @@ class Step:
 
     `nets` hold the weights; `players` are what the losses call: the same networks, or faster equivalents over the
     same weights. With `autocast`, convolutions run in that type; weights, losses and updates stay float32.
-    Images are handed over in channels-last memory where that is asked for.
+    Images are handed over in channels-last memory where that is asked for. `runner` runs the parts of a loss that do
+    not depend on each other; without one they run in order.
 
     Before an update, the phase's loss terms and gradients are looked at: where one is not finite, the step ends with a
     NonFiniteError. With `check_later` (fused Adam only) nothing waits for the device: from the first such phase on
@@ -36,6 +37,7 @@ class Step:
         autocast: torch.dtype | None = None,
         channels_last: bool = False,
         check_later: bool = False,
+        runner: Runner | None = None,
     ):
         self.phases = list(phases)
         self.nets = nets
@@ -43,6 +45,7 @@ class Step:
         self.optimizers = optimizers
         self.autocast = autocast
         self.layout = torch.channels_last if channels_last else torch.contiguous_format
+        self.runner = runner
         self.latch: Latch | None = None
         if check_later:
             self.latch = Latch(next(parameter.device for net in nets.values() for parameter in net.parameters()))
@@ -51,12 +54,18 @@ class Step:
 
     def __call__(self, batches: Mapping[str, Batch], *, number: int = 0) -> dict[str, Tensor]:
         """Runs step `number`; returns `phase/term` scalars, detached, without waiting for the device."""
-        batches = {split: self._laid_out(batch) for split, batch in batches.items()}
+        return self.play(self.due(number), batches, number=number)
+
+    def due(self, number: int) -> list[Phase]:
+        """The phases that step `number` runs."""
+        return [phase for phase in self.phases if number % phase.every == 0]
+
+    def play(self, phases: Sequence[Phase], batches: Mapping[str, Batch], *, number: int | Tensor) -> dict[str, Tensor]:
+        """Runs `phases`, whatever is due. With `check_later` the `number` of the step may be on the device."""
+        batches = {split: self.laid_out(batch) for split, batch in batches.items()}
         carries: dict[str, dict[str, Tensor]] = {}
         seen: dict[str, Tensor] = {}
-        for phase in self.phases:
-            if number % phase.every:
-                continue
+        for phase in phases:
             carry = carries.setdefault(phase.split, {})
             with record_function(phase.name):
                 seen |= self._play(phase, batches[phase.split], carry, number)
@@ -74,7 +83,7 @@ class Step:
         """
         carries: dict[str, dict[str, Tensor]] = {}
         for phase in self.phases:
-            batch, carry = self._laid_out(batches[phase.split]), carries.setdefault(phase.split, {})
+            batch, carry = self.laid_out(batches[phase.split]), carries.setdefault(phase.split, {})
             if phase.name == error.phase:
                 handed = carry if error.carry is None else error.carry
                 return find_origin(partial(self._loss, phase, batch=batch, carry=handed), self.nets)
@@ -83,13 +92,15 @@ class Step:
                 carry |= {name: value.detach() for name, value in out.carry.items()}
         return ""
 
-    def _laid_out(self, batch: Batch) -> Batch:
+    def laid_out(self, batch: Batch) -> Batch:
+        """`batch` with its images in the memory layout that the networks are given."""
         return {k: v.contiguous(memory_format=self.layout) if v.ndim == 4 else v for k, v in batch.items()}
 
-    def _play(self, phase: Phase, batch: Batch, carry: dict[str, Tensor], number: int) -> dict[str, Tensor]:
+    def _play(self, phase: Phase, batch: Batch, carry: dict[str, Tensor], number: int | Tensor) -> dict[str, Tensor]:
         optimizer = self.optimizers[phase.name]
         optimizer.zero_grad(set_to_none=True)
-        buffers = [(buffer, buffer.clone()) for net in self.nets.values() for buffer in net.buffers()]
+        held = self.nets.values() if self.latch is None else ()
+        buffers = [(buffer, buffer.clone()) for net in held for buffer in net.buffers()]
         out = self._loss(phase, self.players, batch=batch, carry=carry)
         out.total.backward()
         terms = {**out.terms, "total": out.total}
@@ -100,7 +111,7 @@ class Step:
         elif not flags.all():
             for buffer, before in buffers:  # a norm's running statistics took in what is broken
                 buffer.copy_(before)
-            raise NonFiniteError(phase.name, broken_names(names, flags), number=number, carry=carry)
+            raise NonFiniteError(phase.name, broken_names(names, flags), number=int(number), carry=carry)
         optimizer.step()
         carry |= {name: value.detach() for name, value in out.carry.items()}
         return {f"{phase.name}/{name}": value.detach() for name, value in terms.items()}
@@ -109,5 +120,6 @@ class Step:
         for role, net in self.nets.items():
             net.requires_grad_(role in phase.trains)
         device = next(iter(batch.values())).device.type
-        with torch.autocast(device, dtype=self.autocast, enabled=self.autocast is not None):
+        casts = torch.autocast(device, dtype=self.autocast, enabled=self.autocast is not None)
+        with casts, parts_run_by(self.runner):
             return phase.loss(nets, batch, carry)

@@ -1,8 +1,9 @@
-"""Convolutions between an image and many features, whose gradients CPU libraries compute slowly.
+"""Convolutions between an image and many features, which CPU libraries compute slowly.
 
-Both gradients of a stride-1 convolution are convolutions themselves. Written as the forward pass of the mirrored
-weights, and as the weight gradient with image and features in exchanged roles, they run at forward speed: together
-four times as fast as the library's own for 64 features and 3 channels at 7x7 (benchmarks/LOG.md).
+In bfloat16 they are native where they can be (`thin.cpp`). Elsewhere, both gradients of a stride-1 convolution are
+convolutions themselves: written as the forward pass of the mirrored weights, and as the weight gradient with image and
+features in exchanged roles, they run at forward speed, together four times as fast as the library's own for 64 features
+and 3 channels at 7x7 (benchmarks/LOG.md).
 """
 
 from __future__ import annotations
@@ -13,8 +14,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from velogan.engine.native import dense
+from velogan.engine.products import BLOCK, Products, computes_half
+
 THIN = 8
 """Channels up to which a side counts as an image."""
+
+NATIVE_THIN = 4
+"""The same for the native code."""
 
 
 def is_thin(layer: nn.Module) -> TypeGuard[nn.Conv2d]:
@@ -28,43 +35,58 @@ def is_thin(layer: nn.Module) -> TypeGuard[nn.Conv2d]:
     )
 
 
-def thin_convolution(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """`F.conv2d(x, weight, bias)` with faster gradients, in autocast's type where it is on; no second derivatives."""
-    if torch.is_autocast_enabled(x.device.type):
-        dtype = torch.get_autocast_dtype(x.device.type)
-        x, weight, bias = x.to(dtype), weight.to(dtype), bias.to(dtype) if bias is not None else None
-    return _Thin.apply(x, weight, bias)  # pyright: ignore[reportReturnType]
+def thin_convolution(x: Tensor, weight: Tensor, bias: Tensor | None, products: Products | None = None) -> Tensor:
+    """`F.conv2d(x, weight, bias)`, faster, in autocast's type where it is on; no second derivatives."""
+    dtype = torch.bfloat16 if computes_half(x) else x.dtype
+    thin, wide = sorted(weight.shape[:2])
+    if dtype != torch.bfloat16 or thin > NATIVE_THIN or wide % BLOCK:
+        products = None
+    return _Thin.apply(x.to(dtype), weight, bias, products)  # pyright: ignore[reportReturnType]
 
 
 class _Thin(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, x: Tensor, weight: Tensor, bias: Tensor | None):
+    def forward(ctx, x: Tensor, weight: Tensor, bias: Tensor | None, products: Products | None):
+        x = dense(x)
         ctx.save_for_backward(x, weight)
-        return F.conv2d(x, weight, bias)
+        ctx.products = products
+        if products is not None and _to_image(weight):
+            return products.thin_convolve(x, weight, None if bias is None else bias.float())
+        return F.conv2d(x, weight.to(x.dtype), None if bias is None else bias.to(x.dtype))
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx, *grads: Tensor):
         x, weight = ctx.saved_tensors
-        g = grads[0].contiguous(memory_format=torch.channels_last)
-        mirrored = weight.flip(2, 3).transpose(0, 1)
-        reach = weight.shape[2] - 1
-        dx = dweight = dbias = None
+        g, dx, dweight, dbias = dense(grads[0]), None, None, None
+        mirrored, reach = weight.flip(2, 3).transpose(0, 1), weight.shape[2] - 1
         if ctx.needs_input_grad[0]:
-            dx = F.conv2d(g, mirrored, padding=reach)
+            convolve = ctx.products.thin_convolve if ctx.products and _to_image(mirrored) else _library_convolve
+            dx = convolve(g, mirrored, pad=reach)
         if ctx.needs_input_grad[1]:
-            dweight = _weight_gradient(g, x, mirrored, reach)
+            gradient = ctx.products.thin_gradient if ctx.products else _library_gradient
+            if _to_image(weight):
+                dweight = gradient(x, g, kernel=reach + 1, pad=reach).permute(2, 3, 0, 1).flip(2, 3)
+            else:
+                dweight = gradient(g, x, kernel=reach + 1, pad=0).permute(3, 2, 0, 1)
         if ctx.needs_input_grad[2]:
-            dbias = g.sum((0, 2, 3), dtype=torch.float32).to(g.dtype)
-        return dx, dweight, dbias
+            dbias = g.sum((0, 2, 3), dtype=torch.float32)
+        return dx, dweight, dbias, None
 
 
-def _weight_gradient(g: Tensor, x: Tensor, mirrored: Tensor, reach: int) -> Tensor:
-    """Of `(out, in, k, k)` weights, from the gradient `g` of the output and the input `x`."""
-    thin_output = g.shape[1] < x.shape[1]
-    image, features, weight, padding = (g, x, mirrored, reach) if thin_output else (x, g, mirrored.transpose(0, 1), 0)
-    only_weight = [False, True, False]
-    _, dweight, _ = torch.ops.aten.convolution_backward(
-        features, image, weight, None, [1, 1], [padding, padding], [1, 1], False, [0, 0], 1, only_weight
+def _to_image(weight: Tensor) -> bool:
+    return weight.shape[0] < weight.shape[1]
+
+
+def _library_convolve(x: Tensor, weight: Tensor, *, pad: int) -> Tensor:
+    return F.conv2d(x, weight.to(x.dtype), padding=pad)
+
+
+def _library_gradient(features: Tensor, image: Tensor, *, kernel: int, pad: int) -> Tensor:
+    """As `Products.thin_gradient`, in the images' type."""
+    weight = features.new_empty(features.shape[1], image.shape[1], kernel, kernel)
+    only_weight, padding = [False, True, False], [pad, pad]
+    _, gradient, _ = torch.ops.aten.convolution_backward(
+        features, image, weight, None, [1, 1], padding, [1, 1], False, [0, 0], 1, only_weight
     )
-    return dweight.flip(2, 3).transpose(0, 1) if thin_output else dweight
+    return gradient.permute(2, 3, 1, 0)

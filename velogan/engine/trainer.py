@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from velogan.engine.duration import Length, Span
 from velogan.engine.ema import EMA
 from velogan.engine.nonfinite import NonFiniteError
-from velogan.engine.optimizers import Schedule
+from velogan.engine.optimizers import Schedule, load_optimizer_state, optimizer_state
 from velogan.observe.clock import Clock
 from velogan.observe.stats import Stats
 from velogan.types import Batch
@@ -133,7 +133,9 @@ class Trainer:
 
     def _with_draws(self, batch: Batch, position: int) -> Batch:
         torch.manual_seed(step_seed(self.seed, position))
-        return batch | {"uniform": torch.rand(self.draws, len(batch["A"])).to(self.device, non_blocking=True)}
+        pinned = self.device.type == "cuda"  # else the copy would wait for the steps before it
+        uniform = torch.rand(self.draws, len(batch["A"]), pin_memory=pinned)
+        return batch | {"uniform": uniform.to(self.device, non_blocking=True)}
 
     def _one_step(self, batch: Batch) -> None:
         batch = self._with_draws(batch, self.images)
@@ -148,9 +150,8 @@ class Trainer:
         self.images += self.batch_size
         if self.images // self.batch_size % EMA.EVERY == 0:
             self.ema.update(self.nets, images=self.images)
-        for name, value in losses.items():
-            self.stats.add(name, value)
         if losses:
+            self.stats.add(losses)
             self._count_loss(losses)
 
     def _count_loss(self, losses: Mapping[str, Tensor]) -> None:
@@ -171,7 +172,7 @@ class Trainer:
         """What training computed besides the networks and their averages."""
         return {
             "images": self.images,
-            "optimizers": {name: o.state_dict() for name, o in self.step.optimizers.items()},
+            "optimizers": {name: optimizer_state(o) for name, o in self.step.optimizers.items()},
             "objective": self.state.state_dict(),
             "ema": self.ema.state_dict(),
             "losses": [self._losses, self._steps_in_epoch],
@@ -182,20 +183,11 @@ class Trainer:
         """Continues from `state_dict`; networks and averages are loaded apart."""
         self.images = state["images"]
         for name, optimizer in self.step.optimizers.items():
-            optimizer.load_state_dict(state["optimizers"][name])
-            _match_layout(optimizer)
+            load_optimizer_state(optimizer, state["optimizers"][name])
         self.state.load_state_dict(state["objective"])
         self.ema.load_state_dict(state["ema"])
         self._losses, self._steps_in_epoch = state["losses"]
         self.skipped, self._skipped_in_row = state.get("skipped", (0, 0))  # the first version had none
-
-
-def _match_layout(optimizer: torch.optim.Optimizer) -> None:
-    """Gives loaded moments their parameter's strides: a fused kernel walks both as they lie in memory."""
-    for parameter, moments in optimizer.state.items():
-        for name, value in moments.items():
-            if torch.is_tensor(value) and value.shape == parameter.shape:
-                moments[name] = torch.empty_like(parameter, dtype=value.dtype).copy_(value)
 
 
 def step_seed(seed: int, images: int) -> int:

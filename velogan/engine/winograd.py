@@ -1,85 +1,97 @@
-"""A 3x3 convolution in bfloat16 with four ninths of the multiplications, for CPUs whose matrix units are busy with it.
+"""3x3 convolutions in bfloat16 with four ninths of the multiplications, and their gradients, on CPUs with AVX-512.
 
 Winograd's F(2x2, 3x3) (Lavin & Gray 2016, arXiv:1509.09308): image and weights are transformed, multiplied place by
-place, and transformed back. Rounding to bfloat16 costs it little more than the plain convolution.
+place, and transformed back. The gradients are those of the same algorithm. Its error, in bfloat16, is up to twice the
+plain convolution's; that of the larger F(4x4, 3x3) would be nine times (benchmarks/LOG.md).
 """
 
 from __future__ import annotations
 
-import ctypes
-from pathlib import Path
+from typing import TypeGuard
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
-from velogan.engine.native import load_library
-
-_TILES = 256  # at a time, so that what lies between the transforms stays in the cache
-
-
-def load_transforms(cache: Path) -> Transforms | None:
-    """The transforms, built into `cache` if they are not there yet; None where they cannot be."""
-    library = load_library(Path(__file__).with_name("winograd.cpp"), cache)
-    return None if library is None else Transforms(library)
+from velogan.engine.native import dense
+from velogan.engine.products import BLOCK, Products, computes_half
 
 
-def fits_winograd(layer: nn.Module) -> bool:
-    """Whether `layer` is a convolution that `WinogradConv2d` can stand for and may be faster at."""
+def fits_winograd(layer: nn.Module) -> TypeGuard[nn.Conv2d]:
+    """Whether `layer` is a convolution that this computes."""
     return (
         isinstance(layer, nn.Conv2d)
         and (layer.kernel_size, layer.stride, layer.padding, layer.dilation) == ((3, 3), (1, 1), (0, 0), (1, 1))
         and layer.groups == 1
-        and min(layer.in_channels, layer.out_channels) >= 64
+        and layer.in_channels % BLOCK == layer.out_channels % BLOCK == 0
     )
-
-
-class Transforms:
-    """The compiled library. Images are dense channels-last bfloat16."""
-
-    def __init__(self, library: ctypes.CDLL):
-        pointer, whole, flag = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int
-        self._input, self._output = library.winograd_input, library.winograd_output
-        self._input.argtypes = [pointer] * 3 + [whole] * 6 + [flag]
-        self._output.argtypes = [pointer] * 4 + [whole] * 6 + [flag]
-
-    def convolve(self, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-        """`(N, C, H, W)` to `(N, O, H - 2, W - 2)`; `weight` as `transform_weight` gives it, `bias` `(O,)` float32."""
-        n, c, h, w = x.shape
-        o = weight.shape[2]
-        x = x.contiguous(memory_format=torch.channels_last)
-        out = torch.empty((n, h - 2, w - 2, o), dtype=torch.bfloat16)
-        down, across = (h - 1) // 2, (w - 1) // 2
-        rows = min(down, max(1, _TILES // across))
-        before, after = (torch.empty(16 * rows * across * k, dtype=torch.bfloat16) for k in (c, o))
-        zeros, spare = torch.zeros(c, dtype=torch.bfloat16), torch.empty(4 * rows * o, dtype=torch.bfloat16)
-        threads = torch.get_num_threads()
-        for image in range(n):
-            source, target = x[image].data_ptr(), out[image].data_ptr()
-            for first in range(0, down, rows):
-                count = min(rows, down - first)
-                v, m = (flat[: 16 * count * across * k].view(16, -1, k) for flat, k in ((before, c), (after, o)))
-                self._input(source, v.data_ptr(), zeros.data_ptr(), h, w, c, first, count, across, threads)
-                torch.bmm(v, weight, out=m)
-                edges = (h - 2, w - 2, o, first, count, across, threads)
-                self._output(m.data_ptr(), bias.data_ptr(), target, spare.data_ptr(), *edges)
-        return out.permute(0, 3, 1, 2)
 
 
 class WinogradConv2d(nn.Module):
     """Stands for `conv` on bfloat16 images, without gradients."""
 
-    def __init__(self, conv: nn.Conv2d, transforms: Transforms):
+    def __init__(self, conv: nn.Conv2d, products: Products):
         super().__init__()
-        self._transforms = transforms
-        self.weight = transform_weight(conv.weight.detach())
-        self.bias = torch.zeros(conv.out_channels) if conv.bias is None else conv.bias.detach().float()
+        self._products = products
+        self._weight, _ = products.winograd_weights(conv.weight)
+        self._bias = None if conv.bias is None else conv.bias.detach().float()
 
     def forward(self, x: Tensor) -> Tensor:
-        return self._transforms.convolve(x, self.weight, self.bias)
+        return self._products.winograd_convolve(dense(x), self._weight, self._bias)
 
 
-def transform_weight(weight: Tensor) -> Tensor:
-    """G g G^T (Lavin & Gray 2016, equation 8) of `(O, C, 3, 3)` weights: `(16, C, O)` in bfloat16."""
-    g = torch.tensor([[1, 0, 0], [0.5, 0.5, 0.5], [0.5, -0.5, 0.5], [0, 0, 1]])
-    whole = torch.einsum("ai,bj,ocij->aboc", g, g, weight.float()).flatten(0, 1)
-    return whole.bfloat16().contiguous().transpose(1, 2)  # the products run faster with the inputs side by side
+class WinogradConvolution:
+    """`conv` without its bias, by Winograd's algorithm where bfloat16 is computed; no second derivatives.
+
+    The weights stay `conv`'s. They are transformed once for all passes of a step: until a pass goes back, since fused
+    optimizers do not count their changes as other operations do.
+    """
+
+    def __init__(self, conv: nn.Conv2d, products: Products):
+        self._conv, self._products = conv, products
+        self._weights: tuple[Tensor, Tensor] | None = None
+        self._version = -1
+
+    def __call__(self, x: Tensor) -> Tensor:
+        weight = self._conv.weight
+        if not computes_half(x):
+            return F.conv2d(x, weight)
+        if self._weights is None or self._version != weight._version or not torch.is_grad_enabled():
+            self._weights, self._version = self._products.winograd_weights(weight), weight._version
+        transformed = self._weights
+        if not torch.is_grad_enabled():
+            self.forget()
+        return _Winograd.apply(self, self._products, x, weight, *transformed)  # pyright: ignore[reportReturnType]
+
+    def forget(self) -> None:
+        """The weights will have changed when they are next used."""
+        self._weights = None
+
+
+class _Winograd(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx,
+        player: WinogradConvolution,
+        products: Products,
+        x: Tensor,
+        weight: Tensor,
+        forward: Tensor,
+        back: Tensor,
+    ):
+        image = dense(x.bfloat16())
+        ctx.player, ctx.products, ctx.dtype = player, products, x.dtype
+        ctx.save_for_backward(image, back)
+        return products.winograd_convolve(image, forward)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx, *grads: Tensor):
+        image, back = ctx.saved_tensors
+        g, dx, dweight = dense(grads[0].bfloat16()), None, None
+        ctx.player.forget()
+        if ctx.needs_input_grad[2]:
+            dx = ctx.products.winograd_convolve(g, back, pad=2).to(ctx.dtype)
+        if ctx.needs_input_grad[3]:
+            dweight = ctx.products.winograd_gradient(image, g)
+        return None, None, dx, dweight, None, None

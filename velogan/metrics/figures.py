@@ -117,6 +117,8 @@ _MEANINGS = {
     "psnr_background_db": "Closeness of translated {source} to the input outside the object's mask",
     "psnr_truth_db": "Closeness of translated {source} to their true counterparts",
     "ssim_truth": "Likeness in structure of translated {source} to their true counterparts, 1 at best",
+    "psnr_reconstruction_db": "Closeness of encoded and decoded {source}, not translated, to the input",
+    "ssim_reconstruction": "Likeness in structure of encoded and decoded {source}, not translated, to the input",
     "structure": "How much of the input's layout translated {source} keep, whatever the colours, 1 for all of it",
     "label_accuracy": "Share of pixels of translated {source} with the true label, by the nearest label's colour",
     "label_iou": "Overlap of translated {source} with the true areas of each label (intersection over union), "

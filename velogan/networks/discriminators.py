@@ -50,11 +50,36 @@ def build_discriminator(config: DiscriminatorConfig, *, in_channels: int = 3) ->
     return net
 
 
-def _patch(config: DiscriminatorConfig, in_channels: int, *, layers: int) -> nn.Sequential:
+def build_encoding_discriminator(config: DiscriminatorConfig, *, in_channels: int) -> Discriminator:
+    """A freshly initialised discriminator of encodings `(B, in_channels, H/4, W/4)`.
+
+    It is what is left of the PatchGAN behind its first two convolutions, which bring an image to a quarter of its side.
+    `basic` sees 16x16 positions; behind a resnet's encoder, whose positions see 13x13 pixels each 4 pixels apart, that
+    is 73x73 pixels.
+    """
+    if config.network == "pixel":
+        net = Discriminator(_pixel(config, in_channels))
+    else:
+        layers = 3 if config.network == "basic" else config.layers
+        if layers < 2:
+            raise ValueError(
+                f"discriminator.layers={layers} leaves nothing at a quarter of the side, where encodings are judged: "
+                "set 2 or more"
+            )
+        net = Discriminator(_patch(config, in_channels, layers=layers, first=2))
+    initialise(net, init=config.init, gain=config.init_gain)
+    return net
+
+
+def _patch(config: DiscriminatorConfig, in_channels: int, *, layers: int, first: int = 1) -> nn.Sequential:
+    """The PatchGAN; with `first` 2 or more, only from that inner convolution on, which then takes `in_channels`."""
     width, make_norm, bias = config.channels, norm_layer(config.norm), config.norm == "instance"
-    parts: list[nn.Module] = [nn.Conv2d(in_channels, width, 4, stride=2, padding=1), nn.LeakyReLU(0.2)]
-    for n in range(1, layers + 1):
-        c_in, c_out = width * min(2 ** (n - 1), 8), width * min(2**n, 8)
+    parts: list[nn.Module] = []
+    if first == 1:
+        parts = [nn.Conv2d(in_channels, width, 4, stride=2, padding=1), nn.LeakyReLU(0.2)]
+    for n in range(first, layers + 1):
+        c_in = in_channels if n == first > 1 else width * min(2 ** (n - 1), 8)
+        c_out = width * min(2**n, 8)
         stride = 2 if n < layers else 1
         conv = nn.Conv2d(c_in, c_out, 4, stride=stride, padding=1, bias=bias)
         parts += [conv, make_norm(c_out), nn.LeakyReLU(0.2)]

@@ -6,10 +6,11 @@ published weights fit without renaming.
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Callable, Iterator
+from typing import Literal, NamedTuple
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 from torch import Tensor, nn
 
 from velogan.networks.layers import InitName, NormName, initialise, norm_layer
@@ -39,10 +40,44 @@ class GeneratorConfig(BaseModel):
     out_channels: int | None = Field(default=None, ge=1, le=4096, description="The same for domain B.")
     norm: NormName = Field(default="instance", description="Normalisation after convolutions.")
     dropout: bool = Field(default=False, description="Dropout 0.5 in residual blocks, or in the U-Net's inner blocks.")
+    decoder: Literal["reference", "simple"] = Field(
+        default="reference",
+        description="Behind a resnet's blocks. reference: the encoder mirrored; simple: half its width, and no norms.",
+    )
+    residual: bool = Field(default=True, description="A resnet's blocks add to what they are given.")
+    identity_start: bool = Field(
+        default=False,
+        description="A resnet's blocks begin as the identity: the last convolution of each begins at zero. For "
+        "norm=none, where a loss that asks blocks for nothing else soon leaves no path through them alive.",
+    )
+    output: Literal["image", "change"] = Field(
+        default="image",
+        description="What a resnet's decoder is asked for. image: the translation. change: it decodes encodings before "
+        "and behind the blocks, and their difference is added to the input, so that what the blocks leave alone stays "
+        "as it was; this needs a decoder without instance norm.",
+    )
     init: InitName = Field(default="normal", description="Initialisation of the weights.")
     init_gain: float = Field(
         default=0.02, gt=0, description="Its scale: standard deviation for normal, gain otherwise."
     )
+
+    @model_validator(mode="after")
+    def _only_a_resnet_has_them(self) -> GeneratorConfig:
+        if self.network != "resnet":
+            for name in ("decoder", "residual", "identity_start", "output"):
+                if (value := getattr(self, name)) != type(self).model_fields[name].default:
+                    raise ValueError(f"{name}={value} is for resnets, not {self.network}: leave it out, or use resnet")
+        if self.output == "change" and self.norm == "instance" and self.decoder == "reference":
+            raise ValueError(
+                "output=change takes the difference of two decoded pictures, which instance norm would scale each by "
+                "its own: set decoder=simple, or norm=none"
+            )
+        if self.identity_start and (self.norm != "none" or not self.residual):
+            raise ValueError(
+                f"identity_start is for residual blocks without norms, not norm={self.norm} with "
+                f"residual={self.residual}: leave it out, or set norm=none and residual=true"
+            )
+        return self
 
     @property
     def multiple(self) -> int:
@@ -50,7 +85,7 @@ class GeneratorConfig(BaseModel):
         return {"resnet": 4, "unet_128": 128, "unet_256": 256}[self.network]
 
 
-def build_generator(config: GeneratorConfig) -> Generator:
+def build_generator(config: GeneratorConfig) -> Generator | ChangeGenerator:
     """A freshly initialised generator, `(B, in_channels, H, W)` to `(B, out_channels, H, W)`, both in [-1, 1].
 
     Channels that are not given are 3.
@@ -59,7 +94,11 @@ def build_generator(config: GeneratorConfig) -> Generator:
     model = build(config, config.in_channels or 3, config.out_channels or 3)
     net = Generator(model, multiple=config.multiple)
     initialise(net, init=config.init, gain=config.init_gain)
-    return net
+    if config.identity_start:
+        for block in (block for block in net.modules() if isinstance(block, ResidualBlock)):
+            *_, last = (layer for layer in block.modules() if isinstance(layer, nn.Conv2d))
+            nn.init.zeros_(last.weight)
+    return ChangeGenerator(*split(net)) if config.output == "change" else net
 
 
 class Generator(nn.Module):
@@ -74,43 +113,146 @@ class Generator(nn.Module):
         return self.model(x)
 
 
+class Stage(nn.Module):
+    """Consecutive layers of a resnet generator, under the names that they have there."""
+
+    def __init__(self, model: nn.Sequential):
+        super().__init__()
+        self.model = model
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.model(x)
+
+
+class ChangeGenerator(nn.Module):
+    """Adds to an image what a translator changes: `x + decoder(translator(z)) - decoder(z)` with `z = encoder(x)`.
+
+    The stages, of whatever make, take and give what those of a resnet generator do; the result is cut to [-1, 1].
+    """
+
+    multiple = 4
+
+    def __init__(self, encoder: nn.Module, translator: nn.Module, decoder: nn.Module):
+        super().__init__()
+        self.encoder, self.translator, self.decoder = encoder, translator, decoder
+
+    def forward(self, x: Tensor) -> Tensor:
+        encoded = self.encoder(x)
+        after, before = self.decoder(torch.cat([self.translator(encoded), encoded])).float().chunk(2)
+        return (x + (after - before)).clamp(-1, 1)
+
+    def by(self, other: Callable[[nn.Module], nn.Module]) -> ChangeGenerator:
+        """The same, computed by what `other` makes of each stage."""
+        return ChangeGenerator(other(self.encoder), other(self.translator), other(self.decoder))
+
+
+class Stages(NamedTuple):
+    """A resnet generator in three: images `(B, C, H, W)` to encodings `(B, 4 channels, H/4, W/4)`, on, and back."""
+
+    encoder: Stage
+    translator: Stage
+    decoder: Stage
+
+
+def split(net: nn.Module) -> Stages:
+    """The stages of a resnet generator, over the same weights."""
+    if isinstance(net, ChangeGenerator):
+        stages = net.encoder, net.translator, net.decoder
+        assert all(isinstance(stage, Stage) for stage in stages)
+        return Stages(*stages)  # pyright: ignore[reportArgumentType]
+    assert isinstance(net, Generator)
+    assert isinstance(net.model, nn.Sequential), "a U-Net cannot be split"
+    places: tuple[dict[str, nn.Module], ...] = ({}, {}, {})
+    for name, layer in net.model.named_children():
+        place = 0 if int(name) < _ENCODER_LAYERS else 1 if isinstance(layer, _BLOCKS) else 2
+        places[place][name] = layer
+    return Stages(*(Stage(_named(layers)) for layers in places))
+
+
+def compose(*stages: nn.Module) -> Generator:
+    """The generator that runs `stages` one after the other, over their weights.
+
+    Its names of weights are those of the generator that they come from, so an encoder, a translator and a decoder give
+    what `build_generator` describes; an encoder and a decoder alone make an autoencoder.
+    """
+    layers: dict[str, nn.Module] = {}
+    for stage in stages:
+        assert isinstance(stage, Stage)
+        layers |= dict(stage.model.named_children())
+    return Generator(_named(layers), multiple=4)
+
+
+def _named(layers: dict[str, nn.Module]) -> nn.Sequential:
+    net = nn.Sequential()
+    for name, layer in layers.items():
+        net.add_module(name, layer)
+    return net
+
+
 class ResidualBlock(nn.Module):
     """`x + conv_block(x)`: two reflection-padded 3x3 convolutions with norms and one ReLU between."""
 
     def __init__(self, channels: int, *, norm: NormName, dropout: bool):
         super().__init__()
-        make_norm, bias = norm_layer(norm), norm == "instance"
-        self.conv_block = nn.Sequential(
-            nn.ReflectionPad2d(1),
-            nn.Conv2d(channels, channels, 3, bias=bias),
-            make_norm(channels),
-            nn.ReLU(),
-            *([nn.Dropout(0.5)] if dropout else []),
-            nn.ReflectionPad2d(1),
-            nn.Conv2d(channels, channels, 3, bias=bias),
-            make_norm(channels),
-        )
+        self.conv_block = _convolutions(channels, norm=norm, dropout=dropout)
 
     def forward(self, x: Tensor) -> Tensor:
         return x + self.conv_block(x)
 
 
-def _resnet(config: GeneratorConfig, c_in: int, c_out: int) -> nn.Sequential:
-    make_norm, bias, width = norm_layer(config.norm), config.norm == "instance", config.channels
-    layers: list[nn.Module] = [
-        nn.ReflectionPad2d(3),
-        nn.Conv2d(c_in, width, 7, bias=bias),
-        make_norm(width),
+class PlainBlock(nn.Sequential):
+    """The layers of a residual block, which add to nothing, and a ReLU."""
+
+    def __init__(self, channels: int, *, norm: NormName, dropout: bool):
+        super().__init__()
+        self.conv_block = _convolutions(channels, norm=norm, dropout=dropout)
+        self.activation = nn.ReLU()
+
+
+_BLOCKS = (ResidualBlock, PlainBlock)
+_ENCODER_LAYERS = 10  # three convolutions with norm and ReLU, and padding
+
+
+def _convolutions(channels: int, *, norm: NormName, dropout: bool) -> nn.Sequential:
+    make_norm, bias = norm_layer(norm), norm == "instance"
+    return nn.Sequential(
+        nn.ReflectionPad2d(1),
+        nn.Conv2d(channels, channels, 3, bias=bias),
+        make_norm(channels),
         nn.ReLU(),
-    ]
+        *([nn.Dropout(0.5)] if dropout else []),
+        nn.ReflectionPad2d(1),
+        nn.Conv2d(channels, channels, 3, bias=bias),
+        make_norm(channels),
+    )
+
+
+def _resnet(config: GeneratorConfig, c_in: int, c_out: int) -> nn.Sequential:
+    layers = list(_encoder(config, c_in))
+    assert len(layers) == _ENCODER_LAYERS
+    block = ResidualBlock if config.residual else PlainBlock
+    width = 4 * config.channels
+    layers += [block(width, norm=config.norm, dropout=config.dropout) for _ in range(config.blocks)]
+    return nn.Sequential(*layers, *_decoder(config, c_out))
+
+
+def _encoder(config: GeneratorConfig, c_in: int) -> Iterator[nn.Module]:
+    make_norm, bias, width = norm_layer(config.norm), config.norm == "instance", config.channels
+    yield from (nn.ReflectionPad2d(3), nn.Conv2d(c_in, width, 7, bias=bias), make_norm(width), nn.ReLU())
     for c in (width, 2 * width):
-        layers += [nn.Conv2d(c, 2 * c, 3, stride=2, padding=1, bias=bias), make_norm(2 * c), nn.ReLU()]
-    layers += [ResidualBlock(4 * width, norm=config.norm, dropout=config.dropout) for _ in range(config.blocks)]
-    for c in (4 * width, 2 * width):
-        up = nn.ConvTranspose2d(c, c // 2, 3, stride=2, padding=1, output_padding=1, bias=bias)
-        layers += [up, make_norm(c // 2), nn.ReLU()]
-    layers += [nn.ReflectionPad2d(3), nn.Conv2d(width, c_out, 7), nn.Tanh()]
-    return nn.Sequential(*layers)
+        yield from (nn.Conv2d(c, 2 * c, 3, stride=2, padding=1, bias=bias), make_norm(2 * c), nn.ReLU())
+
+
+def _decoder(config: GeneratorConfig, c_out: int) -> Iterator[nn.Module]:
+    simple, c_in = config.decoder == "simple", 4 * config.channels
+    norm: NormName = "none" if simple else config.norm
+    make_norm, bias = norm_layer(norm), simple or norm == "instance"
+    width = -(-config.channels // 2) if simple else config.channels
+    for c in (2 * width, width):
+        up = nn.ConvTranspose2d(c_in, c, 3, stride=2, padding=1, output_padding=1, bias=bias)
+        yield from (up, make_norm(c), nn.ReLU())
+        c_in = c
+    yield from (nn.ReflectionPad2d(3), nn.Conv2d(width, c_out, 7), nn.Tanh())
 
 
 class SkipBlock(nn.Module):

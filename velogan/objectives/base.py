@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -37,6 +39,31 @@ class Phase:
     loss: Callable[[Nets, Batch, Carry], Out]
     split: str = "train"
     every: int = 1
+
+
+Part = Callable[[], tuple[Tensor, ...]]
+"""Some of a loss's work."""
+
+Runner = Callable[[Sequence[Part]], list[tuple[Tensor, ...]]]
+"""Runs parts and returns what each gave, ready for use on the device."""
+
+_runner: ContextVar[Runner | None] = ContextVar("runner", default=None)
+
+
+def side_by_side(*parts: Part) -> list[tuple[Tensor, ...]]:
+    """What each of `parts` gives. It says that they do not depend on each other, so that an engine may overlap them."""
+    runner = _runner.get()
+    return [part() for part in parts] if runner is None else runner(parts)
+
+
+@contextmanager
+def parts_run_by(runner: Runner | None) -> Iterator[None]:
+    """Within it `side_by_side` hands its parts to `runner`; with None it runs them in order."""
+    token = _runner.set(runner)
+    try:
+        yield
+    finally:
+        _runner.reset(token)
 
 
 class Objective(Protocol):

@@ -6,12 +6,14 @@ Roles follow the reference implementation: `G_A` maps A to B, `G_B` maps B to A;
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 import torch.nn.functional as F
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor, nn
 
-from velogan.objectives.base import Carry, Out, Phase
+from velogan.objectives.base import Carry, Out, Phase, side_by_side
 from velogan.objectives.losses import GanLossName, gan_loss, gradient_penalty
 from velogan.objectives.pool import FakePool
 from velogan.types import Batch, Nets
@@ -99,10 +101,8 @@ class CycleGAN:
         g_a, g_b, identity = nets["G_A"], nets["G_B"], self.identity > 0
         seen: dict[str, Tensor] = {}
         if not self.batched:
-            seen["fake_b"] = g_a(a)
-            seen["back_a"] = g_b(seen["fake_b"])
-            seen["fake_a"] = g_b(b)
-            seen["back_b"] = g_a(seen["fake_a"])
+            cycles = side_by_side(partial(_cycle, g_a, g_b, a), partial(_cycle, g_b, g_a, b))
+            (seen["fake_b"], seen["back_a"]), (seen["fake_a"], seen["back_b"]) = cycles
             if identity:
                 seen["same_b"], seen["same_a"] = g_a(b), g_b(a)
             return seen
@@ -122,6 +122,11 @@ class CycleGAN:
         if kind == "wgangp":
             loss = loss + self.config.gradient_penalty * gradient_penalty(judge, real=real, fake=fake, mix=mix)
         return loss * 0.5
+
+
+def _cycle(there: nn.Module, back: nn.Module, real: Tensor) -> tuple[Tensor, Tensor]:
+    fake = there(real)
+    return fake, back(fake)
 
 
 def _together(net: nn.Module, *images: Tensor) -> tuple[Tensor, ...]:

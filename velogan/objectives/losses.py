@@ -37,3 +37,21 @@ def gradient_penalty(critic: Callable[[Tensor], Tensor], *, real: Tensor, fake: 
     logits = critic(between).float()
     (gradient,) = torch.autograd.grad(logits.sum(), between, create_graph=True)
     return ((gradient.float().flatten(1).norm(dim=1) - 1) ** 2).mean()
+
+
+def patch_contrast(fake: Tensor, real: Tensor, uniform: Tensor, *, temperature: float = 0.07) -> Tensor:
+    """How hard positions of `fake` are to tell apart by `real` there (PatchNCE, Park et al. 2020, eq. 3).
+
+    `fake` and `real` are features `(B, C, H, W)`, scaled to length 1 here. `uniform`, `(n, B)` in [0, 1) with n at most
+    H W, chooses n positions of each image, one from each of n equal parts. A scalar in float32: cross entropy over n.
+    """
+    n, places = len(uniform), fake.shape[2] * fake.shape[3]
+    starts = torch.arange(n, device=fake.device)[:, None]
+    index = ((starts + uniform) * (places / n)).long().clamp_(max=places - 1).T[:, None]  # (B, 1, n)
+
+    def chosen(x: Tensor) -> Tensor:
+        picked = x.float().flatten(2).gather(2, index.expand(-1, x.shape[1], -1))
+        return F.normalize(picked, dim=1)
+
+    likeness = torch.einsum("bci,bcj->bij", chosen(fake), chosen(real)) / temperature
+    return F.cross_entropy(likeness.flatten(0, 1), torch.arange(n, device=fake.device).repeat(len(fake)))

@@ -109,15 +109,28 @@ def _ready(
     return lambda: torch.ops.aten.convolution_backward(gradient, x, weight, None, *geometry, wanted)
 
 
+def matmul_tflops(device: torch.device) -> float:
+    """The speed of one large product of matrices in `device`'s faster type: what no network will exceed."""
+    side = 8192 if device.type == "cuda" else 1024
+    seconds = []
+    for dtype in (torch.bfloat16, torch.float32):
+        a, b = (torch.randn(side, side, device=device).to(dtype) for _ in range(2))
+        seconds.append(_time(lambda a=a, b=b: a @ b, device, runs=3))
+    return 2 * side**3 / min(seconds) / 1e12
+
+
 def _time(run: Callable[[], object], device: torch.device, *, runs: int) -> float:
+    """The median of `runs` timings; on CUDA each of several calls in a row, as a step makes them, not of one launch."""
+    repeats = 10 if device.type == "cuda" else 1
     seconds = []
     run()
     for _ in range(runs):
         synchronise(device)
         start = time.perf_counter()
-        run()
+        for _ in range(repeats):
+            run()
         synchronise(device)
-        seconds.append(time.perf_counter() - start)
+        seconds.append((time.perf_counter() - start) / repeats)
     return sorted(seconds)[len(seconds) // 2]
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 
 FILES = ("run.json", "config.yaml", "stats.jsonl", "scores.json", "samples")
-SAMPLE = re.compile(r"(\d+)-(a2b|b2a)\.png")
+SAMPLE = re.compile(r"(\d+)-(a2b|b2a|b2b)\.png")
 MOST_POINTS = 600
 
 
@@ -50,8 +50,8 @@ class Facts:
         return str(mapping(mapping(self.run.get("data")).get(domain)).get("name") or domain.upper())
 
     def way(self, direction: str) -> tuple[str, str]:
-        """Names of the domains that "a2b" or "b2a" leads from and to."""
-        source, target = ("b", "a") if direction == "b2a" else ("a", "b")
+        """Names of the domains that "a2b", "b2a" or "b2b" leads from and to."""
+        source, target = direction[0] if direction in ("b2a", "b2b") else "a", "a" if direction == "b2a" else "b"
         return self.domain(source), self.domain(target)
 
 

@@ -1,0 +1,61 @@
+"""Loss curves of the engine's modes from one seed, on rendered apples to oranges at 64x64: do they train the same?
+
+    python benchmarks/curves.py OUT.json [STEPS] [MODE ...]
+
+Writes a list with an entry per mode: `mode`, `images` seen and the generators' total `loss`, the mean of the ten steps
+up to there. Without modes it takes those that make sense on this machine.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import torch
+
+from velogan.engine.duration import parse_length, parse_span
+from velogan.engine.optimizers import Schedule
+from velogan.engine.trainer import Hook
+from velogan.observe.progress import Display
+from velogan.recipes import cyclegan
+from velogan.run import build_trainer, decide, open_data
+
+EVERY = 10
+
+
+def curve(mode: str, *, steps: int) -> dict[str, object]:
+    """Trains `steps` steps in `mode`."""
+    config = (
+        cyclegan()
+        .sized("xs")
+        .change(data={"crop_size": 64}, train={"length": f"{steps} images"}, engine={"mode": mode})
+    )
+    config = config.model_copy(update={"engine": decide(config)[0]})
+    with Display() as display:
+        trainer = build_trainer(config, open_data(config, display))
+    length = parse_length(config.train.length, epoch=len(trainer.loader))
+    images: list[int] = []
+    loss: list[float] = []
+
+    def look(seen: int) -> None:
+        images.append(seen)
+        loss.append(trainer.stats.tick()["generator/total"])
+
+    schedule = Schedule(config.schedule, epochs=length.ticks)
+    trainer.run(length, schedule=schedule, hooks=[Hook(parse_span(f"{EVERY} images"), look)])
+    print(f"{mode}: {loss[0]:.3f} ... {loss[-1]:.3f}", flush=True)
+    return {"mode": mode, "images": images, "loss": loss}
+
+
+def main(out: Path, steps: int, modes: list[str]) -> None:
+    """All modes, one after the other."""
+    if not modes:
+        cuda = ["graph", "streams"] if torch.cuda.is_available() else ["auto"]
+        modes = ["reference", "eager", "compiled", *cuda]
+    out.write_text(json.dumps([curve(mode, steps=steps) for mode in modes]) + "\n")
+
+
+if __name__ == "__main__":
+    file, *rest = sys.argv[1:]
+    main(Path(file), int(rest[0]) if rest else 400, rest[1:])

@@ -1,0 +1,192 @@
+"""Score over time of several methods, with equal training time: runs them, scores every checkpoint, draws it.
+
+    python benchmarks/onepair.py train --out runs/methods --data apples2oranges --image-size 128 --size s --minutes 60
+    python benchmarks/onepair.py score --out runs/methods --squeezenet squeezenet1_0.npz
+    python benchmarks/onepair.py draw --out runs/methods methods.svg
+
+`train` makes a run OUT/PRESET-SEED for each preset and seed, one after the other, each on one thread; the same command
+continues where it was stopped, and `--only onepair-plus:1` does one of them, so that several processes can share the
+work. `score` writes OUT/scores.json: every checkpoint of every run, scored as `velogan evaluate` does it, over training
+seconds; what is scored already is kept. `draw` makes the picture: a thick line for the mean over seeds, thin for each.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from svg import Picture, text_width
+
+from velogan.config import Config, read_config
+from velogan.data.sources import cache_directory, find_sources
+from velogan.deploy.model import load_translator
+from velogan.engine.checkpoint import list_checkpoints, load_state, write_text
+from velogan.evaluate import load_networks
+from velogan.observe.progress import Display
+from velogan.recipes import RECIPES
+from velogan.report.scores import LABELS
+from velogan.run import train
+from velogan.scoring import Scorer, finite
+
+CHECKPOINTS = 12
+SHOWN = ("psnr_object_db", "psnr_truth_db", "ssim_object", "ssim_truth", "psnr_background_db", "squeeze_kid")
+_WIDTH, _HEIGHT, _LEFT, _RIGHT, _TOP = 480, 190, 52, 16, 76
+
+
+def configure(preset: str, asked: argparse.Namespace, seed: int) -> Config:
+    """The preset at the asked size and time, on one thread, with checkpoints kept to be scored."""
+    config = RECIPES[preset]()
+    config = config.sized(asked.size) if asked.size else config
+    return config.change(
+        data={"path": asked.data, "crop_size": asked.image_size, "batch_size": asked.batch_size},
+        engine={"threads": 1},
+        train={
+            "length": f"{asked.minutes} minutes",
+            "seed": seed,
+            "checkpoint_every": f"{100 / CHECKPOINTS} %",
+            "keep": 2 * CHECKPOINTS,
+            "sample_every": "25 %",
+            "tensorboard": False,
+        },
+    )
+
+
+def train_all(asked: argparse.Namespace) -> None:
+    """Trains what is not yet at its end."""
+    todo = [(preset, seed) for seed in asked.seeds for preset in asked.presets]
+    if asked.only:
+        todo = [(preset, int(seed)) for preset, _, seed in (word.partition(":") for word in asked.only)]
+    for preset, seed in todo:
+        with Display() as display:
+            display.say(f"{preset}, seed {seed}")
+            origin = {"preset": preset, "command": "benchmarks/onepair.py"}
+            train(configure(preset, asked, seed), asked.out / f"{preset}-{seed}", display=display, origin=origin)
+
+
+def score_all(asked: argparse.Namespace) -> None:
+    """Scores A to B at every checkpoint, with averaged weights, and writes them after each."""
+    file = asked.out / "scores.json"
+    rows: list[dict[str, Any]] = json.loads(file.read_text())["rows"] if file.is_file() else []
+    known = {(row["run"], row["checkpoint"]) for row in rows}
+    with Display() as display:
+        for run in sorted(path.parent for path in asked.out.glob("*/config.yaml")):
+            folders = [folder for folder in list_checkpoints(run) if (run.name, folder.name) not in known]
+            if folders:
+                for row in _score(run, folders, asked, display.task):
+                    rows.append(row)
+                    write_text(file, json.dumps({"rows": rows}, indent=1))
+
+
+def _score(run: Path, folders: list[Path], asked: argparse.Namespace, task: Callable[[str], Any]):
+    config = read_config(run)
+    networks = load_networks(asked.squeezenet, None, cache_directory(config.data), device="cpu", task=task)
+    classes = {name: int(number) for name, _, number in (word.partition("=") for word in asked.classes)}
+    scorer = Scorer(config, networks, classes, asked.limit, 0, task)
+    sources = find_sources(config.data, progress=task("finding pictures"))
+    a, b = scorer.open(sources.a, sources.b), scorer.open(sources.b, sources.a)
+    bounds = scorer.bounds(a, b)
+    preset, _, seed = run.name.rpartition("-")
+    for folder in folders:
+        translator = load_translator(folder, direction="a2b", weights="ema")
+        figures = {score["name"]: score["value"] for score in scorer.score(translator, a, b, bounds)}
+        yield {
+            "run": run.name,
+            "preset": preset,
+            "seed": int(seed),
+            "checkpoint": folder.name,
+            "images": int(folder.name),
+            "seconds": load_state(folder)[1]["seconds"],
+            "figures": figures,
+            "nothing": {name: finite(value) for name, value in bounds.ceilings.items() if name in figures},
+            "real": {name: finite(value) for name, value in bounds.floors.items() if name in figures},
+        }
+
+
+def draw(rows: list[Mapping[str, Any]], *, title: str) -> str:
+    """Panels one below the other, each figure over minutes of training. ValueError where there is nothing to draw."""
+    names = [name for name in SHOWN if any(name in row["figures"] for row in rows)]
+    if not names:
+        raise ValueError("there are no scores to draw: run `score` first")
+    presets = sorted({row["preset"] for row in rows})
+    picture = Picture(_WIDTH, _TOP + _HEIGHT * len(names) + 14)
+    picture.text(16, 28, title, size=16, weight=600)
+    x = 16.0
+    for number, preset in enumerate(presets):
+        picture.rect(x, 42, 10, 10, f"c{number}")
+        picture.text(x + 15, 52, preset, kind="soft", size=12)
+        x += 31 + text_width(preset, 12)
+    for index, name in enumerate(names):
+        _panel(picture, _TOP + index * _HEIGHT, name, rows, presets)
+    return picture.svg(title=title)
+
+
+def _panel(picture: Picture, top: float, name: str, rows: list[Mapping[str, Any]], presets: list[str]) -> None:
+    lines = {
+        (preset, seed): [
+            (row["seconds"] / 60, row["figures"][name])
+            for row in sorted(rows, key=lambda row: row["seconds"])
+            if (row["preset"], row["seed"]) == (preset, seed) and row["figures"].get(name) is not None
+        ]
+        for preset, seed in sorted({(row["preset"], row["seed"]) for row in rows})
+    }
+    points = [point for line in lines.values() for point in line]
+    latest, low, high = max(x for x, _ in points), min(y for _, y in points), max(y for _, y in points)
+    span, bottom, height = (high - low) or 1.0, top + _HEIGHT - 34, _HEIGHT - 66
+
+    def place(point: tuple[float, float]) -> tuple[float, float]:
+        x, y = point
+        return _LEFT + x / latest * (_WIDTH - _LEFT - _RIGHT), bottom - (y - low) / span * height
+
+    picture.text(16, top + 18, LABELS.get(name, name), size=13, weight=600)
+    for share in (0, 0.5, 1):
+        value = low + share * span
+        y = place((0, value))[1]
+        picture.line([(_LEFT, y), (_WIDTH - _RIGHT, y)], "grid", width=1)
+        picture.text(_LEFT - 8, y + 4, f"{value:.3g}", kind="soft", size=11, anchor="end")
+    picture.text(_LEFT, bottom + 18, "0", kind="soft", size=11, anchor="middle")
+    picture.text(_WIDTH - _RIGHT, bottom + 18, f"{latest:.0f} minutes", kind="soft", size=11, anchor="end")
+    for number, preset in enumerate(presets):
+        seeds = [line for (one, _), line in lines.items() if one == preset and line]
+        for line in seeds:
+            picture.line([place(point) for point in line], f"c{number}", width=0.7)
+        if len(seeds) > 1:
+            means = [tuple(map(fmean, zip(*same))) for same in zip(*seeds)]
+            picture.line([place((x, y)) for x, y in means], f"c{number}", width=2.4)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(dest="command", required=True)
+    one = commands.add_parser("train")
+    one.add_argument("--data", nargs="+", default=["apples2oranges"])
+    one.add_argument("--presets", nargs="+", default=["cyclegan", "onepair", "onepair-plus"], choices=list(RECIPES))
+    one.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
+    one.add_argument("--only", nargs="+", metavar="PRESET:SEED")
+    one.add_argument("--size", choices=["xs", "s", "m", "l"])
+    one.add_argument("--image-size", type=int, default=128)
+    one.add_argument("--batch-size", type=int, default=1)
+    one.add_argument("--minutes", type=float, required=True)
+    two = commands.add_parser("score")
+    two.add_argument("--squeezenet", type=Path)
+    two.add_argument("--classes", nargs="*", default=[], metavar="NAME=NUMBER")
+    two.add_argument("--limit", type=int)
+    three = commands.add_parser("draw")
+    three.add_argument("picture", type=Path)
+    three.add_argument("--title", default="Score over training time")
+    for command in (one, two, three):
+        command.add_argument("--out", type=Path, required=True)
+    asked = parser.parse_args()
+    if asked.command == "train":
+        train_all(asked)
+    elif asked.command == "score":
+        score_all(asked)
+    else:
+        asked.picture.write_text(draw(json.loads((asked.out / "scores.json").read_text())["rows"], title=asked.title))
+
+
+if __name__ == "__main__":
+    main()

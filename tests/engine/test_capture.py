@@ -1,0 +1,233 @@
+"""The captured step's wiring, with a recorder that works on any device: it replays by running the work again."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Generator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from velogan.engine.capture import CapturedStep
+from velogan.engine.checkpoint import load_state, save_checkpoint
+from velogan.engine.duration import parse_length, parse_span
+from velogan.engine.ema import EMA
+from velogan.engine.nonfinite import NonFiniteError
+from velogan.engine.optimizers import OptimizerConfig, Schedule, ScheduleConfig, build_optimizers, make_capturable
+from velogan.engine.step import Step
+from velogan.engine.trainer import Hook, Trainer
+from velogan.networks.discriminators import DiscriminatorConfig, build_discriminator
+from velogan.networks.generators import GeneratorConfig, build_generator
+from velogan.objectives.cyclegan import CycleGAN, CycleGANConfig
+
+SIDE, EPOCH = 16, 4
+
+
+class Again:
+    """Runs the work a few times, and at every replay once more into the first tensors."""
+
+    def __init__(self):
+        self.recordings = 0
+
+    def record(self, work: Callable[[], dict[str, Tensor]]) -> tuple[dict[str, Tensor], Callable[[], None]]:
+        self.recordings += 1
+        losses = [work() for _ in range(3)][-1]
+
+        def replay() -> None:
+            for name, value in work().items():
+                losses[name].copy_(value)
+
+        return losses, replay
+
+
+class _Loader:
+    """Batches that follow from their position."""
+
+    def __len__(self) -> int:
+        return EPOCH
+
+    def batches(self, position: int) -> Generator[dict[str, Tensor], None, None]:
+        while True:
+            yield _batch(position)
+            position += 1
+
+
+def _batch(position: int) -> dict[str, Tensor]:
+    random = torch.Generator().manual_seed(position)
+    return {side: torch.rand(1, 3, SIDE, SIDE, generator=random) * 2 - 1 for side in "AB"}
+
+
+def _step() -> tuple[Step, CycleGAN, dict[str, nn.Module]]:
+    """A small game with dropout, batch norm's buffers and a pool, whose second phase runs every other step."""
+    torch.manual_seed(0)
+    generator = GeneratorConfig(channels=2, blocks=1, dropout=True)
+    judge = DiscriminatorConfig(network="pixel", channels=2, norm="batch")
+    nets: dict[str, nn.Module] = {role: build_generator(generator) for role in ("G_A", "G_B")}
+    nets |= {role: build_discriminator(judge) for role in ("D_A", "D_B")}
+    objective = CycleGAN(CycleGANConfig(pool_size=2), shape_a=(3, SIDE, SIDE), shape_b=(3, SIDE, SIDE))
+    first, second = objective.phases()
+    phases = [first, dataclasses.replace(second, every=2)]
+    optimizers = build_optimizers(OptimizerConfig(), phases=phases, nets=nets, fused=True)
+    step = Step(phases, nets=nets, optimizers=optimizers, channels_last=True, check_later=True)
+    return step, objective, nets
+
+
+def _captured() -> tuple[CapturedStep, dict[str, nn.Module], Again]:
+    (step, objective, nets), recorder = _step(), Again()
+    return CapturedStep(step, state=objective.state, recorder=recorder), nets, recorder
+
+
+def _trainer(*, captured: bool) -> Trainer:
+    step, objective, nets = _step()
+    if not captured:
+        make_capturable(step.optimizers)  # learning rates of the same type
+    return Trainer(
+        CapturedStep(step, state=objective.state, recorder=Again()) if captured else step,
+        _Loader(),
+        nets=nets,
+        ema=EMA({"G_A": nets["G_A"]}, half_life=10),
+        state=objective.state,
+        draws=objective.draws,
+        batch_size=1,
+        seed=0,
+        device=torch.device("cpu"),
+    )
+
+
+def _run(trainer: Trainer, *, stop: int = 12) -> list[dict[str, float]]:
+    """Trains three epochs or to `stop`, at a rate that falls with each epoch; the mean losses of every two steps."""
+    rows: list[dict[str, float]] = []
+
+    def look(images: int) -> None:
+        trainer.stopping = images == stop
+
+    hooks = [
+        Hook(parse_span("1 images"), look),
+        Hook(parse_span("2 images"), lambda _: rows.append(trainer.stats.tick())),
+    ]
+    schedule = Schedule(ScheduleConfig(kind="exponential", gamma=0.5), epochs=3)
+    trainer.run(parse_length("3 epochs", epoch=EPOCH), schedule=schedule, hooks=hooks)
+    return rows
+
+
+def _equal(one: Trainer, other: Trainer) -> bool:
+    pairs = zip(_values(one), _values(other), strict=True)
+    return all(torch.equal(mine, theirs) for mine, theirs in pairs)
+
+
+def _values(trainer: Trainer) -> list[Tensor]:
+    nets = [*trainer.nets.values(), *trainer.ema.nets.values(), trainer.state]
+    moments = [m for o in trainer.step.optimizers.values() for state in o.state.values() for m in state.values()]
+    return [value for net in nets for value in net.state_dict().values()] + moments
+
+
+def test_twelve_captured_steps_equal_plain_ones_bit_for_bit():
+    plain, captured = _trainer(captured=False), _trainer(captured=True)
+    start = [value.clone() for value in captured.nets["G_A"].parameters()]
+    assert _run(captured) == _run(plain)
+    assert _equal(captured, plain)
+    assert not any(torch.equal(before, now) for before, now in zip(start, captured.nets["G_A"].parameters()))
+
+
+def test_there_is_one_recording_for_each_set_of_due_phases():
+    step, _, recorder = _captured()
+    seen = [set(step({"train": _batch(n) | {"uniform": torch.rand(6, 1)}}, number=n)) for n in range(6)]
+    assert recorder.recordings == 2
+    assert seen[0] == seen[2] > seen[1] == seen[3]
+
+
+@pytest.fixture(scope="module")
+def unbroken() -> Trainer:
+    """A captured run of three epochs."""
+    torch.set_num_threads(1)
+    trainer = _trainer(captured=True)
+    _run(trainer)
+    return trainer
+
+
+@pytest.mark.parametrize(
+    ("before", "then", "after"), [(True, True, 4), (True, True, 5), (False, True, 4), (True, False, 5)]
+)
+def test_a_run_continues_bit_for_bit_captured_or_not(
+    before: bool, then: bool, after: int, unbroken: Trainer, tmp_path: Path
+):
+    first, second = _trainer(captured=before), _trainer(captured=then)
+    _run(first, stop=after)
+    nets = {role: net.state_dict() for role, net in first.nets.items()}
+    folder = save_checkpoint(
+        tmp_path, images=after, networks={}, headers={}, state=first.state_dict(), clock=first.clock.state_dict()
+    )
+    second.load_state_dict(load_state(folder)[0])
+    for role, net in second.nets.items():
+        net.load_state_dict(nets[role])
+    second.ema.nets["G_A"].load_state_dict(first.ema.nets["G_A"].state_dict())
+    _run(second)
+    assert _equal(second, unbroken)
+
+
+@pytest.mark.parametrize(
+    ("changed", "named"),
+    [
+        ({"A": torch.zeros(1, 3, SIDE, 2 * SIDE)}, r"after A \(1, 3, 16, 16\) float32, .* comes A \(1, 3, 16, 32\)"),
+        ({"B": torch.zeros(1, 3, SIDE, SIDE, dtype=torch.float64)}, r"B \(1, 3, 16, 16\) float32.* float64"),
+        ({"mask": torch.zeros(1)}, r"comes .* mask \(1,\) float32"),
+    ],
+)
+def test_a_batch_of_another_form_is_refused(changed: dict[str, Tensor], named: str):
+    step, nets, _ = _captured()
+    batch = _batch(0) | {"uniform": torch.rand(6, 1)}
+    step({"train": batch})
+    weights = [value.clone() for value in nets["G_A"].parameters()]
+    with pytest.raises(ValueError, match=rf"engine.capture=on .*{named}.*: set engine.capture=off"):
+        step({"train": batch | changed}, number=1)
+    assert all(torch.equal(before, now) for before, now in zip(weights, nets["G_A"].parameters()))
+
+
+def test_a_break_within_a_replay_is_found_later_with_its_step_and_stops_updates():
+    step, nets, _ = _captured()
+    good = _batch(0) | {"uniform": torch.rand(6, 1)}
+    bad = good | {"A": torch.full_like(good["A"], float("nan"))}
+    for number, batch in enumerate([good, good, good, bad, good]):
+        if number == 3:
+            step.check()
+            weights = [value.clone() for value in nets["G_A"].parameters()]
+        step({"train": dict(batch)}, number=number)
+    with pytest.raises(NonFiniteError) as caught:
+        step.check()
+    assert (caught.value.phase, caught.value.number) == ("generator", 3)
+    assert {"cycle_a", "total"} <= set(caught.value.found)
+    assert step.origin(caught.value, {"train": bad}).startswith("what G_A ")
+    assert all(torch.equal(before, now) for before, now in zip(weights, nets["G_A"].parameters()))
+
+
+class _NoWaiting(TorchDispatchMode):
+    """Refuses what would bring a number from the device to the host."""
+
+    WAITS = ("_local_scalar_dense", "nonzero", "is_nonzero", "equal", "masked_select", "_unique2")
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        assert func.overloadpacket.__name__ not in self.WAITS
+        return func(*args, **(kwargs or {}))
+
+
+def test_nothing_of_a_replay_waits_for_the_device():
+    step, _, _ = _captured()
+    for number in (0, 1):
+        step({"train": _batch(0) | {"uniform": torch.rand(6, 1)}}, number=number)
+    batch = _batch(1) | {"uniform": torch.rand(6, 1)}
+    with _NoWaiting():
+        for number in (2, 3):
+            step({"train": dict(batch)}, number=number)
+    with pytest.raises(AssertionError), _NoWaiting():
+        step.check()
+
+
+def test_a_step_that_looks_at_its_losses_is_no_step_to_capture():
+    step, objective, nets = _step()
+    waiting = Step(step.phases, nets=nets, optimizers=step.optimizers)
+    with pytest.raises(AssertionError):
+        CapturedStep(waiting, state=objective.state, recorder=Again())

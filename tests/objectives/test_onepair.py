@@ -1,0 +1,244 @@
+from __future__ import annotations
+
+import copy
+import math
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from velogan.networks.discriminators import DiscriminatorConfig, build_discriminator, build_encoding_discriminator
+from velogan.networks.generators import GeneratorConfig, build_generator, split
+from velogan.networks.projection import build_projection
+from velogan.objectives.losses import patch_contrast
+from velogan.objectives.onepair import OnePair, OnePairConfig
+
+SIDE = 32
+EVERYTHING = {"image_adversarial": 0.5, "contrast": 2.0, "pool_size": 2}
+
+
+class _Affine(nn.Module):
+    """`scale x + shift`: a network that can be followed by hand."""
+
+    def __init__(self, scale: float, shift: float):
+        super().__init__()
+        self.scale, self.shift = nn.Parameter(torch.tensor(scale)), shift
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.scale * x + self.shift
+
+
+def _objective(*, batched: bool = False, side: int = 1, channels: int = 1, **fields: Any) -> OnePair:
+    encoding, image = (4 * channels, side // 4 or 1, side // 4 or 1), (3 if side > 1 else 1, side, side)
+    if side == 1:
+        encoding = (1, 1, 1)
+    return OnePair(OnePairConfig.model_validate(fields), encoding=encoding, image=image, batched=batched)
+
+
+def _by_hand() -> tuple[dict[str, nn.Module], dict[str, Tensor]]:
+    nets: dict[str, nn.Module] = {
+        "E": _Affine(2.0, 0.0),
+        "R": _Affine(0.5, 0.25),
+        "T_A": _Affine(1.0, 0.5),
+        "T_B": _Affine(3.0, 0.0),
+        "D_A": _Affine(1.0, 0.0),
+        "D_B": _Affine(1.0, -1.0),
+        "P_A": _Affine(2.0, 0.0),
+    }
+    a, b = torch.full((1, 1, 1, 1), 0.1), torch.full((1, 1, 1, 1), -0.3)
+    return nets, {"A": a, "B": b, "uniform": torch.full((8, 1), 0.25)}
+
+
+def _floats(values: Any) -> dict[str, float]:
+    return {name: float(value.detach()) for name, value in values.items()}
+
+
+@pytest.mark.parametrize("batched", [False, True])
+def test_terms_by_hand(batched: bool):
+    nets, batch = _by_hand()
+    objective = _objective(batched=batched, reconstruction=3.0, scale=5.0, deviation_target=7.0, deviation_source=2.0)
+    first = objective.autoencoder_loss(nets, batch, {})
+    # E(a) = 0.2, E(b) = -0.6; R(E(a)) = 0.35, R(E(b)) = -0.05
+    expected = {"reconstruction_a": 3 * 0.25, "reconstruction_b": 3 * 0.25, "scale": 5 * math.log(0.2) ** 2}
+    assert _floats(first.terms) == pytest.approx(expected)
+    assert _floats(first.carry) == pytest.approx({"encoded_a": 0.2, "encoded_b": -0.6})
+
+    second = objective.translator_loss(nets, batch, {name: value.detach() for name, value in first.carry.items()})
+    # T(E(a)) = 0.7, T(E(b)) = -0.1
+    expected = {"deviation_target_a": 7 * 0.5, "deviation_source_a": 2 * 0.5, "adversarial_a": (0.7 - 1) ** 2}
+    assert _floats(second.terms) == pytest.approx(expected)
+    assert float(second.total.detach()) == pytest.approx(sum(expected.values()))
+
+    carry = {name: value.detach() for name, value in {**first.carry, **second.carry}.items()}
+    third = objective.discriminator_loss(nets, batch, carry)
+    assert _floats(third.terms) == pytest.approx({"d_a": 0.5 * ((-0.6 - 1) ** 2 + 0.7**2)})
+
+
+def test_both_directions_and_decoded_images_by_hand():
+    nets, batch = _by_hand()
+    nets["P_B"] = _Affine(0.0, 0.5)
+    objective = _objective(direction="both", image_adversarial=4.0, deviation_target=1.0, deviation_source=1.0)
+    out = objective.translator_loss(nets, batch, {})  # no autoencoder phase: it encodes for itself
+    # T_B(E(b)) = -1.8, T_B(E(a)) = 0.6; R of the fakes 0.6 and -0.65
+    expected = {
+        "deviation_target_a": 0.5,
+        "deviation_source_a": 0.5,
+        "adversarial_a": (0.7 - 1) ** 2,
+        "image_adversarial_a": 4 * (2 * 0.6 - 1) ** 2,
+        "deviation_target_b": 0.4,
+        "deviation_source_b": 1.2,
+        "adversarial_b": (-1.8 - 1 - 1) ** 2,
+        "image_adversarial_b": 4 * (0.5 - 1) ** 2,
+    }
+    assert _floats(out.terms) == pytest.approx(expected)
+    judged = objective.discriminator_loss(nets, batch, {name: value.detach() for name, value in out.carry.items()})
+    assert _floats(judged.terms) == pytest.approx(
+        {
+            "d_a": 0.5 * ((-0.6 - 1) ** 2 + 0.7**2),
+            "d_b": 0.5 * ((0.2 - 1 - 1) ** 2 + (-1.8 - 1) ** 2),
+            "p_a": 0.5 * ((2 * -0.3 - 1) ** 2 + (2 * 0.6) ** 2),
+            "p_b": 0.5 * ((0.5 - 1) ** 2 + 0.5**2),
+        }
+    )
+
+
+def test_judges_are_shown_the_pool():
+    nets, batch = _by_hand()
+    objective = _objective(pool_size=1)
+    encoded = torch.full((1, 1, 1, 1), -0.6)
+    for fake in (0.9, 0.0):
+        batch["uniform"] = torch.tensor([[0.9], [0.0]])  # swaps once it is full
+        carry = {"fake_D_A": torch.full((1, 1, 1, 1), fake), "encoded_b": encoded}
+        terms = objective.discriminator_loss(nets, batch, carry).terms
+    assert float(terms["d_a"].detach()) == pytest.approx(0.5 * ((-0.6 - 1) ** 2 + 0.9**2))
+
+
+@pytest.mark.parametrize("through", [False, True])
+def test_the_encoder_learns_from_the_translator_only_where_it_is_asked_to(through: bool):
+    nets, batch = _by_hand()
+    objective = _objective(through_encoder=through, reconstruction=1e-12, scale=0.0)
+    phases = objective.phases()
+    assert [phase.name for phase in phases] == (
+        ["generator", "discriminator"] if through else ["autoencoder", "translator", "discriminator"]
+    )
+    carry: dict[str, Tensor] = {}
+    for phase in phases[:-1]:
+        for role, net in nets.items():
+            net.requires_grad_(role in phase.trains)
+        out = phase.loss(nets, batch, carry)
+        out.total.backward()
+        carry |= {name: value.detach() for name, value in out.carry.items()}
+    gradient = next(nets["E"].parameters()).grad
+    assert gradient is not None
+    assert (abs(float(gradient)) > 1e-3) == through
+
+
+STAGES = {
+    "joint": {"autoencoder": ("E", "R"), "translator": ("T_A",), "discriminator": ("D_A",)},
+    "autoencoder": {"autoencoder": ("E", "R")},
+    "translator": {"translator": ("T_A",), "discriminator": ("D_A",)},
+}
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_its_phases_and_state_are_the_contract(stage: str):
+    objective = _objective(stage=stage, start="runs/autoencoder" if stage == "translator" else None)
+    assert {phase.name: phase.trains for phase in objective.phases()} == STAGES[stage]
+    alone = stage == "autoencoder"
+    assert objective.draws == (0 if alone else 2)
+    assert set(objective.state.state_dict()) == (set() if alone else {"D_A.images", "D_A.stored"})
+
+
+def test_what_has_no_weight_has_no_network():
+    objective = _objective(adversarial=0.0, image_adversarial=1.0, direction="both")
+    assert {phase.name: phase.trains for phase in objective.phases()} == {
+        "autoencoder": ("E", "R"),
+        "translator": ("T_A", "T_B"),
+        "discriminator": ("P_A", "P_B"),
+    }
+    nets, batch = _by_hand()
+    nets |= {"P_B": nets["P_A"]}
+    del nets["D_A"], nets["D_B"]
+    out = objective.translator_loss(nets, batch, {})
+    assert "adversarial_a" not in out.terms
+    seen: list[int] = []
+    nets["T_A"].register_forward_hook(lambda *_: seen.append(1))
+    bare = _objective(deviation_target=0.0).translator_loss(_by_hand()[0] | {"T_A": nets["T_A"]}, batch, {})
+    assert len(seen) == 1  # no pass for B where nothing is asked of it
+    assert "deviation_target_a" not in bare.terms
+
+
+def _small() -> dict[str, nn.Module]:
+    torch.manual_seed(0)
+    config, judge = GeneratorConfig(channels=2, blocks=1), DiscriminatorConfig(channels=2)
+    nets: dict[str, nn.Module] = {}
+    for way in "AB":
+        encoder, nets[f"T_{way}"], decoder = split(build_generator(config))
+        nets |= {"E": encoder, "R": decoder}
+        nets[f"D_{way}"] = build_encoding_discriminator(judge, in_channels=8)
+        nets[f"P_{way}"] = build_discriminator(judge)
+    return nets | {"H": build_projection(8, width=4)}
+
+
+@pytest.mark.parametrize("fields", [{}, {"direction": "both", **EVERYTHING}, {"through_encoder": True, **EVERYTHING}])
+def test_batched_passes_equal_separate_ones(fields: dict[str, Any]):
+    nets = _small()
+    batch = {side: torch.rand(2, 3, SIDE, SIDE) * 2 - 1 for side in "AB"}
+    results = []
+    for batched in (False, True):
+        mine = copy.deepcopy(nets)
+        objective = _objective(batched=batched, side=SIDE, channels=2, **fields)
+        batch["uniform"] = torch.rand(objective.draws, 2, generator=torch.Generator().manual_seed(1))
+        carry: dict[str, Tensor] = {}
+        seen: dict[str, Tensor] = {}
+        for phase in objective.phases():
+            for role, net in mine.items():
+                net.requires_grad_(role in phase.trains)
+            out = phase.loss(mine, batch, carry)
+            out.total.backward()
+            carry |= {name: value.detach() for name, value in out.carry.items()}
+            seen |= {f"{phase.name} {name}": value.detach() for name, value in out.terms.items()}
+        seen |= {f"{r}.{n}": p.grad for r in mine for n, p in mine[r].named_parameters() if p.grad is not None}
+        results.append(seen | carry)
+    apart, together = results
+    assert apart.keys() == together.keys()
+    for name, value in apart.items():
+        if not name.endswith("bias"):  # dead before a norm: pure rounding
+            assert (together[name] - value).norm() <= 1e-4 * value.norm(), name
+
+
+def test_the_contrast_is_cross_entropy_over_the_chosen_positions():
+    torch.manual_seed(0)
+    fake, real = torch.randn(2, 3, 2, 4), torch.randn(2, 3, 2, 4)
+    uniform = torch.rand(4, 2)
+    places = [[2 * part + int(2 * uniform[part, image]) for part in range(4)] for image in range(2)]
+    expected = []
+    for image, chosen in enumerate(places):
+        mine, theirs = (F.normalize(x[image].flatten(1)[:, chosen], dim=0) for x in (fake, real))
+        for i in range(4):
+            likeness = torch.stack([mine[:, i] @ theirs[:, j] / 0.07 for j in range(4)])
+            expected.append(torch.logsumexp(likeness, 0) - likeness[i])
+    assert float(patch_contrast(fake, real, uniform)) == pytest.approx(float(torch.stack(expected).mean()), rel=1e-5)
+    assert patch_contrast(10 * real, real, uniform) < patch_contrast(fake, real, uniform)
+
+
+def test_a_start_goes_with_the_translator_alone():
+    for fields in ({"stage": "translator"}, {"start": "runs/one"}):
+        with pytest.raises(ValueError, match=r"start=.* and stage=.* do not go together"):
+            OnePairConfig.model_validate(fields)
+
+
+@pytest.mark.parametrize("stage", ["joint", "translator"])
+def test_a_change_is_judged_in_the_input_it_is_added_to(stage: str):
+    nets, batch = _by_hand()
+    fields = {"stage": stage, "start": "runs/one" if stage == "translator" else None, "image_adversarial": 1.0}
+    objective = OnePair(OnePairConfig.model_validate(fields), encoding=(1, 1, 1), image=(1, 1, 1), change=True)
+    carry: dict[str, Tensor] = {}
+    for phase in objective.phases()[:-1]:
+        out = phase.loss(nets, batch, carry)
+        carry |= {name: value.detach() for name, value in out.carry.items()}
+    # a = 0.1, E(a) = 0.2, T(E(a)) = 0.7; R of them 0.35 and 0.6
+    assert float(carry["fake_P_A"]) == pytest.approx(0.1 + 0.6 - 0.35)
+    assert float(out.terms["image_adversarial_a"].detach()) == pytest.approx((2 * 0.35 - 1) ** 2)

@@ -1,0 +1,126 @@
+from __future__ import annotations
+
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from velogan.observe.breakdown import idle, idle_by_phase, kernels, launches, owners, strip, temporal
+from velogan.observe.trace import load_events, read_timeline
+from velogan.report.profile_figures import percent, time
+from velogan.report.profile_page import write_profile
+
+TRACE = Path(__file__).parents[1] / "observe" / "cuda_trace.json"
+EMPTY = ("meta", "link", "br", "line")
+
+
+@pytest.fixture
+def found() -> dict[str, Any]:
+    """What `velogan profile` would find in the trace written by hand."""
+    timeline = read_timeline(load_events(TRACE), phases=["generator"], networks=["G_A"])
+    memory = [("weights", "G_A", [2**20, 2**20]), ("activations", "G_A", [0, 3 * 2**20])]
+    return {
+        "steps": 1,
+        "step_ms": 0.42,
+        "profiled_step_ms": 0.43,
+        "image_size": 256,
+        "batch_size": 1,
+        "engine": {"mode": "auto", "precision": "bf16", "layout": "channels_last", "kernels": "plain", "compile": "on"},
+        "machine": {"device": "H200 <&>", "threads": 1, "torch": "2"},
+        "device": timeline.device,
+        "temporal": temporal(timeline),
+        "idle": idle(timeline),
+        "kernels": kernels(timeline),
+        "launches": launches(timeline),
+        "owners": owners(timeline),
+        "phases": idle_by_phase(timeline),
+        "strip": strip(timeline),
+        "memory": {
+            "microseconds": [0.0, 50.0],
+            "series": [dict(zip(("category", "network", "bytes"), one)) for one in memory],
+            "peak": {"bytes": 4 * 2**20, "microseconds": 50.0},
+        },
+        "page": "profile.html",
+        "trace": "somewhere/trace.json.gz",
+    }
+
+
+class _Page(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.words: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        assert not {"src", "onclick", "onload"} & {name for name, _ in attrs}
+        if tag not in EMPTY:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        assert tag in EMPTY
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if self.open and self.open[-1] != "style":
+            self.words += data.split()
+
+
+def _read(found: dict[str, Any], tmp_path: Path) -> tuple[str, str]:
+    """The page's source, and its words."""
+    source = write_profile(found, tmp_path / "profile.html").read_text(encoding="utf-8")
+    page = _Page()
+    page.feed(source)
+    assert page.open == []
+    return source, " ".join(page.words)
+
+
+def test_the_page_is_whole_and_alone(found: dict[str, Any], tmp_path: Path):
+    source, _ = _read(found, tmp_path)
+    assert "://" not in source
+    assert "<script" not in source
+    assert "$" not in source
+
+
+def test_figures_have_their_denominators(found: dict[str, Any], tmp_path: Path):
+    _, words = _read(found, tmp_path)
+    assert "Of 420 µs in 1 steps" in words
+    assert "launches over 50 µs 14% 1 of 7 63% 60 µs of 95 µs" in words
+    assert "kernels shorter than their launch 14% 1 of 7 1.7% 4 µs of 242 µs" in words
+    assert "delays over 100 µs 14% 1 of 7 52% 116 µs of 223 µs" in words
+    assert "waits for the host 2 156 µs 84%" in words
+    assert "Memcpy DtoH 1 14 µs 5.8%" in words
+    assert "activations 3.0 MiB" in words
+
+
+def test_names_are_text(found: dict[str, Any], tmp_path: Path):
+    _, words = _read(found, tmp_path)
+    assert "implicit_convolve_sgemm<float, 3>" in words
+    assert "H200 <&>" in words
+
+
+def test_a_cpu_has_operators(found: dict[str, Any], tmp_path: Path):
+    phases = [{"phase": "generator", "microseconds": 400.0, "idle": 100.0, "idle_share": 0.25}]
+    found |= {"device": "cpu", "phases": phases, "launches": found["launches"] | {"delayed": None}}
+    found["idle"] |= {"kernel_wait": None}
+    _, words = _read(found, tmp_path)
+    assert "Top operators" in words
+    assert "Idle: 25% of 400 µs in generator" in words
+    assert "delays over" not in words
+
+
+@pytest.mark.parametrize(
+    ("microseconds", "written"),
+    [(0.5, "0.5 µs"), (870, "870 µs"), (34500, "34.5 ms"), (1.25e6, "1.25 s"), (2.5e9, "2,500 s"), (999.9, "1 ms")],
+)
+def test_times_for_people(microseconds: float, written: str):
+    assert time(microseconds) == written
+
+
+@pytest.mark.parametrize(
+    ("share", "written"), [(None, "–"), (0, "0%"), (0.0004, "<0.1%"), (0.034, "3.4%"), (0.5, "50%")]
+)
+def test_shares_for_people(share: float | None, written: str):
+    assert percent(share) == written

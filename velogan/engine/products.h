@@ -1,0 +1,70 @@
+// Products of bfloat16 matrices with float32 sums, for CPUs with AVX-512 bfloat16, and what prepares them. Images are
+// dense and channels-last; channels that a product has side by side come in multiples of 64.
+#pragma once
+#include <cstdint>
+#include <cstdlib>
+#include <immintrin.h>
+#include <memory>
+
+namespace {
+
+using bf16 = uint16_t;
+
+constexpr int64_t BLOCK = 64; // columns that a product has side by side: four vectors
+constexpr int64_t HIGH = 6;   // and rows: 24 sums stay in registers
+constexpr int64_t APART = 32; // values between large parts of a buffer, so that they do not share cache sets
+
+struct Free {
+    void operator()(void *memory) const { std::free(memory); }
+};
+template <typename T> using Buffer = std::unique_ptr<T[], Free>;
+template <typename T> Buffer<T> buffer(int64_t count) {
+    return Buffer<T>((T *)std::aligned_alloc(64, (count * sizeof(T) + 63) / 64 * 64));
+}
+
+inline __m512 load(const bf16 *from) {
+    const __m512i wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)from));
+    return _mm512_castsi512_ps(_mm512_slli_epi32(wide, 16));
+}
+inline __m256i rounded(__m512 v) { return (__m256i)_mm512_cvtneps_pbh(v); }
+inline void store(bf16 *to, __m512 v) { _mm256_storeu_si256((__m256i *)to, rounded(v)); }
+
+// Two values of each lane side by side, as the products want what they sum over.
+inline __m512i paired(__m256i first, __m256i second) {
+    return _mm512_or_si512(_mm512_cvtepu16_epi32(first), _mm512_slli_epi32(_mm512_cvtepu16_epi32(second), 16));
+}
+
+// Rows r of c get the sums over k of a[r * row + k * step] b[k]; a and b hold pairs, b and c have BLOCK columns.
+template <int ROWS, bool ADD>
+void product(const bf16 *a, int64_t row, int64_t step, const bf16 *b, int64_t pairs, float *c, int64_t c_row) {
+    __m512 sum[ROWS][4];
+    for (int r = 0; r < ROWS; r++)
+        for (int j = 0; j < 4; j++) sum[r][j] = ADD ? _mm512_loadu_ps(c + r * c_row + 16 * j) : _mm512_setzero_ps();
+    for (int64_t k = 0; k < pairs; k++, a += step, b += 2 * BLOCK) {
+        __m512bh columns[4];
+        for (int j = 0; j < 4; j++) columns[j] = (__m512bh)_mm512_loadu_si512(b + 32 * j);
+#pragma GCC unroll 8
+        for (int r = 0; r < ROWS; r++) {
+            const __m512bh value = (__m512bh)_mm512_set1_epi32(*(const int32_t *)(a + r * row));
+            for (int j = 0; j < 4; j++) sum[r][j] = _mm512_dpbf16_ps(sum[r][j], value, columns[j]);
+        }
+    }
+    for (int r = 0; r < ROWS; r++)
+        for (int j = 0; j < 4; j++) _mm512_storeu_ps(c + r * c_row + 16 * j, sum[r][j]);
+}
+
+template <bool ADD>
+void products(int64_t rows, const bf16 *a, int64_t row, int64_t step, const bf16 *b, int64_t pairs, float *c,
+              int64_t c_row) {
+    for (; rows >= HIGH; rows -= HIGH, a += HIGH * row, c += HIGH * c_row)
+        product<HIGH, ADD>(a, row, step, b, pairs, c, c_row);
+    switch (rows) {
+    case 5: return product<5, ADD>(a, row, step, b, pairs, c, c_row);
+    case 4: return product<4, ADD>(a, row, step, b, pairs, c, c_row);
+    case 3: return product<3, ADD>(a, row, step, b, pairs, c, c_row);
+    case 2: return product<2, ADD>(a, row, step, b, pairs, c, c_row);
+    case 1: return product<1, ADD>(a, row, step, b, pairs, c, c_row);
+    }
+}
+
+} // namespace

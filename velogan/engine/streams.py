@@ -1,0 +1,48 @@
+"""Parts of a loss that do not depend on each other, each on a CUDA stream of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from velogan.objectives.base import Part
+
+
+class Streams:
+    """Runs parts at the same time, as La, Ellay and Rathbun (Cycling Faster Through CycleGAN, section 4) run cycles.
+
+    Every part begins when the current stream is there, and the current stream goes on when all are done; under capture
+    they are branches of the graph. Autograd runs each backward operation on the stream of its forward operation.
+    """
+
+    def __init__(self, device: torch.device):
+        self.device = device
+        self._streams: list[torch.cuda.Stream] = []
+        # both streams use the same weights: autograd waits where their gradients meet, as it should
+        torch.autograd.graph.set_warn_on_accumulate_grad_stream_mismatch(False)
+
+    def __call__(self, parts: Sequence[Part]) -> list[tuple[Tensor, ...]]:
+        """What each part gives, ready on the current stream."""
+        while len(self._streams) < len(parts):
+            self._streams.append(torch.cuda.Stream(self.device))
+        current, streams = torch.cuda.current_stream(self.device), self._streams[: len(parts)]
+        for stream in streams:
+            stream.wait_stream(current)
+        cached = torch.is_autocast_cache_enabled()
+        torch.set_autocast_cache_enabled(False)  # one stream must not use the casts of weights that another makes
+        try:
+            given = [_run(part, stream) for part, stream in zip(parts, streams)]
+        finally:
+            torch.set_autocast_cache_enabled(cached)
+        for stream, tensors in zip(streams, given):
+            current.wait_stream(stream)
+            for tensor in tensors:
+                tensor.record_stream(current)
+        return given
+
+
+def _run(part: Part, stream: torch.cuda.Stream) -> tuple[Tensor, ...]:
+    with torch.cuda.stream(stream):
+        return part()

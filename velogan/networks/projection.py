@@ -1,0 +1,15 @@
+"""The head that features are projected by before they are contrasted."""
+
+from __future__ import annotations
+
+from torch import nn
+
+from velogan.networks.layers import initialise
+
+
+def build_projection(channels: int, *, width: int = 256) -> nn.Sequential:
+    """A freshly initialised perceptron at each position (Park et al. 2020, section 3): `(B, channels, H, W)` to
+    `(B, width, H, W)`."""
+    net = nn.Sequential(nn.Conv2d(channels, width, 1), nn.ReLU(), nn.Conv2d(width, width, 1))
+    initialise(net, init="xavier", gain=1.0)
+    return net

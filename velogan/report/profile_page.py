@@ -1,0 +1,197 @@
+"""What a profile found -> one HTML file that needs nothing but itself."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from importlib.resources import files
+from pathlib import Path
+from string import Template
+from typing import Any
+
+from velogan.report.plots import areas, key, share, strip
+from velogan.report.profile_figures import Profile, hue, percent, piece, table, time
+from velogan.report.profile_questions import four_questions
+from velogan.report.sections import text
+
+LAST = ("losses", "optimizer", "loader", "rest")
+"""Owners of time that are no networks."""
+
+LAYERS = (
+    ("weights", "moments", "averages", "pool of fakes", "gradients", "activations", "images", "temporary"),
+    ("rest", "G_A", "G_B", "D_A", "D_B", "losses", "optimizer", "loader"),
+)
+"""Memory from the bottom of the picture up: by what it holds, and by network."""
+
+
+def write_profile(profile: Profile, out: Path) -> Path:
+    """Writes the page of `profile`; returns `out`."""
+    own = files("velogan.report")
+    sections = {
+        "Four questions": four_questions(profile),
+        "One step": _strip(profile),
+        "By phase and network": _owners(profile),
+        f"Top {piece(profile)}s": _top(profile),
+        "Memory": _memory(profile),
+    }
+    page = Template(own.joinpath("profile.html").read_text(encoding="utf-8")).substitute(
+        title="Where a step’s time goes",
+        style="\n".join(own.joinpath(name).read_text(encoding="utf-8") for name in ("page.css", "profile.css")),
+        head=_head(profile),
+        sections="\n".join(f"<section><h2>{name}</h2>{body}</section>" for name, body in sections.items()),
+        trace=text(Path(profile["trace"]).name),
+    )
+    out.write_text(page, encoding="utf-8")
+    return out
+
+
+def _head(profile: Profile) -> str:
+    groups, temporal = profile["kernels"]["by_group"], profile["temporal"]
+    first = sorted(groups.items(), key=lambda item: -item[1]["microseconds"])[:3]
+    most = ", ".join(f"{percent(figure['share_of_window'])} {text(name)}" for name, figure in first)
+    waits = (
+        ", nearly all of it waiting for the host" if (profile["idle"]["host_wait"]["share_of_time"] or 0) > 0.8 else ""
+    )
+    lead = (
+        f"A step takes {time(1000 * profile['step_ms'])}: {most}; "
+        f"{percent(temporal['idle']['share_of_window'])} idle{waits}."
+    )
+    engine, machine = profile["engine"], profile["machine"]
+    facts = [
+        f"mode {engine['mode']}",
+        f"{engine['precision']}, {engine['layout'].replace('_', '-')}",
+        f"kernels {engine['kernels']}, compile {engine['compile']}",
+        f"{profile['image_size']}×{profile['image_size']}, batch {profile['batch_size']}",
+        f"{profile['steps']} steps profiled, {_slower(profile['profiled_step_ms'] / profile['step_ms'] - 1)}",
+        f"{machine['device']}, {machine['threads']} threads, torch {machine['torch']}",
+    ]
+    return f'<p class="lead">{lead}</p><p class="facts">{" · ".join(map(text, facts))}</p>'
+
+
+def _slower(share: float) -> str:
+    if abs(share) > 0.25:
+        return f"taking {share:+.0%} in time: this machine may be busy with something else, so measure again"
+    return f"{percent(share)} slower for being looked at" if share > 0 else "no slower for being looked at"
+
+
+def _strip(profile: Profile) -> str:
+    found, lanes = profile["strip"], _networks(profile)
+    spans = [
+        (
+            lanes.index(span["network"]),
+            span["start"],
+            span["end"],
+            _paler(hue(span["network"])) if span["way"] == "backward" else hue(span["network"]),
+            f"{span['phase'] or 'outside phases'}, {span['network']} {span['way']}: "
+            + time(span["end"] - span["start"]),
+        )
+        for span in found["spans"]
+    ]
+    picture = strip(lanes, spans, length=found["microseconds"])
+    note = '<p class="note">Full colour: forward. Pale: backward. Where no lane has colour, nothing runs.</p>'
+    return f'<div class="card"><div class="picture long">{picture}</div>{note}</div>'
+
+
+def _paler(colour: str) -> str:
+    return f"color-mix(in srgb, {colour} 50%, var(--card))"
+
+
+def _networks(profile: Profile) -> list[str]:
+    """As they come in a step, then losses, optimizer, loader, rest."""
+    found = list(dict.fromkeys(row["network"] for row in profile["owners"]))
+    return [name for name in found if name not in LAST] + [name for name in LAST if name in found]
+
+
+def _owners(profile: Profile) -> str:
+    rows = profile["owners"]
+    phases = list(dict.fromkeys(row["phase"] for row in rows if row["phase"]))
+    present = {(row["phase"], row["way"]) for row in rows}
+    columns = [(phase, way) for phase in phases for way in ("forward", "backward", "update") if (phase, way) in present]
+    total = sum(row["microseconds"] for row in rows) or 1.0
+
+    def cells(chosen: Sequence[Mapping[str, Any]], kind: str = "") -> str:
+        parts = [[row for row in chosen if (row["phase"], row["way"]) == column] for column in columns]
+        parts.append([row for row in chosen if not row["phase"]])
+        found = [_cell(part, steps=profile["steps"], total=total, kind=kind) for part in parts]
+        return "".join(found) + _cell(chosen, steps=profile["steps"], total=total, kind="sum")
+
+    lines = [
+        f"<tr><th>{key(hue(name))}{text(name)}</th>{cells([row for row in rows if row['network'] == name])}</tr>"
+        for name in _networks(profile)
+    ]
+    lines.append(f"<tr><th>in all</th>{cells(rows, 'sum')}</tr>")
+    head = ["", *(f"{text(phase)}<br>{text(way)}" for phase, way in columns), "outside<br>phases", "in all"]
+    note = '<p class="note">Busy time in a step, and its share of all busy time.</p>'
+    return f'<div class="card">{note}<div class="wide">{table(head, lines, "heat")}</div>{_idle_within(profile)}</div>'
+
+
+def _cell(rows: Sequence[Mapping[str, Any]], *, steps: int, total: float, kind: str) -> str:
+    spent = sum(row["microseconds"] for row in rows)
+    if not spent:
+        return "<td></td>"
+    look = f'class="{kind}"' if kind else f'style="--heat:{min(200 * spent / total, 60):.0f}%"'
+    return f"<td {look}>{time(spent / steps)}<small>{percent(spent / total)}</small></td>"
+
+
+def _idle_within(profile: Profile) -> str:
+    parts = [
+        f"{percent(row['idle_share'])} of {time(row['microseconds'] / profile['steps'])} "
+        + (f"in {text(row['phase'])}" if row["phase"] else "outside the phases")
+        for row in profile["phases"]
+    ]
+    return f'<p class="note">Idle: {", ".join(parts)}.</p>' if parts else ""
+
+
+def _top(profile: Profile) -> str:
+    found, what = profile["kernels"], piece(profile)
+    lines = [
+        f'<tr><th><span class="mono">{text(_trimmed(one["name"]))}</span></th>'
+        f"<td>{key(hue(one['group']))}{text(one['group'])}</td>"
+        f"<td>{one['count'] / profile['steps']:,.4g}</td><td>{time(one['microseconds'] / max(one['count'], 1))}</td>"
+        f"<td><b>{percent(one['share_of_time'])}</b>{share(one['share_of_time'] or 0, hue(one['group']))}</td></tr>"
+        for one in found["top"]
+    ]
+    shown = percent(sum(one["share_of_time"] or 0 for one in found["top"]))
+    note = f"{len(found['top'])} of {found['of']['names']} names, {shown} of the busy time; without what they call."
+    body = table((what, "group", "a step", "each", "share"), lines, "leaders")
+    return f'<div class="card"><p class="note">{note}</p><div class="wide">{body}</div></div>'
+
+
+def _trimmed(name: str) -> str:
+    name = re.sub(r"## Call CompiledFxGraph (\w{6})\w* ##", r"compiled graph \1", name)
+    return name if len(name) <= 90 else name[:88] + "…"
+
+
+def _memory(profile: Profile) -> str:
+    found = profile["memory"]
+    peak = found["peak"]
+    note = (
+        f'<p class="note">Live tensors in one step. Beside the names: at the peak of {peak["bytes"] / 2**20:,.0f} MiB, '
+        f"{time(peak['microseconds'])} into the step.</p>"
+    )
+    cards = [
+        f'<div class="card"><h3>{title}</h3>{_layers(found, by, order)}</div>'
+        for by, title, order in zip(("category", "network"), ("By what it holds", "By network"), LAYERS)
+    ]
+    return note + f'<div class="columns">{"".join(cards)}</div>'
+
+
+def _layers(found: Mapping[str, Any], by: str, order: Sequence[str]) -> str:
+    layers: dict[str, list[float]] = {name: [] for name in order}
+    for one in found["series"]:
+        values = layers.get(one[by]) or [0.0] * len(one["bytes"])
+        layers[one[by]] = [old + new / 2**20 for old, new in zip(values, one["bytes"])]
+    layers = {name: values for name, values in layers.items() if values}
+    at = found["microseconds"].index(found["peak"]["microseconds"])
+    drawn = {name: (values, hue(name)) for name, values in layers.items()}
+    picture = areas(found["microseconds"], drawn, unit="MiB")
+    keys = "".join(
+        f"<li>{key(hue(name))}{text(name)} {_mib(values[at])}</li>"
+        for name, values in reversed(layers.items())
+        if max(values) > 0.001 * found["peak"]["bytes"] / 2**20
+    )
+    return f'<div class="picture area">{picture}</div><ul class="keys">{keys}</ul>'
+
+
+def _mib(value: float) -> str:
+    return f"{value:,.0f} MiB" if value >= 10 else f"{value:.1f} MiB"
