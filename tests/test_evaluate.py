@@ -127,6 +127,20 @@ def test_doing_nothing_scores_its_ceiling(
     assert layout["floor"] < 0.6  # other pictures have another layout
 
 
+def test_one_picture_left_exactly_as_it_was_does_not_decide_the_mean(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = render_folder(tmp_path / "set", count=5, test_count=3, image_size=36, test_size=32, seed=0)
+
+    class Some(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.cat([x[:1], x[1:] * 0.9])
+
+    _stand_in(monkeypatch, Some())
+    score = _by_key(evaluate(_run(tmp_path, data)))["psnr_background_db", "a2b"]
+    assert 30 < score["value"] < 50  # a third of it is 60
+
+
 def test_an_aligned_set_is_scored_on_whole_pictures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     names = ["1.png", "2.png"]
     pictures = _noise(names, seed=0)

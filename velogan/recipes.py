@@ -42,7 +42,7 @@ def demo() -> Config:
 
 
 def onepair() -> Config:
-    """Seed: "Improving Cycle-GAN using Intel AI DevCloud" (2018): one autoencoder, one translator of its encodings.
+    """One autoencoder, one translator of its encodings, as "Improving Cycle-GAN using Intel AI DevCloud" (2018) has it.
 
     velogan train onepair --data apple2orange --out runs/oranges
     """
@@ -50,13 +50,13 @@ def onepair() -> Config:
 
 
 def onepair_plus() -> Config:
-    """The same, made good enough to choose.
+    """The same, made good enough to choose: what its translator leaves alone stays as it was (docs/onepair.md).
 
     velogan train onepair-plus --data apple2orange --out runs/oranges
     """
     return onepair().change(
         generator={"norm": "none", "init": "kaiming", "identity_start": True, "output": "change"},
-        onepair={"scale": 1.0, "image_adversarial": 1.0},
+        onepair={"scale": 1.0},
         optimizer={"lr": 4e-4},
     )
 

@@ -36,6 +36,7 @@ from velogan.metrics.pixel import psnr, ssim, structure
 _BATCH_SIZE = 16
 _SMALLEST_SIDE = 11  # of pictures whose structure can be compared
 _LABEL_MAPS = 64  # that their colours are looked for in
+_MOST_DB = 60.0  # what a picture's PSNR counts for at most: one that is left exactly as it was must not decide the mean
 
 
 @dataclass(frozen=True)
@@ -217,7 +218,7 @@ class Scorer:
         made = over(source.pictures, reconstruct, self.task(f"reconstructing {word}"))
         backs = Pictures([one.numpy() for one in made], form)
         pairs = [(backs.floats(index), source.pictures.floats(index)) for index in range(len(backs))]
-        found = {"psnr_reconstruction_db": torch.tensor([psnr(*pair).item() for pair in pairs], dtype=torch.float64)}
+        found = {"psnr_reconstruction_db": _bounded(torch.tensor([psnr(*pair).item() for pair in pairs]).double())}
         if all(min(back.shape[-2:]) >= _SMALLEST_SIDE for back, _ in pairs):
             found["ssim_reconstruction"] = torch.tensor([ssim(*pair).item() for pair in pairs], dtype=torch.float64)
         for name, figure in means(found, seed=self.seed).items():
@@ -320,7 +321,12 @@ def _one_by_one(source: Real, fakes: Pictures) -> dict[str, Tensor]:
                 keep(name, index, value[0])
         if min(fake.shape[-2:]) >= _SMALLEST_SIDE:
             keep("structure", index, structure(fake, given)[0])
-    return found
+    return {name: _bounded(values) if name.endswith("_db") else values for name, values in found.items()}
+
+
+def _bounded(values: Tensor) -> Tensor:
+    """PSNRs of which none is infinite, unless all are."""
+    return values.clamp(max=_MOST_DB) if values.isfinite().any() else values
 
 
 def _strangers(source: Real, target: Real, seed: int) -> float | None:

@@ -87,7 +87,7 @@ def _plan(tokens: list[nn.Module], kernels: NormKernels, products: Products | No
             steps.append(_keep)
         elif layer is _JOIN:
             steps.append(_join)
-        elif isinstance(layer, (nn.Conv2d, nn.ConvTranspose2d)) and tokens and _is_plain_norm(tokens[0]):
+        elif isinstance(layer, (nn.Conv2d, nn.ConvTranspose2d)) and _needs_no_bias(layer, tokens):
             steps.append(_convolve(layer, products))
         elif is_thin(layer):
             steps.append(_thin(layer, products))
@@ -96,6 +96,10 @@ def _plan(tokens: list[nn.Module], kernels: NormKernels, products: Products | No
         else:
             steps.append(_apply(layer))
     return steps
+
+
+def _needs_no_bias(layer: nn.Conv2d | nn.ConvTranspose2d, behind: list[nn.Module]) -> bool:
+    return layer.bias is None or (bool(behind) and _is_plain_norm(behind[0]))
 
 
 def _is_plain_norm(layer: nn.Module) -> bool:
@@ -125,7 +129,7 @@ def _norm(layer: nn.Module, tokens: list[nn.Module], kernels: NormKernels) -> _S
 
 
 def _convolve(layer: nn.Conv2d | nn.ConvTranspose2d, products: Products | None) -> _Step:
-    """A convolution without its bias, which the norm behind it takes away again."""
+    """A convolution without its bias: it has none, or the norm behind it takes it away again."""
     native = None if products is None else _native(layer, products)
     if native is not None:
         return _apply(native)
