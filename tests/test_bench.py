@@ -165,7 +165,8 @@ def test_memory_is_of_weights_moments_and_what_a_step_adds(tiny_config: Callable
     grown, again = two.peak_memory_mb - one.peak_memory_mb, three.peak_memory_mb - two.peak_memory_mb
     assert grown > 0
     assert again == pytest.approx(grown, rel=0.02), "what a step adds is in proportion to its images"
-    assert make(4).peak_memory_mb == one.peak_memory_mb, "it is counted, not sampled"
+    # to a scalar or two, which torch makes anew or still has
+    assert make(4).peak_memory_mb == pytest.approx(one.peak_memory_mb, abs=2**-12), "it is counted, not sampled"
 
 
 def test_gradients_of_the_step_before_are_counted_once(tiny_config: Callable[..., Config]):
