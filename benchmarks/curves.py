@@ -14,12 +14,13 @@ from pathlib import Path
 
 import torch
 
+from velogan.domains import open_data
 from velogan.engine.duration import parse_length, parse_span
 from velogan.engine.optimizers import Schedule
 from velogan.engine.trainer import Hook
 from velogan.observe.progress import Display
 from velogan.recipes import cyclegan
-from velogan.run import build_trainer, decide, open_data
+from velogan.run import build_trainer, decide
 
 EVERY = 10
 

@@ -10,7 +10,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 ROOF = {"cli", "config", "flags", "run", "recipes", "session", "samples", "demo", "evaluate", "scoring", "bench"}
-ROOF |= {"validation", "features", "compare", "profile", "methods"}
+ROOF |= {"validation", "features", "compare", "profile", "methods", "domains"}
 MAY_IMPORT: dict[str, set[str]] = {
     "types": set(),
     "networks": {"types"},

@@ -10,9 +10,9 @@ import torch
 
 from velogan.cli import main
 from velogan.config import Config
+from velogan.methods import build_networks
 from velogan.observe.progress import Display
 from velogan.profile import profile
-from velogan.run import build_networks
 
 ROLES = {"G_A", "G_B", "D_A", "D_B"}
 

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.profiler import ProfilerActivity, record_function
 
 from velogan.config import Config
+from velogan.domains import check_sizes, fit_channels, open_data
 from velogan.engine.duration import Length, Span
 from velogan.engine.nonfinite import NonFiniteError
 from velogan.engine.optimizers import Schedule, ScheduleConfig
@@ -29,7 +30,7 @@ from velogan.observe.roof import synchronise
 from velogan.observe.timeline import LOADER, REST, STEP, Timeline
 from velogan.observe.trace import borrow_places, load_events, read_timeline
 from velogan.report.profile_page import write_profile
-from velogan.run import build_trainer, check_sizes, decide, fit_channels, open_data
+from velogan.run import build_trainer, decide
 from velogan.session import machine
 from velogan.types import Batch
 

@@ -49,7 +49,7 @@ from velogan.samples import Sampler
 from velogan.validation import SCORE, Validation
 
 if TYPE_CHECKING:
-    from velogan.run import Data
+    from velogan.domains import Data
 
 MAY_CHANGE = ("train.length", "train.keep", "train.samples", "train.tensorboard", "data.cache_dir")
 MAY_CHANGE += ("data.workers", "train.log_every", "train.sample_every", "train.checkpoint_every")

@@ -13,11 +13,12 @@ import torch
 from torch import Tensor, nn
 
 from velogan.config import Config
+from velogan.domains import open_data
 from velogan.engine.capture import CapturedStep
 from velogan.engine.ema import EMA
 from velogan.engine.trainer import Stepper, Trainer
 from velogan.observe.progress import Display
-from velogan.run import build_step, build_trainer, decide, open_data, train
+from velogan.run import build_step, build_trainer, decide, train
 from velogan.session import Result
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(600)]

@@ -14,9 +14,9 @@ import torch
 from velogan.bench.cases import Case, Plan
 from velogan.bench.contestant import Contestant
 from velogan.bench.pictures import feed, noise
+from velogan.domains import check_sizes
 from velogan.engine.resolve import resolve_device
 from velogan.observe.roof import Roof, matmul_tflops, record_convolutions, synchronise
-from velogan.run import check_sizes
 from velogan.session import machine
 
 Say = Callable[[str], None]

@@ -13,7 +13,7 @@ from velogan.data.cache import open_domain
 from velogan.data.images import Picture, save_picture
 from velogan.data.loader import PairLoader
 from velogan.data.sources import find_sources
-from velogan.run import Data
+from velogan.domains import Data
 from velogan.types import Batch
 
 COUNT = 32
