@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from velogan.data.images import read_picture
@@ -120,9 +119,8 @@ def test_evaluate(corpus: Corpus, good: Path, velogan: Velogan, tmp_path: Path) 
     _shows_no_control_characters(done)
 
 
-def test_evaluate_against(corpus: Corpus, good: Path, velogan: Velogan, tmp_path: Path) -> None:
-    _squeezenet(tmp_path / "weights.npz")
-    done = velogan("evaluate", corpus.folder, "--against", good, "--squeezenet", tmp_path / "weights.npz", "--json")
+def test_evaluate_against(corpus: Corpus, good: Path, velogan: Velogan, squeezenet_file: Path) -> None:
+    done = velogan("evaluate", corpus.folder, "--against", good, "--squeezenet", squeezenet_file, "--json")
     assert done.code == 0, done.err
     refused = {
         os.path.relpath(one["name"], corpus.folder): one["reason"] for one in done.json["protocol"]["skipped"]
@@ -130,22 +128,6 @@ def test_evaluate_against(corpus: Corpus, good: Path, velogan: Velogan, tmp_path
     assert done.json["protocol"]["images"]["folder"] + len(refused) == len(corpus.expected)
     _hold(corpus, refused=refused, read=set(corpus.expected) - set(refused))
     _shows_no_control_characters(done)
-
-
-def _squeezenet(file: Path) -> None:
-    """Random weights of the right names and shapes."""
-    generator, inputs = np.random.default_rng(0), 96
-    shapes: dict[str, tuple[int, ...]] = {"conv1": (96, 3, 7, 7), "conv_final": (1000, 512, 1, 1)}
-    for fire, squeeze in enumerate((16, 16, 32, 32, 48, 48, 64, 64), start=2):
-        shapes[f"fire{fire}.squeeze"] = (squeeze, inputs, 1, 1)
-        shapes[f"fire{fire}.expand1x1"] = (4 * squeeze, squeeze, 1, 1)
-        shapes[f"fire{fire}.expand3x3"] = (4 * squeeze, squeeze, 3, 3)
-        inputs = 8 * squeeze
-    arrays: dict[str, Any] = {}
-    for name, shape in shapes.items():
-        arrays |= {f"{name}.weight": generator.standard_normal(shape).astype("f4") / 20}
-        arrays |= {f"{name}.bias": np.zeros(shape[0], "f4")}
-    np.savez(file, **arrays)
 
 
 def test_large_pictures_take_turns(makers: dict[str, Any], good: Path, velogan: Velogan, tmp_path: Path) -> None:
