@@ -73,7 +73,13 @@ def test_only_takes_words_in_any_order_and_several_of_a_kind():
     assert list(plan.ways) == ["reference", "graph"], "ratios need the reference"
 
 
-@pytest.mark.parametrize("word", ["resnet9", "batch=", "batch=0", "size=big", "graphs", "channels=3"])
+@pytest.mark.parametrize("word", ["batch=", "batch=0", "size=big", "size=-4"])
+def test_a_number_that_is_none_is_named(word: str):
+    with pytest.raises(ValueError, match=rf"--only {word}: (batch|size) takes a whole number from 1 on"):
+        make_plan(word, everything=False, device=CPU)
+
+
+@pytest.mark.parametrize("word", ["resnet9", "graphs", "channels=3"])
 def test_an_unknown_word_is_named_and_what_there_is_is_listed(word: str):
     with pytest.raises(ValueError, match=rf"--only {word}: .*resnet_9, resnet_6.*pixel.*graph.*batch=N") as error:
         make_plan(f"resnet_9,{word}", everything=False, device=CPU)

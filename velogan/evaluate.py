@@ -155,7 +155,9 @@ def render_table(result: Mapping[str, Any]) -> Table:
     notes += [f"floor: {protocol['floor']}", f"ceiling: {protocol['ceiling']}", "±: 95 % of resampled sets of images"]
     table = Table(caption="\n".join(notes), caption_justify="left")
     for title in ("score", "", "floor", *map(heading, columns), *(["best"] if same else []), "ceiling"):
-        table.add_column(title, no_wrap=True, justify="left" if title in ("score", "") else "right")
+        left = title in ("score", "")
+        # where the terminal is narrow names are folded, figures never cut
+        table.add_column(title, no_wrap=title != "score", overflow="fold", justify="left" if left else "right")
     for row in rows:
         arrow = {"higher": "↑", "lower": "↓"}[row.first["better"]]
         cells = [_cell(row.by_column.get(column)) for column in columns] + (["= last"] if same else [])

@@ -125,7 +125,9 @@ def _parse(only: str) -> dict[str, list[Any]]:
         kind = next((kind for kind, known in kinds.items() if word in known), None)
         if kind:
             found[kind].append(word)
-        elif equals and name in ("batch", "size") and value.isdecimal() and int(value):
+        elif equals and name in ("batch", "size"):
+            if not value.isdecimal() or not int(value):
+                raise ValueError(f"--only {word}: {name} takes a whole number from 1 on, such as {name}=16")
             found[name].append(int(value))
         else:
             known = [one for words in kinds.values() for one in words]
