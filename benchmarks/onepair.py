@@ -1,30 +1,41 @@
 """Score over time of several methods, with equal training time: runs them, scores every checkpoint, draws it.
 
-    python benchmarks/onepair.py train --out runs/methods --data apples2oranges --image-size 128 --size s --minutes 60
+    python benchmarks/onepair.py speed --out runs/methods --data apples2oranges --image-size 128 --size s
+    python benchmarks/onepair.py train --out runs/methods --minutes 60
     python benchmarks/onepair.py score --out runs/methods --squeezenet squeezenet1_0.npz
     python benchmarks/onepair.py draw --out runs/methods methods.svg
+    python benchmarks/onepair.py epochs --data apple2orange --out epochs.json
 
-`train` makes a run OUT/PRESET-SEED for each preset and seed, one after the other, each on one thread; the same command
-continues where it was stopped, and `--only onepair-plus:1` does one of them, so that several processes can share the
-work. `score` writes OUT/scores.json: every checkpoint of every run, scored as `velogan evaluate` does it, over training
-seconds; what is scored already is kept. `draw` makes the picture: a thick line for the mean over seeds, thin for each.
+`speed` times a step of every contender by turns in one process, on one thread, and writes OUT/speeds.json. `train`
+gives each as many images as it gets through in the minutes at that speed, so what else the machine does takes nothing
+from anyone, and a run can be repeated to the bit. It makes a run OUT/CONTENDER-SEED for each, one after the other;
+the same command continues where it was stopped, and `--only onepair-plus:1` does one of them, so that several
+processes can share the work. `score` writes OUT/scores.json: every checkpoint of every run, scored as `velogan
+evaluate` does it; what is scored already is kept. `draw` makes the picture: a thick line for the mean over seeds,
+thin for each.
+`epochs` is for itself: it trains by the presets in turn, at full size and on all threads, for a share of an epoch,
+and writes how long an epoch takes by each.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import statistics
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from epochs import METHODS, measure_epochs, render_epochs
+from rich.console import Console
 from svg import Picture, text_width
 
+from velogan.bench.contestant import Contestant
 from velogan.config import Config, read_config
 from velogan.data.sources import cache_directory, find_sources
 from velogan.deploy.model import load_translator
-from velogan.engine.checkpoint import list_checkpoints, load_state, write_text
+from velogan.engine.checkpoint import list_checkpoints, write_text
 from velogan.evaluate import load_networks
 from velogan.observe.progress import Display
 from velogan.recipes import RECIPES
@@ -32,56 +43,98 @@ from velogan.report.scores import LABELS
 from velogan.run import train
 from velogan.scoring import Scorer, finite
 
-CHECKPOINTS = 12
+CONTENDERS: dict[str, Callable[[], Config]] = {
+    **{name: RECIPES[name] for name in METHODS},
+    "cyclegan-tuned": lambda: RECIPES["cyclegan"]().change(
+        generator={"norm": "none", "init": "kaiming"},
+        objective={"cycle_a": 20.0, "cycle_b": 20.0, "identity": 1.0},
+        optimizer={"lr": 4e-4},
+    ),
+}
+"""The presets, and CycleGAN with what the preset `demo` changes in it for short trainings."""
+
+CHECKPOINTS = 8
+ROUNDS = 9
 SHOWN = ("psnr_object_db", "psnr_truth_db", "ssim_object", "ssim_truth", "psnr_background_db", "squeeze_kid")
 _WIDTH, _HEIGHT, _LEFT, _RIGHT, _TOP = 480, 190, 52, 16, 76
 
 
-def configure(preset: str, asked: argparse.Namespace, seed: int) -> Config:
-    """The preset at the asked size and time, on one thread, with checkpoints kept to be scored."""
-    config = RECIPES[preset]()
-    config = config.sized(asked.size) if asked.size else config
-    return config.change(
-        data={"path": asked.data, "crop_size": asked.image_size, "batch_size": asked.batch_size},
-        engine={"threads": 1},
-        train={
-            "length": f"{asked.minutes} minutes",
-            "seed": seed,
-            "checkpoint_every": f"{100 / CHECKPOINTS} %",
-            "keep": 2 * CHECKPOINTS,
-            "sample_every": "25 %",
-            "tensorboard": False,
-        },
-    )
+def configure(contender: str, setting: Mapping[str, Any]) -> Config:
+    """The contender at the size that `setting` asks for, on one thread."""
+    config = CONTENDERS[contender]()
+    config = config.sized(setting["size"]) if setting["size"] else config
+    data = {"path": setting["data"], "crop_size": setting["image_size"], "batch_size": setting["batch_size"]}
+    return config.change(data={**data, "validation": 0}, engine={"threads": 1})
+
+
+def measure_speed(asked: argparse.Namespace) -> None:
+    """Seconds per image of each contender, the median of its turns."""
+    setting = {name: getattr(asked, name) for name in ("data", "image_size", "size", "batch_size")}
+    ones = {name: Contestant(name, configure(name, setting), engine={}, say=print) for name in CONTENDERS}
+    for one in ones.values():
+        one.warm_up()
+    for _ in range(ROUNDS):
+        for one in ones.values():
+            one.seconds.append(one.timed(one.run))
+    found = {name: statistics.median(one.seconds) / asked.batch_size for name, one in ones.items()}
+    asked.out.mkdir(parents=True, exist_ok=True)
+    write_text(asked.out / "speeds.json", json.dumps({"setting": setting, "seconds_per_image": found}, indent=1))
+    for name, seconds in found.items():
+        print(f"{name}: {1000 * seconds:.1f} ms an image, {found['cyclegan'] / seconds:.2f} times as fast as cyclegan")
+
+
+def time_epochs(asked: argparse.Namespace) -> None:
+    """Writes and prints how long an epoch takes by each preset."""
+    data = {"path": asked.data, "crop_size": asked.image_size, "validation": 0}
+    configs = {name: RECIPES[name]().sized(asked.size).change(data=data) for name in METHODS}
+    with Display() as display:
+        result = measure_epochs(configs, fraction=asked.fraction, display=display)
+    write_text(asked.out, json.dumps(result, indent=1))
+    for part in render_epochs(result):
+        Console().print(part)
 
 
 def train_all(asked: argparse.Namespace) -> None:
     """Trains what is not yet at its end."""
-    todo = [(preset, seed) for seed in asked.seeds for preset in asked.presets]
+    speeds = json.loads((asked.out / "speeds.json").read_text())
+    todo = [(name, seed) for seed in asked.seeds for name in asked.contenders]
     if asked.only:
-        todo = [(preset, int(seed)) for preset, _, seed in (word.partition(":") for word in asked.only)]
-    for preset, seed in todo:
+        todo = [(name, int(seed)) for name, _, seed in (word.partition(":") for word in asked.only)]
+    for name, seed in todo:
+        config = configure(name, speeds["setting"]).change(
+            train={
+                "length": f"{round(60 * asked.minutes / speeds['seconds_per_image'][name])} images",
+                "seed": seed,
+                "checkpoint_every": f"{100 / CHECKPOINTS} %",
+                "keep": 2 * CHECKPOINTS,
+                "sample_every": "50 %",
+                "tensorboard": False,
+            },
+        )
         with Display() as display:
-            display.say(f"{preset}, seed {seed}")
-            origin = {"preset": preset, "command": "benchmarks/onepair.py"}
-            train(configure(preset, asked, seed), asked.out / f"{preset}-{seed}", display=display, origin=origin)
+            display.say(f"{name}, seed {seed}")
+            origin = {"preset": name, "command": "benchmarks/onepair.py"}
+            train(config, asked.out / f"{name}-{seed}", display=display, origin=origin)
 
 
 def score_all(asked: argparse.Namespace) -> None:
     """Scores A to B at every checkpoint, with averaged weights, and writes them after each."""
     file = asked.out / "scores.json"
+    speeds = json.loads((asked.out / "speeds.json").read_text())["seconds_per_image"]
     rows: list[dict[str, Any]] = json.loads(file.read_text())["rows"] if file.is_file() else []
     known = {(row["run"], row["checkpoint"]) for row in rows}
     with Display() as display:
         for run in sorted(path.parent for path in asked.out.glob("*/config.yaml")):
             folders = [folder for folder in list_checkpoints(run) if (run.name, folder.name) not in known]
             if folders:
-                for row in _score(run, folders, asked, display.task):
+                for row in _score(run, folders, asked, speeds, display.task):
                     rows.append(row)
                     write_text(file, json.dumps({"rows": rows}, indent=1))
 
 
-def _score(run: Path, folders: list[Path], asked: argparse.Namespace, task: Callable[[str], Any]):
+def _score(
+    run: Path, folders: list[Path], asked: argparse.Namespace, speeds: Mapping[str, float], task: Callable[[str], Any]
+):
     config = read_config(run)
     networks = load_networks(asked.squeezenet, None, cache_directory(config.data), device="cpu", task=task)
     classes = {name: int(number) for name, _, number in (word.partition("=") for word in asked.classes)}
@@ -99,7 +152,7 @@ def _score(run: Path, folders: list[Path], asked: argparse.Namespace, task: Call
             "seed": int(seed),
             "checkpoint": folder.name,
             "images": int(folder.name),
-            "seconds": load_state(folder)[1]["seconds"],
+            "seconds": int(folder.name) * speeds[preset],
             "figures": figures,
             "nothing": {name: finite(value) for name, value in bounds.ceilings.items() if name in figures},
             "real": {name: finite(value) for name, value in bounds.floors.items() if name in figures},
@@ -161,14 +214,17 @@ def _panel(picture: Picture, top: float, name: str, rows: list[Mapping[str, Any]
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="command", required=True)
+    zero = commands.add_parser("speed")
+    zero.add_argument("--data", nargs="+", default=["apples2oranges"])
+    zero.add_argument("--size", choices=["xs", "s", "m", "l"])
+    zero.add_argument("--image-size", type=int, default=128)
+    zero.add_argument("--batch-size", type=int, default=1)
     one = commands.add_parser("train")
-    one.add_argument("--data", nargs="+", default=["apples2oranges"])
-    one.add_argument("--presets", nargs="+", default=["cyclegan", "onepair", "onepair-plus"], choices=list(RECIPES))
+    one.add_argument(
+        "--contenders", nargs="+", default=["cyclegan", "onepair", "onepair-plus"], choices=list(CONTENDERS)
+    )
     one.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
-    one.add_argument("--only", nargs="+", metavar="PRESET:SEED")
-    one.add_argument("--size", choices=["xs", "s", "m", "l"])
-    one.add_argument("--image-size", type=int, default=128)
-    one.add_argument("--batch-size", type=int, default=1)
+    one.add_argument("--only", nargs="+", metavar="CONTENDER:SEED")
     one.add_argument("--minutes", type=float, required=True)
     two = commands.add_parser("score")
     two.add_argument("--squeezenet", type=Path)
@@ -177,10 +233,19 @@ def main() -> None:
     three = commands.add_parser("draw")
     three.add_argument("picture", type=Path)
     three.add_argument("--title", default="Score over training time")
-    for command in (one, two, three):
+    four = commands.add_parser("epochs")
+    four.add_argument("--data", nargs="+", required=True)
+    four.add_argument("--size", choices=["xs", "s", "m", "l"], default="l")
+    four.add_argument("--image-size", type=int, default=256)
+    four.add_argument("--fraction", type=float, default=0.02)
+    for command in (zero, one, two, three, four):
         command.add_argument("--out", type=Path, required=True)
     asked = parser.parse_args()
-    if asked.command == "train":
+    if asked.command == "speed":
+        measure_speed(asked)
+    elif asked.command == "epochs":
+        time_epochs(asked)
+    elif asked.command == "train":
         train_all(asked)
     elif asked.command == "score":
         score_all(asked)

@@ -18,7 +18,7 @@ from svg import Picture, text_width
 
 _WIDTH, _LEFT, _RIGHT = 480, 16, 16
 _ROW, _BAR, _TOP = 46, 18, 66
-_CASE = ("network", "discriminator", "image_size", "batch_size")
+_CASE = ("network", "discriminator", "image_size", "batch_size", "method")
 
 
 def draw(result: dict[str, Any]) -> str:

@@ -13,7 +13,7 @@ import pytest
 
 FOLDER = Path(__file__).parents[1] / "benchmarks"
 SVG = "{http://www.w3.org/2000/svg}"
-CASE = {"network": "resnet_9", "discriminator": "basic", "image_size": 256, "batch_size": 1}
+CASE = {"network": "resnet_9", "discriminator": "basic", "image_size": 256, "batch_size": 1, "method": "cyclegan"}
 
 
 @pytest.fixture

@@ -38,10 +38,19 @@ def poison(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     call = Step.__call__
 
     def make(*numbers: int) -> None:
-        def broken(self: Step, batches: Any, *, number: int = 0) -> dict[str, Tensor]:
-            if number in numbers:
-                batches = {"train": batches["train"] | {"A": batches["train"]["A"] * float("nan")}}
-            return call(self, batches, number=number)
+        def broken(self: Step, batches: Any, *, number: int = 0, after: Any = ()) -> dict[str, Tensor]:
+            prepare = self.prepare
+            assert prepare is not None
+
+            def break_a(batch: Any) -> Any:
+                batch = prepare(batch)
+                return batch | {"A": batch["A"] * float("nan")}
+
+            self.prepare = break_a if number in numbers else prepare
+            try:
+                return call(self, batches, number=number, after=after)
+            finally:
+                self.prepare = prepare
 
         monkeypatch.setattr(Step, "__call__", broken)
 

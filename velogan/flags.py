@@ -139,7 +139,7 @@ class Demo:
 
 @dataclass(kw_only=True)
 class Bench:
-    """Measure the engine's modes against each other and against this machine's roof, in one process.
+    """Measure methods and the engine's modes against each other and against this machine's roof, in one process.
 
     velogan bench --only resnet_6,size=64
     """
@@ -147,15 +147,16 @@ class Bench:
     only: Annotated[
         str | None,
         tyro.conf.arg(
-            help="What to measure, words between commas: networks (resnet_9, resnet_6, unet_256, unet_128), "
-            "discriminators (basic, n_layers, pixel), modes (eager, compiled, graph, streams, default; reference is "
-            "always measured), batch=N, size=N (pixels). Kinds that are not named stay as they are by default: "
-            "resnet_9 and unet_256, basic, batch=1, size=256, the modes that suit this machine.",
+            help="What to measure, words between commas: methods (cyclegan, onepair, onepair-plus), networks "
+            "(resnet_9, resnet_6, unet_256, unet_128), discriminators (basic, n_layers, pixel), modes (eager, "
+            "compiled, graph, streams, default; reference is measured with them), batch=N, size=N (pixels). Kinds that "
+            "are not named stay as they are by default: resnet_9 by all methods, unet_256 by cyclegan, basic, batch=1, "
+            "size=256, the modes that suit this machine.",
             metavar="SPEC",
         ),
     ] = None
     all: Annotated[
-        bool, tyro.conf.arg(help="Every network, discriminator and mode, batches 1 and 16; hours on a CPU.")
+        bool, tyro.conf.arg(help="Every method, network, discriminator and mode, batches 1 and 16; hours on a CPU.")
     ] = False
     waterfall: Annotated[
         bool,
@@ -170,7 +171,7 @@ class Bench:
             help="Instead of steps, the generators' forward pass beside Table 1 of 'Cycling Faster Through CycleGAN'."
         ),
     ] = False
-    rounds: Annotated[int, tyro.conf.arg(help="Timed rounds; modes take turns in each.")] = 3
+    rounds: Annotated[int, tyro.conf.arg(help="Timed rounds; methods and modes take turns in each.")] = 3
     json: Json = False
 
 

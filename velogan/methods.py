@@ -12,7 +12,15 @@ from torch import Tensor, nn
 from velogan.config import Config
 from velogan.deploy.model import Direction, load_translator
 from velogan.networks.discriminators import build_discriminator, build_encoding_discriminator
-from velogan.networks.generators import ChangeGenerator, Generator, GeneratorConfig, build_generator, compose, split
+from velogan.networks.generators import (
+    ChangeGenerator,
+    Generator,
+    GeneratorConfig,
+    build_generator,
+    changed,
+    compose,
+    split,
+)
 from velogan.networks.projection import build_projection
 from velogan.objectives.base import Objective
 from velogan.objectives.cyclegan import CycleGAN
@@ -103,8 +111,8 @@ def build_objective(config: Config, *, shape: tuple[int, int], batched: bool) ->
     if config.method == "onepair":
         height, width = (side // 4 for side in shape)
         encoding = (4 * config.generator.channels, height, width)
-        change = config.generator.output == "change"
-        return OnePair(config.onepair, encoding=encoding, image=(of_b, *shape), change=change, batched=batched)
+        by = changed if config.generator.output == "change" else None
+        return OnePair(config.onepair, encoding=encoding, image=(of_b, *shape), changed=by, batched=batched)
     return CycleGAN(config.objective, shape_a=(of_a, *shape), shape_b=(of_b, *shape), batched=batched)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Generator, Iterable, Mapping
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -21,7 +21,7 @@ from velogan.engine.duration import Length, Span
 from velogan.engine.nonfinite import NonFiniteError
 from velogan.engine.optimizers import Schedule, ScheduleConfig
 from velogan.engine.resolve import Pick
-from velogan.engine.step import Step
+from velogan.engine.step import After, Step
 from velogan.engine.trainer import Loader, Stepper, Trainer
 from velogan.observe.breakdown import idle, idle_by_phase, kernels, launches, owners, strip, temporal
 from velogan.observe.memory import AVERAGES, MOMENTS, POOL, WEIGHTS, Held, memory_timeline
@@ -196,9 +196,11 @@ class _NamedStep:
     def __init__(self, step: Stepper):
         self.step, self.optimizers = step, step.optimizers
 
-    def __call__(self, batches: Mapping[str, Batch], *, number: int = 0) -> dict[str, Tensor]:
+    def __call__(
+        self, batches: Mapping[str, Batch], *, number: int = 0, after: Sequence[After] = ()
+    ) -> dict[str, Tensor]:
         with record_function(STEP):
-            return self.step(batches, number=number)
+            return self.step(batches, number=number, after=after)
 
     def check(self) -> None:
         self.step.check()

@@ -24,7 +24,7 @@ from velogan.engine.memory import keep_freed_memory
 from velogan.engine.native import NormKernels, load_kernels
 from velogan.engine.optimizers import build_optimizers
 from velogan.engine.products import Products, load_products
-from velogan.engine.resolve import Pick, resolve, resolve_device
+from velogan.engine.resolve import Pick, device_for, resolve, resolve_device
 from velogan.engine.step import Step
 from velogan.engine.streams import Streams
 from velogan.engine.trainer import Stepper, Trainer
@@ -33,6 +33,7 @@ from velogan.networks.generators import ChangeGenerator
 from velogan.objectives.base import Objective
 from velogan.observe.progress import Display
 from velogan.session import Result, Session
+from velogan.types import Batch
 
 
 def train(config: Config, run: Path, *, display: Display, origin: Mapping[str, Any]) -> Result:
@@ -41,6 +42,7 @@ def train(config: Config, run: Path, *, display: Display, origin: Mapping[str, A
     `origin` holds the `preset` and the `command` for the record.
     """
     session = Session.open(run, config, say=display.say)
+    device_for(session.config.engine)  # before minutes of preparing pictures
     data = open_data(session.config, display)
     config, fitted = fit_channels(session.config, data)
     check_sizes(config, data)
@@ -113,8 +115,13 @@ def _products_gain(config: Config) -> float:
     return training_gain(common, products)
 
 
-def build_step(config: Config, *, shape: tuple[int, int]) -> tuple[Stepper, Objective, dict[str, nn.Module]]:
-    """The step for images of `shape` (H, W), its objective, and the networks, on the configured device."""
+def build_step(
+    config: Config, *, shape: tuple[int, int], prepare: Callable[[Batch], Batch] | None = None
+) -> tuple[Stepper, Objective, dict[str, nn.Module]]:
+    """The step for images of `shape` (H, W), its objective, and the networks, on the configured device.
+
+    `prepare` is the loader's `finish`, where the step is fed from one.
+    """
     engine, device = config.engine, resolve_device(config.engine.device)
     if device.type == "cpu":
         keep_freed_memory()
@@ -133,6 +140,7 @@ def build_step(config: Config, *, shape: tuple[int, int]) -> tuple[Stepper, Obje
         channels_last=engine.layout == "channels_last",
         check_later=device.type == "cuda" and engine.fused_optimizer == "on" and config.train.on_nonfinite == "stop",
         runner=Streams(device) if engine.streams == "on" else None,
+        prepare=prepare,
     )
     if engine.capture == "on":
         step = CapturedStep(step, state=objective.state, recorder=CudaRecorder(device))
@@ -152,7 +160,8 @@ def build_trainer(config: Config, data: Data) -> Trainer:
             f"{field}={size} needs images of one size, but data.preprocess={config.data.preprocess} gives "
             f"{len(shapes)}: set {field}=0 or a preprocess that crops"
         )
-    step, objective, nets = build_step(config, shape=window(config.data, data.a.shape(0)))
+    shape = window(config.data, data.a.shape(0))
+    step, objective, nets = build_step(config, shape=shape, prepare=loader.finish)
     return Trainer(
         step,
         loader,

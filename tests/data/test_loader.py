@@ -161,7 +161,7 @@ def test_prefetch_changes_nothing_and_ends_its_thread() -> None:
     loader = loader_of(domain_of(5), domain_of(3), batch_size=2)
     stream = loader.batches(6)
     for position in range(6, 26, 2):
-        batch = next(stream)
+        batch = loader.finish(next(stream))
         assert torch.equal(batch["A"], loader.batch(position)["A"])
         assert torch.equal(batch["B"], loader.batch(position)["B"])
     assert "velogan-prefetch" in {thread.name for thread in threading.enumerate()}

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from velogan.engine.capture import CapturedStep
+from velogan.data.cache import Domain
+from velogan.data.config import DataConfig
+from velogan.data.loader import PairLoader
+from velogan.engine.capture import CapturedStep, Recorder
 from velogan.engine.checkpoint import load_state, save_checkpoint
 from velogan.engine.duration import parse_length, parse_span
 from velogan.engine.ema import EMA
@@ -44,16 +48,16 @@ class Again:
         return losses, replay
 
 
-class _Loader:
-    """Batches that follow from their position."""
-
-    def __len__(self) -> int:
-        return EPOCH
-
-    def batches(self, position: int) -> Generator[dict[str, Tensor], None, None]:
-        while True:
-            yield _batch(position)
-            position += 1
+def _loader(*, resident: bool) -> PairLoader:
+    """Pictures to be cropped and flipped; with `resident`, as on a GPU, out of the device's memory."""
+    random = np.random.default_rng(0)
+    a, b = (
+        Domain.from_arrays([random.integers(0, 256, (20, 20, 3), np.uint8) for _ in range(EPOCH)]) for _ in range(2)
+    )
+    loader = PairLoader(a, b, DataConfig(crop_size=SIDE, load_size=20), seed=0, device="cpu")
+    if resident:
+        loader.resident["A"], loader.resident["B"] = (torch.from_numpy(domain.array.copy()) for domain in (a, b))
+    return loader
 
 
 def _batch(position: int) -> dict[str, Tensor]:
@@ -61,7 +65,9 @@ def _batch(position: int) -> dict[str, Tensor]:
     return {side: torch.rand(1, 3, SIDE, SIDE, generator=random) * 2 - 1 for side in "AB"}
 
 
-def _step() -> tuple[Step, CycleGAN, dict[str, nn.Module]]:
+def _step(
+    prepare: Callable[[dict[str, Tensor]], dict[str, Tensor]] | None = None,
+) -> tuple[Step, CycleGAN, dict[str, nn.Module]]:
     """A small game with dropout, batch norm's buffers and a pool, whose second phase runs every other step."""
     torch.manual_seed(0)
     generator = GeneratorConfig(channels=2, blocks=1, dropout=True)
@@ -72,7 +78,7 @@ def _step() -> tuple[Step, CycleGAN, dict[str, nn.Module]]:
     first, second = objective.phases()
     phases = [first, dataclasses.replace(second, every=2)]
     optimizers = build_optimizers(OptimizerConfig(), phases=phases, nets=nets, fused=True)
-    step = Step(phases, nets=nets, optimizers=optimizers, channels_last=True, check_later=True)
+    step = Step(phases, nets=nets, optimizers=optimizers, channels_last=True, check_later=True, prepare=prepare)
     return step, objective, nets
 
 
@@ -81,13 +87,14 @@ def _captured() -> tuple[CapturedStep, dict[str, nn.Module], Again]:
     return CapturedStep(step, state=objective.state, recorder=recorder), nets, recorder
 
 
-def _trainer(*, captured: bool) -> Trainer:
-    step, objective, nets = _step()
+def _trainer(*, captured: bool, recorder: Recorder | None = None) -> Trainer:
+    loader = _loader(resident=captured)
+    step, objective, nets = _step(loader.finish)
     if not captured:
         make_capturable(step.optimizers)  # learning rates of the same type
     return Trainer(
-        CapturedStep(step, state=objective.state, recorder=Again()) if captured else step,
-        _Loader(),
+        CapturedStep(step, state=objective.state, recorder=recorder or Again()) if captured else step,
+        loader,
         nets=nets,
         ema=EMA({"G_A": nets["G_A"]}, half_life=10),
         state=objective.state,
@@ -98,8 +105,8 @@ def _trainer(*, captured: bool) -> Trainer:
     )
 
 
-def _run(trainer: Trainer, *, stop: int = 12) -> list[dict[str, float]]:
-    """Trains three epochs or to `stop`, at a rate that falls with each epoch; the mean losses of every two steps."""
+def _run(trainer: Trainer, *, stop: int = 24) -> list[dict[str, float]]:
+    """Trains six epochs or to `stop`, at a rate that falls with each epoch; the mean losses of every two steps."""
     rows: list[dict[str, float]] = []
 
     def look(images: int) -> None:
@@ -109,8 +116,8 @@ def _run(trainer: Trainer, *, stop: int = 12) -> list[dict[str, float]]:
         Hook(parse_span("1 images"), look),
         Hook(parse_span("2 images"), lambda _: rows.append(trainer.stats.tick())),
     ]
-    schedule = Schedule(ScheduleConfig(kind="exponential", gamma=0.5), epochs=3)
-    trainer.run(parse_length("3 epochs", epoch=EPOCH), schedule=schedule, hooks=hooks)
+    schedule = Schedule(ScheduleConfig(kind="exponential", gamma=0.5), epochs=6)
+    trainer.run(parse_length("6 epochs", epoch=EPOCH), schedule=schedule, hooks=hooks)
     return rows
 
 
@@ -125,7 +132,7 @@ def _values(trainer: Trainer) -> list[Tensor]:
     return [value for net in nets for value in net.state_dict().values()] + moments
 
 
-def test_twelve_captured_steps_equal_plain_ones_bit_for_bit():
+def test_captured_steps_equal_plain_ones_bit_for_bit():
     plain, captured = _trainer(captured=False), _trainer(captured=True)
     start = [value.clone() for value in captured.nets["G_A"].parameters()]
     assert _run(captured) == _run(plain)
@@ -142,7 +149,7 @@ def test_there_is_one_recording_for_each_set_of_due_phases():
 
 @pytest.fixture(scope="module")
 def unbroken() -> Trainer:
-    """A captured run of three epochs."""
+    """A captured run of six epochs."""
     torch.set_num_threads(1)
     trainer = _trainer(captured=True)
     _run(trainer)
@@ -202,6 +209,37 @@ def test_a_break_within_a_replay_is_found_later_with_its_step_and_stops_updates(
     assert {"cycle_a", "total"} <= set(caught.value.found)
     assert step.origin(caught.value, {"train": bad}).startswith("what G_A ")
     assert all(torch.equal(before, now) for before, now in zip(weights, nets["G_A"].parameters()))
+
+
+class _Operations(TorchDispatchMode):
+    """Notes the names of all that is computed."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen: set[str] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.seen.add(func.overloadpacket.__name__)
+        return func(*args, **(kwargs or {}))
+
+
+class _Silent(Again):
+    """Its replays do nothing."""
+
+    def record(self, work: Callable[[], dict[str, Tensor]]) -> tuple[dict[str, Tensor], Callable[[], None]]:
+        return super().record(work)[0], lambda: None
+
+
+def test_beside_the_replay_a_step_of_training_draws_and_copies_and_computes_nothing():
+    trainer = _trainer(captured=True, recorder=_Silent())
+    batches = trainer.loader.batches(0)
+    for _ in range(EMA.EVERY):  # records what there is to record
+        trainer._one_step(next(batches))
+    with _Operations() as operations:
+        for _ in range(EMA.EVERY):
+            trainer._one_step(next(batches))
+    batches.close()
+    assert operations.seen == {"rand", "copy_", "fill_"}
 
 
 class _NoWaiting(TorchDispatchMode):

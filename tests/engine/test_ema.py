@@ -14,26 +14,34 @@ def _net(value: float) -> nn.Module:
     return net
 
 
+def _update(ema: EMA, *, images: int) -> None:
+    ema.weigh(images)
+    ema.follow({})
+
+
 def _average(ema: EMA) -> float:
     return float(ema.nets["G"].weight.detach())  # pyright: ignore
 
 
 def test_it_is_the_exponential_average_with_a_half_life_in_images():
-    ema = EMA({"G": _net(0.0)}, half_life=100)
+    net = _net(0.0)
+    ema = EMA({"G": net}, half_life=100)
+    nn.init.ones_(net.weight)  # pyright: ignore
     ema.load_state_dict({"updated": 10_000})
-    ema.update({"G": _net(1.0)}, images=10_100)
+    _update(ema, images=10_100)
     assert _average(ema) == pytest.approx(0.5)
-    ema.update({"G": _net(1.0)}, images=10_300)
+    _update(ema, images=10_300)
     assert _average(ema) == pytest.approx(1 - 0.5**3)
 
 
 def test_the_half_life_grows_with_the_run():
-    ema = EMA({"G": _net(0.0)}, half_life=1000)
+    net = _net(0.0)
+    ema, young = (EMA({"G": net}, half_life=1000) for _ in range(2))
+    nn.init.ones_(net.weight)  # pyright: ignore
     ema.load_state_dict({"updated": 390})
-    ema.update({"G": _net(1.0)}, images=400)  # 5 % of 400 is 20
+    _update(ema, images=400)  # 5 % of 400 is 20
     assert _average(ema) == pytest.approx(1 - 0.5 ** (10 / 20))
-    young = EMA({"G": _net(0.0)}, half_life=1000)
-    young.update({"G": _net(1.0)}, images=8)  # never below one image
+    _update(young, images=8)  # never below one image
     assert _average(young) == pytest.approx(1 - 0.5**8)
 
 
@@ -42,7 +50,9 @@ def test_buffers_are_copied_and_the_average_stands_apart():
     ema = EMA({"G": net}, half_life=1000)
     assert not any(parameter.requires_grad for parameter in ema.nets["G"].parameters())
     assert not ema.nets["G"].training
-    ema.update({"G": _net(3.0)}, images=8)
+    net.count.fill_(3.0)  # pyright: ignore
+    _update(ema, images=8)
     assert float(ema.nets["G"].count) == 3.0  # pyright: ignore
+    ema.nets["G"].weight.fill_(1.0)  # pyright: ignore
     assert float(net.weight.detach()) == 0.0  # pyright: ignore
     assert ema.state_dict() == {"updated": 8}

@@ -17,9 +17,9 @@ from velogan.engine.native import NormKernels, load_kernels
 LAST = torch.channels_last
 
 
-def _plain(x: Tensor, residual: Tensor | None, *, slope: float, pad: int) -> Tensor:
+def _plain(x: Tensor, residual: Tensor | None, *, slope: float, pad: int, norm: bool = True) -> Tensor:
     """What the kernels stand for, in torch's operations."""
-    out = (x - x.mean((2, 3), keepdim=True)) / (x.var((2, 3), keepdim=True, correction=0) + 1e-5).sqrt()
+    out = (x - x.mean((2, 3), keepdim=True)) / (x.var((2, 3), keepdim=True, correction=0) + 1e-5).sqrt() if norm else x
     out = F.leaky_relu(out, slope) if residual is None else out + residual
     return F.pad(out, (pad,) * 4, mode="reflect") if pad else out
 
@@ -181,3 +181,49 @@ def test_they_are_built_once(tmp_path: Path, kernels: NormKernels, monkeypatch: 
 def test_bf16_is_the_float32_result_rounded_to_nearest_even(kernels: NormKernels):
     x = _random(1, 64, 128, 128).bfloat16().contiguous(memory_format=LAST)  # a million values hold a few ties
     assert torch.equal(kernels.norm(x)[0], kernels.norm(x.float())[0].bfloat16())
+
+
+@settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    shape=st.tuples(st.integers(1, 3), st.integers(1, 20), st.integers(2, 20), st.integers(2, 20)),
+    slope=st.sampled_from([0.0, 0.2, 1.0]),
+    pad=st.integers(0, 4),
+    residual=st.booleans(),
+    half=st.booleans(),
+    threads=st.sampled_from([1, 2, 3]),
+)
+def test_without_a_norm_results_are_those_of_plain_operations_and_of_both_uses(
+    shape: tuple[int, ...], slope: float, pad: int, residual: bool, half: bool, threads: int, kernels: NormKernels
+):
+    torch.set_num_threads(threads)
+    pad, slope = min(pad, min(shape[2:]) - 1), 1.0 if residual else slope
+    dtype = torch.bfloat16 if half else torch.float32
+    inputs = [_random(*shape, seed=seed).to(dtype) for seed in range(1 + residual)]
+    height, width = shape[2:]
+    weights = _random(*shape[:2], height + 2 * pad, width + 2 * pad, seed=7), _random(*shape, seed=8)
+
+    def used(act: Callable[..., tuple[Tensor, Tensor]], *inputs: Tensor) -> list[Tensor]:
+        leaves = [value.detach().clone().requires_grad_() for value in inputs]
+        out, inner = act(*leaves)
+        total = (out.double() * weights[0]).sum() + (inner.double() * weights[1]).sum()
+        return [out.detach().double(), *(g.double() for g in torch.autograd.grad(total, leaves))]
+
+    def native(x: Tensor, residual: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        return kernels.plain(x, residual=residual, slope=slope, pad=pad)
+
+    def plain(x: Tensor, residual: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        out = _plain(x, residual, slope=slope, pad=pad, norm=False)
+        return out, out[:, :, pad : pad + height, pad : pad + width]
+
+    rtol, atol = (0.02, 0.06) if half else (1e-5, 1e-5)
+    for seen, wanted in zip(used(native, *inputs), used(plain, *(value.double() for value in inputs)), strict=True):
+        torch.testing.assert_close(seen, wanted, rtol=rtol, atol=atol)
+
+
+def test_without_a_norm_only_one_of_two_uses_may_have_a_gradient(kernels: NormKernels):
+    x = _random(1, 3, 5, 6)
+    for use, pad in ((0, 1), (1, 1), (1, 0)):
+        leaf, exact = x.clone().requires_grad_(), x.clone().requires_grad_()
+        kernels.plain(leaf, slope=0.2, pad=pad)[use].square().sum().backward()
+        _plain(exact, None, slope=0.2, pad=pad if use == 0 else 0, norm=False).square().sum().backward()
+        torch.testing.assert_close(leaf.grad, exact.grad)

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any, Literal
 
@@ -14,6 +14,7 @@ from velogan.engine.duration import parse_length, parse_span
 from velogan.engine.ema import EMA
 from velogan.engine.nonfinite import NonFiniteError
 from velogan.engine.optimizers import Schedule, ScheduleConfig
+from velogan.engine.step import After
 from velogan.engine.trainer import MOST_SKIPPED, Hook, Trainer, step_seed, stop_on_signal
 
 
@@ -45,7 +46,7 @@ class _Step:
         self.broken: set[int] = set()
         self.late: NonFiniteError | None = None
 
-    def __call__(self, batches: Any, *, number: int = 0) -> dict[str, Tensor]:
+    def __call__(self, batches: Any, *, number: int = 0, after: Sequence[After] = ()) -> dict[str, Tensor]:
         batch = batches["train"]
         position = float(batch["A"][0, 0, 0, 0])
         lr = self.optimizers["generator"].param_groups[0]["lr"]
@@ -53,7 +54,10 @@ class _Step:
         self.calls.append(call)
         if number in self.broken:
             raise NonFiniteError("generator", ["total"], number=number)
-        return {"generator/adversarial": torch.tensor(0.0), "generator/total": torch.tensor(position)}
+        losses = {"generator/adversarial": torch.tensor(0.0), "generator/total": torch.tensor(position)}
+        for one in after:
+            one.follow(losses)
+        return losses
 
     def check(self) -> None:
         if self.late is not None:
@@ -150,11 +154,21 @@ def test_the_schedule_gets_the_mean_loss_of_each_epoch():
 
 
 def test_the_average_is_updated_every_eighth_step_wherever_the_run_began():
-    trainer, updates = _trainer(size=2), []
-    trainer.ema.update = lambda nets, *, images: updates.append(images)
+    trainer, weighed, updates = _trainer(size=2), [], []
+    trainer.ema.weigh = lambda images: weighed.append(images)
+    trainer.ema.follow = lambda losses: updates.append(trainer.images)
     trainer.images = 6
     _run(trainer, "50 images", [])
-    assert updates == [16, 32, 48]
+    assert weighed == [16, 32, 48]
+    assert updates == [14, 30, 46]  # within the step
+
+
+def test_a_skipped_step_takes_no_average_away():
+    trainer, updates = _trainer(on_nonfinite="skip"), []
+    trainer.step.broken = {7}  # pyright: ignore
+    trainer.ema.follow = lambda losses: updates.append(losses)
+    _run(trainer, "16 images", [])
+    assert len(updates) == 2
 
 
 def test_step_seeds_are_distinct_and_well_mixed():
@@ -168,7 +182,8 @@ def test_step_seeds_are_distinct_and_well_mixed():
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_lets_the_step_finish_and_a_second_one_is_ordinary(number: signal.Signals):
     trainer = _trainer()
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    both = (signal.SIGINT, signal.SIGTERM)
+    before = [signal.signal(one, signal.default_int_handler) for one in both]  # a shell's background job ignores SIGINT
     try:
         with stop_on_signal(trainer):
             os.kill(os.getpid(), number)
@@ -177,7 +192,8 @@ def test_a_signal_lets_the_step_finish_and_a_second_one_is_ordinary(number: sign
                 os.kill(os.getpid(), number)
         assert signal.getsignal(signal.SIGTERM) is signal.default_int_handler
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for one, handler in zip(both, before):
+            signal.signal(one, handler)
 
 
 def _draws(position: int, size: int) -> str:

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from velogan.networks.generators import ChangeGenerator, GeneratorConfig, build_generator, compose, split
+from velogan.networks.generators import ChangeGenerator, GeneratorConfig, build_generator, changed, compose, split
 
 
 def _build(**fields: Any) -> nn.Module:
@@ -192,13 +192,27 @@ def test_blocks_that_begin_as_the_identity():
             _build(**fields | wrong, identity_start=True)
 
 
-def test_a_change_generator_adds_the_difference_of_what_is_decoded():
+def test_detail_of_the_input_fades_where_it_changes():
+    x, before = torch.tensor([[0.5, 0.5, 0.5, 0.5]]), torch.tensor([[0.3, 0.3, 0.3, 0.3]])
+    after = before + torch.tensor([[0.0, 0.15, -0.3, 0.6]])
+    x, after, before = (row.expand(1, 3, 1, 4) for row in (x, after, before))
+    given = changed(x, after=after, before=before)
+    torch.testing.assert_close(given[0, 0], torch.tensor([[0.5, 0.45 + 0.1, 0.0, 0.9]]))
+
+
+def test_how_much_changes_is_a_mean_over_channels():
+    x, before, after = torch.zeros(1, 3, 1, 1), torch.zeros(1, 3, 1, 1) - 0.2, torch.zeros(1, 3, 1, 1) - 0.2
+    after[0, 1] += 0.45  # a third of it is half of what replaces everything
+    torch.testing.assert_close(changed(x, after=after, before=before)[0, 0], torch.full((1, 1), -0.2 + 0.5 * 0.2))
+
+
+def test_a_change_generator_changes_the_image_as_what_is_decoded_changes():
     net = _build(channels=2, blocks=1, decoder="simple", output="change", init_gain=0.5)
     assert isinstance(net, ChangeGenerator)
     images = torch.rand(2, 3, 16, 16) * 2 - 1
     encoder, translator, decoder = split(net)
     encoded = encoder(images)
-    expected = images + decoder(translator(encoded)) - decoder(encoded)
+    expected = changed(images, after=decoder(translator(encoded)), before=decoder(encoded))
     assert expected.abs().max() > 1
     torch.testing.assert_close(net(images), expected.clamp(-1, 1))
     twice = net.by(lambda stage: nn.Sequential(stage))

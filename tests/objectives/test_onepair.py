@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from velogan.networks.discriminators import DiscriminatorConfig, build_discriminator, build_encoding_discriminator
-from velogan.networks.generators import GeneratorConfig, build_generator, split
+from velogan.networks.generators import GeneratorConfig, build_generator, changed, split
 from velogan.networks.projection import build_projection
 from velogan.objectives.losses import patch_contrast
 from velogan.objectives.onepair import OnePair, OnePairConfig
@@ -231,14 +231,15 @@ def test_a_start_goes_with_the_translator_alone():
 
 
 @pytest.mark.parametrize("stage", ["joint", "translator"])
-def test_a_change_is_judged_in_the_input_it_is_added_to(stage: str):
+def test_a_change_is_judged_in_the_input_that_it_changes(stage: str):
     nets, batch = _by_hand()
     fields = {"stage": stage, "start": "runs/one" if stage == "translator" else None, "image_adversarial": 1.0}
-    objective = OnePair(OnePairConfig.model_validate(fields), encoding=(1, 1, 1), image=(1, 1, 1), change=True)
+    objective = OnePair(OnePairConfig.model_validate(fields), encoding=(1, 1, 1), image=(1, 1, 1), changed=changed)
     carry: dict[str, Tensor] = {}
     for phase in objective.phases()[:-1]:
         out = phase.loss(nets, batch, carry)
         carry |= {name: value.detach() for name, value in out.carry.items()}
     # a = 0.1, E(a) = 0.2, T(E(a)) = 0.7; R of them 0.35 and 0.6
-    assert float(carry["fake_P_A"]) == pytest.approx(0.1 + 0.6 - 0.35)
-    assert float(out.terms["image_adversarial_a"].detach()) == pytest.approx((2 * 0.35 - 1) ** 2)
+    made = 0.6 + (1 - 0.25 / 0.3) * (0.1 - 0.35)
+    assert float(carry["fake_P_A"]) == pytest.approx(made)
+    assert float(out.terms["image_adversarial_a"].detach()) == pytest.approx((2 * float(carry["fake_P_A"]) - 1) ** 2)

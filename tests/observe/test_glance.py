@@ -7,7 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch.profiler import record_function
 
-from velogan.observe.glance import BETWEEN, glance
+from velogan.observe.glance import BETWEEN, glance, rise
+from velogan.observe.timeline import Allocation, Place
 
 CPU = torch.device("cpu")
 
@@ -28,6 +29,13 @@ def test_memory_is_the_most_that_is_alive_at_once():
             kept.append(third)
 
     assert glance(run, device=CPU, phases=["one"]).rise == 5_000_000
+
+
+def test_what_was_there_before_is_not_given_back():
+    place = Place("one", "", "")
+    taken = [(1, 100), (2, 50), (1, -100), (3, -4000), (4, 60), (1, 10), (1, -10), (1, -100)]
+    events = [Allocation(time, address, size, place, False) for time, (address, size) in enumerate(taken)]
+    assert rise(events) == 150
 
 
 def test_time_goes_to_groups_and_adds_up():

@@ -1,4 +1,4 @@
-"""What `velogan bench` measures: networks, pictures, and the ways of computing one step of them."""
+"""What `velogan bench` measures: methods, networks, pictures, and the ways of computing one step of them."""
 
 from __future__ import annotations
 
@@ -11,6 +11,10 @@ import torch
 
 from velogan.config import Config, nearest
 from velogan.engine.resolve import REFERENCE
+from velogan.recipes import RECIPES
+
+METHODS = ("cyclegan", "onepair", "onepair-plus")
+"""Presets."""
 
 NETWORKS: dict[str, dict[str, Any]] = {
     "resnet_9": {"network": "resnet", "blocks": 9},
@@ -28,6 +32,9 @@ DISCRIMINATORS: dict[str, dict[str, Any]] = {
 MODES = ("reference", "eager", "compiled", "graph", "streams", "default")
 """Values of `engine.mode`; default is auto, what a run takes that says nothing."""
 
+_FEW = {"onepair": ("reference", "default"), "onepair-plus": ("default",)}
+"""What a CPU, where a step takes seconds, measures of methods that are not named."""
+
 _SIZE, _BATCH = 256, 1
 _BATCHES = (1, 16)
 
@@ -40,58 +47,72 @@ class Case:
     discriminator: str
     image_size: int
     batch_size: int
+    method: str = "cyclegan"
 
     @property
     def config(self) -> Config:
-        """The default configuration with these networks and pictures."""
-        return Config().change(
+        """The method's preset with these networks and pictures."""
+        return RECIPES[self.method]().change(
             generator=NETWORKS[self.network],
             discriminator=DISCRIMINATORS[self.discriminator],
             data={"crop_size": self.image_size, "batch_size": self.batch_size},
         )
 
     @property
+    def possible(self) -> bool:
+        """Whether the method can have this network: U-Nets have no encoder to share."""
+        return self.method == "cyclegan" or NETWORKS[self.network]["network"] == "resnet"
+
+    @property
     def label(self) -> str:
-        """For people: `resnet_9, basic, 256x256, batch 1`."""
-        return f"{self.network}, {self.discriminator}, {self.image_size}x{self.image_size}, batch {self.batch_size}"
+        """For people: `cyclegan, resnet_9, basic, 256x256, batch 1`."""
+        return f"{self.method}, {self.setting}"
+
+    @property
+    def setting(self) -> str:
+        """The same without the method: cases that have it in common are measured together."""
+        size = f"{self.image_size}x{self.image_size}"
+        return f"{self.network}, {self.discriminator}, {size}, batch {self.batch_size}"
 
 
-@dataclass(frozen=True)
-class Plan:
-    """Cases, and engine settings by name, the reference first: each way of each case is a row."""
+Ways = Mapping[str, Mapping[str, Any]]
+"""Engine settings by name."""
 
-    cases: tuple[Case, ...]
-    ways: Mapping[str, Mapping[str, Any]]
+Plan = Mapping[Case, Ways]
+"""Each way of each case is a row."""
 
 
 def make_plan(only: str | None, *, everything: bool, device: torch.device) -> Plan:
     """The rows a person needs on `device`, or, with `everything`, all there are; `only` names a part.
 
-    `only` is words between commas, in any order: networks, discriminators, modes, `batch=N`, `size=N`. Several of a
-    kind are measured each; kinds that are not named stay as they are without it. ValueError for an unknown word.
+    `only` is words between commas, in any order: methods, networks, discriminators, modes, `batch=N`, `size=N`. Several
+    of a kind are measured each; kinds that are not named stay as they are without it. What a method cannot do is no
+    row. ValueError for an unknown word, and where no row is left.
     """
     words = _parse(only or "")
     cuda = device.type == "cuda"
     usual = MODES[:5] if cuda else ("reference", "eager", "default")
     possible = MODES if cuda else ("reference", "eager", "compiled", "default")
-    modes = words["mode"] or (possible if everything else usual)
-    cases = itertools.product(
-        words["network"] or (NETWORKS if everything else ("resnet_9", "unet_256")),
-        words["discriminator"] or (DISCRIMINATORS if everything else ("basic",)),
-        words["size"] or (_SIZE,),
-        words["batch"] or (_BATCHES if everything else (_BATCH,)),
-    )
-    return Plan(tuple(Case(*case) for case in cases), _ways(modes))
+    asked = ("reference", *words["mode"]) if words["mode"] else ()  # ratios are to the reference
+    modes = asked or (possible if everything else usual)
+    few = {} if cuda or asked or everything or words["method"] else _FEW
+    cases = [case for case in _cases(words, everything=everything) if case.possible]
+    if not cases:
+        raise ValueError(f"--only {only}: {words['method'][0]} takes resnets alone; name resnet_9 or resnet_6")
+    return {case: _ways(few.get(case.method, modes)) for case in cases}
 
 
 def make_chain(only: str | None, *, device: torch.device) -> Plan:
-    """The reference and, one upon the other, the changes that make the default of `device` faster.
+    """The reference and, one upon the other, the changes that make the default of `device` faster, for cyclegan.
 
-    `only` as in `make_plan`, without modes. ValueError for what does not fit.
+    `only` as in `make_plan`, without modes and other methods. ValueError for what does not fit.
     """
     words = _parse(only or "")
-    if words["mode"]:
-        raise ValueError(f"--only {only}: --waterfall measures its own chain of changes; leave {words['mode'][0]} out")
+    others = [word for word in (*words["mode"], *words["method"]) if word != "cyclegan"]
+    if others:
+        raise ValueError(
+            f"--only {only}: --waterfall measures its own chain of changes to cyclegan; leave {others[0]} out"
+        )
     steps: list[tuple[str, dict[str, Any]]] = [
         ("reference", {"mode": "reference"}),
         ("passes together, fused Adam", {"mode": "auto", "batched": "on", "fused_optimizer": "on"}),
@@ -104,17 +125,28 @@ def make_chain(only: str | None, *, device: torch.device) -> Plan:
         steps += [("native kernels", {"kernels": "native"}), ("Winograd", {"kernels": "winograd"})]
     engine: dict[str, Any] = dict(REFERENCE)
     ways = {name: dict(engine := engine | change) for name, change in steps}
-    plan = make_plan(only, everything=False, device=device)
-    return Plan(plan.cases, ways)
+    return dict.fromkeys(_cases(words | {"method": ["cyclegan"]}, everything=False), ways)
 
 
-def _ways(modes: Iterable[str]) -> dict[str, dict[str, Any]]:
-    """Engine settings by mode. The reference is always among them: ratios are to it."""
-    return {mode: {"mode": "auto" if mode == "default" else mode} for mode in MODES if mode in {"reference", *modes}}
+def _cases(words: Mapping[str, Sequence[Any]], *, everything: bool) -> list[Case]:
+    products = itertools.product(
+        words["network"] or (NETWORKS if everything else ("resnet_9", "unet_256")),
+        words["discriminator"] or (DISCRIMINATORS if everything else ("basic",)),
+        words["size"] or (_SIZE,),
+        words["batch"] or (_BATCHES if everything else (_BATCH,)),
+        words["method"] or METHODS,
+    )
+    return [Case(*product) for product in products]
+
+
+def _ways(modes: Iterable[str]) -> Ways:
+    """Engine settings by mode."""
+    return {mode: {"mode": "auto" if mode == "default" else mode} for mode in MODES if mode in modes}
 
 
 def _parse(only: str) -> dict[str, list[Any]]:
     kinds: dict[str, Sequence[str]] = {
+        "method": METHODS,
         "network": list(NETWORKS),
         "discriminator": list(DISCRIMINATORS),
         "mode": list(MODES),

@@ -5,12 +5,13 @@ from __future__ import annotations
 import itertools
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from velogan.bench.pictures import Feed
 from velogan.config import Config
 from velogan.engine.resolve import resolve_device
 from velogan.observe.glance import BETWEEN, glance
@@ -26,7 +27,8 @@ _MB = 2**20
 class Contestant:
     """A step of `config` with the `engine` settings given: `warm_up`, then take turns, then `look`.
 
-    It is fed either with one batch of random numbers, or with `batches` from the loader. ValueError where the
+    It computes either the same pictures again and again, which lie ready, or what its `feed` reads; crops, flips and
+    normalising are part of both. Without a feed there are random numbers alone. ValueError where the
     settings cannot be had here; torch.OutOfMemoryError where the device is too small.
     """
 
@@ -36,7 +38,7 @@ class Contestant:
         config: Config,
         *,
         engine: Mapping[str, Any],
-        batches: Iterator[Batch],
+        feed: Feed | None = None,
         say: Callable[[str], None],
     ):
         self.name = name
@@ -51,11 +53,12 @@ class Contestant:
         self._before = self._allocated(reset=True)
         config = config.model_copy(update={"engine": self.engine})
         size, count = config.data.crop_size, config.data.batch_size
-        self.step, objective, nets = build_step(config, shape=(size, size))
+        prepare = feed.loader.finish if feed else None
+        self.step, objective, nets = build_step(config, shape=(size, size), prepare=prepare)
         torch.manual_seed(0)
-        images = {name: torch.rand(count, 3, size, size, device=self.device) * 2 - 1 for name in "AB"}
-        self.batch = {**images, "uniform": torch.rand(objective.draws, count, device=self.device)}
-        self.batches = batches
+        random = {name: torch.rand(count, 3, size, size, device=self.device) * 2 - 1 for name in "AB"}
+        uniform = torch.rand(objective.draws, count, device=self.device)
+        self.batch, self.feed = {**(feed.ready() if feed else random), "uniform": uniform}, feed
         self._kept = [*nets.values(), objective.state]
 
     def warm_up(self) -> None:
@@ -95,19 +98,20 @@ class Contestant:
         return torch.cuda.max_memory_allocated(self.device)
 
     def run(self) -> None:
-        """A step on random numbers."""
+        """A step on what lies ready."""
         self._step(dict(self.batch))
 
     def run_on_data(self) -> None:
         """A step on pictures from the loader."""
-        self._step({**next(self.batches), "uniform": self.batch["uniform"]})
+        assert self.feed is not None
+        self._step({**next(self.feed.batches), "uniform": self.batch["uniform"]})
 
     def _step(self, batch: Batch) -> None:
         self.step({"train": batch}, number=self.number)
         self.number += 1
 
     def take_turn(self, *, data_first: bool) -> None:
-        """Takes the seconds of a step on random numbers and of one on pictures, in either order."""
+        """Takes the seconds of a step on what lies ready and of one on what is read, in either order."""
         both = [(self.seconds, self.run), (self.data_seconds, self.run_on_data)]
         for seconds, run in reversed(both) if data_first else both:
             seconds.append(self.timed(run))

@@ -1,11 +1,13 @@
-"""The engine's modes against each other and against the machine's roof, in one process and taking turns."""
+"""Ways of computing a step against each other and against the machine's roof, in one process and taking turns."""
 
 from __future__ import annotations
 
+import itertools
 import statistics
 import tempfile
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import closing
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,21 +15,24 @@ import torch
 
 from velogan.bench.cases import Case, Plan
 from velogan.bench.contestant import Contestant
-from velogan.bench.pictures import feed, noise
-from velogan.domains import check_sizes
+from velogan.bench.pictures import Feed, feed, noise
+from velogan.domains import Data, check_sizes
 from velogan.engine.resolve import resolve_device
-from velogan.observe.roof import Roof, matmul_tflops, record_convolutions, synchronise
+from velogan.observe.roof import Convolution, Roof, flops, matmul_tflops, record_convolutions, synchronise, total
 from velogan.session import machine
 
 Say = Callable[[str], None]
+LeaveOut = Callable[[Case, str, Exception], None]
+Contestants = dict[tuple[Case, str], Contestant]
 
 
 def bench(plan: Plan, *, rounds: int, say: Say) -> dict[str, Any]:
     """Measures every way of every case of `plan`.
 
-    In each of `rounds` every way runs in turn, on random numbers and on pictures from the loader, and the roof's
-    convolutions are timed; figures are medians, ratios and shares are medians of the ratio within a round. The
-    roof's convolutions are those of the eager mode, whose layers call the library's convolutions alone.
+    In each of `rounds` every way of every method runs in turn, on pictures that lie ready and on those of the loader,
+    and the roofs' convolutions are timed; figures are medians, ratios and shares are medians of the ratio within a
+    round. A roof's convolutions are those of the method's eager mode, whose layers call the library's convolutions
+    alone.
 
     What cannot run here is in `left_out`, with its reason. ValueError where nothing can.
     """
@@ -35,10 +40,12 @@ def bench(plan: Plan, *, rounds: int, say: Say) -> dict[str, Any]:
     warm_up(device)
     found: dict[str, list[dict[str, Any]]] = {"rows": [], "roofs": [], "left_out": []}
     matmul = matmul_tflops(device)
+    groups = [list(cases) for _, cases in itertools.groupby(plan, key=lambda case: case.setting)]
     with tempfile.TemporaryDirectory(prefix="velogan-bench-") as folder:
-        for number, case in enumerate(plan.cases, start=1):
-            say(f"{case.label} ({number} of {len(plan.cases)})")
-            _measure(case, plan, rounds=rounds, folder=Path(folder), found=found, say=say)
+        for number, cases in enumerate(groups, start=1):
+            say(f"{cases[0].setting} ({number} of {len(groups)})")
+            group = {case: plan[case] for case in cases}
+            _measure(group, rounds=rounds, folder=Path(folder), found=found, say=say)
     if not found["rows"]:
         raise ValueError("nothing can be measured here: " + "; ".join(left["reason"] for left in found["left_out"]))
     head = {"roof_tflops": found["roofs"][0]["tflops"], "matmul_tflops": matmul, "machine": machine(device)}
@@ -50,74 +57,105 @@ def warm_up(device: torch.device) -> None:
     (torch.ones(8, 8, device=device) @ torch.ones(8, 8, device=device)).sum().item()
 
 
-def _measure(
-    case: Case, plan: Plan, *, rounds: int, folder: Path, found: dict[str, list[dict[str, Any]]], say: Say
-) -> None:
-    """Adds the rows, the roof and what is left out of one case to `found`."""
+def _measure(group: Plan, *, rounds: int, folder: Path, found: dict[str, list[dict[str, Any]]], say: Say) -> None:
+    """Adds the rows, the roofs and what is left out of cases of one setting to `found`."""
     device = resolve_device("auto")
-    config = case.config
 
-    def leave_out(way: str, error: Exception) -> None:
+    def leave_out(case: Case, way: str, error: Exception) -> None:
         reason = str(error).splitlines()[0]
-        say(f"left out: {way}: {reason}")
+        say(f"left out: {case.method}, {way}: {reason}")
         found["left_out"].append({"mode": way, **vars(case), "reason": reason})
         if device.type == "cuda":
             torch.cuda.empty_cache()
 
+    config = next(iter(group)).config
     data = noise(folder, config)
-    try:
-        check_sizes(config, data)
-    except ValueError as error:
-        leave_out("all", error)
-        return
-    with closing(feed(data, config, device=device)) as batches:
-        contestants: list[Contestant] = []
-        for way, engine in plan.ways.items():
+    with feed(data, config, device=device) as pictures:
+        contestants = dict(_enter(group, data, pictures, leave_out=leave_out, say=say))
+        calls = {case: _convolutions(case, contestants) for case in group if any(case == one for one, _ in contestants)}
+        roofs = _compete(contestants, calls, rounds=rounds, leave_out=leave_out, say=say)
+        for one in contestants.values():
+            one.look()
+    for case, seconds in roofs.items():
+        rows = [way for other, way in contestants if other == case]
+        found["rows"] += [_row(case, way, contestants, flops(calls[case]), seconds) for way in rows]
+        median = statistics.median(seconds)
+        found["roofs"].append({**vars(case), "ms": 1000 * median, "tflops": flops(calls[case]) / median / 1e12})
+
+
+def _enter(
+    group: Plan, data: Data, pictures: Feed, *, leave_out: LeaveOut, say: Say
+) -> Iterator[tuple[tuple[Case, str], Contestant]]:
+    """The ways that can run here, after their first steps."""
+    for case, ways in group.items():
+        try:
+            check_sizes(case.config, data)
+        except ValueError as error:
+            leave_out(case, "all", error)
+            continue
+        say(case.method)
+        for way, engine in ways.items():
             try:
-                one = Contestant(way, config, engine=engine, batches=batches, say=say)
+                one = Contestant(way, case.config, engine=engine, feed=pictures, say=say)
                 one.warm_up()
-                contestants.append(one)
+                yield (case, way), one
             except (ValueError, torch.OutOfMemoryError) as error:
-                leave_out(way, error)
-        roof = Roof(_convolutions(case, contestants, say), device=device)
-        roof_seconds: list[float] = []
-        for number in range(rounds):
-            say(f"round {number + 1} of {rounds}")
-            for contestant in list(contestants):
-                try:
-                    contestant.take_turn(data_first=number % 2 == 1)
-                except torch.OutOfMemoryError as error:
-                    contestants.remove(contestant)
-                    leave_out(contestant.name, error)
-            roof_seconds.append(roof.seconds())
-        for contestant in contestants:
-            contestant.look()
-    found["rows"] += [_row(case, one, contestants, roof, roof_seconds) for one in contestants]
-    seconds = statistics.median(roof_seconds)
-    found["roofs"].append({**vars(case), "ms": 1000 * seconds, "tflops": roof.flops / seconds / 1e12})
+                leave_out(case, way, error)
 
 
-def _convolutions(case: Case, contestants: Iterable[Contestant], say: Say) -> Any:
+def _compete(
+    contestants: Contestants,
+    calls: Mapping[Case, Counter[Convolution]],
+    *,
+    rounds: int,
+    leave_out: LeaveOut,
+    say: Say,
+) -> dict[Case, list[float]]:
+    """Lets all take their turns, ways of one name after each other; returns each case's seconds at the roof by round.
+
+    What methods have in common is timed once for all their roofs. Removes who runs out of memory.
+    """
+    roof = Roof(sum(calls.values(), Counter()), device=resolve_device("auto"))
+    roofs: dict[Case, list[float]] = {case: [] for case in calls}
+    ways = list(dict.fromkeys(way for _, way in contestants))
+    for number in range(rounds):
+        say(f"round {number + 1} of {rounds}")
+        for case, way in sorted(contestants, key=lambda entry: ways.index(entry[1])):
+            try:
+                contestants[case, way].take_turn(data_first=number % 2 == 1)
+            except torch.OutOfMemoryError as error:
+                del contestants[case, way]
+                leave_out(case, way, error)
+        times = roof.times()
+        for case, seconds in roofs.items():
+            seconds.append(total(calls[case], times))
+    return roofs
+
+
+def _convolutions(case: Case, contestants: Contestants) -> Counter[Convolution]:
     """The convolutions of the eager step: of the one that takes part, or of one built for this."""
-    eager = next((one for one in contestants if one.name == "eager"), None)
+    eager = contestants.get((case, "eager"))
     if eager is None:
-        eager = Contestant("eager", case.config, engine={"mode": "eager"}, batches=iter(()), say=lambda line: None)
+        eager = Contestant("eager", case.config, engine={"mode": "eager"}, say=lambda line: None)
     calls = record_convolutions(eager.run)
     synchronise(eager.device)
     return calls
 
 
 def _row(
-    case: Case, one: Contestant, contestants: Sequence[Contestant], roof: Roof, roof_seconds: Sequence[float]
+    case: Case, way: str, contestants: Contestants, operations: int, roof_seconds: Sequence[float]
 ) -> dict[str, Any]:
+    one = contestants[case, way]
     seconds = statistics.median(one.seconds)
-    reference = next((other.seconds for other in contestants if other.name == "reference"), None)
+    reference = contestants.get((case, "reference"))
+    cyclegan = contestants.get((replace(case, method="cyclegan"), way))
     return {
-        "mode": one.name,
+        "mode": way,
         **vars(case),
         "step_ms": 1000 * seconds,
-        "ratio_to_reference": _ratio(reference, one.seconds) if reference else None,
-        "tflops": roof.flops / seconds / 1e12,
+        "ratio_to_reference": _ratio(reference.seconds, one.seconds) if reference else None,
+        "ratio_to_cyclegan": _ratio(cyclegan.seconds, one.seconds) if cyclegan else None,
+        "tflops": operations / seconds / 1e12,
         "roof_share": _ratio(roof_seconds, one.seconds),
         "peak_memory_mb": one.peak_memory_mb,
         "host_idle_share": one.host_idle_share(seconds),

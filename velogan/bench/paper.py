@@ -38,10 +38,7 @@ def bench_paper(*, rounds: int, say: Say, cases: tuple[Case, ...] | None = None)
     for case in cases:
         say(case.label)
         ways = WAYS if cuda else CPU_WAYS
-        contestants = {
-            name: Contestant(name, case.config, engine=engine, batches=iter(()), say=say)
-            for name, engine in ways.items()
-        }
+        contestants = {name: Contestant(name, case.config, engine=engine, say=say) for name, engine in ways.items()}
         seconds: dict[str, list[float]] = {name: [] for name in contestants}
         for number in range(rounds + 1):
             for name, one in contestants.items():

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -45,6 +47,22 @@ def noise(folder: Path, config: Config) -> Data:
     return Data(sources, a, b)
 
 
-def feed(data: Data, config: Config, *, device: torch.device) -> Generator[Batch, None, None]:
-    """Batches of `data` on `device`, without end, read ahead by the loader's thread until closed."""
-    return PairLoader(data.a, data.b, config.data, seed=0, device=device).batches(0)
+@dataclass(frozen=True)
+class Feed:
+    """A loader, and what it gathers, without end, read ahead by its thread."""
+
+    loader: PairLoader
+    batches: Iterator[Batch]
+
+    def ready(self) -> Batch:
+        """What it gathers first, on the device already."""
+        gathered = self.loader.gather(self.loader.plan(0))
+        return {name: part.to(self.loader.device) for name, part in gathered.items()}
+
+
+@contextmanager
+def feed(data: Data, config: Config, *, device: torch.device) -> Iterator[Feed]:
+    """Batches of `data` for steps on `device`."""
+    loader = PairLoader(data.a, data.b, config.data, seed=0, device=device)
+    with closing(loader.batches(0)) as batches:
+        yield Feed(loader, batches)

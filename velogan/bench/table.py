@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
@@ -12,7 +12,7 @@ from rich.table import Table
 from velogan.bench.cases import Case
 from velogan.bench.paper import render_paper
 
-_CASE = ("network", "discriminator", "image_size", "batch_size")
+_CASE = ("network", "discriminator", "image_size", "batch_size", "method")
 
 
 def render(result: dict[str, Any]) -> Iterator[RenderableType]:
@@ -20,32 +20,41 @@ def render(result: dict[str, Any]) -> Iterator[RenderableType]:
     if "paper" in result:
         yield from render_paper(result)
         return
+    rivals = any(row["method"] != "cyclegan" for row in result["rows"])
     for roof in result["roofs"]:
         case = Case(**{name: roof[name] for name in _CASE})
         rows = [row for row in result["rows"] if all(row[name] == roof[name] for name in _CASE)]
-        yield _table(rows, title=f"{case.label}; roof {roof['ms']:,.1f} ms, {roof['tflops']:.3g} TFLOP/s")
+        yield _table(
+            rows, title=f"{case.label}; roof {roof['ms']:,.1f} ms, {roof['tflops']:.3g} TFLOP/s", rivals=rivals
+        )
     for left in result["left_out"]:
         case = Case(**{name: left[name] for name in _CASE})
         yield f"left out: {left['mode']} ({case.label}): {left['reason']}"
 
 
-def _table(rows: list[dict[str, Any]], *, title: str) -> Table:
+def _table(rows: list[dict[str, Any]], *, title: str, rivals: bool) -> Table:
+    """`rivals`: with a column for the ratio to cyclegan."""
+    columns: dict[str, Callable[[dict[str, Any]], str]] = {
+        "ms/step": lambda row: f"{row['step_ms']:,.1f}",
+        "ratio": lambda row: _shown(row["ratio_to_reference"], ".2f"),
+        "cyclegan": lambda row: _shown(row["ratio_to_cyclegan"], ".2f"),
+        "TFLOP/s": lambda row: f"{row['tflops']:.3g}",
+        "roof": lambda row: f"{row['roof_share']:.0%}",
+        "MB": lambda row: f"{row['peak_memory_mb']:,.0f}",
+        "idle": lambda row: _shown(row["host_idle_share"], ".0%"),
+        "first s": lambda row: f"{row['first_step_s']:.1f}",
+        "data": lambda row: f"{row['data_ratio']:.3f}",
+    }
+    if not rivals:
+        del columns["cyclegan"]
+    if all(row["host_idle_share"] is None for row in rows):
+        del columns["idle"]
     table = Table(title=title, title_justify="left", padding=(0, 1, 0, 0), box=SIMPLE_HEAD)
-    table.add_column("mode", min_width=13, overflow="fold")
-    for column in ("ms/step", "ratio", "TFLOP/s", "roof", "MB", "idle", "first s", "data"):
+    table.add_column("mode", min_width=9 if rivals else 13, overflow="fold")
+    for column in columns:
         table.add_column(column, justify="right", no_wrap=True)
     for row in rows:
-        table.add_row(
-            row["mode"],
-            f"{row['step_ms']:,.1f}",
-            _shown(row["ratio_to_reference"], ".2f"),
-            f"{row['tflops']:.3g}",
-            f"{row['roof_share']:.0%}",
-            f"{row['peak_memory_mb']:,.0f}",
-            _shown(row["host_idle_share"], ".0%"),
-            f"{row['first_step_s']:.1f}",
-            f"{row['data_ratio']:.3f}",
-        )
+        table.add_row(row["mode"], *(show(row) for show in columns.values()))
     return table
 
 

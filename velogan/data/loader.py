@@ -1,4 +1,4 @@
-"""Batches as a pure function of (seed, position): planned on the host, taken on the device."""
+"""Batches as a pure function of (seed, position): planned and gathered on the host, finished on the device."""
 
 from __future__ import annotations
 
@@ -112,63 +112,55 @@ class PairLoader:
         top, left = int(draws[0] * (shape[0] - height + 1)), int(draws[1] * (shape[1] - width + 1))
         return index, top, left, int(self.config.flip and draws[2] > 0.5)
 
-    def gather(self, plan: Plan) -> Plan | Batch:
-        """Take on the host what does not lie on the device: `(B, h, w, C)` a domain, by NumPy alone."""
-        if self.resident["A"] is not None and self.resident["B"] is not None:
-            return plan
+    def gather(self, plan: Plan) -> Batch:
+        """Take on the host what does not lie on the device, `(B, h, w, C)`, by NumPy alone; of what does, the plan."""
         return {"A": self._gather("A", self.a, plan.A), "B": self._gather("B", self.b, plan.B)}
 
     def _gather(self, side: str, domain: Domain, plan: Tensor) -> Tensor:
-        return plan if self.resident[side] is not None else _gather(domain, plan, self._size(domain, plan))
+        if self.resident[side] is not None:
+            return plan
+        return _gather(domain, plan, window(self.config, domain.shape(int(plan[0, INDEX]))))
 
-    def _size(self, domain: Domain, plan: Tensor) -> tuple[int, int]:
-        return window(self.config, domain.shape(int(plan[0, INDEX])))
+    def finish(self, gathered: Batch) -> Batch:
+        """Make of it `A` and `B`, `(B, C, h, w)` float32 in [-1, 1] on the device; what else it holds goes along.
 
-    def finish(self, gathered: Plan | Batch) -> Batch:
-        """Make of it `A` and `B`, `(B, C, h, w)` float32 in [-1, 1] on the device."""
-        parts = {"A": gathered.A, "B": gathered.B} if isinstance(gathered, Plan) else gathered
-        return {"A": self._finish("A", self.a, parts["A"]), "B": self._finish("B", self.b, parts["B"])}
+        It waits for nothing and asks the device nothing, so it can be part of a captured step.
+        """
+        moved = {name: part.to(self.device, non_blocking=True) for name, part in gathered.items()}
+        return {**moved, "A": self._finish("A", self.a, moved["A"]), "B": self._finish("B", self.b, moved["B"])}
 
     def _finish(self, side: str, domain: Domain, part: Tensor) -> Tensor:
         resident = self.resident[side]
-        if resident is not None:
-            cut = crop_and_flip(resident, self._on_device(part), self._size(domain, part))
-            return normalise(cut, domain.format.range)
-        return normalise(self._on_device(part), domain.format.range)
-
-    def _on_device(self, part: Tensor) -> Tensor:
-        if self.device.type != "cuda":
-            return part.to(self.device)
-        return part.pin_memory().to(self.device, non_blocking=True)  # other memory waits for the steps before
-
-    def apply(self, plan: Plan) -> Batch:
-        """Take what is planned: `A` and `B`, `(B, C, h, w)` float32 in [-1, 1] on the device."""
-        return self.finish(self.gather(plan))
+        if resident is not None:  # then all its pictures are of one size
+            part = crop_and_flip(resident, part, window(self.config, domain.shape(0)))
+        return normalise(part, domain.format.range)
 
     def batch(self, position: int) -> Batch:
         """Make the batch that begins at `position` images seen: `A` and `B`, `(B, C, h, w)` in [-1, 1]."""
-        return self.apply(self.plan(position))
+        return self.finish(self.gather(self.plan(position)))
 
     def batches(self, position: int) -> Generator[Batch, None, None]:
-        """Yield the batches from `position` on, without end, made in the background."""
+        """Yield what is gathered from `position` on, without end, in the background; `finish` makes batches of it."""
         return prefetch(self, position)
 
 
 def prefetch(loader: PairLoader, position: int, *, ahead: int = 2) -> Generator[Batch, None, None]:
-    """Yield `loader.batch` at `position`, one batch size further, and so on; a thread reads `ahead`.
+    """Yield what `loader` gathers at `position`, one batch size further, and so on; a thread reads `ahead`.
+
+    On its way to a CUDA device it lies in page-locked memory, as copies from other memory wait for the steps before.
 
     The thread computes nothing with torch: a second thread that does so makes OpenMP's waiting costly, and every step
     half as long again (benchmarks/LOG.md). It ends when the iterator is closed or dropped; an error in it is raised
     at the consumer.
     """
-    ready: queue.Queue[Plan | Batch | Exception] = queue.Queue(maxsize=ahead)
-    stop = threading.Event()
+    ready: queue.Queue[Batch | Exception] = queue.Queue(maxsize=ahead)
+    stop, pinned = threading.Event(), loader.device.type == "cuda"
 
     def work() -> None:
         place = position
         while not stop.is_set():
             try:
-                made: Plan | Batch | Exception = loader.gather(loader.plan(place))
+                made: Batch | Exception = loader.gather(loader.plan(place))
             except Exception as error:
                 made = error
             ready.put(made)
@@ -183,7 +175,7 @@ def prefetch(loader: PairLoader, position: int, *, ahead: int = 2) -> Generator[
             made = ready.get()
             if isinstance(made, Exception):
                 raise made
-            yield loader.finish(made)
+            yield {name: part.pin_memory() for name, part in made.items()} if pinned else made
     finally:
         stop.set()
         while thread.is_alive():  # the thread may wait for room

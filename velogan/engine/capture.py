@@ -1,4 +1,4 @@
-"""The captured step: recorded once for each set of due phases, then replayed over the same memory.
+"""The captured step: recorded once for each set of due phases and of what follows, then replayed over the same memory.
 
 The host then launches one graph a step instead of some thousands of kernels.
 """
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from velogan.engine.nonfinite import NonFiniteError
 from velogan.engine.optimizers import make_capturable
-from velogan.engine.step import Step
+from velogan.engine.step import After, Step
 from velogan.objectives.base import Phase
 from velogan.types import Batch
 
@@ -58,12 +58,13 @@ class CudaRecorder:
 class CapturedStep:
     """`step`, recorded by `recorder` and replayed.
 
-    Batches are copied into the tensors that the recordings read: ValueError where one has other shapes or types than
-    the first. The losses that a step returns are overwritten by the next.
+    Batches, from the device or the host, are copied into the tensors that the recordings read: ValueError where one has
+    other shapes or types than the first. The losses that a step returns are overwritten by the next.
 
     A recording runs the step several times, and then puts back all that a step changes, in place: weights, buffers,
-    moments, `state` (the objective's) and random numbers. So every step is a replay, and a continued run, which records
-    again, computes what an unbroken one does. Weights and moments must be loaded before the first step.
+    moments, `state` (the objective's), what follows the phases, and random numbers. So every step is a replay, and a
+    continued run, which records again, computes what an unbroken one does. Weights and moments must be loaded before
+    the first step.
     """
 
     def __init__(self, step: Step, *, state: nn.Module, recorder: Recorder):
@@ -73,18 +74,20 @@ class CapturedStep:
         make_capturable(self.optimizers)
         self._inputs: dict[str, Batch] = {}
         self._number = torch.zeros_like(self.latch.number)
-        self._recordings: dict[tuple[str, ...], tuple[Losses, Callable[[], None]]] = {}
+        self._after: list[After] = []  # all that ever followed
+        self._recordings: dict[tuple[tuple[str, ...], tuple[After, ...]], tuple[Losses, Callable[[], None]]] = {}
 
-    def __call__(self, batches: Mapping[str, Batch], *, number: int = 0) -> Losses:
-        """Runs step `number`; returns `phase/term` scalars that the next step overwrites."""
+    def __call__(self, batches: Mapping[str, Batch], *, number: int = 0, after: Sequence[After] = ()) -> Losses:
+        """Runs step `number`, then `after`; returns `phase/term` scalars that the next step overwrites."""
         for split, batch in batches.items():
             self._take(split, batch)
         self._number.fill_(number)
         phases = self.step.due(number)
-        names = tuple(phase.name for phase in phases)
-        if names not in self._recordings:
-            self._recordings[names] = self._record(phases)
-        losses, replay = self._recordings[names]
+        key = tuple(phase.name for phase in phases), tuple(after)
+        if key not in self._recordings:
+            self._after += [one for one in after if one not in self._after]
+            self._recordings[key] = self._record(phases, after)
+        losses, replay = self._recordings[key]
         replay()
         return losses
 
@@ -98,7 +101,7 @@ class CapturedStep:
 
     def _take(self, split: str, batch: Batch) -> None:
         if split not in self._inputs:
-            self._inputs[split] = {name: value.clone() for name, value in self.step.laid_out(batch).items()}
+            self._inputs[split] = {name: value.to(self._number.device, copy=True) for name, value in batch.items()}
             return
         inputs = self._inputs[split]
         if _form(batch) != _form(inputs):
@@ -109,11 +112,13 @@ class CapturedStep:
         for name, value in batch.items():
             inputs[name].copy_(value, non_blocking=True)
 
-    def _record(self, phases: Sequence[Phase]) -> tuple[Losses, Callable[[], None]]:
+    def _record(self, phases: Sequence[Phase], after: Sequence[After]) -> tuple[Losses, Callable[[], None]]:
         before = [(tensor, tensor.detach().to("cpu", copy=True)) for tensor in self._changed()]
         device = self._number.device
         with torch.random.fork_rng([device] if device.type == "cuda" else [], device_type=device.type):
-            recording = self.recorder.record(lambda: self.step.play(phases, self._inputs, number=self._number))
+            recording = self.recorder.record(
+                lambda: self.step.play(phases, self._inputs, number=self._number, after=after)
+            )
         known = {id(tensor) for tensor, _ in before}
         with torch.no_grad():
             for tensor, value in before:
@@ -130,6 +135,8 @@ class CapturedStep:
             yield from net.buffers()
         yield from self.state.buffers()
         yield from self.latch.tensors()
+        for one in self._after:
+            yield from one.tensors()
         for optimizer in self.optimizers.values():
             for moments in optimizer.state.values():
                 yield from (value for value in moments.values() if torch.is_tensor(value))

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 
 class EMA:
     """Averaged copies of `nets`, with a half-life in images.
 
     The half-life grows with the run to at most `half_life` images: 5 % of the images seen (Karras et al. 2024,
-    appendix B.3, ramp-up). Updated every `EVERY` steps with the equivalent decay, which costs an eighth.
+    appendix B.3, ramp-up). Updated after every `EVERY`-th step with the equivalent decay, which costs an eighth:
+    `weigh`, then `follow`.
     """
 
     EVERY = 8
@@ -23,20 +24,36 @@ class EMA:
         self.nets = {role: copy.deepcopy(net).eval().requires_grad_(False) for role, net in nets.items()}
         self.half_life = half_life
         self._updated = 0
+        self._theirs = list(_tensors(nets))
+        self._weight = torch.zeros((), device=self._theirs[0].device)
+
+    def weigh(self, images: int) -> None:
+        """Decides how much the next update takes over, for a step that brings the run to `images`."""
+        half_life = max(1.0, min(self.half_life, 0.05 * images))
+        self._weight.fill_(1 - 0.5 ** ((images - self._updated) / half_life))
+        self._updated = images
 
     @torch.no_grad()
-    def update(self, nets: Mapping[str, nn.Module], *, images: int) -> None:
-        """After a step that brought the run to `images`; buffers are copied, weights averaged."""
-        half_life = max(1.0, min(self.half_life, 0.05 * images))
-        keep = 0.5 ** ((images - self._updated) / half_life)
-        self._updated = images
-        for role, average in self.nets.items():
-            torch._foreach_lerp_(list(average.parameters()), list(nets[role].parameters()), 1 - keep)
-            for mine, theirs in zip(average.buffers(), nets[role].buffers()):
+    def follow(self, losses: Mapping[str, Tensor]) -> None:
+        """Takes over what the networks are now: buffers are copied, weights averaged."""
+        for mine, theirs in zip(self.tensors(), self._theirs):
+            if isinstance(theirs, nn.Parameter):
+                mine.lerp_(theirs, self._weight)
+            else:
                 mine.copy_(theirs)
+
+    def tensors(self) -> Iterator[Tensor]:
+        """The averages."""
+        return _tensors(self.nets)
 
     def state_dict(self) -> dict[str, Any]:
         return {"updated": self._updated}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._updated = state["updated"]
+
+
+def _tensors(nets: Mapping[str, nn.Module]) -> Iterator[Tensor]:
+    for net in nets.values():
+        yield from net.parameters()
+        yield from net.buffers()

@@ -1,4 +1,4 @@
-"""Runs a network's own layers with norm, activation, residual add and padding fused, on the CPU.
+"""Runs a network's own layers with norm or none, activation, residual add and padding fused, on the CPU.
 
 The plan is made once from the module tree; weights stay where they are. Layers it does not know are called as they
 are, so any network runs, faster where it can be.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -81,8 +82,6 @@ def _plan(tokens: list[nn.Module], kernels: NormKernels, products: Products | No
         layer = tokens.pop(0)
         if layer is _SAVE:
             steps.append(_save)
-        elif layer is _ADD:
-            steps.append(_add)
         elif layer is _KEEP:
             steps.append(_keep)
         elif layer is _JOIN:
@@ -92,7 +91,10 @@ def _plan(tokens: list[nn.Module], kernels: NormKernels, products: Products | No
         elif is_thin(layer):
             steps.append(_thin(layer, products))
         elif _is_plain_norm(layer):
-            steps.append(_norm(layer, tokens, kernels))
+            steps.append(_finish(tokens, partial(kernels.norm, eps=getattr(layer, "eps", 1e-5))))
+        elif layer is _ADD or (_is_activation(layer) and _padding_at(tokens) is not None):
+            tokens.insert(0, layer)
+            steps.append(_finish(tokens, kernels.plain))
         else:
             steps.append(_apply(layer))
     return steps
@@ -106,24 +108,30 @@ def _is_plain_norm(layer: nn.Module) -> bool:
     return isinstance(layer, nn.InstanceNorm2d) and not layer.affine and not layer.track_running_stats
 
 
-def _is_even_padding(layer: nn.Module) -> bool:
-    return isinstance(layer, nn.ReflectionPad2d) and len(set(layer.padding)) == 1
+def _is_activation(layer: nn.Module) -> bool:
+    return isinstance(layer, (nn.ReLU, nn.LeakyReLU))
 
 
-def _norm(layer: nn.Module, tokens: list[nn.Module], kernels: NormKernels) -> _Step:
-    """Takes from `tokens` what one kernel call can do behind the norm: activation or residual add, and padding."""
-    slope, add, pad, eps = 1.0, False, 0, getattr(layer, "eps", 1e-5)
-    if tokens and isinstance(tokens[0], (nn.ReLU, nn.LeakyReLU)):
+def _padding_at(tokens: list[nn.Module]) -> int | None:
+    """Where in `tokens` an even padding comes next, if one does."""
+    place = int(bool(tokens) and tokens[0] is _SAVE)
+    layer = tokens[place] if len(tokens) > place else None
+    return place if isinstance(layer, nn.ReflectionPad2d) and len(set(layer.padding)) == 1 else None
+
+
+def _finish(tokens: list[nn.Module], kernel: Callable[..., tuple[Tensor, Tensor]]) -> _Step:
+    """Takes from `tokens` what one call of `kernel` can do: activation or residual add, and padding."""
+    slope, add, pad = 1.0, False, 0
+    if tokens and _is_activation(tokens[0]):
         slope = getattr(tokens.pop(0), "negative_slope", 0.0)
     elif tokens and tokens[0] is _ADD:
         add = bool(tokens.pop(0))
-    save = bool(tokens) and tokens[0] is _SAVE
-    if len(tokens) > save and _is_even_padding(tokens[save]):
-        pad = int(tokens.pop(save).padding[0])  # pyright: ignore[reportIndexIssue, reportArgumentType]
+    if (place := _padding_at(tokens)) is not None:
+        pad = int(tokens.pop(place).padding[0])  # pyright: ignore[reportIndexIssue, reportArgumentType]
 
     def step(state: _State) -> None:
         residual = state.residual if add else None
-        state.x, state.inner = kernels.norm(state.x, residual=residual, slope=slope, pad=pad, eps=eps)
+        state.x, state.inner = kernel(state.x, residual=residual, slope=slope, pad=pad)
 
     return step
 
@@ -183,11 +191,6 @@ def _apply(function: Callable[[Tensor], Tensor]) -> _Step:
 
 def _save(state: _State) -> None:
     state.residual = state.x if state.inner is None else state.inner
-
-
-def _add(state: _State) -> None:
-    assert state.residual is not None
-    state.x, state.inner = state.residual + state.x, None
 
 
 def _keep(state: _State) -> None:

@@ -1,5 +1,6 @@
 // Instance norm, activation, residual add and reflection padding as one operation on channels-last tensors:
-// one pass for the statistics and one for the result, forward and backward. Plain C interface, no torch headers.
+// one pass for the statistics and one for the result, forward and backward; without the norm, one pass each way.
+// Plain C interface, no torch headers.
 // Sums run over fixed chunks of rows and are combined in a fixed order, so results do not depend on threads.
 #include <algorithm>
 #include <cmath>
@@ -223,6 +224,46 @@ void backward(const T *g, const T *inner, const T *x, const float *mean, const f
     }
 }
 
+// As `forward` without statistics: x activated, or added to the residual, and padded.
+template <typename T>
+void forward_plain(const T *x, const T *residual, int64_t residual_image, int64_t residual_row, T *out, const Shape &s,
+                   float slope, int threads) {
+    const std::vector<float> zero(s.c, 0.f), one(s.c, 1.f);
+#pragma omp parallel for num_threads(threads) schedule(static)
+    for (int64_t k = 0; k < s.n * s.padded_h(); k++) {
+        const int64_t n = k / s.padded_h(), h = reflect(k % s.padded_h() - s.pad, s.h);
+        const T *pr = residual ? residual + n * residual_image + h * residual_row : nullptr;
+        T *row = out + k * s.padded_w() * s.c;
+        write_row(x + (n * s.h + h) * s.w * s.c, pr, row, zero.data(), one.data(), s, slope);
+    }
+}
+
+template <typename G, typename T>
+inline void slope_pixel(const G *g, const T *out, T *__restrict dx, float slope, int64_t channels) {
+    for (int64_t c = 0; c < channels; c++) store(dx + c, load(g[c]) * (load(out[c]) > 0 ? 1.f : slope));
+}
+
+// dx = g where the padded result `out`, of x's sign, is above 0, else slope g; g itself where there is no `out`.
+template <typename T>
+void backward_plain(const T *g, const T *inner, const T *out, T *dx, const Shape &s, float slope, int threads) {
+#pragma omp parallel num_threads(threads)
+    {
+        std::vector<float> pixel(s.c);
+#pragma omp for schedule(static)
+        for (int64_t k = 0; k < s.n * s.h; k++) {
+            const int64_t n = k / s.h, h = k % s.h;
+            const T *po = out ? out + ((n * s.padded_h() + h + s.pad) * s.padded_w() + s.pad) * s.c : nullptr;
+            fold(g, inner, pixel.data(), s, n, h, [&](int64_t w, auto *pg) {
+                T *to = dx + (k * s.w + w) * s.c;
+                if (po)
+                    slope_pixel(pg, po + w * s.c, to, slope, s.c);
+                else
+                    copy_pixel(pg, to, s.c);
+            });
+        }
+    }
+}
+
 } // namespace
 
 extern "C" {
@@ -249,5 +290,25 @@ void norm_backward(const void *g, const void *inner, const void *x, const float 
     else
         backward((const float *)g, (const float *)inner, (const float *)x, mean, rstd, (float *)dx,
                  (float *)dresidual, s, slope, threads);
+}
+
+void plain_forward(const void *x, const void *residual, int64_t residual_image, int64_t residual_row, void *out,
+                   int64_t n, int64_t h, int64_t w, int64_t c, int64_t pad, float slope, int half, int threads) {
+    const Shape s{n, h, w, c, pad};
+    if (half)
+        forward_plain((const bf16 *)x, (const bf16 *)residual, residual_image, residual_row, (bf16 *)out, s, slope,
+                      threads);
+    else
+        forward_plain((const float *)x, (const float *)residual, residual_image, residual_row, (float *)out, s, slope,
+                      threads);
+}
+
+void plain_backward(const void *g, const void *inner, const void *out, void *dx, int64_t n, int64_t h, int64_t w,
+                    int64_t c, int64_t pad, float slope, int half, int threads) {
+    const Shape s{n, h, w, c, pad};
+    if (half)
+        backward_plain((const bf16 *)g, (const bf16 *)inner, (const bf16 *)out, (bf16 *)dx, s, slope, threads);
+    else
+        backward_plain((const float *)g, (const float *)inner, (const float *)out, (float *)dx, s, slope, threads);
 }
 }

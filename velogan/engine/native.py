@@ -1,4 +1,4 @@
-"""Norm, activation, residual add and padding as one native CPU operation, compiled once with the machine's g++.
+"""Norm or none, activation, residual add and padding as one native CPU operation, compiled once with the machine's g++.
 
 The compiler's fusion (torch.compile) does the same work at a hundred seconds of compilation; this takes one. Where
 there is no compiler, `load_kernels` returns None and the plain layers run.
@@ -68,6 +68,9 @@ class NormKernels:
         self._forward.argtypes = [pointer] * 2 + [whole] * 2 + [pointer] * 3 + [whole] * 5 + [real, real, flag, flag]
         self._backward = library.norm_backward
         self._backward.argtypes = [pointer] * 7 + [whole] * 5 + [real, flag, flag]
+        self._plain_forward, self._plain_backward = library.plain_forward, library.plain_backward
+        self._plain_forward.argtypes = [pointer] * 2 + [whole] * 2 + [pointer] + [whole] * 5 + [real, flag, flag]
+        self._plain_backward.argtypes = [pointer] * 4 + [whole] * 5 + [real, flag, flag]
 
     def norm(
         self,
@@ -85,6 +88,29 @@ class NormKernels:
         use as a later `residual`, whose gradient is added up on the way back at no cost of its own.
         """
         return _Norm.apply(self, x, residual, slope, pad, eps)  # pyright: ignore[reportReturnType]
+
+    def plain(
+        self, x: Tensor, *, residual: Tensor | None = None, slope: float = 1.0, pad: int = 0
+    ) -> tuple[Tensor, Tensor]:
+        """The same without the norm. `slope` is not negative, and 1 where there is a `residual`."""
+        return _Plain.apply(self, x, residual, slope, pad)  # pyright: ignore[reportReturnType]
+
+    def plain_forward(self, x: Tensor, residual: Tensor | None, *, slope: float, pad: int) -> Tensor:
+        """The result."""
+        n, c, h, w = x.shape
+        out = empty(n, c, h + 2 * pad, w + 2 * pad, dtype=x.dtype)
+        extra, strides = (None, (0, 0)) if residual is None else (residual.data_ptr(), residual.stride()[::2])
+        sizes = (n, h, w, c, pad, slope, _half(x), torch.get_num_threads())
+        self._plain_forward(x.data_ptr(), extra, *strides, out.data_ptr(), *sizes)
+        return out
+
+    def plain_backward(self, g: Tensor, inner: Tensor | None, out: Tensor | None, *, slope: float, pad: int) -> Tensor:
+        """The gradient of `x`, which is that of the residual, too; `out` is the result where there is an activation."""
+        n, c, h, w = (*g.shape[:2], *(side - 2 * pad for side in g.shape[2:]))
+        dx = empty(n, c, h, w, dtype=g.dtype)
+        tensors = [t.data_ptr() if t is not None else None for t in (g, inner, out, dx)]
+        self._plain_backward(*tensors, n, h, w, c, pad, slope, _half(g), torch.get_num_threads())
+        return dx
 
     def forward(
         self, x: Tensor, residual: Tensor | None, *, slope: float, pad: int, eps: float
@@ -168,3 +194,29 @@ class _Norm(torch.autograd.Function):
             padded, inner, saved=(x, mean, rstd), slope=ctx.slope, pad=ctx.pad, residual=ctx.residual
         )
         return None, dx, dresidual, None, None, None
+
+
+class _Plain(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, kernels: NormKernels, x: Tensor, residual: Tensor | None, slope: float, pad: int):
+        x = dense(x)
+        residual = _rows(residual, x) if residual is not None else None
+        out = kernels.plain_forward(x, residual, slope=slope, pad=pad)
+        ctx.save_for_backward(*([out] if slope != 1 else []))
+        ctx.set_materialize_grads(False)
+        ctx.kernels, ctx.slope, ctx.pad, ctx.residual = kernels, slope, pad, residual is not None
+        ctx.shape, ctx.dtype = x.shape, x.dtype
+        height, width = x.shape[2:]
+        return out, out.detach()[:, :, pad : pad + height, pad : pad + width]
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx, *grads: Tensor | None):
+        padded, inner = (None if grad is None else dense(grad.to(ctx.dtype)) for grad in grads)
+        pad = ctx.pad
+        if padded is None:
+            n, c, h, w = ctx.shape
+            padded = empty(n, c, h + 2 * pad, w + 2 * pad, dtype=ctx.dtype).zero_()
+        out = ctx.saved_tensors[0] if ctx.saved_tensors else None
+        dx = ctx.kernels.plain_backward(padded, inner, out, slope=ctx.slope, pad=pad)
+        return None, dx, dx if ctx.residual else None, None, None

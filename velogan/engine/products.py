@@ -118,12 +118,15 @@ def _pointer(x: Tensor | None) -> int | None:
 
 
 def gain(plain: Callable[[], object], other: Callable[[], object]) -> float:
-    """How many times faster `other` is; taking turns and the fastest counting, so that a busy machine matters less."""
+    """How many times faster `other` is, by this thread's processor time: what else the machine does hardly matters.
+
+    They take turns, and the fastest counts.
+    """
     seconds = {plain: float("inf"), other: float("inf")}
     for run in 3 * list(seconds):  # the first calls prepare weights and memory
         run()
     for run in 10 * list(seconds):
-        start = time.perf_counter()
+        start = time.thread_time()
         run()
-        seconds[run] = min(seconds[run], time.perf_counter() - start)
+        seconds[run] = min(seconds[run], time.thread_time() - start)
     return seconds[plain] / seconds[other]

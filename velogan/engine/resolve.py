@@ -63,6 +63,20 @@ def resolve_device(asked: str) -> torch.device:
     return device
 
 
+def device_for(config: EngineConfig) -> torch.device:
+    """The device that is asked for. ValueError where it cannot be used, or is none for what else is asked for."""
+    device = resolve_device(config.device)
+    if device.type != "cuda":
+        if config.mode in ("graph", "streams"):
+            raise ValueError(
+                f"engine.mode={config.mode} needs a CUDA device, and this is {device}: set engine.mode=auto"
+            )
+        for what in ("capture", "streams"):
+            if getattr(config, what) == "on":
+                raise ValueError(f"engine.{what}=on needs a CUDA device, and this is {device}: set engine.{what}=off")
+    return device
+
+
 def resolve(
     config: EngineConfig,
     *,
@@ -81,14 +95,12 @@ def resolve(
     `run_seconds` is how long the run is asked to be, where that is known; `skips` is whether broken steps are left out;
     `one_size` whether all batches have images of one size.
     """
-    device = resolve_device(config.device)
+    device = device_for(config)
     picks = [Pick("device", str(device), "asked for" if config.device != "auto" else "the fastest found")]
     chosen: dict[str, object] = {"device": str(device), "threads": config.threads or default_threads()}
     if config.mode == "reference":
         picks.append(Pick("mode", "reference", "asked for: float32, eager, one pass per image, plain Adam"))
         return config.model_copy(update=chosen | REFERENCE), picks
-    if config.mode in ("graph", "streams") and device.type != "cuda":
-        raise ValueError(f"engine.mode={config.mode} needs a CUDA device, and this is {device}: set engine.mode=auto")
     rules = {
         "precision": lambda: precision_for(device),
         "layout": lambda: _layout(device),
@@ -138,7 +150,8 @@ def precision_for(device: torch.device) -> tuple[str, str]:
 def bf16_gain() -> float:
     """How many times faster a residual block's convolution is in bf16, forward and backward; 0.2 s to measure.
 
-    On one thread, the types taking turns and the fastest of each counting, so that a busy machine does not decide.
+    On one thread and by its processor time, the types taking turns and the fastest of each counting, so that a busy
+    machine does not decide.
     """
     seconds = {torch.float32: float("inf"), torch.bfloat16: float("inf")}
     threads = torch.get_num_threads()
@@ -146,9 +159,9 @@ def bf16_gain() -> float:
     for dtype in 10 * list(seconds):
         x = torch.ones(1, 128, 34, 34, dtype=dtype).to(memory_format=torch.channels_last).requires_grad_()
         weight = torch.ones(128, 128, 3, 3, dtype=dtype, requires_grad=True)
-        start = time.perf_counter()
+        start = time.thread_time()
         F.conv2d(x, weight).sum().backward()
-        seconds[dtype] = min(seconds[dtype], time.perf_counter() - start)
+        seconds[dtype] = min(seconds[dtype], time.thread_time() - start)
     torch.set_num_threads(threads)
     return seconds[torch.float32] / seconds[torch.bfloat16]
 
@@ -177,8 +190,8 @@ def _kernels(
 ) -> tuple[str, str]:
     if device.type != "cpu":
         return "plain", "the native kernels are for CPUs"
-    if "instance" not in norms:
-        return "plain", "the native kernels are for instance norm"
+    if not norms & {"instance", "none"}:
+        return "plain", "the native kernels are for instance norm, or none"
     if load_kernels() is None:
         return "plain", "they could not be built: install g++ for about twice the speed"
     gain = products_gain()
@@ -229,9 +242,6 @@ def _refuse(chosen: dict[str, object], device: torch.device, *, norms: set[str],
         raise ValueError("engine.compile=on cannot compute wgangp's gradient penalty: set engine.compile=off")
     if chosen["compile"] == "on" and (missing := compiler_missing(device)):
         raise ValueError(f"engine.compile=on needs {missing}: install it, or set engine.compile=off")
-    for what in ("capture", "streams"):
-        if chosen[what] == "on" and device.type != "cuda":
-            raise ValueError(f"engine.{what}=on needs a CUDA device, and this is {device}: set engine.{what}=off")
     if chosen["capture"] == "on" and skips:
         raise ValueError(
             "engine.capture=on cannot leave out broken steps: set engine.capture=off, or train.on_nonfinite=stop"

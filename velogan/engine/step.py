@@ -1,9 +1,13 @@
-"""One step: every due phase's loss, backward pass and update, in order. The readable reference of the fast paths."""
+"""One step: every due phase's loss, backward pass and update, in order, and what follows them.
+
+The readable reference of the fast paths.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
@@ -14,13 +18,26 @@ from velogan.objectives.base import Carry, Out, Phase, Runner, parts_run_by
 from velogan.types import Batch, Nets
 
 
+class After(Protocol):
+    """What follows the phases of a step, on the device and without waiting for it: statistics, averages of weights."""
+
+    def follow(self, losses: Mapping[str, Tensor]) -> None:
+        """Takes the step's `phase/term` scalars, which the next step may overwrite."""
+        ...
+
+    def tensors(self) -> Iterable[Tensor]:
+        """All that `follow` changes; what is new among them began as zeros."""
+        ...
+
+
 class Step:
     """Plays `phases` on batches by split.
 
     `nets` hold the weights; `players` are what the losses call: the same networks, or faster equivalents over the
     same weights. With `autocast`, convolutions run in that type; weights, losses and updates stay float32.
-    Images are handed over in channels-last memory where that is asked for. `runner` runs the parts of a loss that do
-    not depend on each other; without one they run in order.
+    `prepare` makes of what the loader hands over the batch that losses see (crops, flips, normalises), on the device;
+    without one, batches are those. Images are handed over in channels-last memory where that is asked for. `runner`
+    runs the parts of a loss that do not depend on each other; without one they run in order.
 
     Before an update, the phase's loss terms and gradients are looked at: where one is not finite, the step ends with a
     NonFiniteError. With `check_later` (fused Adam only) nothing waits for the device: from the first such phase on
@@ -38,6 +55,7 @@ class Step:
         channels_last: bool = False,
         check_later: bool = False,
         runner: Runner | None = None,
+        prepare: Callable[[Batch], Batch] | None = None,
     ):
         self.phases = list(phases)
         self.nets = nets
@@ -45,30 +63,41 @@ class Step:
         self.optimizers = optimizers
         self.autocast = autocast
         self.layout = torch.channels_last if channels_last else torch.contiguous_format
-        self.runner = runner
+        self.runner, self.prepare = runner, prepare
         self.latch: Latch | None = None
         if check_later:
             self.latch = Latch(next(parameter.device for net in nets.values() for parameter in net.parameters()))
             for optimizer in optimizers.values():
                 optimizer.found_inf = self.latch.broken  # pyright: ignore[reportAttributeAccessIssue]
 
-    def __call__(self, batches: Mapping[str, Batch], *, number: int = 0) -> dict[str, Tensor]:
-        """Runs step `number`; returns `phase/term` scalars, detached, without waiting for the device."""
-        return self.play(self.due(number), batches, number=number)
+    def __call__(
+        self, batches: Mapping[str, Batch], *, number: int = 0, after: Sequence[After] = ()
+    ) -> dict[str, Tensor]:
+        """Runs step `number`, then `after`; returns `phase/term` scalars, detached, without waiting for the device."""
+        return self.play(self.due(number), batches, number=number, after=after)
 
     def due(self, number: int) -> list[Phase]:
         """The phases that step `number` runs."""
         return [phase for phase in self.phases if number % phase.every == 0]
 
-    def play(self, phases: Sequence[Phase], batches: Mapping[str, Batch], *, number: int | Tensor) -> dict[str, Tensor]:
+    def play(
+        self,
+        phases: Sequence[Phase],
+        batches: Mapping[str, Batch],
+        *,
+        number: int | Tensor,
+        after: Sequence[After] = (),
+    ) -> dict[str, Tensor]:
         """Runs `phases`, whatever is due. With `check_later` the `number` of the step may be on the device."""
-        batches = {split: self.laid_out(batch) for split, batch in batches.items()}
+        batches = {split: self._ready(batch) for split, batch in batches.items()}
         carries: dict[str, dict[str, Tensor]] = {}
         seen: dict[str, Tensor] = {}
         for phase in phases:
             carry = carries.setdefault(phase.split, {})
             with record_function(phase.name):
                 seen |= self._play(phase, batches[phase.split], carry, number)
+        for one in after:
+            one.follow(seen)
         return seen
 
     def check(self) -> None:
@@ -83,7 +112,7 @@ class Step:
         """
         carries: dict[str, dict[str, Tensor]] = {}
         for phase in self.phases:
-            batch, carry = self.laid_out(batches[phase.split]), carries.setdefault(phase.split, {})
+            batch, carry = self._ready(batches[phase.split]), carries.setdefault(phase.split, {})
             if phase.name == error.phase:
                 handed = carry if error.carry is None else error.carry
                 return find_origin(partial(self._loss, phase, batch=batch, carry=handed), self.nets)
@@ -91,6 +120,10 @@ class Step:
                 out = self._loss(phase, self.nets, batch=batch, carry=carry)
                 carry |= {name: value.detach() for name, value in out.carry.items()}
         return ""
+
+    def _ready(self, batch: Batch) -> Batch:
+        """The batch that losses see."""
+        return self.laid_out(self.prepare(batch) if self.prepare else batch)
 
     def laid_out(self, batch: Batch) -> Batch:
         """`batch` with its images in the memory layout that the networks are given."""

@@ -15,8 +15,9 @@ from velogan.engine.duration import Length, Span
 from velogan.engine.ema import EMA
 from velogan.engine.nonfinite import NonFiniteError
 from velogan.engine.optimizers import Schedule, load_optimizer_state, optimizer_state
+from velogan.engine.step import After
 from velogan.observe.clock import Clock
-from velogan.observe.stats import Stats
+from velogan.observe.stats import EpochLoss, Stats
 from velogan.types import Batch
 
 MOST_SKIPPED = 100
@@ -24,7 +25,7 @@ MOST_SKIPPED = 100
 
 
 class Loader(Protocol):
-    """Batches as a function of the images seen so far; `len` is the images of an epoch."""
+    """Batches, or what the step makes them of, as a function of the images seen; `len` is the images of an epoch."""
 
     def __len__(self) -> int: ...
     def batches(self, position: int) -> Generator[Batch, None, None]: ...
@@ -35,7 +36,9 @@ class Stepper(Protocol):
 
     optimizers: Mapping[str, torch.optim.Optimizer]
 
-    def __call__(self, batches: Mapping[str, Batch], *, number: int = 0) -> dict[str, Tensor]: ...
+    def __call__(
+        self, batches: Mapping[str, Batch], *, number: int = 0, after: Sequence[After] = ()
+    ) -> dict[str, Tensor]: ...
     def check(self) -> None: ...
     def origin(self, error: NonFiniteError, batches: Mapping[str, Batch]) -> str: ...
 
@@ -52,7 +55,8 @@ class Trainer:
     """Runs steps to the end of a length, or until `stopping` is set.
 
     All randomness of a step comes from (`seed`, images seen), so a run that is stopped and continued computes
-    what an unbroken one computes. `state` is the objective's; `batch_size` is in images.
+    what an unbroken one computes. `state` is the objective's; `batch_size` is in images. `draws` uniform numbers for
+    each image join the loader's batch on the host.
 
     `on_nonfinite`: a step that gives no finite number raises a NonFiniteError ("stop"), or the rest of it is left out
     ("skip") and `skipped` rises; after `MOST_SKIPPED` in a row the next raises too.
@@ -76,10 +80,8 @@ class Trainer:
         self.draws, self.batch_size, self.seed, self.device = draws, batch_size, seed, device
         self.on_nonfinite = on_nonfinite
         self.images = self.skipped = self._skipped_in_row = 0
-        self.stats, self.clock = Stats(), Clock()
+        self.stats, self.epoch_loss, self.clock = Stats(), EpochLoss(device), Clock()
         self.stopping = False
-        self._losses: Tensor | None = None  # the first phase's total, summed over the schedule's epoch
-        self._steps_in_epoch = 0
 
     def run(self, length: Length, *, schedule: Schedule, hooks: Sequence[Hook] = ()) -> None:
         """Trains from where it stands to the end of `length`."""
@@ -133,39 +135,33 @@ class Trainer:
 
     def _with_draws(self, batch: Batch, position: int) -> Batch:
         torch.manual_seed(step_seed(self.seed, position))
-        pinned = self.device.type == "cuda"  # else the copy would wait for the steps before it
-        uniform = torch.rand(self.draws, len(batch["A"]), pin_memory=pinned)
-        return batch | {"uniform": uniform.to(self.device, non_blocking=True)}
+        pinned = self.device.type == "cuda"  # else copying it there would wait for the steps before
+        return batch | {"uniform": torch.rand(self.draws, len(batch["A"]), pin_memory=pinned)}
 
     def _one_step(self, batch: Batch) -> None:
         batch = self._with_draws(batch, self.images)
+        number, images = self.images // self.batch_size, self.images + self.batch_size
+        after: list[After] = [self.stats, self.epoch_loss]
+        if averaging := (number + 1) % EMA.EVERY == 0:
+            self.ema.weigh(images)
+            after.append(self.ema)
         try:
-            losses = self.step({"train": batch}, number=self.images // self.batch_size)
+            self.step({"train": batch}, number=number, after=after)
             self._skipped_in_row = 0
         except NonFiniteError as error:
             if self.on_nonfinite == "stop" or self._skipped_in_row == MOST_SKIPPED:
                 self._explain(error, batch, self.images)
                 raise
-            self.skipped, self._skipped_in_row, losses = self.skipped + 1, self._skipped_in_row + 1, {}
-        self.images += self.batch_size
-        if self.images // self.batch_size % EMA.EVERY == 0:
-            self.ema.update(self.nets, images=self.images)
-        if losses:
-            self.stats.add(losses)
-            self._count_loss(losses)
-
-    def _count_loss(self, losses: Mapping[str, Tensor]) -> None:
-        first = next(value for name, value in losses.items() if name.endswith("/total")).double()
-        self._losses = first if self._losses is None else self._losses + first
-        self._steps_in_epoch += 1
+            self.skipped, self._skipped_in_row = self.skipped + 1, self._skipped_in_row + 1
+            if averaging:
+                self.ema.follow({})
+        self.images = images
 
     def _advance(self, schedule: Schedule, length: Length) -> None:
         tick = length.tick(self.images, self.clock.seconds)
         schedule.epoch = min(schedule.epoch, tick)  # a run that was made longer is earlier in its schedule
         while schedule.epoch < tick:
-            mean = float(self._losses) / max(self._steps_in_epoch, 1) if self._losses is not None else 0.0
-            schedule.finish_epoch(mean)
-            self._losses, self._steps_in_epoch = None, 0
+            schedule.finish_epoch(self.epoch_loss.take())
         schedule.apply(self.step.optimizers)
 
     def state_dict(self) -> dict[str, Any]:
@@ -175,7 +171,7 @@ class Trainer:
             "optimizers": {name: optimizer_state(o) for name, o in self.step.optimizers.items()},
             "objective": self.state.state_dict(),
             "ema": self.ema.state_dict(),
-            "losses": [self._losses, self._steps_in_epoch],
+            "losses": self.epoch_loss.state_dict(),
             "skipped": [self.skipped, self._skipped_in_row],
         }
 
@@ -186,7 +182,8 @@ class Trainer:
             load_optimizer_state(optimizer, state["optimizers"][name])
         self.state.load_state_dict(state["objective"])
         self.ema.load_state_dict(state["ema"])
-        self._losses, self._steps_in_epoch = state["losses"]
+        total, steps = state["losses"]
+        self.epoch_loss.load_state_dict([float(total or 0.0), steps])  # the first version had tensors, or None
         self.skipped, self._skipped_in_row = state.get("skipped", (0, 0))  # the first version had none
 
 

@@ -53,8 +53,8 @@ class GeneratorConfig(BaseModel):
     output: Literal["image", "change"] = Field(
         default="image",
         description="What a resnet's decoder is asked for. image: the translation. change: it decodes encodings before "
-        "and behind the blocks, and their difference is added to the input, so that what the blocks leave alone stays "
-        "as it was; this needs a decoder without instance norm.",
+        "and behind the blocks, and the input is changed as these differ, so that what the blocks leave alone stays as "
+        "it was; this needs a decoder without instance norm.",
     )
     init: InitName = Field(default="normal", description="Initialisation of the weights.")
     init_gain: float = Field(
@@ -124,8 +124,22 @@ class Stage(nn.Module):
         return self.model(x)
 
 
+REPLACED = 0.3
+"""Change of a pixel, the mean over its channels in units of the images' [-1, 1], that leaves nothing of the input."""
+
+
+def changed(x: Tensor, *, after: Tensor, before: Tensor) -> Tensor:
+    """The images `x` with the change from `before` to `after`, all `(B, C, H, W)` in about [-1, 1].
+
+    `before` is `x` as a decoder gives it back. The detail that it lacks, `x - before`, is kept where nothing changes,
+    and fades out where much does: stripes of an apple are none of the orange in its place.
+    """
+    fade = (after - before).abs().mean(1, keepdim=True).div(REPLACED).clamp(max=1)
+    return after + (1 - fade) * (x - before)
+
+
 class ChangeGenerator(nn.Module):
-    """Adds to an image what a translator changes: `x + decoder(translator(z)) - decoder(z)` with `z = encoder(x)`.
+    """Makes of an image what a translator changes in it: `changed` by `decoder(translator(z))`, `z = encoder(x)`.
 
     The stages, of whatever make, take and give what those of a resnet generator do; the result is cut to [-1, 1].
     """
@@ -139,7 +153,7 @@ class ChangeGenerator(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         encoded = self.encoder(x)
         after, before = self.decoder(torch.cat([self.translator(encoded), encoded])).float().chunk(2)
-        return (x + (after - before)).clamp(-1, 1)
+        return changed(x, after=after, before=before).clamp(-1, 1)
 
     def by(self, other: Callable[[nn.Module], nn.Module]) -> ChangeGenerator:
         """The same, computed by what `other` makes of each stage."""

@@ -8,6 +8,7 @@ judge decoded images of domain B and A, and `H` projects encodings for their con
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Literal
 
 import torch
@@ -93,9 +94,10 @@ class OnePairConfig(BaseModel):
 class OnePair:
     """The method as phases over its roles.
 
-    `encoding` and `image` are the (C, H, W) of encodings and images, for the pools of fakes. With `change`, a
-    translation is the input with the change of its decoded encodings added, and is judged so; otherwise it is what is
-    decoded. With `batched`, passes of one network are run together, which is exact with per-sample norms.
+    `encoding` and `image` are the (C, H, W) of encodings and images, for the pools of fakes. With `changed`, a
+    translation, as it is judged, is the input with the change between its encoding decoded `before` and `after`;
+    otherwise it is what is decoded. With `batched`, passes of one network are run together, which is exact with
+    per-sample norms.
     """
 
     def __init__(
@@ -104,10 +106,10 @@ class OnePair:
         *,
         encoding: tuple[int, int, int],
         image: tuple[int, int, int],
-        change: bool = False,
+        changed: Callable[..., Tensor] | None = None,
         batched: bool = False,
     ):
-        self.config, self.change, self.batched = config, change, batched
+        self.config, self.changed, self.batched = config, changed, batched
         ways = config.ways if config.stage != "autoencoder" else ()
         self.judges = [f"D_{way}" for way in ways if config.adversarial]
         self.image_judges = [f"P_{way}" for way in ways if config.image_adversarial]
@@ -175,7 +177,7 @@ class OnePair:
             square = (a.float().square().mean() + b.float().square().mean()) / 2
             terms["scale"] = self.config.scale * square.log().square()
         carry = {"encoded_a": a, "encoded_b": b}
-        if self.change and self.image_judges:
+        if self.changed and self.image_judges:
             carry |= {"decoded_a": back_a.detach(), "decoded_b": back_b.detach()}
         return Out(total=_sum(terms), terms=terms, carry=carry)
 
@@ -221,11 +223,11 @@ class OnePair:
     def _decoded(self, nets: Nets, fake: Tensor, way: str, batch: Batch, carry: Carry) -> Tensor:
         """The translation as an image."""
         letter, after = way.lower(), nets["R"](fake)
-        if not self.change:
+        if self.changed is None:
             return after
         handed = f"decoded_{letter}" in carry  # by the autoencoder's phase
         before = carry[f"decoded_{letter}"] if handed else nets["R"](carry[f"encoded_{letter}"])
-        return batch[way] + (after.float() - before.float())
+        return self.changed(batch[way], after=after.float(), before=before.float())
 
     def _real(self, role: str, batch: Batch, carry: Carry) -> Tensor:
         target = "B" if role.endswith("A") else "A"

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,7 +12,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from velogan.observe.breakdown import union
-from velogan.observe.timeline import GROUPS, STEP
+from velogan.observe.timeline import GROUPS, STEP, Allocation
 from velogan.observe.trace import load_events, read_timeline
 
 BETWEEN = "between operators"
@@ -48,14 +47,31 @@ def glance(run: Callable[[], object], *, device: torch.device, phases: Sequence[
         trace = Path(folder) / "trace.json"
         seen.export_chrome_trace(str(trace))
         timeline = read_timeline(load_events(trace), phases=phases, networks=())
-    sizes = (one.size for one in timeline.allocations if not one.on_device)
     busy = sum(end - start for start, end in union(span for one in timeline.work for span in one.spans)) / 1e6
     seconds: dict[str, float] = dict.fromkeys(GROUPS, 0.0)
     for one in timeline.work:
         seconds[one.group] += one.microseconds / 1e6
     whole = (timeline.steps[0][1] - timeline.steps[0][0]) / 1e6
     return Glance(
-        rise=max(itertools.accumulate(sizes, initial=0)),
+        rise=rise(one for one in timeline.allocations if not one.on_device),
         busy_s=busy,
         seconds=seconds | {BETWEEN: max(0.0, whole - busy)},
     )
+
+
+def rise(allocations: Iterable[Allocation]) -> int:
+    """By how many bytes what is alive grew at most.
+
+    Giving back what was there before does not count: torch takes its size from earlier profiles of the process, in
+    which the same address may have held something else.
+    """
+    alive: dict[int, int] = {}
+    now = most = 0
+    for one in allocations:
+        if one.size > 0:
+            alive[one.address] = one.size
+            now += one.size
+        else:
+            now -= alive.pop(one.address, 0)
+        most = max(most, now)
+    return most

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -79,12 +79,16 @@ class Roof:
 
     def __init__(self, calls: Counter[Convolution], *, device: torch.device):
         self.calls, self.device = calls, device
-        self.flops = sum(call.flops * count for call, count in calls.items())
+        self.flops = flops(calls)
         self._best = {call: self._fastest(call) for call in calls}
 
+    def times(self) -> dict[Convolution, float]:
+        """Seconds of each call, measured now: the median of three runs."""
+        return {call: _time(best, self.device, runs=3) for call, best in self._best.items()}
+
     def seconds(self) -> float:
-        """The sum over the step, measured now: the median of three runs of each call."""
-        return sum(count * _time(self._best[call], self.device, runs=3) for call, count in self.calls.items())
+        """The sum over the step, measured now."""
+        return total(self.calls, self.times())
 
     def _fastest(self, call: Convolution) -> Callable[[], object]:
         ways = [
@@ -93,6 +97,16 @@ class Roof:
             for layout in (torch.channels_last, torch.contiguous_format)
         ]
         return min(ways, key=lambda way: _time(way, self.device, runs=2))
+
+
+def total(calls: Counter[Convolution], times: Mapping[Convolution, float]) -> float:
+    """Seconds of a step's `calls`, whose `times` are a roof's."""
+    return sum(count * times[call] for call, count in calls.items())
+
+
+def flops(calls: Counter[Convolution]) -> int:
+    """Multiplications and additions of a step's `calls`."""
+    return sum(call.flops * count for call, count in calls.items())
 
 
 def _ready(

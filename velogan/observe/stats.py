@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -12,39 +12,73 @@ from torch import Tensor
 class Stats:
     """Means of named scalars between two ticks.
 
-    `add` is two operations in the tensors' own device memory, however many there are: it waits for nothing, and it is
-    safe with captured steps, whose outputs the next replay overwrites.
+    `follow` is a few operations in the tensors' own device memory, however many there are: it waits for nothing, and it
+    can be part of a captured step.
     """
 
     def __init__(self) -> None:
-        self._sums: dict[tuple[str, ...], Tensor] = {}
-        self._counts: dict[tuple[str, ...], int] = {}
+        self._sums: dict[tuple[str, ...], Tensor] = {}  # of each name, and how many were counted
 
     @torch.no_grad()
-    def add(self, values: Mapping[str, Tensor]) -> None:
-        """Count `values`, tensors of one element on one device, towards the means of their names."""
-        names = tuple(values)
-        stacked = torch.stack([value.detach().reshape(()) for value in values.values()])
+    def follow(self, losses: Mapping[str, Tensor]) -> None:
+        """Counts `losses`, tensors of one element on one device, towards the means of their names."""
+        names = tuple(losses)
+        stacked = torch.stack([value.detach().reshape(()) for value in losses.values()])
         if names not in self._sums:
-            # Apple's devices have no float64
-            dtype = torch.float32 if stacked.device.type == "mps" else torch.float64
-            self._sums[names] = torch.zeros(len(names), dtype=dtype, device=stacked.device)
-            self._counts[names] = 0
-        self._sums[names].add_(stacked)
-        self._counts[names] += 1
+            self._sums[names] = torch.zeros(len(names) + 1, dtype=_sum_type(stacked.device), device=stacked.device)
+        self._sums[names][:-1].add_(stacked)
+        self._sums[names][-1].add_(1)
+
+    def tensors(self) -> Iterator[Tensor]:
+        """The sums so far."""
+        yield from self._sums.values()
 
     def tick(self) -> dict[str, float]:
-        """Means of what was added since the last tick (the only wait for the device); starts afresh.
+        """Means of what was counted since the last tick (the only wait for the device); starts afresh.
 
         Names that got nothing are left out.
         """
         sums: defaultdict[str, float] = defaultdict(float)
-        counts: defaultdict[str, int] = defaultdict(int)
-        for names, count in self._counts.items():
+        counts: defaultdict[str, float] = defaultdict(float)
+        for names, kept in self._sums.items():
+            *totals, count = kept.tolist()
             if count:
-                for name, total in zip(names, self._sums[names].tolist()):
+                for name, total in zip(names, totals):
                     sums[name] += total
                     counts[name] += count
-                self._sums[names].zero_()
-                self._counts[names] = 0
+                kept.zero_()
         return {name: total / counts[name] for name, total in sums.items()}
+
+
+class EpochLoss:
+    """The mean of the first phase's total over an epoch of the schedule."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._sums = torch.zeros(2, dtype=_sum_type(device), device=device)  # of the losses, and how many were counted
+
+    @torch.no_grad()
+    def follow(self, losses: Mapping[str, Tensor]) -> None:
+        """Counts the first of `losses` whose name ends in `/total`."""
+        self._sums[0].add_(next(value for name, value in losses.items() if name.endswith("/total")))
+        self._sums[1].add_(1)
+
+    def tensors(self) -> Iterator[Tensor]:
+        """The sums so far."""
+        yield self._sums
+
+    def take(self) -> float:
+        """The mean since the last time, 0 where nothing was counted; waits for the device, and starts afresh."""
+        total, count = self._sums.tolist()
+        self._sums.zero_()
+        return total / max(count, 1)
+
+    def state_dict(self) -> list[float]:
+        """The sum so far, and of how many."""
+        return self._sums.tolist()
+
+    def load_state_dict(self, state: Sequence[float]) -> None:
+        self._sums.copy_(torch.tensor(state, dtype=self._sums.dtype))
+
+
+def _sum_type(device: torch.device) -> torch.dtype:
+    return torch.float32 if device.type == "mps" else torch.float64  # Apple's devices have no float64

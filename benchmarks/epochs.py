@@ -1,0 +1,142 @@
+"""How long an epoch takes by each method, beside Table 1 of "Improving Cycle-GAN using Intel AI DevCloud" (2018).
+
+`python benchmarks/onepair.py epochs` calls it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from rich.box import SIMPLE_HEAD
+from rich.console import RenderableType
+from rich.table import Table
+
+from velogan.config import Config
+from velogan.domains import Data, check_sizes, fit_channels, open_data
+from velogan.engine.duration import Span, parse_length
+from velogan.engine.optimizers import Schedule
+from velogan.engine.trainer import Hook
+from velogan.observe.progress import Display
+from velogan.run import build_trainer, decide
+from velogan.session import machine
+
+METHODS = ("cyclegan", "onepair", "onepair-plus")
+
+TABLE_1 = {
+    1: (66.27, 32.92, 2.0128),
+    2: (132.54, 65.84, 2.0130),
+    3: (198.81, 98.76, 2.0138),
+    15: (994.09, 493.80, 2.0131),
+}
+"""By number of epochs: their minutes by Cycle-GAN, by the proposed architecture, and the speed-up they give."""
+
+PIECE = Span(10, "images")
+"""What a turn is long."""
+
+
+@dataclass
+class Entrant:
+    """A method's trainer, and the (images, seconds) of its turns."""
+
+    config: Config
+    data: Data
+    turns: list[tuple[int, float]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        config, _ = fit_channels(self.config, self.data)
+        check_sizes(config, self.data)
+        config = config.model_copy(update={"engine": decide(config)[0]})
+        self.config, self.trainer = config, build_trainer(config, self.data)
+        self.length = parse_length(config.train.length, epoch=len(self.trainer.loader))
+        self.schedule = Schedule(config.schedule, epochs=self.length.ticks)
+
+    def take_turn(self) -> tuple[int, float]:
+        """Trains for about a piece, as from one log line of a run to the next; returns images and seconds."""
+        trainer = self.trainer
+        images, seconds = trainer.images, trainer.clock.seconds
+
+        def stop(_: int) -> None:
+            trainer.stats.tick()
+            trainer.stopping = True
+
+        trainer.stopping = False
+        trainer.run(self.length, schedule=self.schedule, hooks=[Hook(PIECE, stop)])
+        assert trainer.images > images, "the run was over before"
+        return trainer.images - images, trainer.clock.seconds - seconds
+
+    @property
+    def images(self) -> int:
+        """Those of all turns."""
+        return sum(images for images, _ in self.turns)
+
+    @property
+    def minutes_of_epoch(self) -> float:
+        """By the mean speed of all turns."""
+        return sum(seconds for _, seconds in self.turns) / self.images * len(self.trainer.loader) / 60
+
+
+def measure_epochs(configs: Mapping[str, Config], *, fraction: float, display: Display) -> dict[str, Any]:
+    """Trains by each of `configs`, by name and cyclegan among them, in turn until each has done `fraction` of an epoch.
+
+    The first turn of each is not counted. All take the pictures of the first. ValueError for no fraction in (0, 1].
+    """
+    if not 0 < fraction <= 1:
+        raise ValueError(f"--fraction {fraction}: give a share of an epoch, more than 0 and at most 1")
+    data = open_data(next(iter(configs.values())), display)
+    entrants = {name: Entrant(config, data) for name, config in configs.items()}
+    epoch = max(len(one.trainer.loader) for one in entrants.values())
+    for name, one in entrants.items():
+        display.say(f"{name}: warming up")
+        one.take_turn()
+    while any(one.images < fraction * epoch for one in entrants.values()):
+        for one in entrants.values():
+            one.turns.append(one.take_turn())
+        display.say(", ".join(f"{name} {one.images} of {epoch}" for name, one in entrants.items()))
+    cyclegan = entrants["cyclegan"].minutes_of_epoch
+    return {
+        "machine": machine(next(iter(entrants.values())).trainer.device),
+        "images_of_epoch": epoch,
+        "fraction": fraction,
+        "table_1": {str(epochs): row for epochs, row in TABLE_1.items()},
+        "rows": [
+            {
+                "method": name,
+                "engine": one.config.engine.model_dump(mode="json"),
+                "image_size": one.config.data.crop_size,
+                "images": one.images,
+                "seconds": sum(seconds for _, seconds in one.turns),
+                "turns": one.turns,
+                "minutes": {str(epochs): epochs * one.minutes_of_epoch for epochs in TABLE_1},
+                "speed_up": cyclegan / one.minutes_of_epoch,
+            }
+            for name, one in entrants.items()
+        ],
+    }
+
+
+def render_epochs(result: dict[str, Any]) -> Iterator[RenderableType]:
+    """Their table with ours below it; ≈ stands before what is extrapolated."""
+    table = Table(title="minutes by number of epochs", title_justify="left", box=SIMPLE_HEAD)
+    for column in ("", *map(str, TABLE_1)):
+        table.add_column(column, justify="right" if column else "left", no_wrap=True)
+
+    def add(name: str, show: Callable[[int], str], *, last: bool = False) -> None:
+        table.add_row(name, *map(show, TABLE_1), end_section=last)
+
+    add("their Cycle-GAN", lambda epochs: f"{TABLE_1[epochs][0]:.2f}")
+    add("their proposal", lambda epochs: f"{TABLE_1[epochs][1]:.2f}")
+    add("  speed-up", lambda epochs: f"{TABLE_1[epochs][2]:.4f}x", last=True)
+    for row in result["rows"]:
+
+        def show(epochs: int, row: dict[str, Any] = row) -> str:
+            done = row["images"] / result["images_of_epoch"]
+            return f"{'≈ ' if done < epochs else ''}{row['minutes'][str(epochs)]:.2f}"
+
+        add(f"our {row['method']}", show)
+        if row["method"] != "cyclegan":
+            add("  speed-up", lambda epochs, row=row: f"{row['speed_up']:.2f}x")
+    yield table
+    images, epoch = min(row["images"] for row in result["rows"]), result["images_of_epoch"]
+    yield f"≈ extrapolated: {images} images of an epoch's {epoch} ({images / epoch:.1%}) were measured by each method."
