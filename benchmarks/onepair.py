@@ -4,6 +4,7 @@
     python benchmarks/onepair.py train --out runs/methods --minutes 60
     python benchmarks/onepair.py score --out runs/methods --squeezenet squeezenet1_0.npz
     python benchmarks/onepair.py draw --out runs/methods methods.svg
+    python benchmarks/onepair.py grid --out runs/methods grid.png
     python benchmarks/onepair.py epochs --data apple2orange --out epochs.json
 
 `speed` times a step of every contender by turns in one process, on one thread, and writes OUT/speeds.json. `train`
@@ -12,7 +13,7 @@ from anyone, and a run can be repeated to the bit. It makes a run OUT/CONTENDER-
 the same command continues where it was stopped, and `--only onepair-plus:1` does one of them, so that several
 processes can share the work. `score` writes OUT/scores.json: every checkpoint of every run, scored as `velogan
 evaluate` does it; what is scored already is kept. `draw` makes the picture: a thick line for the mean over seeds,
-thin for each.
+thin for each. `grid` puts twelve held-out pictures of A beside what the end of every run makes of them.
 `epochs` is for itself: it trains by the presets in turn, at full size and on all threads, for a share of an epoch,
 and writes how long an epoch takes by each.
 """
@@ -23,21 +24,26 @@ import argparse
 import json
 import statistics
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+import torch
 from epochs import METHODS, measure_epochs, render_epochs
 from rich.console import Console
 from svg import Picture, text_width
 
 from velogan.bench.contestant import Contestant
 from velogan.config import Config, read_config
+from velogan.data.cache import open_domain
+from velogan.data.loader import normalise
 from velogan.data.sources import cache_directory, find_sources
 from velogan.deploy.model import load_translator
 from velogan.engine.checkpoint import list_checkpoints, write_text
 from velogan.evaluate import load_networks
 from velogan.observe.progress import Display
+from velogan.observe.samples import write_grid
 from velogan.recipes import RECIPES
 from velogan.report.scores import LABELS
 from velogan.run import train
@@ -211,46 +217,66 @@ def _panel(picture: Picture, top: float, name: str, rows: list[Mapping[str, Any]
             picture.line([place((x, y)) for x, y in means], f"c{number}", width=2.4)
 
 
+def draw_all(asked: argparse.Namespace) -> None:
+    """Draws what is scored."""
+    rows = json.loads((asked.out / "scores.json").read_text())["rows"]
+    asked.picture.write_text(draw(rows, title=asked.title))
+
+
+def show(asked: argparse.Namespace) -> None:
+    """The first held-out pictures of A, and what the last averaged weights of every run make of them, side by side."""
+    runs = sorted(path.parent for path in asked.out.glob("*/config.yaml"))
+    config = read_config(runs[0])
+    side = find_sources(config.data).a
+    folder = side.test or side.train
+    step = max(1, len(folder.names) // asked.count)
+    names = folder.names[::step][: asked.count]
+    domain = open_domain(replace(folder, names=names), config.data, test=True)
+    images = torch.cat([normalise(torch.from_numpy(domain.image(index)[None])) for index in range(len(domain))])
+    columns = [images]
+    for run in runs:
+        print(f"{run.name}: column {len(columns) + 1}")
+        columns.append(load_translator(run, direction="a2b", weights="ema", checkpoint="last")(images))
+    write_grid(asked.picture, torch.stack(columns, 1))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    commands = parser.add_subparsers(dest="command", required=True)
-    zero = commands.add_parser("speed")
-    zero.add_argument("--data", nargs="+", default=["apples2oranges"])
-    zero.add_argument("--size", choices=["xs", "s", "m", "l"])
-    zero.add_argument("--image-size", type=int, default=128)
-    zero.add_argument("--batch-size", type=int, default=1)
-    one = commands.add_parser("train")
-    one.add_argument(
-        "--contenders", nargs="+", default=["cyclegan", "onepair", "onepair-plus"], choices=list(CONTENDERS)
-    )
-    one.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
-    one.add_argument("--only", nargs="+", metavar="CONTENDER:SEED")
-    one.add_argument("--minutes", type=float, required=True)
-    two = commands.add_parser("score")
-    two.add_argument("--squeezenet", type=Path)
-    two.add_argument("--classes", nargs="*", default=[], metavar="NAME=NUMBER")
-    two.add_argument("--limit", type=int)
-    three = commands.add_parser("draw")
-    three.add_argument("picture", type=Path)
-    three.add_argument("--title", default="Score over training time")
-    four = commands.add_parser("epochs")
-    four.add_argument("--data", nargs="+", required=True)
-    four.add_argument("--size", choices=["xs", "s", "m", "l"], default="l")
-    four.add_argument("--image-size", type=int, default=256)
-    four.add_argument("--fraction", type=float, default=0.02)
-    for command in (zero, one, two, three, four):
-        command.add_argument("--out", type=Path, required=True)
+    commands = parser.add_subparsers(required=True)
+
+    def command(name: str, run: Callable[[argparse.Namespace], None]) -> argparse.ArgumentParser:
+        made = commands.add_parser(name)
+        made.set_defaults(run=run)
+        made.add_argument("--out", type=Path, required=True)
+        return made
+
+    speed = command("speed", measure_speed)
+    speed.add_argument("--data", nargs="+", default=["apples2oranges"])
+    speed.add_argument("--size", choices=["xs", "s", "m", "l"])
+    speed.add_argument("--image-size", type=int, default=128)
+    speed.add_argument("--batch-size", type=int, default=1)
+    training = command("train", train_all)
+    training.add_argument("--contenders", nargs="+", default=list(METHODS), choices=list(CONTENDERS))
+    training.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
+    training.add_argument("--only", nargs="+", metavar="CONTENDER:SEED")
+    training.add_argument("--minutes", type=float, required=True)
+    score = command("score", score_all)
+    score.add_argument("--squeezenet", type=Path)
+    score.add_argument("--classes", nargs="*", default=[], metavar="NAME=NUMBER")
+    score.add_argument("--limit", type=int)
+    drawing = command("draw", draw_all)
+    drawing.add_argument("picture", type=Path)
+    drawing.add_argument("--title", default="Score over training time")
+    grid = command("grid", show)
+    grid.add_argument("picture", type=Path)
+    grid.add_argument("--count", type=int, default=12)
+    epochs = command("epochs", time_epochs)
+    epochs.add_argument("--data", nargs="+", required=True)
+    epochs.add_argument("--size", choices=["xs", "s", "m", "l"], default="l")
+    epochs.add_argument("--image-size", type=int, default=256)
+    epochs.add_argument("--fraction", type=float, default=0.02)
     asked = parser.parse_args()
-    if asked.command == "speed":
-        measure_speed(asked)
-    elif asked.command == "epochs":
-        time_epochs(asked)
-    elif asked.command == "train":
-        train_all(asked)
-    elif asked.command == "score":
-        score_all(asked)
-    else:
-        asked.picture.write_text(draw(json.loads((asked.out / "scores.json").read_text())["rows"], title=asked.title))
+    asked.run(asked)
 
 
 if __name__ == "__main__":

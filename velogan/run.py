@@ -130,6 +130,7 @@ def build_step(
     objective.state.to(device)
     if engine.layout == "channels_last":
         nets = {role: net.to(memory_format=torch.channels_last) for role, net in nets.items()}  # pyright: ignore
+        objective.state.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
     phases = objective.phases()
     step = Step(
         phases,

@@ -92,7 +92,7 @@ def _plan(tokens: list[nn.Module], kernels: NormKernels, products: Products | No
             steps.append(_thin(layer, products))
         elif _is_plain_norm(layer):
             steps.append(_finish(tokens, partial(kernels.norm, eps=getattr(layer, "eps", 1e-5))))
-        elif layer is _ADD or (_is_activation(layer) and _padding_at(tokens) is not None):
+        elif layer is _ADD or _is_even_padding(layer) or (_is_activation(layer) and _padding_at(tokens) is not None):
             tokens.insert(0, layer)
             steps.append(_finish(tokens, kernels.plain))
         else:
@@ -112,11 +112,14 @@ def _is_activation(layer: nn.Module) -> bool:
     return isinstance(layer, (nn.ReLU, nn.LeakyReLU))
 
 
+def _is_even_padding(layer: nn.Module) -> bool:
+    return isinstance(layer, nn.ReflectionPad2d) and len(set(layer.padding)) == 1
+
+
 def _padding_at(tokens: list[nn.Module]) -> int | None:
     """Where in `tokens` an even padding comes next, if one does."""
     place = int(bool(tokens) and tokens[0] is _SAVE)
-    layer = tokens[place] if len(tokens) > place else None
-    return place if isinstance(layer, nn.ReflectionPad2d) and len(set(layer.padding)) == 1 else None
+    return place if len(tokens) > place and _is_even_padding(tokens[place]) else None
 
 
 def _finish(tokens: list[nn.Module], kernel: Callable[..., tuple[Tensor, Tensor]]) -> _Step:

@@ -12,12 +12,11 @@ from collections.abc import Callable
 from typing import Literal
 
 import torch
-import torch.nn.functional as F
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from torch import Tensor, nn
 
 from velogan.objectives.base import Carry, Out, Phase
-from velogan.objectives.losses import gan_loss, patch_contrast
+from velogan.objectives.losses import gan_loss, mean_deviation, patch_contrast
 from velogan.objectives.pool import FakePool
 from velogan.types import Batch, Nets
 
@@ -138,20 +137,17 @@ class OnePair:
 
     def autoencoder_loss(self, nets: Nets, batch: Batch, carry: Carry) -> Out:
         """The reconstruction of both domains; hands on the encodings that it began with."""
-        a, b = self._encode(nets, batch)
-        return self._reconstruct(nets, batch, a, b)
+        return self._reconstruct(nets, batch, self._encode(nets, batch))
 
     def translator_loss(self, nets: Nets, batch: Batch, carry: Carry) -> Out:
         """The translators' losses on encodings that stay as they are."""
-        if "encoded_a" not in carry:  # where the autoencoder is not trained
-            a, b = self._encode(nets, batch)
-            carry = {"encoded_a": a, "encoded_b": b}
+        if "encoded" not in carry:  # where the autoencoder is not trained
+            carry = {"encoded": self._encode(nets, batch)}
         return self._translate(nets, batch, carry)
 
     def generator_loss(self, nets: Nets, batch: Batch, carry: Carry) -> Out:
         """Autoencoder and translators in one."""
-        a, b = self._encode(nets, batch)
-        one = self._reconstruct(nets, batch, a, b)
+        one = self._reconstruct(nets, batch, self._encode(nets, batch))
         other = self._translate(nets, batch, one.carry)
         return Out(total=one.total + other.total, terms={**one.terms, **other.terms}, carry=other.carry)
 
@@ -163,27 +159,27 @@ class OnePair:
             terms[role.lower()] = self._judge(nets[role], real=self._real(role, batch, carry), fake=fake)
         return Out(total=_sum(terms), terms=terms)
 
-    def _encode(self, nets: Nets, batch: Batch) -> tuple[Tensor, ...]:
-        return self._each(nets["E"], batch["A"], batch["B"])
+    def _encode(self, nets: Nets, batch: Batch) -> Tensor:
+        """The encodings of A, then those of B, `(2 B, C, H/4, W/4)`."""
+        return self._over(nets["E"], torch.cat([batch["A"], batch["B"]]))
 
-    def _reconstruct(self, nets: Nets, batch: Batch, a: Tensor, b: Tensor) -> Out:
-        back_a, back_b = self._each(nets["R"], a, b)
+    def _reconstruct(self, nets: Nets, batch: Batch, encoded: Tensor) -> Out:
+        back_a, back_b = self._over(nets["R"], encoded).chunk(2)
         weight = self.config.reconstruction
         terms = {
-            "reconstruction_a": F.l1_loss(back_a.float(), batch["A"]) * weight,
-            "reconstruction_b": F.l1_loss(back_b.float(), batch["B"]) * weight,
+            "reconstruction_a": mean_deviation(back_a, batch["A"]) * weight,
+            "reconstruction_b": mean_deviation(back_b, batch["B"]) * weight,
         }
         if self.config.scale:
-            square = (a.float().square().mean() + b.float().square().mean()) / 2
-            terms["scale"] = self.config.scale * square.log().square()
-        carry = {"encoded_a": a, "encoded_b": b}
+            terms["scale"] = self.config.scale * encoded.float().square().mean().log().square()
+        carry = {"encoded": encoded}
         if self.changed and self.image_judges:
             carry |= {"decoded_a": back_a.detach(), "decoded_b": back_b.detach()}
         return Out(total=_sum(terms), terms=terms, carry=carry)
 
     def _translate(self, nets: Nets, batch: Batch, carry: Carry) -> Out:
         terms: dict[str, Tensor] = {}
-        handed = {name: carry[name] for name in ("encoded_a", "encoded_b")}
+        handed = {"encoded": carry["encoded"]}
         for number, way in enumerate(self.config.ways):
             uniform = batch["uniform"][2 * len(self.pools) + number * self.positions :][: self.positions]
             made, fakes = self._one_way(nets, way, batch, carry, uniform)
@@ -195,16 +191,16 @@ class OnePair:
         self, nets: Nets, way: str, batch: Batch, carry: Carry, uniform: Tensor
     ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """One translator's terms, and its fakes for the discriminators."""
-        config, letters = self.config, ("a", "b") if way == "A" else ("b", "a")
-        source, target = (carry[f"encoded_{letter}"] for letter in letters)
+        config, encoded = self.config, carry["encoded"]
+        source, target = _from(way, encoded)
         terms: dict[str, Tensor] = {}
         if config.deviation_target:
-            fake, same = self._each(nets[f"T_{way}"], source, target)
-            terms["deviation_target"] = config.deviation_target * F.l1_loss(same.float(), target.detach().float())
+            fake, same = _from(way, self._over(nets[f"T_{way}"], encoded))
+            terms["deviation_target"] = config.deviation_target * mean_deviation(same, target.detach())
         else:
             fake = nets[f"T_{way}"](source)
         if config.deviation_source:
-            terms["deviation_source"] = config.deviation_source * F.l1_loss(fake.float(), source.detach().float())
+            terms["deviation_source"] = config.deviation_source * mean_deviation(fake, source.detach())
         fakes: dict[str, Tensor] = {}
         if config.adversarial:
             fakes[f"fake_D_{way}"] = fake.float()
@@ -226,23 +222,33 @@ class OnePair:
         if self.changed is None:
             return after
         handed = f"decoded_{letter}" in carry  # by the autoencoder's phase
-        before = carry[f"decoded_{letter}"] if handed else nets["R"](carry[f"encoded_{letter}"])
+        before = carry[f"decoded_{letter}"] if handed else nets["R"](_from(way, carry["encoded"])[0])
         return self.changed(batch[way], after=after.float(), before=before.float())
 
     def _real(self, role: str, batch: Batch, carry: Carry) -> Tensor:
-        target = "B" if role.endswith("A") else "A"
-        return carry[f"encoded_{target.lower()}"] if role.startswith("D_") else batch[target]
+        _, way = role.split("_")
+        return _from(way, carry["encoded"])[1] if role.startswith("D_") else batch["B" if way == "A" else "A"]
 
     def _judge(self, judge: nn.Module, *, real: Tensor, fake: Tensor) -> Tensor:
         on_real, on_fake = self._each(judge, real, fake)
         kind = self.config.gan
         return 0.5 * (gan_loss(on_real, real=True, kind=kind) + gan_loss(on_fake, real=False, kind=kind))
 
+    def _over(self, net: nn.Module, pair: Tensor) -> Tensor:
+        """`net` on both halves of `pair`, in one pass where that is asked for."""
+        return net(pair) if self.batched else torch.cat([net(half) for half in pair.chunk(2)])
+
     def _each(self, net: nn.Module, one: Tensor, other: Tensor) -> tuple[Tensor, ...]:
         """`net` on both, in one pass where that is asked for."""
         if not self.batched:
             return net(one), net(other)
         return net(torch.cat([one, other.to(one.dtype)])).split([len(one), len(other)])
+
+
+def _from(way: str, pair: Tensor) -> tuple[Tensor, Tensor]:
+    """The halves of `pair`, of A and of B: the source of `way` first, then its target."""
+    a, b = pair.chunk(2)
+    return (a, b) if way == "A" else (b, a)
 
 
 def _sum(terms: dict[str, Tensor]) -> Tensor:

@@ -33,7 +33,7 @@ class FakePool(nn.Module):
     def _one(self, new: Tensor, uniform: Tensor) -> Tensor:
         full = self.stored >= self.size
         slot = torch.where(full, (uniform[1] * self.size).long(), self.stored).view(1)
-        old = self.images.index_select(0, slot)
+        old = self.images[slot]  # in the images' own layout, which index_select does not keep
         swap = full & (uniform[0] > 0.5)
         self.images.index_copy_(0, slot, torch.where(full & ~swap, old, new))
         self.stored.add_(1).clamp_(max=self.size)

@@ -25,7 +25,7 @@ from velogan.observe.timeline import (
 )
 
 _NAMES = (
-    (NORM, re.compile(r"(?<!vector_)(?<!foreach_)norm|relu|tanh|sigmoid|softplus|dropout|_pad|bn_[fb]w", re.I)),
+    (NORM, re.compile(r"(?<!vector_)(?<!foreach_)norm|_plain|relu|tanh|sigmoid|softplus|dropout|_pad|bn_[fb]w", re.I)),
     (CONVOLUTION, re.compile(r"conv(?!ert)|xmma|gemm|nvjet|cudnn|winograd|[wd]grad|_thin", re.I)),
     (
         MOVEMENT,
