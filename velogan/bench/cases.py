@@ -32,9 +32,6 @@ DISCRIMINATORS: dict[str, dict[str, Any]] = {
 MODES = ("reference", "eager", "compiled", "graph", "streams", "default")
 """Values of `engine.mode`; default is auto, what a run takes that says nothing."""
 
-_FEW = {"onepair": ("reference", "default"), "onepair-plus": ("default",)}
-"""What a CPU, where a step takes seconds, measures of methods that are not named."""
-
 _SIZE, _BATCH = 256, 1
 _BATCHES = (1, 16)
 
@@ -95,11 +92,11 @@ def make_plan(only: str | None, *, everything: bool, device: torch.device) -> Pl
     possible = MODES if cuda else ("reference", "eager", "compiled", "default")
     asked = ("reference", *words["mode"]) if words["mode"] else ()  # ratios are to the reference
     modes = asked or (possible if everything else usual)
-    few = {} if cuda or asked or everything or words["method"] else _FEW
+    brief = not (cuda or asked or everything or words["method"])  # a CPU's steps take seconds
     cases = [case for case in _cases(words, everything=everything) if case.possible]
     if not cases:
         raise ValueError(f"--only {only}: {words['method'][0]} takes resnets alone; name resnet_9 or resnet_6")
-    return {case: _ways(few.get(case.method, modes)) for case in cases}
+    return {case: _ways(("default",) if brief and case.method != "cyclegan" else modes) for case in cases}
 
 
 def make_chain(only: str | None, *, device: torch.device) -> Plan:
