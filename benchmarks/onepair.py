@@ -102,6 +102,8 @@ def time_epochs(asked: argparse.Namespace) -> None:
 
 def train_all(asked: argparse.Namespace) -> None:
     """Trains what is not yet at its end."""
+    if not (asked.out / "speeds.json").is_file():
+        raise SystemExit(f"--out {asked.out} holds no speeds.json: run `speed` with the same --out first")
     speeds = json.loads((asked.out / "speeds.json").read_text())
     todo = [(name, seed) for seed in asked.seeds for name in asked.contenders]
     if asked.only:

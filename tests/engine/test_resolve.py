@@ -201,3 +201,7 @@ def test_winograd_is_taken_where_it_measured_faster_in_bf16(gain: float, choice:
 def test_winograd_in_float32_is_refused():
     with pytest.raises(ValueError, match=r"engine.kernels=winograd computes in bfloat16: set engine.precision=bf16"):
         _resolve(EngineConfig(device="cpu", precision="fp32", kernels="winograd"))
+
+
+def test_passes_stay_apart_where_the_images_differ_in_size():
+    assert _resolve(one_size=False)[0].batched == "off"

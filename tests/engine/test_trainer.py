@@ -246,3 +246,10 @@ def test_skipping_has_an_end_and_its_count_survives_a_restart():
         _run(again, "1000 images", [])
     assert again.images == MOST_SKIPPED + 3  # the first skip after step 2, and so many in a row
     assert again.skipped == MOST_SKIPPED + 1
+
+
+@pytest.mark.parametrize(("former", "mean"), [([torch.tensor(6.0, dtype=torch.float64), 3], 2.0), ([None, 0], 0.0)])
+def test_the_epoch_s_loss_of_the_first_version_s_checkpoints_is_taken_up(former: list[Any], mean: float):
+    trainer = _trainer()
+    trainer.load_state_dict({**trainer.state_dict(), "losses": former})
+    assert trainer.epoch_loss.take() == mean

@@ -63,8 +63,8 @@ def test_terms_by_hand(batched: bool):
     # E(a) = 0.2, E(b) = -0.6; R(E(a)) = 0.35, R(E(b)) = -0.05
     expected = {"reconstruction_a": 3 * 0.25, "reconstruction_b": 3 * 0.25, "scale": 5 * math.log(0.2) ** 2}
     assert _floats(first.terms) == pytest.approx(expected)
-    assert first.carry.keys() == {"encoded"}
-    assert first.carry["encoded"].flatten().tolist() == pytest.approx([0.2, -0.6])
+    assert len(first.carry) == (1 if batched else 2)
+    assert torch.cat([*first.carry.values()]).flatten().tolist() == pytest.approx([0.2, -0.6])
 
     second = objective.translator_loss(nets, batch, {name: value.detach() for name, value in first.carry.items()})
     # T(E(a)) = 0.7, T(E(b)) = -0.1
@@ -108,10 +108,10 @@ def test_both_directions_and_decoded_images_by_hand():
 def test_judges_are_shown_the_pool():
     nets, batch = _by_hand()
     objective = _objective(pool_size=1)
-    encoded = torch.tensor([0.2, -0.6]).view(2, 1, 1, 1)
+    encoded = torch.tensor([0.2, -0.6]).view(2, 1, 1, 1).split(1)
     for fake in (0.9, 0.0):
         batch["uniform"] = torch.tensor([[0.9], [0.0]])  # swaps once it is full
-        carry = {"fake_D_A": torch.full((1, 1, 1, 1), fake), "encoded": encoded}
+        carry = {"fake_D_A": torch.full((1, 1, 1, 1), fake), "encoded_0": encoded[0], "encoded_1": encoded[1]}
         terms = objective.discriminator_loss(nets, batch, carry).terms
     assert float(terms["d_a"].detach()) == pytest.approx(0.5 * ((-0.6 - 1) ** 2 + 0.9**2))
 
@@ -202,7 +202,10 @@ def test_batched_passes_equal_separate_ones(fields: dict[str, Any]):
             carry |= {name: value.detach() for name, value in out.carry.items()}
             seen |= {f"{phase.name} {name}": value.detach() for name, value in out.terms.items()}
         seen |= {f"{r}.{n}": p.grad for r in mine for n, p in mine[r].named_parameters() if p.grad is not None}
-        results.append(seen | carry)
+        names = [name for name in carry if name.startswith("encoded_")]  # joined, or apart
+        results.append(seen | carry | {"encoded": torch.cat([carry[name] for name in names])})
+        for name in names:
+            del results[-1][name]
     apart, together = results
     assert apart.keys() == together.keys()
     for name, value in apart.items():
@@ -244,3 +247,15 @@ def test_a_change_is_judged_in_the_input_that_it_changes(stage: str):
     made = 0.6 + (1 - 0.25 / 0.3) * (0.1 - 0.35)
     assert float(carry["fake_P_A"]) == pytest.approx(made)
     assert float(out.terms["image_adversarial_a"].detach()) == pytest.approx((2 * float(carry["fake_P_A"]) - 1) ** 2)
+
+
+def test_domains_of_different_sizes_are_encoded_apart():
+    nets = _small()
+    batch = {"A": torch.rand(1, 3, SIDE, SIDE), "B": torch.rand(1, 3, SIDE // 2, SIDE)}
+    objective = _objective(side=SIDE, channels=2, pool_size=0)
+    batch["uniform"] = torch.rand(objective.draws, 1)
+    carry: dict[str, Tensor] = {}
+    for phase in objective.phases():
+        out = phase.loss(nets, batch, carry)
+        carry |= {name: value.detach() for name, value in out.carry.items()}
+        assert out.total.isfinite()

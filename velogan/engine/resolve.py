@@ -104,7 +104,7 @@ def resolve(
     rules = {
         "precision": lambda: precision_for(device),
         "layout": lambda: _layout(device),
-        "batched": lambda: _batched(norms),
+        "batched": lambda: _batched(norms, one_size=one_size),
         "fused_optimizer": lambda: _fused_optimizer(device),
         "kernels": lambda: _kernels(
             device, norms, load_kernels, products_gain if chosen["precision"] == "bf16" else lambda: 0.0
@@ -172,7 +172,9 @@ def _layout(device: torch.device) -> tuple[str, str]:
     return "channels_last", "the layout its convolutions are fastest in"
 
 
-def _batched(norms: set[str]) -> tuple[str, str]:
+def _batched(norms: set[str], *, one_size: bool) -> tuple[str, str]:
+    if not one_size:
+        return "off", "the images differ in size"
     if norms & {"batch", "sync_batch"}:
         return "off", "batch norm sees a batch, so passes must stay apart"
     return "on", "exact, since norms are per sample"

@@ -20,6 +20,9 @@ from velogan.objectives.losses import gan_loss, mean_deviation, patch_contrast
 from velogan.objectives.pool import FakePool
 from velogan.types import Batch, Nets
 
+Pair = tuple[Tensor, ...]
+"""What belongs to A and to B, `(B, ...)` each: both joined, which spares copies, or one and the other."""
+
 POSITIONS = 256
 """Positions of an encoding that are contrasted with each other, at most (Park et al. 2020, section 3)."""
 
@@ -141,8 +144,8 @@ class OnePair:
 
     def translator_loss(self, nets: Nets, batch: Batch, carry: Carry) -> Out:
         """The translators' losses on encodings that stay as they are."""
-        if "encoded" not in carry:  # where the autoencoder is not trained
-            carry = {"encoded": self._encode(nets, batch)}
+        if not _encoded(carry):  # where the autoencoder is not trained
+            carry = _carried(self._encode(nets, batch))
         return self._translate(nets, batch, carry)
 
     def generator_loss(self, nets: Nets, batch: Batch, carry: Carry) -> Out:
@@ -159,27 +162,28 @@ class OnePair:
             terms[role.lower()] = self._judge(nets[role], real=self._real(role, batch, carry), fake=fake)
         return Out(total=_sum(terms), terms=terms)
 
-    def _encode(self, nets: Nets, batch: Batch) -> Tensor:
-        """The encodings of A, then those of B, `(2 B, C, H/4, W/4)`."""
-        return self._over(nets["E"], torch.cat([batch["A"], batch["B"]]))
+    def _encode(self, nets: Nets, batch: Batch) -> Pair:
+        a, b = batch["A"], batch["B"]
+        return _over(nets["E"], (torch.cat([a, b]),) if self.batched else (a, b))
 
-    def _reconstruct(self, nets: Nets, batch: Batch, encoded: Tensor) -> Out:
-        back_a, back_b = self._over(nets["R"], encoded).chunk(2)
+    def _reconstruct(self, nets: Nets, batch: Batch, encoded: Pair) -> Out:
+        back_a, back_b = _from("A", _over(nets["R"], encoded))
         weight = self.config.reconstruction
         terms = {
             "reconstruction_a": mean_deviation(back_a, batch["A"]) * weight,
             "reconstruction_b": mean_deviation(back_b, batch["B"]) * weight,
         }
         if self.config.scale:
-            terms["scale"] = self.config.scale * encoded.float().square().mean().log().square()
-        carry = {"encoded": encoded}
+            square = torch.stack([part.float().square().mean() for part in encoded]).mean()
+            terms["scale"] = self.config.scale * square.log().square()
+        carry = _carried(encoded)
         if self.changed and self.image_judges:
             carry |= {"decoded_a": back_a.detach(), "decoded_b": back_b.detach()}
         return Out(total=_sum(terms), terms=terms, carry=carry)
 
     def _translate(self, nets: Nets, batch: Batch, carry: Carry) -> Out:
         terms: dict[str, Tensor] = {}
-        handed = {"encoded": carry["encoded"]}
+        handed = _carried(_encoded(carry))
         for number, way in enumerate(self.config.ways):
             uniform = batch["uniform"][2 * len(self.pools) + number * self.positions :][: self.positions]
             made, fakes = self._one_way(nets, way, batch, carry, uniform)
@@ -191,11 +195,11 @@ class OnePair:
         self, nets: Nets, way: str, batch: Batch, carry: Carry, uniform: Tensor
     ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """One translator's terms, and its fakes for the discriminators."""
-        config, encoded = self.config, carry["encoded"]
+        config, encoded = self.config, _encoded(carry)
         source, target = _from(way, encoded)
         terms: dict[str, Tensor] = {}
         if config.deviation_target:
-            fake, same = _from(way, self._over(nets[f"T_{way}"], encoded))
+            fake, same = _from(way, _over(nets[f"T_{way}"], encoded))
             terms["deviation_target"] = config.deviation_target * mean_deviation(same, target.detach())
         else:
             fake = nets[f"T_{way}"](source)
@@ -222,21 +226,17 @@ class OnePair:
         if self.changed is None:
             return after
         handed = f"decoded_{letter}" in carry  # by the autoencoder's phase
-        before = carry[f"decoded_{letter}"] if handed else nets["R"](_from(way, carry["encoded"])[0])
+        before = carry[f"decoded_{letter}"] if handed else nets["R"](_from(way, _encoded(carry))[0])
         return self.changed(batch[way], after=after.float(), before=before.float())
 
     def _real(self, role: str, batch: Batch, carry: Carry) -> Tensor:
         _, way = role.split("_")
-        return _from(way, carry["encoded"])[1] if role.startswith("D_") else batch["B" if way == "A" else "A"]
+        return _from(way, _encoded(carry))[1] if role.startswith("D_") else batch["B" if way == "A" else "A"]
 
     def _judge(self, judge: nn.Module, *, real: Tensor, fake: Tensor) -> Tensor:
         on_real, on_fake = self._each(judge, real, fake)
         kind = self.config.gan
         return 0.5 * (gan_loss(on_real, real=True, kind=kind) + gan_loss(on_fake, real=False, kind=kind))
-
-    def _over(self, net: nn.Module, pair: Tensor) -> Tensor:
-        """`net` on both halves of `pair`, in one pass where that is asked for."""
-        return net(pair) if self.batched else torch.cat([net(half) for half in pair.chunk(2)])
 
     def _each(self, net: nn.Module, one: Tensor, other: Tensor) -> tuple[Tensor, ...]:
         """`net` on both, in one pass where that is asked for."""
@@ -245,9 +245,22 @@ class OnePair:
         return net(torch.cat([one, other.to(one.dtype)])).split([len(one), len(other)])
 
 
-def _from(way: str, pair: Tensor) -> tuple[Tensor, Tensor]:
-    """The halves of `pair`, of A and of B: the source of `way` first, then its target."""
-    a, b = pair.chunk(2)
+def _over(net: nn.Module, pair: Pair) -> Pair:
+    return tuple(net(part) for part in pair)
+
+
+def _carried(pair: Pair) -> dict[str, Tensor]:
+    return {f"encoded_{number}": part for number, part in enumerate(pair)}
+
+
+def _encoded(carry: Carry) -> Pair:
+    """The encodings among what is carried; empty where there are none."""
+    return tuple(value for name, value in carry.items() if name.startswith("encoded_"))
+
+
+def _from(way: str, pair: Pair) -> tuple[Tensor, Tensor]:
+    """What `pair` holds of A and of B: the source of `way` first, then its target."""
+    a, b = pair if len(pair) == 2 else pair[0].chunk(2)
     return (a, b) if way == "A" else (b, a)
 
 
