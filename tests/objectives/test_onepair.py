@@ -251,7 +251,7 @@ def test_a_change_is_judged_in_the_input_that_it_changes(stage: str):
 
 def test_domains_of_different_sizes_are_encoded_apart():
     nets = _small()
-    batch = {"A": torch.rand(1, 3, SIDE, SIDE), "B": torch.rand(1, 3, SIDE // 2, SIDE)}
+    batch = {"A": torch.rand(1, 3, SIDE, SIDE), "B": torch.rand(1, 3, SIDE, 2 * SIDE)}
     objective = _objective(side=SIDE, channels=2, pool_size=0)
     batch["uniform"] = torch.rand(objective.draws, 1)
     carry: dict[str, Tensor] = {}
