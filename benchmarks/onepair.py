@@ -34,20 +34,21 @@ from epochs import METHODS, measure_epochs, render_epochs
 from rich.console import Console
 from svg import Picture, text_width
 
-from velogan.bench.contestant import Contestant
 from velogan.config import Config, read_config
-from velogan.data.cache import open_domain
-from velogan.data.loader import normalise
-from velogan.data.sources import cache_directory, find_sources
+from velogan.data.domains.cache import open_domain
+from velogan.data.domains.loader import normalise
+from velogan.data.domains.sources import cache_directory, find_sources
 from velogan.deploy.model import load_translator
-from velogan.engine.checkpoint import list_checkpoints, write_text
-from velogan.evaluate import load_networks
+from velogan.evaluation.evaluate import load_networks
+from velogan.evaluation.scoring import Scorer, finite
+from velogan.files import write_text
+from velogan.measure.bench.contestant import Contestant
 from velogan.observe.progress import Display
 from velogan.observe.samples import write_grid
 from velogan.recipes import RECIPES
 from velogan.report.scores import LABELS
 from velogan.run import train
-from velogan.scoring import Scorer, finite
+from velogan.store.checkpoint import list_checkpoints
 
 CONTENDERS: dict[str, Callable[[], Config]] = {
     **{name: RECIPES[name] for name in METHODS},

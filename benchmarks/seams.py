@@ -17,10 +17,10 @@ import torch
 from PIL import Image
 
 from velogan.data.config import DataConfig
-from velogan.data.sources import cache_directory
+from velogan.data.domains.sources import cache_directory
 from velogan.deploy.model import load_translator
 from velogan.deploy.translate import translate
-from velogan.engine.inference import Accelerator
+from velogan.kernels.inference import Accelerator
 
 
 def main(run: Path, picture: Path, tile: int, difference: Path) -> None:

@@ -18,7 +18,7 @@ def text_width(text: str, size: float) -> float:
 
 
 class Picture:
-    """Shapes on a card of `width` x `height`. Colours are classes: `c0` to `c6`, `roof`, `saved`, `ink`, `soft`."""
+    """Shapes on a card of `width` x `height`. Colours are classes: `c0` to `c6`, `roofline`, `saved`, `ink`, `soft`."""
 
     def __init__(self, width: float, height: float):
         self.width, self.height = width, height
@@ -72,7 +72,7 @@ def _colours(base: Sequence[str], hues: Sequence[str]) -> str:
         f".card {{ fill: {card}; stroke: {edge}; }}",
         f".ink {{ fill: {ink}; }}",
         f".soft {{ fill: {soft}; }}",
-        f".roof {{ fill: {soft}; }}",
+        f".roofline {{ fill: {soft}; }}",
         f".saved {{ fill: none; stroke: {soft}; stroke-dasharray: 3 3; }}",
         f".line.grid {{ stroke: {edge}; }}",
         ".line { fill: none; stroke-linejoin: round; }",

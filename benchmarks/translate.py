@@ -19,10 +19,10 @@ import torch
 from PIL import Image
 
 from velogan.data.config import DataConfig
-from velogan.data.sources import cache_directory, list_images
+from velogan.data.domains.sources import cache_directory, list_images
 from velogan.deploy.model import Translator, load_translator
 from velogan.deploy.translate import translate
-from velogan.engine.inference import Accelerator
+from velogan.kernels.inference import Accelerator
 
 
 def main(run: Path, folder: Path, rounds: int) -> None:

@@ -4,7 +4,7 @@
     python benchmarks/waterfall.py bench.json waterfall.svg
 
 A bar for each row of the first case: as long as the step, in parts by what ran. The outline beyond it is what the
-change saved against the row above. The last bar is the roof. The file may hold other lines; the last one counts.
+change saved against the row above. The last bar is the roofline. The file may hold other lines; the last one counts.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def draw(result: dict[str, Any]) -> str:
         raise ValueError("there are no rows to draw: give the output of `velogan bench --waterfall --json`")
     case = {name: result["rows"][0][name] for name in _CASE}
     rows = [row for row in result["rows"] if all(row[name] == case[name] for name in _CASE)]
-    roof = next(one for one in result["roofs"] if all(one[name] == case[name] for name in _CASE))
+    roofline = next(one for one in result["rooflines"] if all(one[name] == case[name] for name in _CASE))
     groups = [name for name in rows[0]["where"] if any(row["where"][name] >= 0.005 for row in rows)]
     longest = max(row["step_ms"] for row in rows)
     legend = _legend_rows(groups)
@@ -39,9 +39,9 @@ def draw(result: dict[str, Any]) -> str:
     for index, row in enumerate(rows):
         _row(picture, y, row, first=index == 0, before=before, scale=scale, groups=groups)
         y, before = y + _ROW, row["step_ms"]
-    picture.text(_LEFT, y + 12, "roof: its convolutions alone", size=13)
-    picture.text(_WIDTH - _RIGHT, y + 12, _ms(roof["ms"]), size=13, anchor="end", weight=600)
-    picture.rect(_LEFT, y + 18, roof["ms"] * scale, _BAR, "roof")
+    picture.text(_LEFT, y + 12, "roofline: its convolutions alone", size=13)
+    picture.text(_WIDTH - _RIGHT, y + 12, _ms(roofline["ms"]), size=13, anchor="end", weight=600)
+    picture.rect(_LEFT, y + 18, roofline["ms"] * scale, _BAR, "roofline")
     y += _ROW + 10
     for line in legend:
         x = _LEFT

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from velogan.config import Config
-from velogan.engine.native import NormKernels, load_kernels
+from velogan.kernels.native import NormKernels, load_kernels
 
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
 

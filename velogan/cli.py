@@ -206,11 +206,11 @@ def _changed(asked: Train, config: Config) -> dict[str, Any]:
 
 def _translate(asked: Translate, argv: list[str]) -> tuple[dict[str, Any], int]:
     from velogan.data.config import DataConfig
-    from velogan.data.sources import cache_directory
+    from velogan.data.domains.sources import cache_directory
     from velogan.deploy.model import load_translator
     from velogan.deploy.translate import translate
-    from velogan.engine.inference import Accelerator
     from velogan.engine.resolve import resolve_device
+    from velogan.kernels.inference import Accelerator
     from velogan.observe.progress import Display
 
     device = resolve_device(asked.device)
@@ -260,8 +260,8 @@ def _peak_memory_mb() -> float:
 def _evaluate(asked: Evaluate, argv: list[str]) -> tuple[dict[str, Any], int]:
     from rich.console import Console
 
-    from velogan.compare import compare
-    from velogan.evaluate import duplicates_line, evaluate, render_table
+    from velogan.evaluation.compare import compare
+    from velogan.evaluation.evaluate import duplicates_line, evaluate, render_table
     from velogan.observe.progress import Display
     from velogan.report import write_report
 
@@ -303,8 +303,8 @@ def _demo(asked: Demo, argv: list[str]) -> tuple[dict[str, Any], int]:
 def _bench(asked: Bench, argv: list[str]) -> tuple[dict[str, Any], int]:
     from rich.console import Console
 
-    from velogan.bench import bench, bench_paper, make_chain, make_plan, render
     from velogan.engine.resolve import resolve_device
+    from velogan.measure.bench import bench, bench_paper, make_chain, make_plan, render
     from velogan.observe.progress import Display
 
     if asked.rounds < 1:
@@ -325,8 +325,8 @@ def _bench(asked: Bench, argv: list[str]) -> tuple[dict[str, Any], int]:
 
 
 def _profile(asked: Profile, argv: list[str]) -> tuple[dict[str, Any], int]:
+    from velogan.measure.profile import profile
     from velogan.observe.progress import Display
-    from velogan.profile import profile
 
     config = _configure_common(asked)
     if not _data_is_named(asked):  # a step's time does not depend on what is in the pictures
@@ -347,7 +347,7 @@ def _report(asked: Report, argv: list[str]) -> tuple[dict[str, Any], int]:
 
 
 def _data_render(asked: DataRender, argv: list[str]) -> tuple[dict[str, Any], int]:
-    from velogan.data.rendered import render_folder
+    from velogan.data.rendered.apples2oranges import render_folder
     from velogan.observe.progress import Display
 
     with Display() as display:
@@ -364,7 +364,7 @@ def _data_render(asked: DataRender, argv: list[str]) -> tuple[dict[str, Any], in
 
 
 def _data_check(asked: DataCheck, argv: list[str]) -> tuple[dict[str, Any], int]:
-    from velogan.data.check import check, render_text
+    from velogan.data.domains.check import check, render_text
     from velogan.observe.progress import Display
 
     with Display() as display:

@@ -11,10 +11,11 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from velogan.data.config import DataConfig
-from velogan.data.sources import Letter
-from velogan.data.values import Range
+from velogan.data.domains.sources import Letter
+from velogan.data.pictures.values import Range
 from velogan.engine.config import EngineConfig, TrainConfig
 from velogan.engine.optimizers import OptimizerConfig, ScheduleConfig
+from velogan.files import parse_yaml
 from velogan.networks.discriminators import DiscriminatorConfig
 from velogan.networks.generators import GeneratorConfig
 from velogan.objectives.cyclegan import CycleGANConfig
@@ -22,10 +23,10 @@ from velogan.objectives.onepair import OnePairConfig
 
 Size = Literal["xs", "s", "m", "l"]
 SIZES: dict[Size, dict[str, int]] = {
-    "xs": {"channels": 16, "blocks": 3, "judge": 32},
-    "s": {"channels": 32, "blocks": 6, "judge": 32},
-    "m": {"channels": 64, "blocks": 6, "judge": 64},
-    "l": {"channels": 64, "blocks": 9, "judge": 64},
+    "xs": {"channels": 16, "blocks": 3, "discriminator": 32},
+    "s": {"channels": 32, "blocks": 6, "discriminator": 32},
+    "m": {"channels": 64, "blocks": 6, "discriminator": 64},
+    "l": {"channels": 64, "blocks": 9, "discriminator": 64},
 }
 """The one dial: generator width and residual blocks, discriminator width. `l` is the paper's."""
 
@@ -118,7 +119,7 @@ class Config(BaseModel):
         """With the widths and depth that `size` stands for."""
         dial = SIZES[size]
         generator = {"channels": dial["channels"], "blocks": dial["blocks"]}
-        return self.change(generator=generator, discriminator={"channels": dial["judge"]})
+        return self.change(generator=generator, discriminator={"channels": dial["discriminator"]})
 
 
 def parse_config(tree: Mapping[str, Any], *, source: str = "the configuration") -> Config:
@@ -127,10 +128,6 @@ def parse_config(tree: Mapping[str, Any], *, source: str = "the configuration") 
         return Config.model_validate(tree)
     except ValidationError as error:
         raise ValueError(explain(error, source=source)) from None
-
-
-_FORMER = {"discriminator": ("in_channels",)}
-"""Fields that run folders of earlier versions hold, and that now follow from others."""
 
 
 def read_config(path: Path) -> Config:
@@ -143,26 +140,12 @@ def read_config(path: Path) -> Config:
             f"--config {path} holds no configuration: it has {path.stat().st_size} bytes, not a few thousand"
         )
     try:
-        tree = yaml.load(path.read_text(encoding="utf-8"), _Loader)
-    except RecursionError:
-        raise ValueError(f"--config {path} holds no configuration: it is nested too deeply") from None
-    except (yaml.YAMLError, ValueError) as error:
-        raise ValueError(f"--config {path} is not YAML: {error}") from None
+        tree = parse_yaml(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"--config {path} holds no configuration, since it is not plain YAML: {error}") from None
     if not isinstance(tree, dict):
         raise ValueError(f"--config {path} holds no configuration: it must be a mapping with sections like data:")
-    for section, names in _FORMER.items():
-        if isinstance(tree.get(section), dict):
-            tree[section] = {name: value for name, value in tree[section].items() if name not in names}
     return parse_config(tree, source=str(path))
-
-
-class _Loader(yaml.SafeLoader):
-    """Plain values only: no objects, and no aliases, with which a few lines can stand for gigabytes."""
-
-    def compose_node(self, parent: Any, index: Any) -> Any:
-        if self.check_event(yaml.AliasEvent):
-            raise yaml.YAMLError("aliases (*name) are not taken; write the value itself")
-        return super().compose_node(parent, index)
 
 
 def write_yaml(config: Config) -> str:

@@ -6,10 +6,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-from velogan.data.sources import find_sources
+from velogan.data.domains.sources import find_sources
 from velogan.deploy.model import load_translator
 from velogan.deploy.translate import translate
-from velogan.evaluate import evaluate
+from velogan.evaluation.evaluate import evaluate
 from velogan.observe.progress import Display
 from velogan.recipes import RECIPES
 from velogan.report import write_report

@@ -8,11 +8,11 @@ from functools import partial
 import torch
 
 from velogan.config import Config
-from velogan.data.cache import Domain, open_domain
-from velogan.data.loader import crop_shapes
-from velogan.data.sources import Sources, find_sources
+from velogan.data.domains.cache import Domain, open_domain
+from velogan.data.domains.loader import crop_shapes
+from velogan.data.domains.sources import Sources, find_sources
 from velogan.engine.resolve import Pick
-from velogan.methods import fresh_networks, judge, looked_at
+from velogan.methods import displayed, fresh_networks, judge
 from velogan.observe.progress import Display
 
 
@@ -53,7 +53,7 @@ def check_sizes(config: Config, data: Data) -> None:
     channels = {"A": config.generator.in_channels or 3, "B": config.generator.out_channels or 3}
     with torch.device("meta"):
         nets = fresh_networks(config)
-    whole = looked_at(nets, config)["G_A"]
+    whole = displayed(nets, config)["G_A"]
     for shape in sorted(crop_shapes(config.data, data.a) | crop_shapes(config.data, data.b)):
         size = f"{shape[1]}x{shape[0]}"
         if any(side % multiple for side in shape):

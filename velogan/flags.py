@@ -139,7 +139,7 @@ class Demo:
 
 @dataclass(kw_only=True)
 class Bench:
-    """Measure methods and the engine's modes against each other and against this machine's roof, in one process.
+    """Measure methods and the engine's modes against each other and against this machine's roofline, in one process.
 
     velogan bench --only resnet_6,size=64
     """

@@ -165,7 +165,7 @@ def averaged(nets: Mapping[str, nn.Module]) -> dict[str, nn.Module]:
     return {role: net for role, net in nets.items() if _in_generators(role)}
 
 
-def looked_at(nets: Mapping[str, nn.Module], config: Config) -> dict[str, nn.Module]:
+def displayed(nets: Mapping[str, nn.Module], config: Config) -> dict[str, nn.Module]:
     """The generators, and the autoencoder where there is one, over the weights of `nets`."""
     made = generators(nets, config)
     return made if config.method == "cyclegan" else {**made, AUTOENCODER: compose(nets["E"], nets["R"])}

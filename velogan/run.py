@@ -11,24 +11,24 @@ import torch
 from torch import nn
 
 from velogan.config import Config
-from velogan.data.loader import PairLoader, crop_shapes, window
-from velogan.data.sources import cache_directory
+from velogan.data.domains.loader import PairLoader, crop_shapes, window
+from velogan.data.domains.sources import cache_directory
 from velogan.domains import Data, check_sizes, fit_channels, open_data
 from velogan.engine.capture import CapturedStep, CudaRecorder
 from velogan.engine.compiled import compiled
 from velogan.engine.config import EngineConfig
 from velogan.engine.duration import parse_span
 from velogan.engine.ema import EMA
-from velogan.engine.fused import Fused, training_gain
 from velogan.engine.memory import keep_freed_memory
-from velogan.engine.native import NormKernels, load_kernels
 from velogan.engine.optimizers import build_optimizers
-from velogan.engine.products import Products, load_products
 from velogan.engine.resolve import Pick, device_for, resolve, resolve_device
 from velogan.engine.step import Step
 from velogan.engine.streams import Streams
 from velogan.engine.trainer import Stepper, Trainer
-from velogan.methods import averaged, build_networks, build_objective, looked_at, pool_field
+from velogan.kernels.bf16_gemm import Bf16Gemm, load_bf16_gemm
+from velogan.kernels.fused import Fused, training_gain
+from velogan.kernels.native import NormKernels, load_kernels
+from velogan.methods import averaged, build_networks, build_objective, displayed, pool_field
 from velogan.networks.generators import ChangeGenerator
 from velogan.objectives.base import Objective
 from velogan.observe.progress import Display
@@ -52,7 +52,7 @@ def train(config: Config, run: Path, *, display: Display, origin: Mapping[str, A
         config = config.model_copy(update={"engine": engine})
         trainer = build_trainer(config, data)
         plain = config.change(engine={"compile": "off"})  # few pictures, of several shapes
-        samplers = players(looked_at(trainer.ema.nets, config), plain)
+        samplers = forward_nets(displayed(trainer.ema.nets, config), plain)
         session.start(config, trainer, data=data, picks=picks, origin=origin)
         return session.run(display, samplers=samplers)
 
@@ -63,7 +63,7 @@ def decide(config: Config) -> tuple[EngineConfig, list[Pick]]:
     return resolve(
         config.engine,
         load_kernels=lambda: _kernels(config),
-        products_gain=lambda: _products_gain(config),
+        gemm_gain=lambda: _gemm_gain(config),
         norms={config.generator.norm, config.discriminator.norm},
         second_derivatives=config.objective.gan == "wgangp",
         run_seconds=span.amount * 60 if span.unit == "minutes" else None,
@@ -72,19 +72,19 @@ def decide(config: Config) -> tuple[EngineConfig, list[Pick]]:
     )
 
 
-def players(nets: Mapping[str, nn.Module], config: Config) -> dict[str, nn.Module]:
+def forward_nets(nets: Mapping[str, nn.Module], config: Config) -> dict[str, nn.Module]:
     """What the losses call: the networks themselves, or faster equivalents over the same weights."""
     engine = config.engine
     fast: Callable[[nn.Module], nn.Module] | None = None
     if engine.kernels in ("native", "winograd"):
         kernels = _kernels(config)
-        products = _products(config) if engine.kernels == "winograd" else None
-        if kernels is None or (products is None and engine.kernels == "winograd"):
+        gemm = _gemm(config) if engine.kernels == "winograd" else None
+        if kernels is None or (gemm is None and engine.kernels == "winograd"):
             raise ValueError(
                 f"engine.kernels={engine.kernels} cannot be built here, or this CPU cannot run it: install g++, or set "
                 "engine.kernels=plain"
             )
-        fast = partial(Fused, kernels=kernels, products=products)
+        fast = partial(Fused, kernels=kernels, gemm=gemm)
     elif engine.compile == "on":
         fast = partial(compiled, cache=cache_directory(config.data) / "compiled")
     if fast is None:
@@ -102,17 +102,17 @@ def _kernels(config: Config) -> NormKernels | None:
     return load_kernels(cache_directory(config.data) / "kernels")
 
 
-def _products(config: Config) -> Products | None:
-    return load_products(cache_directory(config.data) / "kernels")
+def _gemm(config: Config) -> Bf16Gemm | None:
+    return load_bf16_gemm(cache_directory(config.data) / "kernels")
 
 
-def _products_gain(config: Config) -> float:
-    products, c = _products(config), config.generator.channels
-    if products is None:
+def _gemm_gain(config: Config) -> float:
+    gemm, c = _gemm(config), config.generator.channels
+    if gemm is None:
         return 0.0
     blocks = config.generator.network == "resnet" and config.generator.blocks > 0
     common = nn.Conv2d(4 * c, 4 * c, 3) if blocks else nn.Conv2d(8 * c, 8 * c, 4, stride=2, padding=1)
-    return training_gain(common, products)
+    return training_gain(common, gemm)
 
 
 def build_step(
@@ -135,7 +135,7 @@ def build_step(
     step = Step(
         phases,
         nets=nets,
-        players=players(nets, config),
+        forward_nets=forward_nets(nets, config),
         optimizers=build_optimizers(config.optimizer, phases=phases, nets=nets, fused=engine.fused_optimizer == "on"),
         autocast=torch.bfloat16 if engine.precision == "bf16" else None,
         channels_last=engine.layout == "channels_last",

@@ -21,7 +21,19 @@ from torch import nn
 
 import velogan
 from velogan.config import Config, differences, parse_config, read_config, write_yaml
-from velogan.engine.checkpoint import (
+from velogan.engine.duration import Length, parse_length, parse_span
+from velogan.engine.nonfinite import NonFiniteError
+from velogan.engine.optimizers import Schedule
+from velogan.engine.resolve import Pick
+from velogan.engine.trainer import MOST_SKIPPED, Hook, Trainer, stop_on_signal
+from velogan.evaluation.samples import Sampler
+from velogan.evaluation.validation import SCORE, Validation
+from velogan.files import write_text
+from velogan.methods import described, generators, kept
+from velogan.observe.log import Log
+from velogan.observe.progress import Display, Training
+from velogan.report import write_report
+from velogan.store.checkpoint import (
     damage,
     digest,
     list_checkpoints,
@@ -34,19 +46,7 @@ from velogan.engine.checkpoint import (
     remove_old,
     save_checkpoint,
     set_aside,
-    write_text,
 )
-from velogan.engine.duration import Length, parse_length, parse_span
-from velogan.engine.nonfinite import NonFiniteError
-from velogan.engine.optimizers import Schedule
-from velogan.engine.resolve import Pick
-from velogan.engine.trainer import MOST_SKIPPED, Hook, Trainer, stop_on_signal
-from velogan.methods import described, generators, kept
-from velogan.observe.log import Log
-from velogan.observe.progress import Display, Training
-from velogan.report import write_report
-from velogan.samples import Sampler
-from velogan.validation import SCORE, Validation
 
 if TYPE_CHECKING:
     from velogan.domains import Data

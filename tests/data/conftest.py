@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from velogan.data.images import Picture, save_picture
+from velogan.data.pictures.images import Picture, save_picture
 
 
 @pytest.fixture(autouse=True)

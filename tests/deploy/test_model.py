@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from velogan.deploy.model import Translator, load_translator
-from velogan.engine.checkpoint import save_checkpoint
 from velogan.networks.generators import GeneratorConfig, build_generator
+from velogan.store.checkpoint import save_checkpoint
 
 CONFIG = GeneratorConfig.model_validate({"blocks": 1, "channels": 2})
 

@@ -10,7 +10,7 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
-from velogan.data.images import Picture, read_picture, save_picture
+from velogan.data.pictures.images import Picture, read_picture, save_picture
 from velogan.deploy.model import Translator
 from velogan.deploy.translate import translate
 from velogan.networks.generators import GeneratorConfig, build_generator

@@ -13,11 +13,10 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from velogan.data.cache import Domain
 from velogan.data.config import DataConfig
-from velogan.data.loader import PairLoader
+from velogan.data.domains.cache import Domain
+from velogan.data.domains.loader import PairLoader
 from velogan.engine.capture import CapturedStep, Recorder
-from velogan.engine.checkpoint import load_state, save_checkpoint
 from velogan.engine.duration import parse_length, parse_span
 from velogan.engine.ema import EMA
 from velogan.engine.nonfinite import NonFiniteError
@@ -27,6 +26,7 @@ from velogan.engine.trainer import Hook, Trainer
 from velogan.networks.discriminators import DiscriminatorConfig, build_discriminator
 from velogan.networks.generators import GeneratorConfig, build_generator
 from velogan.objectives.cyclegan import CycleGAN, CycleGANConfig
+from velogan.store.checkpoint import load_state, save_checkpoint
 
 SIDE, EPOCH = 16, 4
 

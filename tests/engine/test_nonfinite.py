@@ -119,7 +119,7 @@ def test_broken_pictures_and_broken_weights_are_named():
 
 def test_a_faster_player_that_breaks_what_the_plain_network_computes_well_is_told_apart():
     nets = _nets()
-    step = _step(nets, players={"G": nn.Sequential(nets["G"], made := _Broken()), "D": nets["D"]})
+    step = _step(nets, forward_nets={"G": nn.Sequential(nets["G"], made := _Broken()), "D": nets["D"]})
     made.way = "value"
     with pytest.raises(NonFiniteError) as caught:
         step(_batches(), number=0)

@@ -7,13 +7,14 @@ import torch
 
 from velogan.engine import resolve as room
 from velogan.engine.config import EngineConfig
-from velogan.engine.resolve import REFERENCE, bf16_gain, default_threads, resolve, resolve_device
+from velogan.engine.resolve import REFERENCE, default_threads, resolve, resolve_device
+from velogan.kernels import precision
 
 KERNELS: Any = object()
 
 
 def _resolve(config: EngineConfig | None = None, *, norm: str = "instance", kernels: Any = KERNELS, **settings: Any):
-    asked: dict[str, Any] = {"products_gain": lambda: 0.0, "second_derivatives": False, "run_seconds": None}
+    asked: dict[str, Any] = {"gemm_gain": lambda: 0.0, "second_derivatives": False, "run_seconds": None}
     asked |= {"skips": False, "one_size": True, **settings}
     config = config or EngineConfig(device="cpu", precision="fp32")
     chosen, picks = resolve(config, load_kernels=lambda: kernels, norms={norm}, **asked)
@@ -33,7 +34,7 @@ def test_auto_on_a_cpu_takes_everything_fast_and_says_why():
 
 def test_what_was_decided_is_kept_when_decided_again(monkeypatch: pytest.MonkeyPatch):
     chosen, _ = _resolve(EngineConfig(device="cpu"))
-    monkeypatch.setattr(room, "bf16_gain", lambda: pytest.fail("measured again"))
+    monkeypatch.setattr(precision, "bf16_gain", lambda: pytest.fail("measured again"))
     again, picks = _resolve(chosen, kernels=None, norm="batch" if chosen.batched == "off" else "instance")
     assert again == chosen
     assert {pick.why for pick in picks.values()} == {"asked for"}
@@ -49,7 +50,7 @@ def test_reference_is_the_slow_path_whatever_else_is_said():
 
 @pytest.mark.parametrize(("gain", "choice"), [(0.9, "fp32"), (1.1, "fp32"), (1.3, "bf16"), (3.0, "bf16")])
 def test_bf16_is_taken_where_it_measured_faster(gain: float, choice: str, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(room, "bf16_gain", lambda: gain)
+    monkeypatch.setattr(precision, "bf16_gain", lambda: gain)
     chosen, picks = _resolve(EngineConfig(device="cpu"))
     assert chosen.precision == choice
     assert f"{gain:.1f}x" in picks["precision"].why
@@ -57,7 +58,7 @@ def test_bf16_is_taken_where_it_measured_faster(gain: float, choice: str, monkey
 
 def test_the_gain_is_a_ratio_and_leaves_the_threads_alone():
     torch.set_num_threads(2)
-    assert 0.05 < bf16_gain() < 50
+    assert 0.05 < precision.bf16_gain() < 50
     assert torch.get_num_threads() == 2
 
 
@@ -192,10 +193,10 @@ def test_a_missing_compiler_is_named(monkeypatch: pytest.MonkeyPatch):
 
 @pytest.mark.parametrize(("gain", "choice"), [(0.0, "native"), (1.05, "native"), (1.9, "winograd")])
 def test_winograd_is_taken_where_it_measured_faster_in_bf16(gain: float, choice: str):
-    chosen, picks = _resolve(EngineConfig(device="cpu", precision="bf16"), products_gain=lambda: gain)
+    chosen, picks = _resolve(EngineConfig(device="cpu", precision="bf16"), gemm_gain=lambda: gain)
     assert chosen.kernels == choice
     assert (f"{gain:.1f}x" in picks["kernels"].why) == (choice == "winograd")
-    assert _resolve(products_gain=lambda: pytest.fail("measured in float32"))[0].kernels == "native"
+    assert _resolve(gemm_gain=lambda: pytest.fail("measured in float32"))[0].kernels == "native"
 
 
 def test_winograd_in_float32_is_refused():

@@ -94,7 +94,7 @@ def test_players_stand_in_for_the_networks():
             self.weight = next(net.parameters())
 
     made, nets = _step([Phase(name="only", trains=("G",), loss=_Game().move("only", "G"))])
-    step = Step(made.phases, nets=nets, optimizers=made.optimizers, players={r: Twice(n) for r, n in nets.items()})
+    step = Step(made.phases, nets=nets, optimizers=made.optimizers, forward_nets={r: Twice(n) for r, n in nets.items()})
     step({"train": {"A": torch.ones(1)}})
     torch.testing.assert_close(_value(nets["G"]), torch.tensor(0.9))
 

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 from velogan.cli import main
-from velogan.data.images import Picture, save_picture
-from velogan.engine.checkpoint import find_checkpoint
+from velogan.data.pictures.images import Picture, save_picture
+from velogan.store.checkpoint import find_checkpoint
 
 ZYGOTE = Path(__file__).with_name("zygote.py")
 
@@ -183,7 +183,7 @@ def unbroken(
 @pytest.fixture
 def same(unbroken: Callable[..., Path]) -> Callable[..., bool]:
     """`same(run, images=6)`: whether the run ended with the weights of the unbroken one, bit for bit."""
-    from velogan.engine.checkpoint import digest
+    from velogan.store.checkpoint import digest
 
     def compare(run: Path, *more: str, images: int = 6, every: int = 2) -> bool:
         return digest(find_checkpoint(run)) == digest(find_checkpoint(unbroken(*more, images=images, every=every)))

@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from velogan.data import cache
-from velogan.data.images import Picture, save_picture
+from velogan.data.domains import cache
+from velogan.data.pictures.images import Picture, save_picture
 from velogan.observe.log import Log, read_stats
 
 

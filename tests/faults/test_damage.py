@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from velogan.engine.checkpoint import (
+from velogan.engine.trainer import Trainer
+from velogan.store.checkpoint import (
     damage,
     find_checkpoint,
     list_checkpoints,
@@ -18,7 +19,6 @@ from velogan.engine.checkpoint import (
     read_best,
     set_aside,
 )
-from velogan.engine.trainer import Trainer
 from velogan.types import Batch
 
 

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from velogan.engine.checkpoint import damage, find_checkpoint, list_checkpoints, write_text
+from velogan.files import write_text
 from velogan.observe.log import Log, read_stats
+from velogan.store.checkpoint import damage, find_checkpoint, list_checkpoints
 
 
 def _used(folder: Path) -> int:

@@ -12,9 +12,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from velogan.data.images import Picture, save_picture
-from velogan.engine.checkpoint import list_checkpoints
+from velogan.data.pictures.images import Picture, save_picture
 from velogan.session import Session
+from velogan.store.checkpoint import list_checkpoints
 
 
 @pytest.fixture

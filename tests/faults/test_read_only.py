@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from velogan.engine.checkpoint import damage, find_checkpoint, list_checkpoints
+from velogan.store.checkpoint import damage, find_checkpoint, list_checkpoints
 
 
 def test_a_run_on_a_read_only_disk_is_refused_and_later_goes_on(disk, flags, velogan, same):

@@ -18,9 +18,9 @@ import pytest
 from torch import nn
 
 from velogan.config import Config, write_yaml
-from velogan.data.images import Picture, save_picture
-from velogan.engine.checkpoint import save_checkpoint
+from velogan.data.pictures.images import Picture, save_picture
 from velogan.networks.generators import GeneratorConfig, build_generator
+from velogan.store.checkpoint import save_checkpoint
 
 MOST_MEMORY_MB = 2048
 MOST_SECONDS = 120

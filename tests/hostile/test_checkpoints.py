@@ -17,7 +17,7 @@ from PIL import Image
 
 from velogan.cli import main
 from velogan.deploy.model import load_translator
-from velogan.engine.checkpoint import damage, find_checkpoint, load_state, load_weights, read_best
+from velogan.store.checkpoint import damage, find_checkpoint, load_state, load_weights, read_best
 
 HUGE = 10**9
 

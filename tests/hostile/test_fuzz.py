@@ -11,8 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from velogan.data.config import DataConfig
-from velogan.data.images import decode
-from velogan.data.preprocess import prepare, resize
+from velogan.data.pictures.images import decode
+from velogan.data.pictures.preprocess import prepare, resize
 
 from .conftest import MAKERS
 
@@ -92,5 +92,5 @@ def test_pictures_of_odd_shapes_are_prepared_or_refused(shape: tuple[int, int], 
 def test_large_pictures_are_resized_like_others(dtype: type, monkeypatch: pytest.MonkeyPatch) -> None:
     picture = np.random.default_rng(0).integers(0, 255, (70, 50, 3)).astype(dtype)
     usual = resize(picture, 31, 20)
-    monkeypatch.setattr("velogan.data.preprocess._LARGE", 0)
+    monkeypatch.setattr("velogan.data.pictures.preprocess._LARGE", 0)
     np.testing.assert_array_equal(resize(picture, 31, 20), usual)

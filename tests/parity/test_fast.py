@@ -13,10 +13,10 @@ import torch
 from torch import Tensor, nn
 
 from velogan.config import Config
-from velogan.engine.native import NormKernels
-from velogan.engine.products import load_products
+from velogan.kernels.bf16_gemm import load_bf16_gemm
+from velogan.kernels.native import NormKernels
 from velogan.networks.generators import build_generator
-from velogan.run import build_step, decide, players
+from velogan.run import build_step, decide, forward_nets
 
 SIDE = 32
 FAST = {"batched": "on", "layout": "channels_last", "fused_optimizer": "on", "kernels": "native"}
@@ -87,7 +87,7 @@ def test_bf16_losses_stay_within_two_percent_of_the_reference(
     how: str, tiny_config: Callable[..., Config], kernels: NormKernels
 ):
     wide = {"channels": 16} if how == "winograd" else {}
-    if wide and load_products(Path(os.environ["VELOGAN_CACHE"]) / "kernels") is None:
+    if wide and load_bf16_gemm(Path(os.environ["VELOGAN_CACHE"]) / "kernels") is None:
         pytest.skip("this CPU has no bfloat16 in its AVX-512")
     expected, _ = _three_steps(tiny_config(generator=wide, engine={"mode": "reference", "threads": 1}))
     engine = {**FAST, "kernels": how, "precision": "bf16", "threads": 1}
@@ -106,7 +106,7 @@ def test_a_compiled_network_equals_the_plain_one(tiny_config: Callable[..., Conf
     config = tiny_config(engine={"kernels": "plain", "compile": "on", "precision": "fp32", "threads": 1})
     torch.manual_seed(0)
     net = build_generator(config.generator)
-    compiled = players({"G_A": net}, config)["G_A"]
+    compiled = forward_nets({"G_A": net}, config)["G_A"]
     assert compiled is not net
     images = torch.rand(2, 3, SIDE, SIDE) * 2 - 1
     results = []

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from velogan.cli import main
-from velogan.engine.checkpoint import list_checkpoints
+from velogan.store.checkpoint import list_checkpoints
 
 VELOGAN = Path(sys.executable).with_name("velogan")
 KILLED = Path(__file__).with_name("killed.py")

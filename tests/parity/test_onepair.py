@@ -13,9 +13,9 @@ from torch import Tensor, nn
 
 from velogan.config import Config
 from velogan.engine.capture import CapturedStep
-from velogan.engine.native import NormKernels
 from velogan.engine.step import Step
 from velogan.engine.trainer import Trainer
+from velogan.kernels.native import NormKernels
 from velogan.observe.progress import Display
 from velogan.run import build_step, decide, train
 
@@ -142,7 +142,7 @@ def test_a_captured_step_computes_the_same(tiny_config: Callable[..., Config]):
     for captured in (False, True):
         plain, objective, nets = _built(config)
         step = Step(
-            plain.phases, nets=nets, optimizers=plain.optimizers, players=plain.players, channels_last=True,
+            plain.phases, nets=nets, optimizers=plain.optimizers, forward_nets=plain.forward_nets, channels_last=True,
             check_later=True,
         )  # fmt: skip
         if captured:

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from velogan.config import Config
-from velogan.engine.checkpoint import damage, list_checkpoints
 from velogan.engine.trainer import Trainer
 from velogan.observe.progress import Display
 from velogan.run import train
 from velogan.session import Result
+from velogan.store.checkpoint import damage, list_checkpoints
 
 FAST: dict[str, Any] = {"engine": {"threads": 1, "precision": "bf16"}}
 SLOW: dict[str, Any] = {"engine": {"threads": 1, "mode": "reference"}}

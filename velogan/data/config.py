@@ -7,7 +7,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from velogan.data.values import Range
+from velogan.data.pictures.values import Range
 
 BUILT_IN = "apples2oranges"
 

@@ -6,8 +6,8 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from velogan.data.images import SUFFIXES
-from velogan.data.sources import list_images
+from velogan.data.domains.sources import list_images
+from velogan.data.pictures.images import SUFFIXES
 
 
 @dataclass(frozen=True)

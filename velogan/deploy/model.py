@@ -9,11 +9,11 @@ from typing import Any, Literal, Protocol
 import torch
 from torch import Tensor, nn
 
-from velogan.data.values import PixelFormat
+from velogan.data.pictures.values import PixelFormat
 from velogan.deploy.statistics import folded
 from velogan.deploy.tiles import reflected
-from velogan.engine.checkpoint import find_checkpoint, load_weights
 from velogan.networks.generators import ChangeGenerator, Generator, GeneratorConfig, build_generator
+from velogan.store.checkpoint import find_checkpoint, load_weights
 
 Direction = Literal["a2b", "b2a"]
 Weights = Literal["ema", "raw"]

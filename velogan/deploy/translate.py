@@ -15,8 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from velogan.data.images import SUFFIXES, Picture, read_picture, save_picture, suffix_for
-from velogan.data.values import PixelFormat, from_unit, to_channels, to_unit
+from velogan.data.pictures.images import SUFFIXES, Picture, read_picture, save_picture, suffix_for
+from velogan.data.pictures.values import PixelFormat, from_unit, to_channels, to_unit
 from velogan.deploy.jobs import Job, find_jobs
 from velogan.deploy.large import Plan, plan, translate_large
 from velogan.deploy.model import Translator

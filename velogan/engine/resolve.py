@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 
 from velogan.engine.compiled import compiler_missing
 from velogan.engine.config import EngineConfig
-from velogan.engine.native import NormKernels
+from velogan.kernels.native import NormKernels
+from velogan.kernels.precision import precision_for
 
 COMPILE_PAYS_AFTER_S = 1200.0
 """Length of a run in seconds from which two to three minutes of compilation are earned back."""
@@ -81,7 +80,7 @@ def resolve(
     config: EngineConfig,
     *,
     load_kernels: Callable[[], NormKernels | None],
-    products_gain: Callable[[], float],
+    gemm_gain: Callable[[], float],
     norms: set[str],
     second_derivatives: bool,
     run_seconds: float | None,
@@ -90,7 +89,7 @@ def resolve(
 ) -> tuple[EngineConfig, list[Pick]]:
     """`config` with every `auto` decided, and the reasons.
 
-    `products_gain` measures how many times faster than the library the native bf16 convolutions are, 0 where there are
+    `gemm_gain` measures how many times faster than the library the native bf16 convolutions are, 0 where there are
     none; `norms` are the kinds of norm in the networks; `second_derivatives` is whether the loss needs them (wgangp);
     `run_seconds` is how long the run is asked to be, where that is known; `skips` is whether broken steps are left out;
     `one_size` whether all batches have images of one size.
@@ -107,7 +106,7 @@ def resolve(
         "batched": lambda: _batched(norms, one_size=one_size),
         "fused_optimizer": lambda: _fused_optimizer(device),
         "kernels": lambda: _kernels(
-            device, norms, load_kernels, products_gain if chosen["precision"] == "bf16" else lambda: 0.0
+            device, norms, load_kernels, gemm_gain if chosen["precision"] == "bf16" else lambda: 0.0
         ),
         "compile": lambda: _compile(
             device,
@@ -136,36 +135,6 @@ def default_threads() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
 
 
-def precision_for(device: torch.device) -> tuple[str, str]:
-    """fp32 or bf16 for `device`, whichever computes convolutions faster, and why."""
-    if device.type == "cuda":
-        fast = torch.cuda.is_bf16_supported(including_emulation=False)
-        return ("bf16", "this GPU computes it natively") if fast else ("fp32", "this GPU has no bf16")
-    if device.type != "cpu":
-        return "fp32", f"bf16 is not tried on {device.type}"
-    gain = bf16_gain()
-    return ("bf16" if gain > 1.2 else "fp32"), f"a convolution in bf16 measured {gain:.1f}x float32 on this CPU"
-
-
-def bf16_gain() -> float:
-    """How many times faster a residual block's convolution is in bf16, forward and backward; 0.2 s to measure.
-
-    On one thread and by its processor time, the types taking turns and the fastest of each counting, so that a busy
-    machine does not decide.
-    """
-    seconds = {torch.float32: float("inf"), torch.bfloat16: float("inf")}
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    for dtype in 10 * list(seconds):
-        x = torch.ones(1, 128, 34, 34, dtype=dtype).to(memory_format=torch.channels_last).requires_grad_()
-        weight = torch.ones(128, 128, 3, 3, dtype=dtype, requires_grad=True)
-        start = time.thread_time()
-        F.conv2d(x, weight).sum().backward()
-        seconds[dtype] = min(seconds[dtype], time.thread_time() - start)
-    torch.set_num_threads(threads)
-    return seconds[torch.float32] / seconds[torch.bfloat16]
-
-
 def _layout(device: torch.device) -> tuple[str, str]:
     if device.type == "mps":
         return "contiguous", "the layout its kernels are made for"
@@ -188,7 +157,7 @@ def _kernels(
     device: torch.device,
     norms: set[str],
     load_kernels: Callable[[], NormKernels | None],
-    products_gain: Callable[[], float],
+    gemm_gain: Callable[[], float],
 ) -> tuple[str, str]:
     if device.type != "cpu":
         return "plain", "the native kernels are for CPUs"
@@ -196,7 +165,7 @@ def _kernels(
         return "plain", "the native kernels are for instance norm, or none"
     if load_kernels() is None:
         return "plain", "they could not be built: install g++ for about twice the speed"
-    gain = products_gain()
+    gain = gemm_gain()
     if gain > 1.1:
         return "winograd", f"bf16 convolutions of its own measured {gain:.1f}x the library's, forward and backward"
     return "native", "norm, activation, residual and padding in two passes over memory"

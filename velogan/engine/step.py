@@ -33,7 +33,7 @@ class After(Protocol):
 class Step:
     """Plays `phases` on batches by split.
 
-    `nets` hold the weights; `players` are what the losses call: the same networks, or faster equivalents over the
+    `nets` hold the weights; `forward_nets` are what the losses call: the same networks, or faster equivalents over the
     same weights. With `autocast`, convolutions run in that type; weights, losses and updates stay float32.
     `prepare` makes of what the loader hands over the batch that losses see (crops, flips, normalises), on the device;
     without one, batches are those. Images are handed over in channels-last memory where that is asked for. `runner`
@@ -50,7 +50,7 @@ class Step:
         *,
         nets: Mapping[str, nn.Module],
         optimizers: Mapping[str, torch.optim.Optimizer],
-        players: Mapping[str, nn.Module] | None = None,
+        forward_nets: Mapping[str, nn.Module] | None = None,
         autocast: torch.dtype | None = None,
         channels_last: bool = False,
         check_later: bool = False,
@@ -59,7 +59,7 @@ class Step:
     ):
         self.phases = list(phases)
         self.nets = nets
-        self.players = players or nets
+        self.forward_nets = forward_nets or nets
         self.optimizers = optimizers
         self.autocast = autocast
         self.layout = torch.channels_last if channels_last else torch.contiguous_format
@@ -134,7 +134,7 @@ class Step:
         optimizer.zero_grad(set_to_none=True)
         held = self.nets.values() if self.latch is None else ()
         buffers = [(buffer, buffer.clone()) for net in held for buffer in net.buffers()]
-        out = self._loss(phase, self.players, batch=batch, carry=carry)
+        out = self._loss(phase, self.forward_nets, batch=batch, carry=carry)
         out.total.backward()
         terms = {**out.terms, "total": out.total}
         flags = finite_flags(terms.values(), [p for group in optimizer.param_groups for p in group["params"]])

@@ -92,8 +92,8 @@ class CycleGAN:
         fake_b = self.pool_b(carry["fake_b"], uniform[0:2])
         fake_a = self.pool_a(carry["fake_a"], uniform[2:4])
         terms = {
-            "a": self._judge(nets, "D_A", real=batch["B"], fake=fake_b, mix=uniform[4]),
-            "b": self._judge(nets, "D_B", real=batch["A"], fake=fake_a, mix=uniform[5]),
+            "a": self._discriminator_term(nets, "D_A", real=batch["B"], fake=fake_b, mix=uniform[4]),
+            "b": self._discriminator_term(nets, "D_B", real=batch["A"], fake=fake_a, mix=uniform[5]),
         }
         return Out(total=_sum(terms), terms=terms)
 
@@ -115,12 +115,14 @@ class CycleGAN:
         seen["back_b"] = g_a(seen["fake_a"])
         return seen
 
-    def _judge(self, nets: Nets, role: str, *, real: Tensor, fake: Tensor, mix: Tensor) -> Tensor:
-        judge, kind = nets[role], self.config.gan
-        on_real, on_fake = _together(judge, real, fake) if self.batched else (judge(real), judge(fake))
+    def _discriminator_term(self, nets: Nets, role: str, *, real: Tensor, fake: Tensor, mix: Tensor) -> Tensor:
+        discriminator, kind = nets[role], self.config.gan
+        on_real, on_fake = (
+            _together(discriminator, real, fake) if self.batched else (discriminator(real), discriminator(fake))
+        )
         loss = gan_loss(on_real, real=True, kind=kind) + gan_loss(on_fake, real=False, kind=kind)
         if kind == "wgangp":
-            loss = loss + self.config.gradient_penalty * gradient_penalty(judge, real=real, fake=fake, mix=mix)
+            loss = loss + self.config.gradient_penalty * gradient_penalty(discriminator, real=real, fake=fake, mix=mix)
         return loss * 0.5
 
 

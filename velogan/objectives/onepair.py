@@ -113,9 +113,9 @@ class OnePair:
     ):
         self.config, self.changed, self.batched = config, changed, batched
         ways = config.ways if config.stage != "autoencoder" else ()
-        self.judges = [f"D_{way}" for way in ways if config.adversarial]
-        self.image_judges = [f"P_{way}" for way in ways if config.image_adversarial]
-        shapes = dict.fromkeys(self.judges, encoding) | dict.fromkeys(self.image_judges, image)
+        self.encoding_discriminators = [f"D_{way}" for way in ways if config.adversarial]
+        self.image_discriminators = [f"P_{way}" for way in ways if config.image_adversarial]
+        shapes = dict.fromkeys(self.encoding_discriminators, encoding) | dict.fromkeys(self.image_discriminators, image)
         self.pools = {role: FakePool(config.pool_size, shape) for role, shape in shapes.items()}
         self.state: nn.Module = nn.ModuleDict(self.pools)
         self.positions = min(POSITIONS, encoding[1] * encoding[2]) if config.contrast else 0
@@ -125,7 +125,7 @@ class OnePair:
         """The autoencoder, the translators on its encodings, the discriminators on theirs; as `stage` says."""
         config = self.config
         translators = tuple(f"T_{way}" for way in config.ways) + (("H",) if config.contrast else ())
-        judges = (*self.judges, *self.image_judges)
+        discriminators = (*self.encoding_discriminators, *self.image_discriminators)
         autoencoder = Phase(name="autoencoder", trains=("E", "R"), loss=self.autoencoder_loss)
         translator = Phase(name="translator", trains=translators, loss=self.translator_loss)
         if config.stage == "autoencoder":
@@ -136,7 +136,11 @@ class OnePair:
             first = [Phase(name="generator", trains=("E", "R", *translators), loss=self.generator_loss)]
         else:
             first = [autoencoder, translator]
-        return [*first, Phase(name="discriminator", trains=judges, loss=self.discriminator_loss)] if judges else first
+        return (
+            [*first, Phase(name="discriminator", trains=discriminators, loss=self.discriminator_loss)]
+            if discriminators
+            else first
+        )
 
     def autoencoder_loss(self, nets: Nets, batch: Batch, carry: Carry) -> Out:
         """The reconstruction of both domains; hands on the encodings that it began with."""
@@ -157,9 +161,9 @@ class OnePair:
     def discriminator_loss(self, nets: Nets, batch: Batch, carry: Carry) -> Out:
         """Half of real plus fake, on fakes from the pools, as CycleGAN does it."""
         terms = {}
-        for number, role in enumerate((*self.judges, *self.image_judges)):
+        for number, role in enumerate((*self.encoding_discriminators, *self.image_discriminators)):
             fake = self.pools[role](carry[f"fake_{role}"], batch["uniform"][2 * number : 2 * number + 2])
-            terms[role.lower()] = self._judge(nets[role], real=self._real(role, batch, carry), fake=fake)
+            terms[role.lower()] = self._discriminator_term(nets[role], real=self._real(role, batch, carry), fake=fake)
         return Out(total=_sum(terms), terms=terms)
 
     def _encode(self, nets: Nets, batch: Batch) -> Pair:
@@ -177,7 +181,7 @@ class OnePair:
             square = torch.stack([part.float().square().mean() for part in encoded]).mean()
             terms["scale"] = self.config.scale * square.log().square()
         carry = _carried(encoded)
-        if self.changed and self.image_judges:
+        if self.changed and self.image_discriminators:
             carry |= {"decoded_a": back_a.detach(), "decoded_b": back_b.detach()}
         return Out(total=_sum(terms), terms=terms, carry=carry)
 
@@ -233,8 +237,8 @@ class OnePair:
         _, way = role.split("_")
         return _from(way, _encoded(carry))[1] if role.startswith("D_") else batch["B" if way == "A" else "A"]
 
-    def _judge(self, judge: nn.Module, *, real: Tensor, fake: Tensor) -> Tensor:
-        on_real, on_fake = self._each(judge, real, fake)
+    def _discriminator_term(self, discriminator: nn.Module, *, real: Tensor, fake: Tensor) -> Tensor:
+        on_real, on_fake = self._each(discriminator, real, fake)
         kind = self.config.gan
         return 0.5 * (gan_loss(on_real, real=True, kind=kind) + gan_loss(on_fake, real=False, kind=kind))
 

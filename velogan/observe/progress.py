@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TaskProgressColumn, TextColumn
 
+from velogan.files import duration
+
 PLAIN_INTERVAL_S = 30.0
 
 
@@ -104,13 +106,3 @@ def printable(text: str) -> str:
     """`text` as one line that no terminal takes for more: characters that do not print become escapes like \\n."""
     shown = (one if one.isprintable() else one.encode("unicode_escape").decode("ascii") for one in text)
     return "".join(shown)
-
-
-def duration(seconds: float) -> str:
-    """`seconds` for people: "8 s", "3 min 20 s", "2 h 05 min"."""
-    whole = max(0, round(seconds))
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60:02d} s"
-    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"

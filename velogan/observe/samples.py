@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import numpy as np
 import torch
 from PIL import Image as PillowImage
 from torch import Tensor
+
+from velogan.files import replacing
 
 
 def grid(rows: Tensor, *, gap: int = 2) -> np.ndarray:
@@ -39,8 +40,5 @@ def as_rgb(pictures: Tensor) -> Tensor:
 
 def write_grid(path: Path, rows: Tensor, *, gap: int = 2) -> None:
     """Write `grid(rows)` as PNG; the file appears whole or not at all."""
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(path.name + ".tmp")
-    PillowImage.fromarray(grid(rows, gap=gap)).save(part, format="PNG", compress_level=3)
-    os.replace(part, path)
+    with replacing(Path(path)) as aside:
+        PillowImage.fromarray(grid(rows, gap=gap)).save(aside, format="PNG", compress_level=3)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
+from velogan.files import parse_yaml
 
 FILES = ("run.json", "config.yaml", "stats.jsonl", "scores.json", "samples")
 SAMPLE = re.compile(r"(\d+)-(a2b|b2a|b2b)\.png")
@@ -65,7 +65,7 @@ def read_facts(folder: Path) -> Facts:
         folder=folder,
         name=folder.resolve().name,
         run=mapping(_read(folder / "run.json", json.loads)),
-        config=mapping(_read(folder / "config.yaml", lambda text: yaml.load(text, _Loader))),
+        config=mapping(_read(folder / "config.yaml", parse_yaml)),
         stats=_read(folder / "stats.jsonl", _rows) or [],
         protocol=mapping(scores.get("protocol")),
         scores=[score for score in listing(scores.get("scores")) if is_number(mapping(score).get("value"))],
@@ -114,15 +114,6 @@ def _mean(values: list[Any]) -> float | None:
     return float(f"{sum(numbers) / len(numbers):.5g}") if numbers else None
 
 
-class _Loader(yaml.SafeLoader):
-    """Without aliases, with which a few lines can stand for gigabytes."""
-
-    def compose_node(self, parent: Any, index: Any) -> Any:
-        if self.check_event(yaml.AliasEvent):
-            raise yaml.YAMLError("an alias")
-        return super().compose_node(parent, index)
-
-
 def _rows(text: str) -> list[dict[str, Any]]:
     """Lines of JSON; the last may be torn, as the run may be writing or may have been killed."""
     rows = (_parse(line) for line in text.splitlines())
@@ -141,7 +132,7 @@ def _read(path: Path, parse: Callable[[str], Any]) -> Any:
         if not path.is_file():  # opening a pipe would wait for its other end
             return None
         return parse(path.read_text(encoding="utf-8", errors="replace"))
-    except (OSError, ValueError, RecursionError, yaml.YAMLError):
+    except (OSError, ValueError, RecursionError):
         return None
 
 

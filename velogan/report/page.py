@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
-from contextlib import suppress
 from importlib.resources import files
 from pathlib import Path
 from string import Template
 from typing import Any
 
+from velogan.files import write_text
 from velogan.report import sections
 from velogan.report.facts import Facts, curves, read_facts
 from velogan.report.pictures import galleries
@@ -28,16 +27,7 @@ def write_report(runs: list[Path], out: Path | None = None) -> Path:
     beside = folders[0].resolve().parent / "comparison.html"
     out = out or (folders[0] / "report.html" if len(runs) == 1 else beside)
     page = render([read_facts(folder) for folder in folders])
-    part = out.with_name(out.name + ".tmp")
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        part.write_text(page, encoding="utf-8", errors="replace")  # names of files need not be Unicode
-        os.replace(part, out)
-    except OSError as error:
-        with suppress(OSError):
-            part.unlink(missing_ok=True)
-        text = f"{error.strerror} while writing the page: make room, or make it writable, and ask for it again"
-        raise OSError(error.errno, text, str(out)) from error
+    write_text(out, page)
     return out
 
 

@@ -8,6 +8,7 @@ import statistics
 from collections.abc import Mapping
 from typing import Any
 
+from velogan.files import duration
 from velogan.report import scores
 from velogan.report.facts import Facts, flat, is_number, listing, mapping
 from velogan.report.pictures import before_after
@@ -18,16 +19,6 @@ ARROW = " → "
 def text(value: Any) -> str:
     """`value` as HTML text, safe in attributes too."""
     return html.escape(str(value), quote=True)
-
-
-def duration(seconds: float) -> str:
-    """`seconds` for people: "8 s", "3 min 20 s", "2 h 05 min"."""
-    whole = max(0, round(seconds))
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60:02d} s"
-    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
 
 
 def capital(words: str) -> str:

@@ -1,0 +1,64 @@
+from __future__ import annotations
+
+import fcntl
+import shutil
+from pathlib import Path
+
+import pytest
+
+from velogan.data.domains.aside import building, move_into_place
+
+
+def _names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_a_folder_appears_whole(tmp_path: Path) -> None:
+    with building(tmp_path / "new") as fresh:
+        (fresh / "file").write_text("content")
+        assert not (tmp_path / "new" / "made").exists()
+        move_into_place(fresh, tmp_path / "new" / "made", whole=lambda: False)
+    assert _names(tmp_path / "new") == ["made"]
+    assert _names(tmp_path / "new" / "made") == ["file"]
+
+
+def test_or_not_at_all(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError), building(tmp_path) as fresh:
+        (fresh / "file").rename(tmp_path / "made")
+    assert _names(tmp_path) == []
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_what_is_there_stays_where_it_is_whole(whole: bool, tmp_path: Path) -> None:
+    (tmp_path / "made").mkdir()
+    (tmp_path / "made" / "file").write_text("old")
+    with building(tmp_path) as fresh:
+        (fresh / "file").write_text("new")
+        move_into_place(fresh, tmp_path / "made", whole=lambda: whole)
+    assert (tmp_path / "made" / "file").read_text() == ("old" if whole else "new")
+    assert _names(tmp_path) == ["made"]
+
+
+def test_builders_at_work_are_left_alone_and_what_dead_ones_left_is_removed(tmp_path: Path) -> None:
+    (tmp_path / ".building-dead").mkdir()
+    (tmp_path / ".building-dead" / ".lock").touch()
+    (tmp_path / ".building-foreign").mkdir()
+    with building(tmp_path) as first, building(tmp_path) as second:
+        assert _names(tmp_path) == sorted([".building-foreign", first.name, second.name])
+
+
+def test_a_folder_taken_for_abandoned_before_it_was_locked_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lock, removed = fcntl.flock, []
+
+    def late(file, how: int) -> None:
+        if not removed:
+            removed.extend(tmp_path.iterdir())
+            shutil.rmtree(removed[0])
+        lock(file, how)
+
+    monkeypatch.setattr(fcntl, "flock", late)
+    with building(tmp_path) as fresh:
+        assert fresh.is_dir()
+        assert fresh != removed[0]

@@ -1,0 +1,470 @@
+from __future__ import annotations
+
+import io
+import os
+import struct
+import zlib
+from itertools import product
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import imagecodecs
+import numpy as np
+import pytest
+import tifffile
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+from velogan.data.pictures import picture as limits
+from velogan.data.pictures.images import SUFFIXES, Picture, decode, read_picture, save_picture, suffix_for
+
+LOSSY = {".jpg", ".jpeg", ".webp"}
+KEEPS_PROFILE = {".jpg", ".jpeg", ".png", ".webp", ".tif", ".tiff"}
+PROFILE = bytes(range(256)) * 300  # longer than one JPEG segment
+
+
+def values(*shape: int, dtype: str = "uint8", seed: int = 0) -> np.ndarray:
+    random = np.random.default_rng(seed)
+    if dtype == "float32":
+        return random.normal(0, 1000, shape).astype(np.float32)
+    return random.integers(0, np.iinfo(dtype).max, shape, dtype, endpoint=True)
+
+
+def pillow(image: Image.Image, kind: str, **settings) -> bytes:
+    file = io.BytesIO()
+    image.save(file, kind, **settings)
+    return file.getvalue()
+
+
+def tiff(array: np.ndarray, **settings) -> bytes:
+    file = io.BytesIO()
+    tifffile.imwrite(file, array, **settings)
+    return file.getvalue()
+
+
+def npy(array: np.ndarray) -> bytes:
+    file = io.BytesIO()
+    np.save(file, array)
+    return file.getvalue()
+
+
+def png(
+    width: int, height: int, *, depth: int = 8, colour: int = 2, interlaced: int = 0, pixels: bytes = b"\0" * 99
+) -> bytes:
+    parts = [
+        (b"IHDR", struct.pack(">IIBBBBB", width, height, depth, colour, 0, 0, interlaced)),
+        (b"IDAT", zlib.compress(pixels)),
+    ]
+    chunks = [
+        struct.pack(">I", len(b)) + k + b + struct.pack(">I", zlib.crc32(k + b)) for k, b in [*parts, (b"IEND", b"")]
+    ]
+    return b"\x89PNG\r\n\x1a\n" + b"".join(chunks)
+
+
+# Round trips
+
+
+@pytest.mark.parametrize("suffix", sorted(SUFFIXES))
+@pytest.mark.parametrize("dtype", ["uint8", "uint16", "float32"])
+def test_round_trip(tmp_path: Path, suffix: str, dtype: str) -> None:
+    path = tmp_path / f"x{suffix}"
+    for shape, channels, alpha in product([(1, 1), (5, 8), (17, 4)], (1, 2, 3, 4, 6), (False, True)):
+        made = Picture(values(*shape, channels, dtype=dtype), values(*shape, dtype=dtype) if alpha else None, PROFILE)
+        if suffix_for(suffix, made) != suffix:
+            with pytest.raises(ValueError, match=f"cannot hold .* save it as {suffix_for(suffix, made)}"):
+                save_picture(path, made)
+            continue
+        save_picture(path, made)
+        read = read_picture(path)
+        assert read.pixels.dtype == made.pixels.dtype
+        assert read.pixels.flags.writeable
+        assert (read.alpha is None) == (made.alpha is None)
+        assert read.icc == (PROFILE if suffix in KEEPS_PROFILE else None)
+        if suffix not in LOSSY:
+            assert np.array_equal(read.pixels, made.pixels)
+        if alpha:  # WebP keeps it exactly too
+            assert np.array_equal(read.alpha, made.alpha)  # pyright: ignore
+
+
+def test_what_holds_what() -> None:
+    def held(suffix: str, channels: int, dtype: str, *, alpha: bool = False, shape: tuple[int, int] = (2, 2)) -> str:
+        return suffix_for(
+            suffix, Picture(np.zeros((*shape, channels), dtype), np.zeros(shape, dtype) if alpha else None)
+        )
+
+    assert held(".JPG", 3, "uint8") == ".JPG"
+    assert held(".jpg", 3, "uint8", alpha=True) == ".png"
+    assert held(".jpg", 1, "uint16") == ".png"
+    assert held(".webp", 1, "uint8", alpha=True) == ".webp"
+    assert held(".webp", 3, "uint8", shape=(16384, 1)) == ".png"
+    assert held(".bmp", 3, "uint8", alpha=True) == ".png"
+    assert held(".ppm", 3, "uint16") == ".ppm"
+    assert held(".png", 3, "float32") == ".tiff"
+    assert held(".png", 4, "uint8") == ".tiff"
+    assert held(".npy", 7, "float32") == ".npy"
+    assert held(".npy", 1, "uint8", alpha=True) == ".png"
+    assert held(".gif", 3, "uint8") == ".png"
+
+
+@pytest.mark.parametrize("suffix", [".jpg", ".webp"])
+def test_lossy_formats_stay_close(tmp_path: Path, suffix: str) -> None:
+    rows, columns = np.mgrid[0:64, 0:48]
+    smooth = np.stack([rows * 3, columns * 5, 255 - rows * 2], axis=-1).astype(np.uint8)
+    save_picture(tmp_path / f"x{suffix}", Picture(smooth))
+    assert np.abs(read_picture(tmp_path / f"x{suffix}").pixels.astype(int) - smooth).mean() < 1.5
+
+
+def test_jpeg_keeps_colour_at_full_resolution(tmp_path: Path) -> None:
+    stripes = np.zeros((32, 32, 3), np.uint8)
+    stripes[:, ::2], stripes[:, 1::2] = (255, 0, 0), (0, 0, 255)
+    save_picture(tmp_path / "x.jpg", Picture(stripes))
+    assert np.abs(read_picture(tmp_path / "x.jpg").pixels.astype(int) - stripes).mean() < 5
+
+
+def test_other_programs_read_what_is_written(tmp_path: Path) -> None:
+    colours, deep = values(9, 7, 3), values(9, 7, 1, dtype="uint16")
+    for suffix in (".png", ".bmp", ".ppm", ".tiff"):
+        save_picture(tmp_path / f"x{suffix}", Picture(colours))
+        save_picture(tmp_path / f"deep{suffix}", Picture(deep)) if suffix != ".bmp" else None
+        with Image.open(tmp_path / f"x{suffix}") as opened:
+            assert np.array_equal(np.asarray(opened), colours)
+        if suffix != ".bmp":
+            with Image.open(tmp_path / f"deep{suffix}") as opened:
+                assert np.array_equal(np.asarray(opened), deep[..., 0])
+    save_picture(tmp_path / "x.npy", Picture(values(4, 3, 5, dtype="float32")))
+    assert np.array_equal(np.load(tmp_path / "x.npy"), values(4, 3, 5, dtype="float32"))
+
+
+def test_unknown_suffix(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"\.gif names no picture format: name one of \.bmp"):
+        save_picture(tmp_path / "x.gif", Picture(values(2, 2, 3)))
+
+
+# What becomes of what
+
+
+@pytest.mark.parametrize("mode", ["RGB", "L", "CMYK"])
+@pytest.mark.parametrize("progressive", [False, True])
+def test_jpeg_equals_pillow(mode: str, progressive: bool) -> None:
+    data = pillow(Image.fromarray(values(20, 30, 3)).convert(mode), "JPEG", quality=90, progressive=progressive)
+    with Image.open(io.BytesIO(data)) as opened:
+        wanted = np.asarray(opened if mode == "L" else opened.convert("RGB"))
+    read = decode(data)
+    assert np.array_equal(read.pixels, wanted.reshape(20, 30, -1))
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP", "TIFF"])
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_turns_upright(kind: str, orientation: int) -> None:
+    shown = np.zeros((16, 32, 3), np.uint8)  # four corners of four colours
+    shown[:8, :16], shown[:8, 16:], shown[8:, :16] = (255, 0, 0), (0, 255, 0), (0, 0, 255)
+    stored = Image.fromarray(shown)
+    undo = {2: 0, 3: 3, 4: 1, 5: 5, 6: 2, 7: 6, 8: 4}  # EXIF 2.32, 4.6.4: the inverse as Pillow's transpose
+    if orientation in undo:
+        stored = stored.transpose(Image.Transpose(undo[orientation]))
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    read = decode(pillow(stored, kind, exif=exif, quality=95))
+    assert read.pixels.shape == shown.shape
+    assert np.abs(read.pixels.astype(int) - shown).mean() < 8
+
+
+def test_alpha_turns_too() -> None:
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    four = values(3, 5, 4)
+    read = decode(pillow(Image.fromarray(four), "PNG", exif=exif))
+    assert read.alpha is not None
+    assert np.array_equal(np.dstack([read.pixels, read.alpha]), np.rot90(four, -1))
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "uint16"])
+@pytest.mark.parametrize("channels", [1, 2, 3, 4])
+@pytest.mark.parametrize("byteorder", ["<", ">"])
+def test_sixteen_bits_from_other_writers(dtype: str, channels: int, byteorder: str) -> None:
+    array = values(6, 5, channels, dtype=dtype)
+    kinds = {"photometric": "rgb" if channels >= 3 else "minisblack", "planarconfig": "contig"}
+    extra = {"extrasamples": ["unassalpha"]} if channels in (2, 4) else {}
+    kinds = kinds if channels > 1 else {"photometric": "minisblack"}
+    for data in (imagecodecs.png_encode(array), tiff(array.squeeze(), byteorder=byteorder, **kinds, **extra)):
+        read = decode(bytes(data))
+        colours = channels - (channels in (2, 4))
+        assert np.array_equal(read.pixels, array[..., :colours])
+        assert read.pixels.dtype == array.dtype
+        assert (read.alpha is None) == (colours == channels)
+        if read.alpha is not None:
+            assert np.array_equal(read.alpha, array[..., -1])
+
+
+def test_few_bits_become_eight() -> None:
+    bits = np.array([[True, False, True], [False, False, True]])
+    for kind in ("PNG", "BMP", "TIFF", "PPM"):
+        assert np.array_equal(decode(pillow(Image.fromarray(bits), kind)).pixels[..., 0], bits * np.uint8(255)), kind
+    fax = pillow(Image.fromarray(bits), "TIFF", compression="group4")
+    assert np.array_equal(decode(fax).pixels[..., 0], bits * np.uint8(255))
+    two = png(4, 1, depth=2, colour=0, pixels=b"\0\x1b")
+    assert decode(two).pixels[0, :, 0].tolist() == [0, 85, 170, 255]
+
+
+def test_palettes_become_colours() -> None:
+    palette = Image.fromarray(values(20, 30, 3)).quantize(8)
+    wanted = np.asarray(palette.convert("RGB"))
+    for kind in ("PNG", "BMP", "TIFF", "GIF"):
+        read = decode(pillow(palette, kind))
+        assert np.array_equal(read.pixels, wanted), kind
+        assert read.alpha is None
+    see_through = decode(pillow(palette, "PNG", transparency=b"\x00\x80"))
+    assert see_through.alpha is not None
+    assert set(np.unique(see_through.alpha)) == {0, 128, 255}
+    assert np.array_equal(see_through.pixels, wanted)
+
+
+def test_a_transparent_colour_becomes_alpha() -> None:
+    grey = np.array([[3, 7, 3]], np.uint8)
+    read = decode(pillow(Image.fromarray(grey), "PNG", transparency=3))
+    assert read.alpha is not None
+    assert read.alpha.tolist() == [[0, 255, 0]]
+    assert np.array_equal(read.pixels[..., 0], grey)
+
+
+@pytest.mark.parametrize("mode", ["CMYK", "LAB", "YCbCr"])
+def test_other_colours_become_rgb(mode: str) -> None:
+    stored = Image.frombytes(mode, (6, 300), values(300, 6, 4 if mode == "CMYK" else 3).tobytes())
+    if mode == "YCbCr":
+        data = tiff(np.asarray(stored), photometric="ycbcr", metadata=None)
+    else:
+        data = pillow(stored, "TIFF", icc_profile=PROFILE)
+    read = decode(data)
+    with Image.open(io.BytesIO(data)) as opened:
+        assert np.array_equal(read.pixels, np.asarray((stored if mode == "YCbCr" else opened).convert("RGB")))
+    assert read.icc is None
+
+
+def test_deep_cmyk() -> None:
+    ink = np.array([[[0, 0, 0, 0], [65535, 0, 0, 0], [0, 0, 0, 65535], [0, 65535, 0, 32768]]], np.uint16)
+    light = decode(tiff(ink, photometric="separated", planarconfig="contig")).pixels
+    assert light.tolist() == [[[65535, 65535, 65535], [0, 65535, 65535], [0, 0, 0], [32767, 0, 32767]]]
+
+
+def test_an_animation_gives_its_first_frame() -> None:
+    first, second = (Image.fromarray(values(8, 8, 3, seed=seed)) for seed in (1, 2))
+    for kind in ("PNG", "WEBP"):
+        data = pillow(first, kind, save_all=True, append_images=[second], lossless=True)
+        assert np.array_equal(decode(data).pixels, np.asarray(first)), kind
+
+
+def test_ppm_of_other_highest_values() -> None:
+    assert decode(b"P5\n# made by hand\n3 1\n100\n" + bytes([0, 50, 100])).pixels[0, :, 0].tolist() == [0, 128, 255]
+    assert decode(b"P5 2 1 4095 " + struct.pack(">2H", 0, 4095)).pixels[0, :, 0].tolist() == [0, 65535]
+    assert decode(b"P3 1 1 255\n1 2 3\n").pixels.tolist() == [[[1, 2, 3]]]
+
+
+def test_npy() -> None:
+    for array, wanted in [
+        (values(4, 5, 3), values(4, 5, 3)),
+        (values(4, 5, dtype="uint16").astype(">u2"), values(4, 5, 1, dtype="uint16")),
+        (np.asfortranarray(values(4, 5, 7)), values(4, 5, 7)),
+        (np.eye(3, dtype=bool), np.eye(3)[..., None].astype(np.uint8) * np.uint8(255)),
+        (np.array([[-1024, 3071]], np.int16), np.array([[[-1024.0], [3071.0]]], np.float32)),
+        (np.array([[0.5, -2.0]]), np.array([[[0.5], [-2.0]]], np.float32)),
+    ]:
+        read = decode(npy(array)).pixels
+        assert np.array_equal(read, wanted)
+        assert read.dtype == wanted.dtype
+
+
+def test_tiff_pages_are_channels() -> None:
+    pages = values(5, 9, 7, dtype="uint16")
+    assert np.array_equal(decode(tiff(pages, photometric="minisblack")).pixels, np.moveaxis(pages, 0, -1))
+    with pytest.raises(ValueError, match="2 colour pages"):
+        decode(tiff(values(2, 9, 7, 3), photometric="rgb"))
+
+
+def test_tiff_previews_and_pyramids_are_passed_over() -> None:
+    large = values(64, 48, 3)
+    file = io.BytesIO()
+    with tifffile.TiffWriter(file) as writer:
+        writer.write(large, photometric="rgb", tile=(16, 16))
+        writer.write(large[::2, ::2], photometric="rgb", subfiletype=1)
+        writer.write(large[::4, ::4], photometric="rgb")
+    assert np.array_equal(decode(file.getvalue()).pixels, large)
+
+
+@pytest.mark.parametrize("compression", [None, "zlib", "lzw", "zstd", "packbits", "lzma"])
+@pytest.mark.parametrize("planar", ["contig", "separate"])
+def test_tiff_layouts(compression: str | None, planar: str) -> None:
+    colours = values(33, 20, 3, dtype="uint16")
+    stored = colours if planar == "contig" else np.moveaxis(colours, -1, 0)
+    data = tiff(stored, photometric="rgb", planarconfig=planar, compression=compression, tile=(16, 16))
+    assert np.array_equal(decode(data).pixels, colours)
+
+
+def test_tiff_kinds_of_values() -> None:
+    for array, wanted in [
+        (np.array([[-1024, 3071]], np.int16), np.array([[-1024, 3071]], np.float32)),
+        (np.array([[-0.5, 1e9]], np.float64), np.array([[-0.5, 1e9]], np.float32)),
+        (np.array([[0, 65535]], np.int32), np.array([[0, 65535]], np.uint16)),
+        (np.array([[-1, 65535]], np.int32), np.array([[-1, 65535]], np.float32)),
+    ]:
+        read = decode(tiff(array, photometric="minisblack")).pixels[..., 0]
+        assert np.array_equal(read, wanted)
+        assert read.dtype == wanted.dtype
+    white_is_zero = values(3, 4, dtype="uint16")
+    assert np.array_equal(decode(tiff(white_is_zero, photometric="miniswhite")).pixels[..., 0], 65535 - white_is_zero)
+
+
+def test_alpha_multiplied_in_is_divided_out() -> None:
+    stored = np.array([[[100, 50, 0, 128], [9, 9, 9, 0], [7, 8, 9, 255]]], np.uint8)
+    read = decode(tiff(stored, photometric="rgb", extrasamples=["assocalpha"]))
+    assert read.pixels.tolist() == [[[199, 100, 0], [0, 0, 0], [7, 8, 9]]]
+    assert read.alpha is not None
+    assert read.alpha.tolist() == [[128, 0, 255]]
+
+
+# What is refused
+
+
+def test_reasons(tmp_path: Path) -> None:
+    jpeg, whole_png = (
+        pillow(Image.fromarray(values(20, 30, 3)), "JPEG"),
+        pillow(Image.fromarray(values(20, 30, 3)), "PNG"),
+    )
+    objects = npy(np.zeros((2, 2))).replace(b"'<f8'", b"'|O' ")
+    infinite = np.array([[0.0, np.inf, np.nan]], np.float32)
+    for data, reason in [
+        (b"", "the file is empty"),
+        (b"no picture", "not a picture"),
+        (jpeg[:-300], "truncated"),
+        (whole_png[:-300], "the PNG file is truncated"),
+        (tiff(values(20, 30))[:-300], "truncated"),
+        (npy(values(20, 30))[:-1], "truncated: 599 bytes of 600"),
+        (b"P6 20 30 255\n123", "truncated"),
+        (objects, "no real numbers"),
+        (npy(np.array(["a"])), "no real numbers"),
+        (npy(values(3, 40, 50)), r"looks like \(channels, height, width\).*np\.moveaxis"),
+        (npy(values(40)), r"a picture is \(height, width\)"),
+        (npy(np.zeros((0, 4), np.uint8)), "a picture is"),
+        (npy(infinite), "2 of 3 pixel values are NaN or infinite"),
+        (tiff(infinite, photometric="minisblack"), "2 of 3 pixel values are NaN or infinite"),
+        (npy(np.array([[1e300]])), "NaN or infinite"),
+        (npy(np.zeros((2, 2), complex)), "no real numbers"),
+        (png(0, 5), "each side takes 1 to 65535"),
+        (png(65535, 65535), "the limit is 1024"),
+        (png(5, 5, depth=5), "5 bits of colour type 2"),
+    ]:
+        with pytest.raises(ValueError, match=reason):
+            decode(data)
+
+
+def test_only_regular_files_are_opened(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.png")
+    for path in (tmp_path, tmp_path / "pipe.png", Path("/dev/zero")):
+        with pytest.raises(ValueError, match="not a regular file"):
+            read_picture(path)
+    (tmp_path / "loop.png").symlink_to(tmp_path / "loop.png")
+    for name in ("loop.png", "missing.png"):
+        with pytest.raises(OSError, match=name):
+            read_picture(tmp_path / name)
+
+
+def test_the_limit_lets_large_pictures_pass() -> None:
+    limits.check_size(16384, 16384, 3)
+    limits.check_size(16384, 16384, 4)
+    limits.check_size(65535, 1, 3)
+    for height, width, size in [(16384, 16385, 4), (65536, 1, 1), (1, 0, 1)]:
+        with pytest.raises(ValueError, match=f"{width}x{height} pixels"):
+            limits.check_size(height, width, size)
+
+
+def test_lying_headers_are_found_before_memory_is_taken() -> None:
+    jpeg = bytearray(pillow(Image.fromarray(values(16, 16, 3)), "JPEG"))
+    frame = jpeg.index(b"\xff\xc0")
+    jpeg[frame + 5 : frame + 9] = struct.pack(">HH", 16000, 16000)
+    inside = bytearray(tiff(values(16, 16, 3), photometric="ycbcr", compression="jpeg"))
+    frame = inside.index(b"\xff\xc0")
+    inside[frame + 5 : frame + 9] = struct.pack(">HH", 24, 24)
+    gif = pillow(Image.fromarray(values(16, 16)), "GIF")
+    for data, reason in [
+        (bytes(jpeg), "truncated: .* for 16000x16000 pixels"),
+        (bytes(inside), "a JPEG of 24x24 in a tile or strip of 16x16"),
+        (gif[:6] + struct.pack("<HH", 60000, 5000) + gif[10:], "truncated: .* for 60000x5000 pixels"),
+        (npy(values(4, 4)).replace(b"(4, 4)", b"(9999, 9999)"), "truncated"),
+        (b"P5 30000 30000 255\n", "truncated"),
+    ]:
+        with pytest.raises(ValueError, match=reason):
+            decode(data)
+
+
+def test_tiff_pages_in_a_circle() -> None:
+    data = bytearray(tiff(values(8, 8), byteorder="<"))
+    start = struct.unpack_from("<I", data, 4)[0]
+    entries = struct.unpack_from("<H", data, start)[0]
+    struct.pack_into("<I", data, start + 2 + 12 * entries, start)
+    with pytest.raises(ValueError, match="in a circle"):
+        decode(bytes(data))
+
+
+def test_a_flaw_in_the_metadata_does_not_hide_the_picture(capfd: pytest.CaptureFixture[str]) -> None:
+    colours = values(9, 8, 3)
+    broken = b"Exif\0\0II*\0\xff\xff\xff\xff"
+    assert np.array_equal(
+        decode(pillow(Image.fromarray(colours), "PNG", exif=broken, icc_profile=b"short")).pixels, colours
+    )
+    assert decode(pillow(Image.fromarray(colours), "JPEG", exif=broken)).pixels.shape == colours.shape
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("depth", [8, 16])
+def test_interlaced_png(depth: int, capfd: pytest.CaptureFixture[str]) -> None:
+    colours = values(11, 13, 3, dtype=f"uint{depth}")
+    passes = ((0, 0, 8, 8), (0, 4, 8, 8), (4, 0, 8, 4), (0, 2, 4, 4), (2, 0, 4, 2), (0, 1, 2, 2), (1, 0, 2, 1))
+    big_endian = colours.astype(f">u{depth // 8}")  # PNG specification, 8.2: Adam7
+    rows = [b"\0" + row.tobytes() for y, x, down, right in passes for row in big_endian[y::down, x::right]]
+    assert np.array_equal(decode(png(13, 11, depth=depth, interlaced=1, pixels=b"".join(rows))).pixels, colours)
+    assert depth == 16 or capfd.readouterr().err == ""
+
+
+def _every_format() -> list[bytes]:
+    made = []
+    for suffix, dtype, alpha in product(
+        sorted(SUFFIXES - {".jpeg", ".tif"}), ("uint8", "uint16", "float32"), (False, True)
+    ):
+        small = Picture(values(9, 8, 3, dtype=dtype), values(9, 8, dtype=dtype) if alpha else None, PROFILE[:200])
+        if suffix_for(suffix, small) == suffix:
+            with TemporaryDirectory() as folder:
+                save_picture(Path(folder) / f"x{suffix}", small)
+                made.append((Path(folder) / f"x{suffix}").read_bytes())
+    palette = Image.fromarray(values(9, 8, 3)).quantize(8)
+    made += [pillow(palette, kind) for kind in ("PNG", "BMP", "GIF", "TIFF")]
+    made += [pillow(Image.fromarray(values(9, 8, 3)).convert("CMYK"), kind) for kind in ("JPEG", "TIFF")]
+    made += [tiff(values(3, 9, 8), photometric="minisblack", compression=name) for name in ("lzw", "packbits", "zstd")]
+    made += [tiff(values(32, 32, 3), photometric="ycbcr", compression="jpeg", tile=(16, 16))]
+    return [*made, b"P1\n3 2\n1 0 1 0 1 1\n", b"P3 1 2 255\n1 2 3 4 5 6\n"]
+
+
+@settings(max_examples=250, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.data())
+def test_damage_gives_a_reason_or_a_picture(data: st.DataObject) -> None:
+    broken = bytearray(data.draw(st.sampled_from(_FORMATS)))
+    for _ in range(data.draw(st.integers(0, 4))):
+        where = data.draw(st.integers(0, len(broken) - 1) | st.integers(0, min(120, len(broken) - 1)))
+        broken[where : where + 1] = data.draw(
+            st.sampled_from([b"\0", b"\xff", b"\x7f", b"\x80", b"\xff\xff\xff\xff", b""]) | st.binary(max_size=4)
+        )
+    if data.draw(st.booleans()):
+        del broken[data.draw(st.integers(0, len(broken))) :]
+    try:
+        picture = decode(bytes(broken))
+    except ValueError as error:
+        reason = str(error)
+    else:
+        reason = "none"
+        assert picture.pixels.ndim == 3
+        assert picture.pixels.dtype.name in ("uint8", "uint16", "float32")
+        assert picture.alpha is None or picture.alpha.shape == picture.pixels.shape[:2]
+    assert 0 < len(reason) < 300
+    assert "\n" not in reason
+
+
+_FORMATS = _every_format()

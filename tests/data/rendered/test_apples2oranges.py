@@ -1,0 +1,112 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from velogan.data.pictures.images import read_picture
+from velogan.data.rendered.apples2oranges import MARK, Rendered, render, render_folder
+
+
+@pytest.fixture(scope="module")
+def pictures() -> dict[str, list[Rendered]]:
+    return {side: [render("test", side, i, image_size=64, seed=0) for i in range(48)] for side in ("A", "B")}
+
+
+def decibels(first: np.ndarray, second: np.ndarray) -> float:
+    return float(10 * np.log10(255**2 / np.mean((first.astype(float) - second) ** 2)))
+
+
+def test_is_a_pure_function_of_its_arguments() -> None:
+    first, again = (render("train", "A", 3, image_size=32, seed=5) for _ in range(2))
+    assert all(np.array_equal(*pair) for pair in zip(first, again))
+    others = [("test", "A", 3, 5), ("train", "B", 3, 5), ("train", "A", 4, 5), ("train", "A", 3, 6)]
+    for split, domain, index, seed in others:
+        other = render(split, domain, index, image_size=32, seed=seed)  # type: ignore[arg-type]
+        assert not np.array_equal(first.image, other.image)
+
+
+def test_shapes_and_the_same_scene_at_any_size() -> None:
+    small, large = (render("test", "A", 0, image_size=size, seed=0) for size in (64, 128))
+    assert large.image.shape == large.truth.shape == (128, 128, 3)
+    assert large.mask.shape == (128, 128)
+    assert large.image.dtype == large.mask.dtype == np.uint8
+    halved = large.image.reshape(64, 2, 64, 2, 3).mean(axis=(1, 3))
+    assert decibels(halved, small.image) > 25
+
+
+def test_only_the_object_differs_from_the_truth(pictures: dict[str, list[Rendered]]) -> None:
+    for picture in pictures["A"] + pictures["B"]:
+        inside = picture.mask == 255
+        assert np.array_equal(inside, picture.mask > 0)
+        assert np.array_equal(picture.image[~inside], picture.truth[~inside])
+        assert 0.1 < inside.mean() < 0.6
+
+
+def test_doing_nothing_scores_low_but_not_absurdly(pictures: dict[str, list[Rendered]]) -> None:
+    for side in "AB":
+        scores = [decibels(p.image[p.mask > 0], p.truth[p.mask > 0]) for p in pictures[side]]
+        assert 11 < np.mean(scores) < 14.5
+        assert min(scores) > 9
+        assert max(scores) < 17
+
+
+def test_oranges_are_orange_and_much_alike(pictures: dict[str, list[Rendered]]) -> None:
+    means = np.array([p.image[p.mask > 0].mean(axis=0) for p in pictures["B"]])
+    assert (means[:, 0] > means[:, 1] + 30).all()
+    assert (means[:, 1] > means[:, 2] + 40).all()
+    assert means.std(axis=0).max() < 30
+
+
+def test_backgrounds_come_from_one_distribution(pictures: dict[str, list[Rendered]]) -> None:
+    means = {side: np.array([p.image[p.mask == 0].mean(axis=0) for p in pictures[side]]) for side in "AB"}
+    assert means["A"].std(axis=0).min() > 20  # varied
+    error = np.sqrt((means["A"].var(axis=0) + means["B"].var(axis=0)) / 48)
+    assert (np.abs(means["A"].mean(axis=0) - means["B"].mean(axis=0)) < 3.5 * error).all()
+
+
+def test_folder_holds_the_pictures_and_their_answers(tmp_path: Path) -> None:
+    steps: list[tuple[int, int]] = []
+    made = render_folder(
+        tmp_path / "set",
+        count=3,
+        test_count=2,
+        image_size=24,
+        test_size=16,
+        seed=1,
+        progress=lambda *s: steps.append(s),
+    )
+    assert steps == [(done, 10) for done in range(1, 11)]
+    assert [len(list((made / f).iterdir())) for f in ("trainA", "trainB", "testA", "truthB")] == [3, 3, 2, 2]
+    assert read_picture(made / "trainB/orange-00002.png").pixels.shape == (24, 24, 3)
+    assert np.array_equal(
+        read_picture(made / "trainB/orange-00002.png").pixels, render("train", "B", 2, image_size=24, seed=1).image
+    )
+    wanted = render("test", "A", 1, image_size=16, seed=1)
+    assert np.array_equal(read_picture(made / "testA/apple-00001.png").pixels, wanted.image)
+    assert np.array_equal(read_picture(made / "truthA/apple-00001.png").pixels, wanted.truth)
+    assert np.array_equal(read_picture(made / "maskA/apple-00001.png").pixels[..., 0], wanted.mask)
+    assert [entry.name for entry in tmp_path.iterdir()] == ["set"]  # nothing temporary is left
+
+
+def test_processes_render_what_one_does(tmp_path: Path) -> None:
+    made = render_folder(tmp_path / "set", count=64, test_count=1, image_size=8, seed=0)
+    for index in (0, 63):
+        wanted = render("train", "A", index, image_size=8, seed=0).image
+        assert np.array_equal(read_picture(made / f"trainA/apple-{index:05d}.png").pixels, wanted)
+
+
+def test_folder_is_kept_replaced_or_refused(tmp_path: Path) -> None:
+    directory = tmp_path / "set"
+    render_folder(directory, count=1, test_count=1, image_size=16, seed=0)
+    before = (directory / MARK).stat().st_mtime_ns
+    render_folder(directory, count=1, test_count=1, image_size=16, seed=0)
+    assert (directory / MARK).stat().st_mtime_ns == before
+    render_folder(directory, count=2, test_count=1, image_size=16, seed=0)
+    assert len(list((directory / "trainA").iterdir())) == 2
+
+    (directory / "mine.txt").write_text("precious")
+    with pytest.raises(ValueError, match=r"set is not empty and holds other things \(mine.txt\); name a folder"):
+        render_folder(directory, count=1, test_count=1, image_size=16, seed=0)
+    assert (directory / "mine.txt").read_text() == "precious"

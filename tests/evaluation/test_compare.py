@@ -1,0 +1,117 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch import Tensor
+
+import velogan.evaluation.compare
+from velogan.cli import main
+from velogan.evaluation.compare import compare
+from velogan.evaluation.evaluate import render_table
+from velogan.evaluation.features import FeatureNetwork
+from velogan.metrics.distances import frechet_distance
+from velogan.metrics.figures import LOGITS
+
+
+def _quiet(_name: str) -> Callable[[int, int], None]:
+    return lambda _done, _total: None
+
+
+def _pictures(directory: Path, names: list[str], *, seed: int, side: int = 16) -> list[np.ndarray]:
+    generator = np.random.default_rng(seed)
+    directory.mkdir(parents=True)
+    made = []
+    for name in names:
+        made.append(generator.integers(0, 256, (side, side, 3), dtype=np.uint8))
+        Image.fromarray(made[-1]).save(directory / name)
+    return made
+
+
+@pytest.fixture
+def network(monkeypatch: pytest.MonkeyPatch) -> Callable[[Tensor], Tensor]:
+    """Stands in for SqueezeNet: means and deviations of the channels."""
+
+    def features(images: Tensor) -> Tensor:
+        return torch.cat([images.mean(dim=(2, 3)), images.std(dim=(2, 3))], dim=1)
+
+    def look(images: Tensor) -> dict[str, Tensor]:
+        return {"squeezenet": features(images), LOGITS: features(images)}
+
+    monkeypatch.setattr(
+        velogan.evaluation.compare, "load_networks", lambda *_, **__: [FeatureNetwork(look, {"network": "tiny"})]
+    )
+    return features
+
+
+def test_two_folders_are_compared_without_a_run(network: Callable[[Tensor], Tensor], tmp_path: Path) -> None:
+    names = [f"{number:02d}.png" for number in range(20)]
+    fakes = _pictures(tmp_path / "fakes", names, seed=0)
+    reals = _pictures(tmp_path / "reals", [*names[10:], *(f"x{name}" for name in names)], seed=1)
+    before = sorted(tmp_path.rglob("*"))
+    result = compare(tmp_path / "fakes", tmp_path / "reals", squeezenet=Path("any"), classes={"red": 0}, task=_quiet)
+    assert sorted(tmp_path.rglob("*")) == before  # nothing is written
+    scores = {score["name"]: score for score in result["scores"]}
+    assert set(scores) == {"psnr_truth_db", "ssim_truth", "squeeze_fid", "squeeze_kid", "share_class_0"}
+
+    def floats(pictures: list[np.ndarray]) -> Tensor:
+        return torch.from_numpy(np.stack(pictures)).permute(0, 3, 1, 2) / 127.5 - 1
+
+    fid = scores["squeeze_fid"]
+    assert fid["value"] == pytest.approx(frechet_distance(network(floats(fakes)), network(floats(reals))), rel=1e-4)
+    assert fid["interval_95"][0] < fid["value"] < fid["interval_95"][1]
+    assert fid["floor"] > 0
+    assert (fid["images_fake"], fid["images_real"], fid["ceiling"], fid["weights"]) == (20, 30, None, None)
+    error = floats(fakes[10:]) - floats(reals[:10])
+    expected = (10 * torch.log10(4 / error.square().mean(dim=(1, 2, 3)))).mean().item()
+    assert scores["psnr_truth_db"]["value"] == pytest.approx(expected, rel=1e-6)
+    assert scores["psnr_truth_db"]["images_fake"] == 10
+    assert result["protocol"]["images"] == {"folder": 20, "against": 30, "equal_names": 10}
+    assert [column.header for column in render_table(result).columns] == ["score", "", "floor", "value", "ceiling"]
+
+
+def test_kinds_of_pictures_mix_and_broken_ones_are_named(network: Callable[[Tensor], Tensor], tmp_path: Path) -> None:
+    del network
+    _pictures(tmp_path / "a", ["1.png", "2.png", "3.png"], seed=0)
+    _pictures(tmp_path / "b", ["1.png"], seed=0, side=24)
+    _pictures(tmp_path / "b" / "more", ["2.png", "3.png"], seed=1)
+    (tmp_path / "b" / "broken.png").write_bytes(b"no picture")
+    result = compare(tmp_path / "a", tmp_path / "b", squeezenet=Path("any"), task=_quiet)
+    assert result["protocol"]["images"] == {"folder": 3, "against": 3, "equal_names": 1}
+    assert [Path(one["name"]).name for one in result["protocol"]["skipped"]] == ["broken.png"]
+    assert {score["name"] for score in result["scores"]} == {"squeeze_fid", "squeeze_kid"}  # 1.png: another size
+
+
+def test_refusals_name_the_mend(network: Callable[[Tensor], Tensor], tmp_path: Path) -> None:
+    del network
+    _pictures(tmp_path / "a", ["1.png", "2.png"], seed=0)
+    with pytest.raises(ValueError, match="needs a feature network; give squeezenet"):
+        compare(tmp_path / "a", tmp_path / "a", task=_quiet)
+    with pytest.raises(ValueError, match="is no folder: name a folder of pictures"):
+        compare(tmp_path / "a", tmp_path / "absent", squeezenet=Path("any"), task=_quiet)
+    with pytest.raises(ValueError, match="limit=1 is too few"):
+        compare(tmp_path / "a", tmp_path / "a", squeezenet=Path("any"), limit=1, task=_quiet)
+    (tmp_path / "a" / "2.png").write_bytes(b"")
+    with pytest.raises(ValueError, match=r"holds fewer than two pictures that can be read, .*2\.png: "):
+        compare(tmp_path / "a", tmp_path / "a", squeezenet=Path("any"), task=_quiet)
+
+
+def test_the_command_line_compares_folders(
+    network: Callable[[Tensor], Tensor], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    del network
+    a, b = str(tmp_path / "a"), str(tmp_path / "b")
+    for number, folder in enumerate((a, b)):
+        _pictures(Path(folder), ["1.png", "2.png", "3.png", "4.png"], seed=number)
+    assert main(["evaluate", a, "--against", b]) == 2
+    assert "give squeezenet (a file) or inception" in capsys.readouterr().err
+    assert main(["evaluate", a, "--against", b, "--inception", "any.pth", "--checkpoint", "best"]) == 2
+    assert "leave --data and --checkpoint out" in capsys.readouterr().err
+    assert main(["evaluate", a, "--against", b, "--squeezenet", "any.npz", "--json"]) == 0
+    scores = json.loads(capsys.readouterr().out.splitlines()[-1])["scores"]
+    assert {"squeeze_fid", "squeeze_kid"} <= {score["name"] for score in scores}

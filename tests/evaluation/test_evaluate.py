@@ -1,0 +1,403 @@
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from rich.console import Console
+from torch import Tensor, nn
+
+import velogan.evaluation.evaluate
+from velogan.config import Config, write_yaml
+from velogan.data.pictures.images import read_picture
+from velogan.data.rendered.apples2oranges import render_folder
+from velogan.deploy.model import Translator, Which
+from velogan.evaluation.evaluate import duplicates_line, evaluate, render_table
+from velogan.evaluation.features import FeatureNetwork
+from velogan.metrics.bootstrap import RESAMPLES
+from velogan.networks.generators import GeneratorConfig, build_generator
+from velogan.store.checkpoint import mark_best, save_checkpoint
+
+SHARED = Path(__file__).resolve().parents[3] / "shared" / "data"
+WEIGHTS = SHARED / "weights" / "squeezenet1_0_imagenet_deepcompression.npz"
+CPU = torch.device("cpu")
+
+
+def _run(tmp_path: Path, *data: Path, size: int = 32, averages: bool = True, **settings: object) -> Path:
+    """A run folder with untrained generators over the given data."""
+    run, config = tmp_path / "run", GeneratorConfig.model_validate({"blocks": 1, "channels": 2})
+    names = ["G_A", "G_B", *(["G_A.ema", "G_B.ema"] if averages else [])]
+    networks: dict[str, nn.Module] = {name: build_generator(config) for name in names}
+    headers = {name: {"role": name[:3], "config": config.model_dump(), "images_seen": 40} for name in names}
+    save_checkpoint(run, images=40, networks=networks, headers=headers, state={}, clock={})
+    fields = {"path": [str(path) for path in data], "crop_size": size, "cache_dir": str(tmp_path / "cache")}
+    (run / "config.yaml").write_text(write_yaml(Config().change(data=fields | settings)))
+    return run
+
+
+def _folder(directory: Path, pictures: dict[str, np.ndarray]) -> None:
+    directory.mkdir(parents=True)
+    for name, picture in pictures.items():
+        Image.fromarray(picture).save(directory / name)
+
+
+def _noise(names: list[str], *, seed: int, side: int = 32) -> dict[str, np.ndarray]:
+    generator = np.random.default_rng(seed)
+    return {name: generator.integers(0, 256, (side, side, 3), dtype=np.uint8) for name in names}
+
+
+def _unpaired(root: Path, *, tests: bool = True) -> Path:
+    counts = {"trainA": 5, "trainB": 9} | ({"testA": 4, "testB": 6} if tests else {})
+    for seed, (name, count) in enumerate(counts.items()):
+        _folder(root / name, _noise([f"{name}{i}.png" for i in range(count)], seed=seed))
+    return root
+
+
+def _stand_in(monkeypatch: pytest.MonkeyPatch, net: nn.Module) -> None:
+    file = None
+
+    def load(folder: Path, **_: object) -> Translator:
+        nonlocal file
+        file = folder / "G_A.safetensors"
+        return Translator(net, multiple=4, device=CPU, file=file)
+
+    monkeypatch.setattr(velogan.evaluation.evaluate, "load_translator", load)
+
+
+def _by_key(result: dict, weights: str = "ema") -> dict[tuple[str, str], dict]:
+    """The last checkpoint's scores."""
+    chosen = [score for score in result["scores"] if (score["checkpoint"], score["weights"]) == ("last", weights)]
+    return {(score["name"], score["direction"]): score for score in chosen}
+
+
+def test_a_rendered_set_is_scored_against_its_truth(tmp_path: Path) -> None:
+    data = render_folder(tmp_path / "set", count=2, test_count=3, image_size=36, test_size=32, seed=0)
+    run = _run(tmp_path, data)
+    result = evaluate(run)
+    assert json.loads((run / "scores.json").read_text()) == result
+    names = {"psnr_object_db", "ssim_object", "psnr_background_db", "structure"}
+    scores = _by_key(result)
+    assert set(scores) == {(name, direction) for name in names for direction in ("a2b", "b2a")}
+    score = scores["psnr_object_db", "a2b"]
+    assert score["images_fake"] == 3
+    assert (score["floor"], score["weights"], score["checkpoint"], score["better"]) == (
+        None,
+        "ema",
+        "last",
+        "higher",
+    )
+    nothing = []
+    for file in sorted((data / "testA").iterdir()):
+        image, truth = (read_picture(folder / file.name).pixels / 127.5 for folder in (data / "testA", data / "truthA"))
+        inside = read_picture(data / "maskA" / file.name).pixels[..., 0] > 127
+        nothing.append(10 * math.log10(4 / ((image - truth)[inside] ** 2).mean()))
+    assert score["ceiling"] == pytest.approx(np.mean(nothing), abs=1e-3)
+    assert score["interval_95"][0] < score["value"] < score["interval_95"][1]
+    assert scores["psnr_background_db", "a2b"]["ceiling"] is None  # the input equals itself
+    assert result["protocol"]["data"]["a"] == {
+        "name": "A",
+        "split": "test",
+        "images": 3,
+        "unreadable": [],
+        "with_truth": 3,
+        "smallest_and_largest_px": [[32, 32], [32, 32]],
+        "channels": 3,
+        "dtype": "uint8",
+        "range": None,
+    }
+    assert result["protocol"]["bootstrap"]["resamples"] == RESAMPLES
+
+
+def test_doing_nothing_scores_its_ceiling(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, squeezenet_file: Path
+) -> None:
+    data = render_folder(tmp_path / "set", count=5, test_count=3, image_size=36, test_size=32, seed=0)
+    _stand_in(monkeypatch, nn.Identity())
+    squeezenet = squeezenet_file
+    result = evaluate(_run(tmp_path, data), squeezenet=squeezenet, classes={"zebra": 340})
+    assert {score["name"] for score in result["scores"]} >= {"squeeze_fid", "squeeze_kid", "share_class_340"}
+    for score in result["scores"]:
+        assert score["value"] == score["ceiling"], score["name"]
+    layout = _by_key(result)["structure", "a2b"]
+    assert layout["value"] == pytest.approx(1)
+    assert layout["floor"] < 0.6  # other pictures have another layout
+
+
+def test_one_picture_left_exactly_as_it_was_does_not_decide_the_mean(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = render_folder(tmp_path / "set", count=5, test_count=3, image_size=36, test_size=32, seed=0)
+
+    class Some(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.cat([x[:1], x[1:] * 0.9])
+
+    _stand_in(monkeypatch, Some())
+    score = _by_key(evaluate(_run(tmp_path, data)))["psnr_background_db", "a2b"]
+    assert 30 < score["value"] < 50  # a third of it is 60
+
+
+def test_an_aligned_set_is_scored_on_whole_pictures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = ["1.png", "2.png"]
+    pictures = _noise(names, seed=0)
+    for split in ("train", "test"):
+        _folder(tmp_path / "set" / f"{split}A", pictures)
+        _folder(tmp_path / "set" / f"{split}B", {name: 255 - picture for name, picture in pictures.items()})
+
+    class Negative(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return (-x).clamp(-0.98, 0.98)  # not quite the truth, whose score would be infinite
+
+    _stand_in(monkeypatch, Negative())
+    scores = _by_key(evaluate(_run(tmp_path, tmp_path / "set")))
+    assert set(scores) == {(n, d) for n in ("psnr_truth_db", "ssim_truth", "structure") for d in ("a2b", "b2a")}
+    assert scores["psnr_truth_db", "a2b"]["value"] > 50
+    assert scores["psnr_truth_db", "a2b"]["ceiling"] < 10
+    assert scores["ssim_truth", "b2a"]["value"] == pytest.approx(1, abs=1e-2)
+    assert scores["ssim_truth", "b2a"]["ceiling"] < 0
+
+
+def test_distances_have_a_floor_over_equal_counts(tmp_path: Path, squeezenet_file: Path) -> None:
+    run = _run(tmp_path, _unpaired(tmp_path / "set"))
+    result = evaluate(run, squeezenet=squeezenet_file)
+    fid = [score for score in result["scores"] if score["name"] == "squeeze_fid"]
+    assert [(score["direction"], score["weights"]) for score in fid] == [
+        ("a2b", "ema"),
+        ("a2b", "raw"),
+        ("b2a", "ema"),
+        ("b2a", "raw"),
+    ]
+    assert "floor: 4 train B" in fid[0]["what"]  # 4 translated pictures of A
+    assert "floor: 5 train A" in fid[2]["what"]  # 6 translated pictures of B, but A has 5
+    assert (fid[0]["images_fake"], fid[0]["images_real"], fid[0]["better"]) == (4, 6, "lower")
+    assert 0 < fid[0]["floor"] < fid[0]["value"]
+    assert fid[0]["value"] != fid[1]["value"]
+    assert fid[0]["floor"] == fid[1]["floor"]
+    assert len({record["sha256"] for record in result["protocol"]["networks"]}) == 4
+    assert [len(network["sha256"]) for network in result["protocol"]["features"]] == [64]
+    assert fid[0]["interval_95"][0] < fid[0]["value"] < fid[0]["interval_95"][1]
+
+
+def test_without_a_test_split_train_pictures_are_halved_for_the_floor(tmp_path: Path, squeezenet_file: Path) -> None:
+    data = _unpaired(tmp_path / "set", tests=False)
+    run = _run(tmp_path, data / "trainA", data / "trainB", averages=False)
+    result = evaluate(run, squeezenet=squeezenet_file)
+    assert result["protocol"]["data"]["b"]["split"] == "train"
+    score = _by_key(result, "raw")["squeeze_kid", "a2b"]
+    assert "one half of the trainB against the other" in score["what"]
+    assert (score["weights"], score["images_fake"], score["images_real"]) == ("raw", 5, 9)
+
+
+def test_sizes_may_differ_and_a_broken_file_is_counted(tmp_path: Path) -> None:
+    data = _unpaired(tmp_path / "set")
+    _folder(data / "testA" / "more", _noise(["x.png"], seed=9, side=50))
+    (data / "testA" / "broken.png").write_bytes(b"no picture")
+    run = _run(tmp_path, data, preprocess="none", size=32)
+    counts = evaluate(run)["protocol"]["data"]["a"]
+    assert counts["images"] == 5
+    assert [one["name"] for one in counts["unreadable"]] == ["broken.png"]
+    assert counts["smallest_and_largest_px"] == [[32, 32], [48, 48]]
+
+
+def test_a_limit_keeps_pairs_together(tmp_path: Path) -> None:
+    data = render_folder(tmp_path / "set", count=2, test_count=5, image_size=36, test_size=32, seed=0)
+    result = evaluate(_run(tmp_path, data), limit=2)
+    assert result["protocol"]["data"]["a"]["with_truth"] == 2
+    assert result["scores"][0]["images_fake"] == 2
+
+
+def _shown(result: dict) -> str:
+    console = Console(width=100)
+    with console.capture() as captured:
+        console.print(render_table(result))
+    return captured.get()
+
+
+def _best(run: Path, images: int) -> None:
+    """Another checkpoint, marked as the best."""
+    config = GeneratorConfig.model_validate({"blocks": 1, "channels": 2})
+    networks: dict[str, nn.Module] = {name: build_generator(config) for name in ("G_A", "G_B", "G_A.ema", "G_B.ema")}
+    headers = {name: {"role": name[:3], "config": config.model_dump(), "images_seen": images} for name in networks}
+    folder = save_checkpoint(run, images=images, networks=networks, headers=headers, state={}, clock={})
+    mark_best(run, checkpoint=folder, name="validation/distance", score=1.0, on="2 held-out A and 2 held-out B")
+
+
+def test_the_table_shows_every_score(tmp_path: Path) -> None:
+    data = render_folder(tmp_path / "set", count=2, test_count=2, image_size=36, test_size=32, seed=0)
+    run = _run(tmp_path, data)
+    _best(run, 20)
+    result = evaluate(run)
+    text = _shown(result)
+    for score in result["scores"]:
+        assert score["name"] in text
+        assert f"{score['value']:.4g}" in text
+    header = text.splitlines()[1]
+    assert [word.strip() for word in header.strip("┃").split("┃")] == [
+        "score",
+        "",
+        "floor",
+        "last ema",
+        "last raw",
+        "best ema",
+        "ceiling",
+    ]
+    assert "000000040" in text
+    assert "000000020" in text
+    assert "±" in text
+
+
+def test_last_averaged_raw_and_best_have_columns_of_their_own(tmp_path: Path) -> None:
+    run = _run(tmp_path, _unpaired(tmp_path / "set"))
+    _best(run, 20)
+    result = evaluate(run)
+    layout = [score for score in result["scores"] if (score["name"], score["direction"]) == ("structure", "a2b")]
+    assert [(one["checkpoint"], one["weights"]) for one in layout] == [
+        ("last", "ema"),
+        ("last", "raw"),
+        ("best", "ema"),
+    ]
+    assert len({one["value"] for one in layout}) == 3
+    assert result["protocol"]["checkpoints"] == {"last": "000000040", "best": "000000020"}
+    assert result["protocol"]["best"]["on"] == "2 held-out A and 2 held-out B"
+    alone: dict[Which, int] = {"last": 40, "best": 20}
+    for which, images in alone.items():
+        only = evaluate(run, checkpoint=which)
+        assert {score["checkpoint"] for score in only["scores"]} == {which}
+        assert {record["images_seen"] for record in only["protocol"]["networks"]} == {images}
+
+
+def test_where_the_best_checkpoint_is_the_last_one_it_is_said_and_not_scored_again(tmp_path: Path) -> None:
+    run = _run(tmp_path, _unpaired(tmp_path / "set"))
+    result = evaluate(run)
+    assert result["protocol"]["best"] == "none was chosen"
+    assert "best: none was chosen" in _shown(result)
+    mark_best(run, checkpoint=run / "checkpoints" / "000000040", name="any", score=1.0, on="some")
+    result = evaluate(run)
+    assert {score["checkpoint"] for score in result["scores"]} == {"last"}
+    assert "= last" in _shown(result)
+
+
+def test_test_pictures_that_training_has_seen_are_named(tmp_path: Path) -> None:
+    data = _unpaired(tmp_path / "set")
+    copy = data / "testA" / "again.png"
+    Image.open(data / "trainA" / "trainA3.png").save(copy)
+    result = evaluate(_run(tmp_path, data))
+    assert result["protocol"]["duplicates"] == [
+        {"test": "testA/again.png", "train": "trainA/trainA3.png", "exact": True}
+    ]
+    assert duplicates_line(result) == (
+        "1 of the test pictures are in the training data too (~ almost equal): testA/again.png = trainA/trainA3.png"
+    )
+    copy.unlink()
+    assert duplicates_line(evaluate(tmp_path / "run")) is None
+
+
+def test_translations_to_label_maps_are_scored_by_class(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    colours = np.array([[0, 0, 220], [255, 80, 0]], np.uint8)
+    labels = np.zeros((32, 32), int)
+    labels[8:24, 8:24] = 1
+    names = ["1.png", "2.png"]
+    for split in ("train", "test"):
+        _folder(tmp_path / "set" / f"{split}A", _noise(names, seed=0))
+        _folder(tmp_path / "set" / f"{split}B", dict.fromkeys(names, colours[labels]))
+
+    class Half(nn.Module):
+        """Paints the left half as the second class, in colours a little off."""
+
+        def forward(self, x: Tensor) -> Tensor:
+            painted = torch.from_numpy(colours[(np.arange(32) < 16).astype(int)]).float() / 127.5 - 1
+            return (painted.T[None, :, None] * 0.9).expand(len(x), 3, 32, 32)
+
+    _stand_in(monkeypatch, Half())
+    scores = _by_key(evaluate(_run(tmp_path, tmp_path / "set")))
+    # the square has 16 x 16 pixels, of which the left half is right; outside, the right half is
+    right = (8 * 16 + (16 * 32 - 8 * 16)) / 32**2
+    assert scores["label_accuracy", "a2b"]["value"] == pytest.approx(right)
+    outside, square = (16 * 32 - 8 * 16) / (32**2 - 8 * 16), 8 * 16 / (16 * 32 + 8 * 16)
+    assert scores["label_iou", "a2b"]["value"] == pytest.approx((outside + square) / 2)
+    classes = {one["colour"]: one for one in scores["label_iou", "a2b"]["classes"]}
+    assert set(classes) == {"#0000dc", "#ff5000"}
+    assert classes["#ff5000"]["iou"] == pytest.approx(square)
+    assert classes["#ff5000"]["share"] == pytest.approx(1 / 4)
+    assert classes["#0000dc"]["accuracy"] == pytest.approx((16 * 32 - 8 * 16) / (32**2 - 16**2))
+    assert ("label_accuracy", "b2a") not in scores  # pictures are no label maps
+
+
+def test_pictures_are_scored_at_their_own_depth_and_channels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    generator = np.random.default_rng(0)
+    names = ["1.png", "2.png", "3.png"]
+    for split in ("train", "test"):
+        _folder(tmp_path / "set" / f"{split}A", _noise(names, seed=0))
+        deep = {name: generator.integers(0, 65536, (32, 32), dtype=np.uint16) for name in names}
+        _folder(tmp_path / "set" / f"{split}B", deep)
+    given: list[Tensor] = []
+
+    class Grey(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            given.append(x)
+            return x[:, :1] / 2 + 1e-4
+
+    _stand_in(monkeypatch, Grey())
+    result = evaluate(_run(tmp_path, tmp_path / "set"))
+    counts = result["protocol"]["data"]
+    assert [(counts[side]["channels"], counts[side]["dtype"]) for side in "ab"] == [(3, "uint8"), (1, "uint16")]
+    scores = _by_key(result)
+    truth = np.stack([np.asarray(Image.open(tmp_path / "set" / "testB" / name)) for name in names]) / 32767.5 - 1
+    fake = given[0][:, 0].double().numpy() / 2 + 1e-4
+    expected = 10 * np.log10(4 / ((fake - truth) ** 2).mean(axis=(1, 2)))
+    assert scores["psnr_truth_db", "a2b"]["value"] == pytest.approx(expected.mean(), abs=1e-4)
+    assert scores["psnr_truth_db", "a2b"]["ceiling"] is not None  # the inputs in grey
+
+
+def test_fid_is_measured_with_either_resize(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def look(images: Tensor) -> dict[str, Tensor]:
+        return {"inception": images.mean(dim=(2, 3)), "inception_legacy": 2 * images.mean(dim=(2, 3))}
+
+    monkeypatch.setattr(
+        velogan.evaluation.evaluate, "load_inception", lambda *_: FeatureNetwork(look, {"sha256": "0" * 64})
+    )
+    result = evaluate(_run(tmp_path, _unpaired(tmp_path / "set")), inception=tmp_path / "weights.pth")
+    scores = _by_key(result)
+    for name in ("fid", "kid", "fid_legacy", "kid_legacy"):
+        assert scores[name, "a2b"]["floor"] is not None
+        assert scores[name, "a2b"]["interval_95"] is not None
+        assert scores[name, "b2a"]["better"] == "lower"
+    assert scores["fid_legacy", "a2b"]["value"] == pytest.approx(4 * scores["fid", "a2b"]["value"], rel=1e-6)
+
+
+def test_refusals_name_the_mend(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"holds no config\.yaml: name a run folder"):
+        evaluate(tmp_path)
+    run = _run(tmp_path, _unpaired(tmp_path / "set"))
+    with pytest.raises(ValueError, match=r"squeezenet=.*absent\.npz cannot be used: .*; name the \.npz"):
+        evaluate(run, squeezenet=tmp_path / "absent.npz")
+    with pytest.raises(ValueError, match="cannot be used"):
+        evaluate(run, squeezenet=run / "config.yaml")
+    with pytest.raises(ValueError, match="give its file as squeezenet"):
+        evaluate(run, classes={"zebra": 340})
+    with pytest.raises(ValueError, match="limit=1 is too few"):
+        evaluate(run, limit=1)
+    with pytest.raises(ValueError, match="must hold trainA and trainB"):
+        evaluate(run, data=str(tmp_path / "elsewhere"))
+    assert not (run / "scores.json").exists()
+
+
+@pytest.mark.shared
+@pytest.mark.skipif(not WEIGHTS.is_file(), reason="the real images are not beside the project")
+def test_horses_and_zebras_are_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _stand_in(monkeypatch, nn.Identity())
+    run = _run(tmp_path, SHARED / "horse2zebra", size=256)
+    mark_best(run, checkpoint=run / "checkpoints" / "000000040", name="any", score=1.0, on="some")
+    result = evaluate(run, squeezenet=WEIGHTS, classes={"zebra": 340}, checkpoint="best")
+    scores = {(score["name"], score["direction"]): score for score in result["scores"]}
+    copies = [(one["test"], one["train"]) for one in result["protocol"]["duplicates"]]
+    assert ("testA/n02381460_1160.jpg", "trainA/n02381460_3811.jpg") in copies
+    there, back = (scores["share_class_340", direction] for direction in ("a2b", "b2a"))
+    assert (there["ceiling"], there["floor"], there["better"]) == (0, pytest.approx(0.9, abs=5e-4), "higher")
+    assert (back["ceiling"], back["floor"], back["better"]) == (pytest.approx(0.9, abs=5e-4), 0, "lower")
+    for distance in ("squeeze_fid", "squeeze_kid"):
+        assert scores[distance, "a2b"]["floor"] < scores[distance, "a2b"]["ceiling"] / 2

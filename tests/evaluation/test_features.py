@@ -1,0 +1,140 @@
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+
+import pytest
+import torch
+
+import velogan.evaluation.features
+from velogan.evaluation.features import fetch_inception, load_inception
+from velogan.metrics.inception import Inception
+
+
+def _quiet(_name: str) -> Callable[[int, int], None]:
+    return lambda _done, _total: None
+
+
+def _pretend(monkeypatch: pytest.MonkeyPatch, url: str, content: bytes) -> None:
+    monkeypatch.setattr(velogan.evaluation.features, "INCEPTION_URL", url)
+    monkeypatch.setattr(velogan.evaluation.features, "INCEPTION_SHA256", hashlib.sha256(content).hexdigest())
+
+
+@pytest.fixture
+def server() -> Iterator[tuple[str, list[str], dict[str, bytes]]]:
+    """A server on this machine: its address, what it was asked for, and what it answers."""
+    asked: list[str] = []
+    answers: dict[str, bytes] = {}
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked.append(self.path)
+            content = answers.get(self.path)
+            self.send_response(404 if content is None else 200)
+            self.end_headers()
+            self.wfile.write(content or b"")
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    web = HTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=web.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    yield f"http://127.0.0.1:{web.server_port}", asked, answers
+    web.shutdown()
+    thread.join()
+    web.server_close()
+
+
+def test_weights_are_downloaded_once_and_kept(
+    server: tuple[str, list[str], dict[str, bytes]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    address, asked, answers = server
+    answers["/weights.pth"] = b"weights" * 300_000
+    _pretend(monkeypatch, f"{address}/weights.pth", answers["/weights.pth"])
+    seen: list[tuple[int, int]] = []
+    for _ in range(2):
+        file = fetch_inception(tmp_path / "cache", task=lambda _name: lambda done, total: seen.append((done, total)))
+        assert file == tmp_path / "cache" / "weights.pth"
+        assert file.read_bytes() == answers["/weights.pth"]
+    assert asked == ["/weights.pth"]
+    assert seen[-1][0] == len(answers["/weights.pth"])
+    assert [one.name for one in file.parent.iterdir()] == ["weights.pth"]
+
+
+def test_something_else_is_never_kept(
+    server: tuple[str, list[str], dict[str, bytes]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    address, _, answers = server
+    answers["/weights.pth"] = b"an error page"
+    _pretend(monkeypatch, f"{address}/weights.pth", b"weights")
+    with pytest.raises(
+        ValueError, match=r"cannot be downloaded \(what came has the SHA-256 .*put it at .*weights\.pth"
+    ):
+        fetch_inception(tmp_path, task=_quiet)
+    del answers["/weights.pth"]
+    with pytest.raises(ValueError, match=r"cannot be downloaded \(HTTP Error 404"):
+        fetch_inception(tmp_path, task=_quiet)
+    assert not list(tmp_path.iterdir())
+
+
+def test_without_a_network_the_message_says_where_to_put_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _pretend(monkeypatch, "http://127.0.0.1:9/weights.pth", b"weights")
+    with pytest.raises(ValueError, match=r"cannot be downloaded .*fetch it elsewhere and put it at .*weights\.pth"):
+        fetch_inception(tmp_path, task=_quiet)
+    (tmp_path / "weights.pth").write_bytes(b"weights")
+    assert fetch_inception(tmp_path, task=_quiet) == tmp_path / "weights.pth"
+
+
+def test_only_the_standard_weights_are_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "weights.pth"
+    with pytest.raises(ValueError, match=r"weights\.pth cannot be used: .*No such file.*; name the file from https:.*"):
+        load_inception(file, "cpu")
+    torch.save({"fc.bias": torch.zeros(1008)}, file)
+    with pytest.raises(ValueError, match=r"its SHA-256 is .*, that of the standard weights is 6726825d\.\.\."):
+        load_inception(file, "cpu")
+    for content in (file.read_bytes(), b"no archive"):
+        file.write_bytes(content)
+        _pretend(monkeypatch, "http://127.0.0.1:9/weights.pth", content)
+        with pytest.raises(ValueError, match="cannot be used"):
+            load_inception(file, "cpu")
+
+
+class Bad:
+    def __reduce__(self) -> tuple[Callable[..., object], tuple[str]]:
+        return exec, ("raise SystemExit('code in a weights file was run')",)
+
+
+def test_code_in_a_weights_file_is_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.save({"fc.bias": Bad()}, tmp_path / "weights.pth")
+    _pretend(monkeypatch, "http://127.0.0.1:9/weights.pth", (tmp_path / "weights.pth").read_bytes())
+    with pytest.raises(ValueError, match="cannot be used"):
+        load_inception(tmp_path / "weights.pth", "cpu")
+
+
+def test_the_standard_file_gives_features_with_both_resizes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "weights.pth"
+    torch.save({}, file)
+    _pretend(monkeypatch, "http://127.0.0.1:9/weights.pth", file.read_bytes())
+
+    class Tiny(Inception):
+        def __init__(self, _state: object) -> None:
+            torch.nn.Module.__init__(self)
+
+        def forward(self, images: torch.Tensor) -> torch.Tensor:
+            return images.mean(dim=(2, 3))
+
+    monkeypatch.setattr(velogan.evaluation.features, "Inception", Tiny)
+    network = load_inception(file, "cpu")
+    seen = network.look(torch.ones(2, 1, 8, 8))
+    assert {name: tuple(value.shape) for name, value in seen.items()} == {
+        "inception": (2, 3),
+        "inception_legacy": (2, 3),
+    }
+    assert network.record["sha256"] == hashlib.sha256(file.read_bytes()).hexdigest()
+    assert "bicubic" in network.record["resize"]["fid, kid"]

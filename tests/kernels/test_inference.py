@@ -1,0 +1,98 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from velogan.kernels import inference
+from velogan.kernels.inference import Accelerator, RowConv2d
+from velogan.kernels.winograd import WinogradConv2d
+from velogan.networks.generators import GeneratorConfig, build_generator
+
+CPU = torch.device("cpu")
+
+
+def _network(**config: Any) -> nn.Module:
+    torch.manual_seed(0)
+    settings = {"channels": 4, "blocks": 1, "init": "kaiming", "init_gain": 1.0}
+    return build_generator(GeneratorConfig.model_validate(settings | config)).eval()
+
+
+@pytest.fixture
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.getbasetemp() / "inference-kernels"  # one for all tests: built once
+
+
+def _accelerator(folder: Path, monkeypatch: pytest.MonkeyPatch, *, precision: str, winograd: bool) -> Accelerator:
+    monkeypatch.setattr(inference, "precision_for", lambda device: (precision, ""))
+    monkeypatch.setattr(inference, "_gain", lambda layer, other: 2.0 if winograd else 0.5)
+    return Accelerator(CPU, folder)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [{}, {"norm": "none"}, {"norm": "batch"}, {"network": "unet_128"}, {"channels": 16}, {"in_channels": 1}],
+)
+def test_faster_networks_are_the_plain_one_to_rounding(
+    config: dict[str, Any], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    net = _network(**config)
+    accelerate = _accelerator(folder, monkeypatch, precision="bf16", winograd=True)
+    side = 128 if "network" in config else 33 * 4
+    x = torch.rand(2, config.get("in_channels", 3), side, side) * 2 - 1
+    with torch.inference_mode():
+        plain = net(x)
+        exact, rough = accelerate(net, rounded=False)(x), accelerate(net, rounded=True)(x)
+    assert exact.dtype == rough.dtype == torch.float32
+    assert (exact - plain).abs().mean() < 1e-5
+    assert 1e-5 < (rough - plain).abs().mean() < 0.03  # bfloat16 has 8 bits
+    assert torch.equal(net(x), plain)  # the plain network is as it was
+
+
+def test_what_is_measured_decides(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    net = _network(channels=16)
+    for precision, winograd, count, dtype in (
+        ("bf16", True, 2, torch.bfloat16),
+        ("bf16", False, 0, torch.bfloat16),
+        ("fp32", True, 0, torch.float32),
+    ):
+        made: list[nn.Module] = []
+        monkeypatch.setattr(inference, "Fused", lambda plain, kernels, made=made: made.append(plain) or plain)
+        accelerate = _accelerator(folder, monkeypatch, precision=precision, winograd=winograd)
+        accelerate(net, rounded=True)
+        assert sum(isinstance(layer, WinogradConv2d) for layer in made[0].modules()) == count
+        assert accelerate.dtype(rounded=True) == dtype
+        assert accelerate.dtype(rounded=False) == torch.float32
+
+
+def test_the_last_convolution_stays_exact(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """bfloat16 near 1 has steps of half a level of 255, which would show in bright pictures."""
+    net = nn.Sequential(nn.Conv2d(3, 8, 1), nn.ReLU(), nn.Conv2d(8, 3, 1)).eval()
+    half = _accelerator(folder, monkeypatch, precision="bf16", winograd=False)(net, rounded=True)
+    with torch.inference_mode():
+        result = half(torch.rand(1, 3, 8, 8))
+    assert not torch.equal(result, result.bfloat16().float())
+
+
+def test_without_a_compiler_the_plain_layers_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXX", "/absent")
+    net, x = _network(), torch.rand(1, 3, 16, 16)
+    with torch.inference_mode():
+        result = Accelerator(CPU, tmp_path)(net, rounded=False)(x)
+        torch.testing.assert_close(result, net(x), rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_rows_add_up_to_the_convolution(bias: bool) -> None:
+    conv = nn.Conv2d(6, 2, 5, bias=bias)
+    x = torch.randn(2, 6, 12, 9)
+    with torch.inference_mode():
+        torch.testing.assert_close(RowConv2d(conv)(x), conv(x))
+
+
+def test_precision_is_measured_even_where_gradients_are_off(tmp_path: Path) -> None:
+    with torch.inference_mode():
+        assert Accelerator(CPU, tmp_path).dtype(rounded=True) in (torch.float32, torch.bfloat16)

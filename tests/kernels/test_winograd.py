@@ -1,0 +1,180 @@
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from velogan.kernels.bf16_gemm import Bf16Gemm, load_bf16_gemm
+from velogan.kernels.fused import Fused
+from velogan.kernels.native import NormKernels
+from velogan.kernels.winograd import WinogradConv2d, WinogradConvolution, fits_winograd
+from velogan.networks.generators import GeneratorConfig, build_generator
+
+SIZES = {
+    "n": st.integers(1, 2),
+    "c": st.sampled_from([64, 128]),
+    "o": st.sampled_from([64, 192]),
+    "h": st.integers(3, 40),
+    "w": st.integers(3, 40),
+}
+
+
+@pytest.fixture(scope="module")
+def gemm() -> Bf16Gemm:
+    made = load_bf16_gemm(Path(os.environ["VELOGAN_CACHE"]) / "kernels")
+    if made is None:
+        pytest.skip("there is no g++ to build the native convolutions, or no bfloat16 in this CPU's AVX-512")
+    return made
+
+
+def _convolution(channels: int, out: int, *, bias: bool = False) -> nn.Conv2d:
+    torch.manual_seed(channels + out)
+    return nn.Conv2d(channels, out, 3, bias=bias)
+
+
+def _images(*shape: int) -> Tensor:
+    return _exact_images(*shape).bfloat16()
+
+
+def _exact_images(*shape: int) -> Tensor:
+    values = torch.randn(*shape, generator=torch.Generator().manual_seed(sum(shape)))
+    return values.contiguous(memory_format=torch.channels_last)
+
+
+@settings(max_examples=20, deadline=None)
+@given(**SIZES, bias=st.booleans())
+def test_it_is_the_convolution_to_rounding(gemm: Bf16Gemm, n: int, c: int, o: int, h: int, w: int, bias: bool) -> None:
+    conv, x = _convolution(c, o, bias=bias).requires_grad_(False), _images(n, c, h, w)
+    result = WinogradConv2d(conv, gemm)(x)
+    assert result.dtype == torch.bfloat16
+    expected = conv(x.float())
+    # Three roundings to 8 bits, of values up to four (image) and nine (product) summands.
+    allowed = 2**-7 * F.conv2d(x.float().abs(), conv.weight.abs(), None).amax() + 2**-8 * expected.abs().amax()
+    assert result.shape == expected.shape
+    assert (result.float() - expected).abs().max() <= allowed
+
+
+def _gradients(run: object, x: Tensor, weight: Tensor, g: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The result of `run(x)` and the gradients of `x` and `weight`, in float64."""
+    x = x.clone(memory_format=torch.preserve_format).requires_grad_()
+    out = run(x)  # pyright: ignore[reportCallIssue]
+    dx, dweight = torch.autograd.grad(out, [x, weight], g.to(out.dtype))
+    return out.detach().double(), dx.double(), dweight.double()
+
+
+@settings(max_examples=20, deadline=None)
+@given(**SIZES)
+def test_gradients_are_as_near_to_the_truth_as_the_library_s(
+    gemm: Bf16Gemm, n: int, c: int, o: int, h: int, w: int
+) -> None:
+    conv, x, g = _convolution(c, o), _exact_images(n, c, h, w), _exact_images(n, o, h - 2, w - 2)
+    fast, weight = WinogradConvolution(conv, gemm), conv.weight
+    truth = _gradients(lambda x: F.conv2d(x, weight.double()), x.double(), weight, g)
+    plain = _gradients(lambda x: F.conv2d(x, weight.bfloat16()), x.bfloat16(), weight, g)
+    for name, right, rough, seen in zip(
+        ("out", "dx", "dweight"), truth, plain, _gradients(fast, x.bfloat16(), weight, g)
+    ):
+        assert seen.shape == right.shape
+        # What is multiplied was rounded before and behind the transform: once more than in the library.
+        assert (seen - right).norm() < 2 * (rough - right).norm(), name
+
+
+def test_whole_numbers_are_exact(gemm: Bf16Gemm) -> None:
+    conv = _convolution(64, 64, bias=True).requires_grad_(False)
+    conv.weight.copy_(torch.randint(-1, 2, conv.weight.shape) * 4 * (torch.rand(64, 64, 1, 1) < 0.1))
+    conv.bias.copy_(torch.arange(64.0) % 4)  # pyright: ignore[reportOptionalMemberAccess]
+    x = torch.randint(0, 2, (1, 64, 9, 8)).float()
+    expected = conv(x)
+    assert expected.abs().max() < 256  # all of it fits into 8 bits
+    result = WinogradConv2d(conv, gemm)(x.bfloat16())
+    assert torch.equal(result.float(), expected)
+
+
+def test_results_do_not_depend_on_threads_or_neighbours(gemm: Bf16Gemm) -> None:
+    conv = _convolution(64, 128)
+    x, g = _images(2, 64, 70, 21), _images(2, 128, 68, 19)
+    fast = WinogradConvolution(conv, gemm)
+    one = _gradients(fast, x, conv.weight, g)
+    torch.set_num_threads(2)
+    assert all(torch.equal(a, b) for a, b in zip(one, _gradients(fast, x, conv.weight, g)))
+    torch.set_num_threads(1)
+    alone = _gradients(fast, x[1:], conv.weight, g[1:])
+    assert torch.equal(alone[0], one[0][1:])
+    assert torch.equal(alone[1], one[1][1:])
+
+
+def test_weights_are_transformed_once_a_step(gemm: Bf16Gemm, monkeypatch: pytest.MonkeyPatch) -> None:
+    conv, x = _convolution(64, 64), _images(1, 64, 8, 8)
+    made: list[object] = []
+    transform = gemm.winograd_weights
+    monkeypatch.setattr(gemm, "winograd_weights", lambda weight: made.append(weight) or transform(weight))
+    fast, adam = WinogradConvolution(conv, gemm), torch.optim.Adam(conv.parameters(), lr=0.1, fused=True)
+    before = fast(x)
+    assert torch.equal(fast(x), before)
+    assert len(made) == 1
+    fast(x).float().square().mean().backward()
+    adam.step()
+    after = fast(x).detach()
+    assert len(made) == 2
+    with torch.no_grad():
+        torch.testing.assert_close(after.float(), conv(x.float()), rtol=0, atol=0.05 * float(after.float().std()))
+    conv.load_state_dict(_convolution(64, 64).state_dict())
+    assert torch.equal(fast(x), before)
+    with torch.no_grad():
+        fast(x)
+        torch._fused_sgd_(  # leaves the count of changes as it was
+            [conv.weight],
+            [conv.weight.clone()],
+            [],
+            weight_decay=0.0,
+            momentum=0.0,
+            lr=1.0,
+            dampening=0.0,
+            nesterov=False,
+            maximize=False,
+            is_first_step=True,
+        )
+        assert conv.weight.abs().max() == fast(x).abs().max() == 0
+
+
+def test_float32_is_left_to_the_library(gemm: Bf16Gemm) -> None:
+    conv, x = _convolution(64, 64), _images(1, 64, 8, 8).float()
+    fast = WinogradConvolution(conv, gemm)
+    assert torch.equal(fast(x), conv(x))
+    with torch.autocast("cpu", torch.bfloat16):
+        assert fast(x).dtype == torch.bfloat16
+
+
+def test_a_fused_generator_trains_as_near_to_float32_as_plain_bfloat16(gemm: Bf16Gemm, kernels: NormKernels) -> None:
+    torch.manual_seed(0)
+    net = build_generator(GeneratorConfig(channels=16, blocks=2, init="kaiming", init_gain=1.0))
+    x, g = torch.rand(1, 3, 32, 32) * 2 - 1, torch.randn(1, 3, 32, 32)
+    weights = [p for name, p in net.named_parameters() if name.endswith("weight")]
+    results = []
+    for player, half in ((net, False), (Fused(net, kernels), True), (Fused(net, kernels, gemm), True)):
+        with torch.autocast("cpu", torch.bfloat16, enabled=half):
+            out = player(x).float()
+        results.append(torch.cat([v.flatten() for v in torch.autograd.grad(out, weights, g)]))
+    truth, plain, fast = results
+    assert not torch.equal(plain, fast)
+    assert (fast - truth).norm() < 1.5 * (plain - truth).norm()
+
+
+def test_what_it_stands_for() -> None:
+    assert fits_winograd(nn.Conv2d(64, 128, 3))
+    for other in (
+        nn.Conv2d(64, 64, 3, padding=1),
+        nn.Conv2d(64, 64, 3, stride=2),
+        nn.Conv2d(64, 64, 3, groups=2),
+        nn.Conv2d(64, 64, 5),
+        nn.Conv2d(3, 64, 3),
+        nn.Conv2d(64, 96, 3),
+        nn.ReLU(),
+    ):
+        assert not fits_winograd(other)

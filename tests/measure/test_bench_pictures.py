@@ -1,0 +1,106 @@
+"""The pictures that are drawn from what `velogan bench` and `benchmarks/curves.py` write."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+
+FOLDER = Path(__file__).parents[2] / "benchmarks"
+SVG = "{http://www.w3.org/2000/svg}"
+CASE = {"network": "resnet_9", "discriminator": "basic", "image_size": 256, "batch_size": 1, "method": "cyclegan"}
+
+
+@pytest.fixture
+def waterfall(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.syspath_prepend(FOLDER)
+    return importlib.import_module("waterfall")
+
+
+@pytest.fixture
+def overlay(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.syspath_prepend(FOLDER)
+    return importlib.import_module("overlay")
+
+
+def row(mode: str, step_ms: float, convolution: float) -> dict[str, Any]:
+    return {**CASE, "mode": mode, "step_ms": step_ms, "where": {"convolution": convolution, "other": 1 - convolution}}
+
+
+RESULT = {
+    "machine": {"device": "a <processor> & co"},
+    "rows": [
+        row("reference", 800, 0.25),
+        row("bf16", 400, 0.5),
+        row("layout", 500, 0.5),
+        {**row("x", 1, 1), "batch_size": 2},
+    ],
+    "rooflines": [{**CASE, "ms": 100}],
+}
+
+
+def boxes(svg: str) -> Iterator[tuple[str, float, float, float]]:
+    """(class, x, y, width) of every box but the card."""
+    for box in ElementTree.fromstring(svg).iter(f"{SVG}rect"):
+        if box.get("class") != "card":
+            x, y, width = (float(box.get(name) or 0) for name in ("x", "y", "width"))
+            yield str(box.get("class")), x, y, width
+
+
+def test_bars_are_as_long_as_steps_in_parts_and_savings_fill_what_was(waterfall: Any):
+    drawn = [box for box in boxes(waterfall.draw(RESULT)) if box[3] > 10]
+    rows: dict[float, dict[str, tuple[float, float]]] = {}
+    for kind, x, y, width in drawn:
+        rows.setdefault(y, {})[kind] = (x, width)
+    reference, bf16, layout, roofline = (rows[y] for y in sorted(rows))
+    whole = reference["c0"][1] + reference["c1"][1]
+    assert reference["c0"][1] == pytest.approx(whole / 4, abs=0.1)
+    assert bf16["c0"][1] + bf16["c1"][1] == pytest.approx(whole / 2, abs=0.2)
+    assert bf16["saved"] == pytest.approx((bf16["c0"][0] + whole / 2, whole / 2), abs=0.2)
+    assert "saved" not in layout, "it took longer"
+    assert roofline["roofline"][1] == pytest.approx(whole / 8, abs=0.1)
+
+
+def test_the_text_says_what_was_measured(waterfall: Any):
+    root = ElementTree.fromstring(waterfall.draw(RESULT))
+    texts = [text.text for text in root.iter(f"{SVG}text")]
+    assert "One training step, ResNet-9, 256×256, batch 1" in texts
+    assert "a <processor> & co; milliseconds" in texts
+    assert {"800", "400", "−400", "500", "+100", "100"} <= set(texts)
+    assert "1" not in texts, "another case's row"
+
+
+def test_nothing_is_drawn_beyond_the_card(waterfall: Any):
+    svg = waterfall.draw(RESULT)
+    width = float(ElementTree.fromstring(svg).get("width") or 0)
+    assert all(x >= 0 and x + wide <= width for _, x, _, wide in boxes(svg))
+
+
+def test_the_last_line_of_the_file_counts(waterfall: Any):
+    text = f"a table\n{json.dumps(RESULT)}\n\n"
+    assert waterfall.last_object(text) == RESULT
+
+
+def test_without_rows_it_says_what_it_needs(waterfall: Any):
+    with pytest.raises(ValueError, match="velogan bench --waterfall --json"):
+        waterfall.draw({"paper": []})
+
+
+def test_curves_lie_over_each_other(overlay: Any):
+    curve = {"images": [0, 10, 20], "loss": [4.0, 2.0, 1.0]}
+    svg = overlay.draw([{"mode": "reference", **curve}, {"mode": "graph", **curve}])
+    lines = [
+        line for line in ElementTree.fromstring(svg).iter(f"{SVG}polyline") if "grid" not in str(line.get("class"))
+    ]
+    below, above = lines
+    assert below.get("points") == above.get("points")
+    assert float(below.get("stroke-width") or 0) > float(above.get("stroke-width") or 0), "both are to be seen"
+    heights = [float(point.split(",")[1]) for point in str(below.get("points")).split()]
+    assert heights == sorted(heights), "a lower loss lies lower"
+    with pytest.raises(ValueError, match="no curves"):
+        overlay.draw([])

@@ -1,0 +1,66 @@
+"""What `benchmarks/onepair.py epochs` measures."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from velogan.config import Config
+from velogan.engine.duration import Span
+from velogan.observe.progress import Display
+
+
+@pytest.fixture
+def epochs(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.syspath_prepend(Path(__file__).parents[2] / "benchmarks")
+    return importlib.import_module("epochs")
+
+
+def configs(make: Callable[..., Config]) -> dict[str, Config]:
+    """Three presets' methods by tiny networks."""
+    engine = {"mode": "eager", "threads": 1}
+    train = {"length": "200 epochs"}
+    made = {name: make(method=name, engine=engine, train=train) for name in ("cyclegan", "onepair")}
+    return {**made, "onepair-plus": made["onepair"].change(generator={"norm": "none"})}
+
+
+def test_each_method_does_its_share_of_an_epoch_in_turns(
+    epochs: Any, tiny_config: Callable[..., Config], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(epochs, "PIECE", Span(2, "images"))
+    with Display() as display:
+        result = epochs.measure_epochs(configs(tiny_config), fraction=1.0, display=display)
+    result = json.loads(json.dumps(result))
+    assert result["images_of_epoch"] == 4
+    cyclegan, *others = result["rows"]
+    for row in result["rows"]:
+        assert row["images"] == sum(images for images, _ in row["turns"]) == 4
+        assert len(row["turns"]) == 2
+        assert row["seconds"] == pytest.approx(sum(seconds for _, seconds in row["turns"]))
+        assert row["minutes"]["1"] == pytest.approx(row["seconds"] / row["images"] * 4 / 60)
+        assert row["minutes"]["15"] == pytest.approx(15 * row["minutes"]["1"])
+        assert row["speed_up"] == pytest.approx(cyclegan["minutes"]["1"] / row["minutes"]["1"])
+    assert [row["method"] for row in others] == ["onepair", "onepair-plus"]
+
+
+def test_theirs_stands_above_ours_and_what_is_extrapolated_is_marked(epochs: Any):
+    minutes = {"1": 2.0, "2": 4.0, "3": 6.0, "15": 30.0}
+    row = {"method": "onepair", "images": 20, "minutes": minutes, "speed_up": 2.5}
+    console = Console(width=80, record=True)
+    for part in epochs.render_epochs({"rows": [row], "images_of_epoch": 10}):
+        console.print(part)
+    lines = {line.strip().partition("  ")[0]: line.split() for line in console.export_text().splitlines()}
+    assert lines["their proposal"][2:] == ["32.92", "65.84", "98.76", "493.80"]
+    assert lines["our onepair"][2:] == ["2.00", "4.00", "≈", "6.00", "≈", "30.00"], "two epochs were measured"
+
+
+@pytest.mark.parametrize("fraction", [0.0, 1.5])
+def test_a_share_that_is_none_is_named(epochs: Any, tiny_config: Callable[..., Config], fraction: float):
+    with Display() as display, pytest.raises(ValueError, match=f"--fraction {fraction}: "):
+        epochs.measure_epochs(configs(tiny_config), fraction=fraction, display=display)

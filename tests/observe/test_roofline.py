@@ -1,0 +1,33 @@
+"""The roofline of a step: its convolutions, found and counted."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+
+from velogan.observe.roofline import Roofline, matmul_tflops, record_convolutions
+
+CPU = torch.device("cpu")
+
+
+def step() -> None:
+    x = torch.randn(2, 3, 9, 9, requires_grad=True)
+    weight = torch.randn(5, 3, 3, 3, requires_grad=True)
+    F.conv2d(x, weight, torch.zeros(5), stride=2, padding=1).sum().backward()
+
+
+def test_every_multiplication_is_counted_forward_and_for_both_gradients():
+    roofline = Roofline(record_convolutions(step), device=CPU)
+    once = 2 * (3 * 3 * 3) * 5 * (5 * 5) * 2  # taps, features, places, images
+    assert roofline.flops == 3 * once
+    assert roofline.seconds() > 0
+
+
+def test_transposed_convolutions_count_from_their_input_s_places():
+    x, weight = torch.randn(1, 4, 6, 6), torch.randn(4, 2, 3, 3)
+    calls = record_convolutions(lambda: F.conv_transpose2d(x, weight, stride=2))
+    assert sum(call.flops for call in calls.elements()) == 2 * (2 * 3 * 3) * 4 * 36
+
+
+def test_a_matmul_runs_at_some_speed():
+    assert matmul_tflops(CPU) > 0

@@ -1,0 +1,74 @@
+"""The commands of the how-tos run, in their order; only lengths and networks are made tiny."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from velogan.cli import main
+from velogan.data.pictures.images import Picture, save_picture
+from velogan.recipes import RECIPES
+
+DOCUMENT = Path(__file__).parents[2] / "docs" / "howto.md"
+TINY = {
+    "generator": {"channels": 2, "blocks": 1},
+    "discriminator": {"channels": 2},
+    "data": {"crop_size": 32, "load_size": 36, "validation": 2},
+    "train": {"samples": 1},
+}
+
+
+def commands() -> list[str]:
+    """The lines of all `sh` blocks."""
+    blocks = re.findall(r"```sh\n(.*?)```", DOCUMENT.read_text(), re.DOTALL)
+    return [line for block in blocks for line in block.splitlines()]
+
+
+def tiny(line: str) -> list[str]:
+    """The command's words with minutes of training turned into images."""
+    return shlex.split(re.sub(r"--minutes (\d+)0", r"--images \1", line))[1:]
+
+
+@pytest.fixture
+def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, squeezenet_file: Path) -> Path:
+    """A folder with what the how-tos speak of."""
+    monkeypatch.chdir(tmp_path)
+    for name in RECIPES:
+        recipe = RECIPES[name]().change(**TINY)
+        monkeypatch.setitem(RECIPES, name, lambda recipe=recipe: recipe)
+    random = np.random.default_rng(0)
+
+    def write(file: str, *, dtype: type = np.uint8, size: int = 40, channels: int = 3, most: int = 256) -> None:
+        path = tmp_path / file
+        path.parent.mkdir(parents=True, exist_ok=True)
+        save_picture(path, Picture(random.integers(0, most, (size, size, channels)).astype(dtype)))
+
+    for index in range(22):
+        write(f"horse2zebra/trainA/{index}.jpg")
+        write(f"horse2zebra/trainB/{index}.jpg")
+    for index in range(4):
+        write(f"horse2zebra/testA/{index}.png")
+        write(f"horse2zebra/testB/{index}.png")
+        write(f"scans/ct/{index}.npy", dtype=np.float32, channels=1, most=1000)
+        write(f"scans/mr/{index}.png", dtype=np.uint16, channels=1, most=4096)
+    write("photos/one.jpg", size=46)
+    write("photos/deeper/two.png", size=33)
+    write("large/large.png", size=200)
+    shutil.copy(squeezenet_file, tmp_path / "squeezenet.npz")
+    return tmp_path
+
+
+def test_the_commands_of_the_howtos_run(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = commands()
+    assert len(lines) > 15
+    for line in lines:
+        assert line.startswith("velogan "), line
+        assert main(tiny(line)) == 0, f"{line}\n{capsys.readouterr().err}"
+    assert (workplace / "out/zebras/deeper/two.png").is_file()
+    assert (workplace / "out/png/one.png").is_file()
+    assert (workplace / "out/ct/0.npy").is_file() or (workplace / "out/ct/0.tiff").is_file()

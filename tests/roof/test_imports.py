@@ -1,0 +1,112 @@
+"""Imports only go down: the table of rooms, held against every import in the code."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+ROOF = {"cli", "config", "flags", "run", "recipes", "session", "demo", "methods", "domains", "evaluation", "measure"}
+FOUNDATION = {"types", "files"}
+"""What every room may import."""
+MAY_IMPORT: dict[str, set[str]] = {
+    "types": set(),
+    "files": set(),
+    "kernels": set(),
+    "networks": set(),
+    "objectives": set(),
+    "metrics": set(),
+    "data": set(),
+    "observe": set(),
+    "store": set(),
+    "engine": {"kernels", "objectives.base", "observe", "data"},
+    "deploy": {"networks", "data", "store"},
+    "report": set(),
+}
+
+
+def _room(module: str) -> str:
+    """`velogan.engine.step` is in engine; the package itself holds no more than the version."""
+    return module.split(".")[1] if "." in module else ""
+
+
+def _imports(source: str, *, package: str, modules: set[str]) -> Iterator[tuple[int, str]]:
+    """(line, our module) of every import, wherever in the file it stands."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            found = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            above = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
+            base = ".".join([*above, *([node.module] if node.module else [])])
+            inner = [f"{base}.{alias.name}" for alias in node.names]
+            found = [name if name in modules else base for name in inner]
+        else:
+            continue
+        for name in found:
+            if name.split(".")[0] == "velogan":
+                yield node.lineno, name
+
+
+def _modules() -> dict[str, Path]:
+    made = {}
+    for path in sorted((ROOT / "velogan").rglob("*.py")):
+        parts = path.relative_to(ROOT).with_suffix("").parts
+        made[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return made
+
+
+def _wrong(module: str, source: str, *, package: str, modules: set[str]) -> list[str]:
+    """The arrows of one file that run up."""
+    room = _room(module)
+    if room in ROOF or not room:
+        return []
+    allowed = [f"velogan.{name}" for name in MAY_IMPORT[room] | FOUNDATION | {room}]
+    return [
+        f"{module}:{line} imports {name}"
+        for line, name in _imports(source, package=package, modules=modules)
+        if name != "velogan" and not any(name == way or name.startswith(f"{way}.") for way in allowed)
+    ]
+
+
+def test_every_module_is_in_a_room():
+    rooms = {_room(module) for module in _modules()} - {""}
+    assert rooms <= ROOF | set(MAY_IMPORT), "a new room belongs into the table, and into docs/architecture.md"
+
+
+def test_imports_only_go_down():
+    modules = _modules()
+    wrong = []
+    for module, path in modules.items():
+        package = module if path.name == "__init__.py" else module.rpartition(".")[0]
+        wrong += _wrong(module, path.read_text(), package=package, modules=set(modules))
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import velogan.run",
+        "from velogan import run",
+        "from velogan.engine.step import Step",
+        "from velogan.networks.generators import Generator",
+        "from .. import run",
+        "from ..engine import step",
+        "def late():\n    from velogan.cli import main",
+        "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from velogan.session import Session",
+    ],
+)
+def test_an_arrow_up_is_found(source: str):
+    modules = set(_modules())
+    assert _wrong("velogan.objectives.losses", source, package="velogan.objectives", modules=modules)
+    below = "from velogan.types import Batch\nfrom . import base\nfrom velogan import __version__\nimport torch"
+    assert not _wrong("velogan.objectives.losses", below, package="velogan.objectives", modules=modules)
+
+
+def test_the_engine_sees_the_contract_and_no_method():
+    modules = set(_modules())
+    for name, found in (("base", 0), ("cyclegan", 1)):
+        source = f"from velogan.objectives.{name} import Phase"
+        assert len(_wrong("velogan.engine.step", source, package="velogan.engine", modules=modules)) == found

@@ -1,0 +1,1 @@
+"""Domains: folders of pictures found, prepared once, and loaded as batches."""

@@ -1,0 +1,313 @@
+"""Prepared pictures, decoded and resized once and kept as one memory-mapped block of pixels.
+
+An entry is a directory `<cache>/prepared/<key>` with `pixels.bin` (all pictures, end to end, in one type) and
+`index.json` (names, shapes, type, checksum, what was left out). The key covers every file's name and bytes and every
+setting that changes a pixel, so an entry never goes stale; the checksum is verified whenever an entry is opened.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from velogan.data.config import DataConfig
+from velogan.data.domains.ahead import in_order
+from velogan.data.domains.aside import building, move_into_place
+from velogan.data.domains.sources import Folder, cache_directory
+from velogan.data.pictures.images import read_picture
+from velogan.data.pictures.picture import HEADERS, MAX_BYTES
+from velogan.data.pictures.preprocess import prepare
+from velogan.data.pictures.values import PixelFormat, Range, to_channels
+
+VERSION = 2
+"""Rises when the same files and settings give other bytes."""
+
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True)
+class Domain:
+    """The prepared pictures of one folder, in the order of their names.
+
+    `pixels` is a flat array of uint8, uint16 or float32 (usually a memory map) in which the pictures of `shapes`
+    (H, W, C) lie one after another; `format` says what its values stand for; `skipped` names the files that could
+    not be read, with the reason; `digest` tells equal domains; `note` is what a person should know, or empty.
+    """
+
+    names: tuple[str, ...]
+    shapes: tuple[tuple[int, int, int], ...]
+    pixels: np.ndarray = field(repr=False)
+    skipped: tuple[tuple[str, str], ...] = ()
+    digest: str = ""
+    format: PixelFormat = field(default_factory=PixelFormat)
+    note: str = ""
+
+    @classmethod
+    def from_arrays(
+        cls, images: Sequence[np.ndarray], names: Sequence[str] = (), *, value_range: Range | None = None
+    ) -> Domain:
+        """Make a domain of `(H, W, C)` arrays of one type and one number of channels in memory."""
+        names = tuple(names) or tuple(f"{index:05d}" for index in range(len(images)))
+        pixels = np.concatenate([image.reshape(-1) for image in images])
+        digest = hashlib.sha256(repr((names, [image.shape for image in images])).encode() + pixels.tobytes())
+        form = PixelFormat(images[0].shape[2], str(images[0].dtype), value_range)
+        return cls(names, tuple(image.shape for image in images), pixels, digest=digest.hexdigest(), format=form)
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    @cached_property
+    def _offsets(self) -> np.ndarray:
+        return np.concatenate([[0], np.cumsum([np.prod(shape) for shape in self.shapes])]).astype(np.int64)
+
+    def shape(self, index: int) -> tuple[int, int, int]:
+        """Give one picture's `(H, W, C)`."""
+        return self.shapes[index]
+
+    def image(self, index: int) -> np.ndarray:
+        """View one picture as `(H, W, C)`."""
+        start, stop = self._offsets[index], self._offsets[index + 1]
+        return self.pixels[start:stop].reshape(self.shapes[index])
+
+    @cached_property
+    def uniform(self) -> bool:
+        """Whether all pictures have one shape."""
+        return len(set(self.shapes)) == 1
+
+    @property
+    def array(self) -> np.ndarray:
+        """View all pictures as `(N, H, W, C)`; they must be uniform."""
+        assert self.uniform
+        return self.pixels.reshape(len(self), *self.shapes[0])
+
+    @property
+    def skipped_line(self) -> str | None:
+        """One line that names the files left out, or None where there are none."""
+        if not self.skipped:
+            return None
+        shown = "; ".join(f"{name} ({reason})" for name, reason in self.skipped[:5])
+        more = f"; and {len(self.skipped) - 5} more, see `velogan data check`" if len(self.skipped) > 5 else ""
+        total = len(self) + len(self.skipped)
+        return f"left out {len(self.skipped)} of {total} pictures that cannot be read: {shown}{more}"
+
+
+def open_domain(
+    folder: Folder,
+    config: DataConfig,
+    *,
+    test: bool,
+    channels: int | None = None,
+    value_range: Range | None = None,
+    progress: Progress | None = None,
+) -> Domain:
+    """Open a folder's prepared pictures, preparing them first where no earlier run has.
+
+    `test` prepares for use without a random part: see `preprocess.prepared_shape`. `channels`: None stands for the
+    most that any of its pictures has; grey pictures become colour and the other way round, and a picture that cannot
+    be had with so many channels is left out. `value_range`: the pixel values that stand for -1 and +1; None stands
+    for the whole range of whole numbers.
+    Raises `ValueError` where no picture can be read, or, under `data.strict`, where one cannot, and where pixels
+    without a known range have none declared.
+    """
+    workers = config.workers or os.cpu_count() or 1
+    domain, note, damage, directory = None, "", "", Path()
+    with ThreadPoolExecutor(workers) as pool:  # hashing, decoding and resizing all run outside Python's lock
+        contents = _contents(folder, pool)
+        for asked in dict.fromkeys((None, channels)):  # what the pictures have may be what is asked for
+            directory = cache_directory(config) / "prepared" / _key(contents, config, test=test, channels=asked)
+            domain, damage = _load(directory)
+            if damage:
+                note = f"the prepared pictures in {directory} {damage}: preparing them again"
+            if domain is not None and channels in (None, domain.format.channels):
+                note = ""
+                break
+        else:
+            _build(directory, folder, config, pool, test=test, channels=channels, progress=progress)
+            domain, damage = _load(directory)
+    if domain is None:
+        raise ValueError(
+            f"data.cache_dir={directory.parents[1]} does not keep what is written to it ({damage}); name another"
+        )
+    if domain.skipped and (config.strict or not len(domain)):
+        name, reason = domain.skipped[0]
+        mend = "mend or remove it, or set data.strict to false" if len(domain) else "put pictures there"
+        count = "" if len(domain) else f" (nor any of the {len(domain.skipped)} files in {folder.directory})"
+        raise ValueError(f"data.path (--data) {folder.directory / name} cannot be read{count}: {reason}; {mend}")
+    if domain.format.dtype == "float32" and value_range is None:
+        first = domain.image(0)
+        raise ValueError(
+            f"data.path (--data) {folder.directory} holds floating-point or signed pixels, whose range is not known: "
+            f"set data.range_a, for domain B data.range_b, to the two values that shall be darkest and brightest "
+            f"({domain.names[0]} goes from {first.min():g} to {first.max():g}), for example --data.range-a -1000 1000"
+        )
+    return replace(domain, format=replace(domain.format, range=value_range), note=note)
+
+
+def _contents(folder: Folder, pool: ThreadPoolExecutor) -> bytes:
+    """List every file's name and what is in it."""
+    hashes = pool.map(_picture_hash, [folder.directory / name for name in folder.names])
+    return "".join(f"{name!r}\0{content}\n" for name, content in zip(folder.names, hashes)).encode()
+
+
+def _key(contents: bytes, config: DataConfig, *, test: bool, channels: int | None) -> str:
+    settings = (VERSION, config.preprocess, config.load_side, config.crop_size, test, channels)
+    return hashlib.sha256(repr(settings).encode() + contents).hexdigest()
+
+
+def _picture_hash(path: Path) -> str:
+    """Give what `content_hash` does; a file that is too large to be read as a picture is not read to its end."""
+    size = path.stat().st_size if path.is_file() else 0
+    return f"unreadable: {size} bytes" if size > MAX_BYTES + HEADERS else content_hash(path)
+
+
+def content_hash(path: Path) -> str:
+    """Give the SHA-256 of a file's bytes, or the reason why they cannot be had."""
+    if not path.is_file():  # opening a pipe would wait for its other end
+        return "unreadable: not a regular file"
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        return f"unreadable: {error.strerror}"
+
+
+def _load(directory: Path) -> tuple[Domain | None, str]:
+    """Open an entry, or say what is wrong with it; an entry that is not there has nothing wrong."""
+    if not directory.exists():
+        return None, ""
+    try:
+        index = json.loads((directory / "index.json").read_text())
+        shapes = tuple((height, width, channels) for height, width, channels in index["shapes"])
+        dtype = np.dtype({"uint8": "u1", "uint16": "<u2", "float32": "<f4"}[index["dtype"]])
+        total = sum(height * width * channels for height, width, channels in shapes) * dtype.itemsize
+        if (directory / "pixels.bin").stat().st_size != total or len(index["names"]) != len(shapes):
+            return None, "are cut short"
+        if content_hash(directory / "pixels.bin") != index["sha256"]:
+            return None, "do not match their checksum"
+        # Copy on write: pages are shared, and torch takes the array without complaint.
+        pixels = np.memmap(directory / "pixels.bin", dtype, "c") if total else np.zeros(0, dtype)
+        skipped = tuple((name, reason) for name, reason in index["skipped"])
+        form = PixelFormat(shapes[0][2] if shapes else 1, index["dtype"])
+        digest = hashlib.sha256(repr((index["names"], index["dtype"], shapes, index["sha256"])).encode()).hexdigest()
+        return Domain(tuple(index["names"]), shapes, pixels, skipped, digest, form), ""
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        return None, f"cannot be read ({error})"
+
+
+def _build(
+    directory: Path,
+    folder: Folder,
+    config: DataConfig,
+    pool: ThreadPoolExecutor,
+    *,
+    test: bool,
+    channels: int | None,
+    progress: Progress | None,
+) -> None:
+    try:
+        with building(directory.parent) as fresh:
+            index = _write_raw(fresh / "pixels.bin", folder, config, pool, test=test, progress=progress)
+            _conform(fresh / "pixels.bin", index, channels)
+            index["sha256"] = content_hash(fresh / "pixels.bin")
+            with (fresh / "index.json").open("w") as file:
+                json.dump(index, file)
+                _to_disk(file)
+            if _key(_contents(folder, pool), config, test=test, channels=channels) != directory.name:
+                raise ValueError(
+                    f"data.path (--data) {folder.directory}: pictures changed while they were prepared; start again "
+                    "when nothing writes there"
+                )
+            move_into_place(fresh, directory, whole=lambda: _load(directory)[0] is not None)
+    except OSError as error:
+        raise OSError(
+            error.errno,
+            f"{error.strerror} while keeping prepared pictures: make room, or name another folder as data.cache_dir",
+            str(directory.parents[1]),
+        ) from error
+
+
+def _to_disk(file) -> None:
+    file.flush()
+    os.fsync(file.fileno())
+
+
+def _write_raw(
+    path: Path, folder: Folder, config: DataConfig, pool: ThreadPoolExecutor, *, test: bool, progress: Progress | None
+) -> dict[str, Any]:
+    """Write every picture in its own type and channels; return `names`, `shapes`, `dtypes` and `skipped`."""
+    index: dict[str, Any] = {"names": [], "shapes": [], "dtypes": [], "skipped": []}
+
+    def prepare_one(name: str) -> np.ndarray | str:
+        return _prepare_one(folder.directory / name, config, test=test)
+
+    with path.open("wb") as file:
+        prepared = in_order(pool, prepare_one, folder.names, ahead=4 * (config.workers or os.cpu_count() or 1))
+        for done, (name, result) in enumerate(prepared, start=1):
+            if isinstance(result, str):
+                index["skipped"].append((name, result))
+            else:
+                index["names"].append(name)
+                index["shapes"].append(result.shape)
+                index["dtypes"].append(str(result.dtype))
+                file.write(np.ascontiguousarray(result).data)
+            if progress:
+                progress(done, len(folder.names))
+        _to_disk(file)
+    return index
+
+
+def _conform(path: Path, index: dict[str, Any], channels: int | None) -> None:
+    """Bring what `_write_raw` wrote to the deepest type and to `channels` (None: the most that occur)."""
+    types, shapes = index.pop("dtypes"), index["shapes"]
+    dtype = max(types, key=_DEPTHS.index, default="uint8")
+    wanted: int = channels or max((shape[2] for shape in shapes), default=1)
+    index["dtype"] = dtype
+    if set(types) <= {dtype} and {shape[2] for shape in shapes} <= {wanted}:
+        return
+    named = list(zip(index["names"], shapes, types))
+    index |= {"names": [], "shapes": []}
+    aside = path.with_name("raw.bin")
+    path.rename(aside)
+    raw, start = np.memmap(aside, np.uint8, "r"), 0
+    with path.open("wb") as file:
+        for name, shape, kind in named:
+            stop = start + int(np.prod(shape)) * np.dtype(kind).itemsize
+            picture, start = raw[start:stop].view(kind).reshape(shape), stop
+            try:
+                picture = to_channels(_deepen(picture, dtype), wanted)
+            except ValueError as error:
+                index["skipped"].append((name, str(error)))
+                continue
+            index["names"].append(name)
+            index["shapes"].append(picture.shape)
+            file.write(np.ascontiguousarray(picture).data)
+        _to_disk(file)
+    del raw
+    aside.unlink()
+
+
+_DEPTHS = ("uint8", "uint16", "float32")
+
+
+def _deepen(picture: np.ndarray, dtype: str) -> np.ndarray:
+    if picture.dtype == np.uint8 and dtype == "uint16":
+        return picture.astype(np.uint16) * 257
+    return picture.astype(dtype)
+
+
+def _prepare_one(path: Path, config: DataConfig, *, test: bool) -> np.ndarray | str:
+    try:
+        return prepare(read_picture(path).pixels, config, test=test)
+    except OSError as error:
+        return error.strerror or str(error)
+    except ValueError as error:
+        return str(error)

@@ -1,0 +1,243 @@
+"""A look at a data set before training on it: counts, sizes, modes, broken files, duplicates, leaks."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from velogan.data.config import DataConfig
+from velogan.data.domains.ahead import in_order
+from velogan.data.domains.sources import Folder, find_sources
+from velogan.data.pictures.images import Picture, read_picture
+
+_NEAR = 4
+"""Levels of 255 by which 8x8 thumbnails of one picture, saved twice, may differ."""
+
+_DEEPER = {"uint8": "", "uint16": "16-bit ", "float32": "float32 "}
+_COLOURS = {1: "grey", 3: "RGB"}
+_FULL_16_BIT = 65535
+_ROWS = 256
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """What was found in one file.
+
+    `values`: the lowest and highest; `content`: the hash of the pixels; `thumbnail`: their 8x8 means, `(192,)`.
+    """
+
+    name: str
+    reason: str = ""
+    mode: str = ""
+    dtype: str = ""
+    size: tuple[int, int] = (0, 0)
+    grey: bool = False
+    values: tuple[float, float] = (0, 0)
+    content: str = ""
+    thumbnail: np.ndarray = field(default_factory=lambda: np.zeros(0))
+
+
+def check(path: Iterable[str], *, progress: Callable[[int, int], None] | None = None) -> dict:
+    """Read every picture of a data set and say what is in it; `path` as in `DataConfig.path`.
+
+    Returns plain lists, dicts, strings and numbers: `folders` by split and domain (`trainA` ...), each with
+    `pictures`, `width` and `height` (min, median, max, pixels), `modes`, `values` (by type: min and max), `grey` (RGB
+    without colour), `unreadable`, `duplicates` (groups of equal pictures), and `leaks`: test pictures that
+    training sees too, `exact` or almost. Raises `ValueError` as `find_sources` does.
+    """
+    config = DataConfig(path=tuple(path), validation=0)
+    sources = find_sources(config)
+    folders: dict[str, Folder] = {}
+    for letter, side in (("A", sources.a), ("B", sources.b)):
+        folders |= {f"train{letter}": side.train} | ({f"test{letter}": side.test} if side.test else {})
+    seen = _look_at(folders, progress)
+    return {
+        "path": list(config.path),
+        "domains": {"A": sources.a.name, "B": sources.b.name},
+        "aligned": sources.aligned,
+        "folders": {key: _summary(folders[key], found) for key, found in seen.items()},
+        "leaks": _leaks(seen),
+    }
+
+
+def find_leaks(
+    folders: Mapping[str, Folder], *, progress: Callable[[int, int], None] | None = None
+) -> list[dict[str, Any]]:
+    """List the pictures of folders called `test...` that are in those called `train...` too, as `check` does."""
+    return _leaks(_look_at(folders, progress))
+
+
+def _look_at(folders: Mapping[str, Folder], progress: Callable[[int, int], None] | None) -> dict[str, list[_Seen]]:
+    total = sum(len(folder.names) for folder in folders.values())
+    seen: dict[str, list[_Seen]] = {}
+    done = 0
+    with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+        for key, folder in folders.items():
+            seen[key] = []
+            for _, one in in_order(pool, partial(_look, folder.directory), folder.names, ahead=64):
+                seen[key].append(one)
+                done += 1
+                if progress:
+                    progress(done, total)
+    return seen
+
+
+def _look(directory: Path, name: str) -> _Seen:
+    try:
+        picture = read_picture(directory / name)
+    except OSError as error:
+        return _Seen(name, reason=error.strerror or str(error))
+    except ValueError as error:
+        return _Seen(name, reason=str(error))
+    pixels = picture.pixels
+    height, width, channels = pixels.shape
+    grey = channels == 3 and all(np.array_equal(pixels[..., 0], pixels[..., other]) for other in (1, 2))
+    shown = pixels[..., :1] if grey else pixels  # a grey picture saved as RGB is the same picture
+    content = hashlib.sha256(f"{shown.shape} {pixels.dtype}".encode())
+    for top in range(0, height, _ROWS):  # a band at a time, since a view must be copied
+        content.update(np.ascontiguousarray(shown[top : top + _ROWS]).data)
+    return _Seen(
+        name,
+        mode=_mode(picture),
+        dtype=pixels.dtype.name,
+        size=(width, height),
+        grey=grey,
+        values=(pixels.min().item(), pixels.max().item()),
+        content=content.hexdigest(),
+        thumbnail=_thumbnail(shown),
+    )
+
+
+def _mode(picture: Picture) -> str:
+    """Name a picture's depth and channels: "RGBA", "16-bit grey", "float32, 5 channels"."""
+    channels, depth = picture.pixels.shape[2], _DEEPER[picture.pixels.dtype.name]
+    if channels not in _COLOURS:
+        plain = f"{depth.strip() or '8-bit'}, {channels} channels"
+        return plain + (" and alpha" if picture.alpha is not None else "")
+    alpha = {1: "+alpha", 3: "A"}[channels] if picture.alpha is not None else ""
+    return depth + _COLOURS[channels] + alpha
+
+
+def _thumbnail(pixels: np.ndarray) -> np.ndarray:
+    """Reduce `(H, W, C)` to the means of 8x8 boxes in three channels, `(192,)` float32."""
+    if pixels.shape[2] not in (1, 3):
+        pixels = pixels.mean(axis=2, keepdims=True, dtype=np.float32)
+    small = []
+    for channel in range(pixels.shape[2]):  # one at a time, since each is a copy
+        plane = np.ascontiguousarray(pixels[..., channel], dtype="u1" if pixels.dtype == np.uint8 else "f4")
+        small.append(np.asarray(Image.fromarray(plane).resize((8, 8), Image.Resampling.BOX), np.float32))
+    return np.stack(small * (3 // len(small)), axis=-1).reshape(-1)
+
+
+def _summary(folder: Folder, found: list[_Seen]) -> dict:
+    good = [one for one in found if not one.reason]
+    groups = defaultdict(list)
+    for one in good:
+        groups[one.content].append(one.name)
+    return {
+        "directory": str(folder.directory),
+        "pictures": len(good),
+        "width": _spread([one.size[0] for one in good]),
+        "height": _spread([one.size[1] for one in good]),
+        "modes": dict(Counter(one.mode for one in good).most_common()),
+        "values": {
+            dtype: {
+                "min": min(one.values[0] for one in good if one.dtype == dtype),
+                "max": max(one.values[1] for one in good if one.dtype == dtype),
+            }
+            for dtype in sorted({one.dtype for one in good})
+        },
+        "grey": [one.name for one in good if one.grey],
+        "unreadable": [{"name": one.name, "reason": one.reason} for one in found if one.reason],
+        "duplicates": [names for names in groups.values() if len(names) > 1],
+    }
+
+
+def _spread(values: list[int]) -> dict | None:
+    return {"min": min(values), "median": median(values), "max": max(values)} if values else None
+
+
+def _leaks(seen: dict[str, list[_Seen]]) -> list[dict]:
+    """List each test picture that is also a training picture, maybe saved again, with the nearest one."""
+    leaks = []
+    for dtype in _DEEPER:  # values of different types are not on one scale
+        train = [(f"{key}/{one.name}", one) for key, one in _of_split(seen, "train", dtype)]
+        if not train:
+            continue
+        known = np.stack([one.thumbnail for _, one in train])
+        near = _NEAR if dtype == "uint8" else _NEAR / 255 * np.ptp(known)
+        for key, one in _of_split(seen, "test", dtype):
+            distance = np.abs(known - one.thumbnail).max(axis=1)
+            nearest = int(distance.argmin())
+            if distance[nearest] <= near:
+                name, twin = train[nearest]
+                leaks.append({"test": f"{key}/{one.name}", "train": name, "exact": one.content == twin.content})
+    return leaks
+
+
+def _of_split(seen: dict[str, list[_Seen]], split: str, dtype: str) -> Iterator[tuple[str, _Seen]]:
+    return ((key, one) for key in seen if key.startswith(split) for one in seen[key] if one.dtype == dtype)
+
+
+def render_text(result: dict) -> str:
+    """Say what `check` found, in lines for a person."""
+    lines = [f"{' + '.join(result['path'])}: {result['domains']['A']} (A) and {result['domains']['B']} (B)"]
+    if result["aligned"]:
+        lines.append("testA and testB are aligned pairs: translations can be scored against the truth")
+    for key, folder in result["folders"].items():
+        modes = ", ".join(f"{count} {mode}" for mode, count in folder["modes"].items())
+        lines.append(f"{key}: {folder['pictures']} pictures ({modes or 'none readable'}){_sizes(folder)}")
+        lines += _values(key, folder["values"])
+        if folder["grey"]:
+            lines.append(f"  {_some('without colour', folder['grey'])}")
+        if folder["unreadable"]:
+            broken = [f"{one['name']} ({one['reason']})" for one in folder["unreadable"]]
+            lines.append(f"  {_some('cannot be read', broken)}")
+        if folder["duplicates"]:
+            lines.append(f"  {_some('equal pictures', [' = '.join(names) for names in folder['duplicates']])}")
+    if result["leaks"]:
+        leaks = [f"{leak['test']} {'=' if leak['exact'] else '~'} {leak['train']}" for leak in result["leaks"]]
+        lines.append(_some("test pictures that training sees too (~ almost equal, saved again)", leaks))
+    return "\n".join(lines)
+
+
+def _values(key: str, values: dict[str, dict[str, float]]) -> list[str]:
+    """Say which values deeper pictures have, and where a range must be declared for them."""
+    lines = []
+    for dtype, found in values.items():
+        low, high, flag = found["min"], found["max"], f"--data.range-{key[-1].lower()}"
+        if dtype == "float32":
+            lines.append(f"  {dtype} values {low:g} to {high:g}: training needs {flag} LOW HIGH within them")
+        elif dtype == "uint16":
+            mend = f": nearly black unless {flag} {low} {high} is given" if high < _FULL_16_BIT / 4 else ""
+            lines.append(f"  16-bit values {low} to {high} of {_FULL_16_BIT}{mend}")
+    return lines
+
+
+def _sizes(folder: dict) -> str:
+    if folder["width"] is None:
+        return ""
+    wide, high = folder["width"], folder["height"]
+    if wide["min"] == wide["max"] and high["min"] == high["max"]:
+        return f", all {wide['min']}x{high['min']}"
+    return (
+        f", width {wide['min']} to {wide['max']} (median {wide['median']:g}), "
+        f"height {high['min']} to {high['max']} (median {high['median']:g})"
+    )
+
+
+def _some(what: str, names: list[str], limit: int = 8) -> str:
+    shown = [name if name.isprintable() else ascii(name) for name in names[:limit]]
+    more = f" and {len(names) - limit} more" if len(names) > limit else ""
+    return f"{len(names)} {what}: {', '.join(shown)}{more}"

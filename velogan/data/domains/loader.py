@@ -1,0 +1,224 @@
+"""Batches as a pure function of (seed, position): planned and gathered on the host, finished on the device."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Generator
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from velogan.data.config import DataConfig
+from velogan.data.domains.cache import Domain
+from velogan.data.pictures.values import Range, to_unit
+from velogan.types import Batch
+
+RESIDENT_SHARE = 0.25
+"""Share of a device's free memory that one domain may take up; a larger one stays on the host."""
+
+INDEX, TOP, LEFT, FLIP = range(4)
+"""Columns of a plan."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What one batch takes: `A` and `B`, `(B, 4)` int64 on the host, are rows of (index, top, left, flip)."""
+
+    A: Tensor
+    B: Tensor
+
+
+def crop_and_flip(images: Tensor, plan: Tensor, size: tuple[int, int]) -> Tensor:
+    """Cut `size` (h, w) windows out of `(N, H, W, C)` images as `plan` `(B, 4)` says, and mirror some.
+
+    One gather with static shapes on the images' device; returns `(B, h, w, C)`.
+    """
+    height, width = size
+    down = torch.arange(height, device=images.device)
+    right = torch.arange(width, device=images.device)
+    index, top, left, flip = plan[:, :, None].unbind(1)
+    rows = top + down
+    columns = left + torch.where(flip.bool(), width - 1 - right, right)
+    kept = (
+        images.view(torch.int16) if images.dtype == torch.uint16 else images
+    )  # torch does not index uint16 everywhere
+    return kept[index[:, :, None], rows[:, :, None], columns[:, None, :]].view(images.dtype)
+
+
+def normalise(images: Tensor, value_range: Range | None = None) -> Tensor:
+    """Turn `(B, H, W, C)` uint8, uint16 or float32 into `(B, C, H, W)` float32 in [-1, 1]; see `values.to_unit`."""
+    planes = to_unit(images.permute(0, 3, 1, 2), value_range)
+    return planes.contiguous(memory_format=torch.contiguous_format)
+
+
+def window(config: DataConfig, shape: tuple[int, ...]) -> tuple[int, int]:
+    """Give the `(h, w)` that training sees of a prepared picture of `shape` (H, W, C)."""
+    if "crop" in config.preprocess:
+        return config.crop_size, config.crop_size
+    return shape[0], shape[1]
+
+
+def crop_shapes(config: DataConfig, domain: Domain) -> set[tuple[int, int]]:
+    """Give every `(h, w)` that training may see of a domain, to check against a network's needs."""
+    return {window(config, shape) for shape in domain.shapes}
+
+
+class PairLoader:
+    """Unpaired batches of two domains, in the reference's order.
+
+    An epoch is max(|A|, |B|) images in random order; image i takes A's picture i mod |A| and one of B's at
+    random with replacement (in order, i mod |B|, under `serial_batches`). Crops and flips of A and B are
+    independent. Everything drawn depends on (`seed`, position) alone, position being the images seen so far.
+    `resident` holds, per domain, the `(N, H, W, C)` images that lie on the device, or None.
+    """
+
+    def __init__(self, a: Domain, b: Domain, config: DataConfig, *, seed: int, device: torch.device | str):
+        self.a, self.b, self.config, self.seed = a, b, config, seed
+        self.device = torch.device(device)
+        for side, domain in (("A", a), ("B", b)):
+            _check_sizes(side, domain, config)
+        self.resident = {"A": _resident(a, self.device), "B": _resident(b, self.device)}
+        self._epoch = lru_cache(maxsize=2)(self._draw_epoch)
+
+    def __len__(self) -> int:
+        """Count the images of an epoch."""
+        return max(len(self.a), len(self.b))
+
+    def _draw_epoch(self, epoch: int) -> tuple[np.ndarray, np.ndarray]:
+        """Draw an epoch's order `(N,)` and `(N, 7)` numbers in [0, 1): B's index, A's and B's windows."""
+        random = np.random.Generator(np.random.Philox(np.random.SeedSequence([self.seed, epoch])))
+        order = np.arange(len(self)) if self.config.serial_batches else random.permutation(len(self))
+        return order, random.random((len(self), 7))
+
+    def plan(self, position: int) -> Plan:
+        """Plan the batch that begins at `position` images seen."""
+        a, b = [], []
+        for place in range(position, position + self.config.batch_size):
+            order, numbers = self._epoch(place // len(self))
+            slot = place % len(self)
+            item, draws = int(order[slot]), numbers[slot]
+            index_b = item % len(self.b) if self.config.serial_batches else int(draws[0] * len(self.b))
+            a.append(self._row(self.a, item % len(self.a), draws[1:4]))
+            b.append(self._row(self.b, index_b, draws[4:7]))
+        return Plan(torch.tensor(a), torch.tensor(b))
+
+    def _row(self, domain: Domain, index: int, draws: np.ndarray) -> tuple[int, int, int, int]:
+        shape = domain.shape(index)
+        height, width = window(self.config, shape)
+        top, left = int(draws[0] * (shape[0] - height + 1)), int(draws[1] * (shape[1] - width + 1))
+        return index, top, left, int(self.config.flip and draws[2] > 0.5)
+
+    def gather(self, plan: Plan) -> Batch:
+        """Take on the host what does not lie on the device, `(B, h, w, C)`, by NumPy alone; of what does, the plan."""
+        return {"A": self._gather("A", self.a, plan.A), "B": self._gather("B", self.b, plan.B)}
+
+    def _gather(self, side: str, domain: Domain, plan: Tensor) -> Tensor:
+        if self.resident[side] is not None:
+            return plan
+        return _gather(domain, plan, window(self.config, domain.shape(int(plan[0, INDEX]))))
+
+    def finish(self, gathered: Batch) -> Batch:
+        """Make of it `A` and `B`, `(B, C, h, w)` float32 in [-1, 1] on the device; what else it holds goes along.
+
+        It waits for nothing and asks the device nothing, so it can be part of a captured step.
+        """
+        moved = {name: part.to(self.device, non_blocking=True) for name, part in gathered.items()}
+        return {**moved, "A": self._finish("A", self.a, moved["A"]), "B": self._finish("B", self.b, moved["B"])}
+
+    def _finish(self, side: str, domain: Domain, part: Tensor) -> Tensor:
+        resident = self.resident[side]
+        if resident is not None:  # then all its pictures are of one size
+            part = crop_and_flip(resident, part, window(self.config, domain.shape(0)))
+        return normalise(part, domain.format.range)
+
+    def batch(self, position: int) -> Batch:
+        """Make the batch that begins at `position` images seen: `A` and `B`, `(B, C, h, w)` in [-1, 1]."""
+        return self.finish(self.gather(self.plan(position)))
+
+    def batches(self, position: int) -> Generator[Batch, None, None]:
+        """Yield what is gathered from `position` on, without end, in the background; `finish` makes batches of it."""
+        return prefetch(self, position)
+
+
+def prefetch(loader: PairLoader, position: int, *, ahead: int = 2) -> Generator[Batch, None, None]:
+    """Yield what `loader` gathers at `position`, one batch size further, and so on; a thread reads `ahead`.
+
+    On its way to a CUDA device it lies in page-locked memory, as copies from other memory wait for the steps before.
+
+    The thread computes nothing with torch: a second thread that does so makes OpenMP's waiting costly, and every step
+    half as long again (benchmarks/LOG.md). It ends when the iterator is closed or dropped; an error in it is raised
+    at the consumer.
+    """
+    ready: queue.Queue[Batch | Exception] = queue.Queue(maxsize=ahead)
+    stop, pinned = threading.Event(), loader.device.type == "cuda"
+
+    def work() -> None:
+        place = position
+        while not stop.is_set():
+            try:
+                made: Batch | Exception = loader.gather(loader.plan(place))
+            except Exception as error:
+                made = error
+            ready.put(made)
+            if isinstance(made, Exception):
+                return
+            place += loader.config.batch_size
+
+    thread = threading.Thread(target=work, name="velogan-prefetch", daemon=True)
+    thread.start()
+    try:
+        while True:
+            made = ready.get()
+            if isinstance(made, Exception):
+                raise made
+            yield {name: part.pin_memory() for name, part in made.items()} if pinned else made
+    finally:
+        stop.set()
+        while thread.is_alive():  # the thread may wait for room
+            try:
+                ready.get(timeout=0.01)
+            except queue.Empty:
+                thread.join(timeout=0.01)
+
+
+def _resident(domain: Domain, device: torch.device) -> Tensor | None:
+    """Give the domain as `(N, H, W, C)` on the device, or None where it stays on the host.
+
+    A CPU is its own host: there, copying windows out of the memory map is several times faster than a gather.
+    """
+    if device.type != "cuda" or not domain.uniform:
+        return None
+    if domain.array.nbytes > RESIDENT_SHARE * torch.cuda.mem_get_info(device)[0]:
+        return None
+    return torch.from_numpy(domain.array).to(device)
+
+
+def _gather(domain: Domain, plan: Tensor, size: tuple[int, int]) -> Tensor:
+    """Do on the host, picture by picture, what `crop_and_flip` does in one gather."""
+    height, width = size
+    cut = []
+    for index, top, left, flip in plan.tolist():
+        picture = domain.image(index)[top : top + height, left : left + width]
+        cut.append(picture[:, ::-1] if flip else picture)
+    return torch.from_numpy(np.stack(cut))
+
+
+def _check_sizes(side: str, domain: Domain, config: DataConfig) -> None:
+    if "crop" in config.preprocess:
+        for name, (height, width, _) in zip(domain.names, domain.shapes):
+            if min(height, width) < config.crop_size:
+                raise ValueError(
+                    f"data.crop_size={config.crop_size} is larger than {name} of domain {side}, which is "
+                    f"{width}x{height} pixels; set crop_size to at most {min(height, width) // 4 * 4}, "
+                    "remove the picture, or choose data.preprocess=resize_and_crop"
+                )
+    elif config.batch_size > 1 and not domain.uniform:
+        raise ValueError(
+            f"data.batch_size={config.batch_size} needs pictures of one size, but data.preprocess="
+            f"{config.preprocess} leaves {len(set(domain.shapes))} sizes in domain {side}; set "
+            "batch_size to 1 or choose a preprocess with a crop"
+        )

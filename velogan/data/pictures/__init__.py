@@ -1,0 +1,1 @@
+"""Picture files: read and written at their own depth."""

@@ -1,0 +1,256 @@
+"""The bytes of PNG, WebP, PPM, BMP and GIF files to pictures and back; JPEG and TIFF have modules of their own.
+
+Headers are read here, before a library sees the file: sizes are checked before pixels are allocated, and orientation
+and colour profile are found without the libraries' warnings.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+import struct
+import zlib
+from collections.abc import Iterator
+
+import imagecodecs
+import numpy as np
+from PIL import BmpImagePlugin, GifImagePlugin, Image, ImageFile, PpmImagePlugin
+
+from velogan.data.pictures.picture import Picture, assemble, check_size, merged
+
+QUALITY = 95
+"""Of JPEG and WebP."""
+
+_MAX_PROFILE = 2**24  # bytes of a colour profile; real ones stay below 4 MiB
+_PNG_DEPTHS = {0: (1, 2, 4, 8, 16), 2: (8, 16), 3: (1, 2, 4, 8), 4: (8, 16), 6: (8, 16)}  # by colour type
+_PNG_TRANSPARENCY = {0: (2,), 2: (6,), 3: range(1, 257)}  # bytes, by colour type
+_ORIENTATION = 0x0112
+_ROWS = 256
+
+
+def orientation_of(exif: bytes) -> int:
+    """Give the orientation, 1 to 8, that EXIF bytes name in their first directory; 1 where they name none."""
+    exif = exif.removeprefix(b"Exif\0\0")
+    order = {b"II*\0": "<", b"MM\0*": ">"}.get(exif[:4])
+    try:
+        if order is None:
+            return 1
+        start = struct.unpack_from(order + "I", exif, 4)[0]
+        for index in range(struct.unpack_from(order + "H", exif, start)[0]):
+            tag, kind, _, value = struct.unpack_from(order + "HHIH", exif, start + 2 + 12 * index)
+            if (tag, kind) == (_ORIENTATION, 3):
+                return value if value in range(1, 9) else 1
+    except struct.error:  # damaged metadata do not hide a picture
+        pass
+    return 1
+
+
+# PNG
+
+
+def decode_png(data: bytes) -> Picture:
+    """Decode a PNG file; a palette becomes RGB, a transparent colour alpha, 1 to 4 bits 8, an animation its first."""
+    width, height, depth, colour, _, _, interlaced = struct.unpack_from(">IIBBBBB", data, 16)
+    if depth not in _PNG_DEPTHS.get(colour, ()) or interlaced > 1:
+        raise ValueError(f"damaged PNG: {depth} bits of colour type {colour}, interlace {interlaced}")
+    channels = {0: 1, 2: 3, 3: 4, 4: 2, 6: 4}[colour]
+    check_size(height, width, channels * (2 if depth == 16 else 1))
+    orientation, icc, see_through, packed = 1, None, False, 0
+    needed: list[bytes | memoryview] = [memoryview(data)[:8]]
+    for kind, start, stop in _png_chunks(data):
+        body = memoryview(data)[start + 8 : stop - 4]
+        if kind == b"eXIf":
+            orientation = orientation_of(bytes(body))
+        elif kind == b"iCCP":
+            icc = _profile(bytes(body))
+        elif kind in (b"IHDR", b"PLTE", b"IDAT", b"IEND"):
+            needed.append(memoryview(data)[start:stop])
+            packed += len(body) * (kind == b"IDAT")
+        elif kind == b"tRNS" and len(body) in _PNG_TRANSPARENCY.get(colour, ()):
+            see_through = zlib.crc32(data[start + 4 : stop - 4]).to_bytes(4, "big") == data[stop - 4 : stop]
+            needed += [memoryview(data)[start:stop]] * see_through
+    if packed > 2 * height * (width * channels * 2 + 8) + 2**16:  # libpng would inflate all of it
+        raise ValueError(f"{packed} bytes of packed pixels are too many for {width}x{height}")
+    # libpng prints about flaws in what is left out, and about any interlacing; the other knows fewer kinds.
+    quiet = interlaced and depth <= 8 and colour != 4 and not see_through
+    try:
+        pixels = (imagecodecs.spng_decode if quiet else imagecodecs.png_decode)(b"".join(needed))
+    except (imagecodecs.PngError, imagecodecs.SpngError) as error:
+        if needed[-1][4:8] == b"IEND":
+            raise
+        raise ValueError("the PNG file is truncated") from error
+    channels = 1 if pixels.ndim == 2 else pixels.shape[2]
+    return assemble(pixels, alpha=channels - 1 if channels in (2, 4) else None, icc=icc, orientation=orientation)
+
+
+def _png_chunks(data: bytes) -> Iterator[tuple[bytes, int, int]]:
+    """Yield kind, start and stop of each chunk."""
+    at = 8
+    while at + 8 <= len(data):
+        length, kind = struct.unpack_from(">I4s", data, at)
+        yield kind, at, at + 12 + length
+        at += 12 + length
+
+
+def _profile(body: bytes) -> bytes | None:
+    _, _, packed = body.partition(b"\0")
+    try:
+        return zlib.decompressobj().decompress(packed[1:], _MAX_PROFILE) or None
+    except zlib.error:
+        return None
+
+
+def encode_png(picture: Picture) -> bytes:
+    """Encode 8- or 16-bit grey or RGB, with or without alpha."""
+    # Level 1 of its zlib is as small as zlib's level 3, in two thirds of the time.
+    pixels = merged(picture)
+    pixels = pixels[:, :, 0] if pixels.shape[2] == 1 else pixels  # it takes offence at an axis of length 1 and stride 0
+    data = bytes(imagecodecs.png_encode(pixels, level=1))
+    if picture.icc is None:
+        return data
+    body = b"iCCPicc\0\0" + zlib.compress(picture.icc)
+    chunk = struct.pack(">I", len(body) - 4) + body + struct.pack(">I", zlib.crc32(body))
+    return data[:33] + chunk + data[33:]
+
+
+# WebP
+
+
+def decode_webp(data: bytes) -> Picture:
+    """Decode a WebP file: RGB or RGBA; an animation's first frame."""
+    orientation, icc, size = 1, None, None
+    for kind, body in _webp_chunks(data):
+        if size is None:
+            size = _webp_size(kind, body)
+        if kind == b"EXIF":
+            orientation = orientation_of(body)
+        elif kind == b"ICCP":
+            icc = body or None
+    if size is None:
+        raise ValueError("the WebP header is damaged")
+    check_size(*size, bytes_per_pixel=4, working=4)
+    pixels = imagecodecs.webp_decode(data)
+    return assemble(pixels, alpha=3 if pixels.shape[2] == 4 else None, icc=icc, orientation=orientation)
+
+
+def _webp_chunks(data: bytes) -> Iterator[tuple[bytes, bytes]]:
+    at = 12
+    while at + 8 <= len(data):
+        kind, length = struct.unpack_from("<4sI", data, at)
+        whole = kind in (b"EXIF", b"ICCP")
+        yield kind, data[at + 8 : at + 8 + (length if whole else min(length, 10))]
+        at += 8 + length + length % 2
+
+
+def _webp_size(kind: bytes, body: bytes) -> tuple[int, int] | None:
+    """Give `(height, width)` from the first chunk."""
+    if len(body) < 5:
+        return None
+    if kind == b"VP8X":
+        return 1 + int.from_bytes(body[7:10], "little"), 1 + int.from_bytes(body[4:7], "little")
+    if kind == b"VP8L":
+        bits = int.from_bytes(body[1:5], "little")
+        return 1 + (bits >> 14 & 0x3FFF), 1 + (bits & 0x3FFF)
+    if kind == b"VP8 ":
+        return int.from_bytes(body[8:10], "little") & 0x3FFF, int.from_bytes(body[6:8], "little") & 0x3FFF
+    return None
+
+
+def encode_webp(picture: Picture) -> bytes:
+    """Encode 8-bit RGB, with or without alpha; grey becomes RGB. Raises `ValueError` for sides over 16383."""
+    return encode_with_pillow(picture, "WEBP", quality=QUALITY)
+
+
+# PPM
+
+_PPM_HEADER = re.compile(rb"P([1-6])" + rb"(?:\s|#[^\n]*\n)+(\d{1,6})" * 3 + rb"\s")
+
+
+def decode_ppm(data: bytes) -> Picture:
+    """Decode a PBM, PGM or PPM file, binary or plain; its highest value becomes the type's."""
+    header = _PPM_HEADER.match(data[:10_000])
+    if data[1:2] not in b"56":
+        if header and data[1:2] == b"3" and int(header[4]) > 255:
+            raise ValueError("a plain PPM file deeper than 8 bits; save it as a binary one")
+        return assemble(decode_with_pillow(PpmImagePlugin.PpmImageFile, data))
+    if not header:
+        raise ValueError("the PPM header is damaged")
+    width, height, highest = (int(header[index]) for index in (2, 3, 4))
+    if not 1 <= highest <= 65535:
+        raise ValueError(f"a PPM file whose highest value is {highest}: it takes 1 to 65535")
+    dtype = np.dtype(np.uint8 if highest <= 255 else ">u2")
+    shape = (height, width, 3 if header[1] == b"6" else 1)
+    count = height * width * shape[2]
+    check_size(height, width, shape[2] * dtype.itemsize)
+    if len(data) < header.end() + count * dtype.itemsize:
+        raise ValueError("the PPM file is truncated")
+    pixels = np.frombuffer(data, dtype, count, header.end()).astype(dtype.newbyteorder("=")).reshape(shape)
+    full = 255 if highest <= 255 else 65535
+    if highest != full:
+        levels = np.minimum(np.arange(full + 1), highest) * full / highest
+        pixels = np.round(levels).astype(pixels.dtype)[pixels]
+    return assemble(pixels)
+
+
+def encode_ppm(picture: Picture) -> bytes:
+    """Encode 8- or 16-bit grey (as PGM) or RGB; the colour profile is left out."""
+    height, width, channels = picture.pixels.shape
+    deep = picture.pixels.dtype == np.uint16
+    header = f"P{6 if channels == 3 else 5}\n{width} {height}\n{65535 if deep else 255}\n"
+    return header.encode() + (picture.pixels.astype(">u2") if deep else picture.pixels).tobytes()
+
+
+# BMP and GIF
+
+
+def decode_bmp(data: bytes) -> Picture:
+    """Decode a BMP file; a palette becomes RGB, or grey where it is grey."""
+    return _with_alpha(decode_with_pillow(BmpImagePlugin.BmpImageFile, data))
+
+
+def encode_bmp(picture: Picture) -> bytes:
+    """Encode 8-bit grey or RGB; the colour profile is left out."""
+    return encode_with_pillow(Picture(picture.pixels), "BMP")
+
+
+def decode_gif(data: bytes) -> Picture:
+    """Decode the first frame of a GIF file, which often hides behind another suffix."""
+    width, height = struct.unpack_from("<HH", data, 6)
+    if height * width > 4096 * len(data):  # the most pixels that a code of 9 to 12 bits can stand for
+        raise ValueError(f"the GIF file is truncated: {len(data)} bytes for {width}x{height} pixels")
+    return _with_alpha(decode_with_pillow(GifImagePlugin.GifImageFile, data))
+
+
+def _with_alpha(pixels: np.ndarray) -> Picture:
+    channels = pixels.shape[2]
+    return assemble(pixels, alpha=channels - 1 if channels in (2, 4) else None)
+
+
+def decode_with_pillow(kind: type[ImageFile.ImageFile], data: bytes) -> np.ndarray:
+    """Decode with one of Pillow's readers; called directly, they have no limit of their own."""
+    with kind(io.BytesIO(data)) as picture:
+        check_size(picture.height, picture.width, 3, working=4)
+        picture.load()
+        mode = picture.mode
+        if mode == "P":
+            mode = "RGBA" if "transparency" in picture.info else "RGB"
+        elif mode not in ("1", "L", "LA", "RGB", "RGBA", "I", "I;16"):
+            mode = "RGB"
+        dtype = np.uint16 if mode.startswith("I") else bool if mode == "1" else np.uint8
+        bands = len(Image.new(mode, (1, 1)).getbands())
+        pixels = np.empty((picture.height, picture.width, bands), dtype)
+        for top in range(0, picture.height, _ROWS):  # converted whole, a picture would take its memory thrice
+            rows = picture.crop((0, top, picture.width, min(top + _ROWS, picture.height)))
+            rows = rows if rows.mode == mode else rows.convert(mode)
+            pixels[top : top + _ROWS] = np.asarray(rows).reshape(rows.height, rows.width, bands)
+        return pixels
+
+
+def encode_with_pillow(picture: Picture, name: str, **settings: int) -> bytes:
+    """Encode 8 bits in the format that Pillow knows by `name`, alpha and colour profile included."""
+    pixels = merged(picture)
+    file = io.BytesIO()
+    image = Image.fromarray(pixels[..., 0] if pixels.shape[2] == 1 else pixels)
+    icc = {} if picture.icc is None else {"icc_profile": picture.icc}
+    (image.convert("RGBA") if image.mode == "LA" else image).save(file, name, **settings, **icc)
+    return file.getvalue()

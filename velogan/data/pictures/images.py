@@ -1,0 +1,169 @@
+"""Single pictures: files to arrays at their own depth, and back.
+
+| in the file | becomes |
+|---|---|
+| 8 or 16 bits | uint8 or uint16 as they are |
+| 1, 2, 4 bits | uint8, scaled to 0..255 |
+| 9 to 15 bits of TIFF | uint16 as they are |
+| 32-bit integers of TIFF within 0..65535 | uint16 as they are |
+| signed integers, floats | float32 as they are; NaN and infinity are refused |
+| palette | RGB, with alpha where a colour is transparent |
+| CMYK, YCCK, YCbCr, Lab | RGB; the profile of CMYK and Lab is dropped |
+| grey+alpha, RGBA | colours and alpha apart; alpha multiplied in (TIFF) is divided out |
+| animation | its first frame |
+| several equal grey TIFF pages | channels; pages of another size (previews, pyramid levels) are passed over |
+| `.npy` | `(H, W)` or `(H, W, C)`, channels last; bool is 0 and 255 |
+| EXIF orientation | upright (JPEG, PNG, WebP, TIFF) |
+| colour profile (ICC) | kept from and to JPEG, PNG, WebP, TIFF |
+
+What a file is, its first bytes say, not its name.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections.abc import Callable
+from pathlib import Path
+
+from velogan.data.pictures.formats import (
+    decode_bmp,
+    decode_gif,
+    decode_png,
+    decode_ppm,
+    decode_webp,
+    encode_bmp,
+    encode_png,
+    encode_ppm,
+    encode_webp,
+)
+from velogan.data.pictures.jpeg import decode_jpeg, encode_jpeg
+from velogan.data.pictures.npy import decode_npy, encode_npy
+from velogan.data.pictures.picture import HEADERS, MAX_BYTES, MAX_SIDE, Picture, admitted_by, file_bytes
+from velogan.data.pictures.tiff import decode_tiff, encode_tiff
+
+__all__ = [
+    "MAX_BYTES",
+    "MAX_SIDE",
+    "SUFFIXES",
+    "Picture",
+    "decode",
+    "read_picture",
+    "save_picture",
+    "suffix_for",
+]
+
+_DECODERS: tuple[tuple[re.Pattern[bytes], str, Callable[[bytes], Picture]], ...] = (
+    (re.compile(rb"\xff\xd8\xff"), "JPEG", decode_jpeg),
+    (re.compile(rb"\x89PNG\r\n\x1a\n"), "PNG", decode_png),
+    (re.compile(rb"RIFF....WEBP", re.DOTALL), "WebP", decode_webp),
+    (re.compile(rb"II[*+]\0|MM\0[*+]"), "TIFF", decode_tiff),
+    (re.compile(rb"BM"), "BMP", decode_bmp),
+    (re.compile(rb"P[1-6]\s"), "PPM", decode_ppm),
+    (re.compile(rb"\x93NUMPY"), "npy", decode_npy),
+    (re.compile(rb"GIF8"), "GIF", decode_gif),
+)
+_ENCODERS: dict[str, Callable[[Picture], bytes]] = {
+    ".jpg": encode_jpeg,
+    ".jpeg": encode_jpeg,
+    ".png": encode_png,
+    ".ppm": encode_ppm,
+    ".bmp": encode_bmp,
+    ".webp": encode_webp,
+    ".tif": encode_tiff,
+    ".tiff": encode_tiff,
+    ".npy": encode_npy,
+}
+SUFFIXES = frozenset(_ENCODERS)
+
+_LONGEST_SIDE = {".jpg": 65500, ".jpeg": 65500, ".webp": 16383}
+_LONGEST_MAGIC = 12  # bytes at a file's start that say what it is
+_SMALL_FILE = 2**24  # bytes
+
+
+def read_picture(path: Path | str) -> Picture:
+    """Read a picture file upright and at its own depth; see the module's table.
+
+    Raises `ValueError` with the reason where it is no picture, damaged, or larger than `MAX_BYTES` when decoded,
+    `OSError` where it cannot be read at all.
+    """
+    facts = os.stat(path)
+    if not stat.S_ISREG(facts.st_mode):
+        raise ValueError("not a regular file")
+    if facts.st_size > MAX_BYTES + HEADERS:
+        raise ValueError(f"a file of {facts.st_size >> 20} MiB; at most {MAX_BYTES + HEADERS >> 20} are read")
+    with open(path, "rb") as file:
+        if facts.st_size > _SMALL_FILE:
+            _format_of(file.read(_LONGEST_MAGIC))
+            file.seek(0)
+            admitted_by.get()(facts.st_size)
+        return decode(file.read())
+
+
+def decode(data: bytes) -> Picture:
+    """Decode the bytes of a picture file; raises `ValueError` with the reason, and nothing else."""
+    if not data:
+        raise ValueError("the file is empty")
+    name, decoder = _format_of(data)
+    token = file_bytes.set(len(data))
+    try:
+        return decoder(data)
+    except MemoryError:
+        raise ValueError("too large for this machine's memory") from None
+    except Exception as error:  # a damaged file can make the libraries raise anything
+        reason = next(iter(str(error).strip().splitlines()), type(error).__name__)[:200]
+        reason = reason if reason.isprintable() else ascii(reason)[1:-1][:200]  # it may quote the file
+        raise ValueError(reason if type(error) is ValueError else f"damaged {name}: {reason}") from error
+    finally:
+        file_bytes.reset(token)
+
+
+def _format_of(data: bytes) -> tuple[str, Callable[[bytes], Picture]]:
+    for pattern, name, decoder in _DECODERS:
+        if pattern.match(data):
+            return name, decoder
+    raise ValueError("not a picture that can be read")
+
+
+def save_picture(path: Path | str, picture: Picture) -> None:
+    """Write a picture to a file; the suffix names the format.
+
+    JPEG and WebP have quality 95, JPEG with colour at full resolution; the others lose nothing. WebP makes grey RGB.
+    Raises `ValueError` where the format cannot hold the picture (see `suffix_for`), `OSError` where it cannot be
+    written.
+    """
+    suffix = Path(path).suffix.lower()
+    if suffix not in SUFFIXES:
+        raise ValueError(f"{suffix or 'no suffix'} names no picture format: name one of {', '.join(sorted(SUFFIXES))}")
+    if not _holds(suffix, picture):
+        height, width, channels = picture.pixels.shape
+        what = f"{width}x{height} pixels of {picture.pixels.dtype}, {channels} channels"
+        what += " and alpha" if picture.alpha is not None else ""
+        raise ValueError(f"{suffix} cannot hold {what}: save it as {suffix_for(suffix, picture)}")
+    Path(path).write_bytes(_ENCODERS[suffix](picture))
+
+
+def suffix_for(suffix: str, picture: Picture) -> str:
+    """Give `suffix` where its format can hold the picture, else `.png` where that can, else `.tiff`.
+
+    Everything but JPEG and WebP then gives back the same values.
+    """
+    return next((name for name in (suffix, ".png") if _holds(name.lower(), picture)), ".tiff")
+
+
+def _holds(suffix: str, picture: Picture) -> bool:
+    height, width, channels = picture.pixels.shape
+    alpha = picture.alpha is not None
+    if suffix in (".tif", ".tiff"):
+        return True
+    if suffix == ".npy":
+        return not alpha
+    depths = ("uint8", "uint16") if suffix in (".png", ".ppm") else ("uint8",)
+    return (
+        suffix in SUFFIXES
+        and channels in (1, 3)
+        and picture.pixels.dtype.name in depths
+        and not (alpha and suffix not in (".png", ".webp"))
+        and max(height, width) <= _LONGEST_SIDE.get(suffix, MAX_SIDE)
+    )

@@ -1,0 +1,64 @@
+"""The deterministic part of preparing a picture: what it is resized to before any crop.
+
+The rules are those of junyanz/pytorch-CycleGAN-and-pix2pix, `data/base_dataset.py`.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from PIL import Image
+
+from velogan.data.config import DataConfig
+from velogan.data.pictures.picture import check_size
+
+_LARGE = 2**26  # bytes of an 8-bit picture
+
+
+def prepared_shape(config: DataConfig, height: int, width: int, *, test: bool) -> tuple[int, int]:
+    """Give the `(height, width)` that a picture is resized to.
+
+    At test time nothing is cropped and the load size is the crop size, as in the reference's test options.
+    """
+    load = config.crop_size if test else config.load_side
+    mode = config.preprocess
+    if mode == "resize_and_crop":
+        return load, load
+    if mode in ("scale_width", "scale_width_and_crop") and not (width == load and height >= config.crop_size):
+        height, width = int(max(load * height / width, config.crop_size)), load
+    whole = test or mode in ("scale_width", "none")
+    if whole:  # two halvings and doublings give the size back only for multiples of 4
+        return _multiple_of_4(height), _multiple_of_4(width)
+    return height, width
+
+
+def prepare(image: np.ndarray, config: DataConfig, *, test: bool) -> np.ndarray:
+    """Resize `(H, W, C)` uint8, uint16 or float32 with Pillow's antialiased bicubic to `prepared_shape`.
+
+    Raises `ValueError` where the result would be too large, as a very high picture's may be.
+    """
+    height, width = prepared_shape(config, *image.shape[:2], test=test)
+    check_size(height, width, image.shape[2] * image.itemsize)
+    if image.shape[:2] == (height, width):
+        return image
+    return resize(image, height, width)
+
+
+def resize(image: np.ndarray, height: int, width: int) -> np.ndarray:
+    """Resize `(H, W, C)` with Pillow's antialiased bicubic, in the type's own range.
+
+    8 bits in Pillow's integer arithmetic, deeper types in float32, whole numbers rounded and cut off at their range.
+    """
+    if image.dtype == np.uint8 and image.shape[2] == 3 and image.size < _LARGE:
+        return np.asarray(Image.fromarray(image).resize((width, height), Image.Resampling.BICUBIC))
+    kind, planes = np.uint8 if image.dtype == np.uint8 else np.float32, []
+    for channel in range(image.shape[2]):  # one at a time, since each is a copy; Pillow's RGB would take 4/3 of it all
+        plane = Image.fromarray(np.ascontiguousarray(image[:, :, channel], dtype=kind))
+        planes.append(np.asarray(plane.resize((width, height), Image.Resampling.BICUBIC)))
+    small = np.stack(planes, axis=2)
+    if image.dtype == np.uint16:
+        return small.round().clip(0, np.iinfo(np.uint16).max).astype(np.uint16)
+    return small.astype(image.dtype)
+
+
+def _multiple_of_4(side: int) -> int:
+    return max(4, round(side / 4) * 4)

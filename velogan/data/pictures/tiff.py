@@ -1,0 +1,218 @@
+"""TIFF files as pictures: one page, or equal grey pages as channels."""
+
+from __future__ import annotations
+
+import io
+import logging
+import math
+from typing import Any
+
+import numpy as np
+import tifffile
+from PIL import Image
+from tifffile import TiffFile, TiffPage
+
+from velogan.data.pictures.jpeg import read_jpeg_header
+from velogan.data.pictures.picture import MAX_BYTES, Picture, assemble, check_size, merged, pixel_bytes, plain
+
+logging.getLogger("tifffile").addHandler(logging.NullHandler())  # it logs flaws of files that it then mends
+
+_MAX_PAGES = 4096
+_ROWS = 256
+_UNPACKED = 1
+_JPEG = 7
+_COMPRESSIONS = {_UNPACKED, 2, 3, 4, 5, _JPEG, 8, 32773, 32946, 34925, 50000}
+"""None, fax (CCITT), LZW, JPEG, deflate, PackBits, LZMA, Zstandard: their decoders keep to the size they are told."""
+
+_WHITE_IS_ZERO, _GREY, _RGB, _PALETTE, _CMYK, _YCBCR, _LAB = 0, 1, 2, 3, 5, 6, 8
+_COLOURS = {_RGB: 3, _CMYK: 4, _YCBCR: 3, _LAB: 3}
+_ONE_FILE: dict[str, Any] = {f"is_{form}": False for form in ("ome", "lsm", "ndpi", "scanimage", "imagej")}
+"""Microscopes' own forms, which lead tifffile to other files or to its own idea of pages."""
+
+_ORIENTATION, _ICC = 274, 34675
+
+
+def decode_tiff(data: bytes) -> Picture:
+    """Decode the bytes of a TIFF file; raises `ValueError` for what it cannot, and for files that lie about sizes.
+
+    Grey, RGB, palette, CMYK, Lab (8 bits) and JPEG's YCbCr; the last four become RGB. Smaller pages (previews, pyramid
+    levels) are passed over. 1 to 7 bits are scaled to 8; 9 to 15 bits stay as they are, in uint16.
+    """
+    with TiffFile(io.BytesIO(data), **_ONE_FILE) as file:
+        pages = _pages(file)
+        first = pages[0]
+        for page in pages:
+            _check(page, data, len(pages))
+        if len(pages) > 1:
+            if any(page.photometric not in (_WHITE_IS_ZERO, _GREY) or page.samplesperpixel > 1 for page in pages):
+                raise ValueError(f"{len(pages)} colour pages; only grey pages can be channels: save one picture a file")
+            array, alpha = np.stack([_values(page)[..., 0] for page in pages], axis=-1), None
+        else:
+            array, alpha = _colours(first, _values(first))
+        own = first.photometric in (_WHITE_IS_ZERO, _GREY, _RGB, _PALETTE)
+        icc = first.tags.valueof(_ICC) if own else None
+        turned = first.tags.valueof(_ORIENTATION)
+    return assemble(
+        array,
+        alpha=alpha,
+        icc=icc if isinstance(icc, bytes) else None,
+        orientation=turned if isinstance(turned, int) else 1,
+    )
+
+
+def _pages(file: TiffFile) -> list[TiffPage]:
+    """Give the first page and those like it, in order."""
+    found: list[TiffPage] = []
+    seen: set[int] = set()
+    for index in range(_MAX_PAGES + 1):
+        try:
+            page = file.pages[index]
+        except IndexError:
+            break
+        if index == _MAX_PAGES:
+            raise ValueError(f"more than {_MAX_PAGES} pages")
+        assert isinstance(page, TiffPage)
+        if page.offset in seen:
+            raise ValueError("its pages follow each other in a circle")
+        seen.add(page.offset)
+        reduced_or_mask = page.subfiletype & 0b101
+        if not found or (not reduced_or_mask and (page.shaped, page.dtype) == (found[0].shaped, found[0].dtype)):
+            found.append(page)
+    if not found:
+        raise ValueError("it has no page")
+    return found
+
+
+def _check(page: TiffPage, data: bytes, pages: int) -> None:
+    """Hold what a page says against the limits and against the file, before pixels are allocated."""
+    if page.dtype is None or page.shaped[1] != 1:
+        raise ValueError(f"{page.bitspersample}-bit samples or volumes of this kind are not supported")
+    samples, _, height, width, contiguous = page.shaped
+    itemsize = page.dtype.itemsize
+    values = samples * contiguous * pages
+    own, before = pixel_bytes(page.dtype)
+    direct = page.photometric in (_GREY, _RGB) and samples == pages == 1
+    check_size(
+        height,
+        width,
+        values * own * (3 if page.photometric == _PALETTE else 1),
+        working=values * (before if direct else max(before, own)),
+    )
+    if page.compression not in _COMPRESSIONS:
+        raise ValueError(f"its compression ({int(page.compression)}) is not supported; save it with deflate or none")
+    if math.prod(page.chunks) * itemsize > MAX_BYTES:
+        raise ValueError(f"tiles or strips of {page.chunks} are larger than the limit")
+    offsets, counts = page.dataoffsets, page.databytecounts
+    if len(offsets) != math.prod(page.chunked) or len(counts) != len(offsets):
+        raise ValueError("its table of strips or tiles does not fit its size")
+    if any(count <= 0 or start + count > len(data) for start, count in zip(offsets, counts)):
+        raise ValueError("pixels are missing: the file is truncated")
+    if page.compression == _UNPACKED and sum(counts) * 8 < math.prod(page.shaped) * page.bitspersample:
+        raise ValueError("fewer pixels than its size says: the file is truncated")
+    if page.compression == _JPEG:
+        _check_jpegs(page, data)
+
+
+def _check_jpegs(page: TiffPage, data: bytes) -> None:
+    """Hold the sizes that JPEG tiles or strips have in their own headers against the page's."""
+    high, wide = (page.tilelength, page.tilewidth) if page.is_tiled else (page.rowsperstrip, page.imagewidth)
+    for start, count in zip(page.dataoffsets, page.databytecounts):
+        inner = read_jpeg_header(data[start : start + count])
+        if inner.height > high or inner.width > wide:
+            raise ValueError(f"a JPEG of {inner.width}x{inner.height} in a tile or strip of {wide}x{high}")
+
+
+def _values(page: TiffPage) -> np.ndarray:
+    """Give `(H, W, C)` values, fewer than 8 bits scaled to 8, white-is-zero turned round."""
+    array = page.asarray(squeeze=False, maxworkers=1)[:, 0]
+    array = array[0] if array.shape[0] == 1 else np.moveaxis(array[..., 0], 0, -1)
+    if array.dtype.kind in "iu" and array.dtype.itemsize == 4 and array.min() >= 0 and array.max() <= 65535:
+        array = array.astype(np.uint16)
+    array = np.ascontiguousarray(plain(array))
+    if page.photometric == _PALETTE or array.dtype.kind == "f":
+        return array
+    bits = 8 if page.bitspersample == 1 else page.bitspersample  # `plain` has made 1 bit 0 and 255
+    if bits < 8:
+        array = (np.arange(256) * 255 / (2**bits - 1)).round().astype(np.uint8)[array]
+    if page.photometric == _WHITE_IS_ZERO:
+        array = np.subtract(255 if array.dtype == np.uint8 else 2 ** min(bits, 16) - 1, array, dtype=array.dtype)
+    return array
+
+
+def _colours(page: TiffPage, array: np.ndarray) -> tuple[np.ndarray, int | None]:
+    """Give the values as grey, RGB or n channels, with the index of alpha among them."""
+    kind = page.photometric
+    if kind == _PALETTE:
+        return _from_palette(page, array), None
+    if kind not in (_WHITE_IS_ZERO, _GREY, _RGB, _CMYK, _YCBCR, _LAB):
+        raise ValueError(f"its kind of colour ({kind}) is not supported; save it as grey or RGB")
+    colours = _COLOURS.get(kind, 1)
+    if array.shape[2] < colours:
+        raise ValueError(f"{array.shape[2]} channels where its kind of colour has {colours}")
+    kinds = [int(extra) for extra in page.extrasamples]
+    alpha = next((index for index, extra in enumerate(kinds, array.shape[2] - len(kinds)) if extra in (1, 2)), None)
+    if alpha is not None and kinds[alpha - array.shape[2]] == 1:
+        array = _unmultiplied(array, alpha)
+    if kind in (_CMYK, _LAB) or (kind == _YCBCR and page.compression != _JPEG):
+        array = np.concatenate([_to_rgb(kind, array[..., :colours]), array[..., colours:]], axis=-1)
+        alpha = None if alpha is None else alpha - colours + 3
+    return array, alpha
+
+
+def _from_palette(page: TiffPage, array: np.ndarray) -> np.ndarray:
+    table = page.colormap
+    if table is None or table.ndim != 2 or array.shape[2] != 1 or array.max() >= table.shape[1]:
+        raise ValueError("its palette does not fit its pixels")
+    table = table >> 8 if table.max() > 255 else table  # some writers use 8 of the 16 bits
+    return table.astype(np.uint8).T[array[..., 0]]
+
+
+def _to_rgb(kind: int, array: np.ndarray) -> np.ndarray:
+    """Convert `(H, W, C)` CMYK, YCbCr or Lab, a few rows at a time to spare memory."""
+    if not (array.dtype == np.uint8 or (kind == _CMYK and array.dtype == np.uint16)):
+        raise ValueError(f"{array.dtype} pixels in this kind of colour are not supported; save it as RGB")
+    mode = {_CMYK: "CMYK", _LAB: "LAB", _YCBCR: "YCbCr"}[kind]
+    result = np.empty((*array.shape[:2], 3), array.dtype)
+    for top in range(0, array.shape[0], _ROWS):
+        rows = array[top : top + _ROWS]
+        if array.dtype == np.uint16:
+            light = 65535 - rows.astype(np.uint32)
+            result[top : top + _ROWS] = (light[..., :3] * light[..., 3:] + 32767) // 65535
+        else:
+            image = Image.frombytes(mode, (rows.shape[1], rows.shape[0]), rows.tobytes())
+            result[top : top + _ROWS] = np.asarray(image.convert("RGB"))
+    return result
+
+
+def _unmultiplied(array: np.ndarray, alpha: int) -> np.ndarray:
+    """Divide the colours by alpha, which some programs store multiplied."""
+    whole = 1.0 if array.dtype.kind == "f" else float(np.iinfo(array.dtype).max)
+    opacity = array[..., alpha].astype(np.float32)
+    factor = np.divide(whole, opacity, out=np.zeros_like(opacity), where=opacity > 0)
+    for channel in (index for index in range(array.shape[2]) if index != alpha):
+        values = array[..., channel] * factor
+        array[..., channel] = values if array.dtype.kind == "f" else np.minimum(np.rint(values), whole)
+    return array
+
+
+def encode_tiff(picture: Picture) -> bytes:
+    """Encode any picture with deflate: 1 channel as grey, 3 as RGB, others as grey with extra samples; alpha last."""
+    channels, array = picture.pixels.shape[2], merged(picture)
+    extras = ["unspecified"] * (0 if channels == 3 else channels - 1) + (
+        ["unassalpha"] if picture.alpha is not None else []
+    )
+    file = io.BytesIO()
+    tifffile.imwrite(
+        file,
+        array[..., 0] if array.shape[2] == 1 else array,
+        photometric="rgb" if channels == 3 else "minisblack",
+        planarconfig="contig" if array.shape[2] > 1 else None,
+        extrasamples=extras or None,
+        compression="adobe_deflate",
+        compressionargs={"level": 4},
+        predictor=True,
+        iccprofile=picture.icc,
+        metadata=None,
+        maxworkers=1,
+    )
+    return file.getvalue()

@@ -1,0 +1,1 @@
+"""How good a run is: scores, distances, the validation split, sample grids."""

@@ -1,0 +1,169 @@
+"""Two folders of pictures against each other, without any run: who made them, and with what, does not matter."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from velogan.data.config import DataConfig
+from velogan.data.domains.sources import Folder, cache_directory, list_images
+from velogan.data.pictures.images import read_picture
+from velogan.data.pictures.values import to_unit
+from velogan.evaluation.evaluate import check_asked, load_networks, versions
+from velogan.evaluation.features import FeatureNetwork, Task
+from velogan.evaluation.scoring import finite, halves, sample
+from velogan.metrics.bootstrap import PROTOCOL
+from velogan.metrics.figures import Seen, class_shares, distances, lower_is_better, meaning, means
+from velogan.metrics.pixel import psnr, ssim
+
+_FLOOR = "what one half of AGAINST scores against the other half: fewer pictures, so a little pessimistic"
+_CEILING = "unknown: nothing says what the pictures were made from"
+_BATCH_SIZE = 16
+_MOST_VALUES = 2**26  # of the pictures that are in memory at a time
+
+
+def compare(
+    folder: Path,
+    against: Path,
+    *,
+    squeezenet: Path | None = None,
+    inception: Path | Literal["auto"] | None = None,
+    classes: Mapping[str, int] | None = None,
+    limit: int | None = None,
+    seed: int = 0,
+    device: torch.device | str = "cpu",
+    task: Task,
+) -> dict[str, Any]:
+    """Distances of the pictures below `folder` to those below `against`; `protocol` and `scores` as `evaluate` gives.
+
+    Pictures of equal names and sizes are compared one by one as well. Pictures that cannot be read are listed in the
+    protocol. Nothing is written. `squeezenet`, `inception`, `classes`, `limit`, `seed`: as in `evaluate`.
+    Raises `ValueError` with the mend where a folder or a file is missing or no network is named.
+    """
+    check_asked(classes, squeezenet, limit)
+    if squeezenet is None and inception is None:
+        raise ValueError(
+            "against: a distance needs a feature network; give squeezenet (a file) or inception (a file, or auto)"
+        )
+    cache = cache_directory(DataConfig())
+    networks = load_networks(squeezenet, inception, cache, device=device, task=task)
+    fakes, reals = (sample(_folder(path), limit, seed) for path in (Path(folder), Path(against)))
+    skipped: list[dict[str, str]] = []
+    fake, fake_names = _look(fakes, networks, skipped, task)
+    real, real_names = _look(reals, networks, skipped, task)
+    pairs = sorted(set(fake_names) & set(real_names))
+    floors = halves(real, seed) | class_shares(real, classes or {}, seed=seed)
+    figures = distances(fake, real, seed=seed, resample=True) | class_shares(fake, classes or {}, seed=seed)
+    figures = means(_paired(fakes, reals, pairs), seed=seed) | figures
+    scores = []
+    for name, figure in figures.items():
+        floor = floors.get(name)
+        scores.append(
+            {
+                "name": name,
+                "value": finite(figure.value),
+                "interval_95": None if figure.interval_95 is None else list(figure.interval_95),
+                "floor": None if floor is None else finite(floor.value),
+                "ceiling": None,
+                "images_real": len(real_names) if figure.of_sets else len(pairs),
+                "images_fake": len(fake_names) if figure.of_sets else len(pairs),
+                "better": "lower" if lower_is_better(name) else "higher",
+                "what": meaning(name, source="pictures", target=Path(against).name, classes=classes or {}) + ".",
+                "direction": None,
+                "weights": None,
+                "checkpoint": None,
+            }
+        )
+    protocol = versions() | {
+        "folder": str(folder),
+        "against": str(against),
+        "images": {"folder": len(fake_names), "against": len(real_names), "equal_names": len(pairs)},
+        "skipped": skipped,
+        "pictures": "as they are",
+        "limit": limit,
+        "seed": seed,
+        "floor": _FLOOR,
+        "ceiling": _CEILING,
+        "bootstrap": PROTOCOL,
+        "features": [network.record for network in networks],
+    }
+    return {"protocol": protocol, "scores": scores}
+
+
+def _folder(path: Path) -> Folder:
+    if not path.is_dir():
+        raise ValueError(f"{path} is no folder: name a folder of pictures")
+    names = list_images(path)
+    if len(names) < 2:
+        raise ValueError(f"{path} holds {len(names)} pictures: a distance needs at least two; name another folder")
+    return Folder(path, names)
+
+
+def _look(
+    folder: Folder, networks: Sequence[FeatureNetwork], skipped: list[dict[str, str]], task: Task
+) -> tuple[Seen, list[str]]:
+    """What the networks make of a folder's pictures, and which they are. Few pictures are in memory at a time."""
+    progress, names = task(f"looking at {folder.directory.name}"), []
+    found: dict[str, list[Tensor]] = {}
+    for batch in _batches(folder, skipped):
+        images = torch.cat([image for _, image in batch])
+        for network in networks:
+            for name, values in network.look(images).items():
+                found.setdefault(name, []).append(values)
+        names += [name for name, _ in batch]
+        progress(len(names) + len(skipped), len(folder.names))
+    if len(names) < 2:
+        reason = f", {skipped[-1]['name']}: {skipped[-1]['reason']}" if skipped else ""
+        raise ValueError(f"{folder.directory} holds fewer than two pictures that can be read{reason}")
+    return {name: torch.cat(values) for name, values in found.items()}, names
+
+
+def _batches(folder: Folder, skipped: list[dict[str, str]]) -> Iterator[list[tuple[str, Tensor]]]:
+    """Pictures in the order of their names, consecutive ones of equal shape together."""
+    batch: list[tuple[str, Tensor]] = []
+    for name in folder.names:
+        try:
+            image = _read(folder.directory / name)
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or str(error)
+            skipped.append({"name": str(folder.directory / name), "reason": reason})
+            continue
+        full = (len(batch) + 1) * image.numel() > _MOST_VALUES or len(batch) == _BATCH_SIZE
+        if batch and (full or batch[-1][1].shape != image.shape):
+            yield batch
+            batch = []
+        batch.append((name, image))
+    if batch:
+        yield batch
+
+
+def _read(path: Path) -> Tensor:
+    """One picture as `(1, C, H, W)` in [-1, 1], without its alpha."""
+    pixels = read_picture(path).pixels
+    if pixels.size > _MOST_VALUES:
+        height, width, channels = pixels.shape
+        most = f"{_MOST_VALUES // channels / 1e6:.0f} million pixels"
+        raise ValueError(
+            f"{width}x{height} pixels are too many to be compared as they are: make it smaller than {most}"
+        )
+    return to_unit(torch.from_numpy(pixels), None).permute(2, 0, 1)[None]
+
+
+def _paired(fakes: Folder, reals: Folder, names: Sequence[str]) -> dict[str, Tensor]:
+    """PSNR and SSIM of pictures of equal names, NaN for other sizes; nothing where no two are of equal size."""
+    found: dict[str, list[float]] = {"psnr_truth_db": [], "ssim_truth": []}
+    for name in names:
+        one, other = _read(fakes.directory / name), _read(reals.directory / name)
+        same = one.shape == other.shape
+        found["psnr_truth_db"].append(psnr(one, other).item() if same else math.nan)
+        found["ssim_truth"].append(ssim(one, other).item() if same and min(one.shape[2:]) >= 11 else math.nan)
+    return {
+        name: torch.tensor(values, dtype=torch.float64)
+        for name, values in found.items()
+        if not all(map(math.isnan, values))
+    }

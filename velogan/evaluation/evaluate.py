@@ -1,0 +1,246 @@
+"""Scoring a run: its translations against the truth where that is known, and against real pictures.
+
+Beside every figure stand its floor and its ceiling, as `FLOOR` and `CEILING` say.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from rich.table import Table
+
+from velogan import __version__
+from velogan.config import Config, read_config
+from velogan.data.domains.check import find_leaks
+from velogan.data.domains.sources import Folder, cache_directory, find_sources
+from velogan.deploy.model import ROLES, Direction, Translator, Weights, Which, load_translator
+from velogan.evaluation.features import FeatureNetwork, Task, fetch_inception, load_inception, load_squeezenet, sha256
+from velogan.evaluation.scoring import Real, Scorer
+from velogan.files import write_text
+from velogan.methods import autoencoder_in, directions
+from velogan.metrics.bootstrap import PROTOCOL
+from velogan.report.scores import SAME, deviation, grouped, heading
+from velogan.store.checkpoint import damage, find_checkpoint, read_best
+
+FLOOR = "what real pictures score against other real pictures: as good as can be expected"
+CEILING = "what doing nothing scores: the input taken for its own translation"
+
+
+@dataclass(frozen=True)
+class Column:
+    """One kind of translator that is scored: which weights of which checkpoint."""
+
+    checkpoint: Which
+    weights: Weights
+    folder: Path
+
+
+def evaluate(
+    run: Path,
+    *,
+    data: str | None = None,
+    squeezenet: Path | None = None,
+    inception: Path | Literal["auto"] | None = None,
+    classes: Mapping[str, int] | None = None,
+    checkpoint: Which | None = None,
+    limit: int | None = None,
+    seed: int = 0,
+    device: torch.device | str = "cpu",
+    task: Task | None = None,
+) -> dict[str, Any]:
+    """Score a run in all directions that it learned; write `RUN/scores.json` and return it: `protocol` and `scores`.
+
+    Scored are the last checkpoint, averaged and raw, and the best one where it is another; `checkpoint` restricts
+    that. `data`: a folder other than the run's own, or apples2oranges. `squeezenet`: the file with the weights of
+    SqueezeNet v1.0, for squeeze-FID, squeeze-KID and, with `classes` (ImageNet index by name), the share classified
+    so. `inception`: the file with the standard weights for FID and KID, or auto to have it downloaded to the cache.
+    `limit`: at most so many test pictures of each domain, drawn by `seed`.
+    Raises `ValueError` with the mend where the run, the data or a file is missing or something else.
+    """
+    run, task = Path(run), task or _quiet
+    config = _config(run, data)
+    check_asked(classes, squeezenet, limit)
+    ways = directions(config)
+    columns, missing = _columns(run, checkpoint, ways)
+    networks = load_networks(squeezenet, inception, cache_directory(config.data), device=device, task=task)
+    scorer = Scorer(config, networks, classes or {}, limit, seed, task)
+    sources = find_sources(config.data, progress=task("finding pictures"))
+    a, b = scorer.open(sources.a, sources.b), scorer.open(sources.b, sources.a)
+    pairs: list[tuple[Direction, Real, Real]] = [("a2b", a, b), ("b2a", b, a)]
+    scores: list[dict[str, Any]] = []
+    records: list[dict[str, Any]] = []
+    for direction, source, target in pairs:
+        if direction not in ways:
+            continue
+        bounds = scorer.bounds(source, target)
+        for column in columns:
+            translator = load_translator(column.folder, direction=direction, weights=column.weights, device=device)
+            common = {"direction": direction, "weights": column.weights, "checkpoint": column.checkpoint}
+            scores += [score | common for score in scorer.score(translator, source, target, bounds)]
+            if config.method == "onepair":
+                autoencoder = replace(translator, net=autoencoder_in(translator.net))
+                scores += [score | common for score in scorer.score_reconstruction(autoencoder, source)]
+            records.append(_record(translator, common))
+    protocol = versions() | {
+        "run": str(run),
+        "checkpoints": {column.checkpoint: column.folder.name for column in columns},
+        "best": missing or read_best(run),
+        "networks": records,
+        "data": {
+            "path": list(config.data.path),
+            "preprocess": config.data.preprocess,
+            "a": a.counts(),
+            "b": b.counts(),
+        },
+        "duplicates": _duplicates(a, b, task),
+        "pictures": "prepared as in training but without a random part; translations rounded to the target's depth",
+        "limit": limit,
+        "seed": seed,
+        "floor": FLOOR,
+        "ceiling": CEILING,
+        "bootstrap": PROTOCOL,
+        "features": [network.record for network in networks],
+    }
+    result = {"protocol": protocol, "scores": scores}
+    write_text(run / "scores.json", json.dumps(result, indent=1, allow_nan=False))
+    return result
+
+
+def check_asked(classes: Mapping[str, int] | None, squeezenet: Path | None, limit: int | None) -> None:
+    """Raise `ValueError` with the mend for what cannot be scored."""
+    if classes and squeezenet is None:
+        raise ValueError(f"classes={dict(classes)} needs a network that classifies: give its file as squeezenet")
+    if limit is not None and limit < 2:
+        raise ValueError(f"limit={limit} is too few pictures to score: give at least 2, or leave it out")
+
+
+def load_networks(
+    squeezenet: Path | None,
+    inception: Path | Literal["auto"] | None,
+    cache: Path,
+    *,
+    device: torch.device | str,
+    task: Task,
+) -> list[FeatureNetwork]:
+    """The feature networks that were asked for; `auto` keeps the Inception weights in the folder `cache`/weights."""
+    networks = []
+    if inception is not None:
+        file = fetch_inception(cache / "weights", task=task) if inception == "auto" else Path(inception)
+        networks.append(load_inception(file, device))
+    if squeezenet is not None:
+        networks.append(load_squeezenet(Path(squeezenet), device))
+    return networks
+
+
+def versions() -> dict[str, str]:
+    """What computed the figures, for the protocol."""
+    return {"velogan": __version__, "torch": torch.__version__, "torchmetrics": version("torchmetrics")}
+
+
+def render_table(result: Mapping[str, Any]) -> Table:
+    """The scores as a table for the terminal: a row for each figure and direction, a column for each translator.
+
+    An arrow shows which way is better; the second line of a row is half the width of the 95 % interval.
+    """
+    protocol, (columns, rows) = result["protocol"], grouped(result["scores"])
+    notes = [f"{which}: checkpoint {name}" for which, name in protocol.get("checkpoints", {}).items()]
+    same = protocol.get("best") == SAME
+    if isinstance(protocol.get("best"), str) and not same:
+        notes.append(f"best: {protocol['best']}")
+    notes += [f"floor: {protocol['floor']}", f"ceiling: {protocol['ceiling']}", "±: 95 % of resampled sets of images"]
+    table = Table(caption="\n".join(notes), caption_justify="left")
+    for title in ("score", "", "floor", *map(heading, columns), *(["best"] if same else []), "ceiling"):
+        left = title in ("score", "")
+        # where the terminal is narrow names are folded, figures never cut
+        table.add_column(title, no_wrap=title != "score", overflow="fold", justify="left" if left else "right")
+    for row in rows:
+        arrow = {"higher": "↑", "lower": "↓"}[row.first["better"]]
+        cells = [_cell(row.by_column.get(column)) for column in columns] + (["= last"] if same else [])
+        floor, ceiling = (_number(row.first[key]) for key in ("floor", "ceiling"))
+        table.add_row(f"{row.first['name']} {arrow}", row.first["direction"] or "", floor, *cells, ceiling)
+    return table
+
+
+def _cell(score: Mapping[str, Any] | None) -> str:
+    half = None if score is None else deviation(score)
+    value = _number(None if score is None else score["value"])
+    return value if half is None else f"{value}\n[dim]±{half:.2g}[/dim]"
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.4g}"
+
+
+def duplicates_line(result: Mapping[str, Any]) -> str | None:
+    """One line on test pictures that training has seen too; None where there are none."""
+    found = result["protocol"].get("duplicates") or []
+    if not found:
+        return None
+    shown = ", ".join(f"{one['test']} {'=' if one['exact'] else '~'} {one['train']}" for one in found[:3])
+    more = f" and {len(found) - 3} more" if len(found) > 3 else ""
+    return f"{len(found)} of the test pictures are in the training data too (~ almost equal): {shown}{more}"
+
+
+def _config(run: Path, data: str | None) -> Config:
+    if not (run / "config.yaml").is_file():
+        raise ValueError(
+            f"{run} holds no config.yaml: name a run folder, as given to train as --out; to compare a folder of "
+            "pictures with another, name that as --against"
+        )
+    config = read_config(run)
+    return config if data is None else config.change(data={"path": (data,)})
+
+
+def _columns(run: Path, checkpoint: Which | None, ways: Sequence[Direction]) -> tuple[list[Column], str | None]:
+    """The translators to score, and why the best checkpoint is not among them, where it is not."""
+    columns: list[Column] = []
+    if checkpoint != "best":
+        last = find_checkpoint(run, "last")
+        columns += [Column("last", weights, last) for weights in _weights(last, ways)]
+    if checkpoint == "best":
+        best = find_checkpoint(run, "best")
+        return [Column("best", _weights(best, ways)[0], best)], None
+    if checkpoint == "last":
+        return columns, None
+    try:
+        best = find_checkpoint(run, "best")
+    except ValueError:
+        return columns, "none was chosen"
+    if best == columns[0].folder:
+        return columns, SAME
+    if broken := damage(best):
+        return columns, broken
+    return [*columns, Column("best", _weights(best, ways)[0], best)], None
+
+
+def _weights(folder: Path, ways: Sequence[Direction]) -> Sequence[Weights]:
+    averaged = all((folder / f"{ROLES[way]}.ema.safetensors").is_file() for way in ways)
+    return ("ema", "raw") if averaged else ("raw",)
+
+
+def _duplicates(a: Real, b: Real, task: Task) -> list[dict[str, Any]]:
+    """Test pictures that were compared and that training has seen too, by content."""
+    folders: dict[str, Folder] = {}
+    for real in (a, b):
+        letter, test = real.side.letter, real.side.test
+        folders[f"train{letter}"] = real.side.train
+        if test is not None:
+            folders[f"test{letter}"] = Folder(test.directory, real.names)
+    if not any(key.startswith("test") for key in folders):
+        return []
+    return find_leaks(folders, progress=task("looking for duplicates"))
+
+
+def _record(translator: Translator, common: Mapping[str, Any]) -> dict[str, Any]:
+    assert translator.file is not None
+    return {**common, "sha256": sha256(translator.file), "images_seen": translator.header.get("images_seen")}
+
+
+def _quiet(_name: str) -> Any:
+    return lambda _done, _total: None

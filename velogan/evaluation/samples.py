@@ -1,0 +1,131 @@
+"""Sample grids: the same test pictures, translated and back or reconstructed, over training time."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from velogan.config import Config
+from velogan.data.domains.cache import Domain, open_domain
+from velogan.data.domains.loader import normalise
+from velogan.data.domains.sources import Folder, Letter, Side, Sources
+from velogan.files import write_text
+from velogan.methods import AUTOENCODER, directions
+from velogan.observe.log import Log
+from velogan.observe.samples import as_rgb, grid, write_grid
+
+
+class Sampler:
+    """Writes `RUN/samples/<images>-a2b.png` and `-b2a.png`: input, translated, back, and truth where known.
+
+    The one-pair method has no way back: there the third column is the reconstruction, what encoder and decoder make of
+    the input without a translator between. A run that learns one way has `-b2b.png` in place of `-b2a.png`: pictures of
+    B through the generator to B, which should leave them as they are.
+    """
+
+    def __init__(self, run: Path, config: Config, sources: Sources, nets: Mapping[str, nn.Module], *, log: Log):
+        self.folder, self.nets, self.config, self.log = run / "samples", nets, config, log
+        from_b = "b2a" if "b2a" in directions(config) else "b2b"
+        self.pictures = {"a2b": _pictures(sources.a, config), from_b: _pictures(sources.b, config)}
+        third = "reconstruction" if AUTOENCODER in nets else "back"
+        if "b2b" in self.pictures:
+            names, real, _ = self.pictures["b2b"]
+            self.pictures["b2b"] = names, real, None
+        index = {
+            direction: {"columns": ["input", "translated", third, *(["truth"] if truth is not None else [])]}
+            | {"rows": names}
+            for direction, (names, _, truth) in self.pictures.items()
+        }
+        self.folder.mkdir(exist_ok=True)
+        write_text(self.folder / "index.json", json.dumps(index))
+
+    def write(self, images: int) -> None:
+        """Translates the pictures with the averaged generators and writes both grids."""
+        for direction, (_, real, truth) in self.pictures.items():
+            columns = [
+                real,
+                *translated_and_third(real, direction, self.nets, config=self.config),
+                *([truth] if truth is not None else []),
+            ]
+            rows = torch.stack([as_rgb(column) for column in columns], 1)
+            write_grid(self.folder / f"{images:09d}-{direction}.png", rows)
+            self.log.image(f"samples/{direction}", grid(rows), images=images)
+
+
+@torch.no_grad()
+def translated_and_third(
+    real: Tensor, direction: str, nets: Mapping[str, nn.Module], *, config: Config
+) -> tuple[Tensor, Tensor]:
+    """Translations of `real` `(N, C, H, W)`, and what comes back of them or the autoencoder's reconstruction of `real`.
+
+    `direction` is a2b, b2a or b2b. One by one, as the engine computes.
+    """
+    there, back = ("G_B", "G_A") if direction == "b2a" else ("G_A", "G_B")
+    half, device = config.engine.precision == "bf16", torch.device(config.engine.device)
+    fakes, thirds = [], []
+    with torch.autocast(device.type, dtype=torch.bfloat16, enabled=half):
+        for image in real.to(device).split(1):
+            fake = nets[there](image).float()
+            fakes.append(fake.cpu())
+            third = nets[AUTOENCODER](image) if AUTOENCODER in nets else nets[back](fake)
+            thirds.append(third.float().cpu())
+    return torch.cat(fakes), torch.cat(thirds)
+
+
+def _pictures(side: Side, config: Config) -> tuple[list[str], Tensor, Tensor | None]:
+    """Names, inputs and truths `(N, C, H, W)` of a fixed, evenly spread choice; from train where there is no test."""
+    domain = _choice(side.test or side.train, side.letter, config)
+    truths = None
+    if side.truth is not None and side.test is not None:
+        kept = tuple(name for name in domain.names if (side.truth / name).is_file())
+        if kept == domain.names:
+            other: Letter = "B" if side.letter == "A" else "A"
+            truths = open_domain(Folder(side.truth, kept), config.data, test=True, **config.reading(other))
+    size = _common_size([domain, *([truths] if truths else [])], config.generator.multiple)
+    return list(domain.names), middles(domain, size), middles(truths, size) if truths else None
+
+
+def _choice(folder: Folder, letter: Letter, config: Config) -> Domain:
+    """A fixed, evenly spread choice, out of more pictures where too many of them cannot be read."""
+    wanted = tried = config.train.samples
+
+    def open_some(names: tuple[str, ...], count: int) -> Domain:
+        some = Folder(folder.directory, tuple(names[i] for i in _spread(len(names), count)))
+        return open_domain(some, config.data, test=True, **config.reading(letter))
+
+    while True:
+        try:
+            domain = open_some(folder.names, tried)
+        except ValueError:
+            if config.data.strict or tried >= len(folder.names):
+                raise
+        else:
+            if len(domain) >= wanted or tried >= len(folder.names):
+                return domain if len(domain) <= wanted else open_some(domain.names, wanted)
+        tried *= 4
+
+
+def _spread(count: int, wanted: int) -> list[int]:
+    return sorted({int(i) for i in np.linspace(0, count - 1, min(wanted, count))})
+
+
+def _common_size(domains: list[Domain], multiple: int) -> tuple[int, int]:
+    shapes = [shape for domain in domains for shape in domain.shapes]
+    height, width = min(h for h, _, _ in shapes), min(w for _, w, _ in shapes)
+    return max(height // multiple, 1) * multiple, max(width // multiple, 1) * multiple
+
+
+def middles(domain: Domain, size: tuple[int, int]) -> Tensor:
+    """The middle of every picture, `size` (h, w) of it: `(N, C, h, w)` in [-1, 1]."""
+    height, width = size
+    cuts = []
+    for i in range(len(domain)):
+        image = domain.image(i)
+        top, left = max(image.shape[0] - height, 0) // 2, max(image.shape[1] - width, 0) // 2
+        cuts.append(np.asarray(image[top : top + height, left : left + width]))
+    return normalise(torch.from_numpy(np.stack(cuts)), domain.format.range)

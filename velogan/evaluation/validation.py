@@ -1,0 +1,77 @@
+"""How good a run's generators are on training pictures held out for that: what the best checkpoint is chosen by."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from statistics import fmean
+
+from torch import nn
+
+from velogan.config import Config
+from velogan.data.domains.cache import Domain, open_domain
+from velogan.data.domains.loader import window
+from velogan.data.domains.sources import FEWEST, Side, Sources
+from velogan.evaluation.samples import middles, translated_and_third
+from velogan.methods import AUTOENCODER, directions
+from velogan.metrics.sliced import sliced_wasserstein
+
+SCORE = "validation/distance"
+"""The name, in the log and in best.json, of the figure that chooses; lower is better."""
+
+
+class Validation:
+    """Scores `nets` (`G_A`, and `G_B` where there is one; averaged ones) on both domains' held-out pictures.
+
+    The score is the sliced Wasserstein distance from translations to real pictures, mean over scales and directions.
+    It is a distance of sets and nothing else: how much of a picture's content a translation keeps is not in it, since
+    any weight of the two against each other would be arbitrary. An autoencoder that is trained alone is compared with
+    its own domain. The mean absolute difference of the cycle, or of the
+    autoencoder's reconstruction, is given beside it for the reader. `on` says which pictures; `missing`, where there
+    are none, why not.
+    """
+
+    def __init__(self, config: Config, sources: Sources, nets: Mapping[str, nn.Module]):
+        self.nets, self.config = nets, config
+        self.on = self.missing = ""
+        if sources.a.validation is None or sources.b.validation is None:
+            few = min(len(side.train.names) for side in (sources.a, sources.b)) < FEWEST
+            why = f"a domain has fewer than {FEWEST} training pictures" if few else "data.validation=0"
+            self.missing = f"no pictures are held out ({why}): no checkpoint will be chosen as best"
+            return
+        try:
+            a, b = (_open(side, config) for side in (sources.a, sources.b))
+        except ValueError as error:
+            if config.data.strict:
+                raise
+            self.missing = f"no checkpoint will be chosen as best: {error}"
+            return
+        size = _common_size([a, b], config)
+        self.a, self.b = middles(a, size), middles(b, size)
+        self.on = f"{len(self.a)} held-out {sources.a.name} and {len(self.b)} held-out {sources.b.name}"
+
+    def score(self) -> dict[str, float]:
+        """Figures by name for the log; `SCORE` is the one to choose by, distances in deviations of real pixels."""
+        ways = directions(self.config)
+        word = "reconstruction" if AUTOENCODER in self.nets else "cycle"
+        distances, differences = {}, {}
+        for way, real, target in (("a2b", self.a, self.b), ("b2a" if "b2a" in ways else "b2b", self.b, self.a)):
+            fake, third = translated_and_third(real, way, self.nets, config=self.config)
+            if way in ways:
+                wanted = real if self.config.onepair.stage == "autoencoder" else target
+                distances[f"{SCORE}_{way}"] = fmean(sliced_wasserstein(fake, wanted))
+            differences[f"validation/{word}_{way[0]}"] = (third - real).abs().mean().item()
+        return {SCORE: fmean(distances.values()), **distances, **differences}
+
+
+def _open(side: Side, config: Config) -> Domain:
+    assert side.validation is not None
+    return open_domain(side.validation, config.data, test=True, **config.reading(side.letter))
+
+
+def _common_size(domains: list[Domain], config: Config) -> tuple[int, int]:
+    """The largest (height, width) that all pictures have and training might see."""
+    multiple = config.generator.multiple
+    sizes = [window(config.data, shape) for domain in domains for shape in domain.shapes]
+    sizes += [shape[:2] for domain in domains for shape in domain.shapes]
+    height, width = (max(min(sides) // multiple, 1) * multiple for sides in zip(*sizes))
+    return height, width

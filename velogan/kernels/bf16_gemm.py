@@ -1,0 +1,132 @@
+"""Native convolutions and gradients from products of bfloat16 matrices, for CPUs with AVX-512 bfloat16.
+
+Each is faster there than the library's (benchmarks/LOG.md); sums are float32 and do not depend on threads. Images are
+`(N, C, H, W)` bfloat16, dense and channels-last.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from velogan.kernels.native import empty, load_library
+
+BLOCK = 64
+"""Channels that are not an image's few come in multiples of it."""
+
+_SOURCES = ("winograd.cpp", "conv_weight_grad.cpp", "thin.cpp")
+
+
+def load_bf16_gemm(cache: Path) -> Bf16Gemm | None:
+    """The native code, built into `cache` if it is not there yet; None without a compiler or bfloat16 on this CPU."""
+    library = load_library(*map(Path(__file__).with_name, _SOURCES), cache=cache)
+    return Bf16Gemm(library) if library is not None and hasattr(library, "winograd_convolve") else None
+
+
+def computes_half(x: Tensor) -> bool:
+    """Whether convolutions of `x` are computed in bfloat16 here."""
+    return x.dtype == torch.bfloat16 or (
+        torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu") == torch.bfloat16
+    )
+
+
+class Bf16Gemm:
+    """The compiled library."""
+
+    def __init__(self, library: ctypes.CDLL):
+        pointer, whole, flag = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int
+
+        def bind(name: str, pointers: int, sizes: int):
+            function = getattr(library, name)
+            function.argtypes = [pointer] * pointers + [whole] * sizes + [flag]
+            return function
+
+        self._winograd_weights = bind("winograd_weights", 3, 2)
+        self._winograd_convolve = bind("winograd_convolve", 4, 6)
+        self._winograd_gradient = bind("winograd_gradient", 3, 5)
+        self._weight_gradient = bind("weight_gradient", 3, 10)
+        self._thin_convolve = bind("thin_convolve", 4, 8)
+        self._thin_gradient = bind("thin_gradient", 3, 9)
+
+    def winograd_weights(self, weight: Tensor) -> tuple[Tensor, Tensor]:
+        """G g G^T (Lavin & Gray 2016, equation 8) of `(O, C, 3, 3)` weights: `(16, O, C)` in the order that
+        `winograd_convolve` reads, and `(16, C, O)` of the mirrored ones, for the gradient of the image."""
+        out, channels = weight.shape[:2]
+        weight = weight.detach().float().permute(0, 2, 3, 1).contiguous()
+        forward, back = (torch.empty(16, *shape, dtype=torch.bfloat16) for shape in ((out, channels), (channels, out)))
+        threads = torch.get_num_threads()
+        self._winograd_weights(weight.data_ptr(), forward.data_ptr(), back.data_ptr(), out, channels, threads)
+        return forward, back
+
+    def winograd_convolve(self, x: Tensor, weight: Tensor, bias: Tensor | None = None, *, pad: int = 0) -> Tensor:
+        """A 3x3 convolution of `x` with `pad` zeros around it, to `(N, O, H + 2 pad - 2, W + 2 pad - 2)`.
+
+        `weight` is as `winograd_weights` gives it, `bias` `(O,)` float32.
+        """
+        n, c, h, w = x.shape
+        out = empty(n, weight.shape[1], h + 2 * pad - 2, w + 2 * pad - 2, dtype=torch.bfloat16)
+        pointers = (x.data_ptr(), weight.data_ptr(), _pointer(bias), out.data_ptr())
+        self._winograd_convolve(*pointers, n, h, w, c, weight.shape[1], pad, torch.get_num_threads())
+        return out
+
+    def winograd_gradient(self, x: Tensor, g: Tensor) -> Tensor:
+        """That of `(O, C, 3, 3)` weights, float32, from the image `x` and the result's, `(N, O, H - 2, W - 2)`."""
+        n, c, h, w = x.shape
+        made = empty(g.shape[1], c, 3, 3, dtype=torch.float32)
+        pointers = (x.data_ptr(), g.data_ptr(), made.data_ptr())
+        self._winograd_gradient(*pointers, n, h, w, c, g.shape[1], torch.get_num_threads())
+        return made
+
+    def weight_gradient(self, x: Tensor, g: Tensor, *, kernel: int, stride: int, padding: int) -> Tensor:
+        """That of `(O, C, kernel, kernel)` weights, float32, from the image `x` and the result's, `g`."""
+        (n, c, h, w), (_, out, rows, columns) = x.shape, g.shape
+        made = empty(out, c, kernel, kernel, dtype=torch.float32)
+        pointers, sizes = (x.data_ptr(), g.data_ptr(), made.data_ptr()), (n, h, w, c, rows, columns, out)
+        self._weight_gradient(*pointers, *sizes, kernel, stride, padding, torch.get_num_threads())
+        return made
+
+    def thin_convolve(self, x: Tensor, weight: Tensor, bias: Tensor | None = None, *, pad: int = 0) -> Tensor:
+        """`F.conv2d(x, weight, bias, padding=pad)` to at most four channels, by a square kernel; `bias` in float32."""
+        (n, features, h, w), (out, _, kernel, _) = x.shape, weight.shape
+        columns = -(kernel * kernel * out // -BLOCK) * BLOCK
+        flat = weight.float().permute(1, 2, 3, 0).reshape(features, -1)
+        blocks = F.pad(flat, (0, columns - flat.shape[1])).view(features // 2, 2, columns // BLOCK, BLOCK)
+        blocks = blocks.permute(2, 0, 3, 1).contiguous().bfloat16()
+        made = empty(n, out, h + 2 * pad - kernel + 1, w + 2 * pad - kernel + 1, dtype=torch.bfloat16)
+        pointers = (x.data_ptr(), blocks.data_ptr(), _pointer(bias), made.data_ptr())
+        self._thin_convolve(*pointers, n, h, w, features, out, kernel, pad, columns, torch.get_num_threads())
+        return made
+
+    def thin_gradient(self, features: Tensor, image: Tensor, *, kernel: int, pad: int) -> Tensor:
+        """`(kernel, kernel, C, F)` float32: at (i, j), the sum over all places (y, x) of features `(N, F, h, w)` times
+        the image, `(N, C, H, W)`, at (y + i - pad, x + j - pad), where outside is 0."""
+        (n, c, h, w), (_, count, rows, columns) = image.shape, features.shape
+        sums = torch.empty(kernel, kernel, c, count)
+        pointers = (features.data_ptr(), image.data_ptr(), sums.data_ptr())
+        self._thin_gradient(*pointers, n, rows, columns, count, h, w, c, kernel, pad, torch.get_num_threads())
+        return sums
+
+
+def _pointer(x: Tensor | None) -> int | None:
+    return None if x is None else x.data_ptr()
+
+
+def gain(plain: Callable[[], object], other: Callable[[], object]) -> float:
+    """How many times faster `other` is, by this thread's processor time: what else the machine does hardly matters.
+
+    They take turns, and the fastest counts.
+    """
+    seconds = {plain: float("inf"), other: float("inf")}
+    for run in 3 * list(seconds):  # the first calls prepare weights and memory
+        run()
+    for run in 10 * list(seconds):
+        start = time.thread_time()
+        run()
+        seconds[run] = min(seconds[run], time.thread_time() - start)
+    return seconds[plain] / seconds[other]

@@ -1,0 +1,60 @@
+"""Convolutions whose weights' gradient is computed natively: libraries take up to twice as long for it as they do for
+the convolution itself."""
+
+from __future__ import annotations
+
+from typing import Any, TypeGuard
+
+import torch
+from torch import Tensor, nn
+
+from velogan.kernels.bf16_gemm import BLOCK, Bf16Gemm, computes_half
+from velogan.kernels.native import dense
+
+
+def fits_conv_weight_grad(layer: nn.Module) -> TypeGuard[nn.Conv2d | nn.ConvTranspose2d]:
+    """Whether `layer` is a convolution whose gradient `Bf16Gemm.weight_gradient` computes."""
+    return (
+        isinstance(layer, (nn.Conv2d, nn.ConvTranspose2d))
+        and layer.in_channels % BLOCK == layer.out_channels % BLOCK == 0
+        and not isinstance(layer.padding, str)
+        and all(a == b for a, b in (layer.kernel_size, layer.stride, layer.padding))
+        and (layer.dilation, layer.groups, layer.padding_mode) == ((1, 1), 1, "zeros")
+    )
+
+
+class ConvWeightGrad:
+    """`conv` without its bias; where bfloat16 is computed, its weights' gradient is native. No second derivatives."""
+
+    def __init__(self, conv: nn.Conv2d | nn.ConvTranspose2d, gemm: Bf16Gemm):
+        self._conv, self._gemm = conv, gemm
+        transposed = isinstance(conv, nn.ConvTranspose2d)
+        self._geometry: list[Any] = [conv.stride, conv.padding, conv.dilation, transposed, conv.output_padding, 1]
+
+    def __call__(self, x: Tensor) -> Tensor:
+        if not computes_half(x):
+            return torch.convolution(x, self._conv.weight, None, *self._geometry)
+        return _Convolution.apply(x, self._conv.weight, self._gemm, self._geometry)  # pyright: ignore[reportReturnType]
+
+
+class _Convolution(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x: Tensor, weight: Tensor, gemm: Bf16Gemm, geometry: list[Any]):
+        image, half = dense(x.bfloat16()), weight.bfloat16()
+        ctx.save_for_backward(image, half)
+        ctx.gemm, ctx.geometry, ctx.dtype = gemm, geometry, x.dtype
+        return torch.convolution(image, half, None, *geometry)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx, *grads: Tensor):
+        image, weight = ctx.saved_tensors
+        g, dx, dweight = dense(grads[0].bfloat16()), None, None
+        if ctx.needs_input_grad[0]:
+            only_image = [True, False, False]
+            dx = torch.ops.aten.convolution_backward(g, image, weight, None, *ctx.geometry, only_image)[0].to(ctx.dtype)
+        if ctx.needs_input_grad[1]:
+            (stride, _), (padding, _), _, transposed, *_ = ctx.geometry
+            pair = (g, image) if transposed else (image, g)
+            dweight = ctx.gemm.weight_gradient(*pair, kernel=weight.shape[2], stride=stride, padding=padding)
+        return dx, dweight, None, None

@@ -1,0 +1,204 @@
+"""Runs a network's own layers with norm or none, activation, residual add and padding fused, on the CPU.
+
+The plan is made once from the module tree; weights stay where they are. Layers it does not know are called as they
+are, so any network runs, faster where it can be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from velogan.kernels.bf16_gemm import Bf16Gemm, gain
+from velogan.kernels.conv_weight_grad import ConvWeightGrad, fits_conv_weight_grad
+from velogan.kernels.native import NormKernels
+from velogan.kernels.thin import is_thin, thin_convolution
+from velogan.kernels.winograd import WinogradConvolution, fits_winograd
+
+
+class Fused(nn.Module):
+    """`net` with fused steps; same weights, same result to rounding, no second derivatives.
+
+    With `gemm`, convolutions that these compute faster are theirs where bfloat16 is computed.
+    """
+
+    def __init__(self, net: nn.Module, kernels: NormKernels, gemm: Bf16Gemm | None = None):
+        super().__init__()
+        self._net = [net]  # in a list: the weights are registered once, in the plain network
+        self._steps = _plan(list(_tokens(net)), kernels, gemm)
+
+    def forward(self, x: Tensor) -> Tensor:
+        state = _State(x.contiguous(memory_format=torch.channels_last))
+        for step in self._steps:
+            step(state)
+        return state.x
+
+
+@dataclass
+class _State:
+    x: Tensor
+    inner: Tensor | None = None  # x without the padding that the norm before put around it
+    residual: Tensor | None = None
+    skips: list[Tensor] = field(default_factory=list)
+
+
+_Step = Callable[[_State], None]
+_SAVE, _ADD = nn.Identity(), nn.Identity()  # marks around a residual branch
+_KEEP, _JOIN = nn.Identity(), nn.Identity()  # and around what a U-Net's skip goes past
+
+
+def _tokens(net: nn.Module) -> Iterator[nn.Module]:
+    branch, inside = getattr(net, "conv_block", None), getattr(net, "model", None)
+    if isinstance(net, nn.Sequential):
+        for layer in net:
+            yield from _tokens(layer)
+    elif isinstance(branch, nn.Sequential):
+        yield _SAVE
+        yield from _tokens(branch)
+        yield _ADD
+    elif isinstance(inside, nn.Sequential) and getattr(net, "outermost", True) is False:
+        yield _KEEP
+        yield from _tokens(inside)
+        yield _JOIN
+    elif isinstance(inside, nn.Module) and _only_calls(net, inside):
+        yield from _tokens(inside)
+    elif type(net) is not nn.Identity:
+        yield net
+
+
+def _only_calls(net: nn.Module, inside: nn.Module) -> bool:
+    return list(net.children()) == [inside] and (isinstance(inside, nn.Sequential) or hasattr(inside, "outermost"))
+
+
+def _plan(tokens: list[nn.Module], kernels: NormKernels, gemm: Bf16Gemm | None) -> list[_Step]:
+    steps: list[_Step] = []
+    while tokens:
+        layer = tokens.pop(0)
+        if layer is _SAVE:
+            steps.append(_save)
+        elif layer is _KEEP:
+            steps.append(_keep)
+        elif layer is _JOIN:
+            steps.append(_join)
+        elif isinstance(layer, (nn.Conv2d, nn.ConvTranspose2d)) and _needs_no_bias(layer, tokens):
+            steps.append(_convolve(layer, gemm))
+        elif is_thin(layer):
+            steps.append(_thin(layer, gemm))
+        elif _is_plain_norm(layer):
+            steps.append(_finish(tokens, partial(kernels.norm, eps=getattr(layer, "eps", 1e-5))))
+        elif layer is _ADD or _is_even_padding(layer) or (_is_activation(layer) and _padding_at(tokens) is not None):
+            tokens.insert(0, layer)
+            steps.append(_finish(tokens, kernels.plain))
+        else:
+            steps.append(_apply(layer))
+    return steps
+
+
+def _needs_no_bias(layer: nn.Conv2d | nn.ConvTranspose2d, behind: list[nn.Module]) -> bool:
+    return layer.bias is None or (bool(behind) and _is_plain_norm(behind[0]))
+
+
+def _is_plain_norm(layer: nn.Module) -> bool:
+    return isinstance(layer, nn.InstanceNorm2d) and not layer.affine and not layer.track_running_stats
+
+
+def _is_activation(layer: nn.Module) -> bool:
+    return isinstance(layer, (nn.ReLU, nn.LeakyReLU))
+
+
+def _is_even_padding(layer: nn.Module) -> bool:
+    return isinstance(layer, nn.ReflectionPad2d) and len(set(layer.padding)) == 1
+
+
+def _padding_at(tokens: list[nn.Module]) -> int | None:
+    """Where in `tokens` an even padding comes next, if one does."""
+    place = int(bool(tokens) and tokens[0] is _SAVE)
+    return place if len(tokens) > place and _is_even_padding(tokens[place]) else None
+
+
+def _finish(tokens: list[nn.Module], kernel: Callable[..., tuple[Tensor, Tensor]]) -> _Step:
+    """Takes from `tokens` what one call of `kernel` can do: activation or residual add, and padding."""
+    slope, add, pad = 1.0, False, 0
+    if tokens and _is_activation(tokens[0]):
+        slope = getattr(tokens.pop(0), "negative_slope", 0.0)
+    elif tokens and tokens[0] is _ADD:
+        add = bool(tokens.pop(0))
+    if (place := _padding_at(tokens)) is not None:
+        pad = int(tokens.pop(place).padding[0])  # pyright: ignore[reportIndexIssue, reportArgumentType]
+
+    def step(state: _State) -> None:
+        residual = state.residual if add else None
+        state.x, state.inner = kernel(state.x, residual=residual, slope=slope, pad=pad)
+
+    return step
+
+
+def _convolve(layer: nn.Conv2d | nn.ConvTranspose2d, gemm: Bf16Gemm | None) -> _Step:
+    """A convolution without its bias: it has none, or the norm behind it takes it away again."""
+    native = None if gemm is None else _native(layer, gemm)
+    if native is not None:
+        return _apply(native)
+    if is_thin(layer):
+        return _apply(lambda x: thin_convolution(x, layer.weight, None, gemm))
+    geometry: list[Any] = [layer.stride, layer.padding]
+    if isinstance(layer, nn.ConvTranspose2d):
+        geometry += [layer.output_padding, layer.groups, layer.dilation]
+        return _apply(lambda x: F.conv_transpose2d(x, layer.weight, None, *geometry))
+    geometry += [layer.dilation, layer.groups]
+    return _apply(lambda x: F.conv2d(x, layer.weight, None, *geometry))
+
+
+def _native(layer: nn.Module, gemm: Bf16Gemm) -> Callable[[Tensor], Tensor] | None:
+    if fits_winograd(layer):
+        return WinogradConvolution(layer, gemm)
+    return ConvWeightGrad(layer, gemm) if fits_conv_weight_grad(layer) else None
+
+
+def training_gain(layer: nn.Conv2d, gemm: Bf16Gemm) -> float:
+    """How many times faster than the library's `layer` is with `gemm` in bfloat16, forward and backward.
+
+    On one thread; see `gain`. 0 where they do not compute it.
+    """
+    fast = _native(layer.to(memory_format=torch.channels_last), gemm)  # pyright: ignore[reportCallIssue]
+    if fast is None:
+        return 0.0
+    x = torch.ones(1, layer.in_channels, 34, 34, dtype=torch.bfloat16).to(memory_format=torch.channels_last)
+    x.requires_grad_()
+    geometry: list[Any] = [layer.stride, layer.padding]
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    measured = gain(
+        lambda: F.conv2d(x, layer.weight.bfloat16(), None, *geometry).sum().backward(),
+        lambda: fast(x).sum().backward(),
+    )
+    torch.set_num_threads(threads)
+    return measured
+
+
+def _thin(layer: nn.Conv2d, gemm: Bf16Gemm | None) -> _Step:
+    return _apply(lambda x: thin_convolution(x, layer.weight, layer.bias, gemm))
+
+
+def _apply(function: Callable[[Tensor], Tensor]) -> _Step:
+    def step(state: _State) -> None:
+        state.x, state.inner = function(state.x), None
+
+    return step
+
+
+def _save(state: _State) -> None:
+    state.residual = state.x if state.inner is None else state.inner
+
+
+def _keep(state: _State) -> None:
+    state.skips.append(state.x if state.inner is None else state.inner)
+
+
+def _join(state: _State) -> None:
+    state.x, state.inner = torch.cat([state.skips.pop(), state.x], 1), None

@@ -1,0 +1,142 @@
+"""A generator made faster for translating: another network over copies of its weights, without gradients.
+
+Three things, each where it is measured or known to gain: bfloat16 but for the last convolution, whose rounding would
+show; norm, activation, residual and padding in one native pass (`fused.py`); residual blocks' convolutions by
+Winograd's algorithm (`winograd.py`).
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from velogan.kernels.bf16_gemm import Bf16Gemm, gain, load_bf16_gemm
+from velogan.kernels.fused import Fused
+from velogan.kernels.native import load_kernels
+from velogan.kernels.precision import precision_for
+from velogan.kernels.thin import is_thin
+from velogan.kernels.winograd import WinogradConv2d, fits_winograd
+
+
+class Accelerator:
+    """Makes networks faster on one device; what pays there is measured once, when it is first asked.
+
+    `cache`: the folder that native kernels are kept in.
+    """
+
+    def __init__(self, device: torch.device, cache: Path):
+        self._device, self._cache = device, cache
+        self._precision = ""
+        self._winograd: dict[tuple[int, int], bool] = {}
+
+    def __call__(self, net: nn.Module, *, rounded: bool) -> nn.Module:
+        """A faster copy of `net`, which is in eval mode: `(B, C, H, W)` float32 to float32.
+
+        `rounded`: the result will be rounded to 8 bits, so bfloat16 may be computed with.
+        """
+        layout = torch.contiguous_format if self._device.type == "mps" else torch.channels_last
+        fast = nn.Sequential(copy.deepcopy(net)).to(self._device).to(memory_format=layout).requires_grad_(False)  # pyright: ignore[reportCallIssue]
+        half = self.dtype(rounded=rounded) == torch.bfloat16
+        last = _last_convolution(fast)
+        if half:
+            for layer in _convolutions(fast):
+                if layer is not last:
+                    layer.bfloat16()
+        if last is not None:
+            _replace(fast, lambda layer: _exact(layer) if layer is last else None)
+        if self._device.type == "cpu":
+            fast = self._native(fast, half=half)
+        return _Cast(fast, torch.bfloat16 if half else torch.float32, layout)
+
+    def dtype(self, *, rounded: bool) -> torch.dtype:
+        """What convolutions are computed in: bfloat16 where the result will be rounded, and where that is faster."""
+        if rounded and not self._precision:
+            with torch.inference_mode(False), torch.enable_grad():
+                self._precision = precision_for(self._device)[0]
+        return torch.bfloat16 if rounded and self._precision == "bf16" else torch.float32
+
+    def _native(self, net: nn.Sequential, *, half: bool) -> nn.Module:
+        gemm = load_bf16_gemm(self._cache) if half else None
+        if gemm is not None:
+            _replace(net, lambda layer: self._winograd_if_faster(layer, gemm))
+        kernels = load_kernels(self._cache)
+        return net if kernels is None else Fused(net, kernels)
+
+    def _winograd_if_faster(self, layer: nn.Module, gemm: Bf16Gemm) -> nn.Module | None:
+        if not fits_winograd(layer):
+            return None
+        other, channels = WinogradConv2d(layer, gemm), (layer.in_channels, layer.out_channels)
+        if channels not in self._winograd:
+            self._winograd[channels] = _gain(layer, other) > 1.1
+        return other if self._winograd[channels] else None
+
+
+def _gain(layer: nn.Conv2d, other: nn.Module) -> float:
+    x = torch.ones(1, layer.in_channels, 66, 66, dtype=torch.bfloat16).to(memory_format=torch.channels_last)
+    with torch.inference_mode():
+        return gain(lambda: layer(x), lambda: other(x))
+
+
+class RowConv2d(nn.Module):
+    """Stands for a convolution of many features to a few channels, without padding: one along the rows for each row of
+    the kernel, whose results are added up. In float32 it is faster than the library's own in bfloat16."""
+
+    def __init__(self, conv: nn.Conv2d):
+        super().__init__()
+        out, features, height, width = conv.weight.shape
+        rows = conv.weight.detach().float().permute(2, 0, 1, 3).reshape(height * out, features, 1, width)
+        self._weight = rows.contiguous(memory_format=torch.channels_last)
+        self._bias = None if conv.bias is None else conv.bias.detach().float()[:, None, None]
+        self._channels, self._height = out, height
+
+    def forward(self, x: Tensor) -> Tensor:
+        rows, n, height = F.conv2d(x.float(), self._weight), self._channels, x.shape[2] - self._height + 1
+        out = rows[:, :n, :height].contiguous()
+        for i in range(1, self._height):
+            out += rows[:, i * n : (i + 1) * n, i : i + height]
+        return out if self._bias is None else out.add_(self._bias)
+
+
+class _Float(nn.Module):
+    def __init__(self, layer: nn.Module):
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(x.float())
+
+
+class _Cast(nn.Module):
+    def __init__(self, net: nn.Module, dtype: torch.dtype, layout: torch.memory_format):
+        super().__init__()
+        self.net, self._dtype, self._layout = net, dtype, layout
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.net(x.to(self._dtype, memory_format=self._layout)).float()
+
+
+def _convolutions(net: nn.Module) -> list[nn.Module]:
+    return [layer for layer in net.modules() if isinstance(layer, (nn.Conv2d, nn.ConvTranspose2d))]
+
+
+def _last_convolution(net: nn.Module) -> nn.Module | None:
+    return next(reversed(_convolutions(net)), None)
+
+
+def _exact(layer: nn.Module) -> nn.Module:
+    """The last convolution in float32: what is rounded there is seen in the picture."""
+    return RowConv2d(layer) if is_thin(layer) and layer.out_channels < layer.in_channels else _Float(layer)
+
+
+def _replace(net: nn.Module, stand_in: Callable[[nn.Module], nn.Module | None]) -> None:
+    for name, child in list(net.named_children()):
+        other = stand_in(child)
+        if other is None:
+            _replace(child, stand_in)
+        else:
+            setattr(net, name, other)

@@ -1,0 +1,92 @@
+"""Convolutions between an image and many features, which CPU libraries compute slowly.
+
+In bfloat16 they are native where they can be (`thin.cpp`). Elsewhere, both gradients of a stride-1 convolution are
+convolutions themselves: written as the forward pass of the mirrored weights, and as the weight gradient with image and
+features in exchanged roles, they run at forward speed, together four times as fast as the library's own for 64 features
+and 3 channels at 7x7 (benchmarks/LOG.md).
+"""
+
+from __future__ import annotations
+
+from typing import TypeGuard
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from velogan.kernels.bf16_gemm import BLOCK, Bf16Gemm, computes_half
+from velogan.kernels.native import dense
+
+THIN = 8
+"""Channels up to which a side counts as an image."""
+
+NATIVE_THIN = 4
+"""The same for the native code."""
+
+
+def is_thin(layer: nn.Module) -> TypeGuard[nn.Conv2d]:
+    """Whether `layer` is a convolution that `thin_convolution` computes faster."""
+    return (
+        isinstance(layer, nn.Conv2d)
+        and min(layer.in_channels, layer.out_channels) <= THIN
+        and layer.kernel_size[0] == layer.kernel_size[1] >= 5
+        and (layer.stride, layer.dilation, layer.groups) == ((1, 1), (1, 1), 1)
+        and layer.padding == (0, 0)
+    )
+
+
+def thin_convolution(x: Tensor, weight: Tensor, bias: Tensor | None, gemm: Bf16Gemm | None = None) -> Tensor:
+    """`F.conv2d(x, weight, bias)`, faster, in autocast's type where it is on; no second derivatives."""
+    dtype = torch.bfloat16 if computes_half(x) else x.dtype
+    thin, wide = sorted(weight.shape[:2])
+    if dtype != torch.bfloat16 or thin > NATIVE_THIN or wide % BLOCK:
+        gemm = None
+    return _Thin.apply(x.to(dtype), weight, bias, gemm)  # pyright: ignore[reportReturnType]
+
+
+class _Thin(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x: Tensor, weight: Tensor, bias: Tensor | None, gemm: Bf16Gemm | None):
+        x = dense(x)
+        ctx.save_for_backward(x, weight)
+        ctx.gemm = gemm
+        if gemm is not None and _to_image(weight):
+            return gemm.thin_convolve(x, weight, None if bias is None else bias.float())
+        return F.conv2d(x, weight.to(x.dtype), None if bias is None else bias.to(x.dtype))
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx, *grads: Tensor):
+        x, weight = ctx.saved_tensors
+        g, dx, dweight, dbias = dense(grads[0]), None, None, None
+        mirrored, reach = weight.flip(2, 3).transpose(0, 1), weight.shape[2] - 1
+        if ctx.needs_input_grad[0]:
+            convolve = ctx.gemm.thin_convolve if ctx.gemm and _to_image(mirrored) else _library_convolve
+            dx = convolve(g, mirrored, pad=reach)
+        if ctx.needs_input_grad[1]:
+            gradient = ctx.gemm.thin_gradient if ctx.gemm else _library_gradient
+            if _to_image(weight):
+                dweight = gradient(x, g, kernel=reach + 1, pad=reach).permute(2, 3, 0, 1).flip(2, 3)
+            else:
+                dweight = gradient(g, x, kernel=reach + 1, pad=0).permute(3, 2, 0, 1)
+        if ctx.needs_input_grad[2]:
+            dbias = g.sum((0, 2, 3), dtype=torch.float32)
+        return dx, dweight, dbias, None
+
+
+def _to_image(weight: Tensor) -> bool:
+    return weight.shape[0] < weight.shape[1]
+
+
+def _library_convolve(x: Tensor, weight: Tensor, *, pad: int) -> Tensor:
+    return F.conv2d(x, weight.to(x.dtype), padding=pad)
+
+
+def _library_gradient(features: Tensor, image: Tensor, *, kernel: int, pad: int) -> Tensor:
+    """As `Bf16Gemm.thin_gradient`, in the images' type."""
+    weight = features.new_empty(features.shape[1], image.shape[1], kernel, kernel)
+    only_weight, padding = [False, True, False], [pad, pad]
+    _, gradient, _ = torch.ops.aten.convolution_backward(
+        features, image, weight, None, [1, 1], padding, [1, 1], False, [0, 0], 1, only_weight
+    )
+    return gradient.permute(2, 3, 1, 0)

@@ -1,0 +1,1 @@
+"""Where time goes: methods and modes against each other, and a step under the profiler."""

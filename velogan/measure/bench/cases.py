@@ -1,0 +1,168 @@
+"""What `velogan bench` measures: methods, networks, pictures, and the ways of computing one step of them."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from velogan.config import Config, nearest
+from velogan.engine.resolve import REFERENCE
+from velogan.recipes import RECIPES
+
+METHODS = ("cyclegan", "onepair", "onepair-plus")
+"""Presets."""
+
+NETWORKS: dict[str, dict[str, Any]] = {
+    "resnet_9": {"network": "resnet", "blocks": 9},
+    "resnet_6": {"network": "resnet", "blocks": 6},
+    "unet_256": {"network": "unet_256"},
+    "unet_128": {"network": "unet_128"},
+}
+DISCRIMINATORS: dict[str, dict[str, Any]] = {
+    "basic": {"network": "basic"},
+    "n_layers": {"network": "n_layers", "layers": 4},
+    "pixel": {"network": "pixel"},
+}
+"""n_layers is one layer deeper than basic: of equal depth it would be the same network."""
+
+MODES = ("reference", "eager", "compiled", "graph", "streams", "default")
+"""Values of `engine.mode`; default is auto, what a run takes that says nothing."""
+
+_SIZE, _BATCH = 256, 1
+_BATCHES = (1, 16)
+
+
+@dataclass(frozen=True)
+class Case:
+    """Networks and pictures whose step is measured."""
+
+    network: str
+    discriminator: str
+    image_size: int
+    batch_size: int
+    method: str = "cyclegan"
+
+    @property
+    def config(self) -> Config:
+        """The method's preset with these networks and pictures."""
+        return RECIPES[self.method]().change(
+            generator=NETWORKS[self.network],
+            discriminator=DISCRIMINATORS[self.discriminator],
+            data={"crop_size": self.image_size, "batch_size": self.batch_size},
+        )
+
+    @property
+    def possible(self) -> bool:
+        """Whether the method can have this network: U-Nets have no encoder to share."""
+        return self.method == "cyclegan" or NETWORKS[self.network]["network"] == "resnet"
+
+    @property
+    def label(self) -> str:
+        """For people: `cyclegan, resnet_9, basic, 256x256, batch 1`."""
+        return f"{self.method}, {self.setting}"
+
+    @property
+    def setting(self) -> str:
+        """The same without the method: cases that have it in common are measured together."""
+        size = f"{self.image_size}x{self.image_size}"
+        return f"{self.network}, {self.discriminator}, {size}, batch {self.batch_size}"
+
+
+Ways = Mapping[str, Mapping[str, Any]]
+"""Engine settings by name."""
+
+Plan = Mapping[Case, Ways]
+"""Each way of each case is a row."""
+
+
+def make_plan(only: str | None, *, everything: bool, device: torch.device) -> Plan:
+    """The rows a person needs on `device`, or, with `everything`, all there are; `only` names a part.
+
+    `only` is words between commas, in any order: methods, networks, discriminators, modes, `batch=N`, `size=N`. Several
+    of a kind are measured each; kinds that are not named stay as they are without it. What a method cannot do is no
+    row. ValueError for an unknown word, and where no row is left.
+    """
+    words = _parse(only or "")
+    cuda = device.type == "cuda"
+    usual = MODES[:5] if cuda else ("reference", "eager", "default")
+    possible = MODES if cuda else ("reference", "eager", "compiled", "default")
+    asked = ("reference", *words["mode"]) if words["mode"] else ()  # ratios are to the reference
+    modes = asked or (possible if everything else usual)
+    brief = not (cuda or asked or everything or words["method"])  # a CPU's steps take seconds
+    cases = [case for case in _cases(words, everything=everything) if case.possible]
+    if not cases:
+        raise ValueError(f"--only {only}: {words['method'][0]} takes resnets alone; name resnet_9 or resnet_6")
+    return {case: _ways(("default",) if brief and case.method != "cyclegan" else modes) for case in cases}
+
+
+def make_chain(only: str | None, *, device: torch.device) -> Plan:
+    """The reference and, one upon the other, the changes that make the default of `device` faster, for cyclegan.
+
+    `only` as in `make_plan`, without modes and other methods. ValueError for what does not fit.
+    """
+    words = _parse(only or "")
+    others = [word for word in (*words["mode"], *words["method"]) if word != "cyclegan"]
+    if others:
+        raise ValueError(
+            f"--only {only}: --waterfall measures its own chain of changes to cyclegan; leave {others[0]} out"
+        )
+    steps: list[tuple[str, dict[str, Any]]] = [
+        ("reference", {"mode": "reference"}),
+        ("passes together, fused Adam", {"mode": "auto", "batched": "on", "fused_optimizer": "on"}),
+        ("channels-last", {"layout": "channels_last"}),
+        ("bf16", {"precision": "bf16"}),
+    ]
+    if device.type == "cuda":
+        steps += [("compile", {"compile": "on"}), ("capture", {"capture": "on"})]
+    else:
+        steps += [("native kernels", {"kernels": "native"}), ("Winograd", {"kernels": "winograd"})]
+    engine: dict[str, Any] = dict(REFERENCE)
+    ways = {name: dict(engine := engine | change) for name, change in steps}
+    return dict.fromkeys(_cases(words | {"method": ["cyclegan"]}, everything=False), ways)
+
+
+def _cases(words: Mapping[str, Sequence[Any]], *, everything: bool) -> list[Case]:
+    combinations = itertools.product(
+        words["network"] or (NETWORKS if everything else ("resnet_9", "unet_256")),
+        words["discriminator"] or (DISCRIMINATORS if everything else ("basic",)),
+        words["size"] or (_SIZE,),
+        words["batch"] or (_BATCHES if everything else (_BATCH,)),
+        words["method"] or METHODS,
+    )
+    return [Case(*product) for product in combinations]
+
+
+def _ways(modes: Iterable[str]) -> Ways:
+    """Engine settings by mode."""
+    return {mode: {"mode": "auto" if mode == "default" else mode} for mode in MODES if mode in modes}
+
+
+def _parse(only: str) -> dict[str, list[Any]]:
+    kinds: dict[str, Sequence[str]] = {
+        "method": METHODS,
+        "network": list(NETWORKS),
+        "discriminator": list(DISCRIMINATORS),
+        "mode": list(MODES),
+    }
+    found: dict[str, list[Any]] = {kind: [] for kind in (*kinds, "batch", "size")}
+    for word in filter(None, map(str.strip, only.split(","))):
+        name, equals, value = word.partition("=")
+        kind = next((kind for kind, known in kinds.items() if word in known), None)
+        if kind:
+            found[kind].append(word)
+        elif equals and name in ("batch", "size"):
+            if not value.isdecimal() or not int(value):
+                raise ValueError(f"--only {word}: {name} takes a whole number from 1 on, such as {name}=16")
+            found[name].append(int(value))
+        else:
+            known = [one for words in kinds.values() for one in words]
+            lists = "; ".join(f"{kind}s {', '.join(words)}" for kind, words in kinds.items())
+            raise ValueError(
+                f"--only {word}: there is no such thing to measure{nearest(word, known)}; there are {lists}; batch=N; "
+                "size=N (pixels)"
+            )
+    return found

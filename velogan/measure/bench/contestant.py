@@ -1,0 +1,157 @@
+"""One way of computing the step of one case: built, looked at, and timed in turn with the others."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from velogan.config import Config
+from velogan.engine.resolve import resolve_device
+from velogan.measure.bench.pictures import Feed
+from velogan.observe.glance import BETWEEN, glance
+from velogan.observe.roofline import synchronise
+from velogan.run import build_step, decide
+from velogan.types import Batch
+
+_LEAST_S = 0.25
+_MOST_STEPS = 200
+_MB = 2**20
+
+
+class Contestant:
+    """A step of `config` with the `engine` settings given: `warm_up`, then take turns, then `look`.
+
+    It computes either the same pictures again and again, which lie ready, or what its `feed` reads; crops, flips and
+    normalising are part of both. Without a feed there are random numbers alone. ValueError where the
+    settings cannot be had here; torch.OutOfMemoryError where the device is too small.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        config: Config,
+        *,
+        engine: Mapping[str, Any],
+        feed: Feed | None = None,
+        say: Callable[[str], None],
+    ):
+        self.name = name
+        self.number, self.repeats = 0, 1
+        self.seconds: list[float] = []
+        self.data_seconds: list[float] = []
+        self._started = time.perf_counter()
+        self.engine, _ = decide(config.change(engine=engine))
+        say(f"{name}: {_described(self.engine.model_dump())}")
+        torch.set_num_threads(self.engine.threads or 1)
+        self.device = resolve_device(self.engine.device)
+        self._before = self._allocated(reset=True)
+        config = config.model_copy(update={"engine": self.engine})
+        size, count = config.data.crop_size, config.data.batch_size
+        prepare = feed.loader.finish if feed else None
+        self.step, objective, nets = build_step(config, shape=(size, size), prepare=prepare)
+        torch.manual_seed(0)
+        random = {name: torch.rand(count, 3, size, size, device=self.device) * 2 - 1 for name in "AB"}
+        uniform = torch.rand(objective.draws, count, device=self.device)
+        self.batch, self.feed = {**(feed.ready() if feed else random), "uniform": uniform}, feed
+        self._kept = [*nets.values(), objective.state]
+
+    def warm_up(self) -> None:
+        """The first steps; finds how many in a row a timing needs for the clock to be fine enough."""
+        self.run()
+        synchronise(self.device)
+        self.first_step_s = time.perf_counter() - self._started
+        once = min(self.timed(self.run) for _ in range(2 if self.device.type == "cuda" else 1))
+        self.repeats = max(1, min(_MOST_STEPS, math.ceil(_LEAST_S / once)))
+        self._peak = self._allocated() - self._before
+
+    def look(self) -> None:
+        """Sees, in one more step, what memory it takes and what its time goes into; once nothing is timed any more."""
+        phases = list(self.step.optimizers)
+        if self.device.type == "cuda":
+            self.seen = glance(self.run, device=self.device, phases=phases)
+            self.peak_memory_mb = self._peak / _MB
+            return
+        held = _held(self._kept, self.step.optimizers.values())
+
+        def run() -> None:
+            for parameter in itertools.chain(*(module.parameters() for module in self._kept)):
+                if parameter.grad is not None:  # it is freed within the step, so it is to be seen coming, too
+                    parameter.grad = parameter.grad.clone()
+            self.run()
+
+        self.seen = glance(run, device=self.device, phases=phases)
+        self.peak_memory_mb = (held + self.seen.rise) / _MB
+
+    def _allocated(self, *, reset: bool = False) -> int:
+        """Bytes that lie on a CUDA device: the most so far or, at a `reset`, now."""
+        if self.device.type != "cuda":
+            return 0
+        if reset:
+            torch.cuda.empty_cache()  # a capture cannot free what others have left in the cache
+            torch.cuda.reset_peak_memory_stats(self.device)
+        return torch.cuda.max_memory_allocated(self.device)
+
+    def run(self) -> None:
+        """A step on what lies ready."""
+        self._step(dict(self.batch))
+
+    def run_on_data(self) -> None:
+        """A step on pictures from the loader."""
+        assert self.feed is not None
+        self._step({**next(self.feed.batches), "uniform": self.batch["uniform"]})
+
+    def _step(self, batch: Batch) -> None:
+        self.step({"train": batch}, number=self.number)
+        self.number += 1
+
+    def take_turn(self, *, data_first: bool) -> None:
+        """Takes the seconds of a step on what lies ready and of one on what is read, in either order."""
+        both = [(self.seconds, self.run), (self.data_seconds, self.run_on_data)]
+        for seconds, run in reversed(both) if data_first else both:
+            seconds.append(self.timed(run))
+
+    def timed(self, run: Callable[[], None]) -> float:
+        """Seconds of `run`, the mean over as many in a row as the clock needs."""
+        synchronise(self.device)
+        start = time.perf_counter()
+        for _ in range(self.repeats):
+            run()
+        synchronise(self.device)
+        return (time.perf_counter() - start) / self.repeats
+
+    def host_idle_share(self, seconds: float) -> float | None:
+        """Share of a step of `seconds` in which a CUDA device had nothing to do; None on a CPU.
+
+        The device's busy time is that of a profiled step, whose kernels take as long as ever.
+        """
+        return max(0.0, 1 - self.seen.busy_s / seconds) if self.device.type == "cuda" else None
+
+    def where(self) -> dict[str, float]:
+        """Shares of a profiled step's time; they add up to 1. On CUDA, of the time in which the device was busy."""
+        seconds = self.seen.seconds
+        if self.device.type == "cuda":
+            seconds = {group: time for group, time in seconds.items() if group != BETWEEN}
+        return {group: time / sum(seconds.values()) for group, time in seconds.items()}
+
+
+def _held(modules: Iterable[nn.Module], optimizers: Iterable[torch.optim.Optimizer]) -> int:
+    """Bytes of what lives from step to step on a CPU: weights, moments, the objective's state."""
+    tensors: list[Tensor] = []
+    for module in modules:
+        tensors += [*module.parameters(), *module.buffers()]
+    for optimizer in optimizers:
+        for moments in optimizer.state.values():
+            tensors += [value for value in moments.values() if torch.is_tensor(value)]
+    storages = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in tensors}
+    return sum(storages.values())
+
+
+def _described(engine: Mapping[str, Any]) -> str:
+    shown = ("precision", "layout", "kernels", "compile", "capture", "streams")
+    return ", ".join(f"{name} {engine[name]}" for name in shown if name in engine)

@@ -1,0 +1,178 @@
+"""Ways of computing a step against each other and against the machine's roofline, in one process and taking turns."""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from velogan.domains import Data, check_sizes
+from velogan.engine.resolve import resolve_device
+from velogan.measure.bench.cases import Case, Plan
+from velogan.measure.bench.contestant import Contestant
+from velogan.measure.bench.pictures import Feed, feed, noise
+from velogan.observe.roofline import (
+    Convolution,
+    Roofline,
+    flops,
+    matmul_tflops,
+    record_convolutions,
+    synchronise,
+    total,
+)
+from velogan.session import machine
+
+Say = Callable[[str], None]
+LeaveOut = Callable[[Case, str, Exception], None]
+Contestants = dict[tuple[Case, str], Contestant]
+
+
+def bench(plan: Plan, *, rounds: int, say: Say) -> dict[str, Any]:
+    """Measures every way of every case of `plan`.
+
+    In each of `rounds` every way of every method runs in turn, on pictures that lie ready and on those of the loader,
+    and the rooflines' convolutions are timed; figures are medians, ratios and shares are medians of the ratio within a
+    round. A roofline's convolutions are those of the method's eager mode, whose layers call the library's convolutions
+    alone.
+
+    What cannot run here is in `left_out`, with its reason. ValueError where nothing can.
+    """
+    device = resolve_device("auto")
+    warm_up(device)
+    found: dict[str, list[dict[str, Any]]] = {"rows": [], "rooflines": [], "left_out": []}
+    matmul = matmul_tflops(device)
+    groups = [list(cases) for _, cases in itertools.groupby(plan, key=lambda case: case.setting)]
+    with tempfile.TemporaryDirectory(prefix="velogan-bench-") as folder:
+        for number, cases in enumerate(groups, start=1):
+            say(f"{cases[0].setting} ({number} of {len(groups)})")
+            group = {case: plan[case] for case in cases}
+            _measure(group, rounds=rounds, folder=Path(folder), found=found, say=say)
+    if not found["rows"]:
+        raise ValueError("nothing can be measured here: " + "; ".join(left["reason"] for left in found["left_out"]))
+    head = {"roof_tflops": found["rooflines"][0]["tflops"], "matmul_tflops": matmul, "machine": machine(device)}
+    return {**head, "rounds": rounds, **found}
+
+
+def warm_up(device: torch.device) -> None:
+    """Pays for what a process needs once, so that no mode's first step does."""
+    (torch.ones(8, 8, device=device) @ torch.ones(8, 8, device=device)).sum().item()
+
+
+def _measure(group: Plan, *, rounds: int, folder: Path, found: dict[str, list[dict[str, Any]]], say: Say) -> None:
+    """Adds the rows, the rooflines and what is left out of cases of one setting to `found`."""
+    device = resolve_device("auto")
+
+    def leave_out(case: Case, way: str, error: Exception) -> None:
+        reason = str(error).splitlines()[0]
+        say(f"left out: {case.method}, {way}: {reason}")
+        found["left_out"].append({"mode": way, **vars(case), "reason": reason})
+        if device.type == "cuda":
+            torch.cuda.empty_cache()
+
+    config = next(iter(group)).config
+    data = noise(folder, config)
+    with feed(data, config, device=device) as pictures:
+        contestants = dict(_enter(group, data, pictures, leave_out=leave_out, say=say))
+        calls = {case: _convolutions(case, contestants) for case in group if any(case == one for one, _ in contestants)}
+        rooflines = _compete(contestants, calls, rounds=rounds, leave_out=leave_out, say=say)
+        for one in contestants.values():
+            one.look()
+    for case, seconds in rooflines.items():
+        rows = [way for other, way in contestants if other == case]
+        found["rows"] += [_row(case, way, contestants, flops(calls[case]), seconds) for way in rows]
+        median = statistics.median(seconds)
+        found["rooflines"].append({**vars(case), "ms": 1000 * median, "tflops": flops(calls[case]) / median / 1e12})
+
+
+def _enter(
+    group: Plan, data: Data, pictures: Feed, *, leave_out: LeaveOut, say: Say
+) -> Iterator[tuple[tuple[Case, str], Contestant]]:
+    """The ways that can run here, after their first steps."""
+    for case, ways in group.items():
+        try:
+            check_sizes(case.config, data)
+        except ValueError as error:
+            leave_out(case, "all", error)
+            continue
+        say(case.method)
+        for way, engine in ways.items():
+            try:
+                one = Contestant(way, case.config, engine=engine, feed=pictures, say=say)
+                one.warm_up()
+                yield (case, way), one
+            except (ValueError, torch.OutOfMemoryError) as error:
+                leave_out(case, way, error)
+
+
+def _compete(
+    contestants: Contestants,
+    calls: Mapping[Case, Counter[Convolution]],
+    *,
+    rounds: int,
+    leave_out: LeaveOut,
+    say: Say,
+) -> dict[Case, list[float]]:
+    """Lets all take their turns, ways of one name after each other; returns each case's roofline seconds by round.
+
+    What methods have in common is timed once for all their rooflines. Removes who runs out of memory.
+    """
+    roofline = Roofline(sum(calls.values(), Counter()), device=resolve_device("auto"))
+    rooflines: dict[Case, list[float]] = {case: [] for case in calls}
+    ways = list(dict.fromkeys(way for _, way in contestants))
+    for number in range(rounds):
+        say(f"round {number + 1} of {rounds}")
+        for case, way in sorted(contestants, key=lambda entry: ways.index(entry[1])):
+            try:
+                contestants[case, way].take_turn(data_first=number % 2 == 1)
+            except torch.OutOfMemoryError as error:
+                del contestants[case, way]
+                leave_out(case, way, error)
+        times = roofline.times()
+        for case, seconds in rooflines.items():
+            seconds.append(total(calls[case], times))
+    return rooflines
+
+
+def _convolutions(case: Case, contestants: Contestants) -> Counter[Convolution]:
+    """The convolutions of the eager step: of the one that takes part, or of one built for this."""
+    eager = contestants.get((case, "eager"))
+    if eager is None:
+        eager = Contestant("eager", case.config, engine={"mode": "eager"}, say=lambda line: None)
+    calls = record_convolutions(eager.run)
+    synchronise(eager.device)
+    return calls
+
+
+def _row(
+    case: Case, way: str, contestants: Contestants, operations: int, roof_seconds: Sequence[float]
+) -> dict[str, Any]:
+    one = contestants[case, way]
+    seconds = statistics.median(one.seconds)
+    reference = contestants.get((case, "reference"))
+    cyclegan = contestants.get((replace(case, method="cyclegan"), way))
+    return {
+        "mode": way,
+        **vars(case),
+        "step_ms": 1000 * seconds,
+        "ratio_to_reference": _ratio(reference.seconds, one.seconds) if reference else None,
+        "ratio_to_cyclegan": _ratio(cyclegan.seconds, one.seconds) if cyclegan else None,
+        "tflops": operations / seconds / 1e12,
+        "roof_share": _ratio(roof_seconds, one.seconds),
+        "peak_memory_mb": one.peak_memory_mb,
+        "host_idle_share": one.host_idle_share(seconds),
+        "first_step_s": one.first_step_s,
+        "data_step_ms": 1000 * statistics.median(one.data_seconds),
+        "data_ratio": _ratio(one.data_seconds, one.seconds),
+        "where": one.where(),
+    }
+
+
+def _ratio(over: Sequence[float], under: Sequence[float]) -> float:
+    return statistics.median(a / b for a, b in zip(over, under, strict=True))

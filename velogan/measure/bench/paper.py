@@ -1,0 +1,79 @@
+"""The generators' forward pass beside Table 1 of "Cycling Faster Through CycleGAN" (La, Ellay, Rathbun)."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from rich.box import SIMPLE_HEAD
+from rich.console import RenderableType
+from rich.table import Table
+
+from velogan.engine.resolve import resolve_device
+from velogan.engine.step import Step
+from velogan.measure.bench.cases import Case
+from velogan.measure.bench.contestant import Contestant
+from velogan.measure.bench.measure import Say, warm_up
+from velogan.objectives.base import parts_run_by, side_by_side
+from velogan.session import machine
+
+TABLE_1 = {"resnet_9": {"baseline": 734.42, "streams": 809.28}, "unet_256": {"baseline": 150.90, "streams": 175.50}}
+"""Their milliseconds at batch 16 on an A100: as the reference implementation runs, and its two cycles on two streams.
+Their discriminator, which a forward pass does not call, is basic."""
+
+_EAGER = {"mode": "eager", "batched": "off"}
+WAYS = {"reference": {"mode": "reference"}, "fast": _EAGER, "streams": {**_EAGER, "streams": "on"}}
+CPU_WAYS = {"reference": {"mode": "reference"}, "fast": {"mode": "auto"}}
+
+
+def bench_paper(*, rounds: int, say: Say, cases: tuple[Case, ...] | None = None) -> dict[str, Any]:
+    """Times the forward passes in turn, `rounds` times: medians in ms. Batch 16 on CUDA, 1 elsewhere."""
+    device = resolve_device("auto")
+    warm_up(device)
+    cuda = device.type == "cuda"
+    cases = cases or tuple(Case(network, "basic", 256, 16 if cuda else 1) for network in TABLE_1)
+    rows = []
+    for case in cases:
+        say(case.label)
+        ways = WAYS if cuda else CPU_WAYS
+        contestants = {name: Contestant(name, case.config, engine=engine, say=say) for name, engine in ways.items()}
+        seconds: dict[str, list[float]] = {name: [] for name in contestants}
+        for number in range(rounds + 1):
+            for name, one in contestants.items():
+                taken = one.timed(forward_of(one))
+                if number:  # the first round warms up
+                    seconds[name].append(taken)
+        theirs = {f"paper_{name}_ms": value for name, value in TABLE_1[case.network].items()}
+        ours = {f"{name}_ms": 1000 * statistics.median(found) for name, found in seconds.items()}
+        rows.append({**vars(case), **theirs, "streams_ms": None, **ours})
+    return {"machine": machine(device), "rounds": rounds, "paper": rows}
+
+
+def forward_of(one: Contestant) -> Callable[[], None]:
+    """Both cycles of the paper's section 4, with everything kept that a backward pass needs."""
+    step = one.step
+    assert isinstance(step, Step), "a captured step has no forward pass of its own"
+    g_a, g_b, batch = step.forward_nets["G_A"], step.forward_nets["G_B"], step.laid_out(one.batch)
+    a, b = batch["A"], batch["B"]
+    casts = torch.autocast(one.device.type, dtype=step.autocast, enabled=step.autocast is not None)
+
+    def run() -> None:
+        with casts, parts_run_by(step.runner):
+            side_by_side(lambda: (g_b(g_a(a)),), lambda: (g_a(g_b(b)),))
+
+    return run
+
+
+def render_paper(result: dict[str, Any]) -> Iterator[RenderableType]:
+    """Their table with our columns."""
+    title = "generators' forward pass, ms; theirs: batch 16 on one A100"
+    table = Table(title=title, title_justify="left", padding=(0, 1, 0, 0), box=SIMPLE_HEAD)
+    for column in ("generator", "batch", "theirs", "their streams", "reference", "fast", "streams"):
+        table.add_column(column, justify="left" if column == "generator" else "right", no_wrap=True)
+    for row in result["paper"]:
+        figures = ("paper_baseline_ms", "paper_streams_ms", "reference_ms", "fast_ms", "streams_ms")
+        shown = ("–" if row[name] is None else f"{row[name]:,.2f}" for name in figures)
+        table.add_row(row["network"], str(row["batch_size"]), *shown)
+    yield table

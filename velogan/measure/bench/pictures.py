@@ -1,0 +1,68 @@
+"""Real files for the step to be fed with: noise, decoded once, taken by the loader as in training."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from velogan.config import Config
+from velogan.data.domains.cache import open_domain
+from velogan.data.domains.loader import PairLoader
+from velogan.data.domains.sources import find_sources
+from velogan.data.pictures.images import Picture, save_picture
+from velogan.domains import Data
+from velogan.types import Batch
+
+COUNT = 32
+"""Pictures of each domain."""
+
+
+def write_noise(folder: Path, *, side: int) -> tuple[str, str]:
+    """Two folders of `side` x `side` 8-bit RGB noise below `folder`; returns their paths."""
+    random = np.random.default_rng(0)
+    paths = folder / "a", folder / "b"
+    for path in paths:
+        path.mkdir(parents=True)
+        for index in range(COUNT):
+            save_picture(path / f"{index}.png", Picture(random.integers(0, 256, (side, side, 3), np.uint8)))
+    return str(paths[0]), str(paths[1])
+
+
+def noise(folder: Path, config: Config) -> Data:
+    """The prepared pictures of both domains for `config`, in and below `folder`; written the first time."""
+    side = config.data.load_side
+    paths = folder / f"{side}"
+    if not paths.exists():
+        write_noise(paths, side=side)
+    asked = config.data.model_copy(
+        update={"path": (str(paths / "a"), str(paths / "b")), "cache_dir": str(folder / "cache"), "validation": 0}
+    )
+    sources = find_sources(asked)
+    a, b = (open_domain(side.train, asked, test=False) for side in (sources.a, sources.b))
+    return Data(sources, a, b)
+
+
+@dataclass(frozen=True)
+class Feed:
+    """A loader, and what it gathers, without end, read ahead by its thread."""
+
+    loader: PairLoader
+    batches: Iterator[Batch]
+
+    def ready(self) -> Batch:
+        """What it gathers first, on the device already."""
+        gathered = self.loader.gather(self.loader.plan(0))
+        return {name: part.to(self.loader.device) for name, part in gathered.items()}
+
+
+@contextmanager
+def feed(data: Data, config: Config, *, device: torch.device) -> Iterator[Feed]:
+    """Batches of `data` for steps on `device`."""
+    loader = PairLoader(data.a, data.b, config.data, seed=0, device=device)
+    with closing(loader.batches(0)) as batches:
+        yield Feed(loader, batches)

@@ -1,0 +1,227 @@
+"""Where a step's time goes: the trainer's own steps under torch.profiler, as a page, a JSON and a trace."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.profiler import ProfilerActivity, record_function
+
+from velogan.config import Config
+from velogan.domains import check_sizes, fit_channels, open_data
+from velogan.engine.duration import Length, Span
+from velogan.engine.nonfinite import NonFiniteError
+from velogan.engine.optimizers import Schedule, ScheduleConfig
+from velogan.engine.resolve import Pick
+from velogan.engine.step import After, Step
+from velogan.engine.trainer import Loader, Stepper, Trainer
+from velogan.observe.breakdown import idle, idle_by_phase, kernels, launches, owners, strip, temporal
+from velogan.observe.memory import AVERAGES, MOMENTS, POOL, WEIGHTS, Held, memory_timeline
+from velogan.observe.progress import Display
+from velogan.observe.roofline import synchronise
+from velogan.observe.timeline import LOADER, REST, STEP, Timeline
+from velogan.observe.trace import borrow_places, load_events, read_timeline
+from velogan.report.profile_page import write_profile
+from velogan.run import build_trainer, decide
+from velogan.session import machine
+from velogan.types import Batch
+
+WARM_UP = 3
+"""Steps before the profile: the first compiles or captures, and libraries choose their algorithms."""
+
+
+def profile(config: Config, *, steps: int, out: Path, display: Display) -> dict[str, Any]:
+    """Trains `config` for `steps` steps under the profiler and writes profile.html, profile.json and trace.json.gz.
+
+    The steps are the trainer's own, fed by its loader. Before them come WARM_UP steps, and as many as are profiled, at
+    most four, to time without the profiler; after them two that are looked at for memory. Nothing of the run is kept.
+    Returns what profile.json holds. ValueError for what the user can mend.
+    """
+    if steps < 1:
+        raise ValueError(f"--steps {steps}: it takes at least one")
+    if out.exists() and not out.is_dir():
+        raise ValueError(f"--out {out} is a file: name a folder, which is made if need be")
+    data = open_data(config, display)
+    config, _ = fit_channels(config, data)
+    check_sizes(config, data)
+    engine, picks = decide(config)
+    device = torch.device(engine.device)
+    if device.type not in ("cpu", "cuda"):
+        raise ValueError(
+            f"engine.device={engine.device}: the profiler sees CPUs and CUDA devices: set engine.device=cpu"
+        )
+    config = config.model_copy(update={"engine": engine})
+    if engine.capture == "on":
+        os.environ.setdefault("TEARDOWN_CUPTI", "0")  # as torch.profiler does for captured steps that it knows of
+    out.mkdir(parents=True, exist_ok=True)
+    training = _Training(build_trainer(config, data), config, device)
+    display.say(f"warming up: {WARM_UP} steps")
+    training.run(WARM_UP)
+    plain = training.run(min(steps, 4))
+    display.say(f"profiling {steps} steps of about {1000 * plain:.0f} ms")
+    trace = out / "trace.json.gz"
+    seconds = training.record(steps, trace)
+    roles = {"phases": [phase.name for phase in training.phases], "networks": list(training.trainer.nets)}
+    timeline = read_timeline(load_events(trace), **roles)
+    looked, held = training.look(roles)
+    if engine.capture == "on" and engine.streams == "off":  # kernels of two streams have no one order
+        timeline = borrow_places(timeline, looked)
+    result = {
+        "steps": steps,
+        "step_ms": round(1000 * plain, 3),
+        "profiled_step_ms": round(1000 * seconds, 3),
+        **_settings(config, picks),
+        "machine": machine(device),
+        "device": timeline.device,
+        **_answers(timeline),
+        "memory": memory_timeline(looked, held),
+        "page": str(out / "profile.html"),
+        "trace": str(trace),
+    }
+    (out / "profile.json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    write_profile(result, out / "profile.html")
+    return result
+
+
+def _settings(config: Config, picks: Iterable[Pick]) -> dict[str, Any]:
+    return {
+        "image_size": config.data.crop_size,
+        "batch_size": config.data.batch_size,
+        "generator": config.generator.model_dump(mode="json"),
+        "discriminator": config.discriminator.model_dump(mode="json"),
+        "engine": config.engine.model_dump(mode="json"),
+        "picked": [asdict(pick) for pick in picks],
+    }
+
+
+def _answers(timeline: Timeline) -> dict[str, Any]:
+    return {
+        "temporal": temporal(timeline),
+        "idle": idle(timeline),
+        "kernels": kernels(timeline),
+        "launches": launches(timeline),
+        "owners": owners(timeline),
+        "phases": idle_by_phase(timeline),
+        "strip": strip(timeline),
+    }
+
+
+class _Training:
+    """A trainer whose steps, loader and networks have ranges of their names in a trace."""
+
+    def __init__(self, trainer: Trainer, config: Config, device: torch.device):
+        self.trainer, self.config, self.device = trainer, config, device
+        self._plain = plain = _plain(trainer.step)
+        plain.forward_nets = {role: _Named(role, net) for role, net in plain.forward_nets.items()}
+        self.phases = plain.phases
+        trainer.step = _NamedStep(trainer.step)
+        trainer.loader = _NamedLoader(trainer.loader)
+        self._schedule = Schedule(ScheduleConfig(kind="constant"), epochs=1)
+
+    def run(self, steps: int) -> float:
+        """Trains so many steps; returns the seconds of one."""
+        images = self.trainer.images + steps * self.config.data.batch_size
+        synchronise(self.device)
+        begun = time.perf_counter()
+        self.trainer.run(Length(Span(images, "images"), len(self.trainer.loader)), schedule=self._schedule)
+        synchronise(self.device)
+        return (time.perf_counter() - begun) / steps
+
+    def record(self, steps: int, trace: Path, *, memory: bool = False) -> float:
+        """The same under the profiler, with the trace in a file."""
+        activities = [ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * (self.device.type == "cuda")
+        with torch.profiler.profile(activities=activities, profile_memory=memory) as seen:
+            seconds = self.run(steps)
+        seen.export_chrome_trace(str(trace))
+        return seconds
+
+    def look(self, roles: Mapping[str, Any]) -> tuple[Timeline, dict[int, Held]]:
+        """Two steps with their memory, and what was there before them. A captured step is played kernel by kernel."""
+        self.trainer.step = _NamedStep(self._plain)
+        for optimizer in self._plain.optimizers.values():
+            optimizer.zero_grad()
+        held = self._held()
+        with TemporaryDirectory() as folder:
+            trace = Path(folder) / "trace.json"
+            self.record(2, trace, memory=True)
+            return read_timeline(load_events(trace), **roles), held
+
+    def _held(self) -> dict[int, Held]:
+        trainer, found = self.trainer, {}
+
+        def hold(category: str, network: str, tensors: Iterable[Tensor | None]) -> None:
+            for tensor in tensors:
+                if tensor is not None and tensor.device.type == self.device.type:
+                    storage = tensor.untyped_storage()
+                    found[storage.data_ptr()] = Held(category, network, storage.nbytes())
+
+        for role, net in trainer.nets.items():
+            hold(WEIGHTS, role, [*net.parameters(), *net.buffers()])
+        for role, net in trainer.ema.nets.items():
+            hold(AVERAGES, role, [*net.parameters(), *net.buffers()])
+        for optimizer in trainer.step.optimizers.values():
+            for group in optimizer.param_groups:
+                states = [state for parameter in group["params"] for state in optimizer.state[parameter].values()]
+                hold(MOMENTS, group["name"], filter(torch.is_tensor, states))
+        hold(POOL, REST, trainer.state.buffers())
+        return found
+
+
+def _plain(step: Any) -> Step:
+    """The step inside what wraps it."""
+    while not isinstance(step, Step):
+        step = step.step
+    return step
+
+
+class _Named(nn.Module):
+    def __init__(self, role: str, net: nn.Module):
+        super().__init__()
+        self._role, self._net = role, [net]  # in a list: its weights are registered once
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        with record_function(self._role):
+            return self._net[0](*inputs)
+
+
+class _NamedStep:
+    def __init__(self, step: Stepper):
+        self.step, self.optimizers = step, step.optimizers
+
+    def __call__(
+        self, batches: Mapping[str, Batch], *, number: int = 0, after: Sequence[After] = ()
+    ) -> dict[str, Tensor]:
+        with record_function(STEP):
+            return self.step(batches, number=number, after=after)
+
+    def check(self) -> None:
+        self.step.check()
+
+    def origin(self, error: NonFiniteError, batches: Mapping[str, Batch]) -> str:
+        return self.step.origin(error, batches)
+
+
+class _NamedLoader:
+    def __init__(self, loader: Loader):
+        self.loader = loader
+
+    def __len__(self) -> int:
+        return len(self.loader)
+
+    def batches(self, position: int) -> Generator[Batch, None, None]:
+        batches = self.loader.batches(position)
+        try:
+            while True:
+                with record_function(LOADER):
+                    batch = next(batches)
+                yield batch
+        finally:
+            batches.close()

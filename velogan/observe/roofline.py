@@ -1,0 +1,154 @@
+"""What a step would take if it were only its convolutions: the roofline its speed is measured against."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+
+@dataclass(frozen=True)
+class Convolution:
+    """One convolution call of a step: a forward pass, or the gradients that `wanted` says (input, weight).
+
+    Biases are left out: a bare convolution has none.
+    """
+
+    image: tuple[int, ...]
+    weight: tuple[int, ...]
+    gradient: tuple[int, ...] | None
+    wanted: tuple[bool, bool]
+    geometry: tuple[Any, ...]
+
+    @property
+    def flops(self) -> int:
+        """Multiplications and additions, two for each multiply-accumulate."""
+        transposed = self.geometry[3]
+        taps = self.weight[1] * self.weight[2] * self.weight[3]
+        if self.gradient is None:
+            places = self.image[0] * self.image[2] * self.image[3]
+            return 2 * taps * (self.weight[0] * places if transposed else _forward_places(self) * self.weight[0])
+        places = self.image if transposed else self.gradient
+        once = 2 * taps * self.weight[0] * places[0] * places[2] * places[3]
+        return once * (self.wanted[0] + self.wanted[1])
+
+
+def _forward_places(call: Convolution) -> int:
+    stride, padding, dilation, _, _, _ = call.geometry
+    sides = []
+    for i in (0, 1):
+        reach = dilation[i] * (call.weight[2 + i] - 1) + 1
+        sides.append((call.image[2 + i] + 2 * padding[i] - reach) // stride[i] + 1)
+    return call.image[0] * sides[0] * sides[1]
+
+
+def record_convolutions(step: Callable[[], object]) -> Counter[Convolution]:
+    """The convolution calls that `step` makes, with how often."""
+    calls: Counter[Convolution] = Counter()
+
+    class Recorder(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            name = func.overloadpacket._qualified_op_name
+            if name == "aten::convolution":
+                x, weight, _, *geometry = args
+                calls[_call(x, weight, None, (False, False), geometry)] += 1
+            elif name == "aten::convolution_backward":
+                gradient, x, weight, _, *geometry, wanted = args
+                calls[_call(x, weight, gradient, wanted[:2], geometry)] += 1
+            return func(*args, **(kwargs or {}))
+
+    with Recorder():
+        step()
+    return calls
+
+
+def _call(x: Tensor, weight: Tensor, gradient: Tensor | None, wanted: Any, geometry: list[Any]) -> Convolution:
+    fixed = tuple(tuple(part) if isinstance(part, list) else part for part in geometry)
+    shape = tuple(gradient.shape) if gradient is not None else None
+    return Convolution(tuple(x.shape), tuple(weight.shape), shape, (bool(wanted[0]), bool(wanted[1])), fixed)
+
+
+class Roofline:
+    """Times `calls` alone, each in the precision and layout that is fastest for it on `device`."""
+
+    def __init__(self, calls: Counter[Convolution], *, device: torch.device):
+        self.calls, self.device = calls, device
+        self.flops = flops(calls)
+        self._best = {call: self._fastest(call) for call in calls}
+
+    def times(self) -> dict[Convolution, float]:
+        """Seconds of each call, measured now: the median of three runs."""
+        return {call: _time(best, self.device, runs=3) for call, best in self._best.items()}
+
+    def seconds(self) -> float:
+        """The sum over the step, measured now."""
+        return total(self.calls, self.times())
+
+    def _fastest(self, call: Convolution) -> Callable[[], object]:
+        ways = [
+            _ready(call, dtype=dtype, layout=layout, device=self.device)
+            for dtype in (torch.bfloat16, torch.float32)
+            for layout in (torch.channels_last, torch.contiguous_format)
+        ]
+        return min(ways, key=lambda way: _time(way, self.device, runs=2))
+
+
+def total(calls: Counter[Convolution], times: Mapping[Convolution, float]) -> float:
+    """Seconds of a step's `calls`, whose `times` are a roofline's."""
+    return sum(count * times[call] for call, count in calls.items())
+
+
+def flops(calls: Counter[Convolution]) -> int:
+    """Multiplications and additions of a step's `calls`."""
+    return sum(call.flops * count for call, count in calls.items())
+
+
+def _ready(
+    call: Convolution, *, dtype: torch.dtype, layout: torch.memory_format, device: torch.device
+) -> Callable[[], object]:
+    def tensor(shape: tuple[int, ...]) -> Tensor:
+        return torch.randn(shape, device=device).to(dtype).contiguous(memory_format=layout)
+
+    geometry = [list(part) if isinstance(part, tuple) else part for part in call.geometry]
+    x, weight = tensor(call.image), tensor(call.weight)
+    if call.gradient is None:
+        return lambda: torch.ops.aten.convolution(x, weight, None, *geometry)
+    gradient, wanted = tensor(call.gradient), [*call.wanted, False]
+    return lambda: torch.ops.aten.convolution_backward(gradient, x, weight, None, *geometry, wanted)
+
+
+def matmul_tflops(device: torch.device) -> float:
+    """The speed of one large product of matrices in `device`'s faster type: what no network will exceed."""
+    side = 8192 if device.type == "cuda" else 1024
+    seconds = []
+    for dtype in (torch.bfloat16, torch.float32):
+        a, b = (torch.randn(side, side, device=device).to(dtype) for _ in range(2))
+        seconds.append(_time(lambda a=a, b=b: a @ b, device, runs=3))
+    return 2 * side**3 / min(seconds) / 1e12
+
+
+def _time(run: Callable[[], object], device: torch.device, *, runs: int) -> float:
+    """The median of `runs` timings; on CUDA each of several calls in a row, as a step makes them, not of one launch."""
+    repeats = 10 if device.type == "cuda" else 1
+    seconds = []
+    run()
+    for _ in range(runs):
+        synchronise(device)
+        start = time.perf_counter()
+        for _ in range(repeats):
+            run()
+        synchronise(device)
+        seconds.append((time.perf_counter() - start) / repeats)
+    return sorted(seconds)[len(seconds) // 2]
+
+
+def synchronise(device: torch.device) -> None:
+    """Waits until `device` has done what it was given."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
