@@ -14,13 +14,13 @@ from pathlib import Path
 
 import torch
 
-from velogan.domains import open_data
+from velogan.data.domains.pair import open_data
+from velogan.decide import decide
 from velogan.engine.duration import parse_length, parse_span
-from velogan.engine.optimizers import Schedule
 from velogan.engine.trainer import Hook
 from velogan.observe.progress import Display
 from velogan.recipes import cyclegan
-from velogan.run import build_trainer, decide
+from velogan.run import build_trainer
 
 EVERY = 10
 
@@ -34,8 +34,8 @@ def curve(mode: str, *, steps: int) -> dict[str, object]:
     )
     config = config.model_copy(update={"engine": decide(config)[0]})
     with Display() as display:
-        trainer = build_trainer(config, open_data(config, display))
-    length = parse_length(config.train.length, epoch=len(trainer.loader))
+        trainer = build_trainer(config, open_data(config.data, task=display.task, say=display.say))
+    length = parse_length(config.train.length, epoch=trainer.epoch)
     images: list[int] = []
     loss: list[float] = []
 
@@ -43,8 +43,7 @@ def curve(mode: str, *, steps: int) -> dict[str, object]:
         images.append(seen)
         loss.append(trainer.stats.tick()["generator/total"])
 
-    schedule = Schedule(config.schedule, epochs=length.ticks)
-    trainer.run(length, schedule=schedule, hooks=[Hook(parse_span(f"{EVERY} images"), look)])
+    trainer.run(length, hooks=[Hook(parse_span(f"{EVERY} images"), look)])
     print(f"{mode}: {loss[0]:.3f} ... {loss[-1]:.3f}", flush=True)
     return {"mode": mode, "images": images, "loss": loss}
 

@@ -14,15 +14,14 @@ from rich.console import RenderableType
 from rich.table import Table
 
 from velogan.config import Config
-from velogan.domains import Data, check_sizes, fit_channels, open_data
+from velogan.data.domains.pair import Data, open_data
+from velogan.decide import decide
 from velogan.engine.duration import Span, parse_length
-from velogan.engine.optimizers import Schedule
 from velogan.engine.trainer import Hook
+from velogan.methods.fit import check_sizes
+from velogan.observe.machine import machine
 from velogan.observe.progress import Display
-from velogan.run import build_trainer, decide
-from velogan.session import machine
-
-METHODS = ("cyclegan", "onepair", "onepair-plus")
+from velogan.run import build_trainer, fit_channels
 
 TABLE_1 = {
     1: (66.27, 32.92, 2.0128),
@@ -46,11 +45,10 @@ class Entrant:
 
     def __post_init__(self) -> None:
         config, _ = fit_channels(self.config, self.data)
-        check_sizes(config, self.data)
+        check_sizes(config.method, config.spec, self.data.shapes(config.data))
         config = config.model_copy(update={"engine": decide(config)[0]})
         self.config, self.trainer = config, build_trainer(config, self.data)
-        self.length = parse_length(config.train.length, epoch=len(self.trainer.loader))
-        self.schedule = Schedule(config.schedule, epochs=self.length.ticks)
+        self.length = parse_length(config.train.length, epoch=self.trainer.epoch)
 
     def take_turn(self) -> tuple[int, float]:
         """Trains for about a piece, as from one log line of a run to the next; returns images and seconds."""
@@ -62,7 +60,7 @@ class Entrant:
             trainer.stopping = True
 
         trainer.stopping = False
-        trainer.run(self.length, schedule=self.schedule, hooks=[Hook(PIECE, stop)])
+        trainer.run(self.length, hooks=[Hook(PIECE, stop)])
         assert trainer.images > images, "the run was over before"
         return trainer.images - images, trainer.clock.seconds - seconds
 
@@ -74,7 +72,7 @@ class Entrant:
     @property
     def minutes_of_epoch(self) -> float:
         """By the mean speed of all turns."""
-        return sum(seconds for _, seconds in self.turns) / self.images * len(self.trainer.loader) / 60
+        return sum(seconds for _, seconds in self.turns) / self.images * self.trainer.epoch / 60
 
 
 def measure_epochs(configs: Mapping[str, Config], *, fraction: float, display: Display) -> dict[str, Any]:
@@ -84,9 +82,9 @@ def measure_epochs(configs: Mapping[str, Config], *, fraction: float, display: D
     """
     if not 0 < fraction <= 1:
         raise ValueError(f"--fraction {fraction}: give a share of an epoch, more than 0 and at most 1")
-    data = open_data(next(iter(configs.values())), display)
+    data = open_data(next(iter(configs.values())).data, task=display.task, say=display.say)
     entrants = {name: Entrant(config, data) for name, config in configs.items()}
-    epoch = max(len(one.trainer.loader) for one in entrants.values())
+    epoch = max(one.trainer.epoch for one in entrants.values())
     for name, one in entrants.items():
         display.say(f"{name}: warming up")
         one.take_turn()

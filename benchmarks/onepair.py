@@ -30,7 +30,7 @@ from statistics import fmean
 from typing import Any
 
 import torch
-from epochs import METHODS, measure_epochs, render_epochs
+from epochs import measure_epochs, render_epochs
 from rich.console import Console
 from svg import Picture, text_width
 
@@ -45,16 +45,16 @@ from velogan.files import write_text
 from velogan.measure.bench.contestant import Contestant
 from velogan.observe.progress import Display
 from velogan.observe.samples import write_grid
-from velogan.recipes import RECIPES
+from velogan.recipes import BENCHED, RECIPES
 from velogan.report.scores import LABELS
 from velogan.run import train
 from velogan.store.checkpoint import list_checkpoints
 
 CONTENDERS: dict[str, Callable[[], Config]] = {
-    **{name: RECIPES[name] for name in METHODS},
+    **{name: RECIPES[name] for name in BENCHED},
     "cyclegan-tuned": lambda: RECIPES["cyclegan"]().change(
         generator={"norm": "none", "init": "kaiming"},
-        objective={"cycle_a": 20.0, "cycle_b": 20.0, "identity": 1.0},
+        method={"cycle_a": 20.0, "cycle_b": 20.0, "identity_a": 1.0, "identity_b": 1.0},
         optimizer={"lr": 4e-4},
     ),
 }
@@ -93,7 +93,7 @@ def measure_speed(asked: argparse.Namespace) -> None:
 def time_epochs(asked: argparse.Namespace) -> None:
     """Writes and prints how long an epoch takes by each preset."""
     data = {"path": asked.data, "crop_size": asked.image_size, "validation": 0}
-    configs = {name: RECIPES[name]().sized(asked.size).change(data=data) for name in METHODS}
+    configs = {name: RECIPES[name]().sized(asked.size).change(data=data) for name in BENCHED}
     with Display() as display:
         result = measure_epochs(configs, fraction=asked.fraction, display=display)
     write_text(asked.out, json.dumps(result, indent=1))
@@ -259,7 +259,7 @@ def main() -> None:
     speed.add_argument("--image-size", type=int, default=128)
     speed.add_argument("--batch-size", type=int, default=1)
     training = command("train", train_all)
-    training.add_argument("--contenders", nargs="+", default=list(METHODS), choices=list(CONTENDERS))
+    training.add_argument("--contenders", nargs="+", default=list(BENCHED), choices=list(CONTENDERS))
     training.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
     training.add_argument("--only", nargs="+", metavar="CONTENDER:SEED")
     training.add_argument("--minutes", type=float, required=True)

@@ -34,7 +34,7 @@ from velogan.flags import (
     Translate,
 )
 from velogan.observe.progress import printable
-from velogan.recipes import RECIPES
+from velogan.recipes import DEFAULT, DEMOS, RECIPES
 
 COMMANDS = {
     ("train",): Train,
@@ -111,13 +111,20 @@ def _overview(argv: list[str]) -> str:
 
 def _base_config(argv: list[str]) -> Config:
     """What the field flags change: the preset's configuration, or the file named by --config."""
-    for i, word in enumerate(argv):
-        if word == "--config" and i + 1 < len(argv):
-            return read_config(Path(argv[i + 1]))
-        if word.startswith("--config="):
-            return read_config(Path(word.partition("=")[2]))
-    preset = next((word for word in argv[:1] if word in RECIPES), "cyclegan")
-    return RECIPES[preset]()
+    file, method = _value(argv, "--config"), _value(argv, "--method")
+    preset = next((word for word in argv[:1] if word in RECIPES), DEFAULT)
+    base = read_config(Path(file)) if file is not None else RECIPES[preset]()
+    return base if method is None else base.change(method=method)
+
+
+def _value(argv: list[str], flag: str) -> str | None:
+    """What a flag is given, before all flags are parsed."""
+    for word, behind in zip(argv, [*argv[1:], None]):
+        if word == flag:
+            return behind
+        if word.startswith(f"{flag}="):
+            return word.partition("=")[2]
+    return None
 
 
 def _plain_flags(argv: list[str], base: Config) -> list[str]:
@@ -173,7 +180,7 @@ def _configure_common(asked: Configured) -> Config:
 
 def _data_is_named(asked: Configured) -> bool:
     named = asked.data or asked.config is not None or asked.fields.data.path != Config().data.path
-    return bool(named) or asked.preset in ("demo", "demo-onepair")
+    return bool(named) or asked.preset in DEMOS
 
 
 def _train(asked: Train, argv: list[str]) -> tuple[dict[str, Any], int]:

@@ -5,21 +5,30 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, Literal, TypedDict
+from typing import Annotated, Any, Literal, TypeVar
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    SerializeAsAny,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    create_model,
+    model_serializer,
+    model_validator,
+)
 
 from velogan.data.config import DataConfig
-from velogan.data.domains.sources import Letter
-from velogan.data.pictures.values import Range
 from velogan.engine.config import EngineConfig, TrainConfig
 from velogan.engine.optimizers import OptimizerConfig, ScheduleConfig
 from velogan.files import parse_yaml
+from velogan.methods import DEFAULT, METHODS, Method
+from velogan.methods.base import Spec
 from velogan.networks.discriminators import DiscriminatorConfig
 from velogan.networks.generators import GeneratorConfig
-from velogan.objectives.cyclegan import CycleGANConfig
-from velogan.objectives.onepair import OnePairConfig
 
 Size = Literal["xs", "s", "m", "l"]
 SIZES: dict[Size, dict[str, int]] = {
@@ -34,11 +43,55 @@ _MOST_YAML = 2**20  # bytes
 _MOST_ERRORS = 20
 
 
-class Reading(TypedDict):
-    """Arguments of `data.cache.open_domain`."""
+def _parse_method(value: Any) -> Method:
+    """The section `method`: its `kind` says which class the other fields are of; a word alone is a kind."""
+    if isinstance(value, Method):
+        return value
+    tree = {"kind": value} if isinstance(value, str) else value
+    if not isinstance(tree, Mapping):
+        raise ValueError(f"{_shown(value, repr)} is no method: give a mapping with kind: {' or '.join(METHODS)}")
+    kind = tree.get("kind", DEFAULT.kind)
+    if not isinstance(kind, str) or kind not in METHODS:
+        close = nearest(str(kind), METHODS)
+        raise ValueError(f"kind={_shown(kind, repr)} is no method{close}; there are {', '.join(METHODS)}")
+    return METHODS[kind].model_validate(tree)
 
-    channels: int | None
-    value_range: Range | None
+
+def _differing(config: type[BaseModel], *, of: str) -> type[BaseModel]:
+    """A section with the fields of `config`, where None stands for what `of` has."""
+    fields: dict[str, Any] = {
+        name: (
+            field.annotation | None,  # pyright: ignore[reportOperatorIssue]
+            Field(default=None, description=f"{field.description} Default: {of}'s."),
+        )
+        for name, field in config.model_fields.items()
+        if field.annotation is not None
+    }
+    return create_model(f"{config.__name__}B", __base__=_OnlyWhatIsSet, **fields)
+
+
+class _OnlyWhatIsSet(BaseModel):
+    """Written out without the fields that are None."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    @model_serializer(mode="wrap")
+    def _set(self, fields: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        return {name: value for name, value in fields(self).items() if value is not None}
+
+
+Section = TypeVar("Section", bound=BaseModel)
+
+
+def _merged(section: Section, differing: BaseModel, name: str) -> Section:
+    try:
+        return type(section).model_validate({**section.model_dump(), **differing.model_dump()})
+    except ValidationError as error:
+        raise ValueError(explain(error, source=name)) from None
+
+
+GeneratorB = _differing(GeneratorConfig, of="generator")
+DiscriminatorB = _differing(DiscriminatorConfig, of="discriminator")
 
 
 class Config(BaseModel):
@@ -46,74 +99,52 @@ class Config(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    method: Literal["cyclegan", "onepair"] = Field(
-        default="cyclegan",
-        description="cyclegan: two generators and two discriminators, by objective.*; onepair: an autoencoder, and a "
-        "translator and a discriminator of its encodings, by onepair.*.",
-    )
+    method: Annotated[SerializeAsAny[Method], BeforeValidator(_parse_method)] = DEFAULT
     train: TrainConfig = TrainConfig()
     data: DataConfig = DataConfig()
     generator: GeneratorConfig = GeneratorConfig()
+    generator_b: GeneratorB = GeneratorB()  # pyright: ignore[reportInvalidTypeForm]
     discriminator: DiscriminatorConfig = DiscriminatorConfig()
-    objective: CycleGANConfig = CycleGANConfig()
-    onepair: OnePairConfig = OnePairConfig()
+    discriminator_b: DiscriminatorB = DiscriminatorB()  # pyright: ignore[reportInvalidTypeForm]
     optimizer: OptimizerConfig = OptimizerConfig()
     schedule: ScheduleConfig = ScheduleConfig()
     engine: EngineConfig = EngineConfig()
 
     @model_validator(mode="after")
-    def _one_method(self) -> Config:
-        others: dict[str, tuple[str, BaseModel]] = {
-            "onepair": ("cyclegan", self.objective),
-            "cyclegan": ("onepair", self.onepair),
-        }
-        method, fields = others[self.method]
-        section = "objective" if method == "cyclegan" else "onepair"
-        for name, field in type(fields).model_fields.items():
-            if (value := getattr(fields, name)) != field.default:
-                raise ValueError(
-                    f"{section}.{name}={value} is of method={method}, and this is method={self.method}: leave it out, "
-                    f"or set method={method}"
-                )
-        if self.method == "onepair":
-            self._fits_one_pair()
+    def _method_fits(self) -> Config:
+        self.method.check(self.spec)
         return self
 
-    def _fits_one_pair(self) -> None:
-        generator, method = self.generator, self.onepair
-        channels = generator.in_channels, generator.out_channels
-        if generator.network != "resnet":
-            raise ValueError(
-                f"generator.network={generator.network} has no encoder, translator and decoder, which method=onepair "
-                "needs: set generator.network=resnet"
-            )
-        if generator.blocks == 0 and method.stage != "autoencoder":
-            raise ValueError("generator.blocks=0 leaves method=onepair no translator: set 1 or more")
-        if None not in channels and channels[0] != channels[1]:
-            raise ValueError(
-                f"method=onepair has one autoencoder for both domains, but A has {channels[0]} channels and B "
-                f"{channels[1]}: set generator.in_channels and generator.out_channels to the same number"
-            )
+    @property
+    def spec(self) -> Spec:
+        """What the networks shall be. ValueError where `generator_b` or `discriminator_b` does not fit the other."""
+        generator = _merged(self.generator, self.generator_b, "generator_b")
+        discriminator = _merged(self.discriminator, self.discriminator_b, "discriminator_b")
+        return Spec(
+            generators={"a2b": self.generator, "b2a": generator},
+            discriminators={"a2b": self.discriminator, "b2a": discriminator},
+            channels={"A": self.data.channels_a or 3, "B": self.data.channels_b or 3},
+        )
+
+    @property
+    def multiple(self) -> int:
+        """What the sides of pictures must be divisible by, for all generators, in pixels."""
+        return max(generator.multiple for generator in self.spec.generators.values())
 
     def change(self, **sections: Any) -> Config:
-        """A checked copy with fields replaced: `config.change(method="onepair", data={"crop_size": 64})`."""
+        """A checked copy with fields replaced: `config.change(method="onepair", data={"crop_size": 64})`.
+
+        A `method` of another kind begins from that kind's defaults.
+        """
         tree = self.model_dump()
         for section, fields in sections.items():
-            tree[section] = {**tree[section], **fields} if isinstance(fields, Mapping) else fields
+            if section == "method" and isinstance(fields, str):
+                fields = {"kind": fields}
+            if section == "method" and fields.get("kind", self.method.kind) != self.method.kind:
+                tree[section] = fields
+            else:
+                tree[section] = {**tree[section], **fields}
         return parse_config(tree)
-
-    def generator_for(self, role: str) -> GeneratorConfig:
-        """The network of `G_A` (A to B) or `G_B`, whose channels are the other way round."""
-        if role == "G_A":
-            return self.generator
-        swapped = {"in_channels": self.generator.out_channels, "out_channels": self.generator.in_channels}
-        return self.generator.model_copy(update=swapped)
-
-    def reading(self, letter: Letter) -> Reading:
-        """How `data.cache.open_domain` shall read pictures of domain A or B."""
-        if letter == "A":
-            return {"channels": self.generator.in_channels, "value_range": self.data.range_a}
-        return {"channels": self.generator.out_channels, "value_range": self.data.range_b}
 
     def sized(self, size: Size) -> Config:
         """With the widths and depth that `size` stands for."""
@@ -159,7 +190,7 @@ def explain(error: ValidationError, *, source: str) -> str:
     for item in errors[:_MOST_ERRORS]:
         name = ".".join(_shown(part) for part in item["loc"])
         if item["type"] == "extra_forbidden":
-            lines.append(f"{name}: there is no such field{nearest(name, field_names(Config))}")
+            lines.append(f"{name}: there is no such field{_hint(name)}")
         elif item["type"] == "value_error":
             problem = str(item.get("ctx", {}).get("error", item["msg"]))
             lines.append(f"{name}: {problem}" if name else problem)
@@ -168,6 +199,13 @@ def explain(error: ValidationError, *, source: str) -> str:
     if len(errors) > _MOST_ERRORS:
         lines.append(f"and {len(errors) - _MOST_ERRORS} more")
     return f"{source}: " + "\n".join(lines)
+
+
+def _hint(name: str) -> str:
+    """What was perhaps meant by a field that there is not."""
+    section, _, field = name.partition(".")
+    owners = [kind for kind, method in METHODS.items() if section == "method" and field in method.model_fields]
+    return f" here; method={owners[0]} has it" if owners else nearest(name, field_names(Config))
 
 
 def _shown(value: Any, form: Callable[[Any], str] = str) -> str:
@@ -184,11 +222,14 @@ def nearest(name: str, names: Iterable[str]) -> str:
 
 
 def field_names(model: type[BaseModel], prefix: str = "") -> list[str]:
-    """Dotted names of all fields."""
+    """Dotted names of all fields; of `method`, those of every kind."""
     names = []
     for name, field in model.model_fields.items():
         kind = field.annotation
-        if isinstance(kind, type) and issubclass(kind, BaseModel):
+        if isinstance(kind, type) and issubclass(kind, Method):
+            of_kinds = [own for method in METHODS.values() for own in field_names(method, f"{prefix}{name}.")]
+            names += list(dict.fromkeys([f"{prefix}{name}.kind", *of_kinds]))
+        elif isinstance(kind, type) and issubclass(kind, BaseModel):
             names += field_names(kind, f"{prefix}{name}.")
         else:
             names.append(prefix + name)
@@ -200,14 +241,17 @@ def differences(asked: Config, saved: Config) -> dict[str, tuple[Any, Any]]:
     found = {}
     for name in field_names(Config):
         mine, theirs = _get(asked, name), _get(saved, name)
-        decided = name.startswith("engine.") or name in ("generator.in_channels", "generator.out_channels")
+        decided = name.startswith("engine.") or name in ("data.channels_a", "data.channels_b")
         if mine != theirs and not (decided and mine in ("auto", None)):
             found[name] = (mine, theirs)
+    if "method.kind" in found:  # then their fields have nothing in common
+        return {name: one for name, one in found.items() if name == "method.kind" or not name.startswith("method.")}
     return found
 
 
 def _get(config: Config, name: str) -> Any:
+    """A field's value; None for a field of another method."""
     value: Any = config
     for part in name.split("."):
-        value = getattr(value, part)
+        value = getattr(value, part, None)
     return value

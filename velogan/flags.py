@@ -4,16 +4,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
 from velogan.config import Config, Size
+from velogan.methods import METHODS
+from velogan.recipes import BENCHED, DEFAULT, DEMOS, RECIPES
 
 Json = Annotated[bool, tyro.conf.arg(help="Print the result as one JSON object, the last line on stdout.")]
 
 
-Preset = Literal["cyclegan", "small", "demo", "onepair", "onepair-plus", "demo-onepair"]
+if TYPE_CHECKING:
+    Preset = DemoPreset = str
+else:
+    Preset, DemoPreset = Literal[tuple(RECIPES)], Literal[DEMOS]
 
 
 @dataclass(kw_only=True)
@@ -22,8 +27,8 @@ class Configured:
 
     preset: Annotated[
         tyro.conf.Positional[Preset],
-        tyro.conf.arg(help="Where the fields below start; cyclegan is the paper."),
-    ] = "cyclegan"
+        tyro.conf.arg(help=f"Where the fields below start; {DEFAULT} is the paper."),
+    ] = DEFAULT
     data: Annotated[
         tuple[str, ...],
         tyro.conf.arg(
@@ -31,6 +36,14 @@ class Configured:
         ),
     ] = ()
     config: Annotated[Path | None, tyro.conf.arg(help="Start from this YAML file or run folder, not a preset.")] = None
+    method: Annotated[
+        str | None,
+        tyro.conf.arg(
+            help=f"{'; '.join(f'{kind}: {method.summary}' for kind, method in METHODS.items())}. Its own fields "
+            "are --method.FIELD. Default: the preset's.",
+            metavar="|".join(METHODS),
+        ),
+    ] = None
     size: Annotated[Size | None, tyro.conf.arg(help="Width and depth of the networks; l is the paper's.")] = None
     image_size: Annotated[int | None, tyro.conf.arg(help="Side of the images in pixels.")] = None
     seed: Annotated[int | None, tyro.conf.arg(help="Every random choice follows from it.")] = None
@@ -129,9 +142,9 @@ class Demo:
     """Watch apples become oranges: render, train, translate, score and report, in minutes."""
 
     preset: Annotated[
-        tyro.conf.Positional[Literal["demo", "demo-onepair"]],
-        tyro.conf.arg(help="demo: CycleGAN; demo-onepair: the one-pair method."),
-    ] = "demo"
+        tyro.conf.Positional[DemoPreset],
+        tyro.conf.arg(help="The recipe; they differ in the method."),
+    ] = DEMOS[0]
     minutes: Annotated[float | None, tyro.conf.arg(help="Training time.")] = None
     out: Annotated[Path, tyro.conf.arg(help="The run folder.")] = Path("runs/demo")
     json: Json = False
@@ -147,11 +160,11 @@ class Bench:
     only: Annotated[
         str | None,
         tyro.conf.arg(
-            help="What to measure, words between commas: methods (cyclegan, onepair, onepair-plus), networks "
+            help=f"What to measure, words between commas: methods ({', '.join(BENCHED)}), networks "
             "(resnet_9, resnet_6, unet_256, unet_128), discriminators (basic, n_layers, pixel), modes (eager, "
             "compiled, graph, streams, default; reference is measured with them), batch=N, size=N (pixels). Kinds that "
-            "are not named stay as they are by default: resnet_9 by all methods, unet_256 by cyclegan, basic, batch=1, "
-            "size=256, the modes that suit this machine.",
+            "are not named stay as they are by default: resnet_9 by all methods, unet_256 by the first, basic, "
+            "batch=1, size=256, the modes that suit this machine.",
             metavar="SPEC",
         ),
     ] = None
@@ -168,7 +181,7 @@ class Bench:
     paper: Annotated[
         bool,
         tyro.conf.arg(
-            help="Instead of steps, the generators' forward pass beside Table 1 of 'Cycling Faster Through CycleGAN'."
+            help="Instead of steps, the generators' forward pass beside Table 1 of La, Ellay and Rathbun."
         ),
     ] = False
     rounds: Annotated[int, tyro.conf.arg(help="Timed rounds; methods and modes take turns in each.")] = 3

@@ -35,7 +35,7 @@ def demo() -> Config:
         data={"crop_size": 64, "batch_size": 2},
         generator={"channels": 32, "blocks": 2, "norm": "none", "init": "kaiming"},
         discriminator={"channels": 32},
-        objective={"cycle_a": 20.0, "cycle_b": 20.0, "identity": 1.0},
+        method={"cycle_a": 20.0, "cycle_b": 20.0, "identity_a": 1.0, "identity_b": 1.0},
         optimizer={"lr": 4e-4},
         train={"length": "3 minutes", "log_every": "1 %", "sample_every": "4 %", "ema_images": 1000},
     )
@@ -56,7 +56,7 @@ def onepair_plus() -> Config:
     """
     return onepair().change(
         generator={"norm": "none", "init": "kaiming", "identity_start": True, "output": "change"},
-        onepair={"scale": 1.0},
+        method={"scale": 1.0},
         optimizer={"lr": 4e-4},
     )
 
@@ -83,3 +83,12 @@ RECIPES: dict[str, Callable[[], Config]] = {
     "onepair-plus": onepair_plus,
     "demo-onepair": demo_onepair,
 }
+
+DEFAULT = "cyclegan"
+"""The recipe of somebody who names none, and the one that others are measured against."""
+
+DEMOS = ("demo", "demo-onepair")
+"""Those that come with their data."""
+
+BENCHED = ("cyclegan", "onepair", "onepair-plus")
+"""Those whose steps `velogan bench` measures."""

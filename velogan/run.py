@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import asdict
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -11,29 +12,30 @@ import torch
 from torch import nn
 
 from velogan.config import Config
-from velogan.data.domains.loader import PairLoader, crop_shapes, window
-from velogan.data.domains.sources import cache_directory
-from velogan.domains import Data, check_sizes, fit_channels, open_data
+from velogan.data.domains.loader import PairLoader, window
+from velogan.data.domains.pair import Data, open_data, open_held_out
+from velogan.decide import bf16_gemm, compile_cache, decide, decide_again, norm_kernels
+from velogan.deploy.model import load_translator
 from velogan.engine.capture import CapturedStep, CudaRecorder
 from velogan.engine.compiled import compiled
-from velogan.engine.config import EngineConfig
-from velogan.engine.duration import parse_span
 from velogan.engine.ema import EMA
 from velogan.engine.memory import keep_freed_memory
 from velogan.engine.optimizers import build_optimizers
-from velogan.engine.resolve import Pick, device_for, resolve, resolve_device
+from velogan.engine.resolve import Pick, device_for, resolve_device
 from velogan.engine.step import Step
 from velogan.engine.streams import Streams
 from velogan.engine.trainer import Stepper, Trainer
-from velogan.kernels.bf16_gemm import Bf16Gemm, load_bf16_gemm
-from velogan.kernels.fused import Fused, training_gain
-from velogan.kernels.native import NormKernels, load_kernels
-from velogan.methods import averaged, build_networks, build_objective, displayed, pool_field
-from velogan.networks.generators import ChangeGenerator
-from velogan.objectives.base import Objective
+from velogan.kernels.fused import Fused
+from velogan.methods.base import Role, Trained, Views
+from velogan.methods.fit import check_sizes
+from velogan.networks.build import Networks
+from velogan.networks.generators import ChangeGenerator, GeneratorConfig
+from velogan.objectives.base import SPLITS, Objective
 from velogan.observe.progress import Display
 from velogan.session import Result, Session
-from velogan.types import Batch
+from velogan.types import Batch, Direction, Nets
+
+Prepare = Callable[[Batch], Batch]
 
 
 def train(config: Config, run: Path, *, display: Display, origin: Mapping[str, Any]) -> Result:
@@ -42,43 +44,70 @@ def train(config: Config, run: Path, *, display: Display, origin: Mapping[str, A
     `origin` holds the `preset` and the `command` for the record.
     """
     session = Session.open(run, config, say=display.say)
-    device_for(session.config.engine)  # before minutes of preparing pictures
-    data = open_data(session.config, display)
-    config, fitted = fit_channels(session.config, data)
-    check_sizes(config, data)
+    if session.engine is None:
+        device_for(session.config.engine)  # before minutes of preparing pictures
+    data = open_data(session.config.data, task=display.task, say=display.say)
+    asked, notes = fit_channels(session.config, data)
+    check_sizes(asked.method, asked.spec, data.shapes(asked.data))
     with session.lock():
-        engine, picks = decide(config)
-        picks = [*fitted, *picks]
-        config = config.model_copy(update={"engine": engine})
-        trainer = build_trainer(config, data)
-        plain = config.change(engine={"compile": "off"})  # few pictures, of several shapes
-        samplers = forward_nets(displayed(trainer.ema.nets, config), plain)
-        session.start(config, trainer, data=data, picks=picks, origin=origin)
-        return session.run(display, samplers=samplers)
+        engine, picks, why = decide_again(asked, session.engine) if session.engine else (*decide(asked), "")
+        config = asked.model_copy(update={"engine": engine})
+        roles = build_roles(config)
+        trainer = build_trainer(config, data, roles=roles)
+        session.start(asked, engine, trainer, roles=roles, data=data, picks=[*notes, *picks], why=why, origin=origin)
+        return session.run(display, views=averaged_views(config, trainer.ema.nets))
 
 
-def decide(config: Config) -> tuple[EngineConfig, list[Pick]]:
-    """The engine's `auto` fields, decided for this machine and run."""
-    span = parse_span(config.train.length)
-    return resolve(
-        config.engine,
-        load_kernels=lambda: _kernels(config),
-        gemm_gain=lambda: _gemm_gain(config),
-        norms={config.generator.norm, config.discriminator.norm},
-        second_derivatives=config.objective.gan == "wgangp",
-        run_seconds=span.amount * 60 if span.unit == "minutes" else None,
-        skips=config.train.on_nonfinite == "skip",
-        one_size="crop" in config.data.preprocess,
-    )
+def fit_channels(config: Config, data: Data) -> tuple[Config, list[Pick]]:
+    """The configuration with the channels that both domains' pictures have, and what follows from them."""
+    channels = {"channels_a": data.a.format.channels, "channels_b": data.b.format.channels}
+    config = config.change(data=channels)
+    return config, [Pick(**asdict(note)) for note in config.method.notes(config.spec)]
 
 
-def forward_nets(nets: Mapping[str, nn.Module], config: Config) -> dict[str, nn.Module]:
-    """What the losses call: the networks themselves, or faster equivalents over the same weights."""
+def build_roles(config: Config) -> dict[str, Role]:
+    """The networks by role, initialised from the seed in the reference's order, on the CPU.
+
+    ValueError where the run that they should start from has none that fit.
+    """
+    torch.manual_seed(config.train.seed)
+    roles = config.method.roles(config.spec, Networks())
+    config.method.take_trained(_nets(roles), _trained)
+    return roles
+
+
+def _trained(run: Path) -> Trained:
+    found = load_translator(run)
+    return Trained(found.net, GeneratorConfig.model_validate(found.header["config"]))
+
+
+def _nets(roles: Mapping[str, Role]) -> dict[str, nn.Module]:
+    return {name: role.net for name, role in roles.items()}
+
+
+def averaged_views(config: Config, averages: Nets) -> Views:
+    """What sample grids and validation look at: over the weights of `averages`, as fast as training computes."""
+    plain = config.change(engine={"compile": "off"})  # few pictures, of several shapes
+    views = config.method.views(averages, config.spec)
+    faster = partial(_forward_net, config=plain)
+    generators: dict[Direction, nn.Module] = {way: faster(net) for way, net in views.generators.items()}
+    return Views(generators, faster(views.reconstruction) if views.reconstruction else None)
+
+
+def _forward_net(net: nn.Module, config: Config) -> nn.Module:
+    return forward_nets({"net": net}, config)["net"]
+
+
+def forward_nets(nets: Nets, config: Config, *, plain: Collection[str] = ()) -> dict[str, nn.Module]:
+    """What the losses call: the networks themselves, or faster equivalents over the same weights.
+
+    Those whose names are in `plain` stay as they are.
+    """
     engine = config.engine
     fast: Callable[[nn.Module], nn.Module] | None = None
     if engine.kernels in ("native", "winograd"):
-        kernels = _kernels(config)
-        gemm = _gemm(config) if engine.kernels == "winograd" else None
+        kernels = norm_kernels(config)
+        gemm = bf16_gemm(config) if engine.kernels == "winograd" else None
         if kernels is None or (gemm is None and engine.kernels == "winograd"):
             raise ValueError(
                 f"engine.kernels={engine.kernels} cannot be built here, or this CPU cannot run it: install g++, or set "
@@ -86,92 +115,96 @@ def forward_nets(nets: Mapping[str, nn.Module], config: Config) -> dict[str, nn.
             )
         fast = partial(Fused, kernels=kernels, gemm=gemm)
     elif engine.compile == "on":
-        fast = partial(compiled, cache=cache_directory(config.data) / "compiled")
+        fast = partial(compiled, cache=compile_cache(config))
     if fast is None:
         return dict(nets)
-    judges_twice = config.objective.gan == "wgangp"  # its gradient penalty needs second derivatives
-    plain = {role for role in nets if judges_twice and role.startswith("D_")}
-    return {role: net if role in plain else _faster(net, fast) for role, net in nets.items()}
+    return {name: net if name in plain else _faster(net, fast) for name, net in nets.items()}
 
 
 def _faster(net: nn.Module, fast: Callable[[nn.Module], nn.Module]) -> nn.Module:
     return net.by(fast) if isinstance(net, ChangeGenerator) else fast(net)
 
 
-def _kernels(config: Config) -> NormKernels | None:
-    return load_kernels(cache_directory(config.data) / "kernels")
-
-
-def _gemm(config: Config) -> Bf16Gemm | None:
-    return load_bf16_gemm(cache_directory(config.data) / "kernels")
-
-
-def _gemm_gain(config: Config) -> float:
-    gemm, c = _gemm(config), config.generator.channels
-    if gemm is None:
-        return 0.0
-    blocks = config.generator.network == "resnet" and config.generator.blocks > 0
-    common = nn.Conv2d(4 * c, 4 * c, 3) if blocks else nn.Conv2d(8 * c, 8 * c, 4, stride=2, padding=1)
-    return training_gain(common, gemm)
-
-
 def build_step(
-    config: Config, *, shape: tuple[int, int], prepare: Callable[[Batch], Batch] | None = None
+    config: Config,
+    *,
+    shape: tuple[int, int],
+    prepare: Callable[[str], Prepare] | None = None,
+    roles: Mapping[str, Role] | None = None,
 ) -> tuple[Stepper, Objective, dict[str, nn.Module]]:
-    """The step for images of `shape` (H, W), its objective, and the networks, on the configured device.
+    """The step for images of `shape` (H, W), its objective, and the networks by role, on the configured device.
 
-    `prepare` is the loader's `finish`, where the step is fed from one.
+    `prepare` gives the `finish` of a split's loader, where the step is fed from loaders. `roles` are built where they
+    are not given.
     """
     engine, device = config.engine, resolve_device(config.engine.device)
     if device.type == "cpu":
         keep_freed_memory()
-    nets = {role: net.to(device) for role, net in build_networks(config).items()}
-    objective = build_objective(config, shape=shape, batched=engine.batched == "on")
+    roles = roles or build_roles(config)
+    nets = {name: net.to(device) for name, net in _nets(roles).items()}
+    objective = config.method.objective(config.spec, shape=shape, batched=engine.batched == "on")
     objective.state.to(device)
     if engine.layout == "channels_last":
-        nets = {role: net.to(memory_format=torch.channels_last) for role, net in nets.items()}  # pyright: ignore
-        objective.state.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
+        for module in (*nets.values(), objective.state):
+            module.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
     phases = objective.phases()
+    twice = [name for name, role in roles.items() if role.twice_differentiated]
     step = Step(
         phases,
         nets=nets,
-        forward_nets=forward_nets(nets, config),
+        forward_nets=forward_nets(nets, config, plain=twice),
         optimizers=build_optimizers(config.optimizer, phases=phases, nets=nets, fused=engine.fused_optimizer == "on"),
         autocast=torch.bfloat16 if engine.precision == "bf16" else None,
         channels_last=engine.layout == "channels_last",
         check_later=device.type == "cuda" and engine.fused_optimizer == "on" and config.train.on_nonfinite == "stop",
         runner=Streams(device) if engine.streams == "on" else None,
-        prepare=prepare,
+        prepare={split: prepare(split) for split in objective.draws} if prepare else None,
     )
     if engine.capture == "on":
         step = CapturedStep(step, state=objective.state, recorder=CudaRecorder(device))
     return step, objective, nets
 
 
-def build_trainer(config: Config, data: Data) -> Trainer:
-    """Networks, objective, optimizers, loader: wired."""
+def build_trainer(config: Config, data: Data, *, roles: Mapping[str, Role] | None = None) -> Trainer:
+    """Networks, objective, optimizers, loaders: wired. `roles` are built where they are not given."""
     if config.engine.threads:
         torch.set_num_threads(config.engine.threads)
     device = resolve_device(config.engine.device)
-    loader = PairLoader(data.a, data.b, config.data, seed=config.train.seed, device=device)
-    shapes = crop_shapes(config.data, data.a) | crop_shapes(config.data, data.b)
-    field, size = pool_field(config)
-    if len(shapes) > 1 and size:
-        raise ValueError(
-            f"{field}={size} needs images of one size, but data.preprocess={config.data.preprocess} gives "
-            f"{len(shapes)}: set {field}=0 or a preprocess that crops"
-        )
+    _check_one_size(config, data)
     shape = window(config.data, data.a.shape(0))
-    step, objective, nets = build_step(config, shape=shape, prepare=loader.finish)
+    loader = cache(partial(_open_loader, config, data, device))
+    roles = roles or build_roles(config)
+    step, objective, nets = build_step(config, shape=shape, prepare=lambda split: loader(split).finish, roles=roles)
+    averaged = {name: net for name, net in nets.items() if roles[name].averaged}
     return Trainer(
         step,
-        loader,
+        {split: loader(split) for split in objective.draws},
         nets=nets,
-        ema=EMA(averaged(nets), half_life=config.train.ema_images),
+        ema=EMA(averaged, half_life=config.train.ema_images),
         state=objective.state,
         draws=objective.draws,
+        schedule=config.schedule,
+        plateau_phase=config.method.plateau_phase,
         batch_size=config.data.batch_size,
         seed=config.train.seed,
         device=device,
         on_nonfinite=config.train.on_nonfinite,
     )
+
+
+def _check_one_size(config: Config, data: Data) -> None:
+    shapes, field = data.shapes(config.data), config.method.one_size
+    if len(shapes) > 1 and field:
+        raise ValueError(
+            f"{field} needs images of one size, but data.preprocess={config.data.preprocess} gives {len(shapes)}: set "
+            f"{field.partition('=')[0]}=0 or a preprocess that crops"
+        )
+
+
+def _open_loader(config: Config, data: Data, device: torch.device, split: str) -> PairLoader:
+    """The loader of a split; see `objectives.base.SPLITS`."""
+    assert split in SPLITS, split
+    if split == "held_out":
+        data = open_held_out(config.data, data.sources)
+    whole = PairLoader(data.a, data.b, config.data, seed=config.train.seed, device=device)
+    return whole if split in ("train", "held_out") else whole.half(SPLITS.index(split) - 1)

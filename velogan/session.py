@@ -2,36 +2,30 @@
 
 from __future__ import annotations
 
-import datetime
-import fcntl
-import json
 import math
-import os
-import platform
-import socket
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import torch
 from torch import nn
 
-import velogan
 from velogan.config import Config, differences, parse_config, read_config, write_yaml
+from velogan.data.domains.pair import Data
+from velogan.engine.config import EngineConfig
 from velogan.engine.duration import Length, parse_length, parse_span
 from velogan.engine.nonfinite import NonFiniteError
-from velogan.engine.optimizers import Schedule
 from velogan.engine.resolve import Pick
 from velogan.engine.trainer import MOST_SKIPPED, Hook, Trainer, stop_on_signal
 from velogan.evaluation.samples import Sampler
 from velogan.evaluation.validation import SCORE, Validation
 from velogan.files import write_text
-from velogan.methods import described, generators, kept
+from velogan.methods.base import Role, Views
 from velogan.observe.log import Log
 from velogan.observe.progress import Display, Training
+from velogan.record import changed_domains, engine_of, new_record, read_record, with_engine, write_record
 from velogan.report import write_report
 from velogan.store.checkpoint import (
     damage,
@@ -47,14 +41,13 @@ from velogan.store.checkpoint import (
     save_checkpoint,
     set_aside,
 )
-
-if TYPE_CHECKING:
-    from velogan.domains import Data
+from velogan.store.lock import locked
+from velogan.stored import headers, stored
 
 MAY_CHANGE = ("train.length", "train.keep", "train.samples", "train.tensorboard", "data.cache_dir")
 MAY_CHANGE += ("data.workers", "train.log_every", "train.sample_every", "train.checkpoint_every")
-MAY_CHANGE += ("train.on_nonfinite", "engine.capture")
-"""Fields that may differ when a run is continued: they do not change what a step computes."""
+MAY_CHANGE += ("train.on_nonfinite",)
+"""Fields that may differ when a run is continued, besides those of the engine: they do not change what is learned."""
 
 
 @dataclass(frozen=True)
@@ -74,6 +67,8 @@ class Session:
 
     def __init__(self, run: Path, config: Config, *, say: Callable[[str], None]):
         self.folder, self.config, self.say = run, config, say
+        self.record = read_record(run)
+        self.engine = engine_of(self.record)
         self._failed: set[str] = set()
 
     @classmethod
@@ -87,74 +82,65 @@ class Session:
             return cls(run, config, say=say)
         saved = read_config(run)
         changed = differences(config, saved)
-        wrong = {name: values for name, values in changed.items() if name not in MAY_CHANGE}
+        kept = {name: values for name, values in changed.items() if not name.startswith("engine.")}
+        wrong = {name: values for name, values in kept.items() if name not in MAY_CHANGE}
         if wrong:
             listed = "; ".join(f"{name} is {new!r} here and {old!r} there" for name, (new, old) in wrong.items())
             raise ValueError(f"--out {run} holds a run with another configuration ({listed}): name a new folder")
         tree = saved.model_dump()
-        for name, (asked, _) in changed.items():
+        for name, (asked, _) in kept.items():
             section, _, field = name.rpartition(".")
             tree[section][field] = asked
+        tree["engine"] = config.engine.model_dump()  # what was chosen before stays, unless this asks for something else
         return cls(run, parse_config(tree), say=say)
 
-    @contextmanager
-    def lock(self) -> Iterator[None]:
-        """Holds the folder for this process, until it ends in whatever way.
-
-        ValueError naming the process that holds it already; OSError where the folder cannot be written.
-        """
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            file = open(self.folder / ".lock", "a+b", buffering=0)
-        except OSError as error:
-            raise self._unwritable(error) from error
-        with file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                file.truncate(0)
-                file.write(f"{os.getpid()} {socket.gethostname()}".encode())
-            except BlockingIOError:
-                file.seek(0)
-                holder = _holder(file.read().decode(errors="replace"))
-                raise ValueError(f"--out {self.folder} is in use by {holder}: wait for it, or name another") from None
-            except OSError as error:
-                raise self._unwritable(error) from error
-            yield
-
-    def _unwritable(self, error: OSError) -> OSError:
-        text = (
-            f"{error.strerror}: this folder (--out) cannot be written; make room, or make it writable, and start "
-            "again, or name another"
-        )
-        return OSError(error.errno, text, str(self.folder))
+    def lock(self) -> AbstractContextManager[None]:
+        """Holds the folder for this process; see `store.lock.locked`."""
+        return locked(self.folder)
 
     def start(
         self,
         config: Config,
+        engine: EngineConfig,
         trainer: Trainer,
         *,
+        roles: Mapping[str, Role],
         data: Data,
         picks: Sequence[Pick],
+        why: str,
         origin: Mapping[str, Any],
     ) -> None:
         """Loads the newest whole checkpoint if there is one; records configuration, choices and data.
 
-        `origin` holds the `preset` and `command` that the run came from, and what was `changed` in the preset.
+        `config` is as asked for; `engine` is what is computed with, by `picks`; `why` tells, of a run that continues,
+        why this is not what it was. `origin` holds the `preset` and `command` that the run came from, and what was
+        `changed` in the preset.
         """
-        self.config, self.trainer, self.data = config, trainer, data
-        self.schedule_state: dict[str, Any] = {}
+        self.config, self.trainer, self.roles, self.data = config, trainer, roles, data
+        self.engine: EngineConfig | None = engine
         put_back(self.folder)
         whole, broken = newest_whole(self.folder)
         write_text(self.folder / "config.yaml", write_yaml(config))
         self._resume(whole, broken)
-        if whole:
-            self._compare_data()
-        elif not (self.folder / "run.json").exists():
-            write_text(self.folder / "run.json", json.dumps(self._facts(picks, origin), indent=1))
-            for pick in picks:
-                self.say(f"{pick.what}: {pick.choice} ({pick.why})")
+        self._record(picks, why, origin, began=whole is not None)
         self.log = Log(self.folder, tensorboard=config.train.tensorboard, say=self.say)
         self.log.truncate(trainer.images)
+
+    def _record(self, picks: Sequence[Pick], why: str, origin: Mapping[str, Any], *, began: bool) -> None:
+        record = self.record or new_record(origin, self.data)
+        if began and (changed := changed_domains(record, self.data)):
+            self.say(
+                f"the pictures of domain {' and '.join(changed)} have changed since this run began: continuing with "
+                "the new ones"
+            )
+        if self.engine is None or engine_of(record) == self.engine:
+            return
+        if why:
+            self.say(f"the engine computes another way from {self.trainer.images:,} images on: {why}")
+        for pick in picks:
+            self.say(f"{pick.what}: {pick.choice} ({pick.why})")
+        images, device = self.trainer.images, self.trainer.device
+        write_record(self.folder, with_engine(record, self.engine, picks, images=images, why=why, device=device))
 
     def _resume(self, checkpoint: Path | None, broken: Mapping[Path, str]) -> None:
         """Continues from `checkpoint`, if there is one; sets `broken` ones aside, which are worse than none."""
@@ -173,7 +159,6 @@ class Session:
         try:
             for name, net in self._stored().items():
                 net.load_state_dict(weights[name])
-            self.schedule_state = state.pop("schedule")
             self.trainer.load_state_dict(state)
             self.trainer.clock.load_state_dict(clock)
         except (RuntimeError, ValueError, LookupError, TypeError, AttributeError) as error:
@@ -183,68 +168,31 @@ class Session:
             ) from error
         self.say(f"continuing {self.folder} at {self.trainer.images:,} images")
 
-    def _compare_data(self) -> None:
-        """Says which domains have other pictures than when the run began."""
-        try:
-            began = json.loads((self.folder / "run.json").read_text())["data"]
-            digests = {letter: began[letter].get("digest") for letter in "ab"}
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):
-            return
-        now = {"a": self.data.a.digest, "b": self.data.b.digest}
-        changed = [letter.upper() for letter in "ab" if digests[letter] not in (None, now[letter])]
-        if changed:
-            self.say(
-                f"the pictures of domain {' and '.join(changed)} have changed since this run began: continuing with "
-                "the new ones"
-            )
-
     def _stored(self) -> dict[str, nn.Module]:
-        averages = {f"{role}.ema": net for role, net in generators(self.trainer.ema.nets, self.config).items()}
-        return {**kept(self.trainer.nets, self.config), **averages}
+        return stored(self.config, self.roles, self.trainer.ema.nets)
 
-    def _facts(self, picks: Sequence[Pick], origin: Mapping[str, Any]) -> dict[str, Any]:
-        def count(side: Any, domain: Any) -> dict[str, Any]:
-            test = len(side.test.names) if side.test else 0
-            held = len(side.validation.names) if side.validation else 0
-            counts = {"train": len(domain), "validation": held, "test": test, "skipped": len(domain.skipped)}
-            return {"name": side.name, **counts, "digest": domain.digest}
-
-        return {
-            "velogan": velogan.__version__,
-            **origin,
-            "started": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-            "machine": machine(self.trainer.device),
-            "picked": [asdict(pick) for pick in picks],
-            "data": {
-                "a": count(self.data.sources.a, self.data.a),
-                "b": count(self.data.sources.b, self.data.b),
-            },
-        }
-
-    def run(self, display: Display, *, samplers: Mapping[str, nn.Module]) -> Result:
+    def run(self, display: Display, *, views: Views) -> Result:
         """Trains to the end of the run, or until asked to stop; leaves a checkpoint.
 
         NonFiniteError where numbers break: then nothing is saved, and what was saved before stays.
         """
         trainer, train = self.trainer, self.config.train
-        length = parse_length(train.length, epoch=len(trainer.loader))
-        self.schedule = Schedule(self.config.schedule, epochs=length.ticks)
-        if self.schedule_state:
-            self.schedule.load_state_dict(self.schedule_state)
+        length = parse_length(train.length, epoch=trainer.epoch)
+        computed = self.config.model_copy(update={"engine": self.engine})
         before, seconds = trainer.images, trainer.clock.seconds
         with self.log, stop_on_signal(trainer):
             bar = display.training(length.total)
             hooks = [Hook(parse_span(train.log_every), lambda images: self._log_tick(images, length, bar))]
             if train.samples:
-                sampler = Sampler(self.folder, self.config, self.data.sources, samplers, log=self.log)
+                sampler = Sampler(self.folder, computed, self.data.sources, views, log=self.log)
                 grids = partial(self._remakeable, "sample pictures", sampler.write)
                 hooks.append(Hook(parse_span(train.sample_every), grids))
-            self.validation = Validation(self.config, self.data.sources, samplers)
+            self.validation = Validation(computed, self.data.sources, views)
             if self.validation.missing:
                 self.say(self.validation.missing)
             hooks.append(Hook(parse_span(train.checkpoint_every), self._save))
             try:
-                trainer.run(length, schedule=self.schedule, hooks=hooks)
+                trainer.run(length, hooks=hooks)
             except NonFiniteError as error:
                 error.advice = self._advice()
                 raise
@@ -274,7 +222,7 @@ class Session:
     def _log_tick(self, images: int, length: Length, bar: Training) -> None:
         trainer = self.trainer
         means, speed = trainer.stats.tick(), trainer.clock.tick(images)
-        row: dict[str, Any] = {"images": images, "epoch": images / len(trainer.loader)}
+        row: dict[str, Any] = {"images": images, "epoch": images / trainer.epoch}
         row |= {"seconds": trainer.clock.seconds, "images_per_s": speed}
         row["step_ms"] = 1000 * self.config.data.batch_size / speed if speed else 0.0
         row |= {f"loss/{name}": value for name, value in means.items()}
@@ -295,13 +243,12 @@ class Session:
 
     def _save(self, images: int) -> None:
         trainer = self.trainer
-        state = {**trainer.state_dict(), "schedule": self.schedule.state_dict()}
         folder = save_checkpoint(
             self.folder,
             images=images,
             networks=self._stored(),
-            headers={name: self._header(name, images) for name in self._stored()},
-            state=state,
+            headers=headers(self.config, self.roles, self.data, images=images),
+            state=trainer.state_dict(),
             clock=trainer.clock.state_dict(),
         )
         if self.validation.on:
@@ -324,58 +271,12 @@ class Session:
             if saved
             else "none was saved yet"
         )
-        flags = "--on-nonfinite skip" + (" --engine.capture off" if self.config.engine.capture == "on" else "")
+        flags = "--on-nonfinite skip" + (" --engine.capture off" if self.engine and self.engine.capture == "on" else "")
         skip = f"this can continue with {flags}, which leaves such steps out and counts them"
         if self.config.train.on_nonfinite == "skip":
             skip = f"the {MOST_SKIPPED} steps before were skipped already: it does not pass by itself"
-        half = ", engine.precision=fp32" if self.config.engine.precision == "bf16" else ""
+        half = ", engine.precision=fp32" if self.engine and self.engine.precision == "bf16" else ""
         return (
             f"{self.folder}: {where}; {skip}. To mend the cause begin a new run folder with a lower "
             f"optimizer.lr{half}, and look at the pictures with `velogan data check`"
         )
-
-    def _header(self, name: str, images: int) -> dict[str, Any]:
-        role, _, average = name.partition(".")
-        sources = self.data.sources
-        a, b = asdict(self.data.a.format), asdict(self.data.b.format)
-        formats = {
-            "G_A": {"input": a, "output": b},
-            "G_B": {"input": b, "output": a},
-            "D_A": {"input": b},
-            "D_B": {"input": a},
-        }
-        return {
-            "role": role,
-            **described(role, self.config),
-            "weights": "ema" if average else "raw",
-            **formats.get(role, {}),
-            "image_size": self.config.data.crop_size,
-            "images_seen": images,
-            "data": {"a": sources.a.name, "b": sources.b.name, "preprocess": self.config.data.preprocess},
-        }
-
-
-def _holder(line: str) -> str:
-    """The process that a lock file names, as `PID HOST`; the host where it is another."""
-    number, _, host = line.partition(" ")
-    return f"process {number or 'unknown'}" + (f" on {host}" if host not in ("", socket.gethostname()) else "")
-
-
-def machine(device: torch.device) -> dict[str, Any]:
-    """What a record of speed must say of the machine."""
-    name = torch.cuda.get_device_name(device) if device.type == "cuda" else cpu_name()
-    return {
-        "device": name,
-        "threads": torch.get_num_threads(),
-        "torch": torch.__version__,
-        "python": platform.python_version(),
-        "system": platform.platform(),
-    }
-
-
-def cpu_name() -> str:
-    """The processor's name as the system tells it."""
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text().splitlines() if info.exists() else []
-    named = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
-    return named or platform.processor() or platform.machine()

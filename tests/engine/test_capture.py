@@ -20,12 +20,12 @@ from velogan.engine.capture import CapturedStep, Recorder
 from velogan.engine.duration import parse_length, parse_span
 from velogan.engine.ema import EMA
 from velogan.engine.nonfinite import NonFiniteError
-from velogan.engine.optimizers import OptimizerConfig, Schedule, ScheduleConfig, build_optimizers, make_capturable
+from velogan.engine.optimizers import OptimizerConfig, ScheduleConfig, build_optimizers, make_capturable
 from velogan.engine.step import Step
 from velogan.engine.trainer import Hook, Trainer
+from velogan.methods.cyclegan import CycleGAN, CycleGANObjective
 from velogan.networks.discriminators import DiscriminatorConfig, build_discriminator
 from velogan.networks.generators import GeneratorConfig, build_generator
-from velogan.objectives.cyclegan import CycleGAN, CycleGANConfig
 from velogan.store.checkpoint import load_state, save_checkpoint
 
 SIDE, EPOCH = 16, 4
@@ -66,15 +66,15 @@ def _batch(position: int) -> dict[str, Tensor]:
 
 
 def _step(
-    prepare: Callable[[dict[str, Tensor]], dict[str, Tensor]] | None = None,
-) -> tuple[Step, CycleGAN, dict[str, nn.Module]]:
+    prepare: dict[str, Callable[[dict[str, Tensor]], dict[str, Tensor]]] | None = None,
+) -> tuple[Step, CycleGANObjective, dict[str, nn.Module]]:
     """A small game with dropout, batch norm's buffers and a pool, whose second phase runs every other step."""
     torch.manual_seed(0)
     generator = GeneratorConfig(channels=2, blocks=1, dropout=True)
     judge = DiscriminatorConfig(network="pixel", channels=2, norm="batch")
     nets: dict[str, nn.Module] = {role: build_generator(generator) for role in ("G_A", "G_B")}
     nets |= {role: build_discriminator(judge) for role in ("D_A", "D_B")}
-    objective = CycleGAN(CycleGANConfig(pool_size=2), shape_a=(3, SIDE, SIDE), shape_b=(3, SIDE, SIDE))
+    objective = CycleGANObjective(CycleGAN(pool_size=2), shape_a=(3, SIDE, SIDE), shape_b=(3, SIDE, SIDE))
     first, second = objective.phases()
     phases = [first, dataclasses.replace(second, every=2)]
     optimizers = build_optimizers(OptimizerConfig(), phases=phases, nets=nets, fused=True)
@@ -89,16 +89,18 @@ def _captured() -> tuple[CapturedStep, dict[str, nn.Module], Again]:
 
 def _trainer(*, captured: bool, recorder: Recorder | None = None) -> Trainer:
     loader = _loader(resident=captured)
-    step, objective, nets = _step(loader.finish)
+    step, objective, nets = _step({"train": loader.finish})
     if not captured:
         make_capturable(step.optimizers)  # learning rates of the same type
     return Trainer(
         CapturedStep(step, state=objective.state, recorder=recorder or Again()) if captured else step,
-        loader,
+        {"train": loader},
         nets=nets,
         ema=EMA({"G_A": nets["G_A"]}, half_life=10),
         state=objective.state,
         draws=objective.draws,
+        schedule=ScheduleConfig(kind="exponential", gamma=0.5),
+        plateau_phase="generator",
         batch_size=1,
         seed=0,
         device=torch.device("cpu"),
@@ -116,8 +118,7 @@ def _run(trainer: Trainer, *, stop: int = 24) -> list[dict[str, float]]:
         Hook(parse_span("1 images"), look),
         Hook(parse_span("2 images"), lambda _: rows.append(trainer.stats.tick())),
     ]
-    schedule = Schedule(ScheduleConfig(kind="exponential", gamma=0.5), epochs=6)
-    trainer.run(parse_length("6 epochs", epoch=EPOCH), schedule=schedule, hooks=hooks)
+    trainer.run(parse_length("6 epochs", epoch=EPOCH), hooks=hooks)
     return rows
 
 
@@ -232,12 +233,12 @@ class _Silent(Again):
 
 def test_beside_the_replay_a_step_of_training_draws_and_copies_and_computes_nothing():
     trainer = _trainer(captured=True, recorder=_Silent())
-    batches = trainer.loader.batches(0)
+    batches = trainer.loaders["train"].batches(0)
     for _ in range(EMA.EVERY):  # records what there is to record
-        trainer._one_step(next(batches))
+        trainer._one_step({"train": next(batches)})
     with _Operations() as operations:
         for _ in range(EMA.EVERY):
-            trainer._one_step(next(batches))
+            trainer._one_step({"train": next(batches)})
     batches.close()
     assert operations.seen == {"rand", "copy_", "fill_"}
 

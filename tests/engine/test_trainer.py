@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from velogan.engine.duration import parse_length, parse_span
 from velogan.engine.ema import EMA
 from velogan.engine.nonfinite import NonFiniteError
-from velogan.engine.optimizers import Schedule, ScheduleConfig
+from velogan.engine.optimizers import ScheduleConfig
 from velogan.engine.step import After
 from velogan.engine.trainer import MOST_SKIPPED, Hook, Trainer, step_seed, stop_on_signal
 
@@ -68,15 +68,17 @@ class _Step:
         return f"position {float(batch['A'][0, 0, 0, 0]):g}, draws {batch['uniform'].sum():.4f}"
 
 
-def _trainer(size: int = 1, *, on_nonfinite: Literal["stop", "skip"] = "stop") -> Trainer:
+def _trainer(size: int = 1, *, on_nonfinite: Literal["stop", "skip"] = "stop", **schedule: Any) -> Trainer:
     nets = {"G_A": nn.Linear(1, 1)}
     return Trainer(
         _Step(),
-        _Loader(size),
+        {"train": _Loader(size)},
         nets=nets,
         ema=EMA(nets, half_life=10),
         state=nn.Module(),
-        draws=6,
+        draws={"train": 6},
+        schedule=ScheduleConfig.model_validate({"kind": "constant"} | schedule),
+        plateau_phase="generator",
         batch_size=size,
         seed=3,
         device=torch.device("cpu"),
@@ -84,11 +86,8 @@ def _trainer(size: int = 1, *, on_nonfinite: Literal["stop", "skip"] = "stop") -
     )
 
 
-def _run(trainer: Trainer, length: str, hooks: list[Hook], **schedule: Any) -> Schedule:
-    parsed = parse_length(length, epoch=len(trainer.loader))
-    made = Schedule(ScheduleConfig.model_validate({"kind": "constant"} | schedule), epochs=parsed.ticks)
-    trainer.run(parsed, schedule=made, hooks=hooks)
-    return made
+def _run(trainer: Trainer, length: str, hooks: list[Hook]) -> None:
+    trainer.run(parse_length(length, epoch=trainer.epoch), hooks=hooks)
 
 
 def test_hooks_are_called_by_interval_and_at_the_end():
@@ -120,7 +119,7 @@ def test_each_step_gets_its_batch_its_number_and_its_own_randomness():
     torch.manual_seed(step_seed(3, 4))
     assert torch.equal(calls[2].uniform, torch.rand(6, 2))
     assert torch.equal(calls[2].drawn, torch.rand(1))  # dropout continues the same stream
-    assert trainer.loader.closed  # pyright: ignore
+    assert trainer.loaders["train"].closed  # pyright: ignore
 
 
 def test_an_end_asked_for_within_a_hook_still_calls_the_last_hooks():
@@ -143,12 +142,10 @@ def test_a_finished_run_takes_no_step():
 
 
 def test_the_schedule_gets_the_mean_loss_of_each_epoch():
-    trainer, finished = _trainer(), []
-    length = parse_length("3 epochs", epoch=10)
-    schedule = Schedule(ScheduleConfig(kind="exponential", gamma=0.5), epochs=3)
-    finish = schedule.finish_epoch
-    schedule.finish_epoch = lambda loss: (finished.append(loss), finish(loss))[1]
-    trainer.run(length, schedule=schedule)
+    trainer, finished = _trainer(kind="exponential", gamma=0.5), []
+    finish = trainer.schedule.finish_epoch
+    trainer.schedule.finish_epoch = lambda loss: (finished.append(loss), finish(loss))[1]
+    trainer.run(parse_length("3 epochs", epoch=10))
     assert finished == [4.5, 14.5]  # the means of 0..9 and 10..19
     assert [call.lr for call in trainer.step.calls] == 10 * [1.0] + 10 * [0.5] + 10 * [0.25]  # pyright: ignore
 
@@ -209,7 +206,7 @@ def test_a_broken_step_stops_the_run_and_no_hook_sees_it():
     assert seen == [2, 4, 6]
     text = "not a finite number in step 3 (6 images seen), phase generator: total; first in position 6, draws "
     assert str(caught.value) == text + _draws(6, 2)
-    assert trainer.loader.closed  # pyright: ignore
+    assert trainer.loaders["train"].closed  # pyright: ignore
 
 
 def test_a_break_found_later_stops_the_run_before_any_hook_and_is_traced_to_its_own_batch():
@@ -246,10 +243,3 @@ def test_skipping_has_an_end_and_its_count_survives_a_restart():
         _run(again, "1000 images", [])
     assert again.images == MOST_SKIPPED + 3  # the first skip after step 2, and so many in a row
     assert again.skipped == MOST_SKIPPED + 1
-
-
-@pytest.mark.parametrize(("former", "mean"), [([torch.tensor(6.0, dtype=torch.float64), 3], 2.0), ([None, 0], 0.0)])
-def test_the_epoch_s_loss_of_the_first_version_s_checkpoints_is_taken_up(former: list[Any], mean: float):
-    trainer = _trainer()
-    trainer.load_state_dict({**trainer.state_dict(), "losses": former})
-    assert trainer.epoch_loss.take() == mean

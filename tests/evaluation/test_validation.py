@@ -14,6 +14,7 @@ from velogan.config import Config
 from velogan.data.domains.sources import find_sources
 from velogan.data.pictures.images import Picture, save_picture
 from velogan.evaluation.validation import SCORE, Validation
+from velogan.methods.base import Views
 from velogan.observe.log import read_stats
 from velogan.observe.progress import Display
 from velogan.run import train
@@ -52,8 +53,8 @@ class _Paint(nn.Module):
 
 
 def _validation(config: Config, there: float, back: float) -> Validation:
-    nets: dict[str, nn.Module] = {"G_A": _Paint(there), "G_B": _Paint(back)}
-    return Validation(config, find_sources(config.data), nets)
+    views = Views({"a2b": _Paint(there), "b2a": _Paint(back)})
+    return Validation(config, find_sources(config.data), views)
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from velogan.engine.trainer import Trainer
+from velogan.engine.trainer import Batches, Trainer
 from velogan.store.checkpoint import (
     damage,
     find_checkpoint,
@@ -19,7 +19,6 @@ from velogan.store.checkpoint import (
     read_best,
     set_aside,
 )
-from velogan.types import Batch
 
 
 @pytest.fixture
@@ -80,8 +79,8 @@ def test_damaged_checkpoints_do_not_crowd_out_whole_ones(
     _damage(run, 6)
     take_step = Trainer._one_step
 
-    def step_and_stop(trainer: Trainer, batch: Batch) -> None:
-        take_step(trainer, batch)
+    def step_and_stop(trainer: Trainer, batches: Batches) -> None:
+        take_step(trainer, batches)
         trainer.stopping = True
 
     monkeypatch.setattr(Trainer, "_one_step", step_and_stop)

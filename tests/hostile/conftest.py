@@ -111,10 +111,17 @@ def run(tmp_path: Path) -> Path:
 def make_run(folder: Path, *paths: Path) -> Path:
     shape = GeneratorConfig.model_validate({"blocks": 1, "channels": 2})
     networks: dict[str, nn.Module] = {name: build_generator(shape) for name in ("G_A", "G_B")}
-    headers = {name: {"role": name, "config": shape.model_dump(), "images_seen": 40} for name in networks}
+    header = {"network": "generator", "config": shape.model_dump(), "in_channels": 3, "out_channels": 3}
+    headers = {name: {"role": name, **header, "images_seen": 40} for name in networks}
     for images in (40, 80):
         save_checkpoint(folder, images=images, networks=networks, headers=headers, state={"a": 1}, clock={})
-    data = {"crop_size": 32, "range_a": (0, 255), "range_b": (0, 255), "path": [str(path) for path in paths] or ["x"]}
-    channels = {"in_channels": 3, "out_channels": 3, "blocks": 1, "channels": 2}
-    (folder / "config.yaml").write_text(write_yaml(Config().change(data=data, generator=channels)))
+    data = {
+        "crop_size": 32,
+        "channels_a": 3,
+        "channels_b": 3,
+        "range_a": (0, 255),
+        "range_b": (0, 255),
+        "path": [str(path) for path in paths] or ["x"],
+    }
+    (folder / "config.yaml").write_text(write_yaml(Config().change(data=data, generator={"blocks": 1, "channels": 2})))
     return folder

@@ -31,7 +31,8 @@ def _file(header: bytes | Mapping[str, Any], *, length: int | None = None, data:
 def _network(**changes: Any) -> dict[str, str]:
     """The description of a network file, with fields changed."""
     config = {"network": "resnet", "channels": 2, "blocks": 1}
-    told = {"format": "velogan-network", "role": "G_A", "config": config} | changes
+    channels = {"in_channels": 3, "out_channels": 3}
+    told = {"format": "velogan-network", "role": "G_A", "network": "generator", "config": config} | channels | changes
     return {"velogan": json.dumps(told)}
 
 
@@ -82,7 +83,7 @@ CRAFTED: dict[str, bytes] = {
     "many channels": _file({"__metadata__": _network(config={"channels": 20_000, "blocks": 40})}),
     "huge blocks": _file({"__metadata__": _network(config={"channels": 2, "blocks": HUGE})}),
     "many blocks": _file({"__metadata__": _network(config={"channels": 2, "blocks": 50_000})}),
-    "huge input": _file({"__metadata__": _network(config={"channels": 2, "in_channels": HUGE})}),
+    "huge input": _file({"__metadata__": _network(config={"channels": 2}, in_channels=HUGE)}),
     "negative channels": _file({"__metadata__": _network(config={"channels": -4})}),
     "channels of text": _file({"__metadata__": _network(config={"channels": "x" * 9999})}),
     "channels are no number": _file({"__metadata__": _network(config={"channels": float("nan")})}),

@@ -54,7 +54,7 @@ HOSTILE: dict[str, str | bytes] = {
     "negative": "generator: {channels: -1}",
     "huge channels": "generator: {channels: 1000000000}",
     "huge blocks": "generator: {blocks: 1000000000}",
-    "huge inputs": "generator: {in_channels: 1000000000}",
+    "huge inputs": "data: {channels_a: 1000000000}",
     "a huge judge": "discriminator: {channels: 1000000000}",
     "deep judge": "discriminator: {layers: 1000000000}",
     "huge crop": "data: {crop_size: 1000000000000}",

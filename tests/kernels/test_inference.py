@@ -15,10 +15,10 @@ from velogan.networks.generators import GeneratorConfig, build_generator
 CPU = torch.device("cpu")
 
 
-def _network(**config: Any) -> nn.Module:
+def _network(in_channels: int = 3, **config: Any) -> nn.Module:
     torch.manual_seed(0)
     settings = {"channels": 4, "blocks": 1, "init": "kaiming", "init_gain": 1.0}
-    return build_generator(GeneratorConfig.model_validate(settings | config)).eval()
+    return build_generator(GeneratorConfig.model_validate(settings | config), in_channels=in_channels).eval()
 
 
 @pytest.fixture
@@ -34,15 +34,16 @@ def _accelerator(folder: Path, monkeypatch: pytest.MonkeyPatch, *, precision: st
 
 @pytest.mark.parametrize(
     "config",
-    [{}, {"norm": "none"}, {"norm": "batch"}, {"network": "unet_128"}, {"channels": 16}, {"in_channels": 1}],
+    [{}, {"norm": "none"}, {"norm": "batch"}, {"network": "unet_128"}, {"channels": 16}, {"pictures": 1}],
 )
 def test_faster_networks_are_the_plain_one_to_rounding(
     config: dict[str, Any], folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    net = _network(**config)
+    channels = config.pop("pictures", 3)
+    net = _network(in_channels=channels, **config)
     accelerate = _accelerator(folder, monkeypatch, precision="bf16", winograd=True)
     side = 128 if "network" in config else 33 * 4
-    x = torch.rand(2, config.get("in_channels", 3), side, side) * 2 - 1
+    x = torch.rand(2, channels, side, side) * 2 - 1
     with torch.inference_mode():
         plain = net(x)
         exact, rough = accelerate(net, rounded=False)(x), accelerate(net, rounded=True)(x)

@@ -132,7 +132,7 @@ def test_every_case_builds():
         assert case.config.data.crop_size == 256
         assert case.config.discriminator.network == case.discriminator
         assert case.network.startswith(case.config.generator.network)
-        assert case.method.startswith(case.config.method)
+        assert case.method.startswith(case.config.method.kind)
 
 
 def test_rows_hold_what_they_say(tiny: Case):
@@ -231,7 +231,7 @@ def test_memory_is_of_weights_moments_and_what_a_step_adds(tiny_config: Callable
             tiny_config(
                 data={"batch_size": batch, "crop_size": 16},
                 discriminator={"network": "pixel"},
-                objective={"pool_size": 0},
+                method={"pool_size": 0},
             ),
             "reference",
         )
@@ -250,7 +250,7 @@ def test_gradients_of_the_step_before_are_counted_once(tiny_config: Callable[...
     wide = tiny_config(
         generator={"channels": 16}, data={"crop_size": 8}, discriminator={"layers": 1, "network": "pixel"}
     )
-    one = contestant(wide.change(objective={"pool_size": 0}), "reference")
+    one = contestant(wide.change(method={"pool_size": 0}), "reference")
     weights = weights_of(one)
     # small pictures: the peak is weights, moments and gradients, and little else
     assert 4 * weights < one.peak_memory_mb * 2**20 < 5 * weights

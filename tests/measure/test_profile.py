@@ -11,8 +11,8 @@ import torch
 from velogan.cli import main
 from velogan.config import Config
 from velogan.measure.profile import profile
-from velogan.methods import build_networks
 from velogan.observe.progress import Display
+from velogan.run import build_roles
 
 ROLES = {"G_A", "G_B", "D_A", "D_B"}
 
@@ -70,8 +70,8 @@ def test_the_answers_add_up(found: dict[str, Any]):
 
 def test_the_memory_is_that_of_the_networks(found: dict[str, Any]):
     largest = {(one["category"], one["network"]): max(one["bytes"]) for one in found["memory"]["series"]}
-    for role, net in build_networks(_tiny()).items():
-        weights = sum(parameter.nbytes for parameter in net.parameters())
+    for role, one in build_roles(_tiny()).items():
+        weights = sum(parameter.nbytes for parameter in one.net.parameters())
         assert largest["weights", role] == weights
         assert largest["moments", role] == pytest.approx(2 * weights, rel=0.05)  # a bias before a norm may have none
         assert largest["gradients", role] == pytest.approx(weights, rel=0.05)

@@ -63,19 +63,20 @@ def test_what_is_not_a_number_reaches_only_its_own_tick() -> None:
     assert stats.tick() == {"a": 1.0}
 
 
-def test_an_epoch_has_the_mean_of_the_first_phase_and_starts_afresh() -> None:
-    loss = EpochLoss(torch.device("cpu"))
+def test_an_epoch_has_the_mean_of_the_phase_that_is_watched_and_starts_afresh() -> None:
+    loss = EpochLoss(torch.device("cpu"), phase="generator")
     assert loss.take() == 0.0
     for value in (1.0, 2.0, 6.0):
         loss.follow(
-            {"generator/cycle": torch.tensor(9.0), "generator/total": torch.tensor(value), "d/total": torch.ones(())}
+            {"d/total": torch.ones(()), "generator/cycle": torch.tensor(9.0), "generator/total": torch.tensor(value)}
         )
+    loss.follow({"d/total": torch.ones(())})  # a step in which the phase was not due
     assert loss.take() == 3.0
     assert loss.take() == 0.0
 
 
 def test_an_epoch_is_continued_where_it_stood() -> None:
-    first, second = EpochLoss(torch.device("cpu")), EpochLoss(torch.device("cpu"))
+    first, second = EpochLoss(torch.device("cpu"), phase="generator"), EpochLoss(torch.device("cpu"), phase="generator")
     for one, value in ((first, 0.1), (first, 0.7), (second, 5.0)):
         one.follow({"generator/total": torch.tensor(value, dtype=torch.float64)})
     second.load_state_dict(first.state_dict())

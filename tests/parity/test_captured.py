@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from velogan.config import Config
-from velogan.domains import open_data
+from velogan.data.domains.pair import open_data
 from velogan.engine.capture import CapturedStep
 from velogan.engine.ema import EMA
 from velogan.engine.trainer import Stepper, Trainer
@@ -37,7 +37,7 @@ def _built(config: Config) -> tuple[Stepper, int, dict[str, nn.Module]]:
     config = config.model_copy(update={"engine": decide(config)[0]})
     side = config.data.crop_size
     step, objective, nets = build_step(config, shape=(side, side))
-    return step, objective.draws, nets
+    return step, objective.draws["train"], nets
 
 
 def _batch(number: int, *, draws: int, side: int = SIDE) -> dict[str, Tensor]:
@@ -60,13 +60,18 @@ def _losses(config: Config) -> list[dict[str, float]]:
 CASES: dict[str, dict[str, Any]] = {
     "resnet": {},
     "dropout": {"generator": {"dropout": True}},
-    "wgangp": {"objective": {"gan": "wgangp", "pool_size": 2}},
+    "wgangp": {"method": {"gan": "wgangp", "pool_size": 2}},
     "batch norm": {"generator": {"norm": "batch"}, "discriminator": {"norm": "batch"}},
     "one pair": {
-        "method": "onepair",
-        "objective": {},
         "generator": {"norm": "none", "output": "change"},
-        "onepair": {"direction": "both", "image_adversarial": 1.0, "contrast": 1.0, "scale": 1.0, "pool_size": 2},
+        "method": {
+            "kind": "onepair",
+            "direction": "both",
+            "image_adversarial": 1.0,
+            "contrast": 1.0,
+            "scale": 1.0,
+            "pool_size": 2,
+        },
     },
 }
 MODES: dict[str, dict[str, str]] = {
@@ -81,7 +86,7 @@ MODES: dict[str, dict[str, str]] = {
 def test_float32_losses_equal_the_eager_ones_to_rounding(mode: str, case: str, tiny_config: Callable[..., Config]):
     if "streams" in mode and case in ("batch norm", "dropout"):
         pytest.skip("refused, or drawn in another order" if case == "batch norm" else "drawn in another order")
-    sections = {"objective": {"pool_size": 2}} | CASES[case]
+    sections = {"method": {"pool_size": 2}} | CASES[case]
     expected = _losses(tiny_config(engine={"mode": "eager", "device": "cuda", "precision": "fp32"}, **sections))
     losses = _losses(tiny_config(engine={"device": "cuda", "precision": "fp32", **MODES[mode]}, **sections))
     for row, wanted in zip(losses, expected, strict=True):
@@ -108,7 +113,7 @@ def test_bf16_losses_stay_within_two_percent_of_the_eager_ones(tiny_config: Call
 def test_dropout_differs_from_replay_to_replay_and_follows_from_the_seed(tiny_config: Callable[..., Config]):
     config = tiny_config(
         generator={"dropout": True},
-        objective={"pool_size": 0},
+        method={"pool_size": 0},
         engine={"mode": "graph", "compile": "off", "device": "cuda", "precision": "fp32"},
     )
     step, draws, _ = _built(config)
@@ -134,16 +139,16 @@ def test_no_step_of_training_waits_for_the_device_or_takes_memory(tiny_config: C
     config = tiny_config(engine={"mode": "graph", "compile": "off", "device": "cuda"})
     config = config.model_copy(update={"engine": decide(config)[0]})
     with Display() as display:
-        trainer = build_trainer(config, open_data(config, display))
-    batches = trainer.loader.batches(0)
+        trainer = build_trainer(config, open_data(config.data, task=display.task, say=display.say))
+    batches = trainer.loaders["train"].batches(0)
     for _ in range(EMA.EVERY):
-        trainer._one_step(next(batches))
+        trainer._one_step({"train": next(batches)})
     torch.cuda.synchronize()
     before = torch.cuda.memory_allocated()
     torch.cuda.set_sync_debug_mode("error")
     try:
         for _ in range(2 * EMA.EVERY):
-            trainer._one_step(next(batches))
+            trainer._one_step({"train": next(batches)})
     finally:
         torch.cuda.set_sync_debug_mode("default")
         batches.close()
@@ -165,7 +170,7 @@ def test_a_captured_run_that_is_stopped_and_continued_equals_an_unbroken_one_bit
         train={"length": "5 epochs", "ema_images": 8},  # of four images
         data={"crop_size": 128},
         generator={"network": "unet_128", "dropout": dropout},  # no reflection: its gradient adds up in any order
-        objective={"pool_size": 3},
+        method={"pool_size": 3},
         engine={"mode": "graph", "compile": "off", "device": "cuda"},
     )
     unbroken = _train(config, tmp_path / "unbroken")

@@ -29,7 +29,7 @@ def _three_steps(config: Config) -> tuple[list[dict[str, Tensor]], dict[str, nn.
     random, losses = torch.Generator().manual_seed(2), []
     for number in range(3):
         batch = {side: torch.rand(1, 3, SIDE, SIDE, generator=random) * 2 - 1 for side in "AB"}
-        batch["uniform"] = torch.rand(objective.draws, 1, generator=random)
+        batch["uniform"] = torch.rand(objective.draws["train"], 1, generator=random)
         losses.append(step({"train": batch}, number=number))
     return losses, nets
 
@@ -47,8 +47,8 @@ def _weights(nets: dict[str, nn.Module]) -> dict[str, Tensor]:
 CASES: dict[str, dict[str, dict[str, Any]]] = {
     "resnet": {},
     "pixel": {"discriminator": {"network": "pixel"}},
-    "no identity": {"objective": {"identity": 0.0}},
-    "wgangp": {"objective": {"gan": "wgangp"}},
+    "no identity": {"method": {"identity_a": 0.0, "identity_b": 0.0}},
+    "wgangp": {"method": {"gan": "wgangp"}},
 }
 
 
@@ -57,8 +57,8 @@ CASES: dict[str, dict[str, dict[str, Any]]] = {
 def test_fast_float32_equals_the_reference_to_rounding(
     case: str, off: dict[str, str], tiny_config: Callable[..., Config], kernels: NormKernels
 ):
-    sections = {"objective": {}, **CASES[case]}
-    sections["objective"] = {"pool_size": 1, **sections["objective"]}
+    sections = {"method": {}, **CASES[case]}
+    sections["method"] = {"pool_size": 1, **sections["method"]}
     reference = tiny_config(engine={"mode": "reference", "threads": 1}, **sections)
     fast = tiny_config(engine={**FAST, **off, "precision": "fp32", "threads": 1}, **sections)
     expected_losses, expected = _three_steps(reference)

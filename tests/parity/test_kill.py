@@ -22,7 +22,7 @@ KILLED = Path(__file__).with_name("killed.py")
 def _flags(run: Path, *, images: int, checkpoint_every: int) -> list[str]:
     flags = f"""train --data apples2oranges --images {images} --image-size 32 --seed 3 --json --out {run}
         --train.checkpoint-every {checkpoint_every}i --train.samples 0 --train.tensorboard false
-        --data.render-count 4 --data.render-test 2 --objective.pool-size 3 --discriminator.channels 4
+        --data.render-count 4 --data.render-test 2 --method.pool-size 3 --discriminator.channels 4
         --generator.channels 4 --generator.blocks 1 --generator.dropout true
         --engine.threads 1 --engine.precision fp32"""
     return flags.split()

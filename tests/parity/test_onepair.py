@@ -20,16 +20,17 @@ from velogan.observe.progress import Display
 from velogan.run import build_step, decide, train
 
 SIDE, STEPS = 32, 4
-METHOD: dict[str, Any] = {"method": "onepair", "generator": {"channels": 4, "blocks": 1}}
-PLUS = {"image_adversarial": 0.5, "contrast": 1.0, "direction": "both", "pool_size": 1}
+METHOD: dict[str, Any] = {"generator": {"channels": 4, "blocks": 1}}
+KIND = {"kind": "onepair"}
+PLUS = {"kind": "onepair", "image_adversarial": 0.5, "contrast": 1.0, "direction": "both", "pool_size": 1}
 CASES: dict[str, dict[str, Any]] = {
-    "faithful": {"onepair": {"pool_size": 1}},
-    "plus, both directions": {"onepair": PLUS},
-    "through the encoder": {"onepair": {"through_encoder": True, "pool_size": 1}},
+    "faithful": {"method": {**KIND, "pool_size": 1}},
+    "plus, both directions": {"method": PLUS},
+    "through the encoder": {"method": {**KIND, "through_encoder": True, "pool_size": 1}},
     "no norm": {
         "generator": {**METHOD["generator"], "norm": "none", "init": "kaiming", "decoder": "simple", "output": "change"}
     }
-    | {"onepair": {**PLUS, "scale": 1.0}},
+    | {"method": {**PLUS, "scale": 1.0}},
 }
 SLOW, FAST = {"mode": "reference", "threads": 1}, {"precision": "fp32", "kernels": "native", "threads": 1}
 
@@ -88,10 +89,10 @@ def _textbook(nets: dict[str, Any], batches: list[dict[str, Tensor]]) -> None:
 
 
 def test_the_reference_mode_is_the_textbook_bit_for_bit(tiny_config: Callable[..., Config]):
-    config = tiny_config(**METHOD, engine=SLOW, onepair={"pool_size": 1})
+    config = tiny_config(**METHOD, engine=SLOW, method={**KIND, "pool_size": 1})
     step, objective, nets = _built(config)
     _, _, expected = _built(config)
-    batches = _batches(objective.draws)
+    batches = _batches(objective.draws["train"])
     for number, batch in enumerate(batches):
         step({"train": batch}, number=number)
     _textbook(expected, batches)
@@ -105,10 +106,10 @@ def test_fast_float32_equals_the_reference_to_rounding(
 ):
     results = []
     for engine in (SLOW, FAST):
-        config = tiny_config(**{**METHOD, "onepair": {"pool_size": 1}, **CASES[case]}, engine=engine)
+        config = tiny_config(**{**METHOD, "method": {**KIND, "pool_size": 1}, **CASES[case]}, engine=engine)
         step, objective, nets = _built(config)
         start, losses = _weights(nets), []
-        for number, batch in enumerate(_batches(objective.draws)):
+        for number, batch in enumerate(_batches(objective.draws["train"])):
             losses.append(step({"train": batch}, number=number))
         results.append((losses, _weights(nets), start))
     (wanted_losses, wanted, start), (seen_losses, seen, _) = results
@@ -137,7 +138,7 @@ class _Again:
 
 
 def test_a_captured_step_computes_the_same(tiny_config: Callable[..., Config]):
-    config = tiny_config(**METHOD, engine=FAST, onepair=PLUS)
+    config = tiny_config(**METHOD, engine=FAST, method=PLUS)
     results = []
     for captured in (False, True):
         plain, objective, nets = _built(config)
@@ -147,7 +148,7 @@ def test_a_captured_step_computes_the_same(tiny_config: Callable[..., Config]):
         )  # fmt: skip
         if captured:
             step = CapturedStep(step, state=objective.state, recorder=_Again())
-        for number, batch in enumerate(_batches(objective.draws)):
+        for number, batch in enumerate(_batches(objective.draws["train"])):
             step({"train": batch}, number=number)
         step.check()
         results.append({**_weights(nets), **objective.state.state_dict()})
@@ -157,8 +158,8 @@ def test_a_captured_step_computes_the_same(tiny_config: Callable[..., Config]):
 
 
 RESUMED: dict[str, dict[str, Any]] = {
-    "faithful": {"onepair": {"pool_size": 3}},
-    "plus, both directions": {"onepair": {**PLUS, "pool_size": 3}, "data": {"batch_size": 2}},
+    "faithful": {"method": {**KIND, "pool_size": 3}},
+    "plus, both directions": {"method": {**PLUS, "pool_size": 3}, "data": {"batch_size": 2}},
 }
 
 

@@ -18,13 +18,13 @@ from velogan.store.checkpoint import damage, list_checkpoints
 FAST: dict[str, Any] = {"engine": {"threads": 1, "precision": "bf16"}}
 SLOW: dict[str, Any] = {"engine": {"threads": 1, "mode": "reference"}}
 CASES: dict[str, dict[str, Any]] = {
-    "fast": FAST | {"objective": {"pool_size": 3}},
-    "reference": SLOW | {"objective": {"pool_size": 3}},
+    "fast": FAST | {"method": {"pool_size": 3}},
+    "reference": SLOW | {"method": {"pool_size": 3}},
     "channels last": {"engine": {"threads": 1, "precision": "fp32", "kernels": "plain"}},
     "dropout": FAST | {"generator": {"dropout": True}},
-    "batch of 2": FAST | {"data": {"batch_size": 2}, "objective": {"pool_size": 3}},
+    "batch of 2": FAST | {"data": {"batch_size": 2}, "method": {"pool_size": 3}},
     "batch norm": SLOW | {"generator": {"norm": "batch"}, "discriminator": {"norm": "batch"}},
-    "wgangp": {"objective": {"gan": "wgangp"}, "engine": {"threads": 1, "precision": "fp32"}},
+    "wgangp": {"method": {"gan": "wgangp"}, "engine": {"threads": 1, "precision": "fp32"}},
     "plateau": FAST | {"schedule": {"kind": "plateau", "patience": 1, "threshold": 0.0}},
 }
 

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from velogan.config import Config
 from velogan.engine.duration import parse_length
 from velogan.engine.ema import EMA
-from velogan.engine.optimizers import Schedule
 from velogan.engine.trainer import Trainer, step_seed
+from velogan.methods.cyclegan import CycleGAN
 from velogan.run import build_step, decide
 
 EPOCHS, SIDE = 5, 32
@@ -64,10 +64,12 @@ def _penalty(critic: nn.Module, real: Tensor, fake: Tensor, mix: Tensor) -> Tens
 def _textbook(nets: Mapping[str, Any], batches: list[dict[str, Tensor]], config: Config) -> None:
     """Trains `nets` for one batch an epoch, as the reference implementation does."""
     g_a, g_b, d_a, d_b = (nets[role] for role in ("G_A", "G_B", "D_A", "D_B"))
-    kind, identity = config.objective.gan, config.objective.identity
+    method = config.method
+    assert isinstance(method, CycleGAN)
+    kind, identity = method.gan, method.identity_a
     adam_g = torch.optim.Adam(itertools.chain(g_a.parameters(), g_b.parameters()), lr=2e-4, betas=(0.5, 0.999))
     adam_d = torch.optim.Adam(itertools.chain(d_a.parameters(), d_b.parameters()), lr=2e-4, betas=(0.5, 0.999))
-    pool_a, pool_b = ImagePool(config.objective.pool_size), ImagePool(config.objective.pool_size)
+    pool_a, pool_b = ImagePool(method.pool_size), ImagePool(method.pool_size)
     for epoch, batch in enumerate(batches, start=1):
         real_a, real_b = batch["A"], batch["B"]
         torch.manual_seed(step_seed(config.train.seed, (epoch - 1) * len(real_a)))
@@ -118,10 +120,10 @@ class _Batches:
 
 CASES: dict[str, dict[str, dict[str, Any]]] = {
     "lsgan": {},
-    "vanilla": {"objective": {"gan": "vanilla"}},
-    "wgangp": {"objective": {"gan": "wgangp"}},
-    "no identity": {"objective": {"identity": 0.0}},
-    "no pool": {"objective": {"pool_size": 0}},
+    "vanilla": {"method": {"gan": "vanilla"}},
+    "wgangp": {"method": {"gan": "wgangp"}},
+    "no identity": {"method": {"identity_a": 0.0, "identity_b": 0.0}},
+    "no pool": {"method": {"pool_size": 0}},
     "batch of 2, dropout": {"data": {"batch_size": 2}, "generator": {"dropout": True}},
     "batch norm": {
         "data": {"batch_size": 2},
@@ -133,8 +135,8 @@ CASES: dict[str, dict[str, dict[str, Any]]] = {
 
 @pytest.mark.parametrize("case", CASES)
 def test_five_steps_equal_the_textbook_loop_bit_for_bit(case: str, tiny_config: Callable[..., Config]):
-    sections = {"objective": {}, **CASES[case]}
-    sections["objective"] = {"pool_size": 2, **sections["objective"]}  # full after two steps, so that it swaps
+    sections = {"method": {}, **CASES[case]}
+    sections["method"] = {"pool_size": 2, **sections["method"]}  # full after two steps, so that it swaps
     config = tiny_config(engine={"mode": "reference", "threads": 1}, **sections)
     config = config.model_copy(update={"engine": decide(config)[0]})
     step, objective, nets = build_step(config, shape=(SIDE, SIDE))
@@ -147,16 +149,18 @@ def test_five_steps_equal_the_textbook_loop_bit_for_bit(case: str, tiny_config: 
 
     trainer = Trainer(
         step,
-        _Batches(batches),
+        {"train": _Batches(batches)},
         nets=nets,
         ema=EMA({"G_A": nets["G_A"]}, half_life=10),
         state=objective.state,
         draws=objective.draws,
+        schedule=config.schedule,
+        plateau_phase="generator",
         batch_size=size,
         seed=config.train.seed,
         device=torch.device("cpu"),
     )
-    trainer.run(parse_length(f"{EPOCHS} epochs", epoch=size), schedule=Schedule(config.schedule, epochs=EPOCHS))
+    trainer.run(parse_length(f"{EPOCHS} epochs", epoch=size))
 
     assert trainer.images == EPOCHS * size
     for role, net in nets.items():

@@ -17,7 +17,7 @@ from velogan.config import Config
 from velogan.engine.nonfinite import NonFiniteError
 from velogan.engine.step import Step
 from velogan.engine.trainer import Trainer
-from velogan.objectives.cyclegan import CycleGAN
+from velogan.methods.cyclegan import CycleGANObjective
 from velogan.observe.log import read_stats
 from velogan.observe.progress import Display
 from velogan.run import build_step, decide, train
@@ -40,13 +40,12 @@ def poison(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     def make(*numbers: int) -> None:
         def broken(self: Step, batches: Any, *, number: int = 0, after: Any = ()) -> dict[str, Tensor]:
             prepare = self.prepare
-            assert prepare is not None
 
             def break_a(batch: Any) -> Any:
-                batch = prepare(batch)
+                batch = prepare["train"](batch)
                 return batch | {"A": batch["A"] * float("nan")}
 
-            self.prepare = break_a if number in numbers else prepare
+            self.prepare = {"train": break_a} if number in numbers else prepare
             try:
                 return call(self, batches, number=number, after=after)
             finally:
@@ -60,16 +59,16 @@ def poison(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 @pytest.fixture
 def poison_discriminator(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Breaks the loss of the discriminators' phase at some of its turns."""
-    judge, turns = CycleGAN.discriminator_loss, itertools.count()
+    judge, turns = CycleGANObjective.discriminator_loss, itertools.count()
 
     def make(*broken: int) -> None:
-        def loss(self: CycleGAN, nets: Any, batch: Any, carry: Any) -> Any:
+        def loss(self: CycleGANObjective, nets: Any, batch: Any, carry: Any) -> Any:
             out = judge(self, nets, batch, carry)
             if next(turns) in broken:
                 out.terms["a"].data.fill_(float("inf"))  # pyright: ignore
             return out
 
-        monkeypatch.setattr(CycleGAN, "discriminator_loss", loss)
+        monkeypatch.setattr(CycleGANObjective, "discriminator_loss", loss)
 
     return make
 
@@ -118,9 +117,7 @@ def test_skipped_steps_change_nothing_else_and_resume_is_exact(
     poison_discriminator: Callable[..., None],
     monkeypatch: pytest.MonkeyPatch,
 ):
-    config = tiny_config(
-        train={"length": "10 images", "on_nonfinite": "skip"}, objective={"pool_size": 3}, engine=FIXED
-    )
+    config = tiny_config(train={"length": "10 images", "on_nonfinite": "skip"}, method={"pool_size": 3}, engine=FIXED)
 
     poison(2, 5, 6) if phase == "generator" else poison_discriminator(2, 5, 6)
     unbroken = _train(config, tmp_path / "unbroken")
@@ -174,7 +171,7 @@ def test_steps_on_flat_pictures_stay_finite(engine: str, tiny_config: Callable[.
     one_pixel[0, :, 7, 9] = -1
     flat = [torch.zeros(1, 3, 32, 32), torch.ones(1, 3, 32, 32), torch.full((1, 3, 32, 32), 0.5) + 1e-7, one_pixel]
     for number, (a, b) in enumerate(itertools.product(flat, flat[:2])):
-        batch = {"A": a, "B": b, "uniform": torch.rand(objective.draws, 1)}
+        batch = {"A": a, "B": b, "uniform": torch.rand(objective.draws["train"], 1)}
         losses = step({"train": batch}, number=number)  # raises where a loss or a gradient is not finite
         assert all(value.isfinite() for value in losses.values())
     assert all(p.isfinite().all() for net in nets.values() for p in net.parameters())

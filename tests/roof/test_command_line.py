@@ -187,7 +187,10 @@ def test_the_last_line_of_json_is_the_result(tmp_path: Path, capsys: pytest.Capt
     assert Path(result["checkpoint"]) == run / "checkpoints" / "000000002"
     for name in ("config.yaml", "run.json", "stats.jsonl", "report.html", "samples/000000002-a2b.png"):
         assert (run / name).is_file(), name
-    assert read_config(run).engine.kernels in ("winograd", "native", "plain")  # decided, and written down
+    assert read_config(run).engine.kernels == "auto"  # another machine decides for itself
+    (chosen,) = json.loads((run / "run.json").read_text())["engines"]
+    assert chosen["engine"]["kernels"] in ("winograd", "native", "plain")
+    assert chosen["from_images"] == 0
     picked = json.loads((run / "run.json").read_text())["picked"]
     assert all(pick["why"] for pick in picked)
 

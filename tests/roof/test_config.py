@@ -8,6 +8,7 @@ import pytest
 from pydantic import BaseModel
 
 from velogan.config import SIZES, Config, Size, differences, field_names, parse_config, read_config, write_yaml
+from velogan.methods import METHODS, Method
 from velogan.recipes import RECIPES
 
 
@@ -34,7 +35,7 @@ def test_yaml_gives_back_what_is_not_plain(tmp_path: Path):
         ({"data": {"crop_size": "big"}}, r"data.crop_size='big': input should be a valid integer"),
         ({"data": {"crop_size": 30}}, r"data.crop_size=30: input should be a multiple of 4"),
         ({"optimizer": {"lr": -1}}, r"optimizer.lr=-1: input should be greater than 0"),
-        ({"objective": {"gan": "hinge"}}, r"objective.gan='hinge': input should be 'lsgan', 'vanilla' or 'wgangp'"),
+        ({"method": {"gan": "hinge"}}, r"method.gan='hinge': input should be 'lsgan', 'vanilla' or 'wgangp'"),
         ({"train": {"length": "soon"}}, "train.length: 'soon' is no duration"),
         ({"optimizer": {"rules": ["D_A"]}}, r"optimizer.rules: 'D_A' is no optimizer rule"),
     ],
@@ -92,7 +93,10 @@ def test_every_field_is_described_and_no_description_is_a_stub():
     def fields(model: type[BaseModel], prefix: str = "") -> list[tuple[str, str]]:
         found = []
         for name, field in model.model_fields.items():
-            if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
+            if field.annotation is Method:
+                kinds = [one for kind in METHODS.values() for one in fields(kind, f"{name}.")]
+                found += [(f"{name}.kind", "chooses the method"), *kinds]
+            elif isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
                 found += fields(field.annotation, f"{prefix}{name}.")
             else:
                 found.append((prefix + name, field.description or ""))

@@ -71,7 +71,7 @@ def test_trains_and_translates_at_the_pictures_own_depth(
     assert ("identity loss: off" in said) == (channels[a] != channels[b])
 
     config = read_config(run)
-    assert (config.generator.in_channels, config.generator.out_channels) == (channels[a], channels[b])
+    assert (config.data.channels_a, config.data.channels_b) == (channels[a], channels[b])
     header, _ = load_weights(find_checkpoint(run) / "G_A.safetensors")
     for end, kind in (("input", a), ("output", b)):
         wanted = {"channels": channels[kind], "dtype": str(KINDS[kind][1].pixels.dtype)}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from velogan.methods.cyclegan import CycleGAN
 from velogan.recipes import RECIPES
 from velogan.run import build_step, decide
 
@@ -19,7 +20,7 @@ def test_a_recipe_takes_a_step(name: str):
     step, objective, nets = build_step(config, shape=(32, 32))
     before = {role: [value.clone() for value in net.parameters()] for role, net in nets.items()}
     batch = {side: torch.rand(config.data.batch_size, 3, 32, 32) * 2 - 1 for side in "AB"}
-    batch["uniform"] = torch.rand(objective.draws, config.data.batch_size)
+    batch["uniform"] = torch.rand(objective.draws["train"], config.data.batch_size)
     losses = step({"train": batch})
     assert all(value.isfinite() for value in losses.values())
     for role, net in nets.items():
@@ -32,7 +33,10 @@ def test_cyclegan_is_the_paper():
     assert (config.generator.network, config.generator.blocks, config.generator.channels) == ("resnet", 9, 64)
     assert (config.discriminator.network, config.discriminator.channels) == ("basic", 64)
     assert (config.generator.norm, config.generator.dropout, config.generator.init_gain) == ("instance", False, 0.02)
-    assert (config.objective.gan, config.objective.cycle_a, config.objective.cycle_b) == ("lsgan", 10, 10)
-    assert (config.objective.identity, config.objective.pool_size) == (0.5, 50)
+    method = config.method
+    assert isinstance(method, CycleGAN)
+    assert (method.gan, method.cycle_a, method.cycle_b) == ("lsgan", 10, 10)
+    assert (method.adversarial_a, method.adversarial_b) == (1, 1)
+    assert (method.identity_a, method.identity_b, method.pool_size) == (0.5, 0.5, 50)
     assert (config.optimizer.lr, config.optimizer.beta1, config.optimizer.beta2) == (2e-4, 0.5, 0.999)
     assert (config.train.length, config.schedule.kind, config.schedule.hold) == ("200 epochs", "linear", 0.5)

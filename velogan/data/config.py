@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import math
-from typing import Literal
+from typing import Literal, TypedDict
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from velogan.data.pictures.values import Range
+from velogan.types import Letter
 
 BUILT_IN = "apples2oranges"
 
 Preprocess = Literal["resize_and_crop", "crop", "scale_width", "scale_width_and_crop", "none"]
+
+
+class Reading(TypedDict):
+    """Arguments of `domains.cache.open_domain`: channels and range of values, where they are asked for."""
+
+    channels: int | None
+    value_range: Range | None
 
 
 class DataConfig(BaseModel):
@@ -43,6 +51,14 @@ class DataConfig(BaseModel):
         le=2**16,
         description="Side (or width) to resize pictures to before the crop. Default: crop_size x 286/256.",
     )
+    channels_a: int | None = Field(
+        default=None,
+        ge=1,
+        le=4096,
+        description="Channels of domain A's pictures, alpha not counted. Default: as many as they have (grey 1, "
+        "RGB 3); 3 makes grey pictures RGB, 1 the other way.",
+    )
+    channels_b: int | None = Field(default=None, ge=1, le=4096, description="The same for domain B.")
     range_a: Range | None = Field(
         default=None,
         description="The two pixel values of domain A that are darkest and brightest, what lies beyond is cut off: "
@@ -81,6 +97,12 @@ class DataConfig(BaseModel):
     def load_side(self) -> int:
         """The resolved `load_size`, in pixels."""
         return self.load_size or round(self.crop_size * 286 / 256)
+
+    def reading(self, letter: Letter) -> Reading:
+        """How the pictures of domain A or B are read."""
+        if letter == "A":
+            return {"channels": self.channels_a, "value_range": self.range_a}
+        return {"channels": self.channels_b, "value_range": self.range_b}
 
     @field_validator("range_a", "range_b")
     @classmethod

@@ -12,15 +12,13 @@ from torch import Tensor, nn
 from velogan.data.pictures.values import PixelFormat
 from velogan.deploy.statistics import folded
 from velogan.deploy.tiles import reflected
-from velogan.networks.generators import ChangeGenerator, Generator, GeneratorConfig, build_generator
+from velogan.networks.build import build_network
+from velogan.networks.generators import ChangeGenerator, Generator
 from velogan.store.checkpoint import find_checkpoint, load_weights
+from velogan.types import GENERATOR_FILES, Direction
 
-Direction = Literal["a2b", "b2a"]
 Weights = Literal["ema", "raw"]
 Which = Literal["last", "best"]
-
-ROLES: dict[Direction, str] = {"a2b": "G_A", "b2a": "G_B"}
-"""The generator of each direction."""
 
 _SMALLEST_SIDE = 8  # a residual block pads by reflection at a quarter of the side, and needs two pixels there
 
@@ -113,13 +111,13 @@ def load_translator(
     path, device = Path(path), torch.device(device)
     file = path if path.is_file() else _generator_file(path, direction or "a2b", weights, checkpoint)
     header, state = load_weights(file)
-    if header.get("role") not in ROLES.values():
+    if header.get("role") not in GENERATOR_FILES.values():
         raise ValueError(
             f"{file} holds {header.get('role', 'no network')!r}, which does not translate: name G_A or G_B"
         )
-    if direction and header["role"] != ROLES[direction]:
+    if direction and header["role"] != GENERATOR_FILES[direction]:
         raise ValueError(
-            f"direction={direction} needs {ROLES[direction]}, but {file} holds {header['role']}: "
+            f"direction={direction} needs {GENERATOR_FILES[direction]}, but {file} holds {header['role']}: "
             "name the other file or leave the direction out"
         )
     net = _generator(file, header, state)
@@ -135,16 +133,18 @@ def _generator(file: Path, header: dict[str, Any], state: dict[str, Tensor]) -> 
     Raises `ValueError` where the two do not fit, or the header describes no network.
     """
     try:
-        config = GeneratorConfig.model_validate(header.get("config"))
+        if header.get("network") != "generator":
+            raise ValueError(f"it holds {str(header.get('network'))[:40]}")
         for side in ("input", "output"):
             PixelFormat(**header.get(side, {}))
         with torch.device("meta"):
-            described = build_generator(config).state_dict()
+            described = build_network(header).state_dict()
         for name in sorted({*described, *state}):
             told, found = (tuple(of[name].shape) if name in of else None for of in (described, state))
             if told != found:
                 raise ValueError(f"{name} should be {told or 'absent'} and is {found or 'absent'}")
-        net = build_generator(config)
+        net = build_network(header)
+        assert isinstance(net, (Generator, ChangeGenerator))
         net.load_state_dict(state)
     except (ValueError, TypeError, RuntimeError) as error:
         reason = " ".join(str(error).split())[:300]
@@ -156,12 +156,12 @@ def _generator_file(path: Path, direction: Direction, weights: Weights | None, c
     if not path.exists():
         raise ValueError(f"{path} does not exist: name a run folder, a checkpoint folder or a .safetensors file")
     folder = path if (path / "manifest.json").is_file() else find_checkpoint(path, checkpoint)
-    role = ROLES[direction]
+    role = GENERATOR_FILES[direction]
     averaged, raw = folder / f"{role}.ema.safetensors", folder / f"{role}.safetensors"
     file = raw if weights == "raw" or (weights is None and not averaged.is_file()) else averaged
     if role == "G_B" and not averaged.is_file() and not raw.is_file() and (folder / "G_A.safetensors").is_file():
         raise ValueError(
-            f"direction=b2a: {folder} translates a2b alone; train with method=cyclegan, or with onepair.direction=both"
+            f"direction=b2a: {folder} translates a2b alone; train a method, or with settings of it, that learns both"
         )
     if not file.is_file():
         other = "raw" if file is averaged and raw.is_file() else None

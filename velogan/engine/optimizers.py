@@ -136,7 +136,8 @@ class ScheduleConfig(BaseModel):
     kind: Literal["linear", "step", "plateau", "cosine", "exponential", "constant"] = Field(
         default="linear",
         description="linear: constant, then down to nearly 0; step: times `gamma` every `step_epochs`; plateau: times "
-        "`gamma` when the generators' loss has not improved for `patience` epochs; cosine: half a cosine to 0; "
+        "`gamma` when the generators' loss (the translators') has not improved for `patience` epochs; cosine: "
+        "half a cosine to 0; "
         "exponential: times `gamma` an epoch; constant.",
     )
     hold: float = Field(default=0.5, ge=0, le=1, description="linear: share of the run before it starts to fall.")
@@ -147,9 +148,12 @@ class ScheduleConfig(BaseModel):
 
 
 class Schedule:
-    """The factor on every learning rate, set at the start of each epoch of the schedule's clock."""
+    """The factor on every learning rate, set at the start of each epoch of the schedule's clock.
 
-    def __init__(self, config: ScheduleConfig, *, epochs: float):
+    `epochs` is the run's length by that clock; whoever knows it sets it.
+    """
+
+    def __init__(self, config: ScheduleConfig, *, epochs: float = 1):
         self.config = config
         self.epochs = epochs
         self.epoch = 1
@@ -176,7 +180,7 @@ class Schedule:
                 return 1.0
 
     def finish_epoch(self, loss: float) -> None:
-        """Moves to the next epoch; `loss` is the generators' mean over the finished one (plateau looks at it)."""
+        """Moves to the next epoch; `loss` is the watched phase's mean over the finished one (plateau looks at it)."""
         self.epoch += 1
         if self.config.kind != "plateau":
             return

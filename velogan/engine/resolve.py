@@ -76,6 +76,26 @@ def device_for(config: EngineConfig) -> torch.device:
     return device
 
 
+def cannot_follow(chosen: EngineConfig, *, native: Callable[[], bool], gemm: Callable[[], bool]) -> str:
+    """Why this machine cannot compute as was `chosen`, perhaps on another one; empty where it can.
+
+    `native` and `gemm` tell whether the native kernels and the bfloat16 convolutions can be had.
+    """
+    try:
+        device = device_for(chosen)
+    except ValueError:
+        return f"there is no device {chosen.device} here"
+    if chosen.kernels in ("native", "winograd") and not native():
+        return "the native kernels cannot be built here"
+    if chosen.kernels == "winograd" and not gemm():
+        return "this CPU cannot run engine.kernels=winograd"
+    if chosen.compile == "on" and (missing := compiler_missing(device)):
+        return f"torch.compile lacks {missing} here"
+    if device.type == "cuda" and chosen.precision == "bf16" and not torch.cuda.is_bf16_supported():
+        return "this GPU has no bf16"
+    return ""
+
+
 def resolve(
     config: EngineConfig,
     *,

@@ -35,9 +35,10 @@ class Step:
 
     `nets` hold the weights; `forward_nets` are what the losses call: the same networks, or faster equivalents over the
     same weights. With `autocast`, convolutions run in that type; weights, losses and updates stay float32.
-    `prepare` makes of what the loader hands over the batch that losses see (crops, flips, normalises), on the device;
-    without one, batches are those. Images are handed over in channels-last memory where that is asked for. `runner`
-    runs the parts of a loss that do not depend on each other; without one they run in order.
+    `prepare` makes, by split, of what a loader hands over the batch that losses see (crops, flips, normalises), on the
+    device; where a split has none, batches are handed over ready. Images are handed over in channels-last memory where
+    that is asked for. `runner` runs the parts of a loss that do not depend on each other; without one they run in
+    order.
 
     Before an update, the phase's loss terms and gradients are looked at: where one is not finite, the step ends with a
     NonFiniteError. With `check_later` (fused Adam only) nothing waits for the device: from the first such phase on
@@ -55,7 +56,7 @@ class Step:
         channels_last: bool = False,
         check_later: bool = False,
         runner: Runner | None = None,
-        prepare: Callable[[Batch], Batch] | None = None,
+        prepare: Mapping[str, Callable[[Batch], Batch]] | None = None,
     ):
         self.phases = list(phases)
         self.nets = nets
@@ -63,7 +64,7 @@ class Step:
         self.optimizers = optimizers
         self.autocast = autocast
         self.layout = torch.channels_last if channels_last else torch.contiguous_format
-        self.runner, self.prepare = runner, prepare
+        self.runner, self.prepare = runner, prepare or {}
         self.latch: Latch | None = None
         if check_later:
             self.latch = Latch(next(parameter.device for net in nets.values() for parameter in net.parameters()))
@@ -89,7 +90,7 @@ class Step:
         after: Sequence[After] = (),
     ) -> dict[str, Tensor]:
         """Runs `phases`, whatever is due. With `check_later` the `number` of the step may be on the device."""
-        batches = {split: self._ready(batch) for split, batch in batches.items()}
+        batches = {split: self._ready(split, batch) for split, batch in batches.items()}
         carries: dict[str, dict[str, Tensor]] = {}
         seen: dict[str, Tensor] = {}
         for phase in phases:
@@ -112,7 +113,7 @@ class Step:
         """
         carries: dict[str, dict[str, Tensor]] = {}
         for phase in self.phases:
-            batch, carry = self._ready(batches[phase.split]), carries.setdefault(phase.split, {})
+            batch, carry = self._ready(phase.split, batches[phase.split]), carries.setdefault(phase.split, {})
             if phase.name == error.phase:
                 handed = carry if error.carry is None else error.carry
                 return find_origin(partial(self._loss, phase, batch=batch, carry=handed), self.nets)
@@ -121,9 +122,9 @@ class Step:
                 carry |= {name: value.detach() for name, value in out.carry.items()}
         return ""
 
-    def _ready(self, batch: Batch) -> Batch:
+    def _ready(self, split: str, batch: Batch) -> Batch:
         """The batch that losses see."""
-        return self.laid_out(self.prepare(batch) if self.prepare else batch)
+        return self.laid_out(self.prepare[split](batch) if split in self.prepare else batch)
 
     def laid_out(self, batch: Batch) -> Batch:
         """`batch` with its images in the memory layout that the networks are given."""

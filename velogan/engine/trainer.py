@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from velogan.engine.duration import Length, Span
 from velogan.engine.ema import EMA
 from velogan.engine.nonfinite import NonFiniteError
-from velogan.engine.optimizers import Schedule, load_optimizer_state, optimizer_state
+from velogan.engine.optimizers import Schedule, ScheduleConfig, load_optimizer_state, optimizer_state
 from velogan.engine.step import After
 from velogan.observe.clock import Clock
 from velogan.observe.stats import EpochLoss, Stats
@@ -22,6 +22,13 @@ from velogan.types import Batch
 
 MOST_SKIPPED = 100
 """Broken steps in a row that are skipped; the next one stops the run all the same."""
+
+
+Batches = dict[str, Batch]
+"""The batches of a step, by split."""
+
+Opened = dict[str, Generator[Batch, None, None]]
+"""Running loaders, by split."""
 
 
 class Loader(Protocol):
@@ -55,8 +62,9 @@ class Trainer:
     """Runs steps to the end of a length, or until `stopping` is set.
 
     All randomness of a step comes from (`seed`, images seen), so a run that is stopped and continued computes
-    what an unbroken one computes. `state` is the objective's; `batch_size` is in images. `draws` uniform numbers for
-    each image join the loader's batch on the host.
+    what an unbroken one computes. `loaders` are by split; the first one's images make an epoch. `state` is the
+    objective's; `batch_size` is in images. On each split `draws` uniform numbers for each image join the batch on the
+    host. `schedule` moves the learning rates; its `plateau` watches the loss of `plateau_phase`.
 
     `on_nonfinite`: a step that gives no finite number raises a NonFiniteError ("stop"), or the rest of it is left out
     ("skip") and `skipped` rises; after `MOST_SKIPPED` in a row the next raises too.
@@ -65,40 +73,50 @@ class Trainer:
     def __init__(
         self,
         step: Stepper,
-        loader: Loader,
+        loaders: Mapping[str, Loader],
         *,
         nets: Mapping[str, nn.Module],
         ema: EMA,
         state: nn.Module,
-        draws: int,
+        draws: Mapping[str, int],
+        schedule: ScheduleConfig,
+        plateau_phase: str,
         batch_size: int,
         seed: int,
         device: torch.device,
         on_nonfinite: Literal["stop", "skip"] = "stop",
     ):
-        self.step, self.loader, self.nets, self.ema, self.state = step, loader, nets, ema, state
+        self.step, self.nets, self.ema, self.state = step, nets, ema, state
+        self.loaders: Mapping[str, Loader] = loaders
         self.draws, self.batch_size, self.seed, self.device = draws, batch_size, seed, device
         self.on_nonfinite = on_nonfinite
         self.images = self.skipped = self._skipped_in_row = 0
-        self.stats, self.epoch_loss, self.clock = Stats(), EpochLoss(device), Clock()
+        self.stats, self.epoch_loss, self.clock = Stats(), EpochLoss(device, phase=plateau_phase), Clock()
+        self.schedule = Schedule(schedule)
         self.stopping = False
 
-    def run(self, length: Length, *, schedule: Schedule, hooks: Sequence[Hook] = ()) -> None:
+    @property
+    def epoch(self) -> int:
+        """Images of an epoch."""
+        return len(next(iter(self.loaders.values())))
+
+    def run(self, length: Length, *, hooks: Sequence[Hook] = ()) -> None:
         """Trains from where it stands to the end of `length`."""
-        batches = self.loader.batches(self.images)
+        batches = self._open(self.images)
+        self.schedule.epochs = length.ticks
         self.clock.start()
         self.clock.tick(self.images)
         counts = [self._passed(hook, length) for hook in hooks]
         try:
             ended = self.done(length)
             while not ended:
-                self._advance(schedule, length)
-                self._one_step(next(batches))
+                self._advance(length)
+                self._one_step(_next(batches))
                 ended = self.done(length)  # asked once a step: whoever ends the run lets the hooks know
                 counts = self._call_due(hooks, counts, length, ended=ended)
         finally:
             self.clock.stop()
-            batches.close()
+            _close(batches)
 
     def done(self, length: Length) -> bool:
         """Whether the run is at its end, or asked to stop."""
@@ -124,41 +142,47 @@ class Trainer:
             self.step.check()
         except NonFiniteError as error:
             position = error.number * self.batch_size
-            batches = self.loader.batches(position)
-            self._explain(error, self._with_draws(next(batches), position), position)
-            batches.close()
+            opened = self._open(position)
+            self._explain(error, self._with_draws(_next(opened), position), position)
+            _close(opened)
             raise
 
-    def _explain(self, error: NonFiniteError, batch: Batch, position: int) -> None:
+    def _explain(self, error: NonFiniteError, batches: Batches, position: int) -> None:
         error.images = position
-        error.origin = self.step.origin(error, {"train": batch})
+        error.origin = self.step.origin(error, batches)
 
-    def _with_draws(self, batch: Batch, position: int) -> Batch:
+    def _open(self, position: int) -> Opened:
+        return {split: loader.batches(position) for split, loader in self.loaders.items()}
+
+    def _with_draws(self, batches: Batches, position: int) -> Batches:
         torch.manual_seed(step_seed(self.seed, position))
         pinned = self.device.type == "cuda"  # else copying it there would wait for the steps before
-        return batch | {"uniform": torch.rand(self.draws, len(batch["A"]), pin_memory=pinned)}
+        return {
+            split: batch | {"uniform": torch.rand(self.draws[split], len(batch["A"]), pin_memory=pinned)}
+            for split, batch in batches.items()
+        }
 
-    def _one_step(self, batch: Batch) -> None:
-        batch = self._with_draws(batch, self.images)
+    def _one_step(self, batches: Batches) -> None:
+        batches = self._with_draws(batches, self.images)
         number, images = self.images // self.batch_size, self.images + self.batch_size
         after: list[After] = [self.stats, self.epoch_loss]
         if averaging := (number + 1) % EMA.EVERY == 0:
             self.ema.weigh(images)
             after.append(self.ema)
         try:
-            self.step({"train": batch}, number=number, after=after)
+            self.step(batches, number=number, after=after)
             self._skipped_in_row = 0
         except NonFiniteError as error:
             if self.on_nonfinite == "stop" or self._skipped_in_row == MOST_SKIPPED:
-                self._explain(error, batch, self.images)
+                self._explain(error, batches, self.images)
                 raise
             self.skipped, self._skipped_in_row = self.skipped + 1, self._skipped_in_row + 1
             if averaging:
                 self.ema.follow({})
         self.images = images
 
-    def _advance(self, schedule: Schedule, length: Length) -> None:
-        tick = length.tick(self.images, self.clock.seconds)
+    def _advance(self, length: Length) -> None:
+        schedule, tick = self.schedule, length.tick(self.images, self.clock.seconds)
         schedule.epoch = min(schedule.epoch, tick)  # a run that was made longer is earlier in its schedule
         while schedule.epoch < tick:
             schedule.finish_epoch(self.epoch_loss.take())
@@ -172,6 +196,7 @@ class Trainer:
             "objective": self.state.state_dict(),
             "ema": self.ema.state_dict(),
             "losses": self.epoch_loss.state_dict(),
+            "schedule": self.schedule.state_dict(),
             "skipped": [self.skipped, self._skipped_in_row],
         }
 
@@ -182,9 +207,18 @@ class Trainer:
             load_optimizer_state(optimizer, state["optimizers"][name])
         self.state.load_state_dict(state["objective"])
         self.ema.load_state_dict(state["ema"])
-        total, steps = state["losses"]
-        self.epoch_loss.load_state_dict([float(total or 0.0), steps])  # the first version had tensors, or None
-        self.skipped, self._skipped_in_row = state.get("skipped", (0, 0))  # the first version had none
+        self.epoch_loss.load_state_dict(state["losses"])
+        self.schedule.load_state_dict(state["schedule"])
+        self.skipped, self._skipped_in_row = state["skipped"]
+
+
+def _next(opened: Opened) -> Batches:
+    return {split: next(batches) for split, batches in opened.items()}
+
+
+def _close(opened: Opened) -> None:
+    for batches in opened.values():
+        batches.close()
 
 
 def step_seed(seed: int, images: int) -> int:

@@ -19,14 +19,14 @@ from velogan import __version__
 from velogan.config import Config, read_config
 from velogan.data.domains.check import find_leaks
 from velogan.data.domains.sources import Folder, cache_directory, find_sources
-from velogan.deploy.model import ROLES, Direction, Translator, Weights, Which, load_translator
+from velogan.deploy.model import Translator, Weights, Which, load_translator
 from velogan.evaluation.features import FeatureNetwork, Task, fetch_inception, load_inception, load_squeezenet, sha256
 from velogan.evaluation.scoring import Real, Scorer
 from velogan.files import write_text
-from velogan.methods import autoencoder_in, directions
 from velogan.metrics.bootstrap import PROTOCOL
 from velogan.report.scores import SAME, deviation, grouped, heading
 from velogan.store.checkpoint import damage, find_checkpoint, read_best
+from velogan.types import GENERATOR_FILES, Direction
 
 FLOOR = "what real pictures score against other real pictures: as good as can be expected"
 CEILING = "what doing nothing scores: the input taken for its own translation"
@@ -66,7 +66,7 @@ def evaluate(
     run, task = Path(run), task or _quiet
     config = _config(run, data)
     check_asked(classes, squeezenet, limit)
-    ways = directions(config)
+    ways = config.method.directions
     columns, missing = _columns(run, checkpoint, ways)
     networks = load_networks(squeezenet, inception, cache_directory(config.data), device=device, task=task)
     scorer = Scorer(config, networks, classes or {}, limit, seed, task)
@@ -83,8 +83,8 @@ def evaluate(
             translator = load_translator(column.folder, direction=direction, weights=column.weights, device=device)
             common = {"direction": direction, "weights": column.weights, "checkpoint": column.checkpoint}
             scores += [score | common for score in scorer.score(translator, source, target, bounds)]
-            if config.method == "onepair":
-                autoencoder = replace(translator, net=autoencoder_in(translator.net))
+            if (net := config.method.autoencoder_of(translator.net)) is not None:
+                autoencoder = replace(translator, net=net)
                 scores += [score | common for score in scorer.score_reconstruction(autoencoder, source)]
             records.append(_record(translator, common))
     protocol = versions() | {
@@ -220,7 +220,7 @@ def _columns(run: Path, checkpoint: Which | None, ways: Sequence[Direction]) -> 
 
 
 def _weights(folder: Path, ways: Sequence[Direction]) -> Sequence[Weights]:
-    averaged = all((folder / f"{ROLES[way]}.ema.safetensors").is_file() for way in ways)
+    averaged = all((folder / f"{GENERATOR_FILES[way]}.ema.safetensors").is_file() for way in ways)
     return ("ema", "raw") if averaged else ("raw",)
 
 

@@ -3,41 +3,41 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from velogan.config import Config
 from velogan.data.domains.cache import Domain, open_domain
 from velogan.data.domains.loader import normalise
 from velogan.data.domains.sources import Folder, Letter, Side, Sources
 from velogan.files import write_text
-from velogan.methods import AUTOENCODER, directions
+from velogan.methods.base import Views
 from velogan.observe.log import Log
 from velogan.observe.samples import as_rgb, grid, write_grid
+from velogan.types import Direction
 
 
 class Sampler:
     """Writes `RUN/samples/<images>-a2b.png` and `-b2a.png`: input, translated, back, and truth where known.
 
-    The one-pair method has no way back: there the third column is the reconstruction, what encoder and decoder make of
-    the input without a translator between. A run that learns one way has `-b2b.png` in place of `-b2a.png`: pictures of
-    B through the generator to B, which should leave them as they are.
+    A method with an autoencoder shows its reconstruction of the input in the third column, in place of the way back. A
+    run that learns one way has `-b2b.png` in place of `-b2a.png`: pictures of B through the generator to B, which
+    should leave them as they are.
     """
 
-    def __init__(self, run: Path, config: Config, sources: Sources, nets: Mapping[str, nn.Module], *, log: Log):
-        self.folder, self.nets, self.config, self.log = run / "samples", nets, config, log
-        from_b = "b2a" if "b2a" in directions(config) else "b2b"
+    def __init__(self, run: Path, config: Config, sources: Sources, views: Views, *, log: Log):
+        self.folder, self.views, self.config, self.log = run / "samples", views, config, log
+        from_b = "b2a" if "b2a" in views.generators else "b2b"
         self.pictures = {"a2b": _pictures(sources.a, config), from_b: _pictures(sources.b, config)}
-        third = "reconstruction" if AUTOENCODER in nets else "back"
+        third = ["reconstruction"] if views.reconstruction else ["back"] if len(views.generators) == 2 else []
         if "b2b" in self.pictures:
             names, real, _ = self.pictures["b2b"]
             self.pictures["b2b"] = names, real, None
         index = {
-            direction: {"columns": ["input", "translated", third, *(["truth"] if truth is not None else [])]}
+            direction: {"columns": ["input", "translated", *third, *(["truth"] if truth is not None else [])]}
             | {"rows": names}
             for direction, (names, _, truth) in self.pictures.items()
         }
@@ -47,34 +47,29 @@ class Sampler:
     def write(self, images: int) -> None:
         """Translates the pictures with the averaged generators and writes both grids."""
         for direction, (_, real, truth) in self.pictures.items():
-            columns = [
-                real,
-                *translated_and_third(real, direction, self.nets, config=self.config),
-                *([truth] if truth is not None else []),
-            ]
-            rows = torch.stack([as_rgb(column) for column in columns], 1)
+            columns = [real, *translated_and_third(real, direction, self.views, config=self.config), truth]
+            rows = torch.stack([as_rgb(column) for column in columns if column is not None], 1)
             write_grid(self.folder / f"{images:09d}-{direction}.png", rows)
             self.log.image(f"samples/{direction}", grid(rows), images=images)
 
 
 @torch.no_grad()
-def translated_and_third(
-    real: Tensor, direction: str, nets: Mapping[str, nn.Module], *, config: Config
-) -> tuple[Tensor, Tensor]:
+def translated_and_third(real: Tensor, direction: str, views: Views, *, config: Config) -> tuple[Tensor, Tensor | None]:
     """Translations of `real` `(N, C, H, W)`, and what comes back of them or the autoencoder's reconstruction of `real`.
 
-    `direction` is a2b, b2a or b2b. One by one, as the engine computes.
+    The latter is None where there is neither. `direction` is a2b, b2a or b2b. One by one, as the engine computes.
     """
-    there, back = ("G_B", "G_A") if direction == "b2a" else ("G_A", "G_B")
+    there: Direction = "b2a" if direction == "b2a" else "a2b"
+    reconstruct, back = views.reconstruction, views.generators.get("a2b" if there == "b2a" else "b2a")
     half, device = config.engine.precision == "bf16", torch.device(config.engine.device)
     fakes, thirds = [], []
     with torch.autocast(device.type, dtype=torch.bfloat16, enabled=half):
         for image in real.to(device).split(1):
-            fake = nets[there](image).float()
+            fake = views.generators[there](image).float()
             fakes.append(fake.cpu())
-            third = nets[AUTOENCODER](image) if AUTOENCODER in nets else nets[back](fake)
-            thirds.append(third.float().cpu())
-    return torch.cat(fakes), torch.cat(thirds)
+            if reconstruct or back:
+                thirds.append((reconstruct(image) if reconstruct else back(fake)).float().cpu())  # pyright: ignore
+    return torch.cat(fakes), torch.cat(thirds) if thirds else None
 
 
 def _pictures(side: Side, config: Config) -> tuple[list[str], Tensor, Tensor | None]:
@@ -85,8 +80,8 @@ def _pictures(side: Side, config: Config) -> tuple[list[str], Tensor, Tensor | N
         kept = tuple(name for name in domain.names if (side.truth / name).is_file())
         if kept == domain.names:
             other: Letter = "B" if side.letter == "A" else "A"
-            truths = open_domain(Folder(side.truth, kept), config.data, test=True, **config.reading(other))
-    size = _common_size([domain, *([truths] if truths else [])], config.generator.multiple)
+            truths = open_domain(Folder(side.truth, kept), config.data, test=True, **config.data.reading(other))
+    size = _common_size([domain, *([truths] if truths else [])], config.multiple)
     return list(domain.names), middles(domain, size), middles(truths, size) if truths else None
 
 
@@ -96,7 +91,7 @@ def _choice(folder: Folder, letter: Letter, config: Config) -> Domain:
 
     def open_some(names: tuple[str, ...], count: int) -> Domain:
         some = Folder(folder.directory, tuple(names[i] for i in _spread(len(names), count)))
-        return open_domain(some, config.data, test=True, **config.reading(letter))
+        return open_domain(some, config.data, test=True, **config.data.reading(letter))
 
     while True:
         try:

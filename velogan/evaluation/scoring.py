@@ -136,7 +136,7 @@ class Scorer:
         return Real(side, domain.names, pictures, self._answers(side, other, domain), domain.skipped, seen)
 
     def _domain(self, folder: Folder, side: Side, *, task: str) -> Domain:
-        reading = self.config.reading(side.letter)
+        reading = self.config.data.reading(side.letter)
         return open_domain(folder, self.config.data, test=True, **reading, progress=self.task(task))
 
     def _answers(self, side: Side, other: Side, domain: Domain) -> Answers:

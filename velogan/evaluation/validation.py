@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from statistics import fmean
-
-from torch import nn
 
 from velogan.config import Config
 from velogan.data.domains.cache import Domain, open_domain
 from velogan.data.domains.loader import window
 from velogan.data.domains.sources import FEWEST, Side, Sources
 from velogan.evaluation.samples import middles, translated_and_third
-from velogan.methods import AUTOENCODER, directions
+from velogan.methods.base import Views
 from velogan.metrics.sliced import sliced_wasserstein
 
 SCORE = "validation/distance"
@@ -20,7 +17,7 @@ SCORE = "validation/distance"
 
 
 class Validation:
-    """Scores `nets` (`G_A`, and `G_B` where there is one; averaged ones) on both domains' held-out pictures.
+    """Scores `views`, averaged generators by direction, on both domains' held-out pictures.
 
     The score is the sliced Wasserstein distance from translations to real pictures, mean over scales and directions.
     It is a distance of sets and nothing else: how much of a picture's content a translation keeps is not in it, since
@@ -30,8 +27,8 @@ class Validation:
     are none, why not.
     """
 
-    def __init__(self, config: Config, sources: Sources, nets: Mapping[str, nn.Module]):
-        self.nets, self.config = nets, config
+    def __init__(self, config: Config, sources: Sources, views: Views):
+        self.views, self.config = views, config
         self.on = self.missing = ""
         if sources.a.validation is None or sources.b.validation is None:
             few = min(len(side.train.names) for side in (sources.a, sources.b)) < FEWEST
@@ -51,26 +48,27 @@ class Validation:
 
     def score(self) -> dict[str, float]:
         """Figures by name for the log; `SCORE` is the one to choose by, distances in deviations of real pixels."""
-        ways = directions(self.config)
-        word = "reconstruction" if AUTOENCODER in self.nets else "cycle"
+        ways = self.config.method.directions
+        word = "reconstruction" if self.views.reconstruction else "cycle"
         distances, differences = {}, {}
         for way, real, target in (("a2b", self.a, self.b), ("b2a" if "b2a" in ways else "b2b", self.b, self.a)):
-            fake, third = translated_and_third(real, way, self.nets, config=self.config)
+            fake, third = translated_and_third(real, way, self.views, config=self.config)
             if way in ways:
-                wanted = real if self.config.onepair.stage == "autoencoder" else target
+                wanted = real if self.config.method.reconstructs else target
                 distances[f"{SCORE}_{way}"] = fmean(sliced_wasserstein(fake, wanted))
-            differences[f"validation/{word}_{way[0]}"] = (third - real).abs().mean().item()
+            if third is not None:
+                differences[f"validation/{word}_{way[0]}"] = (third - real).abs().mean().item()
         return {SCORE: fmean(distances.values()), **distances, **differences}
 
 
 def _open(side: Side, config: Config) -> Domain:
     assert side.validation is not None
-    return open_domain(side.validation, config.data, test=True, **config.reading(side.letter))
+    return open_domain(side.validation, config.data, test=True, **config.data.reading(side.letter))
 
 
 def _common_size(domains: list[Domain], config: Config) -> tuple[int, int]:
     """The largest (height, width) that all pictures have and training might see."""
-    multiple = config.generator.multiple
+    multiple = config.multiple
     sizes = [window(config.data, shape) for domain in domains for shape in domain.shapes]
     sizes += [shape[:2] for domain in domains for shape in domain.shapes]
     height, width = (max(min(sides) // multiple, 1) * multiple for sides in zip(*sizes))

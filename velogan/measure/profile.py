@@ -16,22 +16,23 @@ from torch import Tensor, nn
 from torch.profiler import ProfilerActivity, record_function
 
 from velogan.config import Config
-from velogan.domains import check_sizes, fit_channels, open_data
+from velogan.data.domains.pair import open_data
+from velogan.decide import decide
 from velogan.engine.duration import Length, Span
 from velogan.engine.nonfinite import NonFiniteError
-from velogan.engine.optimizers import Schedule, ScheduleConfig
 from velogan.engine.resolve import Pick
 from velogan.engine.step import After, Step
 from velogan.engine.trainer import Loader, Stepper, Trainer
+from velogan.methods.fit import check_sizes
 from velogan.observe.breakdown import idle, idle_by_phase, kernels, launches, owners, strip, temporal
+from velogan.observe.machine import machine
 from velogan.observe.memory import AVERAGES, MOMENTS, POOL, WEIGHTS, Held, memory_timeline
 from velogan.observe.progress import Display
 from velogan.observe.roofline import synchronise
 from velogan.observe.timeline import LOADER, REST, STEP, Timeline
 from velogan.observe.trace import borrow_places, load_events, read_timeline
 from velogan.report.profile_page import write_profile
-from velogan.run import build_trainer, decide
-from velogan.session import machine
+from velogan.run import build_trainer, fit_channels
 from velogan.types import Batch
 
 WARM_UP = 3
@@ -49,9 +50,9 @@ def profile(config: Config, *, steps: int, out: Path, display: Display) -> dict[
         raise ValueError(f"--steps {steps}: it takes at least one")
     if out.exists() and not out.is_dir():
         raise ValueError(f"--out {out} is a file: name a folder, which is made if need be")
-    data = open_data(config, display)
+    data = open_data(config.data, task=display.task, say=display.say)
     config, _ = fit_channels(config, data)
-    check_sizes(config, data)
+    check_sizes(config.method, config.spec, data.shapes(config.data))
     engine, picks = decide(config)
     device = torch.device(engine.device)
     if device.type not in ("cpu", "cuda"):
@@ -123,15 +124,14 @@ class _Training:
         plain.forward_nets = {role: _Named(role, net) for role, net in plain.forward_nets.items()}
         self.phases = plain.phases
         trainer.step = _NamedStep(trainer.step)
-        trainer.loader = _NamedLoader(trainer.loader)
-        self._schedule = Schedule(ScheduleConfig(kind="constant"), epochs=1)
+        trainer.loaders = {split: _NamedLoader(loader) for split, loader in trainer.loaders.items()}
 
     def run(self, steps: int) -> float:
         """Trains so many steps; returns the seconds of one."""
         images = self.trainer.images + steps * self.config.data.batch_size
         synchronise(self.device)
         begun = time.perf_counter()
-        self.trainer.run(Length(Span(images, "images"), len(self.trainer.loader)), schedule=self._schedule)
+        self.trainer.run(Length(Span(images, "images"), self.trainer.epoch))
         synchronise(self.device)
         return (time.perf_counter() - begun) / steps
 

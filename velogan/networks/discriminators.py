@@ -11,7 +11,7 @@ from velogan.networks.layers import InitName, NormName, initialise, norm_layer
 
 
 class DiscriminatorConfig(BaseModel):
-    """What the two discriminators are made of."""
+    """What a discriminator is made of."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 

@@ -17,7 +17,7 @@ from velogan.networks.layers import InitName, NormName, initialise, norm_layer
 
 
 class GeneratorConfig(BaseModel):
-    """What the two generators are made of."""
+    """What a generator is made of."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -30,14 +30,6 @@ class GeneratorConfig(BaseModel):
         default=9, ge=0, le=256, description="Residual blocks of a resnet: 9 from 256 pixels on, 6 below."
     )
     channels: int = Field(default=64, ge=1, le=4096, description="Feature maps after the first convolution (ngf).")
-    in_channels: int | None = Field(
-        default=None,
-        ge=1,
-        le=4096,
-        description="Channels of domain A's pictures, alpha not counted. Default: as many as they have (grey 1, "
-        "RGB 3); 3 makes grey pictures RGB, 1 the other way.",
-    )
-    out_channels: int | None = Field(default=None, ge=1, le=4096, description="The same for domain B.")
     norm: NormName = Field(default="instance", description="Normalisation after convolutions.")
     dropout: bool = Field(default=False, description="Dropout 0.5 in residual blocks, or in the U-Net's inner blocks.")
     decoder: Literal["reference", "simple"] = Field(
@@ -85,13 +77,12 @@ class GeneratorConfig(BaseModel):
         return {"resnet": 4, "unet_128": 128, "unet_256": 256}[self.network]
 
 
-def build_generator(config: GeneratorConfig) -> Generator | ChangeGenerator:
-    """A freshly initialised generator, `(B, in_channels, H, W)` to `(B, out_channels, H, W)`, both in [-1, 1].
-
-    Channels that are not given are 3.
-    """
+def build_generator(
+    config: GeneratorConfig, *, in_channels: int = 3, out_channels: int = 3
+) -> Generator | ChangeGenerator:
+    """A freshly initialised generator, `(B, in_channels, H, W)` to `(B, out_channels, H, W)`, both in [-1, 1]."""
     build = _resnet if config.network == "resnet" else _unet
-    model = build(config, config.in_channels or 3, config.out_channels or 3)
+    model = build(config, in_channels, out_channels)
     net = Generator(model, multiple=config.multiple)
     initialise(net, init=config.init, gain=config.init_gain)
     if config.identity_start:

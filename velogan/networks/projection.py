@@ -7,9 +7,9 @@ from torch import nn
 from velogan.networks.layers import initialise
 
 
-def build_projection(channels: int, *, width: int = 256) -> nn.Sequential:
-    """A freshly initialised perceptron at each position (Park et al. 2020, section 3): `(B, channels, H, W)` to
+def build_projection(*, in_channels: int, width: int = 256) -> nn.Sequential:
+    """A freshly initialised perceptron at each position (Park et al. 2020, section 3): `(B, in_channels, H, W)` to
     `(B, width, H, W)`."""
-    net = nn.Sequential(nn.Conv2d(channels, width, 1), nn.ReLU(), nn.Conv2d(width, width, 1))
+    net = nn.Sequential(nn.Conv2d(in_channels, width, 1), nn.ReLU(), nn.Conv2d(width, width, 1))
     initialise(net, init="xavier", gain=1.0)
     return net

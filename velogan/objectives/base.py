@@ -27,11 +27,12 @@ class Out:
 
 @dataclass(frozen=True, kw_only=True)
 class Phase:
-    """One player's move.
+    """One move of a step.
 
     `name` is also the trace range and the log prefix; `trains` names the networks this phase updates, all others
     are frozen; `loss` is a function of (nets, batch, carry) that knows no device, rank, precision, optimizer or
-    graph; `split` says which loader feeds it (carry is kept per split); it runs on each `every`-th step.
+    graph; `split`, one of `SPLITS`, says which pictures feed it (carry is kept per split); it runs on each `every`-th
+    step.
     """
 
     name: str
@@ -66,15 +67,20 @@ def parts_run_by(runner: Runner | None) -> Iterator[None]:
         _runner.reset(token)
 
 
-class Objective(Protocol):
-    """A method.
+SPLITS = ("train", "first_half", "second_half", "held_out")
+"""Pictures that a phase may ask for: all training pictures, either half of them, or those held out for validation."""
 
-    `draws` uniform numbers in [0, 1) per image reach its losses as `batch["uniform"]`, `(draws, B)`: all its
-    randomness, so that a step is a function of (weights, state, batch). `state` holds what survives between steps
-    (the pool of fakes) as buffers.
+
+class Objective(Protocol):
+    """A method's losses.
+
+    `draws` has an entry for each split that the phases ask for: so many uniform numbers in [0, 1) per image reach the
+    losses on it as `batch["uniform"]`, `(draws, B)`. That is all their randomness, so that a step is a function of
+    (weights, state, batches). An epoch counts the images of the first split. `state` holds what survives between steps
+    (the pools of fakes) as buffers.
     """
 
-    draws: int
+    draws: Mapping[str, int]
     state: nn.Module
 
     def phases(self) -> list[Phase]:

@@ -51,16 +51,18 @@ class Stats:
 
 
 class EpochLoss:
-    """The mean of the first phase's total over an epoch of the schedule."""
+    """The mean of one phase's total over an epoch of the schedule."""
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: torch.device, *, phase: str) -> None:
+        self._name = f"{phase}/total"
         self._sums = torch.zeros(2, dtype=_sum_type(device), device=device)  # of the losses, and how many were counted
 
     @torch.no_grad()
     def follow(self, losses: Mapping[str, Tensor]) -> None:
-        """Counts the first of `losses` whose name ends in `/total`."""
-        self._sums[0].add_(next(value for name, value in losses.items() if name.endswith("/total")))
-        self._sums[1].add_(1)
+        """Counts the phase's total among `losses`, where the step ran that phase."""
+        if self._name in losses:
+            self._sums[0].add_(losses[self._name])
+            self._sums[1].add_(1)
 
     def tensors(self) -> Iterator[Tensor]:
         """The sums so far."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import queue
 import threading
 from collections.abc import Generator
@@ -19,6 +20,9 @@ from velogan.types import Batch
 
 RESIDENT_SHARE = 0.25
 """Share of a device's free memory that one domain may take up; a larger one stays on the host."""
+
+_HALVES = 2**31 + 1
+"""What sets the random numbers of halves apart from those of epochs, whose numbers are smaller."""
 
 INDEX, TOP, LEFT, FLIP = range(4)
 """Columns of a plan."""
@@ -82,15 +86,35 @@ class PairLoader:
         for side, domain in (("A", a), ("B", b)):
             _check_sizes(side, domain, config)
         self.resident = {"A": _resident(a, self.device), "B": _resident(b, self.device)}
+        self._take(np.arange(len(a)), np.arange(len(b)), ())
+
+    def _take(self, a: np.ndarray, b: np.ndarray, salt: tuple[int, ...]) -> None:
+        """Restrict it to the pictures with the indices `a` and `b`; `salt` makes its random numbers its own."""
+        self._indices, self._salt = {"A": a, "B": b}, salt
         self._epoch = lru_cache(maxsize=2)(self._draw_epoch)
+
+    def half(self, number: int) -> PairLoader:
+        """Load from the first (0) or the second (1) half of either domain alone, chosen by the seed.
+
+        No picture is in both halves; what lies on the device is shared. ValueError for a domain of one picture.
+        """
+        halves = []
+        for letter, domain in enumerate((self.a, self.b)):
+            if len(domain) < 2:
+                raise ValueError(f"domain {'AB'[letter]} has one picture, which cannot be halved: add some")
+            random = np.random.Generator(np.random.Philox(np.random.SeedSequence([self.seed, _HALVES, letter])))
+            halves.append(np.array_split(random.permutation(len(domain)), 2)[number])
+        made = copy.copy(self)
+        made._take(halves[0], halves[1], (_HALVES, number))
+        return made
 
     def __len__(self) -> int:
         """Count the images of an epoch."""
-        return max(len(self.a), len(self.b))
+        return max(map(len, self._indices.values()))
 
     def _draw_epoch(self, epoch: int) -> tuple[np.ndarray, np.ndarray]:
         """Draw an epoch's order `(N,)` and `(N, 7)` numbers in [0, 1): B's index, A's and B's windows."""
-        random = np.random.Generator(np.random.Philox(np.random.SeedSequence([self.seed, epoch])))
+        random = np.random.Generator(np.random.Philox(np.random.SeedSequence([self.seed, epoch, *self._salt])))
         order = np.arange(len(self)) if self.config.serial_batches else random.permutation(len(self))
         return order, random.random((len(self), 7))
 
@@ -101,9 +125,10 @@ class PairLoader:
             order, numbers = self._epoch(place // len(self))
             slot = place % len(self)
             item, draws = int(order[slot]), numbers[slot]
-            index_b = item % len(self.b) if self.config.serial_batches else int(draws[0] * len(self.b))
-            a.append(self._row(self.a, item % len(self.a), draws[1:4]))
-            b.append(self._row(self.b, index_b, draws[4:7]))
+            of_a, of_b = self._indices["A"], self._indices["B"]
+            place_b = item % len(of_b) if self.config.serial_batches else int(draws[0] * len(of_b))
+            a.append(self._row(self.a, int(of_a[item % len(of_a)]), draws[1:4]))
+            b.append(self._row(self.b, int(of_b[place_b]), draws[4:7]))
         return Plan(torch.tensor(a), torch.tensor(b))
 
     def _row(self, domain: Domain, index: int, draws: np.ndarray) -> tuple[int, int, int, int]:

@@ -8,13 +8,11 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
 
 from velogan.data.config import BUILT_IN, DataConfig
 from velogan.data.pictures.images import SUFFIXES
 from velogan.data.rendered.apples2oranges import VERSION, render_folder
-
-Letter = Literal["A", "B"]
+from velogan.types import Letter
 
 FEWEST = 20
 """Training pictures that a domain must have for some of them to be held out."""

@@ -11,10 +11,7 @@ import torch
 
 from velogan.config import Config, nearest
 from velogan.engine.resolve import REFERENCE
-from velogan.recipes import RECIPES
-
-METHODS = ("cyclegan", "onepair", "onepair-plus")
-"""Presets."""
+from velogan.recipes import BENCHED, DEFAULT, RECIPES
 
 NETWORKS: dict[str, dict[str, Any]] = {
     "resnet_9": {"network": "resnet", "blocks": 9},
@@ -44,7 +41,7 @@ class Case:
     discriminator: str
     image_size: int
     batch_size: int
-    method: str = "cyclegan"
+    method: str = DEFAULT
 
     @property
     def config(self) -> Config:
@@ -57,12 +54,15 @@ class Case:
 
     @property
     def possible(self) -> bool:
-        """Whether the method can have this network: U-Nets have no encoder to share."""
-        return self.method == "cyclegan" or NETWORKS[self.network]["network"] == "resnet"
+        """Whether the method can have this network: a U-Net has no encoder to share."""
+        try:
+            return bool(self.config)
+        except ValueError:
+            return False
 
     @property
     def label(self) -> str:
-        """For people: `cyclegan, resnet_9, basic, 256x256, batch 1`."""
+        """For people: the method, and `resnet_9, basic, 256x256, batch 1`."""
         return f"{self.method}, {self.setting}"
 
     @property
@@ -96,19 +96,19 @@ def make_plan(only: str | None, *, everything: bool, device: torch.device) -> Pl
     cases = [case for case in _cases(words, everything=everything) if case.possible]
     if not cases:
         raise ValueError(f"--only {only}: {words['method'][0]} takes resnets alone; name resnet_9 or resnet_6")
-    return {case: _ways(("default",) if brief and case.method != "cyclegan" else modes) for case in cases}
+    return {case: _ways(("default",) if brief and case.method != DEFAULT else modes) for case in cases}
 
 
 def make_chain(only: str | None, *, device: torch.device) -> Plan:
-    """The reference and, one upon the other, the changes that make the default of `device` faster, for cyclegan.
+    """The reference and, one upon the other, the changes that make it the default of `device`, for the method DEFAULT.
 
     `only` as in `make_plan`, without modes and other methods. ValueError for what does not fit.
     """
     words = _parse(only or "")
-    others = [word for word in (*words["mode"], *words["method"]) if word != "cyclegan"]
+    others = [word for word in (*words["mode"], *words["method"]) if word != DEFAULT]
     if others:
         raise ValueError(
-            f"--only {only}: --waterfall measures its own chain of changes to cyclegan; leave {others[0]} out"
+            f"--only {only}: --waterfall measures its own chain of changes to {DEFAULT}; leave {others[0]} out"
         )
     steps: list[tuple[str, dict[str, Any]]] = [
         ("reference", {"mode": "reference"}),
@@ -122,7 +122,7 @@ def make_chain(only: str | None, *, device: torch.device) -> Plan:
         steps += [("native kernels", {"kernels": "native"}), ("Winograd", {"kernels": "winograd"})]
     engine: dict[str, Any] = dict(REFERENCE)
     ways = {name: dict(engine := engine | change) for name, change in steps}
-    return dict.fromkeys(_cases(words | {"method": ["cyclegan"]}, everything=False), ways)
+    return dict.fromkeys(_cases(words | {"method": [DEFAULT]}, everything=False), ways)
 
 
 def _cases(words: Mapping[str, Sequence[Any]], *, everything: bool) -> list[Case]:
@@ -131,7 +131,7 @@ def _cases(words: Mapping[str, Sequence[Any]], *, everything: bool) -> list[Case
         words["discriminator"] or (DISCRIMINATORS if everything else ("basic",)),
         words["size"] or (_SIZE,),
         words["batch"] or (_BATCHES if everything else (_BATCH,)),
-        words["method"] or METHODS,
+        words["method"] or BENCHED,
     )
     return [Case(*product) for product in combinations]
 
@@ -143,7 +143,7 @@ def _ways(modes: Iterable[str]) -> Ways:
 
 def _parse(only: str) -> dict[str, list[Any]]:
     kinds: dict[str, Sequence[str]] = {
-        "method": METHODS,
+        "method": BENCHED,
         "network": list(NETWORKS),
         "discriminator": list(DISCRIMINATORS),
         "mode": list(MODES),

@@ -53,12 +53,12 @@ class Contestant:
         self._before = self._allocated(reset=True)
         config = config.model_copy(update={"engine": self.engine})
         size, count = config.data.crop_size, config.data.batch_size
-        prepare = feed.loader.finish if feed else None
+        prepare = (lambda split: feed.loader.finish) if feed else None
         self.step, objective, nets = build_step(config, shape=(size, size), prepare=prepare)
         torch.manual_seed(0)
         random = {name: torch.rand(count, 3, size, size, device=self.device) * 2 - 1 for name in "AB"}
-        uniform = torch.rand(objective.draws, count, device=self.device)
-        self.batch, self.feed = {**(feed.ready() if feed else random), "uniform": uniform}, feed
+        self.uniform = {split: torch.rand(draws, count, device=self.device) for split, draws in objective.draws.items()}
+        self.batch, self.feed = feed.ready() if feed else random, feed
         self._kept = [*nets.values(), objective.state]
 
     def warm_up(self) -> None:
@@ -104,10 +104,11 @@ class Contestant:
     def run_on_data(self) -> None:
         """A step on pictures from the loader."""
         assert self.feed is not None
-        self._step({**next(self.feed.batches), "uniform": self.batch["uniform"]})
+        self._step(next(self.feed.batches))
 
     def _step(self, batch: Batch) -> None:
-        self.step({"train": batch}, number=self.number)
+        batches = {split: {**batch, "uniform": uniform} for split, uniform in self.uniform.items()}
+        self.step(batches, number=self.number)
         self.number += 1
 
     def take_turn(self, *, data_first: bool) -> None:

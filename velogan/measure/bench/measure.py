@@ -13,11 +13,13 @@ from typing import Any
 
 import torch
 
-from velogan.domains import Data, check_sizes
+from velogan.data.domains.pair import Data
 from velogan.engine.resolve import resolve_device
 from velogan.measure.bench.cases import Case, Plan
 from velogan.measure.bench.contestant import Contestant
 from velogan.measure.bench.pictures import Feed, feed, noise
+from velogan.methods.fit import check_sizes
+from velogan.observe.machine import machine
 from velogan.observe.roofline import (
     Convolution,
     Roofline,
@@ -27,7 +29,7 @@ from velogan.observe.roofline import (
     synchronise,
     total,
 )
-from velogan.session import machine
+from velogan.recipes import DEFAULT
 
 Say = Callable[[str], None]
 LeaveOut = Callable[[Case, str, Exception], None]
@@ -97,7 +99,8 @@ def _enter(
     """The ways that can run here, after their first steps."""
     for case, ways in group.items():
         try:
-            check_sizes(case.config, data)
+            config = case.config
+            check_sizes(config.method, config.spec, data.shapes(config.data))
         except ValueError as error:
             leave_out(case, "all", error)
             continue
@@ -156,13 +159,13 @@ def _row(
     one = contestants[case, way]
     seconds = statistics.median(one.seconds)
     reference = contestants.get((case, "reference"))
-    cyclegan = contestants.get((replace(case, method="cyclegan"), way))
+    default = contestants.get((replace(case, method=DEFAULT), way))
     return {
         "mode": way,
         **vars(case),
         "step_ms": 1000 * seconds,
         "ratio_to_reference": _ratio(reference.seconds, one.seconds) if reference else None,
-        "ratio_to_cyclegan": _ratio(cyclegan.seconds, one.seconds) if cyclegan else None,
+        "ratio_to_cyclegan": _ratio(default.seconds, one.seconds) if default else None,
         "tflops": operations / seconds / 1e12,
         "roof_share": _ratio(roof_seconds, one.seconds),
         "peak_memory_mb": one.peak_memory_mb,

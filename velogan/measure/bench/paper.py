@@ -17,7 +17,7 @@ from velogan.measure.bench.cases import Case
 from velogan.measure.bench.contestant import Contestant
 from velogan.measure.bench.measure import Say, warm_up
 from velogan.objectives.base import parts_run_by, side_by_side
-from velogan.session import machine
+from velogan.observe.machine import machine
 
 TABLE_1 = {"resnet_9": {"baseline": 734.42, "streams": 809.28}, "unet_256": {"baseline": 150.90, "streams": 175.50}}
 """Their milliseconds at batch 16 on an A100: as the reference implementation runs, and its two cycles on two streams.

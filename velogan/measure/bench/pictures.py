@@ -13,9 +13,9 @@ import torch
 from velogan.config import Config
 from velogan.data.domains.cache import open_domain
 from velogan.data.domains.loader import PairLoader
+from velogan.data.domains.pair import Data
 from velogan.data.domains.sources import find_sources
 from velogan.data.pictures.images import Picture, save_picture
-from velogan.domains import Data
 from velogan.types import Batch
 
 COUNT = 32

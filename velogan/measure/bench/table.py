@@ -11,6 +11,7 @@ from rich.table import Table
 
 from velogan.measure.bench.cases import Case
 from velogan.measure.bench.paper import render_paper
+from velogan.recipes import DEFAULT
 
 _CASE = ("network", "discriminator", "image_size", "batch_size", "method")
 
@@ -20,7 +21,7 @@ def render(result: dict[str, Any]) -> Iterator[RenderableType]:
     if "paper" in result:
         yield from render_paper(result)
         return
-    rivals = any(row["method"] != "cyclegan" for row in result["rows"])
+    rivals = any(row["method"] != DEFAULT for row in result["rows"])
     for roofline in result["rooflines"]:
         case = Case(**{name: roofline[name] for name in _CASE})
         rows = [row for row in result["rows"] if all(row[name] == roofline[name] for name in _CASE)]
@@ -35,11 +36,11 @@ def render(result: dict[str, Any]) -> Iterator[RenderableType]:
 
 
 def _table(rows: list[dict[str, Any]], *, title: str, rivals: bool) -> Table:
-    """`rivals`: with a column for the ratio to cyclegan."""
+    """`rivals`: with a column for the ratio to the default method."""
     columns: dict[str, Callable[[dict[str, Any]], str]] = {
         "ms/step": lambda row: f"{row['step_ms']:,.1f}",
         "ratio": lambda row: _shown(row["ratio_to_reference"], ".2f"),
-        "cyclegan": lambda row: _shown(row["ratio_to_cyclegan"], ".2f"),
+        DEFAULT: lambda row: _shown(row["ratio_to_cyclegan"], ".2f"),
         "TFLOP/s": lambda row: f"{row['tflops']:.3g}",
         "roofline": lambda row: f"{row['roof_share']:.0%}",
         "MB": lambda row: f"{row['peak_memory_mb']:,.0f}",
@@ -48,7 +49,7 @@ def _table(rows: list[dict[str, Any]], *, title: str, rivals: bool) -> Table:
         "data": lambda row: f"{row['data_ratio']:.3f}",
     }
     if not rivals:
-        del columns["cyclegan"]
+        del columns[DEFAULT]
     if all(row["host_idle_share"] is None for row in rows):
         del columns["idle"]
     table = Table(title=title, title_justify="left", padding=(0, 1, 0, 0), box=SIMPLE_HEAD)

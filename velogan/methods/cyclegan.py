@@ -10,47 +10,95 @@ from functools import partial
 
 import torch
 import torch.nn.functional as F
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 from torch import Tensor, nn
 
+from velogan.methods.base import Make, Method, Note, Role, Spec, Views, discriminator_header, ends
 from velogan.objectives.base import Carry, Out, Phase, side_by_side
 from velogan.objectives.losses import GanLossName, gan_loss, gradient_penalty
 from velogan.objectives.pool import FakePool
-from velogan.types import Batch, Nets
+from velogan.types import Batch, Direction, Nets
 
 
-class CycleGANConfig(BaseModel):
-    """Weights and choices of CycleGAN's losses."""
+class CycleGAN(Method):
+    """Two generators and two discriminators."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    kind = "cyclegan"
+    summary = "two generators and two discriminators, cycle and identity consistency"
 
     gan: GanLossName = Field(default="lsgan", description="Adversarial loss; wgangp applies its gradient penalty.")
+    adversarial_a: float = Field(default=1.0, ge=0, description="Weight of D_A's judgement of G_A(a).")
+    adversarial_b: float = Field(default=1.0, ge=0, description="Weight of D_B's judgement of G_B(b).")
     cycle_a: float = Field(default=10.0, ge=0, description="Weight of |G_B(G_A(a)) - a|.")
     cycle_b: float = Field(default=10.0, ge=0, description="Weight of |G_A(G_B(b)) - b|.")
-    identity: float = Field(
+    identity_a: float = Field(
         default=0.5,
         ge=0,
-        description="Weight of |G_A(b) - b| and |G_B(a) - a|, times the cycle weight: 0.5 is 5 in effect. "
-        "None where A and B have different channels.",
+        description="Weight of |G_A(b) - b|, times cycle_b: 0.5 is 5 in effect. None where A and B have different "
+        "channels.",
     )
+    identity_b: float = Field(default=0.5, ge=0, description="The same for |G_B(a) - a|, times cycle_a.")
     pool_size: int = Field(default=50, ge=0, description="Past fakes kept per direction for the discriminators.")
     gradient_penalty: float = Field(default=10.0, ge=0, description="Weight of the gradient penalty; wgangp only.")
 
+    @property
+    def second_derivatives(self) -> bool:
+        return self.gan == "wgangp"
 
-class CycleGAN:
-    """The method as two phases over the roles G_A, G_B, D_A, D_B.
+    @property
+    def one_size(self) -> str:
+        return f"method.pool_size={self.pool_size}" if self.pool_size else ""
+
+    def notes(self, spec: Spec) -> list[Note]:
+        a, b = spec.channels["A"], spec.channels["B"]
+        if a == b or not (self.identity_a or self.identity_b):
+            return []
+        return [Note("identity loss", "off", f"channels of domain A: {a}, of domain B: {b}")]
+
+    def roles(self, spec: Spec, make: Make) -> dict[str, Role]:
+        def generator(way: Direction) -> Role:
+            source, target = ends(way)
+            channels = {"in_channels": spec.channels[source], "out_channels": spec.channels[target]}
+            return Role(net=make.generator(spec.generators[way], **channels), averaged=True)
+
+        def discriminator(way: Direction) -> Role:
+            config, (_, target) = spec.discriminators[way], ends(way)
+            channels = spec.channels[target]
+            return Role(
+                net=make.discriminator(config, in_channels=channels),
+                header=discriminator_header(config, in_channels=channels),
+                judges=target,
+                twice_differentiated=self.second_derivatives,
+            )
+
+        return {
+            "G_A": generator("a2b"),
+            "G_B": generator("b2a"),
+            "D_A": discriminator("a2b"),
+            "D_B": discriminator("b2a"),
+        }
+
+    def objective(self, spec: Spec, *, shape: tuple[int, int], batched: bool) -> CycleGANObjective:
+        a, b = ((spec.channels[letter], *shape) for letter in ("A", "B"))
+        return CycleGANObjective(self, shape_a=a, shape_b=b, batched=batched)
+
+    def views(self, nets: Nets, spec: Spec) -> Views:
+        return Views({"a2b": nets["G_A"], "b2a": nets["G_B"]})
+
+
+class CycleGANObjective:
+    """The losses as two phases over the roles G_A, G_B, D_A, D_B.
 
     `shape_a` and `shape_b` are the (C, H, W) of fakes of domain A and B, for the pools; where C differs there is no
-    identity loss, which feeds each generator the other domain's images. With `batched`, passes of
-    one network are run together, which is exact with per-sample norms; without, one image batch a pass in the
-    reference's order.
+    identity loss, which feeds each generator the other domain's images. With `batched`, passes of one network are run
+    together, which is exact with per-sample norms; without, one image batch a pass in the reference's order.
     """
 
-    draws = 6
+    draws = {"train": 6}  # noqa: RUF012
 
     def __init__(
         self,
-        config: CycleGANConfig,
+        config: CycleGAN,
         *,
         shape_a: tuple[int, int, int],
         shape_b: tuple[int, int, int],
@@ -58,7 +106,9 @@ class CycleGAN:
     ):
         self.config = config
         self.batched = batched
-        self.identity = config.identity if shape_a[0] == shape_b[0] else 0.0
+        same = shape_a[0] == shape_b[0]
+        self.identity_a = config.identity_a if same else 0.0
+        self.identity_b = config.identity_b if same else 0.0
         self.pool_a = FakePool(config.pool_size, shape_a)
         self.pool_b = FakePool(config.pool_size, shape_b)
         self.state: nn.Module = nn.ModuleDict({"fake_a": self.pool_a, "fake_b": self.pool_b})
@@ -75,14 +125,15 @@ class CycleGAN:
         config, a, b = self.config, batch["A"], batch["B"]
         seen = self._translate(nets, a, b)
         terms = {
-            "adversarial_a": gan_loss(nets["D_A"](seen["fake_b"]), real=True, kind=config.gan),
-            "adversarial_b": gan_loss(nets["D_B"](seen["fake_a"]), real=True, kind=config.gan),
+            "adversarial_a": gan_loss(nets["D_A"](seen["fake_b"]), real=True, kind=config.gan) * config.adversarial_a,
+            "adversarial_b": gan_loss(nets["D_B"](seen["fake_a"]), real=True, kind=config.gan) * config.adversarial_b,
             "cycle_a": F.l1_loss(seen["back_a"].float(), a) * config.cycle_a,
             "cycle_b": F.l1_loss(seen["back_b"].float(), b) * config.cycle_b,
         }
-        if self.identity > 0:
-            terms["identity_a"] = F.l1_loss(seen["same_b"].float(), b) * config.cycle_b * self.identity
-            terms["identity_b"] = F.l1_loss(seen["same_a"].float(), a) * config.cycle_a * self.identity
+        if self.identity_a:
+            terms["identity_a"] = F.l1_loss(seen["same_b"].float(), b) * config.cycle_b * self.identity_a
+        if self.identity_b:
+            terms["identity_b"] = F.l1_loss(seen["same_a"].float(), a) * config.cycle_a * self.identity_b
         carry = {"fake_a": seen["fake_a"].float(), "fake_b": seen["fake_b"].float()}
         return Out(total=_sum(terms), terms=terms, carry=carry)
 
@@ -98,20 +149,20 @@ class CycleGAN:
         return Out(total=_sum(terms), terms=terms)
 
     def _translate(self, nets: Nets, a: Tensor, b: Tensor) -> dict[str, Tensor]:
-        g_a, g_b, identity = nets["G_A"], nets["G_B"], self.identity > 0
+        g_a, g_b = nets["G_A"], nets["G_B"]
         seen: dict[str, Tensor] = {}
         if not self.batched:
             cycles = side_by_side(partial(_cycle, g_a, g_b, a), partial(_cycle, g_b, g_a, b))
             (seen["fake_b"], seen["back_a"]), (seen["fake_a"], seen["back_b"]) = cycles
-            if identity:
-                seen["same_b"], seen["same_a"] = g_a(b), g_b(a)
+            if self.identity_a:
+                seen["same_b"] = g_a(b)
+            if self.identity_b:
+                seen["same_a"] = g_b(a)
             return seen
-        if identity:
-            seen["fake_b"], seen["same_b"] = _together(g_a, a, b)
-            seen["fake_a"], seen["same_a"], seen["back_a"] = _together(g_b, b, a, seen["fake_b"])
-        else:
-            seen["fake_b"] = g_a(a)
-            seen["fake_a"], seen["back_a"] = _together(g_b, b, seen["fake_b"])
+        seen["fake_b"], *same_b = _together(g_a, a, *([b] if self.identity_a else []))
+        same_a = [a] if self.identity_b else []
+        seen["fake_a"], *same_a, seen["back_a"] = _together(g_b, b, *same_a, seen["fake_b"])
+        seen |= {f"same_{letter}": same for letter, found in (("b", same_b), ("a", same_a)) for same in found}
         seen["back_b"] = g_a(seen["fake_a"])
         return seen
 
@@ -133,6 +184,8 @@ def _cycle(there: nn.Module, back: nn.Module, real: Tensor) -> tuple[Tensor, Ten
 
 def _together(net: nn.Module, *images: Tensor) -> tuple[Tensor, ...]:
     """`net` on several batches in one pass."""
+    if len(images) == 1:
+        return (net(images[0]),)
     out = net(torch.cat([x.to(images[0].dtype) for x in images]))
     return out.split([len(x) for x in images])
 

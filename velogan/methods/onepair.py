@@ -9,28 +9,42 @@ judge decoded images of domain B and A, and `H` projects encodings for their con
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal
+from pathlib import Path
+from typing import Any, Literal
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 from torch import Tensor, nn
 
+from velogan.methods.base import (
+    Make,
+    Method,
+    Role,
+    Spec,
+    Trained,
+    Views,
+    discriminator_header,
+    ends,
+    generator_header,
+)
+from velogan.networks.generators import ChangeGenerator, GeneratorConfig, changed, compose, split
 from velogan.objectives.base import Carry, Out, Phase
 from velogan.objectives.losses import gan_loss, mean_deviation, patch_contrast
 from velogan.objectives.pool import FakePool
-from velogan.types import Batch, Nets
+from velogan.types import GENERATOR_FILES, Batch, Direction, Letter, Nets
 
 Pair = tuple[Tensor, ...]
-"""What belongs to A and to B, `(B, ...)` each: both joined, which spares copies, or one and the other."""
+"""Encodings of A and B, `(B, ...)` each: one concatenated batch, which saves copies, or a pair."""
 
 POSITIONS = 256
 """Positions of an encoding that are contrasted with each other, at most (Park et al. 2020, section 3)."""
 
 
-class OnePairConfig(BaseModel):
-    """Weights and choices of the one-pair method."""
+class OnePair(Method):
+    """An autoencoder of both domains, translators and discriminators of its encodings."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    kind = "onepair"
+    summary = "an autoencoder, and a translator and a discriminator of its encodings"
 
     direction: Literal["a2b", "both"] = Field(
         default="a2b", description="both: a translator and a discriminator for B to A as well, around one autoencoder."
@@ -62,6 +76,12 @@ class OnePairConfig(BaseModel):
         ge=0,
         description="Weight of |T(E(a)) - E(a)|: encodings of the source change no more than they are forced to.",
     )
+    adversarial_b: float | None = Field(
+        default=None, ge=0, description="`adversarial` for the direction B to A. Default: the same."
+    )
+    deviation_target_b: float | None = Field(
+        default=None, ge=0, description="`deviation_target` for the direction B to A. Default: the same."
+    )
     through_encoder: bool = Field(
         default=False, description="The translator's losses train the encoder too, in one phase with the autoencoder."
     )
@@ -79,22 +99,151 @@ class OnePairConfig(BaseModel):
     pool_size: int = Field(default=50, ge=0, description="Past fakes kept per discriminator.")
 
     @model_validator(mode="after")
-    def _a_start_for_the_translator_alone(self) -> OnePairConfig:
+    def _start_and_directions(self) -> OnePair:
         if (self.stage == "translator") != (self.start is not None):
             raise ValueError(
                 f"start={self.start} and stage={self.stage} do not go together: name the autoencoder's run with "
                 "stage=translator, and none otherwise"
             )
+        for name in ("adversarial_b", "deviation_target_b"):
+            if (value := getattr(self, name)) is not None and self.direction == "a2b":
+                raise ValueError(f"{name}={value} is of the direction B to A: set direction=both, or leave it out")
         return self
 
     @property
-    def ways(self) -> tuple[str, ...]:
-        """The letters of the translators' roles: A, and B where both directions are trained."""
-        return ("A", "B") if self.direction == "both" else ("A",)
+    def directions(self) -> tuple[Direction, ...]:
+        return ("a2b", "b2a") if self.direction == "both" else ("a2b",)
+
+    @property
+    def translated(self) -> tuple[Direction, ...]:
+        """The directions that have a translator: none where the autoencoder is trained alone."""
+        return () if self.reconstructs else self.directions
+
+    @property
+    def reconstructs(self) -> bool:
+        return self.stage == "autoencoder"
+
+    @property
+    def plateau_phase(self) -> str:
+        return "autoencoder" if self.reconstructs else "generator" if self._trained_as_one else "translator"
+
+    @property
+    def _trained_as_one(self) -> bool:
+        return self.through_encoder and self.stage == "joint"
+
+    @property
+    def one_size(self) -> str:
+        return f"method.pool_size={self.pool_size}" if self.pool_size else ""
+
+    def weight(self, name: Literal["adversarial", "deviation_target"], letter: str) -> float:
+        """A weight that may differ between the directions, for the translator with this letter."""
+        of_b = getattr(self, f"{name}_b")
+        return of_b if letter == "B" and of_b is not None else getattr(self, name)
+
+    def check(self, spec: Spec) -> None:
+        generator, (a, b) = spec.generators["a2b"], (spec.channels["A"], spec.channels["B"])
+        if generator.network != "resnet":
+            raise ValueError(
+                f"generator.network={generator.network} has no encoder, translator and decoder, which method=onepair "
+                "needs: set generator.network=resnet"
+            )
+        if spec.generators["b2a"] != generator:
+            raise ValueError("generator_b differs from generator, but method=onepair has one autoencoder: leave it out")
+        if generator.blocks == 0 and not self.reconstructs:
+            raise ValueError("generator.blocks=0 leaves method=onepair no translator: set 1 or more")
+        if a != b:
+            raise ValueError(
+                f"method=onepair has one autoencoder for both domains, but A has {a} channels and B {b}: set "
+                "data.channels_a and data.channels_b to the same number"
+            )
+
+    def roles(self, spec: Spec, make: Make) -> dict[str, Role]:
+        whole = self._whole(spec)
+        config = GeneratorConfig.model_validate(whole["config"])
+        channels = spec.channels["A"]
+        encoder, translator, decoder = split(make.generator(config, in_channels=channels, out_channels=channels))
+        roles = {"E": Role(net=encoder, averaged=True), "R": Role(net=decoder, averaged=True)}
+        for way in self.translated:
+            name, (_, target) = _letter(way), ends(way)
+            if name != "A":
+                generator = make.generator(spec.generators[way], in_channels=channels, out_channels=channels)
+                translator = split(generator).translator
+            roles[f"T_{name}"] = Role(net=translator, averaged=True)
+            if self.weight("adversarial", name):
+                roles[f"D_{name}"] = self._encoding_discriminator(spec, way, make, judges=target)
+            if self.image_adversarial:
+                discriminator = spec.discriminators[way]
+                header = discriminator_header(discriminator, in_channels=channels)
+                net = make.discriminator(discriminator, in_channels=channels)
+                roles[f"P_{name}"] = Role(net=net, header=header, judges=target)
+        if self.contrast and self.translated:
+            width = _width(spec)
+            header = {"network": "projection", "in_channels": width}
+            roles["H"] = Role(net=make.projection(in_channels=width), header=header)
+        return roles
+
+    @staticmethod
+    def _encoding_discriminator(spec: Spec, way: Direction, make: Make, *, judges: Letter) -> Role:
+        config, width = spec.discriminators[way], _width(spec)
+        header = discriminator_header(config, in_channels=width, network="encoding_discriminator")
+        net = make.encoding_discriminator(config, in_channels=width)
+        return Role(net=net, header=header, judges=judges, sees="encodings")
+
+    def take_trained(self, nets: Nets, load: Callable[[Path], Trained]) -> None:
+        if self.stage != "translator":
+            return
+        theirs = load(Path(self.start or ""))
+        if theirs.config.network != "resnet":
+            raise ValueError(
+                f"method.start={self.start} holds a {theirs.config.network}, which has no encoder: name another run"
+            )
+        encoder, _, decoder = split(theirs.net)
+        try:
+            nets["E"].load_state_dict(encoder.state_dict())
+            _load_in_order(nets["R"], decoder)
+        except RuntimeError as error:
+            reason = " ".join(str(error).split())[:200]
+            raise ValueError(
+                f"method.start={self.start} holds another autoencoder than generator.* describes ({reason}): set its "
+                "values"
+            ) from None
+
+    def objective(self, spec: Spec, *, shape: tuple[int, int], batched: bool) -> OnePairObjective:
+        height, width = (side // 4 for side in shape)
+        return OnePairObjective(
+            self,
+            encoding=(_width(spec), height, width),
+            image=(spec.channels["B"], *shape),
+            changed=changed if spec.generators["a2b"].output == "change" else None,
+            batched=batched,
+        )
+
+    def views(self, nets: Nets, spec: Spec) -> Views:
+        autoencoder = compose(nets["E"], nets["R"])
+        if self.reconstructs:
+            return Views({"a2b": autoencoder}, autoencoder)
+        join = ChangeGenerator if spec.generators["a2b"].output == "change" else compose
+        made: dict[Direction, nn.Module] = {
+            way: join(nets["E"], nets[f"T_{_letter(way)}"], nets["R"]) for way in self.directions
+        }
+        return Views(made, autoencoder)
+
+    def headers(self, spec: Spec) -> dict[Direction, dict[str, Any]]:
+        whole = self._whole(spec)
+        return {way: whole if way == "a2b" else generator_header(spec, way) for way in self.directions}
+
+    def autoencoder_of(self, generator: nn.Module) -> nn.Module:
+        encoder, _, decoder = split(generator)
+        return compose(encoder, decoder)
+
+    def _whole(self, spec: Spec) -> dict[str, Any]:
+        """The header of what encoder, translator and decoder make together."""
+        alone: dict[str, Any] = {"blocks": 0, "output": "image"} if self.reconstructs else {}
+        return generator_header(spec, "a2b", **alone)
 
 
-class OnePair:
-    """The method as phases over its roles.
+class OnePairObjective:
+    """The losses as phases over the roles.
 
     `encoding` and `image` are the (C, H, W) of encodings and images, for the pools of fakes. With `changed`, a
     translation, as it is judged, is the input with the change between its encoding decoded `before` and `after`;
@@ -104,7 +253,7 @@ class OnePair:
 
     def __init__(
         self,
-        config: OnePairConfig,
+        config: OnePair,
         *,
         encoding: tuple[int, int, int],
         image: tuple[int, int, int],
@@ -112,19 +261,19 @@ class OnePair:
         batched: bool = False,
     ):
         self.config, self.changed, self.batched = config, changed, batched
-        ways = config.ways if config.stage != "autoencoder" else ()
-        self.encoding_discriminators = [f"D_{way}" for way in ways if config.adversarial]
+        self.letters = ways = [_letter(way) for way in config.translated]
+        self.encoding_discriminators = [f"D_{way}" for way in ways if config.weight("adversarial", way)]
         self.image_discriminators = [f"P_{way}" for way in ways if config.image_adversarial]
         shapes = dict.fromkeys(self.encoding_discriminators, encoding) | dict.fromkeys(self.image_discriminators, image)
         self.pools = {role: FakePool(config.pool_size, shape) for role, shape in shapes.items()}
         self.state: nn.Module = nn.ModuleDict(self.pools)
         self.positions = min(POSITIONS, encoding[1] * encoding[2]) if config.contrast else 0
-        self.draws = 2 * len(self.pools) + self.positions * len(ways)
+        self.draws = {"train": 2 * len(self.pools) + self.positions * len(ways)}
 
     def phases(self) -> list[Phase]:
         """The autoencoder, the translators on its encodings, the discriminators on theirs; as `stage` says."""
         config = self.config
-        translators = tuple(f"T_{way}" for way in config.ways) + (("H",) if config.contrast else ())
+        translators = tuple(f"T_{way}" for way in self.letters) + (("H",) if config.contrast else ())
         discriminators = (*self.encoding_discriminators, *self.image_discriminators)
         autoencoder = Phase(name="autoencoder", trains=("E", "R"), loss=self.autoencoder_loss)
         translator = Phase(name="translator", trains=translators, loss=self.translator_loss)
@@ -188,7 +337,7 @@ class OnePair:
     def _translate(self, nets: Nets, batch: Batch, carry: Carry) -> Out:
         terms: dict[str, Tensor] = {}
         handed = _carried(_encoded(carry))
-        for number, way in enumerate(self.config.ways):
+        for number, way in enumerate(self.letters):
             uniform = batch["uniform"][2 * len(self.pools) + number * self.positions :][: self.positions]
             made, fakes = self._one_way(nets, way, batch, carry, uniform)
             terms |= {f"{name}_{way.lower()}": value for name, value in made.items()}
@@ -202,18 +351,18 @@ class OnePair:
         config, encoded = self.config, _encoded(carry)
         source, target = _from(way, encoded)
         terms: dict[str, Tensor] = {}
-        if config.deviation_target:
+        if deviation := config.weight("deviation_target", way):
             fake, same = _from(way, _over(nets[f"T_{way}"], encoded))
-            terms["deviation_target"] = config.deviation_target * mean_deviation(same, target.detach())
+            terms["deviation_target"] = deviation * mean_deviation(same, target.detach())
         else:
             fake = nets[f"T_{way}"](source)
         if config.deviation_source:
             terms["deviation_source"] = config.deviation_source * mean_deviation(fake, source.detach())
         fakes: dict[str, Tensor] = {}
-        if config.adversarial:
+        if adversarial := config.weight("adversarial", way):
             fakes[f"fake_D_{way}"] = fake.float()
             verdict = gan_loss(nets[f"D_{way}"](fake), real=True, kind=config.gan)
-            terms["adversarial"] = config.adversarial * verdict
+            terms["adversarial"] = adversarial * verdict
         if config.image_adversarial:
             image = self._decoded(nets, fake, way, batch, carry)
             fakes[f"fake_P_{way}"] = image.float()
@@ -247,6 +396,24 @@ class OnePair:
         if not self.batched:
             return net(one), net(other)
         return net(torch.cat([one, other.to(one.dtype)])).split([len(one), len(other)])
+
+
+def _letter(way: Direction) -> str:
+    """The letter of a direction's translator: that of its generator."""
+    return GENERATOR_FILES[way][-1]
+
+
+def _width(spec: Spec) -> int:
+    """Channels of an encoding."""
+    return 4 * spec.generators["a2b"].channels
+
+
+def _load_in_order(net: nn.Module, other: nn.Module) -> None:
+    """Takes weights in the order of layers, whose names count the blocks before them."""
+    names, weights = net.state_dict().keys(), other.state_dict().values()
+    if len(names) != len(weights):
+        raise RuntimeError(f"{len(weights)} tensors for {len(names)}")
+    net.load_state_dict(dict(zip(names, weights)))
 
 
 def _over(net: nn.Module, pair: Pair) -> Pair:

@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from velogan.methods.cyclegan import CycleGAN, CycleGANObjective
 from velogan.networks.discriminators import DiscriminatorConfig, build_discriminator
 from velogan.networks.generators import GeneratorConfig, build_generator
 from velogan.objectives.base import Part, parts_run_by
-from velogan.objectives.cyclegan import CycleGAN, CycleGANConfig
 
 SHAPE = (3, 32, 32)
 
@@ -27,8 +27,8 @@ class _Affine(nn.Module):
         return self.scale * x + self.shift
 
 
-def _objective(*, batched: bool = False, shape: tuple[int, int, int] = SHAPE, **fields: Any) -> CycleGAN:
-    return CycleGAN(CycleGANConfig.model_validate(fields), shape_a=shape, shape_b=shape, batched=batched)
+def _objective(*, batched: bool = False, shape: tuple[int, int, int] = SHAPE, **fields: Any) -> CycleGANObjective:
+    return CycleGANObjective(CycleGAN.model_validate(fields), shape_a=shape, shape_b=shape, batched=batched)
 
 
 def _by_hand() -> tuple[dict[str, nn.Module], dict[str, Tensor]]:
@@ -45,7 +45,7 @@ def _by_hand() -> tuple[dict[str, nn.Module], dict[str, Tensor]]:
 @pytest.mark.parametrize("batched", [False, True])
 def test_terms_by_hand(batched: bool):
     nets, batch = _by_hand()
-    objective = _objective(batched=batched, shape=(1, 1, 1), cycle_a=10.0, cycle_b=20.0, identity=0.5)
+    objective = _objective(batched=batched, shape=(1, 1, 1), cycle_a=10.0, cycle_b=20.0, identity_a=0.5, identity_b=0.5)
     out = objective.generator_loss(nets, batch, {})
     # fake B = 0.2, back A = 0.7; fake A = 0.3, back B = 0.6; the same B = -0.4, the same A = 0.6
     expected = {
@@ -96,7 +96,7 @@ def test_no_identity_no_pass_for_it():
     nets, batch = _by_hand()
     calls = []
     nets["G_A"].register_forward_hook(lambda *_: calls.append("G_A"))
-    out = _objective(shape=(1, 1, 1), identity=0.0).generator_loss(nets, batch, {})
+    out = _objective(shape=(1, 1, 1), identity_a=0.0, identity_b=0.0).generator_loss(nets, batch, {})
     assert set(out.terms) == {"adversarial_a", "adversarial_b", "cycle_a", "cycle_b"}
     assert len(calls) == 2
 
@@ -113,7 +113,7 @@ def test_batched_passes_equal_separate_ones(gan: str, identity: float, count: in
     results = []
     for batched in (False, True):
         mine = copy.deepcopy(nets)
-        objective = _objective(batched=batched, gan=gan, identity=identity)
+        objective = _objective(batched=batched, gan=gan, identity_a=identity, identity_b=identity)
         first = objective.generator_loss(mine, batch, {})
         first.total.backward()
         gradients = {
@@ -139,7 +139,7 @@ def test_its_phases_and_state_are_the_contract():
         ("generator", ("G_A", "G_B")),
         ("discriminator", ("D_A", "D_B")),
     ]
-    assert objective.draws == 6
+    assert objective.draws == {"train": 6}
     assert set(objective.state.state_dict()) == {f"fake_{x}.{y}" for x in "ab" for y in ("images", "stored")}
 
 

@@ -9,11 +9,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from velogan.methods.onepair import OnePair, OnePairObjective
 from velogan.networks.discriminators import DiscriminatorConfig, build_discriminator, build_encoding_discriminator
 from velogan.networks.generators import GeneratorConfig, build_generator, changed, split
 from velogan.networks.projection import build_projection
 from velogan.objectives.losses import patch_contrast
-from velogan.objectives.onepair import OnePair, OnePairConfig
 
 SIDE = 32
 EVERYTHING = {"image_adversarial": 0.5, "contrast": 2.0, "pool_size": 2}
@@ -30,11 +30,11 @@ class _Affine(nn.Module):
         return self.scale * x + self.shift
 
 
-def _objective(*, batched: bool = False, side: int = 1, channels: int = 1, **fields: Any) -> OnePair:
+def _objective(*, batched: bool = False, side: int = 1, channels: int = 1, **fields: Any) -> OnePairObjective:
     encoding, image = (4 * channels, side // 4 or 1, side // 4 or 1), (3 if side > 1 else 1, side, side)
     if side == 1:
         encoding = (1, 1, 1)
-    return OnePair(OnePairConfig.model_validate(fields), encoding=encoding, image=image, batched=batched)
+    return OnePairObjective(OnePair.model_validate(fields), encoding=encoding, image=image, batched=batched)
 
 
 def _by_hand() -> tuple[dict[str, nn.Module], dict[str, Tensor]]:
@@ -148,7 +148,7 @@ def test_its_phases_and_state_are_the_contract(stage: str):
     objective = _objective(stage=stage, start="runs/autoencoder" if stage == "translator" else None)
     assert {phase.name: phase.trains for phase in objective.phases()} == STAGES[stage]
     alone = stage == "autoencoder"
-    assert objective.draws == (0 if alone else 2)
+    assert objective.draws == {"train": 0 if alone else 2}
     assert set(objective.state.state_dict()) == (set() if alone else {"D_A.images", "D_A.stored"})
 
 
@@ -180,7 +180,7 @@ def _small() -> dict[str, nn.Module]:
         nets |= {"E": encoder, "R": decoder}
         nets[f"D_{way}"] = build_encoding_discriminator(judge, in_channels=8)
         nets[f"P_{way}"] = build_discriminator(judge)
-    return nets | {"H": build_projection(8, width=4)}
+    return nets | {"H": build_projection(in_channels=8, width=4)}
 
 
 @pytest.mark.parametrize("fields", [{}, {"direction": "both", **EVERYTHING}, {"through_encoder": True, **EVERYTHING}])
@@ -191,7 +191,7 @@ def test_batched_passes_equal_separate_ones(fields: dict[str, Any]):
     for batched in (False, True):
         mine = copy.deepcopy(nets)
         objective = _objective(batched=batched, side=SIDE, channels=2, **fields)
-        batch["uniform"] = torch.rand(objective.draws, 2, generator=torch.Generator().manual_seed(1))
+        batch["uniform"] = torch.rand(objective.draws["train"], 2, generator=torch.Generator().manual_seed(1))
         carry: dict[str, Tensor] = {}
         seen: dict[str, Tensor] = {}
         for phase in objective.phases():
@@ -231,14 +231,14 @@ def test_the_contrast_is_cross_entropy_over_the_chosen_positions():
 def test_a_start_goes_with_the_translator_alone():
     for fields in ({"stage": "translator"}, {"start": "runs/one"}):
         with pytest.raises(ValueError, match=r"start=.* and stage=.* do not go together"):
-            OnePairConfig.model_validate(fields)
+            OnePair.model_validate(fields)
 
 
 @pytest.mark.parametrize("stage", ["joint", "translator"])
 def test_a_change_is_judged_in_the_input_that_it_changes(stage: str):
     nets, batch = _by_hand()
     fields = {"stage": stage, "start": "runs/one" if stage == "translator" else None, "image_adversarial": 1.0}
-    objective = OnePair(OnePairConfig.model_validate(fields), encoding=(1, 1, 1), image=(1, 1, 1), changed=changed)
+    objective = OnePairObjective(OnePair.model_validate(fields), encoding=(1, 1, 1), image=(1, 1, 1), changed=changed)
     carry: dict[str, Tensor] = {}
     for phase in objective.phases()[:-1]:
         out = phase.loss(nets, batch, carry)
@@ -253,7 +253,7 @@ def test_domains_of_different_sizes_are_encoded_apart():
     nets = _small()
     batch = {"A": torch.rand(1, 3, SIDE, SIDE), "B": torch.rand(1, 3, SIDE, 2 * SIDE)}
     objective = _objective(side=SIDE, channels=2, pool_size=0)
-    batch["uniform"] = torch.rand(objective.draws, 1)
+    batch["uniform"] = torch.rand(objective.draws["train"], 1)
     carry: dict[str, Tensor] = {}
     for phase in objective.phases():
         out = phase.loss(nets, batch, carry)

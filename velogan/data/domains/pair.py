@@ -1,0 +1,53 @@
+"""The training pictures of both domains, found and prepared."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from velogan.data.config import DataConfig
+from velogan.data.domains.cache import Domain, open_domain
+from velogan.data.domains.loader import crop_shapes
+from velogan.data.domains.sources import Sources, find_sources
+
+Task = Callable[[str], Callable[[int, int], None]]
+"""Names a task and gives what reports its progress, as (done, total)."""
+
+
+@dataclass(frozen=True)
+class Data:
+    """Both domains: where they came from, and the prepared training pictures."""
+
+    sources: Sources
+    a: Domain
+    b: Domain
+
+    def shapes(self, config: DataConfig) -> set[tuple[int, int]]:
+        """Every (height, width) that training may see."""
+        return crop_shapes(config, self.a) | crop_shapes(config, self.b)
+
+
+def open_data(config: DataConfig, *, task: Task, say: Callable[[str], None]) -> Data:
+    """Finds, renders or decodes the training pictures of both domains, once. ValueError where there are none."""
+    sources = find_sources(config, progress=task("rendering"))
+    domains = []
+    for side in (sources.a, sources.b):
+        progress = task(f"preparing {side.letter}")
+        domain = open_domain(side.train, config, test=False, **config.reading(side.letter), progress=progress)
+        for line in filter(None, (domain.note, domain.skipped_line)):
+            say(f"domain {side.letter}: {line}")
+        domains.append(domain)
+    return Data(sources, *domains)
+
+
+def open_held_out(config: DataConfig, sources: Sources) -> Data:
+    """The pictures that are held out for validation, prepared as training prepares them. ValueError without any."""
+    domains = []
+    for side in (sources.a, sources.b):
+        if side.validation is None:
+            raise ValueError(
+                f"data.validation={config.validation} holds out no pictures, and a phase of this method trains on "
+                "them: hold some out; a domain needs 20 training pictures for that"
+            )
+        domains.append(open_domain(side.validation, config, test=False, **config.reading(side.letter)))
+    return Data(sources, *domains)

@@ -1,0 +1,91 @@
+"""The engine's choices for a run: taken once, kept, and taken again where a machine cannot follow them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from velogan.config import Config
+from velogan.data.domains.sources import cache_directory
+from velogan.engine.config import EngineConfig
+from velogan.engine.duration import parse_span
+from velogan.engine.resolve import Pick, cannot_follow, resolve
+from velogan.kernels.bf16_gemm import Bf16Gemm, load_bf16_gemm
+from velogan.kernels.fused import training_gain
+from velogan.kernels.native import NormKernels, load_kernels
+
+_OPEN = ("auto", None)
+"""What asks for nothing in particular."""
+
+
+def decide(config: Config) -> tuple[EngineConfig, list[Pick]]:
+    """The engine's `auto` fields, decided for this machine and run."""
+    span, spec = parse_span(config.train.length), config.spec
+    sections = [*spec.generators.values(), *spec.discriminators.values()]
+    return resolve(
+        config.engine,
+        load_kernels=lambda: norm_kernels(config),
+        gemm_gain=lambda: _gemm_gain(config),
+        norms={section.norm for section in sections},
+        second_derivatives=config.method.second_derivatives,
+        run_seconds=span.amount * 60 if span.unit == "minutes" else None,
+        skips=config.train.on_nonfinite == "skip",
+        one_size="crop" in config.data.preprocess,
+    )
+
+
+def decide_again(config: Config, before: EngineConfig) -> tuple[EngineConfig, list[Pick], str]:
+    """The choices of a continued run, and why they are others than `before`; an empty reason where they are not.
+
+    What was chosen before holds as long as this machine can follow it and the user asks for nothing else: so a
+    continued run computes as it did. ValueError where what the user asks for cannot be had.
+    """
+    asked = {
+        name: value
+        for name, value in config.engine.model_dump().items()
+        if value not in _OPEN and value != getattr(before, name)
+    }
+    wanted = before.model_copy(update={"mode": "auto", **asked} if asked else {})
+    missing = cannot_follow(
+        wanted, native=lambda: norm_kernels(config) is not None, gemm=lambda: bf16_gemm(config) is not None
+    )
+    if not missing and not asked:
+        return before, [], ""
+    if not missing:
+        try:
+            engine, picks = decide(config.model_copy(update={"engine": wanted}))
+            return engine, picks, f"asked for {_listed(asked)}"
+        except ValueError:
+            pass  # what was chosen before does not go with what is asked for now
+    engine, picks = decide(config)
+    return engine, picks, missing or f"asked for {_listed(asked)}"
+
+
+def _listed(asked: dict[str, Any]) -> str:
+    return ", ".join(f"engine.{name}={value}" for name, value in asked.items())
+
+
+def norm_kernels(config: Config) -> NormKernels | None:
+    """The native norm kernels; None where they cannot be built."""
+    return load_kernels(cache_directory(config.data) / "kernels")
+
+
+def bf16_gemm(config: Config) -> Bf16Gemm | None:
+    """The native bfloat16 convolutions; None where they cannot be built or this CPU has no such instructions."""
+    return load_bf16_gemm(cache_directory(config.data) / "kernels")
+
+
+def compile_cache(config: Config) -> Path:
+    """Where what torch.compile made is kept."""
+    return cache_directory(config.data) / "compiled"
+
+
+def _gemm_gain(config: Config) -> float:
+    gemm, c = bf16_gemm(config), config.generator.channels
+    if gemm is None:
+        return 0.0
+    blocks = config.generator.network == "resnet" and config.generator.blocks > 0
+    common = nn.Conv2d(4 * c, 4 * c, 3) if blocks else nn.Conv2d(8 * c, 8 * c, 4, stride=2, padding=1)
+    return training_gain(common, gemm)

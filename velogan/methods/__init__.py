@@ -1,0 +1,13 @@
+"""The methods: each a file that holds its configuration, its networks by role, its losses and its generators.
+
+A new method is a file here and a recipe.
+"""
+
+from velogan.methods.base import Method
+from velogan.methods.cyclegan import CycleGAN
+from velogan.methods.onepair import OnePair
+
+METHODS: dict[str, type[Method]] = {method.kind: method for method in (CycleGAN, OnePair)}
+"""By the name that a configuration's `method.kind` gives."""
+
+DEFAULT = CycleGAN()

@@ -1,0 +1,197 @@
+"""What a method is: the fields a user may set, its networks by role, its losses, and the generators that come of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Literal, Protocol
+
+from pydantic import BaseModel, ConfigDict, SerializerFunctionWrapHandler, model_serializer, model_validator
+from torch import nn
+
+from velogan.networks.discriminators import DiscriminatorConfig
+from velogan.networks.generators import GeneratorConfig
+from velogan.objectives.base import Objective
+from velogan.types import Direction, Letter, Nets
+
+
+@dataclass(frozen=True)
+class Spec:
+    """What the networks of a run shall be.
+
+    `generators` are of a2b and b2a; `discriminators` judge what these make, in the same order. `channels` are those of
+    the pictures, by domain.
+    """
+
+    generators: Mapping[Direction, GeneratorConfig]
+    discriminators: Mapping[Direction, DiscriminatorConfig]
+    channels: Mapping[Letter, int]
+
+
+class Make(Protocol):
+    """Builds networks, freshly initialised. A search hands in another one, which builds supernets."""
+
+    def generator(self, config: GeneratorConfig, *, in_channels: int, out_channels: int) -> nn.Module:
+        """`(B, in_channels, H, W)` to `(B, out_channels, H, W)`, both in [-1, 1]."""
+        ...
+
+    def discriminator(self, config: DiscriminatorConfig, *, in_channels: int) -> nn.Module:
+        """Of images `(B, in_channels, H, W)` in [-1, 1]; gives logits `(B, 1, h, w)`."""
+        ...
+
+    def encoding_discriminator(self, config: DiscriminatorConfig, *, in_channels: int) -> nn.Module:
+        """Of a generator's encodings `(B, in_channels, H/4, W/4)`."""
+        ...
+
+    def projection(self, *, in_channels: int) -> nn.Module:
+        """Features `(B, in_channels, h, w)` to those that are contrasted."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Role:
+    """One network of a method and what it is for.
+
+    `header` describes the network so that `networks.build.build_network` makes it again; None for a network that is
+    kept within the generators' files. `averaged`: a moving average of its weights is kept. `judges`: the domain whose
+    images, or encodings of them (`sees`), it tells from fakes. `twice_differentiated`: a loss takes its gradient's
+    gradient, which fast layers do not have.
+    """
+
+    net: nn.Module
+    header: Mapping[str, Any] | None = None
+    averaged: bool = False
+    judges: Letter | None = None
+    sees: Literal["images", "encodings"] = "images"
+    twice_differentiated: bool = False
+
+
+@dataclass(frozen=True)
+class Views:
+    """What of a method is looked at and used: whole generators by direction, over the weights of the roles.
+
+    `reconstruction` encodes and decodes an image without translating it, where the method has such a thing.
+    """
+
+    generators: Mapping[Direction, nn.Module]
+    reconstruction: nn.Module | None = None
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A generator of an earlier run: the network, and the configuration that describes it."""
+
+    net: nn.Module
+    config: GeneratorConfig
+
+
+@dataclass(frozen=True)
+class Note:
+    """Something that the data decided for a method, for the record: what, the choice, and why."""
+
+    what: str
+    choice: str
+    why: str
+
+
+class Method(BaseModel):
+    """A method is the section `method` of a configuration: its fields, and all that follows from them.
+
+    A subclass is one file: it sets `kind`, its name in configurations, and `summary`, a line for the help.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    kind: ClassVar[str]
+    summary: ClassVar[str]
+
+    @model_serializer(mode="wrap")
+    def _with_kind(self, fields: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        return {"kind": self.kind, **fields(self)}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_kind(cls, value: Any) -> Any:
+        if not isinstance(value, Mapping):
+            return value
+        return {name: part for name, part in value.items() if name != "kind"}
+
+    @property
+    def directions(self) -> tuple[Direction, ...]:
+        """The ways that a run learns to translate."""
+        return ("a2b", "b2a")
+
+    @property
+    def plateau_phase(self) -> str:
+        """The phase whose loss the learning-rate schedule `plateau` watches."""
+        return "generator"
+
+    @property
+    def reconstructs(self) -> bool:
+        """Whether translations are wanted to equal their input: an autoencoder that is trained alone."""
+        return False
+
+    @property
+    def second_derivatives(self) -> bool:
+        """Whether a loss needs them: some roles are `twice_differentiated`."""
+        return False
+
+    @property
+    def one_size(self) -> str:
+        """The field, as `name=value`, that needs pictures of one size; empty where none does."""
+        return ""
+
+    def check(self, spec: Spec) -> None:
+        """ValueError, naming the field and the mend, where networks of `spec` do not suit the method."""
+
+    def notes(self, spec: Spec) -> list[Note]:
+        """What `spec` switches off or on."""
+        return []
+
+    def roles(self, spec: Spec, make: Make) -> dict[str, Role]:
+        """The networks by role, built by `make` in the order in which they are initialised."""
+        raise NotImplementedError
+
+    def take_trained(self, nets: Nets, load: Callable[[Path], Trained]) -> None:
+        """Takes weights of an earlier run, where a field names one. ValueError where they do not fit."""
+
+    def objective(self, spec: Spec, *, shape: tuple[int, int], batched: bool) -> Objective:
+        """The losses for images of `shape` (H, W); `batched` runs passes of one network together."""
+        raise NotImplementedError
+
+    def views(self, nets: Nets, spec: Spec) -> Views:
+        """Generators over the weights of `nets`, the networks by role or their averages."""
+        raise NotImplementedError
+
+    def headers(self, spec: Spec) -> dict[Direction, dict[str, Any]]:
+        """What the files of the generators say of them, so that `networks.build.build_network` makes them again."""
+        return {way: generator_header(spec, way) for way in self.directions}
+
+    def autoencoder_of(self, generator: nn.Module) -> nn.Module | None:
+        """What `Views.reconstruction` is, taken from a whole generator that was loaded from its file."""
+        return None
+
+
+def generator_header(spec: Spec, way: Direction, **changed: Any) -> dict[str, Any]:
+    """The header of a generator of `spec`, with fields of its configuration `changed`."""
+    source, target = ends(way)
+    config = spec.generators[way].model_copy(update=changed)
+    return {
+        "network": "generator",
+        "config": config.model_dump(mode="json"),
+        "in_channels": spec.channels[source],
+        "out_channels": spec.channels[target],
+    }
+
+
+def discriminator_header(
+    config: DiscriminatorConfig, *, in_channels: int, network: str = "discriminator"
+) -> dict[str, Any]:
+    """The header of a discriminator; `network` names the builder."""
+    return {"network": network, "config": config.model_dump(mode="json"), "in_channels": in_channels}
+
+
+def ends(way: Direction) -> tuple[Letter, Letter]:
+    """The domains that a direction leads from and to."""
+    return ("A", "B") if way == "a2b" else ("B", "A")

@@ -1,0 +1,70 @@
+"""Whether the networks of a method can take the pictures, found out before anything is trained."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import torch
+from torch import Tensor, nn
+
+from velogan.methods.base import Method, Role, Spec
+from velogan.networks.build import Networks
+from velogan.objectives.base import Objective
+
+
+def check_sizes(method: Method, spec: Spec, shapes: Iterable[tuple[int, int]]) -> None:
+    """ValueError, naming the field and the mend, where pictures of `shapes` (H, W) do not fit the networks.
+
+    Every phase is played on tensors without contents.
+    """
+    with torch.device("meta"):
+        roles = method.roles(spec, Networks())
+    for shape in sorted(shapes):
+        _check_multiple(spec, shape)
+        nets = {name: _Watched(name, role, spec, shape) for name, role in roles.items()}
+        with torch.device("meta"):
+            _play(method.objective(spec, shape=shape, batched=False), nets, spec, shape)
+
+
+def _check_multiple(spec: Spec, shape: tuple[int, int]) -> None:
+    for config in spec.generators.values():
+        if any(side % config.multiple for side in shape):
+            fits = max(config.multiple, max(shape) // config.multiple * config.multiple)
+            raise ValueError(
+                f"generator.network={config.network} needs sides divisible by {config.multiple}, but pictures come "
+                f"as {shape[1]}x{shape[0]}: set data.crop_size={fits} with a preprocess that crops, or use resnet"
+            )
+
+
+def _play(objective: Objective, nets: Mapping[str, nn.Module], spec: Spec, shape: tuple[int, int]) -> None:
+    batches = {
+        split: {
+            **{letter: torch.empty(1, channels, *shape) for letter, channels in spec.channels.items()},
+            "uniform": torch.empty(count, 1),
+        }
+        for split, count in objective.draws.items()
+    }
+    carries: dict[str, dict[str, Tensor]] = {split: {} for split in batches}
+    for phase in objective.phases():
+        out = phase.loss(nets, batches[phase.split], carries[phase.split])
+        carries[phase.split] |= {name: value.detach() for name, value in out.carry.items()}
+
+
+class _Watched(nn.Module):
+    """Calls a network, and names it where it cannot take what it is given."""
+
+    def __init__(self, name: str, role: Role, spec: Spec, shape: tuple[int, int]):
+        super().__init__()
+        self.net = role.net
+        part = "discriminator" if role.judges else "generator"
+        configs = (spec.discriminators if role.judges else spec.generators)["b2a" if name.endswith("_B") else "a2b"]
+        self._place = f"{part}.network={configs.network} cannot take pictures of {shape[1]}x{shape[0]}"
+
+    def forward(self, x: Tensor) -> Tensor:
+        try:
+            return self.net(x)
+        except (RuntimeError, ValueError) as error:
+            raise ValueError(
+                f"{self._place} ({str(error).splitlines()[0]}): set a larger data.crop_size (--image-size), or a "
+                "smaller network"
+            ) from None

@@ -1,0 +1,46 @@
+"""Any network of ours, from its configuration or from the header of its weights file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import nn
+
+from velogan.networks.discriminators import DiscriminatorConfig, build_discriminator, build_encoding_discriminator
+from velogan.networks.generators import GeneratorConfig, build_generator
+from velogan.networks.projection import build_projection
+
+MOST_CHANNELS = 4096
+
+
+class Networks:
+    """Builds the networks that methods ask for; see `methods.base.Make`."""
+
+    generator = staticmethod(build_generator)
+    discriminator = staticmethod(build_discriminator)
+    encoding_discriminator = staticmethod(build_encoding_discriminator)
+    projection = staticmethod(build_projection)
+
+
+def build_network(header: Mapping[str, Any]) -> nn.Module:
+    """The network that the `header` of a weights file describes, freshly initialised. ValueError where it is none."""
+    kind, config = header.get("network"), header.get("config")
+    channels = {name: _channels(header, name) for name in ("in_channels", "out_channels") if name in header}
+    match kind:
+        case "generator":
+            return build_generator(GeneratorConfig.model_validate(config), **channels)
+        case "discriminator":
+            return build_discriminator(DiscriminatorConfig.model_validate(config), **channels)
+        case "encoding_discriminator":
+            return build_encoding_discriminator(DiscriminatorConfig.model_validate(config), **channels)
+        case "projection":
+            return build_projection(**channels)
+    raise ValueError(f"network={kind!r:.40} is no kind of network")
+
+
+def _channels(header: Mapping[str, Any], name: str) -> int:
+    count = header[name]
+    if not isinstance(count, int) or not 1 <= count <= MOST_CHANNELS:
+        raise ValueError(f"{name}={count!r:.40} is no number from 1 to {MOST_CHANNELS}")
+    return count

@@ -1,0 +1,49 @@
+"""The lock of a run folder: one process at a time writes there."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Makes `folder` if need be and holds it for this process, until it ends in whatever way.
+
+    ValueError naming the process that holds it already; OSError where the folder cannot be written.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        file = open(folder / ".lock", "a+b", buffering=0)
+    except OSError as error:
+        raise _unwritable(folder, error) from error
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            file.truncate(0)
+            file.write(f"{os.getpid()} {socket.gethostname()}".encode())
+        except BlockingIOError:
+            file.seek(0)
+            holder = _holder(file.read().decode(errors="replace"))
+            raise ValueError(f"--out {folder} is in use by {holder}: wait for it, or name another") from None
+        except OSError as error:
+            raise _unwritable(folder, error) from error
+        yield
+
+
+def _unwritable(folder: Path, error: OSError) -> OSError:
+    text = (
+        f"{error.strerror}: this folder (--out) cannot be written; make room, or make it writable, and start "
+        "again, or name another"
+    )
+    return OSError(error.errno, text, str(folder))
+
+
+def _holder(line: str) -> str:
+    """The process that a lock file names, as `PID HOST`; the host where it is another."""
+    number, _, host = line.partition(" ")
+    return f"process {number or 'unknown'}" + (f" on {host}" if host not in ("", socket.gethostname()) else "")
