@@ -17,6 +17,7 @@ from velogan.domains import Data, check_sizes, fit_channels, open_data
 from velogan.engine.capture import CapturedStep, CudaRecorder
 from velogan.engine.compiled import compiled
 from velogan.engine.config import EngineConfig
+from velogan.engine.cudnn import measure_convolutions
 from velogan.engine.duration import parse_span
 from velogan.engine.ema import EMA
 from velogan.engine.memory import keep_freed_memory
@@ -125,6 +126,7 @@ def build_step(
     engine, device = config.engine, resolve_device(config.engine.device)
     if device.type == "cpu":
         keep_freed_memory()
+    measure_convolutions(device, one_size="crop" in config.data.preprocess)
     nets = {role: net.to(device) for role, net in build_networks(config).items()}
     objective = build_objective(config, shape=shape, batched=engine.batched == "on")
     objective.state.to(device)
