@@ -180,9 +180,7 @@ class Bench:
     ] = False
     paper: Annotated[
         bool,
-        tyro.conf.arg(
-            help="Instead of steps, the generators' forward pass beside Table 1 of La, Ellay and Rathbun."
-        ),
+        tyro.conf.arg(help="Instead of steps, the generators' forward pass beside Table 1 of La, Ellay and Rathbun."),
     ] = False
     rounds: Annotated[int, tyro.conf.arg(help="Timed rounds; methods and modes take turns in each.")] = 3
     json: Json = False

@@ -18,6 +18,7 @@ from velogan.decide import bf16_gemm, compile_cache, decide, decide_again, norm_
 from velogan.deploy.model import load_translator
 from velogan.engine.capture import CapturedStep, CudaRecorder
 from velogan.engine.compiled import compiled
+from velogan.engine.cudnn import measure_convolutions
 from velogan.engine.ema import EMA
 from velogan.engine.memory import keep_freed_memory
 from velogan.engine.optimizers import build_optimizers
@@ -140,6 +141,7 @@ def build_step(
     engine, device = config.engine, resolve_device(config.engine.device)
     if device.type == "cpu":
         keep_freed_memory()
+    measure_convolutions(device, one_size="crop" in config.data.preprocess)
     roles = roles or build_roles(config)
     nets = {name: net.to(device) for name, net in _nets(roles).items()}
     objective = config.method.objective(config.spec, shape=shape, batched=engine.batched == "on")

@@ -24,3 +24,39 @@ Direction = Literal["a2b", "b2a"]
 
 GENERATOR_FILES: dict[Direction, str] = {"a2b": "G_A", "b2a": "G_B"}
 """The names under which whole generators are kept, by direction: those of the reference implementation."""
+
+Form = Literal["layer", "sequence", "residual", "skip", "change"]
+"""What the `forward` of a module computes, for those who compute the same in another way.
+
+layer: what the layer of torch computes that it derives from. sequence: its children one after the other. residual:
+`x + child(x)`. skip: `cat([x, child(x)], 1)`. change: as `networks.generators.ChangeGenerator` has it.
+
+A class declares it beside its `forward`: `form: ClassVar[Form] = "residual"`.
+"""
+
+
+def form_of(net: nn.Module) -> Form | None:
+    """The declared form of `net`. None: nobody but its own `forward` knows, so it must be called whole.
+
+    `nn.Sequential` and the layers of torch count as declared. A declaration holds for the `forward` beside it: a
+    subclass with another one must declare anew. Whoever has hooks must be called, so that they are.
+    """
+    kind = type(net)
+    declares = next(base for base in kind.__mro__ if "form" in vars(base) or base.__module__.startswith("torch.nn."))
+    own = kind.forward is not declares.forward or kind.__call__ is not nn.Module.__call__ or "forward" in vars(net)
+    if own or hooked(net):
+        return None
+    if declares is nn.Sequential:
+        return "sequence"
+    form, children = vars(declares).get("form", "layer"), len(layers_of(net))
+    return form if children == {"layer": 0, "change": 3}.get(form, 1) else None
+
+
+def layers_of(net: nn.Module) -> list[nn.Module]:
+    """The children of `net` in order; unlike `children` it repeats what stands there twice."""
+    return [child for child in net._modules.values() if child is not None]
+
+
+def hooked(net: nn.Module) -> bool:
+    """Whether somebody looks on, or steps in, when `net` itself is called."""
+    return any((net._forward_hooks, net._forward_pre_hooks, net._backward_hooks, net._backward_pre_hooks))

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from velogan.deploy.statistics import Piece, folded, measure, needs_sharing, waiting_values
-from velogan.networks.generators import GeneratorConfig, build_generator
+from velogan.networks.generators import GeneratorConfig, ResidualBlock, build_generator
 
 
 def _network(**config: Any) -> nn.Module:
@@ -29,7 +29,15 @@ def _picture(side: int, seed: int = 0) -> Tensor:
     return torch.rand(1, 3, side, side, generator=torch.Generator().manual_seed(seed)) * 2 - 1
 
 
-@pytest.mark.parametrize(("config", "side"), [({}, 32), ({"network": "unet_128"}, 256), ({"dropout": True}, 32)])
+@pytest.mark.parametrize(
+    ("config", "side"),
+    [
+        ({}, 32),
+        ({"network": "unet_128"}, 256),
+        ({"dropout": True}, 32),
+        ({"output": "change", "decoder": "simple"}, 32),
+    ],
+)
 def test_a_picture_in_one_piece_gives_the_network_s_own_statistics(
     config: dict[str, Any], side: int, tmp_path: Path
 ) -> None:
@@ -102,3 +110,60 @@ def test_less_exact_convolutions_measure_nearly_the_same(tmp_path: Path) -> None
 def test_what_waits_is_counted() -> None:
     # a residual network of width 4: at a quarter of the side 16 channels, of the block's input and of its inside
     assert waiting_values(_network(channels=4), 3) == pytest.approx(2 * 16 / 16)
+
+
+class _Plus(nn.Module):
+    """`x + model(x)`, and does not say so."""
+
+    def __init__(self, *, norm: type[nn.Module]):
+        super().__init__()
+        self.model = nn.Sequential(nn.Conv2d(3, 3, 3, padding=1), norm(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.model(x)
+
+
+class _HalfResidual(ResidualBlock):
+    def forward(self, x: Tensor) -> Tensor:
+        return 0.5 * x + self.conv_block(x)
+
+
+def _undeclared(name: str) -> nn.Module:
+    block = _HalfResidual(3, norm="instance", dropout=False)
+    hooked = nn.Sequential(nn.Conv2d(3, 3, 1), nn.InstanceNorm2d(3))
+    hooked[1].register_forward_hook(lambda module, inputs, output: output.mul(2))
+    return {"x + model(x)": _Plus(norm=nn.InstanceNorm2d), "another forward": block, "hook": hooked}[name].eval()
+
+
+@pytest.mark.parametrize("name", ["x + model(x)", "another forward", "hook"])
+def test_norms_whose_place_is_not_known_are_refused(name: str, tmp_path: Path) -> None:
+    net, picture = nn.Sequential(nn.Conv2d(3, 3, 1), nn.InstanceNorm2d(3), _undeclared(name)), _picture(16)
+    for way in (lambda: measure(net, [Piece(lambda: picture)], scratch=tmp_path), lambda: waiting_values(net, 3)):
+        with pytest.raises(ValueError, match=r"^2\..* would normalise each tile by itself.*: set tile=0"):
+            way()
+    torch.testing.assert_close(folded(net)(picture), net(picture))
+
+
+def test_norms_by_groups_are_refused(tmp_path: Path) -> None:
+    net = nn.Sequential(nn.Conv2d(4, 4, 1), nn.GroupNorm(2, 4))
+    with pytest.raises(ValueError, match=r"^1 \(GroupNorm\) would normalise each tile by itself"):
+        measure(net, [Piece(lambda: torch.rand(1, 4, 8, 8))], scratch=tmp_path)
+
+
+def test_batch_norms_whose_place_is_not_known_stay() -> None:
+    torch.manual_seed(0)
+    net, picture = nn.Sequential(nn.Conv2d(3, 3, 1), _Plus(norm=nn.BatchNorm2d)).eval(), _picture(16)
+    net.get_submodule("1.model.1").get_buffer("running_mean").normal_()
+    torch.testing.assert_close(folded(net)(picture), net(picture))
+
+
+def test_a_norm_behind_no_convolution_keeps_its_place(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    affine = nn.InstanceNorm2d(4, affine=True)
+    nn.init.normal_(affine.weight)
+    nn.init.normal_(affine.bias)
+    net = nn.Sequential(nn.InstanceNorm2d(3), nn.Conv2d(3, 4, 1), nn.ReLU(), affine, nn.Tanh(), nn.InstanceNorm2d(4))
+    net, picture = net.eval().requires_grad_(False), _picture(16)
+    plain = folded(net, measure(net, [Piece(lambda: picture)], scratch=tmp_path))
+    assert not needs_sharing(plain)
+    torch.testing.assert_close(plain(picture), net(picture), rtol=0, atol=1e-4)

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from velogan.kernels.fused import Fused
 from velogan.kernels.native import NormKernels
 from velogan.networks.discriminators import DiscriminatorConfig, build_discriminator
-from velogan.networks.generators import GeneratorConfig, build_generator
+from velogan.networks.generators import GeneratorConfig, ResidualBlock, build_generator
 
 
 def _generator(**fields: Any) -> nn.Module:
@@ -103,3 +103,115 @@ def test_a_flat_image_gives_finite_gradients(kernels: NormKernels):
     out.square().mean().backward()
     assert out.isfinite().all()
     assert all(p.grad.isfinite().all() for p in net.parameters() if p.grad is not None)
+
+
+class _Plus(nn.Module):
+    """`x + model(x)`, and does not say so."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.model = nn.Sequential(nn.Conv2d(4, 4, 3, padding=1), nn.InstanceNorm2d(4), nn.ReLU())
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.model(x)
+
+
+class _NotResidual(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv_block = nn.Sequential(nn.Conv2d(4, 4, 3, padding=1), nn.InstanceNorm2d(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.conv_block(x)
+
+
+class _HalfResidual(ResidualBlock):
+    def forward(self, x: Tensor) -> Tensor:
+        return 0.5 * x + self.conv_block(x)
+
+
+class _Widened(ResidualBlock):
+    """Its forward is inherited, and does not see what it adds."""
+
+    def __init__(self) -> None:
+        super().__init__(4, norm="instance", dropout=False)
+        self.extra = nn.Conv2d(4, 4, 3)
+
+
+class _Reversed(nn.Sequential):
+    def forward(self, input: Tensor) -> Tensor:
+        for layer in reversed(self):
+            input = layer(input)
+        return input
+
+
+class _TwiceNorm(nn.InstanceNorm2d):
+    def forward(self, input: Tensor) -> Tensor:
+        return 2 * super().forward(input)
+
+
+class _NegativeConvolution(nn.Conv2d):
+    def forward(self, input: Tensor) -> Tensor:
+        return -super().forward(input)
+
+
+def _doubled(module: nn.Module, inputs: tuple[Tensor, ...]) -> Tensor:
+    return inputs[0] * 2
+
+
+def _hooked(net: nn.Module, name: str) -> nn.Module:
+    net.get_submodule(name).register_forward_pre_hook(_doubled)
+    return net
+
+
+def _patched() -> nn.Module:
+    block = ResidualBlock(4, norm="instance", dropout=False)
+    block.forward = block.conv_block.forward  # pyright: ignore[reportAttributeAccessIssue]
+    return block
+
+
+UNDECLARED = {
+    "x + model(x)": _Plus,
+    "conv_block without a residual": _NotResidual,
+    "another forward": lambda: _HalfResidual(4, norm="instance", dropout=False),
+    "another forward of one object": _patched,
+    "an unused layer": _Widened,
+    "a sequence in another order": lambda: _Reversed(nn.ReLU(), nn.Conv2d(4, 4, 1)),
+    "another norm": lambda: nn.Sequential(nn.Conv2d(4, 4, 1), _TwiceNorm(4)),
+    "another convolution": lambda: nn.Sequential(_NegativeConvolution(4, 4, 5), nn.InstanceNorm2d(4)),
+    "another padding": lambda: nn.Conv2d(4, 4, 3, padding=1, padding_mode="reflect", bias=False),
+    "hook of a block": lambda: _hooked(nn.Sequential(ResidualBlock(4, norm="instance", dropout=False)), "0"),
+    "hook of a layer": lambda: _hooked(nn.Sequential(nn.Conv2d(4, 4, 1), nn.InstanceNorm2d(4), nn.ReLU()), "0"),
+}
+
+
+@pytest.mark.parametrize("name", UNDECLARED)
+def test_what_declares_no_form_is_called_as_it_is(name: str, kernels: NormKernels):
+    torch.manual_seed(0)
+    net, images = nn.Sequential(UNDECLARED[name](), nn.Tanh()), torch.rand(2, 4, 12, 12)
+    torch.testing.assert_close(Fused(net, kernels)(images), net(images), rtol=1e-4, atol=1e-4)
+
+
+def test_a_class_that_inherits_forward_inherits_the_declaration(kernels: NormKernels):
+    class Named(ResidualBlock):
+        pass
+
+    called: list[int] = []
+    net = Named(4, norm="instance", dropout=False)
+    fused, images = Fused(nn.Sequential(net), kernels), torch.rand(1, 4, 12, 12)
+    forward = Named.forward
+    Named.forward = lambda self, x: called.append(1) or forward(self, x)
+    torch.testing.assert_close(fused(images), net(images), rtol=1e-4, atol=1e-4)
+    assert len(called) == 1  # by the plain network alone
+
+
+def test_a_hook_of_later_is_called(kernels: NormKernels):
+    torch.manual_seed(0)
+    net, images = _generator(), torch.rand(1, 3, 16, 16)
+    fused = Fused(net, kernels)
+    before = fused(images)
+    handle = net.get_submodule("model.1").register_forward_hook(lambda module, inputs, output: output.roll(3, 2) ** 2)
+    torch.testing.assert_close(fused(images), net(images), rtol=1e-4, atol=1e-4)
+    assert not torch.allclose(fused(images), before, atol=1e-3)
+    handle.remove()
+    assert torch.equal(fused(images), before)

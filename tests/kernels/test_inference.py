@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from velogan.kernels import inference
 from velogan.kernels.inference import Accelerator, RowConv2d
@@ -97,3 +97,21 @@ def test_rows_add_up_to_the_convolution(bias: bool) -> None:
 def test_precision_is_measured_even_where_gradients_are_off(tmp_path: Path) -> None:
     with torch.inference_mode():
         assert Accelerator(CPU, tmp_path).dtype(rounded=True) in (torch.float32, torch.bfloat16)
+
+
+class _Backwards(nn.Module):
+    """Runs its layers in another order than it holds them, and reads one's weights; it does not say so."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.last, self.first = nn.Conv2d(8, 3, 1), nn.Conv2d(3, 8, 7)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(nn.functional.conv2d(x, self.first.weight, self.first.bias))
+
+
+def test_what_declares_no_form_is_left_exact(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    net, x = nn.Sequential(_Backwards(), nn.ReLU()).eval(), torch.rand(1, 3, 20, 20)
+    accelerate = _accelerator(folder, monkeypatch, precision="bf16", winograd=True)
+    torch.testing.assert_close(accelerate(net, rounded=True)(x), net(x))

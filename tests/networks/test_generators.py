@@ -207,6 +207,7 @@ def test_how_much_changes_is_a_mean_over_channels():
 
 
 def test_a_change_generator_changes_the_image_as_what_is_decoded_changes():
+    torch.manual_seed(0)
     net = _build(channels=2, blocks=1, decoder="simple", output="change", init_gain=0.5)
     assert isinstance(net, ChangeGenerator)
     images = torch.rand(2, 3, 16, 16) * 2 - 1

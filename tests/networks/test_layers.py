@@ -1,13 +1,17 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
+from velogan.networks.discriminators import DiscriminatorConfig, build_discriminator
 from velogan.networks.generators import GeneratorConfig, build_generator
 from velogan.networks.layers import InitName, InstanceNorm2d, NormName, initialise, norm_layer
+from velogan.networks.projection import build_projection
+from velogan.types import form_of
 
 FAN_IN, FAN_OUT = 64 * 9, 128 * 9
 
@@ -101,3 +105,13 @@ def test_instance_norm_has_the_right_gradient_in_any_layout(
     assert seen.grad is not None
     assert exact.grad is not None
     torch.testing.assert_close(seen.grad.double(), exact.grad, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("norm", ["instance", "batch", "none"])
+def test_all_networks_declare_what_they_compute(norm: str):
+    sections: list[dict[str, Any]] = [{}, {"network": "unet_128"}, {"residual": False}]
+    sections += [{"decoder": "simple", "output": "change"}]
+    generators = [GeneratorConfig.model_validate({"channels": 2, "blocks": 1, "norm": norm, **one}) for one in sections]
+    judges = [DiscriminatorConfig.model_validate({"network": one, "norm": norm}) for one in ("basic", "pixel")]
+    for net in (*map(build_generator, generators), *map(build_discriminator, judges), build_projection(in_channels=4)):
+        assert not [name for name, module in net.named_modules() if form_of(module) is None]

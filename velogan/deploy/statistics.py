@@ -11,12 +11,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
+from typing import TypeGuard
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from velogan.networks.generators import ResidualBlock, SkipBlock
+from velogan.types import Form, form_of, layers_of
 
 Moments = tuple[Tensor, Tensor]
 """Mean and variance of each channel, `(C,)` float32."""
@@ -35,7 +36,7 @@ class Piece:
 
 def needs_sharing(net: nn.Module) -> bool:
     """Whether tiles of one picture would be normalised differently."""
-    return any(isinstance(layer, nn.InstanceNorm2d) for layer in net.modules())
+    return any(_is_by_picture(layer) for layer in net.modules())
 
 
 @torch.inference_mode()
@@ -47,12 +48,14 @@ def measure(
     The pieces go through the network side by side, from norm to norm, so that each is measured behind norms that
     have the statistics of all. Between norms they wait in files in the folder `scratch`; where they are not yet
     smaller than the picture, they are computed again instead. `dtype` is what convolutions are computed in.
+    ValueError where a norm of `net` cannot be measured so, since it or a module around it has no form
+    (`types.form_of`).
     """
-    steps = _steps(net)
+    steps = _measurable(net)
     found: dict[nn.Module, Moments] = {}
     begin = 0
     for stop, norm in enumerate(steps):
-        if not isinstance(norm, nn.InstanceNorm2d):
+        if not _is_shared(norm):
             continue
         total, smaller = _Total(), True
         for i, piece in enumerate(pieces):
@@ -71,11 +74,11 @@ def measure(
 
 @torch.inference_mode()
 def waiting_values(net: nn.Module, channels: int) -> float:
-    """Values for each pixel of a picture that `measure` keeps while its pieces wait, at most."""
+    """Values for each pixel of a picture that `measure` keeps while its pieces wait, at most. ValueError as there."""
     side = 4 * getattr(net, "multiple", 1)
     state, most = _State(torch.zeros(1, channels, side, side, device=_device(net))), 0
-    for step in _steps(net):
-        if isinstance(step, nn.InstanceNorm2d):
+    for step in _measurable(net):
+        if _is_shared(step):
             if state.x.shape[-1] < side:
                 most = max(most, sum(value.numel() for value in (state.x, *state.aside)))
         else:
@@ -87,36 +90,76 @@ def folded(net: nn.Module, moments: Sequence[Moments] = ()) -> nn.Module:
     """A copy of `net` (in eval mode) without norms: their effect is in the convolutions before them.
 
     `moments` are those of the instance norms, in order; batch norms bring their own. Without `moments`, instance
-    norms stay.
+    norms stay. A norm that follows no convolution becomes a batch norm with its moments.
     """
     net, shared = copy.deepcopy(net), iter(moments)
-    gone: set[nn.Module] = set()
-    steps = _steps(net)
-    for before, norm in pairwise(steps):
-        if isinstance(norm, nn.InstanceNorm2d) and moments:
-            mean, variance = next(shared)
-        elif isinstance(norm, (nn.BatchNorm2d, nn.SyncBatchNorm)):
-            mean, variance = norm.running_mean, norm.running_var
+    stand_ins: dict[nn.Module, nn.Module] = {}
+    for before, norm in pairwise([_SAVE, *_steps(net)]):
+        if moments and _is_shared(norm):
+            fixed = _with_moments(norm, *next(shared))
+        elif _is_fixed(norm):
+            fixed = norm
         else:
             continue
-        assert isinstance(before, (nn.Conv2d, nn.ConvTranspose2d)), "norms follow convolutions"
-        assert mean is not None
-        assert variance is not None
-        scale = norm.weight if norm.affine else torch.ones_like(mean)
-        shift = norm.bias if norm.affine else torch.zeros_like(mean)
-        _fold(before, mean=mean, scale=scale * (variance + norm.eps).rsqrt(), shift=shift)
-        gone.add(norm)
+        stand_ins[norm] = fixed
+        if isinstance(before, (nn.Conv2d, nn.ConvTranspose2d)) and form_of(before) is not None:
+            _fold(before, fixed)
+            stand_ins[norm] = nn.Identity()
     for parent in list(net.modules()):
         for name, child in list(parent.named_children()):
-            if child in gone:
-                setattr(parent, name, nn.Identity())
+            if child in stand_ins:
+                setattr(parent, name, stand_ins[child])
     return net
 
 
+def _is_by_picture(layer: nn.Module) -> bool:
+    """Whether it normalises by statistics of what it sees."""
+    if isinstance(layer, (nn.InstanceNorm2d, nn.BatchNorm2d)):
+        return not layer.track_running_stats
+    return isinstance(layer, nn.GroupNorm)
+
+
+def _is_shared(step: nn.Module) -> TypeGuard[nn.InstanceNorm2d]:
+    """Whether it is a norm whose statistics can be those of the whole picture."""
+    return isinstance(step, nn.InstanceNorm2d) and _is_by_picture(step) and form_of(step) is not None
+
+
+def _is_fixed(step: nn.Module) -> TypeGuard[nn.BatchNorm2d | nn.SyncBatchNorm]:
+    """Whether it is a norm that brings its statistics."""
+    kind = isinstance(step, (nn.BatchNorm2d, nn.SyncBatchNorm))
+    return kind and step.running_mean is not None and form_of(step) is not None
+
+
+def _measurable(net: nn.Module) -> list[nn.Module]:
+    steps = _steps(net)
+    shared = {step for step in steps if _is_shared(step)}
+    for name, layer in net.named_modules():
+        if _is_by_picture(layer) and layer not in shared:
+            raise ValueError(
+                f"{name} ({type(layer).__name__}) would normalise each tile by itself, and its statistics cannot be "
+                "measured over the whole picture, since it or a module around it does not declare what it computes: "
+                "set tile=0, or declare its form (velogan.types.Form)"
+            )
+    return steps
+
+
+def _with_moments(norm: nn.InstanceNorm2d, mean: Tensor, variance: Tensor) -> nn.BatchNorm2d:
+    """What `norm` computes where these are its statistics."""
+    fixed = nn.BatchNorm2d(len(mean), eps=norm.eps, affine=norm.affine, device=mean.device).eval()
+    fixed.running_mean, fixed.running_var = mean, variance
+    fixed.weight, fixed.bias = norm.weight, norm.bias
+    return fixed.requires_grad_(False)
+
+
 @torch.no_grad()
-def _fold(layer: nn.Conv2d | nn.ConvTranspose2d, *, mean: Tensor, scale: Tensor, shift: Tensor) -> None:
+def _fold(layer: nn.Conv2d | nn.ConvTranspose2d, norm: nn.BatchNorm2d | nn.SyncBatchNorm) -> None:
     """scale (layer(x) - mean) + shift, as the layer itself."""
-    bias = torch.zeros_like(mean) if layer.bias is None else layer.bias
+    mean, variance = norm.running_mean, norm.running_var
+    assert mean is not None
+    assert variance is not None
+    scale = (variance + norm.eps).rsqrt() * (norm.weight if norm.affine else 1)
+    shift = norm.bias if norm.affine else 0
+    bias = 0 if layer.bias is None else layer.bias
     sides = (1, -1) if isinstance(layer, nn.ConvTranspose2d) else (-1, 1)  # output channels are its second axis
     layer.weight.mul_(scale.view(*sides, 1, 1))
     layer.bias = nn.Parameter((bias - mean) * scale + shift, requires_grad=False)
@@ -153,18 +196,27 @@ class _Total:
 
 
 _SAVE, _ADD, _APPEND = nn.Identity(), nn.Identity(), nn.Identity()  # marks around branches
+_MARKS: dict[Form | None, tuple[list[nn.Module], list[nn.Module]]] = {
+    "sequence": ([], []),
+    "residual": ([_SAVE], [_ADD]),
+    "skip": ([_SAVE], [_APPEND]),
+}
+_MEET = nn.Identity()  # what comes out of one layer goes to others than the next, too
 
 
 def _steps(net: nn.Module) -> list[nn.Module]:
-    """The layers in the order they are run, with marks where a value is kept, and where it is used."""
-    if isinstance(net, ResidualBlock):
-        return [_SAVE, *_steps(net.conv_block), _ADD]
-    if isinstance(net, SkipBlock) and not net.outermost:
-        return [_SAVE, *_steps(net.model), _APPEND]
-    if isinstance(net, nn.Sequential):
-        return [step for layer in net for step in _steps(layer)]
-    inner = list(net.children())
-    return [step for layer in inner for step in _steps(layer)] if inner else [net]
+    """The layers in the order they are run, with marks where a value is kept, and where it is used.
+
+    A module without a form is one step. Of a network of the form "change" it is the way from the input to the decoded
+    translation, which meets every norm.
+    """
+    form = form_of(net)
+    if form == "change":
+        return [step for stage in layers_of(net) for step in (*_steps(stage), _MEET)]
+    if form not in _MARKS:
+        return [net]
+    before, behind = _MARKS[form]
+    return [*before, *(step for layer in layers_of(net) for step in _steps(layer)), *behind]
 
 
 def _advance(state: _State, steps: Sequence[nn.Module], found: Mapping[nn.Module, Moments]) -> None:
@@ -175,8 +227,8 @@ def _advance(state: _State, steps: Sequence[nn.Module], found: Mapping[nn.Module
             state.x = state.aside.pop() + state.x
         elif step is _APPEND:
             state.x = torch.cat([state.aside.pop(), state.x], 1)
-        elif isinstance(step, nn.InstanceNorm2d):
-            state.x = F.batch_norm(state.x, *found[step], eps=step.eps)
+        elif _is_shared(step):
+            state.x = F.batch_norm(state.x, *found[step], step.weight, step.bias, eps=step.eps)
         else:
             state.x = step(state.x)
 

@@ -1,7 +1,7 @@
 """Runs a network's own layers with norm or none, activation, residual add and padding fused, on the CPU.
 
-The plan is made once from the module tree; weights stay where they are. Layers it does not know are called as they
-are, so any network runs, faster where it can be.
+The plan is made once from the module tree, where modules declare their form; weights stay where they are. Others, and
+layers it does not know, are called as they are, so any network runs, faster where it can be.
 """
 
 from __future__ import annotations
@@ -20,20 +20,25 @@ from velogan.kernels.conv_weight_grad import ConvWeightGrad, fits_conv_weight_gr
 from velogan.kernels.native import NormKernels
 from velogan.kernels.thin import is_thin, thin_convolution
 from velogan.kernels.winograd import WinogradConvolution, fits_winograd
+from velogan.types import Form, form_of, hooked, layers_of
 
 
 class Fused(nn.Module):
     """`net` with fused steps; same weights, same result to rounding, no second derivatives.
 
-    With `gemm`, convolutions that these compute faster are theirs where bfloat16 is computed.
+    With `gemm`, convolutions that these compute faster are theirs where bfloat16 is computed. Modules without a form
+    (`types.form_of`) are called whole. Once a module of a known form has got a hook, `net` itself runs.
     """
 
     def __init__(self, net: nn.Module, kernels: NormKernels, gemm: Bf16Gemm | None = None):
         super().__init__()
         self._net = [net]  # in a list: the weights are registered once, in the plain network
         self._steps = _plan(list(_tokens(net)), kernels, gemm)
+        self._known = [module for module in net.modules() if form_of(module) is not None]
 
     def forward(self, x: Tensor) -> Tensor:
+        if any(hooked(module) for module in self._known):
+            return self._net[0](x)
         state = _State(x.contiguous(memory_format=torch.channels_last))
         for step in self._steps:
             step(state)
@@ -53,27 +58,33 @@ _SAVE, _ADD = nn.Identity(), nn.Identity()  # marks around a residual branch
 _KEEP, _JOIN = nn.Identity(), nn.Identity()  # and around what a U-Net's skip goes past
 
 
+class _Whole(nn.Module):
+    """A module that is called as it is, whatever layer it derives from."""
+
+    def __init__(self, net: nn.Module):
+        super().__init__()
+        self.forward = net.__call__  # no child: weights are registered once
+
+
+_MARKS: dict[Form | None, tuple[list[nn.Module], list[nn.Module]]] = {
+    "sequence": ([], []),
+    "residual": ([_SAVE], [_ADD]),
+    "skip": ([_KEEP], [_JOIN]),
+}
+
+
 def _tokens(net: nn.Module) -> Iterator[nn.Module]:
-    branch, inside = getattr(net, "conv_block", None), getattr(net, "model", None)
-    if isinstance(net, nn.Sequential):
-        for layer in net:
+    form = form_of(net)
+    if form in _MARKS:
+        before, behind = _MARKS[form]
+        yield from before
+        for layer in layers_of(net):
             yield from _tokens(layer)
-    elif isinstance(branch, nn.Sequential):
-        yield _SAVE
-        yield from _tokens(branch)
-        yield _ADD
-    elif isinstance(inside, nn.Sequential) and getattr(net, "outermost", True) is False:
-        yield _KEEP
-        yield from _tokens(inside)
-        yield _JOIN
-    elif isinstance(inside, nn.Module) and _only_calls(net, inside):
-        yield from _tokens(inside)
-    elif type(net) is not nn.Identity:
+        yield from behind
+    elif form != "layer":
+        yield _Whole(net)
+    elif not isinstance(net, nn.Identity):
         yield net
-
-
-def _only_calls(net: nn.Module, inside: nn.Module) -> bool:
-    return list(net.children()) == [inside] and (isinstance(inside, nn.Sequential) or hasattr(inside, "outermost"))
 
 
 def _plan(tokens: list[nn.Module], kernels: NormKernels, gemm: Bf16Gemm | None) -> list[_Step]:
@@ -101,7 +112,8 @@ def _plan(tokens: list[nn.Module], kernels: NormKernels, gemm: Bf16Gemm | None) 
 
 
 def _needs_no_bias(layer: nn.Conv2d | nn.ConvTranspose2d, behind: list[nn.Module]) -> bool:
-    return layer.bias is None or (bool(behind) and _is_plain_norm(behind[0]))
+    biased = layer.bias is not None and not (behind and _is_plain_norm(behind[0]))
+    return not biased and layer.padding_mode == "zeros"  # else it pads before it convolves
 
 
 def _is_plain_norm(layer: nn.Module) -> bool:

@@ -21,6 +21,7 @@ from velogan.kernels.native import load_kernels
 from velogan.kernels.precision import precision_for
 from velogan.kernels.thin import is_thin
 from velogan.kernels.winograd import WinogradConv2d, fits_winograd
+from velogan.types import form_of
 
 
 class Accelerator:
@@ -37,12 +38,14 @@ class Accelerator:
     def __call__(self, net: nn.Module, *, rounded: bool) -> nn.Module:
         """A faster copy of `net`, which is in eval mode: `(B, C, H, W)` float32 to float32.
 
-        `rounded`: the result will be rounded to 8 bits, so bfloat16 may be computed with.
+        `rounded`: the result will be rounded to 8 bits, so bfloat16 may be computed with, where every module of `net`
+        declares its form (`types.form_of`).
         """
         layout = torch.contiguous_format if self._device.type == "mps" else torch.channels_last
         fast = nn.Sequential(copy.deepcopy(net)).to(self._device).to(memory_format=layout).requires_grad_(False)  # pyright: ignore[reportCallIssue]
-        half = self.dtype(rounded=rounded) == torch.bfloat16
-        last = _last_convolution(fast)
+        known = _is_known(fast)  # else layers may be run in another order, or read by the modules around them
+        half = known and self.dtype(rounded=rounded) == torch.bfloat16
+        last = _last_convolution(fast) if known else None
         if half:
             for layer in _convolutions(fast):
                 if layer is not last:
@@ -118,6 +121,10 @@ class _Cast(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.net(x.to(self._dtype, memory_format=self._layout)).float()
+
+
+def _is_known(net: nn.Module) -> bool:
+    return form_of(net) is not None and all(map(_is_known, net.children()))
 
 
 def _convolutions(net: nn.Module) -> list[nn.Module]:

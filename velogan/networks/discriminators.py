@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor, nn
 
 from velogan.networks.layers import InitName, NormName, initialise, norm_layer
+from velogan.types import Form
 
 
 class DiscriminatorConfig(BaseModel):
@@ -31,6 +32,8 @@ class DiscriminatorConfig(BaseModel):
 
 class Discriminator(nn.Module):
     """`(B, C, H, W)` in [-1, 1] to one logit per patch, `(B, 1, h, w)`; 256x256 gives 30x30 for `basic`."""
+
+    form: ClassVar[Form] = "sequence"
 
     def __init__(self, model: nn.Sequential):
         super().__init__()

@@ -7,13 +7,14 @@ published weights fit without renaming.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Literal, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from torch import Tensor, nn
 
 from velogan.networks.layers import InitName, NormName, initialise, norm_layer
+from velogan.types import Form
 
 
 class GeneratorConfig(BaseModel):
@@ -95,6 +96,8 @@ def build_generator(
 class Generator(nn.Module):
     """An image-to-image network; `multiple` is what image sides must be divisible by, in pixels."""
 
+    form: ClassVar[Form] = "sequence"
+
     def __init__(self, model: nn.Module, *, multiple: int):
         super().__init__()
         self.model = model
@@ -105,7 +108,9 @@ class Generator(nn.Module):
 
 
 class Stage(nn.Module):
-    """Consecutive layers of a resnet generator, under the names that they have there."""
+    """Consecutive layers of a generator, under the names that they have there."""
+
+    form: ClassVar[Form] = "sequence"
 
     def __init__(self, model: nn.Sequential):
         super().__init__()
@@ -136,6 +141,7 @@ class ChangeGenerator(nn.Module):
     """
 
     multiple = 4
+    form: ClassVar[Form] = "change"
 
     def __init__(self, encoder: nn.Module, translator: nn.Module, decoder: nn.Module):
         super().__init__()
@@ -196,6 +202,8 @@ def _named(layers: dict[str, nn.Module]) -> nn.Sequential:
 
 class ResidualBlock(nn.Module):
     """`x + conv_block(x)`: two reflection-padded 3x3 convolutions with norms and one ReLU between."""
+
+    form: ClassVar[Form] = "residual"
 
     def __init__(self, channels: int, *, norm: NormName, dropout: bool):
         super().__init__()
@@ -261,18 +269,19 @@ def _decoder(config: GeneratorConfig, c_out: int) -> Iterator[nn.Module]:
 
 
 class SkipBlock(nn.Module):
-    """One level of a U-Net: `cat(x, up(inner(down(x))))`, without the skip at the outermost level."""
+    """One inner level of a U-Net: `cat(x, up(inner(down(x))))`."""
 
-    def __init__(self, layers: list[nn.Module], *, outermost: bool = False):
+    form: ClassVar[Form] = "skip"
+
+    def __init__(self, layers: list[nn.Module]):
         super().__init__()
         self.model = nn.Sequential(*layers)
-        self.outermost = outermost
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.model(x) if self.outermost else torch.cat([x, self.model(x)], 1)
+        return torch.cat([x, self.model(x)], 1)
 
 
-def _unet(config: GeneratorConfig, c_in: int, c_out: int) -> SkipBlock:
+def _unet(config: GeneratorConfig, c_in: int, c_out: int) -> Stage:
     downs = {"unet_128": 7, "unet_256": 8}[config.network]
     width, make_norm, bias = config.channels, norm_layer(config.norm), config.norm == "instance"
 
@@ -292,4 +301,4 @@ def _unet(config: GeneratorConfig, c_in: int, c_out: int) -> SkipBlock:
             layers.append(nn.Dropout(0.5))
         block = SkipBlock(layers)
     last = up(2 * width, c_out, bias=True)
-    return SkipBlock([down(c_in, width), block, nn.ReLU(), last, nn.Tanh()], outermost=True)
+    return Stage(nn.Sequential(down(c_in, width), block, nn.ReLU(), last, nn.Tanh()))

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
+
+from velogan.types import Form
 
 NormName = Literal["instance", "batch", "sync_batch", "none"]
 InitName = Literal["normal", "xavier", "kaiming", "orthogonal"]
@@ -14,6 +16,8 @@ InitName = Literal["normal", "xavier", "kaiming", "orthogonal"]
 
 class InstanceNorm2d(nn.InstanceNorm2d):
     """torch's, with a right gradient: on a CPU its backward pass misreads the channels-last gradient of one image."""
+
+    form: ClassVar[Form] = "layer"
 
     def forward(self, x: Tensor) -> Tensor:
         out = super().forward(x)
