@@ -27,6 +27,13 @@ MAY_IMPORT: dict[str, set[str]] = {
     "report": set(),
 }
 
+SUB_ROOMS: dict[str, set[str]] = {
+    "data.pictures": {"data.config"},
+    "data.rendered": {"data.aside", "data.pictures"},
+    "data.domains": {"data"},
+}
+"""What a room within a room may import of its own room, besides itself."""
+
 
 def _room(module: str) -> str:
     """`velogan.engine.step` is in engine; the package itself holds no more than the version."""
@@ -63,7 +70,9 @@ def _wrong(module: str, source: str, *, package: str, modules: set[str]) -> list
     room = _room(module)
     if room in ROOF or not room:
         return []
-    allowed = [f"velogan.{name}" for name in MAY_IMPORT[room] | FOUNDATION | {room}]
+    inner = ".".join(module.split(".")[1:3])
+    own = {inner} | SUB_ROOMS[inner] if inner in SUB_ROOMS else {room}
+    allowed = [f"velogan.{name}" for name in MAY_IMPORT[room] | FOUNDATION | own]
     return [
         f"{module}:{line} imports {name}"
         for line, name in _imports(source, package=package, modules=modules)
@@ -110,3 +119,20 @@ def test_the_engine_sees_the_contract_and_no_method():
     for name, found in (("base", 0), ("cyclegan", 1)):
         source = f"from velogan.objectives.{name} import Phase"
         assert len(_wrong("velogan.engine.step", source, package="velogan.engine", modules=modules)) == found
+
+
+@pytest.mark.parametrize(
+    ("module", "imported", "found"),
+    [
+        ("pictures.images", "domains.cache", 1),
+        ("pictures.images", "rendered.fruit", 1),
+        ("pictures.preprocess", "config", 0),
+        ("rendered.fruit", "domains.cache", 1),
+        ("rendered.fruit", "pictures.images", 0),
+        ("domains.cache", "rendered.fruit", 0),
+        ("config", "pictures.values", 0),
+    ],
+)
+def test_the_rooms_within_data_have_arrows_too(module: str, imported: str, found: int):
+    module, source = f"velogan.data.{module}", f"import velogan.data.{imported}"
+    assert len(_wrong(module, source, package=module.rpartition(".")[0], modules=set(_modules()))) == found

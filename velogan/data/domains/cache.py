@@ -21,7 +21,7 @@ import numpy as np
 
 from velogan.data.config import DataConfig
 from velogan.data.domains.ahead import in_order
-from velogan.data.domains.aside import building, move_into_place
+from velogan.data.aside import building, move_into_place
 from velogan.data.domains.sources import Folder, cache_directory
 from velogan.data.pictures.images import read_picture
 from velogan.data.pictures.picture import HEADERS, MAX_BYTES
