@@ -12,7 +12,7 @@ from torch import nn
 
 from velogan.config import Config
 from velogan.data.domains.loader import PairLoader, crop_shapes, window
-from velogan.data.domains.sources import cache_directory
+from velogan.data.domains.sources import code_directory
 from velogan.domains import Data, check_sizes, fit_channels, open_data
 from velogan.engine.capture import CapturedStep, CudaRecorder
 from velogan.engine.compiled import compiled
@@ -62,7 +62,7 @@ def decide(config: Config) -> tuple[EngineConfig, list[Pick]]:
     span = parse_span(config.train.length)
     return resolve(
         config.engine,
-        load_kernels=lambda: _kernels(config),
+        load_kernels=_kernels,
         gemm_gain=lambda: _gemm_gain(config),
         norms={config.generator.norm, config.discriminator.norm},
         second_derivatives=config.objective.gan == "wgangp",
@@ -77,8 +77,8 @@ def forward_nets(nets: Mapping[str, nn.Module], config: Config) -> dict[str, nn.
     engine = config.engine
     fast: Callable[[nn.Module], nn.Module] | None = None
     if engine.kernels in ("native", "winograd"):
-        kernels = _kernels(config)
-        gemm = _gemm(config) if engine.kernels == "winograd" else None
+        kernels = _kernels()
+        gemm = _gemm() if engine.kernels == "winograd" else None
         if kernels is None or (gemm is None and engine.kernels == "winograd"):
             raise ValueError(
                 f"engine.kernels={engine.kernels} cannot be built here, or this CPU cannot run it: install g++, or set "
@@ -86,7 +86,7 @@ def forward_nets(nets: Mapping[str, nn.Module], config: Config) -> dict[str, nn.
             )
         fast = partial(Fused, kernels=kernels, gemm=gemm)
     elif engine.compile == "on":
-        fast = partial(compiled, cache=cache_directory(config.data) / "compiled")
+        fast = partial(compiled, cache=code_directory() / "compiled")
     if fast is None:
         return dict(nets)
     judges_twice = config.objective.gan == "wgangp"  # its gradient penalty needs second derivatives
@@ -98,16 +98,16 @@ def _faster(net: nn.Module, fast: Callable[[nn.Module], nn.Module]) -> nn.Module
     return net.by(fast) if isinstance(net, ChangeGenerator) else fast(net)
 
 
-def _kernels(config: Config) -> NormKernels | None:
-    return load_kernels(cache_directory(config.data) / "kernels")
+def _kernels() -> NormKernels | None:
+    return load_kernels(code_directory() / "kernels")
 
 
-def _gemm(config: Config) -> Bf16Gemm | None:
-    return load_bf16_gemm(cache_directory(config.data) / "kernels")
+def _gemm() -> Bf16Gemm | None:
+    return load_bf16_gemm(code_directory() / "kernels")
 
 
 def _gemm_gain(config: Config) -> float:
-    gemm, c = _gemm(config), config.generator.channels
+    gemm, c = _gemm(), config.generator.channels
     if gemm is None:
         return 0.0
     blocks = config.generator.network == "resnet" and config.generator.blocks > 0

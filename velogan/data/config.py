@@ -67,8 +67,8 @@ class DataConfig(BaseModel):
     )
     cache_dir: str | None = Field(
         default=None,
-        description="Folder for decoded pictures, shared by all runs and safe to delete. "
-        "Default: $VELOGAN_CACHE, else ~/.cache/velogan.",
+        description="Folder for decoded pictures, shared by all runs and safe to delete; several users may share it. "
+        "Default: $VELOGAN_CACHE, else ~/.cache/velogan, where compiled code is kept too.",
     )
     workers: int | None = Field(
         default=None, ge=1, le=1024, description="Threads that decode pictures. Default: one for each processor core."

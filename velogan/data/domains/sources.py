@@ -6,6 +6,7 @@ import hashlib
 import os
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -55,9 +56,20 @@ class Sources:
 
 
 def cache_directory(config: DataConfig) -> Path:
-    """Give the folder that decoded and rendered pictures are kept in."""
-    chosen = config.cache_dir or os.environ.get("VELOGAN_CACHE") or "~/.cache/velogan"
-    return Path(chosen).expanduser()
+    """Give the folder that decoded and rendered pictures are kept in; other users may share it."""
+    return _made(Path(config.cache_dir).expanduser()) if config.cache_dir else code_directory()
+
+
+def code_directory() -> Path:
+    """Give the folder that compiled code is kept in, whatever `data.cache_dir`: nobody else may write to it."""
+    return _made(Path(os.environ.get("VELOGAN_CACHE") or "~/.cache/velogan").expanduser())
+
+
+def _made(cache: Path) -> Path:
+    """Make the folder for its owner alone; where that fails, who writes there will say so."""
+    with suppress(OSError):
+        cache.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return cache
 
 
 def find_sources(config: DataConfig, *, progress: Callable[[int, int], None] | None = None) -> Sources:
