@@ -1,4 +1,4 @@
-"""Prepared pictures, decoded and resized once and kept as one memory-mapped block of pixels.
+"""Prepared pictures, decoded and resized once and kept as one block of pixels.
 
 An entry is a directory `<cache>/prepared/<key>` with `pixels.bin` (all pictures, end to end, in one type) and
 `index.json` (names, shapes, type, checksum, what was left out). The key covers every file's name and bytes and every
@@ -22,6 +22,7 @@ import numpy as np
 from velogan.data.config import DataConfig
 from velogan.data.domains.ahead import in_order
 from velogan.data.aside import building, move_into_place
+from velogan.data.domains.pixels import PixelFile
 from velogan.data.domains.sources import Folder, cache_directory
 from velogan.data.pictures.images import read_picture
 from velogan.data.pictures.picture import HEADERS, MAX_BYTES
@@ -38,14 +39,14 @@ Progress = Callable[[int, int], None]
 class Domain:
     """The prepared pictures of one folder, in the order of their names.
 
-    `pixels` is a flat array of uint8, uint16 or float32 (usually a memory map) in which the pictures of `shapes`
+    `pixels` is a flat array of uint8, uint16 or float32, in memory or in a file, in which the pictures of `shapes`
     (H, W, C) lie one after another; `format` says what its values stand for; `skipped` names the files that could
     not be read, with the reason; `digest` tells equal domains; `note` is what a person should know, or empty.
     """
 
     names: tuple[str, ...]
     shapes: tuple[tuple[int, int, int], ...]
-    pixels: np.ndarray = field(repr=False)
+    pixels: np.ndarray | PixelFile = field(repr=False)
     skipped: tuple[tuple[str, str], ...] = ()
     digest: str = ""
     format: PixelFormat = field(default_factory=PixelFormat)
@@ -74,20 +75,19 @@ class Domain:
         return self.shapes[index]
 
     def image(self, index: int) -> np.ndarray:
-        """View one picture as `(H, W, C)`."""
-        start, stop = self._offsets[index], self._offsets[index + 1]
-        return self.pixels[start:stop].reshape(self.shapes[index])
+        """Give one picture as `(H, W, C)`. `OSError` where it cannot be read any more."""
+        return self.rows(index, 0, self.shapes[index][0])
+
+    def rows(self, index: int, first: int, stop: int) -> np.ndarray:
+        """Give some rows of one picture as `(stop - first, W, C)`. `OSError` as for `image`."""
+        _, width, channels = self.shapes[index]
+        start, row = int(self._offsets[index]), width * channels
+        return self.pixels[start + first * row : start + stop * row].reshape(-1, width, channels)
 
     @cached_property
     def uniform(self) -> bool:
         """Whether all pictures have one shape."""
         return len(set(self.shapes)) == 1
-
-    @property
-    def array(self) -> np.ndarray:
-        """View all pictures as `(N, H, W, C)`; they must be uniform."""
-        assert self.uniform
-        return self.pixels.reshape(len(self), *self.shapes[0])
 
     @property
     def skipped_line(self) -> str | None:
@@ -193,8 +193,7 @@ def _load(directory: Path) -> tuple[Domain | None, str]:
             return None, "are cut short"
         if content_hash(directory / "pixels.bin") != index["sha256"]:
             return None, "do not match their checksum"
-        # Copy on write: pages are shared, and torch takes the array without complaint.
-        pixels = np.memmap(directory / "pixels.bin", dtype, "c") if total else np.zeros(0, dtype)
+        pixels = PixelFile(directory / "pixels.bin", dtype)
         skipped = tuple((name, reason) for name, reason in index["skipped"])
         form = PixelFormat(shapes[0][2] if shapes else 1, index["dtype"])
         digest = hashlib.sha256(repr((index["names"], index["dtype"], shapes, index["sha256"])).encode()).hexdigest()
