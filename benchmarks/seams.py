@@ -24,9 +24,7 @@ from velogan.kernels.inference import Accelerator
 
 def main(run: Path, picture: Path, tile: int, difference: Path) -> None:
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    model = load_translator(
-        run, device=device, accelerate=Accelerator(device, code_directory() / "kernels")
-    )
+    model = load_translator(run, device=device, accelerate=Accelerator(device, code_directory() / "kernels"))
     made = {}
     with tempfile.TemporaryDirectory() as folder:
         for side in (0, tile):

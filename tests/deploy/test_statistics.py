@@ -105,7 +105,9 @@ def test_what_waits_is_counted() -> None:
     assert waiting_values(_network(channels=4), 3) == pytest.approx(2 * 16 / 16)
 
 
-def test_scratch_files_are_plain_arrays_and_give_back_every_bit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_scratch_files_are_plain_arrays_and_give_back_every_bit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Numbers only, so that nobody's object is unpickled; bfloat16 and its not-a-numbers included."""
     for name in ("save", "load"):
         monkeypatch.setattr(torch, name, None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
@@ -61,6 +62,13 @@ class DataConfig(BaseModel):
         description="Training pictures of each domain that are held out to choose the best checkpoint by, at most a "
         "tenth of them; none where a domain has fewer than 20. 0: none.",
     )
+    group: str | None = Field(
+        default=None,
+        description="A regular expression that finds a picture's group in its path within the domain's folder: what "
+        "its first group matches, else the whole match. Pictures of one group (a patient, a video, a scene) are all "
+        "held out for validation or all trained on. A picture where it finds nothing is a group of its own. Example: "
+        "'^patient[0-9]+'. Default: each picture is a group of its own.",
+    )
     strict: bool = Field(
         default=False,
         description="Stop at a picture that cannot be read, instead of leaving it out and saying so.",
@@ -87,6 +95,15 @@ class DataConfig(BaseModel):
     def _ascending(cls, value: Range | None) -> Range | None:
         if value is not None and not (all(map(math.isfinite, value)) and value[0] < value[1]):
             raise ValueError(f"{value[0]:g} {value[1]:g}: give two finite values, the smaller one first")
+        return value
+
+    @field_validator("group")
+    @classmethod
+    def _expression(cls, value: str | None) -> str | None:
+        try:
+            re.compile(value or "")
+        except re.error as error:
+            raise ValueError(f"{value!r} is no regular expression: {error}; write one like '^patient[0-9]+'") from None
         return value
 
     @model_validator(mode="after")

@@ -26,12 +26,12 @@ class PixelFile:
     def __getitem__(self, part: slice) -> np.ndarray:
         """Read the values from `part.start` to `part.stop`; `OSError` names the file and the mend."""
         values = np.empty(part.stop - part.start, self.dtype)
-        room, at = memoryview(values).cast("B"), int(part.start) * self.dtype.itemsize
+        room, at = values.data.cast("B"), int(part.start) * self.dtype.itemsize
         while room:
             try:
                 count = os.preadv(self._file, [room], at)
             except OSError as error:
-                raise self._error(error.errno, error.strerror or "it cannot be read") from error
+                raise self._error(error.errno or errno.EIO, error.strerror or "it cannot be read") from error
             if not count:
                 raise self._error(errno.EIO, "something has cut this file short since it was opened")
             room, at = room[count:], at + count
