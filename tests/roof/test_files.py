@@ -42,7 +42,7 @@ def test_code_that_others_may_change_is_refused(shared: str, mode: int, tmp_path
 def test_another_user_s_code_is_refused(shared: str, tmp_path: Path):
     folder = private_folder(tmp_path / "cache" / "kernels")
     os.chown(folder if shared == "kernels" else folder.parent, 12345, -1)
-    with pytest.raises(ValueError, match="belongs to another user, .*VELOGAN_CACHE to a folder of your own"):
+    with pytest.raises(ValueError, match=r"belongs to another user, .*VELOGAN_CACHE to a folder of your own"):
         private_folder(folder)
 
 
@@ -53,7 +53,7 @@ def test_libraries_are_not_loaded_from_where_others_may_write(kernels: object, t
     (library,) = folder.glob("*.so")
     assert library.stat().st_mode & 0o077 == 0
     library.chmod(0o777)
-    with pytest.raises(ValueError, match="other users may write to .*norms-.*so"):
+    with pytest.raises(ValueError, match=r"other users may write to .*norms-.*\.so"):
         load_kernels(folder)
     library.chmod(0o700)
     folder.chmod(0o777)
