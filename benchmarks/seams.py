@@ -16,8 +16,7 @@ import numpy as np
 import torch
 from PIL import Image
 
-from velogan.data.config import DataConfig
-from velogan.data.domains.sources import cache_directory
+from velogan.data.domains.sources import code_directory
 from velogan.deploy.model import load_translator
 from velogan.deploy.translate import translate
 from velogan.kernels.inference import Accelerator
@@ -25,9 +24,7 @@ from velogan.kernels.inference import Accelerator
 
 def main(run: Path, picture: Path, tile: int, difference: Path) -> None:
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    model = load_translator(
-        run, device=device, accelerate=Accelerator(device, cache_directory(DataConfig()) / "kernels")
-    )
+    model = load_translator(run, device=device, accelerate=Accelerator(device, code_directory() / "kernels"))
     made = {}
     with tempfile.TemporaryDirectory() as folder:
         for side in (0, tile):

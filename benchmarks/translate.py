@@ -18,8 +18,7 @@ import numpy as np
 import torch
 from PIL import Image
 
-from velogan.data.config import DataConfig
-from velogan.data.domains.sources import cache_directory, list_images
+from velogan.data.domains.sources import code_directory, list_images
 from velogan.deploy.model import Translator, load_translator
 from velogan.deploy.translate import translate
 from velogan.kernels.inference import Accelerator
@@ -27,7 +26,7 @@ from velogan.kernels.inference import Accelerator
 
 def main(run: Path, folder: Path, rounds: int) -> None:
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    accelerate = Accelerator(device, cache_directory(DataConfig()) / "kernels")
+    accelerate = Accelerator(device, code_directory() / "kernels")
     model = load_translator(run, device=device, accelerate=accelerate)
     names = list_images(folder)
     speeds: dict[str, list[float]] = {"plain": [], "velogan": []}

@@ -212,8 +212,7 @@ def _changed(asked: Train, config: Config) -> dict[str, Any]:
 
 
 def _translate(asked: Translate, argv: list[str]) -> tuple[dict[str, Any], int]:
-    from velogan.data.config import DataConfig
-    from velogan.data.domains.sources import cache_directory
+    from velogan.data.domains.sources import code_directory
     from velogan.deploy.model import load_translator
     from velogan.deploy.translate import translate
     from velogan.engine.resolve import resolve_device
@@ -227,7 +226,7 @@ def _translate(asked: Translate, argv: list[str]) -> tuple[dict[str, Any], int]:
         weights=asked.weights,
         checkpoint=asked.checkpoint,
         device=device,
-        accelerate=Accelerator(device, cache_directory(DataConfig()) / "kernels"),
+        accelerate=Accelerator(device, code_directory() / "kernels"),
     )
     with Display() as display:
         done = translate(

@@ -8,7 +8,7 @@ from typing import Any
 from torch import nn
 
 from velogan.config import Config
-from velogan.data.domains.sources import cache_directory
+from velogan.data.domains.sources import code_directory
 from velogan.engine.config import EngineConfig
 from velogan.engine.duration import parse_span
 from velogan.engine.resolve import Pick, cannot_follow, resolve
@@ -26,7 +26,7 @@ def decide(config: Config) -> tuple[EngineConfig, list[Pick]]:
     sections = [*spec.generators.values(), *spec.discriminators.values()]
     return resolve(
         config.engine,
-        load_kernels=lambda: norm_kernels(config),
+        load_kernels=norm_kernels,
         gemm_gain=lambda: _gemm_gain(config),
         norms={section.norm for section in sections},
         second_derivatives=config.method.second_derivatives,
@@ -48,9 +48,7 @@ def decide_again(config: Config, before: EngineConfig) -> tuple[EngineConfig, li
         if value not in _OPEN and value != getattr(before, name)
     }
     wanted = before.model_copy(update={"mode": "auto", **asked} if asked else {})
-    missing = cannot_follow(
-        wanted, native=lambda: norm_kernels(config) is not None, gemm=lambda: bf16_gemm(config) is not None
-    )
+    missing = cannot_follow(wanted, native=lambda: norm_kernels() is not None, gemm=lambda: bf16_gemm() is not None)
     if not missing and not asked:
         return before, [], ""
     if not missing:
@@ -67,23 +65,23 @@ def _listed(asked: dict[str, Any]) -> str:
     return ", ".join(f"engine.{name}={value}" for name, value in asked.items())
 
 
-def norm_kernels(config: Config) -> NormKernels | None:
+def norm_kernels() -> NormKernels | None:
     """The native norm kernels; None where they cannot be built."""
-    return load_kernels(cache_directory(config.data) / "kernels")
+    return load_kernels(code_directory() / "kernels")
 
 
-def bf16_gemm(config: Config) -> Bf16Gemm | None:
+def bf16_gemm() -> Bf16Gemm | None:
     """The native bfloat16 convolutions; None where they cannot be built or this CPU has no such instructions."""
-    return load_bf16_gemm(cache_directory(config.data) / "kernels")
+    return load_bf16_gemm(code_directory() / "kernels")
 
 
-def compile_cache(config: Config) -> Path:
+def compile_cache() -> Path:
     """Where what torch.compile made is kept."""
-    return cache_directory(config.data) / "compiled"
+    return code_directory() / "compiled"
 
 
 def _gemm_gain(config: Config) -> float:
-    gemm, c = bf16_gemm(config), config.generator.channels
+    gemm, c = bf16_gemm(), config.generator.channels
     if gemm is None:
         return 0.0
     blocks = config.generator.network == "resnet" and config.generator.blocks > 0

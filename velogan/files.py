@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import shlex
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -30,6 +32,36 @@ def replacing(path: Path) -> Iterator[Path]:
         if not isinstance(error, OSError):
             raise
         raise OSError(error.errno, error.strerror, str(path)) from error
+
+
+def private_folder(folder: Path) -> Path:
+    """Make a folder for code that is run later, with mode 0700, and give it; its parent is made likewise.
+
+    ValueError, which names the folder and the mend, where other users than root may write to it, or may replace it
+    because they may write to its parent.
+    """
+    for one in (folder.parent, folder):
+        if not one.exists():
+            one.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if not folder.parent.stat().st_mode & stat.S_ISVTX:  # in a folder like /tmp nobody replaces what is another's
+        refuse_shared(folder.parent)
+    refuse_shared(folder)
+    return folder
+
+
+def refuse_shared(path: Path) -> None:
+    """ValueError where other users than root may write to `path`, from which code is loaded."""
+    facts = path.stat()
+    if facts.st_uid not in (os.getuid(), 0):
+        raise ValueError(
+            f"{path} belongs to another user, who could put any code there for this program to run: set the "
+            "environment variable VELOGAN_CACHE to a folder of your own"
+        )
+    if facts.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise ValueError(
+            f"other users may write to {path} and so put any code there for this program to run: if nobody has, "
+            f"`chmod go-w {shlex.quote(str(path))}`; or set the environment variable VELOGAN_CACHE to another folder"
+        )
 
 
 def write_text(path: Path, text: str) -> None:

@@ -107,8 +107,8 @@ def forward_nets(nets: Nets, config: Config, *, plain: Collection[str] = ()) -> 
     engine = config.engine
     fast: Callable[[nn.Module], nn.Module] | None = None
     if engine.kernels in ("native", "winograd"):
-        kernels = norm_kernels(config)
-        gemm = bf16_gemm(config) if engine.kernels == "winograd" else None
+        kernels = norm_kernels()
+        gemm = bf16_gemm() if engine.kernels == "winograd" else None
         if kernels is None or (gemm is None and engine.kernels == "winograd"):
             raise ValueError(
                 f"engine.kernels={engine.kernels} cannot be built here, or this CPU cannot run it: install g++, or set "
@@ -116,7 +116,7 @@ def forward_nets(nets: Nets, config: Config, *, plain: Collection[str] = ()) -> 
             )
         fast = partial(Fused, kernels=kernels, gemm=gemm)
     elif engine.compile == "on":
-        fast = partial(compiled, cache=compile_cache(config))
+        fast = partial(compiled, cache=compile_cache())
     if fast is None:
         return dict(nets)
     return {name: net if name in plain else _faster(net, fast) for name, net in nets.items()}

@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from velogan.deploy import statistics
 from velogan.deploy.statistics import Piece, folded, measure, needs_sharing, waiting_values
 from velogan.networks.generators import GeneratorConfig, ResidualBlock, build_generator
 
@@ -167,3 +168,27 @@ def test_a_norm_behind_no_convolution_keeps_its_place(tmp_path: Path) -> None:
     plain = folded(net, measure(net, [Piece(lambda: picture)], scratch=tmp_path))
     assert not needs_sharing(plain)
     torch.testing.assert_close(plain(picture), net(picture), rtol=0, atol=1e-4)
+
+
+def test_scratch_files_are_plain_arrays_and_give_back_every_bit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Numbers only, so that nobody's object is unpickled; bfloat16 and its not-a-numbers included."""
+    for name in ("save", "load"):
+        monkeypatch.setattr(torch, name, None)
+    bits = torch.arange(-(2**15), 2**15, dtype=torch.int32).to(torch.int16).view(1, 4, 128, 128)
+    for dtype, x in ((torch.bfloat16, bits.view(torch.bfloat16)), (torch.float32, torch.randn(1, 3, 5, 7))):
+        state = statistics._State(x, [x[:, :2].contiguous(memory_format=torch.channels_last)], 999)
+        statistics._put(state, tmp_path / "state.npy")
+        again = statistics._fetched(tmp_path / "state.npy", torch.device("cpu"))
+        assert again.width == 999
+        for before, after in ((state.x, again.x), *zip(state.aside, again.aside, strict=True)):
+            assert after.dtype == dtype
+            whole = torch.int16 if dtype == torch.bfloat16 else torch.int32
+            assert torch.equal(before.contiguous().view(whole), after.contiguous().view(whole))
+    net = _network()
+    pieces = [Piece(lambda seed=seed: _picture(32, seed)) for seed in (0, 1)]
+    for dtype in (torch.float32, torch.bfloat16):
+        assert len(measure(net, pieces, scratch=tmp_path, dtype=dtype)) == len(
+            [layer for layer in net.modules() if isinstance(layer, nn.InstanceNorm2d)]
+        )

@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from velogan.data.config import DataConfig
 from velogan.data.domains.cache import Domain
-from velogan.data.domains.loader import PairLoader
+from velogan.data.domains.loader import PairLoader, on_device
 from velogan.engine.capture import CapturedStep, Recorder
 from velogan.engine.duration import parse_length, parse_span
 from velogan.engine.ema import EMA
@@ -56,7 +56,7 @@ def _loader(*, resident: bool) -> PairLoader:
     )
     loader = PairLoader(a, b, DataConfig(crop_size=SIDE, load_size=20), seed=0, device="cpu")
     if resident:
-        loader.resident["A"], loader.resident["B"] = (torch.from_numpy(domain.array.copy()) for domain in (a, b))
+        loader.resident["A"], loader.resident["B"] = (on_device(domain, loader.device) for domain in (a, b))
     return loader
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import shutil
+import time
 from pathlib import Path
 
 import pytest
@@ -155,3 +156,22 @@ def test_a_file_in_place_of_a_cache_entry_is_replaced(
         entry.write_bytes(os.urandom(8))
     assert velogan(flags(tmp_path / "run"))[0] == 0
     assert same(tmp_path / "run")
+
+
+def test_prepared_pictures_that_are_cut_short_while_a_run_reads_them_are_named(flags, start, velogan, tmp_path: Path):
+    """A mapped file would end the process by a signal (SIGBUS), without a word."""
+    cache = ("--data.cache-dir", str(tmp_path / "cache"))
+    process = start(flags(tmp_path / "run", *cache, images=99_999))
+    while not list(tmp_path.glob("run/checkpoints/0*")):
+        time.sleep(0.001)
+    pixels = sorted(tmp_path.glob("cache/prepared/*/pixels.bin"))
+    for file in pixels:
+        os.truncate(file, 0)
+    code, said = process.wait()
+    assert code == 1, said
+    assert "Traceback" not in said
+    assert said.count("something has cut this file short since it was opened: start the command again") == 1
+    assert any(f"'{file}'" in said for file in pixels)
+    code, said = velogan(flags(tmp_path / "other", *cache))
+    assert code == 0
+    assert "are cut short: preparing them again" in said

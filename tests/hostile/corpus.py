@@ -470,7 +470,9 @@ def flawed_npy() -> Iterator[File]:
         kind = "either" if name == "huge-numbers" else "bad"
         yield f"flaw-{name}.npy", npy(array), kind
     shapes = ("(99999, 99999)", "(4294967296, 4294967296)", "(-4, 4)", "(1, 65535, 65535)", "(8, 8, 1000000000)")
-    for index, shape in enumerate((*shapes, "8", "(8,)", "[8, 8]", "(8, 8", "(1e9, 1e9)", "(" + "8," * 3000 + ")")):
+    for index, shape in enumerate(
+        (*shapes, "8", "(8,)", "(1, 64, -1)", "[8, 8]", "(8, 8", "(1e9, 1e9)", "(" + "8," * 3000 + ")")
+    ):
         yield f"flaw-shape-{index}.npy", npy_header(shape=shape), "bad"
     code = "__import__('os').system('touch pwned')"
     for index, descr in enumerate(("'|O'", "'<f99'", "'u1,u1'", "'(1000000000,)f8'", code, "None", "'<f2'")):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from typing import Literal, TypedDict
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
@@ -77,14 +78,21 @@ class DataConfig(BaseModel):
         description="Training pictures of each domain that are held out to choose the best checkpoint by, at most a "
         "tenth of them; none where a domain has fewer than 20. 0: none.",
     )
+    group: str | None = Field(
+        default=None,
+        description="A regular expression that finds a picture's group in its path within the domain's folder: what "
+        "its first group matches, else the whole match. Pictures of one group (a patient, a video, a scene) are all "
+        "held out for validation or all trained on. A picture where it finds nothing is a group of its own. Example: "
+        "'^patient[0-9]+'. Default: each picture is a group of its own.",
+    )
     strict: bool = Field(
         default=False,
         description="Stop at a picture that cannot be read, instead of leaving it out and saying so.",
     )
     cache_dir: str | None = Field(
         default=None,
-        description="Folder for decoded pictures, shared by all runs and safe to delete. "
-        "Default: $VELOGAN_CACHE, else ~/.cache/velogan.",
+        description="Folder for decoded pictures, shared by all runs and safe to delete; several users may share it. "
+        "Default: $VELOGAN_CACHE, else ~/.cache/velogan, where compiled code is kept too.",
     )
     workers: int | None = Field(
         default=None, ge=1, le=1024, description="Threads that decode pictures. Default: one for each processor core."
@@ -109,6 +117,15 @@ class DataConfig(BaseModel):
     def _ascending(cls, value: Range | None) -> Range | None:
         if value is not None and not (all(map(math.isfinite, value)) and value[0] < value[1]):
             raise ValueError(f"{value[0]:g} {value[1]:g}: give two finite values, the smaller one first")
+        return value
+
+    @field_validator("group")
+    @classmethod
+    def _expression(cls, value: str | None) -> str | None:
+        try:
+            re.compile(value or "")
+        except re.error as error:
+            raise ValueError(f"{value!r} is no regular expression: {error}; write one like '^patient[0-9]+'") from None
         return value
 
     @model_validator(mode="after")

@@ -13,6 +13,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TypeGuard
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -59,14 +60,14 @@ def measure(
             continue
         total, smaller = _Total(), True
         for i, piece in enumerate(pieces):
-            file = scratch / f"{i}.pt"
-            state = _State(**torch.load(file, map_location=_device(net))) if begin else _State(piece.read())
+            file = scratch / f"{i}.npy"
+            state = _fetched(file, _device(net)) if begin else _State(piece.read())
             with torch.autocast(state.x.device.type, torch.bfloat16, enabled=dtype == torch.bfloat16):
                 _advance(state, steps[begin:stop], found)
             total.add(_cut(state.x, piece.core))
             smaller = state.x.shape[-1] < state.width
             if smaller:
-                torch.save({"x": state.x, "aside": state.aside, "width": state.width}, file)
+                _put(state, file)
         begin = stop if smaller else begin
         found[norm] = total.moments()
     return list(found.values())
@@ -175,6 +176,25 @@ class _State:
 
     def __post_init__(self) -> None:
         self.width = self.width or self.x.shape[-1]
+
+
+def _put(state: _State, file: Path) -> None:
+    """Write a state as arrays, one after another; NumPy has no bfloat16, so its bits go as int16."""
+    with file.open("wb") as out:
+        np.save(out, np.int64(state.width))
+        for value in (state.x, *state.aside):
+            np.save(out, (value.view(torch.int16) if value.dtype == torch.bfloat16 else value).cpu().numpy())
+
+
+def _fetched(file: Path, device: torch.device) -> _State:
+    """Read on `device` what `_put` wrote."""
+    values, size = [], file.stat().st_size
+    with file.open("rb") as source:
+        width = int(np.load(source, allow_pickle=False))
+        while source.tell() < size:
+            value = torch.from_numpy(np.load(source, allow_pickle=False)).to(device)
+            values.append(value.view(torch.bfloat16) if value.dtype == torch.int16 else value)
+    return _State(values[0], values[1:], width)
 
 
 class _Total:

@@ -10,13 +10,17 @@ from pathlib import Path
 import torch
 from torch import nn
 
+from velogan.files import private_folder
+
 
 def compiled(net: nn.Module, *, cache: Path) -> nn.Module:
     """`net` compiled anew for every shape it meets, over the same weights.
 
     What is compiled lies in `cache`, where later processes find it; TORCHINDUCTOR_CACHE_DIR names another place.
+    ValueError where other users may write to `cache`: see `files.private_folder`.
     """
-    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache))
+    if "TORCHINDUCTOR_CACHE_DIR" not in os.environ:
+        os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(private_folder(cache))
     return torch.compile(net, dynamic=False)  # pyright: ignore[reportReturnType]
 
 

@@ -18,6 +18,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from velogan.files import private_folder, refuse_shared
+
 _FLAGS = "-O3 -march=native -ffp-contract=fast -fno-math-errno -fno-trapping-math -fopenmp -shared -fPIC -std=c++17"
 
 
@@ -28,7 +30,10 @@ def load_kernels(cache: Path) -> NormKernels | None:
 
 
 def load_library(*sources: Path, cache: Path) -> ctypes.CDLL | None:
-    """C++ files as a library for this machine, kept in `cache`; None where it cannot be built or loaded."""
+    """C++ files as a library for this machine, kept in `cache`; None where it cannot be built or loaded.
+
+    ValueError where other users may write to what would be loaded: see `files.private_folder`.
+    """
     compiler = os.environ.get("CXX") or shutil.which("g++")
     if not compiler or platform.machine() not in ("x86_64", "AMD64", "aarch64"):
         return None
@@ -37,19 +42,21 @@ def load_library(*sources: Path, cache: Path) -> ctypes.CDLL | None:
         recipe += source.read_bytes()
     library = cache / f"{sources[0].stem}-{hashlib.sha256(recipe).hexdigest()[:16]}.so"
     try:
+        private_folder(cache)
         if not library.exists():
             _build(compiler, sources, library)
+        refuse_shared(library)
         return ctypes.CDLL(str(library))
     except (OSError, subprocess.CalledProcessError):
         return None
 
 
 def _build(compiler: str, sources: tuple[Path, ...], library: Path) -> None:
-    library.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=library.parent) as folder:
         made = Path(folder) / "kernels.so"
         command = [compiler, *_FLAGS.split(), *map(str, sources), "-o", str(made)]
         subprocess.run(command, check=True, capture_output=True)
+        made.chmod(0o700)
         made.replace(library)  # atomic: two processes may build at once
 
 

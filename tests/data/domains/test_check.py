@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from velogan.data.domains.check import check, render_text
-from velogan.data.pictures.images import Picture, save_picture
+from velogan.data.pictures.images import Picture, read_picture, save_picture
 
 SHARED = Path(__file__).parents[3].parent / "shared" / "data"
 
@@ -135,3 +135,22 @@ def test_real_set() -> None:
     assert result["folders"]["trainA"]["duplicates"]
     twins = [(leak["test"], leak["train"]) for leak in result["leaks"]]
     assert ("testA/n02381460_1160.jpg", "trainA/n02381460_3811.jpg") in twins
+
+
+def test_near_duplicates_across_the_validation_split_are_listed(make_folder, tmp_path: Path) -> None:
+    for letter, seed in (("A", 1), ("B", 2)):
+        make_folder(f"set/train{letter}", count=20, seed=seed)
+    root = tmp_path / "set"
+    for number in range(20):
+        pixels = read_picture(root / f"trainA/{number:03d}.png").pixels
+        save_picture(root / f"trainA/{number:03d}-again.png", Picture(np.minimum(pixels, 254) + np.uint8(1)))
+    result = check([str(root)])
+    assert len(result["straddling"]) == 2  # of four held out; the other two are one pair
+    for one in result["straddling"]:
+        assert one["validation"][:10] == one["train"][:10]  # trainA/012
+        assert one["validation"] != one["train"]
+        assert not one["exact"]
+    assert "2 pictures for validation that training sees too, unless --data.group" in render_text(result)
+    shutil.rmtree(root / "trainA")
+    make_folder("set/trainA", count=40, seed=1)
+    assert check([str(root)])["straddling"] == []

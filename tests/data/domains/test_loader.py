@@ -18,6 +18,7 @@ from velogan.data.domains.loader import (
     crop_and_flip,
     crop_shapes,
     normalise,
+    on_device,
     prefetch,
 )
 
@@ -122,7 +123,7 @@ def test_one_gather_equals_windows_cut_one_by_one() -> None:
     loader = loader_of(domain, domain, batch_size=16)
     plan = loader.plan(0).A
     assert set(plan[:, FLIP].tolist()) == {0, 1}
-    gathered = normalise(crop_and_flip(torch.from_numpy(domain.array), plan, (16, 16)))
+    gathered = normalise(crop_and_flip(on_device(domain, loader.device), plan, (16, 16)))
     assert torch.equal(gathered, loader.batch(0)["A"])
     index, top, left, flip = plan[3].tolist()
     window = domain.image(index)[top : top + 16, left : left + 16, 0]

@@ -128,3 +128,65 @@ def test_equal_names_are_held_out_in_both_domains_and_new_files_change_few(tmp_p
     after = find(a, b).a.validation
     assert after is not None
     assert len(set(after.names) & set(before.a.validation.names)) >= 25
+
+
+def _patients(folder: Path, slices: dict[str, int]) -> Path:
+    folder.mkdir(parents=True)
+    for patient, count in slices.items():
+        for number in range(count):
+            (folder / f"{patient}-slice{number:03d}.png").touch()
+    return folder
+
+
+def _split(a: Path, b: Path, **fields: object) -> list[tuple[tuple[str, ...], tuple[str, ...]]]:
+    """Names held out and trained on, of both domains."""
+    sources = find_sources(DataConfig.model_validate({"path": (str(a), str(b)), **fields}))
+    return [(side.validation.names if side.validation else (), side.train.names) for side in (sources.a, sources.b)]
+
+
+@pytest.mark.parametrize("group", ["^p[0-9]+", "(p[0-9]+)-slice"])
+def test_a_group_lies_on_one_side_in_both_domains(group: str, tmp_path: Path) -> None:
+    """Slices of one patient are much alike: what is chosen on them is not chosen on pictures never seen."""
+    counts = {f"p{number}": 3 + number % 4 for number in range(60)}
+    a, b = _patients(tmp_path / "a", counts), _patients(tmp_path / "b", counts)
+    (a / "no patient.png").touch()
+    patients = []
+    for held, trained in _split(a, b, group=group):
+        assert 20 <= len(held) <= 27
+        patients.append({name.split("-")[0] for name in held})
+        assert not patients[-1] & {name.split("-")[0] for name in trained}
+    assert patients[0] - {"no patient.png"} == patients[1]
+    assert _split(a, b, group=group) == _split(a, b, group=group)
+    straddling = _split(a, b)[0]
+    assert {name.split("-")[0] for name in straddling[0]} & {name.split("-")[0] for name in straddling[1]}
+
+
+def test_without_groups_the_split_is_the_one_of_earlier_runs(tmp_path: Path) -> None:
+    a = _empty_files(tmp_path / "a", 30)
+    held = ("0015.png", "0019.png", "0027.png")
+    for group in (None, ".*"):  # the whole name: each picture is its own group
+        assert _split(a, a, group=group)[0][0] == held
+
+
+@pytest.mark.parametrize(("slices", "held"), [({"p1": 30, "p2": 10}, 10), ({"p1": 20, "p2": 20}, 20)])
+def test_few_groups_leave_something_on_both_sides(slices: dict[str, int], held: int, tmp_path: Path) -> None:
+    a = _patients(tmp_path / "a", slices)
+    assert [len(part) for part in _split(a, a, group="p[0-9]")[0]] == [held, 40 - held]
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"group": "p[0-9"}, r"(?s)group.*'p\[0-9' is no regular expression: unterminated.*write one like"),
+        (
+            {"group": "q[0-9]"},
+            r"data.group='q\[0-9\]' finds nothing in the names of .*/a \(domain A\).*p1-slice000.png",
+        ),
+        ({"group": "q?"}, "finds nothing"),
+        ({"group": "p"}, r"puts all 40 training pictures of domain A into one group.*smaller groups, or set data"),
+    ],
+)
+def test_groups_that_are_none_are_refused(fields: dict[str, object], message: str, tmp_path: Path) -> None:
+    a = _patients(tmp_path / "a", {"p1": 40})
+    with pytest.raises(ValueError, match=message):
+        _split(a, a, **fields)

@@ -1,8 +1,9 @@
-"""Prepared pictures, decoded and resized once and kept as one memory-mapped block of pixels.
+"""Prepared pictures, decoded and resized once and kept as one block of pixels.
 
-An entry is a directory `<cache>/prepared/<key>` with `pixels.bin` (all pictures, end to end, in one type) and
-`index.json` (names, shapes, type, checksum, what was left out). The key covers every file's name and bytes and every
-setting that changes a pixel, so an entry never goes stale; the checksum is verified whenever an entry is opened.
+An entry is a directory `<cache>/prepared/<key>` with `pixels.bin` (all pictures, end to end, in one type),
+`thumbnails.bin` (one of each, made from the file's own pixels) and `index.json` (names, shapes, type, checksum, what
+was left out). The key covers every file's name and bytes and every setting that changes a pixel, so an entry never goes
+stale. The checksum is verified whenever an entry is opened.
 """
 
 from __future__ import annotations
@@ -19,16 +20,18 @@ from typing import Any
 
 import numpy as np
 
+from velogan.data.aside import building, move_into_place
 from velogan.data.config import DataConfig
 from velogan.data.domains.ahead import in_order
-from velogan.data.domains.aside import building, move_into_place
+from velogan.data.domains.pixels import PixelFile
 from velogan.data.domains.sources import Folder, cache_directory
+from velogan.data.domains.twins import SIZE, thumbnail
 from velogan.data.pictures.images import read_picture
 from velogan.data.pictures.picture import HEADERS, MAX_BYTES
 from velogan.data.pictures.preprocess import prepare
 from velogan.data.pictures.values import PixelFormat, Range, to_channels
 
-VERSION = 2
+VERSION = 3
 """Rises when the same files and settings give other bytes."""
 
 Progress = Callable[[int, int], None]
@@ -38,18 +41,20 @@ Progress = Callable[[int, int], None]
 class Domain:
     """The prepared pictures of one folder, in the order of their names.
 
-    `pixels` is a flat array of uint8, uint16 or float32 (usually a memory map) in which the pictures of `shapes`
+    `pixels` is a flat array of uint8, uint16 or float32, in memory or in a file, in which the pictures of `shapes`
     (H, W, C) lie one after another; `format` says what its values stand for; `skipped` names the files that could
-    not be read, with the reason; `digest` tells equal domains; `note` is what a person should know, or empty.
+    not be read, with the reason; `digest` tells equal domains; `note` is what a person should know, or empty;
+    `thumbnails` is `(N, 192)`, see `twins.thumbnail`, and empty for pictures that do not come from files.
     """
 
     names: tuple[str, ...]
     shapes: tuple[tuple[int, int, int], ...]
-    pixels: np.ndarray = field(repr=False)
+    pixels: np.ndarray | PixelFile = field(repr=False)
     skipped: tuple[tuple[str, str], ...] = ()
     digest: str = ""
     format: PixelFormat = field(default_factory=PixelFormat)
     note: str = ""
+    thumbnails: np.ndarray = field(default_factory=lambda: np.zeros((0, SIZE), np.float32), repr=False)
 
     @classmethod
     def from_arrays(
@@ -74,20 +79,19 @@ class Domain:
         return self.shapes[index]
 
     def image(self, index: int) -> np.ndarray:
-        """View one picture as `(H, W, C)`."""
-        start, stop = self._offsets[index], self._offsets[index + 1]
-        return self.pixels[start:stop].reshape(self.shapes[index])
+        """Give one picture as `(H, W, C)`. `OSError` where it cannot be read any more."""
+        return self.rows(index, 0, self.shapes[index][0])
+
+    def rows(self, index: int, first: int, stop: int) -> np.ndarray:
+        """Give some rows of one picture as `(stop - first, W, C)`. `OSError` as for `image`."""
+        _, width, channels = self.shapes[index]
+        start, row = int(self._offsets[index]), width * channels
+        return self.pixels[start + first * row : start + stop * row].reshape(-1, width, channels)
 
     @cached_property
     def uniform(self) -> bool:
         """Whether all pictures have one shape."""
         return len(set(self.shapes)) == 1
-
-    @property
-    def array(self) -> np.ndarray:
-        """View all pictures as `(N, H, W, C)`; they must be uniform."""
-        assert self.uniform
-        return self.pixels.reshape(len(self), *self.shapes[0])
 
     @property
     def skipped_line(self) -> str | None:
@@ -193,12 +197,12 @@ def _load(directory: Path) -> tuple[Domain | None, str]:
             return None, "are cut short"
         if content_hash(directory / "pixels.bin") != index["sha256"]:
             return None, "do not match their checksum"
-        # Copy on write: pages are shared, and torch takes the array without complaint.
-        pixels = np.memmap(directory / "pixels.bin", dtype, "c") if total else np.zeros(0, dtype)
+        pixels = PixelFile(directory / "pixels.bin", dtype)
         skipped = tuple((name, reason) for name, reason in index["skipped"])
         form = PixelFormat(shapes[0][2] if shapes else 1, index["dtype"])
         digest = hashlib.sha256(repr((index["names"], index["dtype"], shapes, index["sha256"])).encode()).hexdigest()
-        return Domain(tuple(index["names"]), shapes, pixels, skipped, digest, form), ""
+        thumbnails = np.fromfile(directory / "thumbnails.bin", "<f4").reshape(len(shapes), SIZE)
+        return Domain(tuple(index["names"]), shapes, pixels, skipped, digest, form, thumbnails=thumbnails), ""
     except (OSError, ValueError, KeyError, TypeError) as error:
         return None, f"cannot be read ({error})"
 
@@ -218,6 +222,7 @@ def _build(
             index = _write_raw(fresh / "pixels.bin", folder, config, pool, test=test, progress=progress)
             _conform(fresh / "pixels.bin", index, channels)
             index["sha256"] = content_hash(fresh / "pixels.bin")
+            _write_thumbnails(fresh / "thumbnails.bin", index.pop("thumbnails"))
             with (fresh / "index.json").open("w") as file:
                 json.dump(index, file)
                 _to_disk(file)
@@ -243,10 +248,10 @@ def _to_disk(file) -> None:
 def _write_raw(
     path: Path, folder: Folder, config: DataConfig, pool: ThreadPoolExecutor, *, test: bool, progress: Progress | None
 ) -> dict[str, Any]:
-    """Write every picture in its own type and channels; return `names`, `shapes`, `dtypes` and `skipped`."""
-    index: dict[str, Any] = {"names": [], "shapes": [], "dtypes": [], "skipped": []}
+    """Write every picture in its own type and channels; return `names`, `shapes`, `dtypes` and so on."""
+    index: dict[str, Any] = {"names": [], "shapes": [], "dtypes": [], "thumbnails": [], "skipped": []}
 
-    def prepare_one(name: str) -> np.ndarray | str:
+    def prepare_one(name: str) -> _Prepared | str:
         return _prepare_one(folder.directory / name, config, test=test)
 
     with path.open("wb") as file:
@@ -256,9 +261,10 @@ def _write_raw(
                 index["skipped"].append((name, result))
             else:
                 index["names"].append(name)
-                index["shapes"].append(result.shape)
-                index["dtypes"].append(str(result.dtype))
-                file.write(np.ascontiguousarray(result).data)
+                index["shapes"].append(result.pixels.shape)
+                index["dtypes"].append(str(result.pixels.dtype))
+                index["thumbnails"].append(result.thumbnail)
+                file.write(np.ascontiguousarray(result.pixels).data)
             if progress:
                 progress(done, len(folder.names))
         _to_disk(file)
@@ -273,13 +279,13 @@ def _conform(path: Path, index: dict[str, Any], channels: int | None) -> None:
     index["dtype"] = dtype
     if set(types) <= {dtype} and {shape[2] for shape in shapes} <= {wanted}:
         return
-    named = list(zip(index["names"], shapes, types))
-    index |= {"names": [], "shapes": []}
+    named = list(zip(index["names"], shapes, types, index["thumbnails"]))
+    index |= {"names": [], "shapes": [], "thumbnails": []}
     aside = path.with_name("raw.bin")
     path.rename(aside)
     raw, start = np.memmap(aside, np.uint8, "r"), 0
     with path.open("wb") as file:
-        for name, shape, kind in named:
+        for name, shape, kind, small in named:
             stop = start + int(np.prod(shape)) * np.dtype(kind).itemsize
             picture, start = raw[start:stop].view(kind).reshape(shape), stop
             try:
@@ -289,6 +295,7 @@ def _conform(path: Path, index: dict[str, Any], channels: int | None) -> None:
                 continue
             index["names"].append(name)
             index["shapes"].append(picture.shape)
+            index["thumbnails"].append(small)
             file.write(np.ascontiguousarray(picture).data)
         _to_disk(file)
     del raw
@@ -304,9 +311,29 @@ def _deepen(picture: np.ndarray, dtype: str) -> np.ndarray:
     return picture.astype(dtype)
 
 
-def _prepare_one(path: Path, config: DataConfig, *, test: bool) -> np.ndarray | str:
+def _write_thumbnails(path: Path, thumbnails: list[np.ndarray]) -> None:
+    with path.open("wb") as file:
+        file.write(np.array(thumbnails, "<f4").tobytes())
+        _to_disk(file)
+
+
+@dataclass(frozen=True)
+class _Prepared:
+    """One picture's prepared pixels, and the thumbnail of the picture as it was."""
+
+    pixels: np.ndarray
+    thumbnail: np.ndarray
+
+    @property
+    def nbytes(self) -> int:
+        """What `in_order` counts."""
+        return self.pixels.nbytes
+
+
+def _prepare_one(path: Path, config: DataConfig, *, test: bool) -> _Prepared | str:
     try:
-        return prepare(read_picture(path).pixels, config, test=test)
+        pixels = read_picture(path).pixels
+        return _Prepared(prepare(pixels, config, test=test), thumbnail(pixels))
     except OSError as error:
         return error.strerror or str(error)
     except ValueError as error:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
@@ -14,15 +14,12 @@ from statistics import median
 from typing import Any
 
 import numpy as np
-from PIL import Image
 
 from velogan.data.config import DataConfig
 from velogan.data.domains.ahead import in_order
-from velogan.data.domains.sources import Folder, find_sources
+from velogan.data.domains.sources import Folder, Sources, find_sources
+from velogan.data.domains.twins import thumbnail, twins
 from velogan.data.pictures.images import Picture, read_picture
-
-_NEAR = 4
-"""Levels of 255 by which 8x8 thumbnails of one picture, saved twice, may differ."""
 
 _DEEPER = {"uint8": "", "uint16": "16-bit ", "float32": "float32 "}
 _COLOURS = {1: "grey", 3: "RGB"}
@@ -34,7 +31,7 @@ _ROWS = 256
 class _Seen:
     """What was found in one file.
 
-    `values`: the lowest and highest; `content`: the hash of the pixels; `thumbnail`: their 8x8 means, `(192,)`.
+    `values`: the lowest and highest; `content`: the hash of the pixels; `thumbnail`: see `twins.thumbnail`.
     """
 
     name: str
@@ -53,8 +50,9 @@ def check(path: Iterable[str], *, progress: Callable[[int, int], None] | None = 
 
     Returns plain lists, dicts, strings and numbers: `folders` by split and domain (`trainA` ...), each with
     `pictures`, `width` and `height` (min, median, max, pixels), `modes`, `values` (by type: min and max), `grey` (RGB
-    without colour), `unreadable`, `duplicates` (groups of equal pictures), and `leaks`: test pictures that
-    training sees too, `exact` or almost. Raises `ValueError` as `find_sources` does.
+    without colour), `unreadable`, `duplicates` (groups of equal pictures); `leaks`: test pictures that training sees
+    too, `exact` or almost; and `straddling`: the same of training pictures that would be held out for validation,
+    without `data.group`. Raises `ValueError` as `find_sources` does.
     """
     config = DataConfig(path=tuple(path), validation=0)
     sources = find_sources(config)
@@ -68,6 +66,7 @@ def check(path: Iterable[str], *, progress: Callable[[int, int], None] | None = 
         "aligned": sources.aligned,
         "folders": {key: _summary(folders[key], found) for key, found in seen.items()},
         "leaks": _leaks(seen),
+        "straddling": _straddling(seen, find_sources(DataConfig(path=config.path))),
     }
 
 
@@ -115,7 +114,7 @@ def _look(directory: Path, name: str) -> _Seen:
         grey=grey,
         values=(pixels.min().item(), pixels.max().item()),
         content=content.hexdigest(),
-        thumbnail=_thumbnail(shown),
+        thumbnail=thumbnail(shown),
     )
 
 
@@ -127,17 +126,6 @@ def _mode(picture: Picture) -> str:
         return plain + (" and alpha" if picture.alpha is not None else "")
     alpha = {1: "+alpha", 3: "A"}[channels] if picture.alpha is not None else ""
     return depth + _COLOURS[channels] + alpha
-
-
-def _thumbnail(pixels: np.ndarray) -> np.ndarray:
-    """Reduce `(H, W, C)` to the means of 8x8 boxes in three channels, `(192,)` float32."""
-    if pixels.shape[2] not in (1, 3):
-        pixels = pixels.mean(axis=2, keepdims=True, dtype=np.float32)
-    small = []
-    for channel in range(pixels.shape[2]):  # one at a time, since each is a copy
-        plane = np.ascontiguousarray(pixels[..., channel], dtype="u1" if pixels.dtype == np.uint8 else "f4")
-        small.append(np.asarray(Image.fromarray(plane).resize((8, 8), Image.Resampling.BOX), np.float32))
-    return np.stack(small * (3 // len(small)), axis=-1).reshape(-1)
 
 
 def _summary(folder: Folder, found: list[_Seen]) -> dict:
@@ -168,26 +156,35 @@ def _spread(values: list[int]) -> dict | None:
     return {"min": min(values), "median": median(values), "max": max(values)} if values else None
 
 
-def _leaks(seen: dict[str, list[_Seen]]) -> list[dict]:
-    """List each test picture that is also a training picture, maybe saved again, with the nearest one."""
+def _leaks(seen: dict[str, list[_Seen]], held: str = "test") -> list[dict]:
+    """List each picture of the split `held` that is also a training picture, maybe saved again, with the nearest."""
     leaks = []
     for dtype in _DEEPER:  # values of different types are not on one scale
-        train = [(f"{key}/{one.name}", one) for key, one in _of_split(seen, "train", dtype)]
-        if not train:
-            continue
-        known = np.stack([one.thumbnail for _, one in train])
-        near = _NEAR if dtype == "uint8" else _NEAR / 255 * np.ptp(known)
-        for key, one in _of_split(seen, "test", dtype):
-            distance = np.abs(known - one.thumbnail).max(axis=1)
-            nearest = int(distance.argmin())
-            if distance[nearest] <= near:
-                name, twin = train[nearest]
-                leaks.append({"test": f"{key}/{one.name}", "train": name, "exact": one.content == twin.content})
+        train, asked = _of_split(seen, "train", dtype), _of_split(seen, held, dtype)
+        thumbnails = [np.array([one.thumbnail for _, one in split]) for split in (asked, train)]
+        for number, nearest in twins(*thumbnails, dtype=dtype):
+            (key, one), (other, twin) = asked[number], train[nearest]
+            exact = one.content == twin.content
+            leaks.append({held: f"{key}/{one.name}", "train": f"{other}/{twin.name}", "exact": exact})
     return leaks
 
 
-def _of_split(seen: dict[str, list[_Seen]], split: str, dtype: str) -> Iterator[tuple[str, _Seen]]:
-    return ((key, one) for key in seen if key.startswith(split) for one in seen[key] if one.dtype == dtype)
+def _of_split(seen: dict[str, list[_Seen]], split: str, dtype: str) -> list[tuple[str, _Seen]]:
+    return [(key, one) for key in seen if key.startswith(split) for one in seen[key] if one.dtype == dtype]
+
+
+def _straddling(seen: dict[str, list[_Seen]], sources: Sources) -> list[dict]:
+    """List the pictures that training would hold out for validation although it sees their near duplicates."""
+    found = []
+    for side in (sources.a, sources.b):
+        held = set(side.validation.names if side.validation else ())
+        split: dict[str, list[_Seen]] = {"train": [], "validation": []}
+        for one in seen[f"train{side.letter}"]:
+            split["validation" if one.name in held else "train"].append(one)
+        for leak in _leaks(split, "validation"):
+            names = {part: f"train{side.letter}/{leak[part].partition('/')[2]}" for part in split}
+            found.append(leak | names)
+    return found
 
 
 def render_text(result: dict) -> str:
@@ -209,6 +206,10 @@ def render_text(result: dict) -> str:
     if result["leaks"]:
         leaks = [f"{leak['test']} {'=' if leak['exact'] else '~'} {leak['train']}" for leak in result["leaks"]]
         lines.append(_some("test pictures that training sees too (~ almost equal, saved again)", leaks))
+    if result["straddling"]:
+        pairs = [f"{one['validation']} {'=' if one['exact'] else '~'} {one['train']}" for one in result["straddling"]]
+        what = "pictures for validation that training sees too, unless --data.group keeps such pictures together"
+        lines.append(_some(what, pairs))
     return "\n".join(lines)
 
 

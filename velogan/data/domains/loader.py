@@ -213,13 +213,22 @@ def prefetch(loader: PairLoader, position: int, *, ahead: int = 2) -> Generator[
 def _resident(domain: Domain, device: torch.device) -> Tensor | None:
     """Give the domain as `(N, H, W, C)` on the device, or None where it stays on the host.
 
-    A CPU is its own host: there, copying windows out of the memory map is several times faster than a gather.
+    A CPU is its own host: there, reading windows out of the file is several times faster than a gather.
     """
     if device.type != "cuda" or not domain.uniform:
         return None
-    if domain.array.nbytes > RESIDENT_SHARE * torch.cuda.mem_get_info(device)[0]:
+    if domain.pixels.nbytes > RESIDENT_SHARE * torch.cuda.mem_get_info(device)[0]:
         return None
-    return torch.from_numpy(domain.array).to(device)
+    return on_device(domain, device)
+
+
+def on_device(domain: Domain, device: torch.device) -> Tensor:
+    """Give all pictures, which are of one shape, as `(N, H, W, C)`; the host holds one of them at a time."""
+    first = torch.from_numpy(domain.image(0))
+    images = torch.empty((len(domain), *first.shape), dtype=first.dtype, device=device)
+    for index, image in enumerate(images):
+        image.copy_(torch.from_numpy(domain.image(index)))
+    return images
 
 
 def _gather(domain: Domain, plan: Tensor, size: tuple[int, int]) -> Tensor:
@@ -227,7 +236,7 @@ def _gather(domain: Domain, plan: Tensor, size: tuple[int, int]) -> Tensor:
     height, width = size
     cut = []
     for index, top, left, flip in plan.tolist():
-        picture = domain.image(index)[top : top + height, left : left + width]
+        picture = domain.rows(index, top, top + height)[:, left : left + width]
         cut.append(picture[:, ::-1] if flip else picture)
     return torch.from_numpy(np.stack(cut))
 

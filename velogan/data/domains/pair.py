@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from velogan.data.config import DataConfig
 from velogan.data.domains.cache import Domain, open_domain
 from velogan.data.domains.loader import crop_shapes
-from velogan.data.domains.sources import Sources, find_sources
+from velogan.data.domains.sources import Side, Sources, find_sources
+from velogan.data.domains.twins import twins
 
 Task = Callable[[str], Callable[[int, int], None]]
 """Names a task and gives what reports its progress, as (done, total)."""
@@ -34,7 +35,7 @@ def open_data(config: DataConfig, *, task: Task, say: Callable[[str], None]) -> 
     for side in (sources.a, sources.b):
         progress = task(f"preparing {side.letter}")
         domain = open_domain(side.train, config, test=False, **config.reading(side.letter), progress=progress)
-        for line in filter(None, (domain.note, domain.skipped_line)):
+        for line in filter(None, (domain.note, domain.skipped_line, _straddling(config, side, domain))):
             say(f"domain {side.letter}: {line}")
         domains.append(domain)
     return Data(sources, *domains)
@@ -51,3 +52,22 @@ def open_held_out(config: DataConfig, sources: Sources) -> Data:
             )
         domains.append(open_domain(side.validation, config, test=False, **config.reading(side.letter)))
     return Data(sources, *domains)
+
+
+def _straddling(config: DataConfig, side: Side, train: Domain) -> str:
+    """Say which pictures are held out although training sees near duplicates of them; nothing where none are."""
+    if side.validation is None:
+        return ""
+    try:
+        held = open_domain(side.validation, config, test=True, **config.reading(side.letter))
+    except ValueError:  # validation says why
+        return ""
+    found = twins(held.thumbnails, train.thumbnails, dtype=train.format.dtype)
+    pairs = [f"{held.names[one]} ~ {train.names[other]}" for one, other in found[:3]]
+    if not found:
+        return ""
+    return (
+        f"{len(found)} of {len(held)} held-out pictures have near duplicates in training ({', '.join(pairs)}"
+        f"{', ...' if len(found) > 3 else ''}), so the best checkpoint is chosen on pictures much like those trained "
+        "on; --data.group REGEX keeps the pictures of one patient, video or scene together"
+    )

@@ -6,6 +6,7 @@ import hashlib
 import os
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -53,30 +54,74 @@ class Sources:
 
 
 def cache_directory(config: DataConfig) -> Path:
-    """Give the folder that decoded and rendered pictures are kept in."""
-    chosen = config.cache_dir or os.environ.get("VELOGAN_CACHE") or "~/.cache/velogan"
-    return Path(chosen).expanduser()
+    """Give the folder that decoded and rendered pictures are kept in; other users may share it."""
+    return _made(Path(config.cache_dir).expanduser()) if config.cache_dir else code_directory()
+
+
+def code_directory() -> Path:
+    """Give the folder that compiled code is kept in, whatever `data.cache_dir`: nobody else may write to it."""
+    return _made(Path(os.environ.get("VELOGAN_CACHE") or "~/.cache/velogan").expanduser())
+
+
+def _made(cache: Path) -> Path:
+    """Make the folder for its owner alone; where that fails, who writes there will say so."""
+    with suppress(OSError):
+        cache.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return cache
 
 
 def find_sources(config: DataConfig, *, progress: Callable[[int, int], None] | None = None) -> Sources:
     """Find both domains; render the built-in set first where it is asked for and not yet kept.
 
-    Raises `ValueError` that names the field, the folder and the mend where one is missing or empty.
+    Raises `ValueError` that names the field, the folder and the mend where one is missing or empty, and where
+    `data.group` finds no groups or only one.
     """
     sources = _find(config, progress)
-    if config.validation and min(len(side.train.names) for side in (sources.a, sources.b)) >= FEWEST:
-        a, b = (_hold_out(side, config.validation) for side in (sources.a, sources.b))
+    sides = (sources.a, sources.b)
+    groups = [_groups(side, config.group) for side in sides]
+    if config.validation and min(len(side.train.names) for side in sides) >= FEWEST:
+        a, b = (_hold_out(side, names, config) for side, names in zip(sides, groups))
         sources = replace(sources, a=a, b=b)
     return sources
 
 
-def _hold_out(side: Side, count: int) -> Side:
-    """Move `count` pictures, at most a tenth, to validation: those whose names have the lowest hashes.
+def _groups(side: Side, expression: str | None) -> list[list[str]]:
+    """Divide a side's training names into groups, in the order of the hashes of the groups' names."""
+    groups: dict[tuple[bool, str], list[str]] = {}
+    for name in side.train.names:
+        found = _group_of(name, expression)
+        groups.setdefault((bool(found), found or name), []).append(name)
+    if expression is not None and not any(found for found, _ in groups):
+        raise ValueError(
+            f"data.group={expression!r} finds nothing in the names of {side.train.directory} (domain {side.letter}), "
+            f"for example in {side.train.names[0]}: mend the regular expression, or leave it out"
+        )
+    return [groups[key] for key in sorted(groups, key=lambda key: hashlib.sha256(os.fsencode(key[1])).digest())]
 
-    So equal names are held out in both domains, which keeps pairs together, and a few new files change few of them.
+
+def _group_of(name: str, expression: str | None) -> str | None:
+    match = re.search(expression, name) if expression is not None else None
+    return match and match[1 if match.re.groups else 0]
+
+
+def _hold_out(side: Side, groups: list[list[str]], config: DataConfig) -> Side:
+    """Move whole groups with at most `data.validation` pictures, at most a tenth of all, to validation.
+
+    Taken are the groups whose names have the lowest hashes, and one at least, however large, if it holds no more than
+    half of the pictures. So equal names are held out in both domains, which keeps pairs together, and a few new files
+    change few of them.
     """
-    names = sorted(side.train.names, key=lambda name: hashlib.sha256(os.fsencode(name)).digest())
-    held = set(names[: min(count, len(names) // 10)])
+    total = len(side.train.names)
+    most, held = min(config.validation, total // 10), set[str]()
+    for group in (group for group in groups if 2 * len(group) <= total):
+        if held and len(held) + len(group) > most:
+            break
+        held.update(group)
+    if not held:
+        raise ValueError(
+            f"data.group={config.group!r} puts all {total} training pictures of domain {side.letter} into one group, "
+            "so that none can be held out for validation: let it find smaller groups, or set data.validation=0"
+        )
     train, validation = (
         Folder(side.train.directory, tuple(name for name in side.train.names if (name in held) == wanted))
         for wanted in (False, True)

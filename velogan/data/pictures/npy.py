@@ -2,48 +2,39 @@
 
 from __future__ import annotations
 
+import io
 import math
-import re
 
 import numpy as np
+from numpy.lib import format as npy
 
 from velogan.data.pictures.picture import Picture, assemble, check_size, pixel_bytes
 
-_MAGIC = b"\x93NUMPY"
-
-_FIELDS = re.compile(
-    rb"""\{(?=.*'descr'\s*:\s*'([^']*)')(?=.*'fortran_order'\s*:\s*(True|False))(?=.*'shape'\s*:\s*\(([\d,\s]*)\))""",
-    re.DOTALL,
-)
-_LONGEST_HEADER = 10_000
+_HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
 
 
 def decode_npy(data: bytes) -> Picture:
     """Decode the bytes of a `.npy` file; raises `ValueError` for other shapes, types, and lying headers."""
-    length_size = 2 if data[6:7] == b"\1" else 4
-    start = 8 + length_size
-    length = int.from_bytes(data[8:start], "little")
-    if len(data) < start + length or length > _LONGEST_HEADER:
-        raise ValueError("the .npy header is truncated or too long")
-    found = _FIELDS.match(data[start : start + length])
-    if not found:
-        raise ValueError("the .npy file holds no plain array of numbers")
-    dtype = np.dtype(found[1].decode("ascii"))
+    file = io.BytesIO(data)
+    version = npy.read_magic(file)
+    if version not in _HEADERS:
+        raise ValueError(f"a .npy file of version {version[0]}.{version[1]}; arrays of numbers have 1.0 or 2.0")
+    sides, fortran, dtype = _HEADERS[version](file)
     if dtype.kind not in "buif":
         raise ValueError(f"pixels of type {dtype} are no real numbers")
-    shape = _shape([int(side) for side in found[3].split(b",") if side.strip()])
+    shape = _shape(list(sides))
     own, before = pixel_bytes(dtype)
     check_size(shape[0], shape[1], math.prod(shape[2:]) * own, working=math.prod(shape[2:]) * before)
     count = math.prod(shape)
-    body = memoryview(data)[start + length :]
+    body = memoryview(data)[file.tell() :]
     if len(body) < count * dtype.itemsize:
         raise ValueError(f"the .npy file is truncated: {len(body)} bytes of {count * dtype.itemsize}")
-    values = np.frombuffer(body, dtype, count).reshape(shape, order="F" if found[2] == b"True" else "C")
+    values = np.frombuffer(body, dtype, count).reshape(shape, order="F" if fortran else "C")
     return assemble(np.array(values, order="C"))
 
 
 def _shape(sides: list[int]) -> list[int]:
-    if len(sides) not in (2, 3) or 0 in sides:
+    if len(sides) not in (2, 3) or min(sides) < 1:
         raise ValueError(f"shape {tuple(sides)}: a picture is (height, width) or (height, width, channels)")
     if len(sides) == 3 and 2 * sides[0] <= min(sides[1:]):
         mend = "channels come last: save it with np.moveaxis(array, 0, -1)"
@@ -54,6 +45,6 @@ def _shape(sides: list[int]) -> list[int]:
 def encode_npy(picture: Picture) -> bytes:
     """Encode a picture without alpha; one channel becomes `(H, W)`, and the colour profile is left out."""
     pixels = picture.pixels[..., 0] if picture.pixels.shape[2] == 1 else picture.pixels
-    header = repr({"descr": pixels.dtype.str, "fortran_order": False, "shape": pixels.shape}).encode()
-    header += b" " * (-(10 + len(header) + 1) % 64) + b"\n"
-    return _MAGIC + b"\1\0" + len(header).to_bytes(2, "little") + header + pixels.tobytes()
+    file = io.BytesIO()
+    np.save(file, pixels, allow_pickle=False)
+    return file.getvalue()

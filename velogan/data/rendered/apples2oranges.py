@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from velogan.data.domains.aside import building, move_into_place
+from velogan.data.aside import building, move_into_place
 from velogan.data.pictures.images import Picture, save_picture
 from velogan.data.rendered.fruit import Fruit, Kind, draw_fruit, paint_fruit
 from velogan.data.rendered.scenery import Light, background, cast_shadow, draw_light

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from velogan.data.domains.aside import building, move_into_place
+from velogan.data.aside import building, move_into_place
 
 
 def _names(folder: Path) -> list[str]:

@@ -1,0 +1,44 @@
+"""Near duplicates: pictures that are equal, or were saved twice, told by tiny thumbnails of them."""
+
+from __future__ import annotations
+
+import numpy as np
+from PIL import Image
+
+SIZE = 192
+"""Values of a thumbnail: 8x8 pixels of three channels."""
+
+_NEAR = 4 / 255
+"""Share of the range by which thumbnails of one picture, saved twice, may differ."""
+_FULL = {"uint8": 255, "uint16": 65535}
+
+
+def thumbnail(pixels: np.ndarray) -> np.ndarray:
+    """Reduce `(H, W, C)` to the means of 8x8 boxes in three channels, `(192,)` float32.
+
+    Whole numbers become shares of their type's range, [0, 1]; floats stay as they are.
+    """
+    full = _FULL.get(pixels.dtype.name, 1)
+    if pixels.shape[2] not in (1, 3):
+        pixels = pixels.mean(axis=2, keepdims=True, dtype=np.float32)
+    small = []
+    for channel in range(pixels.shape[2]):  # one at a time, since each is a copy
+        plane = np.ascontiguousarray(pixels[..., channel], dtype="u1" if pixels.dtype == np.uint8 else "f4")
+        small.append(np.asarray(Image.fromarray(plane).resize((8, 8), Image.Resampling.BOX), np.float32))
+    return np.stack(small * (3 // len(small)), axis=-1).reshape(-1) / np.float32(full)
+
+
+def twins(asked: np.ndarray, known: np.ndarray, *, dtype: str) -> list[tuple[int, int]]:
+    """Pair each of `asked` that has a near duplicate in `known` with the nearest; both are thumbnails, `(N, 192)`.
+
+    `dtype`: the pictures' type. Where it is deeper than 8 bits, near is a share of the values that occur.
+    """
+    if not len(known):
+        return []
+    near, pairs = _NEAR if dtype == "uint8" else _NEAR * np.ptp(known), []
+    for number, one in enumerate(asked):
+        distance = np.abs(known - one).max(axis=1)
+        nearest = int(distance.argmin())
+        if distance[nearest] <= near:
+            pairs.append((number, nearest))
+    return pairs
