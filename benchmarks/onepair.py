@@ -163,8 +163,8 @@ def _score(
             "images": int(folder.name),
             "seconds": int(folder.name) * speeds[preset],
             "figures": figures,
-            "nothing": {name: finite(value) for name, value in bounds.ceilings.items() if name in figures},
-            "real": {name: finite(value) for name, value in bounds.floors.items() if name in figures},
+            "nothing": {name: finite(value) for name, value in bounds.baseline.items() if name in figures},
+            "real": {name: finite(value) for name, value in bounds.real.items() if name in figures},
         }
 
 

@@ -89,7 +89,7 @@ class Translate:
 
 @dataclass(kw_only=True)
 class Evaluate:
-    """Score a run on held-out pictures, every figure with its floor and ceiling; or one folder against another.
+    """Score a run on held-out pictures, every figure beside that of doing nothing; or one folder against another.
 
     velogan evaluate runs/zebras --inception auto
     velogan evaluate translated --against zebras --inception auto

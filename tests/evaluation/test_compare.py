@@ -65,14 +65,20 @@ def test_two_folders_are_compared_without_a_run(network: Callable[[Tensor], Tens
     fid = scores["squeeze_fid"]
     assert fid["value"] == pytest.approx(frechet_distance(network(floats(fakes)), network(floats(reals))), rel=1e-4)
     assert fid["interval_95"][0] < fid["value"] < fid["interval_95"][1]
-    assert fid["floor"] > 0
-    assert (fid["images_fake"], fid["images_real"], fid["ceiling"], fid["weights"]) == (20, 30, None, None)
+    assert fid["real"] > 0
+    assert (fid["images_fake"], fid["images_real"], fid["baseline"], fid["weights"]) == (20, 30, None, None)
     error = floats(fakes[10:]) - floats(reals[:10])
     expected = (10 * torch.log10(4 / error.square().mean(dim=(1, 2, 3)))).mean().item()
     assert scores["psnr_truth_db"]["value"] == pytest.approx(expected, rel=1e-6)
     assert scores["psnr_truth_db"]["images_fake"] == 10
     assert result["protocol"]["images"] == {"folder": 20, "against": 30, "equal_names": 10}
-    assert [column.header for column in render_table(result).columns] == ["score", "", "floor", "value", "ceiling"]
+    assert [column.header for column in render_table(result).columns] == [
+        "score",
+        "",
+        "real against\nreal",
+        "value",
+        "doing\nnothing",
+    ]
 
 
 def test_kinds_of_pictures_mix_and_broken_ones_are_named(network: Callable[[Tensor], Tensor], tmp_path: Path) -> None:

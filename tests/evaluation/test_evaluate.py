@@ -84,7 +84,7 @@ def test_a_rendered_set_is_scored_against_its_truth(tmp_path: Path) -> None:
     assert set(scores) == {(name, direction) for name in names for direction in ("a2b", "b2a")}
     score = scores["psnr_object_db", "a2b"]
     assert score["images_fake"] == 3
-    assert (score["floor"], score["weights"], score["checkpoint"], score["better"]) == (
+    assert (score["real"], score["weights"], score["checkpoint"], score["better"]) == (
         None,
         "ema",
         "last",
@@ -95,9 +95,9 @@ def test_a_rendered_set_is_scored_against_its_truth(tmp_path: Path) -> None:
         image, truth = (read_picture(folder / file.name).pixels / 127.5 for folder in (data / "testA", data / "truthA"))
         inside = read_picture(data / "maskA" / file.name).pixels[..., 0] > 127
         nothing.append(10 * math.log10(4 / ((image - truth)[inside] ** 2).mean()))
-    assert score["ceiling"] == pytest.approx(np.mean(nothing), abs=1e-3)
+    assert score["baseline"] == pytest.approx(np.mean(nothing), abs=1e-3)
     assert score["interval_95"][0] < score["value"] < score["interval_95"][1]
-    assert scores["psnr_background_db", "a2b"]["ceiling"] is None  # the input equals itself
+    assert scores["psnr_background_db", "a2b"]["baseline"] is None  # the input equals itself
     assert result["protocol"]["data"]["a"] == {
         "name": "A",
         "split": "test",
@@ -112,7 +112,7 @@ def test_a_rendered_set_is_scored_against_its_truth(tmp_path: Path) -> None:
     assert result["protocol"]["bootstrap"]["resamples"] == RESAMPLES
 
 
-def test_doing_nothing_scores_its_ceiling(
+def test_a_translator_that_does_nothing_scores_the_baseline(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, squeezenet_file: Path
 ) -> None:
     data = render_folder(tmp_path / "set", count=5, test_count=3, image_size=36, test_size=32, seed=0)
@@ -121,10 +121,10 @@ def test_doing_nothing_scores_its_ceiling(
     result = evaluate(_run(tmp_path, data), squeezenet=squeezenet, classes={"zebra": 340})
     assert {score["name"] for score in result["scores"]} >= {"squeeze_fid", "squeeze_kid", "share_class_340"}
     for score in result["scores"]:
-        assert score["value"] == score["ceiling"], score["name"]
+        assert score["value"] == score["baseline"], score["name"]
     layout = _by_key(result)["structure", "a2b"]
     assert layout["value"] == pytest.approx(1)
-    assert layout["floor"] < 0.6  # other pictures have another layout
+    assert layout["real"] < 0.6  # other pictures have another layout
 
 
 def test_one_picture_left_exactly_as_it_was_does_not_decide_the_mean(
@@ -156,12 +156,12 @@ def test_an_aligned_set_is_scored_on_whole_pictures(tmp_path: Path, monkeypatch:
     scores = _by_key(evaluate(_run(tmp_path, tmp_path / "set")))
     assert set(scores) == {(n, d) for n in ("psnr_truth_db", "ssim_truth", "structure") for d in ("a2b", "b2a")}
     assert scores["psnr_truth_db", "a2b"]["value"] > 50
-    assert scores["psnr_truth_db", "a2b"]["ceiling"] < 10
+    assert scores["psnr_truth_db", "a2b"]["baseline"] < 10
     assert scores["ssim_truth", "b2a"]["value"] == pytest.approx(1, abs=1e-2)
-    assert scores["ssim_truth", "b2a"]["ceiling"] < 0
+    assert scores["ssim_truth", "b2a"]["baseline"] < 0
 
 
-def test_distances_have_a_floor_over_equal_counts(tmp_path: Path, squeezenet_file: Path) -> None:
+def test_distances_stand_beside_real_against_real_over_equal_counts(tmp_path: Path, squeezenet_file: Path) -> None:
     run = _run(tmp_path, _unpaired(tmp_path / "set"))
     result = evaluate(run, squeezenet=squeezenet_file)
     fid = [score for score in result["scores"] if score["name"] == "squeeze_fid"]
@@ -171,18 +171,18 @@ def test_distances_have_a_floor_over_equal_counts(tmp_path: Path, squeezenet_fil
         ("b2a", "ema"),
         ("b2a", "raw"),
     ]
-    assert "floor: 4 train B" in fid[0]["what"]  # 4 translated pictures of A
-    assert "floor: 5 train A" in fid[2]["what"]  # 6 translated pictures of B, but A has 5
+    assert "real against real: 4 train B" in fid[0]["what"]  # 4 translated pictures of A
+    assert "real against real: 5 train A" in fid[2]["what"]  # 6 translated pictures of B, but A has 5
     assert (fid[0]["images_fake"], fid[0]["images_real"], fid[0]["better"]) == (4, 6, "lower")
-    assert 0 < fid[0]["floor"] < fid[0]["value"]
+    assert 0 < fid[0]["real"] < fid[0]["value"]
     assert fid[0]["value"] != fid[1]["value"]
-    assert fid[0]["floor"] == fid[1]["floor"]
+    assert fid[0]["real"] == fid[1]["real"]
     assert len({record["sha256"] for record in result["protocol"]["networks"]}) == 4
     assert [len(network["sha256"]) for network in result["protocol"]["features"]] == [64]
     assert fid[0]["interval_95"][0] < fid[0]["value"] < fid[0]["interval_95"][1]
 
 
-def test_without_a_test_split_train_pictures_are_halved_for_the_floor(tmp_path: Path, squeezenet_file: Path) -> None:
+def test_without_a_test_split_train_pictures_are_halved(tmp_path: Path, squeezenet_file: Path) -> None:
     data = _unpaired(tmp_path / "set", tests=False)
     run = _run(tmp_path, data / "trainA", data / "trainB", averages=False)
     result = evaluate(run, squeezenet=squeezenet_file)
@@ -235,16 +235,9 @@ def test_the_table_shows_every_score(tmp_path: Path) -> None:
     for score in result["scores"]:
         assert score["name"] in text
         assert f"{score['value']:.4g}" in text
-    header = text.splitlines()[1]
-    assert [word.strip() for word in header.strip("┃").split("┃")] == [
-        "score",
-        "",
-        "floor",
-        "last ema",
-        "last raw",
-        "best ema",
-        "ceiling",
-    ]
+    lines = [[word.strip() for word in line.strip("┃").split("┃")] for line in text.splitlines()[1:3]]
+    titles = [" ".join(filter(None, parts)) for parts in zip(*lines)]
+    assert titles == ["score", "", "real against real", "last ema", "last raw", "best ema", "doing nothing"]
     assert "000000040" in text
     assert "000000020" in text
     assert "±" in text
@@ -350,7 +343,7 @@ def test_pictures_are_scored_at_their_own_depth_and_channels(tmp_path: Path, mon
     fake = given[0][:, 0].double().numpy() / 2 + 1e-4
     expected = 10 * np.log10(4 / ((fake - truth) ** 2).mean(axis=(1, 2)))
     assert scores["psnr_truth_db", "a2b"]["value"] == pytest.approx(expected.mean(), abs=1e-4)
-    assert scores["psnr_truth_db", "a2b"]["ceiling"] is not None  # the inputs in grey
+    assert scores["psnr_truth_db", "a2b"]["baseline"] is not None  # the inputs in grey
 
 
 def test_fid_is_measured_with_either_resize(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -363,7 +356,7 @@ def test_fid_is_measured_with_either_resize(tmp_path: Path, monkeypatch: pytest.
     result = evaluate(_run(tmp_path, _unpaired(tmp_path / "set")), inception=tmp_path / "weights.pth")
     scores = _by_key(result)
     for name in ("fid", "kid", "fid_legacy", "kid_legacy"):
-        assert scores[name, "a2b"]["floor"] is not None
+        assert scores[name, "a2b"]["real"] is not None
         assert scores[name, "a2b"]["interval_95"] is not None
         assert scores[name, "b2a"]["better"] == "lower"
     assert scores["fid_legacy", "a2b"]["value"] == pytest.approx(4 * scores["fid", "a2b"]["value"], rel=1e-6)
@@ -397,7 +390,7 @@ def test_horses_and_zebras_are_told_apart(tmp_path: Path, monkeypatch: pytest.Mo
     copies = [(one["test"], one["train"]) for one in result["protocol"]["duplicates"]]
     assert ("testA/n02381460_1160.jpg", "trainA/n02381460_3811.jpg") in copies
     there, back = (scores["share_class_340", direction] for direction in ("a2b", "b2a"))
-    assert (there["ceiling"], there["floor"], there["better"]) == (0, pytest.approx(0.9, abs=5e-4), "higher")
-    assert (back["ceiling"], back["floor"], back["better"]) == (pytest.approx(0.9, abs=5e-4), 0, "lower")
+    assert (there["baseline"], there["real"], there["better"]) == (0, pytest.approx(0.9, abs=5e-4), "higher")
+    assert (back["baseline"], back["real"], back["better"]) == (pytest.approx(0.9, abs=5e-4), 0, "lower")
     for distance in ("squeeze_fid", "squeeze_kid"):
-        assert scores[distance, "a2b"]["floor"] < scores[distance, "a2b"]["ceiling"] / 2
+        assert scores[distance, "a2b"]["real"] < scores[distance, "a2b"]["baseline"] / 2

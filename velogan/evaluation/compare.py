@@ -21,8 +21,8 @@ from velogan.metrics.bootstrap import PROTOCOL
 from velogan.metrics.figures import Seen, class_shares, distances, lower_is_better, meaning, means
 from velogan.metrics.pixel import psnr, ssim
 
-_FLOOR = "what one half of AGAINST scores against the other half: fewer pictures, so a little pessimistic"
-_CEILING = "unknown: nothing says what the pictures were made from"
+_REAL = "what one half of AGAINST scores against the other half: fewer pictures, so a little pessimistic"
+_BASELINE = "unknown: nothing says what the pictures were made from"
 _BATCH_SIZE = 16
 _MOST_VALUES = 2**26  # of the pictures that are in memory at a time
 
@@ -57,19 +57,19 @@ def compare(
     fake, fake_names = _look(fakes, networks, skipped, task)
     real, real_names = _look(reals, networks, skipped, task)
     pairs = sorted(set(fake_names) & set(real_names))
-    floors = halves(real, seed) | class_shares(real, classes or {}, seed=seed)
+    bounds = halves(real, seed) | class_shares(real, classes or {}, seed=seed)
     figures = distances(fake, real, seed=seed, resample=True) | class_shares(fake, classes or {}, seed=seed)
     figures = means(_paired(fakes, reals, pairs), seed=seed) | figures
     scores = []
     for name, figure in figures.items():
-        floor = floors.get(name)
+        bound = bounds.get(name)
         scores.append(
             {
                 "name": name,
                 "value": finite(figure.value),
                 "interval_95": None if figure.interval_95 is None else list(figure.interval_95),
-                "floor": None if floor is None else finite(floor.value),
-                "ceiling": None,
+                "real": None if bound is None else finite(bound.value),
+                "baseline": None,
                 "images_real": len(real_names) if figure.of_sets else len(pairs),
                 "images_fake": len(fake_names) if figure.of_sets else len(pairs),
                 "better": "lower" if lower_is_better(name) else "higher",
@@ -87,8 +87,8 @@ def compare(
         "pictures": "as they are",
         "limit": limit,
         "seed": seed,
-        "floor": _FLOOR,
-        "ceiling": _CEILING,
+        "real": _REAL,
+        "baseline": _BASELINE,
         "bootstrap": PROTOCOL,
         "features": [network.record for network in networks],
     }

@@ -1,6 +1,6 @@
 """Scoring a run: its translations against the truth where that is known, and against real pictures.
 
-Beside every figure stand its floor and its ceiling, as `FLOOR` and `CEILING` say.
+Beside every figure stands what real pictures and what doing nothing score: see `REAL` and `BASELINE`.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from velogan.metrics.bootstrap import PROTOCOL
 from velogan.report.scores import SAME, deviation, grouped, heading
 from velogan.store.checkpoint import damage, find_checkpoint, read_best
 
-FLOOR = "what real pictures score against other real pictures: as good as can be expected"
-CEILING = "what doing nothing scores: the input taken for its own translation"
+REAL = "what real pictures score against other real pictures: as good as can be expected"
+BASELINE = "what doing nothing scores: the input taken for its own translation"
 
 
 @dataclass(frozen=True)
@@ -102,8 +102,8 @@ def evaluate(
         "pictures": "prepared as in training but without a random part; translations rounded to the target's depth",
         "limit": limit,
         "seed": seed,
-        "floor": FLOOR,
-        "ceiling": CEILING,
+        "real": REAL,
+        "baseline": BASELINE,
         "bootstrap": PROTOCOL,
         "features": [network.record for network in networks],
     }
@@ -153,17 +153,28 @@ def render_table(result: Mapping[str, Any]) -> Table:
     same = protocol.get("best") == SAME
     if isinstance(protocol.get("best"), str) and not same:
         notes.append(f"best: {protocol['best']}")
-    notes += [f"floor: {protocol['floor']}", f"ceiling: {protocol['ceiling']}", "±: 95 % of resampled sets of images"]
+    notes += [
+        f"real against real: {protocol['real']}",
+        f"doing nothing: {protocol['baseline']}",
+        "±: 95 % of resampled sets of images",
+    ]
     table = Table(caption="\n".join(notes), caption_justify="left")
-    for title in ("score", "", "floor", *map(heading, columns), *(["best"] if same else []), "ceiling"):
+    for title in (
+        "score",
+        "",
+        "real against\nreal",
+        *map(heading, columns),
+        *(["best"] if same else []),
+        "doing\nnothing",
+    ):
         left = title in ("score", "")
         # where the terminal is narrow names are folded, figures never cut
         table.add_column(title, no_wrap=title != "score", overflow="fold", justify="left" if left else "right")
     for row in rows:
         arrow = {"higher": "↑", "lower": "↓"}[row.first["better"]]
         cells = [_cell(row.by_column.get(column)) for column in columns] + (["= last"] if same else [])
-        floor, ceiling = (_number(row.first[key]) for key in ("floor", "ceiling"))
-        table.add_row(f"{row.first['name']} {arrow}", row.first["direction"] or "", floor, *cells, ceiling)
+        real, baseline = (_number(row.first[key]) for key in ("real", "baseline"))
+        table.add_row(f"{row.first['name']} {arrow}", row.first["direction"] or "", real, *cells, baseline)
     return table
 
 

@@ -1,4 +1,4 @@
-"""The figures of one translator, with their floors and ceilings, over prepared pictures."""
+"""The figures of one translator, beside those of real pictures and of doing nothing, over prepared pictures."""
 
 from __future__ import annotations
 
@@ -109,11 +109,11 @@ class Real:
 
 @dataclass(frozen=True)
 class Bounds:
-    """One direction's figures by name, for real pictures (`floor_of` says which) and for doing nothing."""
+    """One direction's figures by name: of real pictures against others (`real_of` says which), and of doing nothing."""
 
-    floors: dict[str, float]
-    ceilings: dict[str, float]
-    floor_of: str
+    real: dict[str, float]
+    baseline: dict[str, float]
+    real_of: str
 
 
 @dataclass(frozen=True)
@@ -157,30 +157,30 @@ class Scorer:
         )
 
     def bounds(self, source: Real, target: Real) -> Bounds:
-        """Floors and ceilings for translations from `source` to `target`."""
-        floors, floor_of = self._floors(len(source.pictures), target)
+        """What real pictures and what doing nothing score as translations from `source` to `target`."""
+        real, real_of = self._real(len(source.pictures), target)
         strangers = _strangers(source, target, self.seed)
         if strangers is not None:
-            floors["structure"] = strangers
+            real["structure"] = strangers
         given = source.pictures.like(target.pictures)
         nothing = {} if given is None else self._figures(source, target, given, source.seen, resample=False)
-        return Bounds(floors, {name: figure.value for name, figure in nothing.items()}, floor_of)
+        return Bounds(real, {name: figure.value for name, figure in nothing.items()}, real_of)
 
-    def _floors(self, count: int, target: Real) -> tuple[dict[str, float], str]:
+    def _real(self, count: int, target: Real) -> tuple[dict[str, float], str]:
         """Real pictures of the target against others: as many as the translations, where there are."""
         if not target.seen:
             return {}, ""
         name = target.side.name
         shares = class_shares(target.seen, self.classes, seed=self.seed)
         if target.side.test is None:
-            figures, floor_of = halves(target.seen, self.seed), f"one half of the {name} against the other"
+            figures, real_of = halves(target.seen, self.seed), f"one half of the {name} against the other"
         else:
             domain = self._domain(
                 sample(target.side.train, count, self.seed), target.side, task=f"preparing train {name}"
             )
             train = self.look(_pictures(domain), f"looking at train {name}")
-            figures, floor_of = distances(train, target.seen, seed=self.seed), f"{len(domain)} train {name}"
-        return {key: figure.value for key, figure in (figures | shares).items()}, floor_of
+            figures, real_of = distances(train, target.seen, seed=self.seed), f"{len(domain)} train {name}"
+        return {key: figure.value for key, figure in (figures | shares).items()}, real_of
 
     def score(self, translator: Translator, source: Real, target: Real, bounds: Bounds) -> Iterator[dict[str, Any]]:
         """The entries of one translator in `scores`, but for what tells translators apart."""
@@ -193,15 +193,15 @@ class Scorer:
         fakes = Pictures([one.numpy() for one in made], PixelFormat(made[0].shape[-1], form.dtype, form.range))
         seen = self.look(fakes, f"looking at translated {word}")
         for name, figure in self._figures(source, target, fakes, seen, resample=True).items():
-            floor, ceiling = bounds.floors.get(name, math.nan), bounds.ceilings.get(name, math.nan)
-            higher = floor >= ceiling if name.startswith("share_") else not lower_is_better(name)
+            real, baseline = bounds.real.get(name, math.nan), bounds.baseline.get(name, math.nan)
+            higher = real >= baseline if name.startswith("share_") else not lower_is_better(name)
             whole = figure.of_sets or name == "structure"
             yield {
                 "name": name,
                 "value": finite(figure.value),
                 "interval_95": None if figure.interval_95 is None else list(figure.interval_95),
-                "floor": finite(floor),
-                "ceiling": finite(ceiling),
+                "real": finite(real),
+                "baseline": finite(baseline),
                 "images_real": len(target.pictures) if figure.of_sets else 0,
                 "images_fake": len(fakes) if whole else len(source.answers.truths),
                 "better": "higher" if higher else "lower",
@@ -226,8 +226,8 @@ class Scorer:
                 "name": name,
                 "value": finite(figure.value),
                 "interval_95": None if figure.interval_95 is None else list(figure.interval_95),
-                "floor": None,
-                "ceiling": None,
+                "real": None,
+                "baseline": None,
                 "images_real": 0,
                 "images_fake": len(backs),
                 "better": "higher",
@@ -258,11 +258,11 @@ class Scorer:
         a, b = source.side.name, target.side.name
         what = meaning(name, source=a, target=b, classes=self.classes)
         if name == "structure":
-            what += f"; floor: {b} that have nothing to do with the input"
-        elif name in bounds.floors:
-            what += f"; floor: {f'real {b}' if name.startswith('share_') else bounds.floor_of}"
-        if math.isfinite(bounds.ceilings.get(name, math.nan)):
-            what += f"; ceiling: {a} left as they are"
+            what += f"; real against real: {b} that have nothing to do with the input"
+        elif name in bounds.real:
+            what += f"; real against real: {f'real {b}' if name.startswith('share_') else bounds.real_of}"
+        if math.isfinite(bounds.baseline.get(name, math.nan)):
+            what += f"; doing nothing: {a} left as they are"
         return what + "."
 
     def _figures(self, source: Real, target: Real, fakes: Pictures, seen: Seen, *, resample: bool) -> dict[str, Figure]:

@@ -103,8 +103,8 @@ def heading(column: Column) -> str:
     return " ".join(filter(None, column)) or "value"
 
 
-def floor_of(score: Mapping[str, Any]) -> str:
-    """What the score's floor is measured on, in short."""
+def real_of(score: Mapping[str, Any]) -> str:
+    """Which real pictures stand beside the score, in short."""
     return "unrelated pictures" if score.get("name") == "structure" else "real against real"
 
 
@@ -127,9 +127,9 @@ def between(score: Mapping[str, Any]) -> str:
 
 def gain(score: Mapping[str, Any]) -> float | None:
     """How much better than doing nothing, in the score's unit; None where doing nothing was not scored."""
-    if not is_number(score.get("ceiling")):
+    if not is_number(score.get("baseline")):
         return None
-    difference = score["value"] - score["ceiling"]
+    difference = score["value"] - score["baseline"]
     return -difference if score.get("better") == "lower" else difference
 
 
@@ -139,7 +139,7 @@ def bar(score: Mapping[str, Any], among: Sequence[Mapping[str, Any]]) -> Bar:
     `among` are scores of the same name, so that their bars have one scale.
     """
     name = str(score.get("name", ""))
-    keys = ("value", "floor", "ceiling")
+    keys = ("value", "real", "baseline")
     known = [other[key] for other in among for key in keys if is_number(other.get(key))]
     usual = 40 if name.endswith("_db") else 1 if name.startswith(("ssim", "share", "label", "structure")) else 0
     low, high = min(0, *known), max(usual, *known) * (1 if usual == 1 else 1.05) or 1
@@ -151,7 +151,7 @@ def bar(score: Mapping[str, Any], among: Sequence[Mapping[str, Any]]) -> Bar:
         return 1 - part if score.get("better") == "lower" else part
 
     # Doing nothing keeps the whole layout: that is an end of the track, and no rival.
-    nothing, real = None if name == "structure" else place(score.get("ceiling")), place(score.get("floor"))
+    nothing, real = None if name == "structure" else place(score.get("baseline")), place(score.get("real"))
     return Bar(value=place(score["value"]) or 0, nothing=nothing, real=real)
 
 

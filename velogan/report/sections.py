@@ -109,11 +109,11 @@ def _translators(facts: Facts) -> str:
     for row in rows:
         way = ARROW.join(facts.way(direction)) if (direction := row.first.get("direction")) in ("a2b", "b2a") else ""
         cells = [_value(row.by_column.get(column)) for column in columns] + (["= last"] if same else [])
-        floor, ceiling = (
+        real, baseline = (
             text(scores.figure(row.first, row.first.get(key))) if is_number(row.first.get(key)) else "–"
-            for key in ("floor", "ceiling")
+            for key in ("real", "baseline")
         )
-        shown = "".join(f"<td>{cell}</td>" for cell in (text(way), floor, *cells, ceiling))
+        shown = "".join(f"<td>{cell}</td>" for cell in (text(way), real, *cells, baseline))
         lines.append(f"<tr><th>{text(scores.label(row.first))}</th>{shown}</tr>")
     head = "".join(f"<th>{text(title)}</th>" for title in titles)
     note = '<p class="note">Small: 95 % of resampled sets of images give figures in this range.</p>'
@@ -138,7 +138,7 @@ def _score(group: list[tuple[int, Facts, dict[str, Any]]], many: bool) -> str:
         lines.append(_bar(scores.bar(score, among), hue=_hue(number) if many else "var(--accent)"))
     known = [
         f"{what} {scores.figure(first, first[key])}"
-        for key, what in (("ceiling", "doing nothing:"), ("floor", f"{scores.floor_of(first)}:"))
+        for key, what in (("baseline", "doing nothing:"), ("real", f"{scores.real_of(first)}:"))
         if is_number(first.get(key))
     ]
     # several runs may have several such figures, which the bars show
