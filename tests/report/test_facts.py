@@ -53,7 +53,7 @@ def test_without_a_log_the_samples_tell_the_position(make_run: MakeRun) -> None:
     ("name", "value", "text"),
     [
         ("psnr_object_db", 21.34, "21.3 dB"),
-        ("share_class_340", 0.4249, "42.5 %"),
+        ("squeeze_share_class_340", 0.4249, "42.5 %"),
         ("ssim_object", 0.68, "0.680"),
         ("squeeze_kid", 0.0279, "0.0279"),
         ("squeeze_fid", 123.45, "123.5"),
@@ -71,7 +71,7 @@ def test_right_is_better_for_either_kind_of_score(score: MakeScore) -> None:
     assert bar.real is not None
     assert 0 <= bar.nothing < bar.value < bar.real <= 1
     assert scores.gain(better) == pytest.approx(0.13)
-    higher = score("share_class_340", 0.4, real=0.9, baseline=0.0)
+    higher = score("squeeze_share_class_340", 0.4, real=0.9, baseline=0.0)
     assert scores.bar(higher, [higher]) == scores.Bar(value=0.4, nothing=0.0, real=0.9)
 
 
@@ -89,9 +89,9 @@ def test_bars_hold_any_figure(value: float, score: MakeScore) -> None:
 
 
 def test_the_headline_quotes_the_most_telling_score(make_run: MakeRun, score: MakeScore) -> None:
-    facts = read_facts(make_run(scores=[score("share_class_950", 0.42), score("squeeze_kid", 0.5)]))
+    facts = read_facts(make_run(scores=[score("squeeze_share_class_950", 0.42), score("squeeze_kid", 0.5)]))
     assert scores.sentence(facts).startswith("squeeze-KID to real pictures: 0.500")
-    facts = read_facts(make_run("other", scores=[score("share_class_950", 0.42, baseline=0.0)]))
+    facts = read_facts(make_run("other", scores=[score("squeeze_share_class_950", 0.42, baseline=0.0)]))
     assert scores.sentence(facts).endswith("42.0 %, 42.0 percentage points better than doing nothing.")
 
 

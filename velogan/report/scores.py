@@ -27,17 +27,29 @@ LABELS = {
     "ssim_truth": "SSIM to the truth",
     "squeeze_fid": "squeeze-FID to real pictures",
     "squeeze_kid": "squeeze-KID to real pictures",
+    "lite0_fid": "lite0-FID to real pictures",
+    "lite0_kid": "lite0-KID to real pictures",
+    "lite1_fid": "lite1-FID to real pictures",
+    "lite1_kid": "lite1-KID to real pictures",
+    "sliced_wasserstein": "Sliced Wasserstein distance to real pictures",
 }
+CLASSIFIERS = {"squeeze": "SqueezeNet", "lite0": "EfficientNet-Lite0", "lite1": "EfficientNet-Lite1"}
+SPLITS = {"validation": "held-out pictures", "train": "training pictures"}
+"""What stands beside a figure that is not of test pictures."""
+
 TELLING = (
     "psnr_object_db",
     "label_accuracy",
     "psnr_truth_db",
     "kid",
+    "lite1_kid",
+    "lite0_kid",
     "squeeze_kid",
     "fid",
     "squeeze_fid",
     "ssim_object",
     "ssim_truth",
+    "sliced_wasserstein",
 )
 """Which score the headline quotes: the first of these that there is, else the first score."""
 
@@ -69,8 +81,8 @@ class Bar:
 def label(score: Mapping[str, Any]) -> str:
     """What the score is called, for people."""
     name = str(score.get("name", "score"))
-    if share := re.fullmatch(r"share_class_(\d+)", name):
-        return f"Share classified as class {share[1]}"
+    if share := re.fullmatch(r"(\w+)_share_class_(\d+)", name):
+        return f"Share classified as class {share[2]} by {CLASSIFIERS.get(share[1], share[1])}"
     return LABELS.get(name) or name.removesuffix("_db").replace("_", " ")
 
 
@@ -81,7 +93,7 @@ def figure(score: Mapping[str, Any], value: Any) -> str:
     name = str(score.get("name", ""))
     if name.endswith("_db"):
         return f"{value:.1f} dB"
-    if name.startswith(("share_", "label_")):
+    if name.startswith("label_") or "_share_class_" in name:
         return f"{100 * value:.1f} %"
     if name.startswith(("ssim", "structure")):
         return f"{value:.3f}"
@@ -106,6 +118,11 @@ def heading(column: Column) -> str:
 def real_of(score: Mapping[str, Any]) -> str:
     """Which real pictures stand beside the score, in short."""
     return "unrelated pictures" if score.get("name") == "structure" else "real against real"
+
+
+def split_of(score: Mapping[str, Any]) -> str:
+    """Which pictures were scored, in short, where they are no test pictures; else empty."""
+    return SPLITS.get(str(score.get("split")), "")
 
 
 def deviation(score: Mapping[str, Any]) -> float | None:
@@ -141,7 +158,8 @@ def bar(score: Mapping[str, Any], among: Sequence[Mapping[str, Any]]) -> Bar:
     name = str(score.get("name", ""))
     keys = ("value", "real", "baseline")
     known = [other[key] for other in among for key in keys if is_number(other.get(key))]
-    usual = 40 if name.endswith("_db") else 1 if name.startswith(("ssim", "share", "label", "structure")) else 0
+    whole = name.startswith(("ssim", "label", "structure")) or "_share_class_" in name
+    usual = 40 if name.endswith("_db") else 1 if whole else 0
     low, high = min(0, *known), max(usual, *known) * (1 if usual == 1 else 1.05) or 1
 
     def place(value: Any) -> float | None:
@@ -179,7 +197,8 @@ def sentence(facts: Facts) -> str:
     score = telling(facts)
     if score is None:
         return "Not scored yet: the command “velogan evaluate” does it."
-    text = f"{label(score)}: {figure(score, score['value'])}"
+    aside = f" (on {split_of(score)})" if split_of(score) else ""
+    text = f"{label(score)}{aside}: {figure(score, score['value'])}"
     better = gain(score)
     if better is None:
         return text + "."

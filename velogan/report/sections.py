@@ -108,6 +108,7 @@ def _translators(facts: Facts) -> str:
     lines = []
     for row in rows:
         way = ARROW.join(facts.way(direction)) if (direction := row.first.get("direction")) in ("a2b", "b2a") else ""
+        way = ", ".join(filter(None, [way, scores.split_of(row.first)]))
         cells = [_value(row.by_column.get(column)) for column in columns] + (["= last"] if same else [])
         real, baseline = (
             text(scores.figure(row.first, row.first.get(key))) if is_number(row.first.get(key)) else "–"
@@ -132,7 +133,8 @@ def _score(group: list[tuple[int, Facts, dict[str, Any]]], many: bool) -> str:
     first, lines = among[0], []
     for number, facts, score in group:
         weights = " · ".join(str(score[name]) for name in ("weights", "checkpoint") if score.get(name))
-        name = _key(number) + text(facts.name) if many else text(weights)
+        on = f" · {scores.split_of(score)}" if scores.split_of(score) else ""
+        name = _key(number) + text(facts.name + on) if many else text(weights + on)
         value = text(scores.figure(score, score["value"]))
         lines.append(f'<div class="line"><span>{name}</span><b>{value}</b></div>')
         lines.append(_bar(scores.bar(score, among), hue=_hue(number) if many else "var(--accent)"))
