@@ -11,6 +11,7 @@ from PIL import Image
 from torch import Tensor
 
 import velogan.evaluation.compare
+import velogan.evaluation.features
 from velogan.cli import main
 from velogan.evaluation.compare import compare
 from velogan.evaluation.evaluate import render_table
@@ -137,3 +138,20 @@ def test_without_a_network_the_sliced_wasserstein_distance_remains(tmp_path: Pat
     _pictures(reals / "more", ["x.png"], seed=2, side=24)
     with pytest.raises(ValueError, match=r"pictures of several sizes .* set features=lite0"):
         compare(fakes, reals, task=_quiet)
+
+
+def test_the_command_line_takes_a_device_and_says_what_is_not_installed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    a, b = str(tmp_path / "a"), str(tmp_path / "b")
+    for number, folder in enumerate((a, b)):
+        _pictures(Path(folder), ["1.png", "2.png", "3.png", "4.png"], seed=number)
+    monkeypatch.setattr(velogan.evaluation.features, "find_spec", lambda _name: None)
+    assert main(["evaluate", a, "--against", b, "--engine.device", "cpu", "--json"]) == 0
+    said = capsys.readouterr()
+    assert "pip install 'velogan[features]' adds figures" in said.err
+    assert {score["name"] for score in json.loads(said.out.splitlines()[-1])["scores"]} >= {"sliced_wasserstein"}
+    assert main(["evaluate", a, "--against", b, "--features", "none"]) == 0
+    assert "pip install" not in capsys.readouterr().err
+    assert main(["evaluate", a, "--against", b, "--engine.device", "abacus"]) == 2
+    assert "engine.device=abacus cannot be used here" in capsys.readouterr().err
