@@ -145,7 +145,7 @@ def _score(
     run: Path, folders: list[Path], asked: argparse.Namespace, speeds: Mapping[str, float], task: Callable[[str], Any]
 ):
     config = read_config(run)
-    networks = load_networks(asked.squeezenet, None, cache_directory(config.data), device="cpu", task=task)
+    networks = load_networks("none", asked.squeezenet, None, cache_directory(config.data), device="cpu", task=task)
     classes = {name: int(number) for name, _, number in (word.partition("=") for word in asked.classes)}
     scorer = Scorer(config, networks, classes, asked.limit, 0, task)
     sources = find_sources(config.data, progress=task("finding pictures"))
@@ -163,8 +163,8 @@ def _score(
             "images": int(folder.name),
             "seconds": int(folder.name) * speeds[preset],
             "figures": figures,
-            "nothing": {name: finite(value) for name, value in bounds.ceilings.items() if name in figures},
-            "real": {name: finite(value) for name, value in bounds.floors.items() if name in figures},
+            "nothing": {name: finite(value) for name, value in bounds.baseline.items() if name in figures},
+            "real": {name: finite(value) for name, value in bounds.real.items() if name in figures},
         }
 
 

@@ -226,7 +226,7 @@ def _translate(asked: Translate, argv: list[str]) -> tuple[dict[str, Any], int]:
         weights=asked.weights,
         checkpoint=asked.checkpoint,
         device=device,
-        accelerate=Accelerator(device, code_directory() / "kernels"),
+        accelerate=None if asked.exact else Accelerator(device, code_directory() / "kernels"),
     )
     with Display() as display:
         done = translate(
@@ -266,23 +266,31 @@ def _peak_memory_mb() -> float:
 def _evaluate(asked: Evaluate, argv: list[str]) -> tuple[dict[str, Any], int]:
     from rich.console import Console
 
+    from velogan.engine.resolve import resolve_device
     from velogan.evaluation.compare import compare
     from velogan.evaluation.evaluate import duplicates_line, evaluate, render_table
+    from velogan.evaluation.features import MISSING_LITE, find_lite
     from velogan.observe.progress import Display
     from velogan.report import write_report
 
     inception = Path(asked.inception) if asked.inception not in (None, "auto") else asked.inception
     classes = dict(_class(text) for text in asked.classes)
+    features = asked.features or ("lite0" if find_lite("lite0") else "none")
     common: Any = {"squeezenet": asked.squeezenet, "inception": inception, "classes": classes or None}
-    if asked.against is not None and (asked.data is not None or asked.checkpoint is not None):
-        raise ValueError("--against compares two folders of pictures: leave --data and --checkpoint out")
+    common |= {"features": features, "device": resolve_device(asked.device)}
+    if asked.against is not None and (asked.data or asked.checkpoint is not None or asked.exact):
+        raise ValueError("--against compares two folders of pictures: leave --data, --checkpoint and --exact out")
+    if len(asked.data) > 2:
+        raise ValueError(f"--data {' '.join(asked.data)}: name one folder, or two")
     with Display() as display:
         common |= {"limit": asked.limit, "task": display.task}
         if asked.against is not None:
             result = compare(asked.run, asked.against, **common)
         else:
-            result = evaluate(asked.run, data=asked.data, checkpoint=asked.checkpoint, **common)
-        for line in filter(None, [duplicates_line(result)]):
+            chosen = {"data": asked.data, "checkpoint": asked.checkpoint, "exact": asked.exact}
+            result = evaluate(asked.run, **chosen, **common)
+        missing = MISSING_LITE if asked.features is None and features == "none" else None
+        for line in filter(None, [duplicates_line(result), missing]):
             display.say(line)
     Console(stderr=asked.json).print(render_table(result))
     if asked.against is None:

@@ -37,7 +37,7 @@ def demo(run: Path, *, preset: str, minutes: float | None, display: Display, com
         "report": str(page),
         "seconds": round(time.monotonic() - begun, 1),
         "psnr_object_db": scores["psnr_object_db"]["value"],
-        "psnr_object_input_db": scores["psnr_object_db"]["ceiling"],
+        "psnr_object_input_db": scores["psnr_object_db"]["baseline"],
         "psnr_background_db": scores["psnr_background_db"]["value"],
     }
     gain = result["psnr_object_db"] - result["psnr_object_input_db"]

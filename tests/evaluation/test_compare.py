@@ -11,12 +11,12 @@ from PIL import Image
 from torch import Tensor
 
 import velogan.evaluation.compare
+import velogan.evaluation.features
 from velogan.cli import main
 from velogan.evaluation.compare import compare
 from velogan.evaluation.evaluate import render_table
 from velogan.evaluation.features import FeatureNetwork
 from velogan.metrics.distances import frechet_distance
-from velogan.metrics.figures import LOGITS
 
 
 def _quiet(_name: str) -> Callable[[int, int], None]:
@@ -41,7 +41,7 @@ def network(monkeypatch: pytest.MonkeyPatch) -> Callable[[Tensor], Tensor]:
         return torch.cat([images.mean(dim=(2, 3)), images.std(dim=(2, 3))], dim=1)
 
     def look(images: Tensor) -> dict[str, Tensor]:
-        return {"squeezenet": features(images), LOGITS: features(images)}
+        return {"squeezenet": features(images), "squeezenet_logits": features(images)}
 
     monkeypatch.setattr(
         velogan.evaluation.compare, "load_networks", lambda *_, **__: [FeatureNetwork(look, {"network": "tiny"})]
@@ -57,7 +57,8 @@ def test_two_folders_are_compared_without_a_run(network: Callable[[Tensor], Tens
     result = compare(tmp_path / "fakes", tmp_path / "reals", squeezenet=Path("any"), classes={"red": 0}, task=_quiet)
     assert sorted(tmp_path.rglob("*")) == before  # nothing is written
     scores = {score["name"]: score for score in result["scores"]}
-    assert set(scores) == {"psnr_truth_db", "ssim_truth", "squeeze_fid", "squeeze_kid", "share_class_0"}
+    sets = {"sliced_wasserstein", "squeeze_fid", "squeeze_kid", "squeeze_share_class_0"}
+    assert set(scores) == {"psnr_truth_db", "ssim_truth"} | sets
 
     def floats(pictures: list[np.ndarray]) -> Tensor:
         return torch.from_numpy(np.stack(pictures)).permute(0, 3, 1, 2) / 127.5 - 1
@@ -65,14 +66,20 @@ def test_two_folders_are_compared_without_a_run(network: Callable[[Tensor], Tens
     fid = scores["squeeze_fid"]
     assert fid["value"] == pytest.approx(frechet_distance(network(floats(fakes)), network(floats(reals))), rel=1e-4)
     assert fid["interval_95"][0] < fid["value"] < fid["interval_95"][1]
-    assert fid["floor"] > 0
-    assert (fid["images_fake"], fid["images_real"], fid["ceiling"], fid["weights"]) == (20, 30, None, None)
+    assert fid["real"] > 0
+    assert (fid["images_fake"], fid["images_real"], fid["baseline"], fid["weights"]) == (20, 30, None, None)
     error = floats(fakes[10:]) - floats(reals[:10])
     expected = (10 * torch.log10(4 / error.square().mean(dim=(1, 2, 3)))).mean().item()
     assert scores["psnr_truth_db"]["value"] == pytest.approx(expected, rel=1e-6)
     assert scores["psnr_truth_db"]["images_fake"] == 10
     assert result["protocol"]["images"] == {"folder": 20, "against": 30, "equal_names": 10}
-    assert [column.header for column in render_table(result).columns] == ["score", "", "floor", "value", "ceiling"]
+    assert [column.header for column in render_table(result).columns] == [
+        "score",
+        "",
+        "real against\nreal",
+        "value",
+        "doing\nnothing",
+    ]
 
 
 def test_kinds_of_pictures_mix_and_broken_ones_are_named(network: Callable[[Tensor], Tensor], tmp_path: Path) -> None:
@@ -90,8 +97,8 @@ def test_kinds_of_pictures_mix_and_broken_ones_are_named(network: Callable[[Tens
 def test_refusals_name_the_mend(network: Callable[[Tensor], Tensor], tmp_path: Path) -> None:
     del network
     _pictures(tmp_path / "a", ["1.png", "2.png"], seed=0)
-    with pytest.raises(ValueError, match="needs a feature network; give squeezenet"):
-        compare(tmp_path / "a", tmp_path / "a", task=_quiet)
+    with pytest.raises(ValueError, match=r"classes=.* needs a network that classifies: set features=lite0"):
+        compare(tmp_path / "a", tmp_path / "a", classes={"zebra": 340}, task=_quiet)
     with pytest.raises(ValueError, match="is no folder: name a folder of pictures"):
         compare(tmp_path / "a", tmp_path / "absent", squeezenet=Path("any"), task=_quiet)
     with pytest.raises(ValueError, match="limit=1 is too few"):
@@ -108,10 +115,43 @@ def test_the_command_line_compares_folders(
     a, b = str(tmp_path / "a"), str(tmp_path / "b")
     for number, folder in enumerate((a, b)):
         _pictures(Path(folder), ["1.png", "2.png", "3.png", "4.png"], seed=number)
-    assert main(["evaluate", a, "--against", b]) == 2
-    assert "give squeezenet (a file) or inception" in capsys.readouterr().err
     assert main(["evaluate", a, "--against", b, "--inception", "any.pth", "--checkpoint", "best"]) == 2
-    assert "leave --data and --checkpoint out" in capsys.readouterr().err
+    assert "leave --data, --checkpoint and --exact out" in capsys.readouterr().err
     assert main(["evaluate", a, "--against", b, "--squeezenet", "any.npz", "--json"]) == 0
     scores = json.loads(capsys.readouterr().out.splitlines()[-1])["scores"]
     assert {"squeeze_fid", "squeeze_kid"} <= {score["name"] for score in scores}
+
+
+def test_without_a_network_the_sliced_wasserstein_distance_remains(tmp_path: Path) -> None:
+    fakes, reals = tmp_path / "fakes", tmp_path / "reals"
+    names = [f"{number}.png" for number in range(8)]
+    near = _pictures(fakes, names, seed=0)
+    _pictures(reals, [f"r{name}" for name in names], seed=1)
+    (score,) = compare(fakes, reals, task=_quiet)["scores"]
+    assert (score["name"], score["better"], score["images_fake"]) == ("sliced_wasserstein", "lower", 8)
+    assert score["interval_95"][0] < score["value"] < score["interval_95"][1]
+    assert score["real"] > 0
+    for name, picture in zip(names, near):
+        Image.fromarray(picture // 2).save(fakes / name)
+    (darker,) = compare(fakes, reals, task=_quiet)["scores"]
+    assert darker["value"] > 3 * score["value"]
+    _pictures(reals / "more", ["x.png"], seed=2, side=24)
+    with pytest.raises(ValueError, match=r"pictures of several sizes .* set features=lite0"):
+        compare(fakes, reals, task=_quiet)
+
+
+def test_the_command_line_takes_a_device_and_says_what_is_not_installed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    a, b = str(tmp_path / "a"), str(tmp_path / "b")
+    for number, folder in enumerate((a, b)):
+        _pictures(Path(folder), ["1.png", "2.png", "3.png", "4.png"], seed=number)
+    monkeypatch.setattr(velogan.evaluation.features, "find_spec", lambda _name: None)
+    assert main(["evaluate", a, "--against", b, "--engine.device", "cpu", "--json"]) == 0
+    said = capsys.readouterr()
+    assert "pip install 'velogan[features]' adds figures" in said.err
+    assert {score["name"] for score in json.loads(said.out.splitlines()[-1])["scores"]} >= {"sliced_wasserstein"}
+    assert main(["evaluate", a, "--against", b, "--features", "none"]) == 0
+    assert "pip install" not in capsys.readouterr().err
+    assert main(["evaluate", a, "--against", b, "--engine.device", "abacus"]) == 2
+    assert "engine.device=abacus cannot be used here" in capsys.readouterr().err

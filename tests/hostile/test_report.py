@@ -48,7 +48,7 @@ def _page(run: Path) -> _Page:
 
 def _run(folder: Path, **files: object) -> Path:
     """A run folder of ordinary files, some of them replaced: a name's "/" and "." are written "__" and "_"."""
-    score = {"name": "psnr_truth_db", "direction": "a2b", "value": 20.0, "floor": 30.0, "ceiling": 10.0}
+    score = {"name": "psnr_truth_db", "direction": "a2b", "value": 20.0, "real": 30.0, "baseline": 10.0}
     plain: dict[str, object] = {
         "run.json": {"velogan": "0", "preset": "x", "command": "velogan train", "data": {"a": {"name": "a"}}},
         "config.yaml": "data: {path: [x]}",
@@ -84,7 +84,7 @@ def _everywhere(value: Any) -> dict[str, object]:
     """Every field that the page shows, and every name of one, as `value`."""
     name = value if isinstance(value, str) else "psnr_truth_db"
     score = {"name": name, "value": 1.0} | dict.fromkeys(
-        ("direction", "floor", "ceiling", "weights", "checkpoint", "better", "what", "interval_95", "classes"), value
+        ("direction", "real", "baseline", "weights", "checkpoint", "better", "what", "interval_95", "classes"), value
     )
     fields = ("velogan", "preset", "command", "started", "machine", "picked", "changed", "origin")
     data = {domain: {"name": value, "train": value, "test": value} for domain in "ab"}

@@ -1,13 +1,21 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from statistics import fmean
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
-from velogan.metrics.sliced import PATCH, laplacian_pyramid, sliced_wasserstein
+from velogan.metrics.bootstrap import interval, resampled_sliced
+from velogan.metrics.sliced import (
+    PATCH,
+    distances_of_patches,
+    laplacian_pyramid,
+    level_patches,
+    sliced_wasserstein,
+)
 
 
 def _noise(count: int, *shape: int, seed: int = 0) -> Tensor:
@@ -101,3 +109,23 @@ def test_equal_seeds_give_equal_figures():
     images, real = _noise(3, 3, 32, 32), _noise(4, 3, 32, 32, seed=1)
     assert sliced_wasserstein(images, real) == sliced_wasserstein(images, real)
     assert sliced_wasserstein(images, real) != sliced_wasserstein(images, real, seed=1)
+
+
+def test_resampled_distances_lie_around_the_figure_and_narrow_with_more_images() -> None:
+    torch.manual_seed(0)
+    widths = []
+    for count in (12, 48):
+        x, y = (level_patches(torch.randn(count, 1, 32, 32) * 0.2 + shift) for shift in (0.0, 0.3))
+        x, y = [*x.values()], [*y.values()]
+        value = fmean(distances_of_patches(x, y))
+        resampled = resampled_sliced(x, y, seed=0)
+        assert resampled.mean().item() == pytest.approx(value, rel=0.1)  # other directions, in steps
+        low, high = interval(resampled, around=value) or (0, 0)
+        assert low < value < high
+        widths.append(high - low)
+    assert widths[1] < widths[0]
+
+
+def test_patches_of_sets_of_other_sizes_have_other_names() -> None:
+    assert [*level_patches(torch.zeros(1, 3, 64, 40))] == ["patches_64x40", "patches_32x20"]
+    assert level_patches(torch.zeros(2, 3, 20, 16), patches=5)["patches_20x16"].shape == (2, 5, 3, 49)

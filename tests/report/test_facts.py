@@ -53,7 +53,7 @@ def test_without_a_log_the_samples_tell_the_position(make_run: MakeRun) -> None:
     ("name", "value", "text"),
     [
         ("psnr_object_db", 21.34, "21.3 dB"),
-        ("share_class_340", 0.4249, "42.5 %"),
+        ("squeeze_share_class_340", 0.4249, "42.5 %"),
         ("ssim_object", 0.68, "0.680"),
         ("squeeze_kid", 0.0279, "0.0279"),
         ("squeeze_fid", 123.45, "123.5"),
@@ -65,18 +65,18 @@ def test_figures_have_units(name: str, value: float | None, text: str, score: Ma
 
 
 def test_right_is_better_for_either_kind_of_score(score: MakeScore) -> None:
-    better = score("squeeze_kid", 0.02, floor=0.001, ceiling=0.15, better="lower")
+    better = score("squeeze_kid", 0.02, real=0.001, baseline=0.15, better="lower")
     bar = scores.bar(better, [better])
     assert bar.nothing is not None
     assert bar.real is not None
     assert 0 <= bar.nothing < bar.value < bar.real <= 1
     assert scores.gain(better) == pytest.approx(0.13)
-    higher = score("share_class_340", 0.4, floor=0.9, ceiling=0.0)
+    higher = score("squeeze_share_class_340", 0.4, real=0.9, baseline=0.0)
     assert scores.bar(higher, [higher]) == scores.Bar(value=0.4, nothing=0.0, real=0.9)
 
 
 def test_bars_of_one_score_have_one_scale(score: MakeScore) -> None:
-    both = [score("squeeze_fid", 10.0, ceiling=None), score("squeeze_fid", 20.0, ceiling=None)]
+    both = [score("squeeze_fid", 10.0, baseline=None), score("squeeze_fid", 20.0, baseline=None)]
     low, high = (scores.bar(one, both).value for one in both)
     assert high == pytest.approx(2 * low)
 
@@ -84,14 +84,14 @@ def test_bars_of_one_score_have_one_scale(score: MakeScore) -> None:
 @pytest.mark.parametrize("value", [-3.0, 0.0, 99.0])
 def test_bars_hold_any_figure(value: float, score: MakeScore) -> None:
     for name in ("psnr_object_db", "ssim_object", "other"):
-        one = score(name, value, ceiling=None)
+        one = score(name, value, baseline=None)
         assert 0 <= scores.bar(one, [one]).value <= 1
 
 
 def test_the_headline_quotes_the_most_telling_score(make_run: MakeRun, score: MakeScore) -> None:
-    facts = read_facts(make_run(scores=[score("share_class_950", 0.42), score("squeeze_kid", 0.5)]))
+    facts = read_facts(make_run(scores=[score("squeeze_share_class_950", 0.42), score("squeeze_kid", 0.5)]))
     assert scores.sentence(facts).startswith("squeeze-KID to real pictures: 0.500")
-    facts = read_facts(make_run("other", scores=[score("share_class_950", 0.42, ceiling=0.0)]))
+    facts = read_facts(make_run("other", scores=[score("squeeze_share_class_950", 0.42, baseline=0.0)]))
     assert scores.sentence(facts).endswith("42.0 %, 42.0 percentage points better than doing nothing.")
 
 

@@ -38,7 +38,7 @@ def test_scores_become_a_row_for_each_figure_and_a_column_for_each_translator(sc
     ("name", "span", "text"),
     [
         ("psnr_truth_db", [20.94, 21.7], "20.9 to 21.7 dB"),
-        ("share_class_3", [0.1, 0.25], "10.0 to 25.0 %"),
+        ("squeeze_share_class_3", [0.1, 0.25], "10.0 to 25.0 %"),
         ("kid", [0.61, 1.5], "0.610 to 1.50"),
         ("kid", None, ""),
         ("kid", [1.0], ""),
@@ -52,7 +52,7 @@ def test_intervals_have_units(name: str, span: Any, text: str, score: MakeScore)
 
 
 def test_doing_nothing_is_no_rival_where_the_layout_is_to_be_kept(score: MakeScore) -> None:
-    layout = score("structure", 0.7, floor=0.1, ceiling=1.0)
+    layout = score("structure", 0.7, real=0.1, baseline=1.0)
     assert bar(layout, [layout]).nothing is None
     assert bar(layout, [layout]).value == pytest.approx(0.7)
     assert figure(layout, 0.7) == "0.700"
@@ -60,9 +60,9 @@ def test_doing_nothing_is_no_rival_where_the_layout_is_to_be_kept(score: MakeSco
 
 def test_the_page_has_every_column_with_its_interval(make_run: MakeRun, score: MakeScore) -> None:
     scores = [
-        score("kid", 1.5, floor=0.1, ceiling=3.0, better="lower", interval_95=[1.25, 1.75]),
-        score("kid", 2.5, floor=0.1, ceiling=3.0, better="lower", weights="raw", interval_95=None),
-        score("kid", 0.75, floor=0.1, ceiling=3.0, better="lower", checkpoint="best"),
+        score("kid", 1.5, real=0.1, baseline=3.0, better="lower", interval_95=[1.25, 1.75]),
+        score("kid", 2.5, real=0.1, baseline=3.0, better="lower", weights="raw", interval_95=None),
+        score("kid", 0.75, real=0.1, baseline=3.0, better="lower", checkpoint="best"),
     ]
     facts = read_facts(make_run(scores=scores))
     assert sentence(facts).startswith("KID to real pictures: 1.50, 1.50 better")

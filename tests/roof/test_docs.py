@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shlex
-import shutil
 from pathlib import Path
 
 import numpy as np
@@ -35,7 +34,7 @@ def tiny(line: str) -> list[str]:
 
 
 @pytest.fixture
-def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, squeezenet_file: Path) -> Path:
+def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with what the how-tos speak of."""
     monkeypatch.chdir(tmp_path)
     for name in RECIPES:
@@ -59,7 +58,6 @@ def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, squeezenet_file: 
     write("photos/one.jpg", size=46)
     write("photos/deeper/two.png", size=33)
     write("large/large.png", size=200)
-    shutil.copy(squeezenet_file, tmp_path / "squeezenet.npz")
     return tmp_path
 
 

@@ -14,15 +14,25 @@ from velogan.data.config import DataConfig
 from velogan.data.domains.sources import Folder, cache_directory, list_images
 from velogan.data.pictures.images import read_picture
 from velogan.data.pictures.values import to_unit
-from velogan.evaluation.evaluate import check_asked, load_networks, versions
+from velogan.evaluation.evaluate import Features, check_asked, load_networks, versions
 from velogan.evaluation.features import FeatureNetwork, Task
 from velogan.evaluation.scoring import finite, halves, sample
 from velogan.metrics.bootstrap import PROTOCOL
-from velogan.metrics.figures import Seen, class_shares, distances, lower_is_better, meaning, means
+from velogan.metrics.figures import (
+    SLICED_PROTOCOL,
+    Seen,
+    class_shares,
+    distances,
+    lower_is_better,
+    meaning,
+    means,
+    patches_of,
+)
 from velogan.metrics.pixel import psnr, ssim
+from velogan.metrics.sliced import PATCHES
 
-_FLOOR = "what one half of AGAINST scores against the other half: fewer pictures, so a little pessimistic"
-_CEILING = "unknown: nothing says what the pictures were made from"
+_REAL = "what one half of AGAINST scores against the other half: fewer pictures, so a little pessimistic"
+_BASELINE = "unknown: nothing says what the pictures were made from"
 _BATCH_SIZE = 16
 _MOST_VALUES = 2**26  # of the pictures that are in memory at a time
 
@@ -31,6 +41,7 @@ def compare(
     folder: Path,
     against: Path,
     *,
+    features: Features = "none",
     squeezenet: Path | None = None,
     inception: Path | Literal["auto"] | None = None,
     classes: Mapping[str, int] | None = None,
@@ -42,39 +53,42 @@ def compare(
     """Distances of the pictures below `folder` to those below `against`; `protocol` and `scores` as `evaluate` gives.
 
     Pictures of equal names and sizes are compared one by one as well. Pictures that cannot be read are listed in the
-    protocol. Nothing is written. `squeezenet`, `inception`, `classes`, `limit`, `seed`: as in `evaluate`.
-    Raises `ValueError` with the mend where a folder or a file is missing or no network is named.
+    protocol. Nothing is written. The sliced Wasserstein distance needs no network; it is left out where the pictures
+    are not all of one size. `features`, `squeezenet`, `inception`, `classes`, `limit`, `seed`: as in `evaluate`.
+    Raises `ValueError` with the mend where a folder or a file is missing, or nothing could be measured.
     """
-    check_asked(classes, squeezenet, limit)
-    if squeezenet is None and inception is None:
-        raise ValueError(
-            "against: a distance needs a feature network; give squeezenet (a file) or inception (a file, or auto)"
-        )
+    check_asked(classes, features, squeezenet, limit)
     cache = cache_directory(DataConfig())
-    networks = load_networks(squeezenet, inception, cache, device=device, task=task)
+    networks = load_networks(features, squeezenet, inception, cache, device=device, task=task)
     fakes, reals = (sample(_folder(path), limit, seed) for path in (Path(folder), Path(against)))
     skipped: list[dict[str, str]] = []
     fake, fake_names = _look(fakes, networks, skipped, task)
     real, real_names = _look(reals, networks, skipped, task)
     pairs = sorted(set(fake_names) & set(real_names))
-    floors = halves(real, seed) | class_shares(real, classes or {}, seed=seed)
+    bounds = halves(real, seed) | class_shares(real, classes or {}, seed=seed)
     figures = distances(fake, real, seed=seed, resample=True) | class_shares(fake, classes or {}, seed=seed)
     figures = means(_paired(fakes, reals, pairs), seed=seed) | figures
+    if not figures:
+        raise ValueError(
+            "against: pictures of several sizes can be compared through a feature network alone; set features=lite0 "
+            "(pip install 'velogan[features]'), squeezenet (a file) or inception (a file, or auto)"
+        )
     scores = []
     for name, figure in figures.items():
-        floor = floors.get(name)
+        bound = bounds.get(name)
         scores.append(
             {
                 "name": name,
                 "value": finite(figure.value),
                 "interval_95": None if figure.interval_95 is None else list(figure.interval_95),
-                "floor": None if floor is None else finite(floor.value),
-                "ceiling": None,
+                "real": None if bound is None else finite(bound.value),
+                "baseline": None,
                 "images_real": len(real_names) if figure.of_sets else len(pairs),
                 "images_fake": len(fake_names) if figure.of_sets else len(pairs),
                 "better": "lower" if lower_is_better(name) else "higher",
                 "what": meaning(name, source="pictures", target=Path(against).name, classes=classes or {}) + ".",
                 "direction": None,
+                "split": None,
                 "weights": None,
                 "checkpoint": None,
             }
@@ -87,8 +101,9 @@ def compare(
         "pictures": "as they are",
         "limit": limit,
         "seed": seed,
-        "floor": _FLOOR,
-        "ceiling": _CEILING,
+        "real": _REAL,
+        "baseline": _BASELINE,
+        "sliced_wasserstein": SLICED_PROTOCOL,
         "bootstrap": PROTOCOL,
         "features": [network.record for network in networks],
     }
@@ -110,8 +125,13 @@ def _look(
     """What the networks make of a folder's pictures, and which they are. Few pictures are in memory at a time."""
     progress, names = task(f"looking at {folder.directory.name}"), []
     found: dict[str, list[Tensor]] = {}
+    shapes: set[torch.Size] = set()
     for batch in _batches(folder, skipped):
         images = torch.cat([image for _, image in batch])
+        shapes.add(images.shape[1:])
+        if len(shapes) == 1:
+            for name, values in patches_of(images, among=len(folder.names)).items():
+                found.setdefault(name, []).append(values)
         for network in networks:
             for name, values in network.look(images).items():
                 found.setdefault(name, []).append(values)
@@ -120,7 +140,8 @@ def _look(
     if len(names) < 2:
         reason = f", {skipped[-1]['name']}: {skipped[-1]['reason']}" if skipped else ""
         raise ValueError(f"{folder.directory} holds fewer than two pictures that can be read{reason}")
-    return {name: torch.cat(values) for name, values in found.items()}, names
+    kept = {name: values for name, values in found.items() if len(shapes) == 1 or not name.startswith(PATCHES)}
+    return {name: torch.cat(values) for name, values in kept.items()}, names
 
 
 def _batches(folder: Folder, skipped: list[dict[str, str]]) -> Iterator[list[tuple[str, Tensor]]]:

