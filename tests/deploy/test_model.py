@@ -23,7 +23,12 @@ def _checkpoint(run: Path, *, images: int = 10, averages: bool = True) -> tuple[
             parameter.data = torch.randn(parameter.shape, generator=generator) * 0.2
     networks["D_A"] = nn.Conv2d(3, 1, 1)
     headers = {
-        name: {"role": name.removesuffix(".ema"), "config": CONFIG.model_dump(), "images_seen": images}
+        name: {
+            "role": name.removesuffix(".ema"),
+            "network": "generator",
+            "config": CONFIG.model_dump(),
+            "images_seen": images,
+        }
         for name in networks
     }
     return save_checkpoint(run, images=images, networks=networks, headers=headers, state={}, clock={}), networks

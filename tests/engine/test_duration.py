@@ -40,6 +40,10 @@ def test_refuses_nothing_and_a_share_of_itself():
         parse_length("50 %", epoch=10)
 
 
+def test_a_field_takes_long_runs():
+    assert TrainConfig(length="1000000 images").length == "1000000 images"
+
+
 def test_a_field_is_kept_in_one_spelling():
     field = TypeAdapter(Duration)
     assert field.validate_python("5%") == field.validate_python("5.0 percent") == "5 percent"

@@ -42,7 +42,10 @@ def _run(tmp_path: Path, *data: Path, size: int = 32, averages: bool = True, **s
     run, config = tmp_path / "run", GeneratorConfig.model_validate({"blocks": 1, "channels": 2})
     names = ["G_A", "G_B", *(["G_A.ema", "G_B.ema"] if averages else [])]
     networks: dict[str, nn.Module] = {name: build_generator(config) for name in names}
-    headers = {name: {"role": name[:3], "config": config.model_dump(), "images_seen": 40} for name in names}
+    headers = {
+        name: {"role": name[:3], "network": "generator", "config": config.model_dump(), "images_seen": 40}
+        for name in names
+    }
     save_checkpoint(run, images=40, networks=networks, headers=headers, state={}, clock={})
     fields = {"path": [str(path) for path in data], "crop_size": size, "cache_dir": str(tmp_path / "cache")}
     (run / "config.yaml").write_text(write_yaml(Config().change(data=fields | settings)))
@@ -232,7 +235,10 @@ def _best(run: Path, images: int) -> None:
     """Another checkpoint, marked as the best."""
     config = GeneratorConfig.model_validate({"blocks": 1, "channels": 2})
     networks: dict[str, nn.Module] = {name: build_generator(config) for name in ("G_A", "G_B", "G_A.ema", "G_B.ema")}
-    headers = {name: {"role": name[:3], "config": config.model_dump(), "images_seen": images} for name in networks}
+    headers = {
+        name: {"role": name[:3], "network": "generator", "config": config.model_dump(), "images_seen": images}
+        for name in networks
+    }
     folder = save_checkpoint(run, images=images, networks=networks, headers=headers, state={}, clock={})
     mark_best(run, checkpoint=folder, name="validation/distance", score=1.0, on="2 held-out A and 2 held-out B")
 

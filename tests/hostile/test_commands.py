@@ -64,7 +64,7 @@ def test_check(corpus: Corpus, good: Path, velogan: Velogan) -> None:
 
 def test_train(corpus: Corpus, good: Path, velogan: Velogan, tmp_path: Path) -> None:
     flags = """--images 2 --image-size 32 --json --train.samples 1 --train.tensorboard false --discriminator.channels 4
-        --generator.channels 4 --generator.blocks 1 --generator.in-channels 3 --generator.out-channels 3
+        --generator.channels 4 --generator.blocks 1 --data.channels-a 3 --data.channels-b 3
         --data.range-a 0 255 --data.range-b 0 255 --data.validation 4 --engine.threads 1 --engine.precision fp32
         --engine.kernels plain --data.workers 4"""
     done = velogan("train", "--data", corpus.folder, good, "--out", tmp_path / "run", *flags.split())

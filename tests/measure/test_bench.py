@@ -263,7 +263,7 @@ def test_both_feeds_go_through_the_same_step(tiny: Case):
     batch = {"A": torch.zeros(2, 32, 32, 3), "B": torch.ones(2, 32, 32, 3)}
     feed = Feed(loader, iter([batch]))
     one = Contestant("reference", tiny.config, engine={"mode": "reference"}, feed=feed, say=quiet)
-    assert one.step.prepare == loader.finish  # pyright: ignore
+    assert one.step.prepare == {"train": loader.finish}  # pyright: ignore
     one.step = lambda batches, *, number: seen.append({**batches["train"], "number": number})  # pyright: ignore
     one.take_turn(data_first=True)
     assert torch.equal(seen[0]["B"], batch["B"])

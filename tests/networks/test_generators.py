@@ -44,7 +44,9 @@ def test_parameter_counts(fields: dict[str, Any], count: int):
 
 @pytest.mark.parametrize("fields", [{}, {"blocks": 0}, {"network": "unet_128"}, {"in_channels": 1, "out_channels": 2}])
 def test_images_keep_their_size_and_range(fields: dict[str, Any]):
-    net = _build(channels=2, init_gain=1.0, **({"blocks": 1} | fields))
+    channels = {name: fields[name] for name in ("in_channels", "out_channels") if name in fields}
+    config = {"blocks": 1, "channels": 2, "init_gain": 1.0} | {n: v for n, v in fields.items() if n not in channels}
+    net = build_generator(GeneratorConfig.model_validate(config), **channels)
     images = torch.randn(2, fields.get("in_channels", 3), 128, 256)
     out = net(images)
     assert out.shape == (2, fields.get("out_channels", 3), 128, 256)

@@ -83,7 +83,7 @@ def parse_span(text: str) -> Span:
 
 def _check(text: str) -> str:
     span = parse_span(text)
-    return f"{span.amount:g} {span.unit}"
+    return f"{span.amount:.15g} {span.unit}"  # never as 1e+06
 
 
 Duration = Annotated[str, AfterValidator(_check)]
