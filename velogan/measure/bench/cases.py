@@ -9,9 +9,10 @@ from typing import Any
 
 import torch
 
+from velogan import recipes
 from velogan.config import Config, nearest
 from velogan.engine.resolve import REFERENCE
-from velogan.recipes import BENCHED, DEFAULT, RECIPES
+from velogan.recipes import DEFAULT, RECIPES
 
 NETWORKS: dict[str, dict[str, Any]] = {
     "resnet_9": {"network": "resnet", "blocks": 9},
@@ -131,7 +132,7 @@ def _cases(words: Mapping[str, Sequence[Any]], *, everything: bool) -> list[Case
         words["discriminator"] or (DISCRIMINATORS if everything else ("basic",)),
         words["size"] or (_SIZE,),
         words["batch"] or (_BATCHES if everything else (_BATCH,)),
-        words["method"] or BENCHED,
+        words["method"] or recipes.BENCHED,
     )
     return [Case(*product) for product in combinations]
 
@@ -143,7 +144,7 @@ def _ways(modes: Iterable[str]) -> Ways:
 
 def _parse(only: str) -> dict[str, list[Any]]:
     kinds: dict[str, Sequence[str]] = {
-        "method": BENCHED,
+        "method": recipes.BENCHED,
         "network": list(NETWORKS),
         "discriminator": list(DISCRIMINATORS),
         "mode": list(MODES),

@@ -1,0 +1,250 @@
+"""A third method, written here alone, does the whole job by the command line: a method is one file.
+
+It is meant to be small and odd: one generator under a role of its own, a critic that plays every other step, losses on
+both halves of the training pictures, and a weight that a flag sets.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from pydantic import Field
+from torch import Tensor, nn
+
+from velogan import recipes
+from velogan.cli import main
+from velogan.config import Config, read_config
+from velogan.data.domains.pair import open_data
+from velogan.data.domains.sources import find_sources
+from velogan.decide import decide
+from velogan.engine.capture import CapturedStep
+from velogan.engine.step import Step
+from velogan.methods import METHODS
+from velogan.methods.base import Make, Method, Role, Spec, Views, discriminator_header
+from velogan.networks.build import build_network
+from velogan.objectives.base import Carry, Out, Phase
+from velogan.observe.log import read_stats
+from velogan.observe.progress import Display
+from velogan.run import build_step, build_trainer
+from velogan.store.checkpoint import list_checkpoints, load_weights
+from velogan.types import Batch, Direction, Nets
+
+
+class Toy(Method):
+    """One generator, held near its input, against one critic."""
+
+    kind = "toy"
+    summary = "a generator and a critic"
+
+    nearness: float = Field(default=1.0, ge=0, description="Weight of |G(a) - a|.")
+
+    @property
+    def directions(self) -> tuple[Direction, ...]:
+        return ("a2b",)
+
+    @property
+    def plateau_phase(self) -> str:
+        return "painter"
+
+    def roles(self, spec: Spec, make: Make) -> dict[str, Role]:
+        a, b = spec.channels["A"], spec.channels["B"]
+        config = spec.discriminators["a2b"]
+        return {
+            "painter": Role(net=make.generator(spec.generators["a2b"], in_channels=a, out_channels=b), averaged=True),
+            "critic": Role(
+                net=make.discriminator(config, in_channels=b),
+                header=discriminator_header(config, in_channels=b),
+                judges="B",
+            ),
+        }
+
+    def objective(self, spec: Spec, *, shape: tuple[int, int], batched: bool) -> _Losses:
+        return _Losses(self)
+
+    def views(self, nets: Nets, spec: Spec) -> Views:
+        return Views({"a2b": nets["painter"]})
+
+
+class _Losses:
+    draws = {"first_half": 0, "second_half": 1}  # noqa: RUF012
+
+    def __init__(self, config: Toy):
+        self.config = config
+        self.state: nn.Module = nn.Module()
+        self.state.register_buffer("seen", torch.zeros(()))
+
+    def phases(self) -> list[Phase]:
+        return [
+            Phase(name="painter", trains=("painter",), loss=self.paint, split="first_half"),
+            Phase(name="critic", trains=("critic",), loss=self.criticise, split="second_half", every=2),
+        ]
+
+    def paint(self, nets: Nets, batch: Batch, carry: Carry) -> Out:
+        made = nets["painter"](batch["A"]).float()
+        terms = {
+            "near": self.config.nearness * F.l1_loss(made, batch["A"]),
+            "adversarial": (nets["critic"](made).float() - 1).square().mean(),
+        }
+        return Out(total=terms["near"] + terms["adversarial"], terms=terms, carry={"made": made})
+
+    def criticise(self, nets: Nets, batch: Batch, carry: Carry) -> Out:
+        assert "made" not in carry, "what the other split's phases left"
+        made = nets["painter"](batch["A"]).detach()
+        self.state.get_buffer("seen").add_(batch["uniform"].sum())
+        loss = (nets["critic"](batch["B"]).float() - 1).square().mean() + nets["critic"](made).float().square().mean()
+        return Out(total=loss, terms={"both": loss})
+
+
+def _tiny() -> Config:
+    tiny = {"channels": 4}
+    return Config().change(method="toy", generator={**tiny, "blocks": 1}, discriminator=tiny)
+
+
+@pytest.fixture(autouse=True)
+def _known(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(METHODS, "toy", Toy)
+    monkeypatch.setitem(recipes.RECIPES, "toy", _tiny)
+    monkeypatch.setattr(recipes, "BENCHED", (*recipes.BENCHED, "toy"))
+
+
+_STEP = """--method toy --method.nearness 2.5 --data apples2oranges --image-size 32 --data.render-count 24
+    --data.render-test 2 --discriminator.channels 4 --generator.channels 4 --generator.blocks 1 --engine.threads 1
+    --engine.precision fp32 --json"""
+STEP = _STEP.split()
+
+
+def _flags(run: Path, *, images: int = 6) -> list[str]:
+    length = f"""--images {images} --out {run} --train.checkpoint-every 2i --train.samples 2 --train.sample-every 6i
+        --train.tensorboard false --schedule.kind plateau"""
+    return ["train", *STEP, *length.split()]
+
+
+def _answer(capsys: pytest.CaptureFixture[str], *argv: object) -> dict[str, Any]:
+    capsys.readouterr()
+    assert main([str(word) for word in argv]) == 0, capsys.readouterr().err
+    return json.loads(capsys.readouterr().out.splitlines()[-1])
+
+
+def test_the_whole_job_by_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    run = tmp_path / "run"
+    trained = _answer(capsys, *_flags(run))
+    names = {file.stem for file in Path(trained["checkpoint"]).glob("*.safetensors")}
+    assert names == {"G_A", "G_A.ema", "critic", "state"}
+    assert "nearness: 2.5" in (run / "config.yaml").read_text()
+    row = next(row for row in read_stats(run) if "loss/painter/near" in row)
+    assert {"loss/critic/both", "lr/painter", "lr/critic"} <= set(row)
+    index = json.loads((run / "samples" / "index.json").read_text())
+    assert index["a2b"]["columns"] == ["input", "translated", "truth"], "there is no way back"
+
+    test = find_sources(read_config(run).data).a.test
+    assert test is not None
+    assert _answer(capsys, "translate", run, test.directory, tmp_path / "out", "--json")["translated"] == 2
+    assert main(["translate", str(run), str(test.directory), str(tmp_path / "back"), "--direction", "b2a"]) == 2
+    scores = _answer(capsys, "evaluate", run, "--features", "none", "--json")["scores"]
+    assert {score["direction"] for score in scores} == {"a2b"}
+    assert "psnr_object_db" in {score["name"] for score in scores}
+    assert _answer(capsys, "report", run, "--json")["page"].endswith("report.html")
+    assert "painter" in (run / "report.html").read_text()
+
+
+def test_it_is_profiled_and_benched_by_the_command_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("velogan.measure.bench.contestant._LEAST_S", 0.0)
+    found = _answer(capsys, "profile", *STEP, "--steps", 2, "--out", tmp_path / "profile")
+    with gzip.open(found["trace"], "rt") as file:
+        events = {event["name"] for event in json.load(file)["traceEvents"] if event.get("cat") == "user_annotation"}
+    assert {"painter", "critic"} <= events
+    rows = _answer(capsys, "bench", "--only", "toy,resnet_6,size=32,eager", "--rounds", 1, "--json")["rows"]
+    assert [(row["method"], row["mode"]) for row in rows] == [("toy", "reference"), ("toy", "eager")]
+
+
+def test_killed_and_started_again_it_ends_bit_identical(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    expected = _answer(capsys, *_flags(tmp_path / "unbroken", images=80))
+    flags = _flags(tmp_path / "killed", images=80)
+    process = subprocess.Popen([sys.executable, __file__, *flags], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    while process.poll() is None and len(list_checkpoints(tmp_path / "killed")) < 2:
+        time.sleep(0.005)
+    process.kill()
+    assert process.wait() != 0, "it came through before it was killed"
+    result = _answer(capsys, *flags)
+    assert result["images_seen"] == 80
+    assert result["weights_sha256"] == expected["weights_sha256"]
+
+
+def test_every_file_builds_its_network_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    checkpoint = Path(_answer(capsys, *_flags(tmp_path / "run", images=2))["checkpoint"])
+    for file in checkpoint.glob("*.safetensors"):
+        if file.stem != "state":
+            header, weights = load_weights(file)
+            build_network(header).load_state_dict(weights)
+
+
+class _Again:
+    """A recorder for any device: it replays by running the work again into the first tensors."""
+
+    def record(self, work: Callable[[], dict[str, Tensor]]) -> tuple[dict[str, Tensor], Callable[[], None]]:
+        losses = [work() for _ in range(3)][-1]
+
+        def replay() -> None:
+            for name, value in work().items():
+                losses[name].copy_(value)
+
+        return losses, replay
+
+
+def test_a_captured_step_over_two_splits_computes_the_same(tiny_config: Callable[..., Config]):
+    config = tiny_config(method="toy", engine={"kernels": "plain", "precision": "fp32"})
+    config = config.model_copy(update={"engine": decide(config)[0]})
+    results = []
+    for captured in (False, True):
+        plain, objective, nets = build_step(config, shape=(32, 32))
+        step = Step(plain.phases, nets=nets, optimizers=plain.optimizers, check_later=True)  # pyright: ignore
+        if captured:
+            step = CapturedStep(step, state=objective.state, recorder=_Again())
+        for number in range(4):
+            random = torch.Generator().manual_seed(number)
+            batches = {
+                split: {letter: torch.rand(1, 3, 32, 32, generator=random) for letter in "AB"}
+                | {"uniform": torch.rand(draws, 1, generator=random)}
+                for split, draws in objective.draws.items()
+            }
+            step(batches, number=number)
+        step.check()
+        results.append([value.clone() for net in nets.values() for value in net.parameters()])
+        results[-1].append(objective.state.get_buffer("seen").clone())
+    for one, other in zip(*results, strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=1e-7)
+
+
+def test_the_halves_are_disjoint_cover_all_and_depend_on_the_seed(tiny_config: Callable[..., Config]):
+    config = tiny_config(method="toy", data={"render_count": 7, "validation": 0})
+    config = config.model_copy(update={"engine": decide(config)[0]})
+    with Display() as display:
+        data = open_data(config.data, task=display.task, say=display.say)
+    loaders = build_trainer(config, data).loaders
+    seen = {}
+    for split, loader in loaders.items():
+        plans = [loader.plan(place) for place in range(200)]  # pyright: ignore
+        seen[split] = [{int(plan.A[0, 0]) for plan in plans}, {int(plan.B[0, 0]) for plan in plans}]
+    for first, second in zip(seen["first_half"], seen["second_half"], strict=True):
+        assert not first & second
+        assert first | second == set(range(7))
+    again = build_trainer(config.change(train={"seed": 9}), data).loaders["first_half"]
+    assert {int(again.plan(place).A[0, 0]) for place in range(200)} != seen["first_half"][0]  # pyright: ignore
+    assert len(loaders["first_half"]) == 4
+
+
+if __name__ == "__main__":  # for a process that is killed
+    METHODS["toy"] = Toy
+    sys.exit(main())
