@@ -87,7 +87,8 @@ def _merged(section: Section, differing: BaseModel, name: str) -> Section:
     try:
         return type(section).model_validate({**section.model_dump(), **differing.model_dump()})
     except ValidationError as error:
-        raise ValueError(explain(error, source=name)) from None
+        lines = "\n".join(f"{name}.{line}" for line in _wrong_fields(error))
+        raise ValueError(lines) from None
 
 
 GeneratorB = _differing(GeneratorConfig, of="generator")
@@ -186,6 +187,10 @@ def write_yaml(config: Config) -> str:
 
 def explain(error: ValidationError, *, source: str) -> str:
     """A validation error as one line per wrong field: its name, its value, and what to do."""
+    return f"{source}: " + "\n".join(_wrong_fields(error))
+
+
+def _wrong_fields(error: ValidationError) -> list[str]:
     lines, errors = [], error.errors()
     for item in errors[:_MOST_ERRORS]:
         name = ".".join(_shown(part) for part in item["loc"])
@@ -198,7 +203,7 @@ def explain(error: ValidationError, *, source: str) -> str:
             lines.append(f"{name}={_shown(item['input'], repr)}: {item['msg'][:1].lower()}{item['msg'][1:]}")
     if len(errors) > _MOST_ERRORS:
         lines.append(f"and {len(errors) - _MOST_ERRORS} more")
-    return f"{source}: " + "\n".join(lines)
+    return lines
 
 
 def _hint(name: str) -> str:

@@ -163,3 +163,13 @@ def test_the_cycles_do_not_depend_on_each_other():
         results.append({**out.terms, **out.carry})
     assert ran == [2]
     assert all(torch.equal(value, results[1][name]) for name, value in results[0].items())
+
+
+def test_adversarial_and_identity_weights_are_of_one_direction_each():
+    nets, batch = _by_hand()
+    even = _objective(shape=(1, 1, 1)).generator_loss(nets, batch, {}).terms
+    weights: dict[str, Any] = {"adversarial_a": 3.0, "adversarial_b": 0.5, "identity_a": 1.0, "identity_b": 0.25}
+    odd = _objective(shape=(1, 1, 1), **weights).generator_loss(nets, batch, {}).terms
+    for name, factor in {"adversarial_a": 3.0, "adversarial_b": 0.5, "identity_a": 2.0, "identity_b": 0.5}.items():
+        assert odd[name].item() == pytest.approx(factor * even[name].item())
+        assert even[name].item() > 0

@@ -259,3 +259,27 @@ def test_domains_of_different_sizes_are_encoded_apart():
         out = phase.loss(nets, batch, carry)
         carry |= {name: value.detach() for name, value in out.carry.items()}
         assert out.total.isfinite()
+
+
+@pytest.mark.parametrize(
+    ("fields", "phase"),
+    [
+        ({}, "translator"),
+        ({"through_encoder": True}, "generator"),
+        ({"stage": "autoencoder"}, "autoencoder"),
+        ({"stage": "translator", "start": "run", "through_encoder": True}, "translator"),
+    ],
+)
+def test_plateau_watches_a_phase_that_there_is(fields: dict[str, Any], phase: str):
+    assert OnePair.model_validate(fields).plateau_phase == phase
+    assert phase in [one.name for one in _objective(**fields).phases()]
+
+
+def test_weights_of_the_way_back_are_its_own():
+    method = OnePair(direction="both", adversarial=2.0, adversarial_b=0.0, deviation_target_b=3.0)
+    assert [method.weight("adversarial", way) for way in "AB"] == [2.0, 0.0]
+    assert [method.weight("deviation_target", way) for way in "AB"] == [10.0, 3.0]
+    objective = _objective(direction="both", adversarial_b=0.0)
+    assert objective.encoding_discriminators == ["D_A"]
+    with pytest.raises(ValueError, match=r"adversarial_b=1.0 is of the direction B to A: set direction=both"):
+        OnePair(adversarial_b=1.0)

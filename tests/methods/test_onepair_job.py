@@ -18,6 +18,7 @@ from velogan.data.domains.sources import find_sources
 from velogan.deploy.model import load_translator
 from velogan.evaluation.evaluate import evaluate
 from velogan.kernels.inference import Accelerator
+from velogan.networks.build import build_network
 from velogan.networks.generators import changed, compose, split
 from velogan.observe.log import read_stats
 from velogan.observe.progress import Display
@@ -190,3 +191,21 @@ def test_what_the_translator_leaves_alone_stays_as_it_was(one_pair: Callable[...
     torch.testing.assert_close(translator(images), images, rtol=0, atol=0)
     (score,) = _scores(run, "psnr_reconstruction_db", weights="ema")
     assert score < 20  # of the autoencoder, after six images
+
+
+def test_every_weights_file_builds_its_network_again(one_pair: Callable[..., Config], tmp_path: Path):
+    checkpoint = _train(one_pair(method={**PLUS, "direction": "both"}), tmp_path / "run").checkpoint
+    judged = {}
+    for file in checkpoint.glob("*.safetensors"):
+        if file.stem != "state":
+            header, weights = load_weights(file)
+            build_network(header).load_state_dict(weights)
+            judged[file.stem] = (header.get("judges"), header.get("sees"), "input" in header)
+    assert {name: judged[name] for name in ("D_A", "D_B", "P_A", "P_B", "H", "G_A")} == {
+        "D_A": ("B", "encodings", False),
+        "D_B": ("A", "encodings", False),
+        "P_A": ("B", "images", True),
+        "P_B": ("A", "images", True),
+        "H": (None, None, False),
+        "G_A": (None, None, True),
+    }
