@@ -79,6 +79,14 @@ def test_what_is_asked_for_now_holds_from_now_on(train: Train, tmp_path: Path):
     assert "engine.device=cuda:77 cannot be used here" in train(10, "--engine.device", "cuda:77", code=2)
 
 
+def test_a_mode_decides_again_what_was_decided(train: Train, tmp_path: Path):
+    train(2, "--engine.precision", "bf16")
+    assert "from 2 images on: asked for engine.mode=reference" in train(4, "--engine.mode", "reference")
+    engine = _engines(tmp_path / "run")[-1]["engine"]
+    assert (engine["precision"], engine["kernels"], engine["batched"]) == ("fp32", "plain", "off")
+    assert "another way" not in train(6, "--engine.mode", "reference")
+
+
 def test_the_configuration_pins_nobody_to_the_first_machine(train: Train, tmp_path: Path):
     train(2)
     engine = read_config(tmp_path / "run").engine
