@@ -26,6 +26,8 @@ from velogan.engine.resolve import Pick, device_for, resolve_device
 from velogan.engine.step import Step
 from velogan.engine.streams import Streams
 from velogan.engine.trainer import Stepper, Trainer
+from velogan.evaluation.samples import Sampler
+from velogan.evaluation.validation import Validation
 from velogan.kernels.fused import Fused
 from velogan.methods.base import Role, Trained, Views
 from velogan.methods.fit import check_sizes
@@ -56,7 +58,9 @@ def train(config: Config, run: Path, *, display: Display, origin: Mapping[str, A
         roles = build_roles(config)
         trainer = build_trainer(config, data, roles=roles)
         session.start(asked, engine, trainer, roles=roles, data=data, picks=[*notes, *picks], why=why, origin=origin)
-        return session.run(display, views=averaged_views(config, trainer.ema.nets))
+        views = averaged_views(config, trainer.ema.nets)
+        grids = Sampler(run, config, data.sources, views, log=session.log) if config.train.samples else None
+        return session.run(display, grids=grids, validation=Validation(config, data.sources, views))
 
 
 def fit_channels(config: Config, data: Data) -> tuple[Config, list[Pick]]:

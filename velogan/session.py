@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from torch import nn
 
@@ -19,10 +19,8 @@ from velogan.engine.duration import Length, parse_length, parse_span
 from velogan.engine.nonfinite import NonFiniteError
 from velogan.engine.resolve import Pick
 from velogan.engine.trainer import MOST_SKIPPED, Hook, Trainer, stop_on_signal
-from velogan.evaluation.samples import Sampler
-from velogan.evaluation.validation import SCORE, Validation
 from velogan.files import write_text
-from velogan.methods.base import Role, Views
+from velogan.methods.base import Role
 from velogan.observe.log import Log
 from velogan.observe.progress import Display, Training
 from velogan.record import changed_domains, engine_of, new_record, read_record, with_engine, write_record
@@ -60,6 +58,29 @@ class Result:
     images_per_s: float
     weights_sha256: str
     finished: bool
+
+
+class Grids(Protocol):
+    """Pictures of what the networks do, drawn while training."""
+
+    def write(self, images: int) -> None:
+        """Draws them at `images` seen."""
+        ...
+
+
+class Scores(Protocol):
+    """Figures on held-out pictures; the one with the `name` chooses the best checkpoint, lower is better.
+
+    `on` says which pictures; it is empty where there are none, and `missing` says why.
+    """
+
+    name: str
+    on: str
+    missing: str
+
+    def score(self) -> dict[str, float]:
+        """The figures by name."""
+        ...
 
 
 class Session:
@@ -169,27 +190,25 @@ class Session:
         self.say(f"continuing {self.folder} at {self.trainer.images:,} images")
 
     def _stored(self) -> dict[str, nn.Module]:
-        return stored(self.config, self.roles, self.trainer.ema.nets)
+        return stored(self.config.method, self.config.spec, self.roles, self.trainer.ema.nets)
 
-    def run(self, display: Display, *, views: Views) -> Result:
-        """Trains to the end of the run, or until asked to stop; leaves a checkpoint.
+    def run(self, display: Display, *, grids: Grids | None, validation: Scores) -> Result:
+        """Trains to the end of the run, or until asked to stop; leaves a checkpoint. Without `grids` it draws none.
 
         NonFiniteError where numbers break: then nothing is saved, and what was saved before stays.
         """
         trainer, train = self.trainer, self.config.train
         length = parse_length(train.length, epoch=trainer.epoch)
-        computed = self.config.model_copy(update={"engine": self.engine})
+        self.validation = validation
         before, seconds = trainer.images, trainer.clock.seconds
         with self.log, stop_on_signal(trainer):
             bar = display.training(length.total)
             hooks = [Hook(parse_span(train.log_every), lambda images: self._log_tick(images, length, bar))]
-            if train.samples:
-                sampler = Sampler(self.folder, computed, self.data.sources, views, log=self.log)
-                grids = partial(self._remakeable, "sample pictures", sampler.write)
-                hooks.append(Hook(parse_span(train.sample_every), grids))
-            self.validation = Validation(computed, self.data.sources, views)
-            if self.validation.missing:
-                self.say(self.validation.missing)
+            if grids is not None:
+                write = partial(self._remakeable, "sample pictures", grids.write)
+                hooks.append(Hook(parse_span(train.sample_every), write))
+            if validation.missing:
+                self.say(validation.missing)
             hooks.append(Hook(parse_span(train.checkpoint_every), self._save))
             try:
                 trainer.run(length, hooks=hooks)
@@ -247,7 +266,7 @@ class Session:
             self.folder,
             images=images,
             networks=self._stored(),
-            headers=headers(self.config, self.roles, self.data, images=images),
+            headers=self._headers(images),
             state=trainer.state_dict(),
             clock=trainer.clock.state_dict(),
         )
@@ -255,14 +274,30 @@ class Session:
             self._score(folder, images)
         remove_old(self.folder, keep=self.config.train.keep)
 
+    def _headers(self, images: int) -> dict[str, dict[str, Any]]:
+        data = self.config.data
+        origin = {
+            "method": self.config.method.kind,
+            "image_size": data.crop_size,
+            "images_seen": images,
+            "data": {"a": self.data.sources.a.name, "b": self.data.sources.b.name, "preprocess": data.preprocess},
+        }
+        described = headers(self.config.method, self.config.spec, self.roles, self.data)
+        return {name: {**header, **origin} for name, header in described.items()}
+
     def _score(self, folder: Path, images: int) -> None:
         """Scores the averaged generators on the held-out pictures; `folder` is best where nothing scored lower."""
         figures = self.validation.score()
         self.log.write({"images": images, **figures})
         best = read_best(self.folder) or {}
-        lowest = best["score"] if (best.get("name"), best.get("on")) == (SCORE, self.validation.on) else math.inf
-        if figures[SCORE] < lowest:
-            mark_best(self.folder, checkpoint=folder, name=SCORE, score=figures[SCORE], on=self.validation.on)
+        lowest = (
+            best["score"]
+            if (best.get("name"), best.get("on")) == (self.validation.name, self.validation.on)
+            else math.inf
+        )
+        name, on = self.validation.name, self.validation.on
+        if figures[name] < lowest:
+            mark_best(self.folder, checkpoint=folder, name=name, score=figures[name], on=on)
 
     def _advice(self) -> str:
         saved = list_checkpoints(self.folder)

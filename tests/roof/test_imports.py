@@ -32,11 +32,11 @@ MAY_IMPORT: dict[str, set[str]] = {
     "report": set(),
     "config": {"methods", "networks", "data", "engine"},
     "evaluation": MACHINERY | SETTINGS | {"deploy", "report.scores"},
-    "stored": MACHINERY | SETTINGS,
-    "record": MACHINERY | SETTINGS,
-    "session": MACHINERY | SETTINGS | {"stored", "record", "evaluation", "report"},
+    "stored": {"data", "methods"},
+    "record": {"data", "engine", "observe"},
+    "session": MACHINERY | SETTINGS | {"stored", "record", "report"},
     "decide": MACHINERY | SETTINGS,
-    "run": MACHINERY | SETTINGS | {"decide", "session", "deploy"},
+    "run": MACHINERY | SETTINGS | {"decide", "session", "deploy", "evaluation"},
     "recipes": {"config"},
     "measure": MACHINERY | SETTINGS | {"decide", "run", "recipes", "report"},
     "demo": {"config", "data", "observe", "deploy", "evaluation", "recipes", "report", "run"},
@@ -136,6 +136,20 @@ def test_the_engine_sees_the_contract_and_no_method():
     for name, found in (("objectives.base", 0), ("objectives.losses", 1), ("methods.base", 1)):
         source = f"from velogan.{name} import Phase"
         assert len(_wrong("velogan.engine.step", source, package="velogan.engine", modules=modules)) == found
+
+
+def test_a_call_climbs_eight_floors_at_most():
+    modules, below = _modules(), {}
+    for module, path in modules.items():
+        package = module if path.name == "__init__.py" else module.rpartition(".")[0]
+        for _, name in _imports(path.read_text(), package=package, modules=set(modules)):
+            if _room(name) != _room(module):
+                below.setdefault(_room(module), set()).add(_room(name))
+
+    def height(room: str) -> int:
+        return 1 + max((height(other) for other in below.get(room, set()) - {""}), default=0)
+
+    assert height("cli") <= 8
 
 
 def _names_a_method(source: str, kinds: set[str]) -> list[int]:

@@ -27,6 +27,8 @@ class Validation:
     are none, why not.
     """
 
+    name = SCORE
+
     def __init__(self, config: Config, sources: Sources, views: Views):
         self.views, self.config = views, config
         self.on = self.missing = ""
