@@ -144,7 +144,7 @@ class Config(BaseModel):
             if section == "method" and fields.get("kind", self.method.kind) != self.method.kind:
                 tree[section] = fields
             else:
-                tree[section] = {**tree[section], **fields}
+                tree[section] = {**tree.get(section, {}), **fields}
         return parse_config(tree)
 
     def sized(self, size: Size) -> Config:

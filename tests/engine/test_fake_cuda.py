@@ -217,7 +217,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         {
             "generator": {"norm": "batch", "dropout": True},
             "discriminator": {"norm": "batch", "network": "pixel"},
-            "objective": {"gan": "vanilla", "identity": 0.0},
+            "method": {"gan": "vanilla", "identity_a": 0.0, "identity_b": 0.0},
         },
     ),
     "cyclegan, not captured": ("cyclegan", {"engine": {"mode": "eager"}}),
@@ -225,7 +225,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "onepair-plus": ("onepair-plus", {}),
     "onepair-plus, all terms": (
         "onepair-plus",
-        {"onepair": {"direction": "both", "image_adversarial": 1.0, "contrast": 1.0}},
+        {"method": {"direction": "both", "image_adversarial": 1.0, "contrast": 1.0}},
     ),
 }
 

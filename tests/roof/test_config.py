@@ -77,6 +77,8 @@ def test_a_change_is_checked_and_leaves_the_first_as_it_was():
     assert config.data.crop_size == 256
     with pytest.raises(ValueError, match=r"data.crop_size=3"):
         config.change(data={"crop_size": 3})
+    with pytest.raises(ValueError, match="optimiser: there is no such field; did you mean optimizer"):
+        config.change(optimiser={"lr": 1e-3})
 
 
 @pytest.mark.parametrize("size", SIZES)
