@@ -52,8 +52,8 @@ def _parse_method(value: Any) -> Method:
         raise ValueError(f"{_shown(value, repr)} is no method: give a mapping with kind: {' or '.join(METHODS)}")
     kind = tree.get("kind", DEFAULT.kind)
     if not isinstance(kind, str) or kind not in METHODS:
-        close = nearest(str(kind), METHODS)
-        raise ValueError(f"kind={_shown(kind, repr)} is no method{close}; there are {', '.join(METHODS)}")
+        known = " and ".join(METHODS)
+        raise ValueError(f"kind={_shown(kind, repr)} is no method, there are {known}{nearest(str(kind), METHODS)}")
     return METHODS[kind].model_validate(tree)
 
 
