@@ -171,7 +171,7 @@ def shown(result: dict[str, Any]) -> str:
     return text
 
 
-def test_methods_take_turns_and_each_has_its_own_roof(tiny: Case, monkeypatch: pytest.MonkeyPatch):
+def test_methods_take_turns_and_each_has_its_own_roofline(tiny: Case, monkeypatch: pytest.MonkeyPatch):
     turns: list[str] = []
 
     def noted(one: Contestant, *, data_first: bool) -> None:
