@@ -57,7 +57,7 @@ def test_a_trace_may_be_zipped(tmp_path: Path):
     zipped.write_bytes(gzip.compress(FILE.read_bytes()))
     assert load_events(zipped) == load_events(FILE)
     zipped.write_bytes(gzip.compress(b'{"something": "else"}'))
-    with pytest.raises(ValueError, match="no trace"):
+    with pytest.raises(ValueError, match="is not a trace"):
         load_events(zipped)
 
 

@@ -29,8 +29,8 @@ void pack(const bf16 *x, const bf16 *none, int64_t w, int64_t c, int64_t left, i
 
 extern "C" {
 
-// Writes dw (out, k, k, c), the gradient of the weights of a convolution with zero padding. Its image is x (n, h, w, c),
-// the gradient of its result g (n, rows, columns, out).
+// Writes dw (out, k, k, c), the gradient of the weights of a convolution with zero padding. x (n, h, w, c) is its
+// image, g (n, rows, columns, out) the gradient of its result.
 void weight_gradient(const bf16 *x, const bf16 *g, float *dw, int64_t n, int64_t h, int64_t w, int64_t c, int64_t rows,
                      int64_t columns, int64_t out, int64_t k, int64_t stride, int64_t pad, int threads) {
     const int64_t pairs = (columns + 1) / 2, group = std::max<int64_t>(1, PAIRS / pairs);

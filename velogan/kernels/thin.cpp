@@ -17,7 +17,7 @@ inline bf16 narrow(float v) { return bf16(_mm_cvtsi128_si32((__m128i)_mm_cvtneps
 
 extern "C" {
 
-// Convolves features x (n, h, w, f), with `pad` zeros around them, to y (n, h + 2 pad - k + 1, w + 2 pad - k + 1, c) for
+// Convolves features x (n, h, w, f), with `pad` zeros around them, to y (n, h + 2 pad - k + 1, w + 2 pad - k + 1, c),
 // c up to 4. weight: (columns / 64, f / 2, 64, 2); column (i k + j) c + o holds the weights of output o at (i, j).
 // First each pixel is multiplied by the weights of all k k positions; then the products are added to their outputs.
 void thin_convolve(const bf16 *x, const bf16 *weight, const float *bias, bf16 *y, int64_t n, int64_t h, int64_t w,
