@@ -79,7 +79,7 @@ def test_a_method_that_is_named_is_measured_in_all_usual_modes():
 
 
 def test_a_method_that_has_none_of_the_networks_is_named():
-    with pytest.raises(ValueError, match="--only onepair,unet_128: onepair takes resnets alone"):
+    with pytest.raises(ValueError, match="--only onepair,unet_128: onepair takes only resnets"):
         make_plan("onepair,unet_128", everything=False, device=CPU)
 
 
