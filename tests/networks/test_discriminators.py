@@ -103,7 +103,7 @@ def test_a_logit_on_encodings_sees_73_pixels():
 
 
 def test_a_discriminator_that_ends_before_encodings_begin_is_refused():
-    with pytest.raises(ValueError, match=r"discriminator.layers=1 leaves nothing .*: set 2 or more"):
+    with pytest.raises(ValueError, match=r"discriminator.layers=1 leaves no layer .*: set 2 or more"):
         build_encoding_discriminator(DiscriminatorConfig(network="n_layers", layers=1), in_channels=8)
 
 

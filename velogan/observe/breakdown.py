@@ -223,7 +223,7 @@ def idle_by_phase(timeline: Timeline) -> list[Answer]:
 def strip(timeline: Timeline) -> Answer:
     """The spans of work of one step in the middle of the profile, merged by place, in us from the step's start.
 
-    On a CPU the step begins when the last one ended, so that it includes loading; on CUDA it begins with its first kernel.
+    On a CPU the step begins when the last one ended, so that it includes loading; on CUDA with its first kernel.
     """
     start, end = _middle_step(timeline)
     merged: list[Answer] = []
