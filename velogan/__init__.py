@@ -4,11 +4,11 @@ import os
 
 __version__ = "0.1.0"
 
-# Said before torch loads its OpenMP runtime, whose threads by default spin for milliseconds while they wait: as fast on
-# an idle machine, and several times slower on one that others use too (benchmarks/LOG.md).
+# Set before importing torch: idle OpenMP threads otherwise spin for milliseconds. Spinning gains nothing on an idle
+# machine, and makes a shared machine several times slower (benchmarks/LOG.md).
 os.environ.setdefault("GOMP_SPINCOUNT", "10000")
 
-# Said before torch loads, too: the profiler would write a line to standard error whenever it starts and stops, and one
-# about memory that was taken before it started.
+# Set before importing torch, too: the profiler otherwise writes to standard error when it starts, when it stops, and
+# about memory that was allocated before its start.
 os.environ.setdefault("KINETO_LOG_LEVEL", "99")
 os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")

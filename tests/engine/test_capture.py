@@ -71,9 +71,9 @@ def _step(
     """A small game with dropout, batch norm's buffers and a pool, whose second phase runs every other step."""
     torch.manual_seed(0)
     generator = GeneratorConfig(channels=2, blocks=1, dropout=True)
-    judge = DiscriminatorConfig(network="pixel", channels=2, norm="batch")
+    discriminator = DiscriminatorConfig(network="pixel", channels=2, norm="batch")
     nets: dict[str, nn.Module] = {role: build_generator(generator) for role in ("G_A", "G_B")}
-    nets |= {role: build_discriminator(judge) for role in ("D_A", "D_B")}
+    nets |= {role: build_discriminator(discriminator) for role in ("D_A", "D_B")}
     objective = CycleGANObjective(CycleGAN(pool_size=2), shape_a=(3, SIDE, SIDE), shape_b=(3, SIDE, SIDE))
     first, second = objective.phases()
     phases = [first, dataclasses.replace(second, every=2)]
@@ -180,12 +180,15 @@ def test_a_run_continues_bit_for_bit_captured_or_not(
 @pytest.mark.parametrize(
     ("changed", "named"),
     [
-        ({"A": torch.zeros(1, 3, SIDE, 2 * SIDE)}, r"after A \(1, 3, 16, 16\) float32, .* comes A \(1, 3, 16, 32\)"),
+        (
+            {"A": torch.zeros(1, 3, SIDE, 2 * SIDE)},
+            r"but A \(1, 3, 16, 16\) float32, .* followed by A \(1, 3, 16, 32\)",
+        ),
         ({"B": torch.zeros(1, 3, SIDE, SIDE, dtype=torch.float64)}, r"B \(1, 3, 16, 16\) float32.* float64"),
-        ({"mask": torch.zeros(1)}, r"comes .* mask \(1,\) float32"),
+        ({"mask": torch.zeros(1)}, r"followed by .* mask \(1,\) float32"),
     ],
 )
-def test_a_batch_of_another_form_is_refused(changed: dict[str, Tensor], named: str):
+def test_a_batch_of_another_shape_or_type_is_refused(changed: dict[str, Tensor], named: str):
     step, nets, _ = _captured()
     batch = _batch(0) | {"uniform": torch.rand(6, 1)}
     step({"train": batch})
@@ -208,12 +211,12 @@ def test_a_break_within_a_replay_is_found_later_with_its_step_and_stops_updates(
         step.check()
     assert (caught.value.phase, caught.value.number) == ("generator", 3)
     assert {"cycle_a", "total"} <= set(caught.value.found)
-    assert step.origin(caught.value, {"train": bad}).startswith("what G_A ")
+    assert step.origin(caught.value, {"train": bad}).startswith("the input of G_A ")
     assert all(torch.equal(before, now) for before, now in zip(weights, nets["G_A"].parameters()))
 
 
 class _Operations(TorchDispatchMode):
-    """Notes the names of all that is computed."""
+    """Records the names of all operations."""
 
     def __init__(self):
         super().__init__()
@@ -265,7 +268,7 @@ def test_nothing_of_a_replay_waits_for_the_device():
         step.check()
 
 
-def test_a_step_that_looks_at_its_losses_is_no_step_to_capture():
+def test_a_step_without_check_later_cannot_be_captured():
     step, objective, nets = _step()
     waiting = Step(step.phases, nets=nets, optimizers=step.optimizers)
     with pytest.raises(AssertionError):

@@ -34,9 +34,9 @@ def test_refuses_what_is_no_duration_and_says_how_to_write_one(text: str):
 
 
 def test_refuses_nothing_and_a_share_of_itself():
-    with pytest.raises(ValueError, match="must be more than nothing"):
+    with pytest.raises(ValueError, match="must be more than 0"):
         parse_span("0 images")
-    with pytest.raises(ValueError, match=r"train\.length=50 % is a share of itself"):
+    with pytest.raises(ValueError, match=r"train\.length=50 % cannot be a percentage"):
         parse_length("50 %", epoch=10)
 
 

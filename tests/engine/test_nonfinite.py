@@ -85,8 +85,8 @@ def test_finite_steps_are_as_they_were():
     [
         ("G", "value", ["square", "level", "total", "gradients"], "G 2.0 (_Broken)"),
         ("D", "value", ["square", "level", "total", "gradients"], "D 2.0 (_Broken)"),
-        ("G", "large", ["square", "total", "gradients"], "the loss itself; what the networks gave is finite, the larg"),
-        ("D", "gradient", ["gradients"], "the gradient behind D 1 (BatchNorm2d)"),
+        ("G", "large", ["square", "total", "gradients"], "the loss itself; the networks' outputs are finite, the larg"),
+        ("D", "gradient", ["gradients"], "the gradient of the output of D 1 (BatchNorm2d)"),
     ],
 )
 def test_a_break_is_named_before_it_reaches_weights(role: str, way: str, found: list[str], origin: str):
@@ -109,7 +109,7 @@ def test_broken_pictures_and_broken_weights_are_named():
     batches["train"]["A"][1, 0, 2, 2] = float("nan")
     with pytest.raises(NonFiniteError) as caught:
         step(batches, number=0)
-    assert step.origin(caught.value, batches) == "what G 0 (Conv2d) is given"
+    assert step.origin(caught.value, batches) == "the input of G 0 (Conv2d)"
     with torch.no_grad():
         nets["G"][2][1].weight.fill_(float("inf"))  # pyright: ignore
     with pytest.raises(NonFiniteError) as caught:
@@ -117,7 +117,7 @@ def test_broken_pictures_and_broken_weights_are_named():
     assert step.origin(caught.value, _batches()) == "the weights G 2.1.weight: an earlier update broke them"
 
 
-def test_a_faster_player_that_breaks_what_the_plain_network_computes_well_is_told_apart():
+def test_a_break_in_a_faster_network_alone_is_told_apart():
     nets = _nets()
     step = _step(nets, forward_nets={"G": nn.Sequential(nets["G"], made := _Broken()), "D": nets["D"]})
     made.way = "value"

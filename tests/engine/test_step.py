@@ -14,20 +14,20 @@ def _value(net: nn.Module) -> Tensor:
     return next(net.parameters()).sum()
 
 
-class _Game:
-    """Two players on two splits; it writes down what each move saw."""
+class _Recorded:
+    """Two networks on two splits; it records what each phase saw."""
 
     def __init__(self):
         self.seen: list[tuple[str, bool, bool, dict[str, float]]] = []
 
-    def move(self, name: str, role: str):
-        def loss(nets: Nets, batch: Batch, carry: Carry) -> Out:
+    def loss(self, name: str, role: str):
+        def phase_loss(nets: Nets, batch: Batch, carry: Carry) -> Out:
             frozen = [not next(nets[r].parameters()).requires_grad for r in ("G", "D")]
             self.seen.append((name, *frozen, {key: float(value) for key, value in carry.items()}))  # pyright: ignore
             total = _value(nets[role]) * batch["A"].sum()
             return Out(total=total, terms={"part": total * 2}, carry={f"by {name}": total})
 
-        return loss
+        return phase_loss
 
 
 def _step(phases: list[Phase], **settings) -> tuple[Step, dict[str, nn.Module]]:
@@ -39,33 +39,33 @@ def _step(phases: list[Phase], **settings) -> tuple[Step, dict[str, nn.Module]]:
 
 
 def test_phases_train_their_networks_in_order_and_carry_within_their_split():
-    game = _Game()
+    recorded = _Recorded()
     phases = [
-        Phase(name="first", trains=("G",), loss=game.move("first", "G")),
-        Phase(name="search", trains=("G",), loss=game.move("search", "G"), split="held out", every=2),
-        Phase(name="second", trains=("D",), loss=game.move("second", "D")),
+        Phase(name="first", trains=("G",), loss=recorded.loss("first", "G")),
+        Phase(name="search", trains=("G",), loss=recorded.loss("search", "G"), split="held out", every=2),
+        Phase(name="second", trains=("D",), loss=recorded.loss("second", "D")),
     ]
     step, nets = _step(phases)
     batches = {"train": {"A": torch.ones(2)}, "held out": {"A": torch.ones(3)}}
     losses = step(batches, number=0)
-    assert [entry[:3] for entry in game.seen] == [
+    assert [entry[:3] for entry in recorded.seen] == [
         ("first", False, True),
         ("search", False, True),
         ("second", True, False),
     ]
-    assert [entry[3] for entry in game.seen] == [{}, {}, {"by first": 2.0}]  # no held-out carry reaches the others
+    assert [entry[3] for entry in recorded.seen] == [{}, {}, {"by first": 2.0}]  # no held-out carry reaches the others
     assert float(_value(nets["G"]).detach()) == torch.tensor(1 - 0.2 - 0.3).item()
     assert set(losses) == {f"{name}/{term}" for name in ("first", "search", "second") for term in ("part", "total")}
     assert float(losses["first/part"]) == 4.0
     assert not any(value.requires_grad for value in losses.values())
 
-    game.seen.clear()
+    recorded.seen.clear()
     step(batches, number=1)
-    assert [entry[0] for entry in game.seen] == ["first", "second"]  # every second step
+    assert [entry[0] for entry in recorded.seen] == ["first", "second"]  # every second step
 
 
 def test_gradients_do_not_pile_up():
-    step, nets = _step([Phase(name="only", trains=("G",), loss=_Game().move("only", "G"))])
+    step, nets = _step([Phase(name="only", trains=("G",), loss=_Recorded().loss("only", "G"))])
     for _ in range(3):
         step({"train": {"A": torch.ones(1)}})
     torch.testing.assert_close(_value(nets["G"]), torch.tensor(0.7))
@@ -87,13 +87,13 @@ def test_images_are_laid_out_and_convolutions_run_in_the_type_asked_for():
     assert next(nets["G"].parameters()).dtype == torch.float32
 
 
-def test_players_stand_in_for_the_networks():
+def test_losses_call_the_forward_nets():
     class Twice(nn.Module):
         def __init__(self, net: nn.Module):
             super().__init__()
             self.weight = next(net.parameters())
 
-    made, nets = _step([Phase(name="only", trains=("G",), loss=_Game().move("only", "G"))])
+    made, nets = _step([Phase(name="only", trains=("G",), loss=_Recorded().loss("only", "G"))])
     step = Step(made.phases, nets=nets, optimizers=made.optimizers, forward_nets={r: Twice(n) for r, n in nets.items()})
     step({"train": {"A": torch.ones(1)}})
     torch.testing.assert_close(_value(nets["G"]), torch.tensor(0.9))

@@ -73,7 +73,7 @@ CRAFTED: dict[str, bytes] = {
     "tensors of other names": _file({"__metadata__": _network(), "exec": _tensor()}, data=bytes(8)),
     "no role": _file({"__metadata__": _network(role=None)}),
     "role is a list": _file({"__metadata__": _network(role=["G_A"])}),
-    "a judge": _file({"__metadata__": _network(role="D_A")}),
+    "a discriminator": _file({"__metadata__": _network(role="D_A")}),
     "no config": _file({"__metadata__": {"velogan": '{"format": "velogan-network", "role": "G_A"}'}}),
     "config is text": _file({"__metadata__": _network(config="resnet")}),
     "config is a list": _file({"__metadata__": _network(config=[1])}),

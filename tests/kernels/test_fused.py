@@ -16,7 +16,7 @@ def _generator(**fields: Any) -> nn.Module:
     return build_generator(GeneratorConfig.model_validate({"channels": 4, "blocks": 2, "init_gain": 0.3} | fields))
 
 
-def _judge(**fields: Any) -> nn.Module:
+def _discriminator(**fields: Any) -> nn.Module:
     return build_discriminator(DiscriminatorConfig.model_validate({"channels": 4, "init_gain": 0.3} | fields))
 
 
@@ -26,17 +26,17 @@ NETS = {
     "resnet, batch norm": lambda: _generator(norm="batch"),
     "resnet, no norm": lambda: _generator(norm="none", init_gain=0.1),
     "unet": lambda: _generator(network="unet_128", channels=2),
-    "patch": lambda: _judge(),
-    "deep patch": lambda: _judge(network="n_layers", layers=4),
-    "pixel": lambda: _judge(network="pixel"),
-    "patch, batch norm": lambda: _judge(norm="batch"),
+    "patch": lambda: _discriminator(),
+    "deep patch": lambda: _discriminator(network="n_layers", layers=4),
+    "pixel": lambda: _discriminator(network="pixel"),
+    "patch, batch norm": lambda: _discriminator(norm="batch"),
 }
 
 
-def _result(player: nn.Module, net: nn.Module, images: Tensor) -> dict[str, Tensor]:
+def _result(forward_net: nn.Module, net: nn.Module, images: Tensor) -> dict[str, Tensor]:
     net.zero_grad()
     images = images.clone().requires_grad_()
-    out = player(images)
+    out = forward_net(images)
     (out * torch.linspace(-1, 1, out.numel()).view(out.shape)).sum().backward()
     dead = {name for name, p in net.named_parameters() if p.grad is None}
     assert all(name.endswith("bias") for name in dead)
@@ -68,7 +68,7 @@ def test_it_holds_no_weights_of_its_own(kernels: NormKernels):
     before = fused(images)
     with torch.no_grad():
         net.get_parameter("model.1.weight").mul_(-0.5)
-    assert not torch.equal(fused(images), before)  # it plays the weights as they are now
+    assert not torch.equal(fused(images), before)  # it uses the weights as they are now
 
 
 @pytest.mark.parametrize("network", ["resnet", "unet_128"])
@@ -77,9 +77,9 @@ def test_dropout_draws_as_in_the_plain_network(network: str, kernels: NormKernel
     net = _generator(dropout=True, network=network)
     fused, images = Fused(net, kernels), torch.rand(2, 3, 128, 128) * 2 - 1
     results = []
-    for player, seed in ((net, 1), (fused, 1), (fused, 2)):
+    for forward_net, seed in ((net, 1), (fused, 1), (fused, 2)):
         torch.manual_seed(seed)
-        results.append(player(images).detach())
+        results.append(forward_net(images).detach())
     plain, same, other = results
     # the masks are laid out by memory, which differs; their share does not
     torch.testing.assert_close(same.mean(), plain.mean(), rtol=0.05, atol=0.05)

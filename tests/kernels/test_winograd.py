@@ -157,9 +157,9 @@ def test_a_fused_generator_trains_as_near_to_float32_as_plain_bfloat16(gemm: Bf1
     x, g = torch.rand(1, 3, 32, 32) * 2 - 1, torch.randn(1, 3, 32, 32)
     weights = [p for name, p in net.named_parameters() if name.endswith("weight")]
     results = []
-    for player, half in ((net, False), (Fused(net, kernels), True), (Fused(net, kernels, gemm), True)):
+    for forward_net, half in ((net, False), (Fused(net, kernels), True), (Fused(net, kernels, gemm), True)):
         with torch.autocast("cpu", torch.bfloat16, enabled=half):
-            out = player(x).float()
+            out = forward_net(x).float()
         results.append(torch.cat([v.flatten() for v in torch.autograd.grad(out, weights, g)]))
     truth, plain, fast = results
     assert not torch.equal(plain, fast)

@@ -79,7 +79,7 @@ def test_a_method_that_is_named_is_measured_in_all_usual_modes():
 
 
 def test_a_method_that_has_none_of_the_networks_is_named():
-    with pytest.raises(ValueError, match="--only onepair,unet_128: onepair takes resnets alone"):
+    with pytest.raises(ValueError, match="--only onepair,unet_128: onepair takes only resnets"):
         make_plan("onepair,unet_128", everything=False, device=CPU)
 
 
@@ -171,7 +171,7 @@ def shown(result: dict[str, Any]) -> str:
     return text
 
 
-def test_methods_take_turns_and_each_has_its_own_roof(tiny: Case, monkeypatch: pytest.MonkeyPatch):
+def test_methods_take_turns_and_each_has_its_own_roofline(tiny: Case, monkeypatch: pytest.MonkeyPatch):
     turns: list[str] = []
 
     def noted(one: Contestant, *, data_first: bool) -> None:

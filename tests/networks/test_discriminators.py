@@ -79,7 +79,7 @@ def test_names_and_layers_are_the_references():
 @pytest.mark.parametrize(
     ("fields", "side"), [({}, 30), ({"network": "n_layers", "layers": 2}, 62), ({"network": "pixel"}, 64)]
 )
-def test_encodings_are_judged_by_the_latter_half(fields: dict[str, Any], side: int):
+def test_encodings_get_the_later_layers(fields: dict[str, Any], side: int):
     config = DiscriminatorConfig.model_validate({"channels": 1} | fields)
     net = build_encoding_discriminator(config, in_channels=5)
     assert net(torch.randn(2, 5, 64, 64)).shape == (2, 1, side, side)
@@ -93,9 +93,9 @@ def test_encodings_are_judged_by_the_latter_half(fields: dict[str, Any], side: i
 
 def test_a_logit_on_encodings_sees_73_pixels():
     plain = GeneratorConfig(channels=2, blocks=1, norm="none", init_gain=0.5)
-    judge = DiscriminatorConfig(channels=2, norm="none", init_gain=0.5)
+    config = DiscriminatorConfig(channels=2, norm="none", init_gain=0.5)
     image = torch.randn(1, 3, 160, 160, requires_grad=True)
-    net = build_encoding_discriminator(judge, in_channels=8)
+    net = build_encoding_discriminator(config, in_channels=8)
     net(split(build_generator(plain)).encoder(image))[0, 0, 9, 9].backward()
     assert image.grad is not None
     rows = image.grad.abs().sum((0, 1, 3)).nonzero()
@@ -103,7 +103,7 @@ def test_a_logit_on_encodings_sees_73_pixels():
 
 
 def test_a_discriminator_that_ends_before_encodings_begin_is_refused():
-    with pytest.raises(ValueError, match=r"discriminator.layers=1 leaves nothing .*: set 2 or more"):
+    with pytest.raises(ValueError, match=r"discriminator.layers=1 leaves no layer .*: set 2 or more"):
         build_encoding_discriminator(DiscriminatorConfig(network="n_layers", layers=1), in_channels=8)
 
 

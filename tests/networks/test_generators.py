@@ -166,7 +166,7 @@ def test_the_simple_decoder_is_half_as_wide_and_has_no_norms():
     assert not any(isinstance(layer, nn.InstanceNorm2d) for layer in simple)
 
 
-def test_a_block_that_is_not_residual_adds_to_nothing():
+def test_a_block_that_is_not_residual_adds_no_input():
     configs = (GeneratorConfig(channels=1, blocks=1, residual=on) for on in (True, False))
     adds, plain = (split(build_generator(config)).translator for config in configs)
     plain.load_state_dict(adds.state_dict())

@@ -112,6 +112,10 @@ def test_all_networks_declare_what_they_compute(norm: str):
     sections: list[dict[str, Any]] = [{}, {"network": "unet_128"}, {"residual": False}]
     sections += [{"decoder": "simple", "output": "change"}]
     generators = [GeneratorConfig.model_validate({"channels": 2, "blocks": 1, "norm": norm, **one}) for one in sections]
-    judges = [DiscriminatorConfig.model_validate({"network": one, "norm": norm}) for one in ("basic", "pixel")]
-    for net in (*map(build_generator, generators), *map(build_discriminator, judges), build_projection(in_channels=4)):
+    discriminators = [DiscriminatorConfig.model_validate({"network": one, "norm": norm}) for one in ("basic", "pixel")]
+    for net in (
+        *map(build_generator, generators),
+        *map(build_discriminator, discriminators),
+        build_projection(in_channels=4),
+    ):
         assert not [name for name, module in net.named_modules() if form_of(module) is None]

@@ -57,7 +57,7 @@ def test_a_trace_may_be_zipped(tmp_path: Path):
     zipped.write_bytes(gzip.compress(FILE.read_bytes()))
     assert load_events(zipped) == load_events(FILE)
     zipped.write_bytes(gzip.compress(b'{"something": "else"}'))
-    with pytest.raises(ValueError, match="no trace"):
+    with pytest.raises(ValueError, match="is not a trace"):
         load_events(zipped)
 
 
@@ -75,8 +75,8 @@ def _profiled(step: Callable[[], None], tmp_path: Path) -> Timeline:
 
 
 def test_a_real_backward_pass_goes_to_the_networks_that_recorded_it(tmp_path: Path):
-    generator, judge = nn.Conv2d(1, 2, 3), nn.Linear(2, 1)
-    optimizer = torch.optim.SGD([*generator.parameters(), *judge.parameters()], lr=0.1)
+    generator, discriminator = nn.Conv2d(1, 2, 3), nn.Linear(2, 1)
+    optimizer = torch.optim.SGD([*generator.parameters(), *discriminator.parameters()], lr=0.1)
 
     def step() -> None:
         for phase in ("one", "two"):
@@ -84,7 +84,7 @@ def test_a_real_backward_pass_goes_to_the_networks_that_recorded_it(tmp_path: Pa
                 with record_function("G"):
                     fake = generator(torch.ones(1, 1, 8, 8)).tanh()
                 with record_function("D"):
-                    score = judge(fake.mean((2, 3)))
+                    score = discriminator(fake.mean((2, 3)))
                 score.square().sum().backward()
                 optimizer.step()
 

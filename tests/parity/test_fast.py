@@ -110,9 +110,9 @@ def test_a_compiled_network_equals_the_plain_one(tiny_config: Callable[..., Conf
     assert compiled is not net
     images = torch.rand(2, 3, SIDE, SIDE) * 2 - 1
     results = []
-    for player in (net, compiled):
+    for forward_net in (net, compiled):
         net.zero_grad()
-        out = player(images)
+        out = forward_net(images)
         out.square().mean().backward()
         results.append([out.detach(), *(p.grad for name, p in net.named_parameters() if name.endswith("weight"))])
     for seen, wanted in zip(*results):

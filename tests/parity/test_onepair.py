@@ -57,12 +57,12 @@ def _weights(nets: dict[str, nn.Module]) -> dict[str, Tensor]:
 
 def _textbook(nets: dict[str, Any], batches: list[dict[str, Tensor]]) -> None:
     """The method as its text says it, with weights 10 and 1 of the deviations and a pool of one encoding."""
-    encode, decode, translate, judge = (nets[role] for role in ("E", "R", "T_A", "D_A"))
+    encode, decode, translate, discriminate = (nets[role] for role in ("E", "R", "T_A", "D_A"))
 
     def adam(*parts: nn.Module) -> torch.optim.Optimizer:
         return torch.optim.Adam(itertools.chain(*(part.parameters() for part in parts)), lr=2e-4, betas=(0.5, 0.999))
 
-    adams, kept = (adam(encode, decode), adam(translate), adam(judge)), None
+    adams, kept = (adam(encode, decode), adam(translate), adam(discriminate)), None
     for batch in batches:
         a, b = encode(batch["A"]), encode(batch["B"])
         adams[0].zero_grad()
@@ -71,7 +71,7 @@ def _textbook(nets: dict[str, Any], batches: list[dict[str, Tensor]]) -> None:
 
         a, b = a.detach(), b.detach()
         fake, same = translate(a), translate(b)
-        verdict = judge(fake)
+        verdict = discriminate(fake)
         loss = 10.0 * F.l1_loss(same, b) + 1.0 * F.l1_loss(fake, a) + (verdict - 1).square().mean()
         adams[1].zero_grad()
         loss.backward()
@@ -84,7 +84,7 @@ def _textbook(nets: dict[str, Any], batches: list[dict[str, Tensor]]) -> None:
         elif coin > 0.5:
             shown, kept = kept, shown
         adams[2].zero_grad()
-        (0.5 * ((judge(b) - 1).square().mean() + judge(shown).square().mean())).backward()
+        (0.5 * ((discriminate(b) - 1).square().mean() + discriminate(shown).square().mean())).backward()
         adams[2].step()
 
 

@@ -81,8 +81,8 @@ def _textbook(nets: Mapping[str, Any], batches: list[dict[str, Tensor]], config:
         rec_a = g_b(fake_b)
         fake_a = g_b(real_b)
         rec_b = g_a(fake_a)
-        for judge in (d_a, d_b):
-            judge.requires_grad_(False)
+        for discriminator in (d_a, d_b):
+            discriminator.requires_grad_(False)
         adam_g.zero_grad()
         same = [g_a(real_b), g_b(real_a)] if identity else []
         loss = _adversarial(d_a(fake_b), True, kind) + _adversarial(d_b(fake_a), True, kind)
@@ -92,15 +92,15 @@ def _textbook(nets: Mapping[str, Any], batches: list[dict[str, Tensor]], config:
         loss.backward()
         adam_g.step()
 
-        for judge in (d_a, d_b):
-            judge.requires_grad_(True)
+        for discriminator in (d_a, d_b):
+            discriminator.requires_grad_(True)
         adam_d.zero_grad()
         shown_b = pool_b.query(fake_b, uniform[0:2])
         shown_a = pool_a.query(fake_a, uniform[2:4])
-        for judge, real, fake, mix in ((d_a, real_b, shown_b, uniform[4]), (d_b, real_a, shown_a, uniform[5])):
-            loss = _adversarial(judge(real), True, kind) + _adversarial(judge(fake), False, kind)
+        for discriminator, real, fake, mix in ((d_a, real_b, shown_b, uniform[4]), (d_b, real_a, shown_a, uniform[5])):
+            loss = _adversarial(discriminator(real), True, kind) + _adversarial(discriminator(fake), False, kind)
             if kind == "wgangp":
-                loss = loss + 10.0 * _penalty(judge, real, fake, mix)
+                loss = loss + 10.0 * _penalty(discriminator, real, fake, mix)
             (loss * 0.5).backward()
         adam_d.step()
 

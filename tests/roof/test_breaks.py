@@ -59,11 +59,11 @@ def poison(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 @pytest.fixture
 def poison_discriminator(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Breaks the loss of the discriminators' phase at some of its turns."""
-    judge, turns = CycleGANObjective.discriminator_loss, itertools.count()
+    plain_loss, turns = CycleGANObjective.discriminator_loss, itertools.count()
 
     def make(*broken: int) -> None:
         def loss(self: CycleGANObjective, nets: Any, batch: Any, carry: Any) -> Any:
-            out = judge(self, nets, batch, carry)
+            out = plain_loss(self, nets, batch, carry)
             if next(turns) in broken:
                 out.terms["a"].data.fill_(float("inf"))  # pyright: ignore
             return out

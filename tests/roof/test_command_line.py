@@ -130,7 +130,7 @@ def test_a_run_folder_or_file_is_a_start_for_more_flags(tmp_path: Path, capsys: 
         ),
         ("train --data d --out r --data.crop-size 30", "crop_size Input should be a multiple of 4"),
         ("train --data d --out r --train.length soon", "is no duration"),
-        ("train --data d --out r --images 0", "must be more than nothing"),
+        ("train --data d --out r --images 0", "must be more than 0"),
         ("train --config {tmp}/none.yaml --out r", "there is no such file"),
         ("train cyclegun --data d --out r", "cyclegun"),
         ("trian --data d", "there is no command 'trian'; did you mean train?"),

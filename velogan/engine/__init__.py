@@ -1,1 +1,1 @@
-"""The engine: plays an objective's phases, on any device, and keeps what must survive a restart."""
+"""The engine: runs an objective's phases on any device, and keeps the state that must survive a restart."""

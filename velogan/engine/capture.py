@@ -1,6 +1,7 @@
-"""The captured step: recorded once for each set of due phases and of what follows, then replayed over the same memory.
+"""The captured step: recorded once, then replayed over the same memory.
 
-The host then launches one graph a step instead of some thousands of kernels.
+There is one recording for each set of due phases and of work after them. With it the host launches one graph per step
+instead of some thousands of kernels.
 """
 
 from __future__ import annotations
@@ -18,21 +19,21 @@ from velogan.objectives.base import Phase
 from velogan.types import Batch
 
 WARM_UPS = 3
-"""Runs before a recording, in which libraries choose their algorithms, compilers compile and moments are made."""
+"""Runs before a recording. In them libraries choose algorithms, compilers compile and optimizers make their moments."""
 
 Losses = dict[str, Tensor]
 
 
 class Recorder(Protocol):
-    """What records work on a device. `CudaRecorder` is the one there is; tests hand in another."""
+    """Records work on a device. `CudaRecorder` is the only one; tests use another."""
 
     def record(self, work: Callable[[], Losses]) -> tuple[Losses, Callable[[], None]]:
-        """Runs `work` a few times and records it: the tensors it returned, and what replays it into them."""
+        """Runs `work` a few times and records it. Returns its tensors, and a function that replays into them."""
         ...
 
 
 class CudaRecorder:
-    """Records CUDA graphs, all in one pool of memory, since no two of them run at once."""
+    """Records CUDA graphs. They share one pool of memory, since no two of them run at once."""
 
     def __init__(self, device: torch.device):
         self.device = device
@@ -40,7 +41,7 @@ class CudaRecorder:
         self._stream = torch.cuda.Stream(device)
 
     def record(self, work: Callable[[], Losses]) -> tuple[Losses, Callable[[], None]]:
-        """Runs `work` on a stream beside the current one, then captures it there."""
+        """Runs `work` on a side stream, then captures it there."""
         with torch.cuda.device(self.device):
             self._stream.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(self._stream):
@@ -48,7 +49,7 @@ class CudaRecorder:
                     work()
             torch.cuda.current_stream().wait_stream(self._stream)
             graph = torch.cuda.CUDAGraph()
-            # other threads may go on: what is captured depends on this stream alone
+            # other threads may go on: only work on this stream is captured
             mode = "thread_local"
             with torch.cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode=mode):
                 losses = work()
@@ -58,23 +59,23 @@ class CudaRecorder:
 class CapturedStep:
     """`step`, recorded by `recorder` and replayed.
 
-    Batches, from the device or the host, are copied into the tensors that the recordings read: ValueError where one has
-    other shapes or types than the first. The losses that a step returns are overwritten by the next.
+    Batches, from the device or the host, are copied into the tensors that the recordings read. ValueError if a batch
+    has other shapes or types than the first one. Each step overwrites the losses that the step before returned.
 
-    A recording runs the step several times, and then puts back all that a step changes, in place: weights, buffers,
-    moments, `state` (the objective's), what follows the phases, and random numbers. So every step is a replay, and a
-    continued run, which records again, computes what an unbroken one does. Weights and moments must be loaded before
-    the first step.
+    A recording runs the step several times. Then it restores, in place, all that a step changes: weights, buffers,
+    moments, the objective's `state`, the work after the phases, and random numbers. So every training step is a replay,
+    and a continued run, which records again, computes the same as an unbroken one. Load weights and moments before the
+    first step.
     """
 
     def __init__(self, step: Step, *, state: nn.Module, recorder: Recorder):
-        assert step.latch is not None, "a step that looks at its losses waits for the device"
+        assert step.latch is not None, "only a step with check_later can be captured: others wait for the device"
         self.step, self.state, self.recorder = step, state, recorder
         self.latch, self.optimizers = step.latch, step.optimizers
         make_capturable(self.optimizers)
         self._inputs: dict[str, Batch] = {}
         self._number = torch.zeros_like(self.latch.number)
-        self._after: list[After] = []  # all that ever followed
+        self._after: list[After] = []  # every one given so far
         self._recordings: dict[tuple[tuple[str, ...], tuple[After, ...]], tuple[Losses, Callable[[], None]]] = {}
 
     def __call__(self, batches: Mapping[str, Batch], *, number: int = 0, after: Sequence[After] = ()) -> Losses:
@@ -92,11 +93,11 @@ class CapturedStep:
         return losses
 
     def check(self) -> None:
-        """As the plain step does it."""
+        """See `Step.check`."""
         self.step.check()
 
     def origin(self, error: NonFiniteError, batches: Mapping[str, Batch]) -> str:
-        """As the plain step does it, layer by layer."""
+        """See `Step.origin`; the phase is run uncaptured."""
         return self.step.origin(error, batches)
 
     def _take(self, split: str, batch: Batch) -> None:
@@ -104,9 +105,9 @@ class CapturedStep:
             self._inputs[split] = {name: value.to(self._number.device, copy=True) for name, value in batch.items()}
             return
         inputs = self._inputs[split]
-        if _form(batch) != _form(inputs):
+        if _signature(batch) != _signature(inputs):
             raise ValueError(
-                f"engine.capture=on repeats a step for batches of one form, but after {_described(inputs)} comes "
+                f"engine.capture=on needs batches of one shape and type, but {_described(inputs)} is followed by "
                 f"{_described(batch)}: set engine.capture=off, or a data.preprocess that crops"
             )
         for name, value in batch.items():
@@ -117,19 +118,19 @@ class CapturedStep:
         device = self._number.device
         with torch.random.fork_rng([device] if device.type == "cuda" else [], device_type=device.type):
             recording = self.recorder.record(
-                lambda: self.step.play(phases, self._inputs, number=self._number, after=after)
+                lambda: self.step.run_phases(phases, self._inputs, number=self._number, after=after)
             )
         known = {id(tensor) for tensor, _ in before}
         with torch.no_grad():
             for tensor, value in before:
                 tensor.copy_(value)
             for tensor in self._changed():
-                if id(tensor) not in known:  # made by the first update, as zeros
+                if id(tensor) not in known:  # the first update made it, as zeros
                     tensor.zero_()
         return recording
 
     def _changed(self) -> Iterator[Tensor]:
-        """All that a step changes."""
+        """Every tensor that a step changes."""
         for net in self.step.nets.values():
             yield from net.parameters()
             yield from net.buffers()
@@ -142,12 +143,13 @@ class CapturedStep:
                 yield from (value for value in moments.values() if torch.is_tensor(value))
 
 
-def _form(batch: Batch) -> dict[str, tuple[torch.Size, torch.dtype]]:
+def _signature(batch: Batch) -> dict[str, tuple[torch.Size, torch.dtype]]:
     return {name: (value.shape, value.dtype) for name, value in batch.items()}
 
 
 def _described(batch: Batch) -> str:
     parts = (
-        f"{name} {tuple(shape)} {str(dtype).removeprefix('torch.')}" for name, (shape, dtype) in _form(batch).items()
+        f"{name} {tuple(shape)} {str(dtype).removeprefix('torch.')}"
+        for name, (shape, dtype) in _signature(batch).items()
     )
     return ", ".join(parts)

@@ -1,4 +1,4 @@
-"""Networks by torch.compile, with what it compiled kept between processes."""
+"""Networks by torch.compile; the compiled code is kept for later processes."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from velogan.files import private_folder
 
 
 def compiled(net: nn.Module, *, cache: Path) -> nn.Module:
-    """`net` compiled anew for every shape it meets, over the same weights.
+    """`net` compiled for each input shape, over the same weights.
 
-    What is compiled lies in `cache`, where later processes find it; TORCHINDUCTOR_CACHE_DIR names another place.
+    The compiled code is kept in `cache` for later processes; TORCHINDUCTOR_CACHE_DIR names another folder.
     ValueError where other users may write to `cache`: see `files.private_folder`.
     """
     if "TORCHINDUCTOR_CACHE_DIR" not in os.environ:
@@ -25,7 +25,7 @@ def compiled(net: nn.Module, *, cache: Path) -> nn.Module:
 
 
 def compiler_missing(device: torch.device) -> str:
-    """What torch.compile lacks here to compile for `device`; nothing where it lacks nothing."""
+    """What torch.compile needs for `device` and does not find here; empty if it has everything."""
     if not (os.environ.get("CXX") or shutil.which("g++") or shutil.which("clang++")):
         return "a C++ compiler"
     return "Triton" if device.type == "cuda" and importlib.util.find_spec("triton") is None else ""

@@ -1,4 +1,4 @@
-"""What the user may say about training, and about how the engine computes."""
+"""The user's configuration of training, and of how the engine computes."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class TrainConfig(BaseModel):
     )
     on_nonfinite: Literal["stop", "skip"] = Field(
         default="stop",
-        description="A step that gives an infinity or a NaN, in a loss or in gradients: stop, keeping the last "
-        "checkpoint; or skip the rest of that step and count it, a hundred in a row at most. --on-nonfinite sets it.",
+        description="What to do when a loss or a gradient is infinite or NaN. stop: end the run and keep the last "
+        "checkpoint; skip: skip the rest of the step and count it, at most 100 in a row. --on-nonfinite sets it.",
     )
     log_every: Duration = Field(default="0.5 %", description="Statistics: interval between lines of stats.jsonl.")
     sample_every: Duration = Field(default="5 %", description="Sample grids: interval.")
@@ -37,15 +37,15 @@ class TrainConfig(BaseModel):
 
 
 class EngineConfig(BaseModel):
-    """How a step is computed. `auto` is decided at the start of a run, printed, and recorded as decided."""
+    """How a step is computed. The start of a run replaces each `auto` by a choice, prints it and records it."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     mode: Literal["auto", "reference", "eager", "compiled", "graph", "streams"] = Field(
         default="auto",
-        description="reference: the faithful slow path, as the reference implementation runs (float32, eager, "
-        "contiguous, one pass per image, plain Adam). auto: the fastest that computes the same step. The others decide "
-        "some of the fields below where these are auto; eager: plain layers; compiled: by torch.compile; graph: the "
+        description="reference: the slow path, computed as in the reference implementation (float32, eager, "
+        "contiguous, one pass per image, plain Adam). auto: the fastest way to compute the same step. The others set "
+        "some of the fields below where these are auto. eager: plain layers; compiled: torch.compile; graph: the "
         "step captured in a CUDA graph; streams: the two cycles on two CUDA streams.",
     )
     device: str = Field(default="auto", description="auto, cpu, cuda, cuda:1, mps: where to train.")
@@ -62,7 +62,7 @@ class EngineConfig(BaseModel):
     kernels: Literal["auto", "winograd", "native", "plain"] = Field(
         default="auto",
         description="native: norm, activation, residual and padding as one compiled CPU operation; winograd: "
-        "and, in bf16, the residual blocks' convolutions by Winograd's algorithm and the others' gradients.",
+        "also native convolutions in bf16: those of residual blocks by Winograd's algorithm, gradients of others.",
     )
     compile: Literal["auto", "on", "off"] = Field(
         default="auto",
@@ -70,7 +70,8 @@ class EngineConfig(BaseModel):
         "machines.",
     )
     capture: Literal["auto", "on", "off"] = Field(
-        default="auto", description="Capture a step once in a CUDA graph and replay it, so that the host keeps up."
+        default="auto",
+        description="Capture a step once in a CUDA graph and replay it, so that the GPU does not wait for the host.",
     )
     streams: Literal["auto", "on", "off"] = Field(
         default="auto", description="Run the cycles a-b-a and b-a-b on two CUDA streams; auto is off."

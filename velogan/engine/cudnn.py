@@ -6,9 +6,10 @@ import torch
 
 
 def measure_convolutions(device: torch.device, *, one_size: bool) -> None:
-    """On CUDA, has cuDNN measure which of its algorithms is fastest, once for each shape, as the reference has it.
+    """On CUDA, lets cuDNN measure once for each shape which algorithm is fastest, as the reference does.
 
-    Not where images are of many sizes, each of which would be measured. It is set for the process.
+    `one_size`: all images have one size. Otherwise nothing is measured, as each size would cost a measurement. The
+    setting holds for the whole process.
     """
     if device.type == "cuda":
         torch.backends.cudnn.benchmark = one_size

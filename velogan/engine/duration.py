@@ -21,18 +21,21 @@ class Span:
     unit: Unit
 
     def passed(self, *, images: int, seconds: float, progress: float, epoch: int) -> int:
-        """How many times it has passed in a run that saw `images` in `seconds` and is done to `progress` in [0, 1];
-        `epoch` is the images of one."""
+        """How many whole spans have passed in a run that saw `images` in `seconds`.
+
+        `progress` is the share of the run that is done, in [0, 1]; `epoch` is the number of images in an epoch.
+        """
         now = {"images": images, "epochs": images / epoch, "percent": 100 * progress, "minutes": seconds / 60}
         return math.floor(now[self.unit] / self.amount)
 
 
 @dataclass(frozen=True)
 class Length:
-    """How long a run is, in `ticks` of its learning-rate schedule.
+    """How long a run is; `epoch` is the number of images in an epoch.
 
-    A length in epochs has a tick an epoch, as the reference does; any other has 200, like the paper's run. A length
-    in minutes ends by the clock, so it takes the time asked for however fast the machine is that day.
+    `ticks` are the epochs of the learning-rate schedule. A length in epochs has one tick per epoch, as in the
+    reference. Any other has 200, like the paper's run. A length in minutes ends by the clock, so it takes the same time
+    on any machine.
     """
 
     span: Span
@@ -40,12 +43,12 @@ class Length:
 
     @property
     def ticks(self) -> int:
-        """The schedule's length in its own epochs."""
+        """The number of ticks in the whole run."""
         return max(1, math.ceil(self.span.amount)) if self.span.unit == "epochs" else 200
 
     @property
     def total(self) -> int | None:
-        """In images, at least 1; None for a length in minutes."""
+        """The length in images, at least 1; None for a length in minutes."""
         scale = {"images": 1, "epochs": self.epoch}.get(self.span.unit)
         return None if scale is None else max(1, round(self.span.amount * scale))
 
@@ -55,7 +58,7 @@ class Length:
         return min(done, 1.0)
 
     def tick(self, images: int, seconds: float) -> int:
-        """The 1-based schedule epoch: whole ticks passed, plus one."""
+        """The current tick, counted from 1: whole ticks passed, plus one."""
         if self.total is None:
             return 1 + int(self.progress(images, seconds) * self.ticks)
         return 1 + (images // self.epoch if self.span.unit == "epochs" else images * self.ticks // self.total)
@@ -65,7 +68,7 @@ def parse_length(text: str, *, epoch: int) -> Length:
     """A run's length; `epoch` is in images. ValueError for a percentage."""
     span = parse_span(text)
     if span.unit == "percent":
-        raise ValueError(f"train.length={text} is a share of itself: give epochs, images or minutes")
+        raise ValueError(f"train.length={text} cannot be a percentage: give epochs, images or minutes")
     return Length(span, epoch)
 
 
@@ -77,7 +80,7 @@ def parse_span(text: str) -> Span:
     if not found or unit is None or not (word == "%" or unit.startswith(word) or word == "min"):
         raise ValueError(f"'{text}' is no duration: write '500 images', '2 epochs', '5 %' or '10 minutes'")
     if not 0 < float(found.group(1)) < 1e15:
-        raise ValueError(f"'{text[:40]}' must be more than nothing, and less than 10^15")
+        raise ValueError(f"'{text[:40]}' must be more than 0 and less than 10^15")
     return Span(float(found.group(1)), unit)
 
 

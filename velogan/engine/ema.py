@@ -14,8 +14,8 @@ class EMA:
     """Averaged copies of `nets`, with a half-life in images.
 
     The half-life grows with the run to at most `half_life` images: 5 % of the images seen (Karras et al. 2024,
-    appendix B.3, ramp-up). Updated after every `EVERY`-th step with the equivalent decay, which costs an eighth:
-    `weigh`, then `follow`.
+    appendix B.3, ramp-up). To save time it is updated only after every `EVERY`-th step, with the decay of all steps
+    since the last update: first `weigh`, then `follow`.
     """
 
     EVERY = 8
@@ -28,14 +28,14 @@ class EMA:
         self._weight = torch.zeros((), device=self._theirs[0].device)
 
     def weigh(self, images: int) -> None:
-        """Decides how much the next update takes over, for a step that brings the run to `images`."""
+        """Sets the weight of the next update, for a step after which `images` are seen."""
         half_life = max(1.0, min(self.half_life, 0.05 * images))
         self._weight.fill_(1 - 0.5 ** ((images - self._updated) / half_life))
         self._updated = images
 
     @torch.no_grad()
     def follow(self, losses: Mapping[str, Tensor]) -> None:
-        """Takes over what the networks are now: buffers are copied, weights averaged."""
+        """Updates from the networks: weights are averaged, buffers copied. `losses` do not matter."""
         for mine, theirs in zip(self.tensors(), self._theirs):
             if isinstance(theirs, nn.Parameter):
                 mine.lerp_(theirs, self._weight)

@@ -1,4 +1,4 @@
-"""The process's memory between the steps."""
+"""The memory of the process between steps."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ _MMAP_MAX, _TRIM_THRESHOLD = -4, -1  # malloc.h
 
 
 def keep_freed_memory() -> bool:
-    """Tells glibc to keep what is freed, for the process; returns whether it does, which others do not.
+    """Tells glibc to keep freed memory in this process. Returns whether it does; other C libraries cannot.
 
-    By default it hands large blocks back to the system, and each step spends a tenth of its time on getting the same
-    pages again. What a process uses at most stays the same.
+    By default glibc returns large blocks to the system, and each step spends a tenth of its time on getting the same
+    pages back. The peak memory of the process stays the same.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
     return mallopt is not None and all(mallopt(what, value) for what, value in ((_MMAP_MAX, 0), (_TRIM_THRESHOLD, -1)))

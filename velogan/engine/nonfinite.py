@@ -1,4 +1,4 @@
-"""Numbers that break: infinities and NaNs, found before they reach the weights, and traced to where they began."""
+"""Infinities and NaNs: found before they reach the weights, and traced to their origin."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ from velogan.types import Nets
 class NonFiniteError(Exception):
     """A phase gave an infinity or a NaN; its networks were not updated.
 
-    `phase` and `number` (of the step) say when, `found` names the loss terms, or gradients. Whoever passes it on
-    adds what it knows: `images` seen before the step, the `origin` within the networks, `advice` for the user.
+    `phase` and `number` (of the step) say when; `found` names the loss terms, or "gradients"; `carry` is what the phase
+    was given, where known. Callers add what they know: `images` seen before the step, the `origin` within the networks,
+    `advice` for the user.
     """
 
     def __init__(self, phase: str, found: Sequence[str], *, number: int, carry: Carry | None = None):
@@ -32,10 +33,10 @@ class NonFiniteError(Exception):
 
 
 def finite_flags(terms: Iterable[Tensor], parameters: Iterable[nn.Parameter]) -> Tensor:
-    """Whether each of `terms`, scalars, and as the last flag the gradients of `parameters` are finite.
+    """One flag for each scalar in `terms`, and a last one for the gradients of `parameters`: true if finite.
 
-    Returns bools on the terms' device without waiting for it. Gradients are looked at through their norms, the
-    cheapest pass over them: those whose squares overflow count too, as they would make Adam's second moment infinite.
+    Returns bools on the terms' device without waiting for it. Gradients are checked by their norms, the cheapest pass
+    over them. Gradients whose squares overflow count as broken, as they would make Adam's second moment infinite.
     """
     values = [term.detach().float() for term in terms]
     norms = torch._foreach_norm([p.grad for p in parameters if p.grad is not None])
@@ -43,10 +44,10 @@ def finite_flags(terms: Iterable[Tensor], parameters: Iterable[nn.Parameter]) ->
 
 
 class Latch:
-    """Keeps the first break on the device, so that nobody waits for it while all is well.
+    """Records the first break on the device, so that the host need not wait for the device in each step.
 
-    `broken` is float32 0, and 1 from the first break on: a fused Adam that has it as its `found_inf` leaves weights
-    and moments as they are from then on. `number`, int64, is that step's.
+    `broken`, float32, is 0, and 1 after the first break. A fused Adam that has it as its `found_inf` then no longer
+    changes weights and moments. `number`, int64, is the number of the broken step.
     """
 
     def __init__(self, device: torch.device):
@@ -55,7 +56,7 @@ class Latch:
         self._broken_flags: dict[str, tuple[list[str], Tensor]] = {}
 
     def see(self, phase: str, names: list[str], flags: Tensor, *, number: int | Tensor) -> None:
-        """Takes a phase's `finite_flags`; only the first break leaves a mark. `number` is the step's."""
+        """Takes a phase's `finite_flags`; only the first break is recorded. `number` is the step's."""
         names, kept = self._broken_flags.setdefault(phase, (names, torch.zeros_like(flags)))
         first = (self.broken == 0) & ~flags.all()
         kept.copy_(torch.where(first, ~flags, kept))
@@ -63,13 +64,13 @@ class Latch:
         self.broken.copy_(torch.maximum(self.broken, first.float()))
 
     def check(self) -> None:
-        """Waits for the device; NonFiniteError where a phase broke since the beginning."""
+        """Waits for the device. NonFiniteError if a phase was broken since the start."""
         for phase, (names, broken) in self._broken_flags.items() if self.broken.item() else ():
             if broken.any():
                 raise NonFiniteError(phase, broken_names(names, ~broken), number=int(self.number))
 
     def tensors(self) -> list[Tensor]:
-        """All that `see` changes; what is new among them began as zeros."""
+        """Every tensor that `see` changes. Tensors that `see` adds start as zeros."""
         return [self.broken, self.number, *(broken for _, broken in self._broken_flags.values())]
 
 
@@ -79,7 +80,7 @@ def broken_names(names: list[str], flags: Tensor) -> list[str]:
 
 
 def find_origin(loss: Callable[[Nets], Out], nets: Nets) -> str:
-    """Computes `loss` and its gradients on plain `nets`, and names what is the first not to be finite.
+    """Computes `loss` and its gradients on plain `nets`, and names the first thing that is not finite.
 
     Modules are named as in `G_A model.10.conv_block.2 (InstanceNorm2d)`. The networks' gradients are overwritten.
     """
@@ -105,16 +106,18 @@ def find_origin(loss: Callable[[Nets], Out], nets: Nets) -> str:
     if watch.output:
         return watch.output
     if not out.total.isfinite():
-        return f"the loss itself; what the networks gave is finite, the largest {watch.peak}"
+        return f"the loss itself; the networks' outputs are finite, the largest is {watch.peak}"
     if watch.gradient:
-        return f"the gradient behind {watch.gradient}"
+        return f"the gradient of the output of {watch.gradient}"
     broken = (name for name, weight in weights if weight.grad is not None and not weight.grad.norm().isfinite())
     name = next(broken, "")
-    return f"the gradient of {name}" if name else "nothing: the plain layers compute it well, try engine.kernels=plain"
+    return (
+        f"the gradient of {name}" if name else "nothing: the plain layers give finite numbers, try engine.kernels=plain"
+    )
 
 
 class _Watch:
-    """What hooks see: the first module with a broken input or output, the first broken gradient, the largest value."""
+    """What hooks find: the first module with a broken input or output, the first broken gradient, the largest value."""
 
     def __init__(self):
         self.output = self.gradient = self.peak = ""
@@ -124,13 +127,13 @@ class _Watch:
         if self.output:
             return
         if not all(value.isfinite().all() for value in inputs):
-            self.output = f"what {name} is given"
+            self.output = f"the input of {name}"
         elif not output.isfinite().all():
             self.output = name
         else:
             largest = float(output.detach().abs().max())
             if largest > self._largest:
-                self._largest, self.peak = largest, f"{largest:.3g} behind {name}"
+                self._largest, self.peak = largest, f"{largest:.3g} from {name}"
             if output.requires_grad:
                 output.register_hook(partial(self._see_gradient, name))
 

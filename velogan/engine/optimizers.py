@@ -58,7 +58,7 @@ def _parse_rule(rule: str) -> tuple[str, dict[str, float]]:
 def build_optimizers(
     config: OptimizerConfig, *, phases: Sequence[Phase], nets: Mapping[str, nn.Module], fused: bool
 ) -> dict[str, torch.optim.Optimizer]:
-    """An Adam per phase name. Equal settings in separate Adams or groups are bit for bit one Adam."""
+    """An Adam per phase name. Separate Adams or groups with equal settings compute bit for bit what one does."""
     made: dict[str, torch.optim.Optimizer] = {}
     for phase in phases:
         groups = [
@@ -74,10 +74,10 @@ def build_optimizers(
 
 
 def _gradients_by_memory(optimizer: torch.optim.Optimizer, *_: object) -> None:
-    """Gradients as they lie in memory, as though they were not channels-last.
+    """Gives gradients contiguous strides over their channels-last memory, which saves a copy of each.
 
-    torch's fused kernel for CPUs walks weights, moments and gradients by memory, but first makes a contiguous copy of
-    each gradient that it never reads.
+    torch's fused CPU kernel walks weights, moments and gradients in memory order. But first it makes a contiguous copy
+    of each gradient, which it never reads.
     """
     for weight in _laid_out_weights(optimizer):
         grad = weight.grad
@@ -88,6 +88,7 @@ def _gradients_by_memory(optimizer: torch.optim.Optimizer, *_: object) -> None:
 
 
 def _gradients_by_channels(optimizer: torch.optim.Optimizer, *_: object) -> None:
+    """Gives gradients the strides of their weights again."""
     for weight in _laid_out_weights(optimizer):
         assert weight.grad is not None
         weight.grad = weight.grad.as_strided(weight.shape, weight.stride())
@@ -114,22 +115,22 @@ def optimizer_state(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
 
 
 def load_optimizer_state(optimizer: torch.optim.Optimizer, saved: Mapping[str, Any]) -> None:
-    """Takes the moments of `saved`; settings stay as the optimizer was built with them."""
+    """Takes the moments of `saved`; the optimizer keeps the settings that it was built with."""
     groups = optimizer.param_groups
     settings = [{name: value for name, value in group.items() if name != "params"} for group in groups]
     named = [{**mine, "params": theirs["params"]} for mine, theirs in zip(settings, saved["param_groups"], strict=True)]
     optimizer.load_state_dict({"state": saved["state"], "param_groups": named})
     for group, mine in zip(optimizer.param_groups, settings):
-        group.update(mine)  # the very tensors, which a captured step reads
+        group.update(mine)  # the same tensors as before: a captured step reads them
     for parameter, moments in optimizer.state.items():
         for name, value in moments.items():
             if torch.is_tensor(value) and value.shape == parameter.shape:
-                # a fused kernel walks moments and parameter as they lie in memory
+                # a fused kernel walks moments and parameter in memory order
                 moments[name] = torch.empty_like(parameter, dtype=value.dtype).copy_(value)
 
 
 class ScheduleConfig(BaseModel):
-    """How the learning rate moves. Its clock is epochs, or 1/200 of the run where the length is not in epochs."""
+    """How the learning rate changes. An epoch here is 1/200 of the run if its length is not in epochs."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -140,7 +141,7 @@ class ScheduleConfig(BaseModel):
         "half a cosine to 0; "
         "exponential: times `gamma` an epoch; constant.",
     )
-    hold: float = Field(default=0.5, ge=0, le=1, description="linear: share of the run before it starts to fall.")
+    hold: float = Field(default=0.5, ge=0, le=1, description="linear: share of the run before the rate starts to fall.")
     gamma: float = Field(default=0.1, gt=0, le=1, description="Factor of step, plateau and exponential.")
     step_epochs: int = Field(default=50, ge=1, description="step: epochs between falls.")
     patience: int = Field(default=5, ge=1, description="plateau: epochs without improvement.")
@@ -148,9 +149,9 @@ class ScheduleConfig(BaseModel):
 
 
 class Schedule:
-    """The factor on every learning rate, set at the start of each epoch of the schedule's clock.
+    """The factor on every learning rate, set at the start of each epoch of the schedule.
 
-    `epochs` is the run's length by that clock; whoever knows it sets it.
+    `epochs` is the run's length in such epochs; the trainer sets it.
     """
 
     def __init__(self, config: ScheduleConfig, *, epochs: float = 1):
@@ -162,7 +163,7 @@ class Schedule:
         self._waited = 0
 
     def factor(self, epoch: int) -> float:
-        """For the 1-based `epoch`. linear is 1 - max(0, e - n) / (n' + 1): n epochs held, n' epochs falling."""
+        """The factor for `epoch`, from 1. linear is 1 - max(0, e - n) / (n' + 1): n epochs held, n' epochs falling."""
         config, past = self.config, epoch - 1
         match config.kind:
             case "linear":
@@ -180,7 +181,7 @@ class Schedule:
                 return 1.0
 
     def finish_epoch(self, loss: float) -> None:
-        """Moves to the next epoch; `loss` is the watched phase's mean over the finished one (plateau looks at it)."""
+        """Moves to the next epoch; `loss` is the watched phase's mean over the last one (for plateau)."""
         self.epoch += 1
         if self.config.kind != "plateau":
             return

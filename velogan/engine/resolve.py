@@ -14,7 +14,7 @@ from velogan.kernels.native import NormKernels
 from velogan.kernels.precision import precision_for
 
 COMPILE_PAYS_AFTER_S = 1200.0
-"""Length of a run in seconds from which two to three minutes of compilation are earned back."""
+"""A run of so many seconds saves more time than the two to three minutes that compilation takes."""
 
 REFERENCE = {
     "precision": "fp32",
@@ -63,7 +63,7 @@ def resolve_device(asked: str) -> torch.device:
 
 
 def device_for(config: EngineConfig) -> torch.device:
-    """The device that is asked for. ValueError where it cannot be used, or is none for what else is asked for."""
+    """The device that `config` asks for. ValueError if it cannot be used, or cannot do what else `config` asks for."""
     device = resolve_device(config.device)
     if device.type != "cuda":
         if config.mode in ("graph", "streams"):
@@ -77,9 +77,9 @@ def device_for(config: EngineConfig) -> torch.device:
 
 
 def cannot_follow(chosen: EngineConfig, *, native: Callable[[], bool], gemm: Callable[[], bool]) -> str:
-    """Why this machine cannot compute as was `chosen`, perhaps on another one; empty where it can.
+    """Why this machine cannot compute with the `chosen` settings, perhaps of another machine; empty if it can.
 
-    `native` and `gemm` tell whether the native kernels and the bfloat16 convolutions can be had.
+    `native` and `gemm` tell whether native kernels and native bfloat16 convolutions are available.
     """
     try:
         device = device_for(chosen)
@@ -109,10 +109,9 @@ def resolve(
 ) -> tuple[EngineConfig, list[Pick]]:
     """`config` with every `auto` decided, and the reasons.
 
-    `gemm_gain` measures how many times faster than the library the native bf16 convolutions are, 0 where there are
-    none; `norms` are the kinds of norm in the networks; `second_derivatives` is whether the loss needs them (wgangp);
-    `run_seconds` is how long the run is asked to be, where that is known; `skips` is whether broken steps are left out;
-    `one_size` whether all batches have images of one size.
+    `gemm_gain` measures how many times faster native bf16 convolutions are than the library's; 0 if there are none.
+    `norms` are the kinds of norm in the networks. `second_derivatives`: the loss needs them (wgangp). `run_seconds` is
+    the length of the run, if known. `skips`: broken steps are skipped. `one_size`: all images have one size.
     """
     device = device_for(config)
     picks = [Pick("device", str(device), "asked for" if config.device != "auto" else "the fastest found")]
@@ -151,7 +150,7 @@ def resolve(
 
 
 def default_threads() -> int:
-    """As many as this process may use cores."""
+    """The number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
 
 
@@ -187,7 +186,10 @@ def _kernels(
         return "plain", "they could not be built: install g++ for about twice the speed"
     gain = gemm_gain()
     if gain > 1.1:
-        return "winograd", f"bf16 convolutions of its own measured {gain:.1f}x the library's, forward and backward"
+        return (
+            "winograd",
+            f"native bf16 convolutions measured {gain:.1f}x as fast as the library's, forward and backward",
+        )
     return "native", "norm, activation, residual and padding in two passes over memory"
 
 
@@ -199,17 +201,17 @@ def _compile(
     if native:
         return "off", "the native kernels are faster and start at once"
     if device.type != "cuda":
-        return "off", f"not worth its start-up on {device.type}"
+        return "off", f"its start-up takes more time than it saves on {device.type}"
     if missing:
         return "off", f"it needs {missing}, which is not installed"
     if seconds is not None and seconds < COMPILE_PAYS_AFTER_S:
         return "off", f"the run is shorter than {COMPILE_PAYS_AFTER_S / 60:.0f} minutes"
-    return "on", "the run is long enough to earn back minutes of compilation"
+    return "on", "the run is long enough to gain more than compilation takes"
 
 
 def _capture(device: torch.device, *, fused: bool, skips: bool, one_size: bool) -> tuple[str, str]:
     if device.type != "cuda":
-        return "off", "only CUDA captures"
+        return "off", "only a CUDA step can be captured"
     if skips:
         return "off", "train.on_nonfinite=skip waits for the device in every phase"
     if not fused:

@@ -1,6 +1,6 @@
-"""One step: every due phase's loss, backward pass and update, in order, and what follows them.
+"""One step: loss, backward pass and update of each due phase, in order, then the work after them.
 
-The readable reference of the fast paths.
+This is the readable form; the fast paths must compute the same.
 """
 
 from __future__ import annotations
@@ -19,30 +19,29 @@ from velogan.types import Batch, Nets
 
 
 class After(Protocol):
-    """What follows the phases of a step, on the device and without waiting for it: statistics, averages of weights."""
+    """Work on the device after the phases of a step, without waiting for it: statistics, averages of weights."""
 
     def follow(self, losses: Mapping[str, Tensor]) -> None:
         """Takes the step's `phase/term` scalars, which the next step may overwrite."""
         ...
 
     def tensors(self) -> Iterable[Tensor]:
-        """All that `follow` changes; what is new among them began as zeros."""
+        """Every tensor that `follow` changes. Tensors that `follow` adds start as zeros."""
         ...
 
 
 class Step:
-    """Plays `phases` on batches by split.
+    """Runs `phases` on batches by split.
 
-    `nets` hold the weights; `forward_nets` are what the losses call: the same networks, or faster equivalents over the
-    same weights. With `autocast`, convolutions run in that type; weights, losses and updates stay float32.
-    `prepare` makes, by split, of what a loader hands over the batch that losses see (crops, flips, normalises), on the
-    device; where a split has none, batches are handed over ready. Images are handed over in channels-last memory where
-    that is asked for. `runner` runs the parts of a loss that do not depend on each other; without one they run in
-    order.
+    `nets` hold the weights. The losses call `forward_nets`: the same networks, or faster equivalents over the same
+    weights. With `autocast`, convolutions run in that type; weights, losses and updates stay float32. `prepare` holds a
+    function by split: it turns the loader's data into the batch for the losses (crop, flip, normalise), on the device.
+    Splits without one have ready batches. `channels_last` is the memory layout of images. `runner` runs the independent
+    parts of a loss; without it they run in order.
 
-    Before an update, the phase's loss terms and gradients are looked at: where one is not finite, the step ends with a
-    NonFiniteError. With `check_later` (fused Adam only) nothing waits for the device: from the first such phase on
-    weights and moments stay as they are, and `check` raises the error.
+    Before an update, the phase's loss terms and gradients are checked: if one is not finite, the step ends with a
+    NonFiniteError. With `check_later` (fused Adam only) nothing waits for the device: after the first broken phase
+    weights and moments no longer change, and `check` raises the error.
     """
 
     def __init__(
@@ -75,13 +74,13 @@ class Step:
         self, batches: Mapping[str, Batch], *, number: int = 0, after: Sequence[After] = ()
     ) -> dict[str, Tensor]:
         """Runs step `number`, then `after`; returns `phase/term` scalars, detached, without waiting for the device."""
-        return self.play(self.due(number), batches, number=number, after=after)
+        return self.run_phases(self.due(number), batches, number=number, after=after)
 
     def due(self, number: int) -> list[Phase]:
         """The phases that step `number` runs."""
         return [phase for phase in self.phases if number % phase.every == 0]
 
-    def play(
+    def run_phases(
         self,
         phases: Sequence[Phase],
         batches: Mapping[str, Batch],
@@ -89,27 +88,27 @@ class Step:
         number: int | Tensor,
         after: Sequence[After] = (),
     ) -> dict[str, Tensor]:
-        """Runs `phases`, whatever is due. With `check_later` the `number` of the step may be on the device."""
+        """Runs the given `phases`, due or not. With `check_later` the step's `number` may be on the device."""
         batches = {split: self._ready(split, batch) for split, batch in batches.items()}
         carries: dict[str, dict[str, Tensor]] = {}
         seen: dict[str, Tensor] = {}
         for phase in phases:
             carry = carries.setdefault(phase.split, {})
             with record_function(phase.name):
-                seen |= self._play(phase, batches[phase.split], carry, number)
+                seen |= self._run_phase(phase, batches[phase.split], carry, number)
         for one in after:
             one.follow(seen)
         return seen
 
     def check(self) -> None:
-        """With `check_later`, waits for the device; NonFiniteError where a step since the start was broken."""
+        """With `check_later`, waits for the device; NonFiniteError if a step since the start was broken."""
         if self.latch is not None:
             self.latch.check()
 
     def origin(self, error: NonFiniteError, batches: Mapping[str, Batch]) -> str:
-        """Replays the broken phase of `error` on its `batches` and names where in the networks it began.
+        """Runs the broken phase of `error` again on its `batches` and names where in the networks the break began.
 
-        With `check_later` what earlier phases carried is computed anew, after their update.
+        With `check_later` the carry of earlier phases is computed anew, with the updated weights.
         """
         carries: dict[str, dict[str, Tensor]] = {}
         for phase in self.phases:
@@ -123,14 +122,16 @@ class Step:
         return ""
 
     def _ready(self, split: str, batch: Batch) -> Batch:
-        """The batch that losses see."""
+        """The batch for the losses."""
         return self.laid_out(self.prepare[split](batch) if split in self.prepare else batch)
 
     def laid_out(self, batch: Batch) -> Batch:
         """`batch` with its images in the memory layout that the networks are given."""
         return {k: v.contiguous(memory_format=self.layout) if v.ndim == 4 else v for k, v in batch.items()}
 
-    def _play(self, phase: Phase, batch: Batch, carry: dict[str, Tensor], number: int | Tensor) -> dict[str, Tensor]:
+    def _run_phase(
+        self, phase: Phase, batch: Batch, carry: dict[str, Tensor], number: int | Tensor
+    ) -> dict[str, Tensor]:
         optimizer = self.optimizers[phase.name]
         optimizer.zero_grad(set_to_none=True)
         held = self.nets.values() if self.latch is None else ()
@@ -143,7 +144,7 @@ class Step:
         if self.latch is not None:
             self.latch.see(phase.name, names, flags, number=number)
         elif not flags.all():
-            for buffer, before in buffers:  # a norm's running statistics took in what is broken
+            for buffer, before in buffers:  # a norm's running statistics contain the broken values
                 buffer.copy_(before)
             raise NonFiniteError(phase.name, broken_names(names, flags), number=int(number), carry=carry)
         optimizer.step()

@@ -1,4 +1,4 @@
-"""Parts of a loss that do not depend on each other, each on a CUDA stream of its own."""
+"""Independent parts of a loss, each on its own CUDA stream."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from velogan.objectives.base import Part
 class Streams:
     """Runs parts at the same time, as La, Ellay and Rathbun (Cycling Faster Through CycleGAN, section 4) run cycles.
 
-    Every part begins when the current stream is there, and the current stream goes on when all are done; under capture
-    they are branches of the graph. Autograd runs each backward operation on the stream of its forward operation.
+    Each part starts after the earlier work of the current stream, and the current stream waits for all parts. In a
+    captured graph they are branches. Autograd runs each backward operation on the stream of its forward operation.
     """
 
     def __init__(self, device: torch.device):
@@ -24,7 +24,7 @@ class Streams:
         torch.autograd.graph.set_warn_on_accumulate_grad_stream_mismatch(False)
 
     def __call__(self, parts: Sequence[Part]) -> list[tuple[Tensor, ...]]:
-        """What each part gives, ready on the current stream."""
+        """Runs `parts` and returns their results, ready on the current stream."""
         while len(self._streams) < len(parts):
             self._streams.append(torch.cuda.Stream(self.device))
         current, streams = torch.cuda.current_stream(self.device), self._streams[: len(parts)]

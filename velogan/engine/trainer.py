@@ -1,4 +1,4 @@
-"""The one training loop. It knows hooks by interval, and nothing about metrics, reports or search."""
+"""The only training loop. It calls hooks at intervals, and knows nothing about metrics or reports."""
 
 from __future__ import annotations
 
@@ -21,8 +21,7 @@ from velogan.observe.stats import EpochLoss, Stats
 from velogan.types import Batch
 
 MOST_SKIPPED = 100
-"""Broken steps in a row that are skipped; the next one stops the run all the same."""
-
+"""At most so many broken steps in a row are skipped; one more stops the run."""
 
 Batches = dict[str, Batch]
 """The batches of a step, by split."""
@@ -32,14 +31,14 @@ Opened = dict[str, Generator[Batch, None, None]]
 
 
 class Loader(Protocol):
-    """Batches, or what the step makes them of, as a function of the images seen; `len` is the images of an epoch."""
+    """Batches, ready or for the step to prepare, from a position in images seen; `len` is the images of an epoch."""
 
     def __len__(self) -> int: ...
     def batches(self, position: int) -> Generator[Batch, None, None]: ...
 
 
 class Stepper(Protocol):
-    """Anything that runs a step: the plain one or a faster one. `Step` says how each method behaves."""
+    """Runs a step: the plain one or a faster one. `Step` documents each method."""
 
     optimizers: Mapping[str, torch.optim.Optimizer]
 
@@ -52,7 +51,7 @@ class Stepper(Protocol):
 
 @dataclass(frozen=True)
 class Hook:
-    """`call(images)` each time `every` has passed, and at the end of the run; the clock stands still meanwhile."""
+    """`call(images)` is called each time `every` has passed, and at the end of the run; the clock pauses meanwhile."""
 
     every: Span
     call: Callable[[int], None]
@@ -62,12 +61,12 @@ class Trainer:
     """Runs steps to the end of a length, or until `stopping` is set.
 
     All randomness of a step comes from (`seed`, images seen), so a run that is stopped and continued computes
-    what an unbroken one computes. `loaders` are by split; the first one's images make an epoch. `state` is the
-    objective's; `batch_size` is in images. On each split `draws` uniform numbers for each image join the batch on the
-    host. `schedule` moves the learning rates; its `plateau` watches the loss of `plateau_phase`.
+    what an unbroken one computes. `loaders` are by split; the length of the first one is an epoch. `state` is the
+    objective's; `batch_size` is in images. `draws` is, by split, how many uniform numbers for each image are added to
+    the batch on the host. `schedule` sets the learning rates; its `plateau` watches the loss of `plateau_phase`.
 
-    `on_nonfinite`: a step that gives no finite number raises a NonFiniteError ("stop"), or the rest of it is left out
-    ("skip") and `skipped` rises; after `MOST_SKIPPED` in a row the next raises too.
+    `on_nonfinite`: a step with a number that is not finite raises a NonFiniteError ("stop"), or the rest of it is
+    skipped ("skip") and `skipped` counts it; after `MOST_SKIPPED` in a row the next one raises too.
     """
 
     def __init__(
@@ -101,7 +100,7 @@ class Trainer:
         return len(next(iter(self.loaders.values())))
 
     def run(self, length: Length, *, hooks: Sequence[Hook] = ()) -> None:
-        """Trains from where it stands to the end of `length`."""
+        """Trains from the current position to the end of `length`."""
         batches = self._open(self.images)
         self.schedule.epochs = length.ticks
         self.clock.start()
@@ -112,7 +111,7 @@ class Trainer:
             while not ended:
                 self._advance(length)
                 self._one_step(_next(batches))
-                ended = self.done(length)  # asked once a step: whoever ends the run lets the hooks know
+                ended = self.done(length)  # asked only once a step: at the end every hook is called
                 counts = self._call_due(hooks, counts, length, ended=ended)
         finally:
             self.clock.stop()
@@ -131,7 +130,7 @@ class Trainer:
         counts = [self._passed(hook, length) for hook in hooks]
         due = [hook for hook, count, earlier in zip(hooks, counts, before) if ended or count > earlier]
         if due or ended:
-            self._check()  # before any hook: a checkpoint must not keep what is broken
+            self._check()  # before any hook: a checkpoint must not hold broken weights
         for hook in due:
             with self.clock.paused():
                 hook.call(self.images)
@@ -156,7 +155,7 @@ class Trainer:
 
     def _with_draws(self, batches: Batches, position: int) -> Batches:
         torch.manual_seed(step_seed(self.seed, position))
-        pinned = self.device.type == "cuda"  # else copying it there would wait for the steps before
+        pinned = self.device.type == "cuda"  # else the copy to the device would wait for earlier steps
         return {
             split: batch | {"uniform": torch.rand(self.draws[split], len(batch["A"]), pin_memory=pinned)}
             for split, batch in batches.items()
@@ -201,7 +200,7 @@ class Trainer:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continues from `state_dict`; networks and averages are loaded apart."""
+        """Continues from `state_dict`; networks and averages are loaded separately."""
         self.images = state["images"]
         for name, optimizer in self.step.optimizers.items():
             load_optimizer_state(optimizer, state["optimizers"][name])
@@ -231,16 +230,16 @@ def step_seed(seed: int, images: int) -> int:
 
 @contextmanager
 def stop_on_signal(trainer: Trainer) -> Iterator[None]:
-    """SIGINT and SIGTERM let the current step finish; a second one is the ordinary interruption."""
+    """On SIGINT or SIGTERM the current step finishes, then training stops; a second signal interrupts at once."""
 
-    def ask(number: int, frame: Any) -> None:
+    def request_stop(number: int, frame: Any) -> None:
         trainer.stopping = True
         signal.signal(number, before[number])
 
     before = {}
     try:
         for number in (signal.SIGINT, signal.SIGTERM):
-            before[number] = signal.signal(number, ask)
+            before[number] = signal.signal(number, request_stop)
     except ValueError:  # not the main thread: the caller handles signals
         pass
     try:

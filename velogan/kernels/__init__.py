@@ -1,1 +1,1 @@
-"""Compiled code for CPUs, and what binds it: norms, gemm of bfloat16 matrices, convolutions. Imports `types` alone."""
+"""Native code for CPUs and its Python bindings: norms, products of bfloat16 matrices, convolutions."""

@@ -1,5 +1,5 @@
-// Products of bfloat16 matrices with float32 sums, for CPUs with AVX-512 bfloat16, and what prepares them. Images are
-// dense and channels-last; channels that a product has side by side come in multiples of 64.
+// Products of bfloat16 matrices with float32 sums, and their helpers, for CPUs with AVX-512 bfloat16. Images are dense
+// and channels-last; the number of channels that form the columns of a product is a multiple of 64.
 #pragma once
 #include <cstdint>
 #include <cstdlib>
@@ -10,9 +10,9 @@ namespace {
 
 using bf16 = uint16_t;
 
-constexpr int64_t BLOCK = 64; // columns that a product has side by side: four vectors
-constexpr int64_t HIGH = 6;   // and rows: 24 sums stay in registers
-constexpr int64_t APART = 32; // values between large parts of a buffer, so that they do not share cache sets
+constexpr int64_t BLOCK = 64; // columns of a product: four vectors
+constexpr int64_t HIGH = 6;   // rows of a product: 24 sums fit in registers
+constexpr int64_t APART = 32; // gap, in values, between large parts of a buffer: they then use different cache sets
 
 struct Free {
     void operator()(void *memory) const { std::free(memory); }
@@ -29,12 +29,12 @@ inline __m512 load(const bf16 *from) {
 inline __m256i rounded(__m512 v) { return (__m256i)_mm512_cvtneps_pbh(v); }
 inline void store(bf16 *to, __m512 v) { _mm256_storeu_si256((__m256i *)to, rounded(v)); }
 
-// Two values of each lane side by side, as the products want what they sum over.
+// Two values in each lane, next to each other: the products sum over such pairs.
 inline __m512i paired(__m256i first, __m256i second) {
     return _mm512_or_si512(_mm512_cvtepu16_epi32(first), _mm512_slli_epi32(_mm512_cvtepu16_epi32(second), 16));
 }
 
-// Rows r of c get the sums over k of a[r * row + k * step] b[k]; a and b hold pairs, b and c have BLOCK columns.
+// Row r of c becomes the sum over k of a[r * row + k * step] b[k]. a and b hold pairs; b and c have BLOCK columns.
 template <int ROWS, bool ADD>
 void product(const bf16 *a, int64_t row, int64_t step, const bf16 *b, int64_t pairs, float *c, int64_t c_row) {
     __m512 sum[ROWS][4];

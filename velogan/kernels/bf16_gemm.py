@@ -1,7 +1,7 @@
 """Native convolutions and gradients from products of bfloat16 matrices, for CPUs with AVX-512 bfloat16.
 
-Each is faster there than the library's (benchmarks/LOG.md); sums are float32 and do not depend on threads. Images are
-`(N, C, H, W)` bfloat16, dense and channels-last.
+On such CPUs each is faster than the library's (benchmarks/LOG.md). Sums are float32 and do not depend on the number of
+threads. Images are `(N, C, H, W)` bfloat16, dense and channels-last.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from torch import Tensor
 from velogan.kernels.native import empty, load_library
 
 BLOCK = 64
-"""Channels that are not an image's few come in multiples of it."""
+"""The number of features must be a multiple of this; only images may have few channels."""
 
 _SOURCES = ("winograd.cpp", "conv_weight_grad.cpp", "thin.cpp")
 
 
 def load_bf16_gemm(cache: Path) -> Bf16Gemm | None:
-    """The native code, built into `cache` if it is not there yet; None without a compiler or bfloat16 on this CPU."""
+    """The native code, built into `cache` if needed; None without a compiler or without bfloat16 on this CPU."""
     library = load_library(*map(Path(__file__).with_name, _SOURCES), cache=cache)
     return Bf16Gemm(library) if library is not None and hasattr(library, "winograd_convolve") else None
 
@@ -37,7 +37,7 @@ def computes_half(x: Tensor) -> bool:
 
 
 class Bf16Gemm:
-    """The compiled library."""
+    """Binds the compiled library."""
 
     def __init__(self, library: ctypes.CDLL):
         pointer, whole, flag = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int
@@ -56,7 +56,7 @@ class Bf16Gemm:
 
     def winograd_weights(self, weight: Tensor) -> tuple[Tensor, Tensor]:
         """G g G^T (Lavin & Gray 2016, equation 8) of `(O, C, 3, 3)` weights: `(16, O, C)` in the order that
-        `winograd_convolve` reads, and `(16, C, O)` of the mirrored ones, for the gradient of the image."""
+        `winograd_convolve` reads, and `(16, C, O)` of the mirrored weights, for the gradient of the image."""
         out, channels = weight.shape[:2]
         weight = weight.detach().float().permute(0, 2, 3, 1).contiguous()
         forward, back = (torch.empty(16, *shape, dtype=torch.bfloat16) for shape in ((out, channels), (channels, out)))
@@ -76,7 +76,7 @@ class Bf16Gemm:
         return out
 
     def winograd_gradient(self, x: Tensor, g: Tensor) -> Tensor:
-        """That of `(O, C, 3, 3)` weights, float32, from the image `x` and the result's, `(N, O, H - 2, W - 2)`."""
+        """The gradient of `(O, C, 3, 3)` weights, float32, from image `x` and gradient `g`, `(N, O, H - 2, W - 2)`."""
         n, c, h, w = x.shape
         made = empty(g.shape[1], c, 3, 3, dtype=torch.float32)
         pointers = (x.data_ptr(), g.data_ptr(), made.data_ptr())
@@ -84,7 +84,7 @@ class Bf16Gemm:
         return made
 
     def weight_gradient(self, x: Tensor, g: Tensor, *, kernel: int, stride: int, padding: int) -> Tensor:
-        """That of `(O, C, kernel, kernel)` weights, float32, from the image `x` and the result's, `g`."""
+        """The gradient of `(O, C, kernel, kernel)` weights, float32, from image `x` and the result's gradient `g`."""
         (n, c, h, w), (_, out, rows, columns) = x.shape, g.shape
         made = empty(out, c, kernel, kernel, dtype=torch.float32)
         pointers, sizes = (x.data_ptr(), g.data_ptr(), made.data_ptr()), (n, h, w, c, rows, columns, out)
@@ -92,7 +92,7 @@ class Bf16Gemm:
         return made
 
     def thin_convolve(self, x: Tensor, weight: Tensor, bias: Tensor | None = None, *, pad: int = 0) -> Tensor:
-        """`F.conv2d(x, weight, bias, padding=pad)` to at most four channels, by a square kernel; `bias` in float32."""
+        """`F.conv2d(x, weight, bias, padding=pad)` for a square kernel and at most 4 outputs; `bias` is float32."""
         (n, features, h, w), (out, _, kernel, _) = x.shape, weight.shape
         columns = -(kernel * kernel * out // -BLOCK) * BLOCK
         flat = weight.float().permute(1, 2, 3, 0).reshape(features, -1)
@@ -104,8 +104,11 @@ class Bf16Gemm:
         return made
 
     def thin_gradient(self, features: Tensor, image: Tensor, *, kernel: int, pad: int) -> Tensor:
-        """`(kernel, kernel, C, F)` float32: at (i, j), the sum over all places (y, x) of features `(N, F, h, w)` times
-        the image, `(N, C, H, W)`, at (y + i - pad, x + j - pad), where outside is 0."""
+        """A weight gradient `(kernel, kernel, C, F)`, float32.
+
+        At (i, j) it is the sum over positions (y, x) of the features `(N, F, h, w)` times the image `(N, C, H, W)` at
+        (y + i - pad, x + j - pad); the image is 0 outside.
+        """
         (n, c, h, w), (_, count, rows, columns) = image.shape, features.shape
         sums = torch.empty(kernel, kernel, c, count)
         pointers = (features.data_ptr(), image.data_ptr(), sums.data_ptr())
@@ -118,9 +121,10 @@ def _pointer(x: Tensor | None) -> int | None:
 
 
 def gain(plain: Callable[[], object], other: Callable[[], object]) -> float:
-    """How many times faster `other` is, by this thread's processor time: what else the machine does hardly matters.
+    """How many times faster than `plain` the call `other` is.
 
-    They take turns, and the fastest counts.
+    This thread's processor time is measured, so that other work on the machine hardly matters. The calls take turns,
+    and the fastest time of each counts.
     """
     seconds = {plain: float("inf"), other: float("inf")}
     for run in 3 * list(seconds):  # the first calls prepare weights and memory

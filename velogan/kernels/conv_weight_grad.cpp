@@ -1,6 +1,6 @@
 // The gradient of a convolution's weights on dense channels-last bfloat16 images, with float32 sums, for CPUs with
-// AVX-512 bfloat16 products. Channels come in multiples of 64. Plain C interface, no torch headers. No sum is shared
-// between threads, so results do not depend on them.
+// AVX-512 bfloat16 products. Numbers of channels are multiples of 64. Plain C interface, no torch headers. No sum is
+// shared between threads, so results do not depend on the number of threads.
 #include <algorithm>
 
 #ifdef __AVX512BF16__
@@ -8,10 +8,10 @@
 
 namespace {
 
-constexpr int64_t PAIRS = 128; // of pixels, about, that one product sums over
+constexpr int64_t PAIRS = 128; // pixel pairs, about, that one product sums over
 
-// A row's pixels left + step, left + 2 step, ... of `count` pairs, two side by side, BLOCK channels together; what is
-// outside of the row, or of all rows (x null), is 0. The parts of one block of channels lie `apart` from the next.
+// Packs `count` pairs of a row's pixels, at left, left + step, left + 2 step, ..., for the products: two pixels next to
+// each other, in blocks of BLOCK channels that lie `apart`. Pixels outside the row are 0; x is null outside the image.
 void pack(const bf16 *x, const bf16 *none, int64_t w, int64_t c, int64_t left, int64_t step, int64_t count, bf16 *to,
           int64_t apart) {
     const auto pixel = [&](int64_t i) { return x && i >= 0 && i < w ? x + i * c : none; };
@@ -29,11 +29,13 @@ void pack(const bf16 *x, const bf16 *none, int64_t w, int64_t c, int64_t left, i
 
 extern "C" {
 
-// dw, (out, k, k, c), of the convolution of x, (n, h, w, c), with zeros around it, from g, (n, rows, columns, out).
+// Writes dw (out, k, k, c), the gradient of the weights of a convolution with zero padding. x (n, h, w, c) is its
+// image, g (n, rows, columns, out) the gradient of its result.
 void weight_gradient(const bf16 *x, const bf16 *g, float *dw, int64_t n, int64_t h, int64_t w, int64_t c, int64_t rows,
                      int64_t columns, int64_t out, int64_t k, int64_t stride, int64_t pad, int threads) {
     const int64_t pairs = (columns + 1) / 2, group = std::max<int64_t>(1, PAIRS / pairs);
-    // Rows of x that one row of the kernel meets lie together: those of one remainder of the stride, for each column.
+    // x is packed once for each column of the kernel and each remainder of a row's number by the stride, so that the
+    // rows that one row of the kernel reads lie next to each other.
     const int64_t lines = group + (k - 1) / stride, parts = std::min(k, stride);
     const int64_t x_block = lines * pairs * BLOCK * 2 + APART, g_block = group * pairs * BLOCK * 2 + APART;
     const int64_t in_blocks = c / BLOCK, out_blocks = out / BLOCK, taps = k * k;

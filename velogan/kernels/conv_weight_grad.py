@@ -1,5 +1,7 @@
-"""Convolutions whose weights' gradient is computed natively: libraries take up to twice as long for it as they do for
-the convolution itself."""
+"""Convolutions with a native gradient of the weights.
+
+Libraries take up to twice as long for this gradient as for the convolution itself.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ from velogan.kernels.native import dense
 
 
 def fits_conv_weight_grad(layer: nn.Module) -> TypeGuard[nn.Conv2d | nn.ConvTranspose2d]:
-    """Whether `layer` is a convolution whose gradient `Bf16Gemm.weight_gradient` computes."""
+    """Whether `Bf16Gemm.weight_gradient` can compute the gradient of `layer`."""
     return (
         isinstance(layer, (nn.Conv2d, nn.ConvTranspose2d))
         and layer.in_channels % BLOCK == layer.out_channels % BLOCK == 0
@@ -24,7 +26,7 @@ def fits_conv_weight_grad(layer: nn.Module) -> TypeGuard[nn.Conv2d | nn.ConvTran
 
 
 class ConvWeightGrad:
-    """`conv` without its bias; where bfloat16 is computed, its weights' gradient is native. No second derivatives."""
+    """`conv` without its bias. In bfloat16 the gradient of its weights is native. No second derivatives."""
 
     def __init__(self, conv: nn.Conv2d | nn.ConvTranspose2d, gemm: Bf16Gemm):
         self._conv, self._gemm = conv, gemm

@@ -1,7 +1,7 @@
-"""Runs a network's own layers with norm or none, activation, residual add and padding fused, on the CPU.
+"""Runs a network on the CPU with norm, activation, residual add and padding fused into one operation.
 
-The plan is made once from the module tree, where modules declare their form; weights stay where they are. Others, and
-layers it does not know, are called as they are, so any network runs, faster where it can be.
+The plan is made once, from the modules that declare their form; the weights are shared with the network. Other modules,
+and unknown layers, are called as they are, so any network runs.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from velogan.types import Form, form_of, hooked, layers_of
 
 
 class Fused(nn.Module):
-    """`net` with fused steps; same weights, same result to rounding, no second derivatives.
+    """`net` with fused steps: same weights, same result up to rounding, no second derivatives.
 
-    With `gemm`, convolutions that these compute faster are theirs where bfloat16 is computed. Modules without a form
-    (`types.form_of`) are called whole. Once a module of a known form has got a hook, `net` itself runs.
+    With `gemm`, bfloat16 convolutions are native where that is faster. Modules without a form (`types.form_of`) are
+    called as they are. If a hook is added later to a module with a form, the plain `net` runs.
     """
 
     def __init__(self, net: nn.Module, kernels: NormKernels, gemm: Bf16Gemm | None = None):
         super().__init__()
-        self._net = [net]  # in a list: the weights are registered once, in the plain network
+        self._net = [net]  # in a list, so that only the plain network registers the weights
         self._steps = _plan(list(_tokens(net)), kernels, gemm)
         self._known = [module for module in net.modules() if form_of(module) is not None]
 
@@ -48,22 +48,22 @@ class Fused(nn.Module):
 @dataclass
 class _State:
     x: Tensor
-    inner: Tensor | None = None  # x without the padding that the norm before put around it
+    inner: Tensor | None = None  # x without the padding that the last norm added
     residual: Tensor | None = None
     skips: list[Tensor] = field(default_factory=list)
 
 
 _Step = Callable[[_State], None]
-_SAVE, _ADD = nn.Identity(), nn.Identity()  # marks around a residual branch
-_KEEP, _JOIN = nn.Identity(), nn.Identity()  # and around what a U-Net's skip goes past
+_SAVE, _ADD = nn.Identity(), nn.Identity()  # marks at both ends of a residual branch
+_KEEP, _JOIN = nn.Identity(), nn.Identity()  # marks at both ends of what a U-Net's skip connection passes
 
 
 class _Whole(nn.Module):
-    """A module that is called as it is, whatever layer it derives from."""
+    """A module that is called as it is, even if it derives from a known layer."""
 
     def __init__(self, net: nn.Module):
         super().__init__()
-        self.forward = net.__call__  # no child: weights are registered once
+        self.forward = net.__call__  # not a child, so that the weights are registered once
 
 
 _MARKS: dict[Form | None, tuple[list[nn.Module], list[nn.Module]]] = {
@@ -113,7 +113,7 @@ def _plan(tokens: list[nn.Module], kernels: NormKernels, gemm: Bf16Gemm | None) 
 
 def _needs_no_bias(layer: nn.Conv2d | nn.ConvTranspose2d, behind: list[nn.Module]) -> bool:
     biased = layer.bias is not None and not (behind and _is_plain_norm(behind[0]))
-    return not biased and layer.padding_mode == "zeros"  # else it pads before it convolves
+    return not biased and layer.padding_mode == "zeros"  # other modes pad in a separate operation
 
 
 def _is_plain_norm(layer: nn.Module) -> bool:
@@ -129,13 +129,13 @@ def _is_even_padding(layer: nn.Module) -> bool:
 
 
 def _padding_at(tokens: list[nn.Module]) -> int | None:
-    """Where in `tokens` an even padding comes next, if one does."""
+    """The index in `tokens` of an even padding, if it comes next."""
     place = int(bool(tokens) and tokens[0] is _SAVE)
     return place if len(tokens) > place and _is_even_padding(tokens[place]) else None
 
 
 def _finish(tokens: list[nn.Module], kernel: Callable[..., tuple[Tensor, Tensor]]) -> _Step:
-    """Takes from `tokens` what one call of `kernel` can do: activation or residual add, and padding."""
+    """Removes from `tokens` the layers that one call of `kernel` computes: activation or residual add, and padding."""
     slope, add, pad = 1.0, False, 0
     if tokens and _is_activation(tokens[0]):
         slope = getattr(tokens.pop(0), "negative_slope", 0.0)
@@ -152,7 +152,7 @@ def _finish(tokens: list[nn.Module], kernel: Callable[..., tuple[Tensor, Tensor]
 
 
 def _convolve(layer: nn.Conv2d | nn.ConvTranspose2d, gemm: Bf16Gemm | None) -> _Step:
-    """A convolution without its bias: it has none, or the norm behind it takes it away again."""
+    """A convolution without its bias: it has none, or the norm after it would cancel it."""
     native = None if gemm is None else _native(layer, gemm)
     if native is not None:
         return _apply(native)
@@ -173,9 +173,9 @@ def _native(layer: nn.Module, gemm: Bf16Gemm) -> Callable[[Tensor], Tensor] | No
 
 
 def training_gain(layer: nn.Conv2d, gemm: Bf16Gemm) -> float:
-    """How many times faster than the library's `layer` is with `gemm` in bfloat16, forward and backward.
+    """How many times faster `layer` is with `gemm` than with the library, in bfloat16, forward and backward.
 
-    On one thread; see `gain`. 0 where they do not compute it.
+    Measured on one thread; see `gain`. 0 if `gemm` cannot compute it.
     """
     fast = _native(layer.to(memory_format=torch.channels_last), gemm)  # pyright: ignore[reportCallIssue]
     if fast is None:

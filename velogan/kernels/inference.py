@@ -1,8 +1,8 @@
-"""A generator made faster for translating: another network over copies of its weights, without gradients.
+"""A faster generator for translation: another network over copies of the weights, without gradients.
 
-Three things, each where it is measured or known to gain: bfloat16 but for the last convolution, whose rounding would
-show; norm, activation, residual and padding in one native pass (`fused.py`); residual blocks' convolutions by
-Winograd's algorithm (`winograd.py`).
+It uses three things, each only where it is faster: bfloat16, except in the last convolution, whose rounding would be
+visible; norm, activation, residual and padding in one native pass (`fused.py`); Winograd's algorithm for the
+convolutions of residual blocks (`winograd.py`).
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from velogan.types import form_of
 
 
 class Accelerator:
-    """Makes networks faster on one device; what pays there is measured once, when it is first asked.
+    """Makes networks faster on one device. What is faster there is measured once, at first use.
 
-    `cache`: the folder that native kernels are kept in.
+    `cache`: the folder for the native kernels.
     """
 
     def __init__(self, device: torch.device, cache: Path):
@@ -38,12 +38,12 @@ class Accelerator:
     def __call__(self, net: nn.Module, *, rounded: bool) -> nn.Module:
         """A faster copy of `net`, which is in eval mode: `(B, C, H, W)` float32 to float32.
 
-        `rounded`: the result will be rounded to 8 bits, so bfloat16 may be computed with, where every module of `net`
-        declares its form (`types.form_of`).
+        `rounded`: the result will be rounded to 8 bits, so bfloat16 may be used if every module of `net` declares its
+        form (`types.form_of`).
         """
         layout = torch.contiguous_format if self._device.type == "mps" else torch.channels_last
         fast = nn.Sequential(copy.deepcopy(net)).to(self._device).to(memory_format=layout).requires_grad_(False)  # pyright: ignore[reportCallIssue]
-        known = _is_known(fast)  # else layers may be run in another order, or read by the modules around them
+        known = _is_known(fast)  # else a module may reorder its layers or read their weights
         half = known and self.dtype(rounded=rounded) == torch.bfloat16
         last = _last_convolution(fast) if known else None
         if half:
@@ -57,7 +57,7 @@ class Accelerator:
         return _Cast(fast, torch.bfloat16 if half else torch.float32, layout)
 
     def dtype(self, *, rounded: bool) -> torch.dtype:
-        """What convolutions are computed in: bfloat16 where the result will be rounded, and where that is faster."""
+        """The type of convolutions: bfloat16 if the result will be rounded and bfloat16 is faster here."""
         if rounded and not self._precision:
             with torch.inference_mode(False), torch.enable_grad():
                 self._precision = precision_for(self._device)[0]
@@ -86,8 +86,11 @@ def _gain(layer: nn.Conv2d, other: nn.Module) -> float:
 
 
 class RowConv2d(nn.Module):
-    """Stands for a convolution of many features to a few channels, without padding: one along the rows for each row of
-    the kernel, whose results are added up. In float32 it is faster than the library's own in bfloat16."""
+    """Replaces a convolution of many features to a few channels, without padding.
+
+    It convolves along the rows once for each row of the kernel and adds up the results. In float32 this is faster than
+    the library's convolution in bfloat16.
+    """
 
     def __init__(self, conv: nn.Conv2d):
         super().__init__()
@@ -136,7 +139,7 @@ def _last_convolution(net: nn.Module) -> nn.Module | None:
 
 
 def _exact(layer: nn.Module) -> nn.Module:
-    """The last convolution in float32: what is rounded there is seen in the picture."""
+    """The last convolution, in float32: its rounding would be visible in the picture."""
     return RowConv2d(layer) if is_thin(layer) and layer.out_channels < layer.in_channels else _Float(layer)
 
 

@@ -1,7 +1,7 @@
 """Norm or none, activation, residual add and padding as one native CPU operation, compiled once with the machine's g++.
 
-The compiler's fusion (torch.compile) does the same work at a hundred seconds of compilation; this takes one. Where
-there is no compiler, `load_kernels` returns None and the plain layers run.
+torch.compile would fuse the same operations, but compiles for a hundred seconds; this takes one. Without a compiler
+`load_kernels` returns None and the plain layers run.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ _FLAGS = "-O3 -march=native -ffp-contract=fast -fno-math-errno -fno-trapping-mat
 
 
 def load_kernels(cache: Path) -> NormKernels | None:
-    """The kernels, built into `cache` if they are not there yet; None where they cannot be built or loaded."""
+    """The kernels, built into `cache` if needed; None if they cannot be built or loaded."""
     library = load_library(Path(__file__).with_name("norms.cpp"), cache=cache)
     return None if library is None else NormKernels(library)
 
 
 def load_library(*sources: Path, cache: Path) -> ctypes.CDLL | None:
-    """C++ files as a library for this machine, kept in `cache`; None where it cannot be built or loaded.
+    """A library for this machine from C++ files, kept in `cache`; None if it cannot be built or loaded.
 
-    ValueError where other users may write to what would be loaded: see `files.private_folder`.
+    ValueError if other users may write to `cache` or the library: see `files.private_folder`.
     """
     compiler = os.environ.get("CXX") or shutil.which("g++")
     if not compiler or platform.machine() not in ("x86_64", "AMD64", "aarch64"):
@@ -67,7 +67,7 @@ def _cpu_model() -> str:
 
 
 class NormKernels:
-    """The compiled library. Tensors are channels-last `(N, C, H, W)`, float32 or bfloat16."""
+    """Binds the compiled library. Tensors are channels-last `(N, C, H, W)`, float32 or bfloat16."""
 
     def __init__(self, library: ctypes.CDLL):
         pointer, whole, real, flag = ctypes.c_void_p, ctypes.c_int64, ctypes.c_float, ctypes.c_int
@@ -91,19 +91,19 @@ class NormKernels:
         """Instance norm of `x` (Ulyanov et al. 2016, eq. 4), then leaky ReLU of `slope` (0 is ReLU, 1 is none) or
         `+ residual`, then reflection padding of `pad` pixels.
 
-        Returns the result, `(N, C, H + 2 pad, W + 2 pad)` in x's type, and the same without its padding: a view for
-        use as a later `residual`, whose gradient is added up on the way back at no cost of its own.
+        Returns the result, `(N, C, H + 2 pad, W + 2 pad)` in x's type, and the same without its padding: a view to use
+        as a later `residual`. The backward pass of this operation adds the gradient of that view at no extra cost.
         """
         return _Norm.apply(self, x, residual, slope, pad, eps)  # pyright: ignore[reportReturnType]
 
     def plain(
         self, x: Tensor, *, residual: Tensor | None = None, slope: float = 1.0, pad: int = 0
     ) -> tuple[Tensor, Tensor]:
-        """The same without the norm. `slope` is not negative, and 1 where there is a `residual`."""
+        """The same as `norm`, without the norm. `slope` is not negative, and is 1 with a `residual`."""
         return _Plain.apply(self, x, residual, slope, pad)  # pyright: ignore[reportReturnType]
 
     def plain_forward(self, x: Tensor, residual: Tensor | None, *, slope: float, pad: int) -> Tensor:
-        """The result."""
+        """The padded result of `plain`."""
         n, c, h, w = x.shape
         out = empty(n, c, h + 2 * pad, w + 2 * pad, dtype=x.dtype)
         extra, strides = (None, (0, 0)) if residual is None else (residual.data_ptr(), residual.stride()[::2])
@@ -112,7 +112,7 @@ class NormKernels:
         return out
 
     def plain_backward(self, g: Tensor, inner: Tensor | None, out: Tensor | None, *, slope: float, pad: int) -> Tensor:
-        """The gradient of `x`, which is that of the residual, too; `out` is the result where there is an activation."""
+        """The gradient of `x`, which is also the residual's. `out` is the result, given if there is an activation."""
         n, c, h, w = (*g.shape[:2], *(side - 2 * pad for side in g.shape[2:]))
         dx = empty(n, c, h, w, dtype=g.dtype)
         tensors = [t.data_ptr() if t is not None else None for t in (g, inner, out, dx)]
@@ -122,7 +122,7 @@ class NormKernels:
     def forward(
         self, x: Tensor, residual: Tensor | None, *, slope: float, pad: int, eps: float
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """The result, and mean and reciprocal deviation `(N, C)` for the backward pass."""
+        """The padded result of `norm`, and mean and reciprocal deviation `(N, C)` for the backward pass."""
         n, c, h, w = x.shape
         out = empty(n, c, h + 2 * pad, w + 2 * pad, dtype=x.dtype)
         mean, rstd = torch.empty(n, c), torch.empty(n, c)
@@ -143,7 +143,7 @@ class NormKernels:
         pad: int,
         residual: bool,
     ) -> tuple[Tensor, Tensor | None]:
-        """Gradients of `x` and, where there was one, of the residual; `inner` is the unpadded result's."""
+        """Gradients of `x` and of the residual, if any, from those of `norm`'s results: `g` and `inner`."""
         x, mean, rstd = saved
         n, c, h, w = x.shape
         dx = empty(n, c, h, w, dtype=x.dtype)
@@ -154,7 +154,7 @@ class NormKernels:
 
 
 def empty(n: int, c: int, h: int, w: int, *, dtype: torch.dtype) -> Tensor:
-    """`(N, C, H, W)`, dense and channels-last whatever the sizes; no view, so that sums of gradients reuse it."""
+    """`(N, C, H, W)`, dense and channels-last for any sizes; not a view, so that autograd adds gradients in place."""
     return torch.empty_strided((n, c, h, w), (h * w * c, 1, w * c, c), dtype=dtype)
 
 
@@ -163,7 +163,7 @@ def _half(x: Tensor) -> int:
 
 
 def dense(x: Tensor) -> Tensor:
-    """`x` with the strides that the kernels walk; torch calls other strides channels-last too where a side is 1."""
+    """`x` with the strides that the kernels need. If a side is 1, torch calls other strides channels-last, too."""
     n, c, h, w = x.shape
     if x.stride() == (h * w * c, 1, w * c, c):
         return x
@@ -171,7 +171,7 @@ def dense(x: Tensor) -> Tensor:
 
 
 def _rows(x: Tensor, like: Tensor) -> Tensor:
-    """`x` in `like`'s type with pixels of a row next to each other; rows and images may be further apart."""
+    """`x` in the type of `like`, with adjacent pixels in each row; between rows and images there may be gaps."""
     if x.dtype == like.dtype and x.stride()[1] == 1 and x.stride()[3] == x.shape[1]:
         return x
     return dense(x.to(like.dtype))

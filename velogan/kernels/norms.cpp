@@ -1,7 +1,7 @@
-// Instance norm, activation, residual add and reflection padding as one operation on channels-last tensors:
-// one pass for the statistics and one for the result, forward and backward; without the norm, one pass each way.
+// Instance norm, activation, residual add and reflection padding as one operation on channels-last tensors.
+// Forward and backward each take one pass for the statistics and one for the result; without the norm, one pass.
 // Plain C interface, no torch headers.
-// Sums run over fixed chunks of rows and are combined in a fixed order, so results do not depend on threads.
+// Sums run over fixed chunks of rows in a fixed order, so results do not depend on the number of threads.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -29,7 +29,7 @@ inline void store(bf16 *to, float v) {
     to->bits = uint16_t(v != v ? 0x7fc0 : rounded);
 }
 
-constexpr int64_t ROWS = 8; // rows a chunk of the sums
+constexpr int64_t ROWS = 8; // rows in a chunk of the sums
 
 struct Shape {
     int64_t n, h, w, c, pad;
@@ -43,7 +43,7 @@ inline int64_t reflect(int64_t i, int64_t size) {
     return i >= size ? 2 * (size - 1) - i : i;
 }
 
-// Sums of image n's differences to each chunk's first pixel, and of their squares; one chunk per loop iteration.
+// The sums, over one chunk of image n, of the differences to the chunk's first pixel, and of their squares.
 template <typename T>
 void sum_chunk(const T *x, float *__restrict at, float *__restrict one, float *__restrict two, const Shape &s,
                int64_t n, int64_t chunk) {
@@ -58,7 +58,7 @@ void sum_chunk(const T *x, float *__restrict at, float *__restrict one, float *_
         }
 }
 
-// Mean and reciprocal deviation of a channel from its chunks' sums, combined as in Chan et al. 1979.
+// Mean and reciprocal deviation of a channel, from the sums of its chunks, combined as in Chan et al. 1979.
 void combine(const float *at, const float *one, const float *two, float *mean, float *rstd, const Shape &s, float eps,
              int64_t c) {
     double count = 0, average = 0, spread = 0;
@@ -95,7 +95,7 @@ void write_row(const T *px, const T *pr, T *row, const float *m, const float *r,
     }
 }
 
-// Image by image, so that what the first pass read is still in the cache when the second wants it.
+// Image by image, so that the second pass finds in the cache what the first one read.
 template <typename T>
 void forward(const T *x, const T *residual, int64_t residual_image, int64_t residual_row, T *out, float *mean,
              float *rstd, const Shape &s, float slope, float eps, int threads) {
@@ -118,7 +118,7 @@ void forward(const T *x, const T *residual, int64_t residual_image, int64_t resi
     }
 }
 
-// Which rows (or columns) of the padded result show row i: its own, and its reflections. Returns how many.
+// Writes to `at` the rows (or columns) of the padded result that are copies of row i. Returns how many there are.
 inline int shown(int64_t *at, int64_t i, int64_t size, int64_t pad) {
     int count = 0;
     at[count++] = i + pad;
@@ -127,8 +127,8 @@ inline int shown(int64_t *at, int64_t i, int64_t size, int64_t pad) {
     return count;
 }
 
-// Calls use(w, p) for each pixel of row h of image n, p pointing at its gradient: that of the padded result where one
-// pixel shows it, else the sum over all that do and of the unpadded result's where that was used too.
+// Calls use(w, p) for each pixel of row h of image n; p points to the pixel's gradient. This is the sum over all copies
+// in the padded result, plus the gradient of the unpadded result if that was used; for a single copy nothing is summed.
 template <typename T, typename F>
 void fold(const T *g, const T *inner, float *__restrict sum, const Shape &s, int64_t n, int64_t h, F use) {
     int64_t rows[3], columns[3];
@@ -177,8 +177,8 @@ inline void write_pixel(const G *g, const T *x, const float *m, const float *r, 
     }
 }
 
-// The sums of g and of g xhat over one chunk of image n, g being the folded gradient behind the activation; also writes
-// the residual's gradient, which is g before the activation.
+// The sums of g and of g xhat over one chunk of image n; g is the folded gradient, taken back through the activation.
+// Also writes the residual's gradient: the folded gradient itself.
 template <typename T>
 void sum_gradient(const T *g, const T *inner, const T *x, const float *m, const float *r, T *dresidual, float *pixel,
                   float *__restrict one, float *__restrict two, const Shape &s, float slope, int64_t n, int64_t chunk) {
@@ -224,7 +224,7 @@ void backward(const T *g, const T *inner, const T *x, const float *mean, const f
     }
 }
 
-// As `forward` without statistics: x activated, or added to the residual, and padded.
+// As `forward`, without the norm: activation or residual add, then padding.
 template <typename T>
 void forward_plain(const T *x, const T *residual, int64_t residual_image, int64_t residual_row, T *out, const Shape &s,
                    float slope, int threads) {
@@ -243,7 +243,7 @@ inline void slope_pixel(const G *g, const T *out, T *__restrict dx, float slope,
     for (int64_t c = 0; c < channels; c++) store(dx + c, load(g[c]) * (load(out[c]) > 0 ? 1.f : slope));
 }
 
-// dx = g where the padded result `out`, of x's sign, is above 0, else slope g; g itself where there is no `out`.
+// dx = g where x > 0, else slope g; `out`, the padded result, has the sign of x. Without `out` dx = g.
 template <typename T>
 void backward_plain(const T *g, const T *inner, const T *out, T *dx, const Shape &s, float slope, int threads) {
 #pragma omp parallel num_threads(threads)

@@ -1,4 +1,4 @@
-"""Whether bfloat16 pays on a device: measured where that is not known."""
+"""Whether bfloat16 is faster on a device: measured if not known."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def precision_for(device: torch.device) -> tuple[str, str]:
 def bf16_gain() -> float:
     """How many times faster a residual block's convolution is in bf16, forward and backward; 0.2 s to measure.
 
-    On one thread and by its processor time, the types taking turns and the fastest of each counting, so that a busy
-    machine does not decide.
+    It is measured on one thread, by its processor time. The types take turns and the fastest time of each counts, so
+    that other work on the machine hardly matters.
     """
     seconds = {torch.float32: float("inf"), torch.bfloat16: float("inf")}
     threads = torch.get_num_threads()

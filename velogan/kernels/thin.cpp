@@ -1,6 +1,6 @@
 // Convolutions between an image of a few channels and many features, on dense channels-last bfloat16 with float32 sums,
-// for CPUs with AVX-512 bfloat16 products. Features come in multiples of 64. Plain C interface, no torch headers. Sums
-// run over fixed chunks of rows and are added up in their order, so results do not depend on threads.
+// for CPUs with AVX-512 bfloat16 products. The number of features is a multiple of 64. Plain C interface, no torch
+// headers. Sums run over fixed chunks of rows in a fixed order, so results do not depend on the number of threads.
 #include <algorithm>
 
 #ifdef __AVX512BF16__
@@ -8,8 +8,8 @@
 
 namespace {
 
-constexpr int64_t HALO = 64; // rows of the result at a time, which need k - 1 rows of features more
-constexpr int64_t ROWS = 32; // of features in a chunk of the sums
+constexpr int64_t HALO = 64; // rows of the result in a chunk; they need k - 1 more rows of features
+constexpr int64_t ROWS = 32; // rows of features in a chunk of the sums
 
 inline bf16 narrow(float v) { return bf16(_mm_cvtsi128_si32((__m128i)_mm_cvtneps_pbh(_mm_set_ss(v)))); }
 
@@ -17,9 +17,9 @@ inline bf16 narrow(float v) { return bf16(_mm_cvtsi128_si32((__m128i)_mm_cvtneps
 
 extern "C" {
 
-// y, (n, h + 2 pad - k + 1, w + 2 pad - k + 1, c), c up to 4, of features x, (n, h, w, f), with `pad` zeros around them.
-// weight: (columns / 64, f / 2, 64, 2), where column (i k + j) c + o holds the weights of output o at (i, j).
-// Every pixel is multiplied with the weights of all places first, and the products are added up where they belong.
+// Convolves features x (n, h, w, f), with `pad` zeros around them, to y (n, h + 2 pad - k + 1, w + 2 pad - k + 1, c),
+// c up to 4. weight: (columns / 64, f / 2, 64, 2); column (i k + j) c + o holds the weights of output o at (i, j).
+// First each pixel is multiplied by the weights of all k k positions; then the products are added to their outputs.
 void thin_convolve(const bf16 *x, const bf16 *weight, const float *bias, bf16 *y, int64_t n, int64_t h, int64_t w,
                    int64_t f, int64_t c, int64_t k, int64_t pad, int64_t columns, int threads) {
     const int64_t rows = h + 2 * pad - k + 1, across = w + 2 * pad - k + 1, margin = pad * columns;
@@ -59,8 +59,8 @@ void thin_convolve(const bf16 *x, const bf16 *weight, const float *bias, bf16 *y
     }
 }
 
-// sums (k, k, c, f): at (i, j) over all pixels of features x, (n, rows, across, f), times the pixel of the image,
-// (n, h, w, c), that is i - pad below and j - pad beside it; outside of it is 0.
+// Writes sums (k, k, c, f): at (i, j), the sum over all pixels (y, x) of the features x (n, rows, across, f) times the
+// image (n, h, w, c) at (y + i - pad, x + j - pad); the image is 0 outside.
 void thin_gradient(const bf16 *x, const bf16 *image, float *sums, int64_t n, int64_t rows, int64_t across, int64_t f,
                    int64_t h, int64_t w, int64_t c, int64_t k, int64_t pad, int threads) {
     const int64_t pairs = (across + 1) / 2, words = (2 * pairs + k) * c, each = k * k * c * f;
@@ -80,8 +80,9 @@ void thin_gradient(const bf16 *x, const bf16 *image, float *sums, int64_t n, int
                 const int64_t row = first + line - pad;
                 std::fill_n(padded.get(), words + c, bf16(0));
                 if (row >= 0 && row < h)
-                    std::copy_n(image + (picture * h + row) * w * c, std::min(w * c, words + c - pad * c), padded.get() + pad * c);
-                for (int64_t i = 0; i < words; i++) // two neighbours side by side
+                    std::copy_n(image + (picture * h + row) * w * c, std::min(w * c, words + c - pad * c),
+                                padded.get() + pad * c);
+                for (int64_t i = 0; i < words; i++) // two neighbours in one word
                     lines[line * words + i] = uint32_t(padded[i]) | uint32_t(padded[i + c]) << 16;
             }
             for (int64_t row = first; row < last; row++) {

@@ -1,9 +1,9 @@
 """Convolutions between an image and many features, which CPU libraries compute slowly.
 
-In bfloat16 they are native where they can be (`thin.cpp`). Elsewhere, both gradients of a stride-1 convolution are
-convolutions themselves: written as the forward pass of the mirrored weights, and as the weight gradient with image and
-features in exchanged roles, they run at forward speed, together four times as fast as the library's own for 64 features
-and 3 channels at 7x7 (benchmarks/LOG.md).
+In bfloat16 they are native if possible (`thin.cpp`). Otherwise the gradients are written as convolutions that run at
+forward speed: the image's gradient is a convolution with the mirrored weights; the weights' gradient exchanges the
+roles of image and features. For 64 features, 3 channels and 7x7 both together are four times as fast as the library's
+(benchmarks/LOG.md).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from velogan.kernels.bf16_gemm import BLOCK, Bf16Gemm, computes_half
 from velogan.kernels.native import dense
 
 THIN = 8
-"""Channels up to which a side counts as an image."""
+"""An input or output with at most so many channels counts as an image."""
 
 NATIVE_THIN = 4
 """The same for the native code."""
@@ -36,7 +36,7 @@ def is_thin(layer: nn.Module) -> TypeGuard[nn.Conv2d]:
 
 
 def thin_convolution(x: Tensor, weight: Tensor, bias: Tensor | None, gemm: Bf16Gemm | None = None) -> Tensor:
-    """`F.conv2d(x, weight, bias)`, faster, in autocast's type where it is on; no second derivatives."""
+    """`F.conv2d(x, weight, bias)`, faster; in bfloat16 under a bfloat16 autocast; no second derivatives."""
     dtype = torch.bfloat16 if computes_half(x) else x.dtype
     thin, wide = sorted(weight.shape[:2])
     if dtype != torch.bfloat16 or thin > NATIVE_THIN or wide % BLOCK:
@@ -83,7 +83,7 @@ def _library_convolve(x: Tensor, weight: Tensor, *, pad: int) -> Tensor:
 
 
 def _library_gradient(features: Tensor, image: Tensor, *, kernel: int, pad: int) -> Tensor:
-    """As `Bf16Gemm.thin_gradient`, in the images' type."""
+    """The same as `Bf16Gemm.thin_gradient`, in the type of the images."""
     weight = features.new_empty(features.shape[1], image.shape[1], kernel, kernel)
     only_weight, padding = [False, True, False], [pad, pad]
     _, gradient, _ = torch.ops.aten.convolution_backward(

@@ -1,6 +1,7 @@
 // Winograd's convolution F(2x2, 3x3) (Lavin & Gray 2016, arXiv:1509.09308, section 4.1) and its gradients on dense
-// channels-last bfloat16 images, for CPUs with AVX-512 bfloat16 products; sums are float32. Channels come in multiples
-// of 64. Plain C interface, no torch headers. No sum is shared between threads, so results do not depend on them.
+// channels-last bfloat16 images, for CPUs with AVX-512 bfloat16 products; sums are float32. Numbers of channels are
+// multiples of 64. Plain C interface, no torch headers. No sum is shared between threads, so results do not depend on
+// the number of threads. The 16 numbers of a transformed tile are called its places.
 #include <algorithm>
 
 #ifdef __AVX512BF16__
@@ -8,10 +9,10 @@
 
 namespace {
 
-constexpr int64_t TILES = 48; // whose places lie in the second-level cache together
-constexpr int64_t PAIRS = 64; // of tiles that one product of the weights' gradient sums over
+constexpr int64_t TILES = 48; // tiles at a time: their places fit into the second-level cache
+constexpr int64_t PAIRS = 64; // pairs of tiles that one product of the weights' gradient sums over
 
-// An image with `pad` zeros around it, cut into overlapping 4x4 tiles, one for each 2x2 of the result.
+// An image with `pad` zeros around it, cut into overlapping 4x4 tiles, one for each 2x2 pixels of the result.
 struct Plane {
     int64_t n, h, w, c, pad;
     int64_t out_h() const { return h + 2 * pad - 2; }
@@ -21,7 +22,7 @@ struct Plane {
     int64_t tiles() const { return n * each(); }
 };
 
-// The pixels of a tile's square of `side`, first at (top, left); `none` stands for those outside.
+// Writes to `at` pointers to the pixels of a square of `side` at (top, left); outside the image they are `none`.
 void pixels(const bf16 *x, const bf16 *none, const bf16 **at, int side, int64_t top, int64_t left, int64_t h, int64_t w,
             int64_t c) {
     for (int64_t i = top; i < top + side; i++)
@@ -37,7 +38,7 @@ void result_pixels(const bf16 *y, const bf16 *none, const bf16 **at, const Plane
     pixels(y + image * s.out_h() * s.out_w() * c, none, at, 2, top, left, s.out_h(), s.out_w(), c);
 }
 
-// v = Bt d B of sixteen channels of one tile; d points at its 16 pixels.
+// v = Bt d B for sixteen channels of one tile; d points to its 16 pixels.
 inline void transform_image(const bf16 *const *d, int64_t c, __m512 *v) {
     __m512 t[16];
     for (int j = 0; j < 4; j++) {
@@ -50,7 +51,7 @@ inline void transform_image(const bf16 *const *d, int64_t c, __m512 *v) {
     }
 }
 
-// v = A g At of sixteen channels of the gradient of one tile's result; g points at its 4 pixels.
+// v = A g At for sixteen channels of the gradient of one tile's result; g points to its 4 pixels.
 inline void transform_gradient(const bf16 *const *g, int64_t c, __m512 *v) {
     const __m512 zero = _mm512_setzero_ps();
     for (int j = 0; j < 2; j++) {
@@ -63,7 +64,7 @@ inline void transform_gradient(const bf16 *const *g, int64_t c, __m512 *v) {
     }
 }
 
-// At m A of one tile's BLOCK channels, plus the bias, to those of its four pixels that are in the image.
+// Writes At m A plus the bias, for BLOCK channels of one tile, to those of its four pixels that are in the image.
 void write_result(const float *m, int64_t place, const float *bias, bf16 *const *y) {
     for (int64_t c = 0; c < BLOCK; c += 16) {
         __m512 t[8];
@@ -82,7 +83,7 @@ void write_result(const float *m, int64_t place, const float *bias, bf16 *const 
     }
 }
 
-// The result's pixels that TILES tiles from `first` on show.
+// Computes the result's pixels of TILES tiles from `first` on.
 void convolve(const bf16 *x, const bf16 *none, const bf16 *u, const float *bias, bf16 *y, const Plane &s, int64_t out,
               int64_t first, bf16 *v, float *m) {
     const int64_t count = std::min(TILES, s.tiles() - first);
@@ -107,7 +108,7 @@ void convolve(const bf16 *x, const bf16 *none, const bf16 *u, const float *bias,
     }
 }
 
-// The places of two tiles side by side, BLOCK channels of all pairs together: (16, c / BLOCK, PAIRS, BLOCK, 2).
+// Writes the places of two tiles next to each other, in blocks of BLOCK channels: (16, c / BLOCK, PAIRS, BLOCK, 2).
 template <typename F> void transform_pair(int64_t channels, int64_t pair, bf16 *to, F transform) {
     const int64_t place = channels * PAIRS * 2 + APART;
     for (int64_t c = 0; c < channels; c += 16) {
@@ -119,7 +120,7 @@ template <typename F> void transform_pair(int64_t channels, int64_t pair, bf16 *
     }
 }
 
-// Gt m G of the sums (16, out, c), to weights (out, 3, 3, c).
+// Writes Gt m G of the sums (16, out, c) to the gradient of weights (out, 3, 3, c).
 void write_gradient(const float *m, int64_t place, float *dw, int64_t channels) {
     const __m512 half = _mm512_set1_ps(0.5f);
     for (int64_t c = 0; c < channels; c += 16) {
@@ -140,7 +141,7 @@ void write_gradient(const float *m, int64_t place, float *dw, int64_t channels) 
     }
 }
 
-// G g Gt of sixteen input channels of one output channel's weights (3, 3, c).
+// u = G g Gt for sixteen input channels of one output channel's weights (3, 3, c).
 inline void transform_weight(const float *g, int64_t channels, __m512 *u) {
     const __m512 half = _mm512_set1_ps(0.5f);
     __m512 t[12];
@@ -159,9 +160,9 @@ inline void transform_weight(const float *g, int64_t channels, __m512 *u) {
 
 extern "C" {
 
-// w: (out, 3, 3, c); u: (16, out / 64, c / 2, 64, 2) for the convolution; back, for the gradient of its image: the same
-// of the mirrored weights with inputs and outputs exchanged, (16, c / 64, out / 2, 64, 2). Mirroring exchanges the
-// first and the last place each way and leaves those between, of the points 1 and -1, as they are.
+// Transforms weights w (out, 3, 3, c) to u (16, out / 64, c / 2, 64, 2), for the convolution, and to `back`
+// (16, c / 64, out / 2, 64, 2), for the gradient of its image: the mirrored weights with inputs and outputs exchanged.
+// Mirroring exchanges the first and last of four places in each direction; those of the points 1 and -1 stay.
 void winograd_weights(const float *w, bf16 *u, bf16 *back, int64_t out, int64_t c, int threads) {
 #pragma omp parallel for num_threads(threads) schedule(static)
     for (int64_t o = 0; o < out; o += 2)
@@ -183,7 +184,7 @@ void winograd_weights(const float *w, bf16 *u, bf16 *back, int64_t out, int64_t 
         }
 }
 
-// y = x with `pad` zeros around it, convolved: (n, h, w, c) to (n, h + 2 pad - 2, w + 2 pad - 2, out). bias may be null.
+// Convolves x (n, h, w, c), with `pad` zeros around it, to y (n, h + 2 pad - 2, w + 2 pad - 2, out). bias may be null.
 void winograd_convolve(const bf16 *x, const bf16 *u, const float *bias, bf16 *y, int64_t n, int64_t h, int64_t w,
                        int64_t c, int64_t out, int64_t pad, int threads) {
     const Plane s{n, h, w, c, pad};
@@ -199,7 +200,8 @@ void winograd_convolve(const bf16 *x, const bf16 *u, const float *bias, bf16 *y,
     }
 }
 
-// dw, (out, 3, 3, c), of the convolution without padding of x, (n, h, w, c), from g, (n, h - 2, w - 2, out).
+// Writes dw (out, 3, 3, c), the gradient of the weights of a convolution without padding. x (n, h, w, c) is its image,
+// g (n, h - 2, w - 2, out) the gradient of its result.
 void winograd_gradient(const bf16 *x, const bf16 *g, float *dw, int64_t n, int64_t h, int64_t w, int64_t c, int64_t out,
                        int threads) {
     const Plane s{n, h, w, c, 0};
@@ -229,7 +231,8 @@ void winograd_gradient(const bf16 *x, const bf16 *g, float *dw, int64_t n, int64
 #pragma omp for schedule(static)
         for (int64_t task = 0; task < 16 * in_blocks * out_blocks; task++) {
             const int64_t p = task / (in_blocks * out_blocks), i = task / out_blocks % in_blocks, o = task % out_blocks;
-            const bf16 *a = y.get() + p * y_place + o * PAIRS * BLOCK * 2, *b = v.get() + p * v_place + i * PAIRS * BLOCK * 2;
+            const bf16 *a = y.get() + p * y_place + o * PAIRS * BLOCK * 2;
+            const bf16 *b = v.get() + p * v_place + i * PAIRS * BLOCK * 2;
             float *sums = m.get() + p * m_place + o * BLOCK * c + i * BLOCK;
             if (first)
                 products<true>(BLOCK, a, 2, BLOCK * 2, b, pairs, sums, c);

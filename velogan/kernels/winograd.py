@@ -1,8 +1,8 @@
 """3x3 convolutions in bfloat16 with four ninths of the multiplications, and their gradients, on CPUs with AVX-512.
 
-Winograd's F(2x2, 3x3) (Lavin & Gray 2016, arXiv:1509.09308): image and weights are transformed, multiplied place by
-place, and transformed back. The gradients are those of the same algorithm. Its error, in bfloat16, is up to twice the
-plain convolution's; that of the larger F(4x4, 3x3) would be nine times (benchmarks/LOG.md).
+Winograd's F(2x2, 3x3) (Lavin & Gray 2016, arXiv:1509.09308): image and weights are transformed and multiplied
+elementwise, and the result is transformed back. The gradients use the same algorithm. In bfloat16 its error is up to
+twice that of the plain convolution; the larger F(4x4, 3x3) has nine times the error (benchmarks/LOG.md).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from velogan.kernels.native import dense
 
 
 def fits_winograd(layer: nn.Module) -> TypeGuard[nn.Conv2d]:
-    """Whether `layer` is a convolution that this computes."""
+    """Whether `layer` is a convolution that this module can compute."""
     return (
         isinstance(layer, nn.Conv2d)
         and (layer.kernel_size, layer.stride, layer.padding, layer.dilation) == ((3, 3), (1, 1), (0, 0), (1, 1))
@@ -28,7 +28,7 @@ def fits_winograd(layer: nn.Module) -> TypeGuard[nn.Conv2d]:
 
 
 class WinogradConv2d(nn.Module):
-    """Stands for `conv` on bfloat16 images, without gradients."""
+    """Replaces `conv` on bfloat16 images, without gradients."""
 
     def __init__(self, conv: nn.Conv2d, gemm: Bf16Gemm):
         super().__init__()
@@ -41,10 +41,10 @@ class WinogradConv2d(nn.Module):
 
 
 class WinogradConvolution:
-    """`conv` without its bias, by Winograd's algorithm where bfloat16 is computed; no second derivatives.
+    """`conv` without its bias, by Winograd's algorithm in bfloat16; no second derivatives.
 
-    The weights stay `conv`'s. They are transformed once for all passes of a step: until a pass goes back, since fused
-    optimizers do not count their changes as other operations do.
+    The weights are those of `conv`. They are transformed once for all forward passes, until the next backward pass:
+    fused optimizers change weights without raising their version.
     """
 
     def __init__(self, conv: nn.Conv2d, gemm: Bf16Gemm):
@@ -64,7 +64,7 @@ class WinogradConvolution:
         return _Winograd.apply(self, self._gemm, x, weight, *transformed)  # pyright: ignore[reportReturnType]
 
     def forget(self) -> None:
-        """The weights will have changed when they are next used."""
+        """Transforms the weights again at the next use, as they may have changed."""
         self._weights = None
 
 

@@ -1,1 +1,1 @@
-"""Where time goes: methods and modes against each other, and a step under the profiler."""
+"""Measurements of speed: comparisons of methods and modes, and a step under the profiler."""

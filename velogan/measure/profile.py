@@ -1,4 +1,4 @@
-"""Where a step's time goes: the trainer's own steps under torch.profiler, as a page, a JSON and a trace."""
+"""Where a step's time goes: training steps under torch.profiler, as a page, a JSON file and a trace."""
 
 from __future__ import annotations
 
@@ -36,20 +36,20 @@ from velogan.run import build_trainer, fit_channels
 from velogan.types import Batch
 
 WARM_UP = 3
-"""Steps before the profile: the first compiles or captures, and libraries choose their algorithms."""
+"""Steps before the profile. In them the step is compiled or captured, and libraries choose algorithms."""
 
 
 def profile(config: Config, *, steps: int, out: Path, display: Display) -> dict[str, Any]:
     """Trains `config` for `steps` steps under the profiler and writes profile.html, profile.json and trace.json.gz.
 
-    The steps are the trainer's own, fed by its loader. Before them come WARM_UP steps, and as many as are profiled, at
-    most four, to time without the profiler; after them two that are looked at for memory. Nothing of the run is kept.
-    Returns what profile.json holds. ValueError for what the user can mend.
+    The steps are the trainer's own, with its loader. Before them come WARM_UP steps, then at most four steps that are
+    timed without the profiler. After them two steps are profiled for memory. Nothing of the run is kept. Returns the
+    contents of profile.json. ValueError for wrong arguments or settings.
     """
     if steps < 1:
         raise ValueError(f"--steps {steps}: it takes at least one")
     if out.exists() and not out.is_dir():
-        raise ValueError(f"--out {out} is a file: name a folder, which is made if need be")
+        raise ValueError(f"--out {out} is a file: name a folder; it is created if needed")
     data = open_data(config.data, task=display.task, say=display.say)
     config, _ = fit_channels(config, data)
     check_sizes(config.method, config.spec, data.shapes(config.data))
@@ -61,7 +61,9 @@ def profile(config: Config, *, steps: int, out: Path, display: Display) -> dict[
         )
     config = config.model_copy(update={"engine": engine})
     if engine.capture == "on":
-        os.environ.setdefault("TEARDOWN_CUPTI", "0")  # as torch.profiler does for captured steps that it knows of
+        os.environ.setdefault(
+            "TEARDOWN_CUPTI", "0"
+        )  # needed for captured graphs; torch.profiler sets it for those that it knows of
     out.mkdir(parents=True, exist_ok=True)
     training = _Training(build_trainer(config, data), config, device)
     display.say(f"warming up: {WARM_UP} steps")
@@ -73,7 +75,7 @@ def profile(config: Config, *, steps: int, out: Path, display: Display) -> dict[
     roles = {"phases": [phase.name for phase in training.phases], "networks": list(training.trainer.nets)}
     timeline = read_timeline(load_events(trace), **roles)
     looked, held = training.look(roles)
-    if engine.capture == "on" and engine.streams == "off":  # kernels of two streams have no one order
+    if engine.capture == "on" and engine.streams == "off":  # kernels of two streams have no fixed order
         timeline = borrow_places(timeline, looked)
     result = {
         "steps": steps,
@@ -116,7 +118,7 @@ def _answers(timeline: Timeline) -> dict[str, Any]:
 
 
 class _Training:
-    """A trainer whose steps, loader and networks have ranges of their names in a trace."""
+    """A trainer whose steps, loader and networks appear in traces as ranges with their names."""
 
     def __init__(self, trainer: Trainer, config: Config, device: torch.device):
         self.trainer, self.config, self.device = trainer, config, device
@@ -127,7 +129,7 @@ class _Training:
         trainer.loaders = {split: _NamedLoader(loader) for split, loader in trainer.loaders.items()}
 
     def run(self, steps: int) -> float:
-        """Trains so many steps; returns the seconds of one."""
+        """Trains for `steps` steps; returns the seconds per step."""
         images = self.trainer.images + steps * self.config.data.batch_size
         synchronise(self.device)
         begun = time.perf_counter()
@@ -136,7 +138,7 @@ class _Training:
         return (time.perf_counter() - begun) / steps
 
     def record(self, steps: int, trace: Path, *, memory: bool = False) -> float:
-        """The same under the profiler, with the trace in a file."""
+        """The same under the profiler; writes the trace to a file."""
         activities = [ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * (self.device.type == "cuda")
         with torch.profiler.profile(activities=activities, profile_memory=memory) as seen:
             seconds = self.run(steps)
@@ -144,7 +146,7 @@ class _Training:
         return seconds
 
     def look(self, roles: Mapping[str, Any]) -> tuple[Timeline, dict[int, Held]]:
-        """Two steps with their memory, and what was there before them. A captured step is played kernel by kernel."""
+        """Two steps with their memory, and the memory held before them. Captured steps run kernel by kernel here."""
         self.trainer.step = _NamedStep(self._plain)
         for optimizer in self._plain.optimizers.values():
             optimizer.zero_grad()
@@ -176,7 +178,7 @@ class _Training:
 
 
 def _plain(step: Any) -> Step:
-    """The step inside what wraps it."""
+    """The plain step inside its wrappers."""
     while not isinstance(step, Step):
         step = step.step
     return step
@@ -185,7 +187,7 @@ def _plain(step: Any) -> Step:
 class _Named(nn.Module):
     def __init__(self, role: str, net: nn.Module):
         super().__init__()
-        self._role, self._net = role, [net]  # in a list: its weights are registered once
+        self._role, self._net = role, [net]  # in a list, so that its weights are not registered again
 
     def forward(self, *inputs: Tensor) -> Tensor:
         with record_function(self._role):

@@ -24,7 +24,7 @@ class Networks:
 
 
 def build_network(header: Mapping[str, Any]) -> nn.Module:
-    """The network that the `header` of a weights file describes, freshly initialised. ValueError where it is none."""
+    """A freshly initialised network as the `header` of a weights file describes it. ValueError for a wrong header."""
     kind, config = header.get("network"), header.get("config")
     channels = {name: _channels(header, name) for name in ("in_channels", "out_channels") if name in header}
     match kind:
@@ -36,11 +36,11 @@ def build_network(header: Mapping[str, Any]) -> nn.Module:
             return build_encoding_discriminator(DiscriminatorConfig.model_validate(config), **channels)
         case "projection":
             return build_projection(**channels)
-    raise ValueError(f"network={kind!r:.40} is no kind of network")
+    raise ValueError(f"network={kind!r:.40} is not a kind of network")
 
 
 def _channels(header: Mapping[str, Any], name: str) -> int:
     count = header[name]
     if not isinstance(count, int) or not 1 <= count <= MOST_CHANNELS:
-        raise ValueError(f"{name}={count!r:.40} is no number from 1 to {MOST_CHANNELS}")
+        raise ValueError(f"{name}={count!r:.40} is not a whole number from 1 to {MOST_CHANNELS}")
     return count

@@ -1,4 +1,4 @@
-"""Discriminators: PatchGAN (Isola et al. 2017) of any depth, and the per-pixel one."""
+"""Discriminators: PatchGAN (Isola et al. 2017) of any depth, and one for single pixels."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from velogan.types import Form
 
 
 class DiscriminatorConfig(BaseModel):
-    """What a discriminator is made of."""
+    """The architecture of a discriminator."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     network: Literal["basic", "n_layers", "pixel"] = Field(
         default="basic",
-        description="basic: PatchGAN that judges 70x70 patches; n_layers: PatchGAN of depth `layers`; "
-        "pixel: judges every pixel alone.",
+        description="basic: PatchGAN with patches of 70x70 pixels; n_layers: PatchGAN of depth `layers`; "
+        "pixel: looks at each pixel alone.",
     )
     layers: int = Field(default=3, ge=1, le=8, description="Depth of n_layers; basic is 3.")
     channels: int = Field(default=64, ge=1, le=4096, description="Feature maps after the first convolution (ndf).")
@@ -56,9 +56,9 @@ def build_discriminator(config: DiscriminatorConfig, *, in_channels: int = 3) ->
 def build_encoding_discriminator(config: DiscriminatorConfig, *, in_channels: int) -> Discriminator:
     """A freshly initialised discriminator of encodings `(B, in_channels, H/4, W/4)`.
 
-    It is what is left of the PatchGAN behind its first two convolutions, which bring an image to a quarter of its side.
-    `basic` sees 16x16 positions; behind a resnet's encoder, whose positions see 13x13 pixels each 4 pixels apart, that
-    is 73x73 pixels.
+    It is a PatchGAN without its first two convolutions, which reduce an image to a quarter of its side. A logit of
+    `basic` sees 16x16 positions. After a resnet's encoder these are 73x73 pixels: each position sees 13x13 pixels, and
+    positions are 4 pixels apart.
     """
     if config.network == "pixel":
         net = Discriminator(_pixel(config, in_channels))
@@ -66,7 +66,7 @@ def build_encoding_discriminator(config: DiscriminatorConfig, *, in_channels: in
         layers = 3 if config.network == "basic" else config.layers
         if layers < 2:
             raise ValueError(
-                f"discriminator.layers={layers} leaves nothing at a quarter of the side, where encodings are judged: "
+                f"discriminator.layers={layers} leaves no layer for encodings, at a quarter of the image's side: "
                 "set 2 or more"
             )
         net = Discriminator(_patch(config, in_channels, layers=layers, first=2))
@@ -75,7 +75,7 @@ def build_encoding_discriminator(config: DiscriminatorConfig, *, in_channels: in
 
 
 def _patch(config: DiscriminatorConfig, in_channels: int, *, layers: int, first: int = 1) -> nn.Sequential:
-    """The PatchGAN; with `first` 2 or more, only from that inner convolution on, which then takes `in_channels`."""
+    """The PatchGAN; with `first` 2 or more, only its layers from that inner convolution on."""
     width, make_norm, bias = config.channels, norm_layer(config.norm), config.norm == "instance"
     parts: list[nn.Module] = []
     if first == 1:

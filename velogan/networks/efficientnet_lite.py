@@ -1,4 +1,4 @@
-"""EfficientNet-Lite as a feature network: ImageNet classes, and maps at four strides."""
+"""EfficientNet-Lite as a feature network: ImageNet classes, and feature maps at four strides."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ class EfficientNetLite(nn.Module):
 
     Tan and Le 2019, table 1, without squeeze-and-excitation, with ReLU6, and with stem and head of fixed width: what
     TensorFlow released as "lite". Batch norms are folded into the convolutions; padding is TensorFlow's "same".
-    `state`: the weights by name, as `folded` makes them from the published ones. Raises `ValueError` where names or
-    shapes are others.
+    `state`: the weights by name, as `folded` makes them from the published ones. Raises `ValueError` for other names or
+    shapes.
     """
 
     def __init__(self, state: Mapping[str, Tensor], *, variant: Variant) -> None:
         super().__init__()
         self.ends = _STRIDE_ENDS[variant]
-        with torch.device("meta"):  # numbers that need no random values first
+        with torch.device("meta"):  # no random initial values: they would be replaced
             self.stem = _Conv(3, 32, 3, stride=2)
             self.blocks = nn.ModuleList(_blocks(variant))
             self.head = _Conv(WIDTHS[-1], FEATURES, 1)
@@ -80,14 +80,14 @@ class EfficientNetLite(nn.Module):
 def folded(published: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Weights for `EfficientNetLite` from the published ones by name, batch norms folded into the convolutions.
 
-    Raises `ValueError` where one is missing.
+    Raises `ValueError` if one is missing.
     """
     blocks = 1 + max((int(name.split(".")[1]) for name in published if name.startswith("_blocks.")), default=-1)
     try:
         state = _folded(published, "_conv_stem", "_bn0", "stem") | _folded(published, "_conv_head", "_bn1", "head")
         for number in range(blocks):
             there, here = f"_blocks.{number}.", f"blocks.{number}."
-            if number:  # the first does not expand
+            if number:  # the first block does not expand
                 state |= _folded(published, f"{there}_expand_conv", f"{there}_bn0", f"{here}expand")
             state |= _folded(published, f"{there}_depthwise_conv", f"{there}_bn1", f"{here}depthwise")
             state |= _folded(published, f"{there}_project_conv", f"{there}_bn2", f"{here}project")
@@ -131,7 +131,7 @@ class _Block(nn.Module):
 
 
 class _Conv(nn.Conv2d):
-    """A convolution with TensorFlow's padding "same": the output has ceil(side / stride), the odd pixel is after."""
+    """A convolution with TensorFlow's padding "same": ceil(side / stride) outputs; odd padding has more at the end."""
 
     def __init__(self, inputs: int, outputs: int, kernel: int, *, stride: int = 1, groups: int = 1) -> None:
         super().__init__(inputs, outputs, kernel, stride=stride, groups=groups)

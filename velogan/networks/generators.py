@@ -18,7 +18,7 @@ from velogan.types import Form
 
 
 class GeneratorConfig(BaseModel):
-    """What a generator is made of."""
+    """The architecture of a generator."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -35,18 +35,18 @@ class GeneratorConfig(BaseModel):
     dropout: bool = Field(default=False, description="Dropout 0.5 in residual blocks, or in the U-Net's inner blocks.")
     decoder: Literal["reference", "simple"] = Field(
         default="reference",
-        description="Behind a resnet's blocks. reference: the encoder mirrored; simple: half its width, and no norms.",
+        description="Layers after a resnet's blocks. reference: the encoder mirrored; simple: half as wide, no norms.",
     )
-    residual: bool = Field(default=True, description="A resnet's blocks add to what they are given.")
+    residual: bool = Field(default=True, description="A resnet's blocks add their result to their input.")
     identity_start: bool = Field(
         default=False,
-        description="A resnet's blocks begin as the identity: the last convolution of each begins at zero. For "
-        "norm=none, where a loss that asks blocks for nothing else soon leaves no path through them alive.",
+        description="A resnet's blocks start as the identity: the last convolution of each starts at zero. For "
+        "norm=none, where blocks with random weights may die if the loss asks them for the identity.",
     )
     output: Literal["image", "change"] = Field(
         default="image",
-        description="What a resnet's decoder is asked for. image: the translation. change: it decodes encodings before "
-        "and behind the blocks, and the input is changed as these differ, so that what the blocks leave alone stays as "
+        description="What a resnet's decoder makes. image: the translation. change: it decodes encodings before and "
+        "after the blocks, and their difference is added to the input, so that what the blocks leave alone stays as "
         "it was; this needs a decoder without instance norm.",
     )
     init: InitName = Field(default="normal", description="Initialisation of the weights.")
@@ -55,15 +55,15 @@ class GeneratorConfig(BaseModel):
     )
 
     @model_validator(mode="after")
-    def _only_a_resnet_has_them(self) -> GeneratorConfig:
+    def _check_combinations(self) -> GeneratorConfig:
         if self.network != "resnet":
             for name in ("decoder", "residual", "identity_start", "output"):
                 if (value := getattr(self, name)) != type(self).model_fields[name].default:
                     raise ValueError(f"{name}={value} is for resnets, not {self.network}: leave it out, or use resnet")
         if self.output == "change" and self.norm == "instance" and self.decoder == "reference":
             raise ValueError(
-                "output=change takes the difference of two decoded pictures, which instance norm would scale each by "
-                "its own: set decoder=simple, or norm=none"
+                "output=change takes the difference of two decoded pictures, and instance norm would scale each "
+                "differently: set decoder=simple, or norm=none"
             )
         if self.identity_start and (self.norm != "none" or not self.residual):
             raise ValueError(
@@ -94,7 +94,7 @@ def build_generator(
 
 
 class Generator(nn.Module):
-    """An image-to-image network; `multiple` is what image sides must be divisible by, in pixels."""
+    """An image-to-image network. Image sides, in pixels, must be divisible by `multiple`."""
 
     form: ClassVar[Form] = "sequence"
 
@@ -108,7 +108,7 @@ class Generator(nn.Module):
 
 
 class Stage(nn.Module):
-    """Consecutive layers of a generator, under the names that they have there."""
+    """Consecutive layers of a generator, with their names in the generator."""
 
     form: ClassVar[Form] = "sequence"
 
@@ -121,23 +121,24 @@ class Stage(nn.Module):
 
 
 REPLACED = 0.3
-"""Change of a pixel, the mean over its channels in units of the images' [-1, 1], that leaves nothing of the input."""
+"""A pixel that changes by this much, as a mean over channels in [-1, 1], keeps no detail of the input."""
 
 
 def changed(x: Tensor, *, after: Tensor, before: Tensor) -> Tensor:
     """The images `x` with the change from `before` to `after`, all `(B, C, H, W)` in about [-1, 1].
 
-    `before` is `x` as a decoder gives it back. The detail that it lacks, `x - before`, is kept where nothing changes,
-    and fades out where much does: stripes of an apple are none of the orange in its place.
+    `before` is `x` as a decoder reconstructs it. The detail that it lacks, `x - before`, is kept where nothing changes
+    and fades out where much changes: the stripes of an apple must not stay on the orange that replaces it.
     """
     fade = (after - before).abs().mean(1, keepdim=True).div(REPLACED).clamp(max=1)
     return after + (1 - fade) * (x - before)
 
 
 class ChangeGenerator(nn.Module):
-    """Makes of an image what a translator changes in it: `changed` by `decoder(translator(z))`, `z = encoder(x)`.
+    """Changes an image as a translator changes its encoding `z = encoder(x)`; see `changed`.
 
-    The stages, of whatever make, take and give what those of a resnet generator do; the result is cut to [-1, 1].
+    `after` is `decoder(translator(z))`, `before` is `decoder(z)`. The stages have the shapes of a resnet generator's
+    `Stages`. The result is clamped to [-1, 1].
     """
 
     multiple = 4
@@ -153,12 +154,16 @@ class ChangeGenerator(nn.Module):
         return changed(x, after=after, before=before).clamp(-1, 1)
 
     def by(self, other: Callable[[nn.Module], nn.Module]) -> ChangeGenerator:
-        """The same, computed by what `other` makes of each stage."""
+        """The same generator with each stage replaced by `other(stage)`."""
         return ChangeGenerator(other(self.encoder), other(self.translator), other(self.decoder))
 
 
 class Stages(NamedTuple):
-    """A resnet generator in three: images `(B, C, H, W)` to encodings `(B, 4 channels, H/4, W/4)`, on, and back."""
+    """A resnet generator in three parts.
+
+    `encoder`: images `(B, C, H, W)` to encodings `(B, 4 channels, H/4, W/4)`; `translator`: encodings to encodings;
+    `decoder`: encodings to images.
+    """
 
     encoder: Stage
     translator: Stage
@@ -183,8 +188,8 @@ def split(net: nn.Module) -> Stages:
 def compose(*stages: nn.Module) -> Generator:
     """The generator that runs `stages` one after the other, over their weights.
 
-    Its names of weights are those of the generator that they come from, so an encoder, a translator and a decoder give
-    what `build_generator` describes; an encoder and a decoder alone make an autoencoder.
+    The weights keep the names that they have in the stages' generator: encoder, translator and decoder make a generator
+    as of `build_generator`; encoder and decoder make an autoencoder.
     """
     layers: dict[str, nn.Module] = {}
     for stage in stages:
@@ -214,7 +219,7 @@ class ResidualBlock(nn.Module):
 
 
 class PlainBlock(nn.Sequential):
-    """The layers of a residual block, which add to nothing, and a ReLU."""
+    """The layers of a residual block without the addition, then a ReLU."""
 
     def __init__(self, channels: int, *, norm: NormName, dropout: bool):
         super().__init__()

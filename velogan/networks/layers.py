@@ -15,7 +15,7 @@ InitName = Literal["normal", "xavier", "kaiming", "orthogonal"]
 
 
 class InstanceNorm2d(nn.InstanceNorm2d):
-    """torch's, with a right gradient: on a CPU its backward pass misreads the channels-last gradient of one image."""
+    """torch's layer with a correct gradient: on a CPU torch misreads the channels-last gradient of one image."""
 
     form: ClassVar[Form] = "layer"
 
@@ -44,7 +44,7 @@ def norm_layer(name: NormName) -> Callable[[int], nn.Module]:
 
 
 def initialise(net: nn.Module, *, init: InitName = "normal", gain: float = 0.02) -> nn.Module:
-    """Fill every convolution and linear weight from `init` (bias 0) and every batch-norm weight from N(1, gain).
+    """Fills every convolution and linear weight from `init` (bias 0) and every batch-norm weight from N(1, gain).
 
     `normal` is N(0, gain); `xavier` is Xavier normal with `gain`; `kaiming` is He normal for fan-in;
     `orthogonal` has gain `gain`. Draws from the default generator in module order. Returns `net`.

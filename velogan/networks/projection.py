@@ -1,4 +1,4 @@
-"""The head that features are projected by before they are contrasted."""
+"""The head that projects features before a contrastive loss."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The contract between a method and the engine: a step is a short list of phases."""
+"""The interface between a method and the engine: a step is a short list of phases."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from velogan.types import Batch, Nets
 
 Carry = Mapping[str, Tensor]
-"""What an earlier phase of the same step leaves to later phases on the same split, detached by the engine."""
+"""Tensors from earlier phases of a step for later phases on the same split; the engine detaches them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,11 +27,11 @@ class Out:
 
 @dataclass(frozen=True, kw_only=True)
 class Phase:
-    """One move of a step.
+    """One part of a step: a loss, its gradients and an update.
 
-    `name` is also the trace range and the log prefix; `trains` names the networks this phase updates, all others
-    are frozen; `loss` is a function of (nets, batch, carry) that knows no device, rank, precision, optimizer or
-    graph; `split`, one of `SPLITS`, says which pictures feed it (carry is kept per split); it runs on each `every`-th
+    `name` is also the trace range and the log prefix. `trains` names the networks that this phase updates; all others
+    are frozen. `loss` is a function of (nets, batch, carry) that knows no device, rank, precision, optimizer or graph.
+    `split`, one of `SPLITS`, says which pictures it gets; carry is kept per split. The phase runs in each `every`-th
     step.
     """
 
@@ -43,23 +43,23 @@ class Phase:
 
 
 Part = Callable[[], tuple[Tensor, ...]]
-"""Some of a loss's work."""
+"""A part of a loss's computation."""
 
 Runner = Callable[[Sequence[Part]], list[tuple[Tensor, ...]]]
-"""Runs parts and returns what each gave, ready for use on the device."""
+"""Runs parts and returns their results, ready for use on the device."""
 
 _runner: ContextVar[Runner | None] = ContextVar("runner", default=None)
 
 
 def side_by_side(*parts: Part) -> list[tuple[Tensor, ...]]:
-    """What each of `parts` gives. It says that they do not depend on each other, so that an engine may overlap them."""
+    """Runs `parts` and returns their results. They must be independent, so that the engine may overlap them."""
     runner = _runner.get()
     return [part() for part in parts] if runner is None else runner(parts)
 
 
 @contextmanager
 def parts_run_by(runner: Runner | None) -> Iterator[None]:
-    """Within it `side_by_side` hands its parts to `runner`; with None it runs them in order."""
+    """Within the context `side_by_side` gives its parts to `runner`; with None it runs them in order."""
     token = _runner.set(runner)
     try:
         yield
@@ -74,15 +74,15 @@ SPLITS = ("train", "first_half", "second_half", "held_out")
 class Objective(Protocol):
     """A method's losses.
 
-    `draws` has an entry for each split that the phases ask for: so many uniform numbers in [0, 1) per image reach the
-    losses on it as `batch["uniform"]`, `(draws, B)`. That is all their randomness, so that a step is a function of
-    (weights, state, batches). An epoch counts the images of the first split. `state` holds what survives between steps
-    (the pools of fakes) as buffers.
+    `draws` has an entry for each split of the phases: the number of uniform numbers in [0, 1) per image that the losses
+    get as `batch["uniform"]`, `(draws, B)`. The losses have no other randomness, so that a step is a function of
+    (weights, state, batches). The first split's images make an epoch. `state` holds, as buffers, what stays between
+    steps: the pools of fakes.
     """
 
     draws: Mapping[str, int]
     state: nn.Module
 
     def phases(self) -> list[Phase]:
-        """The moves of one step, in order."""
+        """The phases of one step, in order."""
         ...

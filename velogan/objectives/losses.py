@@ -1,4 +1,4 @@
-"""Adversarial losses on logits, and the gradient penalty."""
+"""Losses: adversarial ones on logits, the gradient penalty, L1 and the contrast of patches."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ GanLossName = Literal["lsgan", "vanilla", "wgangp"]
 
 
 def gan_loss(logits: Tensor, *, real: bool, kind: GanLossName) -> Tensor:
-    """How far `logits` (any shape) are from calling everything `real` (or fake); a scalar in float32.
+    """The loss of `logits` (any shape) that should all say real, or all fake; a scalar in float32.
 
     lsgan: squared distance to 1 / 0 (Mao et al. 2017, eq. 2). vanilla: binary cross entropy (Goodfellow et al.
     2014, eq. 1). wgangp: the negative / positive mean (Arjovsky et al. 2017, eq. 2).
@@ -30,7 +30,7 @@ def gan_loss(logits: Tensor, *, real: bool, kind: GanLossName) -> Tensor:
 def gradient_penalty(critic: Callable[[Tensor], Tensor], *, real: Tensor, fake: Tensor, mix: Tensor) -> Tensor:
     """The mean of (|gradient of the critic at a mixture| - 1)^2 (Gulrajani et al. 2017, eq. 3).
 
-    `real` and `fake` are `(B, C, H, W)`; `mix`, `(B,)` in [0, 1), says how much of the real image is in each.
+    `real` and `fake` are `(B, C, H, W)`; `mix`, `(B,)` in [0, 1), is the share of the real image in each mixture.
     """
     share = mix.view(-1, 1, 1, 1)
     between = (share * real + (1 - share) * fake).detach().requires_grad_()
@@ -44,11 +44,16 @@ def mean_deviation(made: Tensor, wanted: Tensor) -> Tensor:
     return (made.float() - wanted.float()).abs().sum() / made.numel()
 
 
-def patch_contrast(fake: Tensor, real: Tensor, uniform: Tensor, *, temperature: float = 0.07) -> Tensor:
-    """How hard positions of `fake` are to tell apart by `real` there (PatchNCE, Park et al. 2020, eq. 3).
+TEMPERATURE = 0.07
+"""Divides the similarities in `patch_contrast`, as Park et al. have it."""
 
-    `fake` and `real` are features `(B, C, H, W)`, scaled to length 1 here. `uniform`, `(n, B)` in [0, 1) with n at most
-    H W, chooses n positions of each image, one from each of n equal parts. A scalar in float32: cross entropy over n.
+
+def patch_contrast(fake: Tensor, real: Tensor, uniform: Tensor) -> Tensor:
+    """PatchNCE (Park et al. 2020, eq. 3): each position of `fake` should be most similar to the same one of `real`.
+
+    `fake` and `real` are features `(B, C, H, W)`; they are normalised to length 1 here. `uniform`, `(n, B)` in [0, 1)
+    with n at most H W, chooses n positions of each image, one from each of n equal parts. Returns the cross entropy
+    over the n positions, a scalar in float32.
     """
     n, places = len(uniform), fake.shape[2] * fake.shape[3]
     starts = torch.arange(n, device=fake.device)[:, None]
@@ -58,5 +63,5 @@ def patch_contrast(fake: Tensor, real: Tensor, uniform: Tensor, *, temperature: 
         picked = x.float().flatten(2).gather(2, index.expand(-1, x.shape[1], -1))
         return F.normalize(picked, dim=1)
 
-    likeness = torch.einsum("bci,bcj->bij", chosen(fake), chosen(real)) / temperature
-    return F.cross_entropy(likeness.flatten(0, 1), torch.arange(n, device=fake.device).repeat(len(fake)))
+    similarity = torch.einsum("bci,bcj->bij", chosen(fake), chosen(real)) / TEMPERATURE
+    return F.cross_entropy(similarity.flatten(0, 1), torch.arange(n, device=fake.device).repeat(len(fake)))

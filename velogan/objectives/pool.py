@@ -7,10 +7,10 @@ from torch import Tensor, nn
 
 
 class FakePool(nn.Module):
-    """Holds `size` images of `shape` (C, H, W) on the device; choices come from outside as uniform numbers.
+    """Holds `size` images of `shape` (C, H, W) on the device. The caller gives its random choices as uniform numbers.
 
-    Until it is full it stores and returns what comes. Then, with probability one half, it returns a random stored
-    image and keeps the new one in its place; otherwise it returns the new one. Size 0 returns what comes.
+    Until it is full it stores and returns each new image. Then, with probability one half, it returns a random stored
+    image and stores the new one in its place; otherwise it returns the new one. With size 0 it returns each new image.
     """
 
     images: Tensor
@@ -33,7 +33,7 @@ class FakePool(nn.Module):
     def _one(self, new: Tensor, uniform: Tensor) -> Tensor:
         full = self.stored >= self.size
         slot = torch.where(full, (uniform[1] * self.size).long(), self.stored).view(1)
-        old = self.images[slot]  # in the images' own layout, which index_select does not keep
+        old = self.images[slot]  # indexing keeps the memory layout of the images; index_select does not
         swap = full & (uniform[0] > 0.5)
         self.images.index_copy_(0, slot, torch.where(full & ~swap, old, new))
         self.stored.add_(1).clamp_(max=self.size)

@@ -1,1 +1,1 @@
-"""Seeing a run: statistics, clock, log, sample pictures, live progress."""
+"""Observing a run: statistics, clock, log, sample pictures, live progress, profiles."""

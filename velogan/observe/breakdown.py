@@ -1,10 +1,10 @@
-"""Four questions to a profiled training, each answer with its denominators, and who the time belongs to.
+"""Answers four questions about a profiled training, and says which phase and network the time belongs to.
 
-The categories are those of Holistic Trace Analysis (HTA; hta/analyzers/breakdown_analysis.py and
-cuda_kernel_analysis.py), so that figures can be held against those of others. Two things differ. HTA explains the idle
-time of each stream for itself; here the device is idle only where no stream runs anything. HTA looks at the launches of
-cudaLaunchKernel, copies and memsets; here every call that starts something counts, captured graphs and the driver's
-launches of compiled kernels too. Times are in microseconds.
+Each share comes with its denominator. The categories are those of Holistic Trace Analysis (HTA;
+hta/analyzers/breakdown_analysis.py and cuda_kernel_analysis.py), so that figures can be compared with others. Two
+things differ. HTA explains the idle time of each stream; here the device is idle only if no stream runs anything. HTA
+counts cudaLaunchKernel, copies and memsets; here every call that starts work counts, such as captured graphs and the
+driver's launches of compiled kernels. Times are in microseconds.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 from velogan.observe.timeline import GROUPS, LOADER, REST, Launch, Span, Timeline, Work
 
 KERNEL_WAIT_US = 0.03
-"""Gap between kernels that is the device's own overhead: HTA's consecutive_kernel_delay of 30 ns."""
+"""A shorter gap between kernels is the device's own overhead: HTA's consecutive_kernel_delay of 30 ns."""
 
 SLOW_LAUNCH_US, LONG_DELAY_US = 50.0, 100.0
 """HTA's runtime_cutoff and launch_delay_cutoff."""
@@ -24,7 +24,7 @@ Answer = dict[str, Any]
 
 
 def figure(count: float, microseconds: float, *, of: tuple[float, float], window: float) -> Answer:
-    """One figure with its shares of all there are, of their time, and of the profiled time."""
+    """A count and a time, with their shares: `of` holds the total count and time, `window` the profiled time."""
     return {
         "count": count,
         "microseconds": round(microseconds, 3),
@@ -35,9 +35,9 @@ def figure(count: float, microseconds: float, *, of: tuple[float, float], window
 
 
 def temporal(timeline: Timeline) -> Answer:
-    """Time in which something computes; in which only copies or communication run; in which nothing does.
+    """Time with computation, with copies or communication alone, and with nothing.
 
-    Counts are of kernels or operators, and of gaps for `idle`.
+    Counts are kernels or operators; for `idle` they are gaps.
     """
     window, work = _length(timeline.window), timeline.work
     busy = union(span for one in work for span in one.spans)
@@ -54,11 +54,13 @@ def temporal(timeline: Timeline) -> Answer:
 
 
 def idle(timeline: Timeline) -> Answer:
-    """Why nothing ran: `host_wait`, the next kernel was launched after the one before had ended; `kernel_wait`, a gap
-    of less than 30 ns between kernels that were waiting; `other`.
+    """Why nothing ran.
 
-    On a CPU there is no queue: what of a gap lies within a phase is the host's own time between two operators
-    (host_wait), what lies outside is the loader, the averages, the statistics (other), and kernel_wait is None.
+    `host_wait`: the next kernel was launched only after the last one had ended. `kernel_wait`: a gap of less than 30 ns
+    between kernels in the queue. `other`: the rest.
+
+    A CPU has no queue. There `host_wait` is the idle time within phases, which Python takes between two operators;
+    `other` is the idle time outside phases: loader, averages, statistics. `kernel_wait` is None.
     """
     on_cpu = timeline.device == "cpu"
     busy = union(span for one in timeline.work for span in one.spans)
@@ -91,7 +93,7 @@ def _reason(following: Work | None, start: float, end: float) -> str:
 
 
 def kernels(timeline: Timeline, *, top: int = 15) -> Answer:
-    """Kernels (on a CPU, operators) by kind, memory kernels by their own kind, by group, and the `top` by name.
+    """Kernels (on a CPU, operators): by kind, memory kernels by name, by group, and the `top` names by time.
 
     Shares are of all kernels and of the sum of their durations.
     """
@@ -116,21 +118,22 @@ def kernels(timeline: Timeline, *, top: int = 15) -> Answer:
 
 
 def _memory_kind(work: Work) -> str:
-    """HTA's prefix of the kernel's name ("Memcpy DtoH"); on a CPU the operator's name."""
+    """The start of the kernel's name as in HTA ("Memcpy DtoH"); on a CPU the operator's name."""
     return work.name[:11] if work.name.startswith("Memcpy") else work.name.split(" (")[0]
 
 
 def launches(timeline: Timeline) -> Answer:
-    """Kernels that run shorter than their launch takes, launching calls over 50 us, and kernels that start over 100 us
-    after their launch.
+    """Launches that may cost time: `short`, `slow` and `delayed`.
 
-    A call that starts a captured graph is shared out evenly among its kernels, and only the first of them has a delay.
-    `short` has shares of kernels and of kernels' time, `slow` of launching calls and of their time, `delayed` of first
-    kernels and of the sum of delays. Delays overlap each other and work: a queue that is always full costs nothing, so
-    their share of the window is None.
+    `short`: kernels that run shorter than their launch takes; shares are of kernels and their time. `slow`: launching
+    calls of more than 50 us; shares are of launching calls and their time. `delayed`: kernels that start more than
+    100 us after their launch; shares are of first kernels and of the sum of delays. Delays overlap each other and work,
+    and a full queue costs nothing, so their share of the window is None.
 
-    On a CPU the kernels are the operators that Python or autograd calls, a launch is the host's time since the operator
-    before, and `delayed` is None: an operator runs when it is called.
+    The launch of a captured graph is divided evenly among its kernels; only the first of them has a delay.
+
+    On a CPU the kernels are the operators that Python or autograd calls. A launch is the host's time since the last
+    operator. `delayed` is None, as an operator runs when it is called.
     """
     launched = [(one, one.launch) for one in timeline.work if one.launch is not None]
     if timeline.device == "cpu":
@@ -169,7 +172,7 @@ def _delays(launched: Iterable[tuple[Work, Launch]]) -> list[float]:
 
 
 def histogram(durations: Iterable[float]) -> list[dict[str, float]]:
-    """Counts and summed microseconds of durations below 1, 2, 5, 10, ... us, up to the last that has any."""
+    """Counts and summed microseconds of durations below 1, 2, 5, 10, ... us, without empty bins at the end."""
     edges = [step * 10.0**power for power in range(7) for step in (1, 2, 5)]
     bins = [{"below": edge, "count": 0, "microseconds": 0.0} for edge in edges]
     for duration in durations:
@@ -197,8 +200,10 @@ def owners(timeline: Timeline) -> list[Answer]:
 
 
 def idle_by_phase(timeline: Timeline) -> list[Answer]:
-    """Wall time and idle time on the host's clock within each phase, and outside all (""). On a CPU only, where an
-    operator runs when it is called; empty on CUDA."""
+    """Wall time and idle time on the host's clock within each phase, and outside all of them ("").
+
+    Empty on CUDA, where kernels do not run when they are called.
+    """
     if timeline.device != "cpu":
         return []
     busy = union(span for one in timeline.work for span in one.spans)
@@ -216,9 +221,9 @@ def idle_by_phase(timeline: Timeline) -> list[Answer]:
 
 
 def strip(timeline: Timeline) -> Answer:
-    """One step in the middle of the profile: who is at work when, as merged spans in us from its start.
+    """The spans of work of one step in the middle of the profile, merged by place, in us from the step's start.
 
-    On a CPU it begins when the step before ended, so that loading is in it; on CUDA with its first kernel.
+    On a CPU the step begins when the last one ended, so that it includes loading; on CUDA with its first kernel.
     """
     start, end = _middle_step(timeline)
     merged: list[Answer] = []
@@ -252,7 +257,7 @@ def _middle_step(timeline: Timeline) -> Span:
 
 
 def union(spans: Iterable[Span]) -> list[Span]:
-    """The time that any of `spans` covers, as spans that do not touch."""
+    """The union of `spans`, as spans that do not touch."""
     merged: list[Span] = []
     for start, end in sorted(spans):
         if merged and start <= merged[-1][1]:
@@ -263,7 +268,7 @@ def union(spans: Iterable[Span]) -> list[Span]:
 
 
 def gaps_between(busy: Sequence[Span], window: Span) -> list[Span]:
-    """What `busy` (as `union` gives it) leaves of `window`."""
+    """The parts of `window` that `busy`, a result of `union`, does not cover."""
     gaps, at = [], window[0]
     for start, end in busy:
         if min(start, window[1]) > at:

@@ -1,4 +1,4 @@
-"""The time that training took: pauses excluded, restarts survived."""
+"""Training time, without pauses, continued after restarts."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 
 
 class Clock:
-    """Training seconds on a monotonic clock, so a wall clock set back does not matter.
+    """Training seconds by a monotonic clock, so that changes of the wall clock do not matter.
 
-    It stands still until `start`, and within `paused`. `now` returns seconds and never runs back.
+    It does not run before `start`, nor within `paused`. `now` returns seconds and never goes back.
     """
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
@@ -23,21 +23,21 @@ class Clock:
 
     @property
     def seconds(self) -> float:
-        """Training seconds so far, earlier starts of the same run included."""
+        """Training seconds so far, including earlier starts of the same run."""
         return self._before + (0.0 if self._since is None else self._now() - self._since)
 
     def start(self) -> None:
-        """Let the clock run; no effect if it runs."""
+        """Starts the clock; no effect if it runs."""
         if self._since is None:
             self._since = self._now()
 
     def stop(self) -> None:
-        """Let the clock stand still; no effect if it stands."""
+        """Stops the clock; no effect if it is stopped."""
         self._before, self._since = self.seconds, None
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Exclude what happens inside: checkpoints, samples, the compilation in the first step."""
+        """Stops the clock within the context: for checkpoints and samples."""
         ran = self._since is not None
         self.stop()
         try:
@@ -47,7 +47,7 @@ class Clock:
                 self.start()
 
     def tick(self, images: int) -> float:
-        """Images per second since the last tick; 0 at the first, which only sets the mark.
+        """Images per second since the last tick; 0 at the first one.
 
         `images` is the number seen in the whole run.
         """
@@ -57,7 +57,7 @@ class Clock:
         done, took = images - images_before, seconds - seconds_before
         if done <= 0 or took <= 0:
             return 0.0
-        # ETA moves half-way to the news, so that one slow tick does not make it jump
+        # ETA moves half-way to the new speed, so that one slow tick does not make it jump
         self._seconds_per_image = (took / done + (self._seconds_per_image or took / done)) / 2
         return done / took
 
@@ -70,13 +70,13 @@ class Clock:
         return {"seconds": self.seconds}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from `state_dict`'s seconds; the clock keeps running if it runs.
+        """Continues from the seconds of `state_dict`; a running clock keeps running.
 
-        ValueError for what are no seconds.
+        ValueError if they are not a finite number of seconds from 0 on.
         """
         seconds = float(state["seconds"])
         if not 0 <= seconds < float("inf"):
-            raise ValueError(f"seconds={seconds} of training: it takes a finite number from 0")
+            raise ValueError(f"seconds={seconds} of training must be a finite number from 0 on")
         ran = self._since is not None
         self.stop()
         self._before, self._tick = seconds, None

@@ -1,4 +1,4 @@
-"""One look at a step under the profiler: the memory it takes, and what its time goes into."""
+"""A step under the profiler, once: the memory that it takes, and its time by group of operations."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from velogan.observe.timeline import GROUPS, STEP, Allocation
 from velogan.observe.trace import load_events, read_timeline
 
 BETWEEN = "between operators"
-"""On a CPU: the time in which no operator runs, but Python; on CUDA, that in which the device waits."""
+"""On a CPU: the time in which no operator runs, only Python. On CUDA: the time in which the device waits."""
 
 
 @dataclass(frozen=True)
 class Glance:
-    """What was seen of one step.
+    """Measurements of one step.
 
-    `rise`: by how many bytes live tensors in the CPU's memory grew at most; what a library takes for itself is not
-    counted. `busy_s`: the seconds in which an operator ran, on CUDA a kernel or a copy. `seconds` by group of
+    `rise`: the largest growth of live tensors in CPU memory, in bytes; memory that libraries allocate for themselves is
+    not counted. `busy_s`: the seconds in which an operator ran, on CUDA a kernel or a copy. `seconds`: by group of
     `observe.timeline`, and BETWEEN.
     """
 
@@ -34,10 +34,12 @@ class Glance:
 
 
 def glance(run: Callable[[], object], *, device: torch.device, phases: Sequence[str]) -> Glance:
-    """Calls `run`, a step with ranges called as `phases` say, once under the profiler."""
+    """Calls `run`, a step with profiler ranges of the names `phases`, once under the profiler."""
     cuda = device.type == "cuda"
     if cuda:
-        os.environ.setdefault("TEARDOWN_CUPTI", "0")  # as torch.profiler does for captured steps that it knows of
+        os.environ.setdefault(
+            "TEARDOWN_CUPTI", "0"
+        )  # needed for captured graphs; torch.profiler sets it for those that it knows of
     activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if cuda else [])]
     with profile(activities=activities, profile_memory=not cuda, acc_events=True) as seen, record_function(STEP):
         run()
@@ -60,10 +62,10 @@ def glance(run: Callable[[], object], *, device: torch.device, phases: Sequence[
 
 
 def rise(allocations: Iterable[Allocation]) -> int:
-    """By how many bytes what is alive grew at most.
+    """The largest growth of live memory, in bytes.
 
-    Giving back what was there before does not count: torch takes its size from earlier profiles of the process, in
-    which the same address may have held something else.
+    Memory that was allocated before these `allocations` does not count when it is freed: torch takes its size from
+    earlier profiles of the process, and the address may have held something else then.
     """
     alive: dict[int, int] = {}
     now = most = 0

@@ -1,4 +1,4 @@
-"""The host's side of a trace: who called what, for which phase and network."""
+"""The host's part of a trace: the calls, and the phase and network of each."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _LAUNCH = {"cuda_runtime", "cuda_driver"}
 
 @dataclass(eq=False)
 class Call:
-    """An event on the host, with what it is inside of."""
+    """An event on the host; `inside` is the operator that called it."""
 
     name: str
     start: float
@@ -52,7 +52,7 @@ class Call:
     children: list[Span] = field(default_factory=list)
 
     def spans(self) -> tuple[Span, ...]:
-        """Its own time, between the operators inside it; at least one, which may be empty."""
+        """Its own time, without the operators inside it: at least one span, which may be empty."""
         own, at = [], self.start
         for start, end in self.children:
             own.append((at, start))
@@ -62,10 +62,10 @@ class Call:
 
 
 class Host:
-    """The host's `events`, nested thread by thread, with their places.
+    """The host's `events`, nested for each thread, with their places.
 
-    Ranges: `steps`, `phases` with their names, `updates`, `loading`. `operators` come in order of time; `launches`, by
-    correlation, with the place and group of what made them.
+    `steps`, `phases` (with names), `updates` and `loading` are time ranges. `operators` are in order of time.
+    `launches` are by correlation id, each with the place and group of the operator that made it.
     """
 
     def __init__(self, events: list[Mapping[str, Any]], *, phases: Sequence[str], networks: Sequence[str]):
@@ -142,7 +142,7 @@ class Host:
             self._last[thread] = network
             return Place(place.phase, network, "backward")
         if number >= 0 and place.way == "forward":
-            self._owners[number] = place.network  # of several operators with one number the last is the one recorded
+            self._owners[number] = place.network  # several operators may share a number: autograd recorded the last one
         return place
 
     def _of_range(self, event: Mapping[str, Any], name: str, place: Place) -> Place:
@@ -180,10 +180,10 @@ class Host:
 
 
 def start_of(event: Mapping[str, Any]) -> float:
-    """When an event begins, in us."""
+    """The start of an event, in us."""
     return float(event["ts"])
 
 
 def group_of(name: str) -> str:
-    """The group that an operator's or kernel's name tells of; nothing where it tells none."""
+    """The group of an operator or kernel by its name; empty if the name tells none."""
     return next((group for group, pattern in _NAMES if pattern.search(name)), "")

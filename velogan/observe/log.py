@@ -1,4 +1,4 @@
-"""The log of a run: `stats.jsonl` is the one source, TensorBoard a mirror of it."""
+"""The log of a run: `stats.jsonl` holds all figures; TensorBoard gets a copy."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ _LOGGER = logging.getLogger(__name__)
 class Log:
     """Appends to the log of the folder `run`, which is made if it is missing.
 
-    A last line torn by a kill is dropped on opening. With `tensorboard` the same figures, and image grids, go to
-    `run/tensorboard`; where that fails, `say` is told once, and the log goes on without it. A line that cannot be
-    written to `stats.jsonl` itself is an OSError; those before it stay.
+    A last line that is incomplete after a kill is dropped on opening. With `tensorboard` the same figures, and image
+    grids, go to `run/tensorboard`; if that fails, the log says so once with `say` and goes on without it. OSError if a
+    line cannot be written to `stats.jsonl`; the earlier lines stay.
     """
 
     def __init__(self, run: Path, *, tensorboard: bool = True, say: Callable[[str], None] = _LOGGER.warning) -> None:
@@ -36,7 +36,7 @@ class Log:
         self._file = _open_whole(self._run / "stats.jsonl")
 
     def write(self, row: Mapping[str, Any]) -> None:
-        """Append one tick. `row` holds "images" (images seen) and figures by name.
+        """Appends one tick. `row` holds "images" (images seen) and figures by name.
 
         A figure that is not finite becomes null.
         """
@@ -48,13 +48,13 @@ class Log:
         self._mirror(lambda board: board.scalars(figures, images=row["images"]))
 
     def image(self, name: str, grid: np.ndarray, *, images: int) -> None:
-        """Show `grid`, `(H, W, 3)` uint8, in TensorBoard at `images` seen."""
+        """Shows `grid`, `(H, W, 3)` uint8, in TensorBoard at `images` seen."""
         self._mirror(lambda board: board.image(name, grid, images=images))
 
     def truncate(self, images: int) -> None:
-        """Forget what was logged beyond `images` seen, so that a resumed run has no doubled history.
+        """Removes the rows after `images` seen, so that a continued run has none twice.
 
-        The file is cut behind the last row that stays, which needs no room on the disk.
+        The file is cut after the last row that stays; this needs no free space on the disk.
         """
         end = position = 0
         with (self._run / "stats.jsonl").open("rb") as file:
@@ -68,7 +68,7 @@ class Log:
         self._purge = images + 1
 
     def close(self) -> None:
-        """The log takes no more."""
+        """Closes the files of the log."""
         self._file.close()
         self._close_board()
 
@@ -82,7 +82,7 @@ class Log:
         end = os.fstat(self._file.fileno()).st_size
         try:
             while line:
-                line = line[self._file.write(line) :]  # a disk that is nearly full takes a part
+                line = line[self._file.write(line) :]  # a nearly full disk takes only a part
         except OSError as error:
             os.truncate(self._file.fileno(), end)
             text = (
@@ -113,14 +113,14 @@ class Log:
 
 
 class _Board:
-    """An event file in `folder` as TensorBoard reads it. OSError from the very call that cannot write.
+    """An event file in `folder` for TensorBoard. A call that cannot write raises an OSError itself.
 
-    torch's SummaryWriter writes in a thread, whose errors surface anywhere or nowhere. `purge`: what earlier files
-    hold from so many images on is hidden.
+    torch's SummaryWriter writes in a thread, and its errors may come late or never. `purge`: TensorBoard hides what
+    earlier files hold from so many images on.
     """
 
     def __init__(self, folder: Path, *, purge: int | None) -> None:
-        # costs two seconds of import, which `--help` and short commands should not pay
+        # importing takes two seconds, too much for `--help` and short commands
         from tensorboard.compat.proto.event_pb2 import Event, SessionLog  # pyright: ignore[reportAttributeAccessIssue]
         from tensorboard.summary.writer.record_writer import RecordWriter
         from torch.utils.tensorboard import summary
@@ -153,14 +153,14 @@ class _Board:
 
 
 def _event_file_name(folder: Path) -> str:
-    """A name that sorts behind those there, as TensorBoard reads them: the time, unless a clock was set back."""
+    """A name that sorts after those in `folder`, the order in which TensorBoard reads: usually the time."""
     earlier = (re.match(r"events\.out\.tfevents\.(\d+)", path.name) for path in folder.iterdir())
     last = max((int(found[1]) for found in earlier if found), default=0)
     return f"events.out.tfevents.{max(int(time.time()), last + 1):010d}.velogan"
 
 
 def read_stats(run: Path) -> list[dict[str, Any]]:
-    """The ticks of the folder `run`, oldest first; damaged lines are left out, no file is no ticks."""
+    """The ticks of the folder `run`, oldest first, without damaged lines; empty if there is no file."""
     try:
         lines = (Path(run) / "stats.jsonl").read_bytes().splitlines()
     except FileNotFoundError:
@@ -177,7 +177,7 @@ def _parse(line: bytes) -> dict[str, Any] | None:
 
 
 def _open_whole(path: Path) -> io.FileIO:
-    """Open for appending whole lines, without the torn last one."""
+    """Opens a file for appending lines, after removing an incomplete last line."""
     file = io.FileIO(path, "a+")
     file.seek(0)
     content = file.readall()

@@ -1,4 +1,4 @@
-"""The machine, as a record of speed must describe it."""
+"""The description of the machine for records of speed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 
 
 def machine(device: torch.device) -> dict[str, Any]:
-    """What a record of speed must say of the machine."""
+    """The device, threads, versions and system that a record of speed must name."""
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else cpu_name()
     return {
         "device": name,
@@ -22,7 +22,7 @@ def machine(device: torch.device) -> dict[str, Any]:
 
 
 def cpu_name() -> str:
-    """The processor's name as the system tells it."""
+    """The processor's name, as the system gives it."""
     info = Path("/proc/cpuinfo")
     lines = info.read_text().splitlines() if info.exists() else []
     named = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")

@@ -1,4 +1,4 @@
-"""Live memory over a profiled step, by what it holds and by network."""
+"""Live memory during a profiled step, by category and network."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ WEIGHTS, MOMENTS, AVERAGES, POOL, GRADIENTS, ACTIVATIONS, IMAGES, TEMPORARY = CA
 
 @dataclass(frozen=True)
 class Held:
-    """A tensor's memory that was there before the profile began, in bytes."""
+    """A tensor that was allocated before the profile began; `size` is in bytes."""
 
     category: str
     network: str
@@ -31,19 +31,19 @@ class Held:
 
 
 def memory_timeline(timeline: Timeline, held: Mapping[int, Held], *, points: int = 400) -> dict[str, Any]:
-    """Live bytes in the trace's last step: `held`, by address, and what the trace's allocations add and give back.
+    """Live bytes in the trace's last step: `held`, by address, and the trace's allocations.
 
-    A CPU's memory that was taken before the profile is not seen to be given back. Hence at least one step should come
-    before the last, and `held` should be what stays.
+    The trace does not show that CPU memory from before the profile is freed. So profile at least two steps, and put
+    only memory that stays into `held`.
 
-    `activations` were made in a forward pass and are there when the phase's backward pass begins; `gradients` were made
-    in a backward pass and are there when the update begins; `temporary` is what comes and goes in between: workspace,
-    gradients of activations. `images` were made outside the phases. Memory that a library takes past torch's allocator
-    is not seen.
+    `activations` are allocated in a forward pass and live when the phase's backward pass begins. `gradients` are
+    allocated in a backward pass and live when the update begins. `temporary` is freed before that: workspace, gradients
+    of activations. `images` are allocated outside the phases. Memory that a library allocates without torch's allocator
+    is not counted.
 
     Returns `microseconds` (from the step's start), `series` (`category`, `network`, `bytes` at each of them) and `peak`
-    (`bytes`, `microseconds`). Of each of `points` equal parts of the time the moment with the most memory is kept.
-    ValueError for a trace without allocations.
+    (`bytes`, `microseconds`). The step's time is divided into `points` equal parts; from each the moment with the most
+    memory is kept. ValueError for a trace without allocations.
     """
     events = [one for one in timeline.allocations if one.on_device == (timeline.device == "cuda")]
     if not events:
@@ -82,7 +82,7 @@ def _order(key: tuple[str, str]) -> tuple[int, str]:
 def _changes(
     events: Sequence[Allocation], held: Mapping[int, Held], timeline: Timeline
 ) -> list[tuple[float, tuple[str, str], int]]:
-    freed: dict[int, float] = {}  # by the event's number
+    freed: dict[int, float] = {}  # by number of the event that allocated
     open_: dict[int, int] = {}
     changes = []
     known = dict(held)
@@ -93,11 +93,11 @@ def _changes(
             freed[begun] = event.time
         elif (was := known.pop(event.address, None)) is not None:
             changes.append((event.time, (was.category, was.network), -was.size))
-    moves = [_Move(span, _first(timeline.updates, span), _backward(events, span)) for _, span in timeline.phases]
+    phases = [_PhaseTimes(span, _first(timeline.updates, span), _backward(events, span)) for _, span in timeline.phases]
     for number, event in enumerate(events):
         if event.size > 0:
             end = freed.get(number, float("inf"))
-            key = (_category(event, end, moves), event.place.network)
+            key = (_category(event, end, phases), event.place.network)
             changes.append((event.time, key, event.size))
             if number in freed:
                 changes.append((end, key, -event.size))
@@ -105,25 +105,25 @@ def _changes(
 
 
 @dataclass(frozen=True)
-class _Move:
-    """A phase in the trace: when it, its update and its backward pass were."""
+class _PhaseTimes:
+    """A phase in the trace: its span, and the start of its update and of its backward pass."""
 
     span: Span
     update: float
     backward: float
 
 
-def _category(event: Allocation, end: float, moves: Sequence[_Move]) -> str:
-    move = next((move for move in moves if move.span[0] <= event.time <= move.span[1]), None)
-    if move is None or event.place.network == REST:
+def _category(event: Allocation, end: float, phases: Sequence[_PhaseTimes]) -> str:
+    phase = next((phase for phase in phases if phase.span[0] <= event.time <= phase.span[1]), None)
+    if phase is None or event.place.network == REST:
         return IMAGES
     match event.place.way:
         case "backward":
-            return GRADIENTS if end >= move.update else TEMPORARY
+            return GRADIENTS if end >= phase.update else TEMPORARY
         case "update":
             return MOMENTS if end == float("inf") else TEMPORARY
         case _:
-            return ACTIVATIONS if end > move.backward else TEMPORARY
+            return ACTIVATIONS if end > phase.backward else TEMPORARY
 
 
 def _first(updates: Sequence[Span], within: Span) -> float:

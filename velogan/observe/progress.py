@@ -1,4 +1,4 @@
-"""Live progress on the terminal; plain lines where there is none. Everything goes to standard error."""
+"""Live progress on the terminal, or plain lines without a terminal. Everything goes to standard error."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PLAIN_INTERVAL_S = 30.0
 class Display:
     """Bars for the phases of a command; use it as a context manager.
 
-    Where standard error is no terminal, a phase prints a plain line every 30 seconds and one when it is done.
+    If standard error is not a terminal, a phase prints a plain line every 30 seconds and one when it is done.
     `console` and `now` (seconds) are for tests.
     """
 
@@ -29,7 +29,7 @@ class Display:
             TaskProgressColumn(),
             TextColumn("{task.fields[detail]}", markup=False),
             console=self._console,
-            # a redirected standard output would land on standard error
+            # else what is printed to standard output would go to standard error
             redirect_stdout=False,
             disable=not self._console.is_terminal,
         )
@@ -42,7 +42,7 @@ class Display:
         self._bars.stop()
 
     def say(self, text: str) -> None:
-        """Print one line above the bars, with control characters, as a file's name may have them, escaped."""
+        """Prints one line above the bars. Control characters, for example of file names, are escaped."""
         self._console.print(printable(text), markup=False, highlight=False, soft_wrap=True)
 
     def task(self, name: str) -> Callable[[int, int], None]:
@@ -51,7 +51,7 @@ class Display:
         return lambda done, total: line.show(done, total, f"{done:,}/{total:,}")
 
     def training(self, total_images: int | None) -> Training:
-        """The training bar. Without a total (a run limited by time) it is estimated from speed and ETA."""
+        """The training bar. Without a total (a run limited by time) the total is estimated from speed and ETA."""
         return Training(_Line(self, "training"), total_images)
 
 
@@ -63,7 +63,7 @@ class Training:
         self._total = total_images
 
     def update(self, images: int, *, images_per_s: float, eta_s: float | None, losses: Mapping[str, float]) -> None:
-        """Show `images` seen in all, the speed, the seconds left (None: unknown) and losses by short name."""
+        """Shows all `images` seen, the speed, the seconds left (None: unknown) and losses by short name."""
         total = self._total
         if total is None:
             total = images + round(images_per_s * eta_s) if eta_s is not None else 0
@@ -75,7 +75,7 @@ class Training:
 
 
 class _Line:
-    """One bar, or its plain lines."""
+    """One bar, or the plain lines in its place."""
 
     def __init__(self, display: Display, name: str) -> None:
         self._display = display
@@ -103,6 +103,6 @@ class _Line:
 
 
 def printable(text: str) -> str:
-    """`text` as one line that no terminal takes for more: characters that do not print become escapes like \\n."""
+    """`text` as one line that is safe for a terminal: characters that do not print become escapes like \\n."""
     shown = (one if one.isprintable() else one.encode("unicode_escape").decode("ascii") for one in text)
     return "".join(shown)

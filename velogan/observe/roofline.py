@@ -1,4 +1,4 @@
-"""What a step would take if it were only its convolutions: the roofline its speed is measured against."""
+"""The time of a step's convolutions alone: the roofline that a step's speed is compared with."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 @dataclass(frozen=True)
 class Convolution:
-    """One convolution call of a step: a forward pass, or the gradients that `wanted` says (input, weight).
+    """One convolution call of a step: a forward pass, or a backward pass of `wanted` gradients (input, weight).
 
-    Biases are left out: a bare convolution has none.
+    Biases are left out.
     """
 
     image: tuple[int, ...]
@@ -49,7 +49,7 @@ def _forward_places(call: Convolution) -> int:
 
 
 def record_convolutions(step: Callable[[], object]) -> Counter[Convolution]:
-    """The convolution calls that `step` makes, with how often."""
+    """The convolution calls of `step`, with how often it makes each."""
     calls: Counter[Convolution] = Counter()
 
     class Recorder(TorchDispatchMode):
@@ -75,20 +75,15 @@ def _call(x: Tensor, weight: Tensor, gradient: Tensor | None, wanted: Any, geome
 
 
 class Roofline:
-    """Times `calls` alone, each in the precision and layout that is fastest for it on `device`."""
+    """Times each of `calls` alone, in the precision and layout that is fastest for it on `device`."""
 
     def __init__(self, calls: Counter[Convolution], *, device: torch.device):
-        self.calls, self.device = calls, device
-        self.flops = flops(calls)
+        self.device = device
         self._best = {call: self._fastest(call) for call in calls}
 
     def times(self) -> dict[Convolution, float]:
         """Seconds of each call, measured now: the median of three runs."""
         return {call: _time(best, self.device, runs=3) for call, best in self._best.items()}
-
-    def seconds(self) -> float:
-        """The sum over the step, measured now."""
-        return total(self.calls, self.times())
 
     def _fastest(self, call: Convolution) -> Callable[[], object]:
         ways = [
@@ -100,7 +95,7 @@ class Roofline:
 
 
 def total(calls: Counter[Convolution], times: Mapping[Convolution, float]) -> float:
-    """Seconds of a step's `calls`, whose `times` are a roofline's."""
+    """Seconds of all of a step's `calls`, with `times` from `Roofline.times`."""
     return sum(count * times[call] for call, count in calls.items())
 
 
@@ -124,7 +119,7 @@ def _ready(
 
 
 def matmul_tflops(device: torch.device) -> float:
-    """The speed of one large product of matrices in `device`'s faster type: what no network will exceed."""
+    """The speed of one large matrix product in the faster type of `device`: an upper limit for any network."""
     side = 8192 if device.type == "cuda" else 1024
     seconds = []
     for dtype in (torch.bfloat16, torch.float32):
@@ -134,7 +129,7 @@ def matmul_tflops(device: torch.device) -> float:
 
 
 def _time(run: Callable[[], object], device: torch.device, *, runs: int) -> float:
-    """The median of `runs` timings; on CUDA each of several calls in a row, as a step makes them, not of one launch."""
+    """The median of `runs` timings. On CUDA each timing is the mean of several calls in a row, as in a step."""
     repeats = 10 if device.type == "cuda" else 1
     seconds = []
     run()
@@ -149,6 +144,6 @@ def _time(run: Callable[[], object], device: torch.device, *, runs: int) -> floa
 
 
 def synchronise(device: torch.device) -> None:
-    """Waits until `device` has done what it was given."""
+    """Waits until `device` has finished its work."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)

@@ -1,4 +1,4 @@
-"""Sample pictures of a run: one PNG grid per direction and time."""
+"""Sample pictures of a run, as PNG grids."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from velogan.files import replacing
 def grid(rows: Tensor, *, gap: int = 2) -> np.ndarray:
     """Pictures side by side: `(R, K, C, H, W)` uint8 or float in [-1, 1] to `(height, width, 3)` uint8.
 
-    `gap` grey pixels lie between pictures and none around them. One or two channels are shown as grey, of
-    more than three the first three. Values that are not numbers are black.
+    `gap` grey pixels lie between pictures, none around them. Of one or two channels the first is shown in grey; of more
+    than three, the first three are shown. NaN is black.
     """
     if rows.ndim != 5:
         raise ValueError(f"rows must be (R, K, C, H, W), got {tuple(rows.shape)}: add the missing dimensions")
@@ -38,7 +38,7 @@ def as_rgb(pictures: Tensor) -> Tensor:
     return pictures[..., :1, :, :].expand(*pictures.shape[:-3], 3, *pictures.shape[-2:])
 
 
-def write_grid(path: Path, rows: Tensor, *, gap: int = 2) -> None:
-    """Write `grid(rows)` as PNG; the file appears whole or not at all."""
+def write_grid(path: Path, rows: Tensor) -> None:
+    """Writes `grid(rows)` as PNG; the file appears whole or not at all."""
     with replacing(Path(path)) as aside:
-        PillowImage.fromarray(grid(rows, gap=gap)).save(aside, format="PNG", compress_level=3)
+        PillowImage.fromarray(grid(rows)).save(aside, format="PNG", compress_level=3)

@@ -1,4 +1,4 @@
-"""Statistics of a run, gathered where the numbers are and brought to the host once a tick."""
+"""Statistics of a run: summed on the device and copied to the host once per tick."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from torch import Tensor
 class Stats:
     """Means of named scalars between two ticks.
 
-    `follow` is a few operations in the tensors' own device memory, however many there are: it waits for nothing, and it
-    can be part of a captured step.
+    `follow` runs a few operations on the device, for any number of scalars. It waits for nothing and can be part of a
+    captured step.
     """
 
     def __init__(self) -> None:
-        self._sums: dict[tuple[str, ...], Tensor] = {}  # of each name, and how many were counted
+        self._sums: dict[tuple[str, ...], Tensor] = {}  # the sum of each name, then the count
 
     @torch.no_grad()
     def follow(self, losses: Mapping[str, Tensor]) -> None:
-        """Counts `losses`, tensors of one element on one device, towards the means of their names."""
+        """Adds `losses`, tensors of one element on one device, to the means of their names."""
         names = tuple(losses)
         stacked = torch.stack([value.detach().reshape(()) for value in losses.values()])
         if names not in self._sums:
@@ -34,9 +34,9 @@ class Stats:
         yield from self._sums.values()
 
     def tick(self) -> dict[str, float]:
-        """Means of what was counted since the last tick (the only wait for the device); starts afresh.
+        """Returns the means since the last tick and resets them. It waits for the device.
 
-        Names that got nothing are left out.
+        Names without values are left out.
         """
         sums: defaultdict[str, float] = defaultdict(float)
         counts: defaultdict[str, float] = defaultdict(float)
@@ -55,11 +55,11 @@ class EpochLoss:
 
     def __init__(self, device: torch.device, *, phase: str) -> None:
         self._name = f"{phase}/total"
-        self._sums = torch.zeros(2, dtype=_sum_type(device), device=device)  # of the losses, and how many were counted
+        self._sums = torch.zeros(2, dtype=_sum_type(device), device=device)  # the sum of the losses, then the count
 
     @torch.no_grad()
     def follow(self, losses: Mapping[str, Tensor]) -> None:
-        """Counts the phase's total among `losses`, where the step ran that phase."""
+        """Adds the phase's total from `losses`, if the step ran that phase."""
         if self._name in losses:
             self._sums[0].add_(losses[self._name])
             self._sums[1].add_(1)
@@ -69,13 +69,13 @@ class EpochLoss:
         yield self._sums
 
     def take(self) -> float:
-        """The mean since the last time, 0 where nothing was counted; waits for the device, and starts afresh."""
+        """Returns the mean since the last call, 0 without values, and resets it. It waits for the device."""
         total, count = self._sums.tolist()
         self._sums.zero_()
         return total / max(count, 1)
 
     def state_dict(self) -> list[float]:
-        """The sum so far, and of how many."""
+        """The sum and the count so far."""
         return self._sums.tolist()
 
     def load_state_dict(self, state: Sequence[float]) -> None:

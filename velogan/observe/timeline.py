@@ -1,4 +1,4 @@
-"""What a profile is made of: pieces of work, each with its phase, its network and the call that launched it.
+"""The contents of a profile: pieces of work, each with its phase, its network and the call that launched it.
 
 On CUDA a piece of work is a kernel or a copy on the device; on a CPU it is an operator, without the operators inside
 it. Times are microseconds of the trace's clock.
@@ -13,10 +13,10 @@ Span = tuple[float, float]
 Kind = Literal["compute", "memory", "communication"]
 
 STEP, LOADER = "step", "loader"
-"""Ranges that a profiled training is expected to name, besides its phases and networks."""
+"""Names of ranges in the trace of a training, besides its phases and networks."""
 
 REST, LOSSES, OPTIMIZER = "rest", "losses", "optimizer"
-"""Places that are no network: between phases; a phase's own losses and checks; its update."""
+"""Places outside networks: between phases; a phase's losses and checks; its update."""
 
 CONVOLUTION, NORM, MOVEMENT, UPDATE, COMPILED, OTHER = (
     "convolution",
@@ -31,7 +31,7 @@ GROUPS = (CONVOLUTION, NORM, MOVEMENT, UPDATE, COMPILED, OTHER)
 
 @dataclass(frozen=True)
 class Place:
-    """Where work belongs: the phase, the network (or REST, LOSSES, OPTIMIZER, LOADER) and the way through it."""
+    """Where work belongs: the phase, the network (or REST, LOSSES, OPTIMIZER, LOADER), and forward or backward."""
 
     phase: str
     network: str
@@ -40,9 +40,9 @@ class Place:
 
 @dataclass(frozen=True)
 class Launch:
-    """What it took to start work: on CUDA the runtime call, on a CPU the host's time since the operator before.
+    """The start of work: on CUDA the runtime call, on a CPU the host's time since the last operator.
 
-    `kernels` is how many kernels the call started: one, or all of a captured graph.
+    `kernels` is the number of kernels that the call started: one, or all of a captured graph.
     """
 
     start: float
@@ -56,9 +56,9 @@ class Launch:
 
 @dataclass(frozen=True)
 class Work:
-    """One kernel or operator. `spans` leave out operators inside; `whole` is the duration with them.
+    """One kernel or operator. `spans` exclude the operators inside it; `whole` is the duration including them.
 
-    `launch` is None for an operator that another one called.
+    `launch` is None for an operator that another operator called.
     """
 
     name: str
@@ -80,7 +80,7 @@ class Work:
 
 @dataclass(frozen=True)
 class Allocation:
-    """Memory taken (`size` > 0) or given back (< 0), in bytes."""
+    """Memory that is allocated (`size` > 0) or freed (`size` < 0), in bytes."""
 
     time: float
     address: int
@@ -91,7 +91,7 @@ class Allocation:
 
 @dataclass(frozen=True)
 class Timeline:
-    """What happened within `window`, in order of time: `steps` as spans on the host, the work, the memory."""
+    """The events within `window`, in order of time; `steps`, `phases` and `updates` are spans on the host."""
 
     device: Literal["cpu", "cuda"]
     window: Span

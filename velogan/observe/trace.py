@@ -19,21 +19,21 @@ _DEVICE = {"kernel", "gpu_memcpy", "gpu_memset"}
 
 
 def load_events(path: Path) -> list[dict[str, Any]]:
-    """The events of an exported trace, gzipped or not. ValueError where it is none."""
+    """The events of an exported trace, gzipped or not. ValueError if the file is not a trace."""
     opener = gzip.open if path.suffix == ".gz" else open
     with opener(path, "rt", encoding="utf-8") as file:
         trace = json.load(file)
     events = trace.get("traceEvents") if isinstance(trace, dict) else trace
     if not isinstance(events, list):
-        raise ValueError(f"{path}: no trace; torch.profiler's export_chrome_trace writes one")
+        raise ValueError(f"{path} is not a trace: name a file that torch.profiler's export_chrome_trace wrote")
     return events
 
 
 def read_timeline(events: Iterable[Mapping[str, Any]], *, phases: Sequence[str], networks: Sequence[str]) -> Timeline:
-    """The trace of a training whose ranges are called STEP, LOADER and as `phases` and `networks` say.
+    """The timeline of a training, from a trace with ranges STEP, LOADER and those of `phases` and `networks`.
 
-    A backward operator belongs to the network whose forward operator has the same autograd sequence number; one
-    without a number, such as the adding up of a weight's gradient, to that of the operator before it.
+    A backward operator belongs to the network of the forward operator with the same autograd sequence number. An
+    operator without a number, for example one that sums a weight's gradient, belongs to the network of the last one.
     ValueError for a trace without a step.
     """
     events = [event for event in events if event.get("ph") in ("X", "i")]
@@ -51,9 +51,11 @@ def read_timeline(events: Iterable[Mapping[str, Any]], *, phases: Sequence[str],
 
 
 def borrow_places(captured: Timeline, plain: Timeline) -> Timeline:
-    """`captured` with the places of the kernels in its graphs, which say nothing of the host's ranges, from `plain`: a
-    trace of the same step launched kernel by kernel. Kernels go together by their names in order; those that find no
-    partner stay where they are."""
+    """`captured`, with the places of its graphs' kernels taken from `plain`.
+
+    The kernels of a graph have no ranges of the host. `plain` is a trace of the same step, launched kernel by kernel.
+    Kernels are matched by their names, in order. Kernels without a match keep their place.
+    """
     start = plain.steps[-1][0]
     known = [one for one in plain.work if one.place.phase and one.launch is not None and one.launch.start >= start]
     names = [one.name for one in known]
@@ -105,7 +107,7 @@ def _kernels(events: list[Mapping[str, Any]], host: Host) -> Iterator[Work]:
 
 
 def _kernel_kind(name: str) -> Kind:
-    """As Holistic Trace Analysis tells them apart (hta/utils/utils.py, get_kernel_type), and newer NCCL's names."""
+    """The kind as in Holistic Trace Analysis (hta/utils/utils.py, get_kernel_type), plus newer NCCL names."""
     if "ncclKernel" in name or "ncclDevKernel" in name:
         return "communication"
     return "memory" if "Memcpy" in name or "Memset" in name else "compute"

@@ -1,1 +1,1 @@
-"""What is kept on disk between processes: checkpoints and the lock of a run folder."""
+"""What a run keeps on disk: checkpoints, and the lock of its folder."""

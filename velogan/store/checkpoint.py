@@ -1,11 +1,11 @@
-"""Checkpoints: one folder each, written aside and renamed into place, verified by checksum before use.
+"""Checkpoints: one folder each, written under a hidden name, renamed into place, verified by checksum before use.
 
     RUN/checkpoints/000012000/G_A.safetensors        weights, with the network's configuration in the header
                               G_A.ema.safetensors    their moving average
                               state.safetensors      everything else that training computed
-                              clock.json             what a clock measured: seconds, speed
+                              clock.json             measured times: seconds, speed
                               manifest.json          images seen, and the SHA-256 of every file
-    RUN/checkpoints/best.json                        which one scored best
+    RUN/checkpoints/best.json                        the checkpoint with the best score
 
 Nothing is pickled, so loading a file never runs code from it.
 """
@@ -32,10 +32,10 @@ from velogan.files import write_text
 FORMAT = "velogan-network"
 
 _NOT_OURS = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
-"""What reading a file raises that something else has written."""
+"""Exceptions from reading a file that velogan did not write."""
 
 _MOST_JSON = 2**24
-"""Bytes of a JSON file of a checkpoint; ours have a few thousand."""
+"""The most bytes of a JSON file in a checkpoint; ours have a few thousand."""
 
 
 def save_checkpoint(
@@ -50,9 +50,9 @@ def save_checkpoint(
     """Writes the checkpoint at `images` seen and returns its folder.
 
     `networks` are stored one file each, by name (`G_A`, `G_A.ema`), with `headers[name]` as their description;
-    `state` is nested dicts, lists, tensors and plain values, a function of configuration and data alone; `clock`
-    holds plain values that are not. A crash at any instant leaves the earlier ones whole, and so does an OSError,
-    which says how much room is needed.
+    `state` is nested dicts, lists, tensors and plain values that depend on configuration and data alone; `clock` holds
+    plain values that depend on the machine, too. A crash at any instant leaves the earlier checkpoints whole, and so
+    does an OSError, which says how much space is needed.
     """
     folder = run / "checkpoints" / f"{images:09d}"
     files = {
@@ -66,13 +66,13 @@ def save_checkpoint(
     files["manifest.json"] = json.dumps({"images": images, "files": sums}, indent=1).encode()
     aside = folder.with_name(f".writing-{folder.name}")
     try:
-        remove_remains(run, ".writing-*")  # a killed process may have left what takes the room that is needed now
+        remove_remains(run, ".writing-*")  # folders that a killed process left take space that is needed now
         aside.mkdir(parents=True)
         for name, content in files.items():
             _write_synced(aside / name, content)
         _sync_folder(aside)
         if folder.exists():
-            set_aside(folder)  # the same place reached again: removed when the new one is in place
+            set_aside(folder)  # the same position again: removed when the new one is in place
         os.rename(aside, folder)
         _sync_folder(folder.parent)
     except OSError as error:
@@ -89,7 +89,7 @@ def save_checkpoint(
 
 
 def load_state(folder: Path) -> tuple[Any, dict[str, Any]]:
-    """The `state` and the `clock` that `save_checkpoint` was given. ValueError where the files hold something else."""
+    """The `state` and the `clock` that `save_checkpoint` was given. ValueError if the files hold something else."""
     path = folder / "state.safetensors"
     with _open(path) as file:
         try:
@@ -99,12 +99,12 @@ def load_state(folder: Path) -> tuple[Any, dict[str, Any]]:
     try:
         clock = _read_json(folder / "clock.json")
     except _NOT_OURS as error:
-        raise ValueError(f"{folder / 'clock.json'} is not what was written there ({_short(error)})") from error
+        raise ValueError(f"{folder / 'clock.json'} holds no times of a training run ({_short(error)})") from error
     return state, clock
 
 
 def load_weights(file: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """A network file's description and weights. ValueError where it is no such file."""
+    """A network file's description and weights. ValueError if it is not a network file."""
     with _open(file) as opened:
         try:
             header = json.loads((opened.metadata() or {}).get("velogan", "{}"))
@@ -116,7 +116,7 @@ def load_weights(file: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
 
 
 def list_checkpoints(run: Path) -> list[Path]:
-    """Checkpoints of a run, oldest first; a damaged one counts, one that was being written does not."""
+    """Checkpoints of a run, oldest first, with damaged ones, without incomplete ones."""
     folder = run / "checkpoints"
     found = [path for path in folder.glob("[0-9]*") if path.name.isdecimal()] if folder.is_dir() else []
     return sorted(found, key=lambda path: int(path.name))
@@ -125,7 +125,7 @@ def list_checkpoints(run: Path) -> list[Path]:
 def newest_whole(run: Path) -> tuple[Path | None, dict[Path, str]]:
     """The newest checkpoint whose files match their checksums, and what is wrong with each newer one.
 
-    OSError where there are checkpoints and every one is damaged.
+    OSError if there are checkpoints and all are damaged.
     """
     broken: dict[Path, str] = {}
     for folder in reversed(list_checkpoints(run)):
@@ -144,15 +144,15 @@ def newest_whole(run: Path) -> tuple[Path | None, dict[Path, str]]:
 def find_checkpoint(run: Path, which: Literal["last", "best"] = "last") -> Path:
     """The newest checkpoint whose files match their checksums, or the best one.
 
-    A damaged newer one is named in a logged warning. ValueError where there is none, OSError where all of them,
-    or the best, are damaged.
+    A logged warning names damaged newer ones. ValueError if there is none; OSError if all of them, or the best, are
+    damaged.
     """
     if which == "best":
         best = read_best(run)
         if best is None:
             raise ValueError(
                 f"{run} has no best checkpoint: it is chosen on training pictures that data.validation holds out, and "
-                "this run has none of them, or no checkpoint scored on them yet; use last"
+                "this run holds none out, or has not scored a checkpoint on them yet; use last"
             )
         folder = run / "checkpoints" / best["checkpoint"]
         if wrong := damage(folder):
@@ -167,7 +167,7 @@ def find_checkpoint(run: Path, which: Literal["last", "best"] = "last") -> Path:
 
 
 def damage(folder: Path) -> str:
-    """What is wrong with the checkpoint in `folder`: a sentence, or nothing."""
+    """What is wrong with the checkpoint in `folder`, as a sentence; empty if it is whole."""
     try:
         files = _read_json(folder / "manifest.json")["files"]
         if not files or any(name in ("", ".", "..") or "/" in name or "\0" in name for name in files):
@@ -181,18 +181,18 @@ def damage(folder: Path) -> str:
     except OSError as error:
         return f"{error.filename or folder} cannot be read: {error.strerror}"
     except _NOT_OURS:
-        return f"{folder / 'manifest.json'} is not what was written there"
+        return f"{folder / 'manifest.json'} is not a checkpoint's manifest"
     return ""
 
 
 def mark_best(run: Path, *, checkpoint: Path, name: str, score: float, on: str) -> None:
-    """Remembers `checkpoint` as the best by the score called `name`, measured `on` the pictures so described."""
+    """Records `checkpoint` as the best by the score `name`; `on` describes the pictures it was measured on."""
     content = {"checkpoint": checkpoint.name, "name": name, "score": score, "on": on}
     write_text(run / "checkpoints" / "best.json", json.dumps(content))
 
 
 def read_best(run: Path) -> dict[str, Any] | None:
-    """`checkpoint`, `name`, `score` and `on` of the best checkpoint; None where none was marked or it is gone."""
+    """`checkpoint`, `name`, `score` and `on` of the best checkpoint; None if none was marked or it is gone."""
     try:
         best = _read_json(run / "checkpoints" / "best.json")
         return best if best["checkpoint"] in [folder.name for folder in list_checkpoints(run)] else None
@@ -201,14 +201,14 @@ def read_best(run: Path) -> dict[str, Any] | None:
 
 
 def set_aside(folder: Path) -> None:
-    """Hides a damaged or replaced checkpoint; the next `remove_old` removes it, `put_back` undoes it."""
+    """Hides a damaged or replaced checkpoint. The next `remove_old` removes it; `put_back` undoes this."""
     hidden = folder.with_name(f".aside-{folder.name}")
     shutil.rmtree(hidden, ignore_errors=True)
     os.rename(folder, hidden)
 
 
 def put_back(run: Path) -> None:
-    """Brings back what was set aside for a newer checkpoint that then did not come: a crash may do that."""
+    """Restores checkpoints that were set aside for a new one that was never completed, as after a crash."""
     for hidden in (run / "checkpoints").glob(".aside-*"):
         folder = hidden.with_name(hidden.name.removeprefix(".aside-"))
         if not folder.exists():
@@ -216,7 +216,7 @@ def put_back(run: Path) -> None:
 
 
 def remove_old(run: Path, *, keep: int) -> None:
-    """Leaves the newest `keep` checkpoints and the best one, and no remains of interrupted writes."""
+    """Removes all but the newest `keep` checkpoints and the best one, and remains of interrupted writes."""
     kept = {path.name for path in list_checkpoints(run)[-keep:]}
     best = read_best(run)
     if best is not None:
@@ -235,7 +235,7 @@ def remove_remains(run: Path, pattern: str) -> None:
 
 
 def digest(folder: Path) -> str:
-    """SHA-256 over everything that training computed: networks, averages, optimizers, pool; not the clock."""
+    """SHA-256 over all that training computed: networks, averages, optimizers, pools; not the clock."""
     files = json.loads((folder / "manifest.json").read_text())["files"]
     lines = [f"{name}:{files[name]}\n" for name in sorted(files) if name != "clock.json"]
     return hashlib.sha256("".join(lines).encode()).hexdigest()
@@ -243,7 +243,7 @@ def digest(folder: Path) -> str:
 
 def _open(file: Path) -> Any:
     try:
-        if not file.is_file():  # opening a pipe would wait for its other end
+        if not file.is_file():  # opening a pipe would block
             raise OSError("there is no such file")
         return safe_open(file, framework="pt")
     except (SafetensorError, OSError) as error:
@@ -251,13 +251,13 @@ def _open(file: Path) -> Any:
 
 
 def _read_json(file: Path) -> dict[str, Any]:
-    """What a small JSON file maps; OSError, or one of `_NOT_OURS`."""
+    """The object in a small JSON file. Raises OSError or one of `_NOT_OURS`."""
     size = file.stat().st_size if file.is_file() else _MOST_JSON + 1
     if size > _MOST_JSON:
-        raise ValueError("no file of such a kind or size")
+        raise ValueError("not a regular file, or too large")
     content = json.loads(file.read_text(encoding="utf-8"))
     if not isinstance(content, dict):
-        raise ValueError(f"a {type(content).__name__} where names and values should be")
+        raise ValueError(f"a {type(content).__name__} instead of names and values")
     return content
 
 
@@ -279,7 +279,7 @@ def _encode_tree(state: Any, tensors: dict[str, Tensor]) -> bytes:
 
 
 def _skeleton(node: Any, tensors: dict[str, Tensor]) -> Any:
-    """`node` as JSON, with tensors moved out and numbered; dicts as pairs, since their keys may be numbers."""
+    """`node` as JSON. Tensors move to `tensors`, by number; dicts become pairs, as their keys may be numbers."""
     match node:
         case Tensor():
             tensors[f"{len(tensors):05d}"] = _plain(node).clone()
@@ -304,7 +304,7 @@ def _decode_tree(node: dict[str, Any], tensor: Any) -> Any:
             return [_decode_tree(value, tensor) for value in content]
         case "value":
             return content
-    raise ValueError(f"{kind!r} is no kind of value")
+    raise ValueError(f"{kind!r} is not a kind of value")
 
 
 def _write_synced(path: Path, content: bytes) -> None:

@@ -12,9 +12,9 @@ from pathlib import Path
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Makes `folder` if need be and holds it for this process, until it ends in whatever way.
+    """Creates `folder` if needed and locks it for this process. The lock ends with the process, even after a kill.
 
-    ValueError naming the process that holds it already; OSError where the folder cannot be written.
+    ValueError names the process that holds the lock already. OSError if the folder cannot be written.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -44,6 +44,6 @@ def _unwritable(folder: Path, error: OSError) -> OSError:
 
 
 def _holder(line: str) -> str:
-    """The process that a lock file names, as `PID HOST`; the host where it is another."""
+    """The process in a lock file's `line`, `PID HOST`, for a message; the host is named if it is another one."""
     number, _, host = line.partition(" ")
     return f"process {number or 'unknown'}" + (f" on {host}" if host not in ("", socket.gethostname()) else "")

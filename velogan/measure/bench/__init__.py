@@ -1,4 +1,4 @@
-"""Measuring: every way of computing a step against the others and against the machine."""
+"""Benchmarks: modes of computing a step, compared with each other and with the machine's limit."""
 
 from velogan.measure.bench.cases import Case, Plan, make_chain, make_plan
 from velogan.measure.bench.measure import bench

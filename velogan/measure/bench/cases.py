@@ -1,4 +1,4 @@
-"""What `velogan bench` measures: methods, networks, pictures, and the ways of computing one step of them."""
+"""What `velogan bench` measures: methods, networks, pictures, and modes of computing one step."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ DISCRIMINATORS: dict[str, dict[str, Any]] = {
 """n_layers is one layer deeper than basic: of equal depth it would be the same network."""
 
 MODES = ("reference", "eager", "compiled", "graph", "streams", "default")
-"""Values of `engine.mode`; default is auto, what a run takes that says nothing."""
+"""Values of `engine.mode`; default is auto, as in a run without settings."""
 
 _SIZE, _BATCH = 256, 1
 _BATCHES = (1, 16)
@@ -36,7 +36,7 @@ _BATCHES = (1, 16)
 
 @dataclass(frozen=True)
 class Case:
-    """Networks and pictures whose step is measured."""
+    """A method, networks and pictures; one step of them is measured."""
 
     network: str
     discriminator: str
@@ -55,7 +55,7 @@ class Case:
 
     @property
     def possible(self) -> bool:
-        """Whether the method can have this network: a U-Net has no encoder to share."""
+        """Whether the method can use this network: some need an encoder, which a U-Net does not have."""
         try:
             return bool(self.config)
         except ValueError:
@@ -63,12 +63,12 @@ class Case:
 
     @property
     def label(self) -> str:
-        """For people: the method, and `resnet_9, basic, 256x256, batch 1`."""
+        """For display: the method, and `resnet_9, basic, 256x256, batch 1`."""
         return f"{self.method}, {self.setting}"
 
     @property
     def setting(self) -> str:
-        """The same without the method: cases that have it in common are measured together."""
+        """The same without the method. Cases with one setting are measured together."""
         size = f"{self.image_size}x{self.image_size}"
         return f"{self.network}, {self.discriminator}, {size}, batch {self.batch_size}"
 
@@ -77,15 +77,15 @@ Ways = Mapping[str, Mapping[str, Any]]
 """Engine settings by name."""
 
 Plan = Mapping[Case, Ways]
-"""Each way of each case is a row."""
+"""The ways to measure for each case; each becomes a row."""
 
 
 def make_plan(only: str | None, *, everything: bool, device: torch.device) -> Plan:
-    """The rows a person needs on `device`, or, with `everything`, all there are; `only` names a part.
+    """The usual rows for `device`, or all rows with `everything`; `only` names a part.
 
-    `only` is words between commas, in any order: methods, networks, discriminators, modes, `batch=N`, `size=N`. Several
-    of a kind are measured each; kinds that are not named stay as they are without it. What a method cannot do is no
-    row. ValueError for an unknown word, and where no row is left.
+    `only` is a list of words with commas, in any order: methods, networks, discriminators, modes, `batch=N`, `size=N`.
+    Several words of a kind are all measured; kinds without a word keep their usual values. Impossible combinations are
+    left out. ValueError for an unknown word, and if no row is left.
     """
     words = _parse(only or "")
     cuda = device.type == "cuda"
@@ -93,17 +93,17 @@ def make_plan(only: str | None, *, everything: bool, device: torch.device) -> Pl
     possible = MODES if cuda else ("reference", "eager", "compiled", "default")
     asked = ("reference", *words["mode"]) if words["mode"] else ()  # ratios are to the reference
     modes = asked or (possible if everything else usual)
-    brief = not (cuda or asked or everything or words["method"])  # a CPU's steps take seconds
+    brief = not (cuda or asked or everything or words["method"])  # steps on a CPU take seconds
     cases = [case for case in _cases(words, everything=everything) if case.possible]
     if not cases:
-        raise ValueError(f"--only {only}: {words['method'][0]} takes resnets alone; name resnet_9 or resnet_6")
+        raise ValueError(f"--only {only}: {words['method'][0]} takes only resnets; name resnet_9 or resnet_6")
     return {case: _ways(("default",) if brief and case.method != DEFAULT else modes) for case in cases}
 
 
 def make_chain(only: str | None, *, device: torch.device) -> Plan:
-    """The reference and, one upon the other, the changes that make it the default of `device`, for the method DEFAULT.
+    """The reference, then one more change in each row, up to the default of `device`, for the method DEFAULT.
 
-    `only` as in `make_plan`, without modes and other methods. ValueError for what does not fit.
+    `only` is as in `make_plan`, without modes and other methods. ValueError for words that do not fit.
     """
     words = _parse(only or "")
     others = [word for word in (*words["mode"], *words["method"]) if word != DEFAULT]
@@ -163,7 +163,7 @@ def _parse(only: str) -> dict[str, list[Any]]:
             known = [one for words in kinds.values() for one in words]
             lists = "; ".join(f"{kind}s {', '.join(words)}" for kind, words in kinds.items())
             raise ValueError(
-                f"--only {word}: there is no such thing to measure{nearest(word, known)}; there are {lists}; batch=N; "
+                f"--only {word}: this word is not known{nearest(word, known)}; there are {lists}; batch=N; "
                 "size=N (pixels)"
             )
     return found

@@ -1,4 +1,4 @@
-"""One way of computing the step of one case: built, looked at, and timed in turn with the others."""
+"""One way of computing the step of one case: built, warmed up, timed in turn with others, and profiled."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ _MB = 2**20
 
 
 class Contestant:
-    """A step of `config` with the `engine` settings given: `warm_up`, then take turns, then `look`.
+    """A step of `config` with the given `engine` settings. Call `warm_up`, then `take_turn` often, then `look`.
 
-    It computes either the same pictures again and again, which lie ready, or what its `feed` reads; crops, flips and
-    normalising are part of both. Without a feed there are random numbers alone. ValueError where the
-    settings cannot be had here; torch.OutOfMemoryError where the device is too small.
+    It computes either the same ready pictures in each step, or those that its `feed` reads; both include crops, flips
+    and normalising. Without a feed the pictures are random numbers. ValueError if the settings cannot be used here;
+    torch.OutOfMemoryError if the device's memory is too small.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class Contestant:
         self._kept = [*nets.values(), objective.state]
 
     def warm_up(self) -> None:
-        """The first steps; finds how many in a row a timing needs for the clock to be fine enough."""
+        """Runs the first steps, and finds how many steps one timing needs for a precise result."""
         self.run()
         synchronise(self.device)
         self.first_step_s = time.perf_counter() - self._started
@@ -71,7 +71,7 @@ class Contestant:
         self._peak = self._allocated() - self._before
 
     def look(self) -> None:
-        """Sees, in one more step, what memory it takes and what its time goes into; once nothing is timed any more."""
+        """Profiles one more step for memory and for time by group; call it after all timings."""
         phases = list(self.step.optimizers)
         if self.device.type == "cuda":
             self.seen = glance(self.run, device=self.device, phases=phases)
@@ -81,7 +81,7 @@ class Contestant:
 
         def run() -> None:
             for parameter in itertools.chain(*(module.parameters() for module in self._kept)):
-                if parameter.grad is not None:  # it is freed within the step, so it is to be seen coming, too
+                if parameter.grad is not None:  # the step frees it, so the profile must see its allocation, too
                     parameter.grad = parameter.grad.clone()
             self.run()
 
@@ -89,16 +89,16 @@ class Contestant:
         self.peak_memory_mb = (held + self.seen.rise) / _MB
 
     def _allocated(self, *, reset: bool = False) -> int:
-        """Bytes that lie on a CUDA device: the most so far or, at a `reset`, now."""
+        """Allocated bytes on a CUDA device: the peak since the last `reset`, which makes it the present value."""
         if self.device.type != "cuda":
             return 0
         if reset:
-            torch.cuda.empty_cache()  # a capture cannot free what others have left in the cache
+            torch.cuda.empty_cache()  # a capture cannot free memory that others left in the cache
             torch.cuda.reset_peak_memory_stats(self.device)
         return torch.cuda.max_memory_allocated(self.device)
 
     def run(self) -> None:
-        """A step on what lies ready."""
+        """A step on the ready pictures."""
         self._step(dict(self.batch))
 
     def run_on_data(self) -> None:
@@ -112,13 +112,13 @@ class Contestant:
         self.number += 1
 
     def take_turn(self, *, data_first: bool) -> None:
-        """Takes the seconds of a step on what lies ready and of one on what is read, in either order."""
+        """Times a step on the ready pictures and a step on loaded pictures, in either order."""
         both = [(self.seconds, self.run), (self.data_seconds, self.run_on_data)]
         for seconds, run in reversed(both) if data_first else both:
             seconds.append(self.timed(run))
 
     def timed(self, run: Callable[[], None]) -> float:
-        """Seconds of `run`, the mean over as many in a row as the clock needs."""
+        """Seconds of `run`: the mean over `repeats` calls in a row."""
         synchronise(self.device)
         start = time.perf_counter()
         for _ in range(self.repeats):
@@ -127,14 +127,14 @@ class Contestant:
         return (time.perf_counter() - start) / self.repeats
 
     def host_idle_share(self, seconds: float) -> float | None:
-        """Share of a step of `seconds` in which a CUDA device had nothing to do; None on a CPU.
+        """The share of a step of `seconds` in which a CUDA device is idle; None on a CPU.
 
-        The device's busy time is that of a profiled step, whose kernels take as long as ever.
+        The device's busy time is taken from a profiled step, as profiling does not slow kernels down.
         """
         return max(0.0, 1 - self.seen.busy_s / seconds) if self.device.type == "cuda" else None
 
     def where(self) -> dict[str, float]:
-        """Shares of a profiled step's time; they add up to 1. On CUDA, of the time in which the device was busy."""
+        """Shares of a profiled step's time by group; their sum is 1. On CUDA they are of the device's busy time."""
         seconds = self.seen.seconds
         if self.device.type == "cuda":
             seconds = {group: time for group, time in seconds.items() if group != BETWEEN}
@@ -142,7 +142,7 @@ class Contestant:
 
 
 def _held(modules: Iterable[nn.Module], optimizers: Iterable[torch.optim.Optimizer]) -> int:
-    """Bytes of what lives from step to step on a CPU: weights, moments, the objective's state."""
+    """Bytes that stay from step to step on a CPU: weights, moments, the objective's state."""
     tensors: list[Tensor] = []
     for module in modules:
         tensors += [*module.parameters(), *module.buffers()]

@@ -1,4 +1,4 @@
-"""Ways of computing a step against each other and against the machine's roofline, in one process and taking turns."""
+"""Compares ways of computing a step with each other and with the roofline, in one process and in turns."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ Contestants = dict[tuple[Case, str], Contestant]
 def bench(plan: Plan, *, rounds: int, say: Say) -> dict[str, Any]:
     """Measures every way of every case of `plan`.
 
-    In each of `rounds` every way of every method runs in turn, on pictures that lie ready and on those of the loader,
-    and the rooflines' convolutions are timed; figures are medians, ratios and shares are medians of the ratio within a
-    round. A roofline's convolutions are those of the method's eager mode, whose layers call the library's convolutions
-    alone.
+    In each of `rounds` every way of every method runs in turn, on ready pictures and on pictures of the loader, and the
+    rooflines' convolutions are timed. Figures are medians over rounds; ratios and shares are medians of the ratio
+    within a round. A roofline's convolutions are those of the method's eager mode, whose layers call only the library's
+    convolutions.
 
-    What cannot run here is in `left_out`, with its reason. ValueError where nothing can.
+    `left_out` lists what cannot run here, with the reason. ValueError if nothing can run.
     """
     device = resolve_device("auto")
     warm_up(device)
@@ -63,12 +63,12 @@ def bench(plan: Plan, *, rounds: int, say: Say) -> dict[str, Any]:
 
 
 def warm_up(device: torch.device) -> None:
-    """Pays for what a process needs once, so that no mode's first step does."""
+    """Does the first work of a process on `device`, so that no mode's first step includes it."""
     (torch.ones(8, 8, device=device) @ torch.ones(8, 8, device=device)).sum().item()
 
 
 def _measure(group: Plan, *, rounds: int, folder: Path, found: dict[str, list[dict[str, Any]]], say: Say) -> None:
-    """Adds the rows, the rooflines and what is left out of cases of one setting to `found`."""
+    """Adds to `found` the rows, rooflines and left-out ways of all cases of one setting."""
     device = resolve_device("auto")
 
     def leave_out(case: Case, way: str, error: Exception) -> None:
@@ -96,7 +96,7 @@ def _measure(group: Plan, *, rounds: int, folder: Path, found: dict[str, list[di
 def _enter(
     group: Plan, data: Data, pictures: Feed, *, leave_out: LeaveOut, say: Say
 ) -> Iterator[tuple[tuple[Case, str], Contestant]]:
-    """The ways that can run here, after their first steps."""
+    """The ways that can run here, warmed up."""
     for case, ways in group.items():
         try:
             config = case.config
@@ -122,9 +122,9 @@ def _compete(
     leave_out: LeaveOut,
     say: Say,
 ) -> dict[Case, list[float]]:
-    """Lets all take their turns, ways of one name after each other; returns each case's roofline seconds by round.
+    """Times all contestants in turns, sorted by way. Returns the roofline seconds of each case by round.
 
-    What methods have in common is timed once for all their rooflines. Removes who runs out of memory.
+    Convolutions that several methods use are timed once per round. A contestant that runs out of memory is removed.
     """
     roofline = Roofline(sum(calls.values(), Counter()), device=resolve_device("auto"))
     rooflines: dict[Case, list[float]] = {case: [] for case in calls}
@@ -144,7 +144,7 @@ def _compete(
 
 
 def _convolutions(case: Case, contestants: Contestants) -> Counter[Convolution]:
-    """The convolutions of the eager step: of the one that takes part, or of one built for this."""
+    """The convolutions of the eager step; it is built here if it is not among the contestants."""
     eager = contestants.get((case, "eager"))
     if eager is None:
         eager = Contestant("eager", case.config, engine={"mode": "eager"}, say=lambda line: None)

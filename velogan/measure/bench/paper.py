@@ -1,4 +1,4 @@
-"""The generators' forward pass beside Table 1 of "Cycling Faster Through CycleGAN" (La, Ellay, Rathbun)."""
+"""The generators' forward pass, compared with Table 1 of "Cycling Faster Through CycleGAN" (La, Ellay, Rathbun)."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from velogan.objectives.base import parts_run_by, side_by_side
 from velogan.observe.machine import machine
 
 TABLE_1 = {"resnet_9": {"baseline": 734.42, "streams": 809.28}, "unet_256": {"baseline": 150.90, "streams": 175.50}}
-"""Their milliseconds at batch 16 on an A100: as the reference implementation runs, and its two cycles on two streams.
-Their discriminator, which a forward pass does not call, is basic."""
+"""The paper's milliseconds at batch 16 on an A100: the reference implementation, and its two cycles on two streams. The
+paper's discriminator is basic; a forward pass of the generators does not call it."""
 
 _EAGER = {"mode": "eager", "batched": "off"}
 WAYS = {"reference": {"mode": "reference"}, "fast": _EAGER, "streams": {**_EAGER, "streams": "on"}}
@@ -52,7 +52,7 @@ def bench_paper(*, rounds: int, say: Say, cases: tuple[Case, ...] | None = None)
 
 
 def forward_of(one: Contestant) -> Callable[[], None]:
-    """Both cycles of the paper's section 4, with everything kept that a backward pass needs."""
+    """A function that runs both cycles of the paper's section 4 and keeps all that a backward pass needs."""
     step = one.step
     assert isinstance(step, Step), "a captured step has no forward pass of its own"
     g_a, g_b, batch = step.forward_nets["G_A"], step.forward_nets["G_B"], step.laid_out(one.batch)
@@ -67,7 +67,7 @@ def forward_of(one: Contestant) -> Callable[[], None]:
 
 
 def render_paper(result: dict[str, Any]) -> Iterator[RenderableType]:
-    """Their table with our columns."""
+    """The paper's table with columns of our times."""
     title = "generators' forward pass, ms; theirs: batch 16 on one A100"
     table = Table(title=title, title_justify="left", padding=(0, 1, 0, 0), box=SIMPLE_HEAD)
     for column in ("generator", "batch", "theirs", "their streams", "reference", "fast", "streams"):

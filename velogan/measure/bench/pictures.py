@@ -1,4 +1,4 @@
-"""Real files for the step to be fed with: noise, decoded once, taken by the loader as in training."""
+"""Picture files of noise for benchmarks, prepared and loaded as in training."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def write_noise(folder: Path, *, side: int) -> tuple[str, str]:
 
 
 def noise(folder: Path, config: Config) -> Data:
-    """The prepared pictures of both domains for `config`, in and below `folder`; written the first time."""
+    """The prepared pictures of both domains for `config`, under `folder`; created at first use."""
     side = config.data.load_side
     paths = folder / f"{side}"
     if not paths.exists():
@@ -49,13 +49,13 @@ def noise(folder: Path, config: Config) -> Data:
 
 @dataclass(frozen=True)
 class Feed:
-    """A loader, and what it gathers, without end, read ahead by its thread."""
+    """A loader, and its endless batches, which its thread reads ahead."""
 
     loader: PairLoader
     batches: Iterator[Batch]
 
     def ready(self) -> Batch:
-        """What it gathers first, on the device already."""
+        """The loader's first data, on the device."""
         gathered = self.loader.gather(self.loader.plan(0))
         return {name: part.to(self.loader.device) for name, part in gathered.items()}
 

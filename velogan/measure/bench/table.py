@@ -1,4 +1,4 @@
-"""What was measured, for a terminal."""
+"""Tables of the measurements for a terminal."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _CASE = ("network", "discriminator", "image_size", "batch_size", "method")
 
 
 def render(result: dict[str, Any]) -> Iterator[RenderableType]:
-    """A table for each case, and what was left out; or the paper's table."""
+    """A table for each case, then the left-out ways; or the paper's table."""
     if "paper" in result:
         yield from render_paper(result)
         return
@@ -36,7 +36,7 @@ def render(result: dict[str, Any]) -> Iterator[RenderableType]:
 
 
 def _table(rows: list[dict[str, Any]], *, title: str, rivals: bool) -> Table:
-    """`rivals`: with a column for the ratio to the default method."""
+    """`rivals`: add a column with the ratio to the default method."""
     columns: dict[str, Callable[[dict[str, Any]], str]] = {
         "ms/step": lambda row: f"{row['step_ms']:,.1f}",
         "ratio": lambda row: _shown(row["ratio_to_reference"], ".2f"),
