@@ -17,7 +17,7 @@ SHAPE = (3, 32, 32)
 
 
 class _Affine(nn.Module):
-    """`scale x + shift`: a generator or judge that can be followed by hand."""
+    """`scale x + shift`: a network that can be followed by hand."""
 
     def __init__(self, scale: float, shift: float):
         super().__init__()
@@ -106,9 +106,9 @@ def test_no_identity_no_pass_for_it():
 @pytest.mark.parametrize("count", [1, 2])
 def test_batched_passes_equal_separate_ones(gan: str, identity: float, count: int):
     torch.manual_seed(0)
-    generator, judge = GeneratorConfig(channels=4, blocks=1), DiscriminatorConfig(channels=4)
+    generator, discriminator = GeneratorConfig(channels=4, blocks=1), DiscriminatorConfig(channels=4)
     nets: dict[str, nn.Module] = {role: build_generator(generator) for role in ("G_A", "G_B")}
-    nets |= {role: build_discriminator(judge) for role in ("D_A", "D_B")}
+    nets |= {role: build_discriminator(discriminator) for role in ("D_A", "D_B")}
     batch = {side: torch.rand(count, *SHAPE) * 2 - 1 for side in "AB"} | {"uniform": torch.rand(6, count)}
     results = []
     for batched in (False, True):

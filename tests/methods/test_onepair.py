@@ -173,13 +173,13 @@ def test_what_has_no_weight_has_no_network():
 
 def _small() -> dict[str, nn.Module]:
     torch.manual_seed(0)
-    config, judge = GeneratorConfig(channels=2, blocks=1), DiscriminatorConfig(channels=2)
+    config, discriminator = GeneratorConfig(channels=2, blocks=1), DiscriminatorConfig(channels=2)
     nets: dict[str, nn.Module] = {}
     for way in "AB":
         encoder, nets[f"T_{way}"], decoder = split(build_generator(config))
         nets |= {"E": encoder, "R": decoder}
-        nets[f"D_{way}"] = build_encoding_discriminator(judge, in_channels=8)
-        nets[f"P_{way}"] = build_discriminator(judge)
+        nets[f"D_{way}"] = build_encoding_discriminator(discriminator, in_channels=8)
+        nets[f"P_{way}"] = build_discriminator(discriminator)
     return nets | {"H": build_projection(in_channels=8, width=4)}
 
 

@@ -23,7 +23,7 @@ def check_sizes(method: Method, spec: Spec, shapes: Iterable[tuple[int, int]]) -
         _check_multiple(spec, shape)
         nets = {name: _Watched(name, role, spec, shape) for name, role in roles.items()}
         with torch.device("meta"):
-            _play(method.objective(spec, shape=shape, batched=False), nets, spec, shape)
+            _run_phases(method.objective(spec, shape=shape, batched=False), nets, spec, shape)
 
 
 def _check_multiple(spec: Spec, shape: tuple[int, int]) -> None:
@@ -36,7 +36,7 @@ def _check_multiple(spec: Spec, shape: tuple[int, int]) -> None:
             )
 
 
-def _play(objective: Objective, nets: Mapping[str, nn.Module], spec: Spec, shape: tuple[int, int]) -> None:
+def _run_phases(objective: Objective, nets: Mapping[str, nn.Module], spec: Spec, shape: tuple[int, int]) -> None:
     batches = {
         split: {
             **{letter: torch.empty(1, channels, *shape) for letter, channels in spec.channels.items()},

@@ -29,7 +29,7 @@ from velogan.methods.base import (
 )
 from velogan.networks.generators import ChangeGenerator, GeneratorConfig, changed, compose, split
 from velogan.objectives.base import Carry, Out, Phase
-from velogan.objectives.losses import gan_loss, mean_deviation, patch_contrast
+from velogan.objectives.losses import gan_loss, l1_loss, patch_contrast
 from velogan.objectives.pool import FakePool
 from velogan.types import GENERATOR_FILES, Batch, Direction, Letter, Nets
 
@@ -323,8 +323,8 @@ class OnePairObjective:
         back_a, back_b = _from("A", _over(nets["R"], encoded))
         weight = self.config.reconstruction
         terms = {
-            "reconstruction_a": mean_deviation(back_a, batch["A"]) * weight,
-            "reconstruction_b": mean_deviation(back_b, batch["B"]) * weight,
+            "reconstruction_a": l1_loss(back_a, batch["A"]) * weight,
+            "reconstruction_b": l1_loss(back_b, batch["B"]) * weight,
         }
         if self.config.scale:
             square = torch.stack([part.float().square().mean() for part in encoded]).mean()
@@ -353,11 +353,11 @@ class OnePairObjective:
         terms: dict[str, Tensor] = {}
         if deviation := config.weight("deviation_target", way):
             fake, same = _from(way, _over(nets[f"T_{way}"], encoded))
-            terms["deviation_target"] = deviation * mean_deviation(same, target.detach())
+            terms["deviation_target"] = deviation * l1_loss(same, target.detach())
         else:
             fake = nets[f"T_{way}"](source)
         if config.deviation_source:
-            terms["deviation_source"] = config.deviation_source * mean_deviation(fake, source.detach())
+            terms["deviation_source"] = config.deviation_source * l1_loss(fake, source.detach())
         fakes: dict[str, Tensor] = {}
         if adversarial := config.weight("adversarial", way):
             fakes[f"fake_D_{way}"] = fake.float()

@@ -39,7 +39,7 @@ def gradient_penalty(critic: Callable[[Tensor], Tensor], *, real: Tensor, fake: 
     return ((gradient.float().flatten(1).norm(dim=1) - 1) ** 2).mean()
 
 
-def mean_deviation(made: Tensor, wanted: Tensor) -> Tensor:
+def l1_loss(made: Tensor, wanted: Tensor) -> Tensor:
     """The mean of |made - wanted| in float32: an L1 loss whose gradient keeps the layout of tensors in memory."""
     return (made.float() - wanted.float()).abs().sum() / made.numel()
 
