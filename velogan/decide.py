@@ -47,7 +47,7 @@ def decide_again(config: Config, before: EngineConfig) -> tuple[EngineConfig, li
         for name, value in config.engine.model_dump().items()
         if value not in _OPEN and value != getattr(before, name)
     }
-    if "mode" in asked:  # it decides what was decided before
+    if "mode" in asked or "device" in asked:  # all else was decided for the other
         return *decide(config), f"asked for {_listed(asked)}"
     wanted = before.model_copy(update={"mode": "auto", **asked} if asked else {})
     missing = cannot_follow(wanted, native=lambda: norm_kernels() is not None, gemm=lambda: bf16_gemm() is not None)

@@ -12,8 +12,9 @@ import torch
 
 from velogan import decide
 from velogan.cli import main
-from velogan.config import read_config
+from velogan.config import Config, read_config
 from velogan.deploy.model import load_translator
+from velogan.engine.config import EngineConfig
 from velogan.store.checkpoint import find_checkpoint, load_weights
 
 Train = Callable[..., str]
@@ -85,6 +86,14 @@ def test_a_mode_decides_again_what_was_decided(train: Train, tmp_path: Path):
     engine = _engines(tmp_path / "run")[-1]["engine"]
     assert (engine["precision"], engine["kernels"], engine["batched"]) == ("fp32", "plain", "off")
     assert "another way" not in train(6, "--engine.mode", "reference")
+
+
+def test_another_device_decides_everything_again(tiny_config: Callable[..., Config]):
+    before = EngineConfig(mode="auto", device="cpu", kernels="winograd", precision="bf16", capture="off", compile="off")
+    config = tiny_config(engine={"device": "meta", "threads": None})
+    engine, _, why = decide.decide_again(config, before)
+    assert (engine.device, engine.kernels, engine.precision) == ("meta", "plain", "fp32")
+    assert why == "asked for engine.device=meta"
 
 
 def test_the_configuration_pins_nobody_to_the_first_machine(train: Train, tmp_path: Path):
