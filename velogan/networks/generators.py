@@ -35,8 +35,8 @@ class GeneratorConfig(BaseModel):
     dropout: bool = Field(default=False, description="Dropout 0.5 in residual blocks, or in the U-Net's inner blocks.")
     decoder: Literal["reference", "simple"] = Field(
         default="reference",
-        description="The part of a resnet after its blocks. reference: the encoder mirrored; simple: half as wide, without "
-        "norms.",
+        description="The part of a resnet after its blocks. reference: the encoder mirrored; simple: half as wide, "
+        "without norms.",
     )
     residual: bool = Field(default=True, description="Each block of a resnet adds its result to its input.")
     identity_start: bool = Field(
