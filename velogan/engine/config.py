@@ -15,7 +15,9 @@ class TrainConfig(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)  # one spelling of durations
 
     length: Duration = Field(
-        default="200 epochs", description="How long to train; --minutes, --images and --epochs set it."
+        default="200 epochs",
+        description="How long to train: '60 minutes', '5000 images', '200 epochs'; --minutes, --images and --epochs "
+        "set it.",
     )
     seed: int = Field(default=0, ge=0, description="Every random choice follows from it.")
     ema_images: int = Field(
@@ -28,16 +30,18 @@ class TrainConfig(BaseModel):
         description="What to do when a loss or a gradient is infinite or NaN. stop: end the run and keep the last "
         "checkpoint; skip: skip the rest of the step and count it, at most 100 in a row. --on-nonfinite sets it.",
     )
-    log_every: Duration = Field(default="0.5 %", description="Statistics: interval between lines of stats.jsonl.")
-    sample_every: Duration = Field(default="5 %", description="Sample grids: interval.")
+    log_every: Duration = Field(
+        default="0.5 %", description="How often a line of statistics is written to stats.jsonl."
+    )
+    sample_every: Duration = Field(default="5 %", description="How often a grid of translated test pictures is saved.")
     samples: int = Field(default=6, ge=0, le=64, description="Test pictures in a sample grid.")
-    checkpoint_every: Duration = Field(default="10 minutes", description="Checkpoints: interval.")
+    checkpoint_every: Duration = Field(default="10 minutes", description="How often a checkpoint is saved.")
     keep: int = Field(default=2, ge=1, description="Newest checkpoints that are kept, besides the best.")
     tensorboard: bool = Field(default=True, description="Write TensorBoard events beside stats.jsonl.")
 
 
 class EngineConfig(BaseModel):
-    """How a step is computed. The start of a run replaces each `auto` by a choice, prints it and records it."""
+    """How a step is computed. What `auto` became is printed at the start of a run and kept in its run.json."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -50,7 +54,7 @@ class EngineConfig(BaseModel):
     )
     device: str = Field(default="auto", description="auto, cpu, cuda, cuda:1, mps: where to train.")
     precision: Literal["auto", "fp32", "bf16"] = Field(
-        default="auto", description="Type of convolutions; weights, losses and updates stay float32."
+        default="auto", description="Number type of convolutions; weights, losses and updates stay float32."
     )
     layout: Literal["auto", "contiguous", "channels_last"] = Field(
         default="auto", description="Memory layout of images."
@@ -58,11 +62,14 @@ class EngineConfig(BaseModel):
     batched: Literal["auto", "on", "off"] = Field(
         default="auto", description="Run passes through the same weights together; exact with per-sample norms."
     )
-    fused_optimizer: Literal["auto", "on", "off"] = Field(default="auto", description="Adam in one kernel per network.")
+    fused_optimizer: Literal["auto", "on", "off"] = Field(
+        default="auto", description="Update a whole network by one operation."
+    )
     kernels: Literal["auto", "winograd", "native", "plain"] = Field(
         default="auto",
-        description="native: norm, activation, residual and padding as one compiled CPU operation; winograd: "
-        "also native convolutions in bf16: those of residual blocks by Winograd's algorithm, gradients of others.",
+        description="On a CPU. plain: PyTorch's own layers; native: norm, activation, residual and padding as one "
+        "compiled operation; winograd: native, and in bf16 also the residual blocks' convolutions by Winograd's "
+        "algorithm and the other convolutions' gradients.",
     )
     compile: Literal["auto", "on", "off"] = Field(
         default="auto",
@@ -71,10 +78,11 @@ class EngineConfig(BaseModel):
     )
     capture: Literal["auto", "on", "off"] = Field(
         default="auto",
-        description="Capture a step once in a CUDA graph and replay it, so that the GPU does not wait for the host.",
+        description="Record a step once as a CUDA graph and replay it, so that the GPU does not wait for Python.",
     )
     streams: Literal["auto", "on", "off"] = Field(
-        default="auto", description="Run the cycles a-b-a and b-a-b on two CUDA streams; auto is off."
+        default="auto",
+        description="Run the two cycles (A to B and back, B to A and back) on two CUDA streams; auto is off.",
     )
     threads: int | None = Field(
         default=None, ge=1, le=4096, description="CPU threads. Default: as many as the machine has cores."

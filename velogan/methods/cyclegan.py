@@ -21,24 +21,28 @@ from velogan.types import Batch, Direction, Nets
 
 
 class CycleGAN(Method):
-    """Two generators and two discriminators."""
+    """Generators G_A (A to B) and G_B (B to A); discriminators D_A of domain B, D_B of domain A; images a and b."""
 
     kind = "cyclegan"
     summary = "two generators and two discriminators, cycle and identity consistency"
 
-    gan: GanLossName = Field(default="lsgan", description="Adversarial loss; wgangp applies its gradient penalty.")
-    adversarial_a: float = Field(default=1.0, ge=0, description="Weight of D_A's judgement of G_A(a).")
-    adversarial_b: float = Field(default=1.0, ge=0, description="Weight of D_B's judgement of G_B(b).")
+    gan: GanLossName = Field(default="lsgan", description="Adversarial loss; wgangp has a gradient penalty.")
+    adversarial_a: float = Field(default=1.0, ge=0, description="Weight of the adversarial loss of G_A, by D_A.")
+    adversarial_b: float = Field(default=1.0, ge=0, description="Weight of the adversarial loss of G_B, by D_B.")
     cycle_a: float = Field(default=10.0, ge=0, description="Weight of |G_B(G_A(a)) - a|.")
     cycle_b: float = Field(default=10.0, ge=0, description="Weight of |G_A(G_B(b)) - b|.")
     identity_a: float = Field(
         default=0.5,
         ge=0,
-        description="Weight of |G_A(b) - b|, times cycle_b: 0.5 is 5 in effect. None where A and B have different "
-        "channels.",
+        description="Weight of |G_A(b) - b|, as a factor of cycle_b: 0.5 times 10 is 5. It asks that images of B stay "
+        "as they are. Left out where A and B differ in their number of channels.",
     )
-    identity_b: float = Field(default=0.5, ge=0, description="The same for |G_B(a) - a|, times cycle_a.")
-    pool_size: int = Field(default=50, ge=0, description="Past fakes kept per direction for the discriminators.")
+    identity_b: float = Field(default=0.5, ge=0, description="The same for |G_B(a) - a|, as a factor of cycle_a.")
+    pool_size: int = Field(
+        default=50,
+        ge=0,
+        description="Earlier translations kept per direction, of which the discriminators see some again.",
+    )
     gradient_penalty: float = Field(default=10.0, ge=0, description="Weight of the gradient penalty; wgangp only.")
 
     @property

@@ -41,13 +41,13 @@ POSITIONS = 256
 
 
 class OnePair(Method):
-    """An autoencoder of both domains, translators and discriminators of its encodings."""
+    """Encoder E and decoder R of both domains; by direction a translator T and a discriminator; images a and b."""
 
     kind = "onepair"
     summary = "an autoencoder, and a translator and a discriminator of its encodings"
 
     direction: Literal["a2b", "both"] = Field(
-        default="a2b", description="both: a translator and a discriminator for B to A as well, around one autoencoder."
+        default="a2b", description="a2b: A to B alone; both: B to A as well, around the same autoencoder."
     )
     stage: Literal["joint", "autoencoder", "translator"] = Field(
         default="joint",
@@ -62,8 +62,8 @@ class OnePair(Method):
     scale: float = Field(
         default=0.0,
         ge=0,
-        description="Weight of (log of the encodings' mean square)^2, which keeps their scale at 1 under the "
-        "discriminator, for generator.norm=none; an instance norm at the encoder's end keeps it by itself. 0: none.",
+        description="Weight of (log of the encodings' mean square)^2, which keeps their scale near 1. Useful with "
+        "generator.norm=none; an instance norm at the encoder's end keeps the scale by itself. 0: none.",
     )
     adversarial: float = Field(
         default=1.0, ge=0, description="Weight of the discriminator on encodings; 0: there is none."
@@ -96,7 +96,9 @@ class OnePair(Method):
         description="Weight of the patch contrast (PatchNCE): each position of T(E(a)) is nearer to E(a) there than to "
         "E(a) elsewhere; 0: there is none.",
     )
-    pool_size: int = Field(default=50, ge=0, description="Past fakes kept per discriminator.")
+    pool_size: int = Field(
+        default=50, ge=0, description="Earlier fakes kept per discriminator, which sees some of them again."
+    )
 
     @model_validator(mode="after")
     def _start_and_directions(self) -> OnePair:

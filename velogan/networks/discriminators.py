@@ -26,7 +26,7 @@ class DiscriminatorConfig(BaseModel):
     norm: NormName = Field(default="instance", description="Normalisation after the inner convolutions.")
     init: InitName = Field(default="normal", description="Initialisation of the weights.")
     init_gain: float = Field(
-        default=0.02, gt=0, description="Its scale: standard deviation for normal, gain otherwise."
+        default=0.02, gt=0, description="Scale of init: standard deviation for normal, gain for the others."
     )
 
 

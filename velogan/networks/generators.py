@@ -28,30 +28,31 @@ class GeneratorConfig(BaseModel):
         "unet_128, unet_256: skip connections down to one pixel, sides divisible by 128 or 256.",
     )
     blocks: int = Field(
-        default=9, ge=0, le=256, description="Residual blocks of a resnet: 9 from 256 pixels on, 6 below."
+        default=9, ge=0, le=256, description="Residual blocks of a resnet: 9 from 256 pixels on, 6 below, in the paper."
     )
     channels: int = Field(default=64, ge=1, le=4096, description="Feature maps after the first convolution (ngf).")
     norm: NormName = Field(default="instance", description="Normalisation after convolutions.")
     dropout: bool = Field(default=False, description="Dropout 0.5 in residual blocks, or in the U-Net's inner blocks.")
     decoder: Literal["reference", "simple"] = Field(
         default="reference",
-        description="Layers after a resnet's blocks. reference: the encoder mirrored; simple: half as wide, no norms.",
+        description="The part of a resnet after its blocks. reference: the encoder mirrored; simple: half as wide, "
+        "without norms.",
     )
-    residual: bool = Field(default=True, description="A resnet's blocks add their result to their input.")
+    residual: bool = Field(default=True, description="Each block of a resnet adds its result to its input.")
     identity_start: bool = Field(
         default=False,
-        description="A resnet's blocks start as the identity: the last convolution of each starts at zero. For "
-        "norm=none, where blocks with random weights may die if the loss asks them for the identity.",
+        description="A resnet's blocks change nothing when training begins: the last convolution of each begins at "
+        "zero. Only for norm=none, where blocks that begin at random may die early in the one-pair method.",
     )
     output: Literal["image", "change"] = Field(
         default="image",
-        description="What a resnet's decoder makes. image: the translation. change: it decodes encodings before and "
-        "after the blocks, and their difference is added to the input, so that what the blocks leave alone stays as "
-        "it was; this needs a decoder without instance norm.",
+        description="image: a resnet's decoder makes the translation. change: it decodes the features before and after "
+        "the blocks, and the difference is added to the input, so that what the blocks leave alone stays as it was; "
+        "this needs a decoder without instance norm.",
     )
     init: InitName = Field(default="normal", description="Initialisation of the weights.")
     init_gain: float = Field(
-        default=0.02, gt=0, description="Its scale: standard deviation for normal, gain otherwise."
+        default=0.02, gt=0, description="Scale of init: standard deviation for normal, gain for the others."
     )
 
     @model_validator(mode="after")
