@@ -21,6 +21,7 @@ from torch.hub import download_url_to_file
 
 from velogan.files import replacing
 from velogan.metrics.distances import SUBSETS
+from velogan.metrics.figures import DISTANCES
 from velogan.metrics.inception import Inception
 from velogan.metrics.resize import CLEAN, LEGACY, clean
 from velogan.metrics.squeezenet import RESIZE, SCALE, SqueezeNet
@@ -161,7 +162,7 @@ def load_lite(variant: Variant, cache: Path, device: torch.device | str) -> Feat
         variant: what,
         "sha256": LITE_SHA256[variant],
         "resize": f"to {side}x{side}, {CLEAN}",
-        f"{variant}_kid": SUBSETS,
+        DISTANCES[variant][1]: SUBSETS,
     }
     return FeatureNetwork(look, record)
 

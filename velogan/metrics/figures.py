@@ -31,14 +31,14 @@ Seen = Mapping[str, Tensor]
 
 CLASSIFIERS = {  # logits: what the names of shares begin with, and who classifies
     "squeezenet_logits": ("squeeze", "SqueezeNet"),
-    "lite0_logits": ("lite0", "EfficientNet-Lite0"),
+    "lite0_logits": ("lite", "EfficientNet-Lite0"),
     "lite1_logits": ("lite1", "EfficientNet-Lite1"),
 }
 DISTANCES = {  # features: names of the Fréchet and the kernel distance over them
     "inception": ("fid", "kid"),
     "inception_legacy": ("fid_legacy", "kid_legacy"),
     "squeezenet": ("squeeze_fid", "squeeze_kid"),
-    "lite0": ("lite0_fid", "lite0_kid"),
+    "lite0": ("lite_fid", "lite_kid"),
     "lite1": ("lite1_fid", "lite1_kid"),
 }
 SLICED = "sliced_wasserstein"
@@ -173,10 +173,9 @@ _MEANINGS = {
     "squeeze_fid": "Fréchet distance of translated {source} to real {target} over SqueezeNet features",
     "squeeze_kid": "Kernel distance of translated {source} to real {target} over SqueezeNet features",
 } | {
-    f"{name}_{short}": f"{distance} distance of translated {{source}} to real {{target}} over "
-    f"EfficientNet-{name.capitalize()} features"
-    for name in ("lite0", "lite1")
-    for short, distance in (("fid", "Fréchet"), ("kid", "Kernel"))
+    name: f"{distance} distance of translated {{source}} to real {{target}} over EfficientNet-{variant} features"
+    for variant in ("Lite0", "Lite1")
+    for name, distance in zip(DISTANCES[variant.lower()], ("Fréchet", "Kernel"))
 }
 
 

@@ -22,18 +22,17 @@ LABELS = {
     "psnr_reconstruction_db": "PSNR of the reconstruction to the input",
     "psnr_truth_db": "PSNR to the truth",
     "ssim_object": "SSIM of the object to the truth",
-    "ssim_background": "SSIM of the background to the input",
     "ssim_reconstruction": "SSIM of the reconstruction to the input",
     "ssim_truth": "SSIM to the truth",
     "squeeze_fid": "squeeze-FID to real pictures",
     "squeeze_kid": "squeeze-KID to real pictures",
-    "lite0_fid": "lite0-FID to real pictures",
-    "lite0_kid": "lite0-KID to real pictures",
+    "lite_fid": "lite-FID to real pictures",
+    "lite_kid": "lite-KID to real pictures",
     "lite1_fid": "lite1-FID to real pictures",
     "lite1_kid": "lite1-KID to real pictures",
     "sliced_wasserstein": "Sliced Wasserstein distance to real pictures",
 }
-CLASSIFIERS = {"squeeze": "SqueezeNet", "lite0": "EfficientNet-Lite0", "lite1": "EfficientNet-Lite1"}
+CLASSIFIERS = {"squeeze": "SqueezeNet", "lite": "EfficientNet-Lite0", "lite1": "EfficientNet-Lite1"}
 SPLITS = {"validation": "held-out pictures", "train": "training pictures"}
 """What stands beside a figure that is not of test pictures."""
 
@@ -43,7 +42,7 @@ TELLING = (
     "psnr_truth_db",
     "kid",
     "lite1_kid",
-    "lite0_kid",
+    "lite_kid",
     "squeeze_kid",
     "fid",
     "squeeze_fid",
