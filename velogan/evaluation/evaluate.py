@@ -1,6 +1,6 @@
-"""Scoring a run: its translations against the truth where that is known, and against real pictures.
+"""Scoring a run: its translations against the true ones if these are known, and against real pictures.
 
-Beside every figure stands what real pictures and what doing nothing score: see `REAL` and `BASELINE`.
+Beside every figure stand the figures of real pictures and of doing nothing: see `REAL` and `BASELINE`.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ REAL = "what real pictures score against other real pictures: as good as can be 
 BASELINE = "what doing nothing scores: the input taken for its own translation"
 
 Features = Literal["none"] | Variant
-"""Which EfficientNet-Lite to look through."""
+"""The EfficientNet-Lite that gives features."""
 
 
 @dataclass(frozen=True)
@@ -72,16 +72,16 @@ def evaluate(
 ) -> dict[str, Any]:
     """Score a run in all directions that it learned; write `RUN/scores.json` and return it: `protocol` and `scores`.
 
-    Scored are the last checkpoint, averaged and raw, and the best one where it is another; `checkpoint` restricts
-    that. Translations are computed as `translate` computes them, or plainly in float32 where `exact`.
+    It scores the last checkpoint, averaged and raw, and the best one if that is another; `checkpoint` chooses one of
+    them. Translations are computed as `translate` does it, or plainly in float32 if `exact`.
     `data`: other data than the run's own: a folder with testA and testB, apples2oranges, or two folders of test
     pictures. Without test pictures, those held out for validation are scored, and without these training pictures:
     `split` of each score says which.
-    `features`: the EfficientNet-Lite to look through, for its FID and KID and, with `classes` (ImageNet index by name),
-    the share classified so. `squeezenet`: the file with the weights of SqueezeNet v1.0, for the same over that network.
+    `features`: the EfficientNet-Lite whose features give FID and KID and, with `classes` (ImageNet index by name), the
+    share of each class. `squeezenet`: the file with the weights of SqueezeNet v1.0, for the same over that network.
     `inception`: the file with the standard weights for FID and KID, or auto to have it downloaded to the cache.
     `limit`: at most so many test pictures of each domain, drawn by `seed`.
-    Raises `ValueError` with the mend where the run, the data or a file is missing or something else.
+    Raises `ValueError` with the mend if the run, the data or a file is missing or unusable.
     """
     run, task = Path(run), task or _quiet
     config = _config(run, data)
@@ -159,7 +159,7 @@ def load_networks(
     device: torch.device | str,
     task: Task,
 ) -> list[FeatureNetwork]:
-    """The feature networks that were asked for; weights made from others or downloaded are kept in `cache`/weights."""
+    """The feature networks that were asked for; downloaded or converted weights are kept in `cache`/weights."""
     networks = []
     if features != "none":
         networks.append(load_lite(features, cache / "weights", device))
@@ -172,7 +172,7 @@ def load_networks(
 
 
 def versions() -> dict[str, str]:
-    """What computed the figures, for the protocol."""
+    """Versions of what computed the figures, for the protocol."""
     return {"velogan": __version__, "torch": torch.__version__, "torchmetrics": version("torchmetrics")}
 
 
@@ -194,13 +194,13 @@ def _sources(run: Path, config: Config, *, given: bool, task: Task) -> tuple[Sou
     a, b = (replace(side, test=side.train, train=replace(side.train, names=())) for side in (sources.a, sources.b))
     try:
         own = find_sources(read_config(run).data, progress=task("finding training pictures"))
-    except ValueError:  # a run may be judged where its training pictures are not
+    except ValueError:  # the training pictures may be missing on this machine
         return Sources(a, b, aligned=False), {}
     return Sources(a, b, aligned=False), {side.letter: side.train for side in (own.a, own.b)}
 
 
 def _columns(run: Path, checkpoint: Which | None, ways: Sequence[Direction]) -> tuple[list[Column], str | None]:
-    """The translators to score, and why the best checkpoint is not among them, where it is not."""
+    """The translators to score, and why the best checkpoint is missing among them, or None."""
     columns: list[Column] = []
     if checkpoint != "best":
         last = find_checkpoint(run, "last")
@@ -227,7 +227,7 @@ def _weights(folder: Path, ways: Sequence[Direction]) -> Sequence[Weights]:
 
 
 def _duplicates(a: Real, b: Real, trained: Mapping[str, Folder], task: Task) -> list[dict[str, Any]]:
-    """Pictures that were scored as unseen and that training has seen too, by content."""
+    """Scored test or held-out pictures whose content training has seen too."""
     folders = {f"train{letter}": folder for letter, folder in trained.items()}
     for real in (a, b):
         split, whole = judged(real.side)

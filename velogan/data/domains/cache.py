@@ -21,9 +21,9 @@ import numpy as np
 
 from velogan.data.aside import building, move_into_place
 from velogan.data.config import DataConfig
+from velogan.data.domains.near_duplicates import SIZE
 from velogan.data.domains.pixels import PixelFile
 from velogan.data.domains.sources import Folder, cache_directory
-from velogan.data.domains.twins import SIZE
 from velogan.data.domains.writing import Progress, to_disk, write_pictures
 from velogan.data.pictures.picture import HEADERS, MAX_BYTES
 from velogan.data.pictures.values import PixelFormat, Range
@@ -39,7 +39,7 @@ class Domain:
     `pixels` is a flat array of uint8, uint16 or float32, in memory or in a file, in which the pictures of `shapes`
     (H, W, C) lie one after another; `format` says what its values stand for; `skipped` names the files that could
     not be read, with the reason; `digest` is equal for equal domains; `note` is a line for the user, or empty;
-    `thumbnails` is `(N, 192)`, see `twins.thumbnail`, and empty for pictures that do not come from files.
+    `thumbnails` is `(N, 192)`, see `near_duplicates`, and empty for pictures that do not come from files.
     """
 
     names: tuple[str, ...]

@@ -13,8 +13,8 @@ import numpy as np
 
 from velogan.data.config import DataConfig
 from velogan.data.domains.ahead import in_order
+from velogan.data.domains.near_duplicates import thumbnail
 from velogan.data.domains.sources import Folder
-from velogan.data.domains.twins import thumbnail
 from velogan.data.pictures.images import read_picture
 from velogan.data.pictures.preprocess import prepare
 from velogan.data.pictures.values import to_channels
