@@ -1,4 +1,4 @@
-"""Loss curves of the engine's modes from one seed, on rendered apples to oranges at 64x64: do they train the same?
+"""Loss curves of the engine's modes from one seed, on rendered apples to oranges at 64x64: are they equal?
 
     python benchmarks/curves.py OUT.json [STEPS] [MODE ...]
 
@@ -26,7 +26,7 @@ EVERY = 10
 
 
 def curve(mode: str, *, steps: int) -> dict[str, object]:
-    """Trains `steps` steps in `mode`."""
+    """Train `steps` steps in `mode`; return its entry."""
     config = (
         cyclegan()
         .sized("xs")
@@ -49,7 +49,7 @@ def curve(mode: str, *, steps: int) -> dict[str, object]:
 
 
 def main(out: Path, steps: int, modes: list[str]) -> None:
-    """All modes, one after the other."""
+    """Train in all modes, one after the other."""
     if not modes:
         cuda = ["graph", "streams"] if torch.cuda.is_available() else ["auto"]
         modes = ["reference", "eager", "compiled", *cuda]

@@ -29,10 +29,10 @@ TABLE_1 = {
     3: (198.81, 98.76, 2.0138),
     15: (994.09, 493.80, 2.0131),
 }
-"""By number of epochs: their minutes by Cycle-GAN, by the proposed architecture, and the speed-up they give."""
+"""By number of epochs: the paper's minutes of Cycle-GAN, of the proposed architecture, and its speed-up."""
 
 PIECE = Span(10, "images")
-"""What a turn is long."""
+"""The length of a turn."""
 
 
 @dataclass
@@ -51,7 +51,7 @@ class Entrant:
         self.length = parse_length(config.train.length, epoch=self.trainer.epoch)
 
     def take_turn(self) -> tuple[int, float]:
-        """Trains for about a piece, as from one log line of a run to the next; returns images and seconds."""
+        """Train for about `PIECE`, as between two log lines of a run; return images and seconds."""
         trainer = self.trainer
         images, seconds = trainer.images, trainer.clock.seconds
 
@@ -61,24 +61,25 @@ class Entrant:
 
         trainer.stopping = False
         trainer.run(self.length, hooks=[Hook(PIECE, stop)])
-        assert trainer.images > images, "the run was over before"
+        assert trainer.images > images, "the run had already ended"
         return trainer.images - images, trainer.clock.seconds - seconds
 
     @property
     def images(self) -> int:
-        """Those of all turns."""
+        """The images of all turns."""
         return sum(images for images, _ in self.turns)
 
     @property
     def minutes_of_epoch(self) -> float:
-        """By the mean speed of all turns."""
+        """Minutes of an epoch at the mean speed of all turns."""
         return sum(seconds for _, seconds in self.turns) / self.images * self.trainer.epoch / 60
 
 
 def measure_epochs(configs: Mapping[str, Config], *, fraction: float, display: Display) -> dict[str, Any]:
-    """Trains by each of `configs`, by name and cyclegan among them, in turn until each has done `fraction` of an epoch.
+    """Train each of `configs`, one of which is named cyclegan, by turns until each has done `fraction` of an epoch.
 
-    The first turn of each is not counted. All take the pictures of the first. ValueError for no fraction in (0, 1].
+    The first turn of each is not counted. All use the pictures of the first configuration. Raises `ValueError` for a
+    fraction outside (0, 1].
     """
     if not 0 < fraction <= 1:
         raise ValueError(f"--fraction {fraction}: give a share of an epoch, more than 0 and at most 1")
@@ -115,7 +116,7 @@ def measure_epochs(configs: Mapping[str, Config], *, fraction: float, display: D
 
 
 def render_epochs(result: dict[str, Any]) -> Iterator[RenderableType]:
-    """Their table with ours below it; ≈ stands before what is extrapolated."""
+    """The paper's table with our rows below it; ≈ marks extrapolated figures."""
     table = Table(title="minutes by number of epochs", title_justify="left", box=SIMPLE_HEAD)
     for column in ("", *map(str, TABLE_1)):
         table.add_column(column, justify="right" if column else "left", no_wrap=True)
@@ -137,4 +138,4 @@ def render_epochs(result: dict[str, Any]) -> Iterator[RenderableType]:
             add("  speed-up", lambda epochs, row=row: f"{row['speed_up']:.2f}x")
     yield table
     images, epoch = min(row["images"] for row in result["rows"]), result["images_of_epoch"]
-    yield f"≈ extrapolated: {images} images of an epoch's {epoch} ({images / epoch:.1%}) were measured by each method."
+    yield f"≈ extrapolated: {images} images of an epoch's {epoch} ({images / epoch:.1%}) were measured for each method."

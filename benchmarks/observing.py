@@ -1,9 +1,9 @@
-"""What looking on costs: the share of an hour's training that goes into statistics, log, sample grids and the rest.
+"""The cost of observing a run: the share of an hour's training for statistics, log, sample grids and the rest.
 
     python benchmarks/observing.py DATA [PRESET] [IMAGES]
 
-Trains for real in a temporary folder and takes the wall clock of every call that is not training. What comes once a
-step is a share of this run; rows and grids, whose number is the same in every run, are counted for a run of an hour.
+Trains in a temporary folder and measures the wall-clock time of every call that is not training. Costs of every step
+are a share of this run. Rows and grids, whose number is the same in every run, are a share of a run of an hour.
 """
 
 from __future__ import annotations

@@ -8,14 +8,14 @@
     python benchmarks/onepair.py epochs --data apple2orange --out epochs.json
 
 `speed` times a step of every contender by turns in one process, on one thread, and writes OUT/speeds.json. `train`
-gives each as many images as it gets through in the minutes at that speed, so what else the machine does takes nothing
-from anyone, and a run can be repeated to the bit. It makes a run OUT/CONTENDER-SEED for each, one after the other;
-the same command continues where it was stopped, and `--only onepair-plus:1` does one of them, so that several
+gives each contender the number of images that the minutes allow at that speed. So other work on the machine puts no
+contender at a disadvantage, and a run can be repeated bit for bit. It makes a run OUT/CONTENDER-SEED for each, one
+after the other. The same command continues where it was stopped; `--only onepair-plus:1` does one run, so several
 processes can share the work. `score` writes OUT/scores.json: every checkpoint of every run, scored as `velogan
 evaluate` does it; what is scored already is kept. `draw` makes the picture: a thick line for the mean over seeds,
-thin for each. `grid` puts twelve held-out pictures of A beside what the end of every run makes of them.
-`epochs` is for itself: it trains by the presets in turn, at full size and on all threads, for a share of an epoch,
-and writes how long an epoch takes by each.
+thin lines for each seed. `grid` shows twelve test pictures of A beside their translations by the end of every run.
+`epochs` is independent of the others: it trains the presets by turns, at full size and on all threads, for a share of
+an epoch, and writes how long an epoch takes with each.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ CONTENDERS: dict[str, Callable[[], Config]] = {
         optimizer={"lr": 4e-4},
     ),
 }
-"""The presets, and CycleGAN with what the preset `demo` changes in it for short trainings."""
+"""The presets, and CycleGAN with the changes that the preset `demo` makes for short trainings."""
 
 CHECKPOINTS = 8
 ROUNDS = 9
@@ -75,7 +75,7 @@ def configure(contender: str, setting: Mapping[str, Any]) -> Config:
 
 
 def measure_speed(asked: argparse.Namespace) -> None:
-    """Seconds per image of each contender, the median of its turns."""
+    """Measure seconds per image of each contender, the median of its turns."""
     setting = {name: getattr(asked, name) for name in ("data", "image_size", "size", "batch_size")}
     ones = {name: Contestant(name, configure(name, setting), engine={}, say=print) for name in CONTENDERS}
     for one in ones.values():
@@ -91,7 +91,7 @@ def measure_speed(asked: argparse.Namespace) -> None:
 
 
 def time_epochs(asked: argparse.Namespace) -> None:
-    """Writes and prints how long an epoch takes by each preset."""
+    """Write and print how long an epoch takes with each preset."""
     data = {"path": asked.data, "crop_size": asked.image_size, "validation": 0}
     configs = {name: RECIPES[name]().sized(asked.size).change(data=data) for name in BENCHED}
     with Display() as display:
@@ -102,7 +102,7 @@ def time_epochs(asked: argparse.Namespace) -> None:
 
 
 def train_all(asked: argparse.Namespace) -> None:
-    """Trains what is not yet at its end."""
+    """Train each run that has not reached its end."""
     if not (asked.out / "speeds.json").is_file():
         raise SystemExit(f"--out {asked.out} holds no speeds.json: run `speed` with the same --out first")
     speeds = json.loads((asked.out / "speeds.json").read_text())
@@ -127,7 +127,7 @@ def train_all(asked: argparse.Namespace) -> None:
 
 
 def score_all(asked: argparse.Namespace) -> None:
-    """Scores A to B at every checkpoint, with averaged weights, and writes them after each."""
+    """Score A to B at every checkpoint, with averaged weights; write the scores after each."""
     file = asked.out / "scores.json"
     speeds = json.loads((asked.out / "speeds.json").read_text())["seconds_per_image"]
     rows: list[dict[str, Any]] = json.loads(file.read_text())["rows"] if file.is_file() else []
@@ -169,7 +169,7 @@ def _score(
 
 
 def draw(rows: list[Mapping[str, Any]], *, title: str) -> str:
-    """Panels one below the other, each figure over minutes of training. ValueError where there is nothing to draw."""
+    """Panels one below the other, each figure over minutes of training. ValueError if there is nothing to draw."""
     names = [name for name in SHOWN if any(name in row["figures"] for row in rows)]
     if not names:
         raise ValueError("there are no scores to draw: run `score` first")
@@ -221,13 +221,13 @@ def _panel(picture: Picture, top: float, name: str, rows: list[Mapping[str, Any]
 
 
 def draw_all(asked: argparse.Namespace) -> None:
-    """Draws what is scored."""
+    """Draw the scores."""
     rows = json.loads((asked.out / "scores.json").read_text())["rows"]
     asked.picture.write_text(draw(rows, title=asked.title))
 
 
 def show(asked: argparse.Namespace) -> None:
-    """The first held-out pictures of A, and what the last averaged weights of every run make of them, side by side."""
+    """Write a grid: test pictures of A, and their translations by the last averaged weights of every run."""
     runs = sorted(path.parent for path in asked.out.glob("*/config.yaml"))
     config = read_config(runs[0])
     side = find_sources(config.data).a

@@ -19,7 +19,7 @@ _WIDTH, _HEIGHT, _LEFT, _RIGHT, _TOP, _BOTTOM = 480, 320, 44, 16, 56, 62
 
 
 def draw(curves: Sequence[dict[str, Any]]) -> str:
-    """The picture as SVG. ValueError where there is nothing to draw."""
+    """The picture as SVG. Raises `ValueError` if there is nothing to draw."""
     if not curves or not all(curve["images"] for curve in curves):
         raise ValueError("there are no curves to draw: give what benchmarks/curves.py wrote")
     picture = Picture(_WIDTH, _HEIGHT)
@@ -37,7 +37,7 @@ def draw(curves: Sequence[dict[str, Any]]) -> str:
         picture.text(_LEFT - 6, y + 4, f"{top * share:.2g}", kind="soft", size=11, anchor="end")
         picture.text(x, _HEIGHT - _BOTTOM + 16, f"{right * share:,.0f}", kind="soft", size=11, anchor="middle")
         picture.line([(_LEFT, y), (_WIDTH - _RIGHT, y)], "grid", width=1)
-    for number, curve in enumerate(curves):  # each thinner than the one it may lie on
+    for number, curve in enumerate(curves):  # each is thinner than the one below it, which stays visible
         points = [place(*point) for point in zip(curve["images"], curve["loss"])]
         picture.line(points, f"c{number}", width=1.2 + 1.4 * (len(curves) - 1 - number))
     x = 16.0

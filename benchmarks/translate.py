@@ -52,7 +52,7 @@ def main(run: Path, folder: Path, rounds: int) -> None:
 
 
 def plain(model: Translator, folder: Path, names: tuple[str, ...], out: Path) -> float:
-    """The loop that everybody writes; returns its seconds."""
+    """Translate with a plain loop; return its seconds."""
     started = time.perf_counter()
     for name in names:
         pixels = np.array(Image.open(folder / name).convert("RGB"))

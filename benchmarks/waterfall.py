@@ -3,8 +3,8 @@
     velogan bench --waterfall --only resnet_9 --json > bench.json
     python benchmarks/waterfall.py bench.json waterfall.svg
 
-A bar for each row of the first case: as long as the step, in parts by what ran. The outline beyond it is what the
-change saved against the row above. The last bar is the roofline. The file may hold other lines; the last one counts.
+Each row of the first case has a bar as long as the step, divided by what ran. The outline beyond the bar is the time
+saved against the row above. The last bar is the roofline. The file may hold other lines; the last one counts.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _CASE = ("network", "discriminator", "image_size", "batch_size", "method")
 
 
 def draw(result: dict[str, Any]) -> str:
-    """The picture as SVG. ValueError where the result has no rows."""
+    """The picture as SVG. Raises `ValueError` if the result has no rows."""
     if not result.get("rows"):
         raise ValueError("there are no rows to draw: give the output of `velogan bench --waterfall --json`")
     case = {name: result["rows"][0][name] for name in _CASE}

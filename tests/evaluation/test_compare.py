@@ -14,8 +14,8 @@ import velogan.evaluation.compare
 import velogan.evaluation.features
 from velogan.cli import main
 from velogan.evaluation.compare import compare
-from velogan.evaluation.evaluate import render_table
 from velogan.evaluation.features import FeatureNetwork
+from velogan.evaluation.table import render_table
 from velogan.metrics.distances import frechet_distance
 
 

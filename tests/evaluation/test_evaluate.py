@@ -17,8 +17,9 @@ from velogan.data.pictures.images import read_picture
 from velogan.data.rendered.apples2oranges import render_folder
 from velogan.deploy.model import Translator, Which, load_translator
 from velogan.deploy.translate import translate
-from velogan.evaluation.evaluate import duplicates_line, evaluate, render_table
+from velogan.evaluation.evaluate import evaluate
 from velogan.evaluation.features import FeatureNetwork
+from velogan.evaluation.table import duplicates_line, render_table
 from velogan.kernels.inference import Accelerator
 from velogan.metrics.bootstrap import RESAMPLES
 from velogan.metrics.pixel import structure

@@ -12,6 +12,7 @@ import torch
 import velogan.evaluation.features
 from velogan.data.pictures.images import read_picture
 from velogan.evaluation.features import fetch_inception, find_lite, load_inception, load_lite
+from velogan.metrics.distances import SUBSETS
 from velogan.metrics.inception import Inception
 from velogan.metrics.squeezenet import in_class
 
@@ -154,6 +155,7 @@ def test_lite_is_converted_once_and_checked(lite: Path, tmp_path: Path, monkeypa
     seen = network.look(images)
     assert {name: tuple(value.shape) for name, value in seen.items()} == {"lite0": (2, 1280), "lite0_logits": (2, 1000)}
     assert network.record["sha256"] == hashlib.sha256(lite.read_bytes()).hexdigest()
+    assert network.record["lite_kid"] == SUBSETS
     assert network.record["resize"].startswith("to 224x224, antialiased bicubic")
     (kept,) = cache.iterdir()
     monkeypatch.setattr(torch, "load", lambda *_args, **_settings: pytest.fail("converted a second time"))

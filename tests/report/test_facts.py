@@ -57,6 +57,7 @@ def test_without_a_log_the_samples_tell_the_position(make_run: MakeRun) -> None:
         ("ssim_object", 0.68, "0.680"),
         ("squeeze_kid", 0.0279, "0.0279"),
         ("squeeze_fid", 123.45, "123.5"),
+        ("lite_share_class_340", 0.4249, "42.5 %"),
         ("squeeze_kid", None, "unknown"),
     ],
 )

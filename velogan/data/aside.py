@@ -16,9 +16,9 @@ _LOCK = ".lock"
 
 @contextmanager
 def building(parent: Path, prefix: str = ".building-") -> Iterator[Path]:
-    """Give a fresh folder in `parent`, whose name begins with `prefix`; at the end it is removed if it is still there.
+    """Give a new folder in `parent` whose name begins with `prefix`; at the end, remove it if it is still there.
 
-    Builders hold a lock within it, so that what killed ones left is told from it, and removed first.
+    A builder locks its folder. Folders without a lock were left by killed processes; they are removed first.
     """
     parent.mkdir(parents=True, exist_ok=True)
     _remove_abandoned(parent, prefix)
@@ -31,7 +31,7 @@ def building(parent: Path, prefix: str = ".building-") -> Iterator[Path]:
 
 
 def move_into_place(fresh: Path, directory: Path, *, whole: Callable[[], bool]) -> None:
-    """Rename the folder that `building` gave to `directory`, unless what is there already is `whole`."""
+    """Rename the folder `fresh`, made by `building`, to `directory`, unless that exists and is `whole`."""
     parent = os.open(directory.parent, os.O_RDONLY)
     try:
         fcntl.flock(parent, fcntl.LOCK_EX)  # else one process might remove what another has just put there
@@ -56,7 +56,7 @@ def _fresh(parent: Path, prefix: str) -> tuple[Path, IO[str]]:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if (folder / _LOCK).exists():
             return folder, lock
-        lock.close()  # it was taken for abandoned in the instant before it was locked
+        lock.close()  # another process removed it as abandoned before it was locked
 
 
 def _remove_abandoned(parent: Path, prefix: str) -> None:
@@ -65,5 +65,5 @@ def _remove_abandoned(parent: Path, prefix: str) -> None:
             with open(folder / _LOCK) as lock:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 shutil.rmtree(folder, ignore_errors=True)
-        except OSError:  # at work, or just being made or moved
+        except OSError:  # in use, or just being made or moved
             continue

@@ -1,4 +1,4 @@
-"""What the user may say about the data."""
+"""The settings of the data."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Preprocess = Literal["resize_and_crop", "crop", "scale_width", "scale_width_and_
 
 
 class Reading(TypedDict):
-    """Arguments of `domains.cache.open_domain`: channels and range of values, where they are asked for."""
+    """Arguments of `domains.cache.open_domain`: channels and range of values; None if not set."""
 
     channels: int | None
     value_range: Range | None
@@ -57,14 +57,14 @@ class DataConfig(BaseModel):
         ge=1,
         le=4096,
         description="Channels of domain A's pictures, alpha not counted. Default: as many as they have (grey 1, "
-        "RGB 3); 3 makes grey pictures RGB, 1 the other way.",
+        "RGB 3). 3 turns grey pictures into RGB, 1 turns RGB into grey.",
     )
     channels_b: int | None = Field(default=None, ge=1, le=4096, description="The same for domain B.")
     range_a: Range | None = Field(
         default=None,
-        description="The two pixel values of domain A that are darkest and brightest, what lies beyond is cut off: "
-        "-1000 1000 for a CT window in HU, 0 4095 for 12 bits in a 16-bit file. Needed where pixels are floating-point "
-        "or signed. Default: the whole range of 8 or 16 bits.",
+        description="The pixel values of domain A that are darkest and brightest; values beyond them are clipped. "
+        "Examples: -1000 1000 for a CT window in HU, 0 4095 for 12 bits in a 16-bit file. Needed if pixels are "
+        "floating-point or signed. Default: the whole range of 8 or 16 bits.",
     )
     range_b: Range | None = Field(default=None, description="The same for domain B.")
     flip: bool = Field(default=True, description="Mirror each picture left to right with probability one half.")
@@ -76,14 +76,14 @@ class DataConfig(BaseModel):
         default=32,
         ge=0,
         description="Training pictures of each domain that are held out to choose the best checkpoint by, at most a "
-        "tenth of them; none where a domain has fewer than 20. 0: none.",
+        "tenth of them; none if a domain has fewer than 20. 0: none.",
     )
     group: str | None = Field(
         default=None,
-        description="A regular expression that finds a picture's group in its path within the domain's folder: what "
-        "its first group matches, else the whole match. Pictures of one group (a patient, a video, a scene) are all "
-        "held out for validation or all trained on. A picture where it finds nothing is a group of its own. Example: "
-        "'^patient[0-9]+'. Default: each picture is a group of its own.",
+        description="A regular expression that finds a picture's group in its path within the domain's folder: the "
+        "match of its first parentheses, else the whole match. Pictures of one group (a patient, a video, a scene) "
+        "are either all held out for validation or all trained on. A picture without a match is a group of its own. "
+        "Example: '^patient[0-9]+'. Default: each picture is a group of its own.",
     )
     strict: bool = Field(
         default=False,

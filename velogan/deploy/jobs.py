@@ -1,4 +1,4 @@
-"""Which file becomes which: one picture, or a folder with its tree kept."""
+"""The input and output file of each translation: of one picture, or of a folder with its tree."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from velogan.data.pictures.images import SUFFIXES
 
 @dataclass(frozen=True)
 class Job:
-    """One picture: its name for people, where it is, and where its translation goes."""
+    """One picture: its name for messages, its file, and the file of its translation."""
 
     name: str
     source: Path
@@ -22,9 +22,9 @@ class Job:
 def find_jobs(source: Path, target: Path, *, suffix: str | None) -> list[Job]:
     """The translations to make of `source`, a picture or a folder.
 
-    `target`: a folder, or for one picture a file. `suffix`: names the format of all; None: each keeps its own.
-    Raises `ValueError` with the mend where the input is missing or empty, or would be overwritten, or where two
-    pictures would become one file.
+    `target`: a folder, or for one picture a file. `suffix`: the format of all; None: each keeps its own.
+    Raises `ValueError` with the mend if the input is missing or empty, or would be overwritten, or if two pictures
+    would become one file.
     """
     if not os.path.lexists(source):
         raise ValueError(f"input {source} does not exist: name a picture or a folder of pictures")
@@ -34,7 +34,7 @@ def find_jobs(source: Path, target: Path, *, suffix: str | None) -> list[Job]:
         raise ValueError(f"output {target} is the input folder itself: name another folder")
     if target.is_file():
         raise ValueError(f"output {target} is a file, but the input is a folder: name a folder")
-    inside = os.path.realpath(target) + os.sep  # earlier translations, where the output lies within the input
+    inside = os.path.realpath(target) + os.sep  # earlier translations, if the output lies within the input
     names = [name for name in list_images(source) if not os.path.realpath(source / name).startswith(inside)]
     if not names:
         kinds = " ".join(sorted(kind[1:] for kind in SUFFIXES))
@@ -45,7 +45,7 @@ def find_jobs(source: Path, target: Path, *, suffix: str | None) -> list[Job]:
 
 
 def printable(name: str) -> str:
-    """`name` on one line: what cannot be printed as escapes."""
+    """`name` on one line, with escapes for what cannot be printed."""
     return name if name.isprintable() else ascii(name)[1:-1]
 
 

@@ -23,7 +23,7 @@ WHOLE_PIXELS = 2**21
 TILE = 768
 """Side of a tile in pixels, unless the user says otherwise."""
 
-_SAMPLE = 256  # pixels, the side of what is measured where the scratch files of all tiles would take too much room
+_SAMPLE = 256  # side in pixels of samples to measure, if the scratch files of all tiles would take too much disk
 
 Read = Callable[[tuple[int, int], tuple[int, int]], Tensor]
 """Rows and columns (first, last) to `(1, C, h, w)` in [-1, 1]; beyond the picture it is reflected."""
@@ -42,11 +42,11 @@ class Plan:
 
 
 def plan(model: Translator, height: int, width: int, *, tile: int | None) -> Plan | None:
-    """The tiles for a picture, or None where it is translated whole.
+    """The tiles for a picture, or None if it is translated whole.
 
     `tile`: their side in pixels, rounded up to what the network takes; 0: never tiled; None: `TILE`, for pictures of
-    more than `WHOLE_PIXELS`. They overlap so far that none shows what the network makes of its
-    edge, but by no more than a third.
+    more than `WHOLE_PIXELS`. They overlap far enough to hide what the network makes of their
+    edges, but by no more than a third.
     """
     if tile == 0 or (tile is None and height * width <= WHOLE_PIXELS):
         return None
@@ -62,12 +62,12 @@ def plan(model: Translator, height: int, width: int, *, tile: int | None) -> Pla
 
 @torch.inference_mode()
 def translate_large(
-    model: Translator, tiles: Plan, read: Read, *, rounded: bool, scratch: Path, tick: Callable[[], None] = lambda: None
+    model: Translator, tiles: Plan, read: Read, *, rounded: bool, scratch: Path
 ) -> Iterator[tuple[int, Tensor]]:
     """Give the translated picture in bands of rows: each one's first row, and `(C, h, W)` in [-1, 1] on the CPU.
 
-    Rows before a band are not read again, so that it may be written over them. `scratch` is a folder for files of up
-    to some hundred bytes for each pixel, but no more than half of the room there; they are removed.
+    Rows up to a band's end are not read again, so the caller may overwrite them. `scratch` is a folder for temporary
+    files: up to some hundred bytes for each pixel, but no more than half of the free space there.
     """
     rows, columns = tiles.axes
     moments: Sequence[Moments] = ()
@@ -79,11 +79,11 @@ def translate_large(
     def translate(top: int, left: int) -> Tensor:
         return net(read((top, top + rows.size), (left, left + columns.size)).to(model.device))[0].cpu()
 
-    yield from blended(rows, columns, translate, tick=tick)
+    yield from blended(rows, columns, translate)
 
 
 def _moments(model: Translator, tiles: Plan, read: Read, *, rounded: bool, scratch: Path) -> list[Moments]:
-    """Of all tiles together; where there is no room for them side by side, of smaller ones spread evenly."""
+    """The moments over all tiles; over evenly spread samples if the disk has no room for all tiles."""
     rows, columns = tiles.axes
     dtype = model.dtype(rounded=rounded)
     values = waiting_values(model.net, model.input.channels)
@@ -111,7 +111,7 @@ def _room(folder: Path) -> int:
 
 
 def _spread(whole: Axis, side: int, share: float) -> list[int]:
-    """Starts of tiles that cover `share` of a picture, if the other side has as many to its length."""
+    """Starts of evenly spread samples along one side; with those along the other they cover `share` of a picture."""
     count = max(1, int(whole.length / side * math.sqrt(share)))
     gap = (whole.length - side) / count
     return [int((i + 0.5) * gap / whole.multiple) * whole.multiple for i in range(count)]

@@ -24,14 +24,14 @@ _SMALLEST_SIDE = 8  # a residual block pads by reflection at a quarter of the si
 
 
 class Accelerate(Protocol):
-    """Makes networks faster. `rounded`: the result will be rounded to 8 bits, so less exact numbers may do."""
+    """Makes networks faster. `rounded`: the result will be rounded to 8 bits, so it may be less exact."""
 
     def __call__(self, net: nn.Module, *, rounded: bool) -> nn.Module:
         """A faster copy of `net`."""
         ...
 
     def dtype(self, *, rounded: bool) -> torch.dtype:
-        """What its convolutions are computed in: float32 or bfloat16."""
+        """The type that its convolutions are computed in: float32 or bfloat16."""
         ...
 
 
@@ -39,7 +39,7 @@ class Accelerate(Protocol):
 class Translator:
     """A generator in eval mode; call it with images of any size.
 
-    `multiple`: what image sides must be divisible by, in pixels; `header`: what the file says of itself;
+    `multiple`: what image sides must be divisible by, in pixels; `header`: the file's metadata;
     `accelerate`: how to make networks faster, or None.
     """
 
@@ -53,23 +53,24 @@ class Translator:
 
     @property
     def input(self) -> PixelFormat:
-        """How the pictures are numbered that it was trained to read."""
+        """The format of the pictures that it was trained to read."""
         return PixelFormat(**self.header.get("input", {}))
 
     @property
     def output(self) -> PixelFormat:
-        """How the pictures are numbered that it was trained to write."""
+        """The format of the pictures that it was trained to write."""
         return PixelFormat(**self.header.get("output", {}))
 
     def __call__(self, images: Tensor) -> Tensor:
-        """Translate `(B, C, H, W)` in [-1, 1] on any device into the same size, range and device, plainly.
+        """Translate `(B, C, H, W)` in [-1, 1] on any device into the same size, range and device.
 
-        Sides are extended by reflection at the right and the bottom to what the network takes, and cut back.
+        The plain network computes it. Sides are extended by reflection at the right and the bottom to what the network
+        takes, and the result is cut back.
         """
         return self._run(self.net, images)
 
     def quickly(self, images: Tensor, *, rounded: bool) -> Tensor:
-        """The same by the accelerated network. `rounded`: the result will be rounded to 8 bits."""
+        """As `__call__`, by the accelerated network. `rounded`: the result will be rounded to 8 bits."""
         if self.accelerate is None:
             return self(images)
         if rounded not in self._faster:
@@ -77,11 +78,11 @@ class Translator:
         return self._run(self._faster[rounded], images)
 
     def accelerated(self, net: nn.Module, *, rounded: bool) -> nn.Module:
-        """`net`, made faster where this translator knows how."""
+        """`net`, made faster if this translator has `accelerate`."""
         return net if self.accelerate is None else self.accelerate(net, rounded=rounded)
 
     def dtype(self, *, rounded: bool) -> torch.dtype:
-        """What accelerated convolutions are computed in."""
+        """The type that accelerated convolutions are computed in."""
         return torch.float32 if self.accelerate is None else self.accelerate.dtype(rounded=rounded)
 
     @torch.inference_mode()
@@ -103,10 +104,10 @@ def load_translator(
 ) -> Translator:
     """Load the generator that `path` holds: a run folder, a checkpoint folder, or one `.safetensors` file.
 
-    `direction`: None stands for a2b in a folder, and for whatever a single file was trained for. `weights`:
-    None stands for the exponential moving average where it was kept, else the raw weights; a single file is
-    taken as it is. `checkpoint` chooses within a run folder. `accelerate` is for `Translator.quickly`.
-    Raises `ValueError` with the mend where there is no such generator.
+    `direction`: None means a2b for a folder, and the file's own direction for a single file. `weights`: None means the
+    exponential moving average if there is one, else the raw weights; a single file is taken as it is. `checkpoint`
+    chooses within a run folder. `accelerate` is for `Translator.quickly`.
+    Raises `ValueError` with the mend if there is no such generator.
     """
     path, device = Path(path), torch.device(device)
     file = path if path.is_file() else _generator_file(path, direction or "a2b", weights, checkpoint)
@@ -128,9 +129,9 @@ def load_translator(
 
 
 def _generator(file: Path, header: dict[str, Any], state: dict[str, Tensor]) -> Generator | ChangeGenerator:
-    """The network that the header describes, with `state`. It is not made larger than its file.
+    """The network that the header describes, with the weights `state`.
 
-    Raises `ValueError` where the two do not fit, or the header describes no network.
+    Sizes are compared before memory is taken. Raises `ValueError` if they differ, or the header describes no network.
     """
     try:
         if header.get("network") != "generator":
@@ -161,7 +162,7 @@ def _generator_file(path: Path, direction: Direction, weights: Weights | None, c
     file = raw if weights == "raw" or (weights is None and not averaged.is_file()) else averaged
     if role == "G_B" and not averaged.is_file() and not raw.is_file() and (folder / "G_A.safetensors").is_file():
         raise ValueError(
-            f"direction=b2a: {folder} translates a2b alone; train a method, or with settings of it, that learns both"
+            f"direction=b2a: {folder} translates a2b alone; train with a method or settings that learn both directions"
         )
     if not file.is_file():
         other = "raw" if file is averaged and raw.is_file() else None

@@ -1,7 +1,7 @@
 """Instance norm with the statistics of a whole picture, for networks that see it tile by tile.
 
-Left alone, each tile would be normalised by its own mean and variance, and neighbours would disagree. Here they are
-measured first, and become part of the weights: what is left is a network without norms, equal for all tiles.
+Without this, each tile would be normalised by its own mean and variance, and neighbours would differ. Here the whole
+picture's statistics are measured first and folded into the weights: one network without norms serves all tiles.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Moments = tuple[Tensor, Tensor]
 """Mean and variance of each channel, `(C,)` float32."""
 
 Core = tuple[float, float, float, float]
-"""The part of a tile that counts: top, bottom, left and right as shares of its sides."""
+"""The part of a tile that is measured: top, bottom, left and right as shares of its sides."""
 
 
 @dataclass(frozen=True)
@@ -44,12 +44,12 @@ def needs_sharing(net: nn.Module) -> bool:
 def measure(
     net: nn.Module, pieces: Sequence[Piece], *, scratch: Path, dtype: torch.dtype = torch.float32
 ) -> list[Moments]:
-    """The moments that each instance norm of `net` meets, in the order of its layers, over all `pieces` together.
+    """The moments of each instance norm's input, in the order of `net`'s layers, over all `pieces` together.
 
-    The pieces go through the network side by side, from norm to norm, so that each is measured behind norms that
-    have the statistics of all. Between norms they wait in files in the folder `scratch`; where they are not yet
-    smaller than the picture, they are computed again instead. `dtype` is what convolutions are computed in.
-    ValueError where a norm of `net` cannot be measured so, since it or a module around it has no form
+    All pieces are computed up to a norm before any goes further, so earlier norms already use the statistics of all.
+    Between norms the pieces wait in files in the folder `scratch`; while they are still as large as the picture, they
+    are computed again instead. `dtype` is the type of the convolutions.
+    Raises `ValueError` if a norm of `net` cannot be measured, since it or a module around it has no form
     (`types.form_of`).
     """
     steps = _measurable(net)
@@ -75,7 +75,7 @@ def measure(
 
 @torch.inference_mode()
 def waiting_values(net: nn.Module, channels: int) -> float:
-    """Values for each pixel of a picture that `measure` keeps while its pieces wait, at most. ValueError as there."""
+    """The most values per pixel that `measure` keeps in files. Raises `ValueError` as it does."""
     side = 4 * getattr(net, "multiple", 1)
     state, most = _State(torch.zeros(1, channels, side, side, device=_device(net))), 0
     for step in _measurable(net):
@@ -114,19 +114,19 @@ def folded(net: nn.Module, moments: Sequence[Moments] = ()) -> nn.Module:
 
 
 def _is_by_picture(layer: nn.Module) -> bool:
-    """Whether it normalises by statistics of what it sees."""
+    """Whether `layer` normalises by the statistics of its input."""
     if isinstance(layer, (nn.InstanceNorm2d, nn.BatchNorm2d)):
         return not layer.track_running_stats
     return isinstance(layer, nn.GroupNorm)
 
 
 def _is_shared(step: nn.Module) -> TypeGuard[nn.InstanceNorm2d]:
-    """Whether it is a norm whose statistics can be those of the whole picture."""
+    """Whether `step` is a norm that can use the statistics of the whole picture."""
     return isinstance(step, nn.InstanceNorm2d) and _is_by_picture(step) and form_of(step) is not None
 
 
 def _is_fixed(step: nn.Module) -> TypeGuard[nn.BatchNorm2d | nn.SyncBatchNorm]:
-    """Whether it is a norm that brings its statistics."""
+    """Whether `step` is a norm with stored statistics."""
     kind = isinstance(step, (nn.BatchNorm2d, nn.SyncBatchNorm))
     return kind and step.running_mean is not None and form_of(step) is not None
 
@@ -145,7 +145,7 @@ def _measurable(net: nn.Module) -> list[nn.Module]:
 
 
 def _with_moments(norm: nn.InstanceNorm2d, mean: Tensor, variance: Tensor) -> nn.BatchNorm2d:
-    """What `norm` computes where these are its statistics."""
+    """A batch norm that computes what `norm` does with these statistics."""
     fixed = nn.BatchNorm2d(len(mean), eps=norm.eps, affine=norm.affine, device=mean.device).eval()
     fixed.running_mean, fixed.running_var = mean, variance
     fixed.weight, fixed.bias = norm.weight, norm.bias
@@ -154,7 +154,7 @@ def _with_moments(norm: nn.InstanceNorm2d, mean: Tensor, variance: Tensor) -> nn
 
 @torch.no_grad()
 def _fold(layer: nn.Conv2d | nn.ConvTranspose2d, norm: nn.BatchNorm2d | nn.SyncBatchNorm) -> None:
-    """scale (layer(x) - mean) + shift, as the layer itself."""
+    """Change `layer` so that it computes what `norm` does after it: scale (layer(x) - mean) + shift."""
     mean, variance = norm.running_mean, norm.running_var
     assert mean is not None
     assert variance is not None
@@ -168,7 +168,7 @@ def _fold(layer: nn.Conv2d | nn.ConvTranspose2d, norm: nn.BatchNorm2d | nn.SyncB
 
 @dataclass
 class _State:
-    """Where a piece stands: `aside` are the values that a later step adds or appends."""
+    """A piece between two layers: `aside` are the values that a later step adds or appends."""
 
     x: Tensor
     aside: list[Tensor] = field(default_factory=list)
@@ -221,14 +221,14 @@ _MARKS: dict[Form | None, tuple[list[nn.Module], list[nn.Module]]] = {
     "residual": ([_SAVE], [_ADD]),
     "skip": ([_SAVE], [_APPEND]),
 }
-_MEET = nn.Identity()  # what comes out of one layer goes to others than the next, too
+_MEET = nn.Identity()  # marks a value that several later layers use
 
 
 def _steps(net: nn.Module) -> list[nn.Module]:
-    """The layers in the order they are run, with marks where a value is kept, and where it is used.
+    """The layers in the order in which they run, with marks for values that are kept, and used later.
 
-    A module without a form is one step. Of a network of the form "change" it is the way from the input to the decoded
-    translation, which meets every norm.
+    A module without a form is one step. In a network of the form "change", the steps lead from the input to the decoded
+    translation, through every norm.
     """
     form = form_of(net)
     if form == "change":

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 RAMP = 16
-"""Pixels over which one tile passes into the next."""
+"""Pixels over which one tile blends into the next."""
 
 
 @dataclass(frozen=True)
@@ -26,11 +26,11 @@ class Axis:
 
     @property
     def weights(self) -> list[Tensor]:
-        """Each tile's share in the pixels it covers, `(size,)`; together 1.
+        """Each tile's weight in the pixels it covers, `(size,)`; the weights of all tiles sum to 1.
 
-        Where two overlap, the middle is a linear ramp, `RAMP` pixels wide or a third of the overlap. What is beside it
-        is left to the tile that is farther from its edge there: near an edge, a network sees a reflection in place
-        of the picture.
+        In the middle of an overlap is a linear ramp, `RAMP` pixels wide or a third of the overlap. Beside the ramp,
+        only the tile counts whose edge is farther away: near an edge, a network sees a reflection in place of the
+        picture.
         """
         inside = torch.arange(self.size) + 0.5
         overlap = min((a + self.size - b for a, b in pairwise(self.starts)), default=self.size)
@@ -48,7 +48,7 @@ class Axis:
 
     @property
     def cores(self) -> list[tuple[float, float]]:
-        """Each tile's own part, as shares of its side: up to the middle of the overlaps; together every pixel once."""
+        """Each tile's own part, up to the middle of the overlaps, as shares of its side; the parts do not overlap."""
         ends = [
             (left + self.size + right) // 2 // self.multiple * self.multiple for left, right in pairwise(self.starts)
         ]
@@ -84,9 +84,7 @@ def reach(net: nn.Module) -> int:
     return math.ceil(total)
 
 
-def blended(
-    rows: Axis, columns: Axis, translate: Callable[[int, int], Tensor], *, tick: Callable[[], None] = lambda: None
-) -> Iterator[tuple[int, Tensor]]:
+def blended(rows: Axis, columns: Axis, translate: Callable[[int, int], Tensor]) -> Iterator[tuple[int, Tensor]]:
     """Give the picture in bands of finished rows, from the top: each band's first row, and `(C, h, W)`.
 
     `translate(top, left)` gives the tile there, `(C, rows.size, columns.size)`. Memory: one row of tiles.
@@ -100,14 +98,13 @@ def blended(
                 band = torch.zeros(len(tile), rows.size, columns.length)
             weight = down[:, None] * across
             band[:, :, left : left + columns.size] += tile.mul_(weight)
-            tick()
         assert band is not None
         yield top, band[:, : end - top]
         band = torch.nn.functional.pad(band[:, end - top :], (0, 0, 0, end - top))
 
 
 def reflected(first: int, last: int, length: int) -> np.ndarray:
-    """Indices first to last - 1 into a side of `length`, extended by reflection, over and over where it is short."""
+    """Indices first to last - 1 into a side of `length`, extended by reflection, repeatedly if it is short."""
     period = max(2 * (length - 1), 1)
     index = np.arange(first, last) % period
     return np.minimum(index, period - index) if length > 1 else np.zeros_like(index)

@@ -33,9 +33,9 @@ _LEVELS = {"uint8": 255, "uint16": 65535, "float32": 1}  # of full opacity
 
 @dataclass(frozen=True)
 class Summary:
-    """What became of the pictures: counts, seconds, and the name and reason of each that failed.
+    """The result of `translate`: counts, seconds, and the name and reason of each that failed.
 
-    `tiled` were translated in tiles; `renamed`, by name and new suffix, did not fit the format they should have had.
+    `tiled`: how many were translated in tiles; `renamed`: name and new suffix of each that its format could not hold.
     """
 
     translated: int
@@ -60,14 +60,14 @@ def translate(
     """Translate one picture, or every picture below a folder, into `output`; names, tree and sizes are kept.
 
     `output`: a folder, or for one picture a file whose suffix names the format. `format` (png, tiff, ...) is that of
-    all; None: each picture's own. Depth, alpha and colour profile are kept; where a format cannot hold the result,
-    another is taken and the summary says so. A picture that is already there is skipped unless `overwrite`; it
-    appears whole or not at all. A picture that fails is named in the summary and does not stop the others.
-    `tile`: side in pixels of the tiles that large pictures are translated in; None: chosen, 0: no tiles. Pictures of
+    all; None: each picture's own. Depth, alpha and colour profile are kept; if a format cannot hold the result,
+    another is taken and the summary says so. A picture that is already there is skipped unless `overwrite`; each
+    file appears whole or not at all. A picture that fails is named in the summary and does not stop the others.
+    `tile`: side in pixels of the tiles that large pictures are translated in; None: automatic, 0: no tiles. Pictures of
     equal size share a pass of up to `batch_pixels` pixels; a larger one goes alone. `progress(done, total)` counts
     pictures, from the calling thread.
-    Raises `ValueError` with the mend where the input is missing or empty, or would be overwritten, or where two
-    pictures would become one file.
+    Raises `ValueError` with the mend if the input is missing or empty, or would be overwritten, or if two pictures
+    would become one file.
     """
     if format is not None and f".{format}" not in SUFFIXES:
         raise ValueError(f"format={format} is not known: name one of {', '.join(sorted(s[1:] for s in SUFFIXES))}")
@@ -89,7 +89,7 @@ def translate(
 
 
 class _Run:
-    """One call of `translate`: what is under way, and what became of the rest."""
+    """One call of `translate`: work in progress, and results so far."""
 
     def __init__(self, model: Translator, jobs: list[Job], *, overwrite: bool, progress: Progress | None):
         self._model, self._jobs, self._overwrite, self._progress = model, jobs, overwrite, progress
@@ -124,7 +124,7 @@ class _Run:
         self._settle(most=0, most_bytes=0)
 
     def _settle(self, *, most: int, most_bytes: int) -> None:
-        """Waits until no more than so many pictures are to be saved."""
+        """Wait until at most so many pictures, and bytes of them, remain to be saved."""
         while len(self._saves) > most or sum(size for _, size, _ in self._saves) > most_bytes:
             job, _, save = self._saves.popleft()
             self._finish(job, save.exception())
@@ -189,7 +189,7 @@ class _Run:
         return [_with_rest(picture, result) for picture, result in zip(pictures, results)]
 
     def _large(self, picture: Picture, tiles: Plan, folder: Path) -> Picture:
-        """Translate a picture in tiles, over its own pixels where the result is of the same kind."""
+        """Translate a picture in tiles, into its own array if the result has the same channels and type."""
         folder.mkdir(parents=True, exist_ok=True)
         form, source = _output_format(self._model, picture), self._model.input
         pixels = picture.pixels
@@ -209,7 +209,7 @@ class _Run:
 
 
 def _batch_pixels(device: torch.device) -> int:
-    """On a CPU large batches gain nothing and leave the cache."""
+    """The most pixels of a pass; on a CPU larger ones gain nothing and do not fit the cache."""
     return (1 if device.type == "cpu" else 16) * 256 * 256
 
 
@@ -223,12 +223,12 @@ def _equal_sizes(decoded: Iterator[tuple[Job, Picture]], batch_pixels: int) -> I
             yield groups.pop(kind)
         elif sum(map(len, groups.values())) > _AHEAD:
             yield groups.pop(max(groups, key=lambda kind: len(groups[kind])))
-        del job, picture, group  # a large one should not stay while the next is decoded
+        del job, picture, group  # a large picture must not stay in memory while the next is decoded
     yield from groups.values()
 
 
 def _output_format(model: Translator, picture: Picture) -> PixelFormat:
-    """What the translation of `picture` is numbered in: its own depth, unless the output has a declared range."""
+    """The format of the translation of `picture`: the picture's depth, unless the output has a declared range."""
     trained = model.output
     if trained.range is not None or picture.pixels.dtype.kind == "f":
         return trained
@@ -250,7 +250,7 @@ def _part(pixels: np.ndarray, rows: np.ndarray, columns: np.ndarray) -> np.ndarr
 
 
 def _with_rest(picture: Picture, pixels: np.ndarray) -> Picture:
-    """The translated pixels with the picture's alpha, and its colour profile where the colours are of its kind."""
+    """The translated pixels with the picture's alpha, and its colour profile if the channels are as many."""
     alpha = picture.alpha
     if alpha is not None and alpha.dtype != pixels.dtype:
         share = alpha.astype(np.float64) / _LEVELS[alpha.dtype.name] * _LEVELS[pixels.dtype.name]

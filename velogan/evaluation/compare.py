@@ -1,4 +1,4 @@
-"""Two folders of pictures against each other, without any run: who made them, and with what, does not matter."""
+"""Two folders of pictures against each other, without a run."""
 
 from __future__ import annotations
 
@@ -11,12 +11,14 @@ import torch
 from torch import Tensor
 
 from velogan.data.config import DataConfig
+from velogan.data.domains.pair import Task
 from velogan.data.domains.sources import Folder, cache_directory, list_images
 from velogan.data.pictures.images import read_picture
 from velogan.data.pictures.values import to_unit
 from velogan.evaluation.evaluate import Features, check_asked, load_networks, versions
-from velogan.evaluation.features import FeatureNetwork, Task
-from velogan.evaluation.scoring import finite, halves, sample
+from velogan.evaluation.features import FeatureNetwork
+from velogan.evaluation.pictures import sample
+from velogan.evaluation.scoring import finite, halves
 from velogan.metrics.bootstrap import PROTOCOL
 from velogan.metrics.figures import (
     SLICED_PROTOCOL,
@@ -34,7 +36,7 @@ from velogan.metrics.sliced import PATCHES
 _REAL = "what one half of AGAINST scores against the other half: fewer pictures, so a little pessimistic"
 _BASELINE = "unknown: nothing says what the pictures were made from"
 _BATCH_SIZE = 16
-_MOST_VALUES = 2**26  # of the pictures that are in memory at a time
+_MOST_VALUES = 2**26  # of the pictures in memory at one time
 
 
 def compare(
@@ -53,9 +55,9 @@ def compare(
     """Distances of the pictures below `folder` to those below `against`; `protocol` and `scores` as `evaluate` gives.
 
     Pictures of equal names and sizes are compared one by one as well. Pictures that cannot be read are listed in the
-    protocol. Nothing is written. The sliced Wasserstein distance needs no network; it is left out where the pictures
-    are not all of one size. `features`, `squeezenet`, `inception`, `classes`, `limit`, `seed`: as in `evaluate`.
-    Raises `ValueError` with the mend where a folder or a file is missing, or nothing could be measured.
+    protocol. Nothing is written. The sliced Wasserstein distance needs no network; it is left out if the pictures are
+    not all of one size. `features`, `squeezenet`, `inception`, `classes`, `limit`, `seed`: as in `evaluate`.
+    Raises `ValueError` with the mend if a folder or a file is missing, or nothing could be measured.
     """
     check_asked(classes, features, squeezenet, limit)
     cache = cache_directory(DataConfig())
@@ -122,7 +124,7 @@ def _folder(path: Path) -> Folder:
 def _look(
     folder: Folder, networks: Sequence[FeatureNetwork], skipped: list[dict[str, str]], task: Task
 ) -> tuple[Seen, list[str]]:
-    """What the networks make of a folder's pictures, and which they are. Few pictures are in memory at a time."""
+    """The features of a folder's pictures, and their names. Few pictures are in memory at one time."""
     progress, names = task(f"looking at {folder.directory.name}"), []
     found: dict[str, list[Tensor]] = {}
     shapes: set[torch.Size] = set()
@@ -176,7 +178,7 @@ def _read(path: Path) -> Tensor:
 
 
 def _paired(fakes: Folder, reals: Folder, names: Sequence[str]) -> dict[str, Tensor]:
-    """PSNR and SSIM of pictures of equal names, NaN for other sizes; nothing where no two are of equal size."""
+    """PSNR and SSIM of pictures of equal names, NaN if the sizes differ; empty if all differ."""
     found: dict[str, list[float]] = {"psnr_truth_db": [], "ssim_truth": []}
     for name in names:
         one, other = _read(fakes.directory / name), _read(reals.directory / name)

@@ -1,6 +1,6 @@
-"""Scoring a run: its translations against the truth where that is known, and against real pictures.
+"""Scoring a run: its translations against the true ones if these are known, and against real pictures.
 
-Beside every figure stands what real pictures and what doing nothing score: see `REAL` and `BASELINE`.
+Beside every figure stand the figures of real pictures and of doing nothing: see `REAL` and `BASELINE`.
 """
 
 from __future__ import annotations
@@ -13,29 +13,29 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from rich.table import Table
 
 from velogan import __version__
 from velogan.config import Config, read_config
 from velogan.data.domains.check import find_leaks
+from velogan.data.domains.pair import Task
 from velogan.data.domains.sources import Folder, Sources, cache_directory, code_directory, find_sources
 from velogan.deploy.model import Translator, Weights, Which, load_translator
 from velogan.evaluation.features import (
     FeatureNetwork,
-    Task,
     fetch_inception,
     load_inception,
     load_lite,
     load_squeezenet,
     sha256,
 )
-from velogan.evaluation.scoring import Real, Scorer, judged
+from velogan.evaluation.pictures import Real, judged
+from velogan.evaluation.scoring import Scorer
 from velogan.files import write_text
 from velogan.kernels.inference import Accelerator
 from velogan.metrics.bootstrap import PROTOCOL
 from velogan.metrics.figures import SLICED_PROTOCOL
 from velogan.networks.efficientnet_lite import Variant
-from velogan.report.scores import SAME, deviation, grouped, heading, split_of
+from velogan.report.scores import SAME
 from velogan.store.checkpoint import damage, find_checkpoint, read_best
 from velogan.types import GENERATOR_FILES, Direction
 
@@ -43,7 +43,7 @@ REAL = "what real pictures score against other real pictures: as good as can be 
 BASELINE = "what doing nothing scores: the input taken for its own translation"
 
 Features = Literal["none"] | Variant
-"""Which EfficientNet-Lite to look through."""
+"""The EfficientNet-Lite that gives features."""
 
 
 @dataclass(frozen=True)
@@ -72,16 +72,16 @@ def evaluate(
 ) -> dict[str, Any]:
     """Score a run in all directions that it learned; write `RUN/scores.json` and return it: `protocol` and `scores`.
 
-    Scored are the last checkpoint, averaged and raw, and the best one where it is another; `checkpoint` restricts
-    that. Translations are computed as `translate` computes them, or plainly in float32 where `exact`.
+    It scores the last checkpoint, averaged and raw, and the best one if that is another; `checkpoint` chooses one of
+    them. Translations are computed as `translate` does it, or plainly in float32 if `exact`.
     `data`: other data than the run's own: a folder with testA and testB, apples2oranges, or two folders of test
     pictures. Without test pictures, those held out for validation are scored, and without these training pictures:
     `split` of each score says which.
-    `features`: the EfficientNet-Lite to look through, for its FID and KID and, with `classes` (ImageNet index by name),
-    the share classified so. `squeezenet`: the file with the weights of SqueezeNet v1.0, for the same over that network.
+    `features`: the EfficientNet-Lite whose features give FID and KID and, with `classes` (ImageNet index by name), the
+    share of each class. `squeezenet`: the file with the weights of SqueezeNet v1.0, for the same over that network.
     `inception`: the file with the standard weights for FID and KID, or auto to have it downloaded to the cache.
     `limit`: at most so many test pictures of each domain, drawn by `seed`.
-    Raises `ValueError` with the mend where the run, the data or a file is missing or something else.
+    Raises `ValueError` with the mend if the run, the data or a file is missing or unusable.
     """
     run, task = Path(run), task or _quiet
     config = _config(run, data)
@@ -159,7 +159,7 @@ def load_networks(
     device: torch.device | str,
     task: Task,
 ) -> list[FeatureNetwork]:
-    """The feature networks that were asked for; weights made from others or downloaded are kept in `cache`/weights."""
+    """The feature networks that were asked for; downloaded or converted weights are kept in `cache`/weights."""
     networks = []
     if features != "none":
         networks.append(load_lite(features, cache / "weights", device))
@@ -172,81 +172,8 @@ def load_networks(
 
 
 def versions() -> dict[str, str]:
-    """What computed the figures, for the protocol."""
+    """Versions of what computed the figures, for the protocol."""
     return {"velogan": __version__, "torch": torch.__version__, "torchmetrics": version("torchmetrics")}
-
-
-def render_table(result: Mapping[str, Any]) -> Table:
-    """The scores as a table for the terminal: a row for each figure and direction, a column for each translator.
-
-    An arrow shows which way is better; the second line of a row is half the width of the 95 % interval.
-    """
-    protocol, (columns, rows) = result["protocol"], grouped(result["scores"])
-    notes = [f"{which}: checkpoint {name}" for which, name in protocol.get("checkpoints", {}).items()]
-    same = protocol.get("best") == SAME
-    if isinstance(protocol.get("best"), str) and not same:
-        notes.append(f"best: {protocol['best']}")
-    notes += [
-        f"real against real: {protocol['real']}",
-        f"doing nothing: {protocol['baseline']}",
-        "±: 95 % of resampled sets of images",
-    ]
-    notes = _on_which(protocol) + notes
-    table = Table(caption="\n".join(notes), caption_justify="left")
-    for title in (
-        "score",
-        "",
-        "real against\nreal",
-        *map(heading, columns),
-        *(["best"] if same else []),
-        "doing\nnothing",
-    ):
-        left = title in ("score", "")
-        # where the terminal is narrow names are folded, figures never cut
-        table.add_column(title, no_wrap=title != "score", overflow="fold", justify="left" if left else "right")
-    for row in rows:
-        arrow = {"higher": "↑", "lower": "↓"}[row.first["better"]]
-        cells = [_cell(row.by_column.get(column)) for column in columns] + (["= last"] if same else [])
-        real, baseline = (_number(row.first[key]) for key in ("real", "baseline"))
-        table.add_row(f"{row.first['name']} {arrow}", _way(row.first), real, *cells, baseline)
-    return table
-
-
-def _way(score: Mapping[str, Any]) -> str:
-    """The direction, and which pictures are scored where they are no test pictures."""
-    return "\n".join(filter(None, [score["direction"], split_of(score).replace(" ", "\n")]))
-
-
-def _on_which(protocol: Mapping[str, Any]) -> list[str]:
-    """What the reader must know of the pictures, where they are no test pictures."""
-    said = {
-        "validation": "held-out pictures: there are no test pictures, so training pictures that were held out are "
-        "scored. The networks have not seen them; the best checkpoint was chosen by them.",
-        "train": "training pictures: there are no others, so the figures say little about new pictures. Name test "
-        "pictures: --data A B",
-    }
-    splits = {side["split"] for key, side in protocol.get("data", {}).items() if key in ("a", "b")}
-    return [text for split, text in said.items() if split in splits]
-
-
-def _cell(score: Mapping[str, Any] | None) -> str:
-    half = None if score is None else deviation(score)
-    value = _number(None if score is None else score["value"])
-    return value if half is None else f"{value}\n[dim]±{half:.2g}[/dim]"
-
-
-def _number(value: float | None) -> str:
-    return "-" if value is None else f"{value:.4g}"
-
-
-def duplicates_line(result: Mapping[str, Any]) -> str | None:
-    """One line on scored pictures that training has seen too; None where there are none."""
-    found = result["protocol"].get("duplicates") or []
-    if not found:
-        return None
-    shown = ", ".join(f"{one['test']} {'=' if one['exact'] else '~'} {one['train']}" for one in found[:3])
-    more = f" and {len(found) - 3} more" if len(found) > 3 else ""
-    return f"{len(found)} of the scored pictures are in the training data too (~ almost equal): {shown}{more}"
 
 
 def _config(run: Path, data: Sequence[str]) -> Config:
@@ -267,13 +194,13 @@ def _sources(run: Path, config: Config, *, given: bool, task: Task) -> tuple[Sou
     a, b = (replace(side, test=side.train, train=replace(side.train, names=())) for side in (sources.a, sources.b))
     try:
         own = find_sources(read_config(run).data, progress=task("finding training pictures"))
-    except ValueError:  # a run may be judged where its training pictures are not
+    except ValueError:  # the training pictures may be missing on this machine
         return Sources(a, b, aligned=False), {}
     return Sources(a, b, aligned=False), {side.letter: side.train for side in (own.a, own.b)}
 
 
 def _columns(run: Path, checkpoint: Which | None, ways: Sequence[Direction]) -> tuple[list[Column], str | None]:
-    """The translators to score, and why the best checkpoint is not among them, where it is not."""
+    """The translators to score, and why the best checkpoint is missing among them, or None."""
     columns: list[Column] = []
     if checkpoint != "best":
         last = find_checkpoint(run, "last")
@@ -300,7 +227,7 @@ def _weights(folder: Path, ways: Sequence[Direction]) -> Sequence[Weights]:
 
 
 def _duplicates(a: Real, b: Real, trained: Mapping[str, Folder], task: Task) -> list[dict[str, Any]]:
-    """Pictures that were scored as unseen and that training has seen too, by content."""
+    """Scored test or held-out pictures whose content training has seen too."""
     folders = {f"train{letter}": folder for letter, folder in trained.items()}
     for real in (a, b):
         split, whole = judged(real.side)

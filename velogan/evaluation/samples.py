@@ -12,12 +12,12 @@ from torch import Tensor
 from velogan.config import Config
 from velogan.data.domains.cache import Domain, open_domain
 from velogan.data.domains.loader import normalise
-from velogan.data.domains.sources import Folder, Letter, Side, Sources
+from velogan.data.domains.sources import Folder, Side, Sources
 from velogan.files import write_text
 from velogan.methods.base import Views
 from velogan.observe.log import Log
 from velogan.observe.samples import as_rgb, grid, write_grid
-from velogan.types import Direction
+from velogan.types import Direction, Letter
 
 
 class Sampler:
@@ -45,7 +45,7 @@ class Sampler:
         write_text(self.folder / "index.json", json.dumps(index))
 
     def write(self, images: int) -> None:
-        """Translates the pictures with the averaged generators and writes both grids."""
+        """Translate the pictures with the averaged generators and write both grids."""
         for direction, (_, real, truth) in self.pictures.items():
             columns = [real, *translated_and_third(real, direction, self.views, config=self.config), truth]
             rows = torch.stack([as_rgb(column) for column in columns if column is not None], 1)
@@ -55,9 +55,9 @@ class Sampler:
 
 @torch.no_grad()
 def translated_and_third(real: Tensor, direction: str, views: Views, *, config: Config) -> tuple[Tensor, Tensor | None]:
-    """Translations of `real` `(N, C, H, W)`, and what comes back of them or the autoencoder's reconstruction of `real`.
+    """Translations of `real` `(N, C, H, W)`, and these translated back, or reconstructions of `real`, or None.
 
-    The latter is None where there is neither. `direction` is a2b, b2a or b2b. One by one, as the engine computes.
+    `direction` is a2b, b2a or b2b. Pictures are computed one by one, in the engine's precision.
     """
     there: Direction = "b2a" if direction == "b2a" else "a2b"
     reconstruct, back = views.reconstruction, views.generators.get("a2b" if there == "b2a" else "b2a")
@@ -73,7 +73,7 @@ def translated_and_third(real: Tensor, direction: str, views: Views, *, config: 
 
 
 def _pictures(side: Side, config: Config) -> tuple[list[str], Tensor, Tensor | None]:
-    """Names, inputs and truths `(N, C, H, W)` of a fixed, evenly spread choice; from train where there is no test."""
+    """Names, inputs and truths `(N, C, H, W)` of a fixed, evenly spread choice; from train if there is no test."""
     domain = _choice(side.test or side.train, side.letter, config)
     truths = None
     if side.truth is not None and side.test is not None:
@@ -86,7 +86,7 @@ def _pictures(side: Side, config: Config) -> tuple[list[str], Tensor, Tensor | N
 
 
 def _choice(folder: Folder, letter: Letter, config: Config) -> Domain:
-    """A fixed, evenly spread choice, out of more pictures where too many of them cannot be read."""
+    """A fixed, evenly spread choice; from more pictures if too many of them cannot be read."""
     wanted = tried = config.train.samples
 
     def open_some(names: tuple[str, ...], count: int) -> Domain:
@@ -116,7 +116,7 @@ def _common_size(domains: list[Domain], multiple: int) -> tuple[int, int]:
 
 
 def middles(domain: Domain, size: tuple[int, int]) -> Tensor:
-    """The middle of every picture, `size` (h, w) of it: `(N, C, h, w)` in [-1, 1]."""
+    """The centre of every picture, of `size` (h, w): `(N, C, h, w)` in [-1, 1]."""
     height, width = size
     cuts = []
     for i in range(len(domain)):

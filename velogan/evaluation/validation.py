@@ -1,4 +1,4 @@
-"""How good a run's generators are on training pictures held out for that: what the best checkpoint is chosen by."""
+"""The score on held-out training pictures, by which the best checkpoint is chosen."""
 
 from __future__ import annotations
 
@@ -20,11 +20,10 @@ class Validation:
     """Scores `views`, averaged generators by direction, on both domains' held-out pictures.
 
     The score is the sliced Wasserstein distance from translations to real pictures, mean over scales and directions.
-    It is a distance of sets and nothing else: how much of a picture's content a translation keeps is not in it, since
-    any weight of the two against each other would be arbitrary. An autoencoder that is trained alone is compared with
-    its own domain. The mean absolute difference of the cycle, or of the
-    autoencoder's reconstruction, is given beside it for the reader. `on` says which pictures; `missing`, where there
-    are none, why not.
+    It compares sets only. It does not measure how much of a picture's content a translation keeps, since any weight
+    between the two would be arbitrary. Reconstructions of an autoencoder that is trained alone are compared with their
+    own domain. Beside the score, the mean absolute difference of the cycle or of the reconstruction is logged. `on`
+    names the pictures; `missing` says why there are none.
     """
 
     name = SCORE
@@ -49,7 +48,7 @@ class Validation:
         self.on = f"{len(self.a)} held-out {sources.a.name} and {len(self.b)} held-out {sources.b.name}"
 
     def score(self) -> dict[str, float]:
-        """Figures by name for the log; `SCORE` is the one to choose by, distances in deviations of real pixels."""
+        """Figures by name for the log; `SCORE` chooses the best. Unit of distances: deviation of real pixels."""
         ways = self.config.method.directions
         word = "reconstruction" if self.views.reconstruction else "cycle"
         distances, differences = {}, {}
@@ -69,7 +68,7 @@ def _open(side: Side, config: Config) -> Domain:
 
 
 def _common_size(domains: list[Domain], config: Config) -> tuple[int, int]:
-    """The largest (height, width) that all pictures have and training might see."""
+    """The largest (height, width) that fits into all pictures and training might see."""
     multiple = config.multiple
     sizes = [window(config.data, shape) for domain in domains for shape in domain.shapes]
     sizes += [shape[:2] for domain in domains for shape in domain.shapes]

@@ -1,8 +1,8 @@
 """How much a figure would vary with other images: percentile bootstrap over images (Efron 1979).
 
-Distances are resampled from products of features that are computed once, with a number of times for each image: this is
-why the Fréchet and the kernel distance stand here a second time. torchmetrics would begin anew with every resample, and
-its kernel distance would take an image drawn twice for two that happen to be alike.
+A resample weights each image by how often it is drawn. Distances then follow from products of features that are
+computed once. So the Fréchet and the kernel distance are implemented here again: torchmetrics would start anew for each
+resample, and its kernel distance would count an image drawn twice as two similar images.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ from velogan.metrics.sliced import cumulative_shares
 
 RESAMPLES = 400
 MOST_IMAGES = 1000
-"""A Fréchet distance is resampled up to so many images of the smaller set: the time grows with the third power."""
+"""Fréchet distances are resampled if the smaller set has at most so many images: time grows with the third power."""
 
 PROTOCOL = {
     "resamples": RESAMPLES,
-    "interval_95": "2.5th to 97.5th percentile over images drawn with replacement, both sets where there are two",
-    "frechet": "the percentiles are shifted so that their mean is the figure: images drawn twice would raise it; "
-    f"none where both sets have more than {MOST_IMAGES} images",
-    "sliced_wasserstein": "over 32 directions and 128 steps of the values; shifted as frechet",
-    "share": "no width where none or all of the images are in a class; up to 3 in their number may still be otherwise",
-    "kernel": "over whole sets, not subsets; pairs of an image with itself left out",
+    "interval_95": "2.5th to 97.5th percentile over images drawn with replacement, from both sets if there are two",
+    "frechet": "shifted so that the mean of the resamples is the figure, since images drawn twice raise it; "
+    f"none if both sets have more than {MOST_IMAGES} images",
+    "sliced_wasserstein": "over 32 directions and 128 steps of the values; shifted like frechet",
+    "share": "no width if none or all of N images are in a class; the true share may still differ by up to 3 / N",
+    "kernel": "over whole sets, not subsets; without pairs of an image with itself",
 }
 
 Interval = tuple[float, float]
 
 
 def interval(resampled: Tensor, *, around: float | None = None) -> Interval | None:
-    """The middle 95 % of resampled figures `(R,)`, shifted to the mean `around` where given; None where unknown."""
+    """The middle 95 % of resampled figures `(R,)`, shifted to the mean `around` if given; None if unknown."""
     known = resampled[resampled.isfinite()].double()
     if len(known) < 2 or (around is not None and not math.isfinite(around)):
         return None
@@ -57,45 +57,43 @@ def resampled_means(values: Tensor, *, seed: int, resamples: int = RESAMPLES) ->
     return (weights * values.double().nan_to_num(0.0)).sum(dim=1) / weights.sum(dim=1)
 
 
-def resampled_frechet(x: Tensor, y: Tensor, *, seed: int, resamples: int = RESAMPLES) -> Tensor:
+def resampled_frechet(x: Tensor, y: Tensor, *, seed: int) -> Tensor:
     """Fréchet distances `(R,)` of resampled features `(N, D)` and `(M, D)`: see `frechet_of`."""
     check(x, y)
     distance = frechet_of(x, y)
-    return torch.stack([distance(w, v) for w, v in _both(len(x), len(y), seed=seed, resamples=resamples)])
+    return torch.stack([distance(w, v) for w, v in _both(len(x), len(y), seed=seed)])
 
 
-def resampled_kernel(x: Tensor, y: Tensor, *, seed: int, resamples: int = RESAMPLES) -> Tensor:
+def resampled_kernel(x: Tensor, y: Tensor, *, seed: int) -> Tensor:
     """Kernel distances `(R,)` of resampled features `(N, D)` and `(M, D)`: see `kernel_of`."""
     check(x, y)
     distance = kernel_of(x, y)
-    return torch.stack([distance(w, v) for w, v in _both(len(x), len(y), seed=seed, resamples=resamples)])
+    return torch.stack([distance(w, v) for w, v in _both(len(x), len(y), seed=seed)])
 
 
-def resampled_sliced(
-    found: Sequence[Tensor], expected: Sequence[Tensor], *, seed: int, resamples: int = RESAMPLES
-) -> Tensor:
+def resampled_sliced(found: Sequence[Tensor], expected: Sequence[Tensor], *, seed: int) -> Tensor:
     """Sliced Wasserstein distances `(R,)`, mean over levels, of resampled images, from patches: `sliced.level_patches`.
 
-    They are computed over fewer directions than the figure, and in even steps: their spread is meant, not their mean.
+    They use fewer directions than the figure, and even steps of the values: only their spread matters.
     """
     levels = []
     for number, (mine, theirs) in enumerate(zip(found, expected)):
         x, y, width = cumulative_shares(mine, theirs, seed=seed + number)
-        w, v = times(len(x), seed=seed, resamples=resamples), times(len(y), seed=seed + 1, resamples=resamples)
+        w, v = times(len(x), seed=seed), times(len(y), seed=seed + 1)
         apart = (w.float() @ x.flatten(1) / len(x) - v.float() @ y.flatten(1) / len(y)).abs()
-        levels.append((apart.view(resamples, *x.shape[1:]).sum(dim=2) * width).mean(dim=1))
+        levels.append((apart.view(RESAMPLES, *x.shape[1:]).sum(dim=2) * width).mean(dim=1))
     return torch.stack(levels).mean(dim=0).double()
 
 
-def _both(n: int, m: int, *, seed: int, resamples: int) -> zip[tuple[Tensor, Tensor]]:
-    return zip(times(n, seed=seed, resamples=resamples), times(m, seed=seed + 1, resamples=resamples))
+def _both(n: int, m: int, *, seed: int) -> zip[tuple[Tensor, Tensor]]:
+    return zip(times(n, seed=seed), times(m, seed=seed + 1))
 
 
 def frechet_of(x: Tensor, y: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
     """The Fréchet distance as a function of how often each image counts, `(N,)` and `(M,)` float64.
 
     Heusel et al. 2017, equation 6. `Tr (C_x C_y)^(1/2)` is the sum of singular values of `X Yᵀ`, where `C = XᵀX`: no
-    matrix root, no matrix larger than the images are many, and exact where covariances are singular.
+    matrix root, no matrix larger than the number of images, and exact for singular covariances.
     """
     x, y = x.double(), y.double()
     centre = y.mean(dim=0)
@@ -119,8 +117,8 @@ def frechet_of(x: Tensor, y: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
 def kernel_of(x: Tensor, y: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
     """The squared MMD as a function of how often each image counts, `(N,)` and `(M,)` float64.
 
-    Binkowski et al. 2018, equation 4, over the whole sets; an image drawn twice is not paired with itself. NaN where
-    one image alone was drawn.
+    Binkowski et al. 2018, equation 4, over the whole sets; an image drawn twice is not paired with itself. NaN if
+    only one image was drawn.
     """
     x, y = x.double(), y.double()
     within_x, within_y, across = ((a @ b.T / x.shape[1] + 1) ** 3 for a, b in ((x, x), (y, y), (x, y)))

@@ -8,11 +8,11 @@ import torch
 from torch import Tensor, nn
 
 SUBSETS = {"subsets": 100, "subset_size": 1000}
-"""How a kernel distance is averaged; a subset is as large as the smaller set where that has fewer."""
+"""The subsets that a kernel distance is averaged over; their size is at most that of the smaller set."""
 
 
-class _Given(nn.Module):
-    """Stands where torchmetrics wants a network: the features are there already."""
+class _Computed(nn.Module):
+    """Stands in for the network that torchmetrics expects: the features are computed already."""
 
     def __init__(self, num_features: int) -> None:
         super().__init__()
@@ -29,18 +29,18 @@ def frechet_distance(fake: Tensor, real: Tensor) -> float:
     n - 1. Few images bias it upwards, so compare only figures over equal counts.
     `fake`: `(N, D)`, `real`: `(M, D)`, at least two rows each, or `ValueError`.
     """
-    from torchmetrics.image.fid import FrechetInceptionDistance  # an import that takes long
+    from torchmetrics.image.fid import FrechetInceptionDistance  # a slow import
 
     check(fake, real)
-    fake, real = _turned(fake.double(), real.double())
-    metric = FrechetInceptionDistance(feature=_Given(fake.shape[1]), normalize=True)
+    fake, real = _rotated(fake.double(), real.double())
+    metric = FrechetInceptionDistance(feature=_Computed(fake.shape[1]), normalize=True)
     metric.update(fake, real=False)
     metric.update(real, real=True)
     return max(metric.compute().item(), 0.0)
 
 
-def _turned(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    """Both sets in axes of their own where they are fewer than features: the same distance, from small matrices."""
+def _rotated(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """Both sets rotated into their own subspace if images are fewer than features: same distance, small matrices."""
     centre = y.mean(dim=0)
     x, y = x - centre, y - centre
     if len(x) + len(y) >= x.shape[1]:
@@ -53,11 +53,11 @@ def kernel_distance(fake: Tensor, real: Tensor, *, subsets: int, subset_size: in
     """Mean over subsets of the unbiased squared MMD; around 0 for like sets.
 
     Binkowski et al. 2018: kernel `(x·y / D + 1)³`, equation 4 over random subsets of equal size drawn without
-    replacement from either set. The size is `subset_size`, or the smaller set's where that is less.
+    replacement from either set. The size is `subset_size`, or the smaller set's if that is less.
     `fake`: `(N, D)`, `real`: `(M, D)`, at least two rows each, or `ValueError`. Equal seeds give equal subsets; the
     global generator is left as it was.
     """
-    from torchmetrics.image.kid import KernelInceptionDistance  # an import that takes long
+    from torchmetrics.image.kid import KernelInceptionDistance  # a slow import
 
     check(fake, real)
     size = min(subset_size, len(fake), len(real))
@@ -65,7 +65,7 @@ def kernel_distance(fake: Tensor, real: Tensor, *, subsets: int, subset_size: in
         subsets = 1  # every subset would be the whole
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Metric `Kernel Inception Distance` will save all", UserWarning)
-        metric = KernelInceptionDistance(feature=_Given(fake.shape[1]), subsets=subsets, subset_size=size)
+        metric = KernelInceptionDistance(feature=_Computed(fake.shape[1]), subsets=subsets, subset_size=size)
     metric.update(fake.double(), real=False)
     metric.update(real.double(), real=True)
     with torch.random.fork_rng(devices=[]):

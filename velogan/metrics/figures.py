@@ -1,4 +1,4 @@
-"""The figures of translations by name: what each is measured by, which way is better, what it says."""
+"""The figures of translations by name: how each is measured, which way is better, what it means."""
 
 from __future__ import annotations
 
@@ -26,28 +26,28 @@ from velogan.metrics.sliced import PATCHES, distances_of_patches, level_patches
 from velogan.metrics.squeezenet import in_class
 
 Seen = Mapping[str, Tensor]
-"""What is seen of N images, on the CPU: features `(N, D)` by a name of `DISTANCES`, logits `(N, K)` by a name of
+"""Features and more of N images, on the CPU: features `(N, D)` by a name of `DISTANCES`, logits `(N, K)` by a name of
 `CLASSIFIERS`, and patches `(N, P, C, pixels)` as `sliced.level_patches` names them."""
 
 CLASSIFIERS = {  # logits: what the names of shares begin with, and who classifies
     "squeezenet_logits": ("squeeze", "SqueezeNet"),
-    "lite0_logits": ("lite0", "EfficientNet-Lite0"),
+    "lite0_logits": ("lite", "EfficientNet-Lite0"),
     "lite1_logits": ("lite1", "EfficientNet-Lite1"),
 }
 DISTANCES = {  # features: names of the Fréchet and the kernel distance over them
     "inception": ("fid", "kid"),
     "inception_legacy": ("fid_legacy", "kid_legacy"),
     "squeezenet": ("squeeze_fid", "squeeze_kid"),
-    "lite0": ("lite0_fid", "lite0_kid"),
+    "lite0": ("lite_fid", "lite_kid"),
     "lite1": ("lite1_fid", "lite1_kid"),
 }
 SLICED = "sliced_wasserstein"
 MOST_PATCHES = 2**15
-"""Of one set and level: fewer patches are taken of each image where there are more than 256 images."""
+"""The most patches of one set and level; of more than 256 images, fewer patches are taken of each."""
 
 SLICED_PROTOCOL = (
     f"mean over levels of a Laplacian pyramid; 128 patches of each picture and level, at most {MOST_PATCHES} of a set; "
-    "512 directions; deviations of real pixels as unit; not for sets whose pictures differ in size"
+    "512 directions; unit: standard deviation of real pixels; not for sets whose pictures differ in size"
 )
 
 
@@ -61,14 +61,14 @@ class Figure:
 
 
 def rows(seen: Seen, chosen: Tensor) -> Seen:
-    """What networks make of some of the images."""
+    """The features and more of some of the images."""
     return {name: values[chosen] for name, values in seen.items()}
 
 
 def distances(fake: Seen, real: Seen, *, seed: int, resample: bool = False) -> dict[str, Figure]:
     """The sliced Wasserstein distance between two sets, and Fréchet and kernel distances over all features there are.
 
-    Without the first where pictures have several sizes. `seed` draws subsets, directions and resamples.
+    Pictures of several sizes have no sliced Wasserstein distance. `seed` draws subsets, directions and resamples.
     """
     figures: dict[str, Figure] = _sliced(fake, real, seed=seed, resample=resample)
     for features in (name for name in DISTANCES if name in fake):
@@ -102,9 +102,7 @@ def _sliced(fake: Seen, real: Seen, *, seed: int, resample: bool) -> dict[str, F
 def class_shares(seen: Seen, classes: Mapping[str, int], *, seed: int) -> dict[str, Figure]:
     """The share, 0 to 1, of a set in each class (top-1) by each network that classifies; `classes`: indices by name.
 
-    They are called `<network>_share_class_<index>`.
-
-    Raises `ValueError` for an index outside the classes.
+    The figures are called `<network>_share_class_<index>`. Raises `ValueError` for an index outside the classes.
     """
     figures = {}
     for logits in (name for name in CLASSIFIERS if name in seen):
@@ -123,7 +121,7 @@ def is_share(name: str) -> bool:
 def compare_to_truth(fake: Tensor, truth: Tensor, given: Tensor | None, mask: Tensor | None) -> dict[str, Tensor]:
     """PSNR in dB and SSIM of translations against their truths, per image.
 
-    All `(B, C, H, W)` in [-1, 1]; `given` are the inputs, None where they have other channels. With `mask`,
+    All `(B, C, H, W)` in [-1, 1]; `given` are the inputs, None if they have other channels. With `mask`,
     `(B, 1, H, W)` and true on the object: the object against the truth, and the background against the input;
     without: the whole picture.
     """
@@ -154,13 +152,13 @@ def lower_is_better(name: str) -> bool:
 
 
 _MEANINGS = {
-    "psnr_object_db": "Closeness of the object in translated {source} to the true one, inside its mask",
-    "ssim_object": "Likeness in structure of the object in translated {source} to the true one, 1 at best",
-    "psnr_background_db": "Closeness of translated {source} to the input outside the object's mask",
-    "psnr_truth_db": "Closeness of translated {source} to their true counterparts",
-    "ssim_truth": "Likeness in structure of translated {source} to their true counterparts, 1 at best",
-    "psnr_reconstruction_db": "Closeness of encoded and decoded {source}, not translated, to the input",
-    "ssim_reconstruction": "Likeness in structure of encoded and decoded {source}, not translated, to the input",
+    "psnr_object_db": "Closeness (PSNR) of the object in translated {source} to the true one, inside its mask",
+    "ssim_object": "Structural similarity (SSIM) of the object in translated {source} to the true one, 1 at best",
+    "psnr_background_db": "Closeness (PSNR) of translated {source} to the input outside the object's mask",
+    "psnr_truth_db": "Closeness (PSNR) of translated {source} to their true counterparts",
+    "ssim_truth": "Structural similarity (SSIM) of translated {source} to their true counterparts, 1 at best",
+    "psnr_reconstruction_db": "Closeness (PSNR) of encoded and decoded {source}, not translated, to the input",
+    "ssim_reconstruction": "Structural similarity (SSIM) of encoded and decoded {source}, not translated, to the input",
     "structure": "How much of the input's layout translated {source} keep, whatever the colours, 1 for all of it",
     "label_accuracy": "Share of pixels of translated {source} with the true label, by the nearest label's colour",
     "label_iou": "Overlap of translated {source} with the true areas of each label (intersection over union), "
@@ -173,10 +171,9 @@ _MEANINGS = {
     "squeeze_fid": "Fréchet distance of translated {source} to real {target} over SqueezeNet features",
     "squeeze_kid": "Kernel distance of translated {source} to real {target} over SqueezeNet features",
 } | {
-    f"{name}_{short}": f"{distance} distance of translated {{source}} to real {{target}} over "
-    f"EfficientNet-{name.capitalize()} features"
-    for name in ("lite0", "lite1")
-    for short, distance in (("fid", "Fréchet"), ("kid", "Kernel"))
+    name: f"{distance} distance of translated {{source}} to real {{target}} over EfficientNet-{variant} features"
+    for variant in ("Lite0", "Lite1")
+    for name, distance in zip(DISTANCES[variant.lower()], ("Fréchet", "Kernel"))
 }
 
 

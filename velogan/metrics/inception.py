@@ -49,14 +49,14 @@ class Inception(nn.Module):
     out, the last block pools by maximum, and the head has 1008 classes. Modules are called as in the ported weights
     that pytorch-fid and torch-fidelity share.
 
-    `state`: the weights by name. Raises `ValueError` where names or shapes are others.
+    `state`: the weights by name. Raises `ValueError` if names or shapes differ.
     """
 
     num_features = 2048
 
     def __init__(self, state: Mapping[str, Tensor]) -> None:
         super().__init__()
-        with torch.device("meta"):  # 24 million numbers that need no random values first
+        with torch.device("meta"):  # no random initial values for 24 million weights
             self.Conv2d_1a_3x3 = _Conv(3, 32, (3, 3), stride=2)
             self.Conv2d_2a_3x3 = _Conv(32, 32, (3, 3))
             self.Conv2d_2b_3x3 = _Conv(32, 64, (3, 3), padding=(1, 1))
@@ -66,7 +66,7 @@ class Inception(nn.Module):
                 self.add_module(name, _Mixed(inputs, branches, width, pooled, maximum=name == "Mixed_7c"))
             self.fc = nn.Linear(self.num_features, 1008)
         counters = {name: torch.zeros((), dtype=torch.long) for name in self.state_dict() if name.endswith("_tracked")}
-        try:  # batches are counted in training alone, and not every version of the file holds the counts
+        try:  # counts of batches matter only in training, and some versions of the file lack them
             self.load_state_dict(counters | dict(state), assign=True)
         except (RuntimeError, AttributeError) as error:
             raise ValueError(
@@ -85,11 +85,11 @@ class Inception(nn.Module):
         return x.mean(dim=(2, 3))
 
     def clean(self, images: Tensor) -> Tensor:
-        """Features `(B, 2048)` of `(B, C, H, W)` in [-1, 1], resized and numbered as clean-fid does."""
+        """Features `(B, 2048)` of `(B, C, H, W)` in [-1, 1], resized and scaled as clean-fid does."""
         return self((clean(images, SIDE) - 128) / 128)
 
     def legacy(self, images: Tensor) -> Tensor:
-        """Features `(B, 2048)` of `(B, C, H, W)` in [-1, 1], resized and numbered as pytorch-fid does."""
+        """Features `(B, 2048)` of `(B, C, H, W)` in [-1, 1], resized and scaled as pytorch-fid does."""
         return self(legacy(images, SIDE) / 127.5 - 1)
 
 

@@ -13,17 +13,17 @@ _MOST_CLASSES = 40
 _FLAT = 12.0  # levels of 255 that a pixel and its eight neighbours lie within, in a flat area saved as JPEG
 _TIGHT = 8.0  # levels by which flat areas of one class differ
 _APART = 32.0  # colours nearer than this are one class
-_PIXELS = 2000  # looked at in each picture
+_PIXELS = 2000  # the most that are examined in each picture
 _SHARE = 0.8
 _RARE = 1e-3
 
 
 def find_labels(truths: Sequence[Tensor]) -> Tensor | None:
-    """The colours of label maps, `(K, C)` in [-1, 1], most frequent first; None where these are no label maps.
+    """The colours of label maps, `(K, C)` in [-1, 1], most frequent first; None if these are no label maps.
 
-    Label maps are pictures whose flat areas have few colours: nearly all lie close to one of them, and that holds
-    without the most frequent one as well, since a single flat background makes no label map. Flat areas of photographs
-    have the colours in between. What JPEG and resizing do along edges does not count. `truths`: `(C, H, W)` in [-1, 1].
+    In label maps, nearly all pixels of flat areas lie close to one of a few colours. This must also hold without the
+    most frequent colour, since a flat background alone makes no label map. Flat areas of photographs have many colours
+    in between. Edges do not count, since JPEG and resizing change them. `truths`: `(C, H, W)` in [-1, 1].
     """
     levels = torch.cat([_flat_pixels(truth * 127.5) for truth in truths])
     rest, found, close = levels, [], []
@@ -86,7 +86,7 @@ def confusion(fakes: Tensor, truths: Tensor, labels: Tensor) -> Tensor:
 
 
 def accuracy(confusions: Tensor) -> Tensor:
-    """Share of pixels whose class is right, 0 to 1, of `(..., K, K)`; NaN where no pixel has a class."""
+    """Share of pixels whose class is right, 0 to 1, of `(..., K, K)`; NaN if no pixel has a class."""
     return confusions.diagonal(dim1=-2, dim2=-1).sum(dim=-1) / confusions.sum(dim=(-2, -1))
 
 

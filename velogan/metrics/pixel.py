@@ -27,7 +27,7 @@ def ssim(x: Tensor, y: Tensor, mask: Tensor | None = None) -> Tensor:
 
     Wang et al. 2004, equation 13: Gaussian window 11x11 with sigma 1.5, K1 = 0.01, K2 = 0.03, each channel.
     Only windows that lie wholly inside the picture count, so a border of 5 pixels is left out; with a mask,
-    the mean is over the windows whose centre the mask holds.
+    the mean is over the windows whose centre lies in the mask.
 
     `x`, `y`: `(B, C, H, W)` in [-1, 1], sides of at least 11; `mask`: `(B, 1, H, W)` as in `psnr`.
     Returns `(B,)` float64; NaN for an image whose mask is empty. Raises `ValueError` for unequal shapes or

@@ -1,11 +1,11 @@
-"""How images reach a feature network's size; the way is part of every figure computed over the network."""
+"""Resizing images for feature networks; the method is part of every figure computed over the network."""
 
 from __future__ import annotations
 
 from torch import Tensor
 from torch.nn import functional
 
-CLEAN = "antialiased bicubic in float32, cut off at 0 and 255, not rounded (as clean-fid; Parmar et al. 2022)"
+CLEAN = "antialiased bicubic in float32, clipped to 0 and 255, not rounded (as clean-fid; Parmar et al. 2022)"
 LEGACY = "bilinear without antialiasing in float32 (as pytorch-fid)"
 
 
@@ -13,8 +13,8 @@ def rgb(images: Tensor) -> Tensor:
     """Give `(B, 3, H, W)` of `(B, 1 or 3, H, W)`; grey is repeated. Raises `ValueError` for other channels."""
     if images.shape[1] not in (1, 3):
         raise ValueError(
-            f"pictures of {images.shape[1]} channels: networks that know photographs take grey or RGB, "
-            "so leave squeezenet and inception out"
+            f"pictures of {images.shape[1]} channels: networks trained on photographs take grey or RGB; "
+            "set features=none, and leave squeezenet and inception out"
         )
     return images.expand(-1, 3, -1, -1)
 

@@ -14,7 +14,7 @@ SMALLEST = 16
 """Pixels: side of a patch, and the shorter side that the coarsest level keeps at least."""
 
 PATCHES = "patches_"
-"""What the names of patches begin with."""
+"""The beginning of the names of patches."""
 
 _GRID_DIRECTIONS, _GRID_STEPS = 32, 128
 
@@ -26,8 +26,8 @@ def sliced_wasserstein(
 
     Karras et al. 2018, section 5: `patches` random 7x7 patches of each image and level of a Laplacian pyramid,
     normalised per channel, and the mean over `projections` random directions of the Wasserstein-1 distance between
-    their projections. Both sets are normalised by the mean and deviation of `real`, where the paper takes each set's
-    own: a wrong colour or contrast shall count. 0 for equal sets; few images bias it upwards, so compare only figures
+    their projections. Both sets are normalised by the mean and deviation of `real`, while the paper takes each set's
+    own: a wrong colour or contrast must count. 0 for equal sets; few images bias it upwards, so compare only figures
     over equal counts.
     `images`: `(N, C, H, W)`, `real`: `(M, C, H, W)`, in [-1, 1]. Equal seeds give equal patches and directions.
     """
@@ -59,7 +59,7 @@ def distances_of_patches(
 
 
 def cumulative_shares(found: Tensor, expected: Tensor, *, seed: int) -> tuple[Tensor, Tensor, Tensor]:
-    """One level's patches as distributions, so that sets of images drawn again cost one product of matrices.
+    """One level's patches as distributions: a resampled set of images then costs one product of matrices.
 
     For each image and each of 32 random directions: the share of its projected patches up to each of 128 even steps,
     `(N, 32, 128)` and `(M, 32, 128)`; and the width of a step, `(32,)`. The Wasserstein-1 distance is the sum of
@@ -83,7 +83,7 @@ def cumulative_shares(found: Tensor, expected: Tensor, *, seed: int) -> tuple[Te
 def laplacian_pyramid(images: Tensor) -> list[Tensor]:
     """Band-pass levels of `(N, C, H, W)`, each half as large, and the low-pass rest (Burt and Adelson 1983).
 
-    The last has a shorter side of at least 16 pixels, or is the images themselves where those are too small.
+    The last has a shorter side of at least 16 pixels, or is the images themselves if those are too small.
     """
     levels, low = [], images.float()
     while min(low.shape[2:]) // 2 >= SMALLEST:
@@ -96,7 +96,7 @@ def laplacian_pyramid(images: Tensor) -> list[Tensor]:
 
 
 def _blur(images: Tensor) -> Tensor:
-    """With the binomial kernel [1 4 6 4 1] / 16 in both directions, borders mirrored."""
+    """Blur with the binomial kernel [1 4 6 4 1] / 16 in both directions, borders mirrored."""
     padded = F.pad(images, (2, 2, 2, 2), mode="reflect")
     for dim in (2, 3):  # as sums: a convolution of single channels takes nine times as long on a CPU
         first, second, middle, fourth, last = (padded.narrow(dim, at, images.shape[dim]) for at in range(5))

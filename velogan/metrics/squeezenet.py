@@ -12,7 +12,7 @@ from torch.nn import functional
 from velogan.metrics.resize import rgb
 
 RESIZE = "to 8 bits, then antialiased bicubic to 227x227 in integer arithmetic, as Pillow"
-"""How images reach the network's size; part of every score computed over it."""
+"""How images are resized for the network; part of every figure computed over it."""
 
 SCALE = 16.0
 """What fire9's averages are divided by: near their root mean square over photographs. It makes distances readable."""
@@ -35,7 +35,7 @@ class SqueezeNet(nn.Module):
     """SqueezeNet v1.0 (Iandola et al. 2016, table 1) with its 1000-class ImageNet head, frozen, in eval mode.
 
     `arrays`: the published weights by name, `conv1.weight` ... `conv_final.bias`, fp32 in OIHW order; the
-    first layer takes BGR in 0..255 minus the mean. Raises `ValueError` where names or shapes are others.
+    first layer takes BGR in 0..255 minus the mean. Raises `ValueError` if names or shapes differ.
     """
 
     mean: Tensor

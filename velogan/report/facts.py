@@ -1,4 +1,4 @@
-"""What the files of a run folder say. Any of them may be missing or damaged: what is left is shown."""
+"""The facts in the files of a run folder. Any of them may be missing or damaged: the rest is shown."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Facts:
 
     @property
     def images(self) -> int:
-        """Images seen, 0 where nothing tells."""
+        """Images seen, 0 if unknown."""
         sampled = (seen for times in self.grids.values() for seen in times)
         return int(self.last("images") or max(sampled, default=0))
 
@@ -46,7 +46,7 @@ class Facts:
         return next(figures, None)
 
     def domain(self, domain: str) -> str:
-        """The name of the data of domain "a" or "b"; the capital letter where nothing tells."""
+        """The name of the data of domain "a" or "b"; the capital letter if it has none."""
         return str(mapping(mapping(self.run.get("data")).get(domain)).get("name") or domain.upper())
 
     def way(self, direction: str) -> tuple[str, str]:
@@ -56,7 +56,7 @@ class Facts:
 
 
 def read_facts(folder: Path) -> Facts:
-    """Read a run folder. A folder without any file of a run is a `ValueError`."""
+    """Read a run folder. Raises `ValueError` for a folder without any file of a run."""
     folder = Path(folder)
     if not any((folder / name).exists() for name in FILES):
         raise ValueError(f"{folder} holds none of {', '.join(FILES)}: give the folder of a training run")
@@ -95,7 +95,7 @@ def flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def is_number(value: Any) -> bool:
-    """Whether `value` is a finite number, of a size that can be reckoned with."""
+    """Whether `value` is a finite number below 1e100 in size."""
     return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e100
 
 
@@ -129,7 +129,7 @@ def _parse(line: str) -> Any:
 
 def _read(path: Path, parse: Callable[[str], Any]) -> Any:
     try:
-        if not path.is_file():  # opening a pipe would wait for its other end
+        if not path.is_file():  # opening a pipe would wait for a writer
             return None
         return parse(path.read_text(encoding="utf-8", errors="replace"))
     except (OSError, ValueError, RecursionError):

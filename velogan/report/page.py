@@ -18,8 +18,8 @@ def write_report(runs: list[Path], out: Path | None = None) -> Path:
     """Write the page of one run, or of several side by side, and return its path.
 
     `out` is `report.html` in the run's folder, or for several runs `comparison.html` beside the first.
-    Files of a run that are missing or damaged are left out. A folder without any file of a run, or no folder
-    at all, is a `ValueError`.
+    Files of a run that are missing or damaged are left out. Raises `ValueError` for a folder without any file
+    of a run, and for no folder at all.
     """
     if not runs:
         raise ValueError("no run to report on: give at least one run folder")

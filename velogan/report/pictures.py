@@ -13,6 +13,7 @@ from PIL import Image
 from velogan.report.facts import Facts, listing, mapping
 
 MOST_TIMES = 24
+MOST_PAIRS = 6
 MOST_BYTES = 3_300_000  # a third more as base64
 GAP = 2  # pixels between the pictures of a grid
 QUALITY = 82
@@ -47,10 +48,10 @@ def galleries(runs: list[Facts]) -> list[dict[str, Any]]:
     return entries
 
 
-def before_after(facts: Facts, direction: str = "a2b", *, most: int = 6) -> list[tuple[str, str]]:
-    """The newest `(input, translated)` pairs of a run as data URIs; none where the layout is unknown."""
-    layout = _layout(facts, direction)
-    files = facts.grids.get(direction, {})
+def before_after(facts: Facts) -> list[tuple[str, str]]:
+    """The newest `(input, translated)` pairs from A to B as data URIs; none if the layout is unknown."""
+    layout = _layout(facts, "a2b")
+    files = facts.grids.get("a2b", {})
     if layout["columns"][:2] != ["input", "translated"] or not files:
         return []
     sheet = _open(files[max(files)])
@@ -67,7 +68,7 @@ def before_after(facts: Facts, direction: str = "a2b", *, most: int = 6) -> list
         picture.thumbnail((256, 256))
         return _uri(_webp(picture, scale=1))
 
-    return [(tile(row, 0), tile(row, 1)) for row in range(min(rows, most))]
+    return [(tile(row, 0), tile(row, 1)) for row in range(min(rows, MOST_PAIRS))]
 
 
 def evenly(items: list[int], most: int) -> list[int]:
@@ -86,7 +87,7 @@ def _layout(facts: Facts, direction: str) -> dict[str, Any]:
 
 
 def _encode(paths: list[Path]) -> dict[Path, str]:
-    """Data URIs of the files that can be read, scaled down until they keep to `MOST_BYTES` together."""
+    """Data URIs of the files that can be read, scaled down until together they have at most `MOST_BYTES`."""
     probes = [paths[index] for index in evenly(list(range(len(paths))), 8)]
     scale = _fitting(1, _total(_compress(probes, scale=1)) * len(paths) / max(1, len(probes)))
     compressed = _compress(paths, scale=scale)
@@ -110,7 +111,7 @@ def _compress(paths: list[Path], *, scale: float) -> dict[Path, bytes]:
         picture = _open(path)
         return None if picture is None else _webp(picture, scale=scale)
 
-    # Pillow lets go of the interpreter while it decodes, resizes and encodes
+    # Pillow releases Python's lock while it decodes, resizes and encodes
     with ThreadPoolExecutor() as pool:
         found = zip(paths, pool.map(compress, paths))
         return {path: data for path, data in found if data is not None}

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from velogan.report.sections import text
 
 WIDTH, HALF = 1000, 540
-"""Of the pictures in units of their own: across the page, and in a column of two."""
+"""Widths of pictures in SVG units: across the page, and in one of two columns."""
 
 
 @dataclass(frozen=True)
 class Part:
-    """A share of a bar: `hue` is a CSS colour, None the hatching of what is empty."""
+    """A share of a bar: `hue` is a CSS colour, or None for hatching (idle time)."""
 
     name: str
     share: float
@@ -26,7 +26,7 @@ def key(hue: str | None) -> str:
 
 
 def stack(parts: Iterable[Part]) -> str:
-    """One bar of parts side by side, whose shares are of the whole bar."""
+    """One bar of parts side by side; shares are of the whole bar."""
     pieces = "".join(
         f'<i class="{"" if part.hue else "idle"}" style="flex:{part.share:.5f} 0 0;--hue:{part.hue}"'
         f' title="{text(part.name)}: {part.share:.1%}"></i>'
@@ -42,7 +42,7 @@ def share(value: float, hue: str) -> str:
 
 
 def strip(lanes: Sequence[str], spans: Sequence[tuple[int, float, float, str, str]], *, length: float) -> str:
-    """Who is at work when: spans are (lane, start, end, colour, title), `length` is their whole time, all in us."""
+    """A timeline: `spans` are (lane, start, end, colour, title), `length` is the whole time; times are in us."""
     left, row, gap = 86, 22, 4
     height = len(lanes) * (row + gap)
     x = (WIDTH - left) / length
@@ -62,7 +62,7 @@ def strip(lanes: Sequence[str], spans: Sequence[tuple[int, float, float, str, st
 
 
 def areas(times: Sequence[float], layers: Mapping[str, tuple[Sequence[float], str]], *, unit: str) -> str:
-    """Layers upon each other over `times` in us: each has its values, in `unit`, and a colour."""
+    """Stacked areas over `times` in us; each layer has values, in `unit`, and a colour."""
     left, height, top = 72, 240, 8
     length = max(times[-1], 1e-9)
     most = max(map(sum, zip(*(values for values, _ in layers.values())))) or 1.0

@@ -1,4 +1,4 @@
-"""How a profile's figures are written: names, colours, times, shares, tables."""
+"""The look of a profile's figures: names, colours, times, shares, tables."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 Profile = Mapping[str, Any]
-"""What `velogan profile` puts into profile.json."""
+"""What `velogan profile` writes to profile.json."""
 
 HUES = {
     "compute": "var(--c0)",
@@ -24,8 +24,6 @@ HUES = {
     "G_B": "var(--c4)",
     "D_A": "var(--c1)",
     "D_B": "var(--c5)",
-    "G": "var(--c0)",
-    "D": "var(--c1)",
     "losses": "var(--c6)",
     "loader": "var(--c2)",
     "weights": "var(--c0)",
@@ -56,7 +54,7 @@ def hue(name: str) -> str:
 
 
 def time(microseconds: float) -> str:
-    """For people, in three figures: "1.25 s", "34.5 ms", "870 µs"."""
+    """A time with three digits: "1.25 s", "34.5 ms", "870 µs"."""
     value, unit = microseconds, "µs"
     for larger in ("ms", "s"):
         if value >= 999.5:
@@ -65,14 +63,14 @@ def time(microseconds: float) -> str:
 
 
 def percent(value: float | None) -> str:
-    """A share for people; a dash where there is none."""
+    """A share in percent; a dash if there is none."""
     if value is None:
         return "–"
     return f"{value:.0%}" if value >= 0.1 or value == 0 else f"{value:.1%}" if value >= 0.001 else "<0.1%"
 
 
 def piece(profile: Profile) -> str:
-    """What work comes in: "operator" on a CPU, else "kernel"."""
+    """The unit of work: "operator" on a CPU, else "kernel"."""
     return "operator" if profile["device"] == "cpu" else "kernel"
 
 

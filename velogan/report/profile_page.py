@@ -1,4 +1,4 @@
-"""What a profile found -> one HTML file that needs nothing but itself."""
+"""A profile -> one self-contained HTML file."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LAYERS = (
 
 
 def write_profile(profile: Profile, out: Path) -> Path:
-    """Writes the page of `profile`; returns `out`."""
+    """Write the page of `profile`; return `out`."""
     own = files("velogan.report")
     sections = {
         "Four questions": four_questions(profile),
@@ -71,7 +71,7 @@ def _head(profile: Profile) -> str:
 def _slower(share: float) -> str:
     if abs(share) > 0.25:
         return f"taking {share:+.0%} in time: this machine may be busy with something else, so measure again"
-    return f"{percent(share)} slower for being looked at" if share > 0 else "no slower for being looked at"
+    return f"{percent(share)} slower under the profiler" if share > 0 else "no slower under the profiler"
 
 
 def _strip(profile: Profile) -> str:
@@ -97,7 +97,7 @@ def _paler(colour: str) -> str:
 
 
 def _networks(profile: Profile) -> list[str]:
-    """As they come in a step, then losses, optimizer, loader, rest."""
+    """The networks in the order of a step, then losses, optimizer, loader, rest."""
     found = list(dict.fromkeys(row["network"] for row in profile["owners"]))
     return [name for name in found if name not in LAST] + [name for name in LAST if name in found]
 
@@ -152,7 +152,7 @@ def _top(profile: Profile) -> str:
         for one in found["top"]
     ]
     shown = percent(sum(one["share_of_time"] or 0 for one in found["top"]))
-    note = f"{len(found['top'])} of {found['of']['names']} names, {shown} of the busy time; without what they call."
+    note = f"{len(found['top'])} of {found['of']['names']} names, {shown} of the busy time, without what they call."
     body = table((what, "group", "a step", "each", "share"), lines, "leaders")
     return f'<div class="card"><p class="note">{note}</p><div class="wide">{body}</div></div>'
 

@@ -1,4 +1,4 @@
-"""Four questions to a profile, each a card with a picture and its denominators."""
+"""Four questions about a profile; each is a card with a picture and what its shares are of."""
 
 from __future__ import annotations
 
@@ -113,5 +113,5 @@ def _histogram(bins: Sequence[Mapping[str, float]], what: str) -> str:
         for one in bins
     )
     ticks = "".join(f"<span>{time(one['below']) if i % 3 == 0 else ''}</span>" for i, one in enumerate(bins))
-    note = f'<p class="note">How many {what} take less than so long; red: over 50 µs.</p>'
+    note = f'<p class="note">Number of {what} by duration; red: over 50 µs.</p>'
     return f'<div class="bars">{columns}</div><div class="ticks">{ticks}</div>{note}'

@@ -22,20 +22,19 @@ LABELS = {
     "psnr_reconstruction_db": "PSNR of the reconstruction to the input",
     "psnr_truth_db": "PSNR to the truth",
     "ssim_object": "SSIM of the object to the truth",
-    "ssim_background": "SSIM of the background to the input",
     "ssim_reconstruction": "SSIM of the reconstruction to the input",
     "ssim_truth": "SSIM to the truth",
     "squeeze_fid": "squeeze-FID to real pictures",
     "squeeze_kid": "squeeze-KID to real pictures",
-    "lite0_fid": "lite0-FID to real pictures",
-    "lite0_kid": "lite0-KID to real pictures",
+    "lite_fid": "lite-FID to real pictures",
+    "lite_kid": "lite-KID to real pictures",
     "lite1_fid": "lite1-FID to real pictures",
     "lite1_kid": "lite1-KID to real pictures",
     "sliced_wasserstein": "Sliced Wasserstein distance to real pictures",
 }
-CLASSIFIERS = {"squeeze": "SqueezeNet", "lite0": "EfficientNet-Lite0", "lite1": "EfficientNet-Lite1"}
+CLASSIFIERS = {"squeeze": "SqueezeNet", "lite": "EfficientNet-Lite0", "lite1": "EfficientNet-Lite1"}
 SPLITS = {"validation": "held-out pictures", "train": "training pictures"}
-"""What stands beside a figure that is not of test pictures."""
+"""The note beside a figure that is not of test pictures."""
 
 TELLING = (
     "psnr_object_db",
@@ -43,7 +42,7 @@ TELLING = (
     "psnr_truth_db",
     "kid",
     "lite1_kid",
-    "lite0_kid",
+    "lite_kid",
     "squeeze_kid",
     "fid",
     "squeeze_fid",
@@ -51,14 +50,14 @@ TELLING = (
     "ssim_truth",
     "sliced_wasserstein",
 )
-"""Which score the headline quotes: the first of these that there is, else the first score."""
+"""The headline quotes the first of these scores that the run has, else its first score."""
 
 
 SAME = "the same checkpoint as last"
-"""What a protocol says of the best checkpoint where it has no column of its own."""
+"""What a protocol says if the best checkpoint is the last one."""
 
 Column = tuple[str, str]
-"""Checkpoint and weights; empty for pictures that nothing is known of."""
+"""Checkpoint and weights; both are empty for two folders of pictures."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,7 +70,7 @@ class Row:
 
 @dataclass(frozen=True, kw_only=True)
 class Bar:
-    """Places on a track from the worst (0) to the best (1); None where the figure is unknown."""
+    """Places on a track from the worst (0) to the best (1); None if the figure is unknown."""
 
     value: float
     nothing: float | None
@@ -121,12 +120,12 @@ def real_of(score: Mapping[str, Any]) -> str:
 
 
 def split_of(score: Mapping[str, Any]) -> str:
-    """Which pictures were scored, in short, where they are no test pictures; else empty."""
+    """Which pictures were scored, in short; empty for test pictures."""
     return SPLITS.get(str(score.get("split")), "")
 
 
 def deviation(score: Mapping[str, Any]) -> float | None:
-    """Half the width of the score's 95 % interval; None where that is unknown."""
+    """Half the width of the score's 95 % interval; None if that is unknown."""
     span = score.get("interval_95")
     if isinstance(span, list | tuple) and len(span) == 2 and all(map(is_number, span)):
         return (span[1] - span[0]) / 2
@@ -134,7 +133,7 @@ def deviation(score: Mapping[str, Any]) -> float | None:
 
 
 def between(score: Mapping[str, Any]) -> str:
-    """The score's 95 % interval in its unit: "20.9 to 21.7 dB"; empty where it is unknown."""
+    """The score's 95 % interval in its unit: "20.9 to 21.7 dB"; empty if it is unknown."""
     if deviation(score) is None:
         return ""
     low, high = (figure(score, bound) for bound in score["interval_95"])
@@ -143,7 +142,7 @@ def between(score: Mapping[str, Any]) -> str:
 
 
 def gain(score: Mapping[str, Any]) -> float | None:
-    """How much better than doing nothing, in the score's unit; None where doing nothing was not scored."""
+    """How much better than doing nothing, in the score's unit; None if doing nothing was not scored."""
     if not is_number(score.get("baseline")):
         return None
     difference = score["value"] - score["baseline"]
@@ -168,7 +167,7 @@ def bar(score: Mapping[str, Any], among: Sequence[Mapping[str, Any]]) -> Bar:
         part = (value - low) / (high - low)
         return 1 - part if score.get("better") == "lower" else part
 
-    # Doing nothing keeps the whole layout: that is an end of the track, and no rival.
+    # Doing nothing keeps the whole layout: this is the end of the track, not a result to beat.
     nothing, real = None if name == "structure" else place(score.get("baseline")), place(score.get("real"))
     return Bar(value=place(score["value"]) or 0, nothing=nothing, real=real)
 
@@ -180,7 +179,7 @@ def telling(facts: Facts) -> dict[str, Any] | None:
 
 
 def chosen(facts: Facts) -> str:
-    """Which checkpoint is the best, and by what it was chosen; nothing where none was."""
+    """Which checkpoint is the best, and by what it was chosen; empty if none was."""
     best, name = facts.best, str(facts.best.get("name"))
     scored = [row["images"] for row in facts.stats if is_number(row.get(name)) and is_number(row.get("images"))]
     checkpoint = str(best.get("checkpoint"))[:20]

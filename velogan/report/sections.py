@@ -224,7 +224,7 @@ def configuration(runs: list[Facts]) -> str:
     if len(runs) > 1:
         body += _differences(runs, fields)
     elif fields[0]:
-        # what the preset says instead, by dotted name
+        # the preset's values of changed fields, by dotted name
         preset = mapping(runs[0].run.get("changed"))
         summary = "The whole configuration" + (f", {len(preset)} changed from the preset" if preset else "")
         body += _details(summary, _table(fields[0], preset))

@@ -19,7 +19,6 @@ from velogan.data.domains.loader import (
     crop_shapes,
     normalise,
     on_device,
-    prefetch,
 )
 
 
@@ -178,7 +177,7 @@ def test_prefetch_hands_on_errors(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(loader, "plan", broken)
     with pytest.raises(OSError, match="the disk is gone"):
-        next(prefetch(loader, 0))
+        next(loader.batches(0))
 
 
 @pytest.mark.gpu

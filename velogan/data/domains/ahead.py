@@ -1,4 +1,4 @@
-"""Work on pictures in threads: results in order, and memory bounded however large the pictures and many the threads."""
+"""Work on pictures in threads: results in order, memory bounded for any size of pictures and number of threads."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 _ROOM = 3 * 2**26
-"""Bytes that pictures decoded ahead, and what was made of them, may take together."""
+"""The most bytes that pictures decoded ahead and their results take together."""
 
 
 def in_order(
@@ -22,8 +22,8 @@ def in_order(
 ) -> Iterator[tuple[Item, Result]]:
     """Yield each item with `function(item)`, in order, while the pool's threads work on up to `ahead` of the next.
 
-    Pictures that `function` reads wait for room. The one that is due always gets it, alone if it is large.
-    `pool` must do nothing else meanwhile.
+    A picture that `function` reads waits until there is room. The one that is due always gets room, alone if it is
+    large. `pool` must have no other work meanwhile.
     """
     room = _Room()
     waiting: deque[tuple[int, Item, Future[Result]]] = deque()
@@ -59,17 +59,17 @@ def in_order(
 
 
 class _Room:
-    """Who may take how many bytes."""
+    """The bytes that each item may take, by its number."""
 
     def __init__(self) -> None:
         self._changed = Condition()
         self._taken: dict[int, int] = {}
-        self._busy: set[int] = set()  # those that were let in and are not done
+        self._busy: set[int] = set()  # items that got room and are not done
         self._due = 0
         self._closed = False
 
     def wait(self, number: int, need: int) -> None:
-        """Wait until there is room for `need` bytes in all."""
+        """Wait until item `number` may take `need` bytes in all."""
         with self._changed:
             more = need - self._taken.get(number, 0)
             if more <= 0:
@@ -86,21 +86,21 @@ class _Room:
         return sum(self._taken.values()) + more <= _ROOM or (number == self._due and not self._busy)
 
     def keep(self, number: int, size: int) -> None:
-        """Give back all but the `size` of the result."""
+        """Item `number` is done: free all but the `size` bytes of its result."""
         with self._changed:
             self._busy.discard(number)
             self._taken[number] = size
             self._changed.notify_all()
 
     def call(self, number: int) -> None:
-        """Give back the results before `number`, which is due."""
+        """Item `number` is due: free the results before it."""
         with self._changed:
             self._due = number
             self._taken = {other: size for other, size in self._taken.items() if other >= number}
             self._changed.notify_all()
 
     def close(self) -> None:
-        """Send away those that wait."""
+        """Make all that wait fail."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()

@@ -1,4 +1,4 @@
-"""Prepared pictures, decoded and resized once and kept as one block of pixels.
+"""Prepared pictures: decoded and resized once, then kept in a cache.
 
 An entry is a directory `<cache>/prepared/<key>` with `pixels.bin` (all pictures, end to end, in one type),
 `thumbnails.bin` (one of each, made from the file's own pixels) and `index.json` (names, shapes, type, checksum, what
@@ -11,30 +11,25 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from velogan.data.aside import building, move_into_place
 from velogan.data.config import DataConfig
-from velogan.data.domains.ahead import in_order
+from velogan.data.domains.near_duplicates import SIZE
 from velogan.data.domains.pixels import PixelFile
 from velogan.data.domains.sources import Folder, cache_directory
-from velogan.data.domains.twins import SIZE, thumbnail
-from velogan.data.pictures.images import read_picture
+from velogan.data.domains.writing import Progress, to_disk, write_pictures
 from velogan.data.pictures.picture import HEADERS, MAX_BYTES
-from velogan.data.pictures.preprocess import prepare
-from velogan.data.pictures.values import PixelFormat, Range, to_channels
+from velogan.data.pictures.values import PixelFormat, Range
 
 VERSION = 3
 """Rises when the same files and settings give other bytes."""
-
-Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)
@@ -43,8 +38,8 @@ class Domain:
 
     `pixels` is a flat array of uint8, uint16 or float32, in memory or in a file, in which the pictures of `shapes`
     (H, W, C) lie one after another; `format` says what its values stand for; `skipped` names the files that could
-    not be read, with the reason; `digest` tells equal domains; `note` is what a person should know, or empty;
-    `thumbnails` is `(N, 192)`, see `twins.thumbnail`, and empty for pictures that do not come from files.
+    not be read, with the reason; `digest` is equal for equal domains; `note` is a line for the user, or empty;
+    `thumbnails` is `(N, 192)`, see `near_duplicates`, and empty for pictures that do not come from files.
     """
 
     names: tuple[str, ...]
@@ -60,7 +55,7 @@ class Domain:
     def from_arrays(
         cls, images: Sequence[np.ndarray], names: Sequence[str] = (), *, value_range: Range | None = None
     ) -> Domain:
-        """Make a domain of `(H, W, C)` arrays of one type and one number of channels in memory."""
+        """Make a domain in memory of `(H, W, C)` arrays, which have one type and one number of channels."""
         names = tuple(names) or tuple(f"{index:05d}" for index in range(len(images)))
         pixels = np.concatenate([image.reshape(-1) for image in images])
         digest = hashlib.sha256(repr((names, [image.shape for image in images])).encode() + pixels.tobytes())
@@ -79,11 +74,11 @@ class Domain:
         return self.shapes[index]
 
     def image(self, index: int) -> np.ndarray:
-        """Give one picture as `(H, W, C)`. `OSError` where it cannot be read any more."""
+        """Give one picture as `(H, W, C)`. Raises `OSError` if its file can no longer be read."""
         return self.rows(index, 0, self.shapes[index][0])
 
     def rows(self, index: int, first: int, stop: int) -> np.ndarray:
-        """Give some rows of one picture as `(stop - first, W, C)`. `OSError` as for `image`."""
+        """Give some rows of one picture as `(stop - first, W, C)`. Raises `OSError` as `image` does."""
         _, width, channels = self.shapes[index]
         start, row = int(self._offsets[index]), width * channels
         return self.pixels[start + first * row : start + stop * row].reshape(-1, width, channels)
@@ -95,7 +90,7 @@ class Domain:
 
     @property
     def skipped_line(self) -> str | None:
-        """One line that names the files left out, or None where there are none."""
+        """One line that names the files left out, or None if there are none."""
         if not self.skipped:
             return None
         shown = "; ".join(f"{name} ({reason})" for name, reason in self.skipped[:5])
@@ -113,20 +108,20 @@ def open_domain(
     value_range: Range | None = None,
     progress: Progress | None = None,
 ) -> Domain:
-    """Open a folder's prepared pictures, preparing them first where no earlier run has.
+    """Open a folder's prepared pictures; prepare them first if no earlier run did.
 
-    `test` prepares for use without a random part: see `preprocess.prepared_shape`. `channels`: None stands for the
-    most that any of its pictures has; grey pictures become colour and the other way round, and a picture that cannot
-    be had with so many channels is left out. `value_range`: the pixel values that stand for -1 and +1; None stands
-    for the whole range of whole numbers.
-    Raises `ValueError` where no picture can be read, or, under `data.strict`, where one cannot, and where pixels
-    without a known range have none declared.
+    `test`: the pictures will not be cropped at random, see `preprocess.prepared_shape`. `channels`: None means the
+    most that any of the pictures has. Grey pictures become colour, colour pictures grey; a picture that cannot be
+    converted is left out. `value_range`: the pixel values that stand for -1 and +1; None means the whole range of the
+    integer type.
+    Raises `ValueError` if no picture can be read, if one cannot be read under `data.strict`, or if pixels that are
+    floats come without a range.
     """
     workers = config.workers or os.cpu_count() or 1
     domain, note, damage, directory = None, "", "", Path()
-    with ThreadPoolExecutor(workers) as pool:  # hashing, decoding and resizing all run outside Python's lock
+    with ThreadPoolExecutor(workers) as pool:  # hashing, decoding and resizing release Python's lock
         contents = _contents(folder, pool)
-        for asked in dict.fromkeys((None, channels)):  # what the pictures have may be what is asked for
+        for asked in dict.fromkeys((None, channels)):  # the pictures' own channels may be those asked for
             directory = cache_directory(config) / "prepared" / _key(contents, config, test=test, channels=asked)
             domain, damage = _load(directory)
             if damage:
@@ -150,14 +145,14 @@ def open_domain(
         first = domain.image(0)
         raise ValueError(
             f"data.path (--data) {folder.directory} holds floating-point or signed pixels, whose range is not known: "
-            f"set data.range_a, for domain B data.range_b, to the two values that shall be darkest and brightest "
+            f"set data.range_a (domain B: data.range_b) to the two values that stand for darkest and brightest "
             f"({domain.names[0]} goes from {first.min():g} to {first.max():g}), for example --data.range-a -1000 1000"
         )
     return replace(domain, format=replace(domain.format, range=value_range), note=note)
 
 
 def _contents(folder: Folder, pool: ThreadPoolExecutor) -> bytes:
-    """List every file's name and what is in it."""
+    """List every file's name and the hash of its content."""
     hashes = pool.map(_picture_hash, [folder.directory / name for name in folder.names])
     return "".join(f"{name!r}\0{content}\n" for name, content in zip(folder.names, hashes)).encode()
 
@@ -168,14 +163,14 @@ def _key(contents: bytes, config: DataConfig, *, test: bool, channels: int | Non
 
 
 def _picture_hash(path: Path) -> str:
-    """Give what `content_hash` does; a file that is too large to be read as a picture is not read to its end."""
+    """Give the `content_hash` of a picture; a file too large for a picture is not read."""
     size = path.stat().st_size if path.is_file() else 0
     return f"unreadable: {size} bytes" if size > MAX_BYTES + HEADERS else content_hash(path)
 
 
 def content_hash(path: Path) -> str:
-    """Give the SHA-256 of a file's bytes, or the reason why they cannot be had."""
-    if not path.is_file():  # opening a pipe would wait for its other end
+    """Give the SHA-256 of a file's bytes, or the reason why they cannot be read."""
+    if not path.is_file():  # opening a pipe would wait for a writer
         return "unreadable: not a regular file"
     try:
         with path.open("rb") as file:
@@ -185,7 +180,7 @@ def content_hash(path: Path) -> str:
 
 
 def _load(directory: Path) -> tuple[Domain | None, str]:
-    """Open an entry, or say what is wrong with it; an entry that is not there has nothing wrong."""
+    """Open an entry: the domain, or None and what is wrong with the entry (empty if there is no entry)."""
     if not directory.exists():
         return None, ""
     try:
@@ -219,13 +214,11 @@ def _build(
 ) -> None:
     try:
         with building(directory.parent) as fresh:
-            index = _write_raw(fresh / "pixels.bin", folder, config, pool, test=test, progress=progress)
-            _conform(fresh / "pixels.bin", index, channels)
+            index = write_pictures(fresh, folder, config, pool, test=test, channels=channels, progress=progress)
             index["sha256"] = content_hash(fresh / "pixels.bin")
-            _write_thumbnails(fresh / "thumbnails.bin", index.pop("thumbnails"))
             with (fresh / "index.json").open("w") as file:
                 json.dump(index, file)
-                _to_disk(file)
+                to_disk(file)
             if _key(_contents(folder, pool), config, test=test, channels=channels) != directory.name:
                 raise ValueError(
                     f"data.path (--data) {folder.directory}: pictures changed while they were prepared; start again "
@@ -238,103 +231,3 @@ def _build(
             f"{error.strerror} while keeping prepared pictures: make room, or name another folder as data.cache_dir",
             str(directory.parents[1]),
         ) from error
-
-
-def _to_disk(file) -> None:
-    file.flush()
-    os.fsync(file.fileno())
-
-
-def _write_raw(
-    path: Path, folder: Folder, config: DataConfig, pool: ThreadPoolExecutor, *, test: bool, progress: Progress | None
-) -> dict[str, Any]:
-    """Write every picture in its own type and channels; return `names`, `shapes`, `dtypes` and so on."""
-    index: dict[str, Any] = {"names": [], "shapes": [], "dtypes": [], "thumbnails": [], "skipped": []}
-
-    def prepare_one(name: str) -> _Prepared | str:
-        return _prepare_one(folder.directory / name, config, test=test)
-
-    with path.open("wb") as file:
-        prepared = in_order(pool, prepare_one, folder.names, ahead=4 * (config.workers or os.cpu_count() or 1))
-        for done, (name, result) in enumerate(prepared, start=1):
-            if isinstance(result, str):
-                index["skipped"].append((name, result))
-            else:
-                index["names"].append(name)
-                index["shapes"].append(result.pixels.shape)
-                index["dtypes"].append(str(result.pixels.dtype))
-                index["thumbnails"].append(result.thumbnail)
-                file.write(np.ascontiguousarray(result.pixels).data)
-            if progress:
-                progress(done, len(folder.names))
-        _to_disk(file)
-    return index
-
-
-def _conform(path: Path, index: dict[str, Any], channels: int | None) -> None:
-    """Bring what `_write_raw` wrote to the deepest type and to `channels` (None: the most that occur)."""
-    types, shapes = index.pop("dtypes"), index["shapes"]
-    dtype = max(types, key=_DEPTHS.index, default="uint8")
-    wanted: int = channels or max((shape[2] for shape in shapes), default=1)
-    index["dtype"] = dtype
-    if set(types) <= {dtype} and {shape[2] for shape in shapes} <= {wanted}:
-        return
-    named = list(zip(index["names"], shapes, types, index["thumbnails"]))
-    index |= {"names": [], "shapes": [], "thumbnails": []}
-    aside = path.with_name("raw.bin")
-    path.rename(aside)
-    raw, start = np.memmap(aside, np.uint8, "r"), 0
-    with path.open("wb") as file:
-        for name, shape, kind, small in named:
-            stop = start + int(np.prod(shape)) * np.dtype(kind).itemsize
-            picture, start = raw[start:stop].view(kind).reshape(shape), stop
-            try:
-                picture = to_channels(_deepen(picture, dtype), wanted)
-            except ValueError as error:
-                index["skipped"].append((name, str(error)))
-                continue
-            index["names"].append(name)
-            index["shapes"].append(picture.shape)
-            index["thumbnails"].append(small)
-            file.write(np.ascontiguousarray(picture).data)
-        _to_disk(file)
-    del raw
-    aside.unlink()
-
-
-_DEPTHS = ("uint8", "uint16", "float32")
-
-
-def _deepen(picture: np.ndarray, dtype: str) -> np.ndarray:
-    if picture.dtype == np.uint8 and dtype == "uint16":
-        return picture.astype(np.uint16) * 257
-    return picture.astype(dtype)
-
-
-def _write_thumbnails(path: Path, thumbnails: list[np.ndarray]) -> None:
-    with path.open("wb") as file:
-        file.write(np.array(thumbnails, "<f4").tobytes())
-        _to_disk(file)
-
-
-@dataclass(frozen=True)
-class _Prepared:
-    """One picture's prepared pixels, and the thumbnail of the picture as it was."""
-
-    pixels: np.ndarray
-    thumbnail: np.ndarray
-
-    @property
-    def nbytes(self) -> int:
-        """What `in_order` counts."""
-        return self.pixels.nbytes
-
-
-def _prepare_one(path: Path, config: DataConfig, *, test: bool) -> _Prepared | str:
-    try:
-        pixels = read_picture(path).pixels
-        return _Prepared(prepare(pixels, config, test=test), thumbnail(pixels))
-    except OSError as error:
-        return error.strerror or str(error)
-    except ValueError as error:
-        return str(error)

@@ -1,4 +1,4 @@
-"""A look at a data set before training on it: counts, sizes, modes, broken files, duplicates, leaks."""
+"""Checks of a data set before training on it: counts, sizes, modes, broken files, duplicates, leaks."""
 
 from __future__ import annotations
 
@@ -17,21 +17,22 @@ import numpy as np
 
 from velogan.data.config import DataConfig
 from velogan.data.domains.ahead import in_order
+from velogan.data.domains.near_duplicates import near_duplicates, thumbnail
 from velogan.data.domains.sources import Folder, Sources, find_sources
-from velogan.data.domains.twins import thumbnail, twins
 from velogan.data.pictures.images import Picture, read_picture
 
 _DEEPER = {"uint8": "", "uint16": "16-bit ", "float32": "float32 "}
 _COLOURS = {1: "grey", 3: "RGB"}
 _FULL_16_BIT = 65535
 _ROWS = 256
+_SHOWN = 8  # names in a line of text
 
 
 @dataclass(frozen=True)
 class _Seen:
     """What was found in one file.
 
-    `values`: the lowest and highest; `content`: the hash of the pixels; `thumbnail`: see `twins.thumbnail`.
+    `values`: the lowest and highest pixel; `content`: the hash of the pixels; `thumbnail`: see `near_duplicates`.
     """
 
     name: str
@@ -51,8 +52,8 @@ def check(path: Iterable[str], *, progress: Callable[[int, int], None] | None = 
     Returns plain lists, dicts, strings and numbers: `folders` by split and domain (`trainA` ...), each with
     `pictures`, `width` and `height` (min, median, max, pixels), `modes`, `values` (by type: min and max), `grey` (RGB
     without colour), `unreadable`, `duplicates` (groups of equal pictures); `leaks`: test pictures that training sees
-    too, `exact` or almost; and `straddling`: the same of training pictures that would be held out for validation,
-    without `data.group`. Raises `ValueError` as `find_sources` does.
+    too, `exact` or nearly; `straddling`: likewise the pictures that would be held out for validation if `data.group`
+    is not set. Raises `ValueError` as `find_sources` does.
     """
     config = DataConfig(path=tuple(path), validation=0)
     sources = find_sources(config)
@@ -73,7 +74,7 @@ def check(path: Iterable[str], *, progress: Callable[[int, int], None] | None = 
 def find_leaks(
     folders: Mapping[str, Folder], *, progress: Callable[[int, int], None] | None = None
 ) -> list[dict[str, Any]]:
-    """List the pictures of folders called `test...` that are in those called `train...` too, as `check` does."""
+    """List the pictures of folders named `test...` that occur in folders named `train...` too, as `check` does."""
     return _leaks(_look_at(folders, progress))
 
 
@@ -104,7 +105,7 @@ def _look(directory: Path, name: str) -> _Seen:
     grey = channels == 3 and all(np.array_equal(pixels[..., 0], pixels[..., other]) for other in (1, 2))
     shown = pixels[..., :1] if grey else pixels  # a grey picture saved as RGB is the same picture
     content = hashlib.sha256(f"{shown.shape} {pixels.dtype}".encode())
-    for top in range(0, height, _ROWS):  # a band at a time, since a view must be copied
+    for top in range(0, height, _ROWS):  # a band at a time, since hashing needs a copy
         content.update(np.ascontiguousarray(shown[top : top + _ROWS]).data)
     return _Seen(
         name,
@@ -157,12 +158,12 @@ def _spread(values: list[int]) -> dict | None:
 
 
 def _leaks(seen: dict[str, list[_Seen]], held: str = "test") -> list[dict]:
-    """List each picture of the split `held` that is also a training picture, maybe saved again, with the nearest."""
+    """List each picture of the split `held` that equals a training picture, or nearly, with the nearest one."""
     leaks = []
-    for dtype in _DEEPER:  # values of different types are not on one scale
+    for dtype in _DEEPER:  # values of different types have different scales
         train, asked = _of_split(seen, "train", dtype), _of_split(seen, held, dtype)
         thumbnails = [np.array([one.thumbnail for _, one in split]) for split in (asked, train)]
-        for number, nearest in twins(*thumbnails, dtype=dtype):
+        for number, nearest in near_duplicates(*thumbnails, dtype=dtype):
             (key, one), (other, twin) = asked[number], train[nearest]
             exact = one.content == twin.content
             leaks.append({held: f"{key}/{one.name}", "train": f"{other}/{twin.name}", "exact": exact})
@@ -174,7 +175,7 @@ def _of_split(seen: dict[str, list[_Seen]], split: str, dtype: str) -> list[tupl
 
 
 def _straddling(seen: dict[str, list[_Seen]], sources: Sources) -> list[dict]:
-    """List the pictures that training would hold out for validation although it sees their near duplicates."""
+    """List the pictures that would be held out for validation although training sees near duplicates of them."""
     found = []
     for side in (sources.a, sources.b):
         held = set(side.validation.names if side.validation else ())
@@ -188,7 +189,7 @@ def _straddling(seen: dict[str, list[_Seen]], sources: Sources) -> list[dict]:
 
 
 def render_text(result: dict) -> str:
-    """Say what `check` found, in lines for a person."""
+    """Render the result of `check` as lines of text."""
     lines = [f"{' + '.join(result['path'])}: {result['domains']['A']} (A) and {result['domains']['B']} (B)"]
     if result["aligned"]:
         lines.append("testA and testB are aligned pairs: translations can be scored against the truth")
@@ -214,7 +215,7 @@ def render_text(result: dict) -> str:
 
 
 def _values(key: str, values: dict[str, dict[str, float]]) -> list[str]:
-    """Say which values deeper pictures have, and where a range must be declared for them."""
+    """Give lines on the values of pictures deeper than 8 bits, and on the ranges to declare for them."""
     lines = []
     for dtype, found in values.items():
         low, high, flag = found["min"], found["max"], f"--data.range-{key[-1].lower()}"
@@ -238,7 +239,7 @@ def _sizes(folder: dict) -> str:
     )
 
 
-def _some(what: str, names: list[str], limit: int = 8) -> str:
-    shown = [name if name.isprintable() else ascii(name) for name in names[:limit]]
-    more = f" and {len(names) - limit} more" if len(names) > limit else ""
+def _some(what: str, names: list[str]) -> str:
+    shown = [name if name.isprintable() else ascii(name) for name in names[:_SHOWN]]
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
     return f"{len(names)} {what}: {', '.join(shown)}{more}"

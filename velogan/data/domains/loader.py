@@ -22,7 +22,9 @@ RESIDENT_SHARE = 0.25
 """Share of a device's free memory that one domain may take up; a larger one stays on the host."""
 
 _HALVES = 2**31 + 1
-"""What sets the random numbers of halves apart from those of epochs, whose numbers are smaller."""
+"""A seed larger than any epoch: random numbers of halves differ from those of epochs."""
+
+_AHEAD = 2  # batches
 
 INDEX, TOP, LEFT, FLIP = range(4)
 """Columns of a plan."""
@@ -30,7 +32,7 @@ INDEX, TOP, LEFT, FLIP = range(4)
 
 @dataclass(frozen=True)
 class Plan:
-    """What one batch takes: `A` and `B`, `(B, 4)` int64 on the host, are rows of (index, top, left, flip)."""
+    """The crops of one batch: `A` and `B`, `(B, 4)` int64 on the host, are rows of (index, top, left, flip)."""
 
     A: Tensor
     B: Tensor
@@ -47,9 +49,8 @@ def crop_and_flip(images: Tensor, plan: Tensor, size: tuple[int, int]) -> Tensor
     index, top, left, flip = plan[:, :, None].unbind(1)
     rows = top + down
     columns = left + torch.where(flip.bool(), width - 1 - right, right)
-    kept = (
-        images.view(torch.int16) if images.dtype == torch.uint16 else images
-    )  # torch does not index uint16 everywhere
+    # torch cannot index uint16 on every device
+    kept = images.view(torch.int16) if images.dtype == torch.uint16 else images
     return kept[index[:, :, None], rows[:, :, None], columns[:, None, :]].view(images.dtype)
 
 
@@ -60,14 +61,14 @@ def normalise(images: Tensor, value_range: Range | None = None) -> Tensor:
 
 
 def window(config: DataConfig, shape: tuple[int, ...]) -> tuple[int, int]:
-    """Give the `(h, w)` that training sees of a prepared picture of `shape` (H, W, C)."""
+    """Give the size `(h, w)` that training sees of a prepared picture of `shape` (H, W, C)."""
     if "crop" in config.preprocess:
         return config.crop_size, config.crop_size
     return shape[0], shape[1]
 
 
 def crop_shapes(config: DataConfig, domain: Domain) -> set[tuple[int, int]]:
-    """Give every `(h, w)` that training may see of a domain, to check against a network's needs."""
+    """Give every size `(h, w)` that training may see of a domain."""
     return {window(config, shape) for shape in domain.shapes}
 
 
@@ -76,7 +77,7 @@ class PairLoader:
 
     An epoch is max(|A|, |B|) images in random order; image i takes A's picture i mod |A| and one of B's at
     random with replacement (in order, i mod |B|, under `serial_batches`). Crops and flips of A and B are
-    independent. Everything drawn depends on (`seed`, position) alone, position being the images seen so far.
+    independent. All random choices depend only on `seed` and the position, the number of images seen so far.
     `resident` holds, per domain, the `(N, H, W, C)` images that lie on the device, or None.
     """
 
@@ -89,14 +90,14 @@ class PairLoader:
         self._take(np.arange(len(a)), np.arange(len(b)), ())
 
     def _take(self, a: np.ndarray, b: np.ndarray, salt: tuple[int, ...]) -> None:
-        """Restrict it to the pictures with the indices `a` and `b`; `salt` makes its random numbers its own."""
+        """Restrict the loader to the pictures with the indices `a` and `b`; `salt` changes its random numbers."""
         self._indices, self._salt = {"A": a, "B": b}, salt
         self._epoch = lru_cache(maxsize=2)(self._draw_epoch)
 
     def half(self, number: int) -> PairLoader:
-        """Load from the first (0) or the second (1) half of either domain alone, chosen by the seed.
+        """Give a loader of the first (0) or the second (1) half of each domain, divided at random by the seed.
 
-        No picture is in both halves; what lies on the device is shared. ValueError for a domain of one picture.
+        The halves share no picture, only the device's memory. Raises `ValueError` for a domain of one picture.
         """
         halves = []
         for letter, domain in enumerate((self.a, self.b)):
@@ -138,7 +139,7 @@ class PairLoader:
         return index, top, left, int(self.config.flip and draws[2] > 0.5)
 
     def gather(self, plan: Plan) -> Batch:
-        """Take on the host what does not lie on the device, `(B, h, w, C)`, by NumPy alone; of what does, the plan."""
+        """Give each domain's crops `(B, h, w, C)`, cut by NumPy, or its plan if its pictures lie on the device."""
         return {"A": self._gather("A", self.a, plan.A), "B": self._gather("B", self.b, plan.B)}
 
     def _gather(self, side: str, domain: Domain, plan: Tensor) -> Tensor:
@@ -147,16 +148,16 @@ class PairLoader:
         return _gather(domain, plan, window(self.config, domain.shape(int(plan[0, INDEX]))))
 
     def finish(self, gathered: Batch) -> Batch:
-        """Make of it `A` and `B`, `(B, C, h, w)` float32 in [-1, 1] on the device; what else it holds goes along.
+        """Make the batch: `A` and `B`, `(B, C, h, w)` float32 in [-1, 1] on the device; other tensors are only moved.
 
-        It waits for nothing and asks the device nothing, so it can be part of a captured step.
+        It never waits for the device, so it can be part of a captured step.
         """
         moved = {name: part.to(self.device, non_blocking=True) for name, part in gathered.items()}
         return {**moved, "A": self._finish("A", self.a, moved["A"]), "B": self._finish("B", self.b, moved["B"])}
 
     def _finish(self, side: str, domain: Domain, part: Tensor) -> Tensor:
         resident = self.resident[side]
-        if resident is not None:  # then all its pictures are of one size
+        if resident is not None:  # then all pictures have one size
             part = crop_and_flip(resident, part, window(self.config, domain.shape(0)))
         return normalise(part, domain.format.range)
 
@@ -165,20 +166,20 @@ class PairLoader:
         return self.finish(self.gather(self.plan(position)))
 
     def batches(self, position: int) -> Generator[Batch, None, None]:
-        """Yield what is gathered from `position` on, without end, in the background; `finish` makes batches of it."""
-        return prefetch(self, position)
+        """Yield gathered batches from `position` on, without end, read in the background; `finish` completes them."""
+        return _prefetched(self, position)
 
 
-def prefetch(loader: PairLoader, position: int, *, ahead: int = 2) -> Generator[Batch, None, None]:
-    """Yield what `loader` gathers at `position`, one batch size further, and so on; a thread reads `ahead`.
+def _prefetched(loader: PairLoader, position: int) -> Generator[Batch, None, None]:
+    """Yield what `loader` gathers from `position` on, batch by batch; a thread reads ahead.
 
-    On its way to a CUDA device it lies in page-locked memory, as copies from other memory wait for the steps before.
+    Batches for a CUDA device lie in page-locked memory: a copy from other memory would wait for earlier steps.
 
-    The thread computes nothing with torch: a second thread that does so makes OpenMP's waiting costly, and every step
-    half as long again (benchmarks/LOG.md). It ends when the iterator is closed or dropped; an error in it is raised
-    at the consumer.
+    The thread computes nothing with torch: a second thread that does makes OpenMP's waiting costly, and every step
+    half as long again (benchmarks/LOG.md). It ends when the iterator is closed or dropped; its errors are raised at
+    the consumer.
     """
-    ready: queue.Queue[Batch | Exception] = queue.Queue(maxsize=ahead)
+    ready: queue.Queue[Batch | Exception] = queue.Queue(maxsize=_AHEAD)
     stop, pinned = threading.Event(), loader.device.type == "cuda"
 
     def work() -> None:
@@ -211,9 +212,9 @@ def prefetch(loader: PairLoader, position: int, *, ahead: int = 2) -> Generator[
 
 
 def _resident(domain: Domain, device: torch.device) -> Tensor | None:
-    """Give the domain as `(N, H, W, C)` on the device, or None where it stays on the host.
+    """Give the domain as `(N, H, W, C)` on the device, or None if it stays on the host.
 
-    A CPU is its own host: there, reading windows out of the file is several times faster than a gather.
+    On a CPU, reading windows from the file is several times faster than a gather.
     """
     if device.type != "cuda" or not domain.uniform:
         return None
@@ -223,7 +224,7 @@ def _resident(domain: Domain, device: torch.device) -> Tensor | None:
 
 
 def on_device(domain: Domain, device: torch.device) -> Tensor:
-    """Give all pictures, which are of one shape, as `(N, H, W, C)`; the host holds one of them at a time."""
+    """Copy all pictures, which have one shape, to `(N, H, W, C)` on the device, one at a time."""
     first = torch.from_numpy(domain.image(0))
     images = torch.empty((len(domain), *first.shape), dtype=first.dtype, device=device)
     for index, image in enumerate(images):
@@ -232,7 +233,7 @@ def on_device(domain: Domain, device: torch.device) -> Tensor:
 
 
 def _gather(domain: Domain, plan: Tensor, size: tuple[int, int]) -> Tensor:
-    """Do on the host, picture by picture, what `crop_and_flip` does in one gather."""
+    """As `crop_and_flip`, but on the host and picture by picture."""
     height, width = size
     cut = []
     for index, top, left, flip in plan.tolist():

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from velogan.data.config import DataConfig
 from velogan.data.domains.cache import Domain, open_domain
 from velogan.data.domains.loader import crop_shapes
+from velogan.data.domains.near_duplicates import near_duplicates
 from velogan.data.domains.sources import Side, Sources, find_sources
-from velogan.data.domains.twins import twins
 
 Task = Callable[[str], Callable[[int, int], None]]
-"""Names a task and gives what reports its progress, as (done, total)."""
+"""Called with a task's name; returns a function that takes the task's progress as (done, total)."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Data:
 
 
 def open_data(config: DataConfig, *, task: Task, say: Callable[[str], None]) -> Data:
-    """Finds, renders or decodes the training pictures of both domains, once. ValueError where there are none."""
+    """Find, render or decode the training pictures of both domains, once. Raises `ValueError` if there are none."""
     sources = find_sources(config, progress=task("rendering"))
     domains = []
     for side in (sources.a, sources.b):
@@ -42,7 +42,7 @@ def open_data(config: DataConfig, *, task: Task, say: Callable[[str], None]) -> 
 
 
 def open_held_out(config: DataConfig, sources: Sources) -> Data:
-    """The pictures that are held out for validation, prepared as training prepares them. ValueError without any."""
+    """Open the pictures held out for validation, prepared as for training. Raises `ValueError` if there are none."""
     domains = []
     for side in (sources.a, sources.b):
         if side.validation is None:
@@ -55,14 +55,14 @@ def open_held_out(config: DataConfig, sources: Sources) -> Data:
 
 
 def _straddling(config: DataConfig, side: Side, train: Domain) -> str:
-    """Say which pictures are held out although training sees near duplicates of them; nothing where none are."""
+    """Give a line that names held-out pictures with near duplicates in training; empty if there are none."""
     if side.validation is None:
         return ""
     try:
         held = open_domain(side.validation, config, test=True, **config.reading(side.letter))
-    except ValueError:  # validation says why
+    except ValueError:  # validation will give the reason
         return ""
-    found = twins(held.thumbnails, train.thumbnails, dtype=train.format.dtype)
+    found = near_duplicates(held.thumbnails, train.thumbnails, dtype=train.format.dtype)
     pairs = [f"{held.names[one]} ~ {train.names[other]}" for one, other in found[:3]]
     if not found:
         return ""

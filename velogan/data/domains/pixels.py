@@ -15,7 +15,7 @@ import numpy as np
 
 
 class PixelFile:
-    """A flat array of `dtype` on disk. A slice of it is read into memory; nothing else is kept there."""
+    """A flat array of `dtype` on disk. Only the slice that is asked for is read into memory."""
 
     def __init__(self, path: Path, dtype: np.dtype):
         self._path, self.dtype = path, dtype

@@ -16,12 +16,12 @@ from velogan.data.rendered.apples2oranges import VERSION, render_folder
 from velogan.types import Letter
 
 FEWEST = 20
-"""Training pictures that a domain must have for some of them to be held out."""
+"""A domain with fewer training pictures than this holds none of them out."""
 
 
 @dataclass(frozen=True)
 class Folder:
-    """Pictures below one directory, by name relative to it, sorted."""
+    """Pictures below one directory: their paths relative to it, sorted."""
 
     directory: Path
     names: tuple[str, ...]
@@ -29,10 +29,10 @@ class Folder:
 
 @dataclass(frozen=True)
 class Side:
-    """One domain, `letter` A or B: what is known of it on disk.
+    """One domain, `letter` A or B, on disk.
 
-    `truth` holds, under a test picture's name, its true counterpart in the other domain; `mask` likewise
-    where the object is (255) and where not (0). `validation` is held out from what `train` would be.
+    `truth`: folder with the true counterpart of each test picture in the other domain, under the same name; `mask`:
+    likewise masks, 255 on the object and 0 elsewhere. `validation`: pictures held out of `train`.
     """
 
     letter: Letter
@@ -54,26 +54,26 @@ class Sources:
 
 
 def cache_directory(config: DataConfig) -> Path:
-    """Give the folder that decoded and rendered pictures are kept in; other users may share it."""
+    """Give the folder for decoded and rendered pictures; other users may share it."""
     return _made(Path(config.cache_dir).expanduser()) if config.cache_dir else code_directory()
 
 
 def code_directory() -> Path:
-    """Give the folder that compiled code is kept in, whatever `data.cache_dir`: nobody else may write to it."""
+    """Give the folder for compiled code, which ignores `data.cache_dir`: no other user may write to it."""
     return _made(Path(os.environ.get("VELOGAN_CACHE") or "~/.cache/velogan").expanduser())
 
 
 def _made(cache: Path) -> Path:
-    """Make the folder for its owner alone; where that fails, who writes there will say so."""
+    """Make the folder for its owner alone; if that fails, the first write there raises the error."""
     with suppress(OSError):
         cache.mkdir(mode=0o700, parents=True, exist_ok=True)
     return cache
 
 
 def find_sources(config: DataConfig, *, progress: Callable[[int, int], None] | None = None) -> Sources:
-    """Find both domains; render the built-in set first where it is asked for and not yet kept.
+    """Find both domains; render the built-in set first if it is asked for and not in the cache.
 
-    Raises `ValueError` that names the field, the folder and the mend where one is missing or empty, and where
+    Raises `ValueError` that names the field, the folder and the mend if a folder is missing or empty, or if
     `data.group` finds no groups or only one.
     """
     sources = _find(config, progress)
@@ -107,9 +107,8 @@ def _group_of(name: str, expression: str | None) -> str | None:
 def _hold_out(side: Side, groups: list[list[str]], config: DataConfig) -> Side:
     """Move whole groups with at most `data.validation` pictures, at most a tenth of all, to validation.
 
-    Taken are the groups whose names have the lowest hashes, and one at least, however large, if it holds no more than
-    half of the pictures. So equal names are held out in both domains, which keeps pairs together, and a few new files
-    change few of them.
+    The groups whose names have the lowest hashes are taken: at least one group, but none with more than half of the
+    pictures. So both domains hold out equal names, which keeps pairs together, and a few new files change little.
     """
     total = len(side.train.names)
     most, held = min(config.validation, total // 10), set[str]()
@@ -213,9 +212,9 @@ def _folder(directory: Path) -> Folder:
 
 
 def list_images(directory: Path) -> tuple[str, ...]:
-    """List picture files below a directory, relative to it, with `/`, sorted; hidden files are left out.
+    """List picture files below a directory: paths relative to it, with `/`, sorted, without hidden files.
 
-    Links are followed, but not back to a folder that they lie in.
+    Links are followed, except to a folder that contains them.
     """
     names = []
     above = {str(directory): {os.path.realpath(directory)}}

@@ -1,4 +1,4 @@
-"""The bytes of PNG, WebP, PPM, BMP and GIF files to pictures and back; JPEG and TIFF have modules of their own.
+"""Decoding and encoding of PNG, WebP, PPM, BMP and GIF files; JPEG and TIFF have modules of their own.
 
 Headers are read here, before a library sees the file: sizes are checked before pixels are allocated, and orientation
 and colour profile are found without the libraries' warnings.
@@ -29,7 +29,7 @@ _ROWS = 256
 
 
 def orientation_of(exif: bytes) -> int:
-    """Give the orientation, 1 to 8, that EXIF bytes name in their first directory; 1 where they name none."""
+    """Give the orientation, 1 to 8, from the first directory of EXIF bytes; 1 if there is none."""
     exif = exif.removeprefix(b"Exif\0\0")
     order = {b"II*\0": "<", b"MM\0*": ">"}.get(exif[:4])
     try:
@@ -40,7 +40,7 @@ def orientation_of(exif: bytes) -> int:
             tag, kind, _, value = struct.unpack_from(order + "HHIH", exif, start + 2 + 12 * index)
             if (tag, kind) == (_ORIENTATION, 3):
                 return value if value in range(1, 9) else 1
-    except struct.error:  # damaged metadata do not hide a picture
+    except struct.error:  # a picture with damaged metadata can still be read
         pass
     return 1
 
@@ -49,7 +49,7 @@ def orientation_of(exif: bytes) -> int:
 
 
 def decode_png(data: bytes) -> Picture:
-    """Decode a PNG file; a palette becomes RGB, a transparent colour alpha, 1 to 4 bits 8, an animation its first."""
+    """Decode a PNG file or an animation's first frame; palettes become RGB, transparent colours alpha, 1-4 bits 8."""
     width, height, depth, colour, _, _, interlaced = struct.unpack_from(">IIBBBBB", data, 16)
     if depth not in _PNG_DEPTHS.get(colour, ()) or interlaced > 1:
         raise ValueError(f"damaged PNG: {depth} bits of colour type {colour}, interlace {interlaced}")
@@ -71,7 +71,7 @@ def decode_png(data: bytes) -> Picture:
             needed += [memoryview(data)[start:stop]] * see_through
     if packed > 2 * height * (width * channels * 2 + 8) + 2**16:  # libpng would inflate all of it
         raise ValueError(f"{packed} bytes of packed pixels are too many for {width}x{height}")
-    # libpng prints about flaws in what is left out, and about any interlacing; the other knows fewer kinds.
+    # libpng prints a warning for each interlaced file; spng does not, but it knows fewer kinds.
     quiet = interlaced and depth <= 8 and colour != 4 and not see_through
     try:
         pixels = (imagecodecs.spng_decode if quiet else imagecodecs.png_decode)(b"".join(needed))
@@ -102,9 +102,9 @@ def _profile(body: bytes) -> bytes | None:
 
 def encode_png(picture: Picture) -> bytes:
     """Encode 8- or 16-bit grey or RGB, with or without alpha."""
-    # Level 1 of its zlib is as small as zlib's level 3, in two thirds of the time.
+    # Level 1 of this encoder gives files as small as zlib's level 3, in two thirds of the time.
     pixels = merged(picture)
-    pixels = pixels[:, :, 0] if pixels.shape[2] == 1 else pixels  # it takes offence at an axis of length 1 and stride 0
+    pixels = pixels[:, :, 0] if pixels.shape[2] == 1 else pixels  # it refuses an axis of length 1 and stride 0
     data = bytes(imagecodecs.png_encode(pixels, level=1))
     if picture.icc is None:
         return data
@@ -167,7 +167,7 @@ _PPM_HEADER = re.compile(rb"P([1-6])" + rb"(?:\s|#[^\n]*\n)+(\d{1,6})" * 3 + rb"
 
 
 def decode_ppm(data: bytes) -> Picture:
-    """Decode a PBM, PGM or PPM file, binary or plain; its highest value becomes the type's."""
+    """Decode a PBM, PGM or PPM file, binary or plain; its highest value becomes 255 or 65535."""
     header = _PPM_HEADER.match(data[:10_000])
     if data[1:2] not in b"56":
         if header and data[1:2] == b"3" and int(header[4]) > 255:
@@ -204,7 +204,7 @@ def encode_ppm(picture: Picture) -> bytes:
 
 
 def decode_bmp(data: bytes) -> Picture:
-    """Decode a BMP file; a palette becomes RGB, or grey where it is grey."""
+    """Decode a BMP file; a palette becomes RGB, or grey if all its colours are grey."""
     return _with_alpha(decode_with_pillow(BmpImagePlugin.BmpImageFile, data))
 
 
@@ -227,7 +227,7 @@ def _with_alpha(pixels: np.ndarray) -> Picture:
 
 
 def decode_with_pillow(kind: type[ImageFile.ImageFile], data: bytes) -> np.ndarray:
-    """Decode with one of Pillow's readers; called directly, they have no limit of their own."""
+    """Decode with one of Pillow's readers; sizes are checked here, since a direct call checks none."""
     with kind(io.BytesIO(data)) as picture:
         check_size(picture.height, picture.width, 3, working=4)
         picture.load()
@@ -239,7 +239,7 @@ def decode_with_pillow(kind: type[ImageFile.ImageFile], data: bytes) -> np.ndarr
         dtype = np.uint16 if mode.startswith("I") else bool if mode == "1" else np.uint8
         bands = len(Image.new(mode, (1, 1)).getbands())
         pixels = np.empty((picture.height, picture.width, bands), dtype)
-        for top in range(0, picture.height, _ROWS):  # converted whole, a picture would take its memory thrice
+        for top in range(0, picture.height, _ROWS):  # to convert it all at once would take three times its memory
             rows = picture.crop((0, top, picture.width, min(top + _ROWS, picture.height)))
             rows = rows if rows.mode == mode else rows.convert(mode)
             pixels[top : top + _ROWS] = np.asarray(rows).reshape(rows.height, rows.width, bands)

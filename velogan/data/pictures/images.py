@@ -2,21 +2,21 @@
 
 | in the file | becomes |
 |---|---|
-| 8 or 16 bits | uint8 or uint16 as they are |
+| 8 or 16 bits | uint8 or uint16, unchanged |
 | 1, 2, 4 bits | uint8, scaled to 0..255 |
-| 9 to 15 bits of TIFF | uint16 as they are |
-| 32-bit integers of TIFF within 0..65535 | uint16 as they are |
-| signed integers, floats | float32 as they are; NaN and infinity are refused |
-| palette | RGB, with alpha where a colour is transparent |
+| 9 to 15 bits of TIFF | uint16, unchanged |
+| 32-bit integers of TIFF within 0..65535 | uint16, unchanged |
+| signed integers, floats | float32, unchanged; NaN and infinity are refused |
+| palette | RGB, with alpha if a colour is transparent |
 | CMYK, YCCK, YCbCr, Lab | RGB; the profile of CMYK and Lab is dropped |
-| grey+alpha, RGBA | colours and alpha apart; alpha multiplied in (TIFF) is divided out |
+| grey+alpha, RGBA | colours and alpha apart; premultiplied alpha (TIFF) is divided out |
 | animation | its first frame |
-| several equal grey TIFF pages | channels; pages of another size (previews, pyramid levels) are passed over |
+| several equal grey TIFF pages | channels; pages of another size (previews, pyramid levels) are skipped |
 | `.npy` | `(H, W)` or `(H, W, C)`, channels last; bool is 0 and 255 |
 | EXIF orientation | upright (JPEG, PNG, WebP, TIFF) |
 | colour profile (ICC) | kept from and to JPEG, PNG, WebP, TIFF |
 
-What a file is, its first bytes say, not its name.
+The first bytes of a file tell its format, not its name.
 """
 
 from __future__ import annotations
@@ -85,8 +85,8 @@ _SMALL_FILE = 2**24  # bytes
 def read_picture(path: Path | str) -> Picture:
     """Read a picture file upright and at its own depth; see the module's table.
 
-    Raises `ValueError` with the reason where it is no picture, damaged, or larger than `MAX_BYTES` when decoded,
-    `OSError` where it cannot be read at all.
+    Raises `ValueError` with the reason if it is no picture, damaged, or larger than `MAX_BYTES` when decoded,
+    `OSError` if it cannot be read at all.
     """
     facts = os.stat(path)
     if not stat.S_ISREG(facts.st_mode):
@@ -129,8 +129,8 @@ def _format_of(data: bytes) -> tuple[str, Callable[[bytes], Picture]]:
 def save_picture(path: Path | str, picture: Picture) -> None:
     """Write a picture to a file; the suffix names the format.
 
-    JPEG and WebP have quality 95, JPEG with colour at full resolution; the others lose nothing. WebP makes grey RGB.
-    Raises `ValueError` where the format cannot hold the picture (see `suffix_for`), `OSError` where it cannot be
+    JPEG and WebP have quality 95, JPEG with colour at full resolution; the other formats are lossless. WebP turns grey
+    into RGB. Raises `ValueError` if the format cannot hold the picture (see `suffix_for`), `OSError` if it cannot be
     written.
     """
     suffix = Path(path).suffix.lower()
@@ -145,9 +145,9 @@ def save_picture(path: Path | str, picture: Picture) -> None:
 
 
 def suffix_for(suffix: str, picture: Picture) -> str:
-    """Give `suffix` where its format can hold the picture, else `.png` where that can, else `.tiff`.
+    """Give `suffix` if its format can hold the picture, else `.png` if that can, else `.tiff`.
 
-    Everything but JPEG and WebP then gives back the same values.
+    Except for JPEG and WebP, reading the file gives back the same values.
     """
     return next((name for name in (suffix, ".png") if _holds(name.lower(), picture)), ".tiff")
 

@@ -1,4 +1,4 @@
-"""The bytes of JPEG files to pictures and back; the header is read here, before a library sees the file."""
+"""Decoding and encoding of JPEG files; the header is read here, before a library sees the file."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from PIL import JpegImagePlugin
 from velogan.data.pictures.formats import QUALITY, decode_with_pillow, encode_with_pillow, orientation_of
 from velogan.data.pictures.picture import Picture, assemble, check_size
 
-_SMALL = 2**20  # pixels that take neither long nor much memory, whatever the file
-_MAX_SCANS = 64  # of a JPEG: each costs a pass over the whole picture; real files have about 10
+_SMALL = 2**20  # pixels: any number of scans of so small a picture is fast
+_MAX_SCANS = 64  # each is a pass over the whole picture; real files have about 10
 
 
 def decode_jpeg(data: bytes) -> Picture:
@@ -27,7 +27,7 @@ def decode_jpeg(data: bytes) -> Picture:
         return assemble(pixels, orientation=header.orientation)
     try:
         pixels = simplejpeg.decode_jpeg(data, colorspace="GRAY" if colours == 1 else "RGB")
-    except ValueError:  # it refuses harmless warnings as well; Pillow tells broken files from odd ones
+    except ValueError:  # it fails on harmless warnings too; Pillow fails on damage only
         check_size(height, width, colours, working=header.working + 4)
         pixels = decode_with_pillow(JpegImagePlugin.JpegImageFile, header.plain)
     return assemble(pixels, icc=header.icc, orientation=header.orientation)
@@ -35,7 +35,7 @@ def decode_jpeg(data: bytes) -> Picture:
 
 @dataclass(frozen=True)
 class JpegHeader:
-    """What stands before a JPEG's pixels; `plain`: the file without its metadata.
+    """The header of a JPEG file; `plain`: the file without its metadata.
 
     `working`: bytes per pixel that a decoder needs for the coefficients of several scans.
     """
@@ -50,7 +50,7 @@ class JpegHeader:
 
 
 def read_jpeg_header(data: bytes) -> JpegHeader:
-    """Read a JPEG's header; raises `ValueError` where the file is too small, or has too many scans, for its size."""
+    """Read a JPEG's header; raises `ValueError` if the file is too short for its pixels, or has too many scans."""
     orientation, profile, frame, rest = 1, {}, None, [data[:2]]
     for marker, start, stop in _jpeg_segments(data):
         if marker == 0xE1 and data.startswith(b"Exif\0\0", start + 4):
@@ -84,7 +84,7 @@ def _jpeg_segments(data: bytes) -> Iterator[tuple[int, int, int]]:
             continue
         stop = at + 2 + int.from_bytes(data[at + 2 : at + 4], "big")
         yield data[at + 1], at, stop
-        at = data.find(b"\xff", stop)  # libraries step over what stands between segments
+        at = data.find(b"\xff", stop)  # libraries skip bytes between segments
     yield 0xDA, at if at > 0 else len(data), len(data)
 
 

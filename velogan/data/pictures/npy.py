@@ -14,7 +14,7 @@ _HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0
 
 
 def decode_npy(data: bytes) -> Picture:
-    """Decode the bytes of a `.npy` file; raises `ValueError` for other shapes, types, and lying headers."""
+    """Decode the bytes of a `.npy` file; raises `ValueError` for other shapes and types, and for false headers."""
     file = io.BytesIO(data)
     version = npy.read_magic(file)
     if version not in _HEADERS:

@@ -10,29 +10,29 @@ from dataclasses import dataclass
 import numpy as np
 
 MAX_BYTES = 2**30
-"""Of decoded pixels; a picture of 16384x16384 in 8-bit RGB takes three quarters of it."""
+"""The most bytes of decoded pixels; 16384x16384 pixels of 8-bit RGB take three quarters of it."""
 
 HEADERS = 2**26
-"""Bytes that a file may have beside its pixels."""
+"""The most bytes that a file may have beside its pixels."""
 
 _MAX_WORK = MAX_BYTES // 2 * 3 + HEADERS
-"""Bytes of a file, of its decoded pixels and of what a decoder holds beside them, so that 2 GiB of memory suffice."""
+"""The most bytes of a file, its pixels and the decoder's working memory together: 2 GiB of memory suffice."""
 
 MAX_SIDE = 65535
-"""Pixels of a side."""
+"""The most pixels of a side."""
 
 file_bytes: ContextVar[int] = ContextVar("file_bytes", default=0)
 """The size of the file that is being decoded."""
 
 admitted_by: ContextVar[Callable[[int], None]] = ContextVar("admitted_by", default=lambda _: None)
-"""Called with the bytes that a picture needs while it is read, before they are taken; it may wait, see `ahead.py`."""
+"""Called before a picture is decoded, with the bytes that this needs; it may wait, see `ahead.py`."""
 
 
 @dataclass(frozen=True)
 class Picture:
     """A picture at its own depth, upright.
 
-    `pixels`: `(H, W, C)` uint8, uint16 or float32 (floats and signed integers as they are), colours without alpha;
+    `pixels`: `(H, W, C)` uint8, uint16 or float32 (floats and signed integers unchanged), colours without alpha;
     `alpha`: `(H, W)` of the same type, or None; `icc`: the colour profile's bytes, or None. The arrays are writable
     and may be views of one block.
     """
@@ -43,9 +43,9 @@ class Picture:
 
 
 def check_size(height: int, width: int, bytes_per_pixel: float, *, working: float = 0) -> None:
-    """Hold what a header says against the limits, before anything is allocated.
+    """Check the size that a header states against the limits, before anything is allocated.
 
-    `working`: bytes per pixel that the decoder needs beside the result. Raises `ValueError`. Waits where
+    `working`: bytes per pixel that the decoder needs beside the result. Raises `ValueError`. Waits if
     `admitted_by` does.
     """
     if not (1 <= height <= MAX_SIDE and 1 <= width <= MAX_SIDE):
@@ -59,7 +59,7 @@ def check_size(height: int, width: int, bytes_per_pixel: float, *, working: floa
 
 
 def pixel_bytes(dtype: np.dtype) -> tuple[int, int]:
-    """Give the bytes of a value once `plain` has it, and those of its first form where that is another."""
+    """Give the bytes of a value after `plain`, and of its original if `plain` must convert it (else 0)."""
     own = dtype.itemsize if dtype.kind == "u" and dtype.itemsize <= 2 else 1 if dtype.kind == "b" else 4
     return own, 0 if dtype.kind in "uf" and dtype.itemsize == own and dtype.isnative else dtype.itemsize
 
@@ -67,7 +67,7 @@ def pixel_bytes(dtype: np.dtype) -> tuple[int, int]:
 def plain(array: np.ndarray) -> np.ndarray:
     """Give an array of any number type as uint8, uint16 or float32.
 
-    bool becomes 0 and 255; unsigned 32- and 64-bit values become uint16 where they fit; signed integers and other
+    bool becomes 0 and 255; unsigned 32- and 64-bit values become uint16 if they fit; signed integers and other
     floats become float32. Raises `ValueError` for NaN and infinities, and for types that are no numbers.
     """
     kind, size = array.dtype.kind, array.dtype.itemsize

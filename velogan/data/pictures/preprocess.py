@@ -1,4 +1,4 @@
-"""The deterministic part of preparing a picture: what it is resized to before any crop.
+"""The deterministic part of preparing a picture: resizing before any crop.
 
 The rules are those of junyanz/pytorch-CycleGAN-and-pix2pix, `data/base_dataset.py`.
 """
@@ -26,7 +26,7 @@ def prepared_shape(config: DataConfig, height: int, width: int, *, test: bool) -
     if mode in ("scale_width", "scale_width_and_crop") and not (width == load and height >= config.crop_size):
         height, width = int(max(load * height / width, config.crop_size)), load
     whole = test or mode in ("scale_width", "none")
-    if whole:  # two halvings and doublings give the size back only for multiples of 4
+    if whole:  # two halvings and doublings keep only multiples of 4
         return _multiple_of_4(height), _multiple_of_4(width)
     return height, width
 
@@ -34,7 +34,7 @@ def prepared_shape(config: DataConfig, height: int, width: int, *, test: bool) -
 def prepare(image: np.ndarray, config: DataConfig, *, test: bool) -> np.ndarray:
     """Resize `(H, W, C)` uint8, uint16 or float32 with Pillow's antialiased bicubic to `prepared_shape`.
 
-    Raises `ValueError` where the result would be too large, as a very high picture's may be.
+    Raises `ValueError` if the result would be too large, for example from a very tall picture.
     """
     height, width = prepared_shape(config, *image.shape[:2], test=test)
     check_size(height, width, image.shape[2] * image.itemsize)
@@ -46,12 +46,12 @@ def prepare(image: np.ndarray, config: DataConfig, *, test: bool) -> np.ndarray:
 def resize(image: np.ndarray, height: int, width: int) -> np.ndarray:
     """Resize `(H, W, C)` with Pillow's antialiased bicubic, in the type's own range.
 
-    8 bits in Pillow's integer arithmetic, deeper types in float32, whole numbers rounded and cut off at their range.
+    8 bits are computed in Pillow's integer arithmetic, deeper types in float32; integers are rounded and clipped.
     """
     if image.dtype == np.uint8 and image.shape[2] == 3 and image.size < _LARGE:
         return np.asarray(Image.fromarray(image).resize((width, height), Image.Resampling.BICUBIC))
     kind, planes = np.uint8 if image.dtype == np.uint8 else np.float32, []
-    for channel in range(image.shape[2]):  # one at a time, since each is a copy; Pillow's RGB would take 4/3 of it all
+    for channel in range(image.shape[2]):  # one at a time to save memory, as each is a copy
         plane = Image.fromarray(np.ascontiguousarray(image[:, :, channel], dtype=kind))
         planes.append(np.asarray(plane.resize((width, height), Image.Resampling.BICUBIC)))
     small = np.stack(planes, axis=2)

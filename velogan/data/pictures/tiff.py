@@ -15,28 +15,28 @@ from tifffile import TiffFile, TiffPage
 from velogan.data.pictures.jpeg import read_jpeg_header
 from velogan.data.pictures.picture import MAX_BYTES, Picture, assemble, check_size, merged, pixel_bytes, plain
 
-logging.getLogger("tifffile").addHandler(logging.NullHandler())  # it logs flaws of files that it then mends
+logging.getLogger("tifffile").addHandler(logging.NullHandler())  # it logs flaws that it can repair
 
 _MAX_PAGES = 4096
 _ROWS = 256
 _UNPACKED = 1
 _JPEG = 7
 _COMPRESSIONS = {_UNPACKED, 2, 3, 4, 5, _JPEG, 8, 32773, 32946, 34925, 50000}
-"""None, fax (CCITT), LZW, JPEG, deflate, PackBits, LZMA, Zstandard: their decoders keep to the size they are told."""
+"""None, fax (CCITT), LZW, JPEG, deflate, PackBits, LZMA, Zstandard: their decoders never exceed the given size."""
 
 _WHITE_IS_ZERO, _GREY, _RGB, _PALETTE, _CMYK, _YCBCR, _LAB = 0, 1, 2, 3, 5, 6, 8
 _COLOURS = {_RGB: 3, _CMYK: 4, _YCBCR: 3, _LAB: 3}
 _ONE_FILE: dict[str, Any] = {f"is_{form}": False for form in ("ome", "lsm", "ndpi", "scanimage", "imagej")}
-"""Microscopes' own forms, which lead tifffile to other files or to its own idea of pages."""
+"""Formats of microscopes: for these, tifffile may open other files or regroup the pages."""
 
 _ORIENTATION, _ICC = 274, 34675
 
 
 def decode_tiff(data: bytes) -> Picture:
-    """Decode the bytes of a TIFF file; raises `ValueError` for what it cannot, and for files that lie about sizes.
+    """Decode the bytes of a TIFF file; raises `ValueError` for unsupported kinds and false sizes.
 
     Grey, RGB, palette, CMYK, Lab (8 bits) and JPEG's YCbCr; the last four become RGB. Smaller pages (previews, pyramid
-    levels) are passed over. 1 to 7 bits are scaled to 8; 9 to 15 bits stay as they are, in uint16.
+    levels) are skipped. 1 to 7 bits are scaled to 8; 9 to 15 bits stay unchanged, in uint16.
     """
     with TiffFile(io.BytesIO(data), **_ONE_FILE) as file:
         pages = _pages(file)
@@ -84,7 +84,7 @@ def _pages(file: TiffFile) -> list[TiffPage]:
 
 
 def _check(page: TiffPage, data: bytes, pages: int) -> None:
-    """Hold what a page says against the limits and against the file, before pixels are allocated."""
+    """Check a page's header against the limits and the file's length, before pixels are allocated."""
     if page.dtype is None or page.shaped[1] != 1:
         raise ValueError(f"{page.bitspersample}-bit samples or volumes of this kind are not supported")
     samples, _, height, width, contiguous = page.shaped
@@ -114,7 +114,7 @@ def _check(page: TiffPage, data: bytes, pages: int) -> None:
 
 
 def _check_jpegs(page: TiffPage, data: bytes) -> None:
-    """Hold the sizes that JPEG tiles or strips have in their own headers against the page's."""
+    """Check the sizes in the headers of JPEG tiles or strips against the page's."""
     high, wide = (page.tilelength, page.tilewidth) if page.is_tiled else (page.rowsperstrip, page.imagewidth)
     for start, count in zip(page.dataoffsets, page.databytecounts):
         inner = read_jpeg_header(data[start : start + count])
@@ -123,7 +123,7 @@ def _check_jpegs(page: TiffPage, data: bytes) -> None:
 
 
 def _values(page: TiffPage) -> np.ndarray:
-    """Give `(H, W, C)` values, fewer than 8 bits scaled to 8, white-is-zero turned round."""
+    """Give `(H, W, C)` values, fewer than 8 bits scaled to 8, white-is-zero inverted."""
     array = page.asarray(squeeze=False, maxworkers=1)[:, 0]
     array = array[0] if array.shape[0] == 1 else np.moveaxis(array[..., 0], 0, -1)
     if array.dtype.kind in "iu" and array.dtype.itemsize == 4 and array.min() >= 0 and array.max() <= 65535:
@@ -168,7 +168,7 @@ def _from_palette(page: TiffPage, array: np.ndarray) -> np.ndarray:
 
 
 def _to_rgb(kind: int, array: np.ndarray) -> np.ndarray:
-    """Convert `(H, W, C)` CMYK, YCbCr or Lab, a few rows at a time to spare memory."""
+    """Convert `(H, W, C)` CMYK, YCbCr or Lab, a few rows at a time to save memory."""
     if not (array.dtype == np.uint8 or (kind == _CMYK and array.dtype == np.uint16)):
         raise ValueError(f"{array.dtype} pixels in this kind of colour are not supported; save it as RGB")
     mode = {_CMYK: "CMYK", _LAB: "LAB", _YCBCR: "YCbCr"}[kind]
@@ -185,7 +185,7 @@ def _to_rgb(kind: int, array: np.ndarray) -> np.ndarray:
 
 
 def _unmultiplied(array: np.ndarray, alpha: int) -> np.ndarray:
-    """Divide the colours by alpha, which some programs store multiplied."""
+    """Divide the colours by alpha, for files that store them multiplied by it."""
     whole = 1.0 if array.dtype.kind == "f" else float(np.iinfo(array.dtype).max)
     opacity = array[..., alpha].astype(np.float32)
     factor = np.divide(whole, opacity, out=np.zeros_like(opacity), where=opacity > 0)

@@ -1,4 +1,4 @@
-"""How pixels stand for numbers: channel counts, types and value ranges, to the networks' [-1, 1] and back."""
+"""Pixel values: channels, types and ranges, converted to the networks' [-1, 1] and back."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _LUMA = np.array([19595, 38470, 7471])  # of 65536: Rec. 601, rounded as Pillow 
 
 @dataclass(frozen=True)
 class PixelFormat:
-    """How a domain's pictures are numbered.
+    """Channels, type and range of a domain's pixels.
 
-    `channels` of `dtype` (uint8, uint16, float32); `range`: the pixel values that stand for -1 and +1 where the
-    user declared them, None: the type's whole range. Raises `ValueError` for anything else.
+    `channels` of `dtype` (uint8, uint16, float32); `range`: the pixel values that stand for -1 and +1; None means
+    the type's whole range. Raises `ValueError` for anything else.
     """
 
     channels: int = 3
@@ -37,7 +37,7 @@ class PixelFormat:
             low, high = self.range
             if not (isfinite(low) and isfinite(high) and low < high):
                 raise ValueError(f"range={self.range!r} of pixel values: it takes two numbers, the lower one first")
-            object.__setattr__(self, "range", (float(low), float(high)))  # JSON has lists for tuples
+            object.__setattr__(self, "range", (float(low), float(high)))  # JSON gives lists, not tuples
 
 
 def to_channels(pixels: np.ndarray, channels: int) -> np.ndarray:
@@ -86,7 +86,7 @@ def from_unit(images: Tensor, dtype: str, range: Range | None) -> Tensor:
 def _whole(dtype: str) -> Range:
     if dtype not in _WHOLE:
         raise ValueError(
-            f"{dtype} pixels have no whole range: declare the two values that shall be darkest and brightest "
+            f"{dtype} pixels have no whole range: declare the two values that stand for darkest and brightest "
             "(data.range_a, data.range_b)"
         )
     return _WHOLE[dtype]

@@ -1,4 +1,4 @@
-"""`apples2oranges`: the built-in data set, rendered, with the right answer of every test picture."""
+"""`apples2oranges`: the built-in data set, rendered, with the true translation of every test picture."""
 
 from __future__ import annotations
 
@@ -75,9 +75,9 @@ def render_folder(
 
     Writes `trainA trainB testA testB`, and for each `testA/x.png` the same scene with the other fruit in
     `truthA/x.png` and the object's mask in `maskA/x.png`; likewise B. Test pictures are `test_size`
-    pixels wide where that is given, else `image_size`. A folder that holds this very set already is left as
-    it is, one that holds another such set is replaced; the folder appears complete or not at all. Raises
-    `ValueError` where the folder holds anything else.
+    pixels wide if that is given, else `image_size`. A folder that already holds this very set is kept; one
+    that holds another such set is replaced. The folder appears complete or not at all. Raises `ValueError` if the
+    folder holds anything else.
     """
     directory = Path(directory)
     test_size = test_size or image_size

@@ -1,7 +1,7 @@
 """Shaded apples and oranges of one common shape, for the rendered data set.
 
 A fruit is a dented sphere seen by a parallel camera. Its geometry, light and leaf belong to the scene; only
-the skin (and the apple's stem) belongs to the kind, so that each apple has one true orange and the reverse.
+the skin (and the apple's stem) belongs to the kind, so each apple has one true orange, and each orange one apple.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class _Surface:
 
 
 def draw_fruit(random: np.random.Generator, *, x: float, y: float, radius: float) -> Fruit:
-    """Draw pose and skins of one fruit at a place; both kinds' skins are drawn always."""
+    """Draw the pose of one fruit at a place, and always the skins of both kinds."""
     green = random.random() < 0.25
     ground = linear(random.uniform(0.46, 0.58), random.uniform(0.68, 0.78), random.uniform(0.2, 0.32))
     if not green:

@@ -1,4 +1,4 @@
-"""Near duplicates: pictures that are equal, or were saved twice, told by tiny thumbnails of them."""
+"""Near duplicates: equal pictures, or one picture saved twice, found by comparing tiny thumbnails."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ SIZE = 192
 """Values of a thumbnail: 8x8 pixels of three channels."""
 
 _NEAR = 4 / 255
-"""Share of the range by which thumbnails of one picture, saved twice, may differ."""
+"""Thumbnails of near duplicates differ by at most this share of the range of values."""
 _FULL = {"uint8": 255, "uint16": 65535}
 
 
 def thumbnail(pixels: np.ndarray) -> np.ndarray:
     """Reduce `(H, W, C)` to the means of 8x8 boxes in three channels, `(192,)` float32.
 
-    Whole numbers become shares of their type's range, [0, 1]; floats stay as they are.
+    Integers are divided by their type's maximum; floats stay as they are.
     """
     full = _FULL.get(pixels.dtype.name, 1)
     if pixels.shape[2] not in (1, 3):
@@ -28,10 +28,10 @@ def thumbnail(pixels: np.ndarray) -> np.ndarray:
     return np.stack(small * (3 // len(small)), axis=-1).reshape(-1) / np.float32(full)
 
 
-def twins(asked: np.ndarray, known: np.ndarray, *, dtype: str) -> list[tuple[int, int]]:
+def near_duplicates(asked: np.ndarray, known: np.ndarray, *, dtype: str) -> list[tuple[int, int]]:
     """Pair each of `asked` that has a near duplicate in `known` with the nearest; both are thumbnails, `(N, 192)`.
 
-    `dtype`: the pictures' type. Where it is deeper than 8 bits, near is a share of the values that occur.
+    Returns pairs of indices. `dtype`: the pictures' type; above 8 bits, the range of values is that of `known`.
     """
     if not len(known):
         return []
