@@ -32,7 +32,6 @@ from typing import Any
 import torch
 from epochs import measure_epochs, render_epochs
 from rich.console import Console
-from svg import Picture, text_width
 
 from velogan.config import Config, read_config
 from velogan.data.domains.cache import open_domain
@@ -47,6 +46,7 @@ from velogan.observe.progress import Display
 from velogan.observe.samples import write_grid
 from velogan.recipes import BENCHED, RECIPES
 from velogan.report.scores import LABELS
+from velogan.report.svg import Picture, text_width
 from velogan.run import train
 from velogan.store.checkpoint import list_checkpoints
 
@@ -183,7 +183,7 @@ def draw(rows: list[Mapping[str, Any]], *, title: str) -> str:
         x += 31 + text_width(preset, 12)
     for index, name in enumerate(names):
         _panel(picture, _TOP + index * _HEIGHT, name, rows, presets)
-    return picture.svg(title=title)
+    return picture.file(title=title)
 
 
 def _panel(picture: Picture, top: float, name: str, rows: list[Mapping[str, Any]], presets: list[str]) -> None:

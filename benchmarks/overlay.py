@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from svg import Picture, text_width
+from velogan.report.svg import Picture, text_width
 
 _WIDTH, _HEIGHT, _LEFT, _RIGHT, _TOP, _BOTTOM = 480, 320, 44, 16, 56, 62
 
@@ -45,7 +45,7 @@ def draw(curves: Sequence[dict[str, Any]]) -> str:
         picture.rect(x, _HEIGHT - 24, 10, 10, f"c{number}")
         picture.text(x + 15, _HEIGHT - 15, curve["mode"], kind="soft")
         x += 31 + text_width(curve["mode"], 12)
-    return picture.svg(title="Loss curves of " + ", ".join(curve["mode"] for curve in curves))
+    return picture.file(title="Loss curves of " + ", ".join(curve["mode"] for curve in curves))
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from svg import Picture, text_width
+from velogan.report.svg import Picture, text_width
 
 _WIDTH, _LEFT, _RIGHT = 480, 16, 16
 _ROW, _BAR, _TOP = 46, 18, 66
@@ -50,7 +50,7 @@ def draw(result: dict[str, Any]) -> str:
             picture.text(x + 15, y, name, kind="soft", size=12)
             x += 15 + text_width(name, 12) + 16
         y += 22
-    return picture.svg(title=f"What a training step of {_name(case)} spends its time on, change by change")
+    return picture.file(title=f"What a training step of {_name(case)} spends its time on, change by change")
 
 
 def _row(

@@ -6,6 +6,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from velogan.report.sections import text
+from velogan.report.svg import Picture
+
+Point = tuple[float, float]
 
 WIDTH, HALF = 1000, 540
 """Widths of pictures in SVG units: across the page, and in one of two columns."""
@@ -46,19 +49,16 @@ def strip(lanes: Sequence[str], spans: Sequence[tuple[int, float, float, str, st
     left, row, gap = 86, 22, 4
     height = len(lanes) * (row + gap)
     x = (WIDTH - left) / length
-    marks = [
-        f'<text x="{left - 8}" y="{number * (row + gap) + 15}" text-anchor="end">{text(name)}</text>'
-        f'<line class="grid" x1="{left}" x2="{WIDTH}" y1="{number * (row + gap) + row + 2}" '
-        f'y2="{number * (row + gap) + row + 2}"/>'
-        for number, name in enumerate(lanes)
-    ]
-    marks += [
-        f'<rect x="{left + x * start:.2f}" y="{lane * (row + gap)}" width="{max(x * (end - start), 0.6):.2f}" '
-        f'height="{row}" rx="2" fill="{hue}"><title>{text(title)}</title></rect>'
-        for lane, start, end, hue, title in spans
-    ]
-    marks += _axis(length, left=left, width=WIDTH - left, y=height + 16)
-    return f'<svg viewBox="0 0 {WIDTH} {height + 22}" role="img">{"".join(marks)}</svg>'
+    picture = Picture(WIDTH, height + 22)
+    for number, name in enumerate(lanes):
+        y = number * (row + gap)
+        _label(picture, left - 8, y + 15, name, anchor="end")
+        _grid(picture, y + row + 2, left=left, right=WIDTH)
+    for lane, start, end, hue, title in spans:
+        width = max(x * (end - start), 0.6)
+        picture.rect(left + x * start, lane * (row + gap), width, row, fill=hue, rx=2, title=title)
+    _axis(picture, length, left=left, width=WIDTH - left, y=height + 16)
+    return picture.inline()
 
 
 def areas(times: Sequence[float], layers: Mapping[str, tuple[Sequence[float], str]], *, unit: str) -> str:
@@ -69,44 +69,48 @@ def areas(times: Sequence[float], layers: Mapping[str, tuple[Sequence[float], st
     steps = [at for at, _ in _ticks(most, "")]
     x, y = (HALF - left - 10) / length, (height - top) / most
 
-    def point(time: float, value: float) -> str:
-        return f"{left + x * time:.1f},{height - y * value:.1f}"
+    def point(time: float, value: float) -> Point:
+        return left + x * time, height - y * value
 
-    marks = [
-        f'<line class="grid" x1="{left}" x2="{HALF}" y1="{height - y * at:.1f}" y2="{height - y * at:.1f}"/>'
-        f'<text x="{left - 8}" y="{height - y * at + 4:.1f}" text-anchor="end">{at:g} {unit}</text>'
-        for at in steps
-    ]
+    picture = Picture(HALF, height + 24)
+    for at in steps:
+        _grid(picture, height - y * at, left=left, right=HALF)
+        _label(picture, left - 8, height - y * at + 4, f"{at:g} {unit}", anchor="end")
     below = [0.0] * len(times)
     for name, (values, hue) in layers.items():
         above = [low + value for low, value in zip(below, values)]
         # a level holds until the next moment
         upper = [corner for i in range(len(times)) for corner in _corners(times, above, i, point)]
         lower = [corner for i in range(len(times)) for corner in _corners(times, below, i, point)]
-        outline = " ".join([*upper, *reversed(lower)])
-        marks.append(f'<polygon points="{outline}" fill="{hue}"><title>{text(name)}</title></polygon>')
+        picture.polygon([*upper, *reversed(lower)], fill=hue, title=name)
         below = above
-    marks += _axis(length, left=left, width=HALF - left - 10, y=height + 18)
-    return f'<svg viewBox="0 0 {HALF} {height + 24}" role="img">{"".join(marks)}</svg>'
+    _axis(picture, length, left=left, width=HALF - left - 10, y=height + 18)
+    return picture.inline()
 
 
 def _corners(
-    times: Sequence[float], values: Sequence[float], i: int, point: Callable[[float, float], str]
-) -> list[str]:
+    times: Sequence[float], values: Sequence[float], i: int, point: Callable[[float, float], Point]
+) -> list[Point]:
     corners = [point(times[i], values[i])]
     return [point(times[i], values[i - 1]), *corners] if i else corners
 
 
-def _axis(length: float, *, left: float, width: float, y: float) -> list[str]:
+def _label(picture: Picture, x: float, y: float, words: str, *, anchor: str) -> None:
+    picture.text(x, y, words, kind="", size=None, weight=None, anchor=anchor)
+
+
+def _grid(picture: Picture, y: float, *, left: float, right: float) -> None:
+    picture.line([(left, y), (right, y)], "grid", width=None)
+
+
+def _axis(picture: Picture, length: float, *, left: float, width: float, y: float) -> None:
     """Times up to `length` us."""
     scale, unit = next(
         (scale, unit) for scale, unit in ((1e6, "s"), (1e3, "ms"), (1, "µs")) if scale == 1 or length >= 2 * scale
     )
-    return [
-        f'<text x="{left + width * at * scale / length:.1f}" y="{y}" text-anchor="{"end" if last else "middle"}">'
-        f"{at:g}{last}</text>"
-        for at, last in _ticks(length / scale, unit)
-    ]
+    for at, last in _ticks(length / scale, unit):
+        x = left + width * at * scale / length
+        _label(picture, x, y, f"{at:g}{last}", anchor="end" if last else "middle")
 
 
 def _ticks(length: float, unit: str) -> list[tuple[float, str]]:
