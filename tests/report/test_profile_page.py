@@ -12,7 +12,7 @@ from velogan.report.profile_figures import percent, time
 from velogan.report.profile_page import write_profile
 
 TRACE = Path(__file__).parents[1] / "observe" / "cuda_trace.json"
-EMPTY = ("meta", "link", "br", "rect", "polyline", "polygon")
+EMPTY = ("meta", "link", "br", "polyline")
 
 
 @pytest.fixture
