@@ -19,7 +19,7 @@ MOST_PICTURES = 6
 MOST_SHOWN = 8
 """Settings whose curves and pictures are shown: the best ones."""
 
-WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 1000, 380, 70, 12, 10, 40
+WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 1000, 380, 70, 28, 10, 40
 
 
 def write_sweep(found: Mapping[str, Any], out: Path) -> Path:
@@ -138,7 +138,8 @@ def _plot(found: Mapping[str, Any], shown: Sequence[str]) -> str:
     keys = " ".join(f"<span>{_key(number)}{text(name)}</span>" for number, name in enumerate(bands))
     note = "Mean over seeds; the band reaches from the lowest to the highest. Across: share of the budget."
     picture = f'<svg class="plot" viewBox="0 0 {WIDTH} {HEIGHT}" role="img">{"".join(marks)}</svg>'
-    return f'<div class="card"><div class="choices">{keys}</div>{picture}<p class="note">{note}</p></div>'
+    body = f'<div class="choices">{keys}</div><div class="wide">{picture}</div><p class="note">{note}</p>'
+    return f'<div class="card">{body}</div>'
 
 
 def _level(score: float, place: Any) -> str:
