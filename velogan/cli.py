@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Container, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import tyro
 
@@ -23,18 +23,22 @@ from velogan.config import Config, differences, explain, nearest, read_config, w
 from velogan.engine.nonfinite import NonFiniteError
 from velogan.flags import (
     Bench,
-    Configured,
     DataCheck,
     DataRender,
     Demo,
     Evaluate,
+    Fields,
     Profile,
     Report,
+    Sweep,
     Train,
     Translate,
 )
 from velogan.observe.progress import printable
 from velogan.recipes import DEFAULT, DEMOS, RECIPES
+
+if TYPE_CHECKING:
+    from velogan.sweep.plan import Plan
 
 COMMANDS = {
     ("train",): Train,
@@ -44,6 +48,7 @@ COMMANDS = {
     ("bench",): Bench,
     ("profile",): Profile,
     ("report",): Report,
+    ("sweep",): Sweep,
     ("data", "render"): DataRender,
     ("data", "check"): DataCheck,
 }
@@ -91,9 +96,9 @@ def _parse(argv: list[str]) -> Any:
         raise SystemExit(0)
     kind, rest = COMMANDS[words], argv[len(words) :]
     prog = " ".join(("velogan", *words))
-    if not issubclass(kind, Configured):
+    if not issubclass(kind, Fields):
         return tyro.cli(kind, args=rest, prog=prog)
-    base = _base_config(rest)
+    base = _base_config(rest, _preset(rest) if kind is Sweep else next(iter(rest), DEFAULT))
     return tyro.cli(kind, args=_plain_flags(rest, base), prog=prog, default=kind(fields=base))
 
 
@@ -109,11 +114,16 @@ def _overview(argv: list[str]) -> str:
     return "\n".join(lines)
 
 
-def _base_config(argv: list[str]) -> Config:
+def _preset(argv: list[str]) -> str:
+    """The first preset among a sweep's words, which may stand behind its flags."""
+    behind = zip(["", *argv], argv)
+    return next((word for flag, word in behind if word in RECIPES and not flag.startswith("--")), DEFAULT)
+
+
+def _base_config(argv: list[str], preset: str) -> Config:
     """What the field flags change: the preset's configuration, or the file named by --config."""
     file, method = _value(argv, "--config"), _value(argv, "--method")
-    preset = next((word for word in argv[:1] if word in RECIPES), DEFAULT)
-    base = read_config(Path(file)) if file is not None else RECIPES[preset]()
+    base = read_config(Path(file)) if file is not None else RECIPES.get(preset, RECIPES[DEFAULT])()
     return base if method is None else base.change(method=method)
 
 
@@ -159,7 +169,7 @@ def _configure(asked: Train) -> Config:
     if len(given) > 1:
         raise ValueError(f"--{' and --'.join(given)} contradict each other: give one length")
     config = _configure_common(asked)
-    if not _data_is_named(asked):
+    if not _data_is_named(asked, asked.preset):
         raise ValueError("--data is missing: name a folder with trainA and trainB, two folders, or apples2oranges")
     train: dict[str, Any] = {}
     for unit, amount in given.items():
@@ -169,7 +179,7 @@ def _configure(asked: Train) -> Config:
     return config.change(train=train)
 
 
-def _configure_common(asked: Configured) -> Config:
+def _configure_common(asked: Fields) -> Config:
     config = asked.fields.sized(asked.size) if asked.size else asked.fields
     train = {"seed": asked.seed} if asked.seed is not None else {}
     data: dict[str, Any] = {"path": asked.data} if asked.data else {}
@@ -178,9 +188,9 @@ def _configure_common(asked: Configured) -> Config:
     return config.change(train=train, data=data)
 
 
-def _data_is_named(asked: Configured) -> bool:
+def _data_is_named(asked: Fields, *presets: str) -> bool:
     named = asked.data or asked.config is not None or asked.fields.data.path != Config().data.path
-    return bool(named) or asked.preset in DEMOS
+    return bool(named) or all(preset in DEMOS for preset in presets)
 
 
 def _train(asked: Train, argv: list[str]) -> tuple[dict[str, Any], int]:
@@ -344,7 +354,7 @@ def _profile(asked: Profile, argv: list[str]) -> tuple[dict[str, Any], int]:
     from velogan.observe.progress import Display
 
     config = _configure_common(asked)
-    if not _data_is_named(asked):  # a step's time does not depend on what is in the pictures
+    if not _data_is_named(asked, asked.preset):  # a step's time does not depend on what is in the pictures
         config = config.change(data={"render_count": 8, "render_test": 1})
     with Display() as display:
         result = profile(config, steps=asked.steps, out=asked.out, display=display)
@@ -359,6 +369,80 @@ def _report(asked: Report, argv: list[str]) -> tuple[dict[str, Any], int]:
     page = write_report(list(asked.runs), out=asked.out)
     print(page, file=sys.stderr if asked.json else sys.stdout)
     return {"page": str(page)}, 0
+
+
+def _sweep(asked: Sweep, argv: list[str]) -> tuple[dict[str, Any], int]:
+    from velogan.sweep.sweep import check_folders, sweep
+    from velogan.sweep.table import Table
+
+    plan = _plan(asked, argv)
+    if asked.dry_run:
+        return _sweep_dry(asked, plan), 0
+    if asked.out is None:
+        raise ValueError("--out is missing: name the folder that the sweep is kept in")
+    check_folders(asked.out, plan.known_trials())
+    command = shlex.join(["velogan", *argv])
+    common: dict[str, Any] = {"parallel": asked.parallel, "address": asked.address}
+    result = sweep(plan, asked.out, command=command, table=Table(quiet=asked.json), **common)
+    failed = any(one["status"] == "failed" for one in result["trials"])
+    if not asked.json:
+        print(f"best: {result['best'] or 'none'}; page: {result['page']}")
+    return result, 1 if failed else 0
+
+
+def _plan(asked: Sweep, argv: list[str]) -> Plan:
+    """The plan of a file, or of flags. ValueError where both say which runs there are."""
+    from velogan.sweep.axes import parse_axis
+    from velogan.sweep.planfile import make_plan, read_plan
+
+    if asked.parallel is not None and asked.parallel < 1:
+        raise ValueError(f"--parallel {asked.parallel}: at least one run at a time")
+    if len(asked.presets) == 1 and asked.presets[0].endswith((".yaml", ".yml")):
+        here = {"presets": asked.presets, "out": asked.out, "parallel": asked.parallel, "address": asked.address}
+        alone = Sweep(fields=Config(), dry_run=asked.dry_run, json=asked.json, **here)
+        given = [field.name for field in dataclasses.fields(Sweep) if _of(asked, field) != _of(alone, field)]
+        if given:
+            raise ValueError(
+                f"--{given[0].replace('_', '-')} and {asked.presets[0]}: a plan file says itself which runs there are; "
+                "write it there"
+            )
+        return read_plan(Path(asked.presets[0]))
+    presets = asked.presets or (DEFAULT,)
+    if unknown := next((one for one in presets if one not in RECIPES), None):
+        raise ValueError(f"{unknown} is no preset{nearest(unknown, RECIPES)}; there are {', '.join(RECIPES)}")
+    if asked.config is not None and len(presets) > 1:
+        raise ValueError("--config and several presets contradict each other: name one of the two")
+    if asked.seed is not None:
+        raise ValueError(f"--seed {asked.seed}: a sweep has --seeds N, which are 0 to N - 1")
+    if not _data_is_named(asked, *presets):
+        raise ValueError("--data is missing: name a folder with trainA and trainB, two folders, or apples2oranges")
+    rest: Any = {name: getattr(asked, name) for name in ("seeds", "search", "trials", "metric", "stop_early")}
+    bases = {preset: _sweep_base(argv[1:], preset) for preset in presets}
+    vary = tuple(map(parse_axis, asked.vary))
+    return make_plan(bases, minutes=asked.minutes, images=asked.images, vary=vary, **rest)
+
+
+def _of(asked: Sweep, field: dataclasses.Field[Any]) -> Any:
+    return getattr(asked, field.name)
+
+
+def _sweep_base(argv: list[str], preset: str) -> Config:
+    """What the flags make of one preset: each flag holds for all of them."""
+    base = _base_config(argv, preset)
+    asked = tyro.cli(Sweep, args=_plain_flags(argv, base), prog="velogan sweep", default=Sweep(fields=base))
+    return _configure_common(asked)
+
+
+def _sweep_dry(asked: Sweep, plan: Plan) -> dict[str, Any]:
+    from velogan.sweep.cost import cost
+
+    trials = plan.known_trials()
+    found = cost(plan, count=len(trials) or (plan.trials or 0) * plan.seeds, parallel=asked.parallel)
+    if not asked.json:
+        lines = [trial.name for trial in trials] or [f"{plan.trials} settings that optuna chooses, {plan.seeds} seeds"]
+        print("\n".join([*lines, found["text"]]))
+    listed = [{"name": trial.name, "settings": dict(trial.settings), "seed": trial.seed} for trial in trials]
+    return {"trials": listed, **{key: value for key, value in found.items() if key != "text"}}
 
 
 def _data_render(asked: DataRender, argv: list[str]) -> tuple[dict[str, Any], int]:
@@ -396,6 +480,7 @@ _HANDLERS: dict[type, Callable[[Any, list[str]], tuple[dict[str, Any], int]]] = 
     Bench: _bench,
     Profile: _profile,
     Report: _report,
+    Sweep: _sweep,
     DataRender: _data_render,
     DataCheck: _data_check,
 }

@@ -23,13 +23,9 @@ else:
 
 
 @dataclass(kw_only=True)
-class Configured:
-    """What a configuration is made from."""
+class Fields:
+    """What a configuration is made from, besides the preset."""
 
-    preset: Annotated[
-        tyro.conf.Positional[Preset],
-        tyro.conf.arg(help=f"A named set of values for all fields below; {DEFAULT} is the paper."),
-    ] = DEFAULT
     data: Annotated[
         tuple[str, ...],
         tyro.conf.arg(
@@ -59,6 +55,66 @@ class Configured:
     seed: Annotated[int | None, tyro.conf.arg(help="Every random choice follows from it.", metavar="NUMBER")] = None
     json: Json = False
     fields: Annotated[Config, tyro.conf.arg(name="")]
+
+
+@dataclass(kw_only=True)
+class Configured(Fields):
+    """What one configuration is made from."""
+
+    preset: Annotated[
+        tyro.conf.Positional[Preset],
+        tyro.conf.arg(help=f"A named set of values for all fields below; {DEFAULT} is the paper."),
+    ] = DEFAULT
+
+
+@dataclass(kw_only=True)
+class Sweep(Fields):
+    """Train many runs that differ in what --vary names, scheduled by Ray Tune, and compare them on one page.
+
+    The same command again goes on; more seeds or values extend what is finished.
+
+    velogan sweep --data horse2zebra --out sweeps/rates --vary optimizer.lr=0.01,0.02
+
+    velogan sweep plan.yaml --out sweeps/rates
+    """
+
+    presets: Annotated[
+        tyro.conf.Positional[tuple[str, ...]],
+        tyro.conf.arg(
+            help=f"Presets to compare, or one YAML file with the whole plan. Default: {DEFAULT}.",
+            metavar="[PRESET ...|PLAN.yaml]",
+        ),
+    ] = ()
+    out: Annotated[Path | None, tyro.conf.arg(help="The folder for all runs, sweep.json and the page.")] = None
+    vary: Annotated[
+        tyro.conf.UseAppendAction[tuple[str, ...]],
+        tyro.conf.arg(
+            help="A field and its values, or a range of numbers (log: even in the logarithm); once for each field. "
+            "`size` can be varied too.",
+            metavar="FIELD=V,V|LOW..HIGH[:log]",
+        ),
+    ] = ()
+    seeds: Annotated[int, tyro.conf.arg(help="Runs of each setting, with seeds from 0.")] = 1
+    minutes: Annotated[float | None, tyro.conf.arg(help="Training time of each run, on its own clock.")] = None
+    images: Annotated[int | None, tyro.conf.arg(help="Images of each domain that each run trains on.")] = None
+    search: Annotated[
+        Literal["grid", "random", "optuna"],
+        tyro.conf.arg(help="grid: all combinations; random, optuna: --trials settings, drawn or chosen by the scores."),
+    ] = "grid"
+    trials: Annotated[int | None, tyro.conf.arg(help="How many settings random and optuna try.")] = None
+    metric: Annotated[
+        str, tyro.conf.arg(help="The figure of held-out pictures in stats.jsonl to choose by; lower is better.")
+    ] = "validation/distance"
+    stop_early: Annotated[
+        Literal["asha"] | None, tyro.conf.arg(help="Stop runs that are not in the best third at 10, 30, 90 %.")
+    ] = None
+    parallel: Annotated[
+        int | None, tyro.conf.arg(help="Runs at a time. Default: one for each GPU, else for each core.")
+    ] = None
+    address: Annotated[
+        str | None, tyro.conf.arg(help="A Ray that runs already: ray://HOST:PORT or auto. Default: one of our own.")
+    ] = None
+    dry_run: Annotated[bool, tyro.conf.arg(help="Print the runs and stop.")] = False
 
 
 @dataclass(kw_only=True)

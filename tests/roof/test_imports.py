@@ -39,9 +39,12 @@ MAY_IMPORT: dict[str, set[str]] = {
     "run": MACHINERY | SETTINGS | {"decide", "session", "deploy", "evaluation"},
     "recipes": {"config"},
     "measure": MACHINERY | SETTINGS | {"decide", "run", "recipes", "report"},
+    "sweep": MACHINERY | SETTINGS | {"evaluation", "report", "session", "run", "recipes"},
     "demo": {"config", "data", "observe", "deploy", "evaluation", "recipes", "report", "run"},
     "flags": {"config", "methods", "recipes"},
-    "cli": MACHINERY | SETTINGS | {"deploy", "evaluation", "measure", "report", "recipes", "run", "demo", "flags"},
+    "cli": MACHINERY
+    | SETTINGS
+    | {"deploy", "evaluation", "measure", "report", "recipes", "run", "demo", "flags", "sweep"},
 }
 
 SUB_ROOMS: dict[str, set[str]] = {

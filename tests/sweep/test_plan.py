@@ -1,0 +1,139 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from velogan.config import Config
+from velogan.recipes import RECIPES
+from velogan.sweep.axes import parse_axis
+from velogan.sweep.plan import SCORED_EVERY, Plan, Trial
+from velogan.sweep.planfile import make_plan, read_plan
+
+
+def plan(*vary: str, **changes: Any) -> Plan:
+    asked: dict[str, Any] = {"bases": {"demo": RECIPES["demo"]()}, "minutes": None, "images": 500} | changes
+    return make_plan(vary=tuple(map(parse_axis, vary)), **asked)
+
+
+def names(trials: list[Trial]) -> list[str]:
+    return [trial.name for trial in trials]
+
+
+def test_a_grid_is_every_value_with_every_seed() -> None:
+    trials = plan("optimizer.lr=0.005,1e-2", "generator.norm=none,instance", seeds=2).known_trials()
+    assert len(trials) == 8
+    assert trials[0].name == "lr=0.005,generator.norm=none,seed=0"
+    assert trials[0].setting == trials[4].setting
+    first = trials[0].config
+    assert (first.optimizer.lr, first.generator.norm, first.train.seed) == (0.005, "none", 0)
+    assert {trial.config.train.length for trial in trials} == {"500 images"}
+    assert trials[-1].config.optimizer.lr == 0.01
+
+
+def test_a_larger_sweep_keeps_the_names_of_its_runs() -> None:
+    before = set(names(plan("optimizer.lr=0.005,0.01").known_trials()))
+    assert before < set(names(plan("optimizer.lr=2e-4,0.01,0.005", seeds=3).known_trials()))
+    few = names(plan("optimizer.lr=1e-5..1e-3:log", search="random", trials=3).known_trials())
+    more = names(plan("optimizer.lr=1e-5..1e-3:log", search="random", trials=6, seeds=2).known_trials())
+    assert len(set(few)) == 3
+    assert set(few) < set(more)
+    assert len(more) == 12
+
+
+def test_one_value_written_two_ways_is_one_trial() -> None:
+    with pytest.raises(ValueError, match="the same"):
+        plan("optimizer.lr=0.01,1e-2").known_trials()
+
+
+def test_values_that_do_not_suit_a_folder_have_names_of_their_own() -> None:
+    found = names(plan("data.group=a/b,a:b").known_trials())
+    assert len(set(found)) == 2
+    assert not any("/" in name for name in found)
+
+
+def test_random_values_lie_in_the_range() -> None:
+    trials = plan("generator.channels=4..9", "optimizer.lr=1e-5..1e-3:log", search="random", trials=20).known_trials()
+    assert {trial.config.generator.channels for trial in trials} <= set(range(4, 10))
+    rates = [trial.config.optimizer.lr for trial in trials]
+    assert min(rates) >= 1e-5
+    assert max(rates) <= 1e-3
+    assert min(rates) < 1e-4 < max(rates)
+
+
+def test_presets_sizes_and_lists_vary_too() -> None:
+    bases = {name: RECIPES[name]().change(optimizer={"lr": 0.1}) for name in ("demo", "small")}
+    trials = plan("size=xs,s", "data.range_a=[0,10],[0,20]", bases=bases).known_trials()
+    assert len(trials) == 8
+    assert trials[0].settings["preset"] == "demo"
+    assert {trial.config.optimizer.lr for trial in trials} == {0.1}
+    assert {trial.config.generator.channels for trial in trials} == {16, 32}
+    assert trials[1].config.data.range_a == (0.0, 20.0)
+
+
+def test_trials_are_scored_at_equal_shares_unless_a_flag_says() -> None:
+    assert (
+        plan().known_trials()[0].config.train.checkpoint_every
+        == Config().change(train={"checkpoint_every": SCORED_EVERY}).train.checkpoint_every
+    )
+    every = RECIPES["demo"]().change(train={"checkpoint_every": "7 images"})
+    assert plan(bases={"demo": every}).known_trials()[0].config.train.checkpoint_every == "7 images"
+
+
+@pytest.mark.parametrize(
+    ("vary", "changes", "said"),
+    [
+        ("optimizer.lrr=1", {}, "did you mean optimizer.lr"),
+        ("optimizer.lr=fast", {}, "optimizer.lr='fast'"),
+        ("optimizer.lr", {}, "field=value"),
+        ("optimizer.lr=3..1", {"search": "random", "trials": 2}, "the smaller one first"),
+        ("optimizer.lr=0..1:log", {"search": "random", "trials": 2}, "above 0"),
+        ("optimizer.lr=1e-5..1e-3:log", {}, "--search random or optuna"),
+        ("optimizer.lr=1e-5..-1e-3", {"search": "optuna", "trials": 2}, "the smaller one first"),
+        ("optimizer.lr=-1..1", {"search": "optuna", "trials": 2}, "optimizer.lr=-1"),
+        ("generator.channels=4,0", {}, "generator.channels='0'"),
+        ("size=huge", {}, "size=huge"),
+        ("train.seed=1,2", {}, "--seeds"),
+        ("train.length=1i,2i", {}, "--images"),
+        ("optimizer.lr=0.1", {"search": "random"}, "--trials"),
+        ("optimizer.lr=0.1", {"trials": 3}, "--search random"),
+        ("optimizer.lr=0.1", {"images": None}, "--minutes or --images"),
+        ("optimizer.lr=0.1", {"minutes": 2.0}, "--minutes or --images"),
+        ("optimizer.lr=0.1", {"metric": "loss/generator/total"}, "held-out"),
+        ("optimizer.lr=0.1", {"seeds": 0}, "seeds=0"),
+    ],
+)
+def test_what_is_wrong_is_said_before_anything_starts(vary: str, changes: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValueError, match=said.replace("(", r"\(")):
+        plan(vary, **changes).known_trials()
+
+
+def test_a_plan_file_is_the_same_plan(tmp_path: Path) -> None:
+    path = tmp_path / "plan.yaml"
+    path.write_text(
+        "data: apples2oranges\npresets: [demo]\nconfig: {train: {samples: 2}}\n"
+        "vary: {optimizer.lr: [0.005, 1e-2], generator.norm: none}\nimages: 500\nseeds: 2\n"
+    )
+    base = {"demo": RECIPES["demo"]().change(train={"samples": 2})}
+    asked = plan("optimizer.lr=0.005,1e-2", "generator.norm=none", seeds=2, bases=base)
+    assert names(read_plan(path).known_trials()) == names(asked.known_trials())
+    assert read_plan(path).known_trials()[0].config == asked.known_trials()[0].config
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("data: x\nimages: 5\nsteps: 3\n", "steps: there is no such field"),
+        ("data: x\nimages: 5\npresets: [demmo]\n", "did you mean demo"),
+        ("data: x\nimages: 5\nvary: {optimizer.lrr: [1]}\n", "optimizer.lrr"),
+        ("data: x\n", "--minutes or --images"),
+        ("- 1\n", "mapping"),
+    ],
+)
+def test_a_wrong_plan_file_names_itself(text: str, said: str, tmp_path: Path) -> None:
+    path = tmp_path / "plan.yaml"
+    path.write_text(text)
+    with pytest.raises(ValueError, match=said) as found:
+        read_plan(path)
+    assert str(path) in str(found.value)

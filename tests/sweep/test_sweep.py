@@ -1,0 +1,131 @@
+"""Whole sweeps under a Ray of this machine: grid, random, optuna, asha, failures, and sweeps that go on."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from velogan.config import write_yaml
+from velogan.sweep import sweep as module
+from velogan.sweep.axes import parse_axis
+from velogan.sweep.folder import run_folder
+from velogan.sweep.plan import Plan
+from velogan.sweep.scheduling import MISSING, Resources, connected, shared
+from velogan.sweep.sweep import sweep
+from velogan.sweep.table import Table
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # Ray's own
+
+
+@pytest.fixture(scope="module")
+def ray() -> Iterator[None]:
+    """One Ray for all tests of this file: its start takes seconds."""
+    root = str(Path(__file__).resolve().parents[2])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH", "")])))
+        with connected(None):
+            yield
+
+
+def run(plan: Plan, out: Path) -> dict[str, Any]:
+    return sweep(plan, out, command="velogan sweep", table=Table(quiet=True))
+
+
+def statuses(result: dict[str, Any]) -> dict[str, str]:
+    return {one["name"]: one["status"] for one in result["trials"]}
+
+
+def test_a_grid_with_a_trial_that_fails_goes_on_and_grows(
+    ray: None, tiny_plan: Callable[..., Plan], tmp_path: Path
+) -> None:
+    axes = [parse_axis(f"data.path=[apples2oranges],[{tmp_path}/nowhere]")]
+    base = {"cyclegan": tiny_plan().bases["cyclegan"].change(train={"samples": 1})}
+    result = run(tiny_plan(vary=axes, bases=base), tmp_path / "out")
+    good, bad = result["trials"]
+    assert (good["status"], bad["status"]) == ("done", "failed")
+    assert "nowhere" in bad["reason"]
+    assert result["best"] == good["name"]
+    assert good["images"] == 6
+    assert good["test_scores"]
+    assert bad["test_scores"] is None
+    kept = json.loads((tmp_path / "out" / "sweep.json").read_text())
+    assert kept["trials"] == result["trials"]
+    page = Path(result["page"]).read_text()
+    assert "nowhere" in page
+    assert kept["again"] in page
+    assert "data:image" in page
+
+    stats = Path(good["run"]) / "stats.jsonl"
+    before = stats.read_bytes(), stats.stat().st_mtime_ns
+    more = run(tiny_plan(vary=[parse_axis("data.path=[apples2oranges]")], seeds=2, bases=base), tmp_path / "out")
+    assert list(statuses(more).values()) == ["done", "done"]
+    assert more["trials"][0]["name"] == good["name"]
+    assert (stats.read_bytes(), stats.stat().st_mtime_ns) == before
+
+
+def test_optuna_chooses_settings_and_goes_on(ray: None, tiny_plan: Callable[..., Plan], tmp_path: Path) -> None:
+    asked: dict[str, Any] = {"vary": [parse_axis("optimizer.lr=1e-5..1e-2:log")], "search": "optuna"}
+    first = run(tiny_plan(**asked, trials=1), tmp_path)
+    second = run(tiny_plan(**asked, trials=2), tmp_path)
+    assert len(first["trials"]) == 1
+    assert len(second["trials"]) == 2
+    assert set(statuses(first)) < set(statuses(second))
+    assert set(statuses(second).values()) == {"done"}
+    assert all(1e-5 <= one["settings"]["optimizer.lr"] <= 1e-2 for one in second["trials"])
+    assert run(tiny_plan(**asked, trials=2), tmp_path)["trials"] == second["trials"]
+
+
+def test_asha_stops_what_is_behind(ray: None, tiny_plan: Callable[..., Plan], tmp_path: Path) -> None:
+    rare = {"cyclegan": tiny_plan().bases["cyclegan"].change(train={"checkpoint_every": "20 images"})}
+    vary = [parse_axis("optimizer.lr=1e-9,2e-9,3e-9,4e-9")]
+    result = run(tiny_plan(vary=vary, stop_early="asha", budget="200 images", bases=rare), tmp_path)
+    found = set(statuses(result).values())
+    assert found <= {"done", "stopped early"}
+    assert "stopped early" in found
+    stopped = next(one for one in result["trials"] if one["status"] == "stopped early")
+    assert stopped["images"] < 200
+    assert "best third" in stopped["reason"]
+
+
+def test_a_folder_of_another_sweep_is_refused_before_anything_starts(
+    tiny_plan: Callable[..., Plan], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trial = tiny_plan().known_trials()[0]
+    folder = run_folder(tmp_path, trial.name)
+    folder.mkdir(parents=True)
+    (folder / "config.yaml").write_text(write_yaml(trial.config.change(optimizer={"lr": 0.7})))
+    monkeypatch.setattr(module, "connected", None)
+    with pytest.raises(ValueError, match=r"another sweep.*optimizer\.lr"):
+        run(tiny_plan(), tmp_path)
+
+
+def test_without_the_extra_one_sentence_names_it(
+    tiny_plan: Callable[..., Plan], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "ray.tune", None)
+    with pytest.raises(ValueError, match=re.escape(MISSING)):
+        run(tiny_plan(), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("cores", "gpus", "parallel", "trials", "expected"),
+    [
+        (2, 0.0, None, 9, Resources(2, 1)),
+        (16, 0.0, None, 3, Resources(3, 5)),
+        (16, 0.0, 4, 9, Resources(4, 4)),
+        (16, 1.0, None, 9, Resources(1, 8, 1.0)),
+        (16, 1.0, 3, 9, Resources(3, 5, 0.333)),
+        (16, 8.0, 4, 9, Resources(4, 4, 2.0)),
+    ],
+)
+def test_what_there_is_is_shared_equally(
+    cores: int, gpus: float, parallel: int | None, trials: int, expected: Resources
+) -> None:
+    assert shared(cores, gpus, parallel=parallel, largest=8, trials=trials) == expected

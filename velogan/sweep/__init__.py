@@ -1,0 +1,1 @@
+"""Many runs at once: plans, the runs as child processes, Ray Tune as their scheduler, and what came of them."""

@@ -1,0 +1,113 @@
+"""A trial from its start to its end: cores, the child process, reports of progress, what became of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from velogan.sweep.cores import held
+from velogan.sweep.folder import State, log_file, note, run_folder, scores_of, share, state_of
+
+POLL_S = 0.5
+MOST_DEATHS = 3
+"""How often a trial may be killed in a row without getting on; then it has failed."""
+
+Report = Callable[[int, float], None]
+"""Takes whole percent of the budget and the score there; whatever it raises ends the trial."""
+
+
+def attempt(
+    out: Path,
+    name: str,
+    config: Mapping[str, Any],
+    *,
+    budget: str,
+    metric: str,
+    cores: int,
+    origin: Mapping[str, Any],
+    report: Report,
+    facts: Mapping[str, Any] = MappingProxyType({}),
+) -> State:
+    """Trains until done, failed, or `report` raises; a killed run goes on from its checkpoint. Writes the status.
+
+    `cores` are how many it computes with, and stays on, unless `config` says engine.threads. What is done already is
+    only reported. `facts` are kept with the status.
+    """
+    told: set[int] = set()
+    if (found := state_of(out, name, budget=budget, metric=metric)).status == "done":
+        _tell(out, name, budget, metric, told, report)
+        note(out, name, "done", **facts)
+        return found
+    with held(cores) as mine:
+        facts = {**facts, "cores": mine, "host": socket.gethostname()}
+        note(out, name, "running", **facts)
+        engine = {**config["engine"], "threads": config["engine"]["threads"] or len(mine)}
+        request = {"run": str(run_folder(out, name)), "cores": mine, "config": {**config, "engine": engine}}
+        request["origin"] = origin
+        deaths = 0
+        while deaths < MOST_DEATHS:
+            before = state_of(out, name, budget=budget, metric=metric).images
+            code, answer = _child(out, name, request, lambda: _tell(out, name, budget, metric, told, report))
+            _tell(out, name, budget, metric, told, report)
+            if code >= 0:
+                break
+            deaths = 1 if state_of(out, name, budget=budget, metric=metric).images > before else deaths + 1
+        reason = answer.get("error", "") or _killed(code, deaths)
+        found = state_of(out, name, budget=budget, metric=metric)
+        if found.status == "done":
+            note(out, name, "done", **facts)
+        else:
+            reason = reason or "it stopped before its budget was used up: somebody asked it to"
+            note(out, name, "failed", reason, **facts)
+        return state_of(out, name, budget=budget, metric=metric)
+
+
+def _killed(code: int, deaths: int) -> str:
+    if code >= 0:
+        return "" if code == 0 else f"it ended with exit code {code}"
+    why = "; signal 9 without anybody's doing means that memory ran out" if code == -9 else ""
+    return f"it was killed by signal {-code} {deaths} times{why}"
+
+
+def _tell(out: Path, name: str, budget: str, metric: str, told: set[int], report: Report) -> None:
+    """Reports the scores that have come since the last time, one for each percent."""
+    for row in scores_of(run_folder(out, name), metric):
+        percent = share(budget, images=int(row["images"]), seconds=row["seconds"])
+        if percent not in told:
+            told.add(percent)
+            report(percent, row["score"])
+
+
+def _child(
+    out: Path, name: str, request: Mapping[str, Any], meanwhile: Callable[[], None]
+) -> tuple[int, dict[str, Any]]:
+    """Exit code (below zero: the signal it died of) and the answer; stops the child where `meanwhile` raises."""
+    log = log_file(out, name)
+    asked = log.with_suffix(".request")
+    asked.write_text(json.dumps({**request, "parent": os.getpid()}))
+    command = [sys.executable, "-m", "velogan.sweep.child", str(asked)]
+    with open(log, "ab") as said:
+        # a session of its own: Ctrl-C in the terminal is for the sweep, which stops its trials itself
+        child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=said, text=True, start_new_session=True)
+    try:
+        while child.poll() is None:
+            time.sleep(POLL_S)
+            meanwhile()
+    finally:
+        if child.poll() is None:
+            child.terminate()
+        printed, _ = child.communicate()
+        asked.unlink(missing_ok=True)
+    answer: Any = {}
+    with suppress(ValueError, IndexError):
+        answer = json.loads(printed.splitlines()[-1])
+    return child.returncode, answer if isinstance(answer, dict) else {}

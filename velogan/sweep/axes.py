@@ -1,0 +1,115 @@
+"""What a sweep varies: one field with a list of values, or with a range that values are drawn from."""
+
+from __future__ import annotations
+
+import math
+import random
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict
+
+from velogan.config import SIZES, Config, field_names, nearest
+from velogan.files import parse_yaml
+
+PRESET, SIZE = "preset", "size"
+"""What can be varied besides the fields of a configuration."""
+
+_RANGE = re.compile(r"\s*([^\s,:]+?)\s*\.\.\s*([^\s,:]+)\s*(:log)?\s*")
+
+
+class Axis(BaseModel):
+    """One thing that differs between trials: `values`, or numbers from `low` to `high`, even in their logarithm where
+    `log`."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    field: str
+    values: tuple[Any, ...] = ()
+    low: float = 0.0
+    high: float = 0.0
+    log: bool = False
+    whole: bool = False
+
+    @property
+    def is_range(self) -> bool:
+        """Whether values are drawn from `low` to `high`."""
+        return not self.values
+
+    def draw(self, source: random.Random) -> Any:
+        """A value at random, four digits of it."""
+        if self.values:
+            return source.choice(self.values)
+        low, high = (math.log(self.low), math.log(self.high)) if self.log else (self.low, self.high)
+        number = source.uniform(low, high)
+        return self.rounded(math.exp(number) if self.log else number)
+
+    def rounded(self, number: float) -> float | int:
+        """`number` with four digits, within the range: names of run folders stay readable."""
+        number = min(max(float(f"{number:.4g}"), self.low), self.high)
+        return round(number) if self.whole else number
+
+
+def parse_axis(text: str) -> Axis:
+    """`field=v1,v2` or `field=low..high` or `field=low..high:log`. ValueError names what is wrong, and the mend."""
+    field, equals, given = text.partition("=")
+    if not equals or not field.strip() or not given.strip():
+        raise ValueError(f"--vary {text}: write field=value,value or field=low..high, like optimizer.lr=0.005,0.01")
+    return make_axis(field.strip(), given if _RANGE.fullmatch(given) else split(given))
+
+
+def make_axis(field: str, given: Any) -> Axis:
+    """An axis from a plan file: a list of values, one value, or a text with a range."""
+    if field not in (PRESET, SIZE) and field not in (known := field_names(Config)):
+        raise ValueError(f"--vary {field}: there is no such field{nearest(field, [PRESET, SIZE, *known])}")
+    if field in ("train.seed", "train.length"):
+        mend = "say --seeds N" if field == "train.seed" else "say --minutes or --images, equal for all trials"
+        raise ValueError(f"--vary {field}: this is no setting to compare; {mend}")
+    if isinstance(given, str) and (found := _RANGE.fullmatch(given)):
+        return _range(field, *found.groups())
+    values = tuple(given) if isinstance(given, list | tuple) else (given,)
+    if not values:
+        raise ValueError(f"--vary {field}: name at least one value")
+    return Axis(field=field, values=values)
+
+
+def _range(field: str, low: str, high: str, log: str | None) -> Axis:
+    shown = f"--vary {field}={low}..{high}{log or ''}"
+    try:
+        bounds = float(low), float(high)
+    except ValueError:
+        raise ValueError(f"{shown}: a range is between two numbers, like 1e-5..1e-3:log") from None
+    if not (all(map(math.isfinite, bounds)) and bounds[0] < bounds[1]):
+        raise ValueError(f"{shown}: give two finite numbers, the smaller one first")
+    if log and bounds[0] <= 0:
+        raise ValueError(f"{shown}: a range on a logarithmic scale begins above 0")
+    whole = all(re.fullmatch(r"[+-]?\d+", bound) for bound in (low, high))
+    return Axis(field=field, low=bounds[0], high=bounds[1], log=bool(log), whole=whole)
+
+
+def split(text: str) -> list[Any]:
+    """The values between commas; those within brackets belong together: `[1,2],[3,4]` is two lists."""
+    parts = re.findall(r"(?:\[[^\]]*\]|\{[^}]*\}|[^,\[{])+", text)
+    return [_value(part.strip()) for part in parts if part.strip()]
+
+
+def _value(text: str) -> Any:
+    """A list, a mapping or null as YAML reads it; else the text, which the field's own type makes a value of."""
+    return parse_yaml(text) if text[:1] in ("[", "{") or text == "null" else text
+
+
+def changed(config: Config, settings: Mapping[str, Any]) -> Config:
+    """`config` with `settings` by dotted name; `preset` is not among them. ValueError names the field and the value."""
+    if SIZE in settings:
+        if settings[SIZE] not in SIZES:
+            raise ValueError(f"size={settings[SIZE]}: there is no such size; choose {', '.join(SIZES)}")
+        config = config.sized(settings[SIZE])
+    sections: dict[str, Any] = {}
+    for name, value in settings.items():
+        section, _, field = name.partition(".")
+        if name == "method.kind":
+            config = config.change(method=str(value))
+        elif field:
+            sections.setdefault(section, {})[field] = value
+    return config.change(**sections)

@@ -1,0 +1,174 @@
+"""A sweep as it was asked for, and the trials that it comes to. Nothing here starts anything."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import random
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from velogan.config import Config, field_names
+from velogan.engine.config import TrainConfig
+from velogan.engine.duration import Duration
+from velogan.evaluation.validation import SCORE
+from velogan.sweep.axes import PRESET, SIZE, Axis, changed
+
+Search = Literal["grid", "random", "optuna"]
+
+SCORED_EVERY = "10 %"
+"""How often a trial is saved and scored, unless its preset or a flag says: at the same shares of every budget."""
+
+_MOST_TRIALS = 10_000
+_LONGEST_NAME = 100  # characters; file systems take 255 bytes
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One run of a sweep: `settings` are what differs between trials, besides the seed."""
+
+    name: str
+    settings: Mapping[str, Any]
+    seed: int
+    config: Config
+
+    @property
+    def setting(self) -> str:
+        """What trials with other seeds have in common with this one; "base" where nothing is varied."""
+        return self.name.rpartition(",")[0] or "base"
+
+
+class Plan(BaseModel):
+    """What to run: `bases` are whole configurations by the preset they come from; `budget` is each trial's length."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    bases: dict[str, Config] = Field(min_length=1)
+    vary: tuple[Axis, ...] = ()
+    seeds: int = Field(default=1, ge=1, le=1000)
+    budget: Duration
+    search: Search = "grid"
+    trials: int | None = Field(default=None, ge=1, le=_MOST_TRIALS)
+    metric: str = SCORE
+    stop_early: Literal["asha"] | None = None
+
+    @model_validator(mode="after")
+    def _fits(self) -> Plan:
+        twice = [one.field for one in self.vary if sum(one.field == other.field for other in self.vary) > 1]
+        if twice:
+            raise ValueError(f"--vary {twice[0]} is there twice: name all its values in one")
+        if not self.budget.endswith(("images", "minutes")):
+            raise ValueError(f"budget={self.budget}: give --minutes or --images, so that all trials get the same")
+        if not self.metric.startswith("validation/"):
+            raise ValueError(
+                f"--metric {self.metric}: choose by a figure of the held-out pictures that the log has, like {SCORE}"
+            )
+        self._check_search()
+        return self
+
+    def _check_search(self) -> None:
+        ranges = [axis.field for axis in self.vary if axis.is_range]
+        if self.search == "grid" and ranges:
+            raise ValueError(f"--vary {ranges[0]} is a range, which a grid has not: add --search random or optuna")
+        if self.search == "grid" and self.trials is not None:
+            raise ValueError(f"--trials {self.trials}: a grid has the trials it has; add --search random or optuna")
+        if self.search != "grid" and self.trials is None:
+            raise ValueError(f"--search {self.search} needs --trials N: how many settings to try")
+        if self.search != "grid" and not self.axes:
+            raise ValueError(f"--search {self.search} needs something to --vary")
+        if self.search == "optuna" and self.stop_early and self.seeds > 1:
+            raise ValueError("--search optuna scores a setting by all its seeds: leave --stop-early or --seeds out")
+
+    @property
+    def axes(self) -> tuple[Axis, ...]:
+        """What varies; several presets are one more thing that does."""
+        if len(self.bases) == 1:
+            return self.vary
+        return (Axis(field=PRESET, values=tuple(self.bases)), *self.vary)
+
+    def trial(self, settings: Mapping[str, Any], seed: int) -> Trial:
+        """The run with `settings` and `seed`. ValueError where they make no configuration."""
+        preset = str(settings.get(PRESET, next(iter(self.bases))))
+        given = {name: value for name, value in settings.items() if name != PRESET}
+        try:
+            config = changed(self.bases[preset], given)
+        except ValueError as error:
+            raise ValueError(f"{trial_name(settings, seed)}: {error}") from None
+        train: dict[str, Any] = {"length": self.budget, "seed": seed}
+        if config.train.checkpoint_every == TrainConfig().checkpoint_every:
+            train["checkpoint_every"] = SCORED_EVERY
+        config = config.change(train=train)
+        read = {name: value if name in (PRESET, SIZE) else _get(config, name) for name, value in settings.items()}
+        return Trial(trial_name(read, seed), read, seed, config)
+
+    def known_trials(self) -> list[Trial]:
+        """All trials that are known before the start, checked: none for `optuna`, which finds its settings as it goes.
+
+        The first seed of every setting comes first. ValueError names the field and the value that do not fit.
+        """
+        if self.search == "optuna":
+            ends = [axis.values or (axis.low, axis.high) for axis in self.axes]
+            for values in itertools.islice(itertools.product(*ends), _MOST_TRIALS):
+                self.trial({axis.field: value for axis, value in zip(self.axes, values)}, 0)
+            return []
+        settings = self._settings()
+        if len(settings) * self.seeds > _MOST_TRIALS:
+            raise ValueError(f"{len(settings) * self.seeds} trials are more than {_MOST_TRIALS}: vary less")
+        trials = [self.trial(one, seed) for seed in range(self.seeds) for one in settings]
+        names = [trial.name for trial in trials]
+        if len(set(names)) < len(names):
+            twice = next(name for name in names if names.count(name) > 1)
+            raise ValueError(f"two trials are the same, {twice}: name each value of --vary once")
+        return trials
+
+    def _settings(self) -> list[dict[str, Any]]:
+        names = [axis.field for axis in self.axes]
+        if self.search == "grid":
+            return [dict(zip(names, values)) for values in itertools.product(*(axis.values for axis in self.axes))]
+        assert self.trials is not None
+        found: dict[str, dict[str, Any]] = {}
+        for number in itertools.count():  # each draw has its own seed: more trials extend those that are finished
+            if len(found) == self.trials or number > 20 * self.trials:
+                break
+            source = random.Random(number)
+            drawn = {axis.field: axis.draw(source) for axis in self.axes}
+            found.setdefault(trial_name(drawn, 0), drawn)
+        return list(found.values())
+
+
+def trial_name(settings: Mapping[str, Any], seed: int) -> str:
+    """A folder's name: `lr=0.005,seed=0`. A function of settings and seed alone, so a larger sweep keeps its runs."""
+    parts = [f"{_short(name)}={_shown(value)}" for name, value in settings.items()]
+    text = ",".join(parts)
+    safe = re.sub(r"[^\w.,=+-]+", "-", text)
+    if safe != text or len(safe) > _LONGEST_NAME:  # two settings must not share a name
+        safe = f"{safe[:_LONGEST_NAME]}-{hashlib.sha256(text.encode()).hexdigest()[:6]}"
+    return ",".join(filter(None, [safe, f"seed={seed}"]))
+
+
+def _shown(value: Any) -> str:
+    return "x".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+
+
+def _short(name: str) -> str:
+    return name if name in _ambiguous() else name.rpartition(".")[2]
+
+
+@cache
+def _ambiguous() -> frozenset[str]:
+    """Names of fields whose last word another field has too."""
+    names = field_names(Config)
+    last = [name.rpartition(".")[2] for name in names]
+    return frozenset(name for name, word in zip(names, last) if last.count(word) > 1 or word in (SIZE, PRESET, "seed"))
+
+
+def _get(config: Config, name: str) -> Any:
+    value: Any = config
+    for part in name.split("."):
+        value = getattr(value, part)
+    return value

@@ -1,0 +1,80 @@
+"""A sweep from a YAML file, with the words of the command line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from velogan.config import Config, Size, explain, nearest
+from velogan.evaluation.validation import SCORE
+from velogan.files import parse_yaml
+from velogan.recipes import DEFAULT, RECIPES
+from velogan.sweep.axes import make_axis
+from velogan.sweep.plan import Plan, Search
+
+
+class PlanFile(BaseModel):
+    """What a plan file may hold; `config` has sections and fields as a run's config.yaml has them."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    data: str | tuple[str, ...]
+    presets: tuple[str, ...] = Field(default=(DEFAULT,), min_length=1)
+    size: Size | None = None
+    image_size: int | None = None
+    config: dict[str, dict[str, Any]] = {}
+    vary: dict[str, Any] = {}
+    seeds: int = 1
+    minutes: float | None = None
+    images: int | None = None
+    search: Search = "grid"
+    trials: int | None = None
+    metric: str = SCORE
+    stop_early: Literal["asha"] | None = None
+
+
+def read_plan(path: Path) -> Plan:
+    """The plan that a YAML file holds. ValueError names the file, the field and the mend."""
+    try:
+        tree = parse_yaml(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ValueError(f"{path}: there is no such plan, and no such preset{nearest(str(path), RECIPES)}") from None
+    except ValueError as error:
+        raise ValueError(f"{path} holds no plan, since it is not plain YAML: {error}") from None
+    if not isinstance(tree, dict):
+        raise ValueError(f"{path} holds no plan: it must be a mapping with data:, vary: and minutes: or images:")
+    try:
+        file = PlanFile.model_validate(tree)
+        return make_plan(
+            {preset: _base(file, preset) for preset in file.presets},
+            minutes=file.minutes,
+            images=file.images,
+            vary=tuple(make_axis(field, given) for field, given in file.vary.items()),
+            **file.model_dump(include={"seeds", "search", "trials", "metric", "stop_early"}),
+        )
+    except ValidationError as error:
+        raise ValueError(explain(error, source=str(path))) from None
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
+
+
+def make_plan(bases: dict[str, Config], *, minutes: float | None, images: int | None, **rest: Any) -> Plan:
+    """A plan whose trials train for so many `minutes`, or on so many `images`: one of the two."""
+    if (minutes is None) == (images is None):
+        raise ValueError("how long is a trial? give --minutes or --images, one of the two")
+    budget = f"{images} images" if minutes is None else f"{minutes} minutes"
+    try:
+        return Plan(bases=bases, budget=budget, **rest)
+    except ValidationError as error:
+        raise ValueError(explain(error, source="the sweep")) from None
+
+
+def _base(file: PlanFile, preset: str) -> Config:
+    if preset not in RECIPES:
+        raise ValueError(f"presets: {preset} is no preset{nearest(preset, RECIPES)}; there are {', '.join(RECIPES)}")
+    base = RECIPES[preset]().sized(file.size) if file.size else RECIPES[preset]()
+    data: dict[str, Any] = {"path": (file.data,) if isinstance(file.data, str) else file.data}
+    data |= {} if file.image_size is None else {"crop_size": file.image_size}
+    return base.change(**file.config).change(data=data)

@@ -1,0 +1,265 @@
+"""Ray Tune runs the trials: which one next, where, how many at a time, which to stop early. It keeps nothing."""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import shutil
+import tempfile
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from velogan.sweep.attempt import attempt
+from velogan.sweep.cores import available
+from velogan.sweep.folder import Status, note, noted
+from velogan.sweep.plan import Plan, Trial
+
+MISSING = "velogan sweep needs Ray Tune, which is not installed here: pip install 'velogan[sweep]'"
+FIRST_STOP = 10
+"""Percent of the budget that every trial gets before `asha` compares it with others."""
+
+KEPT = 3
+"""Of so many trials one goes on, at each comparison of `asha`."""
+
+MOST_LOSSES = 3
+"""How often a trial is started again elsewhere, where a node of the cluster is lost."""
+
+_QUIET = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_AIR_NEW_OUTPUT": "0",
+    "RAY_CHDIR_TO_TRIAL_DIR": "0",
+    "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
+    "TUNE_DISABLE_SIGINT_HANDLER": "1",  # Ctrl-C is ours
+    "TUNE_WARN_EXCESSIVE_EXPERIMENT_CHECKPOINT_SYNC_THRESHOLD_S": "0",
+}
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What each trial gets, of how many at a time."""
+
+    parallel: int
+    cores: int
+    gpus: float = 0.0
+
+
+def require_ray() -> None:
+    """ValueError, one sentence, where the extra is not installed."""
+    try:
+        import optuna
+        import ray.tune
+    except ImportError:
+        raise ValueError(MISSING) from None
+    del optuna, ray
+
+
+def shared(cores: int, gpus: float, *, parallel: int | None, largest: int, trials: int) -> Resources:
+    """Cores and GPUs in equal parts: by default one GPU for each trial, else one core.
+
+    `cores` and `gpus` are of all nodes, `largest` the cores of the largest node: a trial lies on one node.
+    """
+    many = min(parallel or (int(gpus) if gpus >= 1 else cores), trials)
+    each = gpus / many
+    share = math.floor(each) if each >= 1 else math.floor(1000 * each) / 1000  # what Ray takes
+    return Resources(max(many, 1), max(1, min(cores // many, largest)), float(share))
+
+
+@contextmanager
+def connected(address: str | None) -> Iterator[None]:
+    """Ray at `address`; without one, started inside and gone afterwards. ValueError where nothing answers there."""
+    os.environ.update(_QUIET)
+    import ray
+
+    if ray.is_initialized():
+        yield
+        return
+    logging.getLogger("ray").setLevel(logging.ERROR)
+    common: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
+    folder = Path(tempfile.mkdtemp(prefix="velogan-ray-"))
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            if address:
+                ray.init(address=address, **common)
+            else:
+                common |= {"num_cpus": len(available()), "include_dashboard": False, "_temp_dir": str(folder)}
+                ray.init(address="local", object_store_memory=100 * 2**20, **common)
+        yield
+    except ConnectionError as error:
+        raise ValueError(f"--address {address}: no Ray answers there ({str(error).splitlines()[0]})") from None
+    finally:
+        ray.shutdown()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def found_resources(*, parallel: int | None, trials: int, device: str) -> Resources:
+    """What the connected Ray has, in equal parts; `device` is what engine.device says."""
+    import ray
+
+    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    cores = [int(node.get("CPU", 0)) for node in nodes]
+    gpus = sum(node.get("GPU", 0.0) for node in nodes) if device == "auto" or device.startswith("cuda") else 0.0
+    return shared(sum(cores), gpus, parallel=parallel, largest=max(cores), trials=trials)
+
+
+def run_trials(
+    plan: Plan,
+    out: Path,
+    trials: Sequence[Trial],
+    *,
+    resources: Resources,
+    command: str,
+    step: Callable[[], None],
+    earlier: Sequence[tuple[Mapping[str, Any], float | None]] = (),
+    samples: int = 1,
+) -> None:
+    """Runs `trials`, or with `optuna` so many `samples` of settings that it chooses; `step` is called again and again.
+
+    `earlier` are settings that optuna tried before, with their scores; None where that is still to be done.
+    """
+    from ray import tune
+    from ray.tune.schedulers import ASHAScheduler
+
+    job = _Job(plan, out.resolve(), tuple(trials), resources.cores, command)
+    asha = ASHAScheduler(time_attr="percent", max_t=101, grace_period=FIRST_STOP, reduction_factor=KEPT)
+    chosen: dict[str, Any] = {"param_space": {"index": tune.grid_search(list(range(len(trials))))}}
+    common: dict[str, Any] = {"scheduler": asha if plan.stop_early else None}
+    common["max_concurrent_trials"] = resources.parallel
+    if plan.search == "optuna":
+        common |= {"search_alg": _search(plan, earlier), "num_samples": samples * plan.seeds}
+        chosen = {}
+    aside = Path(tempfile.mkdtemp(prefix="velogan-tune-"))
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            tuner = tune.Tuner(
+                tune.with_resources(partial(_run, job=job), {"cpu": resources.cores, "gpu": resources.gpus}),
+                tune_config=tune.TuneConfig(metric="score", mode="min", **common),
+                run_config=tune.RunConfig(
+                    storage_path=str(aside),
+                    verbose=0,
+                    callbacks=[_callback(job, step)],
+                    failure_config=tune.FailureConfig(max_failures=MOST_LOSSES),
+                ),
+                **chosen,
+            )
+            tuner.fit()
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+
+
+@dataclass(frozen=True)
+class _Job:
+    """What a worker must know."""
+
+    plan: Plan
+    out: Path
+    trials: tuple[Trial, ...]
+    cores: int
+    command: str
+
+    def trial(self, config: Mapping[str, Any]) -> Trial:
+        """Which trial Tune means."""
+        if "index" in config:
+            return self.trials[config["index"]]
+        settings = {
+            axis.field: axis.rounded(config[axis.field]) if axis.is_range else config[axis.field]
+            for axis in self.plan.axes
+        }
+        return self.plan.trial(settings, config.get("__trial_index__", 0))
+
+
+def _run(config: Mapping[str, Any], *, job: _Job) -> None:
+    """What a worker of Ray does for one trial."""
+    from ray import tune
+
+    trial, lowest = job.trial(config), math.inf
+
+    def report(percent: int, score: float) -> None:
+        nonlocal lowest
+        lowest = min(lowest, score)
+        tune.report({"percent": percent, "score": lowest})
+
+    plan, facts = job.plan, {"settings": dict(trial.settings), "seed": trial.seed, "budget": job.plan.budget}
+    origin = {"preset": trial.settings.get("preset", next(iter(plan.bases))), "command": job.command}
+    found = attempt(
+        job.out,
+        trial.name,
+        trial.config.model_dump(mode="json"),
+        budget=plan.budget,
+        metric=plan.metric,
+        cores=job.cores,
+        origin=origin,
+        report=report,
+        facts=facts,
+    )
+    if found.status != "done" or math.isinf(lowest):  # Tune would start again what raises; asha compares none at 0 %
+        tune.report({"percent": 0, "score": math.inf})
+
+
+def _callback(job: _Job, step: Callable[[], None]) -> Any:
+    from ray.tune import Callback
+
+    here = _Here(step)
+
+    class Watch(Callback):
+        def on_step_end(self, iteration: int, trials: list[Any], **info: Any) -> None:
+            here.call()
+
+        def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
+            name = job.trial(trial.config).name
+            kept = dict(noted(job.out, name))
+            if kept.get("status") == "running":  # it did not end by itself
+                at = (trial.last_result or {}).get("percent", 0)
+                why = f"at {at} % of its budget it was not among the best third"
+                _note_again(job.out, name, kept, "stopped early", why)
+
+        def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
+            name = job.trial(trial.config).name
+            lines = str(trial.get_error() or "its worker was lost").strip().splitlines()
+            _note_again(job.out, name, noted(job.out, name), "failed", lines[-1])
+
+    return Watch()
+
+
+class _Here:
+    """A function that Tune keeps no copy of: it stores its callbacks, which a sweep does not continue by."""
+
+    def __init__(self, call: Callable[[], None]) -> None:
+        self.call = call
+
+    def __reduce__(self) -> tuple[type, tuple[None]]:
+        return _Here, (None,)
+
+
+def _note_again(out: Path, name: str, kept: Mapping[str, Any], status: Status, reason: str) -> None:
+    facts = {key: value for key, value in kept.items() if key not in ("status", "reason")}
+    note(out, name, status, reason, **facts)
+
+
+def _search(plan: Plan, earlier: Sequence[tuple[Mapping[str, Any], float | None]]) -> Any:
+    import optuna
+    from ray.tune.search import Repeater
+    from ray.tune.search.optuna import OptunaSearch
+
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    space: dict[str, Any] = {}
+    for axis in plan.axes:
+        if not axis.is_range:
+            space[axis.field] = optuna.distributions.CategoricalDistribution(axis.values)
+        elif axis.whole:
+            space[axis.field] = optuna.distributions.IntDistribution(int(axis.low), int(axis.high), log=axis.log)
+        else:
+            space[axis.field] = optuna.distributions.FloatDistribution(axis.low, axis.high, log=axis.log)
+    again = [dict(settings) for settings, score in earlier if score is None]
+    scored = [(dict(settings), score) for settings, score in earlier if score is not None]
+    search = OptunaSearch(space, metric="score", mode="min", points_to_evaluate=again or None, seed=len(scored))
+    for settings, score in scored:
+        search.add_evaluated_point(settings, score)
+    return Repeater(search, repeat=plan.seeds) if plan.seeds > 1 else search

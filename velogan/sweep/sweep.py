@@ -1,0 +1,246 @@
+"""A whole sweep: what is left to do is done, the chosen runs are tested, and `sweep.json` and the page are written."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from velogan.files import write_text
+from velogan.report.sweep_page import write_sweep
+from velogan.session import Session
+from velogan.store.lock import locked
+from velogan.sweep.folder import State, noted, run_folder, scores_of, share, state_of
+from velogan.sweep.plan import Plan, Trial
+from velogan.sweep.scheduling import connected, found_resources, require_ray, run_trials
+from velogan.sweep.table import Table
+from velogan.sweep.verdict import verdicts
+
+Rows = list[tuple[Trial, State]]
+
+SAVING_S = 60.0
+"""How long trials that were stopped may take to save, in seconds."""
+
+
+def sweep(
+    plan: Plan,
+    out: Path,
+    *,
+    command: str,
+    table: Table,
+    parallel: int | None = None,
+    address: str | None = None,
+) -> dict[str, Any]:
+    """Runs `plan` in the folder `out`, or what is left of it; returns `trials`, `best` and `page`.
+
+    `parallel` is how many trials run at a time, `address` where Ray runs. ValueError for what the user can mend, before
+    anything is started.
+    """
+    known = plan.known_trials()
+    check_folders(out, known)
+    require_ray()
+    with locked(out):
+        began = time.time()
+        loads = [_load()]
+        step = _step(plan, out, known, table)
+        with table:
+            try:
+                _train(plan, out, known, command=command, parallel=parallel, address=address, step=step)
+            finally:
+                _wait_until_saved(out, rows_of(plan, out, known))
+                step(last=True)
+            loads.append(_load())
+            facts = {"command": command, "seconds": time.time() - began, "load": loads, **_facts(plan)}
+            return _finish(plan, out, rows_of(plan, out, known), facts, table)
+
+
+def _finish(plan: Plan, out: Path, rows: Rows, facts: Mapping[str, Any], table: Table) -> dict[str, Any]:
+    """Tests the chosen runs, writes `sweep.json` and the page, and returns what the command prints."""
+    result = summary(plan, rows, out)
+    tested = _test(result, table)
+    trials = [{**one, "test_scores": tested.get(one["name"])} for one in result["trials"]]
+    scores: dict[str, list[float]] = {}
+    for one in trials:
+        if one["status"] == "done" and one["score"] is not None:
+            scores.setdefault(one["setting"], []).append(one["score"])
+    found = {**result, "trials": trials, **facts, "verdicts": verdicts(scores)}
+    found["again"] = _again(result, out)
+    page = write_sweep({**found, "curves": _curves(plan, rows, out)}, out / "sweep.html")
+    kept = json.dumps({**found, "page": str(page)}, indent=1, default=str)
+    write_text(out / "sweep.json", kept)
+    return {key: json.loads(kept)[key] for key in ("trials", "best", "page")}
+
+
+def _again(result: Mapping[str, Any], out: Path) -> str:
+    """The command that repeats the winner."""
+    words = ["velogan", "train", "--config", str(run_folder(out, str(result["best"]))), "--out", "runs/winner"]
+    return shlex.join(words)
+
+
+def _curves(plan: Plan, rows: Rows, out: Path) -> dict[str, list[list[tuple[float, float]]]]:
+    """By setting, a list for each seed: percent of the budget, and the score there."""
+    curves: dict[str, list[list[tuple[float, float]]]] = {}
+    for trial, _ in rows:
+        points = [
+            (share(plan.budget, images=int(row["images"]), seconds=row["seconds"]), row["score"])
+            for row in scores_of(run_folder(out, trial.name), plan.metric)
+        ]
+        curves.setdefault(trial.setting, []).append([(float(percent), score) for percent, score in points])
+    return curves
+
+
+def check_folders(out: Path, trials: Sequence[Trial]) -> None:
+    """ValueError where a trial's folder holds another run than the trial: then another --out is needed."""
+    for trial in trials:
+        try:
+            Session.open(run_folder(out, trial.name), trial.config, say=lambda text: None)
+        except ValueError as error:
+            raise ValueError(f"{out} holds the trials of another sweep: name a new --out ({error})") from None
+
+
+def rows_of(plan: Plan, out: Path, known: Sequence[Trial]) -> Rows:
+    """All trials of the plan with their states: those `known`, or those that optuna has tried so far."""
+    trials = list(known) if plan.search != "optuna" else _tried(plan, out)
+    return [(trial, state_of(out, trial.name, budget=plan.budget, metric=plan.metric)) for trial in trials]
+
+
+def summary(plan: Plan, rows: Rows, out: Path) -> dict[str, Any]:
+    """`trials`, and `best`: the trial with the lowest score of the setting with the lowest mean over its seeds."""
+    trials = [
+        {
+            "name": trial.name,
+            "setting": trial.setting,
+            "settings": dict(trial.settings),
+            "seed": trial.seed,
+            "status": state.status,
+            "reason": state.reason,
+            "score": state.score,
+            "seconds": round(state.seconds, 3),
+            "images": state.images,
+            "run": str(run_folder(out, trial.name)),
+        }
+        for trial, state in rows
+    ]
+    done = [one for one in trials if one["status"] == "done" and one["score"] is not None]
+    settings: dict[str, list[dict[str, Any]]] = {}
+    for one in done:
+        settings.setdefault(one["setting"], []).append(one)
+    whole = {name: found for name, found in settings.items() if len(found) == plan.seeds} or settings
+    best = min(whole.values(), key=lambda found: fmean(one["score"] for one in found), default=None)
+    return {"trials": trials, "best": min(best, key=lambda one: one["score"])["name"] if best else None}
+
+
+def _train(
+    plan: Plan,
+    out: Path,
+    known: Sequence[Trial],
+    *,
+    command: str,
+    parallel: int | None,
+    address: str | None,
+    step: Callable[[], None],
+) -> None:
+    rows = rows_of(plan, out, known)
+    left = [trial for trial, state in rows if state.status not in ("done", "stopped early")]
+    earlier = _earlier(plan, rows) if plan.search == "optuna" else []
+    samples = (plan.trials or 0) - sum(score is not None for _, score in earlier)
+    if plan.search == "optuna" and samples <= 0:
+        return
+    if plan.search != "optuna" and not left:
+        return
+    device = next(iter(plan.bases.values())).engine.device
+    with connected(address):
+        count = len(left) if plan.search != "optuna" else samples * plan.seeds
+        resources = found_resources(parallel=parallel, trials=count, device=device)
+        common: dict[str, Any] = {"earlier": earlier, "samples": samples}
+        run_trials(plan, out, left, resources=resources, command=command, step=step, **common)
+
+
+def _step(plan: Plan, out: Path, known: Sequence[Trial], table: Table) -> Callable[..., None]:
+    def step(*, last: bool = False) -> None:
+        if last or table.due():
+            table.show([(trial.name, state) for trial, state in rows_of(plan, out, known)])
+
+    return step
+
+
+def _tried(plan: Plan, out: Path) -> list[Trial]:
+    """The trials of an optuna search that have a status and settings of this plan."""
+    trials = []
+    for path in sorted((out / "status").glob("*.json")):
+        kept = noted(out, path.stem)
+        settings = kept.get("settings")
+        if isinstance(settings, dict) and list(settings) == [axis.field for axis in plan.axes]:
+            trials.append(plan.trial(settings, kept["seed"]))
+    return [trial for trial in trials if trial.seed < plan.seeds]
+
+
+def _earlier(plan: Plan, rows: Rows) -> list[tuple[Mapping[str, Any], float | None]]:
+    """Settings that optuna tried before, with the mean of their scores; None where a seed is still to be run."""
+    found: dict[str, list[tuple[Trial, State]]] = {}
+    for trial, state in rows:
+        found.setdefault(trial.setting, []).append((trial, state))
+    earlier: list[tuple[Mapping[str, Any], float | None]] = []
+    for group in found.values():
+        scores = [
+            state.score for _, state in group if state.status in ("done", "stopped early") and state.score is not None
+        ]
+        earlier.append((group[0][0].settings, fmean(scores) if len(scores) == plan.seeds else None))
+    return earlier
+
+
+def _wait_until_saved(out: Path, rows: Rows) -> None:
+    """Until nobody writes in the folders of stopped trials any more."""
+    ends = time.monotonic() + SAVING_S
+    for trial, _ in rows:
+        run = run_folder(out, trial.name)
+        while (run / ".lock").exists() and time.monotonic() < ends:
+            try:
+                with locked(run):
+                    break
+            except ValueError:
+                time.sleep(0.1)
+
+
+def _test(result: Mapping[str, Any], table: Table) -> dict[str, dict[str, float]]:
+    """Scores on test pictures of the chosen setting's runs, by trial: measured when nothing is chosen any more."""
+    chosen = next((one["setting"] for one in result["trials"] if one["name"] == result["best"]), None)
+    runs = [one for one in result["trials"] if one["setting"] == chosen and one["status"] == "done"]
+    return {one["name"]: _tested(Path(one["run"]), table) for one in runs}
+
+
+def _tested(run: Path, table: Table) -> dict[str, float]:
+    """Figures of the best checkpoint's averaged generators by name and direction; none without test pictures."""
+    from velogan.evaluation.evaluate import evaluate
+
+    try:
+        found = evaluate(run, checkpoint="best")["scores"]
+    except (ValueError, OSError) as error:
+        table.say(f"{run} cannot be tested: {error}")
+        return {}
+    return {
+        f"{one['name']}_{one['direction']}": one["value"]
+        for one in found
+        if one.get("split", "test") == "test" and one["weights"] == "ema"
+    }
+
+
+def _facts(plan: Plan) -> dict[str, Any]:
+    return {
+        "budget": plan.budget,
+        "metric": plan.metric,
+        "search": plan.search,
+        "stop_early": plan.stop_early,
+        "vary": [axis.field for axis in plan.axes],
+        "seeds": plan.seeds,
+    }
+
+
+def _load() -> float:
+    """How many processes wanted a core in the last minute."""
+    return round(os.getloadavg()[0], 2)
