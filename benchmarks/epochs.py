@@ -1,16 +1,21 @@
 """How long an epoch takes by each method, beside Table 1 of "Improving Cycle-GAN using Intel AI DevCloud" (2018).
 
-`python benchmarks/onepair.py epochs` calls it.
+    python benchmarks/epochs.py --data apple2orange --out epochs.json
+
+It trains the presets by turns, on all threads, for a share of an epoch, and writes how long an epoch takes with each.
 """
 
 from __future__ import annotations
 
+import argparse
+import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
-from rich.console import RenderableType
+from rich.console import Console, RenderableType
 from rich.table import Table
 
 from velogan.config import Config
@@ -18,9 +23,11 @@ from velogan.data.domains.pair import Data, open_data
 from velogan.decide import decide
 from velogan.engine.duration import Span, parse_length
 from velogan.engine.trainer import Hook
+from velogan.files import write_text
 from velogan.methods.fit import check_sizes
 from velogan.observe.machine import machine
 from velogan.observe.progress import Display
+from velogan.recipes import BENCHED, RECIPES
 from velogan.run import build_trainer, fit_channels
 
 TABLE_1 = {
@@ -139,3 +146,24 @@ def render_epochs(result: dict[str, Any]) -> Iterator[RenderableType]:
     yield table
     images, epoch = min(row["images"] for row in result["rows"]), result["images_of_epoch"]
     yield f"≈ extrapolated: {images} images of an epoch's {epoch} ({images / epoch:.1%}) were measured for each method."
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--data", nargs="+", required=True)
+    parser.add_argument("--size", choices=["xs", "s", "m", "l"], default="l")
+    parser.add_argument("--image-size", type=int, default=256)
+    parser.add_argument("--fraction", type=float, default=0.02)
+    asked = parser.parse_args()
+    data = {"path": asked.data, "crop_size": asked.image_size, "validation": 0}
+    configs = {name: RECIPES[name]().sized(asked.size).change(data=data) for name in BENCHED}
+    with Display() as display:
+        result = measure_epochs(configs, fraction=asked.fraction, display=display)
+    write_text(asked.out, json.dumps(result, indent=1))
+    for part in render_epochs(result):
+        Console().print(part)
+
+
+if __name__ == "__main__":
+    main()

@@ -225,6 +225,7 @@ def _translate(asked: Translate, argv: list[str]) -> tuple[dict[str, Any], int]:
     from velogan.data.domains.sources import code_directory
     from velogan.deploy.model import load_translator
     from velogan.deploy.translate import translate
+    from velogan.engine.memory import peak_memory_mb
     from velogan.engine.resolve import resolve_device
     from velogan.kernels.inference import Accelerator
     from velogan.observe.progress import Display
@@ -261,16 +262,9 @@ def _translate(asked: Translate, argv: list[str]) -> tuple[dict[str, Any], int]:
         "failed": [{"name": name, "reason": reason} for name, reason in done.failed],
         "tiled": done.tiled,
         "images_per_s": round(done.translated / done.seconds, 3),
-        "peak_memory_mb": round(_peak_memory_mb(), 1),
+        "peak_memory_mb": round(peak_memory_mb(), 1),
     }
     return result, 1 if done.failed else 0
-
-
-def _peak_memory_mb() -> float:
-    """The most memory that this process has held so far, in MB of 2^20 bytes."""
-    import resource
-
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (2**20 if sys.platform == "darwin" else 2**10)
 
 
 def _evaluate(asked: Evaluate, argv: list[str]) -> tuple[dict[str, Any], int]:
@@ -434,15 +428,20 @@ def _sweep_base(argv: list[str], preset: str) -> Config:
 
 
 def _sweep_dry(asked: Sweep, plan: Plan) -> dict[str, Any]:
-    from velogan.sweep.cost import cost
+    from rich.console import Console
 
-    trials = plan.known_trials()
-    found = cost(plan, count=len(trials) or (plan.trials or 0) * plan.seeds, parallel=asked.parallel)
+    from velogan.measure.probe import probe
+    from velogan.sweep.cost import cost, described
+    from velogan.sweep.table import costs
+
+    console = Console(stderr=True)
+    with console.status("measuring what a step costs here"):
+        found = cost(plan, plan.known_trials(), parallel=asked.parallel, probe=probe, say=console.print)
     if not asked.json:
-        lines = [trial.name for trial in trials] or [f"{plan.trials} settings that optuna chooses, {plan.seeds} seeds"]
-        print("\n".join([*lines, found["text"]]))
-    listed = [{"name": trial.name, "settings": dict(trial.settings), "seed": trial.seed} for trial in trials]
-    return {"trials": listed, **{key: value for key, value in found.items() if key != "text"}}
+        out = Console()
+        out.print(costs(found["trials"]) if found["trials"] else f"{plan.trials} settings that optuna chooses")
+        out.print(described(found), soft_wrap=True, highlight=False)
+    return found
 
 
 def _data_render(asked: DataRender, argv: list[str]) -> tuple[dict[str, Any], int]:

@@ -114,7 +114,9 @@ class Sweep(Fields):
     address: Annotated[
         str | None, tyro.conf.arg(help="A Ray that runs already: ray://HOST:PORT or auto. Default: one of our own.")
     ] = None
-    dry_run: Annotated[bool, tyro.conf.arg(help="Print the runs and stop.")] = False
+    dry_run: Annotated[
+        bool, tyro.conf.arg(help="Print the runs and what each will cost here in time and memory, and stop.")
+    ] = False
 
 
 @dataclass(kw_only=True)

@@ -1,4 +1,4 @@
-"""What `benchmarks/onepair.py epochs` measures."""
+"""What `benchmarks/epochs.py` measures."""
 
 from __future__ import annotations
 

@@ -1,13 +1,16 @@
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from velogan.config import Config
+from velogan.measure.probe import Step, probe
 from velogan.recipes import RECIPES
 from velogan.sweep.axes import parse_axis
+from velogan.sweep.cost import cost
 from velogan.sweep.plan import SCORED_EVERY, Plan, Trial
 from velogan.sweep.planfile import make_plan, read_plan
 
@@ -137,3 +140,24 @@ def test_a_wrong_plan_file_names_itself(text: str, said: str, tmp_path: Path) ->
     with pytest.raises(ValueError, match=said) as found:
         read_plan(path)
     assert str(path) in str(found.value)
+
+
+def test_the_cost_of_each_kind_of_run_is_measured_once() -> None:
+    kinds: list[Config] = []
+
+    def probed(config: Config, cores: Sequence[int]) -> Step:
+        kinds.append(config)
+        return Step(seconds=0.5 * config.generator.channels, memory_mb=100.0, gpu_memory_mb=0.0)
+
+    asked = plan("optimizer.lr=0.1,0.2", "generator.channels=2,4", seeds=2)
+    found = cost(asked, asked.known_trials(), parallel=1, probe=probed, say=print)
+    assert len(kinds) == 2
+    times = [one["seconds"] / one["images"] for one in found["trials"]]
+    assert times == [0.5 * one["settings"]["generator.channels"] for one in found["trials"]]
+    assert found["seconds"] == sum(one["seconds"] for one in found["trials"])
+
+
+def test_a_probe_trains_a_few_steps(tiny_plan: Callable[..., Plan]) -> None:
+    found = probe(tiny_plan().known_trials()[0].config, [0])
+    assert found.seconds > 0
+    assert found.memory_mb > 50

@@ -1,4 +1,4 @@
-"""The memory of the process between steps."""
+"""The memory of the process."""
 
 from __future__ import annotations
 
@@ -16,3 +16,10 @@ def keep_freed_memory() -> bool:
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
     return mallopt is not None and all(mallopt(what, value) for what, value in ((_MMAP_MAX, 0), (_TRIM_THRESHOLD, -1)))
+
+
+def peak_memory_mb() -> float:
+    """The most memory that this process has held so far, in MB of 2^20 bytes."""
+    import resource  # Windows has it not
+
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (2**20 if sys.platform == "darwin" else 2**10)

@@ -1,30 +1,125 @@
-"""What a sweep will take, before it starts: how many runs side by side here, and for how long."""
+"""What a sweep will take, before it starts: time and memory of each run here, and how many run side by side."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 import torch
 
+from velogan.config import Config
+from velogan.engine.duration import parse_span
 from velogan.files import duration
 from velogan.sweep.cores import available
-from velogan.sweep.plan import Plan
-from velogan.sweep.scheduling import shared
+from velogan.sweep.plan import Plan, Trial
+from velogan.sweep.scheduling import Resources, shared
+
+MOST_PROBES = 8
+"""So many kinds of runs are measured, a few seconds each; the cost of others is left open."""
 
 
-def cost(plan: Plan, *, count: int, parallel: int | None) -> dict[str, Any]:
-    """For `count` trials on this machine: `count`, `parallel`, `cores` and `gpus` of each, `seconds` of training in
-    all (None where the budget is in images, whose time nothing here measures), and a `text` for people."""
+class Step(Protocol):
+    """What a step costs; see `measure.probe.Step`."""
+
+    @property
+    def seconds(self) -> float: ...
+    @property
+    def memory_mb(self) -> float: ...
+    @property
+    def gpu_memory_mb(self) -> float: ...
+
+
+Probe = Callable[[Config, Sequence[int]], Step]
+"""Measures a step of a configuration on some cores. ValueError where it cannot."""
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Of one run: training `seconds` and `images` of each domain, and memory in MB; None where it was not measured."""
+
+    seconds: float | None
+    images: int | None
+    memory_mb: float | None
+    gpu_memory_mb: float | None
+
+
+def cost(
+    plan: Plan, trials: Sequence[Trial], *, parallel: int | None, probe: Probe, say: Callable[[str], None]
+) -> dict[str, Any]:
+    """`trials`, each with what `Cost` has; `count`; `parallel`, `cores`, `gpus` of each; `seconds` of training in all.
+
+    The latter are on this machine, and None where a run's are not known.
+
+    Runs that differ only in the seed and in fractions, such as rates and weights, are taken to cost the same: a few
+    steps of one of them are trained on random pictures. `say` is told what cannot be measured.
+    """
+    count = len(trials) or (plan.trials or 0) * plan.seeds
     device = next(iter(plan.bases.values())).engine.device
     gpus = float(torch.cuda.device_count()) if device == "auto" or device.startswith("cuda") else 0.0
-    cores = len(available())
-    each = shared(cores, gpus, parallel=parallel, largest=cores, trials=max(count, 1))
-    rounds = -(-count // each.parallel)
-    minutes = float(plan.budget.split()[0]) if plan.budget.endswith("minutes") else None
-    seconds = None if minutes is None else rounds * minutes * 60
-    time = "" if seconds is None else f": {duration(seconds)} of training in all, and start and scoring on top"
-    what = f"{each.gpus:g} GPU" if each.gpus else f"{each.cores} core{'s' * (each.cores > 1)}"
-    text = f"{count} runs of {plan.budget} each, {each.parallel} at a time with {what} each{time}"
-    return {"count": count, "parallel": each.parallel, "cores": each.cores, "gpus": each.gpus, "seconds": seconds} | {
-        "text": text
-    }
+    cores = available()
+    each = shared(len(cores), gpus, parallel=parallel, largest=len(cores), trials=max(count, 1))
+    steps = _steps(trials, cores[: each.cores], probe, say)
+    costs = [_cost(plan.budget, steps.get(_kind(trial))) for trial in trials]
+    listed = [
+        {"name": trial.name, "settings": dict(trial.settings), "seed": trial.seed, **vars(one)}
+        for trial, one in zip(trials, costs)
+    ]
+    seconds = _whole(costs or [_cost(plan.budget, None)] * count, each)
+    return {"trials": listed, "count": count, "budget": plan.budget, **vars(each), "seconds": seconds}
+
+
+def described(found: dict[str, Any]) -> str:
+    """The last line for people: how many runs, how many at a time, how long in all."""
+    time = "" if found["seconds"] is None else f": {duration(found['seconds'])} of training in all"
+    cores, gpus = found["cores"], found["gpus"]
+    what = f"{gpus:g} GPU and {cores} core{'s' * (cores > 1)}" if gpus else f"{cores} core{'s' * (cores > 1)}"
+    return (
+        f"{found['count']} runs of {found['budget']} each, {found['parallel']} at a time with {what} each{time}; start "
+        "and scoring come on top"
+    )
+
+
+def _kind(trial: Trial) -> str:
+    """What decides over the cost of a step, as text: all settings but fractions."""
+    return repr({name: value for name, value in trial.settings.items() if not isinstance(value, float)})
+
+
+def _steps(trials: Sequence[Trial], cores: Sequence[int], probe: Probe, say: Callable[[str], None]) -> dict[str, Step]:
+    kinds: dict[str, Trial] = {}
+    for trial in trials:
+        kinds.setdefault(_kind(trial), trial)
+    found: dict[str, Step] = {}
+    for kind, trial in list(kinds.items())[:MOST_PROBES]:
+        engine = {"threads": trial.config.engine.threads or len(cores)}
+        try:
+            found[kind] = probe(trial.config.change(engine=engine), cores)
+        except ValueError as error:
+            say(f"the cost of {trial.name} cannot be measured: {error}")
+    if len(kinds) > MOST_PROBES:
+        say(f"{MOST_PROBES} of {len(kinds)} kinds of runs were measured")
+    return found
+
+
+def _cost(budget: str, step: Step | None) -> Cost:
+    span = parse_span(budget)
+    seconds = 60 * span.amount if span.unit == "minutes" else None
+    images = int(span.amount) if span.unit == "images" else None
+    if step is None:
+        return Cost(seconds, images, None, None)
+    if seconds is None:
+        seconds = span.amount * step.seconds
+    else:
+        images = int(seconds / step.seconds)
+    return Cost(seconds, images, step.memory_mb, step.gpu_memory_mb)
+
+
+def _whole(costs: Sequence[Cost], each: Resources) -> float | None:
+    """Seconds until the last run ends, each starting where one before it has ended."""
+    ends = [0.0] * each.parallel
+    for one in costs:
+        if one.seconds is None:
+            return None
+        ends[0] += one.seconds
+        ends.sort()
+    return ends[-1]

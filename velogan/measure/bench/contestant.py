@@ -56,7 +56,10 @@ class Contestant:
         prepare = (lambda split: feed.loader.finish) if feed else None
         self.step, objective, nets = build_step(config, shape=(size, size), prepare=prepare)
         torch.manual_seed(0)
-        random = {name: torch.rand(count, 3, size, size, device=self.device) * 2 - 1 for name in "AB"}
+        random = {
+            letter: torch.rand(count, channels, size, size, device=self.device) * 2 - 1
+            for letter, channels in config.spec.channels.items()
+        }
         self.uniform = {split: torch.rand(draws, count, device=self.device) for split, draws in objective.draws.items()}
         self.batch, self.feed = feed.ready() if feed else random, feed
         self._kept = [*nets.values(), objective.state]
@@ -70,12 +73,17 @@ class Contestant:
         self.repeats = max(1, min(_MOST_STEPS, math.ceil(_LEAST_S / once)))
         self._peak = self._allocated() - self._before
 
+    @property
+    def device_peak_mb(self) -> float:
+        """The most memory of a CUDA device that the first steps took; 0 on a CPU. In MB of 2^20 bytes."""
+        return self._peak / _MB
+
     def look(self) -> None:
         """Profiles one more step for memory and for time by group; call it after all timings."""
         phases = list(self.step.optimizers)
         if self.device.type == "cuda":
             self.seen = glance(self.run, device=self.device, phases=phases)
-            self.peak_memory_mb = self._peak / _MB
+            self.peak_memory_mb = self.device_peak_mb
             return
         held = _held(self._kept, self.step.optimizers.values())
 

@@ -1,0 +1,67 @@
+"""A finished sweep as the table of a document: a row for each setting, figures of its runs' ends on test pictures.
+
+    velogan sweep benchmarks/plans/rendered.yaml --out runs/rendered
+    python benchmarks/table.py runs/rendered psnr_object_db ssim_object squeeze_kid --squeezenet squeezenet1_0.npz
+
+Each run is scored as `velogan evaluate` does it. A cell is the mean over seeds and, in brackets, the range. Sweeps
+themselves score the chosen setting alone on test pictures: take this table for reporting, never for choosing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from velogan.evaluation.evaluate import evaluate
+from velogan.observe.progress import Display
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("sweep", type=Path)
+    parser.add_argument("figures", nargs="+")
+    parser.add_argument("--direction", choices=["a2b", "b2a"], default="a2b")
+    parser.add_argument("--features", choices=["none", "lite0", "lite1"], default="none")
+    parser.add_argument("--squeezenet", type=Path)
+    parser.add_argument("--classes", nargs="*", default=[], metavar="NAME=NUMBER")
+    parser.add_argument("--limit", type=int)
+    asked = parser.parse_args()
+    classes = {name: int(number) for name, _, number in (word.partition("=") for word in asked.classes)}
+    common = {"features": asked.features, "squeezenet": asked.squeezenet, "classes": classes, "limit": asked.limit}
+    runs: dict[str, list[dict[str, Any]]] = {}
+    with Display() as display:
+        for trial in json.loads((asked.sweep / "sweep.json").read_text())["trials"]:
+            if trial["status"] == "done":
+                found = evaluate(Path(trial["run"]), checkpoint="last", task=display.task, **common)["scores"]
+                runs.setdefault(trial["setting"], []).append({"images": trial["images"], **_figures(found, asked)})
+    print("\n".join(table(runs, asked.figures)))
+
+
+def _figures(scores: Sequence[dict[str, Any]], asked: argparse.Namespace) -> dict[str, float]:
+    return {
+        one["name"]: one["value"]
+        for one in scores
+        if one["direction"] == asked.direction and one["weights"] == "ema" and one["value"] is not None
+    }
+
+
+def table(runs: dict[str, list[dict[str, Any]]], figures: Sequence[str]) -> list[str]:
+    """Lines of Markdown: by setting, the mean of images, and mean and range of each figure."""
+    lines = [f"| | images | {' | '.join(figures)} |", "|---|---" + "|---" * len(figures) + "|"]
+    for setting, seeds in runs.items():
+        cells = [f"{fmean(one['images'] for one in seeds):,.0f}"]
+        cells += [_cell([one[name] for one in seeds if name in one]) for name in figures]
+        lines.append(f"| `{setting}` | {' | '.join(cells)} |")
+    return lines
+
+
+def _cell(values: Sequence[float]) -> str:
+    return f"{fmean(values):.3g} ({min(values):.3g} to {max(values):.3g})" if values else ""
+
+
+if __name__ == "__main__":
+    main()
