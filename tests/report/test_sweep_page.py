@@ -66,9 +66,16 @@ def test_the_page_says_what_the_interval_holds_and_which_end_is_better(page: Cal
     seeds = page(TWO)
     assert "a bootstrap over seeds (10,000 resamples); the choice of pictures is not in it" in seeds
     assert "lower is better" in seeds
-    both = page(TWO, interval_over="seeds and pictures", better="higher")
+    both = page(TWO, interval_over="seeds and pictures")
     assert "a bootstrap over seeds and pictures (10,000 resamples). " in both
-    assert "<b>lr=1</b> has the highest Sliced Wasserstein" in both
+    assert "<td>0.100 <small>0.0100 to 0.300</small></td>" in both
+
+    verdicts = found(TWO)["verdicts"]
+    verdicts["lr=2"] |= {"difference": -0.1, "interval_95": [-0.3, -0.01], "over": "seeds and pictures"}
+    higher = page(TWO, verdicts=verdicts, better="higher")
+    assert "<b>lr=1</b> has the highest Sliced Wasserstein" in higher
+    assert "<td>0.100 <small>0.0100 to 0.300</small></td>" in higher
+    assert "a bootstrap over seeds and pictures (10,000 resamples). " in higher
 
 
 def test_test_figures_stand_beside_the_chosen_setting(page: Callable[..., str]) -> None:
@@ -139,4 +146,4 @@ def test_a_curve_of_one_point_is_seen() -> None:
 def test_figures_have_names_for_people() -> None:
     assert metric_label("validation/distance") == "Sliced Wasserstein distance to real pictures"
     assert metric_label("validation/distance_b2a") == "Sliced Wasserstein distance to real pictures, B → A"
-    assert metric_label("validation/cycle_a") == "cycle a"
+    assert metric_label("validation/cycle_a") == "Difference of A after the cycle"

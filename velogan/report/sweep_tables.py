@@ -28,13 +28,14 @@ def settings_table(found: Mapping[str, Any]) -> str:
     if not verdicts:
         return ""
     low, high = min(row["low"] for row in verdicts.values()), max(row["high"] for row in verdicts.values())
+    higher = found.get("better") == "higher"
     heads = ("setting", "mean", "verdict", "behind the best", "range over seeds", "seeds", "on test pictures")
     columns: dict[str, list[str]] = {head: [] for head in heads}
     for number, (name, row) in enumerate(verdicts.items()):
         columns["setting"].append(key(number) + named(name))
         columns["mean"].append(figure(row["mean"]) + _reach(row, low, high))
         columns["verdict"].append(text(row["verdict"]))
-        columns["behind the best"].append(_behind(row) if number else "")
+        columns["behind the best"].append(_behind(row, higher=higher) if number else "")
         several = row["seeds"] > 1
         columns["range over seeds"].append(f"{figure(row['low'])} to {figure(row['high'])}" if several else "")
         columns["seeds"].append(str(row["seeds"]))
@@ -43,10 +44,12 @@ def settings_table(found: Mapping[str, Any]) -> str:
     return f'<div class="card">{body}<p class="note">{_note(found)}</p></div>'
 
 
-def _behind(row: Mapping[str, Any]) -> str:
-    span = row["interval_95"]
+def _behind(row: Mapping[str, Any], *, higher: bool) -> str:
+    """How much worse the mean is than the best one, and the interval of that."""
+    sign = -1 if higher else 1
+    span = sorted(sign * bound for bound in row["interval_95"] or ())
     between = f" <small>{figure(span[0], 3)} to {figure(span[1], 3)}</small>" if span else ""
-    return figure(row["difference"], 3) + between
+    return figure(sign * row["difference"], 3) + between
 
 
 def _reach(row: Mapping[str, Any], low: float, high: float) -> str:
@@ -66,11 +69,13 @@ def _note(found: Mapping[str, Any]) -> str:
         f"{text(metric_label(metric))} (<code>{text(metric)}</code>) on held-out training pictures, the "
         f"{extreme(found)} of each finished run; {better} is better. "
     )
-    if any(row["interval_95"] for row in found["verdicts"].values()):
-        over = str(found.get("interval_over", "seeds"))
+    rows = [row for row in found["verdicts"].values() if row["interval_95"]]
+    if rows:
+        over = {str(row.get("over") or found.get("interval_over", "seeds")) for row in rows}
         said += (
             "Behind the best: the difference of means and its 95 % interval, a bootstrap over "
-            f"{text(over)} (10,000 resamples){'' if 'pictures' in over else '; the choice of pictures is not in it'}. "
+            f"{text(' or '.join(sorted(over)))} (10,000 resamples)"
+            f"{'; the choice of pictures is not in it' if over == {'seeds'} else ''}. "
             "With fewer than five seeds it is too narrow: read it as a hint. "
         )
     unscored = len({one["setting"] for one in found["trials"]} - set(found["verdicts"]))
@@ -141,6 +146,8 @@ def _test_means(found: Mapping[str, Any], setting: str | None) -> dict[str, dict
 def metric_label(metric: str) -> str:
     """What a figure of `stats.jsonl` is called, for people: `validation/distance_a2b`."""
     name, way = _parted(_plain(metric))
+    if logged := re.fullmatch("(cycle|reconstruction)_([ab])", name):
+        return f"Difference of {logged[2].upper()} after the {logged[1]}"
     return scores.label({"name": name}) + (f", {WAYS[way]}" if way else "")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from velogan.data.domains.cache import Domain
 from velogan.data.domains.loader import normalise, window
 from velogan.data.domains.sources import code_directory, find_sources
 from velogan.deploy.model import load_translator
+from velogan.engine.resolve import resolve_device
 from velogan.evaluation.pictures import open_side
 from velogan.kernels.inference import Accelerator
 from velogan.methods.base import ends
@@ -41,11 +43,10 @@ def held_out_pictures(found: Mapping[str, Any], *, say: Callable[[str], None]) -
         except (ValueError, OSError) as error:
             say(f"{run}: no held-out pictures on the page ({error})")
     names = {letter: _shared([domains[letter].names for _, domains in opened.values()]) for letter in "AB"}
-    accelerate = Accelerator(torch.device("cpu"), code_directory() / "kernels")
     pictures: dict[str, dict[str, Any]] = {name: {"run": str(run), "pairs": {}} for name, run in runs.items()}
     for name, (config, domains) in opened.items():
         try:
-            pictures[name]["pairs"] = _pairs(runs[name], config, domains, names, accelerate)
+            pictures[name]["pairs"] = _pairs(runs[name], config, domains, names)
         except (ValueError, OSError) as error:
             say(f"{runs[name]}: its held-out pictures cannot be translated ({error})")
     return pictures
@@ -82,16 +83,17 @@ def _shared(held_out: Sequence[Sequence[str]]) -> list[str]:
     return [names[int(place)] for place in places]
 
 
-def _pairs(
-    run: Path,
-    config: Config,
-    domains: Mapping[str, Domain],
-    names: Mapping[str, Sequence[str]],
-    accelerate: Accelerator,
-) -> Pairs:
-    pairs: Pairs = {}
+@cache
+def _accelerator(device: torch.device) -> Accelerator:
+    return Accelerator(device, code_directory() / "kernels")
+
+
+def _pairs(run: Path, config: Config, domains: Mapping[str, Domain], names: Mapping[str, Sequence[str]]) -> Pairs:
+    device, pairs = resolve_device(config.engine.device), Pairs()
     for direction in config.method.directions:
-        translator = load_translator(run, direction=direction, checkpoint="best", accelerate=accelerate)
+        translator = load_translator(
+            run, direction=direction, checkpoint="best", device=device, accelerate=_accelerator(device)
+        )
         letter = ends(direction)[0]
         inputs = [_input(domains[letter], name, config) for name in names[letter]]
         pairs[direction] = [(_shown(one), _shown(translator.quickly(one, rounded=True))) for one in inputs]
