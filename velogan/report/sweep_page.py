@@ -115,7 +115,7 @@ def _curves(found: Mapping[str, Any], shown: Sequence[str]) -> str:
         note += "Mean over seeds; the band reaches from the lowest to the highest. "
     if len(found["verdicts"]) > len(shown):
         note += f"The {len(shown)} best settings."
-    body = f'<div class="choices">{keys}</div><div class="wide"><div class="plot">{picture}</div></div>'
+    body = f'<div class="choices">{keys}</div><div class="wide"><div class="plot curves">{picture}</div></div>'
     return f'<div class="card">{body}<p class="note">{note}</p></div>'
 
 
@@ -168,7 +168,7 @@ def _pictures(made: Mapping[str, Mapping[str, Any]]) -> str:
         if rows:
             names = read_facts(Path(made[next(iter(strips))]["run"])).way(way)
             cards.append(f'<div class="card"><h3>{text(" → ".join(names))}</h3><div class="wide">{rows}</div></div>')
-    note = "The same pictures, which no run was trained on, by the best checkpoint of the best run of each setting."
+    note = "Pictures that none of these runs was trained on, by the best checkpoint of the best run of each setting."
     note = f'<p class="note">{note}</p>' if cards else ""
     cards += [_sampled(titles[name], Path(one["run"])) for name, one in made.items() if not one["pairs"]]
     return f'{note}<div class="columns">{"".join(cards)}</div>' if any(cards) else ""
