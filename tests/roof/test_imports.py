@@ -39,7 +39,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "run": MACHINERY | SETTINGS | {"decide", "session", "deploy", "evaluation"},
     "recipes": {"config"},
     "measure": MACHINERY | SETTINGS | {"decide", "run", "recipes", "report"},
-    "sweep": MACHINERY | SETTINGS | {"evaluation", "report", "session", "run", "recipes"},
+    "sweep": MACHINERY | SETTINGS | {"deploy", "evaluation", "report", "session", "run", "recipes"},
     "demo": {"config", "data", "observe", "deploy", "evaluation", "recipes", "report", "run"},
     "flags": {"config", "methods", "recipes"},
     "cli": MACHINERY

@@ -64,11 +64,15 @@ def before_after(facts: Facts) -> list[tuple[str, str]]:
 
     def tile(row: int, column: int) -> str:
         left, top = round(column * width), round(row * height)
-        picture = sheet.crop((left, top, round(left + width - GAP), round(top + height - GAP)))
-        picture.thumbnail((256, 256))
-        return _uri(_webp(picture, scale=1))
+        return inline(sheet.crop((left, top, round(left + width - GAP), round(top + height - GAP))))
 
     return [(tile(row, 0), tile(row, 1)) for row in range(min(rows, MOST_PAIRS))]
+
+
+def inline(picture: Image.Image) -> str:
+    """A picture as a data URI, made smaller where a side has more than 256 pixels."""
+    picture.thumbnail((256, 256))
+    return _uri(_webp(picture, scale=1))
 
 
 def evenly(items: list[int], most: int) -> list[int]:

@@ -68,9 +68,18 @@ class Picture:
         look = {"class_": kind, "font_size": size, "text_anchor": anchor, "font_weight": weight}
         self._add("text", escape(text), x=x, y=y, **look)
 
-    def line(self, points: Points, kind: str = "", *, width: float | None = 1.5) -> None:
-        """A line through `points`, in a file's colours."""
-        self._add("polyline", points=points, class_=f"line {kind}".strip(), stroke_width=width)
+    def line(
+        self,
+        points: Points,
+        kind: str = "",
+        *,
+        width: float | None = 1.5,
+        stroke: str | None = None,
+        title: str = "",
+    ) -> None:
+        """A line through `points`."""
+        look = {"class_": f"line {kind}".strip(), "stroke_width": width, "stroke": stroke}
+        self._add("polyline", _title(title), points=points, **look)
 
     def polygon(self, points: Points, *, fill: str, title: str = "") -> None:
         """A filled area within `points`."""

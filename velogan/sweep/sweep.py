@@ -16,6 +16,7 @@ from velogan.report.sweep_page import write_sweep
 from velogan.session import Session
 from velogan.store.lock import locked
 from velogan.sweep.folder import State, noted, run_folder, scores_of, share, state_of
+from velogan.sweep.pictures import held_out_pictures
 from velogan.sweep.plan import Plan, Trial
 from velogan.sweep.scheduling import connected, found_resources, require_ray, run_trials
 from velogan.sweep.table import Table
@@ -70,7 +71,8 @@ def _finish(plan: Plan, out: Path, rows: Rows, facts: Mapping[str, Any], table: 
             scores.setdefault(one["setting"], []).append(one["score"])
     found = {**result, "trials": trials, **facts, "verdicts": verdicts(scores)}
     found["again"] = _again(result, out)
-    page = write_sweep({**found, "curves": _curves(plan, rows, out)}, out / "sweep.html")
+    pictures = held_out_pictures(found, say=table.say)
+    page = write_sweep({**found, "curves": _curves(plan, rows, out), "pictures": pictures}, out / "sweep.html")
     kept = json.dumps({**found, "page": str(page)}, indent=1, default=str)
     write_text(out / "sweep.json", kept)
     return {key: json.loads(kept)[key] for key in ("trials", "best", "page")}

@@ -1,0 +1,149 @@
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+
+from velogan.report.sweep_page import write_sweep
+from velogan.report.sweep_plots import FOOT, HEAD, LINE_HEIGHT, Line, curves, parallel
+from velogan.report.sweep_tables import metric_label
+
+
+def found(settings: dict[str, dict[str, Any]], *, seeds: int = 2, **changes: Any) -> dict[str, Any]:
+    """What a sweep of `settings` found: the first is the best."""
+    trials, verdicts = [], {}
+    for number, (name, values) in enumerate(settings.items()):
+        score = 0.25 + number / 10
+        for seed in range(seeds):
+            one = {"name": f"{name},seed={seed}", "setting": name, "settings": values, "seed": seed, "status": "done"}
+            trials.append(one | {"reason": "", "score": score, "seconds": 60.0, "images": 500, "run": "/nowhere"})
+        row = {"mean": score, "low": score - 0.01, "high": score + 0.01, "seeds": seeds, "difference": number / 10}
+        verdicts[name] = row | {
+            "interval_95": [0.01, 0.3] if number else None,
+            "verdict": "differs" if number else "best",
+        }
+    fields = list(next(iter(settings.values())))
+    best = trials[0]["name"]
+    facts = {"budget": "500 images", "metric": "validation/distance", "search": "grid", "load": [1.0, 2.0]}
+    facts |= {"trials": trials, "verdicts": verdicts, "vary": fields, "best": best, "curves": {}, "pictures": {}}
+    return facts | {"again": f"velogan train --config {best}"} | changes
+
+
+@pytest.fixture
+def page(tmp_path: Path) -> Callable[..., str]:
+    def write(settings: dict[str, dict[str, Any]], **changes: Any) -> str:
+        return write_sweep(found(settings, **changes), tmp_path / "sweep.html").read_text()
+
+    return write
+
+
+THREE = {f"lr={lr},kind=<b>&": {"optimizer.lr": lr, "method.kind": "<b>&", "data.flip": True} for lr in (1, 2)}
+TWO = {f"lr={lr}": {"optimizer.lr": lr, "data.flip": True} for lr in (1, 2)}
+
+
+def test_names_are_text_wherever_they_stand(page: Callable[..., str]) -> None:
+    points = {name: [[(50.0, 1.0), (100.0, 0.5)]] for name in THREE}
+    html = page(THREE, curves=points, budget="<b>& images", metric="validation/<b>&")
+    assert "kind=<b>&" not in html
+    assert "kind=&lt;b&gt;&amp;" in html
+    assert "<b>& images" not in html
+    assert "validation/<b>&" not in html
+    for svg in re.findall(r"<svg.*?</svg>", html, re.DOTALL):
+        ElementTree.fromstring(svg)
+
+
+def test_parallel_coordinates_where_more_than_two_things_vary(page: Callable[..., str]) -> None:
+    assert "Values and scores" in page(THREE)
+    assert "Values and scores" not in page(TWO)
+
+
+def test_the_page_says_what_the_interval_holds_and_which_end_is_better(page: Callable[..., str]) -> None:
+    seeds = page(TWO)
+    assert "a bootstrap over seeds (10,000 resamples); the choice of pictures is not in it" in seeds
+    assert "lower is better" in seeds
+    both = page(TWO, interval_over="seeds and pictures")
+    assert "a bootstrap over seeds and pictures (10,000 resamples). " in both
+    assert "<td>0.100 <small>0.0100 to 0.300</small></td>" in both
+
+    verdicts = found(TWO)["verdicts"]
+    verdicts["lr=2"] |= {"difference": -0.1, "interval_95": [-0.3, -0.01], "over": "seeds and pictures"}
+    higher = page(TWO, verdicts=verdicts, better="higher")
+    assert "<b>lr=1</b> has the highest Sliced Wasserstein" in higher
+    assert "<td>0.100 <small>0.0100 to 0.300</small></td>" in higher
+    assert "a bootstrap over seeds and pictures (10,000 resamples). " in higher
+
+
+def test_test_figures_stand_beside_the_chosen_setting(page: Callable[..., str]) -> None:
+    facts = found(TWO)
+    for one, value in zip(facts["trials"][:2], (0.5, 0.7)):
+        one["test_scores"] = {
+            "psnr_object_db_a2b": 20.0,
+            "sliced_wasserstein_a2b": value,
+            "sliced_wasserstein_b2a": 0.2,
+        }
+    html = page(TWO, trials=facts["trials"])
+    assert "<td>0.600 A → B<br>0.200 B → A</td>" in html
+    assert "20.0 dB" in html
+    assert "On test pictures</h2>" not in page(TWO)
+
+
+def test_many_settings_unfold(page: Callable[..., str]) -> None:
+    many = {f"lr={number}": {"optimizer.lr": number, "a": number, "b": number} for number in range(200)}
+    html = page(many, seeds=1)
+    assert "188 more settings" in html
+    assert html.count("<title>lr=") == 200
+
+
+def test_a_sweep_without_scores_says_so(page: Callable[..., str]) -> None:
+    facts = found(TWO, seeds=1)
+    trials = [one | {"status": "failed", "score": None, "reason": "no <pictures>"} for one in facts["trials"]]
+    html = page(TWO, trials=trials, verdicts={}, best=None)
+    assert "No finished run has a score" in html
+    assert "no &lt;pictures&gt;" in html
+    assert "Settings</h2>" not in html
+
+
+def heights(svg: str) -> dict[str, list[float]]:
+    """By the title of a line, how high each of its points lies."""
+    lines = ElementTree.fromstring(svg).iter("polyline")
+    told = {line.findtext("title") or "": line.get("points", "").split() for line in lines}
+    return {name: [float(point.split(",")[1]) for point in points] for name, points in told.items() if name}
+
+
+@pytest.mark.parametrize("better", ["lower", "higher"])
+def test_lines_lie_where_their_values_do(better: str) -> None:
+    scores = (0.1, 0.2, 0.3) if better == "lower" else (0.3, 0.2, 0.1)
+    values = ((1e-4, 1, "b"), (1e-3, 3, "a"), (1e-2, 5, "c"))
+    lines = [Line(name, value, score) for name, value, score in zip("xyz", values, scores)]
+    found = heights(parallel(["lr", "blocks", "kind"], lines, better=better))
+    middle = (HEAD + FOOT) / 2
+    assert [*found.values()][::-1] == [
+        [FOOT, FOOT, FOOT, HEAD],
+        [middle, middle, middle, middle],
+        [HEAD, HEAD, HEAD, FOOT],
+    ]
+    assert [name[0] for name in found] == ["z", "y", "x"], "the best one is drawn last"
+
+
+def test_labels_of_an_axis_do_not_lie_on_each_other() -> None:
+    lines = [Line(str(n), (n / 7, f"kind {n}", 1), n * n) for n in range(1, 200)]
+    texts = [*ElementTree.fromstring(parallel(["a", "b", "c"], lines, better="lower")).iter("text")]
+    for across in {one.get("x") for one in texts}:
+        places = sorted(float(one.get("y") or 0) for one in texts if one.get("x") == across)
+        assert all(lower - upper >= LINE_HEIGHT - 0.02 for upper, lower in pairwise(places))
+
+
+def test_a_curve_of_one_point_is_seen() -> None:
+    (points,) = heights(curves({"once": [[(100.0, 0.5)]]}, ["red"])).values()
+    assert len(points) == 2
+
+
+def test_figures_have_names_for_people() -> None:
+    assert metric_label("validation/distance") == "Sliced Wasserstein distance to real pictures"
+    assert metric_label("validation/distance_b2a") == "Sliced Wasserstein distance to real pictures, B → A"
+    assert metric_label("validation/cycle_a") == "Difference of A after the cycle"

@@ -1,0 +1,90 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from velogan.config import Config, read_config
+from velogan.data.domains.cache import open_domain
+from velogan.data.domains.loader import normalise
+from velogan.data.domains.sources import Side, find_sources
+from velogan.deploy.model import load_translator
+from velogan.observe.progress import Display
+from velogan.report.sweep_page import write_sweep
+from velogan.run import train
+from velogan.sweep.pictures import held_out_pictures
+from velogan.types import Direction
+
+Make = Callable[..., dict[str, Any]]
+
+
+@pytest.fixture
+def trained(tiny_config: Callable[..., Config], tmp_path: Path) -> Make:
+    """What a sweep found that trained a run for each of the data sections given, each worse than the one before."""
+
+    def make(*sections: dict[str, Any]) -> dict[str, Any]:
+        trials = []
+        for number, section in enumerate(sections):
+            config = tiny_config(data={"render_count": 40, **section}, train={"length": "2 images", "samples": 1})
+            run = tmp_path / f"setting={number}"
+            with Display() as display:
+                train(config, run, display=display, origin={"preset": "test", "command": "test"})
+            one = {
+                "name": f"setting={number},seed=0",
+                "setting": f"setting={number}",
+                "run": str(run),
+                "status": "done",
+            }
+            trials.append(one | {"score": float(number)})
+        return {"trials": trials, "verdicts": {one["setting"]: {} for one in trials}}
+
+    return make
+
+
+def test_all_settings_translate_the_same_held_out_pictures(trained: Make) -> None:
+    found = trained({"validation": 4}, {"validation": 2})
+    made = held_out_pictures(found, say=pytest.fail)
+    assert [one["run"] for one in made.values()] == [one["run"] for one in found["trials"]]
+    run = Path(found["trials"][1]["run"])
+    data = read_config(run).data
+    sources = find_sources(data)
+    ways: list[tuple[Direction, Side]] = [("a2b", sources.a), ("b2a", sources.b)]
+    for direction, side in ways:
+        assert side.validation is not None
+        held_out = open_domain(side.validation, data, test=True)
+        first, second = (one["pairs"][direction] for one in made.values())
+        translator = load_translator(run, direction=direction, checkpoint="best")
+        assert len(held_out) == len(first) == len(second) == 2
+        for number, ((same, _), (before, after)) in enumerate(zip(first, second)):
+            pixels = np.asarray(held_out.image(number))
+            np.testing.assert_array_equal(before, pixels)
+            np.testing.assert_array_equal(same, before)
+            expected = (translator(normalise(torch.from_numpy(pixels)[None]))[0] + 1) * 127.5
+            assert np.abs(after - expected.permute(1, 2, 0).numpy()).mean() < 2
+
+
+def test_a_run_without_held_out_pictures_shows_its_samples(trained: Make, tmp_path: Path) -> None:
+    found = trained({"validation": 0})
+    said: list[str] = []
+    made = held_out_pictures(found | {"verdicts": {}}, say=said.append)
+    assert made["setting=0"]["pairs"] == {}
+    assert "holds none out" in said[0]
+    facts = {"budget": "2 images", "metric": "validation/distance", "search": "grid", "load": [1.0], "vary": ["a"]}
+    facts |= {"verdicts": {}, "best": None, "curves": {}, "pictures": made}
+    rest = {"seed": 0, "reason": "", "images": 2, "seconds": 1.0, "settings": {"a": 1}, "score": None}
+    page = write_sweep(facts | {"trials": [found["trials"][0] | rest]}, tmp_path / "sweep.html").read_text()
+    assert "these are samples of its training" in page
+    assert page.count("data:image/webp") == 2
+
+
+def test_the_best_run_is_the_one_with_the_best_score(tmp_path: Path) -> None:
+    runs = {"low": 1.0, "high": 2.0, "none": None}
+    trials = [{"setting": "s", "status": "done", "run": str(tmp_path / name), "score": runs[name]} for name in runs]
+    found = {"trials": trials, "verdicts": {"s": {}}}
+    for better, name in (("lower", "low"), ("higher", "high")):
+        made = held_out_pictures(found | {"better": better}, say=lambda text: None)
+        assert made["s"] == {"run": str(tmp_path / name), "pairs": {}}

@@ -1,0 +1,113 @@
+"""Held-out pictures through the best run of each setting, to see what the scores tell."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from velogan.config import Config, read_config
+from velogan.data.domains.cache import Domain
+from velogan.data.domains.loader import normalise, window
+from velogan.data.domains.sources import code_directory, find_sources
+from velogan.deploy.model import load_translator
+from velogan.engine.resolve import resolve_device
+from velogan.evaluation.pictures import open_side
+from velogan.kernels.inference import Accelerator
+from velogan.methods.base import ends
+from velogan.observe.samples import grid
+
+MOST_SETTINGS, MOST_PICTURES = 8, 6
+
+Pairs = dict[str, list[tuple[np.ndarray, np.ndarray]]]
+"""By direction: input and translation, `(H, W, 3)` uint8."""
+
+
+def held_out_pictures(found: Mapping[str, Any], *, say: Callable[[str], None]) -> dict[str, dict[str, Any]]:
+    """The same held-out pictures by the best run of each of the best settings: its `run` and its `pairs`, by setting.
+
+    They are translated by the averaged generators of the run's best checkpoint. `pairs` is empty where a run has no
+    held-out pictures or they cannot be translated; `say` gets the reason.
+    """
+    runs = _best_runs(found)
+    opened: dict[str, tuple[Config, dict[str, Domain]]] = {}
+    for name, run in runs.items():
+        try:
+            opened[name] = _open(run)
+        except (ValueError, OSError) as error:
+            say(f"{run}: no held-out pictures on the page ({error})")
+    names = {letter: _shared([domains[letter].names for _, domains in opened.values()]) for letter in "AB"}
+    pictures: dict[str, dict[str, Any]] = {name: {"run": str(run), "pairs": {}} for name, run in runs.items()}
+    for name, (config, domains) in opened.items():
+        try:
+            pictures[name]["pairs"] = _pairs(runs[name], config, domains, names)
+        except (ValueError, OSError) as error:
+            say(f"{runs[name]}: its held-out pictures cannot be translated ({error})")
+    return pictures
+
+
+def _best_runs(found: Mapping[str, Any]) -> dict[str, Path]:
+    """By setting, the best first, its best finished run; any of them where there are no scores."""
+    sign = -1 if found.get("better") == "higher" else 1
+    done = [one for one in found["trials"] if one["status"] == "done"]
+    done.sort(key=lambda one: math.inf if one["score"] is None else sign * one["score"])
+    runs: dict[str, Path] = {}
+    for one in done:
+        runs.setdefault(one["setting"], Path(one["run"]))
+    order = [*found["verdicts"]] or [*runs]
+    return {name: runs[name] for name in order[:MOST_SETTINGS] if name in runs}
+
+
+def _open(run: Path) -> tuple[Config, dict[str, Domain]]:
+    """The run's configuration and its held-out pictures by letter."""
+    config = read_config(run)
+    sources, domains = find_sources(config.data), {}
+    for side in (sources.a, sources.b):
+        if side.validation is None:
+            raise ValueError(f"domain {side.letter} holds none out")
+        domains[side.letter] = open_side(side.validation, side, config.data, progress=lambda done, total: None)
+    return config, domains
+
+
+def _shared(held_out: Sequence[Sequence[str]]) -> list[str]:
+    """Names of an evenly spread choice of the pictures that all runs hold out."""
+    others = [set(names) for names in held_out[1:]]
+    names = [name for name in (held_out[0] if held_out else []) if all(name in other for other in others)]
+    places = np.linspace(0, len(names) - 1, min(MOST_PICTURES, len(names)))
+    return [names[int(place)] for place in places]
+
+
+@cache
+def _accelerator(device: torch.device) -> Accelerator:
+    return Accelerator(device, code_directory() / "kernels")
+
+
+def _pairs(run: Path, config: Config, domains: Mapping[str, Domain], names: Mapping[str, Sequence[str]]) -> Pairs:
+    device, pairs = resolve_device(config.engine.device), Pairs()
+    for direction in config.method.directions:
+        translator = load_translator(
+            run, direction=direction, checkpoint="best", device=device, accelerate=_accelerator(device)
+        )
+        letter = ends(direction)[0]
+        inputs = [_input(domains[letter], name, config) for name in names[letter]]
+        pairs[direction] = [(_shown(one), _shown(translator.quickly(one, rounded=True))) for one in inputs]
+    return pairs
+
+
+def _input(domain: Domain, name: str, config: Config) -> Tensor:
+    """The centre of a picture, as large as training sees it: `(1, C, h, w)` in [-1, 1]."""
+    pixels = np.asarray(domain.image(domain.names.index(name)))
+    height, width = window(config.data, pixels.shape)
+    top, left = max(pixels.shape[0] - height, 0) // 2, max(pixels.shape[1] - width, 0) // 2
+    cut = np.ascontiguousarray(pixels[top : top + height, left : left + width])
+    return normalise(torch.from_numpy(cut)[None], domain.format.range)
+
+
+def _shown(picture: Tensor) -> np.ndarray:
+    return grid(picture[None])
