@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +13,19 @@ from velogan.config import Config
 from velogan.sweep.plan import Plan
 
 
-@pytest.fixture(autouse=True)
-def _children_find_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
-    root = str(Path(__file__).resolve().parents[2])
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH", "")])))
+@pytest.fixture(scope="session", autouse=True)
+def _apart_from_other_sweeps() -> Iterator[None]:
+    """Children find the package; locks of cores and Ray's files lie in a folder of these tests alone.
+
+    Else a test would wait until a sweep of the same user gives its cores back.
+    """
+    root, folder = str(Path(__file__).resolve().parents[2]), tempfile.mkdtemp(prefix="v")  # Ray's sockets: short paths
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH", "")])))
+        patch.setenv("TMPDIR", folder)
+        patch.setattr(tempfile, "tempdir", folder)
+        yield
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.fixture

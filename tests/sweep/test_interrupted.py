@@ -1,7 +1,8 @@
-"""A sweep that is killed leaves no process behind, and its runs have saved."""
+"""Sweeps that are interrupted or killed leave no process behind; their runs have saved, and go on."""
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import signal
@@ -9,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -16,11 +18,11 @@ import pytest
 from velogan.store.checkpoint import list_checkpoints
 
 FLAGS = shlex.split(
-    "--vary optimizer.lr=0.001 --images 200 --image-size 32 --generator.channels 2 --generator.blocks 1 "
+    "--vary optimizer.lr=0.001,0.002 --images 200 --image-size 32 --generator.channels 2 --generator.blocks 1 "
     "--discriminator.channels 2 --data.render-count 22 --data.render-test 1 --data.validation 2 --train.samples 0 "
     "--train.no-tensorboard --train.checkpoint-every 10i --engine.precision fp32 --json"
 )
-PATIENCE_S = 120.0
+PATIENCE_S = 240.0
 
 
 def pids_of(session: int) -> list[int]:
@@ -41,26 +43,51 @@ def pids_of(session: int) -> list[int]:
 
 
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="it looks for processes in /proc")
-@pytest.mark.parametrize("number", [signal.SIGKILL])
-def test_nothing_is_left_behind_but_what_was_saved(number: signal.Signals, tmp_path: Path) -> None:
-    argv = ["sweep", "--data", "apples2oranges", "--out", str(tmp_path / "out"), *FLAGS]
+@pytest.mark.timeout(900)
+def test_two_sweeps_at_once_leave_nothing_behind_and_go_on(tmp_path: Path) -> None:
+    codes = {signal.SIGINT: 130, signal.SIGKILL: -9}
+    processes = {number: _start(tmp_path / number.name) for number in codes}
+    for number, process in processes.items():
+        _until(partial(_has_saved_or_ended, tmp_path / number.name, process))
+        process.send_signal(number)
+    for number, process in processes.items():
+        _, said = process.communicate(timeout=PATIENCE_S)
+        assert process.returncode == codes[number], said
+    _until(lambda: not pids_of(os.getpid()))
+    saved = {number: _saved(tmp_path / number.name) for number in codes}
+    processes = {number: _start(tmp_path / number.name) for number in codes}
+    for number, process in processes.items():
+        said, wrong = process.communicate(timeout=PATIENCE_S)
+        assert process.returncode == 0, wrong
+        assert [one["status"] for one in json.loads(said)["trials"]] == ["done", "done"]
+        for name, images in saved[number].items():
+            assert (
+                f"continuing {tmp_path / number.name / 'trials' / name} at {images} images"
+                in (tmp_path / number.name / "status" / f"{name}.log").read_text()
+            )
+            assert 10 <= images < 200
+
+
+def _start(out: Path) -> subprocess.Popen[str]:
     script = "import signal, sys\nsignal.signal(signal.SIGINT, signal.default_int_handler)\n"
     script += "from velogan.cli import main\nsys.exit(main(sys.argv[1:]))"
-    run = tmp_path / "out" / "trials" / "lr=0.001,seed=0"
-    process = subprocess.Popen(
-        [sys.executable, "-c", script, *argv],
+    return subprocess.Popen(
+        [sys.executable, "-c", script, "sweep", "--data", "apples2oranges", "--out", str(out), *FLAGS],
         env={**os.environ, "VELOGAN_TEST": str(os.getpid())},
-        stdout=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
     )
-    _until(lambda: bool(list_checkpoints(run)) or process.poll() is not None)
-    process.send_signal(number)
-    _, said = process.communicate(timeout=PATIENCE_S)
-    assert process.returncode == -9, said
-    _until(lambda: not pids_of(os.getpid()))
-    saved = int(list_checkpoints(run)[-1].name)
-    assert 10 <= saved < 200
+
+
+def _has_saved_or_ended(out: Path, process: subprocess.Popen[str]) -> bool:
+    return bool(_saved(out)) or process.poll() is not None
+
+
+def _saved(out: Path) -> dict[str, int]:
+    """Images of the newest checkpoint, by trial; those that have one."""
+    found = {run.name: list_checkpoints(run) for run in (out / "trials").glob("*")}
+    return {name: int(folders[-1].name) for name, folders in found.items() if folders}
 
 
 def _until(happened: Callable[[], bool]) -> None:

@@ -6,14 +6,16 @@ import logging
 import math
 import os
 import shutil
+import signal
 import tempfile
+import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from velogan.sweep.attempt import attempt
 from velogan.sweep.cores import available
@@ -49,8 +51,10 @@ class Resources:
     gpus: float = 0.0
 
 
-def require_ray() -> None:
+def require_ray(address: str | None = None) -> None:
     """ValueError, one sentence, where the extra is not installed."""
+    if address and address.startswith("ray://") and (Path.home() / ".ray" / "auth_token").is_file():
+        os.environ.setdefault("RAY_AUTH_MODE", "token")  # Ray reads it on import, and by itself on the cluster alone
     try:
         import optuna
         import ray.tune
@@ -90,12 +94,26 @@ def connected(address: str | None) -> Iterator[None]:
             else:
                 common |= {"num_cpus": len(available()), "include_dashboard": False, "_temp_dir": str(folder)}
                 ray.init(address="local", object_store_memory=100 * 2**20, **common)
-        yield
+        with _terminated_like_ctrl_c():
+            yield
     except ConnectionError as error:
         raise ValueError(f"--address {address}: no Ray answers there ({str(error).splitlines()[0]})") from None
     finally:
         ray.shutdown()
         shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def _terminated_like_ctrl_c() -> Iterator[None]:
+    """SIGTERM, which Slurm and PBS send before they kill, ends a sweep as Ctrl-C does; Ray would print a trace."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def found_resources(*, parallel: int | None, trials: int, device: str) -> Resources:
@@ -123,10 +141,36 @@ def run_trials(
 
     `earlier` are settings that optuna tried before, with their scores; None where that is still to be done.
     """
+    import ray
+    from ray.util.client import ray as client
+
+    job = _Job(plan, out.resolve(), tuple(trials), resources.cores, command, Path.cwd())
+    if not client.is_connected():
+        _tune(job, resources, step, earlier, samples)
+        return
+    # through ray:// this process is no part of the cluster: Tune runs there, and the folders say how far it is
+    task = ray.remote(num_cpus=0)(_tune).remote(job, resources, _nothing, earlier, samples)
+    while not ray.wait([task], timeout=1.0)[0]:
+        step()
+    ray.get(task)
+
+
+def _nothing() -> None:
+    """A step that shows nothing."""
+
+
+def _tune(
+    job: _Job,
+    resources: Resources,
+    step: Callable[[], None],
+    earlier: Sequence[tuple[Mapping[str, Any], float | None]],
+    samples: int,
+) -> None:
+    os.environ.update(_QUIET)
     from ray import tune
     from ray.tune.schedulers import ASHAScheduler
 
-    job = _Job(plan, out.resolve(), tuple(trials), resources.cores, command)
+    plan, trials = job.plan, job.trials
     asha = ASHAScheduler(time_attr="percent", max_t=101, grace_period=FIRST_STOP, reduction_factor=KEPT)
     chosen: dict[str, Any] = {"param_space": {"index": tune.grid_search(list(range(len(trials))))}}
     common: dict[str, Any] = {"scheduler": asha if plan.stop_early else None}
@@ -134,6 +178,7 @@ def run_trials(
     if plan.search == "optuna":
         common |= {"search_alg": _search(plan, earlier), "num_samples": samples * plan.seeds}
         chosen = {}
+    watch = _callback(job, step)
     aside = Path(tempfile.mkdtemp(prefix="velogan-tune-"))
     try:
         with warnings.catch_warnings():
@@ -144,7 +189,7 @@ def run_trials(
                 run_config=tune.RunConfig(
                     storage_path=str(aside),
                     verbose=0,
-                    callbacks=[_callback(job, step)],
+                    callbacks=[watch],
                     failure_config=tune.FailureConfig(max_failures=MOST_LOSSES),
                 ),
                 **chosen,
@@ -152,6 +197,8 @@ def run_trials(
             tuner.fit()
     finally:
         shutil.rmtree(aside, ignore_errors=True)
+    if watch.unwritten:
+        raise watch.unwritten[0]
 
 
 @dataclass(frozen=True)
@@ -163,6 +210,7 @@ class _Job:
     trials: tuple[Trial, ...]
     cores: int
     command: str
+    here: Path
 
     def trial(self, config: Mapping[str, Any]) -> Trial:
         """Which trial Tune means."""
@@ -179,6 +227,7 @@ def _run(config: Mapping[str, Any], *, job: _Job) -> None:
     """What a worker of Ray does for one trial."""
     from ray import tune
 
+    os.chdir(job.here)  # a Ray that ran before has another folder, and paths of pictures may be relative
     trial, lowest = job.trial(config), math.inf
 
     def report(percent: int, score: float) -> None:
@@ -209,6 +258,15 @@ def _callback(job: _Job, step: Callable[[], None]) -> Any:
     here = _Here(step)
 
     class Watch(Callback):
+        unwritten: ClassVar[list[OSError]] = []  # of a full disk: the other trials go on, and the sweep ends with it
+
+        def note(self, name: str, kept: Mapping[str, Any], status: Status, reason: str) -> None:
+            facts = {key: value for key, value in kept.items() if key not in ("status", "reason")}
+            try:
+                note(job.out, name, status, reason, **facts)
+            except OSError as error:
+                self.unwritten.append(error)
+
         def on_step_end(self, iteration: int, trials: list[Any], **info: Any) -> None:
             here.call()
 
@@ -218,12 +276,12 @@ def _callback(job: _Job, step: Callable[[], None]) -> Any:
             if kept.get("status") == "running":  # it did not end by itself
                 at = (trial.last_result or {}).get("percent", 0)
                 why = f"at {at} % of its budget it was not among the best third"
-                _note_again(job.out, name, kept, "stopped early", why)
+                self.note(name, kept, "stopped early", why)
 
         def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
             name = job.trial(trial.config).name
             lines = str(trial.get_error() or "its worker was lost").strip().splitlines()
-            _note_again(job.out, name, noted(job.out, name), "failed", lines[-1])
+            self.note(name, noted(job.out, name), "failed", lines[-1])
 
     return Watch()
 
@@ -236,11 +294,6 @@ class _Here:
 
     def __reduce__(self) -> tuple[type, tuple[None]]:
         return _Here, (None,)
-
-
-def _note_again(out: Path, name: str, kept: Mapping[str, Any], status: Status, reason: str) -> None:
-    facts = {key: value for key, value in kept.items() if key not in ("status", "reason")}
-    note(out, name, status, reason, **facts)
 
 
 def _search(plan: Plan, earlier: Sequence[tuple[Mapping[str, Any], float | None]]) -> Any:

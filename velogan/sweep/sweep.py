@@ -44,7 +44,7 @@ def sweep(
     """
     known = plan.known_trials()
     check_folders(out, known)
-    require_ray()
+    require_ray(address)
     with locked(out):
         began = time.time()
         loads = [_load()]

@@ -1,0 +1,108 @@
+"""A Ray that runs already, of several nodes with resources of their own: one that is lost, a GPU that trials share."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import pytest
+
+from velogan.store.checkpoint import list_checkpoints
+from velogan.sweep.axes import parse_axis
+from velogan.sweep.folder import run_folder
+from velogan.sweep.plan import Plan
+from velogan.sweep.scheduling import require_ray
+from velogan.sweep.sweep import sweep
+from velogan.sweep.table import Table
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore"),
+    pytest.mark.skipif(not Path("/proc").is_dir(), reason="it looks for processes in /proc"),
+]
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Any]:
+    """A node with one core; tests add others."""
+    require_ray()
+    from ray.cluster_utils import Cluster
+
+    made = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+    yield made
+    made.shutdown()
+
+
+def run(cluster: Any, plan: Plan, out: Path, parallel: int) -> dict[str, str]:
+    table = Table(quiet=True)
+    result = sweep(plan, out, command="velogan sweep", table=table, parallel=parallel, address=cluster.address)
+    return {one["name"]: one["status"] for one in result["trials"]}
+
+
+def process_of(out: Path, name: str) -> int:
+    """The trial's child process."""
+    return int((run_folder(out, name) / ".lock").read_text().split()[0])
+
+
+def parents(pid: int) -> list[int]:
+    found = []
+    while pid > 1:
+        pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+        found.append(pid)
+    return found
+
+
+def test_a_lost_node_loses_no_trial(cluster: Any, tiny_plan: Callable[..., Plan], tmp_path: Path) -> None:
+    node = cluster.add_node(num_cpus=1)
+    raylet = node.all_processes["raylet"][0].process.pid
+    base = tiny_plan().bases["cyclegan"].change(train={"checkpoint_every": "20 images"})
+    plan = tiny_plan(bases={"cyclegan": base}, seeds=2, budget="200 images")
+    names = [trial.name for trial in plan.known_trials()]
+    moved: list[str] = []
+
+    def lose() -> None:
+        while not moved:
+            time.sleep(0.1)
+            with suppress(OSError):
+                moved.extend(name for name in names if list_checkpoints(run_folder(tmp_path, name)) and on_node(name))
+        cluster.remove_node(node, allow_graceful=False)
+
+    def on_node(name: str) -> bool:
+        return raylet in parents(process_of(tmp_path, name))
+
+    loser = Thread(target=lose)
+    loser.start()
+    assert run(cluster, plan, tmp_path, 2) == dict.fromkeys(names, "done")
+    loser.join()
+    assert len(moved) == 1
+    assert "continuing" in (tmp_path / "status" / f"{moved[0]}.log").read_text()
+
+
+def test_three_trials_share_a_gpu(cluster: Any, tiny_plan: Callable[..., Plan], tmp_path: Path) -> None:
+    import ray
+
+    node = cluster.add_node(num_cpus=3, num_gpus=1)
+    plan = tiny_plan(vary=[parse_axis("optimizer.lr=0.001,0.002,0.003")])
+    left, seen = [], set()
+    names = [trial.name for trial in plan.known_trials()]
+
+    def watch() -> None:
+        while len(seen) < 3:
+            time.sleep(0.05)
+            if ray.is_initialized():
+                left.append(ray.available_resources().get("GPU", 0.0))
+            for name in names:
+                if (run_folder(tmp_path, name) / ".lock").exists():
+                    environment = Path(f"/proc/{process_of(tmp_path, name)}/environ").read_bytes()
+                    assert b"CUDA_VISIBLE_DEVICES=0" in environment.split(b"\0")
+                    seen.add(name)
+
+    watcher = Thread(target=watch)
+    watcher.start()
+    assert run(cluster, plan, tmp_path, 3) == dict.fromkeys(names, "done")
+    watcher.join()
+    assert min(left) == pytest.approx(0.001)
+    cluster.remove_node(node)
