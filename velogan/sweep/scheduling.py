@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from velogan.evaluation.metric import higher_is_better
 from velogan.sweep.attempt import attempt
 from velogan.sweep.cores import available
 from velogan.sweep.folder import Status, note, noted
@@ -179,11 +180,11 @@ def _run(config: Mapping[str, Any], *, job: _Job) -> None:
     """What a worker of Ray does for one trial."""
     from ray import tune
 
-    trial, lowest = job.trial(config), math.inf
+    trial, lowest, sign = job.trial(config), math.inf, _sign(job.plan)
 
     def report(percent: int, score: float) -> None:
         nonlocal lowest
-        lowest = min(lowest, score)
+        lowest = min(lowest, sign * score)
         tune.report({"percent": percent, "score": lowest})
 
     plan, facts = job.plan, {"settings": dict(trial.settings), "seed": trial.seed, "budget": job.plan.budget}
@@ -261,5 +262,10 @@ def _search(plan: Plan, earlier: Sequence[tuple[Mapping[str, Any], float | None]
     scored = [(dict(settings), score) for settings, score in earlier if score is not None]
     search = OptunaSearch(space, metric="score", mode="min", points_to_evaluate=again or None, seed=len(scored))
     for settings, score in scored:
-        search.add_evaluated_point(settings, score)
+        search.add_evaluated_point(settings, _sign(plan) * score)
     return Repeater(search, repeat=plan.seeds) if plan.seeds > 1 else search
+
+
+def _sign(plan: Plan) -> int:
+    """What scores are multiplied by for Tune, for which lower is better."""
+    return -1 if higher_is_better(plan.metric) else 1
