@@ -48,17 +48,17 @@ def parse_metric(text: str) -> str:
     figure, way = _parts(name)
     if figure.startswith("squeeze_"):
         raise ValueError(
-            f"metric={text} needs SqueezeNet's file, which a sweep does not take: name lite_{figure[len('squeeze_') :]}"
+            f"{text} needs SqueezeNet's file, which a sweep does not take: name lite_{figure[len('squeeze_') :]}"
         )
     if re.fullmatch(_SHARE, figure):
         if way is None:
             raise ValueError(
-                f"metric={text}: the share of a class is of one direction, name {text}_a2b with a class of domain B"
+                f"{text}: the share of a class is of one direction, name {text}_a2b with a class of domain B"
             )
     elif figure not in (*_LOGGED, *NAMES) or (way and figure in _LOGGED[1:]):
         known = [one for one in (*_LOGGED, *NAMES) if not one.startswith("squeeze_")]
         raise ValueError(
-            f"metric={text} is no figure of held-out pictures{nearest(figure, known)}; there are {', '.join(known)}, "
+            f"{text} is no figure of held-out pictures{nearest(figure, known)}; there are {', '.join(known)}, "
             "and lite_share_class_INDEX; with _a2b or _b2a at the end, of one direction"
         )
     return f"{_PREFIX}{name}"
@@ -132,7 +132,9 @@ class Measured(Validation):
             if len(known) == len(values):
                 found[f"{_PREFIX}{self.figure}"] = fmean(known.values())
         if self.metric not in found:
-            raise ValueError(f"metric={self.metric} cannot be measured here; there are {', '.join(found)}")
+            raise ValueError(
+                f"metric={self.metric.removeprefix(_PREFIX)} cannot be measured here; there are {', '.join(found)}"
+            )
         ways = (self.way,) if self.way else self.config.method.directions
         if all(way in self._resampled for way in ways):
             mean = torch.stack([self._resampled[way] for way in ways]).mean(dim=0)
