@@ -103,7 +103,10 @@ class Sweep(Fields):
     ] = "grid"
     trials: Annotated[int | None, tyro.conf.arg(help="How many settings random and optuna try.")] = None
     metric: Annotated[
-        str, tyro.conf.arg(help="The figure of held-out pictures in stats.jsonl to choose by; lower is better.")
+        str,
+        tyro.conf.arg(
+            help="The figure of held-out pictures to choose by: any that evaluate gives, with _a2b or _b2a of one way."
+        ),
     ] = "validation/distance"
     stop_early: Annotated[
         Literal["asha"] | None, tyro.conf.arg(help="Stop runs that are not in the best third at 10, 30, 90 %.")

@@ -14,6 +14,7 @@ from torch import nn
 from velogan.config import Config
 from velogan.data.domains.loader import PairLoader, window
 from velogan.data.domains.pair import Data, open_data, open_held_out
+from velogan.data.domains.sources import Sources
 from velogan.decide import bf16_gemm, compile_cache, decide, decide_again, norm_kernels
 from velogan.deploy.model import load_translator
 from velogan.engine.capture import CapturedStep, CudaRecorder
@@ -35,16 +36,19 @@ from velogan.networks.build import Networks
 from velogan.networks.generators import ChangeGenerator, GeneratorConfig
 from velogan.objectives.base import SPLITS, Objective
 from velogan.observe.progress import Display
-from velogan.session import Result, Session
+from velogan.session import Result, Scores, Session
 from velogan.types import Batch, Direction, Nets
 
 Prepare = Callable[[Batch], Batch]
+Scoring = Callable[[Config, Sources, Views], Scores]
 
 
-def train(config: Config, run: Path, *, display: Display, origin: Mapping[str, Any]) -> Result:
+def train(
+    config: Config, run: Path, *, display: Display, origin: Mapping[str, Any], scoring: Scoring = Validation
+) -> Result:
     """Trains `config` in the folder `run`, or continues what is there. ValueError for what the user can mend.
 
-    `origin` holds the `preset` and the `command` for the record.
+    `origin` holds the `preset` and the `command` for the record; `scoring` makes what scores each checkpoint.
     """
     session = Session.open(run, config, say=display.say)
     if session.engine is None:
@@ -60,7 +64,7 @@ def train(config: Config, run: Path, *, display: Display, origin: Mapping[str, A
         session.start(asked, engine, trainer, roles=roles, data=data, picks=[*notes, *picks], why=why, origin=origin)
         views = averaged_views(config, trainer.ema.nets)
         grids = Sampler(run, config, data.sources, views, log=session.log) if config.train.samples else None
-        return session.run(display, grids=grids, validation=Validation(config, data.sources, views))
+        return session.run(display, grids=grids, validation=scoring(config, data.sources, views))
 
 
 def fit_channels(config: Config, data: Data) -> tuple[Config, list[Pick]]:

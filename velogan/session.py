@@ -78,8 +78,8 @@ class Scores(Protocol):
     on: str
     missing: str
 
-    def score(self) -> dict[str, float]:
-        """The figures by name."""
+    def score(self) -> Mapping[str, Any]:
+        """The figures by name, and what else the log shall hold beside them."""
         ...
 
 

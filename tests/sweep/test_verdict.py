@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from velogan.sweep.verdict import DIFFERS, UNKNOWN, WITHIN, verdicts
+from velogan.sweep.verdict import BOTH, DIFFERS, SEEDS, UNKNOWN, WITHIN, verdicts
 
 
 def test_settings_far_apart_differ_and_near_ones_do_not() -> None:
@@ -26,3 +26,35 @@ def test_settings_that_are_the_same_seldom_differ() -> None:
 
 def test_a_setting_without_scores_is_left_out() -> None:
     assert list(verdicts({"none": [], "one": [1.0]})) == ["one"]
+
+
+def test_pictures_widen_the_interval_unless_they_move_both_settings_alike() -> None:
+    random = np.random.default_rng(0)
+    scores = {"best": [1.0, 1.02, 1.01], "other": [1.1, 1.12, 1.11]}
+    assert verdicts(scores)["other"]["verdict"] == DIFFERS
+    assert verdicts(scores)["other"]["over"] == SEEDS
+
+    def around(name: str, moves: np.ndarray) -> list[list[float | None]]:
+        return [[float(score + move) for move in moves] for score in scores[name]]
+
+    common, own = random.normal(0, 0.2, (2, 400))
+    alike = verdicts(scores, {name: around(name, common) for name in scores})["other"]
+    apart = verdicts(scores, {"best": around("best", common), "other": around("other", own)})["other"]
+    assert (alike["verdict"], alike["over"]) == (DIFFERS, BOTH)
+    assert (apart["verdict"], apart["over"]) == (WITHIN, BOTH)
+    low, high = apart["interval_95"]
+    assert high - low == pytest.approx(2 * 1.96 * 0.2 * 2**0.5, rel=0.15)  # the standard deviation of a difference
+
+    holes = around("best", common)
+    holes[1][7] = None
+    with_holes = verdicts(scores, {"best": holes, "other": around("other", common)})["other"]
+    assert with_holes["over"] == BOTH
+    unknown = verdicts(scores, {"best": [*around("best", common)[:2], None], "other": around("other", common)})["other"]
+    assert unknown == verdicts(scores)["other"]
+
+
+def test_where_higher_is_better_the_highest_comes_first() -> None:
+    found = verdicts({"low": [1.0, 1.01], "high": [3.0, 3.01]}, higher=True)
+    assert list(found) == ["high", "low"]
+    assert found["low"]["verdict"] == DIFFERS
+    assert found["low"]["difference"] == pytest.approx(-2.0)

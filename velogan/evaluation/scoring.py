@@ -82,7 +82,7 @@ class Scorer:
         if given is not None:
             same = given.format.channels == source.pictures.format.channels
             seen = source.seen if same else self.look(given, f"looking at {source.side.name}")
-            nothing = self._figures(source, target, given, seen, resample=False)
+            nothing = self.figures(source, target, given, seen, resample=False)
         return Bounds(real, {name: figure.value for name, figure in nothing.items()}, real_of)
 
     def _real(self, count: int, target: Real) -> tuple[dict[str, float], str]:
@@ -101,9 +101,9 @@ class Scorer:
     def score(self, translator: Translator, source: Real, target: Real, bounds: Bounds) -> Iterator[dict[str, Any]]:
         """The entries of one translator in `scores`, without the keys that name the translator."""
         word = source.side.name
-        fakes = self._made(translator, source, target.pictures.format, f"translating {word}")
+        fakes = self.made(translator, source, target.pictures.format, f"translating {word}")
         seen = self.look(fakes, f"looking at translated {word}")
-        for name, figure in self._figures(source, target, fakes, seen, resample=True).items():
+        for name, figure in self.figures(source, target, fakes, seen, resample=True).items():
             real, baseline = bounds.real.get(name, math.nan), bounds.baseline.get(name, math.nan)
             higher = real >= baseline if is_share(name) else not lower_is_better(name)
             whole = figure.of_sets or name == "structure"
@@ -122,7 +122,7 @@ class Scorer:
     def score_reconstruction(self, autoencoder: Translator, source: Real) -> Iterator[dict[str, Any]]:
         """The entries of the reconstructions that a translator's encoder and decoder make of its input."""
         word = source.side.name
-        backs = self._made(autoencoder, source, source.pictures.format, f"reconstructing {word}")
+        backs = self.made(autoencoder, source, source.pictures.format, f"reconstructing {word}")
         for name, figure in means(each.of_reconstructions(source.pictures, backs), seed=self.seed).items():
             yield {
                 "name": name,
@@ -136,7 +136,7 @@ class Scorer:
                 "what": f"{meaning(name, source=word, target=word, classes={})}{SPLITS[source.split]}.",
             }
 
-    def _made(self, translator: Translator, source: Real, form: PixelFormat, phase: str) -> Pictures:
+    def made(self, translator: Translator, source: Real, form: PixelFormat, phase: str) -> Pictures:
         """The source's pictures through `translator`, computed and rounded as the command `translate` does."""
 
         def translate(images: Tensor) -> Tensor:
@@ -177,7 +177,7 @@ class Scorer:
             what += f"; doing nothing: {a} left as they are"
         return f"{what}{SPLITS[source.split]}."
 
-    def _figures(self, source: Real, target: Real, fakes: Pictures, seen: Seen, *, resample: bool) -> dict[str, Figure]:
+    def figures(self, source: Real, target: Real, fakes: Pictures, seen: Seen, *, resample: bool) -> dict[str, Figure]:
         """All figures of `fakes`, which stand for translations of the source's pictures."""
         labels = source.answers.labels
         figures = means(each.of_translations(source, fakes), seed=self.seed)

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from statistics import fmean
+from typing import Any
+
+from torch import Tensor
 
 from velogan.config import Config
 from velogan.data.domains.cache import Domain, open_domain
@@ -11,6 +14,7 @@ from velogan.data.domains.sources import FEWEST, Side, Sources
 from velogan.evaluation.samples import middles, translated_and_third
 from velogan.methods.base import Views
 from velogan.metrics.sliced import sliced_wasserstein
+from velogan.types import Direction
 
 SCORE = "validation/distance"
 """The name, in the log and in best.json, of the figure that chooses; lower is better."""
@@ -47,7 +51,7 @@ class Validation:
         self.a, self.b = middles(a, size), middles(b, size)
         self.on = f"{len(self.a)} held-out {sources.a.name} and {len(self.b)} held-out {sources.b.name}"
 
-    def score(self) -> dict[str, float]:
+    def score(self) -> dict[str, Any]:
         """Figures by name for the log; `SCORE` chooses the best. Unit of distances: deviation of real pixels."""
         ways = self.config.method.directions
         word = "reconstruction" if self.views.reconstruction else "cycle"
@@ -56,10 +60,14 @@ class Validation:
             fake, third = translated_and_third(real, way, self.views, config=self.config)
             if way in ways:
                 wanted = real if self.config.method.reconstructs else target
-                distances[f"{SCORE}_{way}"] = fmean(sliced_wasserstein(fake, wanted))
+                distances[f"{SCORE}_{way}"] = self.distance(way, fake, wanted)
             if third is not None:
                 differences[f"validation/{word}_{way[0]}"] = (third - real).abs().mean().item()
         return {SCORE: fmean(distances.values()), **distances, **differences}
+
+    def distance(self, way: Direction, fake: Tensor, wanted: Tensor) -> float:
+        """How far the translations `fake` are from the pictures `wanted`, by patches."""
+        return fmean(sliced_wasserstein(fake, wanted))
 
 
 def _open(side: Side, config: Config) -> Domain:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from statistics import fmean
 
 import torch
@@ -53,11 +53,16 @@ SLICED_PROTOCOL = (
 
 @dataclass(frozen=True)
 class Figure:
-    """A figure, how it varies with other images (None where unknown), and whether it compares two sets."""
+    """A figure, how it varies with other images (None where unknown), and whether it compares two sets.
+
+    `resampled` are its values `(R,)` over images drawn again; equal seeds and counts draw the same images. Their mean
+    may lie beside the figure: see `bootstrap.PROTOCOL`.
+    """
 
     value: float
     interval_95: Interval | None = None
     of_sets: bool = False
+    resampled: Tensor | None = field(default=None, compare=False, repr=False)
 
 
 def rows(seen: Seen, chosen: Tensor) -> Seen:
@@ -74,14 +79,18 @@ def distances(fake: Seen, real: Seen, *, seed: int, resample: bool = False) -> d
     for features in (name for name in DISTANCES if name in fake):
         x, y = fake[features], real[features]
         frechet, kernel = frechet_distance(x, y), kernel_distance(x, y, seed=seed, **SUBSETS)
-        spans: list[Interval | None] = [None, None]
-        if resample:
-            affordable = min(len(x), len(y)) <= MOST_IMAGES
-            spans[0] = interval(resampled_frechet(x, y, seed=seed), around=frechet) if affordable else None
-            spans[1] = interval(resampled_kernel(x, y, seed=seed))
-        for name, value, span in zip(DISTANCES[features], (frechet, kernel), spans):
-            figures[name] = Figure(value, span, of_sets=True)
+        affordable = resample and min(len(x), len(y)) <= MOST_IMAGES
+        others = resampled_frechet(x, y, seed=seed) if affordable else None
+        of_frechet, of_kernel = DISTANCES[features]
+        figures[of_frechet] = _figure(frechet, others, shifted=True, of_sets=True)
+        others = resampled_kernel(x, y, seed=seed) if resample else None
+        figures[of_kernel] = _figure(kernel, others, of_sets=True)
     return figures
+
+
+def _figure(value: float, resampled: Tensor | None, *, shifted: bool = False, of_sets: bool = False) -> Figure:
+    span = None if resampled is None else interval(resampled, around=value if shifted else None)
+    return Figure(value, span, of_sets, resampled)
 
 
 def patches_of(images: Tensor, *, among: int) -> Seen:
@@ -95,8 +104,8 @@ def _sliced(fake: Seen, real: Seen, *, seed: int, resample: bool) -> dict[str, F
     if not levels or levels != others or x[0].shape[2:] != y[0].shape[2:]:
         return {}
     value = fmean(distances_of_patches(x, y, seed=seed))
-    span = interval(resampled_sliced(x, y, seed=seed), around=value) if resample else None
-    return {SLICED: Figure(value, span, of_sets=True)}
+    resampled = resampled_sliced(x, y, seed=seed) if resample else None
+    return {SLICED: _figure(value, resampled, shifted=True, of_sets=True)}
 
 
 def class_shares(seen: Seen, classes: Mapping[str, int], *, seed: int) -> dict[str, Figure]:
@@ -108,8 +117,8 @@ def class_shares(seen: Seen, classes: Mapping[str, int], *, seed: int) -> dict[s
     for logits in (name for name in CLASSIFIERS if name in seen):
         for index in classes.values():
             hits = in_class(seen[logits], index)
-            span = interval(resampled_means(hits, seed=seed))
-            figures[f"{CLASSIFIERS[logits][0]}_share_class_{index}"] = Figure(hits.mean().item(), span, of_sets=True)
+            share = _figure(hits.mean().item(), resampled_means(hits, seed=seed), of_sets=True)
+            figures[f"{CLASSIFIERS[logits][0]}_share_class_{index}"] = share
     return figures
 
 
@@ -133,9 +142,7 @@ def compare_to_truth(fake: Tensor, truth: Tensor, given: Tensor | None, mask: Te
 
 def means(values: Mapping[str, Tensor], *, seed: int) -> dict[str, Figure]:
     """Means of figures that images have one by one, `(N,)` by name; NaN stands for an image that has none."""
-    return {
-        name: Figure(one.nanmean().item(), interval(resampled_means(one, seed=seed))) for name, one in values.items()
-    }
+    return {name: _figure(one.nanmean().item(), resampled_means(one, seed=seed)) for name, one in values.items()}
 
 
 def label_figures(confusions: Tensor, *, seed: int) -> dict[str, Figure]:
@@ -143,7 +150,7 @@ def label_figures(confusions: Tensor, *, seed: int) -> dict[str, Figure]:
     resampled = torch.einsum("rn,nij->rij", times(len(confusions), seed=seed), confusions)
     whole = confusions.sum(dim=0)
     measures = {"label_accuracy": accuracy, "label_iou": mean_iou}
-    return {name: Figure(of(whole).item(), interval(of(resampled))) for name, of in measures.items()}
+    return {name: _figure(of(whole).item(), of(resampled)) for name, of in measures.items()}
 
 
 def lower_is_better(name: str) -> bool:
@@ -175,6 +182,9 @@ _MEANINGS = {
     for variant in ("Lite0", "Lite1")
     for name, distance in zip(DISTANCES[variant.lower()], ("Fréchet", "Kernel"))
 }
+
+NAMES = tuple(_MEANINGS)
+"""All figures but shares of classes, which are named by their class."""
 
 
 def meaning(name: str, *, source: str, target: str, classes: Mapping[str, int]) -> str:

@@ -52,7 +52,7 @@ def attempt(
         note(out, name, "running", **facts)
         engine = {**config["engine"], "threads": config["engine"]["threads"] or len(mine)}
         request = {"run": str(run_folder(out, name)), "cores": mine, "config": {**config, "engine": engine}}
-        request["origin"] = origin
+        request |= {"origin": origin, "metric": metric}
         deaths = 0
         while deaths < MOST_DEATHS:
             before = state_of(out, name, budget=budget, metric=metric).images

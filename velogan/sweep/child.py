@@ -1,6 +1,7 @@
 """One trial as a process of its own: `python -m velogan.sweep.child REQUEST`, with a line of JSON at the end.
 
-The request is a file: `config`, `run`, `cores` (to stay on; none where they are empty) and `origin`, for the record.
+The request is a file: `config`, `run`, `cores` (to stay on; none where they are empty), the `metric` to be measured at
+each checkpoint, and `origin`, for the record.
 Exit codes are those of the command line; the reason of a failure is in the line's `error`.
 """
 
@@ -14,6 +15,7 @@ import sys
 import time
 from collections.abc import Mapping
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -50,13 +52,16 @@ def _follow_parent(parent: int) -> None:
 
 def _train(request: Mapping[str, Any]) -> dict[str, Any]:
     from velogan.config import parse_config
+    from velogan.evaluation.metric import Measured
     from velogan.observe.progress import Display
     from velogan.run import train
 
     run = Path(request["run"])
     _wait_for(run)
+    scoring = partial(Measured, metric=request["metric"])
     with Display() as display:
-        result = train(parse_config(request["config"]), run, display=display, origin=request["origin"])
+        config, origin = parse_config(request["config"]), request["origin"]
+        result = train(config, run, display=display, origin=origin, scoring=scoring)
     return {"finished": result.finished, "images": result.images_seen}
 
 

@@ -8,12 +8,13 @@ DIR/status/NAME.log     what the run said
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from velogan.engine.duration import parse_span
+from velogan.evaluation.metric import RESAMPLED, higher_is_better
 from velogan.files import write_text
 from velogan.observe.log import read_stats
 from velogan.store.checkpoint import list_checkpoints
@@ -23,7 +24,7 @@ Status = Literal["waiting", "running", "done", "failed", "stopped early"]
 
 @dataclass(frozen=True)
 class State:
-    """How far a trial is: `percent` of its budget, `images` seen, training `seconds`, the lowest `score` so far.
+    """How far a trial is: `percent` of its budget, `images` seen, training `seconds`, the best `score` so far.
 
     `score` is None before the first one; `reason` says why it failed or was stopped.
     """
@@ -68,8 +69,8 @@ def state_of(out: Path, name: str, *, budget: str, metric: str) -> State:
     images, seconds = saved(run)
     percent = share(budget, images=images, seconds=seconds)
     rows = read_stats(run) if run.is_dir() else []
-    found = [row[metric] for row in rows if isinstance(row.get(metric), int | float)]
-    figures: dict[str, Any] = {"score": min(found, default=None)}
+    found = best_row(rows, metric)
+    figures: dict[str, Any] = {"score": found[metric] if found else None}
     if percent >= 100:
         return State("done", percent=100, images=images, seconds=seconds, **figures)
     for row in rows:  # a running trial is further than its last checkpoint
@@ -102,6 +103,19 @@ def share(budget: str, *, images: int, seconds: float) -> int:
     span = parse_span(budget)
     done = images / span.amount if span.unit == "images" else seconds / (60 * span.amount)
     return min(100, int(100 * done + 1e-6))
+
+
+def best_row(rows: Sequence[Mapping[str, Any]], metric: str) -> Mapping[str, Any] | None:
+    """The first row of a log with the best value of the metric."""
+    scored = [row for row in rows if isinstance(row.get(metric), int | float)]
+    sign = -1 if higher_is_better(metric) else 1
+    return min(scored, key=lambda row: sign * row[metric], default=None)
+
+
+def resampled_of(run: Path, metric: str) -> list[float | None] | None:
+    """The metric over held-out pictures drawn again, where it was best; None where the log has it not."""
+    found = best_row(read_stats(run), metric)
+    return found.get(metric + RESAMPLED) if found else None
 
 
 def scores_of(run: Path, metric: str) -> list[dict[str, float]]:

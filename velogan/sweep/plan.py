@@ -11,11 +11,12 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from velogan.config import Config, field_names
 from velogan.engine.config import TrainConfig
 from velogan.engine.duration import Duration
+from velogan.evaluation.metric import parse_metric
 from velogan.evaluation.validation import SCORE
 from velogan.sweep.axes import PRESET, SIZE, Axis, changed
 
@@ -44,7 +45,10 @@ class Trial:
 
 
 class Plan(BaseModel):
-    """What to run: `bases` are whole configurations by the preset they come from; `budget` is each trial's length."""
+    """What to run: `bases` are whole configurations by the preset they come from; `budget` is each trial's length.
+
+    `metric` is given as a figure and kept as its name in the log: see `parse_metric`.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -57,6 +61,11 @@ class Plan(BaseModel):
     metric: str = SCORE
     stop_early: Literal["asha"] | None = None
 
+    @field_validator("metric")
+    @classmethod
+    def _in_the_log(cls, value: str) -> str:
+        return parse_metric(value)
+
     @model_validator(mode="after")
     def _fits(self) -> Plan:
         twice = [one.field for one in self.vary if sum(one.field == other.field for other in self.vary) > 1]
@@ -64,10 +73,6 @@ class Plan(BaseModel):
             raise ValueError(f"--vary {twice[0]} is there twice: name all its values in one")
         if not self.budget.endswith(("images", "minutes")):
             raise ValueError(f"budget={self.budget}: give --minutes or --images, so that all trials get the same")
-        if not self.metric.startswith("validation/"):
-            raise ValueError(
-                f"--metric {self.metric}: choose by a figure of the held-out pictures that the log has, like {SCORE}"
-            )
         self._check_search()
         return self
 

