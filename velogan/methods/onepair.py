@@ -29,7 +29,7 @@ from velogan.methods.base import (
 )
 from velogan.networks.generators import ChangeGenerator, GeneratorConfig, changed, compose, split
 from velogan.objectives.base import Carry, Out, Phase
-from velogan.objectives.losses import gan_loss, l1_loss, patch_contrast
+from velogan.objectives.losses import fooling_loss, gan_loss, l1_loss, patch_contrast, together
 from velogan.objectives.pool import FakePool
 from velogan.types import GENERATOR_FILES, Batch, Direction, Letter, Nets
 
@@ -363,12 +363,12 @@ class OnePairObjective:
         fakes: dict[str, Tensor] = {}
         if adversarial := config.weight("adversarial", way):
             fakes[f"fake_D_{way}"] = fake.float()
-            verdict = gan_loss(nets[f"D_{way}"](fake), real=True, kind=config.gan)
+            verdict = fooling_loss(nets[f"D_{way}"](fake), kind=config.gan)
             terms["adversarial"] = adversarial * verdict
         if config.image_adversarial:
             image = self._decoded(nets, fake, way, batch, carry)
             fakes[f"fake_P_{way}"] = image.float()
-            verdict = gan_loss(nets[f"P_{way}"](image), real=True, kind=config.gan)
+            verdict = fooling_loss(nets[f"P_{way}"](image), kind=config.gan)
             terms["image_adversarial"] = config.image_adversarial * verdict
         if config.contrast:
             projected, given = self._each(nets["H"], fake, source.detach())
@@ -393,11 +393,9 @@ class OnePairObjective:
         kind = self.config.gan
         return 0.5 * (gan_loss(on_real, real=True, kind=kind) + gan_loss(on_fake, real=False, kind=kind))
 
-    def _each(self, net: nn.Module, one: Tensor, other: Tensor) -> tuple[Tensor, ...]:
+    def _each(self, net: nn.Module, one: Tensor, other: Tensor) -> tuple[Any, ...]:
         """`net` on both, in one pass where that is asked for."""
-        if not self.batched:
-            return net(one), net(other)
-        return net(torch.cat([one, other.to(one.dtype)])).split([len(one), len(other)])
+        return together(net, one, other) if self.batched else (net(one), net(other))
 
 
 def _letter(way: Direction) -> str:
