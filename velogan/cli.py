@@ -273,8 +273,9 @@ def _evaluate(asked: Evaluate, argv: list[str]) -> tuple[dict[str, Any], int]:
     from velogan.engine.resolve import resolve_device
     from velogan.evaluation.compare import compare
     from velogan.evaluation.evaluate import evaluate
-    from velogan.evaluation.features import MISSING_LITE, find_lite
+    from velogan.evaluation.features import MISSING_LITE
     from velogan.evaluation.table import duplicates_line, render_table
+    from velogan.networks.pretrained import find_lite
     from velogan.observe.progress import Display
     from velogan.report import write_report
 

@@ -33,11 +33,11 @@ from velogan.kernels.fused import Fused
 from velogan.methods.base import Role, Trained, Views
 from velogan.methods.fit import check_sizes
 from velogan.networks.build import Networks
-from velogan.networks.generators import ChangeGenerator, GeneratorConfig
+from velogan.networks.generators import GeneratorConfig
 from velogan.objectives.base import SPLITS, Objective
 from velogan.observe.progress import Display
 from velogan.session import Result, Scores, Session
-from velogan.types import Batch, Direction, Nets
+from velogan.types import Batch, Composed, Direction, Nets
 
 Prepare = Callable[[Batch], Batch]
 Scoring = Callable[[Config, Sources, Views], Scores]
@@ -131,7 +131,7 @@ def forward_nets(nets: Nets, config: Config, *, plain: Collection[str] = ()) -> 
 
 
 def _faster(net: nn.Module, fast: Callable[[nn.Module], nn.Module]) -> nn.Module:
-    return net.by(fast) if isinstance(net, ChangeGenerator) else fast(net)
+    return net.by(fast) if isinstance(net, Composed) else fast(net)
 
 
 def build_step(

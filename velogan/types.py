@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Literal
+from collections.abc import Callable, Mapping
+from typing import Literal, Protocol, runtime_checkable
 
 from torch import Tensor, nn
 
@@ -25,14 +25,24 @@ Direction = Literal["a2b", "b2a"]
 GENERATOR_FILES: dict[Direction, str] = {"a2b": "G_A", "b2a": "G_B"}
 """The names under which whole generators are kept, by direction: those of the reference implementation."""
 
-Form = Literal["layer", "sequence", "residual", "skip", "change"]
+Form = Literal["layer", "sequence", "residual", "skip", "change", "mask"]
 """What the `forward` of a module computes, for those who compute the same in another way.
 
 layer: what the layer of torch computes that it derives from. sequence: its children one after the other. residual:
-`x + child(x)`. skip: `cat([x, child(x)], 1)`. change: as `networks.generators.ChangeGenerator` has it.
+`x + child(x)`. skip: `cat([x, child(x)], 1)`. change, mask: as `ChangeGenerator` and `MaskGenerator` of
+`networks.generators` have it.
 
 A class declares it beside its `forward`: `form: ClassVar[Form] = "residual"`.
 """
+
+
+@runtime_checkable
+class Composed(Protocol):
+    """A network with a `forward` of its own around parts that may be computed in another way."""
+
+    def by(self, other: Callable[[nn.Module], nn.Module]) -> nn.Module:
+        """The same network, over the same weights, with each such part replaced by `other(part)`."""
+        ...
 
 
 def form_of(net: nn.Module) -> Form | None:

@@ -155,8 +155,9 @@ def test_when_pictures_are_tiled() -> None:
     assert np.prod([len(one.starts) for one in small.axes]) == small.tiles
 
 
-def test_tiles_of_a_network_that_adds_what_it_changes() -> None:
-    model, picture = _translator(output="change", decoder="simple"), _picture(256, 256)
+@pytest.mark.parametrize("config", [{"output": "change", "decoder": "simple"}, {"output": "mask"}])
+def test_tiles_of_a_network_that_keeps_parts_of_its_input(config: dict[str, Any]) -> None:
+    model, picture = _translator(**config), _picture(256, 256)
     whole = model(picture)[0]
     off = (_tiled(model, picture, tile=168) - whole).abs() * 127.5
     assert off.max() < 0.1  # levels of 255

@@ -10,11 +10,13 @@ import pytest
 import torch
 
 import velogan.evaluation.features
+import velogan.networks.pretrained
 from velogan.data.pictures.images import read_picture
-from velogan.evaluation.features import fetch_inception, find_lite, load_inception, load_lite
+from velogan.evaluation.features import fetch_inception, load_inception, load_lite
 from velogan.metrics.distances import SUBSETS
 from velogan.metrics.inception import Inception
 from velogan.metrics.squeezenet import in_class
+from velogan.networks.pretrained import find_lite
 
 
 def _quiet(_name: str) -> Callable[[int, int], None]:
@@ -164,7 +166,7 @@ def test_lite_is_converted_once_and_checked(lite: Path, tmp_path: Path, monkeypa
     kept.write_bytes(kept.read_bytes()[:1000])  # damaged: made anew
     assert torch.equal(load_lite("lite0", cache, "cpu").look(images)["lite0"], seen["lite0"])
     kept.unlink()
-    monkeypatch.setitem(velogan.evaluation.features.LITE_SHA256, "lite0", "0" * 64)
+    monkeypatch.setitem(velogan.networks.pretrained.LITE_SHA256, "lite0", "0" * 64)
     with pytest.raises(ValueError, match=r"lite0.*cannot be used: its SHA-256 is 57934424.*reinstall"):
         load_lite("lite0", cache, "cpu")
 

@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from velogan.methods.base import Spec
 from velogan.methods.onepair import OnePair, OnePairObjective
 from velogan.networks.discriminators import DiscriminatorConfig, build_discriminator, build_encoding_discriminator
 from velogan.networks.generators import GeneratorConfig, build_generator, changed, split
@@ -283,3 +284,18 @@ def test_weights_of_the_way_back_are_its_own():
     assert objective.encoding_discriminators == ["D_A"]
     with pytest.raises(ValueError, match=r"adversarial_b=1.0 is of the direction B to A: set direction=both"):
         OnePair(adversarial_b=1.0)
+
+
+def _spec(**generator: Any) -> Spec:
+    config, judge = GeneratorConfig.model_validate(generator), DiscriminatorConfig()
+    return Spec({"a2b": config, "b2a": config}, {"a2b": judge, "b2a": judge}, {"A": 3, "B": 3})
+
+
+def test_what_images_alone_have_is_refused_without_them():
+    spec = _spec()
+    with pytest.raises(ValueError, match=r"augment=colour changes images.*image_adversarial=1"):
+        OnePair(augment=("colour",)).check(spec)
+    OnePair(augment=("colour",), image_adversarial=1.0).check(spec)
+    masks = _spec(output="mask")
+    with pytest.raises(ValueError, match=r"output=mask is for method=cyclegan"):
+        OnePair().check(masks)

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from velogan.objectives.losses import GanLossName, gan_loss, gradient_penalty
+from velogan.objectives.losses import GanLossName, fooling_loss, gan_loss, gradient_penalty, together
 
 LOGITS = torch.tensor([[2.0, -1.0], [0.5, 0.0]])
 
@@ -24,6 +24,7 @@ def _mean(values: list[float]) -> float:
             _mean([math.log1p(math.exp(x)) for x in (2.0, -1.0, 0.5, 0.0)]),
         ),
         ("wgangp", -0.375, 0.375),
+        ("hinge", _mean([0.0, 2.0, 0.5, 1.0]), _mean([3.0, 0.0, 1.5, 1.0])),
     ],
 )
 def test_losses_by_hand(kind: GanLossName, on_real: float, on_fake: float):
@@ -31,7 +32,27 @@ def test_losses_by_hand(kind: GanLossName, on_real: float, on_fake: float):
     assert float(gan_loss(LOGITS, real=False, kind=kind)) == pytest.approx(on_fake)
 
 
-@pytest.mark.parametrize("kind", ["lsgan", "vanilla", "wgangp"])
+def test_a_generator_is_judged_as_real_but_for_hinge():
+    assert float(fooling_loss(LOGITS, kind="lsgan")) == float(gan_loss(LOGITS, real=True, kind="lsgan"))
+    assert float(fooling_loss(LOGITS, kind="hinge")) == pytest.approx(-0.375)
+
+
+def test_losses_of_heads_are_added():
+    heads = [LOGITS, LOGITS[:1]]
+    whole = gan_loss(heads, real=False, kind="hinge")
+    assert float(whole) == pytest.approx(_mean([3.0, 0.0, 1.5, 1.0]) + _mean([3.0, 0.0]))
+
+
+def test_several_batches_in_one_pass_are_taken_apart_again():
+    def net(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return x + 1, x * 2
+
+    (one, twice), (other, _) = together(net, torch.zeros(2, 1), torch.ones(3, 1))
+    assert (one.tolist(), twice.tolist()) == ([[1], [1]], [[0], [0]])
+    assert other.tolist() == [[2], [2], [2]]
+
+
+@pytest.mark.parametrize("kind", ["lsgan", "vanilla", "wgangp", "hinge"])
 def test_a_loss_is_float32_whatever_the_logits(kind: GanLossName):
     logits = torch.full((3,), 300.0, dtype=torch.bfloat16)
     loss = gan_loss(logits, real=False, kind=kind)

@@ -26,6 +26,7 @@ PLUS = {"kind": "onepair", "image_adversarial": 0.5, "contrast": 1.0, "direction
 CASES: dict[str, dict[str, Any]] = {
     "faithful": {"method": {**KIND, "pool_size": 1}},
     "plus, both directions": {"method": PLUS},
+    "augmented": {"method": {**PLUS, "augment": ["colour", "shift", "cutout"]}},
     "through the encoder": {"method": {**KIND, "through_encoder": True, "pool_size": 1}},
     "no norm": {
         "generator": {**METHOD["generator"], "norm": "none", "init": "kaiming", "decoder": "simple", "output": "change"}

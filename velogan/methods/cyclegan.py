@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from functools import partial
 
-import torch
 import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
 from velogan.methods.base import Make, Method, Note, Role, Spec, Views, discriminator_header, ends
+from velogan.objectives.augment import AUGMENT, Augmentation, augment, draws
 from velogan.objectives.base import Carry, Out, Phase, side_by_side
-from velogan.objectives.losses import GanLossName, gan_loss, gradient_penalty
+from velogan.objectives.losses import GanLossName, Logits, fooling_loss, gan_loss, gradient_penalty, together
 from velogan.objectives.pool import FakePool
 from velogan.types import Batch, Direction, Nets
 
@@ -27,6 +27,7 @@ class CycleGAN(Method):
     summary = "two generators and two discriminators, cycle and identity consistency"
 
     gan: GanLossName = Field(default="lsgan", description="Adversarial loss; wgangp has a gradient penalty.")
+    augment: tuple[Augmentation, ...] = Field(default=(), description=AUGMENT)
     adversarial_a: float = Field(default=1.0, ge=0, description="Weight of the adversarial loss of G_A, by D_A.")
     adversarial_b: float = Field(default=1.0, ge=0, description="Weight of the adversarial loss of G_B, by D_B.")
     cycle_a: float = Field(default=10.0, ge=0, description="Weight of |G_B(G_A(a)) - a|.")
@@ -90,6 +91,10 @@ class CycleGAN(Method):
         return Views({"a2b": nets["G_A"], "b2a": nets["G_B"]})
 
 
+_DRAWS = 6
+"""Uniform numbers for an image without augmentation: two for each pool, one for each gradient penalty."""
+
+
 class CycleGANObjective:
     """The losses as two phases over the roles G_A, G_B, D_A, D_B.
 
@@ -97,8 +102,6 @@ class CycleGANObjective:
     identity loss, which feeds each generator the other domain's images. With `batched`, passes of one network are run
     together, which is exact with per-sample norms; without, one image batch a pass in the reference's order.
     """
-
-    draws = {"train": 6}  # noqa: RUF012
 
     def __init__(
         self,
@@ -110,6 +113,7 @@ class CycleGANObjective:
     ):
         self.config = config
         self.batched = batched
+        self.draws = {"train": _DRAWS + 6 * draws(config.augment)}
         same = shape_a[0] == shape_b[0]
         self.identity_a = config.identity_a if same else 0.0
         self.identity_b = config.identity_b if same else 0.0
@@ -128,9 +132,11 @@ class CycleGANObjective:
         """Adversarial, cycle (eq. 2) and identity (section 5.2) losses of both generators."""
         config, a, b = self.config, batch["A"], batch["B"]
         seen = self._translate(nets, a, b)
+        judged_b = nets["D_A"](self._augmented(seen["fake_b"], batch, 0))
+        judged_a = nets["D_B"](self._augmented(seen["fake_a"], batch, 1))
         terms = {
-            "adversarial_a": gan_loss(nets["D_A"](seen["fake_b"]), real=True, kind=config.gan) * config.adversarial_a,
-            "adversarial_b": gan_loss(nets["D_B"](seen["fake_a"]), real=True, kind=config.gan) * config.adversarial_b,
+            "adversarial_a": fooling_loss(judged_b, kind=config.gan) * config.adversarial_a,
+            "adversarial_b": fooling_loss(judged_a, kind=config.gan) * config.adversarial_b,
             "cycle_a": F.l1_loss(seen["back_a"].float(), a) * config.cycle_a,
             "cycle_b": F.l1_loss(seen["back_b"].float(), b) * config.cycle_b,
         }
@@ -144,13 +150,21 @@ class CycleGANObjective:
     def discriminator_loss(self, nets: Nets, batch: Batch, carry: Carry) -> Out:
         """Half of real plus fake (section 7.1's slowdown), on fakes from the pool."""
         uniform = batch["uniform"]
-        fake_b = self.pool_b(carry["fake_b"], uniform[0:2])
-        fake_a = self.pool_a(carry["fake_a"], uniform[2:4])
+        fake_b = self._augmented(self.pool_b(carry["fake_b"], uniform[0:2]), batch, 2)
+        fake_a = self._augmented(self.pool_a(carry["fake_a"], uniform[2:4]), batch, 3)
+        real_b, real_a = self._augmented(batch["B"], batch, 4), self._augmented(batch["A"], batch, 5)
         terms = {
-            "a": self._discriminator_term(nets, "D_A", real=batch["B"], fake=fake_b, mix=uniform[4]),
-            "b": self._discriminator_term(nets, "D_B", real=batch["A"], fake=fake_a, mix=uniform[5]),
+            "a": self._discriminator_term(nets, "D_A", real=real_b, fake=fake_b, mix=uniform[4]),
+            "b": self._discriminator_term(nets, "D_B", real=real_a, fake=fake_a, mix=uniform[5]),
         }
         return Out(total=_sum(terms), terms=terms)
+
+    def _augmented(self, images: Tensor, batch: Batch, number: int) -> Tensor:
+        """The images as a discriminator sees them; each of the six calls of a step has a `number`."""
+        if not self.config.augment:
+            return images
+        count = draws(self.config.augment)
+        return augment(images, batch["uniform"][_DRAWS + number * count :][:count], self.config.augment)
 
     def _translate(self, nets: Nets, a: Tensor, b: Tensor) -> dict[str, Tensor]:
         g_a, g_b = nets["G_A"], nets["G_B"]
@@ -163,17 +177,18 @@ class CycleGANObjective:
             if self.identity_b:
                 seen["same_a"] = g_b(a)
             return seen
-        seen["fake_b"], *same_b = _together(g_a, a, *([b] if self.identity_a else []))
+        seen["fake_b"], *same_b = together(g_a, a, *([b] if self.identity_a else []))
         same_a = [a] if self.identity_b else []
-        seen["fake_a"], *same_a, seen["back_a"] = _together(g_b, b, *same_a, seen["fake_b"])
+        seen["fake_a"], *same_a, seen["back_a"] = together(g_b, b, *same_a, seen["fake_b"])
         seen |= {f"same_{letter}": same for letter, found in (("b", same_b), ("a", same_a)) for same in found}
         seen["back_b"] = g_a(seen["fake_a"])
         return seen
 
     def _discriminator_term(self, nets: Nets, role: str, *, real: Tensor, fake: Tensor, mix: Tensor) -> Tensor:
         discriminator, kind = nets[role], self.config.gan
+        on_real: Logits
         on_real, on_fake = (
-            _together(discriminator, real, fake) if self.batched else (discriminator(real), discriminator(fake))
+            together(discriminator, real, fake) if self.batched else (discriminator(real), discriminator(fake))
         )
         loss = gan_loss(on_real, real=True, kind=kind) + gan_loss(on_fake, real=False, kind=kind)
         if kind == "wgangp":
@@ -184,14 +199,6 @@ class CycleGANObjective:
 def _cycle(there: nn.Module, back: nn.Module, real: Tensor) -> tuple[Tensor, Tensor]:
     fake = there(real)
     return fake, back(fake)
-
-
-def _together(net: nn.Module, *images: Tensor) -> tuple[Tensor, ...]:
-    """`net` on several batches in one pass."""
-    if len(images) == 1:
-        return (net(images[0]),)
-    out = net(torch.cat([x.to(images[0].dtype) for x in images]))
-    return out.split([len(x) for x in images])
 
 
 def _sum(terms: dict[str, Tensor]) -> Tensor:

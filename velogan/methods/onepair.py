@@ -28,8 +28,9 @@ from velogan.methods.base import (
     generator_header,
 )
 from velogan.networks.generators import ChangeGenerator, GeneratorConfig, changed, compose, split
+from velogan.objectives.augment import AUGMENT, Augmentation, augment, draws
 from velogan.objectives.base import Carry, Out, Phase
-from velogan.objectives.losses import gan_loss, l1_loss, patch_contrast
+from velogan.objectives.losses import fooling_loss, gan_loss, l1_loss, patch_contrast, together
 from velogan.objectives.pool import FakePool
 from velogan.types import GENERATOR_FILES, Batch, Direction, Letter, Nets
 
@@ -57,7 +58,7 @@ class OnePair(Method):
     start: str | None = Field(
         default=None, description="Folder of the run whose autoencoder is taken, where stage is translator."
     )
-    gan: Literal["lsgan", "vanilla"] = Field(default="lsgan", description="Adversarial loss.")
+    gan: Literal["lsgan", "vanilla", "hinge"] = Field(default="lsgan", description="Adversarial loss.")
     reconstruction: float = Field(default=10.0, gt=0, description="Weight of |R(E(x)) - x| of both domains.")
     scale: float = Field(
         default=0.0,
@@ -88,7 +89,10 @@ class OnePair(Method):
     image_adversarial: float = Field(
         default=0.0,
         ge=0,
-        description="Weight of a discriminator on decoded translations, a PatchGAN; 0: there is none.",
+        description="Weight of a discriminator on decoded translations; 0: there is none.",
+    )
+    augment: tuple[Augmentation, ...] = Field(
+        default=(), description=f"{AUGMENT} Only for `image_adversarial`: encodings have no colours."
     )
     contrast: float = Field(
         default=0.0,
@@ -151,6 +155,13 @@ class OnePair(Method):
             )
         if spec.generators["b2a"] != generator:
             raise ValueError("generator_b differs from generator, but method=onepair has one autoencoder: leave it out")
+        if generator.output == "mask":
+            raise ValueError("generator.output=mask is for method=cyclegan: here set generator.output=change, or image")
+        if self.augment and not self.image_adversarial:
+            raise ValueError(
+                f"method.augment={','.join(self.augment)} changes images, and no discriminator sees any: set "
+                "method.image_adversarial=1, or leave it out"
+            )
         if generator.blocks == 0 and not self.reconstructs:
             raise ValueError("generator.blocks=0 leaves method=onepair no translator: set 1 or more")
         if a != b:
@@ -270,7 +281,8 @@ class OnePairObjective:
         self.pools = {role: FakePool(config.pool_size, shape) for role, shape in shapes.items()}
         self.state: nn.Module = nn.ModuleDict(self.pools)
         self.positions = min(POSITIONS, encoding[1] * encoding[2]) if config.contrast else 0
-        self.draws = {"train": 2 * len(self.pools) + self.positions * len(ways)}
+        self.plain_draws = 2 * len(self.pools) + self.positions * len(ways)
+        self.draws = {"train": self.plain_draws + 3 * draws(config.augment) * len(self.image_discriminators)}
 
     def phases(self) -> list[Phase]:
         """The autoencoder, the translators on its encodings, the discriminators on theirs; as `stage` says."""
@@ -314,8 +326,18 @@ class OnePairObjective:
         terms = {}
         for number, role in enumerate((*self.encoding_discriminators, *self.image_discriminators)):
             fake = self.pools[role](carry[f"fake_{role}"], batch["uniform"][2 * number : 2 * number + 2])
-            terms[role.lower()] = self._discriminator_term(nets[role], real=self._real(role, batch, carry), fake=fake)
+            real = self._augmented(role, self._real(role, batch, carry), batch, 1)
+            fake = self._augmented(role, fake, batch, 2)
+            terms[role.lower()] = self._discriminator_term(nets[role], real=real, fake=fake)
         return Out(total=_sum(terms), terms=terms)
+
+    def _augmented(self, role: str, images: Tensor, batch: Batch, number: int) -> Tensor:
+        """The images as the discriminator `role` sees them; each of its three calls of a step has a `number`."""
+        if not self.config.augment or role not in self.image_discriminators:
+            return images
+        count = draws(self.config.augment)
+        place = self.plain_draws + (3 * self.image_discriminators.index(role) + number) * count
+        return augment(images, batch["uniform"][place:][:count], self.config.augment)
 
     def _encode(self, nets: Nets, batch: Batch) -> Pair:
         a, b = batch["A"], batch["B"]
@@ -363,12 +385,12 @@ class OnePairObjective:
         fakes: dict[str, Tensor] = {}
         if adversarial := config.weight("adversarial", way):
             fakes[f"fake_D_{way}"] = fake.float()
-            verdict = gan_loss(nets[f"D_{way}"](fake), real=True, kind=config.gan)
+            verdict = fooling_loss(nets[f"D_{way}"](fake), kind=config.gan)
             terms["adversarial"] = adversarial * verdict
         if config.image_adversarial:
             image = self._decoded(nets, fake, way, batch, carry)
             fakes[f"fake_P_{way}"] = image.float()
-            verdict = gan_loss(nets[f"P_{way}"](image), real=True, kind=config.gan)
+            verdict = fooling_loss(nets[f"P_{way}"](self._augmented(f"P_{way}", image, batch, 0)), kind=config.gan)
             terms["image_adversarial"] = config.image_adversarial * verdict
         if config.contrast:
             projected, given = self._each(nets["H"], fake, source.detach())
@@ -393,11 +415,9 @@ class OnePairObjective:
         kind = self.config.gan
         return 0.5 * (gan_loss(on_real, real=True, kind=kind) + gan_loss(on_fake, real=False, kind=kind))
 
-    def _each(self, net: nn.Module, one: Tensor, other: Tensor) -> tuple[Tensor, ...]:
+    def _each(self, net: nn.Module, one: Tensor, other: Tensor) -> tuple[Any, ...]:
         """`net` on both, in one pass where that is asked for."""
-        if not self.batched:
-            return net(one), net(other)
-        return net(torch.cat([one, other.to(one.dtype)])).split([len(one), len(other)])
+        return together(net, one, other) if self.batched else (net(one), net(other))
 
 
 def _letter(way: Direction) -> str:

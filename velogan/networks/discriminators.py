@@ -7,7 +7,9 @@ from typing import ClassVar, Literal
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor, nn
 
+from velogan.networks.efficientnet_lite import Variant
 from velogan.networks.layers import InitName, NormName, initialise, norm_layer
+from velogan.networks.projected import ProjectedDiscriminator
 from velogan.types import Form
 
 
@@ -16,10 +18,14 @@ class DiscriminatorConfig(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    network: Literal["basic", "n_layers", "pixel"] = Field(
+    network: Literal["basic", "n_layers", "pixel", "projected", "projected+basic"] = Field(
         default="basic",
         description="basic: PatchGAN with patches of 70x70 pixels; n_layers: PatchGAN of depth `layers`; "
-        "pixel: looks at each pixel alone.",
+        "pixel: looks at each pixel alone; projected: four small networks on the features of a trained one; "
+        "projected+basic: and the PatchGAN beside them. Both want method.gan=hinge.",
+    )
+    features: Variant = Field(
+        default="lite0", description="The trained network of projected: an EfficientNet-Lite (extra `features`)."
     )
     layers: int = Field(default=3, ge=1, le=8, description="Depth of n_layers; basic is 3.")
     channels: int = Field(default=64, ge=1, le=4096, description="Feature maps after the first convolution (ndf).")
@@ -43,27 +49,44 @@ class Discriminator(nn.Module):
         return self.model(x)
 
 
-def build_discriminator(config: DiscriminatorConfig, *, in_channels: int = 3) -> Discriminator:
-    """A freshly initialised discriminator of images with `in_channels` channels."""
-    if config.network == "pixel":
-        net = Discriminator(_pixel(config, in_channels))
-    else:
-        net = Discriminator(_patch(config, in_channels, layers=3 if config.network == "basic" else config.layers))
+HEADS = 4
+"""The heads of `projected` are so many times as wide as `channels`."""
+
+
+def build_discriminator(config: DiscriminatorConfig, *, in_channels: int = 3) -> Discriminator | ProjectedDiscriminator:
+    """A freshly initialised discriminator of images with `in_channels` channels.
+
+    ValueError where `projected` cannot see so many, or has no features here.
+    """
+    if config.network == "projected":
+        return _projected(config, in_channels, patch=None)
+    layers = config.layers if config.network == "n_layers" else 3
+    pixel = config.network == "pixel"
+    net = Discriminator(_pixel(config, in_channels) if pixel else _patch(config, in_channels, layers=layers))
     initialise(net, init=config.init, gain=config.init_gain)
-    return net
+    return _projected(config, in_channels, patch=net) if config.network == "projected+basic" else net
+
+
+def _projected(config: DiscriminatorConfig, in_channels: int, *, patch: nn.Module | None) -> ProjectedDiscriminator:
+    if in_channels not in (1, 3):
+        raise ValueError(
+            f"discriminator.network={config.network} sees pictures of 1 or 3 channels, not {in_channels}: set "
+            "discriminator.network=basic"
+        )
+    return ProjectedDiscriminator(config.features, width=HEADS * config.channels, patch=patch)
 
 
 def build_encoding_discriminator(config: DiscriminatorConfig, *, in_channels: int) -> Discriminator:
     """A freshly initialised discriminator of encodings `(B, in_channels, H/4, W/4)`.
 
-    It is a PatchGAN without its first two convolutions, which reduce an image to a quarter of its side. A logit of
-    `basic` sees 16x16 positions. After a resnet's encoder these are 73x73 pixels: each position sees 13x13 pixels, and
-    positions are 4 pixels apart.
+    Encodings are no pictures: for them `projected` is `basic`. The network is a PatchGAN without its first two
+    convolutions, which reduce an image to a quarter of its side. A logit of `basic` sees 16x16 positions. After a
+    resnet's encoder these are 73x73 pixels: each position sees 13x13 pixels, and positions are 4 pixels apart.
     """
     if config.network == "pixel":
         net = Discriminator(_pixel(config, in_channels))
     else:
-        layers = 3 if config.network == "basic" else config.layers
+        layers = config.layers if config.network == "n_layers" else 3
         if layers < 2:
             raise ValueError(
                 f"discriminator.layers={layers} leaves no layer for encodings, at a quarter of the image's side: "

@@ -39,11 +39,11 @@ class EfficientNetLite(nn.Module):
 
     Tan and Le 2019, table 1, without squeeze-and-excitation, with ReLU6, and with stem and head of fixed width: what
     TensorFlow released as "lite". Batch norms are folded into the convolutions; padding is TensorFlow's "same".
-    `state`: the weights by name, as `folded` makes them from the published ones. Raises `ValueError` for other names or
-    shapes.
+    `state`: the weights by name, as `folded` makes them from the published ones; without, the network stays on the
+    device meta. Raises `ValueError` for other names or shapes.
     """
 
-    def __init__(self, state: Mapping[str, Tensor], *, variant: Variant) -> None:
+    def __init__(self, state: Mapping[str, Tensor] | None, *, variant: Variant) -> None:
         super().__init__()
         self.ends = _STRIDE_ENDS[variant]
         with torch.device("meta"):  # no random initial values: they would be replaced
@@ -52,7 +52,8 @@ class EfficientNetLite(nn.Module):
             self.head = _Conv(WIDTHS[-1], FEATURES, 1)
             self.classifier = nn.Linear(FEATURES, CLASSES)
         try:
-            self.load_state_dict(dict(state), assign=True)
+            if state is not None:
+                self.load_state_dict(dict(state), assign=True)
         except (RuntimeError, AttributeError) as error:
             reason = " ".join(str(error).split())[:500]
             raise ValueError(f"these are not the weights of EfficientNet-{variant.capitalize()}: {reason}") from None

@@ -44,11 +44,12 @@ class GeneratorConfig(BaseModel):
         description="A resnet's blocks change nothing when training begins: the last convolution of each begins at "
         "zero. Only for norm=none, where blocks that begin at random may die early in the one-pair method.",
     )
-    output: Literal["image", "change"] = Field(
+    output: Literal["image", "change", "mask"] = Field(
         default="image",
         description="image: a resnet's decoder makes the translation. change: it decodes the features before and after "
         "the blocks, and the difference is added to the input, so that what the blocks leave alone stays as it was; "
-        "this needs a decoder without instance norm.",
+        "this needs a decoder without instance norm. mask: the network also makes a mask, which says where its picture "
+        "replaces the input; A and B need as many channels.",
     )
     init: InitName = Field(default="normal", description="Initialisation of the weights.")
     init_gain: float = Field(
@@ -58,7 +59,7 @@ class GeneratorConfig(BaseModel):
     @model_validator(mode="after")
     def _check_combinations(self) -> GeneratorConfig:
         if self.network != "resnet":
-            for name in ("decoder", "residual", "identity_start", "output"):
+            for name in ("decoder", "residual", "identity_start", *(["output"] if self.output == "change" else [])):
                 if (value := getattr(self, name)) != type(self).model_fields[name].default:
                     raise ValueError(f"{name}={value} is for resnets, not {self.network}: leave it out, or use resnet")
         if self.output == "change" and self.norm == "instance" and self.decoder == "reference":
@@ -81,16 +82,27 @@ class GeneratorConfig(BaseModel):
 
 def build_generator(
     config: GeneratorConfig, *, in_channels: int = 3, out_channels: int = 3
-) -> Generator | ChangeGenerator:
-    """A freshly initialised generator, `(B, in_channels, H, W)` to `(B, out_channels, H, W)`, both in [-1, 1]."""
+) -> Generator | ChangeGenerator | MaskGenerator:
+    """A freshly initialised generator, `(B, in_channels, H, W)` to `(B, out_channels, H, W)`, both in [-1, 1].
+
+    ValueError for a mask between pictures of different channels.
+    """
+    masks = config.output == "mask"
+    if masks and in_channels != out_channels:
+        raise ValueError(
+            f"generator.output=mask keeps parts of the input, but A and B have {in_channels} and {out_channels} "
+            "channels: set generator.output=image"
+        )
     build = _resnet if config.network == "resnet" else _unet
-    model = build(config, in_channels, out_channels)
+    model = build(config, in_channels, out_channels + masks)
     net = Generator(model, multiple=config.multiple)
     initialise(net, init=config.init, gain=config.init_gain)
     if config.identity_start:
         for block in (block for block in net.modules() if isinstance(block, ResidualBlock)):
             *_, last = (layer for layer in block.modules() if isinstance(layer, nn.Conv2d))
             nn.init.zeros_(last.weight)
+    if masks:
+        return MaskGenerator(net)
     return ChangeGenerator(*split(net)) if config.output == "change" else net
 
 
@@ -157,6 +169,35 @@ class ChangeGenerator(nn.Module):
     def by(self, other: Callable[[nn.Module], nn.Module]) -> ChangeGenerator:
         """The same generator with each stage replaced by `other(stage)`."""
         return ChangeGenerator(other(self.encoder), other(self.translator), other(self.decoder))
+
+
+class MaskGenerator(nn.Module):
+    """Replaces a part of an image: `m g + (1 - m) x`, where `net` gives the picture g and the mask, its last channel.
+
+    The mask m in [0, 1] is half of one plus that channel ("Unsupervised Attention-guided Image-to-Image Translation",
+    Mejjati et al. 2018, eq. 1, here by the generator itself).
+    """
+
+    form: ClassVar[Form] = "mask"
+
+    def __init__(self, net: nn.Module, *, multiple: int | None = None):
+        super().__init__()
+        self.net = net
+        self.multiple: int = multiple or net.multiple  # pyright: ignore[reportAttributeAccessIssue]
+
+    def forward(self, x: Tensor) -> Tensor:
+        return masked(self.net(x), x)
+
+    def by(self, other: Callable[[nn.Module], nn.Module]) -> MaskGenerator:
+        """The same generator with its network replaced by `other(network)`."""
+        return MaskGenerator(other(self.net), multiple=self.multiple)
+
+
+def masked(made: Tensor, x: Tensor) -> Tensor:
+    """`x`, `(B, C, H, W)` in [-1, 1], with `made`, `(B, C + 1, H, W)`, where its last channel, the mask, is high."""
+    picture, mask = made.float().split([x.shape[1], 1], dim=1)
+    mask = (mask + 1) / 2
+    return x + mask * (picture - x)
 
 
 class Stages(NamedTuple):

@@ -2,29 +2,54 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Literal
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-GanLossName = Literal["lsgan", "vanilla", "wgangp"]
+GanLossName = Literal["lsgan", "vanilla", "wgangp", "hinge"]
+
+Logits = Tensor | Sequence[Tensor]
+"""What a discriminator gives: logits of any shape, or those of several heads."""
 
 
-def gan_loss(logits: Tensor, *, real: bool, kind: GanLossName) -> Tensor:
-    """The loss of `logits` (any shape) that should all say real, or all fake; a scalar in float32.
+def gan_loss(logits: Logits, *, real: bool, kind: GanLossName) -> Tensor:
+    """The discriminator's loss of `logits` that should all say real, or all fake; a scalar in float32.
 
     lsgan: squared distance to 1 / 0 (Mao et al. 2017, eq. 2). vanilla: binary cross entropy (Goodfellow et al.
-    2014, eq. 1). wgangp: the negative / positive mean (Arjovsky et al. 2017, eq. 2).
+    2014, eq. 1). wgangp: the negative / positive mean (Arjovsky et al. 2017, eq. 2). hinge: see Miyato et al. 2018, eq.
+    16. Losses of several heads are added (Sauer et al. 2021, eq. 4).
     """
+    if not isinstance(logits, Tensor):
+        return torch.stack([gan_loss(head, real=real, kind=kind) for head in logits]).sum()
     logits = logits.float()
+    if kind == "hinge":
+        return F.relu(1 - logits if real else 1 + logits).mean()
     if kind == "wgangp":
         return -logits.mean() if real else logits.mean()
     target = torch.full_like(logits, float(real))
     if kind == "lsgan":
         return F.mse_loss(logits, target)
     return F.binary_cross_entropy_with_logits(logits, target)
+
+
+def fooling_loss(logits: Logits, *, kind: GanLossName) -> Tensor:
+    """The generator's loss of `logits` on its images, which should say real; a scalar in float32.
+
+    hinge has a form of its own, the negative mean (Miyato et al. 2018, eq. 17).
+    """
+    return gan_loss(logits, real=True, kind="wgangp" if kind == "hinge" else kind)
+
+
+def together(net: Callable[[Tensor], Any], *images: Tensor) -> tuple[Any, ...]:
+    """`net` on several batches `(B, C, H, W)` in one pass: its result for each, a tensor or logits of several heads."""
+    if len(images) == 1:
+        return (net(images[0]),)
+    sizes = [len(x) for x in images]
+    out = net(torch.cat([x.to(images[0].dtype) for x in images]))
+    return out.split(sizes) if isinstance(out, Tensor) else tuple(zip(*(head.split(sizes) for head in out)))
 
 
 def gradient_penalty(critic: Callable[[Tensor], Tensor], *, real: Tensor, fake: Tensor, mix: Tensor) -> Tensor:

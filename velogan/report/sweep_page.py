@@ -134,7 +134,7 @@ def _parallel(found: Mapping[str, Any]) -> str:
     if not all(line.finished for line in lines):
         note += " Grey: stopped early, at the best score until then."
     width = parallel_width(len(fields))
-    picture = parallel(names, lines, better=found.get("better", "lower"))
+    picture = parallel(names, lines, better=found["better"])
     body = f'<div class="wide"><div class="plot" style="min-width:{0.82 * width:.0f}px">{picture}</div></div>'
     return f'<div class="card">{body}<p class="note">{note}</p></div>'
 

@@ -28,7 +28,7 @@ def settings_table(found: Mapping[str, Any]) -> str:
     if not verdicts:
         return ""
     low, high = min(row["low"] for row in verdicts.values()), max(row["high"] for row in verdicts.values())
-    higher = found.get("better") == "higher"
+    higher = found["better"] == "higher"
     heads = ("setting", "mean", "verdict", "behind the best", "range over seeds", "seeds", "on test pictures")
     columns: dict[str, list[str]] = {head: [] for head in heads}
     for number, (name, row) in enumerate(verdicts.items()):
@@ -64,14 +64,14 @@ def _reach(row: Mapping[str, Any], low: float, high: float) -> str:
 
 def _note(found: Mapping[str, Any]) -> str:
     """What was measured, and what the interval holds."""
-    metric, better = found["metric"], "higher" if found.get("better") == "higher" else "lower"
+    metric, better = found["metric"], "higher" if found["better"] == "higher" else "lower"
     said = (
         f"{text(metric_label(metric))} (<code>{text(metric)}</code>) on held-out training pictures, the "
         f"{extreme(found)} of each finished run; {better} is better. "
     )
     rows = [row for row in found["verdicts"].values() if row["interval_95"]]
     if rows:
-        over = {str(row.get("over") or found.get("interval_over", "seeds")) for row in rows}
+        over = {str(row["over"]) for row in rows}
         said += (
             "Behind the best: the difference of means and its 95 % interval, a bootstrap over "
             f"{text(' or '.join(sorted(over)))} (10,000 resamples)"
@@ -164,7 +164,7 @@ def _parted(name: str) -> tuple[str, str]:
 
 def extreme(found: Mapping[str, Any]) -> str:
     """Which score is the best."""
-    return "highest" if found.get("better") == "higher" else "lowest"
+    return "highest" if found["better"] == "higher" else "lowest"
 
 
 def _grid(columns: Mapping[str, Sequence[str]], *, more: str, most: int = MOST_ROWS, first: str = "") -> str:

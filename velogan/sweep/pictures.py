@@ -54,7 +54,7 @@ def held_out_pictures(found: Mapping[str, Any], *, say: Callable[[str], None]) -
 
 def _best_runs(found: Mapping[str, Any]) -> dict[str, Path]:
     """By setting, the best first, its best finished run; any of them where there are no scores."""
-    sign = -1 if found.get("better") == "higher" else 1
+    sign = -1 if found["better"] == "higher" else 1
     done = [one for one in found["trials"] if one["status"] == "done"]
     done.sort(key=lambda one: math.inf if one["score"] is None else sign * one["score"])
     runs: dict[str, Path] = {}

@@ -1,0 +1,74 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+from velogan.networks.build import build_network
+from velogan.networks.discriminators import DiscriminatorConfig, build_discriminator
+from velogan.networks.pretrained import find_lite, frozen_lite
+from velogan.networks.projected import ProjectedDiscriminator
+
+pytestmark = pytest.mark.skipif(find_lite("lite0") is None, reason="the extra `features` is not installed")
+
+
+def made(network: str = "projected", channels: int = 3) -> ProjectedDiscriminator:
+    torch.manual_seed(0)
+    config = DiscriminatorConfig.model_validate({"network": network, "channels": 2})
+    net = build_discriminator(config, in_channels=channels)
+    assert isinstance(net, ProjectedDiscriminator)
+    return net
+
+
+@pytest.mark.parametrize(
+    ("shape", "sides"),
+    [((64, 64), [(8, 8), (4, 4), (2, 2), (1, 1)]), ((100, 36), [(13, 5), (7, 3), (4, 2), (2, 1)])],
+)
+def test_a_head_halves_each_stride_of_the_features(shape: tuple[int, int], sides: list[tuple[int, int]]) -> None:
+    found = made()(torch.zeros(2, 3, *shape))
+    assert [tuple(logits.shape) for logits in found] == [(2, 1, *side) for side in sides]
+
+
+def test_the_patchgan_stands_beside() -> None:
+    *heads, patch = made("projected+basic")(torch.zeros(1, 3, 64, 64))
+    assert len(heads) == 4
+    assert patch.shape == (1, 1, 6, 6)
+
+
+def test_gradients_reach_heads_and_images_but_no_feature() -> None:
+    net, images = made(), torch.rand(1, 3, 32, 32).requires_grad_()
+    torch.stack([logits.mean() for logits in net(images)]).sum().backward()
+    assert images.grad is not None
+    assert images.grad.abs().sum() > 0
+    assert all(parameter.grad is not None for parameter in net.parameters())
+    assert not any(parameter.requires_grad for parameter in frozen_lite("lite0", images.device).parameters())
+
+
+def test_features_belong_to_no_weights_file() -> None:
+    net = made("projected+basic")
+    assert sum(value.numel() for value in net.state_dict().values()) < 30_000  # the features have 3.4 million
+    assert frozen_lite("lite0", torch.device("cpu")) is frozen_lite("lite0", torch.device("cpu"))
+    config = {"network": "projected+basic", "channels": 2}
+    again = build_network({"network": "discriminator", "config": config, "in_channels": 3})
+    again.load_state_dict(net.state_dict())
+    images = torch.rand(1, 3, 32, 32)
+    for one, other in zip(net.eval()(images), again.eval()(images)):
+        assert torch.equal(one, other)
+
+
+def test_heads_are_spectrally_normalised() -> None:
+    net = made().train()
+    for _ in range(30):
+        net(torch.rand(1, 3, 32, 32))
+    for head in net.heads:
+        weight = head[0].weight  # pyright: ignore[reportIndexIssue]
+        assert torch.linalg.matrix_norm(weight.flatten(1), 2).item() == pytest.approx(1, abs=0.05)
+
+
+def test_grey_pictures_are_seen_as_colour_ones() -> None:
+    net, grey = made(channels=1).eval(), torch.rand(1, 1, 32, 32)
+    assert torch.equal(net(grey)[0], net(grey.repeat(1, 3, 1, 1))[0])
+
+
+def test_other_channels_are_refused_with_the_mend() -> None:
+    with pytest.raises(ValueError, match=r"projected sees pictures of 1 or 3 channels, not 4.*network=basic"):
+        made(channels=4)

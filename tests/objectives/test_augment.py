@@ -1,0 +1,46 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+from velogan.objectives.augment import DRAWS, Augmentation, augment, draws
+
+IMAGES = torch.rand(2, 3, 16, 24, generator=torch.Generator().manual_seed(0)) * 2 - 1
+
+
+def test_numbers_in_the_middle_change_no_colour_and_no_place() -> None:
+    kinds: list[Augmentation] = ["colour", "shift"]
+    middle = torch.full((draws(kinds), 2), 0.5)
+    torch.testing.assert_close(augment(IMAGES, middle, kinds), IMAGES)
+
+
+def test_each_image_is_shifted_by_its_own_numbers() -> None:
+    uniform = torch.tensor([[0.0, 0.5], [0.5, 0.999]])  # rows: first image up; columns: second to the right
+    found = augment(IMAGES, uniform, ["shift"])
+    assert torch.equal(found[0, :, :-2], IMAGES[0, :, 2:])
+    assert not found[0, :, -2:].any()
+    assert torch.equal(found[1, :, :, 3:], IMAGES[1, :, :, :-3])
+    assert not found[1, :, :, :3].any()
+
+
+def test_a_cutout_is_a_square_of_half_the_side() -> None:
+    found = augment(IMAGES, torch.tensor([[0.5, 0.0], [0.5, 0.0]]), ["cutout"])
+    gone = (found == 0).all(1)
+    assert gone[0].sum() == 8 * 12
+    assert gone[1, :4, :6].all()  # the rest of it lies outside
+    assert gone[1].sum() == 4 * 6
+    assert torch.equal(found[:, :, ~gone.any(0)], IMAGES[:, :, ~gone.any(0)])
+
+
+def test_colours_by_hand() -> None:
+    grey = IMAGES.mean(1, keepdim=True).expand_as(IMAGES)
+    found = augment(IMAGES, torch.tensor([[0.75] * 2, [0.0] * 2, [0.5] * 2]), ["colour"])
+    torch.testing.assert_close(found, grey + 0.25)
+
+
+@pytest.mark.parametrize("kind", list(DRAWS))
+def test_gradients_reach_the_images(kind: Augmentation) -> None:
+    images = IMAGES.clone().requires_grad_()
+    augment(images, torch.rand(DRAWS[kind], 2, generator=torch.Generator().manual_seed(0)), [kind]).sum().backward()
+    assert images.grad is not None
+    assert images.grad.abs().sum() > 0

@@ -1,0 +1,86 @@
+"""A discriminator that sees what a trained network sees ("Projected GANs Converge Faster", Sauer et al. 2021)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import pairwise
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.utils.parametrizations import spectral_norm
+
+from velogan.networks.efficientnet_lite import WIDTHS, Variant
+from velogan.networks.layers import initialise
+from velogan.networks.pretrained import frozen_lite
+
+
+class ProjectedDiscriminator(nn.Module):
+    """`(B, C, H, W)` in [-1, 1] to the logits of four heads, `(B, 1, h, w)` each, from the finest scale on.
+
+    Each head looks at the frozen features of an EfficientNet-Lite at one stride of 4, 8, 16 and 32 (section 3.2).
+    Before that, fixed random convolutions mix channels, and scales from the coarsest to the finest, all to `width`
+    channels (section 3.1: cross-channel and cross-scale mixing). With `patch`, a discriminator of pixels, its logits
+    come last.
+
+    The features are no part of the weights: all discriminators of a process share them (`pretrained.frozen_lite`). C is
+    3, or 1, which is repeated.
+    """
+
+    def __init__(self, variant: Variant, *, width: int, patch: nn.Module | None = None):
+        super().__init__()
+        self.variant: Variant = variant
+        for number, channels in enumerate(WIDTHS):
+            self.register_buffer(f"across_{number}", _random(width, channels))
+            if number:
+                self.register_buffer(f"down_{number}", _random(width, width))
+        self.heads = nn.ModuleList(_head(width) for _ in WIDTHS)
+        self.patch = patch
+
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        logits = [head(_at_least_two(mixed)) for head, mixed in zip(self.heads, self.mixed(x))]
+        return (*logits, self.patch(x)) if self.patch is not None else tuple(logits)
+
+    def mixed(self, x: Tensor) -> list[Tensor]:
+        """What the heads see: features `(B, width, H / s, W / s)` for s = 4, 8, 16 and 32."""
+        maps = frozen_lite(self.variant, x.device).features(x.expand(-1, 3, -1, -1))
+        mixed = [F.conv2d(part, self.get_buffer(f"across_{number}")) for number, part in enumerate(maps)]
+        for finer, coarser in reversed(list(pairwise(range(len(mixed))))):
+            above = F.conv2d(mixed[coarser], self.get_buffer(f"down_{coarser}"))
+            size = (mixed[finer].shape[2], mixed[finer].shape[3])
+            mixed[finer] = mixed[finer] + F.interpolate(above, size=size, mode="nearest")
+        return mixed
+
+    def by(self, other: Callable[[nn.Module], nn.Module]) -> ProjectedDiscriminator:
+        """The same discriminator, over the same weights, with `patch` replaced by `other(patch)`."""
+        if self.patch is None:
+            return self
+        made = ProjectedDiscriminator.__new__(ProjectedDiscriminator)
+        nn.Module.__init__(made)
+        made.variant, made.heads, made.patch = self.variant, self.heads, other(self.patch)
+        made._buffers = self._buffers
+        return made
+
+
+def _random(outputs: int, inputs: int) -> Tensor:
+    """A 1x1 convolution that keeps the variance of its input (He et al. 2015, without the factor for ReLU)."""
+    return torch.randn(outputs, inputs, 1, 1) / inputs**0.5
+
+
+def _at_least_two(x: Tensor) -> Tensor:
+    """`x` with zeros behind a side of one pixel, where the padding of a convolution would be anyway.
+
+    On a CPU, torch 2.13's bfloat16 convolutions with stride 2 compute wrong gradients for a side of one pixel.
+    """
+    height, width = x.shape[2:]
+    return F.pad(x, (0, int(width == 1), 0, int(height == 1)))
+
+
+def _head(width: int) -> nn.Sequential:
+    """Halves the side, rounded up, and gives a logit for each place; spectrally normalised (Miyato et al. 2018)."""
+    head = nn.Sequential(nn.Conv2d(width, width, 3, stride=2, padding=1), nn.LeakyReLU(0.2))
+    head.append(nn.Conv2d(width, 1, 3, padding=1))
+    initialise(head)
+    for layer in (head[0], head[2]):
+        spectral_norm(layer)
+    return head
