@@ -34,7 +34,9 @@ def tiny_plan(tiny_config: Callable[..., Config]) -> Callable[..., Plan]:
 
     def make(**changes: Any) -> Plan:
         base = tiny_config(
-            data={"render_count": 22, "validation": 2}, train={"checkpoint_every": "2 images"}, engine={"threads": None}
+            data={"render_count": 22, "validation": 2},
+            train={"checkpoint_every": "2 images"},
+            engine={"threads": None, "kernels": "plain"},
         )
         return Plan(**{"bases": {"cyclegan": base}, "budget": "6 images"} | changes)
 

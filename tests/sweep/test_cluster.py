@@ -20,7 +20,7 @@ from velogan.sweep.sweep import sweep
 from velogan.sweep.table import Table
 
 pytestmark = [
-    pytest.mark.filterwarnings("ignore"),
+    pytest.mark.filterwarnings("ignore:::ray"),
     pytest.mark.skipif(not Path("/proc").is_dir(), reason="it looks for processes in /proc"),
 ]
 
@@ -36,8 +36,7 @@ def cluster() -> Iterator[Any]:
     made.shutdown()
 
 
-def run(cluster: Any, plan: Plan, out: Path, parallel: int) -> dict[str, str]:
-    table = Table(quiet=True)
+def run(cluster: Any, plan: Plan, out: Path, parallel: int, table: Table) -> dict[str, str]:
     result = sweep(plan, out, command="velogan sweep", table=table, parallel=parallel, address=cluster.address)
     return {one["name"]: one["status"] for one in result["trials"]}
 
@@ -66,7 +65,7 @@ def test_a_lost_node_loses_no_trial(cluster: Any, tiny_plan: Callable[..., Plan]
     def lose() -> None:
         while not moved:
             time.sleep(0.1)
-            with suppress(OSError):
+            with suppress(OSError, IndexError):
                 moved.extend(name for name in names if list_checkpoints(run_folder(tmp_path, name)) and on_node(name))
         cluster.remove_node(node, allow_graceful=False)
 
@@ -75,7 +74,7 @@ def test_a_lost_node_loses_no_trial(cluster: Any, tiny_plan: Callable[..., Plan]
 
     loser = Thread(target=lose)
     loser.start()
-    assert run(cluster, plan, tmp_path, 2) == dict.fromkeys(names, "done")
+    assert run(cluster, plan, tmp_path, 2, Table(quiet=True)) == dict.fromkeys(names, "done")
     loser.join()
     assert len(moved) == 1
     assert "continuing" in (tmp_path / "status" / f"{moved[0]}.log").read_text()
@@ -86,23 +85,21 @@ def test_three_trials_share_a_gpu(cluster: Any, tiny_plan: Callable[..., Plan], 
 
     node = cluster.add_node(num_cpus=3, num_gpus=1)
     plan = tiny_plan(vary=[parse_axis("optimizer.lr=0.001,0.002,0.003")])
-    left, seen = [], set()
     names = [trial.name for trial in plan.known_trials()]
+    left: list[float] = []
+    seen: dict[str, str] = {}
 
-    def watch() -> None:
-        while len(seen) < 3:
-            time.sleep(0.05)
-            if ray.is_initialized():
-                left.append(ray.available_resources().get("GPU", 0.0))
+    class Looks(Table):
+        def due(self) -> bool:
+            left.append(ray.available_resources().get("GPU", 0.0))
             for name in names:
-                if (run_folder(tmp_path, name) / ".lock").exists():
-                    environment = Path(f"/proc/{process_of(tmp_path, name)}/environ").read_bytes()
-                    assert b"CUDA_VISIBLE_DEVICES=0" in environment.split(b"\0")
-                    seen.add(name)
+                with suppress(OSError, IndexError):  # it has not begun, or has ended
+                    lines = Path(f"/proc/{process_of(tmp_path, name)}/environ").read_bytes().decode().split("\0")
+                    seen[name] = next((line for line in lines if line.startswith("CUDA_VISIBLE_DEVICES=")), "")
+            return super().due()
 
-    watcher = Thread(target=watch)
-    watcher.start()
-    assert run(cluster, plan, tmp_path, 3) == dict.fromkeys(names, "done")
-    watcher.join()
+    assert run(cluster, plan, tmp_path, 3, Looks(quiet=True)) == dict.fromkeys(names, "done")
     assert min(left) == pytest.approx(0.001)
+    assert seen
+    assert set(seen.values()) == {"CUDA_VISIBLE_DEVICES=0"}
     cluster.remove_node(node)

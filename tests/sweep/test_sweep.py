@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import sys
 from collections.abc import Callable, Iterator
@@ -13,25 +12,23 @@ from typing import Any
 import pytest
 
 from velogan.config import write_yaml
+from velogan.store.lock import locked
 from velogan.sweep import sweep as module
 from velogan.sweep.axes import parse_axis
-from velogan.sweep.folder import run_folder
+from velogan.sweep.folder import run_folder, state_of
 from velogan.sweep.plan import Plan
 from velogan.sweep.scheduling import MISSING, Resources, connected, shared
 from velogan.sweep.sweep import sweep
 from velogan.sweep.table import Table
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # Ray's own
+pytestmark = pytest.mark.filterwarnings("ignore:::ray")
 
 
 @pytest.fixture(scope="module")
 def ray() -> Iterator[None]:
     """One Ray for all tests of this file: its start takes seconds."""
-    root = str(Path(__file__).resolve().parents[2])
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH", "")])))
-        with connected(None):
-            yield
+    with connected(None):
+        yield
 
 
 def run(plan: Plan, out: Path) -> dict[str, Any]:
@@ -82,10 +79,13 @@ def test_optuna_chooses_settings_and_goes_on(ray: None, tiny_plan: Callable[...,
     assert run(tiny_plan(**asked, trials=2), tmp_path)["trials"] == second["trials"]
 
 
-def test_asha_stops_what_is_behind(ray: None, tiny_plan: Callable[..., Plan], tmp_path: Path) -> None:
+def test_asha_stops_what_is_behind_of_settings_at_random(
+    ray: None, tiny_plan: Callable[..., Plan], tmp_path: Path
+) -> None:
     rare = {"cyclegan": tiny_plan().bases["cyclegan"].change(train={"checkpoint_every": "20 images"})}
-    vary = [parse_axis("optimizer.lr=1e-9,2e-9,3e-9,4e-9")]
-    result = run(tiny_plan(vary=vary, stop_early="asha", budget="200 images", bases=rare), tmp_path)
+    drawn: dict[str, Any] = {"vary": [parse_axis("optimizer.lr=1e-9..1e-8:log")], "search": "random", "trials": 4}
+    result = run(tiny_plan(**drawn, stop_early="asha", budget="200 images", bases=rare), tmp_path)
+    assert len(result["trials"]) == 4
     found = set(statuses(result).values())
     assert found <= {"done", "stopped early"}
     assert "stopped early" in found
@@ -104,6 +104,22 @@ def test_a_folder_of_another_sweep_is_refused_before_anything_starts(
     monkeypatch.setattr(module, "connected", None)
     with pytest.raises(ValueError, match=r"another sweep.*optimizer\.lr"):
         run(tiny_plan(), tmp_path)
+
+
+def test_a_folder_in_use_is_refused(tiny_plan: Callable[..., Plan], tmp_path: Path) -> None:
+    with locked(tmp_path), pytest.raises(ValueError, match="is in use by process"):
+        run(tiny_plan(), tmp_path)
+
+
+def test_a_status_that_cannot_be_written_stops_no_other_trial(
+    ray: None, tiny_plan: Callable[..., Plan], tmp_path: Path
+) -> None:
+    plan = tiny_plan(seeds=2)
+    bad, good = plan.known_trials()
+    (tmp_path / "status" / f"{bad.name}.json").mkdir(parents=True)  # as on a full disk: writing raises OSError
+    with pytest.raises(OSError, match=r"seed=0\.json"):
+        run(plan, tmp_path)
+    assert state_of(tmp_path, good.name, budget=plan.budget, metric=plan.metric).status == "done"
 
 
 def test_without_the_extra_one_sentence_names_it(
