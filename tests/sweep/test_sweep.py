@@ -15,7 +15,7 @@ from velogan.config import write_yaml
 from velogan.store.lock import locked
 from velogan.sweep import sweep as module
 from velogan.sweep.axes import parse_axis
-from velogan.sweep.folder import run_folder, state_of
+from velogan.sweep.folder import log_file, run_folder, state_of
 from velogan.sweep.plan import Plan
 from velogan.sweep.scheduling import MISSING, Resources, connected, shared
 from velogan.sweep.sweep import sweep
@@ -65,6 +65,7 @@ def test_a_grid_with_a_trial_that_fails_goes_on_and_grows(
     assert list(statuses(more).values()) == ["done", "done"]
     assert more["trials"][0]["name"] == good["name"]
     assert (stats.read_bytes(), stats.stat().st_mtime_ns) == before
+    assert "preparing" not in log_file(tmp_path / "out", more["trials"][1]["name"]).read_text()  # once, for all
 
 
 def test_optuna_chooses_settings_and_goes_on(ray: None, tiny_plan: Callable[..., Plan], tmp_path: Path) -> None:

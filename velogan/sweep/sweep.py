@@ -20,7 +20,7 @@ from velogan.observe.log import read_stats
 from velogan.report.sweep_page import write_sweep
 from velogan.session import Session
 from velogan.store.lock import locked
-from velogan.sweep.folder import State, noted, resampled_of, run_folder, scores_of, share, state_of
+from velogan.sweep.folder import State, note, noted, resampled_of, run_folder, scores_of, share, state_of
 from velogan.sweep.pictures import held_out_pictures
 from velogan.sweep.plan import Plan, Trial
 from velogan.sweep.scheduling import connected, found_resources, require_ray, run_trials
@@ -190,6 +190,9 @@ def _train(
         return
     if plan.search != "optuna" and not left:
         return
+    for trial in left:
+        if kept := noted(out, trial.name):  # how it ended an earlier time is no news
+            note(out, trial.name, **{**kept, "status": "waiting", "reason": ""})
     device = next(iter(plan.bases.values())).engine.device
     with connected(address):
         count = len(left) if plan.search != "optuna" else samples * plan.seeds
