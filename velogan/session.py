@@ -21,10 +21,11 @@ from velogan.engine.resolve import Pick
 from velogan.engine.trainer import MOST_SKIPPED, Hook, Trainer, stop_on_signal
 from velogan.files import write_text
 from velogan.methods.base import Role
-from velogan.observe.log import Log
+from velogan.observe.log import Log, read_stats
 from velogan.observe.progress import Display, Training
 from velogan.record import changed_domains, engine_of, new_record, read_record, with_engine, write_record
 from velogan.report import write_report
+from velogan.report.failures import failures
 from velogan.store.checkpoint import (
     damage,
     digest,
@@ -44,7 +45,7 @@ from velogan.stored import headers, stored
 
 MAY_CHANGE = ("train.length", "train.keep", "train.samples", "train.tensorboard", "data.cache_dir")
 MAY_CHANGE += ("data.workers", "train.log_every", "train.sample_every", "train.checkpoint_every")
-MAY_CHANGE += ("train.on_nonfinite",)
+MAY_CHANGE += ("train.on_nonfinite", "train.patience")
 """Fields that may differ when a run is continued, besides those of the engine: they do not change what is learned."""
 
 
@@ -91,6 +92,7 @@ class Session:
         self.record = read_record(run)
         self.engine = engine_of(self.record)
         self._failed: set[str] = set()
+        self._told: set[str] = set()
 
     @classmethod
     def open(cls, run: Path, config: Config, *, say: Callable[[str], None]) -> Session:
@@ -211,7 +213,8 @@ class Session:
                 self.say(validation.missing)
             hooks.append(Hook(parse_span(train.checkpoint_every), self._save))
             try:
-                trainer.run(length, hooks=hooks)
+                if not self._waited_enough():
+                    trainer.run(length, hooks=hooks)
             except NonFiniteError as error:
                 error.advice = self._advice()
                 raise
@@ -226,7 +229,7 @@ class Session:
             images_seen=trainer.images,
             images_per_s=(trainer.images - before) / took if took > 0 else 0.0,
             weights_sha256=digest(last),
-            finished=length.progress(trainer.images, trainer.clock.seconds) >= 1,
+            finished=length.progress(trainer.images, trainer.clock.seconds) >= 1 or self._waited_enough(),
         )
 
     def _remakeable(self, what: str, make: Callable[..., object], *arguments: Any) -> None:
@@ -272,6 +275,10 @@ class Session:
         )
         if self.validation.on:
             self._score(folder, images)
+            self._tell_failures()
+            if self._waited_enough():
+                self.say(f"the score has not become better at {self.config.train.patience} checkpoints: the run ends")
+                trainer.enough = True
         remove_old(self.folder, keep=self.config.train.keep)
 
     def _headers(self, images: int) -> dict[str, dict[str, Any]]:
@@ -298,6 +305,20 @@ class Session:
         name, on = self.validation.name, self.validation.on
         if figures[name] < lowest:
             mark_best(self.folder, checkpoint=folder, name=name, score=figures[name], on=on)
+
+    def _tell_failures(self) -> None:
+        for one in failures(read_stats(self.folder)):
+            if one.name not in self._told:
+                self._told.add(one.name)
+                self.say(f"since {one.since:,} images {one.what}: {one.mend}")
+
+    def _waited_enough(self) -> bool:
+        """Whether `train.patience` says that the run has ended."""
+        patience, best = self.config.train.patience, read_best(self.folder)
+        if not patience or best is None:
+            return False
+        since = [row for row in read_stats(self.folder) if row.get(best["name"]) is not None]
+        return sum(row["images"] > int(best["checkpoint"]) for row in since) >= patience
 
     def _advice(self) -> str:
         saved = list_checkpoints(self.folder)

@@ -116,6 +116,18 @@ def test_the_best_checkpoint_is_the_one_with_the_lowest_score(
     assert json.loads((run / "checkpoints" / "best.json").read_text())["checkpoint"] == "000000009"
 
 
+def test_a_run_ends_when_the_score_has_waited_for_long_enough(
+    config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    figures = iter([0.5, 0.25, 0.3, 0.4, 0.1])
+    monkeypatch.setattr(Validation, "score", lambda self: {SCORE: next(figures)})
+    config = config.change(train={"length": "20 images", "checkpoint_every": "2 images", "patience": 2})
+    for _ in range(2):  # the second finds that it has ended
+        result = _train(config, tmp_path / "run")
+        assert (result.images_seen, result.finished) == (8, True)
+    assert _train(config.change(train={"patience": 3, "length": "10 images"}), tmp_path / "run").images_seen == 10
+
+
 def test_scoring_changes_nothing_that_training_computes(config: Config, tmp_path: Path):
     often, seldom = (
         _train(config.change(train={"length": "6 images", "checkpoint_every": every}), tmp_path / every)

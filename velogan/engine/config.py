@@ -36,6 +36,11 @@ class TrainConfig(BaseModel):
     sample_every: Duration = Field(default="5 %", description="How often a grid of translated test pictures is saved.")
     samples: int = Field(default=6, ge=0, le=64, description="Test pictures in a sample grid.")
     checkpoint_every: Duration = Field(default="10 minutes", description="How often a checkpoint is saved.")
+    patience: int = Field(
+        default=0,
+        ge=0,
+        description="End the run when so many checkpoints in a row did not score better than the best; 0: never.",
+    )
     keep: int = Field(default=2, ge=1, description="Newest checkpoints that are kept, besides the best.")
     tensorboard: bool = Field(default=True, description="Write TensorBoard events beside stats.jsonl.")
 

@@ -58,7 +58,7 @@ class Hook:
 
 
 class Trainer:
-    """Runs steps to the end of a length, or until `stopping` is set.
+    """Runs steps to the end of a length, or until `stopping` is set, or at once when a hook sets `enough`.
 
     All randomness of a step comes from (`seed`, images seen), so a run that is stopped and continued computes
     what an unbroken one computes. `loaders` are by split; the length of the first one is an epoch. `state` is the
@@ -92,7 +92,7 @@ class Trainer:
         self.images = self.skipped = self._skipped_in_row = 0
         self.stats, self.epoch_loss, self.clock = Stats(), EpochLoss(device, phase=plateau_phase), Clock()
         self.schedule = Schedule(schedule)
-        self.stopping = False
+        self.stopping = self.enough = False
 
     @property
     def epoch(self) -> int:
@@ -113,6 +113,7 @@ class Trainer:
                 self._one_step(_next(batches))
                 ended = self.done(length)  # asked only once a step: at the end every hook is called
                 counts = self._call_due(hooks, counts, length, ended=ended)
+                ended = ended or self.enough
         finally:
             self.clock.stop()
             _close(batches)
@@ -131,9 +132,10 @@ class Trainer:
         due = [hook for hook, count, earlier in zip(hooks, counts, before) if ended or count > earlier]
         if due or ended:
             self._check()  # before any hook: a checkpoint must not hold broken weights
-        for hook in due:
-            with self.clock.paused():
-                hook.call(self.images)
+        for hook in [*due, *(hook for hook in hooks if hook not in due)]:
+            if hook in due or self.enough:
+                with self.clock.paused():
+                    hook.call(self.images)
         return counts
 
     def _check(self) -> None:

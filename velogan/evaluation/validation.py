@@ -13,6 +13,7 @@ from velogan.data.domains.loader import window
 from velogan.data.domains.sources import FEWEST, Side, Sources
 from velogan.evaluation.samples import middles, translated_and_third
 from velogan.methods.base import Views
+from velogan.metrics.failures import signs
 from velogan.metrics.sliced import sliced_wasserstein
 from velogan.types import Direction
 
@@ -26,8 +27,8 @@ class Validation:
     The score is the sliced Wasserstein distance from translations to real pictures, mean over scales and directions.
     It compares sets only. It does not measure how much of a picture's content a translation keeps, since any weight
     between the two would be arbitrary. Reconstructions of an autoencoder that is trained alone are compared with their
-    own domain. Beside the score, the mean absolute difference of the cycle or of the reconstruction is logged. `on`
-    names the pictures; `missing` says why there are none.
+    own domain. Beside the score, the mean absolute difference of the cycle or of the reconstruction is logged, and
+    signs of failure (`metrics.failures`). `on` names the pictures; `missing` says why there are none.
     """
 
     name = SCORE
@@ -55,15 +56,17 @@ class Validation:
         """Figures by name for the log; `SCORE` chooses the best. Unit of distances: deviation of real pixels."""
         ways = self.config.method.directions
         word = "reconstruction" if self.views.reconstruction else "cycle"
-        distances, differences = {}, {}
+        distances, differences, found = {}, {}, {}
         for way, real, target in (("a2b", self.a, self.b), ("b2a" if "b2a" in ways else "b2b", self.b, self.a)):
             fake, third = translated_and_third(real, way, self.views, config=self.config)
             if way in ways:
                 wanted = real if self.config.method.reconstructs else target
                 distances[f"{SCORE}_{way}"] = self.distance(way, fake, wanted)
+                if not self.config.method.reconstructs:
+                    found |= {f"failure/{name}_{way}": value for name, value in signs(fake, real, target).items()}
             if third is not None:
                 differences[f"validation/{word}_{way[0]}"] = (third - real).abs().mean().item()
-        return {SCORE: fmean(distances.values()), **distances, **differences}
+        return {SCORE: fmean(distances.values()), **distances, **differences, **found}
 
     def distance(self, way: Direction, fake: Tensor, wanted: Tensor) -> float:
         """How far the translations `fake` are from the pictures `wanted`, by patches."""

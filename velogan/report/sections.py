@@ -11,6 +11,7 @@ from typing import Any
 from velogan.files import duration
 from velogan.report import scores
 from velogan.report.facts import Facts, flat, is_number, listing, mapping
+from velogan.report.failures import failures
 from velogan.report.pictures import before_after
 
 ARROW = " → "
@@ -52,7 +53,17 @@ def head(runs: list[Facts]) -> str:
     strip = f'<div class="pairs">{pairs}</div>' if pairs else ""
     lead = f'<p class="lead">{text(scores.sentence(facts))}</p>'
     best = f'<p class="facts">{text(chosen)}</p>' if (chosen := scores.chosen(facts)) else ""
+    best += warnings(facts)
     return f'<h1>{text(title(runs))}</h1>{lead}<p class="facts">{_about(facts)}</p>{best}{strip}'
+
+
+def warnings(facts: Facts) -> str:
+    """What went wrong in the training, as far as its log shows: what, since when, and what to try."""
+    items = "".join(
+        f"<li><b>{text(capital(one.what))}</b>, since {one.since:,} images. <span>Try: {text(one.mend)}.</span></li>"
+        for one in failures(facts.stats)
+    )
+    return f'<ul class="warnings" role="status">{items}</ul>' if items else ""
 
 
 def _about(facts: Facts) -> str:
