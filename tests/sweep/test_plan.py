@@ -124,9 +124,22 @@ def test_a_plan_file_is_the_same_plan(tmp_path: Path) -> None:
     assert read_plan(path).known_trials()[0].config == asked.known_trials()[0].config
 
 
+def test_variants_change_several_fields_together(tmp_path: Path) -> None:
+    path = tmp_path / "plan.yaml"
+    path.write_text(
+        "data: x\npresets: [demo]\nimages: 5\nvariants: {plain: {}, soft: {optimizer.lr: 0.1, generator.norm: none}}\n"
+    )
+    plain, soft = read_plan(path).known_trials()
+    assert (plain.name, soft.name) == ("preset=plain,seed=0", "preset=soft,seed=0")
+    assert plain.config.optimizer == RECIPES["demo"]().optimizer
+    assert (soft.config.optimizer.lr, soft.config.generator.norm) == (0.1, "none")
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
+        ("data: x\nimages: 5\npresets: [demo, small]\nvariants: {a: {}}\n", "name one preset"),
+        ("data: x\nimages: 5\nvariants: {a: {optimizer.lrr: 1}}\n", "optimizer.lrr: there is no such field"),
         ("data: x\nimages: 5\nsteps: 3\n", "steps: there is no such field"),
         ("data: x\nimages: 5\npresets: [demmo]\n", "did you mean demo"),
         ("data: x\nimages: 5\nvary: {optimizer.lrr: [1]}\n", "optimizer.lrr"),

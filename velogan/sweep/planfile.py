@@ -11,12 +11,16 @@ from velogan.config import Config, Size, explain, nearest
 from velogan.evaluation.validation import SCORE
 from velogan.files import parse_yaml
 from velogan.recipes import DEFAULT, RECIPES
-from velogan.sweep.axes import make_axis
+from velogan.sweep.axes import changed, make_axis
 from velogan.sweep.plan import Plan, Search
 
 
 class PlanFile(BaseModel):
-    """What a plan file may hold; `config` has sections and fields as a run's config.yaml has them."""
+    """What a plan file may hold.
+
+    `config` has sections and fields as a run's config.yaml has them. `variants` are several fields each that change
+    together, by dotted name; they are compared as presets are.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -25,6 +29,7 @@ class PlanFile(BaseModel):
     size: Size | None = None
     image_size: int | None = None
     config: dict[str, dict[str, Any]] = {}
+    variants: dict[str, dict[str, Any]] = {}
     vary: dict[str, Any] = {}
     seeds: int = 1
     minutes: float | None = None
@@ -48,7 +53,7 @@ def read_plan(path: Path) -> Plan:
     try:
         file = PlanFile.model_validate(tree)
         return make_plan(
-            {preset: _base(file, preset) for preset in file.presets},
+            _bases(file),
             minutes=file.minutes,
             images=file.images,
             vary=tuple(make_axis(field, given) for field, given in file.vary.items()),
@@ -69,6 +74,19 @@ def make_plan(bases: dict[str, Config], *, minutes: float | None, images: int | 
         return Plan(bases=bases, budget=budget, **rest)
     except ValidationError as error:
         raise ValueError(explain(error, source="the sweep")) from None
+
+
+def _bases(file: PlanFile) -> dict[str, Config]:
+    bases = {preset: _base(file, preset) for preset in file.presets}
+    if not file.variants:
+        return bases
+    if len(bases) > 1:
+        raise ValueError(f"presets: {', '.join(bases)} and variants: name one preset, which the variants change")
+    (base,) = bases.values()
+    for fields in file.variants.values():
+        for field in fields:
+            make_axis(field, [None])  # there must be such a field
+    return {name: changed(base, fields) for name, fields in file.variants.items()}
 
 
 def _base(file: PlanFile, preset: str) -> Config:
