@@ -40,7 +40,7 @@ class _Step:
     """Remembers what it was called with; its loss is the images seen."""
 
     def __init__(self):
-        group = {"params": [nn.Parameter(torch.zeros(2))], "name": "G_A", "initial_lr": 1.0}
+        group = {"params": [nn.Parameter(torch.zeros(2))], "name": "G_A", "initial_lr": 1.0, "schedule": {}}
         self.optimizers: Mapping[str, torch.optim.Optimizer] = {"generator": torch.optim.Adam([group])}
         self.calls: list[SimpleNamespace] = []
         self.broken: set[int] = set()
