@@ -200,10 +200,11 @@ def _build(kind: Kind, groups: list[dict[str, Any]], *, fused: bool) -> torch.op
     optimizer = _CLASSES[kind](groups, **({"fused": True} if fused else {}))
     if any(group["clip_value"] or group["clip_norm"] for group in groups):
         optimizer.register_step_pre_hook(_clip)
-    adams = kind in ("adam", "adamw")
-    if fused and adams and all(p.device.type == "cpu" for group in groups for p in group["params"]):
-        optimizer.register_step_pre_hook(_gradients_by_memory)
-        optimizer.register_step_post_hook(_gradients_by_channels)
+    if fused and all(p.device.type == "cpu" for group in groups for p in group["params"]):
+        optimizer.register_step_pre_hook(_gradients_like_weights)
+        if kind != "sgd":  # whose momentum is laid out like the first gradients, with strides and all
+            optimizer.register_step_pre_hook(_gradients_by_memory)
+            optimizer.register_step_post_hook(_gradients_by_channels)
     return optimizer
 
 
@@ -216,18 +217,22 @@ def _clip(optimizer: torch.optim.Optimizer, *_: object) -> None:
             nn.utils.clip_grad_norm_(group["params"], group["clip_norm"])
 
 
+def _gradients_like_weights(optimizer: torch.optim.Optimizer, *_: object) -> None:
+    """Lays gradients out like their weights: torch's fused CPU kernels walk all tensors in memory order."""
+    for weight in _laid_out_weights(optimizer):
+        assert weight.grad is not None
+        if weight.grad.stride() != weight.stride():
+            weight.grad = torch.empty_like(weight).copy_(weight.grad)
+
+
 def _gradients_by_memory(optimizer: torch.optim.Optimizer, *_: object) -> None:
     """Gives gradients contiguous strides over their channels-last memory, which saves a copy of each.
 
-    torch's fused CPU kernel walks weights, moments and gradients in memory order. But first it makes a contiguous copy
-    of each gradient, which it never reads.
+    Before the kernel walks them, it makes a contiguous copy of each gradient, which it never reads.
     """
     for weight in _laid_out_weights(optimizer):
-        grad = weight.grad
-        assert grad is not None
-        if grad.stride() != weight.stride():
-            grad = torch.empty_like(weight).copy_(grad)
-        weight.grad = grad.as_strided(weight.shape, torch.empty(weight.shape, device="meta").stride())
+        assert weight.grad is not None
+        weight.grad = weight.grad.as_strided(weight.shape, torch.empty(weight.shape, device="meta").stride())
 
 
 def _gradients_by_channels(optimizer: torch.optim.Optimizer, *_: object) -> None:
