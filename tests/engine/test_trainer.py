@@ -150,6 +150,13 @@ def test_the_schedule_gets_the_mean_loss_of_each_epoch():
     assert [call.lr for call in trainer.step.calls] == 10 * [1.0] + 10 * [0.5] + 10 * [0.25]  # pyright: ignore
 
 
+def test_spans_of_the_schedule_move_the_rate_with_each_step():
+    trainer = _trainer(size=2, kind="exponential", gamma=0.5, every="10 images", warmup="50 %")
+    _run(trainer, "16 images", [])
+    expected = [min(images / 8, 1.0) * 0.5 ** (images / 10) for images in range(0, 16, 2)]
+    assert [call.lr for call in trainer.step.calls] == pytest.approx(expected)  # pyright: ignore
+
+
 def test_the_average_is_updated_every_eighth_step_wherever_the_run_began():
     trainer, weighed, updates = _trainer(size=2), [], []
     trainer.ema.weigh = lambda images: weighed.append(images)
