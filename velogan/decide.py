@@ -29,6 +29,7 @@ def decide(config: Config) -> tuple[EngineConfig, list[Pick]]:
         load_kernels=norm_kernels,
         gemm_gain=lambda: _gemm_gain(config),
         norms={section.norm for section in sections},
+        optimizers=set(config.optimizer.kinds),
         second_derivatives=config.method.second_derivatives,
         run_seconds=span.amount * 60 if span.unit == "minutes" else None,
         skips=config.train.on_nonfinite == "skip",

@@ -41,6 +41,30 @@ def demo() -> Config:
     )
 
 
+def adam_joint() -> Config:
+    """One Adam over all four networks at 2e-4; each descends its own loss alone (docs/training.md, as the next two).
+
+    velogan train adam-joint --data horse2zebra --out runs/joint
+    """
+    return cyclegan().change(schedule={"kind": "constant"})
+
+
+def adam_each_decay() -> Config:
+    """An Adam for each network; the rate of all falls from 2e-4, times 0.9 in every 10,000 images.
+
+    velogan train adam-each-decay --data horse2zebra --out runs/each-decay
+    """
+    return cyclegan().change(schedule={"kind": "exponential", "gamma": 0.9, "every": "10000 images"})
+
+
+def adam_each_rates() -> Config:
+    """An Adam for each network at a constant rate of its own: 1e-4, 5e-4, and 2e-4 for the discriminators.
+
+    velogan train adam-each-rates --data horse2zebra --out runs/each-rates
+    """
+    return adam_joint().change(optimizer={"rules": ("G_A:lr=1e-4", "G_B:lr=5e-4", "D_*:lr=2e-4")})
+
+
 def onepair() -> Config:
     """One autoencoder, one translator of its encodings, as "Improving Cycle-GAN using Intel AI DevCloud" (2018) has it.
 
@@ -79,6 +103,9 @@ RECIPES: dict[str, Callable[[], Config]] = {
     "cyclegan": cyclegan,
     "small": small,
     "demo": demo,
+    "adam-joint": adam_joint,
+    "adam-each-decay": adam_each_decay,
+    "adam-each-rates": adam_each_rates,
     "onepair": onepair,
     "onepair-plus": onepair_plus,
     "demo-onepair": demo_onepair,

@@ -66,7 +66,7 @@ def _batch(position: int) -> dict[str, Tensor]:
 
 
 def _step(
-    prepare: dict[str, Callable[[dict[str, Tensor]], dict[str, Tensor]]] | None = None,
+    prepare: dict[str, Callable[[dict[str, Tensor]], dict[str, Tensor]]] | None = None, rules: tuple[str, ...] = ()
 ) -> tuple[Step, CycleGANObjective, dict[str, nn.Module]]:
     """A small game with dropout, batch norm's buffers and a pool, whose second phase runs every other step."""
     torch.manual_seed(0)
@@ -77,19 +77,19 @@ def _step(
     objective = CycleGANObjective(CycleGAN(pool_size=2), shape_a=(3, SIDE, SIDE), shape_b=(3, SIDE, SIDE))
     first, second = objective.phases()
     phases = [first, dataclasses.replace(second, every=2)]
-    optimizers = build_optimizers(OptimizerConfig(), phases=phases, nets=nets, fused=True)
+    optimizers = build_optimizers(OptimizerConfig(rules=rules), phases=phases, nets=nets, fused=True)
     step = Step(phases, nets=nets, optimizers=optimizers, channels_last=True, check_later=True, prepare=prepare)
     return step, objective, nets
 
 
-def _captured() -> tuple[CapturedStep, dict[str, nn.Module], Again]:
-    (step, objective, nets), recorder = _step(), Again()
+def _captured(rules: tuple[str, ...] = ()) -> tuple[CapturedStep, dict[str, nn.Module], Again]:
+    (step, objective, nets), recorder = _step(rules=rules), Again()
     return CapturedStep(step, state=objective.state, recorder=recorder), nets, recorder
 
 
-def _trainer(*, captured: bool, recorder: Recorder | None = None) -> Trainer:
+def _trainer(*, captured: bool, recorder: Recorder | None = None, rules: tuple[str, ...] = ()) -> Trainer:
     loader = _loader(resident=captured)
-    step, objective, nets = _step({"train": loader.finish})
+    step, objective, nets = _step({"train": loader.finish}, rules)
     if not captured:
         make_capturable(step.optimizers)  # learning rates of the same type
     return Trainer(
@@ -133,8 +133,15 @@ def _values(trainer: Trainer) -> list[Tensor]:
     return [value for net in nets for value in net.state_dict().values()] + moments
 
 
-def test_captured_steps_equal_plain_ones_bit_for_bit():
-    plain, captured = _trainer(captured=False), _trainer(captured=True)
+RULES = (
+    "G_A:kind=sgd,momentum=0.9,lr=0.01,clip_norm=0.1,warmup=5 images",
+    "D_A:kind=adamw,weight_decay=0.1,clip_value=0.01,schedule=exponential,every=3 images",
+)
+
+
+@pytest.mark.parametrize("rules", [(), RULES])
+def test_captured_steps_equal_plain_ones_bit_for_bit(rules: tuple[str, ...]):
+    plain, captured = (_trainer(captured=captured, rules=rules) for captured in (False, True))
     start = [value.clone() for value in captured.nets["G_A"].parameters()]
     assert _run(captured) == _run(plain)
     assert _equal(captured, plain)
@@ -198,8 +205,9 @@ def test_a_batch_of_another_shape_or_type_is_refused(changed: dict[str, Tensor],
     assert all(torch.equal(before, now) for before, now in zip(weights, nets["G_A"].parameters()))
 
 
-def test_a_break_within_a_replay_is_found_later_with_its_step_and_stops_updates():
-    step, nets, _ = _captured()
+@pytest.mark.parametrize("rules", [(), RULES])
+def test_a_break_within_a_replay_is_found_later_with_its_step_and_stops_updates(rules: tuple[str, ...]):
+    step, nets, _ = _captured(rules)
     good = _batch(0) | {"uniform": torch.rand(6, 1)}
     bad = good | {"A": torch.full_like(good["A"], float("nan"))}
     for number, batch in enumerate([good, good, good, bad, good]):
@@ -234,8 +242,9 @@ class _Silent(Again):
         return super().record(work)[0], lambda: None
 
 
-def test_beside_the_replay_a_step_of_training_draws_and_copies_and_computes_nothing():
-    trainer = _trainer(captured=True, recorder=_Silent())
+@pytest.mark.parametrize("rules", [(), RULES])
+def test_beside_the_replay_a_step_of_training_draws_and_copies_and_computes_nothing(rules: tuple[str, ...]):
+    trainer = _trainer(captured=True, recorder=_Silent(), rules=rules)
     batches = trainer.loaders["train"].batches(0)
     for _ in range(EMA.EVERY):  # records what there is to record
         trainer._one_step({"train": next(batches)})
@@ -256,8 +265,9 @@ class _NoWaiting(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def test_nothing_of_a_replay_waits_for_the_device():
-    step, _, _ = _captured()
+@pytest.mark.parametrize("rules", [(), RULES])
+def test_nothing_of_a_replay_waits_for_the_device(rules: tuple[str, ...]):
+    step, _, _ = _captured(rules)
     for number in (0, 1):
         step({"train": _batch(0) | {"uniform": torch.rand(6, 1)}}, number=number)
     batch = _batch(1) | {"uniform": torch.rand(6, 1)}

@@ -52,9 +52,10 @@ def test_a_field_is_kept_in_one_spelling():
 
 
 @pytest.mark.parametrize(
-    ("text", "passed"), [("100 images", 2), ("3 epochs", 1), ("10 %", 4), ("1 minutes", 3), ("251 images", 0)]
+    ("text", "passed"),
+    [("100 images", 2.5), ("2 epochs", 2.5), ("10 %", 4.5), ("1 minutes", 185 / 60), ("250 images", 1)],
 )
-def test_a_span_counts_how_often_it_has_passed(text: str, passed: int):
+def test_a_span_counts_how_often_it_has_passed(text: str, passed: float):
     assert parse_span(text).passed(images=250, seconds=185.0, progress=0.45, epoch=50) == passed
 
 

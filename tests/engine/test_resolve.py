@@ -15,7 +15,7 @@ KERNELS: Any = object()
 
 def _resolve(config: EngineConfig | None = None, *, norm: str = "instance", kernels: Any = KERNELS, **settings: Any):
     asked: dict[str, Any] = {"gemm_gain": lambda: 0.0, "second_derivatives": False, "run_seconds": None}
-    asked |= {"skips": False, "one_size": True, **settings}
+    asked |= {"skips": False, "one_size": True, "optimizers": {"adam"}, **settings}
     config = config or EngineConfig(device="cpu", precision="fp32")
     chosen, picks = resolve(config, load_kernels=lambda: kernels, norms={norm}, **asked)
     return chosen, {pick.what: pick for pick in picks}
@@ -159,7 +159,8 @@ def test_switches_for_cuda_are_refused_elsewhere(what: str):
     [
         ({"skips": True}, {}, "on_nonfinite=skip"),
         ({"one_size": False}, {}, "differ in size"),
-        ({}, {"fused_optimizer": "off"}, "plain Adam"),
+        ({}, {"fused_optimizer": "off"}, "plain optimizers"),
+        ({"optimizers": {"adam", "rmsprop"}}, {}, "plain optimizers"),
     ],
 )
 def test_what_cannot_be_captured_is_not(settings: dict[str, Any], changed: dict[str, str], why: str, gpu: EngineConfig):
@@ -173,7 +174,9 @@ def test_what_cannot_be_captured_is_not(settings: dict[str, Any], changed: dict[
     [
         ({"capture": "on"}, {"skips": True}, r"engine.capture=on cannot leave out .* set engine.capture=off, or train"),
         ({"mode": "graph"}, {"skips": True}, r"engine.capture=on cannot leave out broken steps"),
-        ({"capture": "on", "fused_optimizer": "off"}, {}, r"needs fused Adam: set engine.fused_optimizer=on"),
+        ({"capture": "on", "fused_optimizer": "off"}, {}, r"needs fused optimizers: set engine.fused_optimizer=on"),
+        ({"capture": "on"}, {"optimizers": {"radam"}}, r"set an optimizer kind of adam, adamw, sgd, or engine.capture"),
+        ({"fused_optimizer": "on"}, {"optimizers": {"radam"}}, r"no fused radam: set engine.fused_optimizer=off, or"),
         ({"mode": "streams", "batched": "on"}, {}, r"engine.streams=on runs cycles apart: set engine.batched=off"),
         ({"mode": "streams"}, {"norm": "batch"}, r"changes the mathematics of batch norm.* set engine.streams=off"),
     ],

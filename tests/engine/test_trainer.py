@@ -40,7 +40,7 @@ class _Step:
     """Remembers what it was called with; its loss is the images seen."""
 
     def __init__(self):
-        group = {"params": [nn.Parameter(torch.zeros(2))], "name": "G_A", "initial_lr": 1.0}
+        group = {"params": [nn.Parameter(torch.zeros(2))], "name": "G_A", "initial_lr": 1.0, "schedule": {}}
         self.optimizers: Mapping[str, torch.optim.Optimizer] = {"generator": torch.optim.Adam([group])}
         self.calls: list[SimpleNamespace] = []
         self.broken: set[int] = set()
@@ -148,6 +148,13 @@ def test_the_schedule_gets_the_mean_loss_of_each_epoch():
     trainer.run(parse_length("3 epochs", epoch=10))
     assert finished == [4.5, 14.5]  # the means of 0..9 and 10..19
     assert [call.lr for call in trainer.step.calls] == 10 * [1.0] + 10 * [0.5] + 10 * [0.25]  # pyright: ignore
+
+
+def test_spans_of_the_schedule_move_the_rate_with_each_step():
+    trainer = _trainer(size=2, kind="exponential", gamma=0.5, every="10 images", warmup="50 %")
+    _run(trainer, "16 images", [])
+    expected = [min(images / 8, 1.0) * 0.5 ** (images / 10) for images in range(0, 16, 2)]
+    assert [call.lr for call in trainer.step.calls] == pytest.approx(expected)  # pyright: ignore
 
 
 def test_the_average_is_updated_every_eighth_step_wherever_the_run_began():

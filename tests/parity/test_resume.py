@@ -32,6 +32,19 @@ CASES: dict[str, dict[str, Any]] = {
         "method": {"gan": "hinge", "augment": ["colour", "shift", "cutout"], "pool_size": 3},
     },
     "plateau": FAST | {"schedule": {"kind": "plateau", "patience": 1, "threshold": 0.0}},
+    "optimizers": FAST
+    | {
+        "optimizer": {
+            "clip_norm": 0.1,
+            "rules": (
+                "G_A:kind=sgd,momentum=0.9,lr=1e-3,schedule=plateau,patience=1",
+                "D_A:kind=adamw,weight_decay=0.1",
+            ),
+        },
+        "schedule": {"kind": "exponential", "gamma": 0.9, "every": "3 images", "warmup": "9 images"},
+    },
+    "optimizers, not fused": FAST
+    | {"optimizer": {"rules": ("*_A:kind=radam,clip_value=1e-3", "G_B:kind=rmsprop,lr=1e-4,momentum=0.9,warmup=50 %")}},
 }
 
 

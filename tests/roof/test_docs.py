@@ -86,6 +86,11 @@ def test_the_commands_of_the_howtos_run(workplace: Path, capsys: pytest.CaptureF
     assert any((workplace / f"out/ct/p0-0.{suffix}").is_file() for suffix in ("npy", "tiff"))
 
 
+def test_the_commands_on_training_run(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run(commands("docs/training.md"), capsys)
+    assert (workplace / "runs/each-rates/report.html").is_file()
+
+
 def test_the_commands_of_the_readme_run(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
     lines = [line for line in commands("README.md") if line not in OF_THE_SHELL and not line.startswith("make ")]
     assert len(lines) > 10

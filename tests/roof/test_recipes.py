@@ -5,9 +5,16 @@ from __future__ import annotations
 import pytest
 import torch
 
+from velogan.config import Config
+from velogan.engine.optimizers import Schedule
 from velogan.methods.cyclegan import CycleGAN
 from velogan.recipes import RECIPES
 from velogan.run import build_step, decide
+
+
+def _tiny(config: Config) -> Config:
+    tiny = config.change(generator={"channels": 2, "blocks": 1}, discriminator={"channels": 2})
+    return tiny.model_copy(update={"engine": decide(tiny)[0]})
 
 
 @pytest.mark.parametrize("name", RECIPES)
@@ -15,8 +22,7 @@ def test_a_recipe_takes_a_step(name: str):
     recipe = RECIPES[name]
     assert recipe.__doc__
     assert "velogan " in recipe.__doc__  # how to run it
-    config = recipe().change(generator={"channels": 2, "blocks": 1}, discriminator={"channels": 2})
-    config = config.model_copy(update={"engine": decide(config)[0]})
+    config = _tiny(recipe())
     step, objective, nets = build_step(config, shape=(32, 32))
     before = {role: [value.clone() for value in net.parameters()] for role, net in nets.items()}
     batch = {side: torch.rand(config.data.batch_size, 3, 32, 32) * 2 - 1 for side in "AB"}
@@ -25,6 +31,21 @@ def test_a_recipe_takes_a_step(name: str):
     assert all(value.isfinite() for value in losses.values())
     for role, net in nets.items():
         assert not all(map(torch.equal, net.parameters(), before[role])), role
+
+
+def test_one_adam_two_or_four_are_presets():
+    rates = {}
+    for name in ("adam-joint", "adam-each-decay", "adam-each-rates"):
+        config = RECIPES[name]()
+        step, *_ = build_step(_tiny(config), shape=(32, 32))
+        schedule = Schedule(config.schedule, step.optimizers, epochs=200)
+        schedule.apply(lambda span: span.passed(images=15_000, seconds=0, progress=0.5, epoch=1000))
+        groups = [group for optimizer in step.optimizers.values() for group in optimizer.param_groups]
+        assert [group["name"] for group in groups] == ["G_A", "G_B", "D_A", "D_B"]
+        rates[name] = [group["lr"] for group in groups]
+    assert rates["adam-joint"] == [2e-4] * 4
+    assert rates["adam-each-decay"] == pytest.approx([2e-4 * 0.9**1.5] * 4)
+    assert rates["adam-each-rates"] == [1e-4, 5e-4, 2e-4, 2e-4]
 
 
 def test_cyclegan_is_the_paper():

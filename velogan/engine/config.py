@@ -53,8 +53,8 @@ class EngineConfig(BaseModel):
     mode: Literal["auto", "reference", "eager", "compiled", "graph", "streams"] = Field(
         default="auto",
         description="reference: the slow path, computed as in the reference implementation (float32, eager, "
-        "contiguous, one pass per image, plain Adam). auto: the fastest way to compute the same step. The others set "
-        "some of the fields below where these are auto. eager: plain layers; compiled: torch.compile; graph: the "
+        "contiguous, one pass per image, plain optimizers). auto: the fastest way to compute the same step. The others "
+        "set some of the fields below where these are auto. eager: plain layers; compiled: torch.compile; graph: the "
         "step captured in a CUDA graph; streams: the two cycles on two CUDA streams.",
     )
     device: str = Field(default="auto", description="auto, cpu, cuda, cuda:1, mps: where to train.")

@@ -20,13 +20,13 @@ class Span:
     amount: float
     unit: Unit
 
-    def passed(self, *, images: int, seconds: float, progress: float, epoch: int) -> int:
-        """How many whole spans have passed in a run that saw `images` in `seconds`.
+    def passed(self, *, images: int, seconds: float, progress: float, epoch: int) -> float:
+        """How many spans have passed, with the fraction of the next, in a run that saw `images` in `seconds`.
 
         `progress` is the share of the run that is done, in [0, 1]; `epoch` is the number of images in an epoch.
         """
         now = {"images": images, "epochs": images / epoch, "percent": 100 * progress, "minutes": seconds / 60}
-        return math.floor(now[self.unit] / self.amount)
+        return now[self.unit] / self.amount
 
 
 @dataclass(frozen=True)

@@ -46,8 +46,8 @@ def finite_flags(terms: Iterable[Tensor], parameters: Iterable[nn.Parameter]) ->
 class Latch:
     """Records the first break on the device, so that the host need not wait for the device in each step.
 
-    `broken`, float32, is 0, and 1 after the first break. A fused Adam that has it as its `found_inf` then no longer
-    changes weights and moments. `number`, int64, is the number of the broken step.
+    `broken`, float32, is 0, and 1 after the first break. A fused optimizer that has it as its `found_inf` then no
+    longer changes weights and moments. `number`, int64, is the number of the broken step.
     """
 
     def __init__(self, device: torch.device):

@@ -2,89 +2,237 @@
 
 from __future__ import annotations
 
+import difflib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from fnmatch import fnmatchcase
 from typing import Any, Literal
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 from torch import Tensor, nn
 
+from velogan.engine.duration import Duration, Span, parse_span
 from velogan.objectives.base import Phase
 
 
-class OptimizerConfig(BaseModel):
-    """Adam (Kingma and Ba 2015), one per phase with a parameter group per network."""
+class ScheduleConfig(BaseModel):
+    """How the learning rate changes. An epoch here is 1/200 of the run if its length is not in epochs."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
+    kind: Literal["linear", "step", "plateau", "cosine", "exponential", "constant"] = Field(
+        default="linear",
+        description="linear: constant, then down to nearly 0; step: times `gamma` every `step_epochs`; plateau: times "
+        "`gamma` when the generators' loss (the translators') has not improved for `patience` epochs; cosine: "
+        "half a cosine to 0; "
+        "exponential: times `gamma` an epoch; constant.",
+    )
+    hold: float = Field(default=0.5, ge=0, le=1, description="linear: share of the run before the rate starts to fall.")
+    gamma: float = Field(default=0.1, gt=0, le=1, description="Factor of step, plateau and exponential.")
+    step_epochs: int = Field(default=50, ge=1, description="step: epochs between falls.")
+    every: Duration | None = Field(
+        default=None,
+        description="step and exponential: the span in which the rate becomes `gamma` times what it was, instead of "
+        "epochs: 10000 images. step falls at its end, exponential a little with each step.",
+    )
+    patience: int = Field(default=5, ge=1, description="plateau: epochs without improvement.")
+    threshold: float = Field(default=0.01, ge=0, description="plateau: relative improvement that counts.")
+    warmup: Duration | None = Field(
+        default=None, description="The span at the start in which the rate rises from 0, beside the schedule: 5 %."
+    )
+
+
+Kind = Literal["adam", "adamw", "radam", "sgd", "rmsprop"]
+
+
+class OptimizerConfig(BaseModel):
+    """How networks are updated: by one optimizer for each phase and kind, with a parameter group per network."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    kind: Kind = Field(
+        default="adam", description="Adam, AdamW (weight decay apart from the gradient), RAdam, SGD or RMSprop."
+    )
     lr: float = Field(default=2e-4, gt=0, description="Learning rate before the schedule.")
-    beta1: float = Field(default=0.5, ge=0, lt=1, description="Decay of the gradient's running mean.")
-    beta2: float = Field(default=0.999, ge=0, lt=1, description="Decay of the squared gradient's running mean.")
+    beta1: float = Field(
+        default=0.5, ge=0, lt=1, description="Decay of the gradient's running mean, of adam, adamw and radam."
+    )
+    beta2: float = Field(
+        default=0.999, ge=0, lt=1, description="Decay of the squared gradient's running mean, of all but sgd."
+    )
+    momentum: float = Field(default=0.0, ge=0, lt=1, description="Momentum of sgd and rmsprop.")
+    weight_decay: float = Field(default=0.0, ge=0, description="Pull of the weights towards 0.")
+    clip_value: float | None = Field(
+        default=None, gt=0, description="The largest size of a gradient's element; larger ones are cut to it."
+    )
+    clip_norm: float | None = Field(
+        default=None, gt=0, description="The largest norm of a network's gradient; a longer one is scaled down to it."
+    )
     rules: tuple[str, ...] = Field(
         default=(),
-        description="Exceptions for networks by name, first match wins: 'D_*:lr=1e-4' or 'G_A:lr=1e-4,beta1=0.9'.",
+        description="Exceptions for networks by name, first match wins: 'D_*:lr=1e-4' or 'G_A:kind=adamw,beta1=0.9'. "
+        "Keys are the fields of this section and of the section schedule, whose kind is schedule=cosine here.",
     )
 
     @field_validator("rules")
     @classmethod
-    def _rules_parse(cls, rules: tuple[str, ...]) -> tuple[str, ...]:
+    def _rules_parse(cls, rules: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
         for rule in rules:
-            _parse_rule(rule)
+            _, changes, _ = _parse_rule(rule)
+            kind = changes.get("kind", info.data.get("kind", "adam"))
+            for key in ("beta1", "beta2", "momentum"):
+                if key in changes and key not in _OWN_KEYS[kind]:
+                    raise ValueError(f"'{rule}': {kind} has no {key}, it has {' and '.join(_OWN_KEYS[kind])}")
         return rules
 
-    def settings(self, network: str) -> dict[str, Any]:
-        """Adam's arguments for `network`: the first rule that matches, over the common values."""
-        values = {"lr": self.lr, "beta1": self.beta1, "beta2": self.beta2}
-        for pattern, changed in map(_parse_rule, self.rules):
-            if fnmatchcase(network, pattern):
-                values |= changed
-                break
-        return {"lr": values["lr"], "betas": (values["beta1"], values["beta2"])}
+    @property
+    def kinds(self) -> set[Kind]:
+        """Every kind that is asked for."""
+        return {self.kind, *(_parse_rule(rule)[1].get("kind", self.kind) for rule in self.rules)}
+
+    def group(self, network: str) -> tuple[Kind, dict[str, Any]]:
+        """The kind for `network`, and the settings of its parameter group: the first rule that matches, over these."""
+        matching = (rest for pattern, *rest in map(_parse_rule, self.rules) if fnmatchcase(network, pattern))
+        changes, schedule = next(matching, ({}, {}))
+        own = self.model_copy(update=changes)
+        settings = {"lr": own.lr, "initial_lr": own.lr, "weight_decay": own.weight_decay}
+        if own.kind == "rmsprop":
+            settings |= {"alpha": own.beta2, "momentum": own.momentum}
+        elif own.kind == "sgd":
+            settings |= {"momentum": own.momentum}
+        else:
+            settings |= {"betas": (own.beta1, own.beta2)}
+        clips = {"clip_value": own.clip_value, "clip_norm": own.clip_norm}
+        return own.kind, settings | clips | {"name": network, "schedule": schedule}
 
 
-def _parse_rule(rule: str) -> tuple[str, dict[str, float]]:
-    pattern, colon, rest = rule.partition(":")
+_OWN_KEYS: dict[Kind, tuple[str, ...]] = {
+    "adam": ("beta1", "beta2"),
+    "adamw": ("beta1", "beta2"),
+    "radam": ("beta1", "beta2"),
+    "sgd": ("momentum",),
+    "rmsprop": ("beta2", "momentum"),
+}
+
+
+def _parse_rule(rule: str) -> tuple[str, dict[str, Any], dict[str, Any]]:
+    """The pattern of a rule, and what it changes of the section optimizer and of the section schedule."""
+    pattern, _, rest = rule.partition(":")
+    parts = [[word.strip() for word in part.split("=")] for part in rest.split(",")]
+    if not pattern.strip() or not all(len(part) == 2 and all(part) for part in parts):
+        raise ValueError(f"'{rule}' is no optimizer rule: write NETWORK:lr=1e-4, with more keys after commas")
+    of_optimizer = [name for name in OptimizerConfig.model_fields if name != "rules"]
+    of_schedule = {"schedule" if name == "kind" else name: name for name in ScheduleConfig.model_fields}
+    keys = [*of_optimizer, *of_schedule]
+    for key, _ in parts:
+        if key not in keys:
+            close = difflib.get_close_matches(key, keys, n=1)
+            hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(keys)}"
+            raise ValueError(f"'{rule}': there is no {key} for a network; {hint}")
+    changes = _checked(rule, OptimizerConfig, {key: value for key, value in parts if key in of_optimizer})
+    schedule = _checked(rule, ScheduleConfig, {of_schedule[key]: value for key, value in parts if key in of_schedule})
+    return pattern.strip(), changes, schedule
+
+
+def _checked(rule: str, section: type[BaseModel], fields: dict[str, str]) -> dict[str, Any]:
+    """Those `fields` of a section, in their types."""
     try:
-        values = {key.strip(): float(value) for key, value in (part.split("=") for part in rest.split(","))}
-    except ValueError:
-        values = {}
-    if not colon or not values or set(values) - {"lr", "beta1", "beta2"}:
-        raise ValueError(f"'{rule}' is no optimizer rule: write NETWORK:lr=1e-4 with lr, beta1 or beta2")
-    return pattern.strip(), values
+        return section.model_validate(fields).model_dump(exclude_unset=True)
+    except ValidationError as error:
+        wrong = error.errors()[0]
+        key = "schedule" if section is ScheduleConfig and wrong["loc"] == ("kind",) else wrong["loc"][0]
+        why = wrong["msg"].removeprefix("Value error, ")
+        raise ValueError(f"'{rule}': {key}={wrong['input']}: {why}") from None
+
+
+_CLASSES: dict[Kind, Callable[..., torch.optim.Optimizer]] = {
+    "adam": torch.optim.Adam,
+    "adamw": torch.optim.AdamW,
+    "radam": torch.optim.RAdam,
+    "sgd": torch.optim.SGD,
+    "rmsprop": torch.optim.RMSprop,
+}
+FUSED: tuple[Kind, ...] = ("adam", "adamw", "sgd")
+"""The kinds of which PyTorch has a form that updates all weights of a network in one kernel, and can be captured."""
 
 
 def build_optimizers(
     config: OptimizerConfig, *, phases: Sequence[Phase], nets: Mapping[str, nn.Module], fused: bool
 ) -> dict[str, torch.optim.Optimizer]:
-    """An Adam per phase name. Separate Adams or groups with equal settings compute bit for bit what one does."""
+    """An optimizer for each phase and kind, as `optimizers_of` finds them.
+
+    Separate optimizers or groups with equal settings compute bit for bit what one does. ValueError for a rule that is
+    never used.
+    """
+    _check_rules(config, list(dict.fromkeys(role for phase in phases for role in phase.trains)))
     made: dict[str, torch.optim.Optimizer] = {}
     for phase in phases:
-        groups = [
-            {"params": list(nets[role].parameters()), "name": role, **config.settings(role)} for role in phase.trains
-        ]
-        made[phase.name] = torch.optim.Adam(groups, fused=True if fused else None)
-        for group in made[phase.name].param_groups:
-            group["initial_lr"] = group["lr"]
-        if fused and all(p.device.type == "cpu" for group in groups for p in group["params"]):
-            made[phase.name].register_step_pre_hook(_gradients_by_memory)
-            made[phase.name].register_step_post_hook(_gradients_by_channels)
+        kinds: dict[Kind, list[dict[str, Any]]] = {}
+        for role in phase.trains:
+            kind, settings = config.group(role)
+            kinds.setdefault(kind, []).append({"params": list(nets[role].parameters()), **settings})
+        for kind, groups in kinds.items():
+            name = phase.name if len(kinds) == 1 else f"{phase.name}/{kind}"
+            made[name] = _build(kind, groups, fused=fused and kind in FUSED)
     return made
+
+
+def optimizers_of(phase: Phase, optimizers: Mapping[str, torch.optim.Optimizer]) -> list[torch.optim.Optimizer]:
+    """Those of `phase`: the one of its name, or several `phase/kind`."""
+    return [optimizer for name, optimizer in optimizers.items() if name.partition("/")[0] == phase.name]
+
+
+def _check_rules(config: OptimizerConfig, networks: Sequence[str]) -> None:
+    free = list(networks)
+    for rule in config.rules:
+        pattern, _, _ = _parse_rule(rule)
+        if not any(fnmatchcase(network, pattern) for network in free):
+            matches = any(fnmatchcase(network, pattern) for network in networks)
+            mend = "earlier rules take all that it matches: put it before them"
+            why = mend if matches else f"no network that is trained has such a name, there are {', '.join(networks)}"
+            raise ValueError(f"optimizer.rules: '{rule}' changes nothing: {why}")
+        free = [network for network in free if not fnmatchcase(network, pattern)]
+
+
+def _build(kind: Kind, groups: list[dict[str, Any]], *, fused: bool) -> torch.optim.Optimizer:
+    optimizer = _CLASSES[kind](groups, **({"fused": True} if fused else {}))
+    if any(group["clip_value"] or group["clip_norm"] for group in groups):
+        optimizer.register_step_pre_hook(_clip)
+    if fused and all(p.device.type == "cpu" for group in groups for p in group["params"]):
+        optimizer.register_step_pre_hook(_gradients_like_weights)
+        if kind != "sgd":  # whose momentum is laid out like the first gradients, with strides and all
+            optimizer.register_step_pre_hook(_gradients_by_memory)
+            optimizer.register_step_post_hook(_gradients_by_channels)
+    return optimizer
+
+
+def _clip(optimizer: torch.optim.Optimizer, *_: object) -> None:
+    """Clips gradients, network by network, without waiting for the device: their elements, then their norm."""
+    for group in optimizer.param_groups:
+        if group["clip_value"]:
+            nn.utils.clip_grad_value_(group["params"], group["clip_value"])
+        if group["clip_norm"]:  # Pascanu et al. 2013, algorithm 1
+            nn.utils.clip_grad_norm_(group["params"], group["clip_norm"])
+
+
+def _gradients_like_weights(optimizer: torch.optim.Optimizer, *_: object) -> None:
+    """Lays gradients out like their weights: torch's fused CPU kernels walk all tensors in memory order."""
+    for weight in _laid_out_weights(optimizer):
+        assert weight.grad is not None
+        if weight.grad.stride() != weight.stride():
+            weight.grad = torch.empty_like(weight).copy_(weight.grad)
 
 
 def _gradients_by_memory(optimizer: torch.optim.Optimizer, *_: object) -> None:
     """Gives gradients contiguous strides over their channels-last memory, which saves a copy of each.
 
-    torch's fused CPU kernel walks weights, moments and gradients in memory order. But first it makes a contiguous copy
-    of each gradient, which it never reads.
+    Before the kernel walks them, it makes a contiguous copy of each gradient, which it never reads.
     """
     for weight in _laid_out_weights(optimizer):
-        grad = weight.grad
-        assert grad is not None
-        if grad.stride() != weight.stride():
-            grad = torch.empty_like(weight).copy_(grad)
-        weight.grad = grad.as_strided(weight.shape, torch.empty(weight.shape, device="meta").stride())
+        assert weight.grad is not None
+        weight.grad = weight.grad.as_strided(weight.shape, torch.empty(weight.shape, device="meta").stride())
 
 
 def _gradients_by_channels(optimizer: torch.optim.Optimizer, *_: object) -> None:
@@ -100,7 +248,7 @@ def _laid_out_weights(optimizer: torch.optim.Optimizer) -> list[nn.Parameter]:
 
 
 def make_capturable(optimizers: Mapping[str, torch.optim.Optimizer]) -> None:
-    """Lets fused Adams be captured: their learning rates become tensors beside the weights, read at every update."""
+    """Lets fused optimizers be captured: learning rates become tensors beside the weights, read at every update."""
     for optimizer in optimizers.values():
         for group in optimizer.param_groups:
             group["lr"] = torch.tensor(float(group["lr"]), dtype=torch.float32, device=group["params"][0].device)
@@ -129,83 +277,86 @@ def load_optimizer_state(optimizer: torch.optim.Optimizer, saved: Mapping[str, A
                 moments[name] = torch.empty_like(parameter, dtype=value.dtype).copy_(value)
 
 
-class ScheduleConfig(BaseModel):
-    """How the learning rate changes. An epoch here is 1/200 of the run if its length is not in epochs."""
+Passed = Callable[[Span], float]
+"""How many times a span has passed since the start of the run, with the fraction of the next."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
-    kind: Literal["linear", "step", "plateau", "cosine", "exponential", "constant"] = Field(
-        default="linear",
-        description="linear: constant, then down to nearly 0; step: times `gamma` every `step_epochs`; plateau: times "
-        "`gamma` when the generators' loss (the translators') has not improved for `patience` epochs; cosine: "
-        "half a cosine to 0; "
-        "exponential: times `gamma` an epoch; constant.",
-    )
-    hold: float = Field(default=0.5, ge=0, le=1, description="linear: share of the run before the rate starts to fall.")
-    gamma: float = Field(default=0.1, gt=0, le=1, description="Factor of step, plateau and exponential.")
-    step_epochs: int = Field(default=50, ge=1, description="step: epochs between falls.")
-    patience: int = Field(default=5, ge=1, description="plateau: epochs without improvement.")
-    threshold: float = Field(default=0.01, ge=0, description="plateau: relative improvement that counts.")
+@dataclass
+class _Plateau:
+    """What `plateau` knows of the watched loss."""
+
+    reduced: float = 1.0
+    best: float | None = None
+    waited: int = 0
+
+    def see(self, loss: float, config: ScheduleConfig) -> None:
+        if self.best is None or loss < self.best * (1 - math.copysign(config.threshold, self.best)):
+            self.best, self.waited = loss, 0
+        else:
+            self.waited += 1
+        if self.waited > config.patience:
+            self.reduced, self.waited = self.reduced * config.gamma, 0
 
 
 class Schedule:
-    """The factor on every learning rate, set at the start of each epoch of the schedule.
+    """Sets the learning rates of `optimizers`: by `config`, and by what a network's rule changes of it.
 
-    `epochs` is the run's length in such epochs; the trainer sets it.
+    Rates change at the start of each epoch of the schedule, those with a span (`every`, `warmup`) with each step.
+    `epochs` is the run's length in epochs of the schedule; the trainer sets it.
     """
 
-    def __init__(self, config: ScheduleConfig, *, epochs: float = 1):
-        self.config = config
-        self.epochs = epochs
-        self.epoch = 1
-        self._reduced = 1.0
-        self._best: float | None = None
-        self._waited = 0
+    def __init__(self, config: ScheduleConfig, optimizers: Mapping[str, torch.optim.Optimizer], *, epochs: float = 1):
+        self.optimizers, self.epochs, self.epoch = optimizers, epochs, 1
+        groups = [group for optimizer in optimizers.values() for group in optimizer.param_groups]
+        self._configs = {group["name"]: config.model_copy(update=group["schedule"]) for group in groups}
+        self._plateaus = {name: _Plateau() for name, own in self._configs.items() if own.kind == "plateau"}
 
-    def factor(self, epoch: int) -> float:
-        """The factor for `epoch`, from 1. linear is 1 - max(0, e - n) / (n' + 1): n epochs held, n' epochs falling."""
-        config, past = self.config, epoch - 1
+    def factor(self, network: str, passed: Passed) -> float:
+        """The factor on the rate of `network`."""
+        config = self._configs[network]
+        factor = max(self._factor(network, config, passed), 0.0)
+        if config.warmup:  # Goyal et al. 2017, section 2.2
+            factor *= min(passed(parse_span(config.warmup)), 1.0)
+        return factor
+
+    def _factor(self, network: str, config: ScheduleConfig, passed: Passed) -> float:
+        """Without warm-up. linear is 1 - max(0, e - n) / (n' + 1): n epochs held, n' epochs falling, e from 1."""
+        past = self.epoch - 1
         match config.kind:
             case "linear":
                 held = round(self.epochs * config.hold)
-                return 1.0 - max(0, epoch - held) / (max(self.epochs - held, 0) + 1)
+                return 1.0 - max(0, self.epoch - held) / (max(self.epochs - held, 0) + 1)
             case "step":
-                return config.gamma ** (past // config.step_epochs)
+                falls = math.floor(passed(parse_span(config.every))) if config.every else past // config.step_epochs
+                return config.gamma**falls
             case "cosine":  # Loshchilov and Hutter 2017, eq. 5, one period, minimum 0
                 return 0.5 * (1 + math.cos(math.pi * min(past / self.epochs, 1.0)))
             case "exponential":
-                return config.gamma**past
+                return config.gamma ** (passed(parse_span(config.every)) if config.every else past)
             case "plateau":
-                return self._reduced
+                return self._plateaus[network].reduced
             case "constant":
                 return 1.0
 
     def finish_epoch(self, loss: float) -> None:
         """Moves to the next epoch; `loss` is the watched phase's mean over the last one (for plateau)."""
         self.epoch += 1
-        if self.config.kind != "plateau":
-            return
-        if self._best is None or loss < self._best * (1 - math.copysign(self.config.threshold, self._best)):
-            self._best, self._waited = loss, 0
-        else:
-            self._waited += 1
-        if self._waited > self.config.patience:
-            self._reduced, self._waited = self._reduced * self.config.gamma, 0
+        for network, plateau in self._plateaus.items():
+            plateau.see(loss, self._configs[network])
 
-    def apply(self, optimizers: Mapping[str, torch.optim.Optimizer]) -> None:
-        """Sets every group's learning rate for the current epoch."""
-        factor = max(self.factor(self.epoch), 0.0)
-        for optimizer in optimizers.values():
+    def apply(self, passed: Passed) -> None:
+        """Sets every group's learning rate for the current epoch and step."""
+        for optimizer in self.optimizers.values():
             for group in optimizer.param_groups:
-                rate = group["initial_lr"] * factor
+                rate = group["initial_lr"] * self.factor(group["name"], passed)
                 if isinstance(group["lr"], Tensor):
                     group["lr"].fill_(rate)
                 else:
                     group["lr"] = rate
 
     def state_dict(self) -> dict[str, Any]:
-        return {"epoch": self.epoch, "reduced": self._reduced, "best": self._best, "waited": self._waited}
+        return {"epoch": self.epoch, "plateaus": {name: asdict(one) for name, one in self._plateaus.items()}}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self.epoch, self._reduced = state["epoch"], state["reduced"]
-        self._best, self._waited = state["best"], state["waited"]
+        self.epoch = state["epoch"]
+        self._plateaus = {name: _Plateau(**one) for name, one in state["plateaus"].items()}

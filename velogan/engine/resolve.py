@@ -10,6 +10,7 @@ import torch
 
 from velogan.engine.compiled import compiler_missing
 from velogan.engine.config import EngineConfig
+from velogan.engine.optimizers import FUSED
 from velogan.kernels.native import NormKernels
 from velogan.kernels.precision import precision_for
 
@@ -102,6 +103,7 @@ def resolve(
     load_kernels: Callable[[], NormKernels | None],
     gemm_gain: Callable[[], float],
     norms: set[str],
+    optimizers: set[str],
     second_derivatives: bool,
     run_seconds: float | None,
     skips: bool,
@@ -110,20 +112,21 @@ def resolve(
     """`config` with every `auto` decided, and the reasons.
 
     `gemm_gain` measures how many times faster native bf16 convolutions are than the library's; 0 if there are none.
-    `norms` are the kinds of norm in the networks. `second_derivatives`: the loss needs them (wgangp). `run_seconds` is
-    the length of the run, if known. `skips`: broken steps are skipped. `one_size`: all images have one size.
+    `norms` are the kinds of norm in the networks, `optimizers` those of optimizers. `second_derivatives`: the loss
+    needs them (wgangp). `run_seconds` is the length of the run, if known. `skips`: broken steps are skipped.
+    `one_size`: all images have one size.
     """
     device = device_for(config)
     picks = [Pick("device", str(device), "asked for" if config.device != "auto" else "the fastest found")]
     chosen: dict[str, object] = {"device": str(device), "threads": config.threads or default_threads()}
     if config.mode == "reference":
-        picks.append(Pick("mode", "reference", "asked for: float32, eager, one pass per image, plain Adam"))
+        picks.append(Pick("mode", "reference", "asked for: float32, eager, one pass per image, plain optimizers"))
         return config.model_copy(update=chosen | REFERENCE), picks
     rules = {
         "precision": lambda: precision_for(device),
         "layout": lambda: _layout(device),
         "batched": lambda: _batched(norms, one_size=one_size),
-        "fused_optimizer": lambda: _fused_optimizer(device),
+        "fused_optimizer": lambda: _fused_optimizer(device, optimizers),
         "kernels": lambda: _kernels(
             device, norms, load_kernels, gemm_gain if chosen["precision"] == "bf16" else lambda: 0.0
         ),
@@ -145,7 +148,7 @@ def resolve(
             choice, why = (of_mode, f"engine.mode={config.mode}") if of_mode else rule()
         chosen[what] = choice
         picks.append(Pick(what, choice, why))
-    _refuse(chosen, device, norms=norms, second=second_derivatives, skips=skips)
+    _refuse(chosen, device, norms=norms, optimizers=optimizers, second=second_derivatives, skips=skips)
     return config.model_copy(update=chosen), picks
 
 
@@ -168,8 +171,14 @@ def _batched(norms: set[str], *, one_size: bool) -> tuple[str, str]:
     return "on", "exact, since norms are per sample"
 
 
-def _fused_optimizer(device: torch.device) -> tuple[str, str]:
+def _fused_optimizer(device: torch.device, optimizers: set[str]) -> tuple[str, str]:
+    if missing := _unfused(optimizers):
+        return "off", f"PyTorch has no fused {missing}"
     return "on", f"one kernel per step on {device.type}"
+
+
+def _unfused(optimizers: set[str]) -> str:
+    return " and ".join(sorted(optimizers.difference(FUSED)))
 
 
 def _kernels(
@@ -215,13 +224,21 @@ def _capture(device: torch.device, *, fused: bool, skips: bool, one_size: bool) 
     if skips:
         return "off", "train.on_nonfinite=skip waits for the device in every phase"
     if not fused:
-        return "off", "plain Adam waits for the device in every phase"
+        return "off", "plain optimizers wait for the device in every phase"
     if not one_size:
         return "off", "the images differ in size"
     return "on", "the host launches a step at once, so that the device does not wait for it"
 
 
-def _refuse(chosen: dict[str, object], device: torch.device, *, norms: set[str], second: bool, skips: bool) -> None:
+def _refuse(
+    chosen: dict[str, object],
+    device: torch.device,
+    *,
+    norms: set[str],
+    optimizers: set[str],
+    second: bool,
+    skips: bool,
+) -> None:
     running = norms & {"batch", "sync_batch"}
     if chosen["kernels"] == "winograd" and chosen["precision"] != "bf16":
         raise ValueError(
@@ -239,8 +256,14 @@ def _refuse(chosen: dict[str, object], device: torch.device, *, norms: set[str],
         raise ValueError(
             "engine.capture=on cannot leave out broken steps: set engine.capture=off, or train.on_nonfinite=stop"
         )
+    if chosen["fused_optimizer"] == "on" and (missing := _unfused(optimizers)):
+        raise ValueError(
+            f"engine.fused_optimizer=on: PyTorch has no fused {missing}: set engine.fused_optimizer=off, or another "
+            f"kind of optimizer: {', '.join(FUSED)}"
+        )
     if chosen["capture"] == "on" and chosen["fused_optimizer"] == "off":
-        raise ValueError("engine.capture=on needs fused Adam: set engine.fused_optimizer=on, or engine.capture=off")
+        mend = f"an optimizer kind of {', '.join(FUSED)}" if _unfused(optimizers) else "engine.fused_optimizer=on"
+        raise ValueError(f"engine.capture=on needs fused optimizers: set {mend}, or engine.capture=off")
     if chosen["streams"] == "on" and chosen["batched"] == "on":
         raise ValueError("engine.streams=on runs cycles apart: set engine.batched=off, or engine.streams=off")
     if chosen["streams"] == "on" and running:

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.profiler import record_function
 
 from velogan.engine.nonfinite import Latch, NonFiniteError, broken_names, find_origin, finite_flags
+from velogan.engine.optimizers import optimizers_of
 from velogan.objectives.base import Carry, Out, Phase, Runner, parts_run_by
 from velogan.types import Batch, Nets
 
@@ -40,8 +41,8 @@ class Step:
     parts of a loss; without it they run in order.
 
     Before an update, the phase's loss terms and gradients are checked: if one is not finite, the step ends with a
-    NonFiniteError. With `check_later` (fused Adam only) nothing waits for the device: after the first broken phase
-    weights and moments no longer change, and `check` raises the error.
+    NonFiniteError. With `check_later` (fused optimizers only) nothing waits for the device: after the first broken
+    phase weights and moments no longer change, and `check` raises the error.
     """
 
     def __init__(
@@ -132,14 +133,16 @@ class Step:
     def _run_phase(
         self, phase: Phase, batch: Batch, carry: dict[str, Tensor], number: int | Tensor
     ) -> dict[str, Tensor]:
-        optimizer = self.optimizers[phase.name]
-        optimizer.zero_grad(set_to_none=True)
+        optimizers = optimizers_of(phase, self.optimizers)
+        for optimizer in optimizers:
+            optimizer.zero_grad(set_to_none=True)
         held = self.nets.values() if self.latch is None else ()
         buffers = [(buffer, buffer.clone()) for net in held for buffer in net.buffers()]
         out = self._loss(phase, self.forward_nets, batch=batch, carry=carry)
         out.total.backward()
         terms = {**out.terms, "total": out.total}
-        flags = finite_flags(terms.values(), [p for group in optimizer.param_groups for p in group["params"]])
+        groups = [group for optimizer in optimizers for group in optimizer.param_groups]
+        flags = finite_flags(terms.values(), [p for group in groups for p in group["params"]])
         names = [*terms, "gradients"]
         if self.latch is not None:
             self.latch.see(phase.name, names, flags, number=number)
@@ -147,7 +150,8 @@ class Step:
             for buffer, before in buffers:  # a norm's running statistics contain the broken values
                 buffer.copy_(before)
             raise NonFiniteError(phase.name, broken_names(names, flags), number=int(number), carry=carry)
-        optimizer.step()
+        for optimizer in optimizers:
+            optimizer.step()
         carry |= {name: value.detach() for name, value in out.carry.items()}
         return {f"{phase.name}/{name}": value.detach() for name, value in terms.items()}
 

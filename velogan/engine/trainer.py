@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import signal
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal, Protocol
 
 import torch
@@ -91,7 +93,7 @@ class Trainer:
         self.on_nonfinite = on_nonfinite
         self.images = self.skipped = self._skipped_in_row = 0
         self.stats, self.epoch_loss, self.clock = Stats(), EpochLoss(device, phase=plateau_phase), Clock()
-        self.schedule = Schedule(schedule)
+        self.schedule = Schedule(schedule, step.optimizers)
         self.stopping = self.enough = False
 
     @property
@@ -105,7 +107,7 @@ class Trainer:
         self.schedule.epochs = length.ticks
         self.clock.start()
         self.clock.tick(self.images)
-        counts = [self._passed(hook, length) for hook in hooks]
+        counts = self._counts(hooks, length)
         try:
             ended = self.done(length)
             while not ended:
@@ -122,13 +124,16 @@ class Trainer:
         """Whether the run is at its end, or asked to stop."""
         return self.stopping or length.progress(self.images, self.clock.seconds) >= 1
 
-    def _passed(self, hook: Hook, length: Length) -> int:
+    def _passed(self, span: Span, *, length: Length) -> float:
         seconds = self.clock.seconds
         progress = length.progress(self.images, seconds)
-        return hook.every.passed(images=self.images, seconds=seconds, progress=progress, epoch=length.epoch)
+        return span.passed(images=self.images, seconds=seconds, progress=progress, epoch=length.epoch)
+
+    def _counts(self, hooks: Sequence[Hook], length: Length) -> list[int]:
+        return [math.floor(self._passed(hook.every, length=length)) for hook in hooks]
 
     def _call_due(self, hooks: Sequence[Hook], before: list[int], length: Length, *, ended: bool) -> list[int]:
-        counts = [self._passed(hook, length) for hook in hooks]
+        counts = self._counts(hooks, length)
         due = [hook for hook, count, earlier in zip(hooks, counts, before) if ended or count > earlier]
         if due or ended:
             self._check()  # before any hook: a checkpoint must not hold broken weights
@@ -187,7 +192,7 @@ class Trainer:
         schedule.epoch = min(schedule.epoch, tick)  # a run that was made longer is earlier in its schedule
         while schedule.epoch < tick:
             schedule.finish_epoch(self.epoch_loss.take())
-        schedule.apply(self.step.optimizers)
+        schedule.apply(partial(self._passed, length=length))
 
     def state_dict(self) -> dict[str, Any]:
         """What training computed besides the networks and their averages."""

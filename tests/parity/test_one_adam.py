@@ -1,0 +1,58 @@
+"""One Adam over all four networks, stepped once after both losses, is the pair of Adams that step one after the other.
+
+The discriminators' loss sees fakes from before the generators' update, and no generator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from velogan.config import Config
+from velogan.run import build_step, decide
+
+SIDE = 32
+
+
+def _batch(number: int) -> dict[str, torch.Tensor]:
+    random = torch.Generator().manual_seed(number)
+    images = {side: torch.rand(1, 3, SIDE, SIDE, generator=random) * 2 - 1 for side in "AB"}
+    return images | {"uniform": torch.rand(6, 1, generator=random)}
+
+
+@pytest.mark.parametrize("gan", ["lsgan", "wgangp"])
+def test_one_adam_over_all_networks_is_the_pair_bit_for_bit(gan: str, tiny_config: Callable[..., Config]):
+    config = tiny_config(engine={"mode": "reference"}, method={"gan": gan, "pool_size": 2})
+    config = config.model_copy(update={"engine": decide(config)[0]})
+    step, _, expected = build_step(config, shape=(SIDE, SIDE))
+    assert len(step.optimizers) == 2
+    _, objective, nets = build_step(config, shape=(SIDE, SIDE))
+    adam = torch.optim.Adam([p for net in nets.values() for p in net.parameters()], lr=2e-4, betas=(0.5, 0.999))
+    for number in range(5):
+        step({"train": _batch(number)}, number=number)
+        adam.zero_grad()
+        carry: dict[str, Any] = {}
+        for phase in objective.phases():
+            for role, net in nets.items():
+                net.requires_grad_(role in phase.trains)
+            out = phase.loss(nets, _batch(number), carry)
+            out.total.backward()
+            carry |= {name: value.detach() for name, value in out.carry.items()}
+        adam.step()  # no network has moved before
+    for role, net in nets.items():
+        for mine, theirs in zip(net.parameters(), expected[role].parameters()):
+            assert torch.equal(mine, theirs), role
+
+
+def test_the_sum_of_all_losses_would_pull_the_discriminators_towards_the_fakes(tiny_config: Callable[..., Config]):
+    config = tiny_config(engine={"mode": "reference"})
+    config = config.model_copy(update={"engine": decide(config)[0]})
+    _, objective, nets = build_step(config, shape=(SIDE, SIDE))
+    generator, _ = objective.phases()
+    terms = generator.loss(nets, _batch(0), {}).terms
+    weights = [p for role in ("D_A", "D_B") for p in nets[role].parameters()]
+    gradients = torch.autograd.grad(terms["adversarial_a"] + terms["adversarial_b"], weights)
+    assert all(gradient.abs().max() > 0 for gradient in gradients[::2])  # of the convolutions
