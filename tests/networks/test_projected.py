@@ -2,10 +2,11 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch import nn
 
 from velogan.networks.build import build_network
 from velogan.networks.discriminators import DiscriminatorConfig, build_discriminator
-from velogan.networks.pretrained import find_lite, frozen_lite
+from velogan.networks.pretrained import find_lite, frozen_features, register_features
 from velogan.networks.projected import ProjectedDiscriminator
 
 pytestmark = pytest.mark.skipif(find_lite("lite0") is None, reason="the extra `features` is not installed")
@@ -40,13 +41,13 @@ def test_gradients_reach_heads_and_images_but_no_feature() -> None:
     assert images.grad is not None
     assert images.grad.abs().sum() > 0
     assert all(parameter.grad is not None for parameter in net.parameters())
-    assert not any(parameter.requires_grad for parameter in frozen_lite("lite0", images.device).parameters())
+    assert len(list(net.parameters())) == 4 * 4  # weight and bias of two convolutions a head, and no feature
 
 
 def test_features_belong_to_no_weights_file() -> None:
     net = made("projected+basic")
     assert sum(value.numel() for value in net.state_dict().values()) < 30_000  # the features have 3.4 million
-    assert frozen_lite("lite0", torch.device("cpu")) is frozen_lite("lite0", torch.device("cpu"))
+    assert frozen_features("lite0", torch.device("cpu")) is frozen_features("lite0", torch.device("cpu"))
     config = {"network": "projected+basic", "channels": 2}
     again = build_network({"network": "discriminator", "config": config, "in_channels": 3})
     again.load_state_dict(net.state_dict())
@@ -62,6 +63,36 @@ def test_heads_are_spectrally_normalised() -> None:
     for head in net.heads:
         weight = head[0].weight  # pyright: ignore[reportIndexIssue]
         assert torch.linalg.matrix_norm(weight.flatten(1), 2).item() == pytest.approx(1, abs=0.05)
+
+
+def _eyes(seed: int) -> tuple[nn.Module, list[str]]:
+    torch.manual_seed(seed)
+    convs = [nn.Conv2d(3, 5, 3, stride=2, padding=1), nn.ReLU(), nn.Conv2d(5, 7, 3, stride=2, padding=1)]
+    return nn.Sequential(*convs), ["1", "2"]
+
+
+def test_a_network_of_one_s_own_may_see(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("velogan.networks.pretrained._BUILDERS", {})
+    register_features("eyes", lambda: _eyes(0))
+    config = DiscriminatorConfig.model_validate({"network": "projected", "channels": 2, "features": "eyes"})
+    net = build_discriminator(config)
+    assert [tuple(logits.shape) for logits in net(torch.zeros(1, 3, 32, 32))] == [(1, 1, 8, 8), (1, 1, 4, 4)]
+    images = torch.rand(1, 3, 32, 32)
+    plain, tapped = _eyes(0)
+    for map_, name in zip(frozen_features("eyes", images.device).maps(images), tapped):
+        torch.testing.assert_close(map_, plain[: int(name) + 1](images))  # pyright: ignore[reportIndexIssue]
+    saved = net.state_dict()
+    register_features("eyes", lambda: _eyes(1))
+    with pytest.raises(RuntimeError, match="features=eyes has other weights here"):
+        build_discriminator(config).load_state_dict(saved)
+    register_features("eyes", lambda: (nn.Sequential(nn.Conv2d(3, 5, 3)), ["last"]))
+    with pytest.raises(ValueError, match="no layer last"):
+        build_discriminator(config)
+
+
+def test_features_that_nobody_knows_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"features=lite9: nothing has this name; choose lite0, lite1"):
+        build_discriminator(DiscriminatorConfig(network="projected", features="lite9"))
 
 
 def test_grey_pictures_are_seen_as_colour_ones() -> None:

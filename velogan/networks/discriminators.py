@@ -7,7 +7,6 @@ from typing import ClassVar, Literal
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor, nn
 
-from velogan.networks.efficientnet_lite import Variant
 from velogan.networks.layers import InitName, NormName, initialise, norm_layer
 from velogan.networks.projected import ProjectedDiscriminator
 from velogan.types import Form
@@ -24,8 +23,10 @@ class DiscriminatorConfig(BaseModel):
         "pixel: looks at each pixel alone; projected: four small networks on the features of a trained one; "
         "projected+basic: and the PatchGAN beside them. Both want method.gan=hinge.",
     )
-    features: Variant = Field(
-        default="lite0", description="The trained network of projected: an EfficientNet-Lite (extra `features`)."
+    features: str = Field(
+        default="lite0",
+        description="The trained network of projected: lite0 or lite1, EfficientNet-Lite (extra `features`), or one "
+        "that was registered in Python.",
     )
     layers: int = Field(default=3, ge=1, le=8, description="Depth of n_layers; basic is 3.")
     channels: int = Field(default=64, ge=1, le=4096, description="Feature maps after the first convolution (ndf).")

