@@ -19,8 +19,8 @@ class ProjectedDiscriminator(nn.Module):
 
     Each head looks at one map of frozen `features` (section 3.2); EfficientNet-Lite has four, at strides of 4, 8, 16
     and 32. Before that, fixed random convolutions mix channels, and scales from the coarsest to the finest, all to
-    `width` channels (section 3.1: cross-channel and cross-scale mixing). With `patch`, a discriminator of pixels, its logits
-    come last.
+    `width` channels (section 3.1: cross-channel and cross-scale mixing). With `patch`, a discriminator of pixels, its
+    logits come last.
 
     The features are no part of the weights: all discriminators of a process share them (`pretrained.frozen_features`).
     The weights hold their fingerprint, and are refused where the features are others. C is 3, or 1, which is repeated.
