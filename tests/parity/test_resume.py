@@ -25,6 +25,7 @@ CASES: dict[str, dict[str, Any]] = {
     "batch of 2": FAST | {"data": {"batch_size": 2}, "method": {"pool_size": 3}},
     "batch norm": SLOW | {"generator": {"norm": "batch"}, "discriminator": {"norm": "batch"}},
     "wgangp": {"method": {"gan": "wgangp"}, "engine": {"threads": 1, "precision": "fp32"}},
+    "spectral norm": FAST | {"discriminator": {"norm": "spectral"}},
     "projected": FAST
     | {
         "generator": {"output": "mask"},
