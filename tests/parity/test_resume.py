@@ -32,6 +32,32 @@ CASES: dict[str, dict[str, Any]] = {
         "discriminator": {"network": "projected+basic"},
         "method": {"gan": "hinge", "augment": ["colour", "shift", "cutout"], "pool_size": 3},
     },
+    "stabilisers": FAST
+    | {
+        "method": {
+            "augment": ["shift"],
+            "augment_probability": "adaptive",
+            "penalty": "zero_centred",
+            "penalty_every": 3,
+            "discriminator_steps": 2,
+            "smoothing": 0.1,
+            "pool_size": 3,
+        },
+    },
+    "one pair, stabilisers": FAST
+    | {
+        "generator": {"norm": "none"},
+        "method": {
+            "kind": "onepair",
+            "image_adversarial": 1.0,
+            "augment": ["shift"],
+            "augment_probability": "adaptive",
+            "penalty": "r1",
+            "penalty_every": 3,
+            "discriminator_steps": 2,
+            "pool_size": 3,
+        },
+    },
     "plateau": FAST | {"schedule": {"kind": "plateau", "patience": 1, "threshold": 0.0}},
 }
 

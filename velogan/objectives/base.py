@@ -32,7 +32,7 @@ class Phase:
     `name` is also the trace range and the log prefix. `trains` names the networks that this phase updates; all others
     are frozen. `loss` is a function of (nets, batch, carry) that knows no device, rank, precision, optimizer or graph.
     `split`, one of `SPLITS`, says which pictures it gets; carry is kept per split. The phase runs in each `every`-th
-    step.
+    step. Phases of one name train the same networks, by one optimizer.
     """
 
     name: str
