@@ -26,6 +26,7 @@ NETS = {
     "resnet without blocks": lambda: _generator(blocks=0),
     "resnet, batch norm": lambda: _generator(norm="batch"),
     "resnet, no norm": lambda: _generator(norm="none", init_gain=0.1),
+    "resnet, resize": lambda: _generator(decoder="resize"),
     "unet": lambda: _generator(network="unet_128", channels=2),
     "patch": lambda: _discriminator(),
     "deep patch": lambda: _discriminator(network="n_layers", layers=4),
