@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict
 from functools import cache, partial
 from pathlib import Path
@@ -34,7 +34,7 @@ from velogan.methods.base import Role, Trained, Views
 from velogan.methods.fit import check_sizes
 from velogan.networks.build import Networks
 from velogan.networks.generators import GeneratorConfig
-from velogan.objectives.base import SPLITS, Objective
+from velogan.objectives.base import SPLITS, Objective, Phase
 from velogan.observe.progress import Display
 from velogan.session import Result, Scores, Session
 from velogan.types import Batch, Composed, Direction, Nets
@@ -163,7 +163,7 @@ def build_step(
         phases,
         nets=nets,
         forward_nets=forward_nets(nets, config, plain=twice),
-        optimizers=build_optimizers(config.optimizer, phases=phases, nets=nets, fused=engine.fused_optimizer == "on"),
+        optimizers=_optimizers(config, phases, nets),
         autocast=torch.bfloat16 if engine.precision == "bf16" else None,
         channels_last=engine.layout == "channels_last",
         check_later=device.type == "cuda" and engine.fused_optimizer == "on" and config.train.on_nonfinite == "stop",
@@ -173,6 +173,22 @@ def build_step(
     if engine.capture == "on":
         step = CapturedStep(step, state=objective.state, recorder=CudaRecorder(device))
     return step, objective, nets
+
+
+def _optimizers(config: Config, phases: Sequence[Phase], nets: Nets) -> dict[str, torch.optim.Optimizer]:
+    """Those of each phase. A phase that trains the same networks as an earlier one has the same ones."""
+    first: dict[tuple[str, ...], Phase] = {}
+    for phase in phases:
+        first.setdefault(phase.trains, phase)
+    fused = config.engine.fused_optimizer == "on"
+    made = build_optimizers(config.optimizer, phases=list(first.values()), nets=nets, fused=fused)
+    owned = {phase.name: first[phase.trains].name for phase in phases}
+    return {
+        name.replace(owner, phase, 1): optimizer
+        for phase, owner in owned.items()
+        for name, optimizer in made.items()
+        if name.partition("/")[0] == owner
+    }
 
 
 def build_trainer(config: Config, data: Data, *, roles: Mapping[str, Role] | None = None) -> Trainer:

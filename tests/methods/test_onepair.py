@@ -315,7 +315,7 @@ def test_discriminators_see_new_translations_in_steps_without_the_translator(cha
     objective.changed = changed if change else None
     batch["uniform"] = torch.full((objective.draws["train"], 1), 0.25)
     phases = [(phase.name, phase.every) for phase in objective.phases()]
-    assert phases == [("autoencoder", 1), ("translator", 2), ("discriminator", 3), ("discriminator", 1)]
+    assert phases == [("autoencoder", 1), ("translator", 2), ("penalty", 3), ("discriminator", 1)]
     handed = objective.autoencoder_loss(nets, batch, {}).carry
     made = objective.translator_loss(nets, batch, handed).carry
     for carry in (handed, {}):

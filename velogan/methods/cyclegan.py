@@ -131,7 +131,7 @@ class CycleGANObjective:
         discriminator = Phase(name="discriminator", trains=("D_A", "D_B"), loss=self.discriminator_loss)
         if config.penalty == "none":
             return [generator, discriminator]
-        penalty = replace(discriminator, loss=self.penalty_loss, every=config.penalty_every)
+        penalty = replace(discriminator, name="penalty", loss=self.penalty_loss, every=config.penalty_every)
         return [generator, penalty, discriminator]
 
     def generator_loss(self, nets: Nets, batch: Batch, carry: Carry) -> Out:

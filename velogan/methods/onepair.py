@@ -310,7 +310,11 @@ class OnePairObjective:
         discriminator = Phase(name="discriminator", trains=discriminators, loss=self.discriminator_loss)
         if config.penalty == "none":
             return [*first, discriminator]
-        return [*first, replace(discriminator, loss=self.penalty_loss, every=config.penalty_every), discriminator]
+        return [
+            *first,
+            replace(discriminator, name="penalty", loss=self.penalty_loss, every=config.penalty_every),
+            discriminator,
+        ]
 
     def autoencoder_loss(self, nets: Nets, batch: Batch, carry: Carry) -> Out:
         """The reconstruction of both domains; hands on the encodings that it began with."""

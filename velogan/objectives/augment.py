@@ -81,7 +81,7 @@ class Augmenter(nn.Module):
             return {}
         heads = [on_real] if isinstance(on_real, Tensor) else on_real
         sure = torch.stack([(head.float() - self.threshold).sign().mean() for head in heads]).mean()
-        rise = torch.where(sure > TARGET, 1.0, -1.0) * (len(heads[0]) / RISE)
+        rise = ((sure > TARGET).float() * 2 - 1) * (len(heads[0]) / RISE)
         return {"augment": self.probabilities[judge].add_(rise).clamp_(0, 1).clone()}
 
 
