@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
-from velogan.data.config import DataConfig
+from velogan.data.config import DataConfig, Preprocess
 
 
 def test_load_size_follows_the_crop() -> None:
@@ -22,3 +22,10 @@ def test_crop_larger_than_load_size_names_field_value_and_mend() -> None:
 def test_refuses(field: dict) -> None:
     with pytest.raises(ValidationError):
         DataConfig(**field)
+
+
+@pytest.mark.parametrize("preprocess", ["none", "scale_width"])
+def test_only_squares_are_turned(preprocess: Preprocess) -> None:
+    with pytest.raises(ValueError, match=rf"turn=true needs squares, but preprocess={preprocess} .*turn=false"):
+        DataConfig(turn=True, preprocess=preprocess)
+    DataConfig(flip_vertical=True, preprocess=preprocess)

@@ -155,7 +155,7 @@ def test_when_pictures_are_tiled() -> None:
     assert np.prod([len(one.starts) for one in small.axes]) == small.tiles
 
 
-@pytest.mark.parametrize("config", [{"output": "change", "decoder": "simple"}, {"output": "mask"}])
+@pytest.mark.parametrize("config", [{"output": "change", "decoder": "simple"}, {"output": "mask", "decoder": "resize"}])
 def test_tiles_of_a_network_that_keeps_parts_of_its_input(config: dict[str, Any]) -> None:
     model, picture = _translator(**config), _picture(256, 256)
     whole = model(picture)[0]

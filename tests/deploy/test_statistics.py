@@ -38,6 +38,7 @@ def _picture(side: int, seed: int = 0) -> Tensor:
         ({"dropout": True}, 32),
         ({"output": "change", "decoder": "simple"}, 32),
         ({"output": "mask"}, 32),
+        ({"decoder": "resize"}, 32),
     ],
 )
 def test_a_picture_in_one_piece_gives_the_network_s_own_statistics(

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Literal
+
 import numpy as np
 import pytest
 import torch
@@ -54,9 +56,11 @@ def test_neighbours_overlap_and_share_a_linear_ramp_in_the_middle_of_it() -> Non
         torch.testing.assert_close(tiles.weights[1][:overlap], 1 - left[100 - overlap :])
 
 
+@pytest.mark.parametrize("decoder", ["reference", "resize"])
 @pytest.mark.parametrize(("blocks", "channels"), [(0, 2), (2, 3)])
-def test_reach_is_how_far_a_pixel_is_felt(blocks: int, channels: int) -> None:
-    net = build_generator(GeneratorConfig(blocks=blocks, channels=channels, norm="none", init="kaiming")).eval()
+def test_reach_is_how_far_a_pixel_is_felt(blocks: int, channels: int, decoder: Literal["reference", "resize"]) -> None:
+    config = GeneratorConfig(blocks=blocks, channels=channels, decoder=decoder, norm="none", init="kaiming")
+    net = build_generator(config).eval()
     picture = torch.zeros(1, 3, 1, 160).repeat(1, 1, 160, 1)
     felt = 0
     with torch.no_grad():

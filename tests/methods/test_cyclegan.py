@@ -81,6 +81,48 @@ def test_the_penalty_is_weighted_and_halved_with_the_rest():
     assert float(terms["b"].detach()) == pytest.approx(0.5 * (-(0.1 - 1) + -1 + 7 * (1 - 1) ** 2))
 
 
+@pytest.mark.parametrize(("penalty", "factor"), [("r1", 0.25), ("zero_centred", 0.5)])
+def test_a_rare_penalty_counts_for_the_steps_between(penalty: str, factor: float):
+    nets, batch = _by_hand()
+    objective = _objective(shape=(1, 1, 1), penalty=penalty, penalty_weight=7.0, penalty_every=4)
+    terms = objective.penalty_loss(nets, batch, {}).terms
+    assert {name: float(term.detach()) for name, term in terms.items()} == pytest.approx(
+        {"penalty_a": factor * 7 * 4 * 3**2, "penalty_b": factor * 7 * 4 * 1**2}
+    )
+
+
+def test_the_penalty_is_rare_and_the_generators_wait_for_the_discriminators():
+    phases = _objective(penalty="r1", penalty_every=4, discriminator_steps=2).phases()
+    assert [(phase.name, phase.every) for phase in phases] == [("generator", 2), ("penalty", 4), ("discriminator", 1)]
+    assert phases[1].trains == phases[2].trains
+
+
+def test_discriminators_see_new_translations_in_steps_without_the_generators():
+    nets, batch = _by_hand()
+    objective = _objective(shape=(1, 1, 1), penalty="zero_centred")
+    made = objective.generator_loss(nets, batch, {}).carry
+    anew = objective.penalty_loss(nets, batch, {}).carry
+    assert {name: float(value) for name, value in anew.items()} == pytest.approx(
+        {name: float(value.detach()) for name, value in made.items()}
+    )
+    with_carry, without = (objective.discriminator_loss(nets, batch, carry).total for carry in (made, {}))
+    assert float(with_carry.detach()) == float(without.detach())
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"smoothing": 0.1, "gan": "hinge"}, r"smoothing=0.1 .*not gan=hinge.*gan=lsgan or vanilla"),
+        ({"penalty": "r1", "gan": "wgangp"}, r"penalty=r1 is not for gan=wgangp.*leave it out"),
+        ({"augment_probability": 0.5}, r"augment_probability=0.5 has nothing to change: set augment=colour"),
+        ({"augment_probability": "adaptive", "augment": ["shift"], "gan": "wgangp"}, r"adaptive.*give a number"),
+    ],
+)
+def test_stabilisers_that_do_not_fit_are_refused(fields: dict[str, Any], message: str):
+    with pytest.raises(ValueError, match=message):
+        CycleGAN.model_validate(fields)
+
+
 def test_judges_are_shown_the_pool():
     nets, batch = _by_hand()
     objective = _objective(shape=(1, 1, 1), pool_size=1)

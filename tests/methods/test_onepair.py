@@ -299,3 +299,27 @@ def test_what_images_alone_have_is_refused_without_them():
     masks = _spec(output="mask")
     with pytest.raises(ValueError, match=r"output=mask is for method=cyclegan"):
         OnePair().check(masks)
+
+
+def test_penalties_by_hand():
+    nets, batch = _by_hand()
+    objective = _objective(image_adversarial=1.0, penalty="r1", penalty_weight=7.0, penalty_every=4)
+    terms = objective.penalty_loss(nets, batch, {}).terms
+    assert _floats(terms) == pytest.approx({"penalty_d_a": 7 * 1**2, "penalty_p_a": 7 * 2**2})  # 4 / 4 of each
+
+
+@pytest.mark.parametrize("change", [False, True])
+def test_discriminators_see_new_translations_in_steps_without_the_translator(change: bool):
+    nets, batch = _by_hand()
+    objective = _objective(image_adversarial=1.0, penalty="zero_centred", penalty_every=3, discriminator_steps=2)
+    objective.changed = changed if change else None
+    batch["uniform"] = torch.full((objective.draws["train"], 1), 0.25)
+    phases = [(phase.name, phase.every) for phase in objective.phases()]
+    assert phases == [("autoencoder", 1), ("translator", 2), ("penalty", 3), ("discriminator", 1)]
+    handed = objective.autoencoder_loss(nets, batch, {}).carry
+    made = objective.translator_loss(nets, batch, handed).carry
+    for carry in (handed, {}):
+        anew = objective.penalty_loss(nets, batch, carry).carry
+        assert _floats({name: anew[name] for name in made}) == pytest.approx(_floats(made))
+        with_carry, without = (objective.discriminator_loss(nets, batch, one).total for one in (made, carry))
+        assert float(with_carry.detach()) == pytest.approx(float(without.detach()))

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+from velogan.networks.build import build_network
 from velogan.networks.discriminators import (
     DiscriminatorConfig,
     build_discriminator,
@@ -105,6 +106,24 @@ def test_a_logit_on_encodings_sees_73_pixels():
 def test_a_discriminator_that_ends_before_encodings_begin_is_refused():
     with pytest.raises(ValueError, match=r"discriminator.layers=1 leaves no layer .*: set 2 or more"):
         build_encoding_discriminator(DiscriminatorConfig(network="n_layers", layers=1), in_channels=8)
+
+
+@pytest.mark.parametrize("network", ["basic", "pixel"])
+def test_spectral_norm_bounds_each_convolution_and_stands_for_the_other_norms(network: str):
+    torch.manual_seed(0)
+    config = {"network": network, "channels": 4, "norm": "spectral"}
+    net, images = _build(**config), torch.rand(1, 3, 64, 64)
+    for _ in range(100):
+        net(images)
+    kinds = [type(layer).__name__ for layer in net.get_submodule("model").children()]
+    assert not any("Norm" in kind for kind in kinds)
+    for layer in _convolutions(net):
+        assert layer.bias is not None
+        assert torch.linalg.matrix_norm(layer.weight.flatten(1), 2).item() == pytest.approx(1, abs=0.01)
+
+    again = build_network({"network": "discriminator", "config": config, "in_channels": 3})
+    again.load_state_dict(net.state_dict())
+    assert torch.equal(again.eval()(images), net.eval()(images))
 
 
 def _convolutions(net: nn.Module) -> list[nn.Conv2d]:

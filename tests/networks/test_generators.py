@@ -118,7 +118,9 @@ def test_a_residual_block_adds_its_input():
     assert torch.equal(block(images), images + block.get_submodule("conv_block")(images))
 
 
-@pytest.mark.parametrize("fields", [{}, {"decoder": "simple"}, {"residual": False, "norm": "batch"}])
+@pytest.mark.parametrize(
+    "fields", [{}, {"decoder": "simple"}, {"decoder": "resize"}, {"residual": False, "norm": "batch"}]
+)
 def test_a_resnet_in_three_is_the_same_resnet(fields: dict[str, Any]):
     config = GeneratorConfig.model_validate({"channels": 2, "blocks": 2, "init_gain": 0.5} | fields)
     net = build_generator(config).eval()
@@ -166,6 +168,19 @@ def test_the_simple_decoder_is_half_as_wide_and_has_no_norms():
     assert not any(isinstance(layer, nn.InstanceNorm2d) for layer in simple)
 
 
+def test_the_resize_decoder_makes_no_checkerboard_of_even_features():
+    spread = {}
+    for name in ("reference", "resize"):
+        torch.manual_seed(0)
+        net = build_generator(GeneratorConfig(channels=4, decoder=name, norm="none", init="kaiming"))
+        with torch.no_grad():
+            made = split(net).decoder(torch.ones(1, 16, 8, 8))
+        assert made.shape == (1, 3, 32, 32)
+        spread[name] = float((made[..., 8:-8, 8:-8] - made[..., 8:9, 8:9]).abs().max())
+    assert spread["resize"] < 1e-5
+    assert spread["reference"] > 1e-2
+
+
 def test_a_block_that_is_not_residual_adds_no_input():
     configs = (GeneratorConfig(channels=1, blocks=1, residual=on) for on in (True, False))
     adds, plain = (split(build_generator(config)).translator for config in configs)
@@ -175,7 +190,8 @@ def test_a_block_that_is_not_residual_adds_no_input():
 
 
 @pytest.mark.parametrize(
-    "field", [{"decoder": "simple"}, {"residual": False}, {"identity_start": True}, {"output": "change"}]
+    "field",
+    [{"decoder": "simple"}, {"decoder": "resize"}, {"residual": False}, {"identity_start": True}, {"output": "change"}],
 )
 def test_a_unet_has_no_such_parts(field: dict[str, Any]):
     with pytest.raises(ValueError, match=f"{next(iter(field))}=.* is for resnets, not unet_128"):

@@ -5,7 +5,15 @@ import math
 import pytest
 import torch
 
-from velogan.objectives.losses import GanLossName, fooling_loss, gan_loss, gradient_penalty, together
+from velogan.objectives.losses import (
+    GanLossName,
+    fooling_loss,
+    gan_loss,
+    gradient_penalty,
+    mixed,
+    together,
+    zero_centred_penalty,
+)
 
 LOGITS = torch.tensor([[2.0, -1.0], [0.5, 0.0]])
 
@@ -86,3 +94,35 @@ def test_the_penalty_looks_at_each_mixture():
     assert penalty(0.0, 0.0) == pytest.approx(0.0)
     assert penalty(1.0, 1.0) == pytest.approx(1.0)
     assert penalty(0.25, 0.5) == pytest.approx((0.25**2 + 0.5**2) / 2)
+
+
+def test_smoothing_asks_for_less_of_real_images_alone():
+    assert float(gan_loss(LOGITS, real=True, kind="lsgan", smoothing=0.1)) == pytest.approx(
+        _mean([1.1**2, 1.9**2, 0.4**2, 0.9**2])
+    )
+    assert float(gan_loss(LOGITS, real=True, kind="vanilla", smoothing=0.1)) == pytest.approx(
+        _mean([0.9 * math.log1p(math.exp(-x)) + 0.1 * math.log1p(math.exp(x)) for x in (2.0, -1.0, 0.5, 0.0)])
+    )
+    for kind in ("lsgan", "vanilla"):
+        smooth, plain = (gan_loss([LOGITS], real=False, kind=kind, smoothing=s) for s in (0.1, 0.0))
+        assert float(smooth) == float(plain)
+
+
+def test_the_zero_centred_penalty_is_the_squared_slope():
+    weight = torch.randn(3, 5, 5, requires_grad=True)
+    penalty = zero_centred_penalty(lambda x: (x * weight).sum((1, 2, 3)), torch.randn(4, 3, 5, 5))
+    assert float(penalty.detach()) == pytest.approx(float(weight.detach().square().sum()), rel=1e-5)
+    (gradient,) = torch.autograd.grad(penalty, weight)
+    torch.testing.assert_close(gradient, 2 * weight.detach())
+
+
+@pytest.mark.parametrize("side", [2, 8])
+def test_the_zero_centred_penalty_is_that_of_one_patch_and_adds_over_heads(side: int):
+    images = torch.randn(2, 1, side, side)
+    assert float(zero_centred_penalty(lambda x: 3 * x, images).detach()) == pytest.approx(9)
+    assert float(zero_centred_penalty(lambda x: [3 * x, 2 * x], images).detach()) == pytest.approx(25)
+
+
+def test_a_mixture_has_its_share_of_each_real_image():
+    found = mixed(torch.ones(2, 1, 1, 1), torch.zeros(2, 1, 1, 1), torch.tensor([0.25, 1.0]))
+    assert found.flatten().tolist() == [0.25, 1.0]

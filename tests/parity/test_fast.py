@@ -49,6 +49,7 @@ CASES: dict[str, dict[str, dict[str, Any]]] = {
     "pixel": {"discriminator": {"network": "pixel"}},
     "no identity": {"method": {"identity_a": 0.0, "identity_b": 0.0}},
     "wgangp": {"method": {"gan": "wgangp"}},
+    "penalty and steps": {"method": {"penalty": "zero_centred", "penalty_every": 1, "discriminator_steps": 2}},
 }
 
 

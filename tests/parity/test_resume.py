@@ -25,11 +25,38 @@ CASES: dict[str, dict[str, Any]] = {
     "batch of 2": FAST | {"data": {"batch_size": 2}, "method": {"pool_size": 3}},
     "batch norm": SLOW | {"generator": {"norm": "batch"}, "discriminator": {"norm": "batch"}},
     "wgangp": {"method": {"gan": "wgangp"}, "engine": {"threads": 1, "precision": "fp32"}},
+    "spectral norm": FAST | {"discriminator": {"norm": "spectral"}},
     "projected": FAST
     | {
         "generator": {"output": "mask"},
         "discriminator": {"network": "projected+basic"},
         "method": {"gan": "hinge", "augment": ["colour", "shift", "cutout"], "pool_size": 3},
+    },
+    "stabilisers": FAST
+    | {
+        "method": {
+            "augment": ["shift"],
+            "augment_probability": "adaptive",
+            "penalty": "zero_centred",
+            "penalty_every": 3,
+            "discriminator_steps": 2,
+            "smoothing": 0.1,
+            "pool_size": 3,
+        },
+    },
+    "one pair, stabilisers": FAST
+    | {
+        "generator": {"norm": "none"},
+        "method": {
+            "kind": "onepair",
+            "image_adversarial": 1.0,
+            "augment": ["shift"],
+            "augment_probability": "adaptive",
+            "penalty": "r1",
+            "penalty_every": 3,
+            "discriminator_steps": 2,
+            "pool_size": 3,
+        },
     },
     "plateau": FAST | {"schedule": {"kind": "plateau", "patience": 1, "threshold": 0.0}},
     "optimizers": FAST

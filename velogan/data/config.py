@@ -68,6 +68,16 @@ class DataConfig(BaseModel):
     )
     range_b: Range | None = Field(default=None, description="The same for domain B.")
     flip: bool = Field(default=True, description="Mirror each picture left to right with probability one half.")
+    flip_vertical: bool = Field(
+        default=False,
+        description="Mirror each picture top to bottom with probability one half: for domains that have no up, like "
+        "microscopy and pictures from above.",
+    )
+    turn: bool = Field(
+        default=False,
+        description="Turn each picture by 0, 90, 180 or 270 degrees, at random; for the same domains. Needs a "
+        "preprocess that crops, to squares.",
+    )
     serial_batches: bool = Field(
         default=False, description="Take the pictures in order, A and B side by side, instead of at random."
     )
@@ -127,6 +137,15 @@ class DataConfig(BaseModel):
         except re.error as error:
             raise ValueError(f"{value!r} is no regular expression: {error}; write one like '^patient[0-9]+'") from None
         return value
+
+    @model_validator(mode="after")
+    def _turns_squares(self) -> DataConfig:
+        if self.turn and "crop" not in self.preprocess:
+            raise ValueError(
+                f"turn=true needs squares, but preprocess={self.preprocess} leaves pictures their shape: set a "
+                "preprocess that crops, or turn=false"
+            )
+        return self
 
     @model_validator(mode="after")
     def _crop_fits(self) -> DataConfig:

@@ -81,6 +81,10 @@ def reach(net: nn.Module) -> int:
         elif isinstance(layer, nn.ConvTranspose2d):
             scale /= layer.stride[0]
             total += scale * (layer.kernel_size[0] - 1) / 2
+        elif isinstance(layer, nn.Upsample):
+            assert isinstance(layer.scale_factor, float)
+            scale /= layer.scale_factor
+            total += scale * (layer.scale_factor - 1)  # the last copy of a pixel lies so far from it
     return math.ceil(total)
 
 

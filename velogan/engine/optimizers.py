@@ -163,12 +163,19 @@ def build_optimizers(
 ) -> dict[str, torch.optim.Optimizer]:
     """An optimizer for each phase and kind, as `optimizers_of` finds them.
 
-    Separate optimizers or groups with equal settings compute bit for bit what one does. ValueError for a rule that is
-    never used.
+    A phase that trains the same networks as an earlier one has the same optimizers under its own name. Separate
+    optimizers or groups with equal settings compute bit for bit what one does. ValueError for a rule that is never
+    used.
     """
     _check_rules(config, list(dict.fromkeys(role for phase in phases for role in phase.trains)))
     made: dict[str, torch.optim.Optimizer] = {}
+    owners: dict[tuple[str, ...], str] = {}
     for phase in phases:
+        owner = owners.setdefault(phase.trains, phase.name)
+        if owner != phase.name:
+            shared = {name: one for name, one in made.items() if name.partition("/")[0] == owner}
+            made |= {phase.name + name.removeprefix(owner): one for name, one in shared.items()}
+            continue
         kinds: dict[Kind, list[dict[str, Any]]] = {}
         for role in phase.trains:
             kind, settings = config.group(role)

@@ -249,7 +249,9 @@ def _refuse(
             "engine.batched=on changes the mathematics of batch norm: set engine.batched=off, or norm=instance"
         )
     if chosen["compile"] == "on" and second:
-        raise ValueError("engine.compile=on cannot compute wgangp's gradient penalty: set engine.compile=off")
+        raise ValueError(
+            "engine.compile=on cannot compute wgangp's gradient penalty, nor method.penalty: set engine.compile=off"
+        )
     if chosen["compile"] == "on" and (missing := compiler_missing(device)):
         raise ValueError(f"engine.compile=on needs {missing}: install it, or set engine.compile=off")
     if chosen["capture"] == "on" and skips:

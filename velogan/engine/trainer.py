@@ -194,11 +194,19 @@ class Trainer:
             schedule.finish_epoch(self.epoch_loss.take())
         schedule.apply(partial(self._passed, length=length))
 
+    def _optimizers(self) -> dict[str, torch.optim.Optimizer]:
+        """Each one once, by the first phase that has it."""
+        found: dict[str, torch.optim.Optimizer] = {}
+        for name, optimizer in self.step.optimizers.items():
+            if all(optimizer is not other for other in found.values()):
+                found[name] = optimizer
+        return found
+
     def state_dict(self) -> dict[str, Any]:
         """What training computed besides the networks and their averages."""
         return {
             "images": self.images,
-            "optimizers": {name: optimizer_state(o) for name, o in self.step.optimizers.items()},
+            "optimizers": {name: optimizer_state(o) for name, o in self._optimizers().items()},
             "objective": self.state.state_dict(),
             "ema": self.ema.state_dict(),
             "losses": self.epoch_loss.state_dict(),
@@ -209,7 +217,7 @@ class Trainer:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continues from `state_dict`; networks and averages are loaded separately."""
         self.images = state["images"]
-        for name, optimizer in self.step.optimizers.items():
+        for name, optimizer in self._optimizers().items():
             load_optimizer_state(optimizer, state["optimizers"][name])
         self.state.load_state_dict(state["objective"])
         self.ema.load_state_dict(state["ema"])

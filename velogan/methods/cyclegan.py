@@ -6,28 +6,28 @@ Roles follow the reference implementation: `G_A` maps A to B, `G_B` maps B to A;
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
+import torch
 import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
-from velogan.methods.base import Make, Method, Note, Role, Spec, Views, discriminator_header, ends
-from velogan.objectives.augment import AUGMENT, Augmentation, augment, draws
+from velogan.methods.adversarial import Adversarial
+from velogan.methods.base import Make, Note, Role, Spec, Views, discriminator_header, ends
 from velogan.objectives.base import Carry, Out, Phase, side_by_side
-from velogan.objectives.losses import GanLossName, Logits, fooling_loss, gan_loss, gradient_penalty, together
+from velogan.objectives.losses import Logits, fooling_loss, gan_loss, gradient_penalty, together
 from velogan.objectives.pool import FakePool
 from velogan.types import Batch, Direction, Nets
 
 
-class CycleGAN(Method):
+class CycleGAN(Adversarial):
     """Generators G_A (A to B) and G_B (B to A); discriminators D_A of domain B, D_B of domain A; images a and b."""
 
     kind = "cyclegan"
     summary = "two generators and two discriminators, cycle and identity consistency"
 
-    gan: GanLossName = Field(default="lsgan", description="Adversarial loss; wgangp has a gradient penalty.")
-    augment: tuple[Augmentation, ...] = Field(default=(), description=AUGMENT)
     adversarial_a: float = Field(default=1.0, ge=0, description="Weight of the adversarial loss of G_A, by D_A.")
     adversarial_b: float = Field(default=1.0, ge=0, description="Weight of the adversarial loss of G_B, by D_B.")
     cycle_a: float = Field(default=10.0, ge=0, description="Weight of |G_B(G_A(a)) - a|.")
@@ -45,10 +45,6 @@ class CycleGAN(Method):
         description="Earlier translations kept per direction, of which the discriminators see some again.",
     )
     gradient_penalty: float = Field(default=10.0, ge=0, description="Weight of the gradient penalty; wgangp only.")
-
-    @property
-    def second_derivatives(self) -> bool:
-        return self.gan == "wgangp"
 
     @property
     def one_size(self) -> str:
@@ -94,6 +90,8 @@ class CycleGAN(Method):
 _DRAWS = 6
 """Uniform numbers for an image without augmentation: two for each pool, one for each gradient penalty."""
 
+_JUDGES = ("D_A", "D_B")
+
 
 class CycleGANObjective:
     """The losses as two phases over the roles G_A, G_B, D_A, D_B.
@@ -113,27 +111,35 @@ class CycleGANObjective:
     ):
         self.config = config
         self.batched = batched
-        self.draws = {"train": _DRAWS + 6 * draws(config.augment)}
+        self.augmenter = config.augmenter(judges=2)
+        self.draws = {"train": _DRAWS + 6 * self.augmenter.count}
         same = shape_a[0] == shape_b[0]
         self.identity_a = config.identity_a if same else 0.0
         self.identity_b = config.identity_b if same else 0.0
         self.pool_a = FakePool(config.pool_size, shape_a)
         self.pool_b = FakePool(config.pool_size, shape_b)
-        self.state: nn.Module = nn.ModuleDict({"fake_a": self.pool_a, "fake_b": self.pool_b})
+        self.state: nn.Module = nn.ModuleDict(
+            {"fake_a": self.pool_a, "fake_b": self.pool_b, "augmenter": self.augmenter}
+        )
 
     def phases(self) -> list[Phase]:
         """Generators first: the discriminators see fakes from before the generators' update."""
-        return [
-            Phase(name="generator", trains=("G_A", "G_B"), loss=self.generator_loss),
-            Phase(name="discriminator", trains=("D_A", "D_B"), loss=self.discriminator_loss),
-        ]
+        config = self.config
+        generator = Phase(
+            name="generator", trains=("G_A", "G_B"), loss=self.generator_loss, every=config.discriminator_steps
+        )
+        discriminator = Phase(name="discriminator", trains=("D_A", "D_B"), loss=self.discriminator_loss)
+        if config.penalty == "none":
+            return [generator, discriminator]
+        penalty = replace(discriminator, name="penalty", loss=self.penalty_loss, every=config.penalty_every)
+        return [generator, penalty, discriminator]
 
     def generator_loss(self, nets: Nets, batch: Batch, carry: Carry) -> Out:
         """Adversarial, cycle (eq. 2) and identity (section 5.2) losses of both generators."""
         config, a, b = self.config, batch["A"], batch["B"]
         seen = self._translate(nets, a, b)
-        judged_b = nets["D_A"](self._augmented(seen["fake_b"], batch, 0))
-        judged_a = nets["D_B"](self._augmented(seen["fake_a"], batch, 1))
+        judged_b = nets["D_A"](self._seen("D_A", seen["fake_b"], batch, 0))
+        judged_a = nets["D_B"](self._seen("D_B", seen["fake_a"], batch, 0))
         terms = {
             "adversarial_a": fooling_loss(judged_b, kind=config.gan) * config.adversarial_a,
             "adversarial_b": fooling_loss(judged_a, kind=config.gan) * config.adversarial_b,
@@ -147,24 +153,47 @@ class CycleGANObjective:
         carry = {"fake_a": seen["fake_a"].float(), "fake_b": seen["fake_b"].float()}
         return Out(total=_sum(terms), terms=terms, carry=carry)
 
+    def penalty_loss(self, nets: Nets, batch: Batch, carry: Carry) -> Out:
+        """The penalty alone, on the images that the discriminators see in this step, but for the pool."""
+        fakes = self._fakes(nets, batch, carry)
+        terms = {
+            f"penalty_{letter}": self.config.penalty_term(
+                nets[role],
+                real=self._seen(role, batch[domain], batch, 2),
+                fake=self._seen(role, fakes[f"fake_{domain.lower()}"], batch, 1),
+                mix=batch["uniform"][number],
+            )
+            for letter, role, domain, number in (("a", "D_A", "B", 4), ("b", "D_B", "A", 5))
+        }
+        return Out(total=_sum(terms), terms=terms, carry=fakes)
+
     def discriminator_loss(self, nets: Nets, batch: Batch, carry: Carry) -> Out:
         """Half of real plus fake (section 7.1's slowdown), on fakes from the pool."""
-        uniform = batch["uniform"]
-        fake_b = self._augmented(self.pool_b(carry["fake_b"], uniform[0:2]), batch, 2)
-        fake_a = self._augmented(self.pool_a(carry["fake_a"], uniform[2:4]), batch, 3)
-        real_b, real_a = self._augmented(batch["B"], batch, 4), self._augmented(batch["A"], batch, 5)
+        uniform, fakes = batch["uniform"], self._fakes(nets, batch, carry)
+        fake_b = self._seen("D_A", self.pool_b(fakes["fake_b"], uniform[0:2]), batch, 1)
+        fake_a = self._seen("D_B", self.pool_a(fakes["fake_a"], uniform[2:4]), batch, 1)
+        real_b, real_a = self._seen("D_A", batch["B"], batch, 2), self._seen("D_B", batch["A"], batch, 2)
+        shown: dict[str, Tensor] = {}
         terms = {
-            "a": self._discriminator_term(nets, "D_A", real=real_b, fake=fake_b, mix=uniform[4]),
-            "b": self._discriminator_term(nets, "D_B", real=real_a, fake=fake_a, mix=uniform[5]),
+            "a": self._discriminator_term(nets, "D_A", shown, real=real_b, fake=fake_b, mix=uniform[4]),
+            "b": self._discriminator_term(nets, "D_B", shown, real=real_a, fake=fake_a, mix=uniform[5]),
         }
-        return Out(total=_sum(terms), terms=terms)
+        return Out(total=_sum(terms), terms={**terms, **shown})
 
-    def _augmented(self, images: Tensor, batch: Batch, number: int) -> Tensor:
-        """The images as a discriminator sees them; each of the six calls of a step has a `number`."""
-        if not self.config.augment:
+    def _fakes(self, nets: Nets, batch: Batch, carry: Carry) -> Carry:
+        """Those of the generators' phase; made anew in a step without it."""
+        if "fake_a" in carry:
+            return carry
+        with torch.no_grad():
+            return {"fake_a": nets["G_B"](batch["B"]).float(), "fake_b": nets["G_A"](batch["A"]).float()}
+
+    def _seen(self, role: str, images: Tensor, batch: Batch, call: int) -> Tensor:
+        """The images as the discriminator `role` sees them: made for the generator (0), made (1) or real (2)."""
+        judge, count = _JUDGES.index(role), self.augmenter.count
+        if not count:
             return images
-        count = draws(self.config.augment)
-        return augment(images, batch["uniform"][_DRAWS + number * count :][:count], self.config.augment)
+        first = _DRAWS + (2 * call + judge) * count
+        return self.augmenter(images, batch["uniform"][first:][:count], judge=judge)
 
     def _translate(self, nets: Nets, a: Tensor, b: Tensor) -> dict[str, Tensor]:
         g_a, g_b = nets["G_A"], nets["G_B"]
@@ -184,13 +213,19 @@ class CycleGANObjective:
         seen["back_b"] = g_a(seen["fake_a"])
         return seen
 
-    def _discriminator_term(self, nets: Nets, role: str, *, real: Tensor, fake: Tensor, mix: Tensor) -> Tensor:
+    def _discriminator_term(
+        self, nets: Nets, role: str, shown: dict[str, Tensor], *, real: Tensor, fake: Tensor, mix: Tensor
+    ) -> Tensor:
+        """Half of real plus fake; adds what else the log shows to `shown`."""
         discriminator, kind = nets[role], self.config.gan
         on_real: Logits
         on_real, on_fake = (
             together(discriminator, real, fake) if self.batched else (discriminator(real), discriminator(fake))
         )
-        loss = gan_loss(on_real, real=True, kind=kind) + gan_loss(on_fake, real=False, kind=kind)
+        loss = gan_loss(on_real, real=True, kind=kind, smoothing=self.config.smoothing)
+        loss = loss + gan_loss(on_fake, real=False, kind=kind)
+        adapted = self.augmenter.adapt(on_real, judge=_JUDGES.index(role))
+        shown |= {f"{name}_{role[-1].lower()}": value for name, value in adapted.items()}
         if kind == "wgangp":
             loss = loss + self.config.gradient_penalty * gradient_penalty(discriminator, real=real, fake=fake, mix=mix)
         return loss * 0.5

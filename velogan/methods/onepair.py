@@ -9,6 +9,7 @@ judge decoded images of domain B and A, and `H` projects encodings for their con
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,9 +17,9 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
+from velogan.methods.adversarial import Adversarial
 from velogan.methods.base import (
     Make,
-    Method,
     Role,
     Spec,
     Trained,
@@ -28,9 +29,9 @@ from velogan.methods.base import (
     generator_header,
 )
 from velogan.networks.generators import ChangeGenerator, GeneratorConfig, changed, compose, split
-from velogan.objectives.augment import AUGMENT, Augmentation, augment, draws
+from velogan.objectives.augment import AUGMENT, Augmentation
 from velogan.objectives.base import Carry, Out, Phase
-from velogan.objectives.losses import fooling_loss, gan_loss, l1_loss, patch_contrast, together
+from velogan.objectives.losses import Logits, fooling_loss, gan_loss, l1_loss, patch_contrast, together
 from velogan.objectives.pool import FakePool
 from velogan.types import GENERATOR_FILES, Batch, Direction, Letter, Nets
 
@@ -41,7 +42,7 @@ POSITIONS = 256
 """Positions of an encoding that are contrasted with each other, at most (Park et al. 2020, section 3)."""
 
 
-class OnePair(Method):
+class OnePair(Adversarial):
     """Encoder E and decoder R of both domains; by direction a translator T and a discriminator; images a and b."""
 
     kind = "onepair"
@@ -59,6 +60,9 @@ class OnePair(Method):
         default=None, description="Folder of the run whose autoencoder is taken, where stage is translator."
     )
     gan: Literal["lsgan", "vanilla", "hinge"] = Field(default="lsgan", description="Adversarial loss.")
+    augment: tuple[Augmentation, ...] = Field(
+        default=(), description=f"{AUGMENT} Only for `image_adversarial`: encodings have no colours."
+    )
     reconstruction: float = Field(default=10.0, gt=0, description="Weight of |R(E(x)) - x| of both domains.")
     scale: float = Field(
         default=0.0,
@@ -90,9 +94,6 @@ class OnePair(Method):
         default=0.0,
         ge=0,
         description="Weight of a discriminator on decoded translations; 0: there is none.",
-    )
-    augment: tuple[Augmentation, ...] = Field(
-        default=(), description=f"{AUGMENT} Only for `image_adversarial`: encodings have no colours."
     )
     contrast: float = Field(
         default=0.0,
@@ -188,19 +189,20 @@ class OnePair(Method):
                 discriminator = spec.discriminators[way]
                 header = discriminator_header(discriminator, in_channels=channels)
                 net = make.discriminator(discriminator, in_channels=channels)
-                roles[f"P_{name}"] = Role(net=net, header=header, judges=target)
+                twice = self.second_derivatives
+                roles[f"P_{name}"] = Role(net=net, header=header, judges=target, twice_differentiated=twice)
         if self.contrast and self.translated:
             width = _width(spec)
             header = {"network": "projection", "in_channels": width}
             roles["H"] = Role(net=make.projection(in_channels=width), header=header)
         return roles
 
-    @staticmethod
-    def _encoding_discriminator(spec: Spec, way: Direction, make: Make, *, judges: Letter) -> Role:
+    def _encoding_discriminator(self, spec: Spec, way: Direction, make: Make, *, judges: Letter) -> Role:
         config, width = spec.discriminators[way], _width(spec)
         header = discriminator_header(config, in_channels=width, network="encoding_discriminator")
         net = make.encoding_discriminator(config, in_channels=width)
-        return Role(net=net, header=header, judges=judges, sees="encodings")
+        twice = self.second_derivatives
+        return Role(net=net, header=header, judges=judges, sees="encodings", twice_differentiated=twice)
 
     def take_trained(self, nets: Nets, load: Callable[[Path], Trained]) -> None:
         if self.stage != "translator":
@@ -279,31 +281,40 @@ class OnePairObjective:
         self.image_discriminators = [f"P_{way}" for way in ways if config.image_adversarial]
         shapes = dict.fromkeys(self.encoding_discriminators, encoding) | dict.fromkeys(self.image_discriminators, image)
         self.pools = {role: FakePool(config.pool_size, shape) for role, shape in shapes.items()}
-        self.state: nn.Module = nn.ModuleDict(self.pools)
+        self.augmenter = config.augmenter(judges=len(self.image_discriminators))
+        self.state: nn.Module = nn.ModuleDict({**self.pools, "augmenter": self.augmenter})
         self.positions = min(POSITIONS, encoding[1] * encoding[2]) if config.contrast else 0
         self.plain_draws = 2 * len(self.pools) + self.positions * len(ways)
-        self.draws = {"train": self.plain_draws + 3 * draws(config.augment) * len(self.image_discriminators)}
+        augmented = 3 * self.augmenter.count * len(self.image_discriminators)
+        mixes = len(self.pools) if config.penalty == "zero_centred" else 0
+        self.draws = {"train": self.plain_draws + augmented + mixes}
 
     def phases(self) -> list[Phase]:
         """The autoencoder, the translators on its encodings, the discriminators on theirs; as `stage` says."""
         config = self.config
         translators = tuple(f"T_{way}" for way in self.letters) + (("H",) if config.contrast else ())
         discriminators = (*self.encoding_discriminators, *self.image_discriminators)
+        every = config.discriminator_steps if discriminators else 1
         autoencoder = Phase(name="autoencoder", trains=("E", "R"), loss=self.autoencoder_loss)
-        translator = Phase(name="translator", trains=translators, loss=self.translator_loss)
+        translator = Phase(name="translator", trains=translators, loss=self.translator_loss, every=every)
         if config.stage == "autoencoder":
             return [autoencoder]
         if config.stage == "translator":
             first = [translator]
         elif config.through_encoder:
-            first = [Phase(name="generator", trains=("E", "R", *translators), loss=self.generator_loss)]
+            first = [Phase(name="generator", trains=("E", "R", *translators), loss=self.generator_loss, every=every)]
         else:
             first = [autoencoder, translator]
-        return (
-            [*first, Phase(name="discriminator", trains=discriminators, loss=self.discriminator_loss)]
-            if discriminators
-            else first
-        )
+        if not discriminators:
+            return first
+        discriminator = Phase(name="discriminator", trains=discriminators, loss=self.discriminator_loss)
+        if config.penalty == "none":
+            return [*first, discriminator]
+        return [
+            *first,
+            replace(discriminator, name="penalty", loss=self.penalty_loss, every=config.penalty_every),
+            discriminator,
+        ]
 
     def autoencoder_loss(self, nets: Nets, batch: Batch, carry: Carry) -> Out:
         """The reconstruction of both domains; hands on the encodings that it began with."""
@@ -321,23 +332,53 @@ class OnePairObjective:
         other = self._translate(nets, batch, one.carry)
         return Out(total=one.total + other.total, terms={**one.terms, **other.terms}, carry=other.carry)
 
+    def penalty_loss(self, nets: Nets, batch: Batch, carry: Carry) -> Out:
+        """The penalty alone, on what the discriminators see in this step, but for the pool."""
+        carry, terms = self._with_fakes(nets, batch, carry), {}
+        first = self.draws["train"] - len(self.pools)
+        for number, role in enumerate(self.pools):
+            real = self._seen(role, self._real(role, batch, carry), batch, 1)
+            fake = self._seen(role, carry[f"fake_{role}"], batch, 2)
+            mix = batch["uniform"][first + number]
+            terms[f"penalty_{role.lower()}"] = self.config.penalty_term(nets[role], real=real, fake=fake, mix=mix)
+        return Out(total=_sum(terms), terms=terms, carry=carry)
+
     def discriminator_loss(self, nets: Nets, batch: Batch, carry: Carry) -> Out:
         """Half of real plus fake, on fakes from the pools, as CycleGAN does it."""
-        terms = {}
-        for number, role in enumerate((*self.encoding_discriminators, *self.image_discriminators)):
+        carry, terms, shown = self._with_fakes(nets, batch, carry), {}, {}
+        for number, role in enumerate(self.pools):
             fake = self.pools[role](carry[f"fake_{role}"], batch["uniform"][2 * number : 2 * number + 2])
-            real = self._augmented(role, self._real(role, batch, carry), batch, 1)
-            fake = self._augmented(role, fake, batch, 2)
-            terms[role.lower()] = self._discriminator_term(nets[role], real=real, fake=fake)
-        return Out(total=_sum(terms), terms=terms)
+            real = self._seen(role, self._real(role, batch, carry), batch, 1)
+            fake = self._seen(role, fake, batch, 2)
+            terms[role.lower()], on_real = self._discriminator_term(nets[role], real=real, fake=fake)
+            if role in self.image_discriminators:
+                adapted = self.augmenter.adapt(on_real, judge=self.image_discriminators.index(role))
+                shown |= {f"{name}_{role.lower()}": value for name, value in adapted.items()}
+        return Out(total=_sum(terms), terms={**terms, **shown})
 
-    def _augmented(self, role: str, images: Tensor, batch: Batch, number: int) -> Tensor:
+    def _with_fakes(self, nets: Nets, batch: Batch, carry: Carry) -> Carry:
+        """The carry of the translators' phase; in a step without it, what the discriminators need of that."""
+        if any(name.startswith("fake_") for name in carry):
+            return carry
+        with torch.no_grad():
+            encoded = _encoded(carry) or self._encode(nets, batch)
+            made = {**carry, **_carried(encoded)}
+            for way in self.letters:
+                fake = nets[f"T_{way}"](_from(way, encoded)[0])
+                if f"D_{way}" in self.pools:
+                    made[f"fake_D_{way}"] = fake.float()
+                if f"P_{way}" in self.pools:
+                    made[f"fake_P_{way}"] = self._decoded(nets, fake, way, batch, made).float()
+        return made
+
+    def _seen(self, role: str, images: Tensor, batch: Batch, number: int) -> Tensor:
         """The images as the discriminator `role` sees them; each of its three calls of a step has a `number`."""
-        if not self.config.augment or role not in self.image_discriminators:
+        count = self.augmenter.count
+        if not count or role not in self.image_discriminators:
             return images
-        count = draws(self.config.augment)
-        place = self.plain_draws + (3 * self.image_discriminators.index(role) + number) * count
-        return augment(images, batch["uniform"][place:][:count], self.config.augment)
+        judge = self.image_discriminators.index(role)
+        place = self.plain_draws + (3 * judge + number) * count
+        return self.augmenter(images, batch["uniform"][place:][:count], judge=judge)
 
     def _encode(self, nets: Nets, batch: Batch) -> Pair:
         a, b = batch["A"], batch["B"]
@@ -390,7 +431,7 @@ class OnePairObjective:
         if config.image_adversarial:
             image = self._decoded(nets, fake, way, batch, carry)
             fakes[f"fake_P_{way}"] = image.float()
-            verdict = fooling_loss(nets[f"P_{way}"](self._augmented(f"P_{way}", image, batch, 0)), kind=config.gan)
+            verdict = fooling_loss(nets[f"P_{way}"](self._seen(f"P_{way}", image, batch, 0)), kind=config.gan)
             terms["image_adversarial"] = config.image_adversarial * verdict
         if config.contrast:
             projected, given = self._each(nets["H"], fake, source.detach())
@@ -410,10 +451,12 @@ class OnePairObjective:
         _, way = role.split("_")
         return _from(way, _encoded(carry))[1] if role.startswith("D_") else batch["B" if way == "A" else "A"]
 
-    def _discriminator_term(self, discriminator: nn.Module, *, real: Tensor, fake: Tensor) -> Tensor:
+    def _discriminator_term(self, discriminator: nn.Module, *, real: Tensor, fake: Tensor) -> tuple[Tensor, Logits]:
+        """The loss, and the logits on the real images."""
         on_real, on_fake = self._each(discriminator, real, fake)
         kind = self.config.gan
-        return 0.5 * (gan_loss(on_real, real=True, kind=kind) + gan_loss(on_fake, real=False, kind=kind))
+        on_true = gan_loss(on_real, real=True, kind=kind, smoothing=self.config.smoothing)
+        return 0.5 * (on_true + gan_loss(on_fake, real=False, kind=kind)), on_real
 
     def _each(self, net: nn.Module, one: Tensor, other: Tensor) -> tuple[Any, ...]:
         """`net` on both, in one pass where that is asked for."""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor, nn
 
-from velogan.networks.layers import InitName, NormName, initialise, norm_layer
+from velogan.networks.layers import InitName, NormName, initialise, norm_layer, spectrally_normalise
 from velogan.networks.projected import ProjectedDiscriminator
 from velogan.types import Form
 
@@ -30,7 +31,11 @@ class DiscriminatorConfig(BaseModel):
     )
     layers: int = Field(default=3, ge=1, le=8, description="Depth of n_layers; basic is 3.")
     channels: int = Field(default=64, ge=1, le=4096, description="Feature maps after the first convolution (ndf).")
-    norm: NormName = Field(default="instance", description="Normalisation after the inner convolutions.")
+    norm: NormName | Literal["spectral"] = Field(
+        default="instance",
+        description="Normalisation after the inner convolutions. spectral: of the weights of all convolutions instead, "
+        "which bounds how fast logits change with the image.",
+    )
     init: InitName = Field(default="normal", description="Initialisation of the weights.")
     init_gain: float = Field(
         default=0.02, gt=0, description="Scale of init: standard deviation for normal, gain for the others."
@@ -63,8 +68,7 @@ def build_discriminator(config: DiscriminatorConfig, *, in_channels: int = 3) ->
         return _projected(config, in_channels, patch=None)
     layers = config.layers if config.network == "n_layers" else 3
     pixel = config.network == "pixel"
-    net = Discriminator(_pixel(config, in_channels) if pixel else _patch(config, in_channels, layers=layers))
-    initialise(net, init=config.init, gain=config.init_gain)
+    net = _started(_pixel(config, in_channels) if pixel else _patch(config, in_channels, layers=layers), config)
     return _projected(config, in_channels, patch=net) if config.network == "projected+basic" else net
 
 
@@ -85,22 +89,35 @@ def build_encoding_discriminator(config: DiscriminatorConfig, *, in_channels: in
     resnet's encoder these are 73x73 pixels: each position sees 13x13 pixels, and positions are 4 pixels apart.
     """
     if config.network == "pixel":
-        net = Discriminator(_pixel(config, in_channels))
-    else:
-        layers = config.layers if config.network == "n_layers" else 3
-        if layers < 2:
-            raise ValueError(
-                f"discriminator.layers={layers} leaves no layer for encodings, at a quarter of the image's side: "
-                "set 2 or more"
-            )
-        net = Discriminator(_patch(config, in_channels, layers=layers, first=2))
+        return _started(_pixel(config, in_channels), config)
+    layers = config.layers if config.network == "n_layers" else 3
+    if layers < 2:
+        raise ValueError(
+            f"discriminator.layers={layers} leaves no layer for encodings, at a quarter of the image's side: "
+            "set 2 or more"
+        )
+    return _started(_patch(config, in_channels, layers=layers, first=2), config)
+
+
+def _started(model: nn.Sequential, config: DiscriminatorConfig) -> Discriminator:
+    """The discriminator of these layers, with its first weights."""
+    net = Discriminator(model)
     initialise(net, init=config.init, gain=config.init_gain)
+    if config.norm == "spectral":
+        spectrally_normalise(net)
     return net
+
+
+def _norm(config: DiscriminatorConfig) -> tuple[Callable[[int], nn.Module], bool]:
+    """What makes the norm after an inner convolution, and whether that convolution has a bias."""
+    if config.norm == "spectral":
+        return norm_layer("none"), True
+    return norm_layer(config.norm), config.norm == "instance"
 
 
 def _patch(config: DiscriminatorConfig, in_channels: int, *, layers: int, first: int = 1) -> nn.Sequential:
     """The PatchGAN; with `first` 2 or more, only its layers from that inner convolution on."""
-    width, make_norm, bias = config.channels, norm_layer(config.norm), config.norm == "instance"
+    width, (make_norm, bias) = config.channels, _norm(config)
     parts: list[nn.Module] = []
     if first == 1:
         parts = [nn.Conv2d(in_channels, width, 4, stride=2, padding=1), nn.LeakyReLU(0.2)]
@@ -115,7 +132,7 @@ def _patch(config: DiscriminatorConfig, in_channels: int, *, layers: int, first:
 
 
 def _pixel(config: DiscriminatorConfig, in_channels: int) -> nn.Sequential:
-    width, make_norm, bias = config.channels, norm_layer(config.norm), config.norm == "instance"
+    width, (make_norm, bias) = config.channels, _norm(config)
     return nn.Sequential(
         nn.Conv2d(in_channels, width, 1),
         nn.LeakyReLU(0.2),

@@ -33,10 +33,11 @@ class GeneratorConfig(BaseModel):
     channels: int = Field(default=64, ge=1, le=4096, description="Feature maps after the first convolution (ngf).")
     norm: NormName = Field(default="instance", description="Normalisation after convolutions.")
     dropout: bool = Field(default=False, description="Dropout 0.5 in residual blocks, or in the U-Net's inner blocks.")
-    decoder: Literal["reference", "simple"] = Field(
+    decoder: Literal["reference", "simple", "resize"] = Field(
         default="reference",
         description="The part of a resnet after its blocks. reference: the encoder mirrored; simple: half as wide, "
-        "without norms.",
+        "without norms; resize: as reference, but it doubles pixels before a convolution instead of transposing "
+        "one, whose uneven overlap makes checkerboards.",
     )
     residual: bool = Field(default=True, description="Each block of a resnet adds its result to its input.")
     identity_start: bool = Field(
@@ -62,7 +63,7 @@ class GeneratorConfig(BaseModel):
             for name in ("decoder", "residual", "identity_start", *(["output"] if self.output == "change" else [])):
                 if (value := getattr(self, name)) != type(self).model_fields[name].default:
                     raise ValueError(f"{name}={value} is for resnets, not {self.network}: leave it out, or use resnet")
-        if self.output == "change" and self.norm == "instance" and self.decoder == "reference":
+        if self.output == "change" and self.norm == "instance" and self.decoder != "simple":
             raise ValueError(
                 "output=change takes the difference of two decoded pictures, and instance norm would scale each "
                 "differently: set decoder=simple, or norm=none"
@@ -309,8 +310,12 @@ def _decoder(config: GeneratorConfig, c_out: int) -> Iterator[nn.Module]:
     make_norm, bias = norm_layer(norm), simple or norm == "instance"
     width = -(-config.channels // 2) if simple else config.channels
     for c in (2 * width, width):
-        up = nn.ConvTranspose2d(c_in, c, 3, stride=2, padding=1, output_padding=1, bias=bias)
-        yield from (up, make_norm(c), nn.ReLU())
+        if config.decoder == "resize":  # Odena et al. 2016
+            conv = nn.Conv2d(c_in, c, 3, bias=bias)
+            yield from (nn.Upsample(scale_factor=2), nn.ReflectionPad2d(1), conv)
+        else:
+            yield nn.ConvTranspose2d(c_in, c, 3, stride=2, padding=1, output_padding=1, bias=bias)
+        yield from (make_norm(c), nn.ReLU())
         c_in = c
     yield from (nn.ReflectionPad2d(3), nn.Conv2d(width, c_out, 7), nn.Tanh())
 

@@ -7,6 +7,7 @@ from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.parametrizations import spectral_norm
 
 from velogan.types import Form
 
@@ -63,4 +64,15 @@ def initialise(net: nn.Module, *, init: InitName = "normal", gain: float = 0.02)
         elif isinstance(module, (nn.BatchNorm2d, nn.SyncBatchNorm)):
             nn.init.normal_(module.weight, 1.0, gain)
             nn.init.zeros_(module.bias)
+    return net
+
+
+def spectrally_normalise(net: nn.Module) -> nn.Module:
+    """Divides the weights of every convolution by their largest singular value (Miyato et al. 2018, eq. 8).
+
+    In training each call of a convolution improves the estimate of that value by one power iteration, in buffers beside
+    the weights. Initialise before: the estimate begins with some iterations. Returns `net`.
+    """
+    for layer in [module for module in net.modules() if isinstance(module, nn.Conv2d)]:
+        spectral_norm(layer)
     return net

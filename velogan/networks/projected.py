@@ -8,9 +8,8 @@ from itertools import pairwise
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.nn.utils.parametrizations import spectral_norm
 
-from velogan.networks.layers import initialise
+from velogan.networks.layers import initialise, spectrally_normalise
 from velogan.networks.pretrained import frozen_features
 
 
@@ -94,6 +93,5 @@ def _head(width: int) -> nn.Sequential:
     head = nn.Sequential(nn.Conv2d(width, width, 3, stride=2, padding=1), nn.LeakyReLU(0.2))
     head.append(nn.Conv2d(width, 1, 3, padding=1))
     initialise(head)
-    for layer in (head[0], head[2]):
-        spectral_norm(layer)
+    spectrally_normalise(head)
     return head

@@ -1,7 +1,9 @@
 """Differentiable augmentation of what discriminators see ("Differentiable Augmentation", Zhao et al. 2020).
 
 Real and made images are changed alike, and the generator's gradient passes through, so the discriminator cannot learn
-its few pictures by heart and the generator does not learn the changes.
+its few pictures by heart and the generator does not learn the changes. Each image may be changed with a probability
+only, which may follow from how sure the discriminator is ("Training Generative Adversarial Networks with Limited Data",
+Karras et al. 2020).
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 Augmentation = Literal["colour", "shift", "cutout"]
 
@@ -20,6 +22,11 @@ DRAWS: dict[Augmentation, int] = {"colour": 3, "shift": 2, "cutout": 2}
 SHIFT, CUTOUT = 0.125, 0.5
 """Shares of a side: the farthest shift, and the square that is cut out."""
 
+Probability = float | Literal["adaptive"]
+
+TARGET, RISE = 0.6, 5000
+"""Adaptive: the wanted mean sign of logits on real images (Karras et al. 2020, section 3), and the images in which a
+probability can rise from 0 to 1. The paper has 500 thousand of 25 million; runs here are shorter."""
 
 AUGMENT = (
     "What is changed at random in all images that a discriminator judges, real and made: colour, shift, cutout. It "
@@ -39,6 +46,43 @@ def augment(images: Tensor, uniform: Tensor, kinds: Sequence[Augmentation]) -> T
         mine, uniform = uniform[: DRAWS[kind]], uniform[DRAWS[kind] :]
         images = _KINDS[kind](images, mine)
     return images
+
+
+class Augmenter(nn.Module):
+    """Changes what discriminators see, each image with a `probability`.
+
+    `adaptive`: each of the `judges` has a probability of its own, a buffer, which begins at 0 and rises while its
+    logits on real images are above `threshold` too often (`adapt`). Every call takes `count` uniform numbers for an
+    image: those of `augment`, and with a probability below 1 one that decides.
+    """
+
+    probabilities: Tensor
+
+    def __init__(self, kinds: Sequence[Augmentation], probability: Probability, *, judges: int, threshold: float):
+        super().__init__()
+        self.kinds, self.threshold = kinds, threshold
+        self.count = draws(kinds) + (probability != 1) if kinds else 0
+        self.fixed = None if probability == "adaptive" else probability
+        if self.fixed is None:
+            self.register_buffer("probabilities", torch.zeros(judges))
+
+    def forward(self, images: Tensor, uniform: Tensor, *, judge: int) -> Tensor:
+        """`images`, `(B, C, H, W)`, as the discriminator `judge` sees them; `uniform` is `(count, B)`."""
+        made = augment(images, uniform, self.kinds)
+        if self.fixed == 1:
+            return made
+        probability = self.probabilities[judge] if self.fixed is None else self.fixed
+        return torch.where((uniform[-1] < probability).view(-1, 1, 1, 1), made, images)
+
+    @torch.no_grad()
+    def adapt(self, on_real: Tensor | Sequence[Tensor], *, judge: int) -> dict[str, Tensor]:
+        """Moves the probability of `judge` by its logits on real images; gives it for the log, where it is adaptive."""
+        if self.fixed is not None:
+            return {}
+        heads = [on_real] if isinstance(on_real, Tensor) else on_real
+        sure = torch.stack([(head.float() - self.threshold).sign().mean() for head in heads]).mean()
+        rise = ((sure > TARGET).float() * 2 - 1) * (len(heads[0]) / RISE)
+        return {"augment": self.probabilities[judge].add_(rise).clamp_(0, 1).clone()}
 
 
 def _colour(images: Tensor, uniform: Tensor) -> Tensor:

@@ -32,7 +32,8 @@ class Phase:
     `name` is also the trace range and the log prefix. `trains` names the networks that this phase updates; all others
     are frozen. `loss` is a function of (nets, batch, carry) that knows no device, rank, precision, optimizer or graph.
     `split`, one of `SPLITS`, says which pictures it gets; carry is kept per split. The phase runs in each `every`-th
-    step.
+    step. Phases that train the same networks share
+    their optimizer.
     """
 
     name: str

@@ -15,21 +15,22 @@ Logits = Tensor | Sequence[Tensor]
 """What a discriminator gives: logits of any shape, or those of several heads."""
 
 
-def gan_loss(logits: Logits, *, real: bool, kind: GanLossName) -> Tensor:
+def gan_loss(logits: Logits, *, real: bool, kind: GanLossName, smoothing: float = 0.0) -> Tensor:
     """The discriminator's loss of `logits` that should all say real, or all fake; a scalar in float32.
 
     lsgan: squared distance to 1 / 0 (Mao et al. 2017, eq. 2). vanilla: binary cross entropy (Goodfellow et al.
     2014, eq. 1). wgangp: the negative / positive mean (Arjovsky et al. 2017, eq. 2). hinge: see Miyato et al. 2018, eq.
-    16. Losses of several heads are added (Sauer et al. 2021, eq. 4).
+    16. Losses of several heads are added (Sauer et al. 2021, eq. 4). With `smoothing`, lsgan and vanilla ask for so
+    much less than 1 of real images (Salimans et al. 2016, section 3.4: one-sided label smoothing).
     """
     if not isinstance(logits, Tensor):
-        return torch.stack([gan_loss(head, real=real, kind=kind) for head in logits]).sum()
+        return torch.stack([gan_loss(head, real=real, kind=kind, smoothing=smoothing) for head in logits]).sum()
     logits = logits.float()
     if kind == "hinge":
         return F.relu(1 - logits if real else 1 + logits).mean()
     if kind == "wgangp":
         return -logits.mean() if real else logits.mean()
-    target = torch.full_like(logits, float(real))
+    target = torch.full_like(logits, (1 - smoothing) * real)
     if kind == "lsgan":
         return F.mse_loss(logits, target)
     return F.binary_cross_entropy_with_logits(logits, target)
@@ -55,13 +56,33 @@ def together(net: Callable[[Tensor], Any], *images: Tensor) -> tuple[Any, ...]:
 def gradient_penalty(critic: Callable[[Tensor], Tensor], *, real: Tensor, fake: Tensor, mix: Tensor) -> Tensor:
     """The mean of (|gradient of the critic at a mixture| - 1)^2 (Gulrajani et al. 2017, eq. 3).
 
-    `real` and `fake` are `(B, C, H, W)`; `mix`, `(B,)` in [0, 1), is the share of the real image in each mixture.
+    `real` and `fake` are `(B, C, H, W)`; see `mixed` for `mix`.
     """
-    share = mix.view(-1, 1, 1, 1)
-    between = (share * real + (1 - share) * fake).detach().requires_grad_()
+    between = mixed(real, fake, mix).detach().requires_grad_()
     logits = critic(between).float()
     (gradient,) = torch.autograd.grad(logits.sum(), between, create_graph=True)
     return ((gradient.float().flatten(1).norm(dim=1) - 1) ** 2).mean()
+
+
+def zero_centred_penalty(discriminator: Callable[[Tensor], Logits], images: Tensor) -> Tensor:
+    """The mean over `images`, `(B, C, H, W)`, of |gradient of the discriminator there|^2.
+
+    On real images it is R1 without its factor (Mescheder et al. 2018, eq. 9). A discriminator of n patches counts as
+    the sum of its logits over the root of n: as long as patches see different pixels, this is the mean over patches of
+    the squared gradient of one. So the weight of the penalty means the same for any size of image.
+    """
+    images = images.detach().requires_grad_()
+    logits = discriminator(images)
+    heads = [logits] if isinstance(logits, Tensor) else logits
+    judged = torch.stack([head.float().sum() / head[0].numel() ** 0.5 for head in heads]).sum()
+    (gradient,) = torch.autograd.grad(judged, images, create_graph=True)
+    return gradient.float().flatten(1).square().sum(1).mean()
+
+
+def mixed(real: Tensor, fake: Tensor, mix: Tensor) -> Tensor:
+    """Mixtures of images `(B, C, H, W)`; `mix`, `(B,)` in [0, 1), is the share of the real one in each."""
+    share = mix.view(-1, 1, 1, 1)
+    return share * real + (1 - share) * fake
 
 
 def l1_loss(made: Tensor, wanted: Tensor) -> Tensor:

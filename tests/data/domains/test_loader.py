@@ -130,6 +130,43 @@ def test_one_gather_equals_windows_cut_one_by_one() -> None:
     assert torch.equal(gathered[3, 0], window / 127.5 - 1)
 
 
+def test_turns_and_flips_are_those_of_numpy_here_and_on_the_device() -> None:
+    domain = domain_of(6)
+    loader = loader_of(domain, domain, batch_size=64, flip_vertical=True, turn=True)
+    plan, batch = loader.plan(0).A, loader.batch(0)["A"]
+    assert torch.equal(normalise(crop_and_flip(on_device(domain, loader.device), plan, (16, 16), turn=True)), batch)
+    seen = Counter()
+    for (index, top, left, _), made in zip(plan.tolist(), batch):
+        window = domain.image(index)[top : top + 16, left : left + 16, 0]
+        turned = [np.rot90(image, k) for image in (window, window[:, ::-1]) for k in range(4)]
+        same = [torch.equal(made[0], torch.from_numpy(image.copy()) / 127.5 - 1) for image in turned]
+        assert sum(same) == 1
+        seen[same.index(True)] += 1
+    assert len(seen) == 8
+
+
+@pytest.mark.parametrize(
+    ("settings", "k", "mirrored"),
+    [({"turn": True, "flip": False}, 4, False), ({"flip_vertical": True, "flip": False}, 1, True)],
+)
+def test_each_setting_makes_its_own_changes_and_leaves_the_windows(
+    settings: dict[str, bool], k: int, mirrored: bool
+) -> None:
+    domain = domain_of(6)
+    plain, other = (rows(loader_of(domain, domain, **one), 100) for one in ({"flip": False}, settings))
+    loader = loader_of(domain, domain, **settings)
+    for one, changed in zip(plain, other):
+        assert torch.equal(one[:, :FLIP], changed[:, :FLIP])
+    seen = set()
+    for position in range(100):
+        index, top, left, _ = plain[0][position].tolist()
+        window = domain.image(index)[top : top + 16, left : left + 16, 0]
+        made = (loader.batch(position)["A"][0, 0] + 1) * 127.5
+        wanted = [np.rot90(window, turns) for turns in range(k)] + ([window[::-1]] if mirrored else [])
+        seen.add([np.allclose(made.numpy(), image) for image in wanted].index(True))
+    assert len(seen) == k + mirrored
+
+
 def test_pictures_of_different_sizes_in_crop_modes() -> None:
     mixed = domain_of(4, (20, 30), (17, 16))
     loader = loader_of(mixed, mixed, batch_size=4, preprocess="crop")

@@ -29,6 +29,11 @@ _AHEAD = 2  # batches
 INDEX, TOP, LEFT, FLIP = range(4)
 """Columns of a plan."""
 
+MIRROR, UPEND, TRANSPOSE = 1, 2, 4
+"""What a plan's flip adds up: left and right exchanged, then top and bottom, then rows and columns."""
+
+_TURNS = (0, MIRROR | TRANSPOSE, MIRROR | UPEND, UPEND | TRANSPOSE)  # by quarters, as numpy.rot90 counts them
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -38,20 +43,23 @@ class Plan:
     B: Tensor
 
 
-def crop_and_flip(images: Tensor, plan: Tensor, size: tuple[int, int]) -> Tensor:
-    """Cut `size` (h, w) windows out of `(N, H, W, C)` images as `plan` `(B, 4)` says, and mirror some.
+def crop_and_flip(images: Tensor, plan: Tensor, size: tuple[int, int], *, turn: bool = False) -> Tensor:
+    """Cut `size` (h, w) windows out of `(N, H, W, C)` images as `plan` `(B, 4)` says, and mirror and `turn` some.
 
-    One gather with static shapes on the images' device; returns `(B, h, w, C)`.
+    One gather with static shapes on the images' device; returns `(B, h, w, C)`. Only squares can be turned.
     """
     height, width = size
     down = torch.arange(height, device=images.device)
     right = torch.arange(width, device=images.device)
     index, top, left, flip = plan[:, :, None].unbind(1)
-    rows = top + down
-    columns = left + torch.where(flip.bool(), width - 1 - right, right)
+    rows = top + torch.where((flip & UPEND).bool(), height - 1 - down, down)
+    columns = left + torch.where((flip & MIRROR).bool(), width - 1 - right, right)
     # torch cannot index uint16 on every device
     kept = images.view(torch.int16) if images.dtype == torch.uint16 else images
-    return kept[index[:, :, None], rows[:, :, None], columns[:, None, :]].view(images.dtype)
+    cut = kept[index[:, :, None], rows[:, :, None], columns[:, None, :]]
+    if turn:
+        cut = torch.where((flip & TRANSPOSE).bool()[:, :, None, None], cut.transpose(1, 2), cut)
+    return cut.view(images.dtype)
 
 
 def normalise(images: Tensor, value_range: Range | None = None) -> Tensor:
@@ -114,10 +122,12 @@ class PairLoader:
         return max(map(len, self._indices.values()))
 
     def _draw_epoch(self, epoch: int) -> tuple[np.ndarray, np.ndarray]:
-        """Draw an epoch's order `(N,)` and `(N, 7)` numbers in [0, 1): B's index, A's and B's windows."""
+        """Draw an epoch's order `(N,)` and `(N, 11)` numbers in [0, 1): B's index, A's and B's windows, A's and B's
+        mirrorings from top to bottom and turns.
+        """
         random = np.random.Generator(np.random.Philox(np.random.SeedSequence([self.seed, epoch, *self._salt])))
         order = np.arange(len(self)) if self.config.serial_batches else random.permutation(len(self))
-        return order, random.random((len(self), 7))
+        return order, np.hstack([random.random((len(self), count)) for count in (7, 4)])
 
     def plan(self, position: int) -> Plan:
         """Plan the batch that begins at `position` images seen."""
@@ -128,15 +138,16 @@ class PairLoader:
             item, draws = int(order[slot]), numbers[slot]
             of_a, of_b = self._indices["A"], self._indices["B"]
             place_b = item % len(of_b) if self.config.serial_batches else int(draws[0] * len(of_b))
-            a.append(self._row(self.a, int(of_a[item % len(of_a)]), draws[1:4]))
-            b.append(self._row(self.b, int(of_b[place_b]), draws[4:7]))
+            a.append(self._row(self.a, int(of_a[item % len(of_a)]), draws[[1, 2, 3, 7, 8]]))
+            b.append(self._row(self.b, int(of_b[place_b]), draws[[4, 5, 6, 9, 10]]))
         return Plan(torch.tensor(a), torch.tensor(b))
 
     def _row(self, domain: Domain, index: int, draws: np.ndarray) -> tuple[int, int, int, int]:
         shape = domain.shape(index)
         height, width = window(self.config, shape)
         top, left = int(draws[0] * (shape[0] - height + 1)), int(draws[1] * (shape[1] - width + 1))
-        return index, top, left, int(self.config.flip and draws[2] > 0.5)
+        flip = MIRROR * (self.config.flip and draws[2] > 0.5) + UPEND * (self.config.flip_vertical and draws[3] > 0.5)
+        return index, top, left, flip ^ (_TURNS[int(4 * draws[4])] if self.config.turn else 0)
 
     def gather(self, plan: Plan) -> Batch:
         """Give each domain's crops `(B, h, w, C)`, cut by NumPy, or its plan if its pictures lie on the device."""
@@ -158,7 +169,7 @@ class PairLoader:
     def _finish(self, side: str, domain: Domain, part: Tensor) -> Tensor:
         resident = self.resident[side]
         if resident is not None:  # then all pictures have one size
-            part = crop_and_flip(resident, part, window(self.config, domain.shape(0)))
+            part = crop_and_flip(resident, part, window(self.config, domain.shape(0)), turn=self.config.turn)
         return normalise(part, domain.format.range)
 
     def batch(self, position: int) -> Batch:
@@ -238,7 +249,8 @@ def _gather(domain: Domain, plan: Tensor, size: tuple[int, int]) -> Tensor:
     cut = []
     for index, top, left, flip in plan.tolist():
         picture = domain.rows(index, top, top + height)[:, left : left + width]
-        cut.append(picture[:, ::-1] if flip else picture)
+        picture = picture[:: -1 if flip & UPEND else 1, :: -1 if flip & MIRROR else 1]
+        cut.append(picture.swapaxes(0, 1) if flip & TRANSPOSE else picture)
     return torch.from_numpy(np.stack(cut))
 
 

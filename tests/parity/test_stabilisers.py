@@ -1,0 +1,94 @@
+"""Stabilisers keep state beside the weights and run some phases rarely: a captured step computes what a plain one does.
+
+The recorder is a stand-in, so that this needs no GPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from velogan.config import Config
+from velogan.decide import decide
+from velogan.engine.capture import CapturedStep
+from velogan.engine.optimizers import make_capturable
+from velogan.engine.step import Step
+from velogan.run import build_step
+
+SIDE, STEPS = 32, 7
+SHARED: dict[str, Any] = {
+    "augment": ["colour", "shift"],
+    "augment_probability": "adaptive",
+    "smoothing": 0.1,
+    "penalty_every": 3,
+    "discriminator_steps": 2,
+    "pool_size": 2,
+}
+CASES: dict[str, dict[str, Any]] = {
+    "cyclegan": SHARED | {"penalty": "zero_centred"},
+    "onepair": SHARED | {"kind": "onepair", "penalty": "r1", "image_adversarial": 1.0, "direction": "both"},
+}
+
+
+class _Again:
+    """Runs the work twice, and at every replay once more into the first tensors."""
+
+    def __init__(self) -> None:
+        self.recordings = 0
+
+    def record(self, work: Callable[[], dict[str, Tensor]]) -> tuple[dict[str, Tensor], Callable[[], None]]:
+        self.recordings += 1
+        losses = [work() for _ in range(2)][-1]
+
+        def replay() -> None:
+            for name, value in work().items():
+                losses[name].copy_(value)
+
+        return losses, replay
+
+
+def _rows(config: Config, recorder: _Again | None) -> Iterator[dict[str, float]]:
+    step, objective, _ = build_step(config, shape=(SIDE, SIDE))
+    assert isinstance(step, Step)
+    assert step.optimizers["penalty"] is step.optimizers["discriminator"]  # else Adam would undo the penalty's weight
+    if recorder is None:
+        make_capturable(step.optimizers)  # learning rates of the same type
+    else:
+        step = Step(
+            step.phases,
+            nets=step.nets,
+            forward_nets=step.forward_nets,
+            optimizers=step.optimizers,
+            autocast=step.autocast,
+            channels_last=True,
+            check_later=True,
+        )
+        step = CapturedStep(step, state=objective.state, recorder=recorder)
+    random = torch.Generator().manual_seed(1)
+    for number in range(STEPS):
+        batch = {side: torch.rand(1, 3, SIDE, SIDE, generator=random) * 2 - 1 for side in "AB"}
+        batch["uniform"] = torch.rand(objective.draws["train"], 1, generator=random)
+        yield {name: float(value) for name, value in step({"train": batch}, number=number).items()}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_captured_step_equals_the_plain_one(case: str, tiny_config: Callable[..., Config]):
+    config = tiny_config(
+        discriminator={"norm": "spectral"},
+        generator={"norm": "none", "decoder": "resize"},
+        method=CASES[case],
+        engine={"threads": 1, "precision": "fp32", "layout": "channels_last", "fused_optimizer": "on"},
+    )
+    config = config.model_copy(update={"engine": decide(config)[0]})
+    recorder = _Again()
+    plain, captured = list(_rows(config, None)), list(_rows(config, recorder))
+    assert captured == plain
+    assert recorder.recordings == 4  # with the generators or not, with the penalty or not
+    with_penalty = [number for number, row in enumerate(plain) if "penalty/total" in row]
+    assert with_penalty == [0, 3, 6]
+    probabilities = [value for name, value in plain[-1].items() if "/augment" in name]
+    assert len(probabilities) == 2

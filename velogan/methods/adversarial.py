@@ -1,0 +1,88 @@
+"""What methods with discriminators have in common: the adversarial loss, and what keeps its training stable."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+from torch import Tensor, nn
+
+from velogan.methods.base import Method
+from velogan.objectives.augment import AUGMENT, Augmentation, Augmenter
+from velogan.objectives.losses import GanLossName, mixed, zero_centred_penalty
+
+
+class Adversarial(Method):
+    """Fields of every method with discriminators."""
+
+    gan: GanLossName = Field(default="lsgan", description="Adversarial loss; wgangp has a gradient penalty.")
+    smoothing: float = Field(
+        default=0.0,
+        ge=0,
+        lt=0.5,
+        description="lsgan and vanilla: so much less than 1 is asked of real images, so that a discriminator does not "
+        "become too sure; 0.1 is usual.",
+    )
+    augment: tuple[Augmentation, ...] = Field(default=(), description=AUGMENT)
+    augment_probability: Annotated[float, Field(gt=0, le=1)] | Literal["adaptive"] = Field(
+        default=1.0,
+        description="The share of images that `augment` changes. adaptive: it begins at 0 and follows each "
+        "discriminator, up where it is right about nearly all real images, down where it is not.",
+    )
+    penalty: Literal["none", "r1", "zero_centred"] = Field(
+        default="none",
+        description="Penalty on |gradient of a discriminator|^2 with respect to its images. r1: at real images. "
+        "zero_centred: at mixtures of real and made ones. It needs second derivatives, so the discriminators run "
+        "without the native kernels.",
+    )
+    penalty_weight: float = Field(default=10.0, gt=0, description="Weight of `penalty`; for r1 it is gamma.")
+    penalty_every: int = Field(
+        default=16, ge=1, description="`penalty` is computed in each so many-th step, with so many times its weight."
+    )
+    discriminator_steps: int = Field(
+        default=1,
+        ge=1,
+        description="Steps of the discriminators, each on new pictures, for one of the generators (the translators).",
+    )
+
+    @model_validator(mode="after")
+    def _stabilisers_fit(self) -> Adversarial:
+        if self.smoothing and self.gan not in ("lsgan", "vanilla"):
+            raise ValueError(
+                f"smoothing={self.smoothing:g} is of losses with labels, not gan={self.gan}: leave it out, or set "
+                "gan=lsgan or vanilla"
+            )
+        if self.penalty != "none" and self.gan == "wgangp":
+            raise ValueError(
+                f"penalty={self.penalty} is not for gan=wgangp, which has a penalty of its own: leave it out"
+            )
+        if self.augment_probability != 1 and not self.augment:
+            raise ValueError(
+                f"augment_probability={self.augment_probability} has nothing to change: set augment=colour,shift, or "
+                "leave it out"
+            )
+        if self.augment_probability == "adaptive" and self.gan == "wgangp":
+            raise ValueError(
+                "augment_probability=adaptive counts how often a discriminator is right, and gan=wgangp has a critic, "
+                "which only compares: give a number"
+            )
+        return self
+
+    @property
+    def second_derivatives(self) -> bool:
+        return self.gan == "wgangp" or self.penalty != "none"
+
+    def augmenter(self, *, judges: int) -> Augmenter:
+        """What changes the images of so many discriminators. lsgan asks for 0 or 1, the others for negative or not."""
+        threshold = 0.5 if self.gan == "lsgan" else 0.0
+        return Augmenter(self.augment, self.augment_probability, judges=judges, threshold=threshold)
+
+    def penalty_term(self, discriminator: nn.Module, *, real: Tensor, fake: Tensor, mix: Tensor) -> Tensor:
+        """The penalty, weighted for a step of `penalty_every`, and halved like the rest of a discriminator's loss.
+
+        r1 is gamma / 2 times the mean square (Mescheder et al. 2018, eq. 9). zero_centred has mixtures instead of real
+        images, and no half (Thanh-Tung et al. 2019). Computing it rarely: Karras et al. 2020, StyleGAN2, appendix B.
+        """
+        r1 = self.penalty == "r1"
+        value = zero_centred_penalty(discriminator, real if r1 else mixed(real, fake, mix))
+        return value * (0.5 * self.penalty_weight * self.penalty_every * (0.5 if r1 else 1))
