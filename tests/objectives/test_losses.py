@@ -5,13 +5,13 @@ import math
 import pytest
 import torch
 
+from velogan.objectives.base import together
 from velogan.objectives.losses import (
     GanLossName,
     fooling_loss,
     gan_loss,
     gradient_penalty,
     mixed,
-    together,
     zero_centred_penalty,
 )
 

@@ -23,7 +23,7 @@ from velogan.sweep.folder import State, resampled_of, run_folder, scores_of, sta
 from velogan.sweep.plan import Plan, Trial
 from velogan.sweep.sweep import check_measured, rows_of, summary, sweep
 from velogan.sweep.table import Table
-from velogan.sweep.tested import test_figures as measure_tests
+from velogan.sweep.tested import chosen_figures as measure_tests
 
 PSNR = "validation/psnr_object_db"
 

@@ -179,3 +179,30 @@ def test_a_probe_trains_a_few_steps(tiny_plan: Callable[..., Plan]) -> None:
 @pytest.mark.parametrize("name", ["discriminators", "facades", "rendered"])
 def test_the_plans_of_the_benchmarks_are_plans(name: str) -> None:
     assert len(read_plan(Path(__file__).parents[2] / "benchmarks" / "plans" / f"{name}.yaml").known_trials()) >= 9
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [("preset=demo,small", "name several presets"), ("train.patience=1,2", "same budget"), ("train.seed=1", "--seeds")],
+)
+def test_what_is_no_setting_to_vary_is_refused(text: str, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        parse_axis(text)
+
+
+def test_trials_have_no_patience_of_their_own() -> None:
+    waiting = {"demo": RECIPES["demo"]().change(train={"patience": 3})}
+    with pytest.raises(ValueError, match=r"train\.patience=3 ends a run early.*--stop-early asha"):
+        plan("optimizer.lr=0.1,0.2", bases=waiting)
+
+
+def test_a_weight_of_nothing_is_a_kind_of_its_own() -> None:
+    kinds: list[Config] = []
+
+    def probed(config: Config, cores: Sequence[int]) -> Step:
+        kinds.append(config)
+        return Step(seconds=1.0, memory_mb=100.0, gpu_memory_mb=0.0)
+
+    asked = plan("method.identity_a=0.0,0.5,1.0")
+    cost(asked, asked.known_trials(), parallel=1, probe=probed, say=print)
+    assert len(kinds) == 2

@@ -16,8 +16,8 @@ from torch import Tensor, nn
 
 from velogan.methods.adversarial import Adversarial
 from velogan.methods.base import Make, Note, Role, Spec, Views, discriminator_header, ends
-from velogan.objectives.base import Carry, Out, Phase, side_by_side
-from velogan.objectives.losses import Logits, fooling_loss, gan_loss, gradient_penalty, together
+from velogan.objectives.base import Carry, Out, Phase, side_by_side, together
+from velogan.objectives.losses import Logits, fooling_loss, gan_loss, gradient_penalty
 from velogan.objectives.pool import FakePool
 from velogan.types import Batch, Direction, Nets
 

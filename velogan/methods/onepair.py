@@ -30,8 +30,8 @@ from velogan.methods.base import (
 )
 from velogan.networks.generators import ChangeGenerator, GeneratorConfig, changed, compose, split
 from velogan.objectives.augment import AUGMENT, Augmentation
-from velogan.objectives.base import Carry, Out, Phase
-from velogan.objectives.losses import Logits, fooling_loss, gan_loss, l1_loss, patch_contrast, together
+from velogan.objectives.base import Carry, Out, Phase, together
+from velogan.objectives.losses import Logits, fooling_loss, gan_loss, l1_loss, patch_contrast
 from velogan.objectives.pool import FakePool
 from velogan.types import GENERATOR_FILES, Batch, Direction, Letter, Nets
 

@@ -176,7 +176,7 @@ class MaskGenerator(nn.Module):
     """Replaces a part of an image: `m g + (1 - m) x`, where `net` gives the picture g and the mask, its last channel.
 
     The mask m in [0, 1] is half of one plus that channel ("Unsupervised Attention-guided Image-to-Image Translation",
-    Mejjati et al. 2018, eq. 1, here by the generator itself).
+    Mejjati et al. 2018, here by the generator itself).
     """
 
     form: ClassVar[Form] = "mask"

@@ -16,9 +16,9 @@ from velogan.networks.pretrained import frozen_features
 class ProjectedDiscriminator(nn.Module):
     """`(B, C, H, W)` in [-1, 1] to the logits of its heads, `(B, 1, h, w)` each, from the finest scale on.
 
-    Each head looks at one map of frozen `features` (section 3.2); EfficientNet-Lite has four, at strides of 4, 8, 16
+    Each head looks at one map of frozen `features`; EfficientNet-Lite has four, at strides of 4, 8, 16
     and 32. Before that, fixed random convolutions mix channels, and scales from the coarsest to the finest, all to
-    `width` channels (section 3.1: cross-channel and cross-scale mixing). With `patch`, a discriminator of pixels, its
+    `width` channels (their cross-channel and cross-scale mixing). With `patch`, a discriminator of pixels, its
     logits come last.
 
     The features are no part of the weights: all discriminators of a process share them (`pretrained.frozen_features`).

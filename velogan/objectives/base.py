@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
+import torch
 from torch import Tensor, nn
 
 from velogan.types import Batch, Nets
@@ -56,6 +57,15 @@ def side_by_side(*parts: Part) -> list[tuple[Tensor, ...]]:
     """Runs `parts` and returns their results. They must be independent, so that the engine may overlap them."""
     runner = _runner.get()
     return [part() for part in parts] if runner is None else runner(parts)
+
+
+def together(net: Callable[[Tensor], Any], *images: Tensor) -> tuple[Any, ...]:
+    """`net` on several batches `(B, C, H, W)` in one pass: its result for each, a tensor or logits of several heads."""
+    if len(images) == 1:
+        return (net(images[0]),)
+    sizes = [len(x) for x in images]
+    out = net(torch.cat([x.to(images[0].dtype) for x in images]))
+    return out.split(sizes) if isinstance(out, Tensor) else tuple(zip(*(head.split(sizes) for head in out)))
 
 
 @contextmanager

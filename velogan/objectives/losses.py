@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -20,7 +20,7 @@ def gan_loss(logits: Logits, *, real: bool, kind: GanLossName, smoothing: float 
 
     lsgan: squared distance to 1 / 0 (Mao et al. 2017, eq. 2). vanilla: binary cross entropy (Goodfellow et al.
     2014, eq. 1). wgangp: the negative / positive mean (Arjovsky et al. 2017, eq. 2). hinge: see Miyato et al. 2018, eq.
-    16. Losses of several heads are added (Sauer et al. 2021, eq. 4). With `smoothing`, lsgan and vanilla ask for so
+    16. Losses of several heads are added (Sauer et al. 2021). With `smoothing`, lsgan and vanilla ask for so
     much less than 1 of real images (Salimans et al. 2016, section 3.4: one-sided label smoothing).
     """
     if not isinstance(logits, Tensor):
@@ -42,15 +42,6 @@ def fooling_loss(logits: Logits, *, kind: GanLossName) -> Tensor:
     hinge has a form of its own, the negative mean (Miyato et al. 2018, eq. 17).
     """
     return gan_loss(logits, real=True, kind="wgangp" if kind == "hinge" else kind)
-
-
-def together(net: Callable[[Tensor], Any], *images: Tensor) -> tuple[Any, ...]:
-    """`net` on several batches `(B, C, H, W)` in one pass: its result for each, a tensor or logits of several heads."""
-    if len(images) == 1:
-        return (net(images[0]),)
-    sizes = [len(x) for x in images]
-    out = net(torch.cat([x.to(images[0].dtype) for x in images]))
-    return out.split(sizes) if isinstance(out, Tensor) else tuple(zip(*(head.split(sizes) for head in out)))
 
 
 def gradient_penalty(critic: Callable[[Tensor], Tensor], *, real: Tensor, fake: Tensor, mix: Tensor) -> Tensor:

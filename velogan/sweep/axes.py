@@ -61,17 +61,27 @@ def parse_axis(text: str) -> Axis:
 
 def make_axis(field: str, given: Any) -> Axis:
     """An axis from a plan file: a list of values, one value, or a text with a range."""
-    if field not in (PRESET, SIZE) and field not in (known := field_names(Config)):
-        raise ValueError(f"--vary {field}: there is no such field{nearest(field, [PRESET, SIZE, *known])}")
-    if field in ("train.seed", "train.length"):
-        mend = "say --seeds N" if field == "train.seed" else "say --minutes or --images, equal for all trials"
-        raise ValueError(f"--vary {field}: this is no setting to compare; {mend}")
+    check_field(field)
     if isinstance(given, str) and (found := _RANGE.fullmatch(given)):
         return _range(field, *found.groups())
     values = tuple(given) if isinstance(given, list | tuple) else (given,)
     if not values:
         raise ValueError(f"--vary {field}: name at least one value")
     return Axis(field=field, values=values)
+
+
+def check_field(field: str) -> None:
+    """ValueError, with the mend, where trials cannot differ in `field`."""
+    mends = {
+        PRESET: "name several presets, in front of the flags or as presets: in a plan file",
+        "train.seed": "say --seeds N",
+        "train.length": "say --minutes or --images, equal for all trials",
+        "train.patience": "all trials get the same budget; say --stop-early asha",
+    }
+    if field in mends:
+        raise ValueError(f"{field}: this is no setting to vary; {mends[field]}")
+    if field != SIZE and field not in (known := field_names(Config)):
+        raise ValueError(f"{field}: there is no such field to vary{nearest(field, [SIZE, *known])}")
 
 
 def _range(field: str, low: str, high: str, log: str | None) -> Axis:

@@ -51,8 +51,8 @@ def cost(
 
     The latter are on this machine, and None where a run's are not known.
 
-    Runs that differ only in the seed and in fractions, such as rates and weights, are taken to cost the same: a few
-    steps of one of them are trained on random pictures. `say` is told what cannot be measured.
+    Runs that differ only in the seed and in fractions above 0, such as rates and weights, are taken to cost the same: a
+    few steps of one of them are trained on random pictures. `say` is told what cannot be measured.
     """
     count = len(trials) or (plan.trials or 0) * plan.seeds
     device = next(iter(plan.bases.values())).engine.device
@@ -81,8 +81,11 @@ def described(found: dict[str, Any]) -> str:
 
 
 def _kind(trial: Trial) -> str:
-    """What decides over the cost of a step, as text: all settings but fractions."""
-    return repr({name: value for name, value in trial.settings.items() if not isinstance(value, float)})
+    """What decides over the cost of a step, as text: all settings, but of fractions only which are 0.
+
+    A weight of 0 leaves a pass through a network out.
+    """
+    return repr({name: value != 0 if isinstance(value, float) else value for name, value in trial.settings.items()})
 
 
 def _steps(trials: Sequence[Trial], cores: Sequence[int], probe: Probe, say: Callable[[str], None]) -> dict[str, Step]:

@@ -22,8 +22,9 @@ from velogan.evaluation.pictures import open_side
 from velogan.kernels.inference import Accelerator
 from velogan.methods.base import ends
 from velogan.observe.samples import grid
+from velogan.report.sweep_tables import MOST_SHOWN
 
-MOST_SETTINGS, MOST_PICTURES = 8, 6
+MOST_PICTURES = 6
 
 Pairs = dict[str, list[tuple[np.ndarray, np.ndarray]]]
 """By direction: input and translation, `(H, W, 3)` uint8."""
@@ -61,7 +62,7 @@ def _best_runs(found: Mapping[str, Any]) -> dict[str, Path]:
     for one in done:
         runs.setdefault(one["setting"], Path(one["run"]))
     order = [*found["verdicts"]] or [*runs]
-    return {name: runs[name] for name in order[:MOST_SETTINGS] if name in runs}
+    return {name: runs[name] for name in order[:MOST_SHOWN] if name in runs}
 
 
 def _open(run: Path) -> tuple[Config, dict[str, Domain]]:

@@ -73,6 +73,11 @@ class Plan(BaseModel):
             raise ValueError(f"--vary {twice[0]} is there twice: name all its values in one")
         if not self.budget.endswith(("images", "minutes")):
             raise ValueError(f"budget={self.budget}: give --minutes or --images, so that all trials get the same")
+        if waiting := next((one.train.patience for one in self.bases.values() if one.train.patience), 0):
+            raise ValueError(
+                f"train.patience={waiting} ends a run early, and all trials get the same budget: leave it out, or say "
+                "--stop-early asha"
+            )
         self._check_search()
         return self
 

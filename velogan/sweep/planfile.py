@@ -11,7 +11,7 @@ from velogan.config import Config, Size, explain, nearest
 from velogan.evaluation.validation import SCORE
 from velogan.files import parse_yaml
 from velogan.recipes import DEFAULT, RECIPES
-from velogan.sweep.axes import changed, make_axis
+from velogan.sweep.axes import changed, check_field, make_axis
 from velogan.sweep.plan import Plan, Search
 
 
@@ -85,7 +85,7 @@ def _bases(file: PlanFile) -> dict[str, Config]:
     (base,) = bases.values()
     for fields in file.variants.values():
         for field in fields:
-            make_axis(field, [None])  # there must be such a field
+            check_field(field)
     return {name: changed(base, fields) for name, fields in file.variants.items()}
 
 

@@ -25,7 +25,7 @@ from velogan.sweep.pictures import held_out_pictures
 from velogan.sweep.plan import Plan, Trial
 from velogan.sweep.scheduling import connected, found_resources, require_ray, run_trials
 from velogan.sweep.table import Table
-from velogan.sweep.tested import test_figures
+from velogan.sweep.tested import chosen_figures
 from velogan.sweep.verdict import verdicts
 
 Rows = list[tuple[Trial, State]]
@@ -71,7 +71,7 @@ def sweep(
 def _finish(plan: Plan, out: Path, rows: Rows, facts: Mapping[str, Any], table: Table) -> dict[str, Any]:
     """Tests the chosen runs, writes `sweep.json` and the page, and returns what the command prints."""
     result = summary(plan, rows, out)
-    tested = test_figures(plan, result, out, table)
+    tested = chosen_figures(plan, result, out, table)
     trials = [{**one, "test_scores": tested.get(one["name"])} for one in result["trials"]]
     scores: dict[str, list[float]] = {}
     resampled: dict[str, list[list[float | None] | None]] = {}

@@ -17,7 +17,7 @@ from velogan.sweep.plan import Plan
 from velogan.sweep.table import Table
 
 
-def test_figures(plan: Plan, result: Mapping[str, Any], out: Path, table: Table) -> dict[str, dict[str, float]]:
+def chosen_figures(plan: Plan, result: Mapping[str, Any], out: Path, table: Table) -> dict[str, dict[str, float]]:
     """Scores on test pictures of the chosen setting's finished runs, by trial; those that are kept are not measured
     again."""
     chosen = next((one["setting"] for one in result["trials"] if one["name"] == result["best"]), None)

@@ -80,7 +80,7 @@ class Contestant:
 
     def look(self) -> None:
         """Profiles one more step for memory and for time by group; call it after all timings."""
-        phases = list(self.step.optimizers)
+        phases = list(dict.fromkeys(name.partition("/")[0] for name in self.step.optimizers))  # phase, or phase/kind
         if self.device.type == "cuda":
             self.seen = glance(self.run, device=self.device, phases=phases)
             self.peak_memory_mb = self.device_peak_mb
