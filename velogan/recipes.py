@@ -36,9 +36,9 @@ def fast() -> Config:
         .sized("xs")
         .change(
             data={"crop_size": 128},
-            generator={"output": "mask"},
+            generator={"output": "mask", "decoder": "resize"},
             discriminator={"network": "projected+basic"},
-            method={"gan": "hinge", "augment": ("colour", "shift")}
+            method={"gan": "hinge", "augment": ("shift",)}
             | {"cycle_a": 2.0, "cycle_b": 2.0, "identity_a": 0.0, "identity_b": 0.0},
             train={"length": "40 minutes", "checkpoint_every": "10 %"},
         )
