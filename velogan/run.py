@@ -169,6 +169,7 @@ def build_step(
         check_later=device.type == "cuda" and engine.fused_optimizer == "on" and config.train.on_nonfinite == "stop",
         runner=Streams(device) if engine.streams == "on" else None,
         prepare={split: prepare(split) for split in objective.draws} if prepare else None,
+        accumulate=config.train.accumulate,
     )
     if engine.capture == "on":
         step = CapturedStep(step, state=objective.state, recorder=CudaRecorder(device))
@@ -195,7 +196,7 @@ def build_trainer(config: Config, data: Data, *, roles: Mapping[str, Role] | Non
         draws=objective.draws,
         schedule=config.schedule,
         plateau_phase=config.method.plateau_phase,
-        batch_size=config.data.batch_size,
+        batch_size=config.images_per_update,
         seed=config.train.seed,
         device=device,
         on_nonfinite=config.train.on_nonfinite,
@@ -203,12 +204,14 @@ def build_trainer(config: Config, data: Data, *, roles: Mapping[str, Role] | Non
 
 
 def _check_one_size(config: Config, data: Data) -> None:
-    shapes, field = data.shapes(config.data), config.method.one_size
-    if len(shapes) > 1 and field:
-        raise ValueError(
-            f"{field} needs images of one size, but data.preprocess={config.data.preprocess} gives {len(shapes)}: set "
-            f"{field.partition('=')[0]}=0 or a preprocess that crops"
-        )
+    shapes, count = data.shapes(config.data), config.train.accumulate
+    needs = {config.method.one_size: 0} | ({f"train.accumulate={count}": 1} if count > 1 else {})
+    for field, mend in needs.items() if len(shapes) > 1 else ():
+        if field:
+            raise ValueError(
+                f"{field} needs images of one size, but data.preprocess={config.data.preprocess} gives {len(shapes)}: "
+                f"set {field.partition('=')[0]}={mend} or a preprocess that crops"
+            )
 
 
 def _open_loader(config: Config, data: Data, device: torch.device, split: str) -> PairLoader:
@@ -216,5 +219,6 @@ def _open_loader(config: Config, data: Data, device: torch.device, split: str) -
     assert split in SPLITS, split
     if split == "held_out":
         data = open_held_out(config.data, data.sources)
-    whole = PairLoader(data.a, data.b, config.data, seed=config.train.seed, device=device)
+    asked = config.data.model_copy(update={"batch_size": config.images_per_update})
+    whole = PairLoader(data.a, data.b, asked, seed=config.train.seed, device=device)
     return whole if split in ("train", "held_out") else whole.half(SPLITS.index(split) - 1)

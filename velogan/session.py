@@ -246,7 +246,7 @@ class Session:
         means, speed = trainer.stats.tick(), trainer.clock.tick(images)
         row: dict[str, Any] = {"images": images, "epoch": images / trainer.epoch}
         row |= {"seconds": trainer.clock.seconds, "images_per_s": speed}
-        row["step_ms"] = 1000 * self.config.data.batch_size / speed if speed else 0.0
+        row["step_ms"] = 1000 * self.config.images_per_update / speed if speed else 0.0
         row |= {f"loss/{name}": value for name, value in means.items()}
         row |= {
             f"lr/{group['name']}": float(group["lr"])

@@ -23,6 +23,11 @@ CASES: dict[str, dict[str, Any]] = {
     "channels last": {"engine": {"threads": 1, "precision": "fp32", "kernels": "plain"}},
     "dropout": FAST | {"generator": {"dropout": True}},
     "batch of 2": FAST | {"data": {"batch_size": 2}, "method": {"pool_size": 3}},
+    "accumulated": FAST
+    | {
+        "train": {"accumulate": 2},
+        "method": {"penalty": "r1", "penalty_every": 3, "discriminator_steps": 2, "pool_size": 3},
+    },
     "batch norm": SLOW | {"generator": {"norm": "batch"}, "discriminator": {"norm": "batch"}},
     "wgangp": {"method": {"gan": "wgangp"}, "engine": {"threads": 1, "precision": "fp32"}},
     "spectral norm": FAST | {"discriminator": {"norm": "spectral"}},
@@ -84,7 +89,7 @@ def _train(config: Config, run: Path) -> Result:
 def test_stopped_and_continued_equals_unbroken(
     case: str, tiny_config: Callable[..., Config], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    config = tiny_config(train={"length": "5 epochs", "ema_images": 8}, **CASES[case])  # of four images
+    config = tiny_config(**CASES[case]).change(train={"length": "5 epochs", "ema_images": 8})  # of four images
     unbroken = _train(config, tmp_path / "unbroken")
 
     take_step, stops = Trainer._one_step, [6, 14]

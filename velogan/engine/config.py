@@ -19,6 +19,13 @@ class TrainConfig(BaseModel):
         description="How long to train: '60 minutes', '5000 images', '200 epochs'; --minutes, --images and --epochs "
         "set it.",
     )
+    accumulate: int = Field(
+        default=1,
+        ge=1,
+        le=4096,
+        description="Batches whose gradients are averaged before each update: the update of so many times more images, "
+        "in the memory of one batch.",
+    )
     seed: int = Field(default=0, ge=0, description="Every random choice follows from it.")
     ema_images: int = Field(
         default=5000,
