@@ -30,6 +30,7 @@ from velogan.engine.trainer import Stepper, Trainer
 from velogan.evaluation.samples import Sampler
 from velogan.evaluation.validation import Validation
 from velogan.kernels.fused import Fused
+from velogan.kernels.plan import Planned, plain_plan, tokens
 from velogan.methods.base import Role, Trained, Views
 from velogan.methods.fit import check_sizes
 from velogan.networks.build import Networks
@@ -107,13 +108,16 @@ def _forward_net(net: nn.Module, config: Config) -> nn.Module:
     return forward_nets({"net": net}, config)["net"]
 
 
-def forward_nets(nets: Nets, config: Config, *, plain: Collection[str] = ()) -> dict[str, nn.Module]:
+def forward_nets(
+    nets: Nets, config: Config, *, plain: Collection[str] = (), recomputed: Collection[str] = ()
+) -> dict[str, nn.Module]:
     """What the losses call: the networks themselves, or faster equivalents over the same weights.
 
-    Those whose names are in `plain` stay as they are.
+    Those whose names are in `plain` stay as they are. Activations of those in `recomputed` are computed again in the
+    backward pass, and not kept for it.
     """
     engine = config.engine
-    fast: Callable[[nn.Module], nn.Module] | None = None
+    fast: Callable[..., nn.Module] | None = None
     if engine.kernels in ("native", "winograd"):
         kernels = norm_kernels()
         gemm = bf16_gemm() if engine.kernels == "winograd" else None
@@ -125,9 +129,13 @@ def forward_nets(nets: Nets, config: Config, *, plain: Collection[str] = ()) -> 
         fast = partial(Fused, kernels=kernels, gemm=gemm)
     elif engine.compile == "on":
         fast = partial(compiled, cache=compile_cache())
-    if fast is None:
-        return dict(nets)
-    return {name: net if name in plain else _faster(net, fast) for name, net in nets.items()}
+    made = {name: net if fast is None or name in plain else _faster(net, fast) for name, net in nets.items()}
+    lean = partial(fast or _planned, recompute=True)
+    return made | {name: _faster(nets[name], lean) for name in recomputed}
+
+
+def _planned(net: nn.Module, *, recompute: bool) -> nn.Module:
+    return Planned(net, plain_plan(tokens(net)), recompute=recompute)
 
 
 def _faster(net: nn.Module, fast: Callable[[nn.Module], nn.Module]) -> nn.Module:
@@ -159,10 +167,11 @@ def build_step(
             module.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
     phases = objective.phases()
     twice = [name for name, role in roles.items() if role.twice_differentiated]
+    lean = [name for name, role in roles.items() if role.averaged and engine.checkpoint_activations == "on"]
     step = Step(
         phases,
         nets=nets,
-        forward_nets=forward_nets(nets, config, plain=twice),
+        forward_nets=forward_nets(nets, config, plain=twice, recomputed=lean),
         optimizers=build_optimizers(config.optimizer, phases=phases, nets=nets, fused=engine.fused_optimizer == "on"),
         autocast=torch.bfloat16 if engine.precision == "bf16" else None,
         channels_last=engine.layout == "channels_last",

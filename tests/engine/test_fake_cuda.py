@@ -221,6 +221,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         },
     ),
     "cyclegan, not captured": ("cyclegan", {"engine": {"mode": "eager"}}),
+    "cyclegan, less memory": ("cyclegan", {"train": {"accumulate": 2}, "engine": {"checkpoint_activations": "on"}}),
     "onepair": ("onepair", {}),
     "onepair-plus": ("onepair-plus", {}),
     "onepair-plus, all terms": (

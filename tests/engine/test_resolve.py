@@ -15,7 +15,7 @@ KERNELS: Any = object()
 
 def _resolve(config: EngineConfig | None = None, *, norm: str = "instance", kernels: Any = KERNELS, **settings: Any):
     asked: dict[str, Any] = {"gemm_gain": lambda: 0.0, "second_derivatives": False, "run_seconds": None}
-    asked |= {"skips": False, "one_size": True, "optimizers": {"adam"}, **settings}
+    asked |= {"skips": False, "one_size": True, "optimizers": {"adam"}, "dropout": False, **settings}
     config = config or EngineConfig(device="cpu", precision="fp32")
     chosen, picks = resolve(config, load_kernels=lambda: kernels, norms={norm}, **asked)
     return chosen, {pick.what: pick for pick in picks}
@@ -91,7 +91,7 @@ def test_a_missing_device_is_a_readable_error():
 
 @pytest.mark.parametrize(("seconds", "choice"), [(60.0, "off"), (7200.0, "on"), (None, "on")])
 def test_compilation_pays_on_a_gpu_in_a_long_run(seconds: float | None, choice: str):
-    settings: dict[str, Any] = {"native": False, "second": False, "seconds": seconds}
+    settings: dict[str, Any] = {"native": False, "recomputes": False, "second": False, "seconds": seconds}
     assert room._compile(torch.device("cuda"), **settings, missing="")[0] == choice
     assert room._compile(torch.device("cuda"), **settings, missing="Triton")[0] == "off"
 
@@ -131,6 +131,30 @@ def test_a_mode_decides_what_is_auto_and_nothing_else(mode: str, expected: dict[
     for what in ("capture", "compile"):
         asked = gpu.model_copy(update={"mode": mode, what: "off"})
         assert getattr(_resolve(asked)[0], what) == "off"
+
+
+def test_activations_are_recomputed_where_asked_for_alone(gpu: EngineConfig):
+    assert _resolve(gpu)[0].checkpoint_activations == "off"
+    chosen, picks = _resolve(gpu.model_copy(update={"checkpoint_activations": "on"}))
+    assert (chosen.checkpoint_activations, chosen.compile, chosen.capture) == ("on", "off", "on")
+    chosen, picks = _resolve(gpu.model_copy(update={"checkpoint_activations": "on"}), dropout=True)
+    assert (chosen.capture, picks["capture"].why.partition(" ")[0]) == ("off", "dropout")
+
+
+@pytest.mark.parametrize(
+    ("also", "settings", "message"),
+    [
+        ({}, {"norm": "batch"}, "count each batch twice: set .*checkpoint_activations=off, or norm=instance"),
+        ({"compile": "on"}, {}, "engine.compile=on, which chooses"),
+        ({"capture": "on"}, {"dropout": True}, "engine.capture=on cannot: set engine.capture=off, or"),
+    ],
+)
+def test_activations_that_cannot_be_recomputed_are_refused(
+    also: dict[str, str], settings: dict[str, Any], message: str, gpu: EngineConfig
+):
+    asked = gpu.model_copy(update={"checkpoint_activations": "on", **also})
+    with pytest.raises(ValueError, match=message):
+        _resolve(asked, **settings)
 
 
 @pytest.mark.parametrize(("mode", "compile"), [("eager", "off"), ("compiled", "on")])

@@ -83,6 +83,11 @@ class EngineConfig(BaseModel):
         "compiled operation; winograd: native, and in bf16 also the residual blocks' convolutions by Winograd's "
         "algorithm and the other convolutions' gradients.",
     )
+    checkpoint_activations: Literal["auto", "on", "off"] = Field(
+        default="auto",
+        description="Keep few of the generators' activations for the backward pass and compute the others again there: "
+        "the same gradients in less memory and more time; auto is off.",
+    )
     compile: Literal["auto", "on", "off"] = Field(
         default="auto",
         description="torch.compile the networks: minutes of start-up the first time, then faster steps on some "
