@@ -24,6 +24,7 @@ from velogan.engine.ema import EMA
 from velogan.engine.memory import keep_freed_memory
 from velogan.engine.optimizers import build_optimizers
 from velogan.engine.resolve import Pick, device_for, resolve_device
+from velogan.engine.scale import LossScale
 from velogan.engine.step import Step
 from velogan.engine.streams import Streams
 from velogan.engine.trainer import Stepper, Trainer
@@ -173,12 +174,13 @@ def build_step(
         nets=nets,
         forward_nets=forward_nets(nets, config, plain=twice, recomputed=lean),
         optimizers=build_optimizers(config.optimizer, phases=phases, nets=nets, fused=engine.fused_optimizer == "on"),
-        autocast=torch.bfloat16 if engine.precision == "bf16" else None,
+        autocast={"bf16": torch.bfloat16, "fp16": torch.float16}.get(engine.precision),
         channels_last=engine.layout == "channels_last",
         check_later=device.type == "cuda" and engine.fused_optimizer == "on" and config.train.on_nonfinite == "stop",
         runner=Streams(device) if engine.streams == "on" else None,
         prepare={split: prepare(split) for split in objective.draws} if prepare else None,
         accumulate=config.train.accumulate,
+        scale=LossScale(device) if engine.precision == "fp16" else None,
     )
     if engine.capture == "on":
         step = CapturedStep(step, state=objective.state, recorder=CudaRecorder(device))

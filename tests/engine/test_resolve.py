@@ -110,6 +110,30 @@ def test_auto_on_a_gpu_captures_the_step(gpu: EngineConfig):
     assert "host" in picks["capture"].why
 
 
+@pytest.mark.parametrize(
+    ("capability", "second", "choice"),
+    [((7, 5), False, "fp16"), ((7, 0), False, "fp16"), ((7, 5), True, "fp32"), ((6, 1), False, "fp32")],
+)
+def test_a_gpu_without_bf16_computes_in_fp16(
+    capability: tuple[int, int], second: bool, choice: str, gpu: EngineConfig, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda **_: False)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+    asked = gpu.model_copy(update={"precision": "auto"})
+    chosen, picks = _resolve(asked, second_derivatives=second)
+    assert (chosen.precision, chosen.capture) == (choice, "on")
+    assert "this GPU has no bf16" in picks["precision"].why
+
+
+def test_fp16_on_a_cpu_is_plain_and_without_second_derivatives():
+    half = EngineConfig(device="cpu", precision="fp16")
+    assert _resolve(half)[0].kernels == "plain"
+    with pytest.raises(ValueError, match=r"engine.kernels=native does not compute in float16"):
+        _resolve(half.model_copy(update={"kernels": "native"}))
+    with pytest.raises(ValueError, match=r"engine.precision=fp16 loses .* set engine.precision=fp32"):
+        _resolve(half, second_derivatives=True)
+
+
 PLAIN = {"kernels": "plain", "streams": "off"}
 
 

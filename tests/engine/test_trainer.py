@@ -42,6 +42,7 @@ class _Step:
     def __init__(self):
         group = {"params": [nn.Parameter(torch.zeros(2))], "name": "G_A", "initial_lr": 1.0, "schedule": {}}
         self.optimizers: Mapping[str, torch.optim.Optimizer] = {"generator": torch.optim.Adam([group])}
+        self.scale = None
         self.calls: list[SimpleNamespace] = []
         self.broken: set[int] = set()
         self.late: NonFiniteError | None = None

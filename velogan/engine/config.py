@@ -65,8 +65,10 @@ class EngineConfig(BaseModel):
         "step captured in a CUDA graph; streams: the two cycles on two CUDA streams.",
     )
     device: str = Field(default="auto", description="auto, cpu, cuda, cuda:1, mps: where to train.")
-    precision: Literal["auto", "fp32", "bf16"] = Field(
-        default="auto", description="Number type of convolutions; weights, losses and updates stay float32."
+    precision: Literal["auto", "fp32", "bf16", "fp16"] = Field(
+        default="auto",
+        description="Number type of convolutions; weights, losses and updates stay float32. fp16 is for GPUs without "
+        "bf16: losses are scaled, and an update whose gradients overflow is skipped.",
     )
     layout: Literal["auto", "contiguous", "channels_last"] = Field(
         default="auto", description="Memory layout of images."

@@ -125,12 +125,16 @@ def resolve(
         picks.append(Pick("mode", "reference", "asked for: float32, eager, one pass per image, plain optimizers"))
         return config.model_copy(update=chosen | REFERENCE), picks
     rules = {
-        "precision": lambda: precision_for(device),
+        "precision": lambda: _precision(device, second=second_derivatives),
         "layout": lambda: _layout(device),
         "batched": lambda: _batched(norms, one_size=one_size),
         "fused_optimizer": lambda: _fused_optimizer(device, optimizers),
         "kernels": lambda: _kernels(
-            device, norms, load_kernels, gemm_gain if chosen["precision"] == "bf16" else lambda: 0.0
+            device,
+            norms,
+            load_kernels,
+            gemm_gain if chosen["precision"] == "bf16" else lambda: 0.0,
+            half=chosen["precision"] == "fp16",
         ),
         "checkpoint_activations": lambda: ("off", "only where asked for: it takes time"),
         "compile": lambda: _compile(
@@ -167,6 +171,13 @@ def default_threads() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
 
 
+def _precision(device: torch.device, *, second: bool) -> tuple[str, str]:
+    choice, why = precision_for(device)
+    if choice == "fp16" and second:
+        return "fp32", "this GPU has no bf16, and the gradient penalty's small numbers vanish in float16"
+    return choice, why
+
+
 def _layout(device: torch.device) -> tuple[str, str]:
     if device.type == "mps":
         return "contiguous", "the layout its kernels are made for"
@@ -196,9 +207,13 @@ def _kernels(
     norms: set[str],
     load_kernels: Callable[[], NormKernels | None],
     gemm_gain: Callable[[], float],
+    *,
+    half: bool,
 ) -> tuple[str, str]:
     if device.type != "cpu":
         return "plain", "the native kernels are for CPUs"
+    if half:
+        return "plain", "the native kernels know float32 and bfloat16"
     if not norms & {"instance", "none"}:
         return "plain", "the native kernels are for instance norm, or none"
     if load_kernels() is None:
@@ -258,6 +273,16 @@ def _refuse(
     if chosen["kernels"] == "winograd" and chosen["precision"] != "bf16":
         raise ValueError(
             "engine.kernels=winograd computes in bfloat16: set engine.precision=bf16, or engine.kernels=native"
+        )
+    if chosen["precision"] == "fp16" and chosen["kernels"] != "plain":
+        raise ValueError(
+            f"engine.kernels={chosen['kernels']} does not compute in float16: set engine.precision=bf16, or "
+            "engine.kernels=plain"
+        )
+    if chosen["precision"] == "fp16" and second:
+        raise ValueError(
+            "engine.precision=fp16 loses the small numbers of wgangp's gradient penalty and of method.penalty: set "
+            "engine.precision=fp32"
         )
     if chosen["batched"] == "on" and running:
         raise ValueError(

@@ -16,6 +16,7 @@ from torch.profiler import record_function
 
 from velogan.engine.nonfinite import NOTHING, Latch, NonFiniteError, broken_names, find_origin, finite_flags
 from velogan.engine.optimizers import optimizers_of
+from velogan.engine.scale import LossScale
 from velogan.objectives.base import Carry, Out, Phase, Runner, parts_run_by
 from velogan.types import Batch, Nets
 
@@ -55,6 +56,9 @@ class Step:
     With `accumulate` N a batch is computed in N equal parts, one after the other, and a phase's update follows the mean
     of their gradients: the memory is that of one part. Each part has its own carry from phase to phase.
 
+    With a `scale`, gradients are those of the scaled loss, divided by it before anything looks at them. Where they
+    overflow, the phase's update is left out, which is no break.
+
     Before an update, the phase's loss terms and gradients are checked: if one is not finite, the step ends with a
     NonFiniteError. With `check_later` (fused optimizers only) nothing waits for the device: after the first broken
     phase weights and moments no longer change, and `check` raises the error.
@@ -73,6 +77,7 @@ class Step:
         runner: Runner | None = None,
         prepare: Mapping[str, Callable[[Batch], Batch]] | None = None,
         accumulate: int = 1,
+        scale: LossScale | None = None,
     ):
         self.phases = list(phases)
         self.nets = nets
@@ -80,12 +85,13 @@ class Step:
         self.optimizers = optimizers
         self.autocast = autocast
         self.layout = torch.channels_last if channels_last else torch.contiguous_format
-        self.runner, self.prepare, self.accumulate = runner, prepare or {}, accumulate
+        self.runner, self.prepare, self.accumulate, self.scale = runner, prepare or {}, accumulate, scale
         self.latch: Latch | None = None
         if check_later:
             self.latch = Latch(next(parameter.device for net in nets.values() for parameter in net.parameters()))
             for optimizer in optimizers.values():
-                optimizer.found_inf = self.latch.broken  # pyright: ignore[reportAttributeAccessIssue]
+                skips = self.latch.broken if scale is None else scale.skips
+                optimizer.found_inf = skips  # pyright: ignore[reportAttributeAccessIssue]
 
     def __call__(
         self, batches: Mapping[str, Batch], *, number: int = 0, after: Sequence[After] = ()
@@ -111,6 +117,8 @@ class Step:
         for phase in phases:
             with record_function(phase.name):
                 seen |= self._run_phase(phase, parts[phase.split], number)
+        if self.scale is not None:
+            self.scale.adapt()
         for one in after:
             one.follow(seen)
         return seen
@@ -158,16 +166,23 @@ class Step:
         held = self.nets.values() if self.latch is None else ()
         buffers = [(buffer, buffer.clone()) for net in held for buffer in net.buffers()]
         terms, carries = self._gradients(phase, parts)
-        groups = [group for optimizer in optimizers for group in optimizer.param_groups]
-        flags = finite_flags(terms.values(), [p for group in groups for p in group["params"]])
+        parameters = [p for optimizer in optimizers for group in optimizer.param_groups for p in group["params"]]
+        if self.scale is not None:
+            self.scale.unscale(parameters)
+        flags = finite_flags(terms.values(), parameters)
+        if self.scale is not None:
+            flags = self.scale.see(flags)
         names = [*terms, "gradients"]
         if self.latch is not None:
             self.latch.see(phase.name, names, flags, number=number)
+            if self.scale is not None:
+                self.scale.skips.copy_(torch.maximum(self.scale.skips, self.latch.broken))
         elif not flags.all():
             for buffer, before in buffers:  # a norm's running statistics contain the broken values
                 buffer.copy_(before)
             raise NonFiniteError(phase.name, broken_names(names, flags), number=int(number), carries=carries)
-        for optimizer in optimizers:
+        left_out = self.latch is None and self.scale is not None and bool(self.scale.skips)
+        for optimizer in () if left_out else optimizers:
             optimizer.step()
         return {f"{phase.name}/{name}": value for name, value in terms.items()}
 
@@ -180,7 +195,8 @@ class Step:
         given: list[Carry] = [dict(part.carry) for part in parts]
         for part in parts:
             out = self._loss(phase, self.forward_nets, batch=part.batch, carry=part.carry)
-            (out.total if len(parts) == 1 else out.total / len(parts)).backward()
+            total = out.total if len(parts) == 1 else out.total / len(parts)
+            (total if self.scale is None else total * self.scale.factor).backward()
             for name, value in {**out.terms, "total": out.total}.items():
                 sums[name] = sums[name] + value.detach() if name in sums else value.detach()
             part.hand_on(out)

@@ -197,7 +197,7 @@ class _Named(nn.Module):
 
 class _NamedStep:
     def __init__(self, step: Stepper):
-        self.step, self.optimizers = step, step.optimizers
+        self.step, self.optimizers, self.scale = step, step.optimizers, step.scale
 
     def __call__(
         self, batches: Mapping[str, Batch], *, number: int = 0, after: Sequence[After] = ()
