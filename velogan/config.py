@@ -137,6 +137,11 @@ class Config(BaseModel):
         """What the sides of pictures must be divisible by, for all generators, in pixels."""
         return max(generator.multiple for generator in self.spec.generators.values())
 
+    @property
+    def images_per_update(self) -> int:
+        """Images of each domain between two updates of a network."""
+        return self.data.batch_size * self.train.accumulate
+
     def change(self, **sections: Any) -> Config:
         """A checked copy with fields replaced: `config.change(method="onepair", data={"crop_size": 64})`.
 

@@ -34,6 +34,7 @@ def decide(config: Config) -> tuple[EngineConfig, list[Pick]]:
         run_seconds=span.amount * 60 if span.unit == "minutes" else None,
         skips=config.train.on_nonfinite == "skip",
         one_size="crop" in config.data.preprocess,
+        dropout=any(generator.dropout for generator in spec.generators.values()),
     )
 
 

@@ -24,12 +24,14 @@ from velogan.engine.ema import EMA
 from velogan.engine.memory import keep_freed_memory
 from velogan.engine.optimizers import build_optimizers
 from velogan.engine.resolve import Pick, device_for, resolve_device
+from velogan.engine.scale import LossScale
 from velogan.engine.step import Step
 from velogan.engine.streams import Streams
 from velogan.engine.trainer import Stepper, Trainer
 from velogan.evaluation.samples import Sampler
 from velogan.evaluation.validation import Validation
 from velogan.kernels.fused import Fused
+from velogan.kernels.plan import Planned, plain_plan, tokens
 from velogan.methods.base import Role, Trained, Views
 from velogan.methods.fit import check_sizes
 from velogan.networks.build import Networks
@@ -107,13 +109,16 @@ def _forward_net(net: nn.Module, config: Config) -> nn.Module:
     return forward_nets({"net": net}, config)["net"]
 
 
-def forward_nets(nets: Nets, config: Config, *, plain: Collection[str] = ()) -> dict[str, nn.Module]:
+def forward_nets(
+    nets: Nets, config: Config, *, plain: Collection[str] = (), recomputed: Collection[str] = ()
+) -> dict[str, nn.Module]:
     """What the losses call: the networks themselves, or faster equivalents over the same weights.
 
-    Those whose names are in `plain` stay as they are.
+    Those whose names are in `plain` stay as they are. Activations of those in `recomputed` are computed again in the
+    backward pass, and not kept for it.
     """
     engine = config.engine
-    fast: Callable[[nn.Module], nn.Module] | None = None
+    fast: Callable[..., nn.Module] | None = None
     if engine.kernels in ("native", "winograd"):
         kernels = norm_kernels()
         gemm = bf16_gemm() if engine.kernels == "winograd" else None
@@ -125,9 +130,13 @@ def forward_nets(nets: Nets, config: Config, *, plain: Collection[str] = ()) -> 
         fast = partial(Fused, kernels=kernels, gemm=gemm)
     elif engine.compile == "on":
         fast = partial(compiled, cache=compile_cache())
-    if fast is None:
-        return dict(nets)
-    return {name: net if name in plain else _faster(net, fast) for name, net in nets.items()}
+    made = {name: net if fast is None or name in plain else _faster(net, fast) for name, net in nets.items()}
+    lean = partial(fast or _planned, recompute=True)
+    return made | {name: _faster(nets[name], lean) for name in recomputed}
+
+
+def _planned(net: nn.Module, *, recompute: bool) -> nn.Module:
+    return Planned(net, plain_plan(tokens(net)), recompute=recompute)
 
 
 def _faster(net: nn.Module, fast: Callable[[nn.Module], nn.Module]) -> nn.Module:
@@ -159,16 +168,19 @@ def build_step(
             module.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
     phases = objective.phases()
     twice = [name for name, role in roles.items() if role.twice_differentiated]
+    lean = [name for name, role in roles.items() if role.averaged and engine.checkpoint_activations == "on"]
     step = Step(
         phases,
         nets=nets,
-        forward_nets=forward_nets(nets, config, plain=twice),
+        forward_nets=forward_nets(nets, config, plain=twice, recomputed=lean),
         optimizers=build_optimizers(config.optimizer, phases=phases, nets=nets, fused=engine.fused_optimizer == "on"),
-        autocast=torch.bfloat16 if engine.precision == "bf16" else None,
+        autocast={"bf16": torch.bfloat16, "fp16": torch.float16}.get(engine.precision),
         channels_last=engine.layout == "channels_last",
         check_later=device.type == "cuda" and engine.fused_optimizer == "on" and config.train.on_nonfinite == "stop",
         runner=Streams(device) if engine.streams == "on" else None,
         prepare={split: prepare(split) for split in objective.draws} if prepare else None,
+        accumulate=config.train.accumulate,
+        scale=LossScale(device) if engine.precision == "fp16" else None,
     )
     if engine.capture == "on":
         step = CapturedStep(step, state=objective.state, recorder=CudaRecorder(device))
@@ -195,7 +207,7 @@ def build_trainer(config: Config, data: Data, *, roles: Mapping[str, Role] | Non
         draws=objective.draws,
         schedule=config.schedule,
         plateau_phase=config.method.plateau_phase,
-        batch_size=config.data.batch_size,
+        batch_size=config.images_per_update,
         seed=config.train.seed,
         device=device,
         on_nonfinite=config.train.on_nonfinite,
@@ -203,12 +215,14 @@ def build_trainer(config: Config, data: Data, *, roles: Mapping[str, Role] | Non
 
 
 def _check_one_size(config: Config, data: Data) -> None:
-    shapes, field = data.shapes(config.data), config.method.one_size
-    if len(shapes) > 1 and field:
-        raise ValueError(
-            f"{field} needs images of one size, but data.preprocess={config.data.preprocess} gives {len(shapes)}: set "
-            f"{field.partition('=')[0]}=0 or a preprocess that crops"
-        )
+    shapes, count = data.shapes(config.data), config.train.accumulate
+    needs = {config.method.one_size: 0} | ({f"train.accumulate={count}": 1} if count > 1 else {})
+    for field, mend in needs.items() if len(shapes) > 1 else ():
+        if field:
+            raise ValueError(
+                f"{field} needs images of one size, but data.preprocess={config.data.preprocess} gives {len(shapes)}: "
+                f"set {field.partition('=')[0]}={mend} or a preprocess that crops"
+            )
 
 
 def _open_loader(config: Config, data: Data, device: torch.device, split: str) -> PairLoader:
@@ -216,5 +230,6 @@ def _open_loader(config: Config, data: Data, device: torch.device, split: str) -
     assert split in SPLITS, split
     if split == "held_out":
         data = open_held_out(config.data, data.sources)
-    whole = PairLoader(data.a, data.b, config.data, seed=config.train.seed, device=device)
+    asked = config.data.model_copy(update={"batch_size": config.images_per_update})
+    whole = PairLoader(data.a, data.b, asked, seed=config.train.seed, device=device)
     return whole if split in ("train", "held_out") else whole.half(SPLITS.index(split) - 1)

@@ -246,13 +246,15 @@ class Session:
         means, speed = trainer.stats.tick(), trainer.clock.tick(images)
         row: dict[str, Any] = {"images": images, "epoch": images / trainer.epoch}
         row |= {"seconds": trainer.clock.seconds, "images_per_s": speed}
-        row["step_ms"] = 1000 * self.config.data.batch_size / speed if speed else 0.0
+        row["step_ms"] = 1000 * self.config.images_per_update / speed if speed else 0.0
         row |= {f"loss/{name}": value for name, value in means.items()}
         row |= {
             f"lr/{group['name']}": float(group["lr"])
             for optimizer in trainer.step.optimizers.values()
             for group in optimizer.param_groups
         }
+        if trainer.step.scale is not None:
+            row["loss_scale"] = float(trainer.step.scale.factor)
         if trainer.skipped:
             row["skipped_steps"] = trainer.skipped
         self.log.write(row)
@@ -331,7 +333,7 @@ class Session:
         skip = f"this can continue with {flags}, which leaves such steps out and counts them"
         if self.config.train.on_nonfinite == "skip":
             skip = f"the {MOST_SKIPPED} steps before were skipped already: it does not pass by itself"
-        half = ", engine.precision=fp32" if self.engine and self.engine.precision == "bf16" else ""
+        half = ", engine.precision=fp32" if self.engine and self.engine.precision in ("bf16", "fp16") else ""
         return (
             f"{self.folder}: {where}; {skip}. To mend the cause begin a new run folder with a lower "
             f"optimizer.lr{half}, and look at the pictures with `velogan data check`"

@@ -117,6 +117,18 @@ def test_broken_pictures_and_broken_weights_are_named():
     assert step.origin(caught.value, _batches()) == "the weights G 2.1.weight: an earlier update broke them"
 
 
+@pytest.mark.parametrize("later", [False, True])
+def test_the_part_that_breaks_is_found(later: bool):
+    nets, batches = _nets(), _batches()
+    step = _step(nets, accumulate=2, check_later=later)
+    batches["train"]["A"][1, 0, 2, 2] = float("nan")
+    before = [p.detach().clone() for p in nets["G"].parameters()]
+    with pytest.raises(NonFiniteError) as caught:
+        _ = step(batches, number=0), step.check()
+    assert all(torch.equal(p, q) for p, q in zip(nets["G"].parameters(), before))
+    assert step.origin(caught.value, batches) == "the input of G 0 (Conv2d)"
+
+
 def test_a_break_in_a_faster_network_alone_is_told_apart():
     nets = _nets()
     step = _step(nets, forward_nets={"G": nn.Sequential(nets["G"], made := _Broken()), "D": nets["D"]})

@@ -15,7 +15,7 @@ KERNELS: Any = object()
 
 def _resolve(config: EngineConfig | None = None, *, norm: str = "instance", kernels: Any = KERNELS, **settings: Any):
     asked: dict[str, Any] = {"gemm_gain": lambda: 0.0, "second_derivatives": False, "run_seconds": None}
-    asked |= {"skips": False, "one_size": True, "optimizers": {"adam"}, **settings}
+    asked |= {"skips": False, "one_size": True, "optimizers": {"adam"}, "dropout": False, **settings}
     config = config or EngineConfig(device="cpu", precision="fp32")
     chosen, picks = resolve(config, load_kernels=lambda: kernels, norms={norm}, **asked)
     return chosen, {pick.what: pick for pick in picks}
@@ -91,7 +91,7 @@ def test_a_missing_device_is_a_readable_error():
 
 @pytest.mark.parametrize(("seconds", "choice"), [(60.0, "off"), (7200.0, "on"), (None, "on")])
 def test_compilation_pays_on_a_gpu_in_a_long_run(seconds: float | None, choice: str):
-    settings: dict[str, Any] = {"native": False, "second": False, "seconds": seconds}
+    settings: dict[str, Any] = {"native": False, "recomputes": False, "second": False, "seconds": seconds}
     assert room._compile(torch.device("cuda"), **settings, missing="")[0] == choice
     assert room._compile(torch.device("cuda"), **settings, missing="Triton")[0] == "off"
 
@@ -108,6 +108,30 @@ def test_auto_on_a_gpu_captures_the_step(gpu: EngineConfig):
     chosen, picks = _resolve(gpu)
     assert (chosen.capture, chosen.streams, chosen.batched, chosen.compile) == ("on", "off", "on", "on")
     assert "host" in picks["capture"].why
+
+
+@pytest.mark.parametrize(
+    ("capability", "second", "choice"),
+    [((7, 5), False, "fp16"), ((7, 0), False, "fp16"), ((7, 5), True, "fp32"), ((6, 1), False, "fp32")],
+)
+def test_a_gpu_without_bf16_computes_in_fp16(
+    capability: tuple[int, int], second: bool, choice: str, gpu: EngineConfig, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda **_: False)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+    asked = gpu.model_copy(update={"precision": "auto"})
+    chosen, picks = _resolve(asked, second_derivatives=second)
+    assert (chosen.precision, chosen.capture) == (choice, "on")
+    assert "this GPU has no bf16" in picks["precision"].why
+
+
+def test_fp16_on_a_cpu_is_plain_and_without_second_derivatives():
+    half = EngineConfig(device="cpu", precision="fp16")
+    assert _resolve(half)[0].kernels == "plain"
+    with pytest.raises(ValueError, match=r"engine.kernels=native does not compute in float16"):
+        _resolve(half.model_copy(update={"kernels": "native"}))
+    with pytest.raises(ValueError, match=r"engine.precision=fp16 loses .* set engine.precision=fp32"):
+        _resolve(half, second_derivatives=True)
 
 
 PLAIN = {"kernels": "plain", "streams": "off"}
@@ -131,6 +155,30 @@ def test_a_mode_decides_what_is_auto_and_nothing_else(mode: str, expected: dict[
     for what in ("capture", "compile"):
         asked = gpu.model_copy(update={"mode": mode, what: "off"})
         assert getattr(_resolve(asked)[0], what) == "off"
+
+
+def test_activations_are_recomputed_where_asked_for_alone(gpu: EngineConfig):
+    assert _resolve(gpu)[0].checkpoint_activations == "off"
+    chosen, picks = _resolve(gpu.model_copy(update={"checkpoint_activations": "on"}))
+    assert (chosen.checkpoint_activations, chosen.compile, chosen.capture) == ("on", "off", "on")
+    chosen, picks = _resolve(gpu.model_copy(update={"checkpoint_activations": "on"}), dropout=True)
+    assert (chosen.capture, picks["capture"].why.partition(" ")[0]) == ("off", "dropout")
+
+
+@pytest.mark.parametrize(
+    ("also", "settings", "message"),
+    [
+        ({}, {"norm": "batch"}, "count each batch twice: set .*checkpoint_activations=off, or norm=instance"),
+        ({"compile": "on"}, {}, "engine.compile=on, which chooses"),
+        ({"capture": "on"}, {"dropout": True}, "engine.capture=on cannot: set engine.capture=off, or"),
+    ],
+)
+def test_activations_that_cannot_be_recomputed_are_refused(
+    also: dict[str, str], settings: dict[str, Any], message: str, gpu: EngineConfig
+):
+    asked = gpu.model_copy(update={"checkpoint_activations": "on", **also})
+    with pytest.raises(ValueError, match=message):
+        _resolve(asked, **settings)
 
 
 @pytest.mark.parametrize(("mode", "compile"), [("eager", "off"), ("compiled", "on")])

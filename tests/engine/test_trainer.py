@@ -14,6 +14,7 @@ from velogan.engine.duration import parse_length, parse_span
 from velogan.engine.ema import EMA
 from velogan.engine.nonfinite import NonFiniteError
 from velogan.engine.optimizers import ScheduleConfig
+from velogan.engine.scale import LossScale
 from velogan.engine.step import After
 from velogan.engine.trainer import MOST_SKIPPED, Hook, Trainer, step_seed, stop_on_signal
 
@@ -42,6 +43,7 @@ class _Step:
     def __init__(self):
         group = {"params": [nn.Parameter(torch.zeros(2))], "name": "G_A", "initial_lr": 1.0, "schedule": {}}
         self.optimizers: Mapping[str, torch.optim.Optimizer] = {"generator": torch.optim.Adam([group])}
+        self.scale: LossScale | None = None
         self.calls: list[SimpleNamespace] = []
         self.broken: set[int] = set()
         self.late: NonFiniteError | None = None

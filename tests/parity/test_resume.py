@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from velogan.config import Config
+from velogan.engine.scale import LossScale
 from velogan.engine.trainer import Trainer
 from velogan.observe.progress import Display
 from velogan.run import train
@@ -23,6 +24,12 @@ CASES: dict[str, dict[str, Any]] = {
     "channels last": {"engine": {"threads": 1, "precision": "fp32", "kernels": "plain"}},
     "dropout": FAST | {"generator": {"dropout": True}},
     "batch of 2": FAST | {"data": {"batch_size": 2}, "method": {"pool_size": 3}},
+    "accumulated": FAST
+    | {
+        "train": {"accumulate": 2},
+        "method": {"penalty": "r1", "penalty_every": 3, "discriminator_steps": 2, "pool_size": 3},
+    },
+    "float16": {"engine": {"threads": 1, "precision": "fp16"}},
     "batch norm": SLOW | {"generator": {"norm": "batch"}, "discriminator": {"norm": "batch"}},
     "wgangp": {"method": {"gan": "wgangp"}, "engine": {"threads": 1, "precision": "fp32"}},
     "spectral norm": FAST | {"discriminator": {"norm": "spectral"}},
@@ -84,7 +91,8 @@ def _train(config: Config, run: Path) -> Result:
 def test_stopped_and_continued_equals_unbroken(
     case: str, tiny_config: Callable[..., Config], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    config = tiny_config(train={"length": "5 epochs", "ema_images": 8}, **CASES[case])  # of four images
+    config = tiny_config(**CASES[case]).change(train={"length": "5 epochs", "ema_images": 8})  # of four images
+    monkeypatch.setattr(LossScale, "PATIENCE", 4)  # steps until float16's scale is doubled
     unbroken = _train(config, tmp_path / "unbroken")
 
     take_step, stops = Trainer._one_step, [6, 14]

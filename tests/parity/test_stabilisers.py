@@ -66,18 +66,21 @@ def _rows(config: Config, recorder: _Again | None) -> Iterator[dict[str, float]]
             autocast=step.autocast,
             channels_last=True,
             check_later=True,
+            accumulate=step.accumulate,
         )
         step = CapturedStep(step, state=objective.state, recorder=recorder)
     random = torch.Generator().manual_seed(1)
     for number in range(STEPS):
-        batch = {side: torch.rand(1, 3, SIDE, SIDE, generator=random) * 2 - 1 for side in "AB"}
-        batch["uniform"] = torch.rand(objective.draws["train"], 1, generator=random)
+        count = config.images_per_update
+        batch = {side: torch.rand(count, 3, SIDE, SIDE, generator=random) * 2 - 1 for side in "AB"}
+        batch["uniform"] = torch.rand(objective.draws["train"], count, generator=random)
         yield {name: float(value) for name, value in step({"train": batch}, number=number).items()}
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_a_captured_step_equals_the_plain_one(case: str, tiny_config: Callable[..., Config]):
     config = tiny_config(
+        train={"accumulate": 2 if case == "onepair" else 1},
         discriminator={"norm": "spectral"},
         generator={"norm": "none", "decoder": "resize"},
         method=CASES[case],

@@ -71,7 +71,7 @@ class CapturedStep:
     def __init__(self, step: Step, *, state: nn.Module, recorder: Recorder):
         assert step.latch is not None, "only a step with check_later can be captured: others wait for the device"
         self.step, self.state, self.recorder = step, state, recorder
-        self.latch, self.optimizers = step.latch, step.optimizers
+        self.latch, self.optimizers, self.scale = step.latch, step.optimizers, step.scale
         make_capturable(self.optimizers)
         self._inputs: dict[str, Batch] = {}
         self._number = torch.zeros_like(self.latch.number)
@@ -136,6 +136,7 @@ class CapturedStep:
             yield from net.buffers()
         yield from self.state.buffers()
         yield from self.latch.tensors()
+        yield from self.scale.tensors() if self.scale is not None else ()
         for one in self._after:
             yield from one.tensors()
         for optimizer in self.optimizers.values():

@@ -19,6 +19,13 @@ class TrainConfig(BaseModel):
         description="How long to train: '60 minutes', '5000 images', '200 epochs'; --minutes, --images and --epochs "
         "set it.",
     )
+    accumulate: int = Field(
+        default=1,
+        ge=1,
+        le=4096,
+        description="Batches whose gradients are averaged before each update: the update of so many times more images, "
+        "in the memory of one batch.",
+    )
     seed: int = Field(default=0, ge=0, description="Every random choice follows from it.")
     ema_images: int = Field(
         default=5000,
@@ -58,8 +65,10 @@ class EngineConfig(BaseModel):
         "step captured in a CUDA graph; streams: the two cycles on two CUDA streams.",
     )
     device: str = Field(default="auto", description="auto, cpu, cuda, cuda:1, mps: where to train.")
-    precision: Literal["auto", "fp32", "bf16"] = Field(
-        default="auto", description="Number type of convolutions; weights, losses and updates stay float32."
+    precision: Literal["auto", "fp32", "bf16", "fp16"] = Field(
+        default="auto",
+        description="Number type of convolutions; weights, losses and updates stay float32. fp16 is for GPUs without "
+        "bf16: losses are scaled, and an update whose gradients overflow is skipped.",
     )
     layout: Literal["auto", "contiguous", "channels_last"] = Field(
         default="auto", description="Memory layout of images."
@@ -75,6 +84,11 @@ class EngineConfig(BaseModel):
         description="On a CPU. plain: PyTorch's own layers; native: norm, activation, residual and padding as one "
         "compiled operation; winograd: native, and in bf16 also the residual blocks' convolutions by Winograd's "
         "algorithm and the other convolutions' gradients.",
+    )
+    checkpoint_activations: Literal["auto", "on", "off"] = Field(
+        default="auto",
+        description="Keep few of the generators' activations for the backward pass and compute the others again there: "
+        "the same gradients in less memory and more time; auto is off.",
     )
     compile: Literal["auto", "on", "off"] = Field(
         default="auto",

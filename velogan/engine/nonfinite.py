@@ -15,14 +15,14 @@ from velogan.types import Nets
 class NonFiniteError(Exception):
     """A phase gave an infinity or a NaN; its networks were not updated.
 
-    `phase` and `number` (of the step) say when; `found` names the loss terms, or "gradients"; `carry` is what the phase
-    was given, where known. Callers add what they know: `images` seen before the step, the `origin` within the networks,
-    `advice` for the user.
+    `phase` and `number` (of the step) say when; `found` names the loss terms, or "gradients"; `carries` are what the
+    parts of the phase were given, where known. Callers add what they know: `images` seen before the step, the `origin`
+    within the networks, `advice` for the user.
     """
 
-    def __init__(self, phase: str, found: Sequence[str], *, number: int, carry: Carry | None = None):
+    def __init__(self, phase: str, found: Sequence[str], *, number: int, carries: Sequence[Carry] | None = None):
         super().__init__(phase, found, number)
-        self.phase, self.found, self.number, self.carry = phase, found, number, carry
+        self.phase, self.found, self.number, self.carries = phase, found, number, carries
         self.images: int | None = None
         self.origin = self.advice = ""
 
@@ -79,6 +79,10 @@ def broken_names(names: list[str], flags: Tensor) -> list[str]:
     return [name for name, finite in zip(names, flags.tolist()) if not finite]
 
 
+NOTHING = "nothing: the plain layers give finite numbers, try engine.kernels=plain"
+"""What `find_origin` says where it finds none."""
+
+
 def find_origin(loss: Callable[[Nets], Out], nets: Nets) -> str:
     """Computes `loss` and its gradients on plain `nets`, and names the first thing that is not finite.
 
@@ -111,9 +115,7 @@ def find_origin(loss: Callable[[Nets], Out], nets: Nets) -> str:
         return f"the gradient of the output of {watch.gradient}"
     broken = (name for name, weight in weights if weight.grad is not None and not weight.grad.norm().isfinite())
     name = next(broken, "")
-    return (
-        f"the gradient of {name}" if name else "nothing: the plain layers give finite numbers, try engine.kernels=plain"
-    )
+    return f"the gradient of {name}" if name else NOTHING
 
 
 class _Watch:

@@ -23,6 +23,7 @@ REFERENCE = {
     "batched": "off",
     "fused_optimizer": "off",
     "kernels": "plain",
+    "checkpoint_activations": "off",
     "compile": "off",
     "capture": "off",
     "streams": "off",
@@ -108,13 +109,14 @@ def resolve(
     run_seconds: float | None,
     skips: bool,
     one_size: bool,
+    dropout: bool,
 ) -> tuple[EngineConfig, list[Pick]]:
     """`config` with every `auto` decided, and the reasons.
 
     `gemm_gain` measures how many times faster native bf16 convolutions are than the library's; 0 if there are none.
     `norms` are the kinds of norm in the networks, `optimizers` those of optimizers. `second_derivatives`: the loss
     needs them (wgangp). `run_seconds` is the length of the run, if known. `skips`: broken steps are skipped.
-    `one_size`: all images have one size.
+    `one_size`: all images have one size. `dropout`: networks draw random numbers.
     """
     device = device_for(config)
     picks = [Pick("device", str(device), "asked for" if config.device != "auto" else "the fastest found")]
@@ -123,21 +125,33 @@ def resolve(
         picks.append(Pick("mode", "reference", "asked for: float32, eager, one pass per image, plain optimizers"))
         return config.model_copy(update=chosen | REFERENCE), picks
     rules = {
-        "precision": lambda: precision_for(device),
+        "precision": lambda: _precision(device, second=second_derivatives),
         "layout": lambda: _layout(device),
         "batched": lambda: _batched(norms, one_size=one_size),
         "fused_optimizer": lambda: _fused_optimizer(device, optimizers),
         "kernels": lambda: _kernels(
-            device, norms, load_kernels, gemm_gain if chosen["precision"] == "bf16" else lambda: 0.0
+            device,
+            norms,
+            load_kernels,
+            gemm_gain if chosen["precision"] == "bf16" else lambda: 0.0,
+            half=chosen["precision"] == "fp16",
         ),
+        "checkpoint_activations": lambda: ("off", "only where asked for: it takes time"),
         "compile": lambda: _compile(
             device,
             native=chosen["kernels"] != "plain",
+            recomputes=chosen["checkpoint_activations"] == "on",
             second=second_derivatives,
             seconds=run_seconds,
             missing=compiler_missing(device),
         ),
-        "capture": lambda: _capture(device, fused=chosen["fused_optimizer"] == "on", skips=skips, one_size=one_size),
+        "capture": lambda: _capture(
+            device,
+            fused=chosen["fused_optimizer"] == "on",
+            skips=skips,
+            one_size=one_size,
+            redraws=dropout and chosen["checkpoint_activations"] == "on",
+        ),
         "streams": lambda: ("off", "on only where asked for"),
     }
     for what, rule in rules.items():
@@ -148,13 +162,20 @@ def resolve(
             choice, why = (of_mode, f"engine.mode={config.mode}") if of_mode else rule()
         chosen[what] = choice
         picks.append(Pick(what, choice, why))
-    _refuse(chosen, device, norms=norms, optimizers=optimizers, second=second_derivatives, skips=skips)
+    _refuse(chosen, device, norms=norms, optimizers=optimizers, second=second_derivatives, skips=skips, dropout=dropout)
     return config.model_copy(update=chosen), picks
 
 
 def default_threads() -> int:
     """The number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
+
+
+def _precision(device: torch.device, *, second: bool) -> tuple[str, str]:
+    choice, why = precision_for(device)
+    if choice == "fp16" and second:
+        return "fp32", "this GPU has no bf16, and the gradient penalty's small numbers vanish in float16"
+    return choice, why
 
 
 def _layout(device: torch.device) -> tuple[str, str]:
@@ -186,9 +207,13 @@ def _kernels(
     norms: set[str],
     load_kernels: Callable[[], NormKernels | None],
     gemm_gain: Callable[[], float],
+    *,
+    half: bool,
 ) -> tuple[str, str]:
     if device.type != "cpu":
         return "plain", "the native kernels are for CPUs"
+    if half:
+        return "plain", "the native kernels know float32 and bfloat16"
     if not norms & {"instance", "none"}:
         return "plain", "the native kernels are for instance norm, or none"
     if load_kernels() is None:
@@ -203,10 +228,12 @@ def _kernels(
 
 
 def _compile(
-    device: torch.device, *, native: bool, second: bool, seconds: float | None, missing: str
+    device: torch.device, *, native: bool, recomputes: bool, second: bool, seconds: float | None, missing: str
 ) -> tuple[str, str]:
     if second:
         return "off", "the gradient penalty needs second derivatives"
+    if recomputes:
+        return "off", "it chooses by itself which activations it keeps"
     if native:
         return "off", "the native kernels are faster and start at once"
     if device.type != "cuda":
@@ -218,7 +245,7 @@ def _compile(
     return "on", "the run is long enough to gain more than compilation takes"
 
 
-def _capture(device: torch.device, *, fused: bool, skips: bool, one_size: bool) -> tuple[str, str]:
+def _capture(device: torch.device, *, fused: bool, skips: bool, one_size: bool, redraws: bool) -> tuple[str, str]:
     if device.type != "cuda":
         return "off", "only a CUDA step can be captured"
     if skips:
@@ -227,6 +254,8 @@ def _capture(device: torch.device, *, fused: bool, skips: bool, one_size: bool) 
         return "off", "plain optimizers wait for the device in every phase"
     if not one_size:
         return "off", "the images differ in size"
+    if redraws:
+        return "off", "dropout of recomputed activations puts random numbers back from the host"
     return "on", "the host launches a step at once, so that the device does not wait for it"
 
 
@@ -238,11 +267,22 @@ def _refuse(
     optimizers: set[str],
     second: bool,
     skips: bool,
+    dropout: bool,
 ) -> None:
     running = norms & {"batch", "sync_batch"}
     if chosen["kernels"] == "winograd" and chosen["precision"] != "bf16":
         raise ValueError(
             "engine.kernels=winograd computes in bfloat16: set engine.precision=bf16, or engine.kernels=native"
+        )
+    if chosen["precision"] == "fp16" and chosen["kernels"] != "plain":
+        raise ValueError(
+            f"engine.kernels={chosen['kernels']} does not compute in float16: set engine.precision=bf16, or "
+            "engine.kernels=plain"
+        )
+    if chosen["precision"] == "fp16" and second:
+        raise ValueError(
+            "engine.precision=fp16 loses the small numbers of wgangp's gradient penalty and of method.penalty: set "
+            "engine.precision=fp32"
         )
     if chosen["batched"] == "on" and running:
         raise ValueError(
@@ -254,6 +294,22 @@ def _refuse(
         )
     if chosen["compile"] == "on" and (missing := compiler_missing(device)):
         raise ValueError(f"engine.compile=on needs {missing}: install it, or set engine.compile=off")
+    recomputes = chosen["checkpoint_activations"] == "on"
+    if recomputes and running:
+        raise ValueError(
+            "engine.checkpoint_activations=on changes batch norm, which would count each batch twice: set "
+            "engine.checkpoint_activations=off, or norm=instance"
+        )
+    if recomputes and chosen["compile"] == "on":
+        raise ValueError(
+            "engine.checkpoint_activations=on does not go with engine.compile=on, which chooses by itself which "
+            "activations it keeps: set one of them off"
+        )
+    if recomputes and dropout and chosen["capture"] == "on":
+        raise ValueError(
+            "engine.checkpoint_activations=on draws dropout's random numbers again, which engine.capture=on cannot: "
+            "set engine.capture=off, or generator.dropout=false"
+        )
     if chosen["capture"] == "on" and skips:
         raise ValueError(
             "engine.capture=on cannot leave out broken steps: set engine.capture=off, or train.on_nonfinite=stop"

@@ -6,6 +6,7 @@ This is the readable form; the fast paths must compute the same.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol
 
@@ -13,8 +14,9 @@ import torch
 from torch import Tensor, nn
 from torch.profiler import record_function
 
-from velogan.engine.nonfinite import Latch, NonFiniteError, broken_names, find_origin, finite_flags
+from velogan.engine.nonfinite import NOTHING, Latch, NonFiniteError, broken_names, find_origin, finite_flags
 from velogan.engine.optimizers import optimizers_of
+from velogan.engine.scale import LossScale
 from velogan.objectives.base import Carry, Out, Phase, Runner, parts_run_by
 from velogan.types import Batch, Nets
 
@@ -31,6 +33,17 @@ class After(Protocol):
         ...
 
 
+@dataclass
+class _Part:
+    """A part of a split's batch, and what earlier phases of the step handed on for it."""
+
+    batch: Batch
+    carry: dict[str, Tensor] = field(default_factory=dict)
+
+    def hand_on(self, out: Out) -> None:
+        self.carry |= {name: value.detach() for name, value in out.carry.items()}
+
+
 class Step:
     """Runs `phases` on batches by split.
 
@@ -39,6 +52,12 @@ class Step:
     function by split: it turns the loader's data into the batch for the losses (crop, flip, normalise), on the device.
     Splits without one have ready batches. `channels_last` is the memory layout of images. `runner` runs the independent
     parts of a loss; without it they run in order.
+
+    With `accumulate` N a batch is computed in N equal parts, one after the other, and a phase's update follows the mean
+    of their gradients: the memory is that of one part. Each part has its own carry from phase to phase.
+
+    With a `scale`, gradients are those of the scaled loss, divided by it before anything looks at them. Where they
+    overflow, the phase's update is left out, which is no break.
 
     Before an update, the phase's loss terms and gradients are checked: if one is not finite, the step ends with a
     NonFiniteError. With `check_later` (fused optimizers only) nothing waits for the device: after the first broken
@@ -57,6 +76,8 @@ class Step:
         check_later: bool = False,
         runner: Runner | None = None,
         prepare: Mapping[str, Callable[[Batch], Batch]] | None = None,
+        accumulate: int = 1,
+        scale: LossScale | None = None,
     ):
         self.phases = list(phases)
         self.nets = nets
@@ -64,12 +85,13 @@ class Step:
         self.optimizers = optimizers
         self.autocast = autocast
         self.layout = torch.channels_last if channels_last else torch.contiguous_format
-        self.runner, self.prepare = runner, prepare or {}
+        self.runner, self.prepare, self.accumulate, self.scale = runner, prepare or {}, accumulate, scale
         self.latch: Latch | None = None
         if check_later:
             self.latch = Latch(next(parameter.device for net in nets.values() for parameter in net.parameters()))
             for optimizer in optimizers.values():
-                optimizer.found_inf = self.latch.broken  # pyright: ignore[reportAttributeAccessIssue]
+                skips = self.latch.broken if scale is None else scale.skips
+                optimizer.found_inf = skips  # pyright: ignore[reportAttributeAccessIssue]
 
     def __call__(
         self, batches: Mapping[str, Batch], *, number: int = 0, after: Sequence[After] = ()
@@ -90,13 +112,13 @@ class Step:
         after: Sequence[After] = (),
     ) -> dict[str, Tensor]:
         """Runs the given `phases`, due or not. With `check_later` the step's `number` may be on the device."""
-        batches = {split: self._ready(split, batch) for split, batch in batches.items()}
-        carries: dict[str, dict[str, Tensor]] = {}
+        parts = {split: self._parts(split, batch) for split, batch in batches.items()}
         seen: dict[str, Tensor] = {}
         for phase in phases:
-            carry = carries.setdefault(phase.split, {})
             with record_function(phase.name):
-                seen |= self._run_phase(phase, batches[phase.split], carry, number)
+                seen |= self._run_phase(phase, parts[phase.split], number)
+        if self.scale is not None:
+            self.scale.adapt()
         for one in after:
             one.follow(seen)
         return seen
@@ -111,49 +133,76 @@ class Step:
 
         With `check_later` the carry of earlier phases is computed anew, with the updated weights.
         """
-        carries: dict[str, dict[str, Tensor]] = {}
+        parts = {split: self._parts(split, batch) for split, batch in batches.items()}
         for phase in self.phases:
-            batch, carry = self._ready(phase.split, batches[phase.split]), carries.setdefault(phase.split, {})
+            for number, part in enumerate(parts[phase.split]):
+                if phase.name == error.phase:
+                    handed = part.carry if error.carries is None else error.carries[number]
+                    found = find_origin(partial(self._loss, phase, batch=part.batch, carry=handed), self.nets)
+                    if found != NOTHING:
+                        return found
+                elif error.carries is None and error.number % phase.every == 0:
+                    part.hand_on(self._loss(phase, self.nets, batch=part.batch, carry=part.carry))
             if phase.name == error.phase:
-                handed = carry if error.carry is None else error.carry
-                return find_origin(partial(self._loss, phase, batch=batch, carry=handed), self.nets)
-            if error.carry is None and error.number % phase.every == 0:
-                out = self._loss(phase, self.nets, batch=batch, carry=carry)
-                carry |= {name: value.detach() for name, value in out.carry.items()}
+                return NOTHING
         return ""
 
-    def _ready(self, split: str, batch: Batch) -> Batch:
-        """The batch for the losses."""
-        return self.laid_out(self.prepare[split](batch) if split in self.prepare else batch)
+    def _parts(self, split: str, batch: Batch) -> list[_Part]:
+        """What the losses are computed on, one after the other."""
+        whole = self.laid_out(self.prepare[split](batch) if split in self.prepare else batch)
+        if self.accumulate == 1:
+            return [_Part(whole)]
+        cut = {name: value.chunk(self.accumulate, 1 if name == "uniform" else 0) for name, value in whole.items()}
+        return [_Part({name: pieces[number] for name, pieces in cut.items()}) for number in range(self.accumulate)]
 
     def laid_out(self, batch: Batch) -> Batch:
         """`batch` with its images in the memory layout that the networks are given."""
         return {k: v.contiguous(memory_format=self.layout) if v.ndim == 4 else v for k, v in batch.items()}
 
-    def _run_phase(
-        self, phase: Phase, batch: Batch, carry: dict[str, Tensor], number: int | Tensor
-    ) -> dict[str, Tensor]:
+    def _run_phase(self, phase: Phase, parts: Sequence[_Part], number: int | Tensor) -> dict[str, Tensor]:
         optimizers = optimizers_of(phase, self.optimizers)
         for optimizer in optimizers:
             optimizer.zero_grad(set_to_none=True)
         held = self.nets.values() if self.latch is None else ()
         buffers = [(buffer, buffer.clone()) for net in held for buffer in net.buffers()]
-        out = self._loss(phase, self.forward_nets, batch=batch, carry=carry)
-        out.total.backward()
-        terms = {**out.terms, "total": out.total}
-        groups = [group for optimizer in optimizers for group in optimizer.param_groups]
-        flags = finite_flags(terms.values(), [p for group in groups for p in group["params"]])
+        terms, carries = self._gradients(phase, parts)
+        parameters = [p for optimizer in optimizers for group in optimizer.param_groups for p in group["params"]]
+        if self.scale is not None:
+            self.scale.unscale(parameters)
+        flags = finite_flags(terms.values(), parameters)
+        if self.scale is not None:
+            flags = self.scale.see(flags)
         names = [*terms, "gradients"]
         if self.latch is not None:
             self.latch.see(phase.name, names, flags, number=number)
+            if self.scale is not None:
+                self.scale.skips.copy_(torch.maximum(self.scale.skips, self.latch.broken))
         elif not flags.all():
             for buffer, before in buffers:  # a norm's running statistics contain the broken values
                 buffer.copy_(before)
-            raise NonFiniteError(phase.name, broken_names(names, flags), number=int(number), carry=carry)
-        for optimizer in optimizers:
+            raise NonFiniteError(phase.name, broken_names(names, flags), number=int(number), carries=carries)
+        left_out = self.latch is None and self.scale is not None and bool(self.scale.skips)
+        for optimizer in () if left_out else optimizers:
             optimizer.step()
-        carry |= {name: value.detach() for name, value in out.carry.items()}
-        return {f"{phase.name}/{name}": value.detach() for name, value in terms.items()}
+        return {f"{phase.name}/{name}": value for name, value in terms.items()}
+
+    def _gradients(self, phase: Phase, parts: Sequence[_Part]) -> tuple[dict[str, Tensor], list[Carry]]:
+        """Leaves the mean of the parts' gradients in the networks.
+
+        Returns the means of their terms, detached, and what each part was given; the parts then hold what they hand on.
+        """
+        sums: dict[str, Tensor] = {}
+        given: list[Carry] = [dict(part.carry) for part in parts]
+        for part in parts:
+            out = self._loss(phase, self.forward_nets, batch=part.batch, carry=part.carry)
+            total = out.total if len(parts) == 1 else out.total / len(parts)
+            (total if self.scale is None else total * self.scale.factor).backward()
+            for name, value in {**out.terms, "total": out.total}.items():
+                sums[name] = sums[name] + value.detach() if name in sums else value.detach()
+            part.hand_on(out)
+        if len(parts) > 1:
+            sums = {name: value / len(parts) for name, value in sums.items()}
+        return sums, given
 
     def _loss(self, phase: Phase, nets: Nets, *, batch: Batch, carry: Carry) -> Out:
         for role, net in self.nets.items():

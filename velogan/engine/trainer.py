@@ -17,6 +17,7 @@ from velogan.engine.duration import Length, Span
 from velogan.engine.ema import EMA
 from velogan.engine.nonfinite import NonFiniteError
 from velogan.engine.optimizers import Schedule, ScheduleConfig, load_optimizer_state, optimizer_state
+from velogan.engine.scale import LossScale
 from velogan.engine.step import After
 from velogan.observe.clock import Clock
 from velogan.observe.stats import EpochLoss, Stats
@@ -43,6 +44,7 @@ class Stepper(Protocol):
     """Runs a step: the plain one or a faster one. `Step` documents each method."""
 
     optimizers: Mapping[str, torch.optim.Optimizer]
+    scale: LossScale | None
 
     def __call__(
         self, batches: Mapping[str, Batch], *, number: int = 0, after: Sequence[After] = ()
@@ -212,6 +214,7 @@ class Trainer:
             "losses": self.epoch_loss.state_dict(),
             "schedule": self.schedule.state_dict(),
             "skipped": [self.skipped, self._skipped_in_row],
+            **({} if self.step.scale is None else {"scale": self.step.scale.state_dict()}),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -224,6 +227,8 @@ class Trainer:
         self.epoch_loss.load_state_dict(state["losses"])
         self.schedule.load_state_dict(state["schedule"])
         self.skipped, self._skipped_in_row = state["skipped"]
+        if self.step.scale is not None and "scale" in state:  # it may have computed in another precision before
+            self.step.scale.load_state_dict(state["scale"])
 
 
 def _next(opened: Opened) -> Batches:

@@ -170,7 +170,10 @@ class Measured(Validation):
 
 
 class _AsTrained(nn.Module):
-    """A view in the engine's precision. What it may keep for training does not come of inference mode."""
+    """A view in the engine's precision, for fp16 in float32.
+
+    What it may keep for training does not come of inference mode.
+    """
 
     def __init__(self, net: nn.Module, bf16: bool):
         super().__init__()

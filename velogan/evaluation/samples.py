@@ -57,7 +57,8 @@ class Sampler:
 def translated_and_third(real: Tensor, direction: str, views: Views, *, config: Config) -> tuple[Tensor, Tensor | None]:
     """Translations of `real` `(N, C, H, W)`, and these translated back, or reconstructions of `real`, or None.
 
-    `direction` is a2b, b2a or b2b. Pictures are computed one by one, in the engine's precision.
+    `direction` is a2b, b2a or b2b. Pictures are computed one by one, in the engine's precision, for fp16
+    in float32.
     """
     there: Direction = "b2a" if direction == "b2a" else "a2b"
     reconstruct, back = views.reconstruction, views.generators.get("a2b" if there == "b2a" else "b2a")

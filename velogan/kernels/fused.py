@@ -6,8 +6,7 @@ and unknown layers, are called as they are, so any network runs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -18,97 +17,44 @@ from torch import Tensor, nn
 from velogan.kernels.bf16_gemm import Bf16Gemm, gain
 from velogan.kernels.conv_weight_grad import ConvWeightGrad, fits_conv_weight_grad
 from velogan.kernels.native import NormKernels
+from velogan.kernels.plan import ADD, JOIN, KEEP, SAVE, Plan, Planned, State, Step, apply, join, keep, save, tokens
 from velogan.kernels.thin import is_thin, thin_convolution
 from velogan.kernels.winograd import WinogradConvolution, fits_winograd
-from velogan.types import Form, form_of, hooked, layers_of
 
 
-class Fused(nn.Module):
+class Fused(Planned):
     """`net` with fused steps: same weights, same result up to rounding, no second derivatives.
 
     With `gemm`, bfloat16 convolutions are native where that is faster. Modules without a form (`types.form_of`) are
-    called as they are. If a hook is added later to a module with a form, the plain `net` runs.
+    called as they are. For `recompute` and hooks see `Planned`.
     """
 
-    def __init__(self, net: nn.Module, kernels: NormKernels, gemm: Bf16Gemm | None = None):
-        super().__init__()
-        self._net = [net]  # in a list, so that only the plain network registers the weights
-        self._steps = _plan(list(_tokens(net)), kernels, gemm)
-        self._known = [module for module in net.modules() if form_of(module) is not None]
-
-    def forward(self, x: Tensor) -> Tensor:
-        if any(hooked(module) for module in self._known):
-            return self._net[0](x)
-        state = _State(x.contiguous(memory_format=torch.channels_last))
-        for step in self._steps:
-            step(state)
-        return state.x
+    def __init__(self, net: nn.Module, kernels: NormKernels, gemm: Bf16Gemm | None = None, *, recompute: bool = False):
+        plan = _plan(list(tokens(net)), kernels, gemm)
+        super().__init__(net, plan, layout=torch.channels_last, recompute=recompute)
 
 
-@dataclass
-class _State:
-    x: Tensor
-    inner: Tensor | None = None  # x without the padding that the last norm added
-    residual: Tensor | None = None
-    skips: list[Tensor] = field(default_factory=list)
-
-
-_Step = Callable[[_State], None]
-_SAVE, _ADD = nn.Identity(), nn.Identity()  # marks at both ends of a residual branch
-_KEEP, _JOIN = nn.Identity(), nn.Identity()  # marks at both ends of what a U-Net's skip connection passes
-
-
-class _Whole(nn.Module):
-    """A module that is called as it is, even if it derives from a known layer."""
-
-    def __init__(self, net: nn.Module):
-        super().__init__()
-        self.forward = net.__call__  # not a child, so that the weights are registered once
-
-
-_MARKS: dict[Form | None, tuple[list[nn.Module], list[nn.Module]]] = {
-    "sequence": ([], []),
-    "residual": ([_SAVE], [_ADD]),
-    "skip": ([_KEEP], [_JOIN]),
-}
-
-
-def _tokens(net: nn.Module) -> Iterator[nn.Module]:
-    form = form_of(net)
-    if form in _MARKS:
-        before, behind = _MARKS[form]
-        yield from before
-        for layer in layers_of(net):
-            yield from _tokens(layer)
-        yield from behind
-    elif form != "layer":
-        yield _Whole(net)
-    elif not isinstance(net, nn.Identity):
-        yield net
-
-
-def _plan(tokens: list[nn.Module], kernels: NormKernels, gemm: Bf16Gemm | None) -> list[_Step]:
-    steps: list[_Step] = []
-    while tokens:
-        layer = tokens.pop(0)
-        if layer is _SAVE:
-            steps.append(_save)
-        elif layer is _KEEP:
-            steps.append(_keep)
-        elif layer is _JOIN:
-            steps.append(_join)
-        elif isinstance(layer, (nn.Conv2d, nn.ConvTranspose2d)) and _needs_no_bias(layer, tokens):
-            steps.append(_convolve(layer, gemm))
+def _plan(left: list[nn.Module], kernels: NormKernels, gemm: Bf16Gemm | None) -> Plan:
+    plan: Plan = []
+    marks: dict[nn.Module, Step] = {SAVE: save, KEEP: keep, JOIN: join}
+    while left:
+        layer = left.pop(0)
+        if layer in marks:
+            plan.append((layer, marks[layer]))
+        elif isinstance(layer, (nn.Conv2d, nn.ConvTranspose2d)) and _needs_no_bias(layer, left):
+            plan.append((layer, _convolve(layer, gemm)))
         elif is_thin(layer):
-            steps.append(_thin(layer, gemm))
+            plan.append((layer, _thin(layer, gemm)))
         elif _is_plain_norm(layer):
-            steps.append(_finish(tokens, partial(kernels.norm, eps=getattr(layer, "eps", 1e-5))))
-        elif layer is _ADD or _is_even_padding(layer) or (_is_activation(layer) and _padding_at(tokens) is not None):
-            tokens.insert(0, layer)
-            steps.append(_finish(tokens, kernels.plain))
+            adds = bool(left) and left[0] is ADD
+            norm = partial(kernels.norm, eps=getattr(layer, "eps", 1e-5))
+            plan.append((ADD if adds else layer, _finish(left, norm)))
+        elif layer is ADD or _is_even_padding(layer) or (_is_activation(layer) and _padding_at(left) is not None):
+            left.insert(0, layer)
+            plan.append((layer, _finish(left, kernels.plain)))
         else:
-            steps.append(_apply(layer))
-    return steps
+            plan.append((layer, apply(layer)))
+    return plan
 
 
 def _needs_no_bias(layer: nn.Conv2d | nn.ConvTranspose2d, behind: list[nn.Module]) -> bool:
@@ -130,40 +76,40 @@ def _is_even_padding(layer: nn.Module) -> bool:
 
 def _padding_at(tokens: list[nn.Module]) -> int | None:
     """The index in `tokens` of an even padding, if it comes next."""
-    place = int(bool(tokens) and tokens[0] is _SAVE)
+    place = int(bool(tokens) and tokens[0] is SAVE)
     return place if len(tokens) > place and _is_even_padding(tokens[place]) else None
 
 
-def _finish(tokens: list[nn.Module], kernel: Callable[..., tuple[Tensor, Tensor]]) -> _Step:
+def _finish(tokens: list[nn.Module], kernel: Callable[..., tuple[Tensor, Tensor]]) -> Step:
     """Removes from `tokens` the layers that one call of `kernel` computes: activation or residual add, and padding."""
     slope, add, pad = 1.0, False, 0
     if tokens and _is_activation(tokens[0]):
         slope = getattr(tokens.pop(0), "negative_slope", 0.0)
-    elif tokens and tokens[0] is _ADD:
+    elif tokens and tokens[0] is ADD:
         add = bool(tokens.pop(0))
     if (place := _padding_at(tokens)) is not None:
         pad = int(tokens.pop(place).padding[0])  # pyright: ignore[reportIndexIssue, reportArgumentType]
 
-    def step(state: _State) -> None:
+    def step(state: State) -> None:
         residual = state.residual if add else None
         state.x, state.inner = kernel(state.x, residual=residual, slope=slope, pad=pad)
 
     return step
 
 
-def _convolve(layer: nn.Conv2d | nn.ConvTranspose2d, gemm: Bf16Gemm | None) -> _Step:
+def _convolve(layer: nn.Conv2d | nn.ConvTranspose2d, gemm: Bf16Gemm | None) -> Step:
     """A convolution without its bias: it has none, or the norm after it would cancel it."""
     native = None if gemm is None else _native(layer, gemm)
     if native is not None:
-        return _apply(native)
+        return apply(native)
     if is_thin(layer):
-        return _apply(lambda x: thin_convolution(x, layer.weight, None, gemm))
+        return apply(lambda x: thin_convolution(x, layer.weight, None, gemm))
     geometry: list[Any] = [layer.stride, layer.padding]
     if isinstance(layer, nn.ConvTranspose2d):
         geometry += [layer.output_padding, layer.groups, layer.dilation]
-        return _apply(lambda x: F.conv_transpose2d(x, layer.weight, None, *geometry))
+        return apply(lambda x: F.conv_transpose2d(x, layer.weight, None, *geometry))
     geometry += [layer.dilation, layer.groups]
-    return _apply(lambda x: F.conv2d(x, layer.weight, None, *geometry))
+    return apply(lambda x: F.conv2d(x, layer.weight, None, *geometry))
 
 
 def _native(layer: nn.Module, gemm: Bf16Gemm) -> Callable[[Tensor], Tensor] | None:
@@ -193,24 +139,5 @@ def training_gain(layer: nn.Conv2d, gemm: Bf16Gemm) -> float:
     return measured
 
 
-def _thin(layer: nn.Conv2d, gemm: Bf16Gemm | None) -> _Step:
-    return _apply(lambda x: thin_convolution(x, layer.weight, layer.bias, gemm))
-
-
-def _apply(function: Callable[[Tensor], Tensor]) -> _Step:
-    def step(state: _State) -> None:
-        state.x, state.inner = function(state.x), None
-
-    return step
-
-
-def _save(state: _State) -> None:
-    state.residual = state.x if state.inner is None else state.inner
-
-
-def _keep(state: _State) -> None:
-    state.skips.append(state.x if state.inner is None else state.inner)
-
-
-def _join(state: _State) -> None:
-    state.x, state.inner = torch.cat([state.skips.pop(), state.x], 1), None
+def _thin(layer: nn.Conv2d, gemm: Bf16Gemm | None) -> Step:
+    return apply(lambda x: thin_convolution(x, layer.weight, layer.bias, gemm))

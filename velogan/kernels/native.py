@@ -224,6 +224,6 @@ class _Plain(torch.autograd.Function):
         if padded is None:
             n, c, h, w = ctx.shape
             padded = empty(n, c, h + 2 * pad, w + 2 * pad, dtype=ctx.dtype).zero_()
-        out = ctx.saved_tensors[0] if ctx.saved_tensors else None
+        out, *_ = (*ctx.saved_tensors, None)  # asked for once: it may be computed for this
         dx = ctx.kernels.plain_backward(padded, inner, out, slope=ctx.slope, pad=pad)
         return None, dx, dx if ctx.residual else None, None, None

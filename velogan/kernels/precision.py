@@ -1,4 +1,4 @@
-"""Whether bfloat16 is faster on a device: measured if not known."""
+"""The number type in which convolutions are fastest on a device: measured if not known."""
 
 from __future__ import annotations
 
@@ -9,10 +9,16 @@ import torch.nn.functional as F
 
 
 def precision_for(device: torch.device) -> tuple[str, str]:
-    """fp32 or bf16 for `device`, whichever computes convolutions faster, and why."""
+    """fp32, bf16 or fp16 for `device`, whichever computes convolutions faster, and why.
+
+    fp16, which needs a scaled loss, is for CUDA devices without bf16 alone: those of compute capability 7.
+    """
     if device.type == "cuda":
-        fast = torch.cuda.is_bf16_supported(including_emulation=False)
-        return ("bf16", "this GPU computes it natively") if fast else ("fp32", "this GPU has no bf16")
+        if torch.cuda.is_bf16_supported(including_emulation=False):
+            return "bf16", "this GPU computes it natively"
+        if torch.cuda.get_device_capability(device) >= (7, 0):
+            return "fp16", "this GPU has no bf16, and computes float16 natively"
+        return "fp32", "this GPU has no bf16, and is slow in float16"
     if device.type != "cpu":
         return "fp32", f"bf16 is not tried on {device.type}"
     gain = bf16_gain()

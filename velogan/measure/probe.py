@@ -56,7 +56,7 @@ def main(argv: list[str]) -> None:
     config = parse_config(request["config"])
     one = Contestant("step", config, engine={}, say=lambda text: None)
     one.warm_up()
-    seconds = median(one.timed(one.run) for _ in range(TURNS)) / config.data.batch_size
+    seconds = median(one.timed(one.run) for _ in range(TURNS)) / config.images_per_update
     print(json.dumps({"seconds": seconds, "memory_mb": peak_memory_mb(), "gpu_memory_mb": one.device_peak_mb}))
 
 

@@ -98,6 +98,7 @@ def _settings(config: Config, picks: Iterable[Pick]) -> dict[str, Any]:
     return {
         "image_size": config.data.crop_size,
         "batch_size": config.data.batch_size,
+        "accumulate": config.train.accumulate,
         "generator": config.generator.model_dump(mode="json"),
         "discriminator": config.discriminator.model_dump(mode="json"),
         "engine": config.engine.model_dump(mode="json"),
@@ -130,7 +131,7 @@ class _Training:
 
     def run(self, steps: int) -> float:
         """Trains for `steps` steps; returns the seconds per step."""
-        images = self.trainer.images + steps * self.config.data.batch_size
+        images = self.trainer.images + steps * self.config.images_per_update
         synchronise(self.device)
         begun = time.perf_counter()
         self.trainer.run(Length(Span(images, "images"), self.trainer.epoch))
@@ -196,7 +197,7 @@ class _Named(nn.Module):
 
 class _NamedStep:
     def __init__(self, step: Stepper):
-        self.step, self.optimizers = step, step.optimizers
+        self.step, self.optimizers, self.scale = step, step.optimizers, step.scale
 
     def __call__(
         self, batches: Mapping[str, Batch], *, number: int = 0, after: Sequence[After] = ()

@@ -57,11 +57,12 @@ def _head(profile: Profile) -> str:
         f"{percent(temporal['idle']['share_of_window'])} idle{waits}."
     )
     engine, machine = profile["engine"], profile["machine"]
+    accumulated = f" × {profile['accumulate']}" if profile.get("accumulate", 1) > 1 else ""
     facts = [
         f"mode {engine['mode']}",
         f"{engine['precision']}, {engine['layout'].replace('_', '-')}",
         f"kernels {engine['kernels']}, compile {engine['compile']}",
-        f"{profile['image_size']}×{profile['image_size']}, batch {profile['batch_size']}",
+        f"{profile['image_size']}×{profile['image_size']}, batch {profile['batch_size']}{accumulated}",
         f"{profile['steps']} steps profiled, {_slower(profile['profiled_step_ms'] / profile['step_ms'] - 1)}",
         f"{machine['device']}, {machine['threads']} threads, torch {machine['torch']}",
     ]

@@ -52,7 +52,7 @@ class Contestant:
         self.device = resolve_device(self.engine.device)
         self._before = self._allocated(reset=True)
         config = config.model_copy(update={"engine": self.engine})
-        size, count = config.data.crop_size, config.data.batch_size
+        size, count = config.data.crop_size, config.images_per_update
         prepare = (lambda split: feed.loader.finish) if feed else None
         self.step, objective, nets = build_step(config, shape=(size, size), prepare=prepare)
         torch.manual_seed(0)
