@@ -29,7 +29,7 @@ from velogan.engine.streams import Streams
 from velogan.engine.trainer import Stepper, Trainer
 from velogan.evaluation.samples import Sampler
 from velogan.evaluation.validation import Validation
-from velogan.kernels.fused import Fused
+from velogan.kernels.fused import native
 from velogan.methods.base import Role, Trained, Views
 from velogan.methods.fit import check_sizes
 from velogan.networks.build import Networks
@@ -37,7 +37,7 @@ from velogan.networks.generators import GeneratorConfig
 from velogan.objectives.base import SPLITS, Objective
 from velogan.observe.progress import Display
 from velogan.session import Result, Scores, Session
-from velogan.types import Batch, Composed, Direction, Nets
+from velogan.types import Batch, Composed, Direction, Nets, form_of
 
 Prepare = Callable[[Batch], Batch]
 Scoring = Callable[[Config, Sources, Views], Scores]
@@ -122,9 +122,9 @@ def forward_nets(nets: Nets, config: Config, *, plain: Collection[str] = ()) -> 
                 f"engine.kernels={engine.kernels} cannot be built here, or this CPU cannot run it: install g++, or set "
                 "engine.kernels=plain"
             )
-        fast = partial(Fused, kernels=kernels, gemm=gemm)
+        fast = partial(native, kernels=kernels, gemm=gemm)
     elif engine.compile == "on":
-        fast = partial(compiled, cache=compile_cache())
+        fast = partial(_compiled, cache=compile_cache())
     if fast is None:
         return dict(nets)
     return {name: net if name in plain else _faster(net, fast) for name, net in nets.items()}
@@ -132,6 +132,10 @@ def forward_nets(nets: Nets, config: Config, *, plain: Collection[str] = ()) -> 
 
 def _faster(net: nn.Module, fast: Callable[[nn.Module], nn.Module]) -> nn.Module:
     return net.by(fast) if isinstance(net, Composed) else fast(net)
+
+
+def _compiled(net: nn.Module, *, cache: Path) -> nn.Module:
+    return net if form_of(net) == "maps" else compiled(net, cache=cache)
 
 
 def build_step(

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from velogan.kernels.bf16_gemm import Bf16Gemm, gain
 from velogan.kernels.conv_weight_grad import ConvWeightGrad, fits_conv_weight_grad
+from velogan.kernels.frozen import FrozenMaps, fits_frozen
 from velogan.kernels.native import NormKernels
 from velogan.kernels.thin import is_thin, thin_convolution
 from velogan.kernels.winograd import WinogradConvolution, fits_winograd
@@ -43,6 +44,13 @@ class Fused(nn.Module):
         for step in self._steps:
             step(state)
         return state.x
+
+
+def native(net: nn.Module, *, kernels: NormKernels, gemm: Bf16Gemm | None) -> nn.Module:
+    """`net` computed natively as far as possible: frozen features by `FrozenMaps`, other networks by `Fused`."""
+    if gemm is not None and fits_frozen(net):
+        return FrozenMaps(net, gemm)
+    return Fused(net, kernels, gemm)
 
 
 @dataclass

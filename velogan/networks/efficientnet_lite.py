@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+
+from velogan.types import Form
 
 Variant = Literal["lite0", "lite1"]
 
@@ -76,6 +78,22 @@ class EfficientNetLite(nn.Module):
         """Means over space of the last map `(B, 1280)` and class logits `(B, 1000)` of `(B, 3, H, W)` in [-1, 1]."""
         means = functional.relu6(self.head(self.features(images)[-1])).mean(dim=(2, 3))
         return means, self.classifier(means)
+
+
+class Maps(nn.Module):
+    """`net.features` as a network."""
+
+    form: ClassVar[Form] = "maps"
+
+    scale, shift = 127.5 / 128, 0.5 / 128
+    """What the images are multiplied with, and what is added, before the first convolution."""
+
+    def __init__(self, net: EfficientNetLite) -> None:
+        super().__init__()
+        self.net = net
+
+    def forward(self, images: Tensor) -> list[Tensor]:
+        return self.net.features(images)
 
 
 def folded(published: Mapping[str, Tensor]) -> dict[str, Tensor]:

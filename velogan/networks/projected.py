@@ -28,6 +28,7 @@ class ProjectedDiscriminator(nn.Module):
     def __init__(self, features: str, *, width: int, patch: nn.Module | None = None):
         super().__init__()
         self.features = features
+        self._see: nn.Module | None = None  # found at each call
         widths = frozen_features(features, torch.device("meta")).widths
         for number, channels in enumerate(widths):
             self.register_buffer(f"across_{number}", _random(width, channels))
@@ -42,7 +43,8 @@ class ProjectedDiscriminator(nn.Module):
 
     def mixed(self, x: Tensor) -> list[Tensor]:
         """What the heads see: features `(B, width, h, w)`, the finest first."""
-        maps = frozen_features(self.features, x.device).maps(x.expand(-1, 3, -1, -1))
+        see = self._see or frozen_features(self.features, x.device).maps
+        maps = see(x.expand(-1, 3, -1, -1))
         mixed = [F.conv2d(part, self.get_buffer(f"across_{number}")) for number, part in enumerate(maps)]
         for finer, coarser in reversed(list(pairwise(range(len(mixed))))):
             above = F.conv2d(mixed[coarser], self.get_buffer(f"down_{coarser}"))
@@ -64,13 +66,12 @@ class ProjectedDiscriminator(nn.Module):
             )
 
     def by(self, other: Callable[[nn.Module], nn.Module]) -> ProjectedDiscriminator:
-        """The same discriminator, over the same weights, with `patch` replaced by `other(patch)`."""
-        if self.patch is None:
-            return self
+        """The same discriminator, over the same weights, with the features and `patch` each replaced by `other`'s."""
         made = ProjectedDiscriminator.__new__(ProjectedDiscriminator)
         nn.Module.__init__(made)
-        made.features, made.heads, made.patch = self.features, self.heads, other(self.patch)
-        made._buffers = self._buffers
+        made.features, made.heads, made._buffers = self.features, self.heads, self._buffers
+        made.patch = None if self.patch is None else other(self.patch)
+        made._see = other(frozen_features(self.features, self.get_buffer("across_0").device).maps)
         return made
 
 
