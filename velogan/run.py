@@ -135,7 +135,7 @@ def _faster(net: nn.Module, fast: Callable[[nn.Module], nn.Module]) -> nn.Module
 
 
 def _compiled(net: nn.Module, *, cache: Path) -> nn.Module:
-    return net if form_of(net) == "maps" else compiled(net, cache=cache)
+    return net if form_of(net) in ("maps", "mix") else compiled(net, cache=cache)
 
 
 def build_step(

@@ -1,6 +1,6 @@
 // Inverted residual blocks with frozen weights (Sandler et al. 2018), forward and back to their input, on dense
-// channels-last bfloat16 with float32 sums, for CPUs with AVX-512 bfloat16 products. Numbers of channels are multiples
-// of 8, those of depthwise convolutions of 16. Plain C interface, no torch headers. Each result is one sum in fixed
+// channels-last bfloat16 with float32 sums, for CPUs with AVX-512 bfloat16 products. Numbers of channels are even,
+// those of depthwise convolutions multiples of 16. Plain C interface, no torch headers. Each result is one sum in fixed
 // order, so results do not depend on the number of threads.
 #include <algorithm>
 
@@ -37,8 +37,27 @@ struct After {
     }
 };
 
+inline __mmask16 within(int64_t columns, int64_t column) {
+    return columns - column >= LANES ? 0xffff : (1 << (columns - column)) - 1;
+}
+
+// Takes sums of a product: to y, rows of `columns`, with what follows; or as they are to `sums`, rows of whole vectors.
+struct Finish {
+    After after;
+    int64_t columns;
+    bf16 *y;
+    float *sums;
+
+    void operator()(int64_t row, int64_t column, __m512 sum) const {
+        if (sums) return _mm512_storeu_ps(sums + row * ((columns + LANES - 1) / LANES * LANES) + column, sum);
+        const __mmask16 lanes = within(columns, column);
+        const int64_t at = row * columns + column;
+        _mm256_mask_storeu_epi16(y + at, lanes, rounded(after(sum, at, column, lanes)));
+    }
+};
+
 // Hands `finish` ROWS x VECTORS sums: rows of a times the columns of b, whose vectors are (k / 2, LANES, 2) each.
-template <int ROWS, int VECTORS, typename Finish>
+template <int ROWS, int VECTORS>
 inline void tile(const bf16 *a, int64_t k, const bf16 *b, int64_t row, int64_t column, const Finish &finish) {
     __m512 sum[ROWS][VECTORS];
     for (int r = 0; r < ROWS; r++)
@@ -46,7 +65,7 @@ inline void tile(const bf16 *a, int64_t k, const bf16 *b, int64_t row, int64_t c
     for (int64_t p = 0; p < k; p += 2) {
         __m512bh columns[VECTORS];
         for (int v = 0; v < VECTORS; v++) columns[v] = (__m512bh)_mm512_loadu_si512(b + (v * k + p) * LANES);
-#pragma GCC unroll 8
+#pragma GCC unroll 12
         for (int r = 0; r < ROWS; r++) {
             const __m512bh value = (__m512bh)_mm512_set1_epi32(*(const int32_t *)(a + r * k + p));
             for (int v = 0; v < VECTORS; v++) sum[r][v] = _mm512_dpbf16_ps(sum[r][v], value, columns[v]);
@@ -56,22 +75,25 @@ inline void tile(const bf16 *a, int64_t k, const bf16 *b, int64_t row, int64_t c
         for (int v = 0; v < VECTORS; v++) finish(row + r, column + v * LANES, sum[r][v]);
 }
 
-template <int VECTORS, typename Finish>
+// The rows from `row` to before `last`; the last of many are computed with some of those before them once more.
+template <int VECTORS>
 void strip(const bf16 *a, int64_t k, const bf16 *b, int64_t row, int64_t last, int64_t column, const Finish &finish) {
-    for (; row + 6 <= last; row += 6) tile<6, VECTORS>(a + row * k, k, b, row, column, finish);
-    switch (last - row) {
-    case 5: return tile<5, VECTORS>(a + row * k, k, b, row, column, finish);
-    case 4: return tile<4, VECTORS>(a + row * k, k, b, row, column, finish);
-    case 3: return tile<3, VECTORS>(a + row * k, k, b, row, column, finish);
-    case 2: return tile<2, VECTORS>(a + row * k, k, b, row, column, finish);
-    case 1: return tile<1, VECTORS>(a + row * k, k, b, row, column, finish);
+    constexpr int HIGH = VECTORS == 4 ? 6 : VECTORS == 3 ? 8 : 12; // as many sums as fit in registers, or are of use
+    if (last - row >= HIGH) {
+        for (; row < last; row += HIGH) {
+            row = std::min(row, last - HIGH);
+            tile<HIGH, VECTORS>(a + row * k, k, b, row, column, finish);
+        }
+        return;
     }
+    for (; row + 4 <= last; row += 4) tile<4, VECTORS>(a + row * k, k, b, row, column, finish);
+    for (; row + 2 <= last; row += 2) tile<2, VECTORS>(a + row * k, k, b, row, column, finish);
+    for (; row < last; row++) tile<1, VECTORS>(a + row * k, k, b, row, column, finish);
 }
 
 // All sums of a (rows, k) times b (columns / LANES rounded up, k / 2, LANES, 2).
-template <typename Finish>
-void product(const bf16 *a, const bf16 *b, int64_t rows, int64_t k, int64_t columns, int threads, const Finish &finish) {
-    const int64_t chunks = (rows + CHUNK - 1) / CHUNK, vectors = (columns + LANES - 1) / LANES;
+void product(const bf16 *a, const bf16 *b, int64_t rows, int64_t k, int threads, const Finish &finish) {
+    const int64_t chunks = (rows + CHUNK - 1) / CHUNK, vectors = (finish.columns + LANES - 1) / LANES;
     const int64_t blocks = (vectors + 3) / 4, wide = (vectors + blocks - 1) / blocks; // blocks of nearly equal width
 #pragma omp parallel for collapse(2) num_threads(threads) schedule(static)
     for (int64_t chunk = 0; chunk < chunks; chunk++)
@@ -87,27 +109,36 @@ void product(const bf16 *a, const bf16 *b, int64_t rows, int64_t k, int64_t colu
         }
 }
 
-inline __mmask16 within(int64_t columns, int64_t column) {
-    return columns - column >= LANES ? 0xffff : (1 << (columns - column)) - 1;
-}
-
 struct Tap {
     const bf16 *from;
     const float *weight;
 };
 
-// VECTORS vectors of channels from c on, of one pixel.
+// VECTORS vectors of channels from c on, of one pixel, whose taps lie `moved` values further.
 template <int VECTORS>
-inline void gather(const Tap *taps, int count, int64_t c, int64_t pixel, bf16 *to, const After &after) {
+inline void gather(const Tap *taps, int count, int64_t moved, int64_t c, int64_t pixel, bf16 *to, const After &after) {
     __m512 sum[VECTORS];
     for (int v = 0; v < VECTORS; v++) sum[v] = _mm512_setzero_ps();
     for (int t = 0; t < count; t++)
         for (int v = 0; v < VECTORS; v++)
-            sum[v] = _mm512_fmadd_ps(load(taps[t].from + c + v * LANES),
+            sum[v] = _mm512_fmadd_ps(load(taps[t].from + moved + c + v * LANES),
                                      _mm512_loadu_ps(taps[t].weight + c + v * LANES), sum[v]);
     for (int v = 0; v < VECTORS; v++) {
         const int64_t channel = c + v * LANES;
         store(to + channel, after(sum[v], pixel + channel, channel, 0xffff));
+    }
+}
+
+constexpr int MOST = 8; // vectors of channels at a time
+
+template <int VECTORS>
+inline void gather_some(int64_t vectors, const Tap *taps, int count, int64_t moved, int64_t c, int64_t pixel, bf16 *to,
+                        const After &after) {
+    if constexpr (VECTORS > 0) {
+        if (vectors == VECTORS)
+            gather<VECTORS>(taps, count, moved, c, pixel, to, after);
+        else
+            gather_some<VECTORS - 1>(vectors, taps, count, moved, c, pixel, to, after);
     }
 }
 
@@ -118,12 +149,7 @@ extern "C" {
 // y (rows, outputs) is x (rows, inputs) times weight (outputs / 16 rounded up, inputs / 2, 16, 2), and what follows.
 void frozen_pointwise(const bf16 *x, const bf16 *weight, const float *bias, const bf16 *gate, const bf16 *added, bf16 *y,
                       int64_t rows, int64_t inputs, int64_t outputs, int64_t clip, int threads) {
-    const After after{bias, gate, added, clip != 0};
-    product(x, weight, rows, inputs, outputs, threads, [&](int64_t row, int64_t column, __m512 sum) {
-        const __mmask16 lanes = within(outputs, column);
-        const int64_t at = row * outputs + column;
-        _mm256_mask_storeu_epi16(y + at, lanes, rounded(after(sum, at, column, lanes)));
-    });
+    product(x, weight, rows, inputs, threads, {{bias, gate, added, clip != 0}, outputs, y, nullptr});
 }
 
 // Convolves each channel of x (n, h, w, c) alone: weight (k, k, c); `above` and `left`: zeros there; elsewhere as many
@@ -137,25 +163,38 @@ void frozen_depthwise(const bf16 *x, const float *weight, const float *bias, con
         const int64_t from = place + pad - i;
         return from < 0 || from % stride ? int64_t(-1) : from / stride;
     };
+    // Columns from `first` to before `last` have the whole kernel inside the row; with gaps there are none such.
+    const bool gaps = back && stride > 1;
+    const int64_t step = back ? 1 : stride, before = back ? k - 1 - left : left;
+    const int64_t first = gaps ? across : (before + step - 1) / step;
+    const int64_t last = w - k + before < 0 ? 0 : std::min(across, (w - k + before) / step + 1);
+    const int64_t vectors = c / LANES, parts = (vectors + MOST - 1) / MOST, wide = (vectors + parts - 1) / parts;
 #pragma omp parallel for num_threads(threads) schedule(static)
     for (int64_t line = 0; line < n * rows; line++) {
         const bf16 *image = x + line / rows * h * w * c;
+        Tap taps[64];
+        int count = 0;
+        int64_t since = -1; // the pixel that the taps were found for
         for (int64_t px = 0; px < across; px++) {
-            Tap taps[64];
-            int count = 0;
-            for (int64_t i = 0; i < k; i++) {
-                const int64_t from_row = source(line % rows, i, above);
-                if (from_row < 0 || from_row >= h) continue;
-                for (int64_t j = 0; j < k; j++) {
-                    const int64_t from = source(px, j, left);
-                    if (from >= 0 && from < w) taps[count++] = {image + (from_row * w + from) * c, weight + (i * k + j) * c};
+            const bool same = since >= first && px < last; // every column of the kernel is inside: only the place differs
+            if (!same) {
+                count = 0;
+                since = px;
+                for (int64_t i = 0; i < k; i++) {
+                    const int64_t from_row = source(line % rows, i, above);
+                    if (from_row < 0 || from_row >= h) continue;
+                    for (int64_t j = 0; j < k; j++) {
+                        const int64_t from = source(px, j, left);
+                        if (from >= 0 && from < w)
+                            taps[count++] = {image + (from_row * w + from) * c, weight + (i * k + j) * c};
+                    }
                 }
             }
-            const int64_t pixel = (line * across + px) * c;
-            int64_t channel = 0;
-            for (; channel + 4 * LANES <= c; channel += 4 * LANES)
-                gather<4>(taps, count, channel, pixel, y + pixel, after);
-            for (; channel < c; channel += LANES) gather<1>(taps, count, channel, pixel, y + pixel, after);
+            const int64_t pixel = (line * across + px) * c, moved = (px - since) * step * c;
+            for (int64_t begin = 0, part; begin < vectors; begin += part) {
+                part = std::min(wide, vectors - begin);
+                gather_some<MOST>(part, taps, count, moved, begin * LANES, pixel, y + pixel, after);
+            }
         }
     }
 }
@@ -192,24 +231,29 @@ void frozen_image_gradient(const bf16 *g, const bf16 *weight, float *y, int64_t 
                            int64_t inputs, float scale, int threads) {
     const int64_t wide = (depth + LANES - 1) / LANES * LANES;
     const auto sums = buffer<float>(n * rows * across * wide);
-    product(g, weight, n * rows * across, inputs, depth, threads,
-            [&](int64_t row, int64_t column, __m512 sum) { _mm512_storeu_ps(sums.get() + row * wide + column, sum); });
-#pragma omp parallel for num_threads(threads) schedule(static)
-    for (int64_t line = 0; line < n * h; line++)
-        for (int64_t px = 0; px < w; px++) {
-            float *to = y + (line * w + px) * c;
-            std::fill_n(to, c, 0.f);
+    product(g, weight, n * rows * across, inputs, threads, {{}, depth, nullptr, sums.get()});
+    const int64_t part = k * c, length = (std::max(w, across * stride) + 2 * k) * c + LANES;
+#pragma omp parallel num_threads(threads)
+    {
+        const auto padded = buffer<float>(length); // a row of the image, with room for a kernel on both sides
+#pragma omp for schedule(static)
+        for (int64_t line = 0; line < n * h; line++) {
+            std::fill_n(padded.get(), length, 0.f);
             for (int64_t i = 0; i < k; i++) {
                 const int64_t row = line % h + above - i;
                 if (row < 0 || row % stride || row / stride >= rows) continue;
-                for (int64_t j = 0; j < k; j++) {
-                    const int64_t column = px + left - j;
-                    if (column < 0 || column % stride || column / stride >= across) continue;
-                    const int64_t from = (line / h * rows + row / stride) * across + column / stride;
-                    for (int64_t o = 0; o < c; o++) to[o] += sums[from * wide + (i * k + j) * c + o] * scale;
-                }
+                const float *from = sums.get() + (line / h * rows + row / stride) * across * wide + i * part;
+                float *to = padded.get() + (k - left) * c;
+                for (int64_t px = 0; px < across; px++, from += wide, to += stride * c)
+                    for (int64_t d = 0; d < part; d += LANES) {
+                        const __mmask16 lanes = within(part, d);
+                        const __m512 more = _mm512_maskz_loadu_ps(lanes, from + d);
+                        _mm512_mask_storeu_ps(to + d, lanes, _mm512_maskz_loadu_ps(lanes, to + d) + more);
+                    }
             }
+            for (int64_t o = 0; o < w * c; o++) y[line * w * c + o] = padded[k * c + o] * scale;
         }
+    }
 }
 }
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
-from typing import Protocol, cast
+from functools import lru_cache
+from typing import Literal, Protocol, cast
 
 import torch
 import torch.nn.functional as F
@@ -43,6 +43,42 @@ class FrozenMaps(nn.Module):
         return list(_Maps.apply(images.float(), self._plan))  # pyright: ignore[reportArgumentType]
 
 
+class FrozenMix(nn.Module):
+    """`net`, of the form "mix", computed natively in bfloat16 under a bfloat16 autocast, otherwise as it is.
+
+    Its results have no second derivatives.
+    """
+
+    def __init__(self, net: nn.Module, gemm: Bf16Gemm):
+        super().__init__()
+        self._net, self._library = [net], gemm.library  # in a list, so that nobody takes its weights for this module's
+        self._packed = dict[tuple[str, int], tuple[object, _Pointwise]]()
+        _bind(gemm.library)
+
+    def forward(self, maps: Sequence[Tensor]) -> list[Tensor]:
+        finest, last = maps[0], len(maps) - 1
+        if not computes_half(finest) or hooked(self._net[0]) or finest.device.type != "cpu":
+            return self._net[0](maps)
+        across = [self._point("across", number) for number in range(last + 1)]
+        down = [self._point("down", number) for number in range(1, last + 1)]
+        if any(point.inputs % 2 or point.outputs % 2 for point in across):
+            return self._net[0](maps)
+        return list(_Mix.apply(across, down, *(part.bfloat16() for part in maps)))  # pyright: ignore[reportArgumentType]
+
+    def _point(self, way: Literal["across", "down"], number: int) -> _Pointwise:
+        """Packed anew where a checkpoint has changed the weights."""
+        weight = cast(_Weights, self._net[0]).weight(way, number)
+        stamp = (weight.data_ptr(), weight._version)
+        found = self._packed.get((way, number))
+        if found is None or found[0] != stamp:
+            found = self._packed[way, number] = (stamp, _Pointwise(weight.flatten(1), None, self._library))
+        return found[1]
+
+
+class _Weights(Protocol):
+    def weight(self, way: Literal["across", "down"], number: int) -> Tensor: ...
+
+
 class _Block(Protocol):
     expand: nn.Conv2d | None
     depthwise: nn.Conv2d
@@ -69,9 +105,9 @@ def fits_frozen(net: nn.Module) -> bool:
     seen = cast(_Images, net).net
     points = [conv for block in seen.blocks for conv in (block.expand, block.project) if conv is not None]
     return (
-        all(conv.in_channels % 8 == conv.out_channels % 8 == 0 for conv in points)
+        all(conv.in_channels % 2 == conv.out_channels % 2 == 0 for conv in points)
         and all(b.depthwise.in_channels % _LANES == 0 and _taps(b.depthwise) <= _MOST_TAPS for b in seen.blocks)
-        and seen.stem.out_channels % 8 == 0
+        and seen.stem.out_channels % 2 == 0
         and seen.stem.in_channels * _taps(seen.stem) <= _MOST_DEPTH
     )
 
@@ -139,9 +175,7 @@ class _Depthwise:
     def _pads(self, h: int, w: int) -> tuple[int, int]:
         return _before(h, self.kernel, self.stride), _before(w, self.kernel, self.stride)
 
-    def _go(
-        self, x: Tensor, made: Tensor, *, bias: Tensor | None, gate: Tensor | None, pads: tuple[int, int]
-    ) -> None:
+    def _go(self, x: Tensor, made: Tensor, *, bias: Tensor | None, gate: Tensor | None, pads: tuple[int, int]) -> None:
         (n, c, h, w), (rows, across) = x.shape, made.shape[2:]
         pointers = [_pointer(one) for one in (x, self._weight, bias, gate, made)]
         sizes = (n, h, w, c, rows, across, self.kernel, self.stride, *pads, gate is not None)
@@ -192,7 +226,7 @@ class _Plan:
     ends: tuple[int, ...]
 
 
-@cache
+@lru_cache(maxsize=2)
 def _planned(net: nn.Module, library: ctypes.CDLL) -> _Plan:
     """Once for all discriminators that share a network."""
     _bind(library)
@@ -271,6 +305,34 @@ class _Maps(torch.autograd.Function):
             inner = block.depthwise.back(block.project.back(g, gate=seen), gate=wide)
             g = inner if block.expand is None else block.expand.back(inner, added=g if block.skips else None)
         return None if g is None else plan.stem.back(g, ctx.shape), None
+
+
+class _Mix(torch.autograd.Function):
+    """`down[i]` leads from map i + 1 to map i."""
+
+    @staticmethod
+    def forward(ctx, across: list[_Pointwise], down: list[_Pointwise], *maps: Tensor):
+        mixed: list[Tensor] = []
+        for point, part in reversed(list(zip(across, maps))):
+            above = None
+            if mixed:
+                above = F.interpolate(down[len(maps) - 1 - len(mixed)](mixed[-1]), size=part.shape[2:], mode="nearest")
+            mixed.append(point(dense(part), added=None if above is None else dense(above)))
+        ctx.across, ctx.down = across, down
+        return tuple(reversed(mixed))
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx, *grads: Tensor):
+        made: list[Tensor] = []
+        g = dense(grads[0])
+        for number, point in enumerate(ctx.across):
+            if number:
+                size, coarse = g.shape[2:], grads[number].shape
+                below = torch.ops.aten.upsample_nearest2d_backward(g, size, coarse)
+                g = ctx.down[number - 1].back(dense(below), added=dense(grads[number]))
+            made.append(point.back(g))
+        return None, None, *made
 
 
 def _sum(one: Tensor | None, other: Tensor | None) -> Tensor | None:

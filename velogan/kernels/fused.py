@@ -17,8 +17,9 @@ from torch import Tensor, nn
 
 from velogan.kernels.bf16_gemm import Bf16Gemm, gain
 from velogan.kernels.conv_weight_grad import ConvWeightGrad, fits_conv_weight_grad
-from velogan.kernels.frozen import FrozenMaps, fits_frozen
+from velogan.kernels.frozen import FrozenMaps, FrozenMix, fits_frozen
 from velogan.kernels.native import NormKernels
+from velogan.kernels.spectral import SpectralHead, fits_head
 from velogan.kernels.thin import is_thin, thin_convolution
 from velogan.kernels.winograd import WinogradConvolution, fits_winograd
 from velogan.types import Form, form_of, hooked, layers_of
@@ -47,9 +48,15 @@ class Fused(nn.Module):
 
 
 def native(net: nn.Module, *, kernels: NormKernels, gemm: Bf16Gemm | None) -> nn.Module:
-    """`net` computed natively as far as possible: frozen features by `FrozenMaps`, other networks by `Fused`."""
-    if gemm is not None and fits_frozen(net):
-        return FrozenMaps(net, gemm)
+    """`net` computed natively as far as possible: frozen features and their mixing by `FrozenMaps` and `FrozenMix`,
+    small heads of spectrally normalised convolutions by `SpectralHead`, other networks by `Fused`."""
+    form = form_of(net)
+    if form == "maps":
+        return FrozenMaps(net, gemm) if gemm is not None and fits_frozen(net) else net
+    if form == "mix":
+        return FrozenMix(net, gemm) if gemm is not None else net
+    if gemm is not None and isinstance(net, nn.Sequential) and fits_head(net):
+        return SpectralHead(net, gemm)
     return Fused(net, kernels, gemm)
 
 
