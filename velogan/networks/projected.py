@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from velogan.networks.layers import initialise, spectrally_normalise
 from velogan.networks.pretrained import frozen_features
-from velogan.types import Form
+from velogan.types import Form, form_of
 
 
 class ProjectedDiscriminator(nn.Module):
@@ -70,7 +70,8 @@ class ProjectedDiscriminator(nn.Module):
         made.heads = nn.ModuleList(other(head) for head in self.heads)
         made.patch = None if self.patch is None else other(self.patch)
         made._mix = (other(self._mix[0]),)
-        made._see = other(frozen_features(self.features, self.get_buffer("across_0").device).maps)
+        see = frozen_features(self.features, self.get_buffer("across_0").device).maps
+        made._see = see if form_of(see) is None else other(see)  # somebody's own network is called as it is
         return made
 
 
