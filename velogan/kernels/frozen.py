@@ -1,7 +1,7 @@
 """Feature networks of inverted residual blocks with frozen weights, computed natively in bfloat16.
 
 Weights are cast and laid out once; bias, ReLU6, residual add and the derivative of ReLU6 are part of the convolutions
-(`frozen.cpp`); padding is read from nowhere; one operation of autograd stands for the whole network, and its backward
+(`frozen.cpp`), which make no padded copies; one operation of autograd stands for the whole network, and its backward
 pass computes the gradient of the images alone.
 """
 
