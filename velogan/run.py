@@ -30,7 +30,7 @@ from velogan.engine.streams import Streams
 from velogan.engine.trainer import Stepper, Trainer
 from velogan.evaluation.samples import Sampler
 from velogan.evaluation.validation import Validation
-from velogan.kernels.fused import Fused
+from velogan.kernels.fused import native
 from velogan.kernels.plan import Planned, plain_plan, tokens
 from velogan.methods.base import Role, Trained, Views
 from velogan.methods.fit import check_sizes
@@ -39,7 +39,7 @@ from velogan.networks.generators import GeneratorConfig
 from velogan.objectives.base import SPLITS, Objective
 from velogan.observe.progress import Display
 from velogan.session import Result, Scores, Session
-from velogan.types import Batch, Composed, Direction, Nets
+from velogan.types import Batch, Composed, Direction, Nets, form_of
 
 Prepare = Callable[[Batch], Batch]
 Scoring = Callable[[Config, Sources, Views], Scores]
@@ -127,9 +127,9 @@ def forward_nets(
                 f"engine.kernels={engine.kernels} cannot be built here, or this CPU cannot run it: install g++, or set "
                 "engine.kernels=plain"
             )
-        fast = partial(Fused, kernels=kernels, gemm=gemm)
+        fast = partial(native, kernels=kernels, gemm=gemm)
     elif engine.compile == "on":
-        fast = partial(compiled, cache=compile_cache())
+        fast = partial(_compiled, cache=compile_cache())
     made = {name: net if fast is None or name in plain else _faster(net, fast) for name, net in nets.items()}
     lean = partial(fast or _planned, recompute=True)
     return made | {name: _faster(nets[name], lean) for name in recomputed}
@@ -141,6 +141,10 @@ def _planned(net: nn.Module, *, recompute: bool) -> nn.Module:
 
 def _faster(net: nn.Module, fast: Callable[[nn.Module], nn.Module]) -> nn.Module:
     return net.by(fast) if isinstance(net, Composed) else fast(net)
+
+
+def _compiled(net: nn.Module, *, cache: Path) -> nn.Module:
+    return net if form_of(net) in ("maps", "mix") else compiled(net, cache=cache)
 
 
 def build_step(

@@ -25,12 +25,13 @@ Direction = Literal["a2b", "b2a"]
 GENERATOR_FILES: dict[Direction, str] = {"a2b": "G_A", "b2a": "G_B"}
 """The names under which whole generators are kept, by direction: those of the reference implementation."""
 
-Form = Literal["layer", "sequence", "residual", "skip", "change", "mask"]
+Form = Literal["layer", "sequence", "residual", "skip", "change", "mask", "maps", "mix"]
 """What the `forward` of a module computes, for those who compute the same in another way.
 
 layer: what the layer of torch computes that it derives from. sequence: its children one after the other. residual:
 `x + child(x)`. skip: `cat([x, child(x)], 1)`. change, mask: as `ChangeGenerator` and `MaskGenerator` of
-`networks.generators` have it.
+`networks.generators` have it. maps: as `Maps` of `networks.efficientnet_lite`; mix: as
+`Mix` of `networks.projected`.
 
 A class declares it beside its `forward`: `form: ClassVar[Form] = "residual"`.
 """
@@ -59,7 +60,7 @@ def form_of(net: nn.Module) -> Form | None:
     if declares is nn.Sequential:
         return "sequence"
     form, children = vars(declares).get("form", "layer"), len(layers_of(net))
-    return form if children == {"layer": 0, "change": 3}.get(form, 1) else None
+    return form if children == {"layer": 0, "change": 3, "mix": 0}.get(form, 1) else None
 
 
 def layers_of(net: nn.Module) -> list[nn.Module]:

@@ -93,6 +93,11 @@ def test_a_network_of_one_s_own_may_see(monkeypatch: pytest.MonkeyPatch) -> None
     plain, tapped = _eyes(0)
     for map_, name in zip(frozen_features("eyes", images.device).maps(images), tapped):
         torch.testing.assert_close(map_, plain[: int(name) + 1](images))  # pyright: ignore[reportIndexIssue]
+    assert isinstance(net, ProjectedDiscriminator)
+    others: list[nn.Module] = []
+    again = net.eval().by(lambda part: others.append(part) or part)
+    assert all(map(torch.equal, again(images), net(images)))
+    assert {type(part).__name__ for part in others} == {"Mix", "Sequential"}  # the network itself is called as it is
     saved = net.state_dict()
     register_features("eyes", lambda: _eyes(1))
     with pytest.raises(RuntimeError, match="features=eyes has other weights here"):

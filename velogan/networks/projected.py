@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
+from typing import ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 
 from velogan.networks.layers import initialise, spectrally_normalise
 from velogan.networks.pretrained import frozen_features
+from velogan.types import Form, form_of
 
 
 class ProjectedDiscriminator(nn.Module):
@@ -28,6 +30,8 @@ class ProjectedDiscriminator(nn.Module):
     def __init__(self, features: str, *, width: int, patch: nn.Module | None = None):
         super().__init__()
         self.features = features
+        self._see: nn.Module | None = None  # found at each call
+        self._mix: tuple[nn.Module] = (Mix(self._buffers),)  # no child: its weights are registered here
         widths = frozen_features(features, torch.device("meta")).widths
         for number, channels in enumerate(widths):
             self.register_buffer(f"across_{number}", _random(width, channels))
@@ -42,13 +46,8 @@ class ProjectedDiscriminator(nn.Module):
 
     def mixed(self, x: Tensor) -> list[Tensor]:
         """What the heads see: features `(B, width, h, w)`, the finest first."""
-        maps = frozen_features(self.features, x.device).maps(x.expand(-1, 3, -1, -1))
-        mixed = [F.conv2d(part, self.get_buffer(f"across_{number}")) for number, part in enumerate(maps)]
-        for finer, coarser in reversed(list(pairwise(range(len(mixed))))):
-            above = F.conv2d(mixed[coarser], self.get_buffer(f"down_{coarser}"))
-            size = (mixed[finer].shape[2], mixed[finer].shape[3])
-            mixed[finer] = mixed[finer] + F.interpolate(above, size=size, mode="nearest")
-        return mixed
+        see = self._see or frozen_features(self.features, x.device).maps
+        return self._mix[0](see(x.expand(-1, 3, -1, -1)))
 
     def get_extra_state(self) -> Tensor:
         """The fingerprint of the features, as bytes."""
@@ -64,14 +63,44 @@ class ProjectedDiscriminator(nn.Module):
             )
 
     def by(self, other: Callable[[nn.Module], nn.Module]) -> ProjectedDiscriminator:
-        """The same discriminator, over the same weights, with `patch` replaced by `other(patch)`."""
-        if self.patch is None:
-            return self
+        """The same discriminator, over the same weights, with `other` of features, mixing, each head, and `patch`."""
         made = ProjectedDiscriminator.__new__(ProjectedDiscriminator)
         nn.Module.__init__(made)
-        made.features, made.heads, made.patch = self.features, self.heads, other(self.patch)
-        made._buffers = self._buffers
+        made.features, made._buffers = self.features, self._buffers
+        made.heads = nn.ModuleList(other(head) for head in self.heads)
+        made.patch = None if self.patch is None else other(self.patch)
+        made._mix = (other(self._mix[0]),)
+        see = frozen_features(self.features, self.get_buffer("across_0").device).maps
+        made._see = see if form_of(see) is None else other(see)  # somebody's own network is called as it is
         return made
+
+
+class Mix(nn.Module):
+    """Fixed random convolutions between channels, and scales from the coarsest to the finest.
+
+    From maps `(B, C_i, h_i, w_i)`, the finest first, to as many `(B, width, h_i, w_i)`. `weights` are the buffers of
+    the discriminator by name.
+    """
+
+    form: ClassVar[Form] = "mix"
+
+    def __init__(self, weights: Mapping[str, Tensor | None]):
+        super().__init__()
+        self.weights = weights
+
+    def forward(self, maps: Sequence[Tensor]) -> list[Tensor]:
+        mixed = [F.conv2d(part, self.weight("across", number)) for number, part in enumerate(maps)]
+        for finer, coarser in reversed(list(pairwise(range(len(mixed))))):
+            above = F.conv2d(mixed[coarser], self.weight("down", coarser))
+            size = (mixed[finer].shape[2], mixed[finer].shape[3])
+            mixed[finer] = mixed[finer] + F.interpolate(above, size=size, mode="nearest")
+        return mixed
+
+    def weight(self, way: Literal["across", "down"], number: int) -> Tensor:
+        """That of the convolution to map `number`, or from it to the finer one."""
+        found = self.weights[f"{way}_{number}"]
+        assert found is not None
+        return found
 
 
 def _random(outputs: int, inputs: int) -> Tensor:
@@ -85,7 +114,7 @@ def _at_least_two(x: Tensor) -> Tensor:
     On a CPU, torch 2.13's bfloat16 convolutions with stride 2 compute wrong gradients for a side of one pixel.
     """
     height, width = x.shape[2:]
-    return F.pad(x, (0, int(width == 1), 0, int(height == 1)))
+    return x if min(height, width) > 1 else F.pad(x, (0, int(width == 1), 0, int(height == 1)))
 
 
 def _head(width: int) -> nn.Sequential:
