@@ -6,7 +6,15 @@ import pytest
 import torch
 from torch import nn
 
-from velogan.networks.generators import ChangeGenerator, GeneratorConfig, build_generator, changed, compose, split
+from velogan.networks.generators import (
+    ChangeGenerator,
+    GeneratorConfig,
+    build_generator,
+    changed,
+    compose,
+    masked,
+    split,
+)
 
 
 def _build(**fields: Any) -> nn.Module:
@@ -238,3 +246,14 @@ def test_a_change_generator_changes_the_image_as_what_is_decoded_changes():
     assert torch.equal(twice(images), net(images))
     with pytest.raises(ValueError, match=r"output=change takes the difference.*: set decoder=simple, or norm=none"):
         _build(output="change")
+
+
+@pytest.mark.parametrize(
+    ("mask", "expected"),
+    [(-1.0, [0.5, -0.5]), (0.0, [0.4, 0.0]), (1.0, [0.3, 0.5])],
+    ids=["nowhere", "half", "everywhere"],
+)
+def test_a_picture_replaces_the_input_where_the_mask_is_high(mask: float, expected: list[float]):
+    x = torch.tensor([0.5, -0.5]).view(1, 2, 1, 1)
+    made = torch.tensor([0.3, 0.5, mask]).view(1, 3, 1, 1)
+    assert masked(made, x).flatten().tolist() == pytest.approx(expected)
