@@ -28,6 +28,7 @@ from torch import Tensor, nn
 
 from velogan.decide import decide
 from velogan.engine.memory import keep_freed_memory
+from velogan.faster import forward_nets
 from velogan.networks.discriminators import DiscriminatorConfig, build_discriminator
 from velogan.networks.efficientnet_lite import EfficientNetLite
 from velogan.networks.pretrained import find_lite
@@ -35,7 +36,6 @@ from velogan.networks.projected import ProjectedDiscriminator
 from velogan.objectives.base import together
 from velogan.objectives.losses import fooling_loss, gan_loss
 from velogan.recipes import fast
-from velogan.run import forward_nets
 
 Judge = Callable[[Tensor], tuple[Tensor, ...]]
 
@@ -124,7 +124,7 @@ def built(network: str) -> tuple[ProjectedDiscriminator, dict[str, tuple[nn.Modu
     assert isinstance(like, ProjectedDiscriminator)
     plain = Plain(like, PlainFeatures(torch.load(published, map_location="cpu", weights_only=True)))
     of_native = copy.deepcopy(like)
-    native = forward_nets({"D": of_native}, config)["D"]
+    native = forward_nets({"D": of_native}, config.engine)["D"]
     return like, {"plain": (plain, plain), "layers": (like, like), "native": (of_native, native)}
 
 

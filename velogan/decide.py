@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 from torch import nn
 
 from velogan.config import Config
-from velogan.data.domains.sources import code_directory
 from velogan.engine.config import EngineConfig
 from velogan.engine.duration import parse_span
 from velogan.engine.resolve import Pick, cannot_follow, resolve
-from velogan.kernels.bf16_gemm import Bf16Gemm, load_bf16_gemm
+from velogan.faster import bf16_gemm, norm_kernels
 from velogan.kernels.fused import training_gain
-from velogan.kernels.native import NormKernels, load_kernels
 
 _OPEN = ("auto", None)
 """What asks for nothing in particular."""
@@ -67,21 +64,6 @@ def decide_again(config: Config, before: EngineConfig) -> tuple[EngineConfig, li
 
 def _listed(asked: dict[str, Any]) -> str:
     return ", ".join(f"engine.{name}={value}" for name, value in asked.items())
-
-
-def norm_kernels() -> NormKernels | None:
-    """The native norm kernels; None where they cannot be built."""
-    return load_kernels(code_directory() / "kernels")
-
-
-def bf16_gemm() -> Bf16Gemm | None:
-    """The native bfloat16 convolutions; None where they cannot be built or this CPU has no such instructions."""
-    return load_bf16_gemm(code_directory() / "kernels")
-
-
-def compile_cache() -> Path:
-    """Where what torch.compile made is kept."""
-    return code_directory() / "compiled"
 
 
 def _gemm_gain(config: Config) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from functools import cache, partial
 from pathlib import Path
@@ -15,10 +15,9 @@ from velogan.config import Config
 from velogan.data.domains.loader import PairLoader, window
 from velogan.data.domains.pair import Data, open_data, open_held_out
 from velogan.data.domains.sources import Sources
-from velogan.decide import bf16_gemm, compile_cache, decide, decide_again, norm_kernels
+from velogan.decide import decide, decide_again
 from velogan.deploy.model import load_translator
 from velogan.engine.capture import CapturedStep, CudaRecorder
-from velogan.engine.compiled import compiled
 from velogan.engine.cudnn import measure_convolutions
 from velogan.engine.ema import EMA
 from velogan.engine.memory import keep_freed_memory
@@ -30,8 +29,7 @@ from velogan.engine.streams import Streams
 from velogan.engine.trainer import Stepper, Trainer
 from velogan.evaluation.samples import Sampler
 from velogan.evaluation.validation import Validation
-from velogan.kernels.fused import native
-from velogan.kernels.plan import Planned, plain_plan, tokens
+from velogan.faster import forward_net, forward_nets
 from velogan.methods.base import Role, Trained, Views
 from velogan.methods.fit import check_sizes
 from velogan.networks.build import Networks
@@ -39,7 +37,7 @@ from velogan.networks.generators import GeneratorConfig
 from velogan.objectives.base import SPLITS, Objective
 from velogan.observe.progress import Display
 from velogan.session import Result, Scores, Session
-from velogan.types import Batch, Composed, Direction, Nets, form_of
+from velogan.types import Batch, Direction, Nets
 
 Prepare = Callable[[Batch], Batch]
 Scoring = Callable[[Config, Sources, Views], Scores]
@@ -98,53 +96,11 @@ def _nets(roles: Mapping[str, Role]) -> dict[str, nn.Module]:
 
 def averaged_views(config: Config, averages: Nets) -> Views:
     """What sample grids and validation look at: over the weights of `averages`, as fast as training computes."""
-    plain = config.change(engine={"compile": "off"})  # few pictures, of several shapes
+    plain = config.engine.model_copy(update={"compile": "off"})  # few pictures, of several shapes
     views = config.method.views(averages, config.spec)
-    faster = partial(_forward_net, config=plain)
+    faster = partial(forward_net, engine=plain)
     generators: dict[Direction, nn.Module] = {way: faster(net) for way, net in views.generators.items()}
     return Views(generators, faster(views.reconstruction) if views.reconstruction else None)
-
-
-def _forward_net(net: nn.Module, config: Config) -> nn.Module:
-    return forward_nets({"net": net}, config)["net"]
-
-
-def forward_nets(
-    nets: Nets, config: Config, *, plain: Collection[str] = (), recomputed: Collection[str] = ()
-) -> dict[str, nn.Module]:
-    """What the losses call: the networks themselves, or faster equivalents over the same weights.
-
-    Those whose names are in `plain` stay as they are. Activations of those in `recomputed` are computed again in the
-    backward pass, and not kept for it.
-    """
-    engine = config.engine
-    fast: Callable[..., nn.Module] | None = None
-    if engine.kernels in ("native", "winograd"):
-        kernels = norm_kernels()
-        gemm = bf16_gemm() if engine.kernels == "winograd" else None
-        if kernels is None or (gemm is None and engine.kernels == "winograd"):
-            raise ValueError(
-                f"engine.kernels={engine.kernels} cannot be built here, or this CPU cannot run it: install g++, or set "
-                "engine.kernels=plain"
-            )
-        fast = partial(native, kernels=kernels, gemm=gemm)
-    elif engine.compile == "on":
-        fast = partial(_compiled, cache=compile_cache())
-    made = {name: net if fast is None or name in plain else _faster(net, fast) for name, net in nets.items()}
-    lean = partial(fast or _planned, recompute=True)
-    return made | {name: _faster(nets[name], lean) for name in recomputed}
-
-
-def _planned(net: nn.Module, *, recompute: bool) -> nn.Module:
-    return Planned(net, plain_plan(tokens(net)), recompute=recompute)
-
-
-def _faster(net: nn.Module, fast: Callable[[nn.Module], nn.Module]) -> nn.Module:
-    return net.by(fast) if isinstance(net, Composed) else fast(net)
-
-
-def _compiled(net: nn.Module, *, cache: Path) -> nn.Module:
-    return net if form_of(net) in ("maps", "mix") else compiled(net, cache=cache)
 
 
 def build_step(
@@ -176,7 +132,7 @@ def build_step(
     step = Step(
         phases,
         nets=nets,
-        forward_nets=forward_nets(nets, config, plain=twice, recomputed=lean),
+        forward_nets=forward_nets(nets, engine, plain=twice, recomputed=lean),
         optimizers=build_optimizers(config.optimizer, phases=phases, nets=nets, fused=engine.fused_optimizer == "on"),
         autocast={"bf16": torch.bfloat16, "fp16": torch.float16}.get(engine.precision),
         channels_last=engine.layout == "channels_last",

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from velogan.config import Config
-from velogan.decide import bf16_gemm, decide
+from velogan.decide import decide
+from velogan.faster import bf16_gemm
 from velogan.kernels.native import NormKernels
 from velogan.run import build_step
 

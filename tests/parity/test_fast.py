@@ -13,10 +13,11 @@ import torch
 from torch import Tensor, nn
 
 from velogan.config import Config
+from velogan.faster import forward_nets
 from velogan.kernels.bf16_gemm import load_bf16_gemm
 from velogan.kernels.native import NormKernels
 from velogan.networks.generators import build_generator
-from velogan.run import build_step, decide, forward_nets
+from velogan.run import build_step, decide
 
 SIDE = 32
 FAST = {"batched": "on", "layout": "channels_last", "fused_optimizer": "on", "kernels": "native"}
@@ -107,7 +108,7 @@ def test_a_compiled_network_equals_the_plain_one(tiny_config: Callable[..., Conf
     config = tiny_config(engine={"kernels": "plain", "compile": "on", "precision": "fp32", "threads": 1})
     torch.manual_seed(0)
     net = build_generator(config.generator)
-    compiled = forward_nets({"G_A": net}, config)["G_A"]
+    compiled = forward_nets({"G_A": net}, config.engine)["G_A"]
     assert compiled is not net
     images = torch.rand(2, 3, SIDE, SIDE) * 2 - 1
     results = []
