@@ -30,10 +30,12 @@ from velogan.flags import (
     Fields,
     Profile,
     Report,
+    Search,
     Sweep,
     Train,
     Translate,
 )
+from velogan.methods.base import ends
 from velogan.observe.progress import printable
 from velogan.recipes import DEFAULT, DEMOS, RECIPES
 
@@ -42,6 +44,7 @@ if TYPE_CHECKING:
 
 COMMANDS = {
     ("train",): Train,
+    ("search",): Search,
     ("translate",): Translate,
     ("evaluate",): Evaluate,
     ("demo",): Demo,
@@ -171,12 +174,36 @@ def _configure(asked: Train) -> Config:
     config = _configure_common(asked)
     if not _data_is_named(asked, asked.preset):
         raise ValueError("--data is missing: name a folder with trainA and trainB, two folders, or apples2oranges")
+    config = _of_genotype(asked, config)
     train: dict[str, Any] = {}
     for unit, amount in given.items():
         train["length"] = f"{amount} {unit}"
     if asked.on_nonfinite is not None:
         train["on_nonfinite"] = asked.on_nonfinite
     return config.change(train=train)
+
+
+def _of_genotype(asked: Train, config: Config) -> Config:
+    """With the networks of --genotype; their sizes are printed."""
+    from velogan.networks.genotype import read_genotype
+    from velogan.networks.sizes import size, table
+
+    given = {"--hidden": asked.hidden, "--match-size": asked.match_size}
+    named = [f"{flag} {value}" for flag, value in given.items() if value is not None]
+    if asked.genotype is None:
+        if named:
+            raise ValueError(f"{named[0]} is the width of a genotype's networks: add --genotype FILE, or leave it out")
+        return config
+    if len(named) > 1:
+        raise ValueError(f"{' and '.join(named)} contradict each other: give one of the two")
+    if asked.hidden is not None and not 1 <= asked.hidden <= 4096:
+        raise ValueError(f"--hidden {asked.hidden}: give a whole number from 1 to 4096")
+    config = config.built_from(read_genotype(asked.genotype), hidden=asked.hidden, match=asked.match_size)
+    spec, ways = config.spec, config.method.directions
+    channels = [(spec.channels[source], spec.channels[target]) for source, target in map(ends, ways)]
+    sizes = [size(spec.generators[way], in_channels=a, out_channels=b) for way, (a, b) in zip(ways, channels)]
+    print(table(sizes, ways), file=sys.stderr)
+    return config
 
 
 def _configure_common(asked: Fields) -> Config:
@@ -214,6 +241,20 @@ def _train(asked: Train, argv: list[str]) -> tuple[dict[str, Any], int]:
         state = "done" if result.finished else "stopped, and the same command continues"
         display.say(f"{state}: {result.images_seen:,} images seen; page: {asked.out / 'report.html'}")
     return dataclasses.asdict(result), 0
+
+
+def _search(asked: Search, argv: list[str]) -> tuple[dict[str, Any], int]:
+    from velogan.networks.cells import count
+
+    if not asked.count:
+        raise ValueError("search can only count so far: give --count")
+    if not 2 <= asked.cells <= 100:
+        raise ValueError(f"--cells {asked.cells}: give a whole number from 2 to 100")
+    found = count(blocks=asked.cells - 2, space=asked.space)
+    if not asked.json:
+        for name, number in found._asdict().items():
+            print(f"{name:<13} {number}  ({number:.3g})")
+    return found._asdict(), 0
 
 
 def _changed(asked: Train, config: Config) -> dict[str, Any]:
@@ -474,6 +515,7 @@ def _data_check(asked: DataCheck, argv: list[str]) -> tuple[dict[str, Any], int]
 
 _HANDLERS: dict[type, Callable[[Any, list[str]], tuple[dict[str, Any], int]]] = {
     Train: _train,
+    Search: _search,
     Translate: _translate,
     Evaluate: _evaluate,
     Demo: _demo,

@@ -26,9 +26,13 @@ from velogan.engine.config import EngineConfig, TrainConfig
 from velogan.engine.optimizers import OptimizerConfig, ScheduleConfig
 from velogan.files import parse_yaml
 from velogan.methods import DEFAULT, METHODS, Method
-from velogan.methods.base import Spec
+from velogan.methods.base import Spec, ends
+from velogan.networks.cells import blocks_of
 from velogan.networks.discriminators import DiscriminatorConfig
 from velogan.networks.generators import GeneratorConfig
+from velogan.networks.genotype import Genotype
+from velogan.networks.sizes import matched, reference
+from velogan.types import Direction
 
 Size = Literal["xs", "s", "m", "l"]
 SIZES: dict[Size, dict[str, int]] = {
@@ -161,7 +165,37 @@ class Config(BaseModel):
         """With the widths and depth that `size` stands for."""
         dial = SIZES[size]
         generator = {"channels": dial["channels"], "blocks": dial["blocks"]}
+        if self.generator.network == "cells":  # their channels are those of the encoding, their blocks are searched
+            generator = {"channels": 4 * dial["channels"]}
         return self.change(generator=generator, discriminator={"channels": dial["discriminator"]})
+
+    def built_from(self, genotype: Genotype, *, hidden: int | None = None, match: str | None = None) -> Config:
+        """With the networks of a genotype, whose encodings have `hidden` channels.
+
+        Without `hidden`, as many as the generators have now. With `match` (C64), the generators together have the bytes
+        of two of CycleGAN's of that width. What the genotype does not name stays as it is.
+        """
+        ways: list[Direction] = [way for way in self.method.directions if way in genotype.generators]
+        first, last = ways[0], ways[-1]
+        sections: dict[str, dict[str, Any]] = {}
+        parts = {"generator": genotype.generators, "discriminator": genotype.discriminators}
+        for section, chosen in parts.items():
+            if first in chosen:
+                other = chosen.get(last, chosen[first])
+                sections[section] = {"network": "cells", "space": genotype.space, "operations": chosen[first]}
+                differs = other if other != chosen[first] else None
+                sections[f"{section}_b"] = {"network": None, "space": None, "operations": differs}
+        blocks = [blocks_of(genotype.generators[way], genotype.space) for way in (first, last)]
+        sections["generator"] |= {"blocks": blocks[0], "channels": hidden or self.generator.encoding}
+        sections["generator_b"] |= {"blocks": blocks[1] if blocks[1] != blocks[0] else None, "channels": None}
+        made = self.change(**sections)
+        if match is None:
+            return made
+        spec = made.spec
+        channels = [(spec.channels[source], spec.channels[target]) for source, target in map(ends, ways)]
+        widths = matched([spec.generators[way] for way in ways], reference(match), channels=channels)
+        differing = {"channels": widths[-1]} if widths[-1] != widths[0] else {}
+        return made.change(generator={"channels": widths[0]}, generator_b=differing)
 
 
 def parse_config(tree: Mapping[str, Any], *, source: str = "the configuration") -> Config:

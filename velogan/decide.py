@@ -67,9 +67,9 @@ def _listed(asked: dict[str, Any]) -> str:
 
 
 def _gemm_gain(config: Config) -> float:
-    gemm, c = bf16_gemm(), config.generator.channels
+    gemm, net = bf16_gemm(), config.generator
     if gemm is None:
         return 0.0
-    blocks = config.generator.network == "resnet" and config.generator.blocks > 0
-    common = nn.Conv2d(4 * c, 4 * c, 3) if blocks else nn.Conv2d(8 * c, 8 * c, 4, stride=2, padding=1)
+    c, blocks = net.encoding, net.has_stages and net.blocks > 0
+    common = nn.Conv2d(c, c, 3) if blocks else nn.Conv2d(2 * c, 2 * c, 4, stride=2, padding=1)
     return training_gain(common, gemm)

@@ -143,11 +143,51 @@ class Train(Configured):
         float | None,
         tyro.conf.arg(help="Length in epochs, of as many images as the larger domain has.", metavar="NUMBER"),
     ] = None
+    genotype: Annotated[
+        Path | None,
+        tyro.conf.arg(
+            help="Take generators and discriminators from this file, which an architecture search wrote.",
+            metavar="FILE",
+        ),
+    ] = None
+    hidden: Annotated[
+        int | None,
+        tyro.conf.arg(
+            help="With --genotype: feature maps of the encoding, H. Default: as many as the preset's generators have.",
+            metavar="H",
+        ),
+    ] = None
+    match_size: Annotated[
+        str | None,
+        tyro.conf.arg(
+            help="With --genotype, instead of --hidden: the H at which both generators together have the bytes of "
+            "two ResNet-9 of this width, within 1 %: C64 are the default preset's.",
+            metavar="C64",
+        ),
+    ] = None
     on_nonfinite: Annotated[
         Literal["stop", "skip"] | None,
         tyro.conf.arg(help="What to do at a step with an infinity or a NaN. Default: stop.", metavar="stop|skip"),
     ] = None
     dry_run: Annotated[bool, tyro.conf.arg(help="Print the whole configuration as YAML and stop.")] = False
+
+
+@dataclass(kw_only=True)
+class Search:
+    """Say how many networks an architecture search chooses from (docs/search.md).
+
+    velogan search --count
+    """
+
+    count: Annotated[bool, tyro.conf.arg(help="Count the generators, the discriminators and all of them together.")] = (
+        False
+    )
+    cells: Annotated[int, tyro.conf.arg(help="Cells of a generator: one encodes, one decodes.", metavar="N")] = 11
+    space: Annotated[
+        Literal["paper", "code"],
+        tyro.conf.arg(help="The search space of the paper, or that of its authors' code.", metavar="paper|code"),
+    ] = "paper"
+    json: Json = False
 
 
 @dataclass(kw_only=True)

@@ -11,6 +11,8 @@ from velogan.deploy import statistics
 from velogan.deploy.statistics import Piece, folded, measure, needs_sharing, waiting_values
 from velogan.networks.generators import GeneratorConfig, ResidualBlock, build_generator
 
+CELLS = ("conv5", "max_pool", "conv7", "dilated3", "conv3", "conv3", "bilinear", "transposed3")
+
 
 def _network(**config: Any) -> nn.Module:
     torch.manual_seed(3)
@@ -39,6 +41,7 @@ def _picture(side: int, seed: int = 0) -> Tensor:
         ({"output": "change", "decoder": "simple"}, 32),
         ({"output": "mask"}, 32),
         ({"decoder": "resize"}, 32),
+        ({"network": "cells", "channels": 6, "operations": CELLS}, 32),
     ],
 )
 def test_a_picture_in_one_piece_gives_the_network_s_own_statistics(

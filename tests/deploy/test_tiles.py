@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any
 
 import numpy as np
 import pytest
@@ -56,10 +56,19 @@ def test_neighbours_overlap_and_share_a_linear_ramp_in_the_middle_of_it() -> Non
         torch.testing.assert_close(tiles.weights[1][:overlap], 1 - left[100 - overlap :])
 
 
-@pytest.mark.parametrize("decoder", ["reference", "resize"])
-@pytest.mark.parametrize(("blocks", "channels"), [(0, 2), (2, 3)])
-def test_reach_is_how_far_a_pixel_is_felt(blocks: int, channels: int, decoder: Literal["reference", "resize"]) -> None:
-    config = GeneratorConfig(blocks=blocks, channels=channels, decoder=decoder, norm="none", init="kaiming")
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"blocks": 0, "channels": 2},
+        {"blocks": 2, "channels": 3},
+        {"blocks": 0, "channels": 2, "decoder": "resize"},
+        {"blocks": 2, "channels": 3, "decoder": "resize"},
+        {"blocks": 1, "network": "cells", "channels": 24}
+        | {"operations": ("avg_pool", "conv5", "dilated3", "dilated5", "bilinear", "nearest")},
+    ],
+)
+def test_reach_is_how_far_a_pixel_is_felt(fields: dict[str, Any]) -> None:
+    config = GeneratorConfig.model_validate({"norm": "none", "init": "kaiming"} | fields)
     net = build_generator(config).eval()
     picture = torch.zeros(1, 3, 1, 160).repeat(1, 1, 160, 1)
     felt = 0

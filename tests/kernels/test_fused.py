@@ -21,6 +21,9 @@ def _discriminator(**fields: Any) -> nn.Module:
     return build_discriminator(DiscriminatorConfig.model_validate({"channels": 4, "init_gain": 0.3} | fields))
 
 
+CELLS = ("conv7", "max_pool", "conv7", "dilated5", "conv5", "conv3", "bilinear", "transposed3")
+CODE = ("conv7", "conv4", *CELLS[1:], "conv5")
+
 NETS = {
     "resnet": lambda: _generator(),
     "resnet without blocks": lambda: _generator(blocks=0),
@@ -28,6 +31,9 @@ NETS = {
     "resnet, no norm": lambda: _generator(norm="none", init_gain=0.1),
     "resnet, resize": lambda: _generator(decoder="resize"),
     "unet": lambda: _generator(network="unet_128", channels=2),
+    "cells": lambda: _generator(network="cells", channels=6, operations=CELLS),
+    "cells, code": lambda: _generator(network="cells", channels=6, operations=CODE, space="code"),
+    "patch of cells": lambda: _discriminator(network="cells", operations=("conv5", "max_pool", "dilated3", "conv4")),
     "patch": lambda: _discriminator(),
     "deep patch": lambda: _discriminator(network="n_layers", layers=4),
     "pixel": lambda: _discriminator(network="pixel"),

@@ -23,6 +23,9 @@ from velogan.types import Form, form_of, layers_of
 Moments = tuple[Tensor, Tensor]
 """Mean and variance of each channel, `(C,)` float32."""
 
+_SMALL = 64
+"""The side of a picture, in pixels, that any network of no greater multiple can take."""
+
 Core = tuple[float, float, float, float]
 """The part of a tile that is measured: top, bottom, left and right as shares of its sides."""
 
@@ -76,7 +79,7 @@ def measure(
 @torch.inference_mode()
 def waiting_values(net: nn.Module, channels: int) -> float:
     """The most values per pixel that `measure` keeps in files. Raises `ValueError` as it does."""
-    side = 4 * getattr(net, "multiple", 1)
+    side = max(4 * getattr(net, "multiple", 1), _SMALL)
     state, most = _State(torch.zeros(1, channels, side, side, device=_device(net))), 0
     for step in _measurable(net):
         if _is_shared(step):

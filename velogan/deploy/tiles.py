@@ -83,8 +83,13 @@ def reach(net: nn.Module) -> int:
             total += scale * (layer.kernel_size[0] - 1) / 2
         elif isinstance(layer, nn.Upsample):
             assert isinstance(layer.scale_factor, float)
+            if layer.mode == "bilinear":
+                total += scale  # a value has a part in its neighbours'
             scale /= layer.scale_factor
             total += scale * (layer.scale_factor - 1)  # the last copy of a pixel lies so far from it
+        elif isinstance(layer, (nn.MaxPool2d, nn.AvgPool2d)):
+            total += scale * (layer.kernel_size - 1)  # pyright: ignore[reportOperatorIssue]
+            scale *= layer.stride  # pyright: ignore[reportOperatorIssue]
     return math.ceil(total)
 
 

@@ -149,7 +149,7 @@ class OnePair(Adversarial):
 
     def check(self, spec: Spec) -> None:
         generator, (a, b) = spec.generators["a2b"], (spec.channels["A"], spec.channels["B"])
-        if generator.network != "resnet":
+        if not generator.has_stages:
             raise ValueError(
                 f"generator.network={generator.network} has no encoder, translator and decoder, which method=onepair "
                 "needs: set generator.network=resnet"
@@ -208,7 +208,7 @@ class OnePair(Adversarial):
         if self.stage != "translator":
             return
         theirs = load(Path(self.start or ""))
-        if theirs.config.network != "resnet":
+        if not theirs.config.has_stages:
             raise ValueError(
                 f"method.start={self.start} holds a {theirs.config.network}, which has no encoder: name another run"
             )
@@ -253,7 +253,7 @@ class OnePair(Adversarial):
 
     def _whole(self, spec: Spec) -> dict[str, Any]:
         """The header of what encoder, translator and decoder make together."""
-        alone: dict[str, Any] = {"blocks": 0, "output": "image"} if self.reconstructs else {}
+        alone = spec.generators["a2b"].autoencoder() if self.reconstructs else {}
         return generator_header(spec, "a2b", **alone)
 
 
@@ -470,7 +470,7 @@ def _letter(way: Direction) -> str:
 
 def _width(spec: Spec) -> int:
     """Channels of an encoding."""
-    return 4 * spec.generators["a2b"].channels
+    return spec.generators["a2b"].encoding
 
 
 def _load_in_order(net: nn.Module, other: nn.Module) -> None:

@@ -26,7 +26,9 @@ class Networks:
 def build_network(header: Mapping[str, Any]) -> nn.Module:
     """A freshly initialised network as the `header` of a weights file describes it. ValueError for a wrong header."""
     kind, config = header.get("network"), header.get("config")
-    channels = {name: _channels(header, name) for name in ("in_channels", "out_channels") if name in header}
+    channels: dict[str, Any] = {
+        name: _channels(header, name) for name in ("in_channels", "out_channels") if name in header
+    }
     match kind:
         case "generator":
             return build_generator(GeneratorConfig.model_validate(config), **channels)

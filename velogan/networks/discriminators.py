@@ -1,13 +1,22 @@
-"""Discriminators: PatchGAN (Isola et al. 2017) of any depth, and one for single pixels."""
+"""Discriminators: PatchGAN (Isola et al. 2017) of any depth, one for single pixels, and cells."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 from torch import Tensor, nn
 
+from velogan.networks.cells import (
+    Fill,
+    Space,
+    check_operations,
+    discriminator_kinds,
+    discriminator_layers,
+    fill_with,
+    hand_made,
+)
 from velogan.networks.layers import InitName, NormName, initialise, norm_layer, spectrally_normalise
 from velogan.networks.projected import ProjectedDiscriminator
 from velogan.types import Form
@@ -18,11 +27,12 @@ class DiscriminatorConfig(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    network: Literal["basic", "n_layers", "pixel", "projected", "projected+basic"] = Field(
+    network: Literal["basic", "n_layers", "pixel", "projected", "projected+basic", "cells"] = Field(
         default="basic",
         description="basic: PatchGAN with patches of 70x70 pixels; n_layers: PatchGAN of depth `layers`; "
         "pixel: looks at each pixel alone; projected: four small networks on the features of a trained one; "
-        "projected+basic: and the PatchGAN beside them. Both want method.gan=hinge.",
+        "projected+basic: and the PatchGAN beside them. Both want method.gan=hinge. cells: of the `operations` that an "
+        "architecture search chose (docs/search.md).",
     )
     features: str = Field(
         default="lite0",
@@ -36,10 +46,35 @@ class DiscriminatorConfig(BaseModel):
         description="Normalisation after the inner convolutions. spectral: of the weights of all convolutions instead, "
         "which bounds how fast logits change with the image.",
     )
+    operations: tuple[str, ...] = Field(
+        default=(), description="Those of cells, in order: conv4 or max_pool. Default: 4x4 convolutions."
+    )
+    space: Space = Field(
+        default="paper",
+        description="The search space of cells. paper: two encoding cells. code: the authors' code, five operations, "
+        "under spectral norm too.",
+    )
     init: InitName = Field(default="normal", description="Initialisation of the weights.")
     init_gain: float = Field(
         default=0.02, gt=0, description="Scale of init: standard deviation for normal, gain for the others."
     )
+
+    @model_validator(mode="after")
+    def _cells_fit(self) -> DiscriminatorConfig:
+        if self.network != "cells":
+            for name in ("operations", "space"):
+                if (value := getattr(self, name)) != type(self).model_fields[name].default:
+                    shown = ",".join(value) if isinstance(value, tuple) else value
+                    raise ValueError(f"{name}={shown:.40} is for cells, not {self.network}: set network=cells")
+        elif self.operations:
+            kinds = discriminator_kinds(self.space)
+            check_operations(self.operations, kinds, space=self.space, network="a discriminator")
+        return self
+
+    @property
+    def chosen(self) -> tuple[str, ...]:
+        """The operations of cells."""
+        return self.operations or hand_made(discriminator_kinds(self.space), space=self.space, discriminator=True)
 
 
 class Discriminator(nn.Module):
@@ -59,13 +94,18 @@ HEADS = 4
 """The heads of `projected` are so many times as wide as `channels`."""
 
 
-def build_discriminator(config: DiscriminatorConfig, *, in_channels: int = 3) -> Discriminator | ProjectedDiscriminator:
+def build_discriminator(
+    config: DiscriminatorConfig, *, in_channels: int = 3, fill: Fill | None = None
+) -> Discriminator | ProjectedDiscriminator:
     """A freshly initialised discriminator of images with `in_channels` channels.
 
-    ValueError where `projected` cannot see so many, or has no features here.
+    `fill` makes what stands at the places of operations in cells; without it, the operations of `config`. ValueError
+    where `projected` cannot see so many, or has no features here.
     """
     if config.network == "projected":
         return _projected(config, in_channels, patch=None)
+    if config.network == "cells":
+        return _started(_cells(config, in_channels, fill=fill), config)
     layers = config.layers if config.network == "n_layers" else 3
     pixel = config.network == "pixel"
     net = _started(_pixel(config, in_channels) if pixel else _patch(config, in_channels, layers=layers), config)
@@ -81,13 +121,18 @@ def _projected(config: DiscriminatorConfig, in_channels: int, *, patch: nn.Modul
     return ProjectedDiscriminator(config.features, width=HEADS * config.channels, patch=patch)
 
 
-def build_encoding_discriminator(config: DiscriminatorConfig, *, in_channels: int) -> Discriminator:
+def build_encoding_discriminator(
+    config: DiscriminatorConfig, *, in_channels: int, fill: Fill | None = None
+) -> Discriminator:
     """A freshly initialised discriminator of encodings `(B, in_channels, H/4, W/4)`.
 
     Encodings are no pictures: for them `projected` is `basic`. The network is a PatchGAN without its first two
     convolutions, which reduce an image to a quarter of its side. A logit of `basic` sees 16x16 positions. After a
-    resnet's encoder these are 73x73 pixels: each position sees 13x13 pixels, and positions are 4 pixels apart.
+    resnet's encoder these are 73x73 pixels: each position sees 13x13 pixels, and positions are 4 pixels apart. Of
+    cells, the first two operations are left out.
     """
+    if config.network == "cells":
+        return _started(_cells(config, in_channels, fill=fill, first=2), config)
     if config.network == "pixel":
         return _started(_pixel(config, in_channels), config)
     layers = config.layers if config.network == "n_layers" else 3
@@ -103,9 +148,20 @@ def _started(model: nn.Sequential, config: DiscriminatorConfig) -> Discriminator
     """The discriminator of these layers, with its first weights."""
     net = Discriminator(model)
     initialise(net, init=config.init, gain=config.init_gain)
-    if config.norm == "spectral":
+    if config.norm == "spectral" or (config.network, config.space) == ("cells", "code"):
         spectrally_normalise(net)
     return net
+
+
+def _cells(config: DiscriminatorConfig, in_channels: int, *, fill: Fill | None, first: int = 0) -> nn.Sequential:
+    return discriminator_layers(
+        fill or fill_with(config.chosen[first:]),
+        channels=config.channels,
+        norm="none" if config.norm == "spectral" else config.norm,
+        space=config.space,
+        in_channels=in_channels,
+        first=first,
+    )
 
 
 def _norm(config: DiscriminatorConfig) -> tuple[Callable[[int], nn.Module], bool]:

@@ -1,4 +1,4 @@
-"""Generators: the ResNet of Johnson et al. (2016) and the U-Net of Isola et al. (2017), as CycleGAN uses them.
+"""Generators: the ResNet of Johnson et al. (2016) and the U-Net of Isola et al. (2017), as CycleGAN uses them; cells.
 
 Module names follow the reference implementation (`model.<index>`, nested `model` for the U-Net), so that its
 published weights fit without renaming.
@@ -7,12 +7,23 @@ published weights fit without renaming.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from torch import Tensor, nn
 
+from velogan.networks.cells import (
+    STAGE,
+    Fill,
+    ResidualCell,
+    Space,
+    check_operations,
+    fill_with,
+    generator_kinds,
+    generator_layers,
+    hand_made,
+)
 from velogan.networks.layers import InitName, NormName, initialise, norm_layer
 from velogan.types import Form
 
@@ -22,15 +33,26 @@ class GeneratorConfig(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    network: Literal["resnet", "unet_128", "unet_256"] = Field(
+    network: Literal["resnet", "unet_128", "unet_256", "cells"] = Field(
         default="resnet",
         description="Architecture. resnet: residual blocks at a quarter of the side, sides divisible by 4. "
-        "unet_128, unet_256: skip connections down to one pixel, sides divisible by 128 or 256.",
+        "unet_128, unet_256: skip connections down to one pixel, sides divisible by 128 or 256. cells: as a resnet, of "
+        "the `operations` that an architecture search chose (docs/search.md).",
     )
     blocks: int = Field(
-        default=9, ge=0, le=256, description="Residual blocks of a resnet: 9 from 256 pixels on, 6 below, in the paper."
+        default=9,
+        ge=0,
+        le=256,
+        description="Residual blocks of a resnet: 9 from 256 pixels on, 6 below, in the paper. Residual cells, of "
+        "cells.",
     )
-    channels: int = Field(default=64, ge=1, le=4096, description="Feature maps after the first convolution (ngf).")
+    channels: int = Field(
+        default=64,
+        ge=1,
+        le=4096,
+        description="Feature maps after the first convolution (ngf). Of cells: those of the encoding, H; a resnet's "
+        "encoding has four times `channels`.",
+    )
     norm: NormName = Field(default="instance", description="Normalisation after convolutions.")
     dropout: bool = Field(default=False, description="Dropout 0.5 in residual blocks, or in the U-Net's inner blocks.")
     decoder: Literal["reference", "simple", "resize"] = Field(
@@ -52,6 +74,16 @@ class GeneratorConfig(BaseModel):
         "this needs a decoder without instance norm. mask: the network also makes a mask, which says where its picture "
         "replaces the input; A and B need as many channels.",
     )
+    operations: tuple[str, ...] = Field(
+        default=(),
+        description="Two of each cell, in order, such as conv3 or max_pool: those of networks/cells.py. Default: "
+        "3x3 convolutions, as a resnet has them.",
+    )
+    space: Space = Field(
+        default="paper",
+        description="What cells stand in. paper: the encoding cell sees the image and the decoding cell makes it. "
+        "code: with an operation more before and one behind, as in the authors' code.",
+    )
     init: InitName = Field(default="normal", description="Initialisation of the weights.")
     init_gain: float = Field(
         default=0.02, gt=0, description="Scale of init: standard deviation for normal, gain for the others."
@@ -59,10 +91,20 @@ class GeneratorConfig(BaseModel):
 
     @model_validator(mode="after")
     def _check_combinations(self) -> GeneratorConfig:
-        if self.network != "resnet":
-            for name in ("decoder", "residual", "identity_start", *(["output"] if self.output == "change" else [])):
+        resnets = ["decoder", "residual"] if self.network == "cells" else []
+        if self.network not in ("resnet", "cells"):
+            resnets = ["decoder", "residual", "identity_start", *(["output"] if self.output == "change" else [])]
+        for name in [*resnets, *(["dropout"] if self.network == "cells" else [])]:
+            if (value := getattr(self, name)) != type(self).model_fields[name].default:
+                raise ValueError(f"{name}={value} is for resnets, not {self.network}: leave it out, or use resnet")
+        if self.network != "cells":
+            for name in ("operations", "space"):
                 if (value := getattr(self, name)) != type(self).model_fields[name].default:
-                    raise ValueError(f"{name}={value} is for resnets, not {self.network}: leave it out, or use resnet")
+                    shown = ",".join(value) if isinstance(value, tuple) else value
+                    raise ValueError(f"{name}={shown:.40} is for cells, not {self.network}: set network=cells")
+        elif self.operations:
+            of = f"a generator with blocks={self.blocks}"
+            check_operations(self.operations, generator_kinds(self.blocks, self.space), space=self.space, network=of)
         if self.output == "change" and self.norm == "instance" and self.decoder != "simple":
             raise ValueError(
                 "output=change takes the difference of two decoded pictures, and instance norm would scale each "
@@ -78,15 +120,40 @@ class GeneratorConfig(BaseModel):
     @property
     def multiple(self) -> int:
         """Image sides must be divisible by this."""
-        return {"resnet": 4, "unet_128": 128, "unet_256": 256}[self.network]
+        return {"resnet": 4, "unet_128": 128, "unet_256": 256, "cells": 4}[self.network]
+
+    @property
+    def has_stages(self) -> bool:
+        """Whether `split` finds an encoder, a translator and a decoder."""
+        return self.network in ("resnet", "cells")
+
+    @property
+    def encoding(self) -> int:
+        """Channels of the encodings of a network that `has_stages`."""
+        return self.channels if self.network == "cells" else 4 * self.channels
+
+    @property
+    def chosen(self) -> tuple[str, ...]:
+        """The operations of cells."""
+        return self.operations or hand_made(generator_kinds(self.blocks, self.space), space=self.space)
+
+    def autoencoder(self) -> dict[str, Any]:
+        """The fields that differ in a generator of the same encoder and decoder, and nothing between."""
+        fields: dict[str, Any] = {"blocks": 0, "output": "image"}
+        if self.operations:
+            kinds = generator_kinds(self.blocks, self.space)
+            blocks = {place for place, kind in enumerate(kinds) if kind == "r"} - {0, len(kinds) - 1}
+            fields["operations"] = tuple(name for place, name in enumerate(self.operations) if place not in blocks)
+        return fields
 
 
 def build_generator(
-    config: GeneratorConfig, *, in_channels: int = 3, out_channels: int = 3
+    config: GeneratorConfig, *, in_channels: int = 3, out_channels: int = 3, fill: Fill | None = None
 ) -> Generator | ChangeGenerator | MaskGenerator:
     """A freshly initialised generator, `(B, in_channels, H, W)` to `(B, out_channels, H, W)`, both in [-1, 1].
 
-    ValueError for a mask between pictures of different channels.
+    `fill` makes what stands at the places of operations in cells; without it, the operations of `config`. ValueError
+    for a mask between pictures of different channels.
     """
     masks = config.output == "mask"
     if masks and in_channels != out_channels:
@@ -94,12 +161,23 @@ def build_generator(
             f"generator.output=mask keeps parts of the input, but A and B have {in_channels} and {out_channels} "
             "channels: set generator.output=image"
         )
-    build = _resnet if config.network == "resnet" else _unet
-    model = build(config, in_channels, out_channels + masks)
+    if config.network == "cells":
+        model = generator_layers(
+            fill or fill_with(config.chosen),
+            hidden=config.channels,
+            blocks=config.blocks,
+            norm=config.norm,
+            space=config.space,
+            c_in=in_channels,
+            c_out=out_channels + masks,
+        )
+    else:
+        build = _resnet if config.network == "resnet" else _unet
+        model = build(config, in_channels, out_channels + masks)
     net = Generator(model, multiple=config.multiple)
     initialise(net, init=config.init, gain=config.init_gain)
     if config.identity_start:
-        for block in (block for block in net.modules() if isinstance(block, ResidualBlock)):
+        for block in (block for block in net.modules() if isinstance(block, (ResidualBlock, ResidualCell))):
             *_, last = (layer for layer in block.modules() if isinstance(layer, nn.Conv2d))
             nn.init.zeros_(last.weight)
     if masks:
@@ -202,10 +280,10 @@ def masked(made: Tensor, x: Tensor) -> Tensor:
 
 
 class Stages(NamedTuple):
-    """A resnet generator in three parts.
+    """A generator in three parts.
 
-    `encoder`: images `(B, C, H, W)` to encodings `(B, 4 channels, H/4, W/4)`; `translator`: encodings to encodings;
-    `decoder`: encodings to images.
+    `encoder`: images `(B, C, H, W)` to encodings `(B, config.encoding, H/4, W/4)`; `translator`: encodings to
+    encodings; `decoder`: encodings to images.
     """
 
     encoder: Stage
@@ -214,7 +292,7 @@ class Stages(NamedTuple):
 
 
 def split(net: nn.Module) -> Stages:
-    """The stages of a resnet generator, over the same weights."""
+    """The stages of a generator that `has_stages`, over the same weights."""
     if isinstance(net, ChangeGenerator):
         stages = net.encoder, net.translator, net.decoder
         assert all(isinstance(stage, Stage) for stage in stages)
@@ -223,9 +301,15 @@ def split(net: nn.Module) -> Stages:
     assert isinstance(net.model, nn.Sequential), "a U-Net cannot be split"
     places: tuple[dict[str, nn.Module], ...] = ({}, {}, {})
     for name, layer in net.model.named_children():
-        place = 0 if int(name) < _ENCODER_LAYERS else 1 if isinstance(layer, _BLOCKS) else 2
-        places[place][name] = layer
+        places[_place(name, layer)][name] = layer
     return Stages(*(Stage(_named(layers)) for layers in places))
+
+
+def _place(name: str, layer: nn.Module) -> int:
+    """The stage of a generator's layer."""
+    if isinstance(layer, _BLOCKS):
+        return 1
+    return STAGE[name] if name in STAGE else 0 if int(name) < _ENCODER_LAYERS else 2
 
 
 def compose(*stages: nn.Module) -> Generator:
@@ -270,7 +354,7 @@ class PlainBlock(nn.Sequential):
         self.activation = nn.ReLU()
 
 
-_BLOCKS = (ResidualBlock, PlainBlock)
+_BLOCKS = (ResidualBlock, PlainBlock, ResidualCell)
 _ENCODER_LAYERS = 10  # three convolutions with norm and ReLU, and padding
 
 

@@ -1,0 +1,45 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from velogan.networks.genotype import Genotype, read_genotype
+
+A = ("conv3", "max_pool", "conv3", "dilated5", "nearest", "bilinear")
+B = ("conv7", "max_pool", "conv3", "conv3", "conv5", "conv7", "nearest", "transposed3")
+JUDGE = ("conv3", "conv4", "avg_pool", "conv5")
+WHOLE: dict[str, Any] = {"generators": {"a2b": A, "b2a": B}, "discriminators": {"a2b": JUDGE, "b2a": JUDGE}}
+
+
+def test_a_genotype_is_what_was_written(tmp_path: Path):
+    genotype = Genotype(**WHOLE, provenance={"data": "horse2zebra", "images": 400, "entropy": [0.5, {"e": 1}]})
+    (file := tmp_path / "genotype.json").write_text(genotype.text())
+    assert read_genotype(file) == genotype
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ("not JSON", "is no genotype: it is not JSON"),
+        ([1], "is no genotype: "),
+        ({"generators": None}, "generators=None: "),
+        ({"generators": {}}, "generators={}: "),
+        ({"generators": {"b2a": B}}, "generators: there is no a2b"),
+        ({"generators": {"a2b": A[1:]}}, r"generators\.a2b: 5 operations make no generator"),
+        ({"generators": {"a2b": ("conv9", *A[1:])}}, r"generators\.a2b: 'conv9', number 1 .* choose one of max_pool"),
+        ({"generators": {"a2b": A, "c2d": A}}, r"generators\.c2d"),
+        ({"discriminators": {"a2b": JUDGE[1:]}}, r"discriminators\.a2b: 3 operations, but a discriminator has 4"),
+        ({"space": "mine"}, "space='mine': input should be 'paper' or 'code'"),
+        ({"generator": {}}, "generator: there is no such field; there are space, generators"),
+    ],
+)
+def test_what_is_none_is_refused_by_name(changed: Any, words: str, tmp_path: Path):
+    tree = {**WHOLE, **changed} if isinstance(changed, dict) else changed
+    (file := tmp_path / "genotype.json").write_text(tree if isinstance(tree, str) else json.dumps(tree))
+    with pytest.raises(ValueError, match=words) as error:
+        read_genotype(file)
+    assert str(error.value).startswith(f"--genotype {file} ")
+    assert "\n" not in str(error.value)

@@ -1,0 +1,98 @@
+"""From a genotype's file to a trained, translating run, and the count of the search space."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from velogan.cli import main
+from velogan.config import Config
+from velogan.networks.cells import count
+from velogan.networks.genotype import Genotype
+
+A = ("conv3", "max_pool", "conv3", "dilated5", "nearest", "bilinear")
+B = ("conv7", "avg_pool", "conv5", "conv3", "transposed3", "bilinear")
+JUDGE, OTHER = ("conv3", "conv4", "avg_pool", "conv5"), ("conv7", "dilated3", "dilated5", "max_pool")
+TINY = "--images 2 --image-size 32 --discriminator.channels 2 --data.render-count 2 --data.render-test 1 "
+TINY += "--train.samples 1 --train.tensorboard false --engine.threads 1 --engine.precision fp32"
+
+
+@pytest.fixture
+def genotype(tmp_path: Path) -> Path:
+    file = tmp_path / "genotype.json"
+    made = Genotype(generators={"a2b": A, "b2a": B}, discriminators={"a2b": JUDGE, "b2a": OTHER})
+    file.write_text(made.text())
+    return file
+
+
+def _dry(capsys: pytest.CaptureFixture[str], *argv: Any) -> tuple[Config, str]:
+    assert main(["train", *map(str, argv), "--data", "here", "--dry-run"]) == 0
+    output = capsys.readouterr()
+    return Config.model_validate(yaml.safe_load(output.out)), output.err
+
+
+def test_the_count_is_that_of_the_code(capsys: pytest.CaptureFixture[str]):
+    assert main(["search", "--count", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == count()._asdict()
+    assert main(["search", "--count"]) == 0
+    assert "8.1e+37" in capsys.readouterr().out
+    for words in (["search"], ["search", "--count", "--cells", "1"]):
+        assert main(words) == 2
+        assert "give" in capsys.readouterr().err
+
+
+def test_a_genotype_is_an_ordinary_configuration(genotype: Path, capsys: pytest.CaptureFixture[str]):
+    config, table = _dry(capsys, "--genotype", genotype, "--hidden", 12)
+    spec = config.spec
+    assert {way: one.operations for way, one in spec.generators.items()} == {"a2b": A, "b2a": B}
+    assert {way: one.operations for way, one in spec.discriminators.items()} == {"a2b": JUDGE, "b2a": OTHER}
+    assert {one.channels for one in spec.generators.values()} == {12}
+    assert "asymmetry: b2a has" in table
+    as_wide, _ = _dry(capsys, "--genotype", genotype)
+    assert as_wide.generator.channels == Config().generator.encoding == 256
+    matched, _ = _dry(capsys, "--genotype", genotype, "--match-size", "C4")
+    assert matched.generator.channels > 16
+
+
+def test_what_the_genotype_does_not_name_stays(genotype: Path, capsys: pytest.CaptureFixture[str]):
+    genotype.write_text(Genotype(generators={"a2b": A}).text())
+    config, _ = _dry(capsys, "--genotype", genotype)
+    assert config.discriminator == Config().discriminator
+    assert config.spec.generators["b2a"].operations == A
+    onepair, _ = _dry(capsys, "onepair", "--genotype", genotype)
+    assert onepair.spec.generators["b2a"] == onepair.spec.generators["a2b"]
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        ("--hidden 8", "--hidden 8 is the width of a genotype's networks: add --genotype FILE"),
+        ("--match-size C32", "--match-size C32 is the width"),
+        ("--genotype FILE --hidden 0", "--hidden 0: give a whole number from 1 to 4096"),
+        ("--genotype FILE --hidden 8 --match-size C32", "contradict each other"),
+        ("--genotype FILE --match-size large", "--match-size large: write C and the width"),
+        ("--genotype none.json", "--genotype none.json: there is no such file"),
+    ],
+)
+def test_bad_input_is_one_sentence(flags: str, words: str, genotype: Path, capsys: pytest.CaptureFixture[str]):
+    assert main(["train", "--data", "here", *flags.replace("FILE", str(genotype)).split()]) == 2
+    assert words in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("method", ["cyclegan", "onepair"])
+def test_a_run_from_a_genotype_trains_and_translates(
+    method: str, genotype: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    run = tmp_path / "run"
+    words = ["train", method, "--genotype", str(genotype), "--hidden", "6", "--data", "apples2oranges"]
+    assert main([*words, *TINY.split(), "--out", str(run)]) == 0
+    pictures = tmp_path / "pictures"
+    assert main(["data", "render", "apples2oranges", str(pictures), "--count", "1", "--test-count", "1"]) == 0
+    made = ["translate", str(run), str(pictures / "testA"), str(tmp_path / "made"), "--tile", "128", "--json"]
+    capsys.readouterr()
+    assert main(made) == 0
+    assert json.loads(capsys.readouterr().out.splitlines()[-1])["tiled"] == 1
