@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from velogan import decide
+from velogan import decide, faster
 from velogan.cli import main
 from velogan.config import Config, read_config
 from velogan.deploy.model import load_translator
@@ -65,7 +65,7 @@ def test_a_run_with_winograd_continues_on_a_processor_without_it(
 ):
     train(2, "--engine.precision", "bf16", "--engine.kernels", "native")
     _pretend(tmp_path / "run", kernels="winograd")
-    monkeypatch.setattr(decide, "load_bf16_gemm", lambda cache: None)
+    monkeypatch.setattr(faster, "load_bf16_gemm", lambda cache: None)
     assert "from 2 images on: this CPU cannot run engine.kernels=winograd" in train(4)
     assert _engines(tmp_path / "run")[-1]["engine"]["kernels"] in ("native", "plain")
 

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from threading import Thread
+from threading import Event, Thread
 from typing import Any
 
 import pytest
@@ -61,9 +61,12 @@ def test_a_lost_node_loses_no_trial(cluster: Any, tiny_plan: Callable[..., Plan]
     plan = tiny_plan(bases={"cyclegan": base}, seeds=2, budget="200 images")
     names = [trial.name for trial in plan.known_trials()]
     moved: list[str] = []
+    over = Event()
 
     def lose() -> None:
         while not moved:
+            if over.is_set():
+                return
             time.sleep(0.1)
             with suppress(OSError, IndexError):
                 moved.extend(name for name in names if list_checkpoints(run_folder(tmp_path, name)) and on_node(name))
@@ -74,8 +77,11 @@ def test_a_lost_node_loses_no_trial(cluster: Any, tiny_plan: Callable[..., Plan]
 
     loser = Thread(target=lose)
     loser.start()
-    assert run(cluster, plan, tmp_path, 2, Table(quiet=True)) == dict.fromkeys(names, "done")
-    loser.join()
+    try:
+        assert run(cluster, plan, tmp_path, 2, Table(quiet=True)) == dict.fromkeys(names, "done")
+    finally:
+        over.set()
+        loser.join()
     assert len(moved) == 1
     assert "continuing" in (tmp_path / "status" / f"{moved[0]}.log").read_text()
 

@@ -176,7 +176,7 @@ def test_a_probe_trains_a_few_steps(tiny_plan: Callable[..., Plan]) -> None:
     assert found.memory_mb > 50
 
 
-@pytest.mark.parametrize("name", ["discriminators", "facades", "rendered"])
+@pytest.mark.parametrize("name", ["discriminators", "facades", "few", "rendered", "stabilisers"])
 def test_the_plans_of_the_benchmarks_are_plans(name: str) -> None:
     assert len(read_plan(Path(__file__).parents[2] / "benchmarks" / "plans" / f"{name}.yaml").known_trials()) >= 9
 
