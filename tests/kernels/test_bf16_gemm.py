@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +16,6 @@ from velogan.kernels.bf16_gemm import Bf16Gemm, gain, load_bf16_gemm
 from velogan.kernels.conv_weight_grad import ConvWeightGrad, fits_conv_weight_grad
 from velogan.kernels.fused import training_gain
 from velogan.kernels.thin import thin_convolution
-
-
-@pytest.fixture(scope="module")
-def gemm() -> Bf16Gemm:
-    made = load_bf16_gemm(Path(os.environ["VELOGAN_CACHE"]) / "kernels")
-    if made is None:
-        pytest.skip("there is no g++ to build the native convolutions, or no bfloat16 in this CPU's AVX-512")
-    return made
 
 
 def _images(*shape: int) -> Tensor:

@@ -3,26 +3,16 @@
 from __future__ import annotations
 
 import copy
-import os
-from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from velogan.kernels.bf16_gemm import Bf16Gemm, load_bf16_gemm
+from velogan.kernels.bf16_gemm import Bf16Gemm
 from velogan.kernels.frozen import FrozenMaps, FrozenMix, fits_frozen
 from velogan.kernels.spectral import SpectralHead, fits_head
 from velogan.networks.efficientnet_lite import EfficientNetLite, Maps
 from velogan.networks.projected import Mix, _head
-
-
-@pytest.fixture(scope="module")
-def gemm() -> Bf16Gemm:
-    made = load_bf16_gemm(Path(os.environ["VELOGAN_CACHE"]) / "kernels")
-    if made is None:
-        pytest.skip("there is no g++ to build the native convolutions, or no bfloat16 in this CPU's AVX-512")
-    return made
 
 
 @pytest.fixture(scope="module")

@@ -1,8 +1,5 @@
 from __future__ import annotations
 
-import os
-from pathlib import Path
-
 import pytest
 import torch
 import torch.nn.functional as F
@@ -10,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from velogan.kernels.bf16_gemm import Bf16Gemm, load_bf16_gemm
+from velogan.kernels.bf16_gemm import Bf16Gemm
 from velogan.kernels.fused import Fused
 from velogan.kernels.native import NormKernels
 from velogan.kernels.winograd import WinogradConv2d, WinogradConvolution, fits_winograd
@@ -23,14 +20,6 @@ SIZES = {
     "h": st.integers(3, 40),
     "w": st.integers(3, 40),
 }
-
-
-@pytest.fixture(scope="module")
-def gemm() -> Bf16Gemm:
-    made = load_bf16_gemm(Path(os.environ["VELOGAN_CACHE"]) / "kernels")
-    if made is None:
-        pytest.skip("there is no g++ to build the native convolutions, or no bfloat16 in this CPU's AVX-512")
-    return made
 
 
 def _convolution(channels: int, out: int, *, bias: bool = False) -> nn.Conv2d:
