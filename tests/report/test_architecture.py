@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from velogan.networks.cells import choices, discriminator_kinds, generator_kinds
-from velogan.networks.genotype import Genotype
+from velogan.networks.genotype import Genotype, read_genotype
 from velogan.report import write_report
 from velogan.report.genotype import discriminator_cells, generator_cells, genotype_file
 from velogan.report.share_plots import cells, thinned
@@ -154,6 +154,14 @@ def test_the_file_of_a_genotype_has_every_operation_in_its_place() -> None:
     assert texts.count("r9") == 2
     bars = [float(element.get("width", 0)) for element in tree.iter() if len(element) and element.get("rx") == "3"]
     assert max(bars) == pytest.approx(49 / 9 * min(bar for bar in bars if bar > 5), rel=0.01)
+
+
+def test_the_picture_in_the_documents_is_of_its_genotype() -> None:
+    """Else: python benchmarks/draw_genotype.py docs/genotype.json docs/genotype.svg "TITLE"."""
+    docs = Path(__file__).parents[2] / "docs"
+    shown = (docs / "genotype.svg").read_text()
+    title = shown.split("<title>")[1].split("</title>")[0]
+    assert genotype_file(read_genotype(docs / "genotype.json"), title=title) == shown
 
 
 def test_cells_of_the_code_have_single_operations_at_their_ends() -> None:
