@@ -11,9 +11,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
-from typing import Any, TypedDict, TypeVar
-
-T = TypeVar("T")
+from typing import Any, TypedDict
 
 FILE = "architecture.jsonl"
 
@@ -82,8 +80,8 @@ def kind(mixture: Mixture) -> str:
 
 def unchanged_since(history: Sequence[Tick]) -> int:
     """The images at which every choice became what it is at the end of `history`, which is not empty."""
-    rows = [(tick["images"], _winners(tick)) for tick in history]
-    since = _since(rows, lambda winners: winners == rows[-1][1], least=1)
+    last = _winners(history[-1])
+    since = _since(history, lambda tick: _winners(tick) == last, least=1)
     assert since is not None
     return since
 
@@ -99,45 +97,40 @@ def warnings(history: Sequence[Tick], *, length: int | None = None) -> list[str]
     said = []
     for network, mixtures in history[-1]["shares"].items():
         for letter in dict.fromkeys(map(kind, mixtures.values())):
-            places = [place for place, mixture in mixtures.items() if kind(mixture) == letter]
-            columns = [(tick["images"], [tick["shares"][network][place] for place in places]) for tick in history]
-            said.append(_pooled(network, columns, length) or _same(network, letter, columns, length))
-        said.append(_undecided(network, history, length))
+            said.append(_pooled(history, network, letter, length) or _same(history, network, letter, length))
+        said.append(_undecided(history, network, length))
     return [sentence for sentence in said if sentence]
 
-
-_Columns = Sequence[tuple[int, Sequence[Mixture]]]
-"""Images seen, and the mixtures of one kind of cell in one network."""
 
 _LOWER = "lower the rate of the architecture weights (optimizer.rules arch_*:lr=5e-5) or use --method two-step"
 
 
-def _pooled(network: str, columns: _Columns, length: int) -> str | None:
+def _pooled(history: Sequence[Tick], network: str, letter: str, length: int) -> str | None:
     """Pooling at all places that offer it, soon: it has next to no weights to learn, so it is good first."""
-    since = _since(columns, lambda mixtures: all(_pooling(one) > MAJORITY for one in mixtures))
+    since = _since(history, lambda tick: all(_pooling(one) > MAJORITY for one in _of(tick, network, letter)))
     if since is None or since > EARLY * length:
         return None
     return (
-        f"{network}: pooling has most of the weight at all {len(columns[-1][1])} places of its e cells since "
-        f"{since:,} images, before convolutions have learned to do better: {_LOWER}"
+        f"{network}: pooling has most of the weight at all places of its {letter} cells since {since:,} "
+        f"images, before convolutions have learned to do better: {_LOWER}"
     )
 
 
-def _same(network: str, letter: str, columns: _Columns, length: int) -> str | None:
+def _same(history: Sequence[Tick], network: str, letter: str, length: int) -> str | None:
     """One operation at all places of a kind of cell."""
-    last = columns[-1][1]
+    last = _of(history[-1], network, letter)
     names = [winner(mixture) for mixture in last]
     name, count = max(((name, names.count(name)) for name in names), key=lambda found: found[1])
     if len(last) < MANY or count < EVERYWHERE * len(last):
         return None
-    since = _since(columns, lambda mixtures: _wins(name, mixtures) >= EVERYWHERE * len(mixtures))
+    since = _since(history, lambda tick: _wins(name, _of(tick, network, letter)) >= EVERYWHERE * len(last))
     if since is not None and since <= EARLY * length:
         return (
             f"{network}: {name} has won nearly everywhere in its {letter} cells since {since:,} images, before the "
             f"others were much compared with it: {_LOWER}"
         )
-    since = _since(columns, lambda mixtures: all(winner(one) == name for one in mixtures) and _decided(mixtures))
-    if since is None:
+    since = _since(history, lambda tick: all(winner(one) == name for one in _of(tick, network, letter)))
+    if since is None or not _decided(last):
         return None
     return (
         f"{network}: all {len(last)} choices of its {letter} cells are {name} since {since:,} images, so the search "
@@ -146,15 +139,20 @@ def _same(network: str, letter: str, columns: _Columns, length: int) -> str | No
     )
 
 
-def _undecided(network: str, history: Sequence[Tick], length: int) -> str | None:
+def _undecided(history: Sequence[Tick], network: str, length: int) -> str | None:
     decided = any(_decided(list(tick["shares"][network].values())) for tick in history[-LASTING:])
     if decided or history[-1]["images"] < length / 2:
         return None
     return (
         f"{network}: all operations still count nearly alike (entropy above {UNDECIDED:.1%} of its maximum), so that "
-        "nothing is decided and what is derived is as good as drawn by lot: search longer, or raise the rate of the "
-        "architecture weights (optimizer.rules arch_*:lr=2e-3)"
+        "nothing is decided and what is derived may be no better than a draw by lot: search longer, or raise the rate "
+        "of the architecture weights (optimizer.rules arch_*:lr=2e-3)"
     )
+
+
+def _of(tick: Tick, network: str, letter: str) -> list[Mixture]:
+    """The mixtures of one kind of cell."""
+    return [mixture for mixture in tick["shares"][network].values() if kind(mixture) == letter]
 
 
 def _pooling(mixture: Mixture) -> float:
@@ -173,14 +171,14 @@ def _winners(tick: Tick) -> list[str]:
     return [winner(mixture) for mixtures in tick["shares"].values() for mixture in mixtures.values()]
 
 
-def _since(rows: Sequence[tuple[int, T]], holds: Callable[[T], bool], *, least: int = LASTING) -> int | None:
-    """The images since which `holds` is true up to the last row, if it is for `least` rows."""
+def _since(history: Sequence[Tick], holds: Callable[[Tick], bool], *, least: int = LASTING) -> int | None:
+    """The images since which `holds` is true up to the last line, if it is for `least` lines."""
     lasting = 0
-    for _, row in reversed(rows):
-        if not holds(row):
+    for tick in reversed(history):
+        if not holds(tick):
             break
         lasting += 1
-    return rows[-lasting][0] if lasting >= least else None
+    return history[-lasting]["images"] if lasting >= least else None
 
 
 def _names(tick: Tick) -> list[tuple[str, str, list[str]]]:
