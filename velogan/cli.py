@@ -217,12 +217,15 @@ def _of_genotype(asked: Train, config: Config) -> Config:
     if asked.genotype is None:
         if named:
             raise ValueError(f"{named[0]} is the width of a genotype's networks: add --genotype FILE, or leave it out")
+        if asked.sizes_only:
+            raise ValueError("--sizes-only takes the sizes of a genotype: add --genotype FILE, or leave it out")
         return config
     if len(named) > 1:
         raise ValueError(f"{' and '.join(named)} contradict each other: give one of the two")
     if asked.hidden is not None and not 1 <= asked.hidden <= 4096:
         raise ValueError(f"--hidden {asked.hidden}: give a whole number from 1 to 4096")
-    config = config.built_from(read_genotype(asked.genotype), hidden=asked.hidden, match=asked.match_size)
+    found = config.built_from(read_genotype(asked.genotype), hidden=asked.hidden, match=asked.match_size)
+    config = config.scaled_to(found) if asked.sizes_only else found
     spec, ways = config.spec, config.method.directions
     channels = [(spec.channels[source], spec.channels[target]) for source, target in map(ends, ways)]
     sizes = [size(spec.generators[way], in_channels=a, out_channels=b) for way, (a, b) in zip(ways, channels)]

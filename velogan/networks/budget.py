@@ -236,7 +236,7 @@ class Limit(nn.Module):
             forecast = costs.of(operations)
             if self._bounds.hold(fit.cost) or fit.cost == forecast:
                 return tried
-            most = (1 + WITHIN) / 2 * self.budget.amount * forecast / fit.cost
+            most = self.budget.amount * forecast / fit.cost  # then these operations are no longer within it
         return [*tried, self._made(way, width, costs.cheapest, shares)]
 
     def _made(self, way: Direction, width: int, operations: tuple[str, ...], shares: Shares) -> Fit:
