@@ -276,7 +276,9 @@ def field_names(model: type[BaseModel], prefix: str = "") -> list[str]:
     for name, field in model.model_fields.items():
         kind = field.annotation
         if isinstance(kind, type) and issubclass(kind, Method):
-            of_kinds = [own for method in METHODS.values() for own in field_names(method, f"{prefix}{name}.")]
+            wrapped = "method." in prefix  # by one that is left out of these
+            others = [method for method in METHODS.values() if not (wrapped and "inner" in method.model_fields)]
+            of_kinds = [own for method in others for own in field_names(method, f"{prefix}{name}.")]
             names += list(dict.fromkeys([f"{prefix}{name}.kind", *of_kinds]))
         elif isinstance(kind, type) and issubclass(kind, BaseModel):
             names += field_names(kind, f"{prefix}{name}.")

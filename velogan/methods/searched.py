@@ -1,0 +1,338 @@
+"""Architecture search: any method on supernets, whose architecture weights are trained as well.
+
+"CycleGANAS" (An and Joo 2023, section 3). Each network of cells becomes a supernet, and its architecture weights a role
+of their own: those of `G_A` are `arch_G_A`. What the inner method has fixed stays: its losses, its pools of fakes, its
+stabilisers, and its networks that are not of cells, or have their operations already.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import torch
+from pydantic import BeforeValidator, Field, SerializeAsAny
+from torch import Tensor, nn
+
+from velogan.methods.base import Choice, Make, Method, Note, Role, Spec, Trained, Views, ends
+from velogan.methods.cyclegan import CycleGAN
+from velogan.networks.build import Networks
+from velogan.networks.cells import discriminator_kinds, hand_made
+from velogan.networks.discriminators import DiscriminatorConfig
+from velogan.networks.generators import GeneratorConfig
+from velogan.networks.genotype import Genotype
+from velogan.networks.supernet import (
+    Architecture,
+    Supernets,
+    Whole,
+    derive,
+    give_architecture,
+    mixtures,
+    take_architecture,
+)
+from velogan.objectives.base import Carry, Objective, Out, Phase
+from velogan.types import GENERATOR_FILES, Batch, Direction, Nets
+
+ARCHITECTURE = "arch_"
+"""Before the name of a role: the role of its architecture weights. Before that of a phase: its twin, which trains them."""
+
+_HALVES = ("first_half", "second_half")
+
+
+def _parse_inner(value: Any) -> Any:
+    """A method by its `kind`; a word alone is a kind."""
+    from velogan.methods import METHODS  # which holds this one
+
+    if isinstance(value, Method):
+        return value
+    tree: Mapping[str, Any] = {"kind": value} if isinstance(value, str) else value
+    kind = tree.get("kind", CycleGAN.kind) if isinstance(tree, Mapping) else value
+    others = {name: method for name, method in METHODS.items() if not issubclass(method, Searched)}
+    if kind not in others:
+        raise ValueError(f"inner={str(kind)[:40]} is no method that a search can wrap: give {' or '.join(others)}")
+    return others[kind].model_validate(tree)
+
+
+class Searched(Method):
+    """A method `inner` on supernets."""
+
+    kind = "searched"
+    summary = "any of these on networks whose operations are chosen while they train (velogan search)"
+
+    inner: Annotated[SerializeAsAny[Method], BeforeValidator(_parse_inner)] = Field(
+        default=CycleGAN(), description="The method whose networks are searched, and its fields."
+    )
+    scheme: Literal["one-step", "two-step", "halves", "swapped-halves"] = Field(
+        default="one-step",
+        description="What trains the architecture weights. one-step: each phase trains them with its networks. two-step: "
+        "a second set of phases, on the same pictures, trains them alone. halves: that, and one half of the pictures "
+        "trains the weights and the other the architecture. swapped-halves: and the halves change places at `swap`.",
+    )
+    swap: float = Field(
+        default=0.5,
+        gt=0,
+        lt=1,
+        description="swapped-halves: the share of the run after which the halves change places.",
+    )
+    gumbel: bool = Field(
+        default=False,
+        description="Shares as in the authors' code: Gumbel noise, drawn for each step, on top of the softmax, and a "
+        "second softmax with a temperature that falls from `temperature_start` to `temperature_end`.",
+    )
+    temperature_start: float = Field(default=5.0, gt=0, description="gumbel: the temperature when the run begins.")
+    temperature_end: float = Field(default=0.1, gt=0, description="gumbel: the temperature when it ends.")
+    swap_decoder: bool = Field(
+        default=False,
+        description="Exchange the two operations of a decoding cell in what is found, as the authors' code does when it "
+        "builds the chosen network.",
+    )
+    patience: int = Field(
+        default=0, ge=0, description="End the search when what is chosen has not changed for so many epochs; 0: never."
+    )
+    hidden: int | None = Field(
+        default=None,
+        ge=1,
+        le=4096,
+        description="Feature maps of the encoding, H, of the networks that are built of what is found: their sizes are "
+        "printed. Default: as many as the supernets have.",
+    )
+
+    @property
+    def directions(self) -> tuple[Direction, ...]:
+        return self.inner.directions
+
+    @property
+    def plateau_phase(self) -> str:
+        return self.inner.plateau_phase
+
+    @property
+    def reconstructs(self) -> bool:
+        return self.inner.reconstructs
+
+    @property
+    def second_derivatives(self) -> bool:
+        return self.inner.second_derivatives
+
+    @property
+    def one_size(self) -> str:
+        return self.inner.one_size.replace("method.", "method.inner.")
+
+    def check(self, spec: Spec) -> None:
+        self.inner.check(spec)
+        for way in self.directions:
+            if spec.generators[way].network != "cells":
+                raise ValueError(
+                    f"generator.network={spec.generators[way].network} has no operations to choose: say velogan "
+                    "search, or set generator.network=cells"
+                )
+        sections = [*spec.generators.values(), *spec.discriminators.values()]
+        if len(spaces := {section.space for section in sections if section.network == "cells"}) > 1:
+            raise ValueError(
+                f"generator.space and discriminator.space are {' and '.join(sorted(spaces))}: one genotype has one "
+                "space, set the same"
+            )
+        if not any(map(_is_open, sections)):
+            raise ValueError(
+                "generator.operations and discriminator.operations leave nothing to be chosen: leave one out"
+            )
+
+    def notes(self, spec: Spec) -> list[Note]:
+        return self.inner.notes(spec)
+
+    def roles(self, spec: Spec, make: Make) -> dict[str, Role]:
+        roles = self.inner.roles(spec, _Open(make))
+        taken: dict[str, Role] = {}
+        for name, role in list(roles.items()):
+            if mixtures(role.net):
+                architecture = take_architecture(role.net, noisy=self.gumbel)
+                header = {"network": "architecture", "of": name} if role.header else None
+                taken[ARCHITECTURE + name] = Role(net=architecture, header=header, averaged=role.averaged)
+                roles[name] = replace(role, header={**role.header, "network": "supernet"} if role.header else None)
+        return roles | taken
+
+    def take_trained(self, nets: Nets, load: Callable[[Path], Trained]) -> None:
+        def refuse(run: Path) -> Trained:
+            raise ValueError(f"{run} holds plain networks, whose weights do not fit supernets: search from the start")
+
+        self.inner.take_trained(nets, refuse)
+
+    def objective(self, spec: Spec, *, shape: tuple[int, int], batched: bool) -> SearchObjective:
+        nets = {name: role.net for name, role in self._look(spec).items()}
+        weights = {name: len(net) for name, net in nets.items() if isinstance(net, Architecture)}
+        count = 1 if self.scheme == "one-step" else 2
+        inner = [self.inner.objective(spec, shape=shape, batched=batched) for _ in range(count)]
+        return SearchObjective(self, inner, weights)
+
+    def views(self, nets: Nets, spec: Spec) -> Views:
+        found = self._inner_views(nets, spec)
+        return replace(found, generators={way: Whole(net) for way, net in found.generators.items()})
+
+    def _inner_views(self, nets: Nets, spec: Spec) -> Views:
+        """Over the architecture weights that belong to `nets`: an average has been copied apart from its own."""
+        for name, net in nets.items():
+            if (architecture := nets.get(ARCHITECTURE + name)) is not None:
+                give_architecture(net, architecture)  # pyright: ignore[reportArgumentType]
+        return self.inner.views(nets, spec)
+
+    def headers(self, spec: Spec) -> dict[Direction, dict[str, Any]]:
+        return {way: {**header, "network": "supernet"} for way, header in self.inner.headers(spec).items()}
+
+    def autoencoder_of(self, generator: nn.Module) -> nn.Module | None:
+        return self.inner.autoencoder_of(generator)
+
+    def choice(self, nets: Nets, spec: Spec) -> Choice:
+        generators = self._inner_views(nets, spec).generators
+        roles = self._look(spec)
+        judges = {name: nets[name] for name, role in roles.items() if role.header is not None}
+        supernets = {GENERATOR_FILES[way]: net for way, net in generators.items()} | judges
+        supernets = {name: net for name, net in supernets.items() if mixtures(net)}
+        return Choice(
+            shares=lambda: {name: _shares(net) for name, net in supernets.items()},
+            genotype=lambda: Genotype(
+                space=spec.generators["a2b"].space,
+                generators={way: self._operations(spec.generators[way], net) for way, net in generators.items()},
+                discriminators=self._judges(nets, spec, roles),
+            ),
+            patience=self.patience,
+        )
+
+    def _look(self, spec: Spec) -> dict[str, Role]:
+        """The roles, with networks that hold nothing."""
+        with torch.device("meta"):
+            return self.roles(spec, _Light())
+
+    def _operations(self, config: GeneratorConfig, net: nn.Module) -> tuple[str, ...]:
+        return derive(net, swap_decoder=self.swap_decoder) if _is_open(config) else config.chosen
+
+    def _judges(self, nets: Nets, spec: Spec, roles: Mapping[str, Role]) -> dict[Direction, tuple[str, ...]]:
+        """The discriminators' operations by direction; those of images count, where encodings are judged too.
+
+        One of encodings has not the first two operations, whose places hand-made ones take.
+        """
+        found: dict[Direction, tuple[str, ...]] = {}
+        for way in self.directions:
+            config, (_, target) = spec.discriminators[way], ends(way)
+            judges = [name for name, role in roles.items() if role.judges == target and mixtures(role.net)]
+            if config.operations:
+                found[way] = config.chosen
+            elif judges:
+                chosen = max((derive(nets[name]) for name in judges), key=len)
+                whole = hand_made(discriminator_kinds(config.space), space=config.space, discriminator=True)
+                found[way] = whole[: len(whole) - len(chosen)] + chosen
+        return found
+
+
+def _is_open(config: GeneratorConfig | DiscriminatorConfig) -> bool:
+    """Whether a network's operations are to be chosen."""
+    return config.network == "cells" and not config.operations
+
+
+def _shares(net: nn.Module) -> dict[str, dict[str, float]]:
+    with torch.no_grad():
+        return {
+            name: dict(zip(mixed.candidates, mixed.alpha.softmax(0).tolist())) for name, mixed in mixtures(net).items()
+        }
+
+
+class _Open(Networks):
+    """Supernets in the place of networks whose operations are open; the others as `make` has them."""
+
+    def __init__(self, make: Make):
+        self._make, self._supernets = make, Supernets()
+        self.projection = make.projection
+
+    def generator(self, config: GeneratorConfig, **channels: Any) -> nn.Module:  # pyright: ignore
+        return (self._supernets if _is_open(config) else self._make).generator(config, **channels)
+
+    def discriminator(self, config: DiscriminatorConfig, **channels: Any) -> nn.Module:  # pyright: ignore
+        return (self._supernets if _is_open(config) else self._make).discriminator(config, **channels)
+
+    def encoding_discriminator(self, config: DiscriminatorConfig, **channels: Any) -> nn.Module:  # pyright: ignore
+        return (self._supernets if _is_open(config) else self._make).encoding_discriminator(config, **channels)
+
+
+class SearchObjective:
+    """The inner losses, whose phases train architecture weights too, or with a second set of phases that does.
+
+    `inner` holds an objective for each set, so that each has its own state; `weights` says how many architecture
+    weights there are, by role.
+    """
+
+    def __init__(self, config: Searched, inner: Sequence[Objective], weights: Mapping[str, int]):
+        self.config, self.inner, self.weights = config, inner, weights
+        self.plain_draws = dict(inner[0].draws)
+        if len(inner) > 1 and list(self.plain_draws) != ["train"]:
+            raise ValueError(
+                f"method.scheme={config.scheme} decides which pictures train what, and so does method.inner: set "
+                "method.scheme=one-step"
+            )
+        noise = sum(weights.values()) if config.gumbel else 0
+        self.draws = {split: count + noise for split, count in self.plain_draws.items()}
+        if config.scheme in ("halves", "swapped-halves"):
+            self.draws = dict.fromkeys(_HALVES, self.draws["train"])
+            self.plain_draws = dict.fromkeys(_HALVES, self.plain_draws["train"])
+        self.state: nn.Module = nn.ModuleDict(dict(zip(("weights", "architecture"), (one.state for one in inner))))
+        if config.gumbel:
+            self.state.register_buffer("progress", torch.zeros(()), persistent=False)
+
+    def phases(self) -> list[Phase]:
+        """Those of the networks, then those of their architecture."""
+        first = [replace(phase, loss=self._with_noise(phase)) for phase in self.inner[0].phases()]
+        if len(self.inner) == 1:
+            return [replace(phase, trains=(*phase.trains, *self._searched(phase))) for phase in first]
+        twins = [self._twin(phase) for phase in self.inner[1].phases() if self._searched(phase)]
+        if self.config.scheme == "two-step":
+            return [*first, *twins]
+        one, other = _HALVES
+        if self.config.scheme == "halves":
+            return [*_on(one, first), *_on(other, twins)]
+        swap = self.config.swap
+        before = [replace(phase, during=(0.0, swap)) for phase in (*_on(one, first), *_on(other, twins))]
+        behind = [replace(phase, during=(swap, phase.during[1])) for phase in (*_on(other, first), *_on(one, twins))]
+        return [*before, *behind]
+
+    def _twin(self, phase: Phase) -> Phase:
+        trains = self._searched(phase)
+        return replace(phase, name=ARCHITECTURE + phase.name, trains=trains, loss=self._with_noise(phase))
+
+    def _searched(self, phase: Phase) -> tuple[str, ...]:
+        """The roles of the architecture weights of the networks that `phase` trains."""
+        names = (ARCHITECTURE + name for name in phase.trains)
+        return tuple(name for name in names if name in self.weights)
+
+    def _with_noise(self, phase: Phase) -> Callable[[Nets, Batch, Carry], Out]:
+        """The loss of `phase`, with shares drawn anew. It is the same noise in all phases of a step on one split."""
+        if not self.config.gumbel:
+            return phase.loss
+
+        def loss(nets: Nets, batch: Batch, carry: Carry) -> Out:
+            uniform = batch["uniform"]
+            plain = len(uniform) - sum(self.weights.values())
+            self._draw(nets, uniform[plain:, 0])
+            return phase.loss(nets, {**batch, "uniform": uniform[:plain]}, carry)
+
+        return loss
+
+    @torch.no_grad()
+    def _draw(self, nets: Nets, uniform: Tensor) -> None:
+        start, end = self.config.temperature_start, self.config.temperature_end
+        temperature = start * (end / start) ** self.state.get_buffer("progress")
+        gumbel = -(-uniform.clamp_min(torch.finfo(uniform.dtype).tiny).log()).log()
+        parts = gumbel.split(list(self.weights.values()))
+        for name, noise in zip(self.weights, parts):
+            nets[name](torch.stack([noise, temperature.expand_as(noise)]))
+
+
+def _on(split: str, phases: Sequence[Phase]) -> list[Phase]:
+    return [replace(phase, split=split) for phase in phases]
+
+
+class _Light(Networks):
+    """For a look at the roles: discriminators that are not searched may have trained features to load."""
+
+    def discriminator(self, config: DiscriminatorConfig, **channels: Any) -> nn.Module:  # pyright: ignore
+        return nn.Identity()
+
+    encoding_discriminator = discriminator
