@@ -36,7 +36,7 @@ from velogan.objectives.base import Carry, Objective, Out, Phase
 from velogan.types import GENERATOR_FILES, Batch, Direction, Nets
 
 ARCHITECTURE = "arch_"
-"""Before the name of a role: the role of its architecture weights. Before that of a phase: its twin, which trains them."""
+"""Before the name of a role: that of its architecture weights. Before that of a phase: its twin, which trains them."""
 
 _HALVES = ("first_half", "second_half")
 
@@ -66,15 +66,15 @@ class Searched(Method):
     )
     scheme: Literal["one-step", "two-step", "halves", "swapped-halves"] = Field(
         default="one-step",
-        description="What trains the architecture weights. one-step: each phase trains them with its networks. two-step: "
-        "a second set of phases, on the same pictures, trains them alone. halves: that, and one half of the pictures "
+        description="What trains the architecture weights. one-step: each phase, with its networks. two-step: a "
+        "second set of phases, on the same pictures, trains them alone. halves: that, and one half of the pictures "
         "trains the weights and the other the architecture. swapped-halves: and the halves change places at `swap`.",
     )
     swap: float = Field(
         default=0.5,
         gt=0,
         lt=1,
-        description="swapped-halves: the share of the run after which the halves change places.",
+        description="swapped-halves: the share of the run after which they change places.",
     )
     gumbel: bool = Field(
         default=False,
@@ -85,8 +85,8 @@ class Searched(Method):
     temperature_end: float = Field(default=0.1, gt=0, description="gumbel: the temperature when it ends.")
     swap_decoder: bool = Field(
         default=False,
-        description="Exchange the two operations of a decoding cell in what is found, as the authors' code does when it "
-        "builds the chosen network.",
+        description="Exchange the two operations of a decoding cell in what is found, as the authors' code does when "
+        "it builds the chosen network.",
     )
     patience: int = Field(
         default=0, ge=0, description="End the search when what is chosen has not changed for so many epochs; 0: never."
