@@ -172,8 +172,9 @@ class Config(BaseModel):
     def built_from(self, genotype: Genotype, *, hidden: int | None = None, match: str | None = None) -> Config:
         """With the networks of a genotype, whose encodings have `hidden` channels.
 
-        Without `hidden`, as many as the generators have now. With `match` (C64), the generators together have the bytes
-        of two of CycleGAN's of that width. What the genotype does not name stays as it is.
+        Without `hidden`, as many as the genotype says, or as the generators have now. With `match` (C64), the
+        generators together have the bytes of two of CycleGAN's of that width. What the genotype does not name stays as
+        it is.
         """
         ways: list[Direction] = [way for way in self.method.directions if way in genotype.generators]
         first, last = ways[0], ways[-1]
@@ -186,7 +187,7 @@ class Config(BaseModel):
                 differs = other if other != chosen[first] else None
                 sections[f"{section}_b"] = {"network": None, "space": None, "operations": differs}
         blocks = [blocks_of(genotype.generators[way], genotype.space) for way in (first, last)]
-        sections["generator"] |= {"blocks": blocks[0], "channels": hidden or self.generator.encoding}
+        sections["generator"] |= {"blocks": blocks[0], "channels": hidden or genotype.hidden or self.generator.encoding}
         sections["generator_b"] |= {"blocks": blocks[1] if blocks[1] != blocks[0] else None, "channels": None}
         made = self.change(**sections)
         if match is None:
@@ -276,8 +277,8 @@ def field_names(model: type[BaseModel], prefix: str = "") -> list[str]:
     for name, field in model.model_fields.items():
         kind = field.annotation
         if isinstance(kind, type) and issubclass(kind, Method):
-            wrapped = "method." in prefix  # by one that is left out of these
-            others = [method for method in METHODS.values() if not (wrapped and "inner" in method.model_fields)]
+            nested = "method." in prefix  # no method that wraps others is wrapped
+            others = [method for method in METHODS.values() if not (nested and "inner" in method.model_fields)]
             of_kinds = [own for method in others for own in field_names(method, f"{prefix}{name}.")]
             names += list(dict.fromkeys([f"{prefix}{name}.kind", *of_kinds]))
         elif isinstance(kind, type) and issubclass(kind, BaseModel):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from velogan.config import Config
+from velogan.methods.searched import Searched
 
 
 def cyclegan() -> Config:
@@ -118,6 +119,31 @@ def demo_onepair() -> Config:
         generator={"channels": 16, "blocks": 3},
         discriminator={"channels": 32},
         train=common.train.model_dump(),
+    )
+
+
+def to_search(config: Config, *, inner: str | None = None) -> Config:
+    """`config` as a search of its method's architectures, one-step, as section 3 of CycleGANAS has it.
+
+    `inner` is another method.
+
+    Its generators, and its discriminators where they have no trained features, become supernets of cells; the
+    encodings a quarter as wide, 64 feature maps for 256. Rates stay as they are all the time.
+    """
+    if isinstance(config.method, Searched):
+        return config if inner is None else config.change(method={"inner": inner})
+    if inner is not None:
+        config = config.change(method=inner)
+    generator, discriminator = config.generator, config.discriminator
+    hidden = generator.encoding if generator.has_stages else 4 * generator.channels
+    cells = {"network": "cells", "operations": (), "decoder": "reference", "residual": True, "dropout": False}
+    cells |= {"channels": max(hidden // 4, 4)}
+    judged = {} if "projected" in discriminator.network else {"network": "cells", "operations": ()}
+    return config.change(
+        method={"kind": Searched.kind, "inner": config.method.model_dump(), "hidden": hidden},
+        generator=cells,
+        discriminator=judged,
+        schedule={"kind": "constant"},
     )
 
 

@@ -51,12 +51,13 @@ MAY_CHANGE += ("train.on_nonfinite", "train.patience", "method.patience")
 
 @dataclass(frozen=True)
 class Result:
-    """What a training command achieved."""
+    """What a training command achieved; `seconds` are those of training, of the whole run."""
 
     run: Path
     checkpoint: Path
     images_seen: int
     images_per_s: float
+    seconds: float
     weights_sha256: str
     finished: bool
 
@@ -72,14 +73,17 @@ class Grids(Protocol):
 class Choices(Protocol):
     """What is chosen besides weights while training, kept in the run folder."""
 
-    settled: str
+    @property
+    def settled(self) -> str:
+        """Why the run may end; empty where it may not."""
+        ...
 
     def start(self, images: int) -> None:
         """Begins, or goes on, at `images` seen."""
         ...
 
     def write(self, images: int) -> None:
-        """Keeps what is chosen at `images` seen. Then `settled` says why the run may end; it is empty before."""
+        """Keeps what is chosen at `images` seen."""
         ...
 
 
@@ -248,6 +252,7 @@ class Session:
             checkpoint=last,
             images_seen=trainer.images,
             images_per_s=(trainer.images - before) / took if took > 0 else 0.0,
+            seconds=trainer.clock.seconds,
             weights_sha256=digest(last),
             finished=length.progress(trainer.images, trainer.clock.seconds) >= 1 or self._ended_early(),
         )

@@ -39,7 +39,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "faster": {"kernels", "engine", "data"},
     "decide": MACHINERY | SETTINGS | {"faster"},
     "run": MACHINERY | SETTINGS | {"chosen", "decide", "faster", "session", "deploy", "evaluation"},
-    "recipes": {"config"},
+    "recipes": {"config", "methods"},
     "measure": MACHINERY | SETTINGS | {"decide", "run", "recipes", "report"},
     "sweep": MACHINERY | SETTINGS | {"deploy", "evaluation", "report", "session", "run", "recipes"},
     "demo": {"config", "data", "observe", "deploy", "evaluation", "recipes", "report", "run"},

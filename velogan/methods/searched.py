@@ -194,6 +194,7 @@ class Searched(Method):
                 space=spec.generators["a2b"].space,
                 generators={way: self._operations(spec.generators[way], net) for way, net in generators.items()},
                 discriminators=self._judges(nets, spec, roles),
+                hidden=self.hidden,
             ),
             patience=self.patience,
         )

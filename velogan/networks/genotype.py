@@ -20,7 +20,8 @@ class Genotype(BaseModel):
     """The operations of generators and discriminators by direction, in the order in which they run.
 
     `discriminators` judge what the generators of the same direction make; without them, a run's own configuration says
-    what they are. `provenance` is free: what searched, on which data, for how long.
+    what they are. `hidden` are the feature maps of the encoding, H, that it was found for, if any. `provenance` is
+    free: what searched, on which data, for how long.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -28,6 +29,7 @@ class Genotype(BaseModel):
     space: Space = "paper"
     generators: Mapping[Direction, Operations] = Field(min_length=1)
     discriminators: Mapping[Direction, Operations] = {}
+    hidden: int | None = Field(default=None, ge=1, le=4096)
     provenance: Mapping[str, Any] = {}
 
     @model_validator(mode="after")
