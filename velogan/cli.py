@@ -314,18 +314,20 @@ def _found(result: Result) -> dict[str, Any]:
 
     file, config = result.run / GENOTYPE, read_config(result.run)
     genotype, spec = read_genotype(file), config.spec
-    hidden = genotype.hidden or config.generator.encoding
+    own = config.generator.encoding
     generators: dict[Direction, GeneratorConfig] = {
-        way: spec.generators[way].model_copy(update={"operations": names, "channels": hidden})
+        way: spec.generators[way].model_copy(update={"operations": names, "channels": genotype.hidden.get(way, own)})
         for way, names in genotype.generators.items()
     }
     sizes = _sizes(generators, spec)
-    print(f"{file}: found, for --hidden {hidden}", file=sys.stderr)
+    print(f"found: {file}", file=sys.stderr)
     return {
         "run": result.run,
         "genotype": file,
-        "sizes": {"hidden": hidden}
-        | {way: dataclasses.asdict(one) | {"bytes": one.bytes} for way, one in sizes.items()},
+        "sizes": {
+            way: {"hidden": generators[way].channels, **dataclasses.asdict(one), "bytes": one.bytes}
+            for way, one in sizes.items()
+        },
         "images_seen": result.images_seen,
         "seconds": result.seconds,
     }

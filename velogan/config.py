@@ -187,8 +187,10 @@ class Config(BaseModel):
                 differs = other if other != chosen[first] else None
                 sections[f"{section}_b"] = {"network": None, "space": None, "operations": differs}
         blocks = [blocks_of(genotype.generators[way], genotype.space) for way in (first, last)]
-        sections["generator"] |= {"blocks": blocks[0], "channels": hidden or genotype.hidden or self.generator.encoding}
-        sections["generator_b"] |= {"blocks": blocks[1] if blocks[1] != blocks[0] else None, "channels": None}
+        found = genotype.hidden if hidden is None and match is None else {}
+        widths = [found.get(way, hidden or self.generator.encoding) for way in (first, last)]
+        for name, (one, other) in {"blocks": blocks, "channels": widths}.items():
+            sections["generator"][name], sections["generator_b"][name] = one, other if other != one else None
         made = self.change(**sections)
         if match is None:
             return made

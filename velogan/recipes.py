@@ -132,15 +132,14 @@ def to_search(config: Config, *, inner: str | None = None) -> Config:
     """
     if isinstance(config.method, Searched):
         return config if inner is None else config.change(method={"inner": inner})
-    if inner is not None:
-        config = config.change(method=inner)
     generator, discriminator = config.generator, config.discriminator
+    wrapped = config.method.model_dump() if inner in (None, config.method.kind) else inner
     hidden = generator.encoding if generator.has_stages else 4 * generator.channels
     cells = {"network": "cells", "operations": (), "decoder": "reference", "residual": True, "dropout": False}
     cells |= {"channels": max(hidden // 4, 4)}
     judged = {} if "projected" in discriminator.network else {"network": "cells", "operations": ()}
     return config.change(
-        method={"kind": Searched.kind, "inner": config.method.model_dump(), "hidden": hidden},
+        method={"kind": Searched.kind, "inner": wrapped, "hidden": hidden},
         generator=cells,
         discriminator=judged,
         schedule={"kind": "constant"},

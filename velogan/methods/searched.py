@@ -194,7 +194,7 @@ class Searched(Method):
                 space=spec.generators["a2b"].space,
                 generators={way: self._operations(spec.generators[way], net) for way, net in generators.items()},
                 discriminators=self._judges(nets, spec, roles),
-                hidden=self.hidden,
+                hidden=dict.fromkeys(generators, self.hidden) if self.hidden else {},
             ),
             patience=self.patience,
         )
