@@ -8,7 +8,9 @@ import os
 import shlex
 import sys
 from collections.abc import Callable, Container, Mapping, Sequence
+from contextlib import redirect_stderr
 from functools import partial
+from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -107,7 +109,29 @@ def _parse(argv: list[str]) -> Any:
     if not issubclass(kind, Fields):
         return tyro.cli(kind, args=rest, prog=prog)
     base = _base_config(rest, _preset(rest) if kind is Sweep else next(iter(rest), DEFAULT), search=kind is Search)
-    return tyro.cli(kind, args=_plain_flags(rest, base), prog=prog, default=kind(fields=base))
+    parse = partial(tyro.cli, kind, args=_plain_flags(rest, base), prog=prog, default=kind(fields=base))
+    try:
+        with redirect_stderr(StringIO()):
+            return parse()
+    except SystemExit as end:
+        if not end.code:  # it was --help
+            raise
+        if refused := _refused(end):
+            raise ValueError(explain(refused, source="the flags", section=_section(refused.title))) from None
+    return parse()  # says what is wrong, as wide and coloured as the terminal is
+
+
+def _refused(error: BaseException | None) -> ValidationError | None:
+    """The refusal of a field's value that an error goes back to."""
+    while error is not None and not isinstance(error, ValidationError):
+        error = error.__context__
+    return error
+
+
+def _section(title: str) -> str:
+    """The section whose fields a class of this name has: `train` for TrainConfig."""
+    of = {getattr(field.annotation, "__name__", ""): name for name, field in Config.model_fields.items()}
+    return of.get(title, "method")
 
 
 def _overview(argv: list[str]) -> str:

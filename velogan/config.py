@@ -232,15 +232,18 @@ def write_yaml(config: Config) -> str:
     return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
 
 
-def explain(error: ValidationError, *, source: str) -> str:
-    """A validation error as one line per wrong field: its name, its value, and what to do."""
-    return f"{source}: " + "\n".join(_wrong_fields(error))
+def explain(error: ValidationError, *, source: str, section: str = "") -> str:
+    """A validation error as one line per wrong field: its name, its value, and what to do.
+
+    `section` is the one whose fields the error names, where it does not name the section itself.
+    """
+    return f"{source}: " + "\n".join(_wrong_fields(error, section))
 
 
-def _wrong_fields(error: ValidationError) -> list[str]:
+def _wrong_fields(error: ValidationError, section: str = "") -> list[str]:
     lines, errors = [], error.errors()
     for item in errors[:_MOST_ERRORS]:
-        name = ".".join(_shown(part) for part in item["loc"])
+        name = ".".join([section] * bool(section) + [_shown(part) for part in item["loc"]])
         if item["type"] == "extra_forbidden":
             lines.append(f"{name}: there is no such field{_hint(name)}")
         elif item["type"] == "value_error":

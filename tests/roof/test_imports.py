@@ -29,7 +29,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "methods": {"networks", "objectives"},
     "engine": {"kernels", "objectives.base", "observe", "data"},
     "deploy": {"networks", "data", "store"},
-    "report": set(),
+    "report": {"networks.cells", "networks.genotype", "observe.architecture"},
     "config": {"methods", "networks", "data", "engine"},
     "evaluation": MACHINERY | SETTINGS | {"deploy", "report.scores"},
     "stored": {"data", "methods"},

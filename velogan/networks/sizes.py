@@ -35,23 +35,27 @@ def size(config: GeneratorConfig, *, in_channels: int = 3, out_channels: int = 3
     """The size of a generator, on an image of `side` x `side`. Nothing is allocated or computed."""
     with torch.device("meta"):
         net = build_generator(config, in_channels=in_channels, out_channels=out_channels)
-        macs = _macs(net, torch.empty(1, in_channels, side, side))
-    return Size(_parameters(net), macs)
+        multiplied = macs(net, torch.empty(1, in_channels, side, side))
+    return Size(parameters(net), multiplied)
 
 
-def _parameters(net: nn.Module) -> int:
+def parameters(net: nn.Module) -> int:
+    """The weights and biases of a network."""
     return sum(parameter.numel() for parameter in net.parameters())
 
 
 @torch.no_grad()
-def _macs(net: nn.Module, images: torch.Tensor) -> int:
-    """A convolution multiplies each tap with each pixel of its result, a transposed one with each of its input."""
+def macs(net: nn.Module, images: torch.Tensor) -> int:
+    """The multiplications of a network's convolutions on `images`.
+
+    A convolution multiplies each tap with each pixel of its result, a transposed one with each of its input.
+    """
     found: list[int] = []
 
     def see(layer: nn.Module, inputs: Any, result: torch.Tensor) -> None:
         assert isinstance(layer, (nn.Conv2d, nn.ConvTranspose2d))
-        pixels = (inputs[0] if isinstance(layer, nn.ConvTranspose2d) else result).shape[2:].numel()
-        found.append(pixels * layer.weight.numel())
+        seen = inputs[0] if isinstance(layer, nn.ConvTranspose2d) else result
+        found.append(len(seen) * seen.shape[2:].numel() * layer.weight.numel())
 
     for layer in net.modules():
         if isinstance(layer, (nn.Conv2d, nn.ConvTranspose2d)):
@@ -104,7 +108,7 @@ def matched(
 
 def _bytes(config: GeneratorConfig, ends: tuple[int, int]) -> int:
     with torch.device("meta"):
-        return FLOAT32 * _parameters(build_generator(config, in_channels=ends[0], out_channels=ends[1]))
+        return FLOAT32 * parameters(build_generator(config, in_channels=ends[0], out_channels=ends[1]))
 
 
 def _last(holds: Callable[[int], bool], most: int = 4095) -> int:

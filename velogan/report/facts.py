@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from velogan.files import parse_yaml
+from velogan.observe.architecture import Tick, read_architecture
 
 FILES = ("run.json", "config.yaml", "stats.jsonl", "scores.json", "samples")
 SAMPLE = re.compile(r"(\d+)-(a2b|b2a|b2b)\.png")
@@ -33,6 +34,8 @@ class Facts:
     """`checkpoints/best.json`: checkpoint, name and figure of the score, and the pictures it was measured on."""
     layout: Mapping[str, Any]
     """`samples/index.json`: columns and rows by direction."""
+    architecture: list[Tick]
+    """`architecture.jsonl`: the choices of a search over time."""
 
     @property
     def images(self) -> int:
@@ -72,6 +75,7 @@ def read_facts(folder: Path) -> Facts:
         grids=_grids(folder / "samples"),
         best=mapping(_read(folder / "checkpoints" / "best.json", json.loads)),
         layout=mapping(_read(folder / "samples" / "index.json", json.loads)),
+        architecture=read_architecture(folder),
     )
 
 

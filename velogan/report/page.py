@@ -10,6 +10,7 @@ from typing import Any
 
 from velogan.files import write_text
 from velogan.report import sections
+from velogan.report.architecture import architecture
 from velogan.report.facts import Facts, curves, read_facts
 from velogan.report.pictures import galleries
 
@@ -40,6 +41,7 @@ def render(runs: list[Facts]) -> str:
         data=in_script(_data(runs)),
         head=sections.head(runs),
         scores=sections.results(runs),
+        architecture=architecture(runs),
         speed=sections.speed(runs),
         configuration=sections.configuration(runs),
     )

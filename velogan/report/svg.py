@@ -23,8 +23,8 @@ def text_width(text: str, size: float) -> float:
 class Picture:
     """Shapes on `width` x `height`: part of a page (`inline`), or a file with its own colours (`file`).
 
-    The classes of a file's colours are `c0` to `c6`, `roofline`, `saved`, `ink` and `soft`. On a page, `fill` and
-    `stroke` may be any CSS colour. A `title` is shown beside the pointer.
+    The classes of a file's colours are `c0` to `c6`, `roofline`, `saved`, `flow`, `sum`, `ink` and `soft`.
+    On a page, `fill` and `stroke` may be any CSS colour. A `title` is shown beside the pointer.
     """
 
     def __init__(self, width: float, height: float):
@@ -47,11 +47,12 @@ class Picture:
         *,
         fill: str | None = None,
         rx: float | None = None,
+        opacity: float | None = None,
         title: str = "",
     ) -> None:
         """A filled box; the kind `saved` is outlined."""
         box = {"x": x, "y": y, "width": max(width, 0.0), "height": height}
-        self._add("rect", _title(title), **box, class_=kind, fill=fill, rx=rx)
+        self._add("rect", _title(title), **box, class_=kind, fill=fill, rx=rx, opacity=opacity)
 
     def text(
         self,
@@ -81,13 +82,22 @@ class Picture:
         look = {"class_": f"line {kind}".strip(), "stroke_width": width, "stroke": stroke}
         self._add("polyline", _title(title), points=points, **look)
 
-    def polygon(self, points: Points, *, fill: str, title: str = "") -> None:
+    def polygon(
+        self, points: Points, kind: str = "", *, fill: str | None = None, opacity: float | None = None, title: str = ""
+    ) -> None:
         """A filled area within `points`."""
-        self._add("polygon", _title(title), points=points, fill=fill)
+        self._add("polygon", _title(title), points=points, class_=kind, fill=fill, opacity=opacity)
 
-    def inline(self) -> str:
-        """The picture as part of a page, whose style it takes."""
-        return f'<svg viewBox="0 0 {self.width:g} {self.height:g}" role="img">{"".join(self._parts)}</svg>'
+    def dots(self, x: float, y: float, step: float, rows: int, columns: int, *, kind: str, side: float) -> None:
+        """`rows` x `columns` squares, `step` apart, the centre of the first at (x, y); `kind` colours lines."""
+        lines = "".join(f"M{x - side / 2:.2f} {y + step * row:.2f}h{step * columns:.2f}" for row in range(rows))
+        dashes = f"{side:g} {step - side:g}"
+        self._add("path", d=lines, class_=f"line {kind}", stroke_width=side, stroke_dasharray=dashes)
+
+    def inline(self, *, label: str = "") -> str:
+        """The picture as part of a page, whose style it takes; `label` is what a screen reader says."""
+        said = f' aria-label="{escape(label)}"' if label else ""
+        return f'<svg viewBox="0 0 {self.width:g} {self.height:g}" role="img"{said}>{"".join(self._parts)}</svg>'
 
     def file(self, *, title: str) -> str:
         """The picture as a file; `title` is what a screen reader says."""
@@ -125,6 +135,8 @@ def _colours(base: Sequence[str], hues: Sequence[str]) -> str:
         f".saved {{ fill: none; stroke: {soft}; stroke-dasharray: 3 3; }}",
         f".line.grid {{ stroke: {edge}; }}",
         ".line { fill: none; stroke-linejoin: round; }",
+        f".line.flow {{ stroke: {soft}; }}",
+        f".sum {{ fill: {card}; stroke: {soft}; }}",
     ]
     rules += [f".c{n} {{ fill: {hue}; }} .line.c{n} {{ fill: none; stroke: {hue}; }}" for n, hue in enumerate(hues)]
     return "\n".join(rules)

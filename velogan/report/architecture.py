@@ -1,0 +1,94 @@
+"""The section on architectures: what a search chose and how, and the networks of cells that a run trained."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pydantic import ValidationError
+
+from velogan.networks.genotype import Genotype, read_genotype
+from velogan.observe.architecture import Tick, unchanged_since
+from velogan.report.facts import Facts, mapping
+from velogan.report.genotype import drawn
+from velogan.report.sections import text
+from velogan.report.share_plots import entropies, key, shares, thinned
+
+FEW = 8
+"""Networks with fewer choices stand side by side."""
+
+
+def architecture(runs: Sequence[Facts]) -> str:
+    """The section as HTML; empty where no run has searched or has networks that were found."""
+    if len(runs) == 1:
+        history = runs[0].architecture
+        body = _diagram(runs[0], beside=_decided(history) if history else "")
+        body += _shares(history) if history else ""
+    else:
+        diagrams = ((number, facts, _diagram(facts)) for number, facts in enumerate(runs))
+        body = "".join(
+            f'<h3><i class="key" style="--hue:var(--c{number % 8})"></i>{text(facts.name)}</h3>{shown}'
+            for number, facts, shown in diagrams
+            if shown
+        )
+    return f'<section class="architecture"><h2>Architecture</h2>{body}</section>' if body else ""
+
+
+def found(facts: Facts) -> Genotype | None:
+    """What the search of a run chose, else the operations in its configuration; None without either."""
+    try:
+        return read_genotype(facts.folder / "genotype.json")
+    except (OSError, ValueError):
+        pass
+    sections = {name: mapping(facts.config.get(name)) for name in ("generator", "discriminator")}
+    chosen: dict[str, Any] = {f"{name}s": _by_direction(facts.config, name) for name in sections}
+    try:
+        return Genotype(space=sections["generator"].get("space") or "paper", **chosen)
+    except ValidationError:
+        return None
+
+
+def _by_direction(config: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """Operations of a2b, and of b2a where they differ."""
+    ways = {"a2b": mapping(config.get(name)), "b2a": mapping(config.get(f"{name}_b"))}
+    return {way: section["operations"] for way, section in ways.items() if section.get("operations")}
+
+
+def _diagram(facts: Facts, *, beside: str = "") -> str:
+    """The pictures of a run's networks; `beside` goes below those of its discriminators."""
+    genotype = found(facts)
+    if genotype is None:
+        return beside
+    first, *rest = drawn(genotype, domains=facts.way("a2b"))
+    right = f'<div class="card diagram">{"".join(rest)}</div>{beside}'
+    return f'<div class="columns"><div class="card diagram">{first}</div><div class="beside">{right}</div></div>'
+
+
+def _decided(history: Sequence[Tick]) -> str:
+    images, since = history[-1]["images"], unchanged_since(history)
+    settled = f"The choices are the same since {since:,} of {images:,} images."
+    if since == images:
+        settled = f"Choices changed up to the last of {images:,} images."
+    few = thinned(history)
+    charts = "".join(
+        f'<figure class="plot"><figcaption>{text(network)}</figcaption>{entropies(few, network)}</figure>'
+        for network in history[-1]["shares"]
+    )
+    return (
+        '<div class="card"><h3>How decided the choices are</h3>'
+        f'<p class="note">{settled} Entropy is 1 where all operations count alike and 0 where one has all. Thin lines: '
+        f'each choice; thick: means of e, r and d cells.</p><div class="entropies">{charts}</div></div>'
+    )
+
+
+def _shares(history: Sequence[Tick]) -> str:
+    images, few = history[-1]["images"], thinned(history)
+    cards = "".join(
+        f'<div class="card{" few" if len(mixtures) < FEW else ""}"><h3>{text(network)}</h3>{shares(few, network)}</div>'
+        for network, mixtures in history[-1]["shares"].items()
+    )
+    return (
+        "<h3>Shares of operations</h3>"
+        f'<p class="note">A picture for each choice, from 0 to {images:,} images. The largest share at the end is '
+        f'named.</p>{key(history)}<div class="searched">{cards}</div>'
+    )

@@ -1,0 +1,141 @@
+"""An architecture search over time: the shares of operations in every mixture, and how undecided the choices are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from statistics import fmean
+
+from velogan.observe.architecture import Mixture, Tick, entropy, kind, winner
+from velogan.report.sections import text
+from velogan.report.svg import Picture
+
+MOST_POINTS = 60
+"""So many lines of the file are drawn, evenly chosen; the last is one of them."""
+
+OPERATIONS = {
+    "max_pool": "soft light",
+    "avg_pool": "soft",
+    "nearest": "soft light",
+    "bilinear": "soft",
+    "conv3": "c1 pale",
+    "transposed3": "c1 pale",
+    "conv4": "c1 light",
+    "conv5": "c1 middle",
+    "conv7": "c1",
+    "dilated3": "c0 light",
+    "dilated5": "c0",
+}
+"""The classes of each operation's colour, from the bottom of a picture up; an unknown operation has `other`."""
+
+_WIDTH, _HEIGHT = 100, 62
+
+_KINDS = {"e": "var(--c3)", "r": "var(--soft)", "d": "var(--c4)"}
+
+
+def thinned(history: Sequence[Tick]) -> list[Tick]:
+    """At most `MOST_POINTS` of the lines."""
+    many = min(len(history), MOST_POINTS)
+    return [history[round(place * (len(history) - 1) / max(many - 1, 1))] for place in range(many)]
+
+
+def cells(mixtures: Mapping[str, Mixture]) -> list[tuple[str, list[str]]]:
+    """The places of a network by cell: `model.r1.cell.3` is of r1. Places without a name are paired by kind."""
+    found: dict[str, list[str]] = {}
+    unnamed: dict[str, int] = {}
+    for place, mixture in mixtures.items():
+        label = place.removeprefix("model.").split(".")[0]
+        if label.isdigit():
+            letter = kind(mixture)
+            unnamed[letter] = unnamed.get(letter, 0) + 1
+            label = f"{letter}{(unnamed[letter] + 1) // 2}"
+        found.setdefault(label, []).append(place)
+    return list(found.items())
+
+
+def shares(history: Sequence[Tick], network: str) -> str:
+    """A small picture for each mixture of a network, by cell: shares over images, with the winner's name below."""
+    blocks = []
+    for label, places in cells(history[-1]["shares"][network]):
+        figures = "".join(_figure(history, network, place, label=label) for place in places)
+        blocks.append(f'<div class="cell"><h4>{text(label)}</h4>{figures}</div>')
+    return f'<div class="cells">{"".join(blocks)}</div>'
+
+
+def _figure(history: Sequence[Tick], network: str, place: str, *, label: str) -> str:
+    last = history[-1]["shares"][network][place]
+    best = winner(last)
+    picture = Picture(_WIDTH, _HEIGHT)
+    scale = _WIDTH / max(history[-1]["images"], 1)
+    names = sorted(last, key=_order)
+    sums = [[0.0] for _ in history]
+    for row, tick in zip(sums, history):
+        for name in names:
+            row.append(row[-1] + tick["shares"][network][place][name])
+    # the highest area first: what lies below covers it
+    for number, name in reversed([*enumerate(names, start=1)]):
+        line = [(scale * tick["images"], _HEIGHT * (1 - row[number])) for row, tick in zip(sums, history)]
+        area = [(0.0, _HEIGHT), (0.0, line[0][1]), *line, (line[-1][0], _HEIGHT)]
+        picture.polygon(area, OPERATIONS.get(name, "other"), title=f"{name} {last[name]:.0%}")
+    told = f"{network}, cell {label}: shares of operations; last {best} with {last[best]:.0%}"
+    caption = f"<figcaption><b>{text(best)}</b><br>{last[best]:.0%}</figcaption>"
+    return f"<figure>{picture.inline(label=told)}{caption}</figure>"
+
+
+def _order(name: str) -> tuple[int, str]:
+    known = list(OPERATIONS)
+    return (known.index(name) if name in OPERATIONS else len(known), name)
+
+
+def key(history: Sequence[Tick]) -> str:
+    """Names and colours of all operations that occur; those that never meet in a mixture may share a colour."""
+    names = {name for mixtures in history[-1]["shares"].values() for one in mixtures.values() for name in one}
+    alike: dict[str, list[str]] = {}
+    for name in sorted(names, key=_order):
+        alike.setdefault(OPERATIONS.get(name, "other"), []).append(name)
+    items = "".join(f'<span><i class="{look}"></i>{text(", ".join(one))}</span>' for look, one in alike.items())
+    return f'<p class="operations">{items}</p>'
+
+
+def entropies(history: Sequence[Tick], network: str) -> str:
+    """The entropy of every choice of a network, thin, and the mean of each kind of cell, which carries its letter."""
+    width, height, left, right, top, bottom = 250, 150, 30, 16, 8, 26
+    end = max(history[-1]["images"], 1)
+
+    def place(images: float, value: float) -> tuple[float, float]:
+        return left + (width - left - right) * images / end, top + (height - top - bottom) * (1 - value)
+
+    picture = Picture(width, height)
+    for value in (0.0, 0.5, 1.0):
+        picture.line([place(0, value), place(end, value)], "grid", width=None)
+        _label(picture, left - 7, place(0, value)[1] + 4, f"{value:g}", anchor="end")
+    for images, anchor in ((0, "start"), (end, "end")):
+        words = f"{images:,} images" if images else "0"
+        _label(picture, place(images, 0)[0], height - bottom + 18, words, anchor=anchor)
+    means: dict[str, float] = {}
+    mixtures = history[-1]["shares"][network]
+    for letter in dict.fromkeys(map(kind, mixtures.values())):
+        own = [name for name, mixture in mixtures.items() if kind(mixture) == letter]
+        hue = _KINDS[letter]
+        rows = [[entropy(tick["shares"][network][name]) for name in own] for tick in history]
+        for number, name in enumerate(own):
+            points = [place(tick["images"], row[number]) for tick, row in zip(history, rows)]
+            picture.line(points, width=1, stroke=f"color-mix(in srgb, {hue} 35%, transparent)", title=name)
+        points = [place(tick["images"], fmean(row)) for tick, row in zip(history, rows)]
+        picture.line(points, width=2.5, stroke=hue, title=f"mean of {letter} cells")
+        means[letter] = points[-1][1]
+    for letter, y in _apart(means).items():
+        _label(picture, width - right + 5, y + 4, letter, anchor="start", kind="letter")
+    return picture.inline(label=f"{network}: entropy of every choice over {end:,} images")
+
+
+def _apart(heights: Mapping[str, float], *, least: float = 13) -> dict[str, float]:
+    """The same heights, none nearer to another than a letter is high."""
+    placed: dict[str, float] = {}
+    below = -least
+    for letter, y in sorted(heights.items(), key=lambda one: one[1]):
+        below = placed[letter] = max(y, below + least)
+    return placed
+
+
+def _label(picture: Picture, x: float, y: float, words: str, *, anchor: str, kind: str = "") -> None:
+    picture.text(x, y, words, kind=kind, size=None, weight=None, anchor=anchor)
