@@ -231,11 +231,14 @@ def _of_genotype(asked: Train, config: Config) -> Config:
     if asked.genotype is None:
         if named:
             raise ValueError(f"{named[0]} is the width of a genotype's networks: add --genotype FILE, or leave it out")
+        if asked.sizes_only:
+            raise ValueError("--sizes-only takes the sizes of a genotype: add --genotype FILE, or leave it out")
         return config
     if len(named) > 1:
         raise ValueError(f"{' and '.join(named)} contradict each other: give one of the two")
     _check_hidden(asked.hidden)
-    config = config.built_from(read_genotype(asked.genotype), hidden=asked.hidden, match=asked.match_size)
+    found = config.built_from(read_genotype(asked.genotype), hidden=asked.hidden, match=asked.match_size)
+    config = config.scaled_to(found) if asked.sizes_only else found
     spec = config.spec
     _sizes({way: spec.generators[way] for way in config.method.directions}, spec)
     return config

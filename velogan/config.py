@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -31,7 +31,7 @@ from velogan.networks.cells import blocks_of
 from velogan.networks.discriminators import DiscriminatorConfig
 from velogan.networks.generators import GeneratorConfig
 from velogan.networks.genotype import Genotype
-from velogan.networks.sizes import matched, reference
+from velogan.networks.sizes import matched, nearest_width, reference
 from velogan.types import Direction
 
 Size = Literal["xs", "s", "m", "l"]
@@ -42,6 +42,9 @@ SIZES: dict[Size, dict[str, int]] = {
     "l": {"channels": 64, "blocks": 9, "discriminator": 64},
 }
 """The one dial: generator width and residual blocks, discriminator width. `l` is the paper's."""
+
+OF_RESNETS = {name: GeneratorConfig.model_fields[name].default for name in ("decoder", "residual", "dropout")}
+"""What cells have not, as it is where it says nothing."""
 
 _MOST_YAML = 2**20  # bytes
 _MOST_ERRORS = 20
@@ -169,8 +172,10 @@ class Config(BaseModel):
             generator = {"channels": 4 * dial["channels"]}
         return self.change(generator=generator, discriminator={"channels": dial["discriminator"]})
 
-    def built_from(self, genotype: Genotype, *, hidden: int | None = None, match: str | None = None) -> Config:
-        """With the networks of a genotype, whose encodings have `hidden` channels.
+    def built_from(
+        self, genotype: Genotype, *, hidden: int | Mapping[Direction, int] | None = None, match: str | None = None
+    ) -> Config:
+        """With the networks of a genotype, whose encodings have `hidden` channels, or so many by direction.
 
         Without `hidden`, as many as the genotype says, or as the generators have now. With `match` (C64), the
         generators together have the bytes of two of CycleGAN's of that width. What the genotype does not name stays as
@@ -187,18 +192,35 @@ class Config(BaseModel):
                 differs = other if other != chosen[first] else None
                 sections[f"{section}_b"] = {"network": None, "space": None, "operations": differs}
         blocks = [blocks_of(genotype.generators[way], genotype.space) for way in (first, last)]
-        found = genotype.hidden if hidden is None and match is None else {}
-        widths = [found.get(way, hidden or self.generator.encoding) for way in (first, last)]
-        for name, (one, other) in {"blocks": blocks, "channels": widths}.items():
-            sections["generator"][name], sections["generator_b"][name] = one, other if other != one else None
-        made = self.change(**sections)
+        hidden = hidden or genotype.hidden or self.generator.encoding
+        wide = [hidden[way] for way in (first, last)] if isinstance(hidden, Mapping) else [hidden]
+        sections["generator"] |= {"blocks": blocks[0], **OF_RESNETS}
+        sections["generator_b"] |= {"blocks": blocks[1] if blocks[1] != blocks[0] else None}
+        made = self.change(**sections)._widened(wide)
         if match is None:
             return made
         spec = made.spec
         channels = [(spec.channels[source], spec.channels[target]) for source, target in map(ends, ways)]
-        widths = matched([spec.generators[way] for way in ways], reference(match), channels=channels)
-        differing = {"channels": widths[-1]} if widths[-1] != widths[0] else {}
-        return made.change(generator={"channels": widths[0]}, generator_b=differing)
+        return made._widened(matched([spec.generators[way] for way in ways], reference(match), channels=channels))
+
+    def scaled_to(self, other: Config) -> Config:
+        """With each generator as large as that of the same direction in `other`, by its width alone.
+
+        Widths are whole numbers: sizes are as near as these allow. For a searched `other` this is C'64 of CycleGANAS,
+        section 4.3: what unequal sizes are worth without a search.
+        """
+        spec, goal = self.spec, other.spec
+        widths = []
+        for way in self.method.directions:
+            source, target = ends(way)
+            channels = (spec.channels[source], spec.channels[target])
+            widths.append(nearest_width(spec.generators[way], goal.generators[way], channels=channels))
+        return self._widened(widths)
+
+    def _widened(self, widths: Sequence[int]) -> Config:
+        """With these `channels` of the generators, of the first and of the last direction."""
+        first, last = widths[0], widths[-1]
+        return self.change(generator={"channels": first}, generator_b={"channels": None if last == first else last})
 
 
 def parse_config(tree: Mapping[str, Any], *, source: str = "the configuration") -> Config:

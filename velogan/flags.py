@@ -168,6 +168,13 @@ class Train(Configured):
             metavar="C64",
         ),
     ] = None
+    sizes_only: Annotated[
+        bool,
+        tyro.conf.arg(
+            help="With --genotype: keep the preset's networks, and make each generator as large as the genotype's by "
+            "its width alone. This is the paper's C'64, which shows what unequal sizes are worth without a search."
+        ),
+    ] = False
     on_nonfinite: Annotated[
         Literal["stop", "skip"] | None,
         tyro.conf.arg(help="What to do at a step with an infinity or a NaN. Default: stop.", metavar="stop|skip"),

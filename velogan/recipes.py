@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from velogan.config import Config
+from velogan.config import OF_RESNETS, Config
 from velogan.methods.searched import Searched
 
 
@@ -135,8 +135,7 @@ def to_search(config: Config, *, inner: str | None = None) -> Config:
     generator, discriminator = config.generator, config.discriminator
     wrapped = config.method.model_dump() if inner in (None, config.method.kind) else inner
     hidden = generator.encoding if generator.has_stages else 4 * generator.channels
-    cells = {"network": "cells", "operations": (), "decoder": "reference", "residual": True, "dropout": False}
-    cells |= {"channels": max(hidden // 4, 4)}
+    cells = {"network": "cells", "operations": (), **OF_RESNETS, "channels": max(hidden // 4, 4)}
     judged = {} if "projected" in discriminator.network else {"network": "cells", "operations": ()}
     return config.change(
         method={"kind": Searched.kind, "inner": wrapped, "hidden": hidden},

@@ -12,7 +12,8 @@ import yaml
 from velogan.cli import main
 from velogan.config import Config
 from velogan.networks.cells import count
-from velogan.networks.genotype import Genotype
+from velogan.networks.genotype import Genotype, read_genotype
+from velogan.networks.sizes import size
 
 A = ("conv3", "max_pool", "conv3", "dilated5", "nearest", "bilinear")
 B = ("conv7", "avg_pool", "conv5", "conv3", "transposed3", "bilinear")
@@ -57,6 +58,23 @@ def test_a_genotype_is_an_ordinary_configuration(genotype: Path, capsys: pytest.
     assert matched.generator.channels > 16
 
 
+def test_hand_made_generators_as_large_as_the_searched_ones(genotype: Path, capsys: pytest.CaptureFixture[str]):
+    """The paper's C'64: the default preset's networks, in the two sizes of N64."""
+    found, _ = _dry(capsys, "--genotype", genotype, "--match-size", "C64")
+    config, table = _dry(capsys, "--genotype", genotype, "--match-size", "C64", "--sizes-only")
+    assert config.spec.discriminators == Config().spec.discriminators
+    for way, one in config.spec.generators.items():
+        assert one.model_copy(update={"channels": 64}) == Config().generator
+        assert size(one).bytes == pytest.approx(size(found.spec.generators[way]).bytes, rel=1 / one.channels)
+    assert config.spec.generators["a2b"].channels != config.spec.generators["b2a"].channels
+    assert "asymmetry" in table
+
+
+def test_generators_may_have_a_width_each(genotype: Path):
+    made = Config().built_from(read_genotype(genotype), hidden={"a2b": 12, "b2a": 9})
+    assert {way: one.channels for way, one in made.spec.generators.items()} == {"a2b": 12, "b2a": 9}
+
+
 def test_what_the_genotype_does_not_name_stays(genotype: Path, capsys: pytest.CaptureFixture[str]):
     genotype.write_text(Genotype(generators={"a2b": A}).text())
     config, _ = _dry(capsys, "--genotype", genotype)
@@ -71,6 +89,7 @@ def test_what_the_genotype_does_not_name_stays(genotype: Path, capsys: pytest.Ca
     [
         ("--hidden 8", "--hidden 8 is the width of a genotype's networks: add --genotype FILE"),
         ("--match-size C32", "--match-size C32 is the width"),
+        ("--sizes-only", "--sizes-only takes the sizes of a genotype: add --genotype FILE"),
         ("--genotype FILE --hidden 0", "--hidden 0: give a whole number from 1 to 4096"),
         ("--genotype FILE --hidden 8 --match-size C32", "contradict each other"),
         ("--genotype FILE --match-size large", "--match-size large: write C and the width"),

@@ -106,6 +106,17 @@ def matched(
     return tuple(best)
 
 
+def nearest_width(config: GeneratorConfig, to: GeneratorConfig, *, channels: tuple[int, int]) -> int:
+    """The width at which a generator's bytes are nearest to those of `to`; `channels` are those of the images."""
+
+    def made(width: int) -> int:
+        return _bytes(config.model_copy(update={"channels": width}), channels)
+
+    target = _bytes(to, channels)
+    low = max(1, _last(lambda width: made(width) <= target))
+    return min((low, low + 1), key=lambda width: abs(made(width) - target))
+
+
 def _bytes(config: GeneratorConfig, ends: tuple[int, int]) -> int:
     with torch.device("meta"):
         return FLOAT32 * parameters(build_generator(config, in_channels=ends[0], out_channels=ends[1]))
@@ -121,7 +132,10 @@ def _last(holds: Callable[[int], bool], most: int = 4095) -> int:
 
 
 def table(sizes: Sequence[Size], names: Sequence[str]) -> str:
-    """Parameters, MACs and bytes of each generator, and the asymmetry: how many times the last is the first's size."""
+    """Parameters, MACs and bytes of each generator, and the asymmetry: how many times the last is the first's size.
+
+    MACs are those of one picture of 256x256, whatever a run is trained on.
+    """
 
     def line(name: str, parameters: int, macs: int) -> str:
         return f"{name:<10} {parameters:>12,} {macs / 1e9:>8.2f} G {FLOAT32 * parameters / 1e6:>9.3f} MB"
@@ -132,4 +146,5 @@ def table(sizes: Sequence[Size], names: Sequence[str]) -> str:
         lines.append(line("together", sum(one.parameters for one in sizes), sum(one.macs for one in sizes)))
         times = sizes[-1].parameters / sizes[0].parameters
         lines.append(f"asymmetry: {names[-1]} has {times:.3f} times the bytes of {names[0]}")
+    lines.append("MACs: multiplications for one picture of 256x256")
     return "\n".join(lines)
