@@ -13,11 +13,9 @@ from typing import Any
 
 from velogan.files import write_text
 from velogan.methods.base import Choice
+from velogan.observe.architecture import FILE, Tick, read_architecture, unchanged_since, warnings
 
-SHARES, GENOTYPE = "architecture.jsonl", "genotype.json"
-
-Places = Mapping[str, Mapping[str, Mapping[str, float]]]
-"""Shares by network, by place, by operation."""
+GENOTYPE = "genotype.json"
 
 
 class Chosen:
@@ -29,37 +27,43 @@ class Chosen:
     def __init__(
         self, run: Path, choice: Choice, *, epoch: int, provenance: Mapping[str, Any], say: Callable[[str], None]
     ):
-        self._shares, self._genotype = run / SHARES, run / GENOTYPE
+        self._run, self._shares, self._genotype = run, run / FILE, run / GENOTYPE
         self._choice, self._epoch, self._provenance, self._say = choice, epoch, provenance, say
-        self._rows: list[dict[str, Any]] = []
+        self._rows: list[Tick] = []
+        self._length: int | None = None
+        self._told: set[str] = set()
 
-    def start(self, images: int) -> None:
-        """Begins at `images` seen; lines from later on are removed, since those images are seen again."""
-        self._rows = [row for row in _read(self._shares) if row["images"] <= images]
+    def start(self, images: int, *, length: int | None) -> None:
+        """Begins at `images` seen, in a run of `length` images, if that is known.
+
+        Lines from later on are removed, since those images are seen again.
+        """
+        self._length = length
+        self._rows = [row for row in read_architecture(self._run) if row["images"] <= images]
         write_text(self._shares, "".join(map(_line, self._rows)))
         if not self._rows or self._rows[-1]["images"] < images:
             self._append(images)
         self._derive(images)
 
     def write(self, images: int) -> None:
-        """Adds a line, and writes what would be taken now."""
+        """Adds a line, writes what would be taken now, and says once what looks wrong."""
         if self._rows[-1]["images"] < images:  # the end of a run may be a tick of the log
             self._append(images)
         self._derive(images)
+        for sentence in warnings(self._rows, length=self._length):
+            if sentence not in self._told:
+                self._told.add(sentence)
+                self._say(sentence)
 
     @property
     def settled(self) -> str:
         """That the run may end, as a sentence: what is chosen has not changed for long enough. Else empty."""
         if not self._choice.patience or not self._rows:
             return ""
-        last = since = self._rows[-1]
-        for row in reversed(self._rows):
-            if _largest(row["shares"]) != _largest(last["shares"]):
-                break
-            since = row
-        if last["images"] - since["images"] < self._choice.patience * self._epoch:
+        since = unchanged_since(self._rows)
+        if self._rows[-1]["images"] - since < self._choice.patience * self._epoch:
             return ""
-        return f"what is chosen has not changed since {since['images']:,} images: the run ends"
+        return f"what is chosen has not changed since {since:,} images: the run ends"
 
     def _append(self, images: int) -> None:
         shares = {
@@ -78,22 +82,3 @@ class Chosen:
 
 def _line(row: Mapping[str, Any]) -> str:
     return json.dumps(row) + "\n"
-
-
-def _largest(shares: Places) -> dict[tuple[str, str], str]:
-    """The operation with the largest share at each place."""
-    return {
-        (name, place): max(found, key=lambda one: found[one])
-        for name, places in shares.items()
-        for place, found in places.items()
-    }
-
-
-def _read(file: Path) -> list[dict[str, Any]]:
-    """The lines of an earlier process, without one that it could not end."""
-    try:
-        lines = file.read_text(encoding="utf-8").splitlines()
-        rows = [json.loads(line) for line in lines if line.endswith("}")]
-        return [row for row in rows if isinstance(row["images"], int) and row["shares"]]
-    except (OSError, ValueError, KeyError, TypeError):
-        return []

@@ -158,7 +158,9 @@ def _base_config(argv: list[str], preset: str, *, search: bool = False) -> Confi
     base = read_config(Path(file)) if file is not None else RECIPES.get(preset, RECIPES[DEFAULT])()
     if search:
         size = _value(argv, "--size")
-        return to_search(base.sized(size) if size in SIZES else base, inner=_value(argv, "--inner"))
+        return to_search(
+            base.sized(size) if size in SIZES else base, inner=_value(argv, "--inner"), budget=_value(argv, "--budget")
+        )
     return base if method is None else base.change(method=method)
 
 

@@ -237,6 +237,14 @@ class Search(Configured):
         Literal["paper", "code"],
         tyro.conf.arg(help="The search space of the paper, or that of its authors' code.", metavar="paper|code"),
     ] = "paper"
+    budget: Annotated[
+        str | None,
+        tyro.conf.arg(
+            help="The most that each generator may cost, for a picture of --image-size: multiplications, parameters, "
+            "bytes or time measured here.",
+            metavar="2GMAC|5Mparam|20MB|30ms",
+        ),
+    ] = None
     patience: Annotated[
         int | None,
         tyro.conf.arg(

@@ -72,7 +72,7 @@ def train(
 
 def _choices(run: Path, config: Config, trainer: Trainer, data: Data, say: Callable[[str], None]) -> Chosen | None:
     """What keeps the method's choices, where it makes any."""
-    choice = config.method.choice(trainer.nets, config.spec)
+    choice = config.method.choice(trainer.nets, config.spec, trainer.state)
     if choice is None:
         return None
     names = {"a": data.sources.a.name, "b": data.sources.b.name}

@@ -78,8 +78,8 @@ class Choices(Protocol):
         """Why the run may end; empty where it may not."""
         ...
 
-    def start(self, images: int) -> None:
-        """Begins, or goes on, at `images` seen."""
+    def start(self, images: int, *, length: int | None) -> None:
+        """Begins, or goes on, at `images` seen; the run has `length` images, if that is known."""
         ...
 
     def write(self, images: int) -> None:
@@ -231,7 +231,7 @@ class Session:
                 write = partial(self._remakeable, "sample pictures", grids.write)
                 hooks.append(Hook(parse_span(train.sample_every), write))
             if choices is not None:
-                choices.start(trainer.images)
+                choices.start(trainer.images, length=length.total)
                 hooks.append(Hook(parse_span(train.log_every), self._choose))
             if validation.missing:
                 self.say(validation.missing)

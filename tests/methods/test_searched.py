@@ -273,7 +273,7 @@ def test_discriminators_that_are_not_of_cells_stay_as_they_are(search: Callable[
     assert {name for name in nets if name.startswith("arch_")} == {"arch_G_A", "arch_G_B"}
     assert [phase.name for phase in step.phases] == ["generator", "discriminator", "arch_generator"]
     step(_batches(objective.draws))
-    choice = config.method.choice(nets, config.spec)
+    choice = config.method.choice(nets, config.spec, nn.Module())
     assert choice is not None
     assert set(choice.shares()) == {"G_A", "G_B"}
     assert choice.genotype().discriminators == {}
@@ -288,7 +288,7 @@ def test_one_pair_is_searched_part_by_part(search: Callable[..., Config]):
             for number, mixed in enumerate(mixtures(net).values()):
                 mixed.alpha[number] += 1
         mixtures(nets["T_B"])["model.r1.cell.0"].alpha[4] += 2
-    choice = config.method.choice(nets, config.spec)
+    choice = config.method.choice(nets, config.spec, nn.Module())
     assert choice is not None
     found = choice.genotype()
     assert found.generators["a2b"] == ("max_pool", "avg_pool", "conv3", "conv5", "nearest", "bilinear")
@@ -296,9 +296,7 @@ def test_one_pair_is_searched_part_by_part(search: Callable[..., Config]):
     of_encodings = ("conv4", "conv4", "max_pool", "avg_pool")  # has not the first two
     assert found.discriminators == {"a2b": of_encodings, "b2a": of_encodings}
     assert len(of_encodings) == len(discriminator_kinds())
-    assert (
-        config.change(method="onepair").built_from(found).spec.generators["b2a"].operations == found.generators["b2a"]
-    )
+    assert built.spec.generators["b2a"].operations == found.generators["b2a"]
 
 
 def test_what_is_fixed_is_not_searched(search: Callable[..., Config]):
@@ -306,7 +304,7 @@ def test_what_is_fixed_is_not_searched(search: Callable[..., Config]):
     config = search(sections={"discriminator": {"operations": judge}})
     nets = {name: role.net for name, role in build_roles(config).items()}
     assert {name for name in nets if name.startswith("arch_")} == {"arch_G_A", "arch_G_B"}
-    choice = config.method.choice(nets, config.spec)
+    choice = config.method.choice(nets, config.spec, nn.Module())
     assert choice is not None
     assert choice.genotype().discriminators == {"a2b": judge, "b2a": judge}
 
@@ -356,7 +354,7 @@ def _chosen(fake: _Fake, run: Path) -> Chosen:
 def test_lines_past_the_checkpoint_are_removed(tmp_path: Path):
     fake = _Fake()
     chosen = _chosen(fake, tmp_path)
-    chosen.start(0)
+    chosen.start(0, length=None)
     for images in (2, 4, 6):
         fake.best = "conv5" if images == 6 else "conv3"
         chosen.write(images)
@@ -364,7 +362,7 @@ def test_lines_past_the_checkpoint_are_removed(tmp_path: Path):
     file.write_text(file.read_text() + '{"images": 8, "sha')
     fake.best = "conv3"
     again = _chosen(fake, tmp_path)
-    again.start(4)
+    again.start(4, length=None)
     again.write(6)
     again.write(6)
     assert [json.loads(line)["images"] for line in file.read_text().splitlines()] == [0, 2, 4, 6]
@@ -376,7 +374,7 @@ def test_lines_past_the_checkpoint_are_removed(tmp_path: Path):
 def test_it_may_end_when_nothing_has_changed_for_so_many_epochs(tmp_path: Path):
     fake = _Fake(patience=2)
     chosen = _chosen(fake, tmp_path)
-    chosen.start(0)
+    chosen.start(0, length=None)
     seen = []
     for images in range(5, 50, 5):
         fake.best = "conv5" if images < 15 else "conv3"

@@ -179,8 +179,11 @@ class Method(BaseModel):
         """Generators over the weights of `nets`, the networks by role or their averages."""
         raise NotImplementedError
 
-    def choice(self, nets: Nets, spec: Spec) -> Choice | None:
-        """What is chosen besides the weights of `nets`, the networks by role; None where nothing is."""
+    def choice(self, nets: Nets, spec: Spec, state: nn.Module) -> Choice | None:
+        """What is chosen besides the weights of `nets`, the networks by role; None where nothing is.
+
+        `state` is the objective's.
+        """
         return None
 
     def headers(self, spec: Spec) -> dict[Direction, dict[str, Any]]:

@@ -7,17 +7,18 @@ stabilisers, and its networks that are not of cells, or have their operations al
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import torch
-from pydantic import BeforeValidator, Field, SerializeAsAny
+from pydantic import BeforeValidator, Field, SerializeAsAny, field_validator
 from torch import Tensor, nn
 
 from velogan.methods.base import Choice, Make, Method, Note, Role, Spec, Trained, Views, ends
 from velogan.methods.cyclegan import CycleGAN
+from velogan.networks.budget import Budget, Fit, Limit
 from velogan.networks.build import Networks
 from velogan.networks.cells import discriminator_kinds, hand_made
 from velogan.networks.discriminators import DiscriminatorConfig
@@ -37,6 +38,8 @@ from velogan.types import GENERATOR_FILES, Batch, Direction, Nets
 
 ARCHITECTURE = "arch_"
 """Before the name of a role: that of its architecture weights. Before that of a phase: its twin, which trains them."""
+
+Loss = Callable[[Nets, Batch, Carry], Out]
 
 _HALVES = ("first_half", "second_half")
 
@@ -95,9 +98,24 @@ class Searched(Method):
         default=None,
         ge=1,
         le=4096,
-        description="Feature maps of the encoding, H, of the networks that are built of what is found: their sizes are "
-        "printed. Default: as many as the supernets have.",
+        description="Feature maps of the encoding, H, of the generators that are built of what is found, which have "
+        "more than the supernets. None: as `budget` allows, or as training says.",
     )
+    budget: str = Field(
+        default="",
+        description="The most that each generator may cost for a picture of the size that is trained on: 2GMAC, "
+        "5Mparam, 20MB, or 30ms measured on this machine. Empty: no limit.",
+    )
+    budget_weight: float = Field(
+        default=10.0, gt=0, description="budget: weight of log(expected cost / budget)^2 where a generator is dearer."
+    )
+
+    @field_validator("budget")
+    @classmethod
+    def _budget_is_one(cls, budget: str) -> str:
+        if budget:
+            Budget.parse(budget)
+        return budget
 
     @property
     def directions(self) -> tuple[Direction, ...]:
@@ -133,6 +151,8 @@ class Searched(Method):
                 f"generator.space and discriminator.space are {' and '.join(sorted(spaces))}: one genotype has one "
                 "space, set the same"
             )
+        if self.budget and not all(map(_is_open, spec.generators.values())):
+            raise ValueError(f"method.budget={self.budget} is for generators whose operations are open: leave one out")
         if not any(map(_is_open, sections)):
             raise ValueError(
                 "generator.operations and discriminator.operations leave nothing to be chosen: leave one out"
@@ -159,11 +179,42 @@ class Searched(Method):
         self.inner.take_trained(nets, refuse)
 
     def objective(self, spec: Spec, *, shape: tuple[int, int], batched: bool) -> SearchObjective:
-        nets = {name: role.net for name, role in self._look(spec).items()}
+        roles, count = self._look(spec), 1 if self.scheme == "one-step" else 2
+        nets = {name: role.net for name, role in roles.items()}
         weights = {name: len(net) for name, net in nets.items() if isinstance(net, Architecture)}
-        count = 1 if self.scheme == "one-step" else 2
         inner = [self.inner.objective(spec, shape=shape, batched=batched) for _ in range(count)]
-        return SearchObjective(self, inner, weights)
+        limit = self._limit(spec, shape)
+        if limit is None:
+            return SearchObjective(self, inner, weights)
+        parts = [mixed for net in self._inner_views(nets, spec).generators.values() for mixed in mixtures(net).values()]
+        if len(set(parts)) < len(parts):
+            raise ValueError(
+                f"method.budget={self.budget} is for generators of their own, and these have parts in common: search "
+                "for one direction, or leave it out"
+            )
+        whole = {name for name, role in roles.items() if role.header is None}
+
+        def penalty(given: Nets) -> Tensor:
+            theirs = {name: given[name] for name in weights}
+            return self.budget_weight * limit.penalty(self._inner_views({**nets, **theirs}, spec).generators)
+
+        return SearchObjective(self, inner, weights, limit=limit, penalty=penalty, limited=whole & weights.keys())
+
+    def _limit(self, spec: Spec, shape: tuple[int, int]) -> Limit | None:
+        """The budget; none where networks are only looked at, on tensors without contents."""
+        if not self.budget or torch.get_default_device().type == "meta":
+            return None
+        budget, device = Budget.parse(self.budget), torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        letters = {way: ends(way) for way in self.directions}
+        return Limit(
+            budget,
+            {way: spec.generators[way] for way in self.directions},
+            ends={way: (spec.channels[source], spec.channels[target]) for way, (source, target) in letters.items()},
+            side=max(shape),
+            hidden=self.hidden,
+            meter=budget.meter(device),
+            swap_decoder=self.swap_decoder,
+        )
 
     def views(self, nets: Nets, spec: Spec) -> Views:
         found = self._inner_views(nets, spec)
@@ -182,19 +233,30 @@ class Searched(Method):
     def autoencoder_of(self, generator: nn.Module) -> nn.Module | None:
         return self.inner.autoencoder_of(generator)
 
-    def choice(self, nets: Nets, spec: Spec) -> Choice:
+    def choice(self, nets: Nets, spec: Spec, state: nn.Module) -> Choice:
         generators = self._inner_views(nets, spec).generators
         roles = self._look(spec)
         judges = {name: nets[name] for name, role in roles.items() if role.header is not None}
         supernets = {GENERATOR_FILES[way]: net for way, net in generators.items()} | judges
         supernets = {name: net for name, net in supernets.items() if mixtures(net)}
+        limit, fitted = dict(state.named_children()).get("limit"), {}
+
+        def built() -> dict[str, Any]:
+            found = {way: self._operations(spec.generators[way], net) for way, net in generators.items()}
+            if not isinstance(limit, Limit):
+                return {"generators": found, "hidden": dict.fromkeys(found, self.hidden) if self.hidden else {}}
+            key = tuple(found.values())
+            if key not in fitted:  # it takes a second, and changes with the operations alone, or nearly
+                fitted.clear()
+                fitted[key] = limit.fit(generators)
+            return _fitted(limit.budget, fitted[key])
+
         return Choice(
             shares=lambda: {name: _shares(net) for name, net in supernets.items()},
             genotype=lambda: Genotype(
                 space=spec.generators["a2b"].space,
-                generators={way: self._operations(spec.generators[way], net) for way, net in generators.items()},
                 discriminators=self._judges(nets, spec, roles),
-                hidden=dict.fromkeys(generators, self.hidden) if self.hidden else {},
+                **built(),
             ),
             patience=self.patience,
         )
@@ -237,6 +299,16 @@ def _shares(net: nn.Module) -> dict[str, dict[str, float]]:
         }
 
 
+def _fitted(budget: Budget, fits: Mapping[Direction, Fit]) -> dict[str, Any]:
+    """Generators that hold the budget, as fields of a genotype."""
+    costs = {way: {"cost": budget.text(fit.cost), "replaced": fit.replaced} for way, fit in fits.items()}
+    return {
+        "generators": {way: fit.operations for way, fit in fits.items()},
+        "hidden": {way: fit.hidden for way, fit in fits.items()},
+        "provenance": {"budget": str(budget), "built": costs},
+    }
+
+
 class _Open(Networks):
     """Supernets in the place of networks whose operations are open; the others as `make` has them."""
 
@@ -258,11 +330,21 @@ class SearchObjective:
     """The inner losses, whose phases train architecture weights too, or with a second set of phases that does.
 
     `inner` holds an objective for each set, so that each has its own state; `weights` says how many architecture
-    weights there are, by role.
+    weights there are, by role. With a `limit` phases that train the `limited` of these roles have its `penalty`.
     """
 
-    def __init__(self, config: Searched, inner: Sequence[Objective], weights: Mapping[str, int]):
+    def __init__(
+        self,
+        config: Searched,
+        inner: Sequence[Objective],
+        weights: Mapping[str, int],
+        *,
+        limit: Limit | None = None,
+        penalty: Callable[[Nets], Tensor] | None = None,
+        limited: Collection[str] = (),
+    ):
         self.config, self.inner, self.weights = config, inner, weights
+        self.penalty, self.limited = penalty, limited
         self.plain_draws = dict(inner[0].draws)
         if len(inner) > 1 and list(self.plain_draws) != ["train"]:
             raise ValueError(
@@ -275,14 +357,17 @@ class SearchObjective:
             self.draws = dict.fromkeys(_HALVES, self.draws["train"])
             self.plain_draws = dict.fromkeys(_HALVES, self.plain_draws["train"])
         self.state: nn.Module = nn.ModuleDict(dict(zip(("weights", "architecture"), (one.state for one in inner))))
+        if limit is not None:
+            self.state.add_module("limit", limit)
         if config.gumbel:
             self.state.register_buffer("progress", torch.zeros(()), persistent=False)
 
     def phases(self) -> list[Phase]:
         """Those of the networks, then those of their architecture."""
-        first = [replace(phase, loss=self._with_noise(phase)) for phase in self.inner[0].phases()]
+        plain = self.inner[0].phases()
         if len(self.inner) == 1:
-            return [replace(phase, trains=(*phase.trains, *self._searched(phase))) for phase in first]
+            return [self._training(phase, (*phase.trains, *self._searched(phase))) for phase in plain]
+        first = [self._training(phase, phase.trains) for phase in plain]
         twins = [self._twin(phase) for phase in self.inner[1].phases() if self._searched(phase)]
         if self.config.scheme == "two-step":
             return [*first, *twins]
@@ -295,26 +380,39 @@ class SearchObjective:
         return [*before, *behind]
 
     def _twin(self, phase: Phase) -> Phase:
-        trains = self._searched(phase)
-        return replace(phase, name=ARCHITECTURE + phase.name, trains=trains, loss=self._with_noise(phase))
+        return replace(self._training(phase, self._searched(phase)), name=ARCHITECTURE + phase.name)
+
+    def _training(self, phase: Phase, roles: tuple[str, ...]) -> Phase:
+        """`phase`, training these roles."""
+        limits = self.penalty is not None and not set(roles).isdisjoint(self.limited)
+        loss = self._with_noise(phase.loss)
+        return replace(phase, trains=roles, loss=self._with_penalty(loss) if limits else loss)
+
+    def _with_penalty(self, loss: Loss) -> Loss:
+        def limited(nets: Nets, batch: Batch, carry: Carry) -> Out:
+            assert self.penalty is not None
+            out, excess = loss(nets, batch, carry), self.penalty(nets)
+            return replace(out, total=out.total + excess, terms={**out.terms, "budget": excess})
+
+        return limited
 
     def _searched(self, phase: Phase) -> tuple[str, ...]:
         """The roles of the architecture weights of the networks that `phase` trains."""
         names = (ARCHITECTURE + name for name in phase.trains)
         return tuple(name for name in names if name in self.weights)
 
-    def _with_noise(self, phase: Phase) -> Callable[[Nets, Batch, Carry], Out]:
-        """The loss of `phase`, with shares drawn anew. It is the same noise in all phases of a step on one split."""
+    def _with_noise(self, loss: Loss) -> Loss:
+        """`loss` with shares drawn anew. It is the same noise in all phases of a step on one split."""
         if not self.config.gumbel:
-            return phase.loss
+            return loss
 
-        def loss(nets: Nets, batch: Batch, carry: Carry) -> Out:
+        def noisy(nets: Nets, batch: Batch, carry: Carry) -> Out:
             uniform = batch["uniform"]
             plain = len(uniform) - sum(self.weights.values())
             self._draw(nets, uniform[plain:, 0])
-            return phase.loss(nets, {**batch, "uniform": uniform[:plain]}, carry)
+            return loss(nets, {**batch, "uniform": uniform[:plain]}, carry)
 
-        return loss
+        return noisy
 
     @torch.no_grad()
     def _draw(self, nets: Nets, uniform: Tensor) -> None:

@@ -41,6 +41,8 @@ class Genotype(BaseModel):
                 check_operations(names, kinds, space=self.space, network=f"a generator of {blocks + 2} cells")
             except ValueError as error:
                 raise ValueError(f"generators.{way}: {error}") from None
+        if self.hidden and self.hidden.keys() != self.generators.keys():
+            raise ValueError(f"hidden is of {' and '.join(self.hidden)}: give the width of each of the generators")
         for way, names in self.discriminators.items():
             kinds = discriminator_kinds(self.space)
             try:
