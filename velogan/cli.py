@@ -157,10 +157,8 @@ def _base_config(argv: list[str], preset: str, *, search: bool = False) -> Confi
     file, method = _value(argv, "--config"), _value(argv, "--method")
     base = read_config(Path(file)) if file is not None else RECIPES.get(preset, RECIPES[DEFAULT])()
     if search:
-        size = _value(argv, "--size")
-        return to_search(
-            base.sized(size) if size in SIZES else base, inner=_value(argv, "--inner"), budget=_value(argv, "--budget")
-        )
+        size, inner, budget = (_value(argv, flag) for flag in ("--size", "--inner", "--budget"))
+        return to_search(base.sized(size) if size in SIZES else base, inner=inner, budget=budget)
     return base if method is None else base.change(method=method)
 
 
@@ -348,13 +346,14 @@ def _found(result: Result) -> dict[str, Any]:
         way: spec.generators[way].model_copy(update={"operations": names, "channels": genotype.hidden.get(way, own)})
         for way, names in genotype.generators.items()
     }
-    sizes = _sizes(generators, spec)
+    side = genotype.provenance.get("side", config.data.crop_size)
+    sizes = _sizes(generators, spec, side=side)
     print(f"found: {file}", file=sys.stderr)
     return {
         "run": result.run,
         "genotype": file,
         "sizes": {
-            way: {"hidden": generators[way].channels, **dataclasses.asdict(one), "bytes": one.bytes}
+            way: {"hidden": generators[way].channels, "side": side, **dataclasses.asdict(one), "bytes": one.bytes}
             for way, one in sizes.items()
         },
         "images_seen": result.images_seen,
@@ -362,15 +361,16 @@ def _found(result: Result) -> dict[str, Any]:
     }
 
 
-def _sizes(generators: Mapping[Direction, GeneratorConfig], spec: Spec) -> dict[Direction, Size]:
+def _sizes(generators: Mapping[Direction, GeneratorConfig], spec: Spec, *, side: int = 256) -> dict[Direction, Size]:
     """Of generators by direction; a table of them is printed."""
     from velogan.networks.sizes import size, table
 
     channels = {way: [spec.channels[letter] for letter in ends(way)] for way in generators}
     sizes: dict[Direction, Size] = {
-        way: size(one, in_channels=channels[way][0], out_channels=channels[way][1]) for way, one in generators.items()
+        way: size(one, in_channels=channels[way][0], out_channels=channels[way][1], side=side)
+        for way, one in generators.items()
     }
-    print(table(list(sizes.values()), list(sizes)), file=sys.stderr)
+    print(table(list(sizes.values()), list(sizes), side=side), file=sys.stderr)
     return sizes
 
 

@@ -205,11 +205,11 @@ class Searched(Method):
         if not self.budget or torch.get_default_device().type == "meta":
             return None
         budget, device = Budget.parse(self.budget), torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        letters = {way: ends(way) for way in self.directions}
+        channels = {way: [spec.channels[letter] for letter in ends(way)] for way in self.directions}
         return Limit(
             budget,
             {way: spec.generators[way] for way in self.directions},
-            ends={way: (spec.channels[source], spec.channels[target]) for way, (source, target) in letters.items()},
+            ends={way: (one, other) for way, (one, other) in channels.items()},
             side=max(shape),
             hidden=self.hidden,
             meter=budget.meter(device),
@@ -249,7 +249,7 @@ class Searched(Method):
             if key not in fitted:  # it takes a second, and changes with the operations alone, or nearly
                 fitted.clear()
                 fitted[key] = limit.fit(generators)
-            return _fitted(limit.budget, fitted[key])
+            return _fitted(limit, fitted[key])
 
         return Choice(
             shares=lambda: {name: _shares(net) for name, net in supernets.items()},
@@ -299,13 +299,13 @@ def _shares(net: nn.Module) -> dict[str, dict[str, float]]:
         }
 
 
-def _fitted(budget: Budget, fits: Mapping[Direction, Fit]) -> dict[str, Any]:
+def _fitted(limit: Limit, fits: Mapping[Direction, Fit]) -> dict[str, Any]:
     """Generators that hold the budget, as fields of a genotype."""
-    costs = {way: {"cost": budget.text(fit.cost), "replaced": fit.replaced} for way, fit in fits.items()}
+    costs = {way: {"cost": limit.budget.text(fit.cost), "replaced": fit.replaced} for way, fit in fits.items()}
     return {
         "generators": {way: fit.operations for way, fit in fits.items()},
         "hidden": {way: fit.hidden for way, fit in fits.items()},
-        "provenance": {"budget": str(budget), "built": costs},
+        "provenance": {"budget": str(limit.budget), "side": limit.side, "built": costs},
     }
 
 
