@@ -140,7 +140,13 @@ def test_from_two_folders_to_a_translator_no_larger_than_asked_for(tmp_path: Pat
     longer, said = _search(capsys, "--method", "halves", "--budget", "20MMAC", *out, "--images", 4)
     assert longer["images_seen"] == 4
     assert "at 2 images" in said
-    assert [json.loads(line)["images"] for line in (run / "architecture.jsonl").open()] == [0, 1, 2, 3, 4]
+    assert [json.loads(line)["images"] for line in (run / "architecture.jsonl").read_text().splitlines()] == [
+        0,
+        1,
+        2,
+        3,
+        4,
+    ]
     _, refused = _search(capsys, "--method", "two-step", "--budget", "20MMAC", *out, code=2)
     assert "method.scheme is 'two-step' here and 'halves' there" in refused
     assert main(["translate", str(run), str(run), str(tmp_path / "no")]) == 2

@@ -205,11 +205,14 @@ class Searched(Method):
         if not self.budget or torch.get_default_device().type == "meta":
             return None
         budget, device = Budget.parse(self.budget), torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        channels = {way: [spec.channels[letter] for letter in ends(way)] for way in self.directions}
+        channels: dict[Direction, tuple[int, int]] = {}
+        for way in self.directions:
+            source, target = ends(way)
+            channels[way] = spec.channels[source], spec.channels[target]
         return Limit(
             budget,
             {way: spec.generators[way] for way in self.directions},
-            ends={way: (one, other) for way, (one, other) in channels.items()},
+            ends=channels,
             side=max(shape),
             hidden=self.hidden,
             meter=budget.meter(device),
