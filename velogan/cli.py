@@ -7,7 +7,7 @@ import json
 import os
 import shlex
 import sys
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from contextlib import redirect_stderr
 from functools import partial
 from io import StringIO
@@ -21,7 +21,7 @@ os.environ.setdefault("PYDANTIC_ERRORS_INCLUDE_URL", "0")  # a wrong field's mes
 from pydantic import ValidationError
 
 from velogan import __version__
-from velogan.config import Config, differences, explain, nearest, read_config, write_yaml
+from velogan.config import SIZES, Config, differences, explain, nearest, read_config, write_yaml
 from velogan.engine.nonfinite import NonFiniteError
 from velogan.flags import (
     Bench,
@@ -39,10 +39,15 @@ from velogan.flags import (
 )
 from velogan.methods.base import ends
 from velogan.observe.progress import printable
-from velogan.recipes import DEFAULT, DEMOS, RECIPES
+from velogan.recipes import DEFAULT, DEMOS, RECIPES, to_search
 
 if TYPE_CHECKING:
+    from velogan.methods.base import Spec
+    from velogan.networks.generators import GeneratorConfig
+    from velogan.networks.sizes import Size
+    from velogan.session import Result
     from velogan.sweep.plan import Plan
+    from velogan.types import Direction
 
 COMMANDS = {
     ("train",): Train,
@@ -103,7 +108,7 @@ def _parse(argv: list[str]) -> Any:
     prog = " ".join(("velogan", *words))
     if not issubclass(kind, Fields):
         return tyro.cli(kind, args=rest, prog=prog)
-    base = _base_config(rest, _preset(rest) if kind is Sweep else next(iter(rest), DEFAULT))
+    base = _base_config(rest, _preset(rest) if kind is Sweep else next(iter(rest), DEFAULT), search=kind is Search)
     parse = partial(tyro.cli, kind, args=_plain_flags(rest, base), prog=prog, default=kind(fields=base))
     try:
         with redirect_stderr(StringIO()):
@@ -147,10 +152,13 @@ def _preset(argv: list[str]) -> str:
     return next((word for flag, word in behind if word in RECIPES and not flag.startswith("--")), DEFAULT)
 
 
-def _base_config(argv: list[str], preset: str) -> Config:
+def _base_config(argv: list[str], preset: str, *, search: bool = False) -> Config:
     """What the field flags change: the preset's configuration, or the file named by --config."""
     file, method = _value(argv, "--config"), _value(argv, "--method")
     base = read_config(Path(file)) if file is not None else RECIPES.get(preset, RECIPES[DEFAULT])()
+    if search:
+        size, inner, budget = (_value(argv, flag) for flag in ("--size", "--inner", "--budget"))
+        return to_search(base.sized(size) if size in SIZES else base, inner=inner, budget=budget)
     return base if method is None else base.change(method=method)
 
 
@@ -191,26 +199,32 @@ def _split_switch(word: str, switches: Container[str]) -> list[str]:
 
 def _configure(asked: Train) -> Config:
     """The configuration that the flags of `train` add up to."""
-    lengths = {"minutes": asked.minutes, "images": asked.images, "epochs": asked.epochs}
-    given = {unit: amount for unit, amount in lengths.items() if amount is not None}
-    if len(given) > 1:
-        raise ValueError(f"--{' and --'.join(given)} contradict each other: give one length")
+    train = _length(asked)
     config = _configure_common(asked)
-    if not _data_is_named(asked, asked.preset):
-        raise ValueError("--data is missing: name a folder with trainA and trainB, two folders, or apples2oranges")
+    _check_data(asked)
     config = _of_genotype(asked, config)
-    train: dict[str, Any] = {}
-    for unit, amount in given.items():
-        train["length"] = f"{amount} {unit}"
     if asked.on_nonfinite is not None:
         train["on_nonfinite"] = asked.on_nonfinite
     return config.change(train=train)
 
 
+def _length(asked: Train | Search) -> dict[str, Any]:
+    """What the flags say of the run's length, as fields of the section train."""
+    lengths = {"minutes": asked.minutes, "images": asked.images, "epochs": asked.epochs}
+    given = {unit: amount for unit, amount in lengths.items() if amount is not None}
+    if len(given) > 1:
+        raise ValueError(f"--{' and --'.join(given)} contradict each other: give one length")
+    return {"length": " ".join(f"{amount} {unit}" for unit, amount in given.items())} if given else {}
+
+
+def _check_data(asked: Train | Search) -> None:
+    if not _data_is_named(asked, asked.preset):
+        raise ValueError("--data is missing: name a folder with trainA and trainB, two folders, or apples2oranges")
+
+
 def _of_genotype(asked: Train, config: Config) -> Config:
     """With the networks of --genotype; their sizes are printed."""
     from velogan.networks.genotype import read_genotype
-    from velogan.networks.sizes import size, table
 
     given = {"--hidden": asked.hidden, "--match-size": asked.match_size}
     named = [f"{flag} {value}" for flag, value in given.items() if value is not None]
@@ -222,15 +236,17 @@ def _of_genotype(asked: Train, config: Config) -> Config:
         return config
     if len(named) > 1:
         raise ValueError(f"{' and '.join(named)} contradict each other: give one of the two")
-    if asked.hidden is not None and not 1 <= asked.hidden <= 4096:
-        raise ValueError(f"--hidden {asked.hidden}: give a whole number from 1 to 4096")
+    _check_hidden(asked.hidden)
     found = config.built_from(read_genotype(asked.genotype), hidden=asked.hidden, match=asked.match_size)
     config = config.scaled_to(found) if asked.sizes_only else found
-    spec, ways = config.spec, config.method.directions
-    channels = [(spec.channels[source], spec.channels[target]) for source, target in map(ends, ways)]
-    sizes = [size(spec.generators[way], in_channels=a, out_channels=b) for way, (a, b) in zip(ways, channels)]
-    print(table(sizes, ways), file=sys.stderr)
+    spec = config.spec
+    _sizes({way: spec.generators[way] for way in config.method.directions}, spec)
     return config
+
+
+def _check_hidden(hidden: int | None) -> None:
+    if hidden is not None and not 1 <= hidden <= 4096:
+        raise ValueError(f"--hidden {hidden}: give a whole number from 1 to 4096")
 
 
 def _configure_common(asked: Fields) -> Config:
@@ -252,6 +268,10 @@ def _train(asked: Train, argv: list[str]) -> tuple[dict[str, Any], int]:
     if asked.dry_run:
         print(write_yaml(config), end="")
         return config.model_dump(mode="json"), 0
+    return dataclasses.asdict(_run(asked, config, argv)), 0
+
+
+def _run(asked: Train | Search, config: Config, argv: list[str]) -> Result:
     if asked.out is None:
         raise ValueError("--out is missing: name the folder that the run is kept in")
     from velogan.observe.progress import Display
@@ -267,24 +287,94 @@ def _train(asked: Train, argv: list[str]) -> tuple[dict[str, Any], int]:
         )
         state = "done" if result.finished else "stopped, and the same command continues"
         display.say(f"{state}: {result.images_seen:,} images seen; page: {asked.out / 'report.html'}")
-    return dataclasses.asdict(result), 0
+    return result
 
 
 def _search(asked: Search, argv: list[str]) -> tuple[dict[str, Any], int]:
+    if asked.cells is not None and not 2 <= asked.cells <= 100:
+        raise ValueError(f"--cells {asked.cells}: give a whole number from 2 to 100")
+    if asked.count:
+        return _count(asked), 0
+    config = _configure_search(asked)
+    if asked.dry_run:
+        print(write_yaml(config), end="")
+        return config.model_dump(mode="json"), 0
+    result = _run(asked, config, argv)
+    return _found(result), 0
+
+
+def _count(asked: Search) -> dict[str, Any]:
     from velogan.networks.cells import count
 
-    if not asked.count:
-        raise ValueError("search can only count so far: give --count")
-    if not 2 <= asked.cells <= 100:
-        raise ValueError(f"--cells {asked.cells}: give a whole number from 2 to 100")
-    found = count(blocks=asked.cells - 2, space=asked.space)
+    found = count(space=asked.space) if asked.cells is None else count(blocks=asked.cells - 2, space=asked.space)
     if not asked.json:
         for name, number in found._asdict().items():
             print(f"{name:<13} {number}  ({number:.3g})")
-    return found._asdict(), 0
+    return found._asdict()
 
 
-def _changed(asked: Train, config: Config) -> dict[str, Any]:
+def _configure_search(asked: Search) -> Config:
+    """The configuration that the flags of `search` add up to."""
+    train = _length(asked)
+    _check_hidden(asked.hidden)
+    config = _configure_common(dataclasses.replace(asked, size=None))  # which is in the configuration already
+    _check_data(asked)
+    given: dict[str, dict[str, Any]] = {
+        "method": {"scheme": asked.method, "patience": asked.patience},
+        "generator": {"channels": asked.hidden, "blocks": None if asked.cells is None else asked.cells - 2},
+        "discriminator": {},
+    }
+    if asked.space != "paper":
+        given["generator"]["space"] = asked.space
+        given["discriminator"]["space"] = asked.space if config.discriminator.network == "cells" else None
+    sections = {
+        section: {name: value for name, value in fields.items() if value is not None}
+        for section, fields in given.items()
+    }
+    return config.change(**sections, train=train)
+
+
+def _found(result: Result) -> dict[str, Any]:
+    """What a search has found, and how large that is, which is printed."""
+    from velogan.chosen import GENOTYPE
+    from velogan.networks.genotype import read_genotype
+
+    file, config = result.run / GENOTYPE, read_config(result.run)
+    genotype, spec = read_genotype(file), config.spec
+    own = config.generator.encoding
+    generators: dict[Direction, GeneratorConfig] = {
+        way: spec.generators[way].model_copy(update={"operations": names, "channels": genotype.hidden.get(way, own)})
+        for way, names in genotype.generators.items()
+    }
+    side = genotype.provenance.get("side", config.data.crop_size)
+    sizes = _sizes(generators, spec, side=side)
+    print(f"found: {file}", file=sys.stderr)
+    return {
+        "run": result.run,
+        "genotype": file,
+        "sizes": {
+            way: {"hidden": generators[way].channels, "side": side, **dataclasses.asdict(one), "bytes": one.bytes}
+            for way, one in sizes.items()
+        },
+        "images_seen": result.images_seen,
+        "seconds": result.seconds,
+    }
+
+
+def _sizes(generators: Mapping[Direction, GeneratorConfig], spec: Spec, *, side: int = 256) -> dict[Direction, Size]:
+    """Of generators by direction; a table of them is printed."""
+    from velogan.networks.sizes import size, table
+
+    channels = {way: [spec.channels[letter] for letter in ends(way)] for way in generators}
+    sizes: dict[Direction, Size] = {
+        way: size(one, in_channels=channels[way][0], out_channels=channels[way][1], side=side)
+        for way, one in generators.items()
+    }
+    print(table(list(sizes.values()), list(sizes), side=side), file=sys.stderr)
+    return sizes
+
+
+def _changed(asked: Train | Search, config: Config) -> dict[str, Any]:
     """The preset's values of the fields that differ from it."""
     return {name: preset for name, (_, preset) in differences(config, RECIPES[asked.preset]()).items()}
 

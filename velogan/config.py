@@ -43,6 +43,9 @@ SIZES: dict[Size, dict[str, int]] = {
 }
 """The one dial: generator width and residual blocks, discriminator width. `l` is the paper's."""
 
+OF_RESNETS = {name: GeneratorConfig.model_fields[name].default for name in ("decoder", "residual", "dropout")}
+"""What cells have not, as it is where it says nothing."""
+
 _MOST_YAML = 2**20  # bytes
 _MOST_ERRORS = 20
 
@@ -174,8 +177,9 @@ class Config(BaseModel):
     ) -> Config:
         """With the networks of a genotype, whose encodings have `hidden` channels, or so many by direction.
 
-        Without `hidden`, as many as the generators have now. With `match` (C64), the generators together have the bytes
-        of two of CycleGAN's of that width. What the genotype does not name stays as it is.
+        Without `hidden`, as many as the genotype says, or as the generators have now. With `match` (C64), the
+        generators together have the bytes of two of CycleGAN's of that width. What the genotype does not name stays as
+        it is.
         """
         ways: list[Direction] = [way for way in self.method.directions if way in genotype.generators]
         first, last = ways[0], ways[-1]
@@ -188,12 +192,9 @@ class Config(BaseModel):
                 differs = other if other != chosen[first] else None
                 sections[f"{section}_b"] = {"network": None, "space": None, "operations": differs}
         blocks = [blocks_of(genotype.generators[way], genotype.space) for way in (first, last)]
-        wide = (
-            [hidden[way] for way in (first, last)]
-            if isinstance(hidden, Mapping)
-            else [hidden or self.generator.encoding]
-        )
-        sections["generator"] |= {"blocks": blocks[0]}
+        hidden = hidden or genotype.hidden or self.generator.encoding
+        wide = [hidden[way] for way in (first, last)] if isinstance(hidden, Mapping) else [hidden]
+        sections["generator"] |= {"blocks": blocks[0], **OF_RESNETS}
         sections["generator_b"] |= {"blocks": blocks[1] if blocks[1] != blocks[0] else None}
         made = self.change(**sections)._widened(wide)
         if match is None:
@@ -303,7 +304,9 @@ def field_names(model: type[BaseModel], prefix: str = "") -> list[str]:
     for name, field in model.model_fields.items():
         kind = field.annotation
         if isinstance(kind, type) and issubclass(kind, Method):
-            of_kinds = [own for method in METHODS.values() for own in field_names(method, f"{prefix}{name}.")]
+            nested = "method." in prefix  # no method that wraps others is wrapped
+            others = [method for method in METHODS.values() if not (nested and "inner" in method.model_fields)]
+            of_kinds = [own for method in others for own in field_names(method, f"{prefix}{name}.")]
             names += list(dict.fromkeys([f"{prefix}{name}.kind", *of_kinds]))
         elif isinstance(kind, type) and issubclass(kind, BaseModel):
             names += field_names(kind, f"{prefix}{name}.")

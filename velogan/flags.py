@@ -14,6 +14,16 @@ from velogan.recipes import BENCHED, DEFAULT, DEMOS, RECIPES
 
 Json = Annotated[bool, tyro.conf.arg(help="Print the result as one JSON object, the last line on stdout.")]
 
+Minutes = Annotated[float | None, tyro.conf.arg(help="Length of the run in minutes of training.", metavar="NUMBER")]
+Images = Annotated[int | None, tyro.conf.arg(help="Length of the run in images of each domain.", metavar="NUMBER")]
+Epochs = Annotated[
+    float | None,
+    tyro.conf.arg(help="Length in epochs, of as many images as the larger domain has.", metavar="NUMBER"),
+]
+
+INNER = [kind for kind, method in METHODS.items() if "inner" not in method.model_fields]
+"""Methods that a search can be of."""
+
 _EXACT = "Compute in plain float32, not with the accelerated network, which differs by a few levels of 8 bits."
 
 if TYPE_CHECKING:
@@ -133,16 +143,9 @@ class Train(Configured):
         Path | None,
         tyro.conf.arg(help="The run folder: made, or continued where it holds this run.", metavar="FOLDER"),
     ] = None
-    minutes: Annotated[
-        float | None, tyro.conf.arg(help="Length of the run in minutes of training.", metavar="NUMBER")
-    ] = None
-    images: Annotated[
-        int | None, tyro.conf.arg(help="Length of the run in images of each domain.", metavar="NUMBER")
-    ] = None
-    epochs: Annotated[
-        float | None,
-        tyro.conf.arg(help="Length in epochs, of as many images as the larger domain has.", metavar="NUMBER"),
-    ] = None
+    minutes: Minutes = None
+    images: Images = None
+    epochs: Epochs = None
     genotype: Annotated[
         Path | None,
         tyro.conf.arg(
@@ -180,21 +183,76 @@ class Train(Configured):
 
 
 @dataclass(kw_only=True)
-class Search:
-    """Say how many networks an architecture search chooses from (docs/search.md).
+class Search(Configured):
+    """Find architectures for the generators and discriminators of two folders of images (docs/search.md).
+
+    The same command again goes on. What is found is RUN/genotype.json, which `velogan train --genotype` takes.
+
+    velogan search --data horse2zebra --out searches/zebras
 
     velogan search --count
     """
 
-    count: Annotated[bool, tyro.conf.arg(help="Count the generators, the discriminators and all of them together.")] = (
-        False
-    )
-    cells: Annotated[int, tyro.conf.arg(help="Cells of a generator: one encodes, one decodes.", metavar="N")] = 11
+    count: Annotated[
+        bool, tyro.conf.arg(help="Count the generators, the discriminators and all of them together, and stop.")
+    ] = False
+    method: Annotated[
+        str | None,
+        tyro.conf.arg(
+            help="How the architecture weights are trained: --method.scheme. Default: one-step.",
+            metavar="one-step|two-step|halves|swapped-halves",
+        ),
+    ] = None
+    inner: Annotated[
+        str | None,
+        tyro.conf.arg(
+            help="The method whose networks are to be found; its fields are --method.inner.FIELD. Default: the "
+            "preset's.",
+            metavar="|".join(INNER),
+        ),
+    ] = None
+    out: Annotated[
+        Path | None,
+        tyro.conf.arg(help="The run folder: made, or continued where it holds this run.", metavar="FOLDER"),
+    ] = None
+    minutes: Minutes = None
+    images: Images = None
+    epochs: Epochs = None
+    hidden: Annotated[
+        int | None,
+        tyro.conf.arg(
+            help="Feature maps of the encoding while searching; what is found is built in any width. Default: a "
+            "quarter of the preset's.",
+            metavar="H",
+        ),
+    ] = None
+    cells: Annotated[
+        int | None,
+        tyro.conf.arg(
+            help="Cells of a generator: one encodes, one decodes. Default: two more than the preset has blocks.",
+            metavar="N",
+        ),
+    ] = None
     space: Annotated[
         Literal["paper", "code"],
         tyro.conf.arg(help="The search space of the paper, or that of its authors' code.", metavar="paper|code"),
     ] = "paper"
-    json: Json = False
+    budget: Annotated[
+        str | None,
+        tyro.conf.arg(
+            help="The most that each generator may cost, for a picture of --image-size: multiplications, parameters, "
+            "bytes or time measured here.",
+            metavar="2GMAC|5Mparam|20MB|30ms",
+        ),
+    ] = None
+    patience: Annotated[
+        int | None,
+        tyro.conf.arg(
+            help="End the search when what is chosen has not changed for so many epochs. Default: never.",
+            metavar="EPOCHS",
+        ),
+    ] = None
+    dry_run: Annotated[bool, tyro.conf.arg(help="Print the whole configuration as YAML and stop.")] = False
 
 
 @dataclass(kw_only=True)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from velogan.config import Config
+from velogan.config import OF_RESNETS, Config
+from velogan.methods.searched import Searched
 
 
 def cyclegan() -> Config:
@@ -118,6 +119,30 @@ def demo_onepair() -> Config:
         generator={"channels": 16, "blocks": 3},
         discriminator={"channels": 32},
         train=common.train.model_dump(),
+    )
+
+
+def to_search(config: Config, *, inner: str | None = None, budget: str | None = None) -> Config:
+    """`config` as a search of its method's architectures, one-step, as section 3 of CycleGANAS has it.
+
+    `inner` is another method. What is found has the width of the generators in `config`, or as a `budget` allows.
+
+    Its generators, and its discriminators where they have no trained features, become supernets of cells; the
+    encodings a quarter as wide, 64 feature maps for 256. Rates stay as they are all the time.
+    """
+    if isinstance(config.method, Searched):
+        changed = {} if inner is None else {"inner": inner}
+        return config.change(method=changed if budget is None else {**changed, "budget": budget, "hidden": None})
+    generator, discriminator = config.generator, config.discriminator
+    wrapped = config.method.model_dump() if inner in (None, config.method.kind) else inner
+    hidden = generator.encoding if generator.has_stages else 4 * generator.channels
+    cells = {"network": "cells", "operations": (), **OF_RESNETS, "channels": max(hidden // 4, 4)}
+    judged = {} if "projected" in discriminator.network else {"network": "cells", "operations": ()}
+    return config.change(
+        method={"kind": Searched.kind, "inner": wrapped, "budget": budget or "", "hidden": None if budget else hidden},
+        generator=cells,
+        discriminator=judged,
+        schedule={"kind": "constant"},
     )
 
 

@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from velogan import __version__
+from velogan.chosen import Chosen
 from velogan.config import Config
 from velogan.data.domains.loader import PairLoader, window
 from velogan.data.domains.pair import Data, open_data, open_held_out
@@ -64,7 +66,18 @@ def train(
         session.start(asked, engine, trainer, roles=roles, data=data, picks=[*notes, *picks], why=why, origin=origin)
         views = averaged_views(config, trainer.ema.nets)
         grids = Sampler(run, config, data.sources, views, log=session.log) if config.train.samples else None
-        return session.run(display, grids=grids, validation=scoring(config, data.sources, views))
+        validation, choices = scoring(config, data.sources, views), _choices(run, config, trainer, data, session.say)
+        return session.run(display, grids=grids, validation=validation, choices=choices)
+
+
+def _choices(run: Path, config: Config, trainer: Trainer, data: Data, say: Callable[[str], None]) -> Chosen | None:
+    """What keeps the method's choices, where it makes any."""
+    choice = config.method.choice(trainer.nets, config.spec, trainer.state)
+    if choice is None:
+        return None
+    names = {"a": data.sources.a.name, "b": data.sources.b.name}
+    provenance = {"velogan": __version__, "data": names, "config": config.model_dump(mode="json", exclude={"engine"})}
+    return Chosen(run, choice, epoch=trainer.epoch, provenance=provenance, say=say)
 
 
 def fit_channels(config: Config, data: Data) -> tuple[Config, list[Pick]]:

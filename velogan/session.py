@@ -45,18 +45,19 @@ from velogan.stored import headers, stored
 
 MAY_CHANGE = ("train.length", "train.keep", "train.samples", "train.tensorboard", "data.cache_dir")
 MAY_CHANGE += ("data.workers", "train.log_every", "train.sample_every", "train.checkpoint_every")
-MAY_CHANGE += ("train.on_nonfinite", "train.patience")
+MAY_CHANGE += ("train.on_nonfinite", "train.patience", "method.patience")
 """Fields that may differ when a run is continued, besides those of the engine: they do not change what is learned."""
 
 
 @dataclass(frozen=True)
 class Result:
-    """What a training command achieved."""
+    """What a training command achieved; `seconds` are those of training, of the whole run."""
 
     run: Path
     checkpoint: Path
     images_seen: int
     images_per_s: float
+    seconds: float
     weights_sha256: str
     finished: bool
 
@@ -66,6 +67,23 @@ class Grids(Protocol):
 
     def write(self, images: int) -> None:
         """Draws them at `images` seen."""
+        ...
+
+
+class Choices(Protocol):
+    """What is chosen besides weights while training, kept in the run folder."""
+
+    @property
+    def settled(self) -> str:
+        """Why the run may end; empty where it may not."""
+        ...
+
+    def start(self, images: int, *, length: int | None) -> None:
+        """Begins, or goes on, at `images` seen; the run has `length` images, if that is known."""
+        ...
+
+    def write(self, images: int) -> None:
+        """Keeps what is chosen at `images` seen."""
         ...
 
 
@@ -93,6 +111,7 @@ class Session:
         self.engine = engine_of(self.record)
         self._failed: set[str] = set()
         self._told: set[str] = set()
+        self.choices: Choices | None = None
 
     @classmethod
     def open(cls, run: Path, config: Config, *, say: Callable[[str], None]) -> Session:
@@ -194,14 +213,16 @@ class Session:
     def _stored(self) -> dict[str, nn.Module]:
         return stored(self.config.method, self.config.spec, self.roles, self.trainer.ema.nets)
 
-    def run(self, display: Display, *, grids: Grids | None, validation: Scores) -> Result:
+    def run(
+        self, display: Display, *, grids: Grids | None, validation: Scores, choices: Choices | None = None
+    ) -> Result:
         """Trains to the end of the run, or until asked to stop; leaves a checkpoint. Without `grids` it draws none.
 
         NonFiniteError where numbers break: then nothing is saved, and what was saved before stays.
         """
         trainer, train = self.trainer, self.config.train
         length = parse_length(train.length, epoch=trainer.epoch)
-        self.validation = validation
+        self.validation, self.choices = validation, choices
         before, seconds = trainer.images, trainer.clock.seconds
         with self.log, stop_on_signal(trainer):
             bar = display.training(length.total)
@@ -209,11 +230,14 @@ class Session:
             if grids is not None:
                 write = partial(self._remakeable, "sample pictures", grids.write)
                 hooks.append(Hook(parse_span(train.sample_every), write))
+            if choices is not None:
+                choices.start(trainer.images, length=length.total)
+                hooks.append(Hook(parse_span(train.log_every), self._choose))
             if validation.missing:
                 self.say(validation.missing)
             hooks.append(Hook(parse_span(train.checkpoint_every), self._save))
             try:
-                if not self._waited_enough():
+                if not self._ended_early():
                     trainer.run(length, hooks=hooks)
             except NonFiniteError as error:
                 error.advice = self._advice()
@@ -228,8 +252,9 @@ class Session:
             checkpoint=last,
             images_seen=trainer.images,
             images_per_s=(trainer.images - before) / took if took > 0 else 0.0,
+            seconds=trainer.clock.seconds,
             weights_sha256=digest(last),
-            finished=length.progress(trainer.images, trainer.clock.seconds) >= 1 or self._waited_enough(),
+            finished=length.progress(trainer.images, trainer.clock.seconds) >= 1 or self._ended_early(),
         )
 
     def _remakeable(self, what: str, make: Callable[..., object], *arguments: Any) -> None:
@@ -264,6 +289,13 @@ class Session:
         else:
             left = trainer.clock.eta(max(length.total - images, 0))
         bar.update(images, images_per_s=speed, eta_s=left, losses=short)
+
+    def _choose(self, images: int) -> None:
+        assert self.choices is not None
+        self.choices.write(images)
+        if self.choices.settled and not self.trainer.enough:
+            self.say(self.choices.settled)
+            self.trainer.enough = True
 
     def _save(self, images: int) -> None:
         trainer = self.trainer
@@ -321,6 +353,9 @@ class Session:
             return False
         since = [row for row in read_stats(self.folder) if row.get(best["name"]) is not None]
         return sum(row["images"] > int(best["checkpoint"]) for row in since) >= patience
+
+    def _ended_early(self) -> bool:
+        return self._waited_enough() or bool(self.choices and self.choices.settled)
 
     def _advice(self) -> str:
         saved = list_checkpoints(self.folder)

@@ -123,7 +123,7 @@ def test_a_supernet_has_stages_for_methods_that_want_parts():
 
 
 def test_what_cannot_be_searched_is_refused():
-    with pytest.raises(ValueError, match=r"generator\.network=resnet cannot be searched: set generator\.network=cells"):
+    with pytest.raises(ValueError, match=r"network=resnet has no choice of operations: set generator\.network=cells"):
         Supernets().generator(GeneratorConfig())
     with pytest.raises(ValueError, match="sides of 10x5 cannot be halved by every operation"):
         _supernet("discriminator", merged=True)(torch.randn(1, 3, 20, 40))

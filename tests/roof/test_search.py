@@ -14,6 +14,7 @@ from velogan.config import Config
 from velogan.networks.cells import count
 from velogan.networks.genotype import Genotype, read_genotype
 from velogan.networks.sizes import size
+from velogan.recipes import RECIPES
 
 A = ("conv3", "max_pool", "conv3", "dilated5", "nearest", "bilinear")
 B = ("conv7", "avg_pool", "conv5", "conv3", "transposed3", "bilinear")
@@ -41,9 +42,8 @@ def test_the_count_is_that_of_the_code(capsys: pytest.CaptureFixture[str]):
     assert json.loads(capsys.readouterr().out) == count()._asdict()
     assert main(["search", "--count"]) == 0
     assert "8.1e+37" in capsys.readouterr().out
-    for words in (["search"], ["search", "--count", "--cells", "1"]):
-        assert main(words) == 2
-        assert "give" in capsys.readouterr().err
+    assert main(["search", "--count", "--cells", "1"]) == 2
+    assert "--cells 1: give a whole number from 2" in capsys.readouterr().err
 
 
 def test_a_genotype_is_an_ordinary_configuration(genotype: Path, capsys: pytest.CaptureFixture[str]):
@@ -115,3 +115,82 @@ def test_a_run_from_a_genotype_trains_and_translates(
     capsys.readouterr()
     assert main(made) == 0
     assert json.loads(capsys.readouterr().out.splitlines()[-1])["tiled"] == 1
+
+
+SEARCH = "search --data apples2oranges --images 2 --image-size 32 --hidden 8 --cells 3 --discriminator.channels 2 "
+SEARCH += TINY.partition("--discriminator.channels 2 ")[2]
+
+
+def _search(capsys: pytest.CaptureFixture[str], *words: object, code: int = 0) -> tuple[dict[str, Any], str]:
+    capsys.readouterr()
+    assert main([*SEARCH.split(), "--json", *map(str, words)]) == code
+    output = capsys.readouterr()
+    return json.loads(output.out.splitlines()[-1]) if code == 0 else {}, output.err
+
+
+def test_from_two_folders_to_a_translator_no_larger_than_asked_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    run, out = tmp_path / "search", ("--out", tmp_path / "search")
+    found, _ = _search(capsys, "--method", "halves", "--budget", "20MMAC", *out)
+    assert found.keys() == {"run", "genotype", "sizes", "images_seen", "seconds"}
+    assert found["images_seen"] == 2
+    assert all(0.95 <= one["macs"] / 20e6 <= 1 for one in found["sizes"].values())
+    genotype = read_genotype(Path(found["genotype"]))
+    assert genotype.provenance["config"]["method"]["scheme"] == "halves"
+    assert genotype.provenance["images"] == 2
+    longer, said = _search(capsys, "--method", "halves", "--budget", "20MMAC", *out, "--images", 4)
+    assert longer["images_seen"] == 4
+    assert "at 2 images" in said
+    assert [json.loads(line)["images"] for line in (run / "architecture.jsonl").read_text().splitlines()] == [
+        0,
+        1,
+        2,
+        3,
+        4,
+    ]
+    _, refused = _search(capsys, "--method", "two-step", "--budget", "20MMAC", *out, code=2)
+    assert "method.scheme is 'two-step' here and 'halves' there" in refused
+    assert main(["translate", str(run), str(run), str(tmp_path / "no")]) == 2
+    assert "velogan train --genotype RUN/genotype.json" in capsys.readouterr().err
+
+    words = ["train", "--genotype", found["genotype"], "--data", "apples2oranges", "--out", str(tmp_path / "run")]
+    assert main([*words, *TINY.split()]) == 0
+    spec = Config.model_validate(yaml.safe_load((tmp_path / "run" / "config.yaml").read_text())).spec
+    assert {way: one.channels for way, one in spec.generators.items()} == read_genotype(Path(longer["genotype"])).hidden
+    assert spec.generators["a2b"].operations == read_genotype(Path(longer["genotype"])).generators["a2b"]
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        ("--method three-step", "scheme"),
+        ("--inner pix2pix", "inner=pix2pix is no method that a search can wrap: give cyclegan or onepair"),
+        ("--hidden 0", "--hidden 0: give a whole number from 1 to 4096"),
+        ("--cells 1", "--cells 1: give a whole number from 2 to 100"),
+        ("--epochs 1", "--images and --epochs contradict each other"),
+        ("--budget 2", "budget='2' has no unit: write 2GMAC"),
+        ("--budget 1kMAC", "is less than the smallest generator"),
+        ("--method halves --inner onepair --method.inner.direction both --budget 2GMAC", "search for one direction"),
+        ("--generator.network resnet", "has no operations to choose"),
+    ],
+)
+def test_bad_input_to_a_search_is_one_sentence(
+    flags: str, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    _, said = _search(capsys, *flags.split(), "--out", tmp_path / "run", code=2)
+    lines = [line for line in said.splitlines() if line.startswith("velogan: ")]
+    assert len(lines) == 1
+    assert words in lines[0]
+
+
+def test_a_search_has_the_preset_s_networks_as_cells(capsys: pytest.CaptureFixture[str]):
+    for preset in RECIPES:
+        asked = ["search", preset, "--data", "here", "--space", "code", "--patience", "3", "--dry-run"]
+        assert main(asked) == 0
+        config = Config.model_validate(yaml.safe_load(capsys.readouterr().out))
+        before = RECIPES[preset]()
+        assert config.generator.network == "cells"
+        assert config.generator.encoding == max(before.generator.encoding // 4, 4)
+        assert config.generator.blocks == before.generator.blocks
+        assert config.generator.space == "code"
+        assert config.schedule.kind == "constant"
+        assert config.optimizer == before.optimizer

@@ -34,7 +34,7 @@ class DataConfig(BaseModel):
         max_length=2,
         description="One folder that holds trainA, trainB and, if you have them, testA and testB; or two "
         "folders of pictures, domain A then domain B; or apples2oranges, the built-in rendered set. Folders "
-        "are searched recursively for jpg, jpeg, png, ppm, bmp, webp, tif, tiff and npy files.",
+        "are looked through, with all folders in them, for jpg, jpeg, png, ppm, bmp, webp, tif, tiff and npy files.",
     )
     preprocess: Preprocess = Field(
         default="resize_and_crop",

@@ -136,6 +136,8 @@ def _generator(
     Sizes are compared before memory is taken. Raises `ValueError` if they differ, or the header describes no network.
     """
     try:
+        if header.get("network") == "supernet":
+            raise ValueError("it is of a search; train what that found: velogan train --genotype RUN/genotype.json")
         if header.get("network") != "generator":
             raise ValueError(f"it holds {str(header.get('network'))[:40]}")
         for side in ("input", "output"):

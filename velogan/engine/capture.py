@@ -76,15 +76,17 @@ class CapturedStep:
         self._inputs: dict[str, Batch] = {}
         self._number = torch.zeros_like(self.latch.number)
         self._after: list[After] = []  # every one given so far
-        self._recordings: dict[tuple[tuple[str, ...], tuple[After, ...]], tuple[Losses, Callable[[], None]]] = {}
+        self._recordings: dict[tuple[tuple[int, ...], tuple[After, ...]], tuple[Losses, Callable[[], None]]] = {}
 
-    def __call__(self, batches: Mapping[str, Batch], *, number: int = 0, after: Sequence[After] = ()) -> Losses:
+    def __call__(
+        self, batches: Mapping[str, Batch], *, number: int = 0, progress: float = 0.0, after: Sequence[After] = ()
+    ) -> Losses:
         """Runs step `number`, then `after`; returns `phase/term` scalars that the next step overwrites."""
         for split, batch in batches.items():
             self._take(split, batch)
         self._number.fill_(number)
-        phases = self.step.due(number)
-        key = tuple(phase.name for phase in phases), tuple(after)
+        phases = self.step.due(number, progress)
+        key = tuple(map(self.step.phases.index, phases)), tuple(after)
         if key not in self._recordings:
             self._after += [one for one in after if one not in self._after]
             self._recordings[key] = self._record(phases, after)
@@ -96,9 +98,9 @@ class CapturedStep:
         """See `Step.check`."""
         self.step.check()
 
-    def origin(self, error: NonFiniteError, batches: Mapping[str, Batch]) -> str:
+    def origin(self, error: NonFiniteError, batches: Mapping[str, Batch], *, progress: float = 0.0) -> str:
         """See `Step.origin`; the phase is run uncaptured."""
-        return self.step.origin(error, batches)
+        return self.step.origin(error, batches, progress=progress)
 
     def _take(self, split: str, batch: Batch) -> None:
         if split not in self._inputs:

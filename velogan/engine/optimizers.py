@@ -171,8 +171,8 @@ def build_optimizers(
     made: dict[str, torch.optim.Optimizer] = {}
     owners: dict[tuple[str, ...], str] = {}
     for phase in phases:
-        owner = owners.setdefault(phase.trains, phase.name)
-        if owner != phase.name:
+        known, owner = phase.trains in owners, owners.setdefault(phase.trains, phase.name)
+        if known:
             shared = {name: one for name, one in made.items() if name.partition("/")[0] == owner}
             made |= {phase.name + name.removeprefix(owner): one for name, one in shared.items()}
             continue

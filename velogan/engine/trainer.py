@@ -47,10 +47,10 @@ class Stepper(Protocol):
     scale: LossScale | None
 
     def __call__(
-        self, batches: Mapping[str, Batch], *, number: int = 0, after: Sequence[After] = ()
+        self, batches: Mapping[str, Batch], *, number: int = 0, progress: float = 0.0, after: Sequence[After] = ()
     ) -> dict[str, Tensor]: ...
     def check(self) -> None: ...
-    def origin(self, error: NonFiniteError, batches: Mapping[str, Batch]) -> str: ...
+    def origin(self, error: NonFiniteError, batches: Mapping[str, Batch], *, progress: float = 0.0) -> str: ...
 
 
 @dataclass(frozen=True)
@@ -97,6 +97,8 @@ class Trainer:
         self.stats, self.epoch_loss, self.clock = Stats(), EpochLoss(device, phase=plateau_phase), Clock()
         self.schedule = Schedule(schedule, step.optimizers)
         self.stopping = self.enough = False
+        self.progress = 0.0
+        self._told = [buffer for name, buffer in state.named_buffers() if name.rpartition(".")[2] == "progress"]
 
     @property
     def epoch(self) -> int:
@@ -157,7 +159,7 @@ class Trainer:
 
     def _explain(self, error: NonFiniteError, batches: Batches, position: int) -> None:
         error.images = position
-        error.origin = self.step.origin(error, batches)
+        error.origin = self.step.origin(error, batches, progress=self.progress)
 
     def _open(self, position: int) -> Opened:
         return {split: loader.batches(position) for split, loader in self.loaders.items()}
@@ -178,7 +180,7 @@ class Trainer:
             self.ema.weigh(images)
             after.append(self.ema)
         try:
-            self.step(batches, number=number, after=after)
+            self.step(batches, number=number, progress=self.progress, after=after)
             self._skipped_in_row = 0
         except NonFiniteError as error:
             if self.on_nonfinite == "stop" or self._skipped_in_row == MOST_SKIPPED:
@@ -195,6 +197,9 @@ class Trainer:
         while schedule.epoch < tick:
             schedule.finish_epoch(self.epoch_loss.take())
         schedule.apply(partial(self._passed, length=length))
+        self.progress = length.progress(self.images, self.clock.seconds)
+        for buffer in self._told:
+            buffer.fill_(self.progress)
 
     def _optimizers(self) -> dict[str, torch.optim.Optimizer]:
         """Each one once, by the first phase that has it."""

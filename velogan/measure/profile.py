@@ -200,16 +200,16 @@ class _NamedStep:
         self.step, self.optimizers, self.scale = step, step.optimizers, step.scale
 
     def __call__(
-        self, batches: Mapping[str, Batch], *, number: int = 0, after: Sequence[After] = ()
+        self, batches: Mapping[str, Batch], *, number: int = 0, progress: float = 0.0, after: Sequence[After] = ()
     ) -> dict[str, Tensor]:
         with record_function(STEP):
-            return self.step(batches, number=number, after=after)
+            return self.step(batches, number=number, progress=progress, after=after)
 
     def check(self) -> None:
         self.step.check()
 
-    def origin(self, error: NonFiniteError, batches: Mapping[str, Batch]) -> str:
-        return self.step.origin(error, batches)
+    def origin(self, error: NonFiniteError, batches: Mapping[str, Batch], *, progress: float = 0.0) -> str:
+        return self.step.origin(error, batches, progress=progress)
 
 
 class _NamedLoader:

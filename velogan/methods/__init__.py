@@ -6,8 +6,9 @@ A new method is a file here and a recipe.
 from velogan.methods.base import Method
 from velogan.methods.cyclegan import CycleGAN
 from velogan.methods.onepair import OnePair
+from velogan.methods.searched import Searched
 
-METHODS: dict[str, type[Method]] = {method.kind: method for method in (CycleGAN, OnePair)}
+METHODS: dict[str, type[Method]] = {method.kind: method for method in (CycleGAN, OnePair, Searched)}
 """By the name that a configuration's `method.kind` gives."""
 
 DEFAULT = CycleGAN()

@@ -12,6 +12,7 @@ from torch import nn
 
 from velogan.networks.discriminators import DiscriminatorConfig
 from velogan.networks.generators import GeneratorConfig
+from velogan.networks.genotype import Genotype
 from velogan.objectives.base import Objective
 from velogan.types import Direction, Letter, Nets
 
@@ -84,6 +85,20 @@ class Trained:
 
     net: nn.Module
     config: GeneratorConfig
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What a run chooses besides weights: an operation for each place of its networks.
+
+    `shares`: by network, by place, by operation, as they are now. `genotype`: what would be taken now, with what the
+    method says of where it came from. `patience`: the run may end when that has not changed for so many epochs; 0:
+    never.
+    """
+
+    shares: Callable[[], dict[str, dict[str, dict[str, float]]]]
+    genotype: Callable[[], Genotype]
+    patience: int = 0
 
 
 @dataclass(frozen=True)
@@ -163,6 +178,13 @@ class Method(BaseModel):
     def views(self, nets: Nets, spec: Spec) -> Views:
         """Generators over the weights of `nets`, the networks by role or their averages."""
         raise NotImplementedError
+
+    def choice(self, nets: Nets, spec: Spec, state: nn.Module) -> Choice | None:
+        """What is chosen besides the weights of `nets`, the networks by role; None where nothing is.
+
+        `state` is the objective's.
+        """
+        return None
 
     def headers(self, spec: Spec) -> dict[Direction, dict[str, Any]]:
         """What the files of the generators say of them, so that `networks.build.build_network` makes them again."""

@@ -154,7 +154,7 @@ class OnePair(Adversarial):
                 f"generator.network={generator.network} has no encoder, translator and decoder, which method=onepair "
                 "needs: set generator.network=resnet"
             )
-        if spec.generators["b2a"] != generator:
+        if _around_translator(spec.generators["b2a"]) != _around_translator(generator):
             raise ValueError("generator_b differs from generator, but method=onepair has one autoencoder: leave it out")
         if generator.output == "mask":
             raise ValueError("generator.output=mask is for method=cyclegan: here set generator.output=change, or image")
@@ -466,6 +466,11 @@ class OnePairObjective:
 def _letter(way: Direction) -> str:
     """The letter of a direction's translator: that of its generator."""
     return GENERATOR_FILES[way][-1]
+
+
+def _around_translator(config: GeneratorConfig) -> GeneratorConfig:
+    """What is left of a generator without its translator, which each direction has for itself."""
+    return config.model_copy(update={**config.autoencoder(), "output": config.output})
 
 
 def _width(spec: Spec) -> int:

@@ -132,7 +132,7 @@ class Limit(nn.Module):
         super().__init__()
         self.budget, self.meter, self.swap_decoder = budget, meter or budget.meter(), swap_decoder
         self._given, self._bounds = hidden, Bounds(WITHIN * budget.amount, budget.amount)
-        self._generators, self._ends, self._side = dict(generators), dict(ends), side
+        self._generators, self._ends, self.side = dict(generators), dict(ends), side
         self._known: dict[tuple[Direction, int], Costs] = {}
         self.hidden: dict[Direction, int] = {}
         for way in generators:
@@ -177,18 +177,18 @@ class Limit(nn.Module):
 
     def _costs(self, way: Direction, width: int) -> Costs:
         if (way, width) not in self._known:
-            found = self.meter.costs(self._config(way, width), ends=self._ends[way], side=self._side)
+            found = self.meter.costs(self._config(way, width), ends=self._ends[way], side=self.side)
             self._known[way, width] = found
         return self._known[way, width]
 
     def _built(self, way: Direction, width: int, operations: tuple[str, ...]) -> float:
         config = self._config(way, width, operations)
-        return self.meter.built(config, ends=self._ends[way], side=self._side)
+        return self.meter.built(config, ends=self._ends[way], side=self.side)
 
     def _check(self, way: Direction) -> None:
         given, budget = self._given, self.budget
         costs = self._costs(way, given or 1)
-        at = f"hidden={given or 1} at {self._side}x{self._side} pixels"
+        at = f"hidden={given or 1} at {self.side}x{self.side} pixels"
         if (least := costs.of(costs.cheapest)) > budget.amount:
             less = "" if given is None or given == 1 else ", or a smaller hidden"
             least = budget.text(least, rounded=math.ceil)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
@@ -20,7 +20,8 @@ class Genotype(BaseModel):
     """The operations of generators and discriminators by direction, in the order in which they run.
 
     `discriminators` judge what the generators of the same direction make; without them, a run's own configuration says
-    what they are. `provenance` is free: what searched, on which data, for how long.
+    what they are. `hidden` are the feature maps of the encodings, H, that it was found for, if for any. `provenance` is
+    free: what searched, on which data, for how long.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -28,6 +29,7 @@ class Genotype(BaseModel):
     space: Space = "paper"
     generators: Mapping[Direction, Operations] = Field(min_length=1)
     discriminators: Mapping[Direction, Operations] = {}
+    hidden: Mapping[Direction, Annotated[int, Field(ge=1, le=4096)]] = {}
     provenance: Mapping[str, Any] = {}
 
     @model_validator(mode="after")
@@ -39,6 +41,8 @@ class Genotype(BaseModel):
                 check_operations(names, kinds, space=self.space, network=f"a generator of {blocks + 2} cells")
             except ValueError as error:
                 raise ValueError(f"generators.{way}: {error}") from None
+        if self.hidden and self.hidden.keys() != self.generators.keys():
+            raise ValueError(f"hidden is of {' and '.join(self.hidden)}: give the width of each of the generators")
         for way, names in self.discriminators.items():
             kinds = discriminator_kinds(self.space)
             try:
@@ -47,11 +51,11 @@ class Genotype(BaseModel):
                 raise ValueError(f"discriminators.{way}: {error}") from None
         return self
 
-    @field_validator("generators", "discriminators")
+    @field_validator("generators", "discriminators", "hidden")
     @classmethod
-    def _from_a_to_b(cls, value: Mapping[Direction, Operations]) -> Mapping[Direction, Operations]:
+    def _from_a_to_b(cls, value: Mapping[Direction, Any]) -> Mapping[Direction, Any]:
         if value and "a2b" not in value:
-            raise ValueError("there is no a2b: name the operations of the network of that direction")
+            raise ValueError("there is no a2b: name what the network of that direction has")
         return value
 
     def text(self) -> str:

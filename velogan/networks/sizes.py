@@ -131,10 +131,10 @@ def _last(holds: Callable[[int], bool], most: int = 4095) -> int:
     return low
 
 
-def table(sizes: Sequence[Size], names: Sequence[str]) -> str:
+def table(sizes: Sequence[Size], names: Sequence[str], *, side: int = 256) -> str:
     """Parameters, MACs and bytes of each generator, and the asymmetry: how many times the last is the first's size.
 
-    MACs are those of one picture of 256x256, whatever a run is trained on.
+    MACs are those of one picture of `side` x `side`.
     """
 
     def line(name: str, parameters: int, macs: int) -> str:
@@ -146,5 +146,5 @@ def table(sizes: Sequence[Size], names: Sequence[str]) -> str:
         lines.append(line("together", sum(one.parameters for one in sizes), sum(one.macs for one in sizes)))
         times = sizes[-1].parameters / sizes[0].parameters
         lines.append(f"asymmetry: {names[-1]} has {times:.3f} times the bytes of {names[0]}")
-    lines.append("MACs: multiplications for one picture of 256x256")
+    lines.append(f"MACs: multiplications for one picture of {side}x{side}")
     return "\n".join(lines)

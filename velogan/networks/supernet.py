@@ -8,6 +8,7 @@ compute that: the same up to rounding, with less work and memory.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -20,6 +21,7 @@ from velogan.networks.cells import GEOMETRY, Fill, Kind, Slot, choices, operatio
 from velogan.networks.discriminators import DiscriminatorConfig, build_discriminator, build_encoding_discriminator
 from velogan.networks.generators import GeneratorConfig, build_generator
 from velogan.networks.wide import convolve9, direct
+from velogan.types import Composed
 
 START = 1e-3
 """Deviation of `alpha` at the start, where all operations should count alike. The paper does not say; as in DARTS."""
@@ -46,7 +48,7 @@ class Supernets(Networks):
 
 def _check_cells(section: str, config: GeneratorConfig | DiscriminatorConfig) -> None:
     if config.network != "cells":
-        raise ValueError(f"{section}.network={config.network} cannot be searched: set {section}.network=cells")
+        raise ValueError(f"{section}.network={config.network} has no choice of operations: set {section}.network=cells")
 
 
 class Mixed(nn.Module):
@@ -58,11 +60,15 @@ class Mixed(nn.Module):
         self.merged = merged
         self.candidates = nn.ModuleDict({name: operation(name, slot) for name in choices(slot.kind, slot.space)})
         self.alpha = nn.Parameter(START * torch.randn(len(self.candidates)))
+        self.place: tuple[Architecture, int] | None = None  # in a tuple, so that they are not registered here
 
     @property
     def weights(self) -> Tensor:
         """The share of each operation, in the order of `candidates`."""
-        return self.alpha.softmax(0)
+        if self.place is None:
+            return self.alpha.softmax(0)
+        architecture, number = self.place
+        return architecture.shares(number)
 
     def forward(self, x: Tensor) -> Tensor:
         if self.kind == "e" and any(side % 2 for side in x.shape[2:]):
@@ -82,24 +88,85 @@ class Mixed(nn.Module):
 
 
 class Architecture(nn.Module):
-    """The `alpha` of all mixtures of a supernet, as a network of its own: for phases and optimizer rules of its own."""
+    """The `alpha` of all mixtures of a supernet, as a network of its own: for phases and optimizer rules of its own.
 
-    def __init__(self, alphas: Sequence[nn.Parameter]):
+    With `noisy`, shares are those of the authors' code while it trains: `softmax((softmax(alpha) + g) / t)` with the
+    noise g and the temperature t of the last call.
+    """
+
+    def __init__(self, alphas: Sequence[nn.Parameter], *, noisy: bool = False):
         super().__init__()
         self.alpha = nn.ParameterList(alphas)
+        self._begins = [0, *itertools.accumulate(map(len, alphas))]
+        self.drawn: Tensor | None
+        start = torch.stack([torch.zeros(len(self)), torch.ones(len(self))]) if noisy else None
+        self.register_buffer("drawn", start, persistent=False)
+
+    def __len__(self) -> int:
+        """How many architecture weights there are."""
+        return self._begins[-1]
+
+    def forward(self, drawn: Tensor) -> None:
+        """Takes noise and temperature for each weight, `(2, len(self))`, until the next call."""
+        assert self.drawn is not None
+        self.drawn.copy_(drawn)
+
+    def by(self, other: Callable[[nn.Module], nn.Module]) -> Architecture:
+        """Itself: there is nothing to be computed in another way. See `types.Composed`."""
+        return self
+
+    def shares(self, number: int) -> Tensor:
+        """Those of the operations of mixture `number`."""
+        shares = self.alpha[number].softmax(0)
+        if self.drawn is None or not self.training:
+            return shares
+        noise, temperature = self.drawn[:, self._begins[number] : self._begins[number + 1]]
+        return ((shares + noise) / temperature).softmax(0)
 
 
-def take_architecture(net: nn.Module) -> Architecture:
+def take_architecture(net: nn.Module, *, noisy: bool = False) -> Architecture:
     """Takes the architecture weights out of a supernet, which uses them on but does not count them as its own.
 
-    A copy of the supernet then has a copy of them that nothing updates.
+    A copy of the supernet then has a copy of them that nothing updates, until `give_architecture`.
     """
     alphas = []
     for mixed in mixtures(net).values():
-        alphas.append(alpha := mixed.alpha)
+        alphas.append(mixed.alpha)
         del mixed.alpha
-        object.__setattr__(mixed, "alpha", alpha)  # not registered
-    return Architecture(alphas)
+    made = Architecture(alphas, noisy=noisy)
+    give_architecture(net, made)
+    return made
+
+
+def give_architecture(net: nn.Module, architecture: Architecture) -> None:
+    """Lets a supernet whose architecture weights were taken use these instead."""
+    for number, mixed in enumerate(mixtures(net).values()):
+        mixed.place = architecture, number
+        object.__setattr__(mixed, "alpha", architecture.alpha[number])  # not registered
+
+
+class Whole(nn.Module):
+    """A supernet, and its architecture weights, which were taken, as one network: for a file that holds both."""
+
+    def __init__(self, net: nn.Module, architectures: Sequence[nn.Module] | None = None):
+        super().__init__()
+        self.net = net
+        places = [mixed.place for mixed in mixtures(net).values()]
+        found = dict.fromkeys(place[0] for place in places if place) if architectures is None else architectures
+        self.architectures = nn.ModuleList(found)
+
+    @property
+    def multiple(self) -> int:
+        """As `Generator` has it."""
+        return self.net.multiple  # pyright: ignore[reportReturnType]
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.net(x)
+
+    def by(self, other: Callable[[nn.Module], nn.Module]) -> Whole:
+        """The same with its network computed by `other`."""
+        faster = self.net.by(other) if isinstance(self.net, Composed) else other(self.net)
+        return Whole(faster, list(self.architectures))
 
 
 def mixtures(net: nn.Module) -> dict[str, Mixed]:
