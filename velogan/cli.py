@@ -8,7 +8,7 @@ import os
 import shlex
 import sys
 from collections.abc import Callable, Container, Sequence
-from contextlib import redirect_stderr
+from contextlib import redirect_stderr, redirect_stdout
 from functools import partial
 from io import StringIO
 from pathlib import Path
@@ -23,6 +23,7 @@ from pydantic import ValidationError
 from velogan import __version__
 from velogan.config import Config, differences, explain, nearest, read_config, write_yaml
 from velogan.engine.nonfinite import NonFiniteError
+from velogan.engine.parallel import RankError, ToldElsewhere, first, local_rank, several
 from velogan.flags import (
     Bench,
     DataCheck,
@@ -60,13 +61,23 @@ COMMANDS = {
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs a command line; returns 0 done, 1 a part failed, 2 bad input."""
+    """Runs a command line; returns 0 done, 1 a part failed, 2 bad input.
+
+    Of several processes that torchrun started the first one speaks, and whichever has something else to tell.
+    """
     argv = list(sys.argv[1:] if argv is None else argv)
     try:
-        command = _parse(argv)
+        command = _parse(argv) if local_rank() == 0 else _parse_silently(argv)
+        if several() and not isinstance(command, Train):
+            raise ValueError(f"only train runs in several processes: start velogan {argv[0]} without torchrun")
         result, code = _HANDLERS[type(command)](command, argv)
+    except (ToldElsewhere, RankError) as error:
+        if isinstance(error, RankError):
+            _complain(error)
+        return error.code
     except ValueError as error:
-        _complain(error)
+        if local_rank() == 0:
+            _complain(error)
         return 2
     except BrokenPipeError:  # `velogan ... | head` has read enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -77,7 +88,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("velogan: interrupted", file=sys.stderr)
         return 130
-    if command.json:
+    if command.json and first():
         print(json.dumps(result, default=str))
     return code
 
@@ -127,6 +138,12 @@ def _section(title: str) -> str:
     """The section whose fields a class of this name has: `train` for TrainConfig."""
     of = {getattr(field.annotation, "__name__", ""): name for name, field in Config.model_fields.items()}
     return of.get(title, "method")
+
+
+def _parse_silently(argv: list[str]) -> Any:
+    """As `_parse`: what is wrong with the flags, another process of this host says."""
+    with open(os.devnull, "w") as nowhere, redirect_stderr(nowhere), redirect_stdout(nowhere):
+        return _parse(argv)
 
 
 def _overview(argv: list[str]) -> str:
@@ -250,7 +267,8 @@ def _data_is_named(asked: Fields, *presets: str) -> bool:
 def _train(asked: Train, argv: list[str]) -> tuple[dict[str, Any], int]:
     config = _configure(asked)
     if asked.dry_run:
-        print(write_yaml(config), end="")
+        if first():
+            print(write_yaml(config), end="")
         return config.model_dump(mode="json"), 0
     if asked.out is None:
         raise ValueError("--out is missing: name the folder that the run is kept in")
@@ -258,7 +276,7 @@ def _train(asked: Train, argv: list[str]) -> tuple[dict[str, Any], int]:
     from velogan.run import train
 
     preset = str(asked.config) if asked.config else asked.preset
-    with Display() as display:
+    with Display(quiet=not first()) as display:
         result = train(
             config,
             asked.out,
