@@ -5,7 +5,8 @@ from __future__ import annotations
 from velogan.config import Config
 from velogan.data.domains.pair import Data
 from velogan.engine.duration import parse_length, parse_span
-from velogan.engine.parallel import Ranks
+from velogan.engine.nonfinite import NonFiniteError
+from velogan.engine.parallel import Ranks, ToldElsewhere
 from velogan.engine.trainer import Hook, Trainer, stop_on_signal
 
 
@@ -40,6 +41,9 @@ def follow(config: Config, trainer: Trainer) -> None:
     hooks.append(Hook(parse_span(train.checkpoint_every), give_state))
     with stop_on_signal(trainer):
         if ranks.share(False):
-            trainer.run(parse_length(train.length, epoch=trainer.epoch), hooks=hooks)
+            try:
+                trainer.run(parse_length(train.length, epoch=trainer.epoch), hooks=hooks)
+            except NonFiniteError as error:  # the first rank has it too, and knows what to advise
+                raise ToldElsewhere(1) from error
         if ranks.share(False):
             give_state(trainer.images)

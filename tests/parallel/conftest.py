@@ -78,7 +78,8 @@ def flags() -> Callable[..., list[str]]:
         words = f"""train {preset} --data apples2oranges --images {images} --image-size 32 --seed 3 --json --out {run}
             --train.checkpoint-every {every}i --train.log-every 1i --train.samples 0 --train.tensorboard false
             --train.keep 9 --data.render-count 6 --data.render-test 2 --method.pool-size 0 --discriminator.channels 4
-            --generator.channels 4 --generator.blocks 1 --engine.threads 1 --engine.precision fp32"""
+            --generator.channels 4 --generator.blocks 1 --engine.threads 1 --engine.precision fp32
+            --engine.kernels plain"""
         return [*words.split(), *more]
 
     return make
