@@ -80,6 +80,10 @@ def for_all(ranks: Ranks, asked: Config, engine: EngineConfig, picks: list[Pick]
         off = Pick("capture", "off", "several processes exchange gradients, which is not captured")
         engine = engine.model_copy(update={"capture": "off"})
         picks = [off if pick.what == "capture" else pick for pick in picks]
+    if engine.device.startswith("mps"):
+        raise ValueError(
+            f"engine.device={engine.device} with several processes cannot be used: say --engine.device cpu"
+        )
     count = asked.images_per_update
     each = f"{ranks.world} of {count} {'image' if count == 1 else 'images'} each: {ranks.world * count} an update"
     return engine, [*picks, Pick("processes", each, "started by torchrun")]

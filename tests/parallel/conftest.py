@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -13,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from torch.distributed import TCPStore
 
 ZYGOTE = Path(__file__).parents[1] / "faults" / "zygote.py"
 
@@ -22,6 +22,7 @@ class Job:
     """The processes of one run, by rank."""
 
     ask: Callable[[dict], int]
+    store: TCPStore
     pids: list[int] = field(default_factory=list)
     said_in: list[Path] = field(default_factory=list)
 
@@ -57,12 +58,13 @@ def start(_zygote: Callable[[dict], int], tmp_path_factory: pytest.TempPathFacto
     """
 
     def begin(argv: list[str], *, ranks: int = 2, code: str = "") -> Job:
-        folder, port = tmp_path_factory.mktemp("job"), str(_free_port())
-        job = Job(_zygote)
+        folder, store = tmp_path_factory.mktemp("job"), TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+        job = Job(_zygote, store)
         for rank in range(ranks):
             said = folder / f"{rank}"
             env = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks)}
-            env |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "GLOO_SOCKET_IFNAME": "lo"}
+            env |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port), "GLOO_SOCKET_IFNAME": "lo"}
+            env["TORCHELASTIC_USE_AGENT_STORE"] = "True"
             job.pids.append(_zygote({"argv": argv, "said": str(said), "env": env if ranks > 1 else {}, "code": code}))
             job.said_in.append(said)
         return job
@@ -83,9 +85,3 @@ def flags() -> Callable[..., list[str]]:
         return [*words.split(), *more]
 
     return make
-
-
-def _free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return found.getsockname()[1]

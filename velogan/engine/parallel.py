@@ -91,7 +91,8 @@ class Ranks:
             if not missing[number] or present[number]:
                 weight.grad = flat.as_strided(weight.shape, weight.stride(), offset)
             offset += weight.numel()
-        return {name: flat[offset + number] for number, name in enumerate(terms)}
+        means = flat[offset : offset + len(terms)].clone()  # else it would hold the memory of all gradients
+        return dict(zip(terms, means.unbind()))
 
     def agree(self, *, seconds: float, stopping: bool) -> tuple[float, bool]:
         """The first rank's `seconds`, and whether any rank is `stopping`."""
