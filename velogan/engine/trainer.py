@@ -101,7 +101,7 @@ class Trainer:
         self.stats, self.epoch_loss, self.clock = Stats(), EpochLoss(device, phase=plateau_phase), Clock()
         self.schedule = Schedule(schedule, step.optimizers)
         self.stopping = self.enough = False
-        self._seconds = self._paced = 0.0
+        self._seconds, self._paced, self._stops = 0.0, 0.0, False
 
     @property
     def epoch(self) -> int:
@@ -132,11 +132,12 @@ class Trainer:
 
     def done(self, length: Length) -> bool:
         """Whether the run is at its end, or asked to stop."""
-        return self.stopping or length.progress(self.images, self._seconds) >= 1
+        return self._stops or length.progress(self.images, self._seconds) >= 1
 
     def _agree(self) -> None:
         """The time and the wish to stop that count until the next step, on all ranks."""
-        self._seconds, self.stopping = self.ranks.agree(seconds=self.clock.seconds, stopping=self.stopping)
+        # not `stopping` itself: a signal during the exchange sets it, for the next one
+        self._seconds, self._stops = self.ranks.agree(seconds=self.clock.seconds, stopping=self.stopping)
 
     def _passed(self, span: Span, *, length: Length) -> float:
         seconds = self._seconds
