@@ -8,7 +8,7 @@ import os
 import shlex
 import sys
 from collections.abc import Callable, Container, Mapping, Sequence
-from contextlib import redirect_stderr
+from contextlib import redirect_stderr, redirect_stdout
 from functools import partial
 from io import StringIO
 from pathlib import Path
@@ -23,6 +23,7 @@ from pydantic import ValidationError
 from velogan import __version__
 from velogan.config import SIZES, Config, differences, explain, nearest, read_config, write_yaml
 from velogan.engine.nonfinite import NonFiniteError
+from velogan.engine.parallel import RankError, ToldElsewhere, first, local_rank, several
 from velogan.flags import (
     Bench,
     DataCheck,
@@ -65,13 +66,25 @@ COMMANDS = {
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs a command line; returns 0 done, 1 a part failed, 2 bad input."""
+    """Runs a command line; returns 0 done, 1 a part failed, 2 bad input.
+
+    Of several processes that torchrun started the first one speaks, and whichever has something else to tell.
+    """
     argv = list(sys.argv[1:] if argv is None else argv)
     try:
-        command = _parse(argv)
+        command = _parse(argv) if local_rank() == 0 else _parse_silently(argv)
+        if several() and not isinstance(command, (Train, Search)):
+            raise ValueError(
+                f"only train and search run in several processes: start velogan {argv[0]} without torchrun"
+            )
         result, code = _HANDLERS[type(command)](command, argv)
+    except (ToldElsewhere, RankError) as error:
+        if isinstance(error, RankError):
+            _complain(error)
+        return error.code
     except ValueError as error:
-        _complain(error)
+        if local_rank() == 0:
+            _complain(error)
         return 2
     except BrokenPipeError:  # `velogan ... | head` has read enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -82,7 +95,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("velogan: interrupted", file=sys.stderr)
         return 130
-    if command.json:
+    if command.json and first():
         print(json.dumps(result, default=str))
     return code
 
@@ -132,6 +145,12 @@ def _section(title: str) -> str:
     """The section whose fields a class of this name has: `train` for TrainConfig."""
     of = {getattr(field.annotation, "__name__", ""): name for name, field in Config.model_fields.items()}
     return of.get(title, "method")
+
+
+def _parse_silently(argv: list[str]) -> Any:
+    """As `_parse`: what is wrong with the flags, another process of this host says."""
+    with open(os.devnull, "w") as nowhere, redirect_stderr(nowhere), redirect_stdout(nowhere):
+        return _parse(argv)
 
 
 def _overview(argv: list[str]) -> str:
@@ -266,7 +285,8 @@ def _data_is_named(asked: Fields, *presets: str) -> bool:
 def _train(asked: Train, argv: list[str]) -> tuple[dict[str, Any], int]:
     config = _configure(asked)
     if asked.dry_run:
-        print(write_yaml(config), end="")
+        if first():
+            print(write_yaml(config), end="")
         return config.model_dump(mode="json"), 0
     return dataclasses.asdict(_run(asked, config, argv)), 0
 
@@ -278,7 +298,7 @@ def _run(asked: Train | Search, config: Config, argv: list[str]) -> Result:
     from velogan.run import train
 
     preset = str(asked.config) if asked.config else asked.preset
-    with Display() as display:
+    with Display(quiet=not first()) as display:
         result = train(
             config,
             asked.out,
@@ -297,10 +317,11 @@ def _search(asked: Search, argv: list[str]) -> tuple[dict[str, Any], int]:
         return _count(asked), 0
     config = _configure_search(asked)
     if asked.dry_run:
-        print(write_yaml(config), end="")
+        if first():
+            print(write_yaml(config), end="")
         return config.model_dump(mode="json"), 0
     result = _run(asked, config, argv)
-    return _found(result), 0
+    return _found(result) if first() else {}, 0
 
 
 def _count(asked: Search) -> dict[str, Any]:

@@ -9,7 +9,8 @@ from torch import nn
 from velogan.config import Config
 from velogan.engine.config import EngineConfig
 from velogan.engine.duration import parse_span
-from velogan.engine.resolve import Pick, cannot_follow, resolve
+from velogan.engine.parallel import Ranks
+from velogan.engine.resolve import Pick, cannot_follow, default_threads, resolve
 from velogan.faster import bf16_gemm, norm_kernels
 from velogan.kernels.fused import training_gain
 
@@ -49,7 +50,7 @@ def decide_again(config: Config, before: EngineConfig) -> tuple[EngineConfig, li
     if "mode" in asked or "device" in asked:  # all else was decided for the other
         return *decide(config), f"asked for {_listed(asked)}"
     wanted = before.model_copy(update={"mode": "auto", **asked} if asked else {})
-    missing = cannot_follow(wanted, native=lambda: norm_kernels() is not None, gemm=lambda: bf16_gemm() is not None)
+    missing = unable(wanted)
     if not missing and not asked:
         return before, [], ""
     if not missing:
@@ -60,6 +61,43 @@ def decide_again(config: Config, before: EngineConfig) -> tuple[EngineConfig, li
             pass  # what was chosen before does not go with what is asked for now
     engine, picks = decide(config)
     return engine, picks, missing or f"asked for {_listed(asked)}"
+
+
+def unable(engine: EngineConfig) -> str:
+    """Why this machine cannot compute with the choices `engine`; empty if it can."""
+    return cannot_follow(engine, native=lambda: norm_kernels() is not None, gemm=lambda: bf16_gemm() is not None)
+
+
+def for_all(ranks: Ranks, asked: Config, engine: EngineConfig, picks: list[Pick]) -> tuple[EngineConfig, list[Pick]]:
+    """The first rank's choices as several ranks can follow them. ValueError where they cannot."""
+    if not ranks.several:
+        return engine, picks
+    if engine.capture == "on":
+        if asked.engine.capture == "on" or asked.engine.mode == "graph":
+            raise ValueError(
+                "engine.capture=on with several processes: what they exchange is not captured; set engine.capture=off"
+            )
+        off = Pick("capture", "off", "several processes exchange gradients, which is not captured")
+        engine = engine.model_copy(update={"capture": "off"})
+        picks = [off if pick.what == "capture" else pick for pick in picks]
+    if engine.device.startswith("mps"):
+        raise ValueError(
+            f"engine.device={engine.device} with several processes cannot be used: say --engine.device cpu"
+        )
+    count = asked.images_per_update
+    each = f"{ranks.world} of {count} {'image' if count == 1 else 'images'} each: {ranks.world * count} an update"
+    return engine, [*picks, Pick("processes", each, "started by torchrun")]
+
+
+def on_this_host(ranks: Ranks, asked: EngineConfig, engine: EngineConfig) -> EngineConfig:
+    """The common choices, with this rank's share of its host's cores. ValueError where it cannot compute so."""
+    if not ranks.several:
+        return engine
+    if missing := unable(engine):
+        raise ValueError(f"the first rank chose what cannot be computed here: {missing}; say --engine.mode eager")
+    return engine.model_copy(
+        update={"threads": asked.threads or max(1, default_threads() // ranks.local_world)},
+    )
 
 
 def _listed(asked: dict[str, Any]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import asdict
 from functools import cache, partial
 from pathlib import Path
@@ -13,17 +14,19 @@ from torch import nn
 
 from velogan import __version__
 from velogan.chosen import Chosen
-from velogan.config import Config
+from velogan.config import Config, parse_config
 from velogan.data.domains.loader import PairLoader, window
 from velogan.data.domains.pair import Data, open_data, open_held_out
 from velogan.data.domains.sources import Sources
-from velogan.decide import decide, decide_again
+from velogan.decide import decide, decide_again, for_all, on_this_host
 from velogan.deploy.model import load_translator
 from velogan.engine.capture import CapturedStep, CudaRecorder
+from velogan.engine.config import EngineConfig
 from velogan.engine.cudnn import measure_convolutions
 from velogan.engine.ema import EMA
 from velogan.engine.memory import keep_freed_memory
 from velogan.engine.optimizers import build_optimizers
+from velogan.engine.parallel import Ranks, joined
 from velogan.engine.resolve import Pick, device_for, resolve_device
 from velogan.engine.scale import LossScale
 from velogan.engine.step import Step
@@ -39,6 +42,7 @@ from velogan.networks.generators import GeneratorConfig
 from velogan.objectives.base import SPLITS, Objective
 from velogan.observe.progress import Display
 from velogan.session import Result, Scores, Session
+from velogan.together import check_pictures, follow
 from velogan.types import Batch, Direction, Nets
 
 Prepare = Callable[[Batch], Batch]
@@ -50,34 +54,65 @@ def train(
 ) -> Result:
     """Trains `config` in the folder `run`, or continues what is there. ValueError for what the user can mend.
 
-    `origin` holds the `preset` and the `command` for the record; `scoring` makes what scores each checkpoint.
+    `origin` holds the `preset` and the `command` for the record; `scoring` makes what scores each checkpoint. Where
+    torchrun started several processes, they train it together: the first one keeps the folder, and all get its result.
     """
-    session = Session.open(run, config, say=display.say)
-    if session.engine is None:
-        device_for(session.config.engine)  # before minutes of preparing pictures
-    data = open_data(session.config.data, task=display.task, say=display.say)
-    asked, notes = fit_channels(session.config, data)
+    with joined(config.engine.device, lost_after=config.train.lost_after) as ranks:
+        session = Session.open(run, config, say=display.say) if ranks.first else None
+        return ranks.share(_train(ranks, config, session, display=display, origin=origin, scoring=scoring))
+
+
+def _train(
+    ranks: Ranks,
+    config: Config,
+    session: Session | None,
+    *,
+    display: Display,
+    origin: Mapping[str, Any],
+    scoring: Scoring,
+) -> Result | None:
+    """As `train`. Only the first rank has a session; the others follow it, and know no result."""
+    tree, before = ranks.share((session.config.model_dump(), session.engine) if session else None)
+    config = parse_config(tree)
+    if before is None:
+        device_for(config.engine)  # before minutes of preparing pictures
+    data = ranks.in_turn(lambda: open_data(config.data, task=display.task, say=display.say))
+    check_pictures(ranks, data)
+    asked, notes = fit_channels(config, data)
     check_sizes(asked.method, asked.spec, data.shapes(asked.data))
-    with session.lock():
-        engine, picks, why = decide_again(asked, session.engine) if session.engine else (*decide(asked), "")
-        config = asked.model_copy(update={"engine": engine})
+    with session.lock() if session else nullcontext():
+        chosen = _decided(ranks, asked, before) if session else None
+        engine, picks, why = ranks.share(chosen)
+        config = asked.model_copy(update={"engine": on_this_host(ranks, asked.engine, engine)})
         roles = build_roles(config)
-        trainer = build_trainer(config, data, roles=roles)
-        session.start(asked, engine, trainer, roles=roles, data=data, picks=[*notes, *picks], why=why, origin=origin)
+        trainer = build_trainer(config, data, roles=roles, ranks=ranks)
+        if session:
+            session.start(
+                asked, engine, trainer, roles=roles, data=data, picks=[*notes, *picks], why=why, origin=origin
+            )
+        trainer.share(session.state if session else None)
+        if not session:
+            return follow(config, trainer)
         views = averaged_views(config, trainer.ema.nets)
-        grids = Sampler(run, config, data.sources, views, log=session.log) if config.train.samples else None
-        validation, choices = scoring(config, data.sources, views), _choices(run, config, trainer, data, session.say)
+        grids = Sampler(session.folder, config, data.sources, views, log=session.log) if config.train.samples else None
+        choices = _choices(session, config, trainer, data)
+        validation = scoring(config, data.sources, views)
         return session.run(display, grids=grids, validation=validation, choices=choices)
 
 
-def _choices(run: Path, config: Config, trainer: Trainer, data: Data, say: Callable[[str], None]) -> Chosen | None:
+def _choices(session: Session, config: Config, trainer: Trainer, data: Data) -> Chosen | None:
     """What keeps the method's choices, where it makes any."""
     choice = config.method.choice(trainer.nets, config.spec, trainer.state)
     if choice is None:
         return None
     names = {"a": data.sources.a.name, "b": data.sources.b.name}
     provenance = {"velogan": __version__, "data": names, "config": config.model_dump(mode="json", exclude={"engine"})}
-    return Chosen(run, choice, epoch=trainer.epoch, provenance=provenance, say=say)
+    return Chosen(session.folder, choice, epoch=trainer.epoch, provenance=provenance, say=session.say)
+
+
+def _decided(ranks: Ranks, asked: Config, before: EngineConfig | None) -> tuple[EngineConfig, list[Pick], str]:
+    engine, picks, why = decide_again(asked, before) if before else (*decide(asked), "")
+    return *for_all(ranks, asked, engine, picks), why
 
 
 def fit_channels(config: Config, data: Data) -> tuple[Config, list[Pick]]:
@@ -122,6 +157,7 @@ def build_step(
     shape: tuple[int, int],
     prepare: Callable[[str], Prepare] | None = None,
     roles: Mapping[str, Role] | None = None,
+    ranks: Ranks | None = None,
 ) -> tuple[Stepper, Objective, dict[str, nn.Module]]:
     """The step for images of `shape` (H, W), its objective, and the networks by role, on the configured device.
 
@@ -154,22 +190,27 @@ def build_step(
         prepare={split: prepare(split) for split in objective.draws} if prepare else None,
         accumulate=config.train.accumulate,
         scale=LossScale(device) if engine.precision == "fp16" else None,
+        ranks=ranks,
     )
     if engine.capture == "on":
         step = CapturedStep(step, state=objective.state, recorder=CudaRecorder(device))
     return step, objective, nets
 
 
-def build_trainer(config: Config, data: Data, *, roles: Mapping[str, Role] | None = None) -> Trainer:
+def build_trainer(
+    config: Config, data: Data, *, roles: Mapping[str, Role] | None = None, ranks: Ranks | None = None
+) -> Trainer:
     """Networks, objective, optimizers, loaders: wired. `roles` are built where they are not given."""
+    ranks = ranks or Ranks()
     if config.engine.threads:
         torch.set_num_threads(config.engine.threads)
     device = resolve_device(config.engine.device)
     _check_one_size(config, data)
     shape = window(config.data, data.a.shape(0))
-    loader = cache(partial(_open_loader, config, data, device))
+    loader = cache(partial(_open_loader, config, data, device, ranks))
     roles = roles or build_roles(config)
-    step, objective, nets = build_step(config, shape=shape, prepare=lambda split: loader(split).finish, roles=roles)
+    prepare = lambda split: loader(split).finish  # noqa: E731
+    step, objective, nets = build_step(config, shape=shape, prepare=prepare, roles=roles, ranks=ranks)
     averaged = {name: net for name, net in nets.items() if roles[name].averaged}
     return Trainer(
         step,
@@ -180,10 +221,11 @@ def build_trainer(config: Config, data: Data, *, roles: Mapping[str, Role] | Non
         draws=objective.draws,
         schedule=config.schedule,
         plateau_phase=config.method.plateau_phase,
-        batch_size=config.images_per_update,
+        batch_size=config.images_per_update * ranks.world,
         seed=config.train.seed,
         device=device,
         on_nonfinite=config.train.on_nonfinite,
+        ranks=ranks,
     )
 
 
@@ -198,11 +240,12 @@ def _check_one_size(config: Config, data: Data) -> None:
             )
 
 
-def _open_loader(config: Config, data: Data, device: torch.device, split: str) -> PairLoader:
+def _open_loader(config: Config, data: Data, device: torch.device, ranks: Ranks, split: str) -> PairLoader:
     """The loader of a split; see `objectives.base.SPLITS`."""
     assert split in SPLITS, split
     if split == "held_out":
         data = open_held_out(config.data, data.sources)
     asked = config.data.model_copy(update={"batch_size": config.images_per_update})
-    whole = PairLoader(data.a, data.b, asked, seed=config.train.seed, device=device)
+    place = {"rank": ranks.rank, "ranks": ranks.world}
+    whole = PairLoader(data.a, data.b, asked, seed=config.train.seed, device=device, **place)
     return whole if split in ("train", "held_out") else whole.half(SPLITS.index(split) - 1)

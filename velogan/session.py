@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from statistics import median
 from typing import Any, Protocol
 
 from torch import nn
@@ -45,8 +46,12 @@ from velogan.stored import headers, stored
 
 MAY_CHANGE = ("train.length", "train.keep", "train.samples", "train.tensorboard", "data.cache_dir")
 MAY_CHANGE += ("data.workers", "train.log_every", "train.sample_every", "train.checkpoint_every")
-MAY_CHANGE += ("train.on_nonfinite", "train.patience", "method.patience")
+MAY_CHANGE += ("train.on_nonfinite", "train.patience", "method.patience", "train.lost_after")
 """Fields that may differ when a run is continued, besides those of the engine: they do not change what is learned."""
+
+
+STRAGGLES = 1.5
+"""How many times the others' time a rank's part of the steps takes that is told as slow."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +65,7 @@ class Result:
     seconds: float
     weights_sha256: str
     finished: bool
+    ranks: int = 1
 
 
 class Grids(Protocol):
@@ -112,6 +118,8 @@ class Session:
         self._failed: set[str] = set()
         self._told: set[str] = set()
         self.choices: Choices | None = None
+        self.state: dict[str, Any] | None = None
+        """What the run continues from, once it is loaded."""
 
     @classmethod
     def open(cls, run: Path, config: Config, *, say: Callable[[str], None]) -> Session:
@@ -197,6 +205,7 @@ class Session:
         if checkpoint is None:
             return
         state, clock = load_state(checkpoint)
+        self.state = state
         weights = {name: load_weights(checkpoint / f"{name}.safetensors")[1] for name in self._stored()}
         try:
             for name, net in self._stored().items():
@@ -209,6 +218,22 @@ class Session:
                 "its own copy there, or move it away to continue from the one before"
             ) from error
         self.say(f"continuing {self.folder} at {self.trainer.images:,} images")
+        self._tell_ranks(1 + len(state.get("others", ())))
+
+    def _tell_ranks(self, before: int) -> None:
+        """Says what changes with the number of processes."""
+        now, images = self.trainer.ranks.world, self.config.images_per_update
+        if now == before:
+            return
+        kept = (
+            f"the past translations that the first {now} kept are used, those of the others are not"
+            if now < before
+            else f"those that are new begin with copies of the past translations that the {before} kept"
+        )
+        self.say(
+            f"trained by {now} process{'es' if now > 1 else ''} from here on, before by {before}: an update is of "
+            f"{now * images} images, before of {before * images}; {kept}"
+        )
 
     def _stored(self) -> dict[str, nn.Module]:
         return stored(self.config.method, self.config.spec, self.roles, self.trainer.ema.nets)
@@ -237,12 +262,12 @@ class Session:
                 self.say(validation.missing)
             hooks.append(Hook(parse_span(train.checkpoint_every), self._save))
             try:
-                if not self._ended_early():
+                if trainer.ranks.share(not self._ended_early()):
                     trainer.run(length, hooks=hooks)
             except NonFiniteError as error:
                 error.advice = self._advice()
                 raise
-            if not list_checkpoints(self.folder):
+            if trainer.ranks.share(not list_checkpoints(self.folder)):
                 self._save(trainer.images)
         self._remakeable("report.html", write_report, [self.folder])
         took = trainer.clock.seconds - seconds
@@ -255,6 +280,7 @@ class Session:
             seconds=trainer.clock.seconds,
             weights_sha256=digest(last),
             finished=length.progress(trainer.images, trainer.clock.seconds) >= 1 or self._ended_early(),
+            ranks=trainer.ranks.world,
         )
 
     def _remakeable(self, what: str, make: Callable[..., object], *arguments: Any) -> None:
@@ -271,7 +297,7 @@ class Session:
         means, speed = trainer.stats.tick(), trainer.clock.tick(images)
         row: dict[str, Any] = {"images": images, "epoch": images / trainer.epoch}
         row |= {"seconds": trainer.clock.seconds, "images_per_s": speed}
-        row["step_ms"] = 1000 * self.config.images_per_update / speed if speed else 0.0
+        row["step_ms"] = 1000 * trainer.batch_size / speed if speed else 0.0
         row |= {f"loss/{name}": value for name, value in means.items()}
         row |= {
             f"lr/{group['name']}": float(group["lr"])
@@ -280,6 +306,8 @@ class Session:
         }
         if trainer.step.scale is not None:
             row["loss_scale"] = float(trainer.step.scale.factor)
+        if trainer.ranks.several:
+            row |= self._ranks_row(trainer.pace())
         if trainer.skipped:
             row["skipped_steps"] = trainer.skipped
         self.log.write(row)
@@ -296,6 +324,16 @@ class Session:
         if self.choices.settled and not self.trainer.enough:
             self.say(self.choices.settled)
             self.trainer.enough = True
+
+    def _ranks_row(self, worked: Sequence[float]) -> dict[str, float]:
+        """Each rank's seconds of work; one that keeps the others waiting is named, once."""
+        slowest = max(range(len(worked)), key=worked.__getitem__)
+        others = median(seconds for rank, seconds in enumerate(worked) if rank != slowest)
+        if worked[slowest] > STRAGGLES * others and self.trainer.device.type == "cpu" and "slow" not in self._told:
+            self._told.add("slow")
+            times = f"{worked[slowest] / others:.1f} times" if others else "much more than"
+            self.say(f"{self.trainer.ranks.named(slowest)} needs {times} the others' time for a step: all wait for it")
+        return {f"rank_s/{rank}": seconds for rank, seconds in enumerate(worked)}
 
     def _save(self, images: int) -> None:
         trainer = self.trainer

@@ -1,7 +1,8 @@
 """Starts velogan commands as processes of their own, forked from one that has imported everything. Not a test itself.
 
-A line of JSON on standard input, `{"argv": [...], "said": FILE, "plain": BOOL}`, starts a command whose standard error
-goes to the file; the answer is its process id. `{"wait": PID}` answers with the exit code, below zero for a signal.
+A line of JSON on standard input, `{"argv": [...], "said": FILE, "plain": BOOL, "env": {...}, "code": TEXT}`, starts a
+command with these environment variables, after this Python; its standard error goes to the file, the answer is its
+process id. `{"wait": PID}` answers with the exit code, below zero for a signal.
 A `plain` process gives up root's right to pass over file modes.
 """
 
@@ -11,6 +12,8 @@ import ctypes
 import json
 import os
 import sys
+from collections.abc import Mapping
+from types import MappingProxyType
 
 import torch
 import torch._dynamo  # two seconds that every optimizer would take
@@ -38,24 +41,28 @@ def obey_file_modes() -> None:
     assert libc.capset(ctypes.byref(header), data) == 0
 
 
-def start(argv: list[str], said: str, plain: bool) -> int:
+def start(
+    argv: list[str], said: str, plain: bool = False, env: Mapping[str, str] = MappingProxyType({}), code: str = ""
+) -> int:
     child = os.fork()
     if child:
         return child
-    code = 99
+    ended = 99
     try:
         error = os.open(said, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         os.dup2(error, 1)
         os.dup2(error, 2)
+        os.environ.update(env)
         if plain:
             obey_file_modes()
-        code = velogan.cli.main(argv)
+        exec(code, {})
+        ended = velogan.cli.main(argv)
     except SystemExit as end:
-        code = end.code if isinstance(end.code, int) else 1
+        ended = end.code if isinstance(end.code, int) else 1
     finally:
         sys.stdout.flush()
         sys.stderr.flush()
-        os._exit(code)
+        os._exit(ended)
 
 
 def main() -> None:

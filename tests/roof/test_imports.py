@@ -38,12 +38,14 @@ MAY_IMPORT: dict[str, set[str]] = {
     "session": MACHINERY | SETTINGS | {"stored", "record", "report"},
     "faster": {"kernels", "engine", "data"},
     "decide": MACHINERY | SETTINGS | {"faster"},
-    "run": MACHINERY | SETTINGS | {"chosen", "decide", "faster", "session", "deploy", "evaluation"},
+    "together": MACHINERY | SETTINGS,
+    "run": MACHINERY | SETTINGS | {"chosen", "decide", "faster", "session", "together", "deploy", "evaluation"},
     "recipes": {"config", "methods"},
     "measure": MACHINERY | SETTINGS | {"decide", "run", "recipes", "report"},
     "sweep": MACHINERY | SETTINGS | {"deploy", "evaluation", "report", "session", "run", "recipes"},
     "demo": {"config", "data", "observe", "deploy", "evaluation", "recipes", "report", "run"},
     "flags": {"config", "methods", "recipes"},
+    "__main__": {"cli"},
     "cli": MACHINERY
     | SETTINGS
     | {"deploy", "evaluation", "measure", "report", "recipes", "run", "demo", "flags", "sweep"},

@@ -81,7 +81,7 @@ class DataConfig(BaseModel):
     serial_batches: bool = Field(
         default=False, description="Take the pictures in order, A and B side by side, instead of at random."
     )
-    batch_size: int = Field(default=1, ge=1, description="Pictures of each domain in one step.")
+    batch_size: int = Field(default=1, ge=1, description="Pictures of each domain in one step, in each process.")
     validation: int = Field(
         default=32,
         ge=0,

@@ -37,6 +37,13 @@ class TrainConfig(BaseModel):
         description="What to do when a loss or a gradient is infinite or NaN. stop: end the run and keep the last "
         "checkpoint; skip: skip the rest of the step and count it, at most 100 in a row. --on-nonfinite sets it.",
     )
+    lost_after: float = Field(
+        default=60,
+        ge=2,
+        le=86400,
+        description="With several processes (torchrun): seconds without a sign of life from one of them after which "
+        "the run ends.",
+    )
     log_every: Duration = Field(
         default="0.5 %", description="How often a line of statistics is written to stats.jsonl."
     )

@@ -16,6 +16,7 @@ from torch.profiler import record_function
 
 from velogan.engine.nonfinite import NOTHING, Latch, NonFiniteError, broken_names, find_origin, finite_flags
 from velogan.engine.optimizers import optimizers_of
+from velogan.engine.parallel import Ranks
 from velogan.engine.scale import LossScale
 from velogan.objectives.base import Carry, Out, Phase, Runner, parts_run_by
 from velogan.types import Batch, Nets
@@ -56,6 +57,8 @@ class Step:
     With `accumulate` N a batch is computed in N equal parts, one after the other, and a phase's update follows the mean
     of their gradients: the memory is that of one part. Each part has its own carry from phase to phase.
 
+    With several `ranks` gradients and terms are the means over all of them, whose batches should be of one size.
+
     With a `scale`, gradients are those of the scaled loss, divided by it before anything looks at them. Where they
     overflow, the phase's update is left out, which is no break.
 
@@ -78,7 +81,9 @@ class Step:
         prepare: Mapping[str, Callable[[Batch], Batch]] | None = None,
         accumulate: int = 1,
         scale: LossScale | None = None,
+        ranks: Ranks | None = None,
     ):
+        self.ranks = ranks or Ranks()
         self.phases = list(phases)
         self.nets = nets
         self.forward_nets = forward_nets or nets
@@ -173,6 +178,7 @@ class Step:
         buffers = [(buffer, buffer.clone()) for net in held for buffer in net.buffers()]
         terms, carries = self._gradients(phase, parts)
         parameters = [p for optimizer in optimizers for group in optimizer.param_groups for p in group["params"]]
+        terms = self.ranks.mean(parameters, terms)
         if self.scale is not None:
             self.scale.unscale(parameters)
         flags = finite_flags(terms.values(), parameters)

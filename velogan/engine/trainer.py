@@ -15,8 +15,9 @@ from torch import Tensor, nn
 
 from velogan.engine.duration import Length, Span
 from velogan.engine.ema import EMA
-from velogan.engine.nonfinite import NonFiniteError
+from velogan.engine.nonfinite import NOTHING, NonFiniteError
 from velogan.engine.optimizers import Schedule, ScheduleConfig, load_optimizer_state, optimizer_state
+from velogan.engine.parallel import Ranks
 from velogan.engine.scale import LossScale
 from velogan.engine.step import After
 from velogan.observe.clock import Clock
@@ -66,8 +67,9 @@ class Trainer:
 
     All randomness of a step comes from (`seed`, images seen), so a run that is stopped and continued computes
     what an unbroken one computes. `loaders` are by split; the length of the first one is an epoch. `state` is the
-    objective's; `batch_size` is in images. `draws` is, by split, how many uniform numbers for each image are added to
-    the batch on the host. `schedule` sets the learning rates; its `plateau` watches the loss of `plateau_phase`.
+    objective's; `batch_size` is in images of a step, on all `ranks` together. `draws` is, by split, how many uniform
+    numbers for each image are added to the batch on the host. `schedule` sets the learning rates; its `plateau` watches
+    the loss of `plateau_phase`.
 
     `on_nonfinite`: a step with a number that is not finite raises a NonFiniteError ("stop"), or the rest of it is
     skipped ("skip") and `skipped` counts it; after `MOST_SKIPPED` in a row the next one raises too.
@@ -88,7 +90,9 @@ class Trainer:
         seed: int,
         device: torch.device,
         on_nonfinite: Literal["stop", "skip"] = "stop",
+        ranks: Ranks | None = None,
     ):
+        self.ranks = ranks or Ranks()
         self.step, self.nets, self.ema, self.state = step, nets, ema, state
         self.loaders: Mapping[str, Loader] = loaders
         self.draws, self.batch_size, self.seed, self.device = draws, batch_size, seed, device
@@ -99,6 +103,7 @@ class Trainer:
         self.stopping = self.enough = False
         self.progress = 0.0
         self._told = [buffer for name, buffer in state.named_buffers() if name.rpartition(".")[2] == "progress"]
+        self._seconds, self._paced, self._stops = 0.0, 0.0, False
 
     @property
     def epoch(self) -> int:
@@ -111,12 +116,15 @@ class Trainer:
         self.schedule.epochs = length.ticks
         self.clock.start()
         self.clock.tick(self.images)
+        self.pace()
+        self._agree()
         counts = self._counts(hooks, length)
         try:
             ended = self.done(length)
             while not ended:
                 self._advance(length)
                 self._one_step(_next(batches))
+                self._agree()
                 ended = self.done(length)  # asked only once a step: at the end every hook is called
                 counts = self._call_due(hooks, counts, length, ended=ended)
                 ended = ended or self.enough
@@ -126,10 +134,15 @@ class Trainer:
 
     def done(self, length: Length) -> bool:
         """Whether the run is at its end, or asked to stop."""
-        return self.stopping or length.progress(self.images, self.clock.seconds) >= 1
+        return self._stops or length.progress(self.images, self._seconds) >= 1
+
+    def _agree(self) -> None:
+        """The time and the wish to stop that count until the next step, on all ranks."""
+        # not `stopping` itself: a signal during the exchange sets it, for the next one
+        self._seconds, self._stops = self.ranks.agree(seconds=self.clock.seconds, stopping=self.stopping)
 
     def _passed(self, span: Span, *, length: Length) -> float:
-        seconds = self.clock.seconds
+        seconds = self._seconds
         progress = length.progress(self.images, seconds)
         return span.passed(images=self.images, seconds=seconds, progress=progress, epoch=length.epoch)
 
@@ -141,17 +154,23 @@ class Trainer:
         due = [hook for hook, count, earlier in zip(hooks, counts, before) if ended or count > earlier]
         if due or ended:
             self._check()  # before any hook: a checkpoint must not hold broken weights
-        for hook in [*due, *(hook for hook in hooks if hook not in due)]:
-            if hook in due or self.enough:
-                with self.clock.paused():
-                    hook.call(self.images)
+        self._call(due)
+        if due:
+            self.enough = self.ranks.share(self.enough)
+        if self.enough:
+            self._call([hook for hook in hooks if hook not in due])
         return counts
+
+    def _call(self, hooks: Sequence[Hook]) -> None:
+        for hook in hooks:
+            with self.clock.paused():
+                hook.call(self.images)
 
     def _check(self) -> None:
         try:
             self.step.check()
         except NonFiniteError as error:
-            position = error.number * self.batch_size
+            position = error.number * self.batch_size + self.images % self.batch_size
             opened = self._open(position)
             self._explain(error, self._with_draws(_next(opened), position), position)
             _close(opened)
@@ -159,18 +178,35 @@ class Trainer:
 
     def _explain(self, error: NonFiniteError, batches: Batches, position: int) -> None:
         error.images = position
-        error.origin = self.step.origin(error, batches, progress=self.progress)
+        if self.ranks.several and any(isinstance(part, nn.SyncBatchNorm) for part in self._modules()):
+            return  # whose exchanges need all ranks at the same place, and the search ends where it finds something
+        origins = self.ranks.gather(self.step.origin(error, batches, progress=self.progress))
+        found = [number for number, origin in enumerate(origins) if origin not in ("", NOTHING)]
+        where = f"{self.ranks.named(found[0])}, " if found and self.ranks.several else ""
+        error.origin = where + origins[found[0] if found else 0]
+
+    def _modules(self) -> Iterator[nn.Module]:
+        for net in self.nets.values():
+            yield from net.modules()
 
     def _open(self, position: int) -> Opened:
         return {split: loader.batches(position) for split, loader in self.loaders.items()}
 
     def _with_draws(self, batches: Batches, position: int) -> Batches:
         torch.manual_seed(step_seed(self.seed, position))
+        drawn = {split: batch | {"uniform": self._draw(split, len(batch["A"]))} for split, batch in batches.items()}
+        if not self.ranks.first:  # what the networks draw themselves, as for dropout, is another number on each rank
+            torch.manual_seed(step_seed(self.seed, position + self.ranks.rank))
+        return drawn
+
+    def _draw(self, split: str, images: int) -> Tensor:
+        """Numbers for this rank's `images`, which are some of those that one rank would draw for all."""
         pinned = self.device.type == "cuda"  # else the copy to the device would wait for earlier steps
-        return {
-            split: batch | {"uniform": torch.rand(self.draws[split], len(batch["A"]), pin_memory=pinned)}
-            for split, batch in batches.items()
-        }
+        uniform = torch.rand(self.draws[split], images * self.ranks.world, pin_memory=pinned)
+        if not self.ranks.several:
+            return uniform
+        mine = uniform.narrow(1, self.ranks.rank * images, images).contiguous()
+        return mine.pin_memory() if pinned else mine
 
     def _one_step(self, batches: Batches) -> None:
         batches = self._with_draws(batches, self.images)
@@ -192,14 +228,19 @@ class Trainer:
         self.images = images
 
     def _advance(self, length: Length) -> None:
-        schedule, tick = self.schedule, length.tick(self.images, self.clock.seconds)
+        schedule, tick = self.schedule, length.tick(self.images, self._seconds)
         schedule.epoch = min(schedule.epoch, tick)  # a run that was made longer is earlier in its schedule
         while schedule.epoch < tick:
             schedule.finish_epoch(self.epoch_loss.take())
         schedule.apply(partial(self._passed, length=length))
-        self.progress = length.progress(self.images, self.clock.seconds)
+        self.progress = length.progress(self.images, self._seconds)
         for buffer in self._told:
             buffer.fill_(self.progress)
+
+    def pace(self) -> list[float]:
+        """Seconds that each rank has worked since the last call, without its waits for others; all must ask."""
+        before, self._paced = self._paced, self.clock.seconds
+        return self.ranks.worked(self._paced - before)
 
     def _optimizers(self) -> dict[str, torch.optim.Optimizer]:
         """Each one once, by the first phase that has it."""
@@ -210,30 +251,50 @@ class Trainer:
         return found
 
     def state_dict(self) -> dict[str, Any]:
-        """What training computed besides the networks and their averages."""
+        """What training computed besides the networks and their averages; all ranks must ask, the first gets all."""
+        mine, *others = self.ranks.gather_first(_on_cpu(self.state.state_dict())) or [{}]
         return {
             "images": self.images,
             "optimizers": {name: optimizer_state(o) for name, o in self._optimizers().items()},
-            "objective": self.state.state_dict(),
+            "objective": mine,
             "ema": self.ema.state_dict(),
             "losses": self.epoch_loss.state_dict(),
             "schedule": self.schedule.state_dict(),
             "skipped": [self.skipped, self._skipped_in_row],
             **({} if self.step.scale is None else {"scale": self.step.scale.state_dict()}),
+            **({"others": others} if others else {}),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continues from `state_dict`; networks and averages are loaded separately."""
+        """Continues from `state_dict`; networks and averages are loaded separately.
+
+        Each rank takes its own state of the objective. Ranks that were not there before take those of the others.
+        """
         self.images = state["images"]
         for name, optimizer in self._optimizers().items():
             load_optimizer_state(optimizer, state["optimizers"][name])
-        self.state.load_state_dict(state["objective"])
+        states = [state["objective"], *state.get("others", ())]
+        self.state.load_state_dict(states[self.ranks.rank % len(states)])
         self.ema.load_state_dict(state["ema"])
         self.epoch_loss.load_state_dict(state["losses"])
         self.schedule.load_state_dict(state["schedule"])
         self.skipped, self._skipped_in_row = state["skipped"]
         if self.step.scale is not None and "scale" in state:  # it may have computed in another precision before
             self.step.scale.load_state_dict(state["scale"])
+
+    def share(self, state: Mapping[str, Any] | None) -> None:
+        """Gives all ranks the first one's weights, and the `state` that it continues from, if there is one."""
+        if self.ranks.several:
+            averages = list(self.ema.tensors())
+            weights = [value for net in self.nets.values() for value in (*net.parameters(), *net.buffers())]
+            self.ranks.share_tensors([*weights, *averages])
+            state = self.ranks.share(state)
+            if state is not None and not self.ranks.first:
+                self.load_state_dict(state)
+
+
+def _on_cpu(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name: value.cpu() for name, value in state.items()}
 
 
 def _next(opened: Opened) -> Batches:

@@ -27,6 +27,52 @@ class InstanceNorm2d(nn.InstanceNorm2d):
         return out
 
 
+class SyncBatchNorm(nn.SyncBatchNorm):
+    """torch's layer, on a CPU too, where torch has none for several processes."""
+
+    form: ClassVar[Form] = "layer"
+
+    def forward(self, input: Tensor) -> Tensor:
+        if not self.training or input.device.type not in ("cpu", "meta") or not _several():
+            return super().forward(input)
+        if input.device.type == "meta":  # of which only the shape matters
+            return nn.functional.batch_norm(input, None, None, training=True)
+        x, places = input.float(), (0, 2, 3)
+        count = _Sum.apply(x.new_tensor(x.numel() // x.shape[1]))
+        mean = _Sum.apply(x.sum(places)) / count
+        centred = x - mean.view(1, -1, 1, 1)
+        variance = _Sum.apply(centred.square().sum(places)) / count
+        if self.track_running_stats:
+            with torch.no_grad():
+                assert self.running_mean is not None
+                assert self.running_var is not None
+                assert self.num_batches_tracked is not None
+                assert self.momentum is not None
+                self.num_batches_tracked.add_(1)
+                self.running_mean.lerp_(mean, self.momentum)
+                self.running_var.lerp_(variance * count / (count - 1), self.momentum)
+        scale = self.weight * (variance + self.eps).rsqrt()
+        return (centred * scale.view(1, -1, 1, 1) + self.bias.view(1, -1, 1, 1)).to(input.dtype)
+
+
+def _several() -> bool:
+    return torch.distributed.is_available() and torch.distributed.is_initialized()
+
+
+class _Sum(torch.autograd.Function):
+    """The sum over all processes; so is its gradient's."""
+
+    @staticmethod
+    def forward(ctx, x: Tensor) -> Tensor:
+        total = x.detach().clone()
+        torch.distributed.all_reduce(total)
+        return total
+
+    @staticmethod
+    def backward(ctx, *grads: Tensor) -> Tensor:
+        return _Sum.apply(grads[0])
+
+
 def norm_layer(name: NormName) -> Callable[[int], nn.Module]:
     """The norm constructor for a channel count.
 
@@ -39,7 +85,7 @@ def norm_layer(name: NormName) -> Callable[[int], nn.Module]:
         case "batch":
             return nn.BatchNorm2d
         case "sync_batch":
-            return nn.SyncBatchNorm
+            return SyncBatchNorm
         case "none":
             return lambda channels: nn.Identity()
 

@@ -17,11 +17,13 @@ class Display:
     """Bars for the phases of a command; use it as a context manager.
 
     If standard error is not a terminal, a phase prints a plain line every 30 seconds and one when it is done.
-    `console` and `now` (seconds) are for tests.
+    A `quiet` one shows nothing. `console` and `now` (seconds) are for tests.
     """
 
-    def __init__(self, *, console: Console | None = None, now: Callable[[], float] = time.monotonic) -> None:
-        self._console = console or Console(stderr=True)
+    def __init__(
+        self, *, quiet: bool = False, console: Console | None = None, now: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._console = console or Console(stderr=True, quiet=quiet)
         self._now = now
         self._bars = Progress(
             TextColumn("{task.description}", style="bold", markup=False),
@@ -31,7 +33,7 @@ class Display:
             console=self._console,
             # else what is printed to standard output would go to standard error
             redirect_stdout=False,
-            disable=not self._console.is_terminal,
+            disable=quiet or not self._console.is_terminal,
         )
 
     def __enter__(self) -> Display:

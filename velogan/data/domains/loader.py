@@ -87,10 +87,23 @@ class PairLoader:
     random with replacement (in order, i mod |B|, under `serial_batches`). Crops and flips of A and B are
     independent. All random choices depend only on `seed` and the position, the number of images seen so far.
     `resident` holds, per domain, the `(N, H, W, C)` images that lie on the device, or None.
+
+    With several `ranks` a batch is this `rank`'s part of a step's images: `batch_size` of `ranks * batch_size`, which
+    are those that one rank would be given.
     """
 
-    def __init__(self, a: Domain, b: Domain, config: DataConfig, *, seed: int, device: torch.device | str):
-        self.a, self.b, self.config, self.seed = a, b, config, seed
+    def __init__(
+        self,
+        a: Domain,
+        b: Domain,
+        config: DataConfig,
+        *,
+        seed: int,
+        device: torch.device | str,
+        rank: int = 0,
+        ranks: int = 1,
+    ):
+        self.a, self.b, self.config, self.seed, self.rank, self.ranks = a, b, config, seed, rank, ranks
         self.device = torch.device(device)
         for side, domain in (("A", a), ("B", b)):
             _check_sizes(side, domain, config)
@@ -130,9 +143,10 @@ class PairLoader:
         return order, np.hstack([random.random((len(self), count)) for count in (7, 4)])
 
     def plan(self, position: int) -> Plan:
-        """Plan the batch that begins at `position` images seen."""
+        """Plan the batch of the step that begins at `position` images seen."""
         a, b = [], []
-        for place in range(position, position + self.config.batch_size):
+        first = position + self.rank * self.config.batch_size
+        for place in range(first, first + self.config.batch_size):
             order, numbers = self._epoch(place // len(self))
             slot = place % len(self)
             item, draws = int(order[slot]), numbers[slot]
@@ -203,7 +217,7 @@ def _prefetched(loader: PairLoader, position: int) -> Generator[Batch, None, Non
             ready.put(made)
             if isinstance(made, Exception):
                 return
-            place += loader.config.batch_size
+            place += loader.ranks * loader.config.batch_size
 
     thread = threading.Thread(target=work, name="velogan-prefetch", daemon=True)
     thread.start()

@@ -1,0 +1,51 @@
+"""The mean over ranks, with the exchange played; `tests/parallel/` has real ones."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from velogan.engine.parallel import Ranks, joined
+
+
+def _weights() -> list[nn.Parameter]:
+    layers = [torch.ones(2, 3, 3, 3).contiguous(memory_format=torch.channels_last), torch.ones(4), torch.ones(5)]
+    return [nn.Parameter(layer) for layer in layers]
+
+
+def test_gradients_and_losses_become_means_and_what_all_lack_stays_missing(monkeypatch: pytest.MonkeyPatch):
+    torch.manual_seed(0)
+    mine, theirs, sent = _weights(), _weights(), []
+    mine[0].grad, theirs[0].grad = torch.randn(2, 3, 3, 3), torch.randn(2, 3, 3, 3)  # laid out another way
+    theirs[1].grad = torch.randn(4)
+    expected = (mine[0].grad + theirs[0].grad) / 2
+    monkeypatch.setattr("velogan.engine.parallel.dist.all_reduce", sent.append)
+    Ranks(1, 2).mean(theirs, {"total": torch.tensor(3.0)})
+
+    monkeypatch.setattr("velogan.engine.parallel.dist.all_reduce", lambda flat: flat.add_(sent[0]))
+    means = Ranks(0, 2).mean(mine, {"total": torch.tensor(1.0)})
+    grads: list[Tensor | None] = [weight.grad for weight in mine]
+    torch.testing.assert_close(grads[0], expected)
+    assert mine[0].grad.stride() == mine[0].stride()
+    assert grads[2] is None
+    assert means == {"total": 2.0}
+
+
+@pytest.mark.parametrize("broken", [torch.inf, torch.nan])
+def test_a_broken_number_breaks_the_mean_and_large_ones_do_not(broken: float, monkeypatch: pytest.MonkeyPatch):
+    for value, finite in ((broken, False), (torch.finfo(torch.float32).max, True)):
+        weight = nn.Parameter(torch.zeros(1))
+        weight.grad = torch.tensor([value])
+        monkeypatch.setattr("velogan.engine.parallel.dist.all_reduce", lambda flat: flat.add_(flat.clone()))
+        Ranks(0, 2).mean([weight], {"total": torch.tensor(1.0)})
+        assert bool(weight.grad.isfinite().all()) == finite
+
+
+def test_an_environment_without_torchrun_is_one_rank_and_half_of_one_is_refused(monkeypatch: pytest.MonkeyPatch):
+    with joined("cpu", lost_after=60) as ranks:
+        assert (ranks.rank, ranks.world, ranks.first, ranks.several) == (0, 1, True, False)
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.delenv("RANK", raising=False)
+    with pytest.raises(ValueError, match="WORLD_SIZE is set, but RANK is None in the environment: start with torchrun"):
+        joined("cpu", lost_after=60).__enter__()

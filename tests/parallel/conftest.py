@@ -1,0 +1,87 @@
+"""Several processes that train one tiny run together, forked from one that has imported everything."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from torch.distributed import TCPStore
+
+ZYGOTE = Path(__file__).parents[1] / "faults" / "zygote.py"
+
+
+@dataclass
+class Job:
+    """The processes of one run, by rank."""
+
+    ask: Callable[[dict], int]
+    store: TCPStore
+    pids: list[int] = field(default_factory=list)
+    said_in: list[Path] = field(default_factory=list)
+
+    def wait(self) -> tuple[list[int], list[str]]:
+        """Exit codes by rank (below zero: the signal it died of), and what each said."""
+        return [self.ask({"wait": pid}) for pid in self.pids], [path.read_text() for path in self.said_in]
+
+    def send(self, rank: int, number: signal.Signals) -> None:
+        """Sends a signal to one rank."""
+        os.kill(self.pids[rank], number)
+
+
+@pytest.fixture(scope="session")
+def _zygote(_shared_cache: None) -> Iterator[Callable[[dict], int]]:
+    process = subprocess.Popen([sys.executable, ZYGOTE], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    def ask(question: dict) -> int:
+        assert process.stdin
+        assert process.stdout
+        process.stdin.write(json.dumps(question) + "\n")
+        process.stdin.flush()
+        return int(process.stdout.readline())
+
+    yield ask
+    process.communicate()
+
+
+@pytest.fixture(scope="session")
+def start(_zygote: Callable[[dict], int], tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Job]:
+    """`start(argv, ranks=2, code="")` begins a command in so many processes, as torchrun would; 1 is alone.
+
+    Each runs the Python `code` before.
+    """
+
+    def begin(argv: list[str], *, ranks: int = 2, code: str = "") -> Job:
+        folder, store = tmp_path_factory.mktemp("job"), TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+        job = Job(_zygote, store)
+        for rank in range(ranks):
+            said = folder / f"{rank}"
+            env = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks)}
+            env |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port), "GLOO_SOCKET_IFNAME": "lo"}
+            env["TORCHELASTIC_USE_AGENT_STORE"] = "True"
+            job.pids.append(_zygote({"argv": argv, "said": str(said), "env": env if ranks > 1 else {}, "code": code}))
+            job.said_in.append(said)
+        return job
+
+    return begin
+
+
+@pytest.fixture(scope="session")
+def flags() -> Callable[..., list[str]]:
+    """`flags(run, images=10, every=10, preset="cyclegan", ...)`: a training that takes a moment; more words."""
+
+    def make(run: Path, *more: str, images: int = 10, every: int = 10, preset: str = "cyclegan") -> list[str]:
+        words = f"""train {preset} --data apples2oranges --images {images} --image-size 32 --seed 3 --json --out {run}
+            --train.checkpoint-every {every}i --train.log-every 1i --train.samples 0 --train.tensorboard false
+            --train.keep 9 --data.render-count 6 --data.render-test 2 --method.pool-size 0 --discriminator.channels 4
+            --generator.channels 4 --generator.blocks 1 --engine.threads 1 --engine.precision fp32
+            --engine.kernels plain"""
+        return [*words.split(), *more]
+
+    return make

@@ -1,0 +1,184 @@
+"""What happens to one rank happens to all: broken numbers, signals, lost peers, another number of ranks."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from velogan.observe.log import read_stats
+from velogan.store.checkpoint import digest, list_checkpoints
+
+POOLED = ("--method.pool-size", "3", "--method.augment", "shift", "--method.augment-probability", "adaptive")
+
+BREAK = """
+import math, os
+from dataclasses import replace
+from velogan.methods.cyclegan import CycleGANObjective as Objective
+plain, calls = Objective.discriminator_loss, []
+
+def broken(self, *given):
+    out = plain(self, *given)
+    calls.append(1)
+    return replace(out, total=out.total * math.nan) if os.environ["RANK"] == "1" and len(calls) in (3, 4) else out
+
+Objective.discriminator_loss = broken
+"""
+
+KEEP = """
+import os, torch
+from velogan.engine.trainer import Trainer
+run = Trainer.run
+
+def run_and_keep(self, *given, **named):
+    run(self, *given, **named)
+    torch.save([p.detach() for net in self.nets.values() for p in net.parameters()], "{folder}/" + os.environ["RANK"])
+
+Trainer.run = run_and_keep
+"""
+
+SLOW = """
+import os, time
+from velogan.engine.trainer import Trainer
+step = Trainer._one_step
+
+def slow_step(self, batches):
+    time.sleep({seconds} if os.environ["RANK"] in "{ranks}" else 0)
+    step(self, batches)
+
+Trainer._one_step = slow_step
+"""
+
+
+def _until(run: Path, images: int) -> None:
+    """Waits until so many images are in the log."""
+    for _ in range(6000):
+        rows = read_stats(run)
+        if rows and rows[-1]["images"] >= images:
+            return
+        time.sleep(0.02)
+    raise AssertionError(f"{run} does not come to {images} images")
+
+
+def test_a_broken_number_on_one_rank_is_skipped_on_both(start, flags, tmp_path: Path):
+    job = start(flags(tmp_path / "run", "--on-nonfinite", "skip"), code=BREAK + KEEP.format(folder=tmp_path))
+    codes, said = job.wait()
+    assert codes == [0, 0], said
+    assert read_stats(tmp_path / "run")[-1]["skipped_steps"] == 2
+    one, other = (torch.load(tmp_path / rank) for rank in "01")
+    assert all(torch.equal(mine, theirs) for mine, theirs in zip(one, other, strict=True))
+    assert all(value.isfinite().all() for value in one)
+
+
+def test_a_broken_number_on_one_rank_stops_both_and_is_told_once(start, flags, tmp_path: Path):
+    codes, said = start(flags(tmp_path / "run"), code=BREAK).wait()
+    assert codes == [1, 1]
+    told = [line for text in said for line in text.splitlines() if "not a finite number" in line]
+    assert len(told) == 1
+    assert re.match(r"velogan: not a finite number in step .*, phase discriminator: .*; first in rank 1 of 2", told[0])
+    assert "--on-nonfinite skip" in said[0]
+
+
+@pytest.fixture(scope="module")
+def unbroken(start, flags, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The digest of a run of two ranks, 24 images, with pools, that nothing happened to."""
+    run = tmp_path_factory.mktemp("unbroken") / "run"
+    assert start(flags(run, *POOLED, images=24, every=99)).wait()[0] == [0, 0]
+    return digest(list_checkpoints(run)[-1])
+
+
+def test_a_signal_to_one_rank_saves_once_and_ends_all(start, flags, unbroken: str, tmp_path: Path):
+    run, more = tmp_path / "run", POOLED
+    job = start(flags(run, *more, images=24, every=99), code=SLOW.format(seconds=0.05, ranks="01"))
+    _until(run, 4)
+    job.send(1, signal.SIGTERM)
+    codes, said = job.wait()
+    assert codes == [0, 0], said
+    result = json.loads(said[0].splitlines()[-1])
+    assert not result["finished"]
+    assert [int(folder.name) for folder in list_checkpoints(run)] == [result["images_seen"]]
+    assert said[1] == ""
+
+    assert start(flags(run, *more, images=24, every=99)).wait()[0] == [0, 0]
+    assert digest(list_checkpoints(run)[-1]) == unbroken
+
+    codes, said = start(flags(run, *more, images=26, every=99), ranks=1).wait()  # another number of ranks
+    assert codes == [0], said
+    assert "trained by 1 process from here on, before by 2: an update is of 1 images, before of 2" in said[0]
+    assert "those of the others are not" in said[0]
+    codes, said = start(flags(run, *more, images=28, every=99)).wait()
+    assert codes == [0, 0], said
+    assert "trained by 2 processes from here on, before by 1" in said[0]
+    assert read_stats(run)[-1]["images"] == 28
+
+
+def test_a_killed_rank_is_named_and_a_slow_one_too(start, flags, tmp_path: Path):
+    run = tmp_path / "run"
+    job = start(flags(run, images=999, every=4), code=SLOW.format(seconds=0.5, ranks="1"))
+    _until(run, 8)
+    job.send(1, signal.SIGKILL)
+    codes, said = job.wait()
+    assert codes == [1, -signal.SIGKILL]
+    lost = [line for line in said[0].splitlines() if line.startswith("velogan: ")]
+    assert len(lost) == 1
+    assert re.match(rf"velogan: lost rank 1 of 2 \(.*, process {job.pids[1]}\) \(.*the same command goes on", lost[0])
+    assert re.search(r"rank 1 of 2 \(.*\) needs .* times the others' time for a step", said[0])
+    assert list_checkpoints(run)
+
+
+def test_a_rank_that_hangs_is_named(start, flags, tmp_path: Path):
+    run = tmp_path / "run"
+    job = start(flags(run, "--train.lost-after", "4", images=9999))
+    _until(run, 2)
+    job.send(1, signal.SIGSTOP)
+    _, said = job.ask({"wait": job.pids[0]}), job.said_in[0].read_text()
+    job.send(1, signal.SIGKILL)
+    job.ask({"wait": job.pids[1]})
+    assert re.search(r"velogan: rank 0 of 2 \(.*no sign of life from rank 1 of 2 \(.*\) for [45] s; the last", said)
+
+
+@pytest.mark.parametrize("wrong", [("--epochs", "3"), ("--engine.capture", "on")])  # before they meet, and after
+def test_a_wrong_flag_is_told_once(wrong: tuple[str, ...], start, flags, tmp_path: Path):
+    codes, said = start(flags(tmp_path / "run", *wrong)).wait()
+    assert codes == [2, 2]
+    assert len([line for text in said for line in text.splitlines() if line.startswith("velogan: ")]) == 1
+
+
+def test_torchrun_restarts_after_a_kill_and_ends_as_if_unbroken(flags, unbroken: str, tmp_path: Path):
+    run = tmp_path / "run"
+    code = SLOW.format(seconds=0.1, ranks="01") + "\nimport sys; from velogan.cli import main; sys.exit(main())"
+    script = tmp_path / "slow.py"
+    script.write_text(code)
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--max-restarts", "2"]
+    torchrun += ["--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0"]
+    job = subprocess.Popen(
+        [*torchrun, str(script), *flags(run, *POOLED, images=24, every=4)],
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    _until(run, random.randrange(4, 18))
+    os.kill(_rank(job.pid, 1), signal.SIGKILL)
+    out, said = job.communicate()
+    assert job.returncode == 0, said
+    result = json.loads(out)
+    assert (result["images_seen"], result["ranks"], result["finished"]) == (24, 2, True)
+    assert digest(Path(result["checkpoint"])) == unbroken
+
+
+def _rank(parent: int, rank: int) -> int:
+    """The process of this rank among the children of `parent`."""
+    for child in Path(f"/proc/{parent}/task/{parent}/children").read_text().split():
+        if f"RANK={rank}" in Path(f"/proc/{child}/environ").read_text().split("\0"):
+            return int(child)
+    pytest.fail(f"{parent} has no child of rank {rank}")

@@ -1,0 +1,72 @@
+"""Two processes with a batch of one each train like one process with a batch of two."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+
+from velogan.observe.log import read_stats
+from velogan.store.checkpoint import list_checkpoints, load_state
+
+CASES = {
+    "cyclegan": ["cyclegan", "--engine.kernels", "native"],
+    "onepair, two parts each, augmented": [
+        *("onepair", "--train.accumulate", "2", "--method.augment", "shift", "--method.image-adversarial", "1"),
+    ],
+    # without Adam, for which rounding errors are gradients like others: those of a bias in front of a norm
+    "batch norm over all": [
+        *("cyclegan", "--engine.mode", "reference", "--optimizer.kind", "sgd"),
+        *("--generator.norm", "sync_batch", "--discriminator.norm", "sync_batch"),
+    ],
+}
+CLOSE = 1e-4
+"""The most that the difference's norm may be of a tensor's: sums of float32 in another order."""
+
+
+def _computed(run: Path) -> dict[str, Tensor]:
+    """All weights, their averages, and the state of the optimizers, by name."""
+    folder = list_checkpoints(run)[-1]
+    found = {f"{file.name} {k}": v for file in folder.glob("*_?*.safetensors") for k, v in load_file(file).items()}
+    state, _ = load_state(folder)
+    return found | dict(_tensors("", {"optimizers": state["optimizers"], "losses": torch.tensor(state["losses"])}))
+
+
+def _tensors(name: str, node: Any) -> list[tuple[str, Tensor]]:
+    if isinstance(node, Tensor):
+        return [(name, node)]
+    items = node.items() if isinstance(node, dict) else ()
+    return [one for key, value in items for one in _tensors(f"{name} {key}", value)]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_five_steps_of_two_ranks_are_those_of_one_with_their_batch(case: str, start, flags, tmp_path: Path):
+    preset, *more = CASES[case]
+    images = 20 if "--train.accumulate" in more else 10
+    common: dict[str, Any] = {"preset": preset, "images": images, "every": images}
+    jobs = [
+        start(flags(tmp_path / "one", *more, "--data.batch-size", "2", **common), ranks=1),
+        start(flags(tmp_path / "two", *more, **common)),
+    ]
+    for job in jobs:
+        codes, said = job.wait()
+        assert not any(codes), "\n".join(said)
+    one, two = _computed(tmp_path / "one"), _computed(tmp_path / "two")
+    assert one.keys() == two.keys()
+    assert any("exp_avg_sq" in name for name in one) or "sgd" in more
+    for name, value in one.items():
+        assert (two[name].double() - value).norm() <= CLOSE * value.double().norm() + 1e-6, name
+    rows = [read_stats(tmp_path / run) for run in ("one", "two")]
+    assert [row["images"] for row in rows[0]] == [row["images"] for row in rows[1]]
+    for name in ("loss/discriminator/total", f"loss/{'generator' if preset == 'cyclegan' else 'translator'}/total"):
+        assert [row[name] for row in rows[1]] == pytest.approx([row[name] for row in rows[0]], rel=CLOSE)
+
+    result = json.loads(said[0].splitlines()[-1])
+    assert result["ranks"] == 2
+    assert result["images_seen"] == images
+    assert said[1] == ""

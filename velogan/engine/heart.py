@@ -1,0 +1,131 @@
+"""Signs of life between the processes of one run, so that a wait for a lost one ends with its name."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    from torch.distributed import Store
+
+PERIOD_S = 0.5
+"""How often a process gives a sign of life."""
+
+QUIET_S = 3.0
+"""When an exchange fails, who gives no sign for so long is named as the lost one."""
+
+GO_ON = "the last checkpoint is kept, and the same command goes on from it"
+"""What a user can do then."""
+
+_T = TypeVar("_T")
+
+_ANSWER_S = 5.0
+"""How long a failing process waits to learn whether another one has told already."""
+
+
+class Heart:
+    """Counts up in the rendezvous' `store`, and watches that the next rank does, and that the store answers.
+
+    Exchanges of a training may wait for hours, while the first rank validates; only this knows whether they wait in
+    vain. After `lost_after` seconds without a sign it calls `lost` with a sentence, which ends this process by default:
+    what waits in an exchange cannot be interrupted. Its threads only wait for the network.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        rank: int,
+        world: int,
+        where: str,
+        address: str,
+        lost_after: float,
+        lost: Callable[[str], None] | None = None,
+    ):
+        self.rank, self.world, self.address, self.lost_after = rank, world, address, lost_after
+        # a call that hangs blocks its own connection only
+        self._beats, self._tells = store.clone(), store.clone()  # pyright: ignore[reportAttributeAccessIssue]
+        self._lost = lost or self._end
+        self._next, self._names = (rank + 1) % world, {rank: where}
+        self._tells.set(f"velogan/where/{rank}", where)
+        self._closed = threading.Event()
+        self._answered = self._seen = time.monotonic()
+        for work in (self._beat, self._watch):
+            threading.Thread(target=work, name="velogan-heart", daemon=True).start()
+
+    def close(self) -> None:
+        """No sign is given or missed any more."""
+        self._closed.set()
+
+    def first_to_tell(self) -> bool:
+        """Whether no process has told yet why the run ends: one of them tells, and asks this before."""
+        return self._asked(lambda: self._tells.add("velogan/told", 1)) in (1, None)
+
+    def silent(self) -> str:
+        """Names the processes that give no sign of life now; empty where all do."""
+        before = self._asked(self._counts)
+        time.sleep(QUIET_S)
+        after = self._asked(self._counts)
+        if before is None or after is None:
+            return self._store_lost(_ANSWER_S)
+        return " and ".join(self.named(rank) for rank in range(self.world) if before[rank] == after[rank])
+
+    def named(self, rank: int) -> str:
+        """A rank, with its host and process where these are known."""
+        if rank not in self._names:
+            found = self._asked(lambda: self._tells.get(f"velogan/where/{rank}").decode())
+            self._names[rank] = found or "host unknown"
+        return f"rank {rank} of {self.world} ({self._names[rank]})"
+
+    def _counts(self) -> list[int]:
+        return [self._tells.add(f"velogan/beat/{rank}", 0) for rank in range(self.world)]
+
+    def _beat(self) -> None:
+        before = -1
+        while not self._closed.wait(PERIOD_S):
+            try:
+                self._beats.add(f"velogan/beat/{self.rank}", 1)
+                count = self._beats.add(f"velogan/beat/{self._next}", 0)
+            except RuntimeError:  # `_watch` sees that nothing answers
+                continue
+            self._answered = time.monotonic()
+            if count != before:
+                before, self._seen = count, self._answered
+
+    def _watch(self) -> None:
+        self.named(self._next)  # while it can be asked
+        while not self._closed.wait(PERIOD_S):
+            now = time.monotonic()
+            if now - self._answered > self.lost_after:
+                self._lost(self._store_lost(now - self._answered))
+            elif now - self._seen > self.lost_after:
+                self._lost(f"no sign of life from {self.named(self._next)} for {now - self._seen:.0f} s")
+
+    def _store_lost(self, seconds: float) -> str:
+        return f"no answer from the rendezvous at {self.address} for {seconds:.0f} s: its host, or the link, is lost"
+
+    def _end(self, text: str) -> None:
+        if self._closed.is_set():
+            return
+        if self.first_to_tell():
+            print(f"velogan: {self.named(self.rank)}: {text}; {GO_ON}", file=sys.stderr, flush=True)
+        os._exit(1)
+
+    def _asked(self, question: Callable[[], _T]) -> _T | None:
+        """The store's answer; None where it gives none soon."""
+        answers: list[_T] = []
+
+        def ask() -> None:
+            try:
+                answers.append(question())
+            except RuntimeError:
+                return
+
+        thread = threading.Thread(target=ask, name="velogan-ask", daemon=True)
+        thread.start()
+        thread.join(_ANSWER_S)
+        return answers[0] if answers else None

@@ -1,0 +1,49 @@
+"""One run by several processes: that all have the same pictures, and what the others do of the first one's session."""
+
+from __future__ import annotations
+
+from velogan.config import Config
+from velogan.data.domains.pair import Data
+from velogan.engine.duration import parse_length, parse_span
+from velogan.engine.nonfinite import NonFiniteError
+from velogan.engine.parallel import Ranks, ToldElsewhere
+from velogan.engine.trainer import Hook, Trainer, stop_on_signal
+
+
+def check_pictures(ranks: Ranks, data: Data) -> None:
+    """ValueError where a rank found other pictures than the first one did."""
+    digests = ranks.gather((data.a.digest, data.b.digest))
+    for number, found in enumerate(digests):
+        for letter, mine, first in zip("AB", found, digests[0]):
+            if mine != first:
+                raise ValueError(
+                    f"data.path (--data): {ranks.named(number)} has other pictures of domain {letter} than "
+                    f"{ranks.named(0)}: give all hosts the same ones"
+                )
+
+
+def follow(config: Config, trainer: Trainer) -> None:
+    """A rank's part in the session that the first one holds: the same steps, and its state for checkpoints."""
+
+    def nothing(images: int) -> None:
+        pass
+
+    def give_pace(images: int) -> None:
+        trainer.pace()
+
+    def give_state(images: int) -> None:
+        trainer.state_dict()
+
+    train, ranks = config.train, trainer.ranks
+    hooks = [Hook(parse_span(train.log_every), give_pace)]
+    if train.samples:
+        hooks.append(Hook(parse_span(train.sample_every), nothing))
+    hooks.append(Hook(parse_span(train.checkpoint_every), give_state))
+    with stop_on_signal(trainer):
+        if ranks.share(False):
+            try:
+                trainer.run(parse_length(train.length, epoch=trainer.epoch), hooks=hooks)
+            except NonFiniteError as error:  # the first rank has it too, and knows what to advise
+                raise ToldElsewhere(1) from error
+        if ranks.share(False):
+            give_state(trainer.images)
