@@ -3,8 +3,8 @@
     python benchmarks/cells.py [H [SIDE [ROUNDS]]]
 
 As the fast engine computes on this CPU: native kernels, bfloat16 where `auto` chooses it. One thread, one image, no
-Adam; milliseconds of processor time, medians of the rounds, all by turns in one process. A step is forward and backward;
-`per_gmac` is its time by 10^9 multiplications of one forward pass, `against` that of CycleGAN's ResNet, or of the
+Adam; milliseconds of processor time, medians of the rounds, all by turns in one process. A step is forward and
+backward; `per_gmac` is its time by 10^9 multiplications of one forward pass, `against` that of CycleGAN's ResNet, or of the
 operation that a hand-made network has in that place. H is the width of the encoding, for CycleGAN 256.
 """
 
@@ -17,6 +17,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Iterable
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -122,7 +123,9 @@ def slots(hidden: int, side: int) -> dict[str, tuple[Slot, int]]:
 def unit(name: str, slot: Slot) -> nn.Module:
     """An operation with what follows it."""
     last = slot.c_out == 3
-    return nn.Sequential(operation(name, slot), *([nn.Tanh()] if last else [norm_layer("instance")(slot.c_out), nn.ReLU()]))
+    return nn.Sequential(
+        operation(name, slot), *([nn.Tanh()] if last else [norm_layer("instance")(slot.c_out), nn.ReLU()])
+    )
 
 
 def main(hidden: int = 256, side: int = 128, rounds: int = 5) -> None:
@@ -135,10 +138,7 @@ def main(hidden: int = 256, side: int = 128, rounds: int = 5) -> None:
         print(json.dumps({"place": place, "kind": slot.kind, "channels": [slot.c_in, slot.c_out], "side": at}))
         names = sorted(choices(slot.kind), key=lambda name: name != hand_made([slot.kind])[0])
         measure(
-            [
-                lambda name=name: Way(name, unit(name, slot), torch.randn(1, slot.c_in, at, at), half=half)
-                for name in names
-            ],
+            [partial(Way, name, unit(name, slot), torch.randn(1, slot.c_in, at, at), half=half) for name in names],
             rounds,
         )
     print(json.dumps({"networks": "generators", "side": side, "precision": "bf16" if half else "fp32"}))

@@ -82,7 +82,7 @@ void products(int64_t rows, const bf16 *a, int64_t row, int64_t step, const bf16
 
 // The same for as many columns, up to BLOCK, as there are, rounded up to whole vectors.
 template <bool ADD>
-void some_products(int64_t columns, int64_t rows, const bf16 *a, int64_t row, int64_t step, const bf16 *b,
+inline void some_products(int64_t columns, int64_t rows, const bf16 *a, int64_t row, int64_t step, const bf16 *b,
                    int64_t pairs, float *c, int64_t c_row) {
     if (columns > 48) return products<ADD, 4>(rows, a, row, step, b, pairs, c, c_row);
     if (columns > 32) return products<ADD, 3>(rows, a, row, step, b, pairs, c, c_row);

@@ -8,7 +8,8 @@ twice that of the plain convolution; the larger F(4x4, 3x3) has nine times the e
 
 from __future__ import annotations
 
-from typing import TypeGuard
+from collections.abc import Callable
+from typing import TypedDict, TypeGuard
 
 import torch
 import torch.nn.functional as F
@@ -16,7 +17,6 @@ from torch import Tensor, nn
 
 from velogan.kernels.bf16_gemm import Bf16Gemm, computes_half
 from velogan.kernels.native import dense
-
 
 KERNELS = (3, 5, 7)
 
@@ -35,11 +35,13 @@ def fits_winograd(layer: nn.Module) -> TypeGuard[nn.Conv2d]:
     )
 
 
-class _Geometry:
-    def __init__(self, conv: nn.Conv2d):
-        self.channels, self.out = conv.in_channels, conv.out_channels
-        self.taps = {"kernel": conv.kernel_size[0], "dilation": conv.dilation[0]}
-        self.reach = (conv.kernel_size[0] - 1) * conv.dilation[0]
+class _Taps(TypedDict):
+    kernel: int
+    dilation: int
+
+
+def _taps(conv: nn.Conv2d) -> _Taps:
+    return {"kernel": conv.kernel_size[0], "dilation": conv.dilation[0]}
 
 
 class WinogradConv2d(nn.Module):
@@ -50,11 +52,10 @@ class WinogradConv2d(nn.Module):
         self._gemm = gemm
         self._weight, _ = gemm.winograd_weights(conv.weight)
         self._bias = None if conv.bias is None else conv.bias.detach().float()
-        self._geometry = _Geometry(conv)
+        self._out, self._taps = conv.out_channels, _taps(conv)
 
     def forward(self, x: Tensor) -> Tensor:
-        geometry = self._geometry
-        return self._gemm.winograd_convolve(dense(x), self._weight, self._bias, out=geometry.out, **geometry.taps)
+        return self._gemm.winograd_convolve(dense(x), self._weight, self._bias, out=self._out, **self._taps)
 
 
 class WinogradConvolution:
@@ -65,7 +66,7 @@ class WinogradConvolution:
     """
 
     def __init__(self, conv: nn.Conv2d, gemm: Bf16Gemm):
-        self._conv, self._gemm, self.geometry = conv, gemm, _Geometry(conv)
+        self._conv, self._gemm = conv, gemm
         self._weights: tuple[Tensor, Tensor] | None = None
         self._version = -1
 
@@ -78,39 +79,69 @@ class WinogradConvolution:
         transformed = self._weights
         if not torch.is_grad_enabled():
             self.forget()
-        return _Winograd.apply(self, self._gemm, x, weight, *transformed)  # pyright: ignore[reportReturnType]
+        return _convolve(x, weight, None, transformed, _taps(self._conv), self._gemm, self.forget)
 
     def forget(self) -> None:
         """Transforms the weights again at the next use, as they may have changed."""
         self._weights = None
 
 
+def winograd_convolution(
+    x: Tensor, weight: Tensor, bias: Tensor | None = None, *, dilation: int = 1, gemm: Bf16Gemm
+) -> Tensor:
+    """`F.conv2d(x, weight, bias, dilation=dilation)`, of weights that are not a layer's own; no second derivatives.
+
+    By Winograd's algorithm where that is known and `x` is computed in bfloat16.
+    """
+    out, channels, *kernel = weight.shape
+    if not computes_half(x) or kernel not in [[side, side] for side in KERNELS] or min(out, channels) < LEAST:
+        return F.conv2d(x, weight, bias, dilation=dilation)
+    taps: _Taps = {"kernel": kernel[0], "dilation": dilation}
+    return _convolve(x, weight, bias, gemm.winograd_weights(weight), taps, gemm, lambda: None)
+
+
+def _convolve(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    transformed: tuple[Tensor, Tensor],
+    taps: _Taps,
+    gemm: Bf16Gemm,
+    behind: Callable[[], None],
+) -> Tensor:
+    return _Winograd.apply(x, weight, bias, transformed, taps, gemm, behind)  # pyright: ignore[reportReturnType]
+
+
 class _Winograd(torch.autograd.Function):
+    """`behind` is called in the backward pass."""
+
     @staticmethod
     def forward(
         ctx,
-        convolution: WinogradConvolution,
-        gemm: Bf16Gemm,
         x: Tensor,
         weight: Tensor,
-        forward: Tensor,
-        back: Tensor,
+        bias: Tensor | None,
+        transformed: tuple[Tensor, Tensor],
+        taps: _Taps,
+        gemm: Bf16Gemm,
+        behind: Callable[[], None],
     ):
-        image = dense(x.bfloat16())
-        ctx.convolution, ctx.gemm, ctx.dtype = convolution, gemm, x.dtype
+        image, (forward, back) = dense(x.bfloat16()), transformed
+        ctx.gemm, ctx.taps, ctx.behind, ctx.dtype = gemm, taps, behind, x.dtype
         ctx.save_for_backward(image, back)
-        return gemm.winograd_convolve(image, forward, out=len(weight), **convolution.geometry.taps)
+        return gemm.winograd_convolve(image, forward, None if bias is None else bias.float(), out=len(weight), **taps)
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx, *grads: Tensor):
         image, back = ctx.saved_tensors
-        g, dx, dweight = dense(grads[0].bfloat16()), None, None
-        ctx.convolution.forget()
-        geometry = ctx.convolution.geometry
+        g, dx, dweight, dbias = dense(grads[0].bfloat16()), None, None, None
+        ctx.behind()
+        if ctx.needs_input_grad[0]:
+            reach = (ctx.taps["kernel"] - 1) * ctx.taps["dilation"]
+            dx = ctx.gemm.winograd_convolve(g, back, out=image.shape[1], pad=reach, **ctx.taps).to(ctx.dtype)
+        if ctx.needs_input_grad[1]:
+            dweight = ctx.gemm.winograd_gradient(image, g, **ctx.taps)
         if ctx.needs_input_grad[2]:
-            dx = ctx.gemm.winograd_convolve(g, back, out=geometry.channels, pad=geometry.reach, **geometry.taps)
-            dx = dx.to(ctx.dtype)
-        if ctx.needs_input_grad[3]:
-            dweight = ctx.gemm.winograd_gradient(image, g, **geometry.taps)
-        return None, None, dx, dweight, None, None
+            dbias = g.sum((0, 2, 3), dtype=torch.float32)
+        return dx, dweight, dbias, None, None, None, None
