@@ -4,8 +4,8 @@
 
 As the fast engine computes on this CPU: native kernels, bfloat16 where `auto` chooses it. One thread, one image, no
 Adam; milliseconds of processor time, medians of the rounds, all by turns in one process. A step is forward and
-backward; `per_gmac` is its time by 10^9 multiplications of one forward pass, `against` that of CycleGAN's ResNet, or of the
-operation that a hand-made network has in that place. H is the width of the encoding, for CycleGAN 256.
+backward; `per_gmac` is its time by 10^9 multiplications of one forward pass, `against` that of CycleGAN's ResNet, or
+of the operation that a hand-made network has in that place. H is the width of the encoding, for CycleGAN 256.
 """
 
 from __future__ import annotations

@@ -150,7 +150,7 @@ def _convolve(layer: nn.Conv2d | nn.ConvTranspose2d, gemm: Bf16Gemm | None) -> S
 
 
 def _sees_every_second(layer: nn.Conv2d) -> bool:
-    """Whether every second pixel is all that `layer` reads: the library computes a plain convolution of those faster."""
+    """Whether every second pixel is all that `layer` reads: a plain convolution of those is faster."""
     even = not isinstance(layer.padding, str) and all(side % 2 == 0 for side in layer.padding)
     return even and layer.stride == layer.dilation == (2, 2)
 
