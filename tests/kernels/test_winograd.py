@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -10,21 +12,24 @@ from torch import Tensor, nn
 from velogan.kernels.bf16_gemm import Bf16Gemm
 from velogan.kernels.fused import Fused
 from velogan.kernels.native import NormKernels
-from velogan.kernels.winograd import WinogradConv2d, WinogradConvolution, fits_winograd
+from velogan.kernels.winograd import KERNELS, WinogradConv2d, WinogradConvolution, fits_winograd
 from velogan.networks.generators import GeneratorConfig, build_generator
+from velogan.networks.supernet import Supernets
 
 SIZES = {
     "n": st.integers(1, 2),
-    "c": st.sampled_from([64, 128]),
-    "o": st.sampled_from([64, 192]),
-    "h": st.integers(3, 40),
+    "c": st.sampled_from([16, 37, 64, 128]),
+    "o": st.sampled_from([33, 64, 149, 192]),
+    "h": st.integers(3, 40),  # of the result
     "w": st.integers(3, 40),
+    "kernel": st.sampled_from(KERNELS),
+    "dilation": st.sampled_from([1, 1, 2, 3]),
 }
 
 
-def _convolution(channels: int, out: int, *, bias: bool = False) -> nn.Conv2d:
+def _convolution(channels: int, out: int, kernel: int = 3, dilation: int = 1, *, bias: bool = False) -> nn.Conv2d:
     torch.manual_seed(channels + out)
-    return nn.Conv2d(channels, out, 3, bias=bias)
+    return nn.Conv2d(channels, out, kernel, dilation=dilation, bias=bias)
 
 
 def _images(*shape: int) -> Tensor:
@@ -38,13 +43,19 @@ def _exact_images(*shape: int) -> Tensor:
 
 @settings(max_examples=20, deadline=None)
 @given(**SIZES, bias=st.booleans())
-def test_it_is_the_convolution_to_rounding(gemm: Bf16Gemm, n: int, c: int, o: int, h: int, w: int, bias: bool) -> None:
-    conv, x = _convolution(c, o, bias=bias).requires_grad_(False), _images(n, c, h, w)
+def test_it_is_the_convolution_to_rounding(
+    gemm: Bf16Gemm, n: int, c: int, o: int, h: int, w: int, kernel: int, dilation: int, bias: bool
+) -> None:
+    conv = _convolution(c, o, kernel, dilation, bias=bias).requires_grad_(False)
+    assert fits_winograd(conv)
+    x = _images(n, c, h + (kernel - 1) * dilation, w + (kernel - 1) * dilation)
     result = WinogradConv2d(conv, gemm)(x)
     assert result.dtype == torch.bfloat16
     expected = conv(x.float())
     # Three roundings to 8 bits, of values up to four (image) and nine (product) summands.
-    allowed = 2**-7 * F.conv2d(x.float().abs(), conv.weight.abs(), None).amax() + 2**-8 * expected.abs().amax()
+    allowed = (
+        2**-7 * F.conv2d(x.float().abs(), conv.weight.abs(), dilation=dilation).amax() + 2**-8 * expected.abs().amax()
+    )
     assert result.shape == expected.shape
     assert (result.float() - expected).abs().max() <= allowed
 
@@ -60,15 +71,21 @@ def _gradients(run: object, x: Tensor, weight: Tensor, g: Tensor) -> tuple[Tenso
 @settings(max_examples=20, deadline=None)
 @given(**SIZES)
 def test_gradients_are_as_near_to_the_truth_as_the_library_s(
-    gemm: Bf16Gemm, n: int, c: int, o: int, h: int, w: int
+    gemm: Bf16Gemm, n: int, c: int, o: int, h: int, w: int, kernel: int, dilation: int
 ) -> None:
-    conv, x, g = _convolution(c, o), _exact_images(n, c, h, w), _exact_images(n, o, h - 2, w - 2)
+    conv, g = _convolution(c, o, kernel, dilation), _exact_images(n, o, h, w)
+    x = _exact_images(n, c, h + (kernel - 1) * dilation, w + (kernel - 1) * dilation)
     fast, weight = WinogradConvolution(conv, gemm), conv.weight
-    truth = _gradients(lambda x: F.conv2d(x, weight.double()), x.double(), weight, g)
-    plain = _gradients(lambda x: F.conv2d(x, weight.bfloat16()), x.bfloat16(), weight, g)
+    truth = _gradients(lambda x: F.conv2d(x, weight.double(), dilation=dilation), x.double(), weight, g)
+    rounded = [
+        value.detach().bfloat16().double() for value in (x, weight, g)
+    ]  # the library's own bfloat16 can be NaN here
+    rounded[1].requires_grad_()
+    plain = _gradients(lambda x: F.conv2d(x, rounded[1], dilation=dilation), rounded[0], rounded[1], rounded[2])
     for name, right, rough, seen in zip(
         ("out", "dx", "dweight"), truth, plain, _gradients(fast, x.bfloat16(), weight, g)
     ):
+        rough = rough.bfloat16().double()
         assert seen.shape == right.shape
         # What is multiplied was rounded before and behind the transform: once more than in the library.
         assert (seen - right).norm() < 2 * (rough - right).norm(), name
@@ -85,9 +102,10 @@ def test_whole_numbers_are_exact(gemm: Bf16Gemm) -> None:
     assert torch.equal(result.float(), expected)
 
 
-def test_results_do_not_depend_on_threads_or_neighbours(gemm: Bf16Gemm) -> None:
-    conv = _convolution(64, 128)
-    x, g = _images(2, 64, 70, 21), _images(2, 128, 68, 19)
+@pytest.mark.parametrize(("kernel", "dilation"), [(3, 1), (7, 1), (5, 2)])
+def test_results_do_not_depend_on_threads_or_neighbours(gemm: Bf16Gemm, kernel: int, dilation: int) -> None:
+    conv, reach = _convolution(64, 128, kernel, dilation), (kernel - 1) * dilation
+    x, g = _images(2, 64, 68 + reach, 19 + reach), _images(2, 128, 68, 19)
     fast = WinogradConvolution(conv, gemm)
     one = _gradients(fast, x, conv.weight, g)
     torch.set_num_threads(2)
@@ -140,11 +158,25 @@ def test_float32_is_left_to_the_library(gemm: Bf16Gemm) -> None:
         assert fast(x).dtype == torch.bfloat16
 
 
-def test_a_fused_generator_trains_as_near_to_float32_as_plain_bfloat16(gemm: Bf16Gemm, kernels: NormKernels) -> None:
+CELLS = ("conv3", "avg_pool", "conv7", "dilated5", "conv5", "dilated3", "bilinear", "nearest")
+
+
+@pytest.mark.parametrize(
+    ("config", "build"),
+    [
+        (GeneratorConfig(channels=16, blocks=2), build_generator),
+        (GeneratorConfig(network="cells", channels=33, blocks=2, operations=CELLS), build_generator),
+        (GeneratorConfig(network="cells", channels=17, blocks=1), Supernets().generator),
+    ],
+    ids=["resnet", "cells", "supernet"],
+)
+def test_a_fused_generator_trains_as_near_to_float32_as_plain_bfloat16(
+    config: GeneratorConfig, build: Callable[[GeneratorConfig], nn.Module], gemm: Bf16Gemm, kernels: NormKernels
+) -> None:
     torch.manual_seed(0)
-    net = build_generator(GeneratorConfig(channels=16, blocks=2, init="kaiming", init_gain=1.0))
+    net = build(config.model_copy(update={"init": "kaiming", "init_gain": 1.0}))
     x, g = torch.rand(1, 3, 32, 32) * 2 - 1, torch.randn(1, 3, 32, 32)
-    weights = [p for name, p in net.named_parameters() if name.endswith("weight")]
+    weights = [p for name, p in net.named_parameters() if name.endswith(("weight", "alpha"))]
     results = []
     for forward_net, half in ((net, False), (Fused(net, kernels), True), (Fused(net, kernels, gemm), True)):
         with torch.autocast("cpu", torch.bfloat16, enabled=half):
@@ -156,14 +188,16 @@ def test_a_fused_generator_trains_as_near_to_float32_as_plain_bfloat16(gemm: Bf1
 
 
 def test_what_it_stands_for() -> None:
-    assert fits_winograd(nn.Conv2d(64, 128, 3))
+    for layer in (nn.Conv2d(64, 128, 3), nn.Conv2d(70, 51, 7), nn.Conv2d(16, 16, 5, dilation=2)):
+        assert fits_winograd(layer)
     for other in (
         nn.Conv2d(64, 64, 3, padding=1),
         nn.Conv2d(64, 64, 3, stride=2),
         nn.Conv2d(64, 64, 3, groups=2),
-        nn.Conv2d(64, 64, 5),
-        nn.Conv2d(3, 64, 3),
-        nn.Conv2d(64, 96, 3),
+        nn.Conv2d(64, 64, 4),
+        nn.Conv2d(64, 64, (3, 5)),
+        nn.Conv2d(64, 64, 3, dilation=(1, 2)),
+        nn.Conv2d(3, 64, 7),
         nn.ReLU(),
     ):
         assert not fits_winograd(other)

@@ -18,7 +18,7 @@ from torch import Tensor
 from velogan.kernels.native import empty, load_library
 
 BLOCK = 64
-"""The number of features must be a multiple of this; only images may have few channels."""
+"""The number of features must be a multiple of this, but for Winograd's; only images may have few channels."""
 
 _SOURCES = ("winograd.cpp", "conv_weight_grad.cpp", "thin.cpp", "frozen.cpp", "spectral.cpp")
 
@@ -48,40 +48,56 @@ class Bf16Gemm:
             function.argtypes = [pointer] * pointers + [whole] * sizes + [flag]
             return function
 
-        self._winograd_weights = bind("winograd_weights", 3, 2)
-        self._winograd_convolve = bind("winograd_convolve", 4, 6)
-        self._winograd_gradient = bind("winograd_gradient", 3, 5)
+        self._winograd_weights = bind("winograd_weights", 3, 3)
+        self._winograd_convolve = bind("winograd_convolve", 4, 8)
+        self._winograd_gradient = bind("winograd_gradient", 3, 7)
         self._weight_gradient = bind("weight_gradient", 3, 10)
         self._thin_convolve = bind("thin_convolve", 4, 8)
         self._thin_gradient = bind("thin_gradient", 3, 9)
 
     def winograd_weights(self, weight: Tensor) -> tuple[Tensor, Tensor]:
-        """G g G^T (Lavin & Gray 2016, equation 8) of `(O, C, 3, 3)` weights: `(16, O, C)` in the order that
-        `winograd_convolve` reads, and `(16, C, O)` of the mirrored weights, for the gradient of the image."""
-        out, channels = weight.shape[:2]
+        """G g G^T (Lavin & Gray 2016, equation 8) of `(O, C, K, K)` weights, K of 3, 5 or 7, in the order that
+        `winograd_convolve` reads; and of the mirrored weights, for the gradient of the image."""
+        out, channels, kernel, _ = weight.shape
         weight = weight.detach().float().permute(0, 2, 3, 1).contiguous()
-        forward, back = (torch.empty(16, *shape, dtype=torch.bfloat16) for shape in ((out, channels), (channels, out)))
-        threads = torch.get_num_threads()
-        self._winograd_weights(weight.data_ptr(), forward.data_ptr(), back.data_ptr(), out, channels, threads)
+        products = (1 + 3 * (kernel // 2)) ** 2
+        forward, back = (
+            torch.empty(products, -(columns // -BLOCK), -(rows // -2), BLOCK, 2, dtype=torch.bfloat16)
+            for columns, rows in ((out, channels), (channels, out))
+        )
+        pointers = (weight.data_ptr(), forward.data_ptr(), back.data_ptr())
+        self._winograd_weights(*pointers, out, channels, kernel, torch.get_num_threads())
         return forward, back
 
-    def winograd_convolve(self, x: Tensor, weight: Tensor, bias: Tensor | None = None, *, pad: int = 0) -> Tensor:
-        """A 3x3 convolution of `x` with `pad` zeros around it, to `(N, O, H + 2 pad - 2, W + 2 pad - 2)`.
+    def winograd_convolve(
+        self,
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor | None = None,
+        *,
+        out: int,
+        kernel: int,
+        dilation: int = 1,
+        pad: int = 0,
+    ) -> Tensor:
+        """A convolution of `x` with `pad` zeros around it, to `(N, out, H + 2 pad - reach, W + 2 pad - reach)`; reach
+        is `(kernel - 1) * dilation`, and `pad` a multiple of `dilation`.
 
-        `weight` is as `winograd_weights` gives it, `bias` `(O,)` float32.
+        `weight` is as `winograd_weights` gives it, `bias` `(out,)` float32.
         """
-        n, c, h, w = x.shape
-        out = empty(n, weight.shape[1], h + 2 * pad - 2, w + 2 * pad - 2, dtype=torch.bfloat16)
-        pointers = (x.data_ptr(), weight.data_ptr(), _pointer(bias), out.data_ptr())
-        self._winograd_convolve(*pointers, n, h, w, c, weight.shape[1], pad, torch.get_num_threads())
-        return out
+        (n, c, h, w), more = x.shape, 2 * pad - (kernel - 1) * dilation
+        made = empty(n, out, h + more, w + more, dtype=torch.bfloat16)
+        pointers = (x.data_ptr(), weight.data_ptr(), _pointer(bias), made.data_ptr())
+        self._winograd_convolve(*pointers, n, h, w, c, out, kernel, dilation, pad, torch.get_num_threads())
+        return made
 
-    def winograd_gradient(self, x: Tensor, g: Tensor) -> Tensor:
-        """The gradient of `(O, C, 3, 3)` weights, float32, from image `x` and gradient `g`, `(N, O, H - 2, W - 2)`."""
+    def winograd_gradient(self, x: Tensor, g: Tensor, *, kernel: int, dilation: int = 1) -> Tensor:
+        """The gradient of `(O, C, kernel, kernel)` weights, float32, from image `x` and gradient `g`,
+        `(N, O, H - reach, W - reach)`."""
         n, c, h, w = x.shape
-        made = empty(g.shape[1], c, 3, 3, dtype=torch.float32)
+        made = empty(g.shape[1], c, kernel, kernel, dtype=torch.float32)
         pointers = (x.data_ptr(), g.data_ptr(), made.data_ptr())
-        self._winograd_gradient(*pointers, n, h, w, c, g.shape[1], torch.get_num_threads())
+        self._winograd_gradient(*pointers, n, h, w, c, g.shape[1], kernel, dilation, torch.get_num_threads())
         return made
 
     def weight_gradient(self, x: Tensor, g: Tensor, *, kernel: int, stride: int, padding: int) -> Tensor:

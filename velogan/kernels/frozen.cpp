@@ -37,10 +37,6 @@ struct After {
     }
 };
 
-inline __mmask16 within(int64_t columns, int64_t column) {
-    return columns - column >= LANES ? 0xffff : (1 << (columns - column)) - 1;
-}
-
 // Takes sums of a product: to y, rows of `columns`, with what follows; or as they are to `sums`, rows of whole vectors.
 struct Finish {
     After after;

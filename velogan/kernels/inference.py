@@ -33,7 +33,7 @@ class Accelerator:
     def __init__(self, device: torch.device, cache: Path):
         self._device, self._cache = device, cache
         self._precision = ""
-        self._winograd: dict[tuple[int, int], bool] = {}
+        self._winograd: dict[tuple[object, ...], bool] = {}
 
     def __call__(self, net: nn.Module, *, rounded: bool) -> nn.Module:
         """A faster copy of `net`, which is in eval mode: `(B, C, H, W)` float32 to float32.
@@ -73,10 +73,11 @@ class Accelerator:
     def _winograd_if_faster(self, layer: nn.Module, gemm: Bf16Gemm) -> nn.Module | None:
         if not fits_winograd(layer):
             return None
-        other, channels = WinogradConv2d(layer, gemm), (layer.in_channels, layer.out_channels)
-        if channels not in self._winograd:
-            self._winograd[channels] = _gain(layer, other) > 1.1
-        return other if self._winograd[channels] else None
+        other = WinogradConv2d(layer, gemm)
+        shape = (*layer.weight.shape, layer.dilation)
+        if shape not in self._winograd:
+            self._winograd[shape] = _gain(layer, other) > 1.1
+        return other if self._winograd[shape] else None
 
 
 def _gain(layer: nn.Conv2d, other: nn.Module) -> float:

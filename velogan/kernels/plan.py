@@ -40,6 +40,7 @@ class Whole(nn.Module):
     def __init__(self, net: nn.Module):
         super().__init__()
         self.forward = net.__call__  # not a child, so that the weights are registered once
+        self.of = (net,)
 
 
 _MARKS: dict[Form | None, tuple[list[nn.Module], list[nn.Module]]] = {

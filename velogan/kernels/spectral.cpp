@@ -10,8 +10,6 @@ namespace {
 
 constexpr int64_t LANES = 16;
 
-inline __mmask16 within(int64_t count, int64_t i) { return count - i >= LANES ? 0xffff : (1 << (count - i)) - 1; }
-
 float dot(const float *a, const float *b, int64_t count) {
     __m512 sums[4] = {_mm512_setzero_ps(), _mm512_setzero_ps(), _mm512_setzero_ps(), _mm512_setzero_ps()};
     for (int64_t i = 0, s = 0; i < count; i += LANES, s = (s + 1) % 4) {

@@ -1,30 +1,47 @@
-"""3x3 convolutions in bfloat16 with four ninths of the multiplications, and their gradients, on CPUs with AVX-512.
+"""Convolutions in bfloat16 with about half of the multiplications, and their gradients, on CPUs with AVX-512.
 
 Winograd's F(2x2, 3x3) (Lavin & Gray 2016, arXiv:1509.09308): image and weights are transformed and multiplied
-elementwise, and the result is transformed back. The gradients use the same algorithm. In bfloat16 its error is up to
+elementwise, and the result is transformed back. The gradients use the same algorithm. Kernels of 5x5 and 7x7 are made
+of small ones (`winograd.cpp`): 4/9, 12/25 and 25/49 of the multiplications. In bfloat16 the error is up to
 twice that of the plain convolution; the larger F(4x4, 3x3) has nine times the error (benchmarks/LOG.md).
 """
 
 from __future__ import annotations
 
-from typing import TypeGuard
+from collections.abc import Callable
+from typing import TypedDict, TypeGuard
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from velogan.kernels.bf16_gemm import BLOCK, Bf16Gemm, computes_half
+from velogan.kernels.bf16_gemm import Bf16Gemm, computes_half
 from velogan.kernels.native import dense
+
+KERNELS = (3, 5, 7)
+
+LEAST = 16
+"""Fewer channels than so many gain nothing."""
 
 
 def fits_winograd(layer: nn.Module) -> TypeGuard[nn.Conv2d]:
     """Whether `layer` is a convolution that this module can compute."""
     return (
         isinstance(layer, nn.Conv2d)
-        and (layer.kernel_size, layer.stride, layer.padding, layer.dilation) == ((3, 3), (1, 1), (0, 0), (1, 1))
-        and layer.groups == 1
-        and layer.in_channels % BLOCK == layer.out_channels % BLOCK == 0
+        and layer.kernel_size in [(kernel, kernel) for kernel in KERNELS]
+        and (layer.stride, layer.padding, layer.groups) == ((1, 1), (0, 0), 1)
+        and layer.dilation[0] == layer.dilation[1]
+        and min(layer.in_channels, layer.out_channels) >= LEAST
     )
+
+
+class _Taps(TypedDict):
+    kernel: int
+    dilation: int
+
+
+def _taps(conv: nn.Conv2d) -> _Taps:
+    return {"kernel": conv.kernel_size[0], "dilation": conv.dilation[0]}
 
 
 class WinogradConv2d(nn.Module):
@@ -35,9 +52,10 @@ class WinogradConv2d(nn.Module):
         self._gemm = gemm
         self._weight, _ = gemm.winograd_weights(conv.weight)
         self._bias = None if conv.bias is None else conv.bias.detach().float()
+        self._out, self._taps = conv.out_channels, _taps(conv)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self._gemm.winograd_convolve(dense(x), self._weight, self._bias)
+        return self._gemm.winograd_convolve(dense(x), self._weight, self._bias, out=self._out, **self._taps)
 
 
 class WinogradConvolution:
@@ -55,43 +73,75 @@ class WinogradConvolution:
     def __call__(self, x: Tensor) -> Tensor:
         weight = self._conv.weight
         if not computes_half(x):
-            return F.conv2d(x, weight)
+            return F.conv2d(x, weight, dilation=self._conv.dilation)
         if self._weights is None or self._version != weight._version or not torch.is_grad_enabled():
             self._weights, self._version = self._gemm.winograd_weights(weight), weight._version
         transformed = self._weights
         if not torch.is_grad_enabled():
             self.forget()
-        return _Winograd.apply(self, self._gemm, x, weight, *transformed)  # pyright: ignore[reportReturnType]
+        return _convolve(x, weight, None, transformed, _taps(self._conv), self._gemm, self.forget)
 
     def forget(self) -> None:
         """Transforms the weights again at the next use, as they may have changed."""
         self._weights = None
 
 
+def winograd_convolution(
+    x: Tensor, weight: Tensor, bias: Tensor | None = None, *, dilation: int = 1, gemm: Bf16Gemm
+) -> Tensor:
+    """`F.conv2d(x, weight, bias, dilation=dilation)`, of weights that are not a layer's own; no second derivatives.
+
+    By Winograd's algorithm where that is known and `x` is computed in bfloat16.
+    """
+    out, channels, *kernel = weight.shape
+    if not computes_half(x) or kernel not in [[side, side] for side in KERNELS] or min(out, channels) < LEAST:
+        return F.conv2d(x, weight, bias, dilation=dilation)
+    taps: _Taps = {"kernel": kernel[0], "dilation": dilation}
+    return _convolve(x, weight, bias, gemm.winograd_weights(weight), taps, gemm, lambda: None)
+
+
+def _convolve(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    transformed: tuple[Tensor, Tensor],
+    taps: _Taps,
+    gemm: Bf16Gemm,
+    behind: Callable[[], None],
+) -> Tensor:
+    return _Winograd.apply(x, weight, bias, transformed, taps, gemm, behind)  # pyright: ignore[reportReturnType]
+
+
 class _Winograd(torch.autograd.Function):
+    """`behind` is called in the backward pass."""
+
     @staticmethod
     def forward(
         ctx,
-        convolution: WinogradConvolution,
-        gemm: Bf16Gemm,
         x: Tensor,
         weight: Tensor,
-        forward: Tensor,
-        back: Tensor,
+        bias: Tensor | None,
+        transformed: tuple[Tensor, Tensor],
+        taps: _Taps,
+        gemm: Bf16Gemm,
+        behind: Callable[[], None],
     ):
-        image = dense(x.bfloat16())
-        ctx.convolution, ctx.gemm, ctx.dtype = convolution, gemm, x.dtype
+        image, (forward, back) = dense(x.bfloat16()), transformed
+        ctx.gemm, ctx.taps, ctx.behind, ctx.dtype = gemm, taps, behind, x.dtype
         ctx.save_for_backward(image, back)
-        return gemm.winograd_convolve(image, forward)
+        return gemm.winograd_convolve(image, forward, None if bias is None else bias.float(), out=len(weight), **taps)
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx, *grads: Tensor):
         image, back = ctx.saved_tensors
-        g, dx, dweight = dense(grads[0].bfloat16()), None, None
-        ctx.convolution.forget()
+        g, dx, dweight, dbias = dense(grads[0].bfloat16()), None, None, None
+        ctx.behind()
+        if ctx.needs_input_grad[0]:
+            reach = (ctx.taps["kernel"] - 1) * ctx.taps["dilation"]
+            dx = ctx.gemm.winograd_convolve(g, back, out=image.shape[1], pad=reach, **ctx.taps).to(ctx.dtype)
+        if ctx.needs_input_grad[1]:
+            dweight = ctx.gemm.winograd_gradient(image, g, **ctx.taps)
         if ctx.needs_input_grad[2]:
-            dx = ctx.gemm.winograd_convolve(g, back, pad=2).to(ctx.dtype)
-        if ctx.needs_input_grad[3]:
-            dweight = ctx.gemm.winograd_gradient(image, g)
-        return None, None, dx, dweight, None, None
+            dbias = g.sum((0, 2, 3), dtype=torch.float32)
+        return dx, dweight, dbias, None, None, None, None

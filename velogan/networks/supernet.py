@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -21,7 +21,9 @@ from velogan.networks.cells import GEOMETRY, Fill, Kind, Slot, choices, operatio
 from velogan.networks.discriminators import DiscriminatorConfig, build_discriminator, build_encoding_discriminator
 from velogan.networks.generators import GeneratorConfig, build_generator
 from velogan.networks.wide import convolve9, direct
-from velogan.types import Composed
+from velogan.types import Composed, Form
+
+Convolve = Callable[..., Tensor]
 
 START = 1e-3
 """Deviation of `alpha` at the start, where all operations should count alike. The paper does not say; as in DARTS."""
@@ -52,7 +54,12 @@ def _check_cells(section: str, config: GeneratorConfig | DiscriminatorConfig) ->
 
 
 class Mixed(nn.Module):
-    """The mixture of all operations that may stand in `slot`, weighted by the softmax of `alpha`."""
+    """The mixture of all operations that may stand in `slot`, weighted by the softmax of `alpha`.
+
+    `convolve`, in `forward`, is what computes `F.conv2d` of the summed kernels of kind r.
+    """
+
+    form: ClassVar[Form] = "mixture"
 
     def __init__(self, slot: Slot, *, merged: bool = True):
         super().__init__()
@@ -70,14 +77,14 @@ class Mixed(nn.Module):
         architecture, number = self.place
         return architecture.shares(number)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, *, convolve: Convolve = F.conv2d) -> Tensor:
         if self.kind == "e" and any(side % 2 for side in x.shape[2:]):
             raise ValueError(f"sides of {x.shape[3]}x{x.shape[2]} cannot be halved by every operation of a search")
         if not self.merged:
             return self.plain(x)
         layers = {name: _layer(net) for name, net in self.candidates.items()}
         shares = dict(zip(self.candidates, self.weights.unbind()))
-        return _MERGED[self.kind](x, layers, shares)
+        return _kept(x, layers, shares, convolve) if self.kind == "r" else _MERGED[self.kind](x, layers, shares)
 
     def plain(self, x: Tensor) -> Tensor:
         """The sum as the paper writes it, every operation by itself."""
@@ -231,7 +238,7 @@ def _halved(x: Tensor, layers: _Layers, shares: _Shares) -> Tensor:
     return dense + far + _point(F.max_pool2d(x, 2), "max_pool", layers, shares)
 
 
-def _kept(x: Tensor, layers: _Layers, shares: _Shares) -> Tensor:
+def _kept(x: Tensor, layers: _Layers, shares: _Shares, convolve: Convolve) -> Tensor:
     """Kind r."""
     reach, bias = GEOMETRY["dilated5"].before, _bias(layers, shares)
     x = F.pad(x, (reach,) * 4, mode="reflect")
@@ -240,8 +247,8 @@ def _kept(x: Tensor, layers: _Layers, shares: _Shares) -> Tensor:
     taps = [_Taps(layers[name].weight, shares[name], _place(name, inner)) for name in names]
     if not direct(x):
         return convolve9(x, _summed(taps, inner), bias)
-    near = F.conv2d(x[:, :, 1:-1, 1:-1], _summed(taps, inner), bias)
-    return near + F.conv2d(x, shares["dilated5"] * layers["dilated5"].weight, dilation=2)
+    near = convolve(x[:, :, 1:-1, 1:-1], _summed(taps, inner), bias)
+    return near + convolve(x, shares["dilated5"] * layers["dilated5"].weight, dilation=2)
 
 
 def _doubled(x: Tensor, layers: _Layers, shares: _Shares) -> Tensor:
@@ -253,7 +260,7 @@ def _doubled(x: Tensor, layers: _Layers, shares: _Shares) -> Tensor:
     return sharp + F.interpolate(_point(x, "bilinear", layers, shares), scale_factor=2, mode="bilinear")
 
 
-_MERGED: dict[Kind, Callable[[Tensor, _Layers, _Shares], Tensor]] = {"e": _halved, "r": _kept, "d": _doubled}
+_MERGED: dict[Kind, Callable[[Tensor, _Layers, _Shares], Tensor]] = {"e": _halved, "d": _doubled}
 _DENSE = tuple(name for name in GEOMETRY if name != "dilated5")
 
 
