@@ -48,7 +48,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "__main__": {"cli"},
     "cli": MACHINERY
     | SETTINGS
-    | {"deploy", "evaluation", "measure", "report", "recipes", "run", "demo", "flags", "sweep"},
+    | {"chosen", "deploy", "evaluation", "measure", "report", "recipes", "run", "session", "demo", "flags", "sweep"},
 }
 
 SUB_ROOMS: dict[str, set[str]] = {
