@@ -46,7 +46,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "flags": {"config", "methods", "recipes"},
     "cli": MACHINERY
     | SETTINGS
-    | {"deploy", "evaluation", "measure", "report", "recipes", "run", "demo", "flags", "sweep"},
+    | {"deploy", "evaluation", "measure", "report", "recipes", "run", "demo", "flags", "sweep", "chosen", "session"},
 }
 
 SUB_ROOMS: dict[str, set[str]] = {
