@@ -90,5 +90,5 @@ def _shares(history: Sequence[Tick]) -> str:
     return (
         "<h3>Shares of operations</h3>"
         f'<p class="note">A picture for each choice, from 0 to {images:,} images. The largest share at the end is '
-        f'named.</p>{key(history)}<div class="shares">{cards}</div>'
+        f'named.</p>{key(history)}<div class="mixtures">{cards}</div>'
     )

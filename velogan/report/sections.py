@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from velogan.files import duration
-from velogan.observe.architecture import warnings as signs
+from velogan.observe.architecture import warnings as of_search
 from velogan.report import scores
 from velogan.report.facts import Facts, flat, is_number, listing, mapping
 from velogan.report.failures import failures
@@ -64,7 +64,7 @@ def warnings(facts: Facts) -> str:
         f"<li><b>{text(capital(one.what))}</b>, since {one.since:,} images. <span>Try: {text(one.mend)}.</span></li>"
         for one in failures(facts.stats)
     )
-    items += "".join(f"<li>{text(sentence)}.</li>" for sentence in signs(facts.architecture))
+    items += "".join(f"<li>{text(sentence)}.</li>" for sentence in of_search(facts.architecture))
     return f'<ul class="warnings" role="status">{items}</ul>' if items else ""
 
 
