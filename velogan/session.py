@@ -51,7 +51,10 @@ MAY_CHANGE += ("train.on_nonfinite", "train.patience", "method.patience", "train
 
 
 STRAGGLES = 1.5
-"""How many times the others' time a rank's part of the steps takes that is told as slow."""
+"""How many times the others' time the work of a slow rank takes."""
+
+OFTEN = 4
+"""In how many lines of the log in a row a rank must be slow to be named."""
 
 
 @dataclass(frozen=True)
@@ -118,6 +121,7 @@ class Session:
         self._failed: set[str] = set()
         self._told: set[str] = set()
         self.choices: Choices | None = None
+        self._slow: list[int] = []  # the slowest rank of each line of the log, as long as it is the same
         self.state: dict[str, Any] | None = None
         """What the run continues from, once it is loaded."""
 
@@ -326,13 +330,16 @@ class Session:
             self.trainer.enough = True
 
     def _ranks_row(self, worked: Sequence[float]) -> dict[str, float]:
-        """Each rank's seconds of work; one that keeps the others waiting is named, once."""
+        """Each rank's seconds of work; one that keeps the others waiting again and again is named, once."""
         slowest = max(range(len(worked)), key=worked.__getitem__)
         others = median(seconds for rank, seconds in enumerate(worked) if rank != slowest)
-        if worked[slowest] > STRAGGLES * others and self.trainer.device.type == "cpu" and "slow" not in self._told:
-            self._told.add("slow")
-            times = f"{worked[slowest] / others:.1f} times" if others else "much more than"
-            self.say(f"{self.trainer.ranks.named(slowest)} needs {times} the others' time for a step: all wait for it")
+        if self.trainer.device.type == "cpu" and worked[slowest] > STRAGGLES * others > 0:
+            self._slow = [*(rank for rank in self._slow if rank == slowest), slowest]
+            if len(self._slow) == OFTEN:
+                named = self.trainer.ranks.named(slowest)
+                self.say(f"{named} needs {worked[slowest] / others:.1f} times the others' time for a step: all wait")
+        else:
+            self._slow.clear()
         return {f"rank_s/{rank}": seconds for rank, seconds in enumerate(worked)}
 
     def _save(self, images: int) -> None:

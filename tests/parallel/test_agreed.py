@@ -124,7 +124,7 @@ def test_a_signal_to_one_rank_saves_once_and_ends_all(start, flags, unbroken: st
 def test_a_killed_rank_is_named_and_a_slow_one_too(start, flags, tmp_path: Path):
     run = tmp_path / "run"
     job = start(flags(run, images=999, every=4), code=SLOW.format(seconds=0.5, ranks="1"))
-    _until(run, 8)
+    _until(run, 12)
     job.send(1, signal.SIGKILL)
     codes, said = job.wait()
     assert codes == [1, -signal.SIGKILL]
