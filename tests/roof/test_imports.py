@@ -35,11 +35,15 @@ MAY_IMPORT: dict[str, set[str]] = {
     "stored": {"data", "methods"},
     "record": {"data", "engine", "observe"},
     "chosen": {"methods", "networks", "observe"},
+    "start": {"deploy", "methods", "stored"},
+    "imported": {"config", "data", "deploy", "networks", "record", "store"},
     "session": MACHINERY | SETTINGS | {"stored", "record", "report"},
     "faster": {"kernels", "engine", "data"},
     "decide": MACHINERY | SETTINGS | {"faster"},
     "together": MACHINERY | SETTINGS,
-    "run": MACHINERY | SETTINGS | {"chosen", "decide", "faster", "session", "together", "deploy", "evaluation"},
+    "run": MACHINERY
+    | SETTINGS
+    | {"chosen", "decide", "faster", "session", "start", "together", "deploy", "evaluation"},
     "recipes": {"config", "methods"},
     "measure": MACHINERY | SETTINGS | {"decide", "run", "recipes", "report"},
     "sweep": MACHINERY | SETTINGS | {"deploy", "evaluation", "report", "session", "run", "recipes"},
@@ -48,7 +52,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "__main__": {"cli"},
     "cli": MACHINERY
     | SETTINGS
-    | {"chosen", "deploy", "evaluation", "measure", "report", "recipes", "run", "session", "demo", "flags", "sweep"},
+    | {"chosen", "deploy", "evaluation", "imported", "measure", "report", "recipes", "run", "session", "demo"}
+    | {"flags", "sweep"},
 }
 
 SUB_ROOMS: dict[str, set[str]] = {
