@@ -109,6 +109,18 @@ def test_the_commands_of_the_readme_run(workplace: Path, capsys: pytest.CaptureF
     assert (workplace / "runs/compare.html").is_file()
 
 
+def test_the_examples_in_python_run(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs/python.md").read_text(), re.DOTALL)
+    assert len(blocks) > 6
+    names: dict[str, object] = {}
+    for block in blocks:
+        exec(block.replace("60 minutes", "4 images"), names)
+    assert "did you mean generator.channels?" in capsys.readouterr().out
+    assert (workplace / "one-as-zebra.png").is_file()
+    assert (workplace / "translated/deeper/two.png").is_file()
+    assert (workplace / "zebras.pt2").is_file()
+
+
 @pytest.mark.parametrize("document", ["README.md", "CONTRIBUTING.md"])
 def test_what_make_is_asked_for_is_a_target(document: str) -> None:
     text = (ROOT / document).read_text()

@@ -50,6 +50,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "demo": {"config", "data", "observe", "deploy", "evaluation", "recipes", "report", "run"},
     "flags": {"config", "methods", "recipes"},
     "__main__": {"cli"},
+    "api": MACHINERY | SETTINGS | {"deploy", "evaluation", "imported", "recipes", "run", "session"},
     "cli": MACHINERY
     | SETTINGS
     | {"chosen", "deploy", "evaluation", "imported", "measure", "report", "recipes", "run", "session", "demo"}
