@@ -104,6 +104,7 @@ def test_the_card_states_what_was_measured(tmp_path: Path):
     told = write_export(_run(tmp_path, blocks=1), tmp_path / "net.pt2", format="torch", direction="b2a")
     text = Path(told["card"]).read_text()
     assert told["megabytes"] == pytest.approx((tmp_path / "net.pt2").stat().st_size / 1e6, abs=1e-3)
+    assert told["card"] == str(tmp_path / "net.pt2.md")
     for part in ("| b2a |", "64x64, 128x64, 64x100", "resnet of 1 blocks, width 2", "multiples of 4", "torch.export"):
         assert part in text
     assert f"at most {told['max_difference']:.2g} from" in text or "no difference at all" in text

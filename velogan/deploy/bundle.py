@@ -41,7 +41,7 @@ def write_export(
         made.append(export(model, name, format=format))
     if format == "reference" and not single and len(models) > 1:
         left_out = _judges(path, out)
-    page = out.with_suffix(".md") if single else out / "README.md"
+    page = out.with_name(f"{out.name}.md") if single else out / "README.md"
     write_text(page, card(models, made, format=format, left_out=left_out))
     return {
         "file": str(out),
