@@ -1,8 +1,57 @@
 """velogan: unpaired image-to-image translation, trained fast and judged honestly."""
 
 import os
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from velogan.api import (
+        PRESETS,
+        Config,
+        Model,
+        Result,
+        Summary,
+        evaluate,
+        export,
+        import_reference,
+        load,
+        preset,
+        read_config,
+        train,
+    )
 
 __version__ = "0.1.0"
+
+__all__ = [
+    "PRESETS",
+    "Config",
+    "Model",
+    "Result",
+    "Summary",
+    "__version__",
+    "evaluate",
+    "export",
+    "import_reference",
+    "load",
+    "preset",
+    "read_config",
+    "train",
+]
+"""The names that stay (docs/python.md). Whatever else the package holds may change from version to version."""
+
+
+def __getattr__(name: str) -> Any:
+    """Loads what a name needs when it is first asked for: `import velogan` alone stays light."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module("velogan.api"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
 
 # Set before importing torch: idle OpenMP threads otherwise spin for milliseconds. Spinning gains nothing on an idle
 # machine, and makes a shared machine several times slower (benchmarks/LOG.md).

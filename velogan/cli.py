@@ -30,7 +30,9 @@ from velogan.flags import (
     DataRender,
     Demo,
     Evaluate,
+    Export,
     Fields,
+    Import,
     Profile,
     Report,
     Search,
@@ -55,6 +57,8 @@ COMMANDS = {
     ("search",): Search,
     ("translate",): Translate,
     ("evaluate",): Evaluate,
+    ("import",): Import,
+    ("export",): Export,
     ("demo",): Demo,
     ("bench",): Bench,
     ("profile",): Profile,
@@ -222,6 +226,8 @@ def _configure(asked: Train) -> Config:
     config = _configure_common(asked)
     _check_data(asked)
     config = _of_genotype(asked, config)
+    if asked.start is not None:
+        train["start"] = str(asked.start)
     if asked.on_nonfinite is not None:
         train["on_nonfinite"] = asked.on_nonfinite
     return config.change(train=train)
@@ -483,6 +489,25 @@ def _evaluate(asked: Evaluate, argv: list[str]) -> tuple[dict[str, Any], int]:
     return result, 0
 
 
+def _import(asked: Import, argv: list[str]) -> tuple[dict[str, Any], int]:
+    from velogan.imported import import_reference
+
+    result = import_reference(asked.source, asked.run)
+    for one in result["networks"]:
+        print(f"{one['role']}: {one['network']}, {one['parameters']:,} parameters", file=sys.stderr)
+    return result, 0
+
+
+def _export(asked: Export, argv: list[str]) -> tuple[dict[str, Any], int]:
+    from velogan.deploy.bundle import write_export
+
+    common: Any = {"direction": asked.direction, "weights": asked.weights, "checkpoint": asked.checkpoint}
+    result = write_export(asked.model, asked.out, format=asked.format, **common)
+    difference, size = result["max_difference"], result["megabytes"]
+    print(f"{asked.out}: {size} MB, at most {difference:.2g} from PyTorch; card: {result['card']}", file=sys.stderr)
+    return result, 0
+
+
 def _class(text: str) -> tuple[str, int]:
     name, _, number = text.partition("=")
     if not name or not number.isdigit():
@@ -656,6 +681,8 @@ _HANDLERS: dict[type, Callable[[Any, list[str]], tuple[dict[str, Any], int]]] = 
     Search: _search,
     Translate: _translate,
     Evaluate: _evaluate,
+    Import: _import,
+    Export: _export,
     Demo: _demo,
     Bench: _bench,
     Profile: _profile,

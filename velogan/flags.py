@@ -146,6 +146,13 @@ class Train(Configured):
     minutes: Minutes = None
     images: Images = None
     epochs: Epochs = None
+    start: Annotated[
+        Path | None,
+        tyro.conf.arg(
+            help="Begin with the networks of this run or file of weights, ours or of the reference implementation.",
+            metavar="RUN|FILE",
+        ),
+    ] = None
     genotype: Annotated[
         Path | None,
         tyro.conf.arg(
@@ -266,7 +273,7 @@ class Translate:
 
     model: Annotated[
         tyro.conf.Positional[Path],
-        tyro.conf.arg(metavar="RUN|FILE", help="A run folder or a .safetensors file."),
+        tyro.conf.arg(metavar="RUN|FILE", help="A run folder, or a .safetensors or .pth file."),
     ]
     input: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="INPUT", help="An image, or a folder.")]
     output: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="OUTPUT", help="The image or folder to write.")]
@@ -303,6 +310,64 @@ class Translate:
     ] = None
     exact: Annotated[bool, tyro.conf.arg(help=_EXACT)] = False
     device: Annotated[str, tyro.conf.arg(help="Where to compute: auto, cpu, cuda or mps.")] = "auto"
+    json: Json = False
+
+
+@dataclass(kw_only=True)
+class Import:
+    """Make a run folder of networks that the reference implementation trained, recognised from their weights alone.
+
+    velogan import checkpoints/horse2zebra runs/zebras
+
+    velogan import horse2zebra.pth runs/zebras
+    """
+
+    source: Annotated[
+        tyro.conf.Positional[Path],
+        tyro.conf.arg(metavar="FILE|FOLDER", help="A generator's .pth file, or a folder checkpoints/NAME."),
+    ]
+    run: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="RUN", help="The run folder to make.")]
+    json: Json = False
+
+
+@dataclass(kw_only=True)
+class Export:
+    """Write generators for other programs, check them against PyTorch, and lay a card beside them.
+
+    velogan export runs/zebras zebras.onnx --format onnx
+
+    velogan export runs/zebras checkpoints/zebras --format reference
+    """
+
+    model: Annotated[
+        tyro.conf.Positional[Path],
+        tyro.conf.arg(metavar="RUN|FILE", help="A run folder, or a .safetensors or .pth file."),
+    ]
+    out: Annotated[
+        tyro.conf.Positional[Path],
+        tyro.conf.arg(
+            metavar="OUT", help="A file (.onnx, .pt2, .pth) for one direction, or a folder for all that there are."
+        ),
+    ]
+    format: Annotated[
+        Literal["onnx", "torch", "reference"],
+        tyro.conf.arg(
+            help="onnx: with any height and width (extra `onnx`); torch: a program of torch.export; reference: weights "
+            "that the reference implementation loads.",
+            metavar="onnx|torch|reference",
+        ),
+    ]
+    direction: Annotated[
+        Literal["a2b", "b2a"] | None,
+        tyro.conf.arg(help="This direction alone. Default: a2b for a file, all for a folder.", metavar="a2b|b2a"),
+    ] = None
+    weights: Annotated[
+        Literal["ema", "raw"] | None,
+        tyro.conf.arg(help="As translate has it. Default: ema, where kept.", metavar="ema|raw"),
+    ] = None
+    checkpoint: Annotated[
+        Literal["last", "best"], tyro.conf.arg(help="The last checkpoint of a run, or the best by validation.")
+    ] = "last"
     json: Json = False
 
 

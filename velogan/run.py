@@ -42,6 +42,7 @@ from velogan.networks.generators import GeneratorConfig
 from velogan.objectives.base import SPLITS, Objective
 from velogan.observe.progress import Display
 from velogan.session import Result, Scores, Session
+from velogan.start import begin
 from velogan.together import check_pictures, follow
 from velogan.types import Batch, Direction, Nets
 
@@ -85,6 +86,8 @@ def _train(
         engine, picks, why = ranks.share(chosen)
         config = asked.model_copy(update={"engine": on_this_host(ranks, asked.engine, engine)})
         roles = build_roles(config)
+        if session and (weights := session.begins_from()) is not None:
+            display.say(begin(config.method, config.spec, roles, start=weights))
         trainer = build_trainer(config, data, roles=roles, ranks=ranks)
         if session:
             session.start(

@@ -30,6 +30,7 @@ from velogan.report.failures import failures
 from velogan.store.checkpoint import (
     damage,
     digest,
+    imported,
     list_checkpoints,
     load_state,
     load_weights,
@@ -40,6 +41,7 @@ from velogan.store.checkpoint import (
     remove_old,
     save_checkpoint,
     set_aside,
+    weights_only,
 )
 from velogan.store.lock import locked
 from velogan.stored import headers, stored
@@ -47,6 +49,7 @@ from velogan.stored import headers, stored
 MAY_CHANGE = ("train.length", "train.keep", "train.samples", "train.tensorboard", "data.cache_dir")
 MAY_CHANGE += ("data.workers", "train.log_every", "train.sample_every", "train.checkpoint_every")
 MAY_CHANGE += ("train.on_nonfinite", "train.patience", "method.patience", "train.lost_after")
+MAY_CHANGE += ("train.start",)
 """Fields that may differ when a run is continued, besides those of the engine: they do not change what is learned."""
 
 
@@ -134,6 +137,8 @@ class Session:
             if run.exists() and any(run.iterdir()) and not (run / ".lock").exists():
                 raise ValueError(f"--out {run} is not empty and holds no run: name a new folder")
             return cls(run, config, say=say)
+        if imported(run):
+            return cls(run, config, say=say)
         saved = read_config(run)
         changed = differences(config, saved)
         kept = {name: values for name, values in changed.items() if not name.startswith("engine.")}
@@ -151,6 +156,16 @@ class Session:
     def lock(self) -> AbstractContextManager[None]:
         """Holds the folder for this process; see `store.lock.locked`."""
         return locked(self.folder)
+
+    def begins_from(self) -> Path | None:
+        """Whose weights the networks begin with: those that were imported into this folder, or those of `train.start`.
+
+        None where the run has begun, or begins anew.
+        """
+        if imported(self.folder):
+            return self.folder
+        asked = self.config.train.start
+        return Path(asked) if asked is not None and not list_checkpoints(self.folder) else None
 
     def start(
         self,
@@ -176,12 +191,14 @@ class Session:
         whole, broken = newest_whole(self.folder)
         write_text(self.folder / "config.yaml", write_yaml(config))
         self._resume(whole, broken)
-        self._record(picks, why, origin, began=whole is not None)
+        self._record(picks, why, origin, began=whole is not None and not weights_only(whole))
         self.log = Log(self.folder, tensorboard=config.train.tensorboard, say=self.say)
         self.log.truncate(trainer.images)
 
     def _record(self, picks: Sequence[Pick], why: str, origin: Mapping[str, Any], *, began: bool) -> None:
-        record = self.record or new_record(origin, self.data)
+        record = self.record
+        if "data" not in record:
+            record = {**new_record(origin, self.data), **record}
         if began and (changed := changed_domains(record, self.data)):
             self.say(
                 f"the pictures of domain {' and '.join(changed)} have changed since this run began: continuing with "
@@ -206,7 +223,7 @@ class Session:
         for folder, wrong in broken.items():
             self.say(f"{wrong}: checkpoint {folder.name} is not used")
             set_aside(folder)
-        if checkpoint is None:
+        if checkpoint is None or weights_only(checkpoint):
             return
         state, clock = load_state(checkpoint)
         self.state = state

@@ -17,10 +17,14 @@ _AVERAGED = ".ema"
 
 def stored(method: Method, spec: Spec, roles: Mapping[str, Role], averages: Nets) -> dict[str, nn.Module]:
     """Networks by the name of their file: `G_A`, `D_A`, `G_A.ema`."""
-    raw = _generators(method, spec, {name: role.net for name, role in roles.items()})
-    others = {name: role.net for name, role in roles.items() if role.header is not None}
     averaged = {f"{name}{_AVERAGED}": net for name, net in _generators(method, spec, averages).items()}
-    return {**raw, **others, **averaged}
+    return {**raw(method, spec, roles), **averaged}
+
+
+def raw(method: Method, spec: Spec, roles: Mapping[str, Role]) -> dict[str, nn.Module]:
+    """The same without averages."""
+    generators = _generators(method, spec, {name: role.net for name, role in roles.items()})
+    return {**generators, **{name: role.net for name, role in roles.items() if role.header is not None}}
 
 
 def headers(method: Method, spec: Spec, roles: Mapping[str, Role], data: Data) -> dict[str, dict[str, Any]]:

@@ -8,9 +8,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from velogan.cli import main
 from velogan.data.pictures.images import Picture, save_picture
+from velogan.networks.discriminators import DiscriminatorConfig, build_discriminator
+from velogan.networks.generators import GeneratorConfig, build_generator
 from velogan.recipes import RECIPES
 
 ROOT = Path(__file__).parents[2]
@@ -71,6 +74,12 @@ def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         write(f"horse2zebra/testB/{index}.png")
         write(f"scans/ct/p{index // 2}-{index}.npy", dtype=np.float32, channels=1, most=1000)
         write(f"scans/mr/p{index // 2}-{index}.png", dtype=np.uint16, channels=1, most=4096)
+    theirs = tmp_path / "checkpoints" / "horse2zebra"
+    theirs.mkdir(parents=True)
+    nets = {role: build_generator(GeneratorConfig(channels=2, blocks=1)) for role in ("G_A", "G_B")}
+    judges = {role: build_discriminator(DiscriminatorConfig(channels=2)) for role in ("D_A", "D_B")}
+    for role, net in (nets | judges).items():  # of the same names as the reference implementation's
+        torch.save(net.state_dict(), theirs / f"latest_net_{role}.pth")
     write("photos/one.jpg", size=46)
     write("photos/deeper/two.png", size=33)
     write("large/large.png", size=200)
@@ -98,6 +107,18 @@ def test_the_commands_of_the_readme_run(workplace: Path, capsys: pytest.CaptureF
     assert (workplace / "runs/first/report.html").is_file()
     assert (workplace / "runs/first/as-apple.png").is_file()
     assert (workplace / "runs/compare.html").is_file()
+
+
+def test_the_examples_in_python_run(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs/python.md").read_text(), re.DOTALL)
+    assert len(blocks) > 6
+    names: dict[str, object] = {}
+    for block in blocks:
+        exec(block.replace("60 minutes", "4 images"), names)
+    assert "did you mean generator.channels?" in capsys.readouterr().out
+    assert (workplace / "one-as-zebra.png").is_file()
+    assert (workplace / "translated/deeper/two.png").is_file()
+    assert (workplace / "zebras.pt2").is_file()
 
 
 @pytest.mark.parametrize("document", ["README.md", "CONTRIBUTING.md"])

@@ -35,20 +35,26 @@ MAY_IMPORT: dict[str, set[str]] = {
     "stored": {"data", "methods"},
     "record": {"data", "engine", "observe"},
     "chosen": {"methods", "networks", "observe"},
+    "start": {"deploy", "methods", "stored"},
+    "imported": {"config", "data", "deploy", "networks", "record", "store"},
     "session": MACHINERY | SETTINGS | {"stored", "record", "report"},
     "faster": {"kernels", "engine", "data"},
     "decide": MACHINERY | SETTINGS | {"faster"},
     "together": MACHINERY | SETTINGS,
-    "run": MACHINERY | SETTINGS | {"chosen", "decide", "faster", "session", "together", "deploy", "evaluation"},
+    "run": MACHINERY
+    | SETTINGS
+    | {"chosen", "decide", "faster", "session", "start", "together", "deploy", "evaluation"},
     "recipes": {"config", "methods"},
     "measure": MACHINERY | SETTINGS | {"decide", "run", "recipes", "report"},
     "sweep": MACHINERY | SETTINGS | {"deploy", "evaluation", "report", "session", "run", "recipes"},
     "demo": {"config", "data", "observe", "deploy", "evaluation", "recipes", "report", "run"},
     "flags": {"config", "methods", "recipes"},
     "__main__": {"cli"},
+    "api": MACHINERY | SETTINGS | {"deploy", "evaluation", "imported", "recipes", "run", "session"},
     "cli": MACHINERY
     | SETTINGS
-    | {"chosen", "deploy", "evaluation", "measure", "report", "recipes", "run", "session", "demo", "flags", "sweep"},
+    | {"chosen", "deploy", "evaluation", "imported", "measure", "report", "recipes", "run", "session", "demo"}
+    | {"flags", "sweep"},
 }
 
 SUB_ROOMS: dict[str, set[str]] = {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from velogan.data.pictures.values import PixelFormat
 from velogan.deploy.statistics import folded
 from velogan.deploy.tiles import reflected
+from velogan.deploy.weights import foreign_file
 from velogan.networks.build import build_network
 from velogan.networks.generators import ChangeGenerator, Generator, MaskGenerator
 from velogan.store.checkpoint import find_checkpoint, load_weights
@@ -102,7 +103,8 @@ def load_translator(
     device: torch.device | str = "cpu",
     accelerate: Accelerate | None = None,
 ) -> Translator:
-    """Load the generator that `path` holds: a run folder, a checkpoint folder, or one `.safetensors` file.
+    """Load the generator that `path` holds: a run folder, a checkpoint folder, or one file, ours (`.safetensors`) or of
+    the reference implementation (`.pth`).
 
     `direction`: None means a2b for a folder, and the file's own direction for a single file. `weights`: None means the
     exponential moving average if there is one, else the raw weights; a single file is taken as it is. `checkpoint`
@@ -111,7 +113,7 @@ def load_translator(
     """
     path, device = Path(path), torch.device(device)
     file = path if path.is_file() else _generator_file(path, direction or "a2b", weights, checkpoint)
-    header, state = load_weights(file)
+    header, state = _contents(file)
     if header.get("role") not in GENERATOR_FILES.values():
         raise ValueError(
             f"{file} holds {header.get('role', 'no network')!r}, which does not translate: name G_A or G_B"
@@ -126,6 +128,19 @@ def load_translator(
     return Translator(
         net.to(device), multiple=net.multiple, device=device, file=file, header=header, accelerate=accelerate
     )
+
+
+def _contents(file: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """The header and the weights of a file."""
+    if file.suffix != ".pth":
+        return load_weights(file)
+    ((role, network),) = foreign_file(file).items()
+    formats = {
+        side: asdict(PixelFormat(channels=network.header[f"{side[:-3]}_channels"]))
+        for side in ("input", "output")
+        if f"{side[:-3]}_channels" in network.header
+    }
+    return {**network.header, **formats, "role": role, "method": "imported"}, network.state
 
 
 def _generator(

@@ -13,22 +13,18 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from velogan.data.pictures.images import SUFFIXES, Picture, read_picture, save_picture, suffix_for
-from velogan.data.pictures.values import PixelFormat, from_unit, to_channels, to_unit
 from velogan.deploy.jobs import Job, find_jobs
-from velogan.deploy.large import Plan, plan, translate_large
+from velogan.deploy.large import plan
 from velogan.deploy.model import Translator
-from velogan.deploy.tiles import reflected
+from velogan.deploy.pictures import output_format, translate_equal, translate_in_tiles
 
 Progress = Callable[[int, int], None]
 
 _AHEAD = 32  # pictures decoded but not translated, or translated but not saved: bounds memory
 _AHEAD_FILE_BYTES = 2**25  # of files that are read ahead
 _AHEAD_BYTES = 2**28  # of translated pictures that are not yet saved
-
-_LEVELS = {"uint8": 255, "uint16": 65535, "float32": 1}  # of full opacity
 
 
 @dataclass(frozen=True)
@@ -109,9 +105,12 @@ class _Run:
             tiles = plan(self._model, *picture.pixels.shape[:2], tile=tile)
             try:
                 if tiles:
-                    results = [self._large(picture, tiles, job.target.parent) for job, picture in batch]
+                    results = [
+                        translate_in_tiles(self._model, picture, tiles, scratch=job.target.parent)
+                        for job, picture in batch
+                    ]
                 else:
-                    results = self._small([picture for _, picture in batch])
+                    results = translate_equal(self._model, [picture for _, picture in batch])
             except (RuntimeError, ValueError, MemoryError, OSError) as error:  # no memory, mostly: others may pass
                 for job, _ in batch:
                     self._finish(job, error)
@@ -167,7 +166,7 @@ class _Run:
 
     def _placed(self, job: Job, picture: Picture) -> Job:
         """The job with a format that can hold the result."""
-        form = _output_format(self._model, picture)
+        form = output_format(self._model, picture)
         blank = np.broadcast_to(np.zeros((), form.dtype), (*picture.pixels.shape[:2], form.channels))
         suffix = suffix_for(job.target.suffix, Picture(blank, None if picture.alpha is None else blank[..., 0]))
         if suffix == job.target.suffix:
@@ -178,34 +177,6 @@ class _Run:
         self._taken.add(target)
         self.renamed.append((job.name, suffix))
         return replace(job, target=target)
-
-    def _small(self, pictures: Sequence[Picture]) -> list[Picture]:
-        """Translate pictures of one size and type in one pass."""
-        first = pictures[0]
-        form, source = _output_format(self._model, first), self._model.input
-        pixels = np.stack([to_channels(picture.pixels, source.channels) for picture in pictures])
-        images = _images(pixels, source, self._model.device)
-        results = _pixels(self._model.quickly(images, rounded=form.dtype == "uint8"), form)
-        return [_with_rest(picture, result) for picture, result in zip(pictures, results)]
-
-    def _large(self, picture: Picture, tiles: Plan, folder: Path) -> Picture:
-        """Translate a picture in tiles, into its own array if the result has the same channels and type."""
-        folder.mkdir(parents=True, exist_ok=True)
-        form, source = _output_format(self._model, picture), self._model.input
-        pixels = picture.pixels
-        height, width, channels = pixels.shape
-        same = (channels, pixels.dtype.name) == (form.channels, form.dtype) and pixels.flags.writeable
-        result = pixels if same else np.empty((height, width, form.channels), form.dtype)
-
-        def read(down: tuple[int, int], across: tuple[int, int]) -> Tensor:
-            part = _part(pixels, reflected(*down, height), reflected(*across, width))
-            return _images(to_channels(part, source.channels)[None], source, torch.device("cpu"))
-
-        rounded = form.dtype == "uint8"
-        for top, band in translate_large(self._model, tiles, read, rounded=rounded, scratch=folder):
-            rows = result[top : top + band.shape[1]]
-            rows[:] = _pixels(band[None, :, : len(rows), :width], form)[0]
-        return _with_rest(picture, result)
 
 
 def _batch_pixels(device: torch.device) -> int:
@@ -225,40 +196,6 @@ def _equal_sizes(decoded: Iterator[tuple[Job, Picture]], batch_pixels: int) -> I
             yield groups.pop(max(groups, key=lambda kind: len(groups[kind])))
         del job, picture, group  # a large picture must not stay in memory while the next is decoded
     yield from groups.values()
-
-
-def _output_format(model: Translator, picture: Picture) -> PixelFormat:
-    """The format of the translation of `picture`: the picture's depth, unless the output has a declared range."""
-    trained = model.output
-    if trained.range is not None or picture.pixels.dtype.kind == "f":
-        return trained
-    return replace(trained, dtype=picture.pixels.dtype.name)
-
-
-def _images(pixels: np.ndarray, form: PixelFormat, device: torch.device) -> Tensor:
-    """`(B, H, W, C)` pixels as `(B, C, H, W)` in [-1, 1]."""
-    return to_unit(torch.from_numpy(pixels).to(device).permute(0, 3, 1, 2), form.range)
-
-
-def _pixels(images: Tensor, form: PixelFormat) -> np.ndarray:
-    """`(B, C, H, W)` in [-1, 1] as `(B, H, W, C)` pixels."""
-    return from_unit(images, form.dtype, form.range).permute(0, 2, 3, 1).cpu().contiguous().numpy()
-
-
-def _part(pixels: np.ndarray, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
-    return np.ascontiguousarray(pixels[rows[:, None], columns])
-
-
-def _with_rest(picture: Picture, pixels: np.ndarray) -> Picture:
-    """The translated pixels with the picture's alpha, and its colour profile if the channels are as many."""
-    alpha = picture.alpha
-    if alpha is not None and alpha.dtype != pixels.dtype:
-        share = alpha.astype(np.float64) / _LEVELS[alpha.dtype.name] * _LEVELS[pixels.dtype.name]
-        alpha = (share if pixels.dtype.kind == "f" else share.round().clip(0, _LEVELS[pixels.dtype.name])).astype(
-            pixels.dtype
-        )
-    same = pixels.shape[2] == picture.pixels.shape[2]
-    return Picture(pixels, alpha, picture.icc if same else None)
 
 
 def _file_size(path: Path) -> int:

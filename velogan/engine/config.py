@@ -50,6 +50,11 @@ class TrainConfig(BaseModel):
     sample_every: Duration = Field(default="5 %", description="How often a grid of translated test pictures is saved.")
     samples: int = Field(default=6, ge=0, le=64, description="Test pictures in a sample grid.")
     checkpoint_every: Duration = Field(default="10 minutes", description="How often a checkpoint is saved.")
+    start: str | None = Field(
+        default=None,
+        description="A run, or a file of weights, ours or of the reference implementation, whose networks this run "
+        "begins with where it has such. --start sets it.",
+    )
     patience: int = Field(
         default=0,
         ge=0,

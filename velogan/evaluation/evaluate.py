@@ -35,7 +35,7 @@ from velogan.metrics.bootstrap import PROTOCOL
 from velogan.metrics.figures import SLICED_PROTOCOL
 from velogan.networks.efficientnet_lite import Variant
 from velogan.report.scores import SAME
-from velogan.store.checkpoint import damage, find_checkpoint, read_best
+from velogan.store.checkpoint import damage, find_checkpoint, imported, read_best
 from velogan.types import GENERATOR_FILES, Direction
 
 REAL = "what real pictures score against other real pictures: as good as can be expected"
@@ -86,6 +86,7 @@ def evaluate(
     config = _config(run, data)
     check_asked(classes, features, squeezenet, limit)
     ways = config.method.directions
+    ways = _kept(find_checkpoint(run, checkpoint or "last"), ways)
     columns, missing = _columns(run, checkpoint, ways)
     networks = load_networks(features, squeezenet, inception, cache_directory(config.data), device=device, task=task)
     scorer = Scorer(config, networks, classes or {}, limit, seed, task)
@@ -182,6 +183,8 @@ def _config(run: Path, data: Sequence[str]) -> Config:
             "pictures with another, name that as --against"
         )
     config = read_config(run)
+    if not data and imported(run):
+        raise ValueError(f"{run} holds imported weights, and knows no pictures to judge them on: give --data")
     return config.change(data={"path": tuple(data)}) if data else config
 
 
@@ -218,6 +221,11 @@ def _columns(run: Path, checkpoint: Which | None, ways: Sequence[Direction]) -> 
     if broken := damage(best):
         return columns, broken
     return [*columns, Column("best", _weights(best, ways)[0], best)], None
+
+
+def _kept(folder: Path, ways: Sequence[Direction]) -> Sequence[Direction]:
+    """Those of `ways` that the checkpoint has a generator for: imported weights may be of one."""
+    return [way for way in ways if (folder / f"{GENERATOR_FILES[way]}.safetensors").is_file()]
 
 
 def _weights(folder: Path, ways: Sequence[Direction]) -> Sequence[Weights]:

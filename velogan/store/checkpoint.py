@@ -44,14 +44,15 @@ def save_checkpoint(
     images: int,
     networks: Mapping[str, nn.Module],
     headers: Mapping[str, Mapping[str, Any]],
-    state: Mapping[str, Any],
-    clock: Mapping[str, Any],
+    state: Mapping[str, Any] | None,
+    clock: Mapping[str, Any] | None,
 ) -> Path:
     """Writes the checkpoint at `images` seen and returns its folder.
 
     `networks` are stored one file each, by name (`G_A`, `G_A.ema`), with `headers[name]` as their description;
     `state` is nested dicts, lists, tensors and plain values that depend on configuration and data alone; `clock` holds
-    plain values that depend on the machine, too. A crash at any instant leaves the earlier checkpoints whole, and so
+    plain values that depend on the machine, too; both are None where networks are kept that no run of ours has trained
+    (`weights_only`). A crash at any instant leaves the earlier checkpoints whole, and so
     does an OSError, which says how much space is needed.
     """
     folder = run / "checkpoints" / f"{images:09d}"
@@ -59,9 +60,10 @@ def save_checkpoint(
         f"{name}.safetensors": _encode(net.state_dict(), {"format": FORMAT, **headers[name]})
         for name, net in networks.items()
     }
-    tensors: dict[str, Tensor] = {}
-    files["state.safetensors"] = _encode_tree(state, tensors)
-    files["clock.json"] = json.dumps(clock).encode()
+    if state is not None:
+        files["state.safetensors"] = _encode_tree(state, {})
+    if clock is not None:
+        files["clock.json"] = json.dumps(clock).encode()
     sums = {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
     files["manifest.json"] = json.dumps({"images": images, "files": sums}, indent=1).encode()
     aside = folder.with_name(f".writing-{folder.name}")
@@ -101,6 +103,17 @@ def load_state(folder: Path) -> tuple[Any, dict[str, Any]]:
     except _NOT_OURS as error:
         raise ValueError(f"{folder / 'clock.json'} holds no times of a training run ({_short(error)})") from error
     return state, clock
+
+
+def weights_only(folder: Path) -> bool:
+    """Whether a checkpoint holds networks and no state of a training: they come from elsewhere."""
+    return not (folder / "state.safetensors").exists()
+
+
+def imported(run: Path) -> bool:
+    """Whether a run folder has no checkpoints but such: no training of ours has begun."""
+    found = list_checkpoints(run)
+    return bool(found) and all(map(weights_only, found))
 
 
 def load_weights(file: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:

@@ -1,0 +1,119 @@
+"""velogan from Python: pictures of every kind go in and come out as the same kind."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import velogan
+from velogan.networks.generators import GeneratorConfig, build_generator
+from velogan.store.checkpoint import save_checkpoint
+
+
+def _run(folder: Path, *, channels: int = 3) -> Path:
+    torch.manual_seed(0)
+    config = GeneratorConfig(channels=4, blocks=1, init="kaiming", init_gain=1.0)
+    form = {"channels": channels, "dtype": "uint8"}
+    header = {"role": "G_A", "network": "generator", "config": config.model_dump(mode="json")}
+    header |= {"in_channels": channels, "out_channels": channels, "input": form, "output": form}
+    net = build_generator(config, in_channels=channels, out_channels=channels)
+    save_checkpoint(folder, images=3, networks={"G_A": net}, headers={"G_A": header}, state={}, clock={})
+    return folder
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> velogan.Model:
+    return velogan.load(_run(tmp_path / "run"), exact=True)
+
+
+def _photo(height: int = 26, width: int = 37, channels: int = 3) -> np.ndarray:
+    return np.random.default_rng(0).integers(0, 256, (height, width, channels), np.uint8)
+
+
+def test_importing_is_light_and_the_names_are_there():
+    code = "import sys, velogan; print([m for m in ('torch', 'numpy', 'pydantic') if m in sys.modules])"
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert told.strip() == "[]"
+    assert set(velogan.__all__) <= set(dir(velogan))
+    assert all(getattr(velogan, name) is not None for name in velogan.__all__)
+    with pytest.raises(AttributeError, match="no attribute 'lod'"):
+        velogan.lod  # noqa: B018  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def test_arrays_images_files_and_tensors_are_translated_alike(model: velogan.Model, tmp_path: Path):
+    photo = _photo()
+    result = model.translate(photo)
+    assert (result.shape, result.dtype) == (photo.shape, np.uint8)
+    assert result.std() > 5
+    assert np.array_equal(np.asarray(model.translate(Image.fromarray(photo))), result)
+    Image.fromarray(photo).save(tmp_path / "in.png")
+    assert model.translate_files(tmp_path / "in.png", tmp_path / "out.png").translated == 1
+    assert np.array_equal(np.asarray(Image.open(tmp_path / "out.png")), result)
+    unit = torch.from_numpy(photo).permute(2, 0, 1) / 127.5 - 1
+    translated = model.translate(unit)
+    assert translated.shape == unit.shape
+    assert (((translated + 1) * 127.5).round().permute(1, 2, 0).numpy() == result).mean() > 0.999
+
+
+def test_batches_and_lists(model: velogan.Model):
+    photos = np.stack([_photo(), _photo()[:, ::-1]])
+    alone = [model.translate(photo) for photo in photos]
+    assert np.abs(model.translate(photos).astype(int) - np.stack(alone)).max() <= 1
+    first, second = model.translate([Image.fromarray(_photo(16, 24)), _photo(40, 24)])
+    assert (type(first), first.size) == (Image.Image, (24, 16))
+    assert isinstance(second, np.ndarray)
+    assert second.shape == (40, 24, 3)
+    half = torch.rand(2, 3, 16, 24, dtype=torch.float16, requires_grad=True)
+    result = model.translate(half)
+    assert (result.dtype, result.requires_grad, result.is_inference()) == (torch.float16, False, False)
+
+
+def test_what_is_given_stays_as_it_is(model: velogan.Model):
+    photo = _photo(64, 100)
+    before = photo.copy()
+    tiled = model.translate(photo, tile=32)
+    assert np.array_equal(photo, before)
+    assert not np.array_equal(tiled, photo)
+
+
+def test_grey_depth_and_alpha(model: velogan.Model, tmp_path: Path):
+    assert model.translate(_photo()[..., 0]).shape == (26, 37, 3)  # the model writes RGB
+    grey = velogan.load(_run(tmp_path / "grey", channels=1), exact=True)
+    deep = (_photo(channels=1)[..., 0].astype(np.uint16) << 8) + 7
+    assert (grey.translate(deep).shape, grey.translate(deep).dtype) == (deep.shape, np.uint16)
+    assert grey.translate(Image.fromarray(deep)).mode == "I;16"
+    assert grey.translate(Image.fromarray(_photo()[..., 0])).mode == "L"
+    clear = Image.fromarray(_photo(channels=4))
+    assert np.array_equal(np.asarray(model.translate(clear))[..., 3], np.asarray(clear)[..., 3])
+    assert model.translate(Image.fromarray(_photo()).quantize(8)).mode == "RGB"
+    assert model.translate(Image.fromarray(_photo()).convert("CMYK")).mode == "RGB"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ("photo.jpg", "a str is no picture"),
+        (_photo().astype(np.float32), "an array of float32: give uint8"),
+        (_photo(channels=5), "5 channels where 3 are wanted"),
+        (np.zeros((0, 4, 3), np.uint8), r"an array of \(0, 4, 3\)"),
+        (torch.zeros(16, 16), r"a tensor of \(16, 16\): give \(3, H, W\)"),
+        (torch.zeros(3, 16, 16, dtype=torch.uint8), "a tensor of torch.uint8"),
+    ],
+)
+def test_what_is_no_picture_is_told(model: velogan.Model, wrong: object, message: str):
+    with pytest.raises(ValueError, match=message):
+        model.translate(wrong)
+
+
+def test_presets():
+    assert velogan.preset() == velogan.Config()
+    assert velogan.preset("small").data.crop_size == 128
+    assert "fast" in velogan.PRESETS
+    with pytest.raises(ValueError, match="preset='smal' is not known: there are cyclegan"):
+        velogan.preset("smal")

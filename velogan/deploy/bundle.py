@@ -1,0 +1,79 @@
+"""What `velogan export` writes: one direction as a file, or a folder of all that there are, with a card beside."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from velogan.deploy.card import card
+from velogan.deploy.export import SUFFIXES, Format, check_installed, export, save_reference
+from velogan.deploy.model import Translator, Weights, Which, load_translator
+from velogan.deploy.weights import networks_at
+from velogan.files import write_text
+from velogan.types import GENERATOR_FILES, Direction
+
+
+def write_export(
+    path: Path,
+    out: Path,
+    *,
+    format: Format,
+    direction: Direction | None = None,
+    weights: Weights | None = None,
+    checkpoint: Which = "last",
+) -> dict[str, Any]:
+    """Exports what `path`, a run or a file, holds; gives `file`, `max_difference`, `megabytes` and `card`.
+
+    `out` with the format's suffix is one file, of a2b where no `direction` is given; else a folder, with a file for the
+    direction, or for each that there is. A folder of format reference is one of its `checkpoints/NAME`, with the
+    discriminators that it knows.
+    """
+    check_installed(format)
+    common: Any = {"weights": weights, "checkpoint": checkpoint}
+    single = out.suffix == SUFFIXES[format]
+    if out.is_file() is not single and out.exists():
+        raise ValueError(f"{out} is a {'folder' if single else 'file'} already: name another")
+    ways: list[Direction | None] = [direction] if single or direction or path.is_file() else _ways(path)
+    models = {_way(model): model for model in (load_translator(path, direction=way, **common) for way in ways)}
+    made, left_out = [], []
+    for way, model in models.items():
+        name = out if single else out / f"{_name(way, format, alone=len(models) == 1)}{SUFFIXES[format]}"
+        made.append(export(model, name, format=format))
+    if format == "reference" and not single and len(models) > 1:
+        left_out = _judges(path, out)
+    page = out.with_name(f"{out.name}.md") if single else out / "README.md"
+    write_text(page, card(models, made, format=format, left_out=left_out))
+    return {
+        "file": str(out),
+        "max_difference": max(one.max_difference for one in made),
+        "megabytes": round(sum(one.megabytes for one in made), 3),
+        "card": str(page),
+    }
+
+
+def _ways(path: Path) -> list[Direction | None]:
+    found = networks_at(path)
+    return [way for way, role in GENERATOR_FILES.items() if role in found] or [None]
+
+
+def _way(model: Translator) -> str:
+    return next(way for way, role in GENERATOR_FILES.items() if role == model.header["role"])
+
+
+def _name(way: str, format: Format, *, alone: bool) -> str:
+    if format != "reference":
+        return way
+    return "latest_net_G" if alone else f"latest_net_{GENERATOR_FILES[way]}"  # pyright: ignore[reportArgumentType]
+
+
+def _judges(path: Path, out: Path) -> list[str]:
+    """Writes the discriminators; gives the names of those that the reference implementation does not have."""
+    left_out = []
+    for role, network in networks_at(path).items():
+        if role.startswith("G_"):
+            continue
+        try:
+            save_reference(network, out / f"latest_net_{role}.pth")
+        except ValueError:
+            left_out.append(role)
+    return left_out

@@ -1,0 +1,221 @@
+"""Networks of the reference implementation, recognised by the names and shapes of their weights; and the way back.
+
+Its files say nothing of the options that a network was made with: norm, dropout, width and depth are read from what is
+there. Not to be seen are dropout in a U-Net, which has no effect on what we compute, and how the blocks of a resnet
+pad: by reflection, its default.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from velogan.networks.build import build_network
+from velogan.networks.discriminators import DiscriminatorConfig
+from velogan.networks.generators import GeneratorConfig
+
+_WRAPPERS = ("module.", "_orig_mod.")  # of DataParallel and of torch.compile
+_STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
+_UNETS = {7: "unet_128", 8: "unet_256"}
+
+
+@dataclass(frozen=True)
+class Recognised:
+    """A network: the header that `networks.build.build_network` makes it from, and its weights."""
+
+    header: dict[str, Any]
+    state: dict[str, Tensor]
+
+    @property
+    def parameters(self) -> int:
+        """How many numbers were learned."""
+        return sum(value.numel() for name, value in self.state.items() if not name.endswith(_STATISTICS))
+
+    @property
+    def generates(self) -> bool:
+        """Whether it is a generator."""
+        return self.header["network"] == "generator"
+
+    @property
+    def words(self) -> str:
+        """What it is: kind, depth, width, norm."""
+        return _named(self.header)
+
+
+def recognise(tensors: Mapping[str, Tensor], *, file: object) -> Recognised:
+    """The network whose weights `tensors` are. ValueError, naming the key, where there is no such network."""
+    state = _plain(tensors)
+    if odd := next((name for name in state if name.endswith(".filt")), None):
+        raise ValueError(f"{file}: {odd!r} is a filter of CUT's anti-aliased networks, which are not taken: train anew")
+    try:
+        header = _header(state)
+    except ValueError as error:
+        raise ValueError(
+            f"{file} holds no network of the reference implementation: {' '.join(str(error).split())}"
+        ) from None
+    with torch.device("meta"):
+        described = build_network(header).state_dict()
+    for name in [*state, *(name for name in described if name not in state)]:
+        if name not in described:
+            raise ValueError(f"{file}: unexpected key {name!r} in what otherwise looks like a {_named(header)}")
+        if name not in state and name.endswith("num_batches_tracked"):  # older than torch 0.4.1
+            state[name] = torch.zeros((), dtype=torch.long)
+        elif name not in state:
+            raise ValueError(f"{file}: the key {name!r} is missing for a {_named(header)}")
+        found, told = tuple(state[name].shape), tuple(described[name].shape)
+        if found != told:
+            raise ValueError(f"{file}: the key {name!r} has the shape {found}, and {told} in a {_named(header)}")
+    return Recognised(header, {name: state[name] for name in described})
+
+
+def to_reference(network: Recognised) -> dict[str, Tensor]:
+    """The weights under the reference's names. ValueError, naming the field, where it has no such network."""
+    options(network.header)
+    pixel = network.header["config"]["network"] == "pixel"
+    return {name.replace("model.", "net.", 1) if pixel else name: value for name, value in network.state.items()}
+
+
+def options(header: Mapping[str, Any]) -> list[str]:
+    """The flags of the reference implementation that make the network. ValueError where none do."""
+    kind, config = header["network"], header.get("config", {})
+    generates = kind == "generator"
+    if kind not in ("generator", "discriminator"):
+        raise ValueError(f"the reference implementation has no {kind}: choose another format")
+    has = {"network": _KNOWN, "norm": _NORMS, "decoder": ("reference",), "residual": (True,), "output": ("image",)}
+    for name, values in has.items():
+        if config.get(name, values[0]) not in values:
+            raise ValueError(
+                f"the reference implementation has no {kind} with {name}={config[name]}: choose another format"
+            )
+    norm = {"sync_batch": "syncbatch"}.get(config["norm"], config["norm"])
+    if generates:
+        flags = [f"--netG {_generator_name(config)}", f"--ngf {config['channels']}"]
+        flags += [f"--input_nc {header['in_channels']}", f"--output_nc {header['out_channels']}", f"--norm {norm}"]
+        return [*flags, *([] if config["dropout"] else ["--no_dropout"])]
+    depth = [f"--n_layers_D {config['layers']}"] if config["network"] == "n_layers" else []
+    return [f"--netD {config['network']}", *depth, f"--ndf {config['channels']}", f"--norm {norm}"]
+
+
+def _generator_name(config: Mapping[str, Any]) -> str:
+    if config["network"] != "resnet":
+        return config["network"]
+    blocks = config["blocks"]
+    return f"resnet_{blocks}blocks" if blocks in (6, 9) else f"resnet_9blocks (with n_blocks={blocks} in its define_G)"
+
+
+_KNOWN = ("resnet", "unet_128", "unet_256", "basic", "n_layers", "pixel")
+_NORMS = ("instance", "batch", "sync_batch", "none")
+
+
+def _plain(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Without wrappers' prefixes, in float32, and without the running statistics that instance norm once kept."""
+    state = dict(tensors)
+    while wrapper := next((one for one in _WRAPPERS if all(name.startswith(one) for name in state)), None):
+        state = {name.removeprefix(wrapper): value for name, value in state.items()}
+    if all(name.startswith("net.") for name in state):
+        state = {name.replace("net.", "model.", 1): value for name, value in state.items()}
+    kept = {}
+    for name, value in state.items():
+        layer, _, last = name.rpartition(".")
+        if last in _STATISTICS and f"{layer}.weight" not in state:
+            continue
+        kept[name] = value.float() if value.is_floating_point() else value
+    return kept
+
+
+def _header(state: Mapping[str, Tensor]) -> dict[str, Any]:
+    """The header of the network that the first convolution and the names speak of."""
+    if _size(state, "model.1.weight") == (7, 7):
+        return _resnet(state)
+    if "model.model.0.weight" in state:
+        return _unet(state)
+    if _size(state, "model.0.weight") == (4, 4):
+        return _patch(state)
+    if _size(state, "model.0.weight") == (1, 1):
+        return _pixel(state)
+    first = next(iter(state))
+    raise ValueError(f"unexpected key {first[:120]!r} of shape {tuple(state[first].shape)}")
+
+
+def _resnet(state: Mapping[str, Tensor]) -> dict[str, Any]:
+    blocks = {found[1] for name in state if (found := re.match(r"model\.(\d+)\.conv_block\.", name))}
+    if zeros := next((name for name in state if re.fullmatch(r"model\.\d+\.conv_block\.0\.weight", name)), None):
+        raise ValueError(f"unexpected key {zeros!r}: its blocks pad with zeros, and ours by reflection")
+    first = state["model.1.weight"]
+    last = _last_convolution(state)
+    config = GeneratorConfig(
+        blocks=len(blocks),
+        channels=first.shape[0],
+        norm=_norm(state, "model.1", "model.2"),
+        dropout=any(name.endswith(".conv_block.6.weight") and value.ndim == 4 for name, value in state.items()),
+    )
+    return _generator(config, first.shape[1], last.shape[0])
+
+
+def _unet(state: Mapping[str, Tensor]) -> dict[str, Any]:
+    downs = max(name.count(".model.") for name in state)
+    if downs not in _UNETS:
+        raise ValueError(f"it is a U-Net of {downs} levels, and there are those of 7 (unet_128) and 8 (unet_256)")
+    first = state["model.model.0.weight"]
+    last = state.get("model.model.3.weight")
+    if first.ndim != 4 or last is None or last.ndim != 4:
+        raise ValueError("the key 'model.model.3.weight' is missing or no convolution")
+    inner = "model.model.1.model"
+    norm = _norm(state, f"{inner}.1", f"{inner}.2")
+    config = GeneratorConfig.model_validate({"network": _UNETS[downs], "channels": first.shape[0], "norm": norm})
+    return _generator(config, first.shape[1], last.shape[1])
+
+
+def _patch(state: Mapping[str, Tensor]) -> dict[str, Any]:
+    first = state["model.0.weight"]
+    layers = sum(value.ndim == 4 for value in state.values()) - 2
+    fields = {"network": "n_layers", "layers": layers} if layers != 3 else {}
+    norm = _norm(state, "model.2", "model.3")
+    config = DiscriminatorConfig.model_validate({"channels": first.shape[0], "norm": norm, **fields})
+    return _discriminator(config, first.shape[1])
+
+
+def _pixel(state: Mapping[str, Tensor]) -> dict[str, Any]:
+    first = state["model.0.weight"]
+    config = DiscriminatorConfig(network="pixel", channels=first.shape[0], norm=_norm(state, "model.2", "model.3"))
+    return _discriminator(config, first.shape[1])
+
+
+def _generator(config: GeneratorConfig, in_channels: int, out_channels: int) -> dict[str, Any]:
+    channels = {"in_channels": in_channels, "out_channels": out_channels}
+    return {"network": "generator", "config": config.model_dump(mode="json"), **channels}
+
+
+def _discriminator(config: DiscriminatorConfig, in_channels: int) -> dict[str, Any]:
+    return {"network": "discriminator", "config": config.model_dump(mode="json"), "in_channels": in_channels}
+
+
+def _norm(state: Mapping[str, Tensor], convolution: str, norm: str) -> Any:
+    """The norm behind a convolution: one with statistics of its own, or one that leaves the bias a place, or none."""
+    if f"{norm}.running_mean" in state:
+        return "batch"
+    return "instance" if f"{convolution}.bias" in state else "none"
+
+
+def _size(state: Mapping[str, Tensor], name: str) -> tuple[int, ...]:
+    """Height and width of a convolution's kernel; nothing where there is no such convolution."""
+    return tuple(state[name].shape[2:]) if name in state and state[name].ndim == 4 else ()
+
+
+def _last_convolution(state: Mapping[str, Tensor]) -> Tensor:
+    numbered = {int(found[1]): name for name in state if (found := re.fullmatch(r"model\.(\d+)\.weight", name))}
+    return state[numbered[max(n for n, name in numbered.items() if state[name].ndim == 4)]]
+
+
+def _named(header: Mapping[str, Any]) -> str:
+    """The network in words."""
+    config = header["config"]
+    depth = {"resnet": f" of {config.get('blocks')} blocks", "n_layers": f" of {config.get('layers')} layers"}
+    more = ", dropout" if config.get("dropout") else ""
+    kind = f"{config['network']}{depth.get(config['network'], '')}"
+    return f"{header['network']} {kind}, width {config['channels']}, norm {config['norm']}{more}"
