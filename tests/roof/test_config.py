@@ -96,8 +96,9 @@ def test_every_field_is_described_and_no_description_is_a_stub():
         found = []
         for name, field in model.model_fields.items():
             if field.annotation is Method:
-                kinds = [one for kind in METHODS.values() for one in fields(kind, f"{name}.")]
-                found += [(f"{name}.kind", "chooses the method"), *kinds]
+                plain = [kind for kind in METHODS.values() if not prefix or "inner" not in kind.model_fields]
+                kinds = [one for kind in plain for one in fields(kind, f"{prefix}{name}.")]
+                found += [(f"{prefix}{name}.kind", "chooses the method"), *kinds]
             elif isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
                 found += fields(field.annotation, f"{prefix}{name}.")
             else:
