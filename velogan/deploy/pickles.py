@@ -55,7 +55,7 @@ def _check_size(file: Path) -> None:
         with zipfile.ZipFile(file) as archive:
             parts = archive.infolist()
     except (zipfile.BadZipFile, NotImplementedError, ValueError) as error:
-        raise ValueError(f"{file} cannot be read as a file of torch.save: {error}") from None
+        raise ValueError(f"{file} is no file of torch.save, or a damaged one ({error}): name another") from None
     if any(part.compress_type != zipfile.ZIP_STORED for part in parts):
         raise ValueError(f"{file} is compressed inside, as torch.save never does: name another file")
     if any(part.filename.endswith(".pkl") and part.file_size > _MOST_PICKLE for part in parts):
@@ -74,6 +74,7 @@ def _load(file: Path) -> Any:
                 f"{file} is refused, and nothing of it was run: it asks for {name}, and weights alone need none; get "
                 "it from somebody whom you trust, as a state_dict"
             ) from None
+        why = "" if "weights_only" in text else f" ({text[:200] or type(error).__name__})"  # that advice would be bad
         raise ValueError(
-            f"{file} cannot be read as a file of torch.save: {text[:200] or type(error).__name__}"
+            f"{file} is no file of torch.save, or a damaged one{why}: name a .pth file that holds a state_dict"
         ) from None
