@@ -43,12 +43,26 @@ MAY_IMPORT: dict[str, set[str]] = {
     "recipes": {"config", "methods"},
     "measure": MACHINERY | SETTINGS | {"decide", "run", "recipes", "report"},
     "sweep": MACHINERY | SETTINGS | {"deploy", "evaluation", "report", "session", "run", "recipes"},
+    "cluster": {"config", "networks", "objectives", "observe"},
     "demo": {"config", "data", "observe", "deploy", "evaluation", "recipes", "report", "run"},
     "flags": {"config", "methods", "recipes"},
     "__main__": {"cli"},
     "cli": MACHINERY
     | SETTINGS
-    | {"chosen", "deploy", "evaluation", "measure", "report", "recipes", "run", "session", "demo", "flags", "sweep"},
+    | {
+        "chosen",
+        "cluster",
+        "deploy",
+        "evaluation",
+        "measure",
+        "report",
+        "recipes",
+        "run",
+        "session",
+        "demo",
+        "flags",
+        "sweep",
+    },
 }
 
 SUB_ROOMS: dict[str, set[str]] = {

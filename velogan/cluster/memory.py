@@ -1,0 +1,31 @@
+"""How fast this machine's memory is for what `Ranks.mean` does with gradients."""
+
+from __future__ import annotations
+
+import time
+from statistics import median
+
+import torch
+
+_NUMBERS = 2**22
+_TURNS = 9
+
+
+def memory_speed() -> float:
+    """Bytes a second, read or written, when one thread copies parts of a tensor together and divides it.
+
+    The first turns, which ask the system for memory, are not counted.
+    """
+    parts, threads = torch.ones(16, _NUMBERS // 16).unbind(), torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        took = [_once(parts) for _ in range(_TURNS)]
+    finally:
+        torch.set_num_threads(threads)
+    return 4 * 4 * _NUMBERS / median(took[2:])
+
+
+def _once(parts: tuple[torch.Tensor, ...]) -> float:
+    began = time.perf_counter()
+    torch.cat(parts).div_(2)
+    return time.perf_counter() - began
