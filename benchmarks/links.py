@@ -55,23 +55,30 @@ LARGE, SMALL = 2**22, 2**8
 
 
 def main(rounds: int, size: str, side: int, links: tuple[str, ...]) -> None:
-    with tempfile.TemporaryDirectory(prefix="links-") as folder:
-        held = Path(folder) / "delay"
-        held.write_bytes(struct.pack("d", 0.0))
-        ways = {"netem": _has_netem(), "delay": str(held), "links": links, "rounds": rounds, "size": size, "side": side}
-        relay = None
-        try:
-            relay = _connect(netem=ways["netem"], delayed=any("/" in link for link in links), held=held)
-            workers = [_start(rank, ways) for rank in (0, 1)]
-            codes = [worker.wait() for worker in workers]
-            if any(codes):
-                sys.exit(f"a process ended with {codes}")
-        finally:
-            if relay is not None:
-                relay.kill()
-                relay.wait()
-            for name in NAMES:
-                subprocess.run(["ip", "netns", "delete", name], capture_output=True)
+    netem = _has_netem()
+    for delay in dict.fromkeys(link.partition("/")[2] for link in links):
+        of_it = [link for link in links if link.partition("/")[2] == delay]
+        with tempfile.TemporaryDirectory(prefix="links-") as folder:
+            held = Path(folder) / "delay"
+            held.write_bytes(struct.pack("d", 0.0))
+            _measure({"netem": netem, "held": str(held), "links": of_it, "rounds": rounds, "size": size, "side": side})
+
+
+def _measure(ways: dict) -> None:
+    """Links of one delay: a connection that has seen another one is slow until it has forgotten."""
+    relay = None
+    try:
+        relay = _connect(netem=ways["netem"], delayed="/" in ways["links"][0], held=ways["held"])
+        workers = [_start(rank, ways) for rank in (0, 1)]
+        codes = [worker.wait() for worker in workers]
+        if any(codes):
+            sys.exit(f"a process ended with {codes}")
+    finally:
+        if relay is not None:
+            relay.kill()
+            relay.wait()
+        for name in NAMES:
+            subprocess.run(["ip", "netns", "delete", name], capture_output=True)
 
 
 def _run(*words: str) -> None:
@@ -88,7 +95,7 @@ def _has_netem() -> bool:
         _run("ip", "netns", "delete", NAMES[0])
 
 
-def _connect(*, netem: bool, delayed: bool, held: Path) -> subprocess.Popen[bytes] | None:
+def _connect(*, netem: bool, delayed: bool, held: str) -> subprocess.Popen[bytes] | None:
     """Makes both hosts, `fast` between them, and `slow` where frames must be held back by a process of ours."""
     for name in NAMES:
         _run("ip", "netns", "add", name)
@@ -99,7 +106,7 @@ def _connect(*, netem: bool, delayed: bool, held: Path) -> subprocess.Popen[byte
             "ip", "link", "add", "wire0", "netns", NAMES[0], "type", "veth", "peer", "name", "wire0", "netns", NAMES[1]
         )
     else:
-        relay = subprocess.Popen([sys.executable, __file__, "--relay", str(held)], stdout=subprocess.PIPE)
+        relay = subprocess.Popen([sys.executable, __file__, "--relay", held], stdout=subprocess.PIPE)
         assert relay.stdout
         relay.stdout.readline()
     for name, address in zip(NAMES, ADDRESSES):
@@ -137,6 +144,8 @@ def relay(held: str) -> None:
                     os.write(tap, frames[0][1])
                 except BlockingIOError:
                     break
+                except OSError:  # the other host's end is not up yet: the frame is lost, as on a wire
+                    pass
                 frames.popleft()
 
 
@@ -170,15 +179,14 @@ def work(ways: dict) -> None:
         turns |= {link: lambda: _with(step, ranks) for link in ways["links"]}
         took: dict[str, list[Spent]] = {name: [] for name in turns}
         free: list[tuple[Spent, Spent, Spent]] = []
-        for number in range(ways["rounds"] + 1):
-            _limit("free", ways)
-            found = (_reduced(ranks, SMALL), _reduced(ranks, LARGE), _memory(ranks))
-            if number:
-                free.append(found)
+        for _ in range(ways["rounds"]):  # before any limit
+            free.append((_reduced(ranks, SMALL), _reduced(ranks, LARGE), _memory(ranks)))
+        for number in range(-2, ways["rounds"]):
             for name, turn in turns.items():
-                _limit(name if name in ways["links"] else "free", ways)
+                if name in ways["links"]:
+                    _limit(name, ways)
                 spent = _timed(ranks, turn)
-                if number:
+                if number >= 0:
                     took[name].append(spent)
         _limit("free", ways)
         if ranks.first:
@@ -215,7 +223,7 @@ def _timed(ranks: Ranks, turn: Callable[[], None]) -> Spent:
 
 def _reduced(ranks: Ranks, count: int) -> Spent:
     numbers = torch.ones(count)
-    return _timed(ranks, lambda: dist.all_reduce(numbers))
+    return _timed(ranks, lambda: dist.all_reduce(numbers) and None)
 
 
 def _memory(ranks: Ranks) -> Spent:
@@ -228,7 +236,7 @@ def _limit(link: str, ways: dict) -> None:
     rate, _, delay = link.partition("/")
     tc = ["tc", "qdisc", "replace", "dev", "wire0", "root"]
     if not ways["netem"]:
-        with open(ways["delay"], "r+b") as file:
+        with open(ways["held"], "r+b") as file:
             file.write(struct.pack("d", parse_latency(delay, "LINK") if delay else 0.0))
     if link == "free":
         subprocess.run(["tc", "qdisc", "delete", "dev", "wire0", "root"], capture_output=True)
@@ -253,7 +261,9 @@ def _print(config: Config, ways: dict, took: dict[str, list[Spent]], free: list[
             f"{of}: one process {1000 * one:.0f} ms a step, two without exchange {1000 * alone:.0f}; a message "
             f"{1e6 * alpha:.0f} us, free link {fastest * 8e-9:.2f} Gbit/s, memory {1e-9 / per_byte:.1f} GB/s"
         )
-        for name in ways["links"] if of == "wall" else ("free",):
+        for name in ways["links"]:
+            if of == "processor" and name != "free":
+                continue
             rate, _, delay = name.partition("/")
             bandwidth = fastest if name == "free" else min(fastest, ETHERNET * parse_bandwidth(rate, "LINK"))
             link = Link(bandwidth, alpha + (parse_latency(delay, "LINK") if delay else 0.0))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from statistics import median
 
 import torch
@@ -18,7 +18,7 @@ def memory_speed(clock: Callable[[], float] = time.thread_time) -> float:
     By processor time, so that other work on the machine hardly counts. The first turns, which ask the system for
     memory, are left out.
     """
-    parts, threads = torch.ones(16, _NUMBERS // 16).unbind(), torch.get_num_threads()
+    parts, threads = tuple(torch.ones(16, _NUMBERS // 16)), torch.get_num_threads()
     torch.set_num_threads(1)
     try:
         took = [_once(parts, clock) for _ in range(_TURNS)]
@@ -27,7 +27,7 @@ def memory_speed(clock: Callable[[], float] = time.thread_time) -> float:
     return 4 * 4 * _NUMBERS / median(took[2:])
 
 
-def _once(parts: Sequence[torch.Tensor], clock: Callable[[], float]) -> float:
+def _once(parts: tuple[torch.Tensor, ...], clock: Callable[[], float]) -> float:
     began = clock()
     torch.cat(parts).div_(2)
     return clock() - began
