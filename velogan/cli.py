@@ -36,6 +36,7 @@ from velogan.flags import (
     Profile,
     Report,
     Search,
+    Simulate,
     Sweep,
     Train,
     Translate,
@@ -45,12 +46,16 @@ from velogan.observe.progress import printable
 from velogan.recipes import DEFAULT, DEMOS, RECIPES, to_search
 
 if TYPE_CHECKING:
+    from velogan.cluster.simulate import Cluster
     from velogan.methods.base import Spec
     from velogan.networks.generators import GeneratorConfig
     from velogan.networks.sizes import Size
     from velogan.session import Result
     from velogan.sweep.plan import Plan
     from velogan.types import Direction
+
+_MOST = 10**12
+"""Of what a simulation is asked about, so that nothing in it overflows."""
 
 COMMANDS = {
     ("train",): Train,
@@ -64,6 +69,7 @@ COMMANDS = {
     ("profile",): Profile,
     ("report",): Report,
     ("sweep",): Sweep,
+    ("simulate",): Simulate,
     ("data", "render"): DataRender,
     ("data", "check"): DataCheck,
 }
@@ -649,6 +655,69 @@ def _sweep_dry(asked: Sweep, plan: Plan) -> dict[str, Any]:
     return found
 
 
+def _simulate(asked: Simulate, argv: list[str]) -> tuple[dict[str, Any], int]:
+    from rich.console import Console
+
+    from velogan.cluster.asked import parse_devices
+    from velogan.cluster.load import load_of
+    from velogan.cluster.simulate import simulate
+    from velogan.cluster.table import render
+
+    numbers = {name: getattr(asked, name) for name in ("per_host", "images", "every", "trials")}
+    if wrong := next((name for name, value in numbers.items() if not 1 <= value <= _MOST), None):
+        flag = f"--{wrong.replace('_', '-')}"
+        raise ValueError(f"{flag} {numbers[wrong]!s:.40}: give a whole number from 1 to {_MOST:,}")
+    if asked.step_ms is not None and not 0 < asked.step_ms < _MOST:
+        raise ValueError(
+            f"--step-ms {asked.step_ms}: give milliseconds above 0, or leave it out to measure a step here"
+        )
+    devices, cluster = parse_devices(asked.devices), _cluster(asked)
+    config = _configure_common(asked)
+    load, reference = load_of(config), load_of(config.change(method=RECIPES[DEFAULT]().method.kind))
+    if asked.step_ms is None:
+        step_s, source = _measured_step(config, per_host=asked.per_host) * load.images, "measured here"
+    else:
+        step_s, source = asked.step_ms / 1000, "--step-ms"
+    plan: dict[str, Any] = {"images": asked.images, "every": asked.every, "trials": asked.trials}
+    found = simulate(load, cluster, devices=devices, step_s=step_s, reference=reference, **plan)
+    found |= {"step_from": source, "cluster": dataclasses.asdict(cluster)}
+    console = Console(stderr=asked.json)
+    for part in render(found):
+        console.print(part, highlight=False)
+    return found, 0
+
+
+def _cluster(asked: Simulate) -> Cluster:
+    from velogan.cluster.asked import parse_bandwidth, parse_latency
+    from velogan.cluster.memory import memory_speed
+    from velogan.cluster.simulate import ETHERNET, GPU_MEMORY, Cluster, Link
+
+    if asked.per_host > 1 and asked.inside_bandwidth is None:
+        raise ValueError(
+            f"--per-host {asked.per_host}: say also how fast its devices reach each other, as --inside-bandwidth 400GB"
+        )
+    link = Link(ETHERNET * parse_bandwidth(asked.bandwidth, "--bandwidth"), parse_latency(asked.latency, "--latency"))
+    inside = link
+    if asked.inside_bandwidth is not None:
+        inside_bandwidth = parse_bandwidth(asked.inside_bandwidth, "--inside-bandwidth")
+        inside = Link(inside_bandwidth, parse_latency(asked.inside_latency, "--inside-latency"))
+    if asked.memory is not None:
+        memory = parse_bandwidth(asked.memory, "--memory")
+    else:
+        memory = memory_speed() if asked.backend == "gloo" else GPU_MEMORY
+    return Cluster(link, inside, per_host=asked.per_host, backend=asked.backend, memory=memory)
+
+
+def _measured_step(config: Config, *, per_host: int) -> float:
+    """Seconds for an image of each domain, on the share of this machine's cores that one of `per_host` devices has."""
+    from velogan.measure.probe import probe
+    from velogan.sweep.cores import available
+
+    cores = available()
+    cores = cores[: max(1, len(cores) // per_host)]
+    return probe(config.change(engine={"threads": config.engine.threads or len(cores)}), cores).seconds
+
+
 def _data_render(asked: DataRender, argv: list[str]) -> tuple[dict[str, Any], int]:
     from velogan.data.rendered.apples2oranges import render_folder
     from velogan.observe.progress import Display
@@ -688,6 +757,7 @@ _HANDLERS: dict[type, Callable[[Any, list[str]], tuple[dict[str, Any], int]]] = 
     Profile: _profile,
     Report: _report,
     Sweep: _sweep,
+    Simulate: _simulate,
     DataRender: _data_render,
     DataCheck: _data_check,
 }

@@ -501,6 +501,60 @@ class Profile(Configured):
 
 
 @dataclass(kw_only=True)
+class Simulate(Configured):
+    """What more devices and hosts would give one training: images a second and hours, by arithmetic (docs/scale.md).
+
+    velogan simulate --devices 1..1024 --bandwidth 10Gbit --latency 50us --step-ms 1700
+    """
+
+    devices: Annotated[
+        str, tyro.conf.arg(help="How many, as 1,2,8; or all powers of two between two numbers.", metavar="1..1024")
+    ] = "1..1024"
+    bandwidth: Annotated[
+        str, tyro.conf.arg(help="Of the link between hosts, each way, as it is sold.", metavar="10Gbit")
+    ] = "10Gbit"
+    latency: Annotated[str, tyro.conf.arg(help="Of a message between hosts, one way.", metavar="50us")] = "50us"
+    per_host: Annotated[int, tyro.conf.arg(help="Devices of a host, which is shared by them.", metavar="NUMBER")] = 1
+    inside_bandwidth: Annotated[
+        str | None, tyro.conf.arg(help="Between devices of a host, in payload, with --per-host.", metavar="400GB")
+    ] = None
+    inside_latency: Annotated[str, tyro.conf.arg(help="Between devices of a host.", metavar="5us")] = "5us"
+    backend: Annotated[
+        Literal["gloo", "nccl"],
+        tyro.conf.arg(help="What exchanges gradients: gloo on CPUs, nccl on GPUs.", metavar="gloo|nccl"),
+    ] = "gloo"
+    memory: Annotated[
+        str | None,
+        tyro.conf.arg(
+            help="Bytes a second that a device reads or writes when it copies and adds gradients. Default: measured "
+            "here for gloo, 2TB for nccl.",
+            metavar="20GB",
+        ),
+    ] = None
+    step_ms: Annotated[
+        float | None,
+        tyro.conf.arg(
+            help="Milliseconds of a step on one device. Default: measured here, by a few steps.", metavar="NUMBER"
+        ),
+    ] = None
+    images: Annotated[
+        int,
+        tyro.conf.arg(
+            help="Images of each domain that the training sees, for its hours. Default: 200 epochs of horse2zebra.",
+            metavar="NUMBER",
+        ),
+    ] = 200 * 1334
+    every: Annotated[
+        int,
+        tyro.conf.arg(
+            help="Images between exchanges of weights, where each phase of the method has a node of its own.",
+            metavar="NUMBER",
+        ),
+    ] = 1000
+    trials: Annotated[int, tyro.conf.arg(help="Trainings side by side, on devices of their own.", metavar="NUMBER")] = 1
+
+
+@dataclass(kw_only=True)
 class Report:
     """Write the page of one run, or a comparison of several."""
 

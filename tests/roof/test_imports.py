@@ -47,13 +47,14 @@ MAY_IMPORT: dict[str, set[str]] = {
     "recipes": {"config", "methods"},
     "measure": MACHINERY | SETTINGS | {"decide", "run", "recipes", "report"},
     "sweep": MACHINERY | SETTINGS | {"deploy", "evaluation", "report", "session", "run", "recipes"},
+    "cluster": {"config", "networks", "objectives", "observe"},
     "demo": {"config", "data", "observe", "deploy", "evaluation", "recipes", "report", "run"},
     "flags": {"config", "methods", "recipes"},
     "__main__": {"cli"},
     "api": MACHINERY | SETTINGS | {"deploy", "evaluation", "imported", "recipes", "run", "session"},
     "cli": MACHINERY
     | SETTINGS
-    | {"chosen", "deploy", "evaluation", "imported", "measure", "report", "recipes", "run", "session", "demo"}
+    | {"chosen", "cluster", "deploy", "evaluation", "imported", "measure", "report", "recipes", "run", "session", "demo"}
     | {"flags", "sweep"},
 }
 

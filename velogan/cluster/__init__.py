@@ -1,0 +1,1 @@
+"""Several devices: what they would gain, before there are any."""

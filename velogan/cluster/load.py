@@ -1,0 +1,99 @@
+"""What a step computes and exchanges, phase by phase, counted on the real networks without computing them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from velogan.config import Config
+from velogan.networks.build import Networks
+from velogan.objectives.base import Objective, Out, Phase
+from velogan.observe.roofline import flops, record_convolutions
+from velogan.types import Nets
+
+FLOAT32 = 4
+"""Bytes of a weight, and of its gradient."""
+
+
+@dataclass(frozen=True)
+class PhaseLoad:
+    """One phase of a step. `share`: in how many of the run's steps it is due, at most 1.
+
+    `bytes` are those that `Ranks.mean` exchanges: the gradients of all that the phase trains, its terms, and a flag for
+    each tensor. `flops` of its convolutions after the phases before it; `flops_alone` where it computes itself what
+    these hand on, as on a node of its own.
+    """
+
+    name: str
+    trains: tuple[str, ...]
+    share: float
+    bytes: int
+    flops: int
+    flops_alone: int
+
+
+@dataclass(frozen=True)
+class Load:
+    """A step of `images` of each domain; `weights` are the bytes of all its networks."""
+
+    phases: tuple[PhaseLoad, ...]
+    weights: int
+    images: int
+
+    @property
+    def flops(self) -> float:
+        """Of one step, on average."""
+        return sum(phase.share * phase.flops for phase in self.phases)
+
+
+def load_of(config: Config) -> Load:
+    """The load of a step of `config` on one device. Nothing is allocated or computed."""
+    side = config.data.crop_size
+    with torch.device("meta"):
+        roles = config.method.roles(config.spec, Networks())
+        nets = {name: role.net for name, role in roles.items()}
+        objective = config.method.objective(config.spec, shape=(side, side), batched=True)
+        phases = tuple(_phases(objective, nets, config))
+    weights = FLOAT32 * sum(weight.numel() for net in nets.values() for weight in net.parameters())
+    return Load(phases, weights, config.images_per_update)
+
+
+def _phases(objective: Objective, nets: Nets, config: Config) -> Iterator[PhaseLoad]:
+    side, count = config.data.crop_size, config.images_per_update
+    images = {letter: torch.empty(1, channels, side, side) for letter, channels in config.spec.channels.items()}
+    carries: dict[str, dict[str, Tensor]] = {split: {} for split in objective.draws}
+    for phase in objective.phases():
+        batch = {**images, "uniform": torch.empty(objective.draws[phase.split], 1)}
+        alone, _ = _play(phase, nets, batch, {})
+        after, out = _play(phase, nets, batch, carries[phase.split])
+        weights = [weight for role in phase.trains for weight in nets[role].parameters()]
+        numbers = sum(weight.numel() for weight in weights) + len(weights) + len(out.terms) + 1  # and the total
+        begin, end = (min(max(edge, 0.0), 1.0) for edge in phase.during)
+        yield PhaseLoad(
+            phase.name,
+            phase.trains,
+            share=(end - begin) / phase.every,
+            bytes=FLOAT32 * numbers,
+            flops=count * after,
+            flops_alone=count * alone,
+        )
+        carries[phase.split] |= {name: value.detach() for name, value in out.carry.items()}
+
+
+def _play(phase: Phase, nets: Nets, batch: Mapping[str, Tensor], carry: Mapping[str, Tensor]) -> tuple[int, Out]:
+    """The phase's operations for one image of each domain, both passes, and what comes of it."""
+    found: list[Out] = []
+
+    def step() -> None:
+        found.append(phase.loss(nets, dict(batch), dict(carry)))
+        found[0].total.backward()
+
+    for role, net in nets.items():
+        net.requires_grad_(role in phase.trains)
+    calls = record_convolutions(step)
+    for role in phase.trains:
+        nets[role].zero_grad(set_to_none=True)
+    return flops(calls), found[0]
