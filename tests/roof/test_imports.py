@@ -30,6 +30,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "engine": {"kernels", "objectives.base", "observe", "data"},
     "deploy": {"networks", "data", "store"},
     "report": {"networks.cells", "networks.genotype", "observe.architecture"},
+    "cluster": {"data", "deploy", "engine"},
     "config": {"methods", "networks", "data", "engine"},
     "evaluation": MACHINERY | SETTINGS | {"deploy", "report.scores"},
     "stored": {"data", "methods"},
@@ -42,13 +43,14 @@ MAY_IMPORT: dict[str, set[str]] = {
     "run": MACHINERY | SETTINGS | {"chosen", "decide", "faster", "session", "together", "deploy", "evaluation"},
     "recipes": {"config", "methods"},
     "measure": MACHINERY | SETTINGS | {"decide", "run", "recipes", "report"},
-    "sweep": MACHINERY | SETTINGS | {"deploy", "evaluation", "report", "session", "run", "recipes"},
+    "sweep": MACHINERY | SETTINGS | {"cluster", "deploy", "evaluation", "report", "session", "run", "recipes"},
     "demo": {"config", "data", "observe", "deploy", "evaluation", "recipes", "report", "run"},
     "flags": {"config", "methods", "recipes"},
     "__main__": {"cli"},
     "cli": MACHINERY
     | SETTINGS
-    | {"chosen", "deploy", "evaluation", "measure", "report", "recipes", "run", "session", "demo", "flags", "sweep"},
+    | {"chosen", "cluster", "deploy", "evaluation", "measure", "report", "recipes", "run", "session", "sweep"}
+    | {"demo", "flags"},
 }
 
 SUB_ROOMS: dict[str, set[str]] = {
