@@ -450,7 +450,7 @@ def _translate_at_scale(asked: Translate, workers: int) -> tuple[dict[str, Any],
         )
         _tell_translated(display, done, renamed=done.renamed, example=done.example)
     result, code = _translated(done, done.peak_memory_mb)
-    return {**result, "workers": workers, "lost_workers": done.lost}, code
+    return {**result, "workers": workers}, code
 
 
 def _translator(asked: Translate) -> Translator:

@@ -9,13 +9,12 @@ from __future__ import annotations
 import json
 import logging
 import os
-import socket
 import tarfile
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -35,8 +34,8 @@ from velogan.files import write_text
 
 MISSING = "--workers needs Ray Data, which is not installed here: pip install 'velogan[scale]'"
 
-MOST_LOSSES = 3
-"""How often a part is tried again whose worker was lost."""
+MOST_LOSSES = 2
+"""How often a part is tried again whose worker was lost; its pictures then are tried one by one, as often."""
 
 AHEAD = 2
 """Parts that wait for each worker."""
@@ -47,13 +46,10 @@ Load = Callable[[int], Translator]
 
 @dataclass
 class Total(Done):
-    """What all workers did, in how many seconds from the first part's start on; `peak_memory_mb` is the largest
-    process's, and `lost` counts workers that were lost."""
+    """What all workers did, in how many seconds from Ray's start on; `peak_memory_mb` is the largest process's."""
 
     seconds: float = 0.0
     peak_memory_mb: float = 0.0
-    lost: int = 0
-    by_worker: dict[str, int] = field(default_factory=dict)
 
 
 def translate_at_scale(
@@ -87,28 +83,44 @@ def translate_at_scale(
     except ImportError:
         raise ValueError(MISSING) from None
     del ray
-    total, seen = Total(), set[int]()
+    total = Total()
     with connected(address):
         started = time.perf_counter()
         try:
-            for result in _results(found, load, options, workers, gpus=gpus):
-                seen.add(result["part"])
-                total.add(Done(**result["done"]))
-                total.peak_memory_mb = max(total.peak_memory_mb, result["peak_memory_mb"])
-                total.by_worker[result["worker"]] = total.by_worker.get(result["worker"], 0) + 1
-                if progress is not None:
-                    progress(total.translated + total.skipped + len(total.failed))
+            lost = _all(found, load, options, workers, total=total, gpus=gpus, progress=progress)
+            if alone := tuple(name for name in lost if not is_packed(name)):  # one of them may be what kills workers
+                again = replace(found, alone=alone)
+                lost = [name for name in lost if is_packed(name)]
+                lost += _all(again, load, options, workers, total=total, gpus=gpus, progress=progress)
         except RayError as error:
             raise OSError(f"the workers cannot be started: {str(error).strip().splitlines()[-1]}") from error
         total.seconds = time.perf_counter() - started
-    total.lost = max(len(total.by_worker) - workers, 0)
-    for number, part in enumerate(found.parts()):
-        if number not in seen:
-            reason = f"its worker was lost {MOST_LOSSES + 1} times; if memory ran out, take fewer workers"
-            total.failed += [(printable(name), reason) for name in part]
+    reason = "its worker was lost again and again; if memory ran out, take fewer workers"
+    total.failed += [(printable(name), reason) for name in lost]
     total.failed.sort()
     total.peak_memory_mb = max(total.peak_memory_mb, peak_memory_mb())
     return total
+
+
+def _all(
+    found: Input,
+    load: Load,
+    options: Options,
+    workers: int,
+    *,
+    total: Total,
+    gpus: bool,
+    progress: Callable[[int], None] | None,
+) -> list[str]:
+    """Adds what came of all parts to `total`; gives the names of those parts of which nothing came."""
+    seen = set[int]()
+    for result in _results(found, load, options, workers, gpus=gpus):
+        seen.add(result["part"])
+        total.add(Done(**result["done"]))
+        total.peak_memory_mb = max(total.peak_memory_mb, result["peak_memory_mb"])
+        if progress is not None:
+            progress(total.translated + total.skipped + len(total.failed))
+    return [name for number, part in enumerate(found.parts()) if number not in seen for name in part]
 
 
 def _results(found: Input, load: Load, options: Options, workers: int, *, gpus: bool) -> Iterator[dict[str, Any]]:
@@ -117,7 +129,7 @@ def _results(found: Input, load: Load, options: Options, workers: int, *, gpus: 
     from ray.data import ActorPoolStrategy, DataContext, read_datasource
 
     cpus, share = _share([node["Resources"] for node in ray.nodes() if node["Alive"]], workers, gpus=gpus)
-    options = Options(**{**asdict(options), "threads": max(1, int(cpus)) + 1})
+    options = replace(options, threads=max(1, int(cpus)) + 1)
     logging.getLogger("ray.data").setLevel(logging.ERROR)
     before = DataContext.get_current()
     context = before.copy()
@@ -188,7 +200,6 @@ class _Worker:
             "part": int(batch["part"][0]),
             "done": asdict(translate_part(self._model, self._found, names, options=self._options)),
             "peak_memory_mb": peak_memory_mb(),
-            "worker": f"{socket.gethostname()} {os.getpid()}",
         }
         return {"result": [json.dumps(result)]}
 
