@@ -325,9 +325,7 @@ class Translate:
     ] = None
     address: Annotated[
         str | None,
-        tyro.conf.arg(
-            help="With --workers: a Ray that runs already: ray://HOST:PORT or auto. Default: one of our own."
-        ),
+        tyro.conf.arg(help="With --workers: a Ray that runs already: auto or HOST:PORT. Default: one of our own."),
     ] = None
     json: Json = False
 

@@ -28,12 +28,6 @@ QUIET = {
 """The environment of Ray and of its workers."""
 
 
-def with_token(address: str | None) -> None:
-    """Makes Ray read the token that `ray://` may need; it must be said before the first import of Ray."""
-    if address and address.startswith("ray://") and (Path.home() / ".ray" / "auth_token").is_file():
-        os.environ.setdefault("RAY_AUTH_MODE", "token")  # Ray reads it on import, and by itself on the cluster alone
-
-
 @contextmanager
 def connected(address: str | None) -> Iterator[None]:
     """Ray at `address`; without one, started inside and gone afterwards. ValueError where nothing answers there."""

@@ -18,7 +18,8 @@ SHARD, TABLE = ".tar", ".parquet"
 class Input:
     """Pictures, shards and tables below `root`, or those of them that `pattern` or `file` names; `output` is left out.
 
-    `alone`: instead, pictures by name, each a part of its own. All paths are absolute: other processes work in other folders.
+    `alone`: instead, pictures by name, each a part of its own. All paths are absolute, since other processes
+    work in other folders.
     """
 
     root: Path

@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from velogan.cluster.connected import QUIET, connected, with_token
+from velogan.cluster.connected import QUIET, connected
 from velogan.cluster.parts import SHARD, Input, find_input, is_packed
 from velogan.cluster.shards import translate_shard
 from velogan.cluster.tables import translate_table
@@ -73,8 +73,9 @@ def translate_at_scale(
     check_options(format=options.format, tile=options.tile)
     if workers < 1:
         raise ValueError(f"--workers {workers}: at least one")
+    if address and address.startswith("ray://"):
+        raise ValueError(f"--address {address}: start velogan on a host of that cluster, with --address auto")
     found = find_input(input, output)
-    with_token(address)
     os.environ.update(QUIET)
     os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
     try:
@@ -196,9 +197,13 @@ class _Worker:
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, list[str]]:
         names = [os.fsdecode(name) for name in bytes(batch["names"][0]).split(b"\0")]
+        try:
+            done = translate_part(self._model, self._found, names, options=self._options)
+        except Exception as error:  # whatever it is, the other parts go on, and the report tells it
+            done = Done(failed=[(printable(name), f"{type(error).__name__}: {error}") for name in names])
         result = {
             "part": int(batch["part"][0]),
-            "done": asdict(translate_part(self._model, self._found, names, options=self._options)),
+            "done": asdict(done),
             "peak_memory_mb": peak_memory_mb(),
         }
         return {"result": [json.dumps(result)]}

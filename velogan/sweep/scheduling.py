@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
-from velogan.cluster.connected import QUIET, with_token
+from velogan.cluster.connected import QUIET
 from velogan.evaluation.metric import higher_is_better
 from velogan.sweep.attempt import attempt
 from velogan.sweep.folder import Status, note, noted
@@ -41,7 +41,8 @@ class Resources:
 
 def require_ray(address: str | None = None) -> None:
     """ValueError, one sentence, where the extra is not installed."""
-    with_token(address)
+    if address and address.startswith("ray://") and (Path.home() / ".ray" / "auth_token").is_file():
+        os.environ.setdefault("RAY_AUTH_MODE", "token")  # Ray reads it on import, and by itself on the cluster alone
     try:
         import optuna
         import ray.tune
