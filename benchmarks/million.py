@@ -1,11 +1,12 @@
 """Images a second of `velogan translate --workers` with 1 and 2 workers by turns, and the memory of all its processes.
 
-    python benchmarks/million.py PICTURES [ROUNDS] [SIDE]
+    python benchmarks/million.py PICTURES [ROUNDS] [SIDE] [CHANNELS]
 
 PICTURES small pictures (32x32 PNG, unless SIDE says otherwise) are made on the spot, in folders of 1,000, and
-translated by a random generator (ResNet, 3 blocks, 16 channels, float32). Each worker stays on a core of its own and
-computes with one thread; Ray runs already. Rates are of the last four fifths of the pictures: starting a worker takes
-seconds, which a million pictures would hide. Memory is what the processes do not share, sampled twice a second.
+translated by a random generator (ResNet, 3 blocks, 16 channels unless CHANNELS says otherwise, float32); with 0 rounds
+by 2 workers once. Each worker stays on a core of its own and computes with one thread; Ray runs already. Rates are of
+the last four fifths of the pictures: starting a worker takes seconds, which a million pictures would hide. Memory is
+what the processes do not share, sampled twice a second.
 """
 
 from __future__ import annotations
@@ -31,15 +32,14 @@ from velogan.deploy.model import Translator
 from velogan.networks.generators import GeneratorConfig, build_generator
 
 
-def main(pictures: int, rounds: int, side: int) -> None:
+def main(pictures: int, rounds: int = 2, side: int = 32, channels: int = 16) -> None:
     root = Path(tempfile.mkdtemp(prefix="million-"))
     try:
         make(root / "in", pictures, side)
         rates: dict[int, list[float]] = {1: [], 2: []}
         with connected(None), watched() as peak:
-            for _ in range(rounds):
-                for workers, found in rates.items():
-                    found.append(rate(root, workers))
+            for workers in [1, 2] * rounds or [2]:
+                rates[workers].append(rate(root, workers, channels))
         figures = {
             "pictures": pictures,
             "images_per_s": {workers: [round(one, 1) for one in found] for workers, found in rates.items()},
@@ -62,11 +62,11 @@ def make(folder: Path, pictures: int, side: int) -> None:
         save_picture(path, Picture(small.repeat(side // 4, 0).repeat(side // 4, 1)))
 
 
-def rate(root: Path, workers: int) -> float:
+def rate(root: Path, workers: int, channels: int) -> float:
     """Images a second; the translations are removed afterwards."""
     times: list[tuple[float, int]] = []
     total = translate_at_scale(
-        loader(root),
+        loader(root, channels),
         root / "in",
         root / "out",
         workers=workers,
@@ -83,7 +83,7 @@ def rate(root: Path, workers: int) -> float:
     return (done - before) / (ended - began)
 
 
-def loader(root: Path) -> Load:
+def loader(root: Path, channels: int) -> Load:
     """Puts each worker on a core of its own, with one thread."""
 
     def load(gpus: int) -> Translator:
@@ -95,7 +95,7 @@ def loader(root: Path) -> Load:
                 break
         torch.set_num_threads(1)
         torch.manual_seed(0)
-        net = build_generator(GeneratorConfig.model_validate({"blocks": 3, "channels": 16})).eval()
+        net = build_generator(GeneratorConfig.model_validate({"blocks": 3, "channels": channels})).eval()
         return Translator(net.requires_grad_(False), multiple=4, device=torch.device("cpu"))
 
     return load
@@ -140,5 +140,4 @@ def descendants(pid: int) -> list[int]:
 
 
 if __name__ == "__main__":
-    given = [int(word) for word in sys.argv[1:]]
-    main(given[0], given[1] if len(given) > 1 else 2, given[2] if len(given) > 2 else 32)
+    main(*map(int, sys.argv[1:]))
