@@ -47,9 +47,13 @@ from velogan.recipes import DEFAULT, DEMOS, RECIPES, to_search
 
 if TYPE_CHECKING:
     from velogan.cluster.simulate import Cluster
+    from velogan.cluster.translate import Total
+    from velogan.deploy.model import Translator
+    from velogan.deploy.translate import Summary
     from velogan.methods.base import Spec
     from velogan.networks.generators import GeneratorConfig
     from velogan.networks.sizes import Size
+    from velogan.observe.progress import Display
     from velogan.session import Result
     from velogan.sweep.plan import Plan
     from velogan.types import Direction
@@ -413,23 +417,18 @@ def _changed(asked: Train | Search, config: Config) -> dict[str, Any]:
 
 
 def _translate(asked: Translate, argv: list[str]) -> tuple[dict[str, Any], int]:
-    from velogan.data.domains.sources import code_directory
-    from velogan.deploy.model import load_translator
     from velogan.deploy.translate import translate
     from velogan.engine.memory import peak_memory_mb
-    from velogan.engine.resolve import resolve_device
-    from velogan.kernels.inference import Accelerator
     from velogan.observe.progress import Display
 
-    device = resolve_device(asked.device)
-    model = load_translator(
-        asked.model,
-        direction=asked.direction,
-        weights=asked.weights,
-        checkpoint=asked.checkpoint,
-        device=device,
-        accelerate=None if asked.exact else Accelerator(device, code_directory() / "kernels"),
-    )
+    if asked.workers is not None:
+        return _translate_at_scale(asked, asked.workers)
+    for flag, given in (("--column", asked.column), ("--address", asked.address)):
+        if given is not None:
+            raise ValueError(f"{flag} {given} is for many processes: add --workers N, or leave it out")
+    if asked.input.suffix in (".tar", ".parquet") and not asked.input.is_dir():
+        raise ValueError(f"input {asked.input} is of many pictures in one file: add --workers N")
+    model = _translator(asked)
     with Display() as display:
         done = translate(
             model,
@@ -440,20 +439,71 @@ def _translate(asked: Translate, argv: list[str]) -> tuple[dict[str, Any], int]:
             tile=asked.tile,
             progress=display.task("translating"),
         )
-        for name, reason in done.failed:
-            display.say(f"{name}: {reason}")
-        if done.renamed:
-            name, suffix = done.renamed[0]
-            more = f" and {len(done.renamed) - 1} more" if len(done.renamed) > 1 else ""
-            display.say(f"{name}{more} saved in a format that can hold the result: {suffix}")
-        display.say(f"{done.translated} translated, {done.skipped} there already, {len(done.failed)} failed")
+        example = done.renamed[0] if done.renamed else None
+        _tell_translated(display, done, renamed=len(done.renamed), example=example)
+    return _translated(done, peak_memory_mb())
+
+
+def _translate_at_scale(asked: Translate, workers: int) -> tuple[dict[str, Any], int]:
+    from velogan.cluster.translate import Options, translate_at_scale
+    from velogan.observe.progress import Display
+
+    device = _translator(dataclasses.replace(asked, exact=True)).device  # what is wrong with it, it says at once
+    with Display() as display:
+        done = translate_at_scale(
+            partial(_translator_of_worker, dataclasses.replace(asked, model=asked.model.absolute())),
+            asked.input,
+            asked.output,
+            workers=workers,
+            options=Options(asked.format, asked.tile, asked.overwrite, asked.column),
+            gpus=asked.device != "cpu" and (device.type == "cuda" or asked.address is not None),
+            address=asked.address,
+            progress=display.count("translating"),
+        )
+        _tell_translated(display, done, renamed=done.renamed, example=done.example)
+    result, code = _translated(done, done.peak_memory_mb)
+    return {**result, "workers": workers}, code
+
+
+def _translator(asked: Translate) -> Translator:
+    from velogan.data.domains.sources import code_directory
+    from velogan.deploy.model import load_translator
+    from velogan.engine.resolve import resolve_device
+    from velogan.kernels.inference import Accelerator
+
+    device = resolve_device(asked.device)
+    return load_translator(
+        asked.model,
+        direction=asked.direction,
+        weights=asked.weights,
+        checkpoint=asked.checkpoint,
+        device=device,
+        accelerate=None if asked.exact else Accelerator(device, code_directory() / "kernels"),
+    )
+
+
+def _translator_of_worker(asked: Translate, gpus: int) -> Translator:
+    return _translator(asked if gpus else dataclasses.replace(asked, device="cpu"))
+
+
+def _tell_translated(display: Display, done: Summary | Total, *, renamed: int, example: tuple[str, str] | None) -> None:
+    for name, reason in done.failed:
+        display.say(f"{name}: {reason}")
+    if example is not None:
+        name, suffix = example
+        more = f" and {renamed - 1} more" if renamed > 1 else ""
+        display.say(f"{name}{more} saved in a format that can hold the result: {suffix}")
+    display.say(f"{done.translated} translated, {done.skipped} there already, {len(done.failed)} failed")
+
+
+def _translated(done: Summary | Total, peak_mb: float) -> tuple[dict[str, Any], int]:
     result = {
         "translated": done.translated,
         "skipped": done.skipped,
         "failed": [{"name": name, "reason": reason} for name, reason in done.failed],
         "tiled": done.tiled,
         "images_per_s": round(done.translated / done.seconds, 3),
-        "peak_memory_mb": round(peak_memory_mb(), 1),
+        "peak_memory_mb": round(peak_mb, 1),
     }
     return result, 1 if done.failed else 0
 

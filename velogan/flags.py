@@ -269,13 +269,18 @@ class Translate:
     velogan translate runs/zebras photos translated
 
     velogan translate runs/zebras zebra.jpg horse.jpg --direction b2a
+
+    velogan translate runs/zebras 'shards/*.tar' translated --workers 8
     """
 
     model: Annotated[
         tyro.conf.Positional[Path],
         tyro.conf.arg(metavar="RUN|FILE", help="A run folder, or a .safetensors or .pth file."),
     ]
-    input: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="INPUT", help="An image, or a folder.")]
+    input: Annotated[
+        tyro.conf.Positional[Path],
+        tyro.conf.arg(metavar="INPUT", help="An image, or a folder; with --workers also *.tar and *.parquet."),
+    ]
     output: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="OUTPUT", help="The image or folder to write.")]
     direction: Annotated[
         Literal["a2b", "b2a"] | None,
@@ -310,6 +315,25 @@ class Translate:
     ] = None
     exact: Annotated[bool, tyro.conf.arg(help=_EXACT)] = False
     device: Annotated[str, tyro.conf.arg(help="Where to compute: auto, cpu, cuda or mps.")] = "auto"
+    workers: Annotated[
+        int | None,
+        tyro.conf.arg(
+            help="Translate by so many processes under Ray, of pictures, WebDataset shards and Parquet files; needs "
+            "pip install 'velogan[scale]'. Default: in this process.",
+            metavar="N",
+        ),
+    ] = None
+    column: Annotated[
+        str | None,
+        tyro.conf.arg(
+            help="With --workers: the column of Parquet files that holds pictures, or paths. Default: the only one.",
+            metavar="NAME",
+        ),
+    ] = None
+    address: Annotated[
+        str | None,
+        tyro.conf.arg(help="With --workers: a Ray that runs already: auto or HOST:PORT. Default: one of our own."),
+    ] = None
     json: Json = False
 
 

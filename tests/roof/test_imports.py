@@ -30,6 +30,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "engine": {"kernels", "objectives.base", "observe", "data"},
     "deploy": {"networks", "data", "store"},
     "report": {"networks.cells", "networks.genotype", "observe.architecture"},
+    "cluster": {"config", "data", "deploy", "engine", "networks", "objectives", "observe"},
     "config": {"methods", "networks", "data", "engine"},
     "evaluation": MACHINERY | SETTINGS | {"deploy", "report.scores"},
     "stored": {"data", "methods"},
@@ -46,15 +47,26 @@ MAY_IMPORT: dict[str, set[str]] = {
     | {"chosen", "decide", "faster", "session", "start", "together", "deploy", "evaluation"},
     "recipes": {"config", "methods"},
     "measure": MACHINERY | SETTINGS | {"decide", "run", "recipes", "report"},
-    "sweep": MACHINERY | SETTINGS | {"deploy", "evaluation", "report", "session", "run", "recipes"},
-    "cluster": {"config", "networks", "objectives", "observe"},
+    "sweep": MACHINERY | SETTINGS | {"cluster", "deploy", "evaluation", "report", "session", "run", "recipes"},
     "demo": {"config", "data", "observe", "deploy", "evaluation", "recipes", "report", "run"},
     "flags": {"config", "methods", "recipes"},
     "__main__": {"cli"},
     "api": MACHINERY | SETTINGS | {"deploy", "evaluation", "imported", "recipes", "run", "session"},
     "cli": MACHINERY
     | SETTINGS
-    | {"chosen", "cluster", "deploy", "evaluation", "imported", "measure", "report", "recipes", "run", "session", "demo"}
+    | {
+        "chosen",
+        "cluster",
+        "deploy",
+        "evaluation",
+        "imported",
+        "measure",
+        "report",
+        "recipes",
+        "run",
+        "session",
+        "demo",
+    }
     | {"flags", "sweep"},
 }
 

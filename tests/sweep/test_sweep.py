@@ -11,13 +11,14 @@ from typing import Any
 
 import pytest
 
+from velogan.cluster.connected import connected
 from velogan.config import write_yaml
 from velogan.store.lock import locked
 from velogan.sweep import sweep as module
 from velogan.sweep.axes import parse_axis
 from velogan.sweep.folder import log_file, run_folder, state_of
 from velogan.sweep.plan import Plan
-from velogan.sweep.scheduling import MISSING, Resources, connected, shared
+from velogan.sweep.scheduling import MISSING, Resources, shared
 from velogan.sweep.sweep import sweep
 from velogan.sweep.table import Table
 

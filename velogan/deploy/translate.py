@@ -7,15 +7,14 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, replace
-from itertools import count
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
 
-from velogan.data.pictures.images import SUFFIXES, Picture, read_picture, save_picture, suffix_for
-from velogan.deploy.jobs import Job, find_jobs
+from velogan.data.pictures.images import SUFFIXES, Picture, suffix_for
+from velogan.deploy.jobs import Work, find_jobs
 from velogan.deploy.large import plan
 from velogan.deploy.model import Translator
 from velogan.deploy.pictures import output_format, translate_equal, translate_in_tiles
@@ -65,14 +64,33 @@ def translate(
     Raises `ValueError` with the mend if the input is missing or empty, or would be overwritten, or if two pictures
     would become one file.
     """
+    check_options(format=format, tile=tile)
+    jobs = find_jobs(Path(input), Path(output), suffix=format and f".{format}")
+    return translate_jobs(model, jobs, overwrite=overwrite, tile=tile, batch_pixels=batch_pixels, progress=progress)
+
+
+def check_options(*, format: str | None, tile: int | None) -> None:
+    """`ValueError` with the mend for a format or a side of tiles that `translate` does not take."""
     if format is not None and f".{format}" not in SUFFIXES:
         raise ValueError(f"format={format} is not known: name one of {', '.join(sorted(s[1:] for s in SUFFIXES))}")
     if tile is not None and tile < 0:
         raise ValueError(f"tile={tile} is no side in pixels: name one, or 0 for no tiles")
+
+
+def translate_jobs(
+    model: Translator,
+    jobs: Sequence[Work],
+    *,
+    overwrite: bool = False,
+    tile: int | None = None,
+    batch_pixels: int | None = None,
+    progress: Progress | None = None,
+    threads: int | None = None,
+) -> Summary:
+    """As `translate`, with the pictures named one by one. `threads` decode and save; None: one more than cores."""
     started = time.perf_counter()
-    jobs = find_jobs(Path(input), Path(output), suffix=format and f".{format}")
     run = _Run(model, jobs, overwrite=overwrite, progress=progress)
-    with ThreadPoolExecutor(max_workers=(os.cpu_count() or 1) + 1) as pool:
+    with ThreadPoolExecutor(max_workers=threads or (os.cpu_count() or 1) + 1) as pool:
         run.all(pool, tile=tile, batch_pixels=batch_pixels or _batch_pixels(model.device))
     return Summary(
         translated=run.translated,
@@ -87,17 +105,16 @@ def translate(
 class _Run:
     """One call of `translate`: work in progress, and results so far."""
 
-    def __init__(self, model: Translator, jobs: list[Job], *, overwrite: bool, progress: Progress | None):
+    def __init__(self, model: Translator, jobs: Sequence[Work], *, overwrite: bool, progress: Progress | None):
         self._model, self._jobs, self._overwrite, self._progress = model, jobs, overwrite, progress
         self._taken = {job.target for job in jobs}
-        self._saves: deque[tuple[Job, int, Future[None]]] = deque()
-        self._fresh = count()
+        self._saves: deque[tuple[Work, int, Future[None]]] = deque()
         self.translated, self.skipped, self.tiled = 0, 0, 0
         self.failed: list[tuple[str, str]] = []
         self.renamed: list[tuple[str, str]] = []
 
     def all(self, pool: ThreadPoolExecutor, *, tile: int | None, batch_pixels: int) -> None:
-        todo = [job for job in self._jobs if self._overwrite or not os.path.lexists(job.target)]
+        todo = [job for job in self._jobs if self._overwrite or not job.is_done()]
         self.skipped = len(self._jobs) - len(todo)
         self._show()
         for batch in _equal_sizes(self._decoded(todo, pool), batch_pixels):
@@ -106,8 +123,7 @@ class _Run:
             try:
                 if tiles:
                     results = [
-                        translate_in_tiles(self._model, picture, tiles, scratch=job.target.parent)
-                        for job, picture in batch
+                        translate_in_tiles(self._model, picture, tiles, scratch=job.scratch) for job, picture in batch
                     ]
                 else:
                     results = translate_equal(self._model, [picture for _, picture in batch])
@@ -117,8 +133,7 @@ class _Run:
                 continue
             self.tiled += len(batch) if tiles else 0
             for (job, _), result in zip(batch, results):
-                fresh = job.target.with_name(f".fresh-{os.getpid()}-{next(self._fresh)}{job.target.suffix}")
-                self._saves.append((job, result.pixels.nbytes, pool.submit(_save, job.target, fresh, result)))
+                self._saves.append((job, result.pixels.nbytes, pool.submit(job.save, result)))
             self._settle(most=_AHEAD, most_bytes=_AHEAD_BYTES)
         self._settle(most=0, most_bytes=0)
 
@@ -128,7 +143,7 @@ class _Run:
             job, _, save = self._saves.popleft()
             self._finish(job, save.exception())
 
-    def _finish(self, job: Job, error: BaseException | None) -> None:
+    def _finish(self, job: Work, error: BaseException | None) -> None:
         if error is None:
             self.translated += 1
         else:
@@ -139,17 +154,17 @@ class _Run:
         if self._progress is not None:
             self._progress(self.skipped + self.translated + len(self.failed), len(self._jobs))
 
-    def _decoded(self, jobs: Sequence[Job], pool: ThreadPoolExecutor) -> Iterator[tuple[Job, Picture]]:
+    def _decoded(self, jobs: Sequence[Work], pool: ThreadPoolExecutor) -> Iterator[tuple[Work, Picture]]:
         """Read pictures in threads, a bounded number ahead, in order; those that fail are left out."""
-        waiting: deque[tuple[Job, int, Future[Picture]]] = deque()
+        waiting: deque[tuple[Work, int, Future[Picture]]] = deque()
         upcoming = deque(jobs)
         while waiting or upcoming:
             while upcoming and len(waiting) < _AHEAD:
-                size = _file_size(upcoming[0].source)
+                size = upcoming[0].size()
                 if waiting and size + sum(other for _, other, _ in waiting) > _AHEAD_FILE_BYTES:
                     break
                 job = upcoming.popleft()
-                waiting.append((job, size, pool.submit(read_picture, job.source)))
+                waiting.append((job, size, pool.submit(job.read)))
             job, _, reading = waiting.popleft()
             try:
                 picture = reading.result()
@@ -158,13 +173,13 @@ class _Run:
             except (OSError, ValueError, MemoryError) as error:
                 self._finish(job, error)
                 continue
-            if job.target.exists() and not self._overwrite:  # in the other format, from an earlier run
+            if not self._overwrite and job.is_done():  # in the other format, from an earlier run
                 self.skipped += 1
                 self._show()
             else:
                 yield job, picture
 
-    def _placed(self, job: Job, picture: Picture) -> Job:
+    def _placed(self, job: Work, picture: Picture) -> Work:
         """The job with a format that can hold the result."""
         form = output_format(self._model, picture)
         blank = np.broadcast_to(np.zeros((), form.dtype), (*picture.pixels.shape[:2], form.channels))
@@ -172,11 +187,11 @@ class _Run:
         if suffix == job.target.suffix:
             return job
         target = job.target.with_suffix(suffix)
-        if target in self._taken:
+        if target in self._taken or job.is_taken(target):
             raise ValueError(f"{job.target.suffix} cannot hold the result, and {target} is another picture's")
         self._taken.add(target)
         self.renamed.append((job.name, suffix))
-        return replace(job, target=target)
+        return job.moved(target)
 
 
 def _batch_pixels(device: torch.device) -> int:
@@ -184,8 +199,8 @@ def _batch_pixels(device: torch.device) -> int:
     return (1 if device.type == "cpu" else 16) * 256 * 256
 
 
-def _equal_sizes(decoded: Iterator[tuple[Job, Picture]], batch_pixels: int) -> Iterator[list[tuple[Job, Picture]]]:
-    groups: dict[tuple[tuple[int, ...], str], list[tuple[Job, Picture]]] = {}
+def _equal_sizes(decoded: Iterator[tuple[Work, Picture]], batch_pixels: int) -> Iterator[list[tuple[Work, Picture]]]:
+    groups: dict[tuple[tuple[int, ...], str], list[tuple[Work, Picture]]] = {}
     for job, picture in decoded:
         kind = (picture.pixels.shape, picture.pixels.dtype.name)
         group = groups.setdefault(kind, [])
@@ -198,23 +213,7 @@ def _equal_sizes(decoded: Iterator[tuple[Job, Picture]], batch_pixels: int) -> I
     yield from groups.values()
 
 
-def _file_size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except OSError:
-        return 0  # reading it will say why
-
-
 def _reason(error: BaseException) -> str:
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     return str(error) or type(error).__name__
-
-
-def _save(target: Path, fresh: Path, picture: Picture) -> None:
-    target.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        save_picture(fresh, picture)  # hidden: no listing takes it for a picture
-        fresh.replace(target)
-    finally:
-        fresh.unlink(missing_ok=True)

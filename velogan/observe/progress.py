@@ -52,6 +52,11 @@ class Display:
         line = _Line(self, name)
         return lambda done, total: line.show(done, total, f"{done:,}/{total:,}")
 
+    def count(self, name: str) -> Callable[[int], None]:
+        """As `task`, where nobody knows the total: call the result with what is done."""
+        line = _Line(self, name)
+        return lambda done: line.show(done, 0, f"{done:,}")
+
     def training(self, total_images: int | None) -> Training:
         """The training bar. Without a total (a run limited by time) the total is estimated from speed and ETA."""
         return Training(_Line(self, "training"), total_images)

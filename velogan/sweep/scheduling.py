@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import logging
 import math
 import os
 import shutil
-import signal
 import tempfile
-import threading
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
+from velogan.cluster.connected import QUIET
 from velogan.evaluation.metric import higher_is_better
 from velogan.sweep.attempt import attempt
-from velogan.sweep.cores import available
 from velogan.sweep.folder import Status, note, noted
 from velogan.sweep.plan import Plan, Trial
 
@@ -32,16 +28,6 @@ KEPT = 3
 
 MOST_LOSSES = 3
 """How often a trial is started again elsewhere, where a node of the cluster is lost."""
-
-_QUIET = {
-    "RAY_USAGE_STATS_ENABLED": "0",
-    "RAY_AIR_NEW_OUTPUT": "0",
-    "RAY_CHDIR_TO_TRIAL_DIR": "0",
-    "RAY_worker_niceness": "0",  # 15 by default: then anything else on the machine comes first
-    "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
-    "TUNE_DISABLE_SIGINT_HANDLER": "1",  # Ctrl-C is ours
-    "TUNE_WARN_EXCESSIVE_EXPERIMENT_CHECKPOINT_SYNC_THRESHOLD_S": "0",
-}
 
 
 @dataclass(frozen=True)
@@ -74,48 +60,6 @@ def shared(cores: int, gpus: float, *, parallel: int | None, largest: int, trial
     each = gpus / many
     share = math.floor(each) if each >= 1 else math.floor(1000 * each) / 1000  # what Ray takes
     return Resources(max(many, 1), max(1, min(cores // many, largest)), float(share))
-
-
-@contextmanager
-def connected(address: str | None) -> Iterator[None]:
-    """Ray at `address`; without one, started inside and gone afterwards. ValueError where nothing answers there."""
-    os.environ.update(_QUIET)
-    import ray
-
-    if ray.is_initialized():
-        yield
-        return
-    logging.getLogger("ray").setLevel(logging.ERROR)
-    common: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
-    folder = Path(tempfile.mkdtemp(prefix="velogan-ray-"))
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            if address:
-                ray.init(address=address, **common)
-            else:
-                common |= {"num_cpus": len(available()), "include_dashboard": False, "_temp_dir": str(folder)}
-                ray.init(address="local", object_store_memory=100 * 2**20, **common)
-        with _terminated_like_ctrl_c():
-            yield
-    except ConnectionError as error:
-        raise ValueError(f"--address {address}: no Ray answers there ({str(error).splitlines()[0]})") from None
-    finally:
-        ray.shutdown()
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-@contextmanager
-def _terminated_like_ctrl_c() -> Iterator[None]:
-    """SIGTERM, which Slurm and PBS send before they kill, ends a sweep as Ctrl-C does; Ray would print a trace."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def found_resources(*, parallel: int | None, trials: int, device: str) -> Resources:
@@ -168,7 +112,7 @@ def _tune(
     earlier: Sequence[tuple[Mapping[str, Any], float | None]],
     samples: int,
 ) -> None:
-    os.environ.update(_QUIET)
+    os.environ.update(QUIET)
     from ray import tune
     from ray.tune.schedulers import ASHAScheduler
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from velogan.cluster.connected import connected
 from velogan.data.domains.sources import find_sources
 from velogan.evaluation.metric import check_metric, higher_is_better
 from velogan.evaluation.validation import SCORE
@@ -23,7 +24,7 @@ from velogan.store.lock import locked
 from velogan.sweep.folder import State, note, noted, resampled_of, run_folder, scores_of, share, state_of
 from velogan.sweep.pictures import held_out_pictures
 from velogan.sweep.plan import Plan, Trial
-from velogan.sweep.scheduling import connected, found_resources, require_ray, run_trials
+from velogan.sweep.scheduling import found_resources, require_ray, run_trials
 from velogan.sweep.table import Table
 from velogan.sweep.tested import chosen_figures
 from velogan.sweep.verdict import verdicts

@@ -49,9 +49,11 @@ __all__ = [
     "SUFFIXES",
     "Picture",
     "decode",
+    "encode",
     "read_picture",
     "save_picture",
     "suffix_for",
+    "suffix_of",
 ]
 
 _DECODERS: tuple[tuple[re.Pattern[bytes], str, Callable[[bytes], Picture]], ...] = (
@@ -127,13 +129,17 @@ def _format_of(data: bytes) -> tuple[str, Callable[[bytes], Picture]]:
 
 
 def save_picture(path: Path | str, picture: Picture) -> None:
-    """Write a picture to a file; the suffix names the format.
+    """Write a picture to a file; the suffix names the format, see `encode`. `OSError` if it cannot be written."""
+    data = encode(Path(path).suffix.lower(), picture)
+    Path(path).write_bytes(data)
+
+
+def encode(suffix: str, picture: Picture) -> bytes:
+    """Give the bytes of a picture file; `suffix` names the format.
 
     JPEG and WebP have quality 95, JPEG with colour at full resolution; the other formats are lossless. WebP turns grey
-    into RGB. Raises `ValueError` if the format cannot hold the picture (see `suffix_for`), `OSError` if it cannot be
-    written.
+    into RGB. Raises `ValueError` if the format cannot hold the picture (see `suffix_for`).
     """
-    suffix = Path(path).suffix.lower()
     if suffix not in SUFFIXES:
         raise ValueError(f"{suffix or 'no suffix'} names no picture format: name one of {', '.join(sorted(SUFFIXES))}")
     if not _holds(suffix, picture):
@@ -141,7 +147,16 @@ def save_picture(path: Path | str, picture: Picture) -> None:
         what = f"{width}x{height} pixels of {picture.pixels.dtype}, {channels} channels"
         what += " and alpha" if picture.alpha is not None else ""
         raise ValueError(f"{suffix} cannot hold {what}: save it as {suffix_for(suffix, picture)}")
-    Path(path).write_bytes(_ENCODERS[suffix](picture))
+    return _ENCODERS[suffix](picture)
+
+
+def suffix_of(data: bytes) -> str:
+    """Give the suffix for a translation of the picture file that begins with `data`; `.png` if that is no picture."""
+    try:
+        name, _ = _format_of(data)
+    except ValueError:
+        return ".png"
+    return {"JPEG": ".jpg", "GIF": ".png"}.get(name, f".{name.lower()}")
 
 
 def suffix_for(suffix: str, picture: Picture) -> str:
