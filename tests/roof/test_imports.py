@@ -42,7 +42,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "run": MACHINERY | SETTINGS | {"chosen", "decide", "faster", "session", "together", "deploy", "evaluation"},
     "recipes": {"config", "methods"},
     "measure": MACHINERY | SETTINGS | {"decide", "run", "recipes", "report"},
-    "sweep": MACHINERY | SETTINGS | {"deploy", "evaluation", "report", "session", "run", "recipes"},
+    "sweep": MACHINERY | SETTINGS | {"chosen", "deploy", "evaluation", "report", "session", "run", "recipes"},
     "demo": {"config", "data", "observe", "deploy", "evaluation", "recipes", "report", "run"},
     "flags": {"config", "methods", "recipes"},
     "__main__": {"cli"},
