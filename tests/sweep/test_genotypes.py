@@ -6,7 +6,7 @@ import json
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -14,10 +14,12 @@ from typing import Any
 import pytest
 
 from velogan.config import Config, read_config, write_yaml
+from velogan.measure.probe import Step
 from velogan.networks.genotype import read_genotype
 from velogan.networks.sizes import size
 from velogan.store.checkpoint import list_checkpoints
 from velogan.sweep.attempt import attempt
+from velogan.sweep.cost import cost
 from velogan.sweep.folder import State
 from velogan.sweep.plan import Plan, Trial
 from velogan.sweep.planfile import read_plan
@@ -117,6 +119,33 @@ def test_seeds_search_and_draw_for_themselves(make: Callable[..., Plan]) -> None
     assert write_yaml(drawn[0]) == write_yaml(of(make(), "random").config)
     fixed = make(SEARCH.replace("{", "{train.seed: 7, "))
     assert {str(of(fixed, "N", seed).source.folder(Path())) for seed in (0, 1)} == {"searches/found,seed=7"}  # pyright: ignore
+
+
+def test_found_networks_cost_what_others_of_their_size_do(make: Callable[..., Plan]) -> None:
+    plan, probed, said = make(), [], []
+
+    def probe(config: Config, cores: Sequence[int]) -> Step:
+        probed.append(config.generator.operations)
+        return Step(seconds=1.0, memory_mb=100.0, gpu_memory_mb=0.0)
+
+    found = cost(plan, plan.known_trials(), parallel=1, probe=probe, say=said.append)
+    assert [len(operations) for operations in probed] == [0, 6, 6, 0, 6]
+    assert found["seconds"] == 20
+    assert "2 searches" in said[0]
+
+
+def test_what_cannot_have_its_size_fails_alone(make: Callable[..., Plan], tmp_path: Path) -> None:
+    plan = make(
+        variants="\n  C: {}\n  N: {genotype: {from: found, match: own}}"
+    )  # of 16 feature maps none are within 1 %
+    trial = of(plan, "N")
+    assert trial.source
+    file = Path(f"{trial.source.folder(tmp_path)}.json")
+    file.parent.mkdir()
+    file.write_text(trial.source.drawn(0).text())
+    with pytest.raises(ValueError, match="nearest differs"):
+        trial.source.built(trial.config, trial.source.drawn(0))
+    check_folders(tmp_path, plan.known_trials())
 
 
 @pytest.mark.parametrize(

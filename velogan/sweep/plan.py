@@ -46,9 +46,16 @@ class Trial:
         return self.name.rpartition(",")[0] or "base"
 
     def settled(self, out: Path) -> Config:
-        """`config`, in the sweep in `out` with the networks that its search has found, if it has ended."""
-        found = self.source.found(out) if self.source else None
-        return self.source.built(self.config, found) if self.source and found else self.config
+        """`config`, in the sweep in `out` with the networks that its search has found.
+
+        As it is where the search has not ended, or where its networks cannot have the size, and the trial fails.
+        """
+        if self.source is None or (found := self.source.found(out)) is None:
+            return self.config
+        try:
+            return self.source.built(self.config, found)
+        except ValueError:
+            return self.config
 
 
 class Plan(BaseModel):
