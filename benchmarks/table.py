@@ -5,6 +5,8 @@
 
 Each run is scored as `velogan evaluate` does it. A cell is the mean over seeds and, in brackets, the range. Sweeps
 themselves score the chosen setting alone on test pictures: take this table for reporting, never for choosing.
+`--checkpoint best` takes each run's best on held-out pictures in place of its last; `--sizes` adds what its generators
+have: parameters from A to B and from B to A, in thousands, and how many times the first the second is.
 """
 
 from __future__ import annotations
@@ -16,8 +18,14 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from velogan.config import read_config
 from velogan.evaluation.evaluate import evaluate
+from velogan.methods.base import ends
+from velogan.networks.sizes import size
 from velogan.observe.progress import Display
+
+SIZES = ("a2b k", "b2a k", "asymmetry")
+"""What `--sizes` adds."""
 
 
 def main() -> None:
@@ -25,6 +33,8 @@ def main() -> None:
     parser.add_argument("sweep", type=Path)
     parser.add_argument("figures", nargs="+")
     parser.add_argument("--direction", choices=["a2b", "b2a"], default="a2b")
+    parser.add_argument("--checkpoint", choices=["last", "best"], default="last")
+    parser.add_argument("--sizes", action="store_true")
     parser.add_argument("--features", choices=["none", "lite0", "lite1"], default="none")
     parser.add_argument("--squeezenet", type=Path)
     parser.add_argument("--classes", nargs="*", default=[], metavar="NAME=NUMBER")
@@ -36,9 +46,23 @@ def main() -> None:
     with Display() as display:
         for trial in json.loads((asked.sweep / "sweep.json").read_text())["trials"]:
             if trial["status"] == "done":
-                found = evaluate(Path(trial["run"]), checkpoint="last", task=display.task, **common)["scores"]
-                runs.setdefault(trial["setting"], []).append({"images": trial["images"], **_figures(found, asked)})
-    print("\n".join(table(runs, asked.figures)))
+                run = Path(trial["run"])
+                found = evaluate(run, checkpoint=asked.checkpoint, task=display.task, **common)["scores"]
+                row = {"images": trial["images"], **_sizes(run), **_figures(found, asked)}
+                runs.setdefault(trial["setting"], []).append(row)
+    print("\n".join(table(runs, [*(SIZES if asked.sizes else []), *asked.figures])))
+
+
+def _sizes(run: Path) -> dict[str, float]:
+    config = read_config(run)
+    spec = config.spec
+    found: dict[str, float] = {}
+    for way in config.method.directions:
+        source, target = (spec.channels[letter] for letter in ends(way))
+        found[f"{way} k"] = size(spec.generators[way], in_channels=source, out_channels=target).parameters / 1000
+    if len(found) > 1:
+        found[SIZES[-1]] = found["b2a k"] / found["a2b k"]
+    return found
 
 
 def _figures(scores: Sequence[dict[str, Any]], asked: argparse.Namespace) -> dict[str, float]:

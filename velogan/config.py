@@ -173,13 +173,17 @@ class Config(BaseModel):
         return self.change(generator=generator, discriminator={"channels": dial["discriminator"]})
 
     def built_from(
-        self, genotype: Genotype, *, hidden: int | Mapping[Direction, int] | None = None, match: str | None = None
+        self,
+        genotype: Genotype,
+        *,
+        hidden: int | Mapping[Direction, int] | None = None,
+        match: str | GeneratorConfig | None = None,
     ) -> Config:
         """With the networks of a genotype, whose encodings have `hidden` channels, or so many by direction.
 
         Without `hidden`, as many as the genotype says, or as the generators have now. With `match` (C64), the
-        generators together have the bytes of two of CycleGAN's of that width. What the genotype does not name stays as
-        it is.
+        generators together have the bytes of two of CycleGAN's of that width, or of two such generators. What the
+        genotype does not name stays as it is.
         """
         ways: list[Direction] = [way for way in self.method.directions if way in genotype.generators]
         first, last = ways[0], ways[-1]
@@ -201,7 +205,8 @@ class Config(BaseModel):
             return made
         spec = made.spec
         channels = [(spec.channels[source], spec.channels[target]) for source, target in map(ends, ways)]
-        return made._widened(matched([spec.generators[way] for way in ways], reference(match), channels=channels))
+        goal = reference(match) if isinstance(match, str) else match
+        return made._widened(matched([spec.generators[way] for way in ways], goal, channels=channels))
 
     def scaled_to(self, other: Config) -> Config:
         """With each generator as large as that of the same direction in `other`, by its width alone.

@@ -47,7 +47,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     | {"chosen", "decide", "faster", "session", "start", "together", "deploy", "evaluation"},
     "recipes": {"config", "methods"},
     "measure": MACHINERY | SETTINGS | {"decide", "run", "recipes", "report"},
-    "sweep": MACHINERY | SETTINGS | {"cluster", "deploy", "evaluation", "report", "session", "run", "recipes"},
+    "sweep": MACHINERY
+    | SETTINGS
+    | {"chosen", "cluster", "deploy", "evaluation", "report", "session", "run", "recipes"},
     "demo": {"config", "data", "observe", "deploy", "evaluation", "recipes", "report", "run"},
     "flags": {"config", "methods", "recipes"},
     "__main__": {"cli"},

@@ -15,7 +15,8 @@ from types import MappingProxyType
 from typing import Any
 
 from velogan.sweep.cores import held
-from velogan.sweep.folder import State, log_file, note, run_folder, scores_of, share, state_of
+from velogan.sweep.folder import State, log_file, note, run_folder, saved, scores_of, share, state_of
+from velogan.sweep.genotypes import Source
 
 POLL_S = 0.5
 MOST_DEATHS = 3
@@ -36,11 +37,12 @@ def attempt(
     origin: Mapping[str, Any],
     report: Report,
     facts: Mapping[str, Any] = MappingProxyType({}),
+    source: Source | None = None,
 ) -> State:
     """Trains until done, failed, or `report` raises; a killed run goes on from its checkpoint. Writes the status.
 
     `cores` are how many it computes with, and stays on, unless `config` says engine.threads. What is done already is
-    only reported. `facts` are kept with the status.
+    only reported. `facts` are kept with the status. With a `source` the networks are found first.
     """
     told: set[int] = set()
     if (found := state_of(out, name, budget=budget, metric=metric)).status == "done":
@@ -52,15 +54,16 @@ def attempt(
         note(out, name, "running", **facts)
         engine = {**config["engine"], "threads": config["engine"]["threads"] or len(mine)}
         request = {"run": str(run_folder(out, name)), "cores": mine, "config": {**config, "engine": engine}}
-        request |= {"origin": origin, "metric": metric}
+        request |= {"origin": origin, "metric": metric, "sweep": str(out)}
+        request |= {"source": source.model_dump(mode="json") if source else None}
         deaths = 0
         while deaths < MOST_DEATHS:
-            before = state_of(out, name, budget=budget, metric=metric).images
+            before = _seen(out, name, source)
             code, answer = _child(out, name, request, lambda: _tell(out, name, budget, metric, told, report))
             _tell(out, name, budget, metric, told, report)
             if code >= 0:
                 break
-            deaths = 1 if state_of(out, name, budget=budget, metric=metric).images > before else deaths + 1
+            deaths = 1 if _seen(out, name, source) > before else deaths + 1
         reason = answer.get("error", "") or _killed(code, deaths)
         found = state_of(out, name, budget=budget, metric=metric)
         if found.status == "done":
@@ -69,6 +72,12 @@ def attempt(
             reason = reason or "it stopped before its budget was used up: somebody asked it to"
             note(out, name, "failed", reason, **facts)
         return state_of(out, name, budget=budget, metric=metric)
+
+
+def _seen(out: Path, name: str, source: Source | None) -> int:
+    """Images that a trial, and the search before it, have seen and saved."""
+    folders = [run_folder(out, name), *([source.folder(out)] if source else [])]
+    return sum(saved(folder)[0] for folder in folders)
 
 
 def _killed(code: int, deaths: int) -> str:

@@ -11,10 +11,14 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict
 
 from velogan.config import SIZES, Config, field_names, nearest
+from velogan.engine.config import TrainConfig
 from velogan.files import parse_yaml
 
 PRESET, SIZE = "preset", "size"
 """What can be varied besides the fields of a configuration."""
+
+SCORED_EVERY = "10 %"
+"""How often a trial is saved and scored, unless its preset or a flag says."""
 
 _RANGE = re.compile(r"\s*([^\s,:]+?)\s*\.\.\s*([^\s,:]+)\s*(:log)?\s*")
 
@@ -107,6 +111,13 @@ def split(text: str) -> list[Any]:
 def _value(text: str) -> Any:
     """A list, a mapping or null as YAML reads it; else the text, which the field's own type makes a value of."""
     return parse_yaml(text) if text[:1] in ("[", "{") or text == "null" else text
+
+
+def scored_at_shares(config: Config) -> Config:
+    """Saved and scored at the same shares of every length, unless `config` says how often."""
+    if config.train.checkpoint_every != TrainConfig().checkpoint_every:
+        return config
+    return config.change(train={"checkpoint_every": SCORED_EVERY})
 
 
 def changed(config: Config, settings: Mapping[str, Any]) -> Config:

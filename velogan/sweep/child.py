@@ -1,7 +1,8 @@
 """One trial as a process of its own: `python -m velogan.sweep.child REQUEST`, with a line of JSON at the end.
 
 The request is a file: `config`, `run`, `cores` (to stay on; none where they are empty), the `metric` to be measured at
-each checkpoint, and `origin`, for the record.
+each checkpoint, and `origin`, for the record. Where a `source` is named, a search finds the networks before, in the
+folder of the `sweep`.
 Exit codes are those of the command line; the reason of a failure is in the line's `error`.
 """
 
@@ -55,12 +56,20 @@ def _train(request: Mapping[str, Any]) -> dict[str, Any]:
     from velogan.evaluation.metric import Measured
     from velogan.observe.progress import Display
     from velogan.run import train
+    from velogan.sweep.genotypes import Source
 
     run = Path(request["run"])
     _wait_for(run)
     scoring = partial(Measured, metric=request["metric"])
     with Display() as display:
         config, origin = parse_config(request["config"]), request["origin"]
+        if request.get("source"):
+            source = Source.model_validate(request["source"])
+            threads = config.engine.threads
+            found = source.find(Path(request["sweep"]), threads=threads, display=display, origin=origin)
+            if found is None:  # somebody stopped it
+                return {"finished": False, "images": 0}
+            config = source.built(config, found)
         result = train(config, run, display=display, origin=origin, scoring=scoring)
     return {"finished": result.finished, "images": result.images_seen}
 

@@ -9,21 +9,19 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from velogan.config import Config, field_names
-from velogan.engine.config import TrainConfig
 from velogan.engine.duration import Duration
 from velogan.evaluation.metric import parse_metric
 from velogan.evaluation.validation import SCORE
-from velogan.sweep.axes import PRESET, SIZE, Axis, changed
+from velogan.sweep.axes import PRESET, SIZE, Axis, changed, scored_at_shares
+from velogan.sweep.genotypes import Source
 
 Search = Literal["grid", "random", "optuna"]
-
-SCORED_EVERY = "10 %"
-"""How often a trial is saved and scored, unless its preset or a flag says: at the same shares of every budget."""
 
 _MOST_TRIALS = 10_000
 _LONGEST_NAME = 100  # characters; file systems take 255 bytes
@@ -31,28 +29,46 @@ _LONGEST_NAME = 100  # characters; file systems take 255 bytes
 
 @dataclass(frozen=True)
 class Trial:
-    """One run of a sweep: `settings` are what differs between trials, besides the seed."""
+    """One run of a sweep: `settings` are what differs between trials, besides the seed.
+
+    With a `source`, `config` does not know its networks yet.
+    """
 
     name: str
     settings: Mapping[str, Any]
     seed: int
     config: Config
+    source: Source | None = None
 
     @property
     def setting(self) -> str:
         """What trials with other seeds have in common with this one; "base" where nothing is varied."""
         return self.name.rpartition(",")[0] or "base"
 
+    def settled(self, out: Path) -> Config:
+        """`config`, in the sweep in `out` with the networks that its search has found.
+
+        As it is where the search has not ended, or where its networks cannot have the size, and the trial fails.
+        """
+        if self.source is None or (found := self.source.found(out)) is None:
+            return self.config
+        try:
+            return self.source.built(self.config, found)
+        except ValueError:
+            return self.config
+
 
 class Plan(BaseModel):
     """What to run: `bases` are whole configurations by the preset they come from; `budget` is each trial's length.
 
-    `metric` is given as a figure and kept as its name in the log: see `parse_metric`.
+    `sources` are of the presets whose networks a search finds, or which are drawn from its space. `metric` is given as
+    a figure and kept as its name in the log: see `parse_metric`.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     bases: dict[str, Config] = Field(min_length=1)
+    sources: dict[str, Source] = {}
     vary: tuple[Axis, ...] = ()
     seeds: int = Field(default=1, ge=1, le=1000)
     budget: Duration
@@ -109,12 +125,16 @@ class Plan(BaseModel):
             config = changed(self.bases[preset], given)
         except ValueError as error:
             raise ValueError(f"{trial_name(settings, seed)}: {error}") from None
-        train: dict[str, Any] = {"length": self.budget, "seed": seed}
-        if config.train.checkpoint_every == TrainConfig().checkpoint_every:
-            train["checkpoint_every"] = SCORED_EVERY
-        config = config.change(train=train)
+        config = scored_at_shares(config.change(train={"length": self.budget, "seed": seed}))
+        source = self.sources[preset].of(seed) if preset in self.sources else None
         read = {name: value if name in (PRESET, SIZE) else _get(config, name) for name, value in settings.items()}
-        return Trial(trial_name(read, seed), read, seed, config)
+        name = trial_name(read, seed)
+        if source and source.how.random:  # nothing is to be found
+            try:
+                config, source = source.built(config, source.drawn(seed)), None
+            except ValueError as error:
+                raise ValueError(f"{name}: {error}") from None
+        return Trial(name, read, seed, config, source)
 
     def known_trials(self) -> list[Trial]:
         """All trials that are known before the start, checked: none for `optuna`, which finds its settings as it goes.

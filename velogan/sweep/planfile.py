@@ -12,14 +12,19 @@ from velogan.evaluation.validation import SCORE
 from velogan.files import parse_yaml
 from velogan.recipes import DEFAULT, RECIPES
 from velogan.sweep.axes import changed, check_field, make_axis
+from velogan.sweep.genotypes import Source, make_search, make_source
 from velogan.sweep.plan import Plan, Search
+
+GENOTYPE = "genotype"
+"""What a variant may have besides fields."""
 
 
 class PlanFile(BaseModel):
     """What a plan file may hold.
 
     `config` has sections and fields as a run's config.yaml has them. `variants` are several fields each that change
-    together, by dotted name; they are compared as presets are.
+    together, by dotted name; they are compared as presets are. A variant's `genotype` names one of `searches`, which
+    are fields by dotted name too: see `genotypes`.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -29,6 +34,7 @@ class PlanFile(BaseModel):
     size: Size | None = None
     image_size: int | None = None
     config: dict[str, dict[str, Any]] = {}
+    searches: dict[str, dict[str, Any]] = {}
     variants: dict[str, dict[str, Any]] = {}
     vary: dict[str, Any] = {}
     seeds: int = 1
@@ -54,6 +60,7 @@ def read_plan(path: Path) -> Plan:
         file = PlanFile.model_validate(tree)
         return make_plan(
             _bases(file),
+            sources=_sources(file),
             minutes=file.minutes,
             images=file.images,
             vary=tuple(make_axis(field, given) for field, given in file.vary.items()),
@@ -83,10 +90,33 @@ def _bases(file: PlanFile) -> dict[str, Config]:
     if len(bases) > 1:
         raise ValueError(f"presets: {', '.join(bases)} and variants: name one preset, which the variants change")
     (base,) = bases.values()
-    for fields in file.variants.values():
+    variants = {
+        name: {field: value for field, value in fields.items() if field != GENOTYPE}
+        for name, fields in file.variants.items()
+    }
+    for fields in variants.values():
         for field in fields:
             check_field(field)
-    return {name: changed(base, fields) for name, fields in file.variants.items()}
+    return {name: changed(base, fields) for name, fields in variants.items()}
+
+
+def _sources(file: PlanFile) -> dict[str, Source]:
+    """By variant, of those that have a genotype."""
+    if not file.searches and not any(GENOTYPE in fields for fields in file.variants.values()):
+        return {}
+    base = _base(file, file.presets[0])
+    searches = {
+        name: Source(name=name, search=make_search(name, fields, base), seeded="train.seed" in fields)
+        for name, fields in file.searches.items()
+    }
+    sources = {
+        name: make_source(name, fields[GENOTYPE], searches)
+        for name, fields in file.variants.items()
+        if GENOTYPE in fields
+    }
+    if unused := searches.keys() - {source.name for source in sources.values()}:
+        raise ValueError(f"searches.{min(unused)}: no variant has it as its genotype: leave it out, or name it there")
+    return sources
 
 
 def _base(file: PlanFile, preset: str) -> Config:

@@ -112,7 +112,9 @@ def check_folders(out: Path, trials: Sequence[Trial]) -> None:
     """ValueError where a trial's folder holds another run than the trial: then another --out is needed."""
     for trial in trials:
         try:
-            Session.open(run_folder(out, trial.name), trial.config, say=lambda text: None)
+            if trial.source:
+                trial.source.check(out)
+            Session.open(run_folder(out, trial.name), trial.settled(out), say=lambda text: None)
         except ValueError as error:
             raise ValueError(f"{out} holds the trials of another sweep: name a new --out ({error})") from None
 
@@ -148,6 +150,7 @@ def rows_of(plan: Plan, out: Path, known: Sequence[Trial]) -> Rows:
 
 def summary(plan: Plan, rows: Rows, out: Path) -> dict[str, Any]:
     """`trials`, and `best`: the trial with the best score of the setting with the best mean over its seeds."""
+    taken = [trial.source.seconds(out) if trial.source else 0.0 for trial, _ in rows]
     trials = [
         {
             "name": trial.name,
@@ -157,11 +160,12 @@ def summary(plan: Plan, rows: Rows, out: Path) -> dict[str, Any]:
             "status": state.status,
             "reason": state.reason,
             "score": state.score,
-            "seconds": round(state.seconds, 3),
+            "seconds": round(state.seconds + before, 3),
+            "search_seconds": round(before, 3),
             "images": state.images,
             "run": str(run_folder(out, trial.name)),
         }
-        for trial, state in rows
+        for (trial, state), before in zip(rows, taken)
     ]
     done = [one for one in trials if one["status"] == "done" and one["score"] is not None]
     settings: dict[str, list[dict[str, Any]]] = {}
