@@ -223,7 +223,11 @@ def _timed(ranks: Ranks, turn: Callable[[], None]) -> Spent:
 
 def _reduced(ranks: Ranks, count: int) -> Spent:
     numbers = torch.ones(count)
-    return _timed(ranks, lambda: dist.all_reduce(numbers) and None)
+
+    def reduce() -> None:
+        dist.all_reduce(numbers)
+
+    return _timed(ranks, reduce)
 
 
 def _memory(ranks: Ranks) -> Spent:
