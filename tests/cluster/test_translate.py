@@ -11,7 +11,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from velogan.cluster import translate as module
 from velogan.cluster.connected import connected
 from velogan.cluster.translate import Load, Total, translate_at_scale
 from velogan.cluster.work import Options
@@ -76,8 +75,8 @@ def test_a_killed_worker_loses_nothing_and_the_same_again_does_nothing(
     assert all((out / name).stat().st_mtime_ns == when for name, when in made.items())
 
 
-def test_what_kills_its_workers_is_named_and_the_others_are_done(
-    ray: None, tmp_path: Path, picture: Callable[..., bytes], monkeypatch: pytest.MonkeyPatch
+def test_what_kills_its_workers_is_named_and_the_other_parts_are_done(
+    ray: None, tmp_path: Path, picture: Callable[..., bytes], shard: Callable[..., Path]
 ) -> None:
     class Deadly(nn.Module):
         def forward(self, x: Tensor) -> Tensor:
@@ -85,13 +84,12 @@ def test_what_kills_its_workers_is_named_and_the_others_are_done(
                 os.kill(os.getpid(), signal.SIGKILL)
             return -x
 
-    (tmp_path / "in").mkdir()
-    (tmp_path / "in/deadly.png").write_bytes(picture(0, size=16))
-    (tmp_path / "in/good.png").write_bytes(picture(0, size=24))
+    shard(tmp_path / "in/deadly.tar", {"0.png": picture(0, size=16)})
+    shard(tmp_path / "in/good.tar", {"0.png": picture(0)})
     load: Load = lambda gpus: Translator(Deadly(), multiple=4, device=torch.device("cpu"))  # noqa: E731
-    monkeypatch.setattr(module, "MOST_LOSSES", 0)
     total = translate_at_scale(load, tmp_path / "in", tmp_path / "out", workers=1, options=Options())
     [(name, reason)] = total.failed
-    assert name == "deadly.png"
+    assert (name, total.translated) == ("deadly.tar", 1)
     assert "its worker was lost again and again" in reason
-    assert [path.name for path in (tmp_path / "out").iterdir()] == ["good.png"]
+    assert (tmp_path / "out/good.tar").is_file()
+    assert not (tmp_path / "out/deadly.tar").exists()

@@ -18,15 +18,13 @@ SHARD, TABLE = ".tar", ".parquet"
 class Input:
     """Pictures, shards and tables below `root`, or those of them that `pattern` or `file` names; `output` is left out.
 
-    `alone`: instead, pictures by name, each a part of its own. All paths are absolute, since other processes
-    work in other folders.
+    All paths are absolute: other processes work in other folders.
     """
 
     root: Path
     output: Path
     pattern: str | None = None
     file: str | None = None
-    alone: tuple[str, ...] = ()
 
     def names(self) -> Iterator[str]:
         """Their paths relative to `root`, in no order, without hidden files; nothing is kept."""
@@ -40,9 +38,6 @@ class Input:
 
     def parts(self) -> Iterator[list[str]]:
         """The names in parts, of pictures up to a number and size of them, of other files one by one."""
-        if self.alone:
-            yield from ([name] for name in self.alone)
-            return
         part: list[str] = []
         size = 0
         for name in self.names():

@@ -35,7 +35,7 @@ from velogan.files import write_text
 MISSING = "--workers needs Ray Data, which is not installed here: pip install 'velogan[scale]'"
 
 MOST_LOSSES = 2
-"""How often a part is tried again whose worker was lost; its pictures then are tried one by one, as often."""
+"""How often a part is tried again whose worker was lost."""
 
 AHEAD = 2
 """Parts that wait for each worker."""
@@ -89,10 +89,6 @@ def translate_at_scale(
         started = time.perf_counter()
         try:
             lost = _all(found, load, options, workers, total=total, gpus=gpus, progress=progress)
-            if alone := tuple(name for name in lost if not is_packed(name)):  # one of them may be what kills workers
-                again = replace(found, alone=alone)
-                lost = [name for name in lost if is_packed(name)]
-                lost += _all(again, load, options, workers, total=total, gpus=gpus, progress=progress)
         except RayError as error:
             raise OSError(f"the workers cannot be started: {str(error).strip().splitlines()[-1]}") from error
         total.seconds = time.perf_counter() - started
@@ -113,7 +109,7 @@ def _all(
     gpus: bool,
     progress: Callable[[int], None] | None,
 ) -> list[str]:
-    """Adds what came of all parts to `total`; gives the names of those parts of which nothing came."""
+    """Adds what came of all parts to `total`; gives what is not there of the parts of which nothing came."""
     seen = set[int]()
     for result in _results(found, load, options, workers, gpus=gpus):
         seen.add(result["part"])
@@ -121,7 +117,12 @@ def _all(
         total.peak_memory_mb = max(total.peak_memory_mb, result["peak_memory_mb"])
         if progress is not None:
             progress(total.translated + total.skipped + len(total.failed))
-    return [name for number, part in enumerate(found.parts()) if number not in seen for name in part]
+    lost = [name for number, part in enumerate(found.parts()) if number not in seen for name in part]
+    return lost if options.overwrite else [name for name in lost if not os.path.lexists(_target(found, name, options))]
+
+
+def _target(found: Input, name: str, options: Options) -> Path:
+    return found.output / renamed(Path(name), None if is_packed(name) else options.suffix)
 
 
 def _results(found: Input, load: Load, options: Options, workers: int, *, gpus: bool) -> Iterator[dict[str, Any]]:
@@ -215,7 +216,7 @@ def translate_part(model: Translator, found: Input, names: Sequence[str], *, opt
         return _packed(model, found.root / names[0], found.output / names[0], name=names[0], options=options)
     done, jobs = Done(), list[Job]()
     for name in names:
-        job = Job(printable(name), found.root / name, found.output / renamed(Path(name), options.suffix), alone=False)
+        job = Job(printable(name), found.root / name, _target(found, name, options), alone=False)
         if reason := _collides(job):
             done.failed.append((job.name, reason))
         else:
