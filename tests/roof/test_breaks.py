@@ -38,7 +38,7 @@ def poison(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     call = Step.__call__
 
     def make(*numbers: int) -> None:
-        def broken(self: Step, batches: Any, *, number: int = 0, after: Any = ()) -> dict[str, Tensor]:
+        def broken(self: Step, batches: Any, *, number: int = 0, **more: Any) -> dict[str, Tensor]:
             prepare = self.prepare
 
             def break_a(batch: Any) -> Any:
@@ -47,7 +47,7 @@ def poison(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 
             self.prepare = {"train": break_a} if number in numbers else prepare
             try:
-                return call(self, batches, number=number, after=after)
+                return call(self, batches, number=number, **more)
             finally:
                 self.prepare = prepare
 
