@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, TypeVar
+from uuid import uuid4
 
 import torch
 import torch.distributed as dist
@@ -24,6 +25,9 @@ from velogan.engine.heart import GO_ON, Heart
 from velogan.engine.nonfinite import NonFiniteError
 
 T = TypeVar("T")
+
+_PATIENCE = timedelta(seconds=300)
+"""How long processes wait for each other at the start."""
 
 _FOREVER = timedelta(days=30)
 """How long an exchange may wait: `Heart` finds out who is lost, and the first rank may validate for long."""
@@ -235,7 +239,8 @@ def _join(device: str, *, lost_after: float) -> Ranks:
     rank, world = _number("RANK"), _number("WORLD_SIZE")
     address = f"{os.environ.get('MASTER_ADDR', '?')}:{os.environ.get('MASTER_PORT', '?')}"
     try:
-        store, _, _ = next(iter(dist.rendezvous("env://", timeout=timedelta(seconds=300))))
+        store, _, _ = next(iter(dist.rendezvous("env://", timeout=_PATIENCE)))
+        store = _unused(store, rank, world)
         dist.init_process_group(
             "cpu:gloo,cuda:nccl" if cuda else "gloo", store=store, rank=rank, world_size=world, timeout=_FOREVER
         )
@@ -245,6 +250,32 @@ def _join(device: str, *, lost_after: float) -> Ranks:
     where = f"{socket.gethostname()}, process {os.getpid()}"
     heart = Heart(store, rank=rank, world=world, where=where, address=address, lost_after=lost_after)
     return Ranks(rank, world, local_rank=local_rank(), local_world=_number("LOCAL_WORLD_SIZE", "1"), heart=heart)
+
+
+def _unused(store: dist.Store, rank: int, world: int) -> dist.Store:
+    """The part of the store that belongs to this start of the ranks alone.
+
+    When torchrun starts them again, the store still has what they said before, addresses too. So each says a new word,
+    the first rank lists the words until every rank has found its own there, and the first word names the part.
+    """
+    mine, until = uuid4().hex, time.monotonic() + _PATIENCE.total_seconds()
+    store.set(f"word/{rank}", mine)
+    while time.monotonic() < until:
+        if rank == 0:
+            words = [store.get(f"word/{number}").decode() for number in range(world)]
+            store.set("words", ",".join(words))
+            confirmed = [f"confirmed/{word}/{mine}" for word in words[1:]]
+            if store.check(confirmed):
+                store.set(f"agreed/{mine}", ",".join(words))
+                return dist.PrefixStore(mine, store)
+        else:
+            words = store.get("words").decode().split(",")
+            if words[rank : rank + 1] == [mine]:
+                store.set(f"confirmed/{mine}/{words[0]}", "")
+                if store.check([f"agreed/{words[0]}"]):
+                    return dist.PrefixStore(words[0], store)
+        time.sleep(0.02)
+    raise RuntimeError("not all processes have arrived")
 
 
 def _take_gpu(device: str) -> bool:
