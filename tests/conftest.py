@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
 from velogan.config import Config
 from velogan.kernels.native import NormKernels, load_kernels
@@ -73,6 +77,46 @@ def tiny_config() -> Callable[..., Config]:
         return tiny.change(**sections)
 
     return make
+
+
+class _Again:
+    """A recorder for any device: it replays by running the work again into the first tensors."""
+
+    def __init__(self) -> None:
+        self.recordings = 0
+
+    def record(self, work: Callable[[], dict[str, Tensor]]) -> tuple[dict[str, Tensor], Callable[[], None]]:
+        self.recordings += 1
+        losses = [work() for _ in range(3)][-1]
+
+        def replay() -> None:
+            for name, value in work().items():
+                losses[name].copy_(value)
+
+        return losses, replay
+
+
+@pytest.fixture
+def recorder() -> _Again:
+    """Stands for what captures a step on a GPU."""
+    return _Again()
+
+
+@pytest.fixture(scope="session")
+def zygote(_shared_cache: None) -> Iterator[Callable[[dict], int]]:
+    """Asks a process that has imported everything to fork (tests/zygote.py)."""
+    file = Path(__file__).with_name("zygote.py")
+    process = subprocess.Popen([sys.executable, file], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    def ask(question: dict) -> int:
+        assert process.stdin
+        assert process.stdout
+        process.stdin.write(json.dumps(question) + "\n")
+        process.stdin.flush()
+        return int(process.stdout.readline())
+
+    yield ask
+    process.communicate()
 
 
 @pytest.fixture

@@ -32,6 +32,7 @@ from velogan.flags import (
     Evaluate,
     Export,
     Fields,
+    Filling,
     Import,
     Profile,
     Report,
@@ -243,7 +244,7 @@ def _configure(asked: Train) -> Config:
     return config.change(train=train)
 
 
-def _length(asked: Train | Search) -> dict[str, Any]:
+def _length(asked: Filling) -> dict[str, Any]:
     """What the flags say of the run's length, as fields of the section train."""
     lengths = {"minutes": asked.minutes, "images": asked.images, "epochs": asked.epochs}
     given = {unit: amount for unit, amount in lengths.items() if amount is not None}
@@ -252,7 +253,7 @@ def _length(asked: Train | Search) -> dict[str, Any]:
     return {"length": " ".join(f"{amount} {unit}" for unit, amount in given.items())} if given else {}
 
 
-def _check_data(asked: Train | Search) -> None:
+def _check_data(asked: Filling) -> None:
     if not _data_is_named(asked, asked.preset):
         raise ValueError("--data is missing: name a folder with trainA and trainB, two folders, or apples2oranges")
 
@@ -301,13 +302,18 @@ def _data_is_named(asked: Fields, *presets: str) -> bool:
 def _train(asked: Train, argv: list[str]) -> tuple[dict[str, Any], int]:
     config = _configure(asked)
     if asked.dry_run:
-        if first():
-            print(write_yaml(config), end="")
-        return config.model_dump(mode="json"), 0
+        return _shown(config), 0
     return dataclasses.asdict(_run(asked, config, argv)), 0
 
 
-def _run(asked: Train | Search, config: Config, argv: list[str]) -> Result:
+def _shown(config: Config) -> dict[str, Any]:
+    """Prints what a command would do."""
+    if first():
+        print(write_yaml(config), end="")
+    return config.model_dump(mode="json")
+
+
+def _run(asked: Filling, config: Config, argv: list[str]) -> Result:
     if asked.out is None:
         raise ValueError("--out is missing: name the folder that the run is kept in")
     from velogan.observe.progress import Display
@@ -333,9 +339,7 @@ def _search(asked: Search, argv: list[str]) -> tuple[dict[str, Any], int]:
         return _count(asked), 0
     config = _configure_search(asked)
     if asked.dry_run:
-        if first():
-            print(write_yaml(config), end="")
-        return config.model_dump(mode="json"), 0
+        return _shown(config), 0
     result = _run(asked, config, argv)
     return _found(result) if first() else {}, 0
 
@@ -411,7 +415,7 @@ def _sizes(generators: Mapping[Direction, GeneratorConfig], spec: Spec, *, side:
     return sizes
 
 
-def _changed(asked: Train | Search, config: Config) -> dict[str, Any]:
+def _changed(asked: Filling, config: Config) -> dict[str, Any]:
     """The preset's values of the fields that differ from it."""
     return {name: preset for name, (_, preset) in differences(config, RECIPES[asked.preset]()).items()}
 

@@ -133,11 +133,8 @@ class Sweep(Fields):
 
 
 @dataclass(kw_only=True)
-class Train(Configured):
-    """Train a translator between two folders of images, or continue a run: the same command again.
-
-    velogan train small --data horse2zebra --out runs/zebras --minutes 60
-    """
+class Filling(Configured):
+    """What every command that fills a run folder takes."""
 
     out: Annotated[
         Path | None,
@@ -146,6 +143,16 @@ class Train(Configured):
     minutes: Minutes = None
     images: Images = None
     epochs: Epochs = None
+    dry_run: Annotated[bool, tyro.conf.arg(help="Print the whole configuration as YAML and stop.")] = False
+
+
+@dataclass(kw_only=True)
+class Train(Filling):
+    """Train a translator between two folders of images, or continue a run: the same command again.
+
+    velogan train small --data horse2zebra --out runs/zebras --minutes 60
+    """
+
     start: Annotated[
         Path | None,
         tyro.conf.arg(
@@ -186,11 +193,10 @@ class Train(Configured):
         Literal["stop", "skip"] | None,
         tyro.conf.arg(help="What to do at a step with an infinity or a NaN. Default: stop.", metavar="stop|skip"),
     ] = None
-    dry_run: Annotated[bool, tyro.conf.arg(help="Print the whole configuration as YAML and stop.")] = False
 
 
 @dataclass(kw_only=True)
-class Search(Configured):
+class Search(Filling):
     """Find architectures for the generators and discriminators of two folders of images (docs/search.md).
 
     The same command again goes on. What is found is RUN/genotype.json, which `velogan train --genotype` takes.
@@ -218,13 +224,6 @@ class Search(Configured):
             metavar="|".join(INNER),
         ),
     ] = None
-    out: Annotated[
-        Path | None,
-        tyro.conf.arg(help="The run folder: made, or continued where it holds this run.", metavar="FOLDER"),
-    ] = None
-    minutes: Minutes = None
-    images: Images = None
-    epochs: Epochs = None
     hidden: Annotated[
         int | None,
         tyro.conf.arg(
@@ -259,7 +258,6 @@ class Search(Configured):
             metavar="EPOCHS",
         ),
     ] = None
-    dry_run: Annotated[bool, tyro.conf.arg(help="Print the whole configuration as YAML and stop.")] = False
 
 
 @dataclass(kw_only=True)

@@ -212,8 +212,9 @@ def build_trainer(
     shape = window(config.data, data.a.shape(0))
     loader = cache(partial(_open_loader, config, data, device, ranks))
     roles = roles or build_roles(config)
-    prepare = lambda split: loader(split).finish  # noqa: E731
-    step, objective, nets = build_step(config, shape=shape, prepare=prepare, roles=roles, ranks=ranks)
+    step, objective, nets = build_step(
+        config, shape=shape, prepare=lambda split: loader(split).finish, roles=roles, ranks=ranks
+    )
     averaged = {name: net for name, net in nets.items() if roles[name].averaged}
     return Trainer(
         step,

@@ -127,20 +127,9 @@ def test_the_scale_grows_after_steps_without_an_overflow(monkeypatch: pytest.Mon
     assert again.state_dict() == scale.state_dict() == [scale.START, 1]
 
 
-class _Again:
-    """Stands for a recorder: runs the work twice, and at every replay once more into the first tensors."""
-
-    def record(self, work: Callable[[], dict[str, Tensor]]) -> tuple[dict[str, Tensor], Callable[[], None]]:
-        losses = [work() for _ in range(2)][-1]
-
-        def replay() -> None:
-            for name, value in work().items():
-                losses[name].copy_(value)
-
-        return losses, replay
-
-
-def test_a_captured_step_scales_as_the_plain_one(tiny_config: Callable[..., Config], monkeypatch: pytest.MonkeyPatch):
+def test_a_captured_step_scales_as_the_plain_one(
+    tiny_config: Callable[..., Config], recorder: Any, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.setattr(LossScale, "START", 2.0**22)
     monkeypatch.setattr(LossScale, "PATIENCE", 3)
     seen = []
@@ -148,7 +137,7 @@ def test_a_captured_step_scales_as_the_plain_one(tiny_config: Callable[..., Conf
         step, objective, nets = _made(tiny_config(engine=HALF), later=True)
         assert step.scale is not None
         make_capturable(step.optimizers)
-        made = CapturedStep(step, state=objective.state, recorder=_Again()) if captured else step
+        made = CapturedStep(step, state=objective.state, recorder=recorder) if captured else step
         rows = _rows(made, objective, steps=9)
         seen.append((rows, step.scale.state_dict(), [value.tolist() for value in _weights(nets)]))
     assert seen[0] == seen[1]

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,8 +14,6 @@ import pytest
 from velogan.cli import main
 from velogan.data.pictures.images import Picture, save_picture
 from velogan.store.checkpoint import find_checkpoint
-
-ZYGOTE = Path(__file__).with_name("zygote.py")
 
 
 @dataclass
@@ -95,30 +91,13 @@ class Process:
         return self.ask({"wait": self.pid}), self.said_in.read_text()
 
 
-@pytest.fixture(scope="session")
-def _zygote(_shared_cache: None) -> Iterator[Callable[[dict], int]]:
-    process = subprocess.Popen(
-        [sys.executable, ZYGOTE], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=None, text=True
-    )
-
-    def ask(question: dict) -> int:
-        assert process.stdin
-        assert process.stdout
-        process.stdin.write(json.dumps(question) + "\n")
-        process.stdin.flush()
-        return int(process.stdout.readline())
-
-    yield ask
-    process.communicate()
-
-
 @pytest.fixture
-def start(_zygote: Callable[[dict], int], tmp_path: Path) -> Callable[..., Process]:
+def start(zygote: Callable[[dict], int], tmp_path: Path) -> Callable[..., Process]:
     """`start(argv, plain=False)` begins a command as a process; `plain`: without root's rights over files."""
 
     def begin(argv: list[str], *, plain: bool = False) -> Process:
         said = tmp_path / f"said-{len(list(tmp_path.glob('said-*')))}"
-        return Process(_zygote({"argv": argv, "said": str(said), "plain": plain}), said, _zygote)
+        return Process(zygote({"argv": argv, "said": str(said), "plain": plain}), said, zygote)
 
     return begin
 

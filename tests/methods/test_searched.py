@@ -181,27 +181,14 @@ def test_what_is_noise_follows_from_the_numbers_it_is_given(search: Callable[...
     assert torch.equal(mixed.weights, mixed.alpha.softmax(0)), "where it is looked at there is none"
 
 
-class _Again:
-    """A recorder for any device: it replays by running the work again into the first tensors."""
-
-    def record(self, work: Callable[[], dict[str, Tensor]]) -> tuple[dict[str, Tensor], Callable[[], None]]:
-        losses = [work() for _ in range(3)][-1]
-
-        def replay() -> None:
-            for name, value in work().items():
-                losses[name].copy_(value)
-
-        return losses, replay
-
-
-def test_a_captured_step_computes_the_same_before_and_behind_the_swap(search: Callable[..., Config]):
+def test_a_captured_step_computes_the_same_before_and_behind_the_swap(search: Callable[..., Config], recorder: Any):
     results = []
     for captured in (False, True):
         engine = {"kernels": "plain", "precision": "fp32"}
         plain, objective, nets = _step(search(scheme="swapped-halves", gumbel=True, sections={"engine": engine}))
         step = Step(plain.phases, nets=nets, optimizers=plain.optimizers, check_later=True)
         if captured:
-            step = CapturedStep(step, state=objective.state, recorder=_Again())
+            step = CapturedStep(step, state=objective.state, recorder=recorder)
         for number, progress in enumerate((0.0, 0.4, 0.6)):
             objective.state.progress.fill_(progress)
             step(_batches(objective.draws, number), number=number, progress=progress)

@@ -19,7 +19,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from pydantic import Field
-from torch import Tensor, nn
+from torch import nn
 
 from velogan import recipes
 from velogan.cli import main
@@ -190,20 +190,7 @@ def test_every_file_builds_its_network_again(tmp_path: Path, capsys: pytest.Capt
             build_network(header).load_state_dict(weights)
 
 
-class _Again:
-    """A recorder for any device: it replays by running the work again into the first tensors."""
-
-    def record(self, work: Callable[[], dict[str, Tensor]]) -> tuple[dict[str, Tensor], Callable[[], None]]:
-        losses = [work() for _ in range(3)][-1]
-
-        def replay() -> None:
-            for name, value in work().items():
-                losses[name].copy_(value)
-
-        return losses, replay
-
-
-def test_a_captured_step_over_two_splits_computes_the_same(tiny_config: Callable[..., Config]):
+def test_a_captured_step_over_two_splits_computes_the_same(tiny_config: Callable[..., Config], recorder: Any):
     config = tiny_config(method="toy", engine={"kernels": "plain", "precision": "fp32"})
     config = config.model_copy(update={"engine": decide(config)[0]})
     results = []
@@ -211,7 +198,7 @@ def test_a_captured_step_over_two_splits_computes_the_same(tiny_config: Callable
         plain, objective, nets = build_step(config, shape=(32, 32))
         step = Step(plain.phases, nets=nets, optimizers=plain.optimizers, check_later=True)  # pyright: ignore
         if captured:
-            step = CapturedStep(step, state=objective.state, recorder=_Again())
+            step = CapturedStep(step, state=objective.state, recorder=recorder)
         for number in range(4):
             random = torch.Generator().manual_seed(number)
             batches = {

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 from torch.distributed import TCPStore
-
-ZYGOTE = Path(__file__).parents[1] / "faults" / "zygote.py"
 
 
 @dataclass
@@ -36,22 +31,7 @@ class Job:
 
 
 @pytest.fixture(scope="session")
-def _zygote(_shared_cache: None) -> Iterator[Callable[[dict], int]]:
-    process = subprocess.Popen([sys.executable, ZYGOTE], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-
-    def ask(question: dict) -> int:
-        assert process.stdin
-        assert process.stdout
-        process.stdin.write(json.dumps(question) + "\n")
-        process.stdin.flush()
-        return int(process.stdout.readline())
-
-    yield ask
-    process.communicate()
-
-
-@pytest.fixture(scope="session")
-def start(_zygote: Callable[[dict], int], tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Job]:
+def start(zygote: Callable[[dict], int], tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Job]:
     """`start(argv, ranks=2, code="")` begins a command in so many processes, as torchrun would; 1 is alone.
 
     Each runs the Python `code` before.
@@ -59,13 +39,13 @@ def start(_zygote: Callable[[dict], int], tmp_path_factory: pytest.TempPathFacto
 
     def begin(argv: list[str], *, ranks: int = 2, code: str = "") -> Job:
         folder, store = tmp_path_factory.mktemp("job"), TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-        job = Job(_zygote, store)
+        job = Job(zygote, store)
         for rank in range(ranks):
             said = folder / f"{rank}"
             env = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks)}
             env |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port), "GLOO_SOCKET_IFNAME": "lo"}
             env["TORCHELASTIC_USE_AGENT_STORE"] = "True"
-            job.pids.append(_zygote({"argv": argv, "said": str(said), "env": env if ranks > 1 else {}, "code": code}))
+            job.pids.append(zygote({"argv": argv, "said": str(said), "env": env if ranks > 1 else {}, "code": code}))
             job.said_in.append(said)
         return job
 

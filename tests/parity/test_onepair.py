@@ -125,20 +125,7 @@ def test_fast_float32_equals_the_reference_to_rounding(
         assert (seen[name] - value).abs().mean() < 0.02 * moved, name
 
 
-class _Again:
-    """A recorder for any device: it replays by running the work again into the first tensors."""
-
-    def record(self, work: Callable[[], dict[str, Tensor]]) -> tuple[dict[str, Tensor], Callable[[], None]]:
-        losses = [work() for _ in range(3)][-1]
-
-        def replay() -> None:
-            for name, value in work().items():
-                losses[name].copy_(value)
-
-        return losses, replay
-
-
-def test_a_captured_step_computes_the_same(tiny_config: Callable[..., Config]):
+def test_a_captured_step_computes_the_same(tiny_config: Callable[..., Config], recorder: Any):
     config = tiny_config(**METHOD, engine=FAST, method=PLUS)
     results = []
     for captured in (False, True):
@@ -148,7 +135,7 @@ def test_a_captured_step_computes_the_same(tiny_config: Callable[..., Config]):
             check_later=True,
         )  # fmt: skip
         if captured:
-            step = CapturedStep(step, state=objective.state, recorder=_Again())
+            step = CapturedStep(step, state=objective.state, recorder=recorder)
         for number, batch in enumerate(_batches(objective.draws["train"])):
             step({"train": batch}, number=number)
         step.check()

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
 from velogan.config import Config
 from velogan.decide import decide
@@ -34,24 +33,7 @@ CASES: dict[str, dict[str, Any]] = {
 }
 
 
-class _Again:
-    """Runs the work twice, and at every replay once more into the first tensors."""
-
-    def __init__(self) -> None:
-        self.recordings = 0
-
-    def record(self, work: Callable[[], dict[str, Tensor]]) -> tuple[dict[str, Tensor], Callable[[], None]]:
-        self.recordings += 1
-        losses = [work() for _ in range(2)][-1]
-
-        def replay() -> None:
-            for name, value in work().items():
-                losses[name].copy_(value)
-
-        return losses, replay
-
-
-def _rows(config: Config, recorder: _Again | None) -> Iterator[dict[str, float]]:
+def _rows(config: Config, recorder: Any) -> Iterator[dict[str, float]]:
     step, objective, _ = build_step(config, shape=(SIDE, SIDE))
     assert isinstance(step, Step)
     assert step.optimizers["penalty"] is step.optimizers["discriminator"]  # else Adam would undo the penalty's weight
@@ -78,7 +60,7 @@ def _rows(config: Config, recorder: _Again | None) -> Iterator[dict[str, float]]
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_a_captured_step_equals_the_plain_one(case: str, tiny_config: Callable[..., Config]):
+def test_a_captured_step_equals_the_plain_one(case: str, recorder: Any, tiny_config: Callable[..., Config]):
     config = tiny_config(
         train={"accumulate": 2 if case == "onepair" else 1},
         discriminator={"norm": "spectral"},
@@ -87,7 +69,6 @@ def test_a_captured_step_equals_the_plain_one(case: str, tiny_config: Callable[.
         engine={"threads": 1, "precision": "fp32", "layout": "channels_last", "fused_optimizer": "on"},
     )
     config = config.model_copy(update={"engine": decide(config)[0]})
-    recorder = _Again()
     plain, captured = list(_rows(config, None)), list(_rows(config, recorder))
     assert captured == plain
     assert recorder.recordings == 4  # with the generators or not, with the penalty or not
