@@ -54,12 +54,18 @@ def start(zygote: Callable[[dict], int], tmp_path_factory: pytest.TempPathFactor
 
 @pytest.fixture(scope="session")
 def flags() -> Callable[..., list[str]]:
-    """`flags(run, images=10, every=10, preset="cyclegan", ...)`: a training that takes a moment; more words."""
+    """`flags(run, images=10, every=10, preset="cyclegan", ...)`: a training that takes a moment; more words.
 
-    def make(run: Path, *more: str, images: int = 10, every: int = 10, preset: str = "cyclegan") -> list[str]:
-        words = f"""train {preset} --data apples2oranges --images {images} --image-size 32 --seed 3 --json --out {run}
+    `command` may be `search`.
+    """
+
+    def make(
+        run: Path, *more: str, images: int = 10, every: int = 10, preset: str = "cyclegan", command: str = "train"
+    ) -> list[str]:
+        wraps = "inner." if command == "search" else ""
+        words = f"""{command} {preset} --data apples2oranges --images {images} --image-size 32 --seed 3 --json --out {run}
             --train.checkpoint-every {every}i --train.log-every 1i --train.samples 0 --train.tensorboard false
-            --train.keep 9 --data.render-count 6 --data.render-test 2 --method.pool-size 0 --discriminator.channels 4
+            --train.keep 9 --data.render-count 6 --data.render-test 2 --method.{wraps}pool-size 0 --discriminator.channels 4
             --generator.channels 4 --generator.blocks 1 --engine.threads 1 --engine.precision fp32
             --engine.kernels plain"""
         return [*words.split(), *more]
