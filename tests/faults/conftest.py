@@ -1,10 +1,8 @@
-"""Disks that fill up or become read-only, processes that can be killed, and a tiny run that is soon over."""
+"""Processes that can be killed, and a tiny run that is soon over."""
 
 from __future__ import annotations
 
-import os
-import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,68 +12,6 @@ import pytest
 from velogan.cli import main
 from velogan.data.pictures.images import Picture, save_picture
 from velogan.store.checkpoint import find_checkpoint
-
-
-@dataclass
-class Disk:
-    """A small disk of its own, seen by the way through a process that lives in its name space."""
-
-    path: Path
-    shell: subprocess.Popen[str]
-
-    def run(self, command: str) -> str:
-        """Runs a shell command there; the last line of what it prints, else how it ended."""
-        assert self.shell.stdin
-        assert self.shell.stdout
-        self.shell.stdin.write(f"{command} >/dev/null; echo $?\n")
-        self.shell.stdin.flush()
-        return self.shell.stdout.readline().strip()
-
-    def fill(self, leave: int = 0) -> None:
-        """Leaves room for so many bytes."""
-        self.free()
-        facts = os.statvfs(self.path)
-        with open(self.path / "ballast", "wb", buffering=0) as file:
-            if facts.f_bavail * facts.f_frsize > leave:
-                os.posix_fallocate(file.fileno(), 0, facts.f_bavail * facts.f_frsize - leave)
-
-    def free(self) -> None:
-        """Takes the ballast away."""
-        (self.path / "ballast").unlink(missing_ok=True)
-
-    def remount(self, mode: str) -> None:
-        """Makes it read-only, `ro`, or writable, `rw`."""
-        assert self.run(f"mount -o remount,{mode} tmpfs {self.mount}") == "0"
-
-    @property
-    def mount(self) -> str:
-        return "/" + str(self.path).split("/root/", 1)[1]
-
-
-@pytest.fixture
-def disk(tmp_path: Path) -> Iterator[Disk]:
-    """A disk of 4 MiB. It is gone with the process that holds it, whatever becomes of the tests."""
-    mount = tmp_path / "disk"
-    mount.mkdir()
-    for unshare in (["unshare", "-m"], ["unshare", "-rm"]):
-        try:
-            shell = subprocess.Popen(
-                [*unshare, "sh"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-            )
-        except FileNotFoundError:
-            break
-        made = Disk(Path(f"/proc/{shell.pid}/root{mount}"), shell)
-        try:
-            mounted = made.run(f"mount -t tmpfs -o size=4m tmpfs {mount}") == "0"
-        except BrokenPipeError:
-            mounted = False
-        if mounted:
-            yield made
-        shell.kill()
-        shell.communicate()
-        if mounted:
-            return
-    pytest.skip("a disk of one's own needs root or user name spaces (unshare -rm), and here is neither")
 
 
 @dataclass

@@ -63,11 +63,11 @@ def flags() -> Callable[..., list[str]]:
         run: Path, *more: str, images: int = 10, every: int = 10, preset: str = "cyclegan", command: str = "train"
     ) -> list[str]:
         wraps = "inner." if command == "search" else ""
-        words = f"""{command} {preset} --data apples2oranges --images {images} --image-size 32 --seed 3 --json --out {run}
+        words = f"""{command} {preset} --data apples2oranges --images {images} --image-size 32 --seed 3 --json
+            --out {run} --engine.precision fp32 --engine.kernels plain --discriminator.channels 4
             --train.checkpoint-every {every}i --train.log-every 1i --train.samples 0 --train.tensorboard false
-            --train.keep 9 --data.render-count 6 --data.render-test 2 --method.{wraps}pool-size 0 --discriminator.channels 4
-            --generator.channels 4 --generator.blocks 1 --engine.threads 1 --engine.precision fp32
-            --engine.kernels plain"""
+            --train.keep 9 --data.render-count 6 --data.render-test 2 --method.{wraps}pool-size 0
+            --generator.channels 4 --generator.blocks 1 --engine.threads 1"""
         return [*words.split(), *more]
 
     return make

@@ -146,6 +146,20 @@ def test_a_rank_that_hangs_is_named(start, flags, tmp_path: Path):
     assert re.search(r"velogan: rank 0 of 2 \(.*no sign of life from rank 1 of 2 \(.*\) for [45] s; the last", said)
 
 
+def test_a_full_disk_of_one_rank_is_told_by_it(start, flags, disk, tmp_path: Path):
+    code = f"""
+import os
+if os.environ["RANK"] == "1":
+    os.environ.update(LOCAL_RANK="0", VELOGAN_CACHE="{disk.path}/cache")  # as on a host of its own
+"""
+    disk.fill()
+    codes, said = start(flags(tmp_path / "run"), code=code).wait()
+    assert codes == [1, 1]
+    told = [line for text in said for line in text.splitlines() if line.startswith("velogan: ")]
+    assert len(told) == 1
+    assert re.match(r"velogan: rank 1 of 2 \(.*\): .*No space left on device.*make room", told[0])
+
+
 @pytest.mark.parametrize("wrong", [("--epochs", "3"), ("--engine.capture", "on")])  # before they meet, and after
 def test_a_wrong_flag_is_told_once(wrong: tuple[str, ...], start, flags, tmp_path: Path):
     codes, said = start(flags(tmp_path / "run", *wrong)).wait()

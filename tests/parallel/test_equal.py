@@ -21,7 +21,7 @@ CASES = {
         *("onepair", "--engine.kernels", "native", "--train.accumulate", "2"),
         *("--method.augment", "shift", "--method.image-adversarial", "1"),
     ],
-    "search": ["cyclegan", *"--method two-step --optimizer.kind sgd --optimizer.lr 0.01".split()],
+    "search": ["cyclegan", *["--method", "two-step", "--optimizer.kind", "sgd", "--optimizer.lr", "0.01"]],
     "batch norm over all": [
         *("cyclegan", "--engine.mode", "reference", "--optimizer.kind", "sgd"),
         *("--generator.norm", "sync_batch", "--discriminator.norm", "sync_batch"),
