@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from velogan.data.config import DataConfig
+from velogan.data.config import BUILT_IN, DataConfig
 from velogan.data.domains.cache import Domain, open_domain
 from velogan.data.domains.loader import crop_shapes
 from velogan.data.domains.near_duplicates import near_duplicates
@@ -30,7 +30,8 @@ class Data:
 
 def open_data(config: DataConfig, *, task: Task, say: Callable[[str], None]) -> Data:
     """Find, render or decode the training pictures of both domains, once. Raises `ValueError` if there are none."""
-    sources = find_sources(config, progress=task("rendering"))
+    found = task("rendering" if config.path[0] == BUILT_IN else "looking through shards")
+    sources = find_sources(config, progress=found)
     domains = []
     for side in (sources.a, sources.b):
         progress = task(f"preparing {side.letter}")
