@@ -28,6 +28,7 @@ from velogan.flags import (
     Bench,
     DataCheck,
     DataRender,
+    DataShards,
     Demo,
     Evaluate,
     Export,
@@ -77,6 +78,7 @@ COMMANDS = {
     ("simulate",): Simulate,
     ("data", "render"): DataRender,
     ("data", "check"): DataCheck,
+    ("data", "shards"): DataShards,
 }
 
 
@@ -799,6 +801,19 @@ def _data_check(asked: DataCheck, argv: list[str]) -> tuple[dict[str, Any], int]
     return found, 0
 
 
+def _data_shards(asked: DataShards, argv: list[str]) -> tuple[dict[str, Any], int]:
+    from velogan.data.domains.pack import pack
+    from velogan.observe.progress import Display
+
+    if asked.megabytes < 1:
+        raise ValueError(f"--megabytes {asked.megabytes}: a shard holds at least 1")
+    with Display() as display:
+        made = pack(asked.folder, asked.out, most_bytes=asked.megabytes << 20, progress=display.task("packing"))
+        total = sum(count for _, count in made)
+        display.say(f"{total:,} pictures in {len(made):,} shards: {asked.out}")
+    return {"directory": str(asked.out), "pictures": total, "shards": [name for name, _ in made]}, 0
+
+
 _HANDLERS: dict[type, Callable[[Any, list[str]], tuple[dict[str, Any], int]]] = {
     Train: _train,
     Search: _search,
@@ -814,4 +829,5 @@ _HANDLERS: dict[type, Callable[[Any, list[str]], tuple[dict[str, Any], int]]] = 
     Simulate: _simulate,
     DataRender: _data_render,
     DataCheck: _data_check,
+    DataShards: _data_shards,
 }

@@ -604,3 +604,19 @@ class DataCheck:
 
     path: Annotated[tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="PATH [PATH]", help="The data set.")]
     json: Json = False
+
+
+@dataclass(kw_only=True)
+class DataShards:
+    """Write a folder of pictures as WebDataset shards, for training sets too large to be kept decoded on a disk.
+
+    velogan data shards photos/trainA shards/trainA
+    """
+
+    folder: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="FOLDER", help="The pictures of one domain.")]
+    out: Annotated[
+        tyro.conf.Positional[Path],
+        tyro.conf.arg(metavar="OUT", help="The folder to write, which must not exist: OUT/NAME-000000.tar and so on."),
+    ]
+    megabytes: Annotated[int, tyro.conf.arg(help="The most megabytes (MiB) of a shard.", metavar="NUMBER")] = 256
+    json: Json = False

@@ -37,8 +37,9 @@ class Domain:
     """The prepared pictures of one folder, in the order of their names.
 
     `pixels` is a flat array of uint8, uint16 or float32, in memory, in a file or made when asked for, in which the
-    pictures of `shapes` (H, W, C) lie one after another; `format` says what its values stand for; `skipped` names the files that could
-    not be read, with the reason; `digest` is equal for equal domains; `note` is a line for the user, or empty;
+    pictures of `shapes` (H, W, C) lie one after another; `format` says what its values stand for; `skipped` names the
+    files that could not be read, with the reason; `digest` is equal for equal domains; `note` is a line for the user,
+    or empty;
     `thumbnails` is `(N, 192)`, see `near_duplicates`, and empty for pictures that do not come from files.
     """
 

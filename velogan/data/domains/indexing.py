@@ -110,7 +110,7 @@ def open_index(
 ) -> ShardIndex:
     """Open the index of a shard; look through the shard first if no earlier run did.
 
-    `progress` is called with the pictures done. Raises `ValueError` that names the shard if it is damaged or no tar file.
+    `progress` is called with the pictures done. Raises `ValueError` that names the shard if it is damaged.
     """
     key = hashlib.sha256(repr((VERSION, shard.identity)).encode("utf-8", "surrogateescape")).hexdigest()
     directory = cache / "shards" / key
@@ -206,8 +206,7 @@ def _looked(
             if stream.cut_short(file):
                 raise ConnectionError(f"{stream.count} bytes came") from error
             raise ValueError(
-                f"data.path (--data) {shard.address}: {error} (after {len(found.names)} pictures); bring a whole one, "
-                "or leave it out"
+                f"data.path (--data) {shard.address}: {error}; bring a whole one, or leave it out"
             ) from error
         if stream.cut_short(file):
             raise ConnectionError(f"{stream.count} bytes came")

@@ -240,9 +240,9 @@ def _prefetched(loader: PairLoader, position: int) -> Generator[Batch, None, Non
 
     Batches for a CUDA device lie in page-locked memory: a copy from other memory would wait for earlier steps.
 
-    Pictures of shards are decoded by more threads. None computes anything with torch: a second thread that does makes OpenMP's waiting costly, and every step
-    half as long again (benchmarks/LOG.md). They end when the iterator is closed or dropped; their errors are raised at
-    the consumer.
+    Pictures of shards are decoded by more threads. None computes anything with torch: a second thread that does makes
+    OpenMP's waiting costly, and every step half as long again (benchmarks/LOG.md). They end when the iterator is closed
+    or dropped; their errors are raised at the consumer.
     """
     ready: queue.Queue[Batch | Exception] = queue.Queue(maxsize=_AHEAD)
     stop, pinned = threading.Event(), loader.device.type == "cuda"

@@ -132,8 +132,9 @@ def _found(one: str, given: str) -> list[str]:
     if one.startswith(_WEB):
         name = one.partition("?")[0]
     elif "://" in one or one.startswith("pipe:"):
+        kind = one.partition(":")[0]
         raise ValueError(
-            f"data.path (--data) {one}: shards are read from paths, http:// and https://, not from {one.partition(':')[0]}:; "
+            f"data.path (--data) {one}: shards are read from paths, http:// and https://, not from {kind}: as here; "
             "name one of these (object stores give https:// addresses)"
         )
     else:

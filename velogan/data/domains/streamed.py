@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path, PurePosixPath
 
 import numpy as np
@@ -21,6 +22,9 @@ from velogan.data.pictures.images import Picture, decode
 from velogan.data.pictures.picture import check_size
 from velogan.data.pictures.preprocess import prepare, prepared_shape
 from velogan.data.pictures.values import deepen, to_channels
+
+_LOOKED_AT = 100
+"""Names of each shard in which samples of several pictures are looked for."""
 
 
 @dataclass(frozen=True)
@@ -70,8 +74,8 @@ class Shards:
 
     def path_of(self, name: str) -> str:
         """Name a picture for messages, with its shard's whole address."""
-        shard, place = self._find(name)
-        return f"{self.indexes[shard].shard.address}/{self.indexes[shard].names[place]}"
+        shard, own = self._shard_of(name)
+        return f"{self.indexes[shard].shard.address}/{own}"
 
     def read(self, name: str) -> Picture:
         """Read a picture. Raises `OSError` and `ValueError` as `read_picture` does."""
@@ -102,11 +106,16 @@ class Shards:
     def _labels(self) -> dict[str, int]:
         return {index.shard.label: number for number, index in enumerate(self.indexes)}
 
-    def _find(self, name: str) -> tuple[int, int]:
+    def _shard_of(self, name: str) -> tuple[int, str]:
+        """Give the number of a name's shard, and the name within it."""
         for at in (at for at, letter in enumerate(name) if letter == "/"):
             if (shard := self._labels.get(name[:at])) is not None:
-                return shard, self.indexes[shard].names.index(name[at + 1 :])
+                return shard, name[at + 1 :]
         raise ValueError(name)
+
+    def _find(self, name: str) -> tuple[int, int]:
+        shard, own = self._shard_of(name)
+        return shard, self.indexes[shard].names.index(own)
 
     def _bytes(self, name: str) -> bytes:
         shard, place = self._find(name)
@@ -181,13 +190,16 @@ def _nothing(where: str, whole: Shards, skipped: Sequence[tuple[str, str]], conf
 
 
 def several_line(shards: Shards) -> str:
-    """Give a line where samples hold several pictures, which are then all trained on; empty where none does."""
-    for index in shards.indexes:
-        before = ""
-        for name in index.names[: min(len(index), 100)]:
-            if name.removesuffix(extension(name)) == before.removesuffix(extension(before)) and len(shards) > 1:
-                return name
-            before = name
+    """Give a line if samples hold several pictures, as the first ones of a shard tell."""
+    for index, start in zip(shards.indexes, shards.starts.tolist()):
+        numbers = np.intersect1d(shards.chosen, np.arange(start, start + min(len(index), _LOOKED_AT)))
+        first = [index.names[number - start] for number in numbers.tolist()]
+        for one, other in pairwise(first):
+            if one.removesuffix(extension(one)) == other.removesuffix(extension(other)):
+                return (
+                    f"samples of {index.shard.label} hold several pictures, like {one} and {other}: all are trained "
+                    f"on; --data.member {extension(one)[1:]} takes one of each"
+                )
     return ""
 
 
