@@ -36,7 +36,8 @@ TURN = 400
 def main(pictures: int, rounds: int = 5, side: int = 256) -> None:
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory(prefix="shards-") as made:
-        root, figures = Path(made), {"pictures": pictures, "side": side}
+        root = Path(made)
+        figures: dict[str, Any] = {"pictures": pictures, "side": side}
         bytes_of = make(root / "in", pictures, side)
         figures["kib_each"] = round(bytes_of / pictures / 2**10, 1)
         timed(figures, "packing", lambda: pack(root / "in", root / "shards", most_bytes=2**25))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 import torch
@@ -22,6 +22,7 @@ _BATCH_SIZE = 16
 _LABEL_MAPS = 64
 """At most so many true translations are searched for the colours of labels."""
 
+Some = TypeVar("Some", bound=ImageSource)
 Split = Literal["test", "validation", "train"]
 
 
@@ -152,7 +153,7 @@ def judged(side: Side) -> tuple[Split, ImageSource]:
     return "train", side.train
 
 
-def sample(folder: ImageSource, count: int | None, seed: int) -> ImageSource:
+def sample(folder: Some, count: int | None, seed: int) -> Some:
     """`count` pictures drawn without replacement; equal names give an equal sample, so pairs stay pairs."""
     if count is None or count >= len(folder.names):
         return folder

@@ -83,8 +83,8 @@ def test_shards_are_trained_on_like_the_folders_they_were_made_of(both: tuple[Pa
     assert held[0] is not None
     assert held[1] is not None
     assert list(held[0].own_names) == list(held[1].own_names)
-    pictures = [open_domain(found, asked, test=True) for found, asked in zip(held, (folders, packed))]
-    assert np.array_equal(*(domain.image(1) for domain in pictures))
+    one, other = (open_domain(found, asked, test=True) for found, asked in ((held[0], folders), (held[1], packed)))
+    assert np.array_equal(one.image(1), other.image(1))
 
 
 def test_nothing_of_them_is_decoded_again_or_kept(both: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:

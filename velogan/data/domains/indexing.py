@@ -13,10 +13,10 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
-from http.client import HTTPException
+from http.client import HTTPException, HTTPResponse
 from pathlib import Path
 from tarfile import TarInfo
-from typing import IO
+from typing import IO, overload
 
 import numpy as np
 
@@ -65,7 +65,12 @@ class Names(Sequence[str]):
     def __len__(self) -> int:
         return len(self._ends)
 
-    def __getitem__(self, number):  # pyright: ignore[reportIncompatibleMethodOverride]
+    @overload
+    def __getitem__(self, number: int) -> str: ...
+    @overload
+    def __getitem__(self, number: slice) -> list[str]: ...
+    def __getitem__(self, number: int | slice) -> str | list[str]:
+        """Give one name, or several."""
         if isinstance(number, slice):
             return [self[one] for one in range(*number.indices(len(self)))]
         number = range(len(self))[number]
@@ -175,7 +180,8 @@ def _look_through(fresh: Path, shard: Shard, pool: Executor, *, ahead: int, prog
                 raise OSError(5, f"it breaks off ({error}), {_TRIES} times", shard.address) from error
     columns = np.array(found.rows, np.int64).reshape(-1, len(_ARRAYS)).T
     arrays = {name: column.astype(kind) for (name, kind), column in zip(_ARRAYS.items(), columns)}
-    np.savez(fresh / "arrays.npz", names=np.frombuffer(Names.of(found.names).block, np.uint8), **arrays)
+    arrays["names"] = np.frombuffer(Names.of(found.names).block, np.uint8)
+    np.savez(fresh / "arrays.npz", **arrays)  # pyright: ignore[reportArgumentType]
     files = {name: sha256(fresh / name) for name in ("arrays.npz", "thumbnails.bin")}
     text = json.dumps({"address": shard.address, "sha256": digest, "files": files, "skipped": found.skipped})
     (fresh / "index.json").write_text(text)
@@ -203,12 +209,12 @@ def _looked(
                 while stream.read(2**20):
                     pass
         except ValueError as error:
-            if stream.cut_short(file):
+            if stream.cut_short():
                 raise ConnectionError(f"{stream.count} bytes came") from error
             raise ValueError(
                 f"data.path (--data) {shard.address}: {error}; bring a whole one, or leave it out"
             ) from error
-        if stream.cut_short(file):
+        if stream.cut_short():
             raise ConnectionError(f"{stream.count} bytes came")
     return found, stream.hash.hexdigest()
 
@@ -250,7 +256,7 @@ def _look(data: bytes) -> _Seen | str:
 class _Hashed:
     """A file whose bytes are counted and hashed as they are read."""
 
-    def __init__(self, file: IO[bytes]):
+    def __init__(self, file: IO[bytes] | HTTPResponse):
         self._file, self.hash, self.count = file, hashlib.sha256(), 0
 
     def read(self, size: int) -> bytes:
@@ -259,9 +265,9 @@ class _Hashed:
         self.count += len(data)
         return data
 
-    def cut_short(self, file: IO[bytes]) -> bool:
+    def cut_short(self) -> bool:
         """Whether a server said that there is more than came."""
-        told = getattr(file, "headers", {}).get("Content-Length")
+        told = self._file.headers.get("Content-Length") if isinstance(self._file, HTTPResponse) else None
         return told is not None and not self._file.read(1) and self.count < int(told)
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
+
 from velogan.data.config import BUILT_IN, DataConfig
 from velogan.data.domains.cache import Domain, open_domain
 from velogan.data.domains.loader import crop_shapes
@@ -63,6 +65,7 @@ def _straddling(config: DataConfig, side: Side, train: Domain) -> str:
         held = open_domain(side.validation, config, test=True, **config.reading(side.letter))
     except ValueError:  # validation will give the reason
         return ""
+    assert isinstance(held.thumbnails, np.ndarray)  # they are prepared
     found = near_duplicates(held.thumbnails, train.thumbnails, dtype=train.format.dtype)
     pairs = [f"{held.names[one]} ~ {train.names[other]}" for one, other in found[:3]]
     if not found:

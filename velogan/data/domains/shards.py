@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from glob import glob, has_magic
-from http.client import HTTPException
+from http.client import HTTPException, HTTPResponse
 from itertools import product
 from pathlib import Path
 from typing import IO, TypeVar
@@ -44,10 +44,10 @@ class Shard:
     identity: str = ""
 
     @contextmanager
-    def opened(self) -> Iterator[IO[bytes]]:
+    def opened(self) -> Iterator[IO[bytes] | HTTPResponse]:
         """Read it from the beginning. Raises `OSError` that names the shard; what fails in between may be anything."""
         if self.address.startswith(_WEB):
-            file = _again(self.address, lambda: _ask(self.address))
+            file: IO[bytes] | HTTPResponse = _again(self.address, lambda: _ask(self.address))
         else:
             file = open(self.address, "rb")
         with file:
@@ -185,7 +185,7 @@ def _read_range(address: str, offset: int, size: int) -> bytes:
     return data
 
 
-def _ask(address: str, part: str = "") -> IO[bytes]:
+def _ask(address: str, part: str = "") -> HTTPResponse:
     headers = {"Accept-Encoding": "identity", "User-Agent": "velogan", **({"Range": part} if part else {})}
     answer = urlopen(Request(address, headers=headers), timeout=_TIMEOUT)
     if part and answer.status != 206:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, Self
 
 from velogan.data.config import BUILT_IN, DataConfig
 from velogan.data.domains.shards import SUFFIX as SHARD
@@ -38,11 +38,11 @@ class ImageSource(Protocol):
     @property
     def own_names(self) -> Sequence[str]: ...
 
-    def some(self, numbers: Iterable[int]) -> ImageSource:
+    def some(self, numbers: Iterable[int]) -> Self:
         """Choose by numbers."""
         ...
 
-    def named(self, names: Iterable[str]) -> ImageSource:
+    def named(self, names: Iterable[str]) -> Self:
         """Choose by names."""
         ...
 
@@ -162,8 +162,9 @@ def find_sources(config: DataConfig, *, progress: Callable[[int, int], None] | N
     sources = _find(config, progress)
     sides = (sources.a, sources.b)
     fewest = min(len(side.train.names) for side in sides)
-    for side in sides if config.group is not None else ():
-        _check_groups(side, config.group)
+    if config.group is not None:
+        for side in sides:
+            _check_groups(side, config.group)
     if config.validation and fewest >= FEWEST:
         a, b = (_hold_out(side, config) for side in sides)
         sources = replace(sources, a=a, b=b)

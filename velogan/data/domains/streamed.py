@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path, PurePosixPath
+from typing import overload
 
 import numpy as np
 
@@ -131,7 +132,12 @@ class _Chosen(Sequence[str]):
     def __len__(self) -> int:
         return len(self._shards.chosen)
 
-    def __getitem__(self, number):  # pyright: ignore[reportIncompatibleMethodOverride]
+    @overload
+    def __getitem__(self, number: int) -> str: ...
+    @overload
+    def __getitem__(self, number: slice) -> list[str]: ...
+    def __getitem__(self, number: int | slice) -> str | list[str]:
+        """Give one name, or several."""
         if isinstance(number, slice):
             return [self[one] for one in range(*number.indices(len(self)))]
         if not -len(self) <= number < len(self):
