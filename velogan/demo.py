@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from velogan.data.domains.sources import find_sources
+from velogan.data.domains.sources import Folder, find_sources
 from velogan.deploy.model import load_translator
 from velogan.deploy.translate import translate
 from velogan.evaluation.evaluate import evaluate
@@ -24,7 +24,7 @@ def demo(run: Path, *, preset: str, minutes: float | None, display: Display, com
         config = config.change(train={"length": f"{minutes} minutes"})
     train(config, run, display=display, origin={"preset": preset, "command": command})
     held_out = find_sources(config.data).a.test
-    assert held_out is not None  # the built-in set has one
+    assert isinstance(held_out, Folder)  # the built-in set has one
     translate(load_translator(run), held_out.directory, run / "translated", overwrite=True)
     scores = {
         score["name"]: score

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from velogan.data.domains import writing
+from velogan.data.domains import sources
 from velogan.data.pictures.images import Picture, save_picture
 from velogan.observe.log import Log, read_stats
 
@@ -46,7 +46,7 @@ def test_pictures_that_change_while_they_are_prepared_leave_nothing_wrong_in_the
 ):
     shutil.copytree(data, tmp_path / "source")
     monkeypatch.setenv("VELOGAN_CACHE", str(tmp_path / "cache"))
-    read = writing.read_picture
+    read = sources.read_picture
 
     def read_and_change(path: Path) -> Picture:
         picture = read(path)
@@ -54,7 +54,7 @@ def test_pictures_that_change_while_they_are_prepared_leave_nothing_wrong_in_the
         return picture
 
     with monkeypatch.context() as patch:
-        patch.setattr(writing, "read_picture", read_and_change)
+        patch.setattr(sources, "read_picture", read_and_change)
         code, said = velogan(flags(tmp_path / "run", data=tmp_path / "source"))
     assert code == 2
     assert "trainA: pictures changed while they were prepared" in said

@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 from velogan.config import Config
+from velogan.data.domains.pack import pack
+from velogan.data.domains.sources import Folder, find_sources
 from velogan.engine.scale import LossScale
 from velogan.engine.trainer import Trainer
 from velogan.observe.progress import Display
@@ -87,11 +89,26 @@ def _train(config: Config, run: Path) -> Result:
         return train(config, run, display=display, origin={"preset": "test", "command": "test"})
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.fixture
+def shards(tiny_config: Callable[..., Config], tmp_path: Path) -> dict[str, Any]:
+    """The same pictures in shards, in a bounded order."""
+    sources = find_sources(tiny_config().data)
+    for side in (sources.a, sources.b):
+        assert isinstance(side.train, Folder)
+        pack(side.train.directory, tmp_path / f"shards/train{side.letter}", most_bytes=2**13)
+    return {"path": (str(tmp_path / "shards"),), "shuffle": 3}
+
+
+@pytest.mark.parametrize("case", [*CASES, "shards"])
 def test_stopped_and_continued_equals_unbroken(
-    case: str, tiny_config: Callable[..., Config], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    case: str,
+    tiny_config: Callable[..., Config],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest,
 ):
-    config = tiny_config(**CASES[case]).change(train={"length": "5 epochs", "ema_images": 8})  # of four images
+    changes = CASES.get(case) or FAST | {"data": request.getfixturevalue("shards")}
+    config = tiny_config(**changes).change(train={"length": "5 epochs", "ema_images": 8})  # of four images
     monkeypatch.setattr(LossScale, "PATIENCE", 4)  # steps until float16's scale is doubled
     unbroken = _train(config, tmp_path / "unbroken")
 

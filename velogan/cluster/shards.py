@@ -7,10 +7,11 @@ from collections import Counter
 from collections.abc import Iterator
 from io import BytesIO
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import IO
 
 from velogan.cluster.work import WINDOW, WINDOW_BYTES, Done, Options, Packed, within
-from velogan.data.pictures.images import MAX_BYTES, SUFFIXES
+from velogan.data.domains.tars import damage_told, forget, is_picture, members
+from velogan.data.pictures.images import MAX_BYTES
 from velogan.deploy.model import Translator
 from velogan.deploy.translate import translate_jobs
 
@@ -23,32 +24,27 @@ def translate_shard(model: Translator, source: Path, target: Path, *, name: str,
     A picture that fails is left out and named. Raises `ValueError` where the file is damaged.
     """
     done = Done()
-    try:
-        with tarfile.open(source, "r:") as tar, tarfile.open(target, "w", format=tarfile.PAX_FORMAT) as out:
-            for window in _windows(tar, out, name, done):
-                _translate(model, window, out, target.parent, name=name, options=options, done=done)
-            _check_end(tar, source)
-    except (tarfile.TarError, EOFError) as error:
-        raise ValueError(f"damaged shard: {error}") from error
+    with damage_told(), open(source, "rb") as file, tarfile.open(target, "w", format=tarfile.PAX_FORMAT) as out:
+        for window in _windows(file, out, name, done):
+            _translate(model, window, out, target.parent, name=name, options=options, done=done)
     return done
 
 
-def _windows(tar: tarfile.TarFile, out: tarfile.TarFile, name: str, done: Done) -> Iterator[list[Member]]:
+def _windows(source: IO[bytes], out: tarfile.TarFile, name: str, done: Done) -> Iterator[list[Member]]:
     """The members in runs of bounded size; large ones that are no pictures are copied at once."""
     window: list[Member] = []
     size = 0
-    for member in tar:
-        _forget(tar)
-        if _is_picture(member) and member.size > MAX_BYTES:
+    for tar, member in members(source):
+        if is_picture(member) and member.size > MAX_BYTES:
             done.failed.append((within(name, member.name), f"a file of {member.size >> 20} MiB is too large"))
             continue
         if window and (len(window) >= WINDOW or size + member.size > WINDOW_BYTES):
             yield window
             window, size = [], 0
         file = tar.extractfile(member) if member.isreg() else None
-        if file is not None and member.size > WINDOW_BYTES and not _is_picture(member):
+        if file is not None and member.size > WINDOW_BYTES and not is_picture(member):
             out.addfile(member, file)
-            _forget(out)
+            forget(out)
             continue
         data = file.read() if file is not None else b""
         if len(data) < member.size and file is not None:
@@ -70,9 +66,9 @@ def _translate(
     done: Done,
 ) -> None:
     results: dict[int, tuple[str, bytes]] = {}
-    pictures = [number for number, (member, _) in enumerate(window) if _is_picture(member)]
+    pictures = [number for number, (member, _) in enumerate(window) if is_picture(member)]
     targets = {number: _target(window[number][0], options.suffix) for number in pictures}
-    often = Counter([*targets.values(), *(member.name for member, _ in window if not _is_picture(member))])
+    often = Counter([*targets.values(), *(member.name for member, _ in window if not is_picture(member))])
     jobs: list[Packed] = []
     for number in pictures:
         member, data = window[number]
@@ -91,27 +87,9 @@ def _translate(
             member.size = len(data)
             member.pax_headers = {key: text for key, text in member.pax_headers.items() if key not in ("path", "size")}
         out.addfile(member, BytesIO(data) if member.isreg() else None)
-        _forget(out)
-
-
-def _forget(tar: Any) -> None:
-    """Else it keeps every member's header."""
-    tar.members = []
+        forget(out)
 
 
 def _target(member: tarfile.TarInfo, suffix: str | None) -> str:
     own = PurePosixPath(member.name).suffix
     return member.name if suffix is None or suffix == own else member.name.removesuffix(own) + suffix
-
-
-def _is_picture(member: tarfile.TarInfo) -> bool:
-    path = PurePosixPath(member.name)
-    return member.isreg() and not path.name.startswith(".") and path.suffix.lower() in SUFFIXES
-
-
-def _check_end(tar: tarfile.TarFile, source: Path) -> None:
-    """`tarfile` takes a damaged header for the end; there must be zeros, or nothing."""
-    with open(source, "rb") as file:
-        file.seek(tar.offset)
-        if file.read(tarfile.BLOCKSIZE).strip(b"\0"):
-            raise tarfile.ReadError(f"no member begins at byte {tar.offset}, where one should")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from typing import Literal, TypedDict
+from typing import Any, Literal, TypedDict
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
@@ -34,7 +34,9 @@ class DataConfig(BaseModel):
         max_length=2,
         description="One folder that holds trainA, trainB and, if you have them, testA and testB; or two "
         "folders of pictures, domain A then domain B; or apples2oranges, the built-in rendered set. Folders "
-        "are looked through, with all folders in them, for jpg, jpeg, png, ppm, bmp, webp, tif, tiff and npy files.",
+        "are looked through, with all folders in them, for jpg, jpeg, png, ppm, bmp, webp, tif, tiff and npy files, "
+        "and where there are none, for WebDataset shards (tar). Shards can be named too, in quotes: "
+        "'photos-{000..099}.tar', on disk or at https://, several joined by ::.",
     )
     preprocess: Preprocess = Field(
         default="resize_and_crop",
@@ -104,6 +106,17 @@ class DataConfig(BaseModel):
         description="Folder for decoded pictures, shared by all runs and safe to delete; several users may share it. "
         "Default: $VELOGAN_CACHE, else ~/.cache/velogan, where compiled code is kept too.",
     )
+    member: str | None = Field(
+        default=None,
+        description="Shards: the pictures of a sample to train on, by what follows the first dot of their names, as "
+        "WebDataset has it: 'jpg;png'. Default: all pictures.",
+    )
+    shuffle: int = Field(
+        default=16384,
+        ge=1,
+        description="Shards: among how many pictures the order is random at a time. Where both domains have at most so "
+        "many, the order is that of pictures in folders.",
+    )
     workers: int | None = Field(
         default=None, ge=1, le=1024, description="Threads that decode pictures. Default: one for each processor core."
     )
@@ -121,6 +134,19 @@ class DataConfig(BaseModel):
         if letter == "A":
             return {"channels": self.channels_a, "value_range": self.range_a}
         return {"channels": self.channels_b, "value_range": self.range_b}
+
+    @field_validator("path", mode="before")
+    @classmethod
+    def _one_for_each(cls, value: Any) -> Any:
+        if isinstance(value, (tuple, list)) and len(value) > 2:
+            shards = any(str(path).endswith(".tar") for path in value)
+            mend = (
+                "put a set of shards in quotes, 'a-{000..009}.tar', or name its folder"
+                if shards
+                else "name two folders"
+            )
+            raise ValueError(f"{len(value)} paths are given, and there are two domains: {mend}")
+        return value
 
     @field_validator("range_a", "range_b")
     @classmethod

@@ -18,7 +18,7 @@ from velogan import __version__
 from velogan.config import Config, read_config
 from velogan.data.domains.check import find_leaks
 from velogan.data.domains.pair import Task
-from velogan.data.domains.sources import Folder, Sources, cache_directory, code_directory, find_sources
+from velogan.data.domains.sources import ImageSource, Sources, cache_directory, code_directory, find_sources
 from velogan.deploy.model import Translator, Weights, Which, load_translator
 from velogan.evaluation.features import (
     FeatureNetwork,
@@ -188,12 +188,12 @@ def _config(run: Path, data: Sequence[str]) -> Config:
     return config.change(data={"path": tuple(data)}) if data else config
 
 
-def _sources(run: Path, config: Config, *, given: bool, task: Task) -> tuple[Sources, Mapping[str, Folder]]:
+def _sources(run: Path, config: Config, *, given: bool, task: Task) -> tuple[Sources, Mapping[str, ImageSource]]:
     """The pictures to judge on, and the training pictures by letter. `given`: two folders of test pictures."""
     sources = find_sources(config.data.model_copy(update={"validation": 0}) if given else config.data)
     if not given:
         return sources, {side.letter: side.train for side in (sources.a, sources.b)}
-    a, b = (replace(side, test=side.train, train=replace(side.train, names=())) for side in (sources.a, sources.b))
+    a, b = (replace(side, test=side.train, train=side.train.some(())) for side in (sources.a, sources.b))
     try:
         own = find_sources(read_config(run).data, progress=task("finding training pictures"))
     except ValueError:  # the training pictures may be missing on this machine
@@ -233,13 +233,13 @@ def _weights(folder: Path, ways: Sequence[Direction]) -> Sequence[Weights]:
     return ("ema", "raw") if averaged else ("raw",)
 
 
-def _duplicates(a: Real, b: Real, trained: Mapping[str, Folder], task: Task) -> list[dict[str, Any]]:
+def _duplicates(a: Real, b: Real, trained: Mapping[str, ImageSource], task: Task) -> list[dict[str, Any]]:
     """Scored test or held-out pictures whose content training has seen too."""
     folders = {f"train{letter}": folder for letter, folder in trained.items()}
     for real in (a, b):
         split, whole = judged(real.side)
         if split != "train":
-            folders[f"test{real.side.letter}"] = Folder(whole.directory, real.names)
+            folders[f"test{real.side.letter}"] = whole.named(real.names)
     if not any(key.startswith("test") for key in folders):
         return []
     return find_leaks(folders, progress=task("looking for duplicates"))

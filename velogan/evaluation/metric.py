@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from velogan.config import Config
-from velogan.data.domains.sources import Side, Sources, cache_directory
+from velogan.data.domains.sources import Folder, Side, Sources, cache_directory
 from velogan.data.rendered.apples2oranges import render_answers
 from velogan.deploy.model import Translator
 from velogan.evaluation import each
@@ -212,10 +212,18 @@ def _with_answers(sources: Sources, rendered: Path) -> Iterator[Side]:
     assert a.validation is not None
     assert b.validation is not None
     pairs = sources.aligned and a.validation.names == b.validation.names
+    answers = None
     names = {"A": a.validation.names, "B": b.validation.names}
-    answers = render_answers(a.train.directory.parent, names, into=rendered)  # pyright: ignore[reportArgumentType]
+    if isinstance(a.train, Folder):
+        answers = render_answers(a.train.directory.parent, names, into=rendered)  # pyright: ignore[reportArgumentType]
     for side, other in ((a, b.validation), (b, a.validation)):
-        truth = answers / f"truth{side.letter}" if answers else other.directory if pairs else None
+        truth = (
+            answers / f"truth{side.letter}"
+            if answers
+            else other.directory
+            if pairs and isinstance(other, Folder)
+            else None
+        )
         mask = answers / f"mask{side.letter}" if answers else None
         yield replace(side, test=side.validation, truth=truth, mask=mask)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 import torch
@@ -13,7 +13,7 @@ from torch import Tensor
 from velogan.data.config import DataConfig
 from velogan.data.domains.cache import Domain, open_domain
 from velogan.data.domains.pair import Task
-from velogan.data.domains.sources import Folder, Side
+from velogan.data.domains.sources import Folder, ImageSource, Side
 from velogan.data.pictures.values import PixelFormat, to_channels, to_unit
 from velogan.metrics.figures import Seen
 from velogan.metrics.labels import find_labels
@@ -22,6 +22,7 @@ _BATCH_SIZE = 16
 _LABEL_MAPS = 64
 """At most so many true translations are searched for the colours of labels."""
 
+Some = TypeVar("Some", bound=ImageSource)
 Split = Literal["test", "validation", "train"]
 
 
@@ -91,7 +92,7 @@ class Real:
 
     side: Side
     split: Split
-    names: tuple[str, ...]
+    names: Sequence[str]
     pictures: Pictures
     answers: Answers
     skipped: tuple[tuple[str, str], ...]
@@ -114,7 +115,7 @@ class Real:
         }
 
 
-def open_side(folder: Folder, side: Side, data: DataConfig, *, progress: Callable[[int, int], None]) -> Domain:
+def open_side(folder: ImageSource, side: Side, data: DataConfig, *, progress: Callable[[int, int], None]) -> Domain:
     """Open pictures of the domain `side`, prepared as for a test."""
     return open_domain(folder, data, test=True, **data.reading(side.letter), progress=progress)
 
@@ -143,7 +144,7 @@ def open_answers(side: Side, other: Side, names: Sequence[str], data: DataConfig
     )
 
 
-def judged(side: Side) -> tuple[Split, Folder]:
+def judged(side: Side) -> tuple[Split, ImageSource]:
     """The pictures of a domain to judge on: its test split, else those held out for validation, else all of train."""
     if side.test is not None:
         return "test", side.test
@@ -152,12 +153,12 @@ def judged(side: Side) -> tuple[Split, Folder]:
     return "train", side.train
 
 
-def sample(folder: Folder, count: int | None, seed: int) -> Folder:
+def sample(folder: Some, count: int | None, seed: int) -> Some:
     """`count` pictures drawn without replacement; equal names give an equal sample, so pairs stay pairs."""
     if count is None or count >= len(folder.names):
         return folder
     drawn = np.random.default_rng(seed).choice(len(folder.names), size=count, replace=False)
-    return Folder(folder.directory, tuple(folder.names[index] for index in sorted(drawn)))
+    return folder.some(sorted(drawn.tolist()))
 
 
 def _by_name(domain: Domain) -> dict[str, Tensor]:

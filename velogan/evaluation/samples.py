@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,7 @@ from torch import Tensor
 from velogan.config import Config
 from velogan.data.domains.cache import Domain, open_domain
 from velogan.data.domains.loader import normalise
-from velogan.data.domains.sources import Folder, Side, Sources
+from velogan.data.domains.sources import Folder, ImageSource, Side, Sources
 from velogan.files import write_text
 from velogan.methods.base import Views
 from velogan.observe.log import Log
@@ -86,12 +87,12 @@ def _pictures(side: Side, config: Config) -> tuple[list[str], Tensor, Tensor | N
     return list(domain.names), middles(domain, size), middles(truths, size) if truths else None
 
 
-def _choice(folder: Folder, letter: Letter, config: Config) -> Domain:
+def _choice(folder: ImageSource, letter: Letter, config: Config) -> Domain:
     """A fixed, evenly spread choice; from more pictures if too many of them cannot be read."""
     wanted = tried = config.train.samples
 
-    def open_some(names: tuple[str, ...], count: int) -> Domain:
-        some = Folder(folder.directory, tuple(names[i] for i in _spread(len(names), count)))
+    def open_some(names: Sequence[str], count: int) -> Domain:
+        some = folder.named(names[i] for i in _spread(len(names), count))
         return open_domain(some, config.data, test=True, **config.data.reading(letter))
 
     while True:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from velogan.data.config import DataConfig
-from velogan.data.domains import writing
+from velogan.data.domains import sources
 from velogan.data.domains.cache import Domain, open_domain
 from velogan.data.domains.sources import Folder, cache_directory, list_images
 from velogan.data.pictures.images import Picture, read_picture, save_picture
@@ -36,7 +36,7 @@ def test_prepares_once_and_shares(make_folder, monkeypatch: pytest.MonkeyPatch) 
     assert calls == [(done, 5) for done in range(1, 6)]
     assert (len(first), first.uniform, first.shapes[0]) == (5, True, (32, 32, 3))
 
-    monkeypatch.setattr(writing, "read_picture", None)  # a second decoding would fail
+    monkeypatch.setattr(sources, "read_picture", None)  # a second decoding would fail
     again = open_domain(folder, CONFIG, test=False)
     assert np.array_equal(whole(first), whole(again))
     assert first.digest == again.digest

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -100,9 +101,9 @@ def test_a_part_of_train_is_held_out_and_nothing_else(tmp_path: Path) -> None:
     sources = find(tmp_path / "x2y")
     for side, folder, count in ((sources.a, a, 2), (sources.b, b, 32)):
         assert side.validation is not None
-        assert side.validation.directory == folder
+        assert side.validation.where == str(folder)
         assert len(side.validation.names) == count
-        assert sorted(side.validation.names + side.train.names) == [path.name for path in sorted(folder.iterdir())]
+        assert sorted([*side.validation.names, *side.train.names]) == [path.name for path in sorted(folder.iterdir())]
         assert side.validation.names == tuple(sorted(side.validation.names))
         assert side.test is not None
         assert len(side.test.names) == 30
@@ -138,7 +139,7 @@ def _patients(folder: Path, slices: dict[str, int]) -> Path:
     return folder
 
 
-def _split(a: Path, b: Path, **fields: object) -> list[tuple[tuple[str, ...], tuple[str, ...]]]:
+def _split(a: Path, b: Path, **fields: object) -> list[tuple[Sequence[str], Sequence[str]]]:
     """Names held out and trained on, of both domains."""
     sources = find_sources(DataConfig.model_validate({"path": (str(a), str(b)), **fields}))
     return [(side.validation.names if side.validation else (), side.train.names) for side in (sources.a, sources.b)]

@@ -21,11 +21,11 @@ import numpy as np
 
 from velogan.data.aside import building, move_into_place
 from velogan.data.config import DataConfig
-from velogan.data.domains.near_duplicates import SIZE
-from velogan.data.domains.pixels import PixelFile
-from velogan.data.domains.sources import Folder, cache_directory
+from velogan.data.domains.near_duplicates import SIZE, ThumbnailFiles
+from velogan.data.domains.pixels import PixelFile, Shape, offsets
+from velogan.data.domains.sources import ImageSource, cache_directory, content_hash
+from velogan.data.domains.streamed import Shards, StreamedPixels, prepared, several_line
 from velogan.data.domains.writing import Progress, to_disk, write_pictures
-from velogan.data.pictures.picture import HEADERS, MAX_BYTES
 from velogan.data.pictures.values import PixelFormat, Range
 
 VERSION = 3
@@ -36,20 +36,21 @@ VERSION = 3
 class Domain:
     """The prepared pictures of one folder, in the order of their names.
 
-    `pixels` is a flat array of uint8, uint16 or float32, in memory or in a file, in which the pictures of `shapes`
-    (H, W, C) lie one after another; `format` says what its values stand for; `skipped` names the files that could
-    not be read, with the reason; `digest` is equal for equal domains; `note` is a line for the user, or empty;
+    `pixels` is a flat array of uint8, uint16 or float32, in memory, in a file or made when asked for, in which the
+    pictures of `shapes` (H, W, C) lie one after another; `format` says what its values stand for; `skipped` names the
+    files that could not be read, with the reason; `digest` is equal for equal domains; `note` is a line for the user,
+    or empty;
     `thumbnails` is `(N, 192)`, see `near_duplicates`, and empty for pictures that do not come from files.
     """
 
-    names: tuple[str, ...]
-    shapes: tuple[tuple[int, int, int], ...]
-    pixels: np.ndarray | PixelFile = field(repr=False)
+    names: Sequence[str]
+    shapes: Sequence[Shape]
+    pixels: np.ndarray | PixelFile | StreamedPixels = field(repr=False)
     skipped: tuple[tuple[str, str], ...] = ()
     digest: str = ""
     format: PixelFormat = field(default_factory=PixelFormat)
     note: str = ""
-    thumbnails: np.ndarray = field(default_factory=lambda: np.zeros((0, SIZE), np.float32), repr=False)
+    thumbnails: np.ndarray | ThumbnailFiles = field(default_factory=lambda: np.zeros((0, SIZE), np.float32), repr=False)
 
     @classmethod
     def from_arrays(
@@ -67,7 +68,7 @@ class Domain:
 
     @cached_property
     def _offsets(self) -> np.ndarray:
-        return np.concatenate([[0], np.cumsum([np.prod(shape) for shape in self.shapes])]).astype(np.int64)
+        return offsets(self.shapes)
 
     def shape(self, index: int) -> tuple[int, int, int]:
         """Give one picture's `(H, W, C)`."""
@@ -82,6 +83,11 @@ class Domain:
         _, width, channels = self.shapes[index]
         start, row = int(self._offsets[index]), width * channels
         return self.pixels[start + first * row : start + stop * row].reshape(-1, width, channels)
+
+    @property
+    def streamed(self) -> bool:
+        """Whether a picture is read and prepared each time it is asked for."""
+        return isinstance(self.pixels, StreamedPixels)
 
     @cached_property
     def uniform(self) -> bool:
@@ -100,7 +106,7 @@ class Domain:
 
 
 def open_domain(
-    folder: Folder,
+    folder: ImageSource,
     config: DataConfig,
     *,
     test: bool,
@@ -110,6 +116,8 @@ def open_domain(
 ) -> Domain:
     """Open a folder's prepared pictures; prepare them first if no earlier run did.
 
+    Pictures of shards are prepared when they are asked for, unless `test`.
+
     `test`: the pictures will not be cropped at random, see `preprocess.prepared_shape`. `channels`: None means the
     most that any of the pictures has. Grey pictures become colour, colour pictures grey; a picture that cannot be
     converted is left out. `value_range`: the pixel values that stand for -1 and +1; None means the whole range of the
@@ -117,6 +125,8 @@ def open_domain(
     Raises `ValueError` if no picture can be read, if one cannot be read under `data.strict`, or if pixels that are
     floats come without a range.
     """
+    if isinstance(folder, Shards) and not test:
+        return _checked(_streamed(folder, config, channels), folder, config, value_range)
     workers = config.workers or os.cpu_count() or 1
     domain, note, damage, directory = None, "", "", Path()
     with ThreadPoolExecutor(workers) as pool:  # hashing, decoding and resizing release Python's lock
@@ -136,47 +146,51 @@ def open_domain(
         raise ValueError(
             f"data.cache_dir={directory.parents[1]} does not keep what is written to it ({damage}); name another"
         )
+    return _checked(replace(domain, note=note), folder, config, value_range)
+
+
+def _streamed(shards: Shards, config: DataConfig, channels: int | None) -> Domain:
+    kept, shapes, dtype, bad = prepared(shards, config, test=False, channels=channels)
+    form = PixelFormat(shapes[0][2] if shapes else 1, dtype)
+    settings = (VERSION, config.preprocess, config.load_side, config.crop_size, form.channels, dtype, kept.digest)
+    return Domain(
+        kept.names,
+        shapes,
+        StreamedPixels(kept, config, shapes, dtype=dtype, test=False),
+        (*shards.skipped, *bad),
+        hashlib.sha256(repr(settings).encode()).hexdigest(),
+        form,
+        several_line(kept),
+        kept.thumbnails,
+    )
+
+
+def _checked(domain: Domain, folder: ImageSource, config: DataConfig, value_range: Range | None) -> Domain:
+    """Give the domain with its range; raises `ValueError` as `open_domain` does."""
     if domain.skipped and (config.strict or not len(domain)):
         name, reason = domain.skipped[0]
         mend = "mend or remove it, or set data.strict to false" if len(domain) else "put pictures there"
-        count = "" if len(domain) else f" (nor any of the {len(domain.skipped)} files in {folder.directory})"
-        raise ValueError(f"data.path (--data) {folder.directory / name} cannot be read{count}: {reason}; {mend}")
+        count = "" if len(domain) else f" (nor any of the {len(domain.skipped)} files in {folder.where})"
+        raise ValueError(f"data.path (--data) {folder.path_of(name)} cannot be read{count}: {reason}; {mend}")
     if domain.format.dtype == "float32" and value_range is None:
         first = domain.image(0)
         raise ValueError(
-            f"data.path (--data) {folder.directory} holds floating-point or signed pixels, whose range is not known: "
+            f"data.path (--data) {folder.where} holds floating-point or signed pixels, whose range is not known: "
             f"set data.range_a (domain B: data.range_b) to the two values that stand for darkest and brightest "
             f"({domain.names[0]} goes from {first.min():g} to {first.max():g}), for example --data.range-a -1000 1000"
         )
-    return replace(domain, format=replace(domain.format, range=value_range), note=note)
+    return replace(domain, format=replace(domain.format, range=value_range))
 
 
-def _contents(folder: Folder, pool: ThreadPoolExecutor) -> bytes:
+def _contents(folder: ImageSource, pool: ThreadPoolExecutor) -> bytes:
     """List every file's name and the hash of its content."""
-    hashes = pool.map(_picture_hash, [folder.directory / name for name in folder.names])
+    hashes = pool.map(folder.content, folder.names)
     return "".join(f"{name!r}\0{content}\n" for name, content in zip(folder.names, hashes)).encode()
 
 
 def _key(contents: bytes, config: DataConfig, *, test: bool, channels: int | None) -> str:
     settings = (VERSION, config.preprocess, config.load_side, config.crop_size, test, channels)
     return hashlib.sha256(repr(settings).encode() + contents).hexdigest()
-
-
-def _picture_hash(path: Path) -> str:
-    """Give the `content_hash` of a picture; a file too large for a picture is not read."""
-    size = path.stat().st_size if path.is_file() else 0
-    return f"unreadable: {size} bytes" if size > MAX_BYTES + HEADERS else content_hash(path)
-
-
-def content_hash(path: Path) -> str:
-    """Give the SHA-256 of a file's bytes, or the reason why they cannot be read."""
-    if not path.is_file():  # opening a pipe would wait for a writer
-        return "unreadable: not a regular file"
-    try:
-        with path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
-    except OSError as error:
-        return f"unreadable: {error.strerror}"
 
 
 def _load(directory: Path) -> tuple[Domain | None, str]:
@@ -204,7 +218,7 @@ def _load(directory: Path) -> tuple[Domain | None, str]:
 
 def _build(
     directory: Path,
-    folder: Folder,
+    folder: ImageSource,
     config: DataConfig,
     pool: ThreadPoolExecutor,
     *,
@@ -221,7 +235,7 @@ def _build(
                 to_disk(file)
             if _key(_contents(folder, pool), config, test=test, channels=channels) != directory.name:
                 raise ValueError(
-                    f"data.path (--data) {folder.directory}: pictures changed while they were prepared; start again "
+                    f"data.path (--data) {folder.where}: pictures changed while they were prepared; start again "
                     "when nothing writes there"
                 )
             move_into_place(fresh, directory, whole=lambda: _load(directory)[0] is not None)

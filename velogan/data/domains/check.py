@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -18,8 +17,8 @@ import numpy as np
 from velogan.data.config import DataConfig
 from velogan.data.domains.ahead import in_order
 from velogan.data.domains.near_duplicates import near_duplicates, thumbnail
-from velogan.data.domains.sources import Folder, Sources, find_sources
-from velogan.data.pictures.images import Picture, read_picture
+from velogan.data.domains.sources import ImageSource, Sources, find_sources
+from velogan.data.pictures.images import Picture
 
 _DEEPER = {"uint8": "", "uint16": "16-bit ", "float32": "float32 "}
 _COLOURS = {1: "grey", 3: "RGB"}
@@ -57,7 +56,7 @@ def check(path: Iterable[str], *, progress: Callable[[int, int], None] | None = 
     """
     config = DataConfig(path=tuple(path), validation=0)
     sources = find_sources(config)
-    folders: dict[str, Folder] = {}
+    folders: dict[str, ImageSource] = {}
     for letter, side in (("A", sources.a), ("B", sources.b)):
         folders |= {f"train{letter}": side.train} | ({f"test{letter}": side.test} if side.test else {})
     seen = _look_at(folders, progress)
@@ -72,20 +71,20 @@ def check(path: Iterable[str], *, progress: Callable[[int, int], None] | None = 
 
 
 def find_leaks(
-    folders: Mapping[str, Folder], *, progress: Callable[[int, int], None] | None = None
+    folders: Mapping[str, ImageSource], *, progress: Callable[[int, int], None] | None = None
 ) -> list[dict[str, Any]]:
     """List the pictures of folders named `test...` that occur in folders named `train...` too, as `check` does."""
     return _leaks(_look_at(folders, progress))
 
 
-def _look_at(folders: Mapping[str, Folder], progress: Callable[[int, int], None] | None) -> dict[str, list[_Seen]]:
+def _look_at(folders: Mapping[str, ImageSource], progress: Callable[[int, int], None] | None) -> dict[str, list[_Seen]]:
     total = sum(len(folder.names) for folder in folders.values())
     seen: dict[str, list[_Seen]] = {}
     done = 0
     with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
         for key, folder in folders.items():
             seen[key] = []
-            for _, one in in_order(pool, partial(_look, folder.directory), folder.names, ahead=64):
+            for _, one in in_order(pool, partial(_look, folder), folder.names, ahead=64):
                 seen[key].append(one)
                 done += 1
                 if progress:
@@ -93,9 +92,9 @@ def _look_at(folders: Mapping[str, Folder], progress: Callable[[int, int], None]
     return seen
 
 
-def _look(directory: Path, name: str) -> _Seen:
+def _look(folder: ImageSource, name: str) -> _Seen:
     try:
-        picture = read_picture(directory / name)
+        picture = folder.read(name)
     except OSError as error:
         return _Seen(name, reason=error.strerror or str(error))
     except ValueError as error:
@@ -129,13 +128,13 @@ def _mode(picture: Picture) -> str:
     return depth + _COLOURS[channels] + alpha
 
 
-def _summary(folder: Folder, found: list[_Seen]) -> dict:
+def _summary(folder: ImageSource, found: list[_Seen]) -> dict:
     good = [one for one in found if not one.reason]
     groups = defaultdict(list)
     for one in good:
         groups[one.content].append(one.name)
     return {
-        "directory": str(folder.directory),
+        "directory": folder.where,
         "pictures": len(good),
         "width": _spread([one.size[0] for one in good]),
         "height": _spread([one.size[1] for one in good]),

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import copy
+import os
 import queue
 import threading
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import count
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from velogan.data.config import DataConfig
+from velogan.data.domains.ahead import in_order
 from velogan.data.domains.cache import Domain
+from velogan.data.domains.order import BoundedShuffle
 from velogan.data.pictures.values import Range, to_unit
 from velogan.types import Batch
 
@@ -24,7 +29,13 @@ RESIDENT_SHARE = 0.25
 _HALVES = 2**31 + 1
 """A seed larger than any epoch: random numbers of halves differ from those of epochs."""
 
+_ORDERS = 2**31 + 2
+"""Likewise for the orders of many pictures in shards."""
+
 _AHEAD = 2  # batches
+
+_MOST_THREADS = 8
+"""Threads that read pictures of shards, where `data.workers` is not set."""
 
 INDEX, TOP, LEFT, FLIP = range(4)
 """Columns of a plan."""
@@ -88,6 +99,10 @@ class PairLoader:
     independent. All random choices depend only on `seed` and the position, the number of images seen so far.
     `resident` holds, per domain, the `(N, H, W, C)` images that lie on the device, or None.
 
+    Where a domain's pictures lie in shards, and one has more than `data.shuffle`, each domain has an order of its own
+    that looks at so many pictures at a time (`order.BoundedShuffle`), and all of its pictures are taken before any is
+    taken again.
+
     With several `ranks` a batch is this `rank`'s part of a step's images: `batch_size` of `ranks * batch_size`, which
     are those that one rank would be given.
     """
@@ -114,6 +129,13 @@ class PairLoader:
         """Restrict the loader to the pictures with the indices `a` and `b`; `salt` changes its random numbers."""
         self._indices, self._salt = {"A": a, "B": b}, salt
         self._epoch = lru_cache(maxsize=2)(self._draw_epoch)
+        self._orders = None
+        if (self.a.streamed or self.b.streamed) and len(self) > self.config.shuffle:
+            self._orders = tuple(
+                BoundedShuffle(len(indices), self.config.shuffle, (self.seed, _ORDERS, *salt, letter))
+                for letter, indices in enumerate((a, b), start=1)
+            )
+            self._numbers = lru_cache(maxsize=2)(self._draw_numbers)
 
     def half(self, number: int) -> PairLoader:
         """Give a loader of the first (0) or the second (1) half of each domain, divided at random by the seed.
@@ -142,18 +164,36 @@ class PairLoader:
         order = np.arange(len(self)) if self.config.serial_batches else random.permutation(len(self))
         return order, np.hstack([random.random((len(self), count)) for count in (7, 4)])
 
+    def _draw_numbers(self, part: int) -> np.ndarray:
+        """As `_draw_epoch`'s second, for the `part`-th `data.shuffle` images of the whole training."""
+        seed = [self.seed, _ORDERS, *self._salt, 0, part]
+        return np.random.Generator(np.random.Philox(np.random.SeedSequence(seed))).random((self.config.shuffle, 11))
+
+    def _drawn(self, place: int) -> tuple[int, int, np.ndarray]:
+        """Give the image at `place`, counted from the training's first: A's and B's pictures, and its 11 numbers."""
+        of_a, of_b = self._indices["A"], self._indices["B"]
+        if self._orders is not None:
+            part, slot = divmod(place, self.config.shuffle)
+            if self.config.serial_batches:
+                place %= len(self)
+                chosen = place % len(of_a), place % len(of_b)
+            else:
+                chosen = self._orders[0][place], self._orders[1][place]
+            return int(of_a[chosen[0]]), int(of_b[chosen[1]]), self._numbers(part)[slot]
+        order, numbers = self._epoch(place // len(self))
+        slot = place % len(self)
+        item, draws = int(order[slot]), numbers[slot]
+        place_b = item % len(of_b) if self.config.serial_batches else int(draws[0] * len(of_b))
+        return int(of_a[item % len(of_a)]), int(of_b[place_b]), draws
+
     def plan(self, position: int) -> Plan:
         """Plan the batch of the step that begins at `position` images seen."""
         a, b = [], []
         first = position + self.rank * self.config.batch_size
         for place in range(first, first + self.config.batch_size):
-            order, numbers = self._epoch(place // len(self))
-            slot = place % len(self)
-            item, draws = int(order[slot]), numbers[slot]
-            of_a, of_b = self._indices["A"], self._indices["B"]
-            place_b = item % len(of_b) if self.config.serial_batches else int(draws[0] * len(of_b))
-            a.append(self._row(self.a, int(of_a[item % len(of_a)]), draws[[1, 2, 3, 7, 8]]))
-            b.append(self._row(self.b, int(of_b[place_b]), draws[[4, 5, 6, 9, 10]]))
+            of_a, of_b, draws = self._drawn(place)
+            a.append(self._row(self.a, of_a, draws[[1, 2, 3, 7, 8]]))
+            b.append(self._row(self.b, of_b, draws[[4, 5, 6, 9, 10]]))
         return Plan(torch.tensor(a), torch.tensor(b))
 
     def _row(self, domain: Domain, index: int, draws: np.ndarray) -> tuple[int, int, int, int]:
@@ -200,24 +240,21 @@ def _prefetched(loader: PairLoader, position: int) -> Generator[Batch, None, Non
 
     Batches for a CUDA device lie in page-locked memory: a copy from other memory would wait for earlier steps.
 
-    The thread computes nothing with torch: a second thread that does makes OpenMP's waiting costly, and every step
-    half as long again (benchmarks/LOG.md). It ends when the iterator is closed or dropped; its errors are raised at
-    the consumer.
+    Pictures of shards are decoded by more threads. None computes anything with torch: a second thread that does makes
+    OpenMP's waiting costly, and every step half as long again (benchmarks/LOG.md). They end when the iterator is closed
+    or dropped; their errors are raised at the consumer.
     """
     ready: queue.Queue[Batch | Exception] = queue.Queue(maxsize=_AHEAD)
     stop, pinned = threading.Event(), loader.device.type == "cuda"
 
     def work() -> None:
-        place = position
-        while not stop.is_set():
-            try:
-                made: Batch | Exception = loader.gather(loader.plan(place))
-            except Exception as error:
-                made = error
-            ready.put(made)
-            if isinstance(made, Exception):
-                return
-            place += loader.ranks * loader.config.batch_size
+        try:
+            for made in _gathered(loader, position):
+                ready.put(made)
+                if stop.is_set():
+                    return
+        except Exception as error:
+            ready.put(error)
 
     thread = threading.Thread(target=work, name="velogan-prefetch", daemon=True)
     thread.start()
@@ -236,12 +273,28 @@ def _prefetched(loader: PairLoader, position: int) -> Generator[Batch, None, Non
                 thread.join(timeout=0.01)
 
 
+def _gathered(loader: PairLoader, position: int) -> Iterator[Batch]:
+    """Gather from `position` on, without end."""
+
+    def gather(place: int) -> Batch:
+        return loader.gather(loader.plan(place))
+
+    places = count(position, loader.ranks * loader.config.batch_size)
+    if not (loader.a.streamed or loader.b.streamed):
+        yield from map(gather, places)
+        return
+    threads = loader.config.workers or min(_MOST_THREADS, os.cpu_count() or 1)
+    with ThreadPoolExecutor(threads, "velogan-decode") as pool:
+        for _, made in in_order(pool, gather, places, ahead=threads):
+            yield made
+
+
 def _resident(domain: Domain, device: torch.device) -> Tensor | None:
     """Give the domain as `(N, H, W, C)` on the device, or None if it stays on the host.
 
     On a CPU, reading windows from the file is several times faster than a gather.
     """
-    if device.type != "cuda" or not domain.uniform:
+    if device.type != "cuda" or domain.streamed or not domain.uniform:
         return None
     if domain.pixels.nbytes > RESIDENT_SHARE * torch.cuda.mem_get_info(device)[0]:
         return None

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from velogan.data.config import DataConfig
+import numpy as np
+
+from velogan.data.config import BUILT_IN, DataConfig
 from velogan.data.domains.cache import Domain, open_domain
 from velogan.data.domains.loader import crop_shapes
 from velogan.data.domains.near_duplicates import near_duplicates
@@ -30,7 +32,8 @@ class Data:
 
 def open_data(config: DataConfig, *, task: Task, say: Callable[[str], None]) -> Data:
     """Find, render or decode the training pictures of both domains, once. Raises `ValueError` if there are none."""
-    sources = find_sources(config, progress=task("rendering"))
+    found = task("rendering" if config.path[0] == BUILT_IN else "looking through shards")
+    sources = find_sources(config, progress=found)
     domains = []
     for side in (sources.a, sources.b):
         progress = task(f"preparing {side.letter}")
@@ -62,6 +65,7 @@ def _straddling(config: DataConfig, side: Side, train: Domain) -> str:
         held = open_domain(side.validation, config, test=True, **config.reading(side.letter))
     except ValueError:  # validation will give the reason
         return ""
+    assert isinstance(held.thumbnails, np.ndarray)  # they are prepared
     found = near_duplicates(held.thumbnails, train.thumbnails, dtype=train.format.dtype)
     pairs = [f"{held.names[one]} ~ {train.names[other]}" for one, other in found[:3]]
     if not found:

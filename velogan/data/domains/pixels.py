@@ -9,9 +9,19 @@ from __future__ import annotations
 import errno
 import os
 import weakref
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+
+Shape = tuple[int, int, int]
+"""A picture's height, width and channels."""
+
+
+def offsets(shapes: Sequence[Shape]) -> np.ndarray:
+    """Give the place of each picture's first value, and the count of all values."""
+    sizes = np.fromiter((height * width * channels for height, width, channels in shapes), np.int64, len(shapes))
+    return np.concatenate([[0], np.cumsum(sizes)])
 
 
 class PixelFile:

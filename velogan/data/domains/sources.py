@@ -3,20 +3,60 @@
 from __future__ import annotations
 
 import hashlib
+import heapq
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Protocol, Self
 
 from velogan.data.config import BUILT_IN, DataConfig
-from velogan.data.pictures.images import SUFFIXES
+from velogan.data.domains.shards import SUFFIX as SHARD
+from velogan.data.domains.shards import find_shards, identified, names_shards
+from velogan.data.domains.streamed import open_shards
+from velogan.data.pictures.images import SUFFIXES, Picture, read_picture
+from velogan.data.pictures.picture import HEADERS, MAX_BYTES
 from velogan.data.rendered.apples2oranges import VERSION, render_folder
 from velogan.types import Letter
 
 FEWEST = 20
 """A domain with fewer training pictures than this holds none of them out."""
+
+
+class ImageSource(Protocol):
+    """Pictures by name: those of a folder, or of shards.
+
+    `where` is for messages; `own_names` are their names within the folder or shard, and `names` are each another.
+    """
+
+    @property
+    def where(self) -> str: ...
+    @property
+    def names(self) -> Sequence[str]: ...
+    @property
+    def own_names(self) -> Sequence[str]: ...
+
+    def some(self, numbers: Iterable[int]) -> Self:
+        """Choose by numbers."""
+        ...
+
+    def named(self, names: Iterable[str]) -> Self:
+        """Choose by names."""
+        ...
+
+    def path_of(self, name: str) -> str:
+        """Name a picture for messages."""
+        ...
+
+    def read(self, name: str) -> Picture:
+        """Read a picture as `read_picture` does."""
+        ...
+
+    def content(self, name: str) -> str:
+        """Give a hash of a picture's file, or the reason why it cannot be read."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -25,6 +65,49 @@ class Folder:
 
     directory: Path
     names: tuple[str, ...]
+
+    @property
+    def where(self) -> str:
+        """The directory."""
+        return str(self.directory)
+
+    @property
+    def own_names(self) -> tuple[str, ...]:
+        """The names."""
+        return self.names
+
+    def some(self, numbers: Iterable[int]) -> Folder:
+        """Choose by numbers."""
+        return Folder(self.directory, tuple(self.names[number] for number in numbers))
+
+    def named(self, names: Iterable[str]) -> Folder:
+        """Choose by names."""
+        return Folder(self.directory, tuple(names))
+
+    def path_of(self, name: str) -> str:
+        """The path of a picture."""
+        return str(self.directory / name)
+
+    def read(self, name: str) -> Picture:
+        """Read a picture. Raises `OSError` and `ValueError` as `read_picture` does."""
+        return read_picture(self.directory / name)
+
+    def content(self, name: str) -> str:
+        """Give the hash of a picture's file; one too large for a picture is not read."""
+        path = self.directory / name
+        size = path.stat().st_size if path.is_file() else 0
+        return f"unreadable: {size} bytes" if size > MAX_BYTES + HEADERS else content_hash(path)
+
+
+def content_hash(path: Path) -> str:
+    """Give the SHA-256 of a file's bytes, or the reason why they cannot be read."""
+    if not path.is_file():  # opening a pipe would wait for a writer
+        return "unreadable: not a regular file"
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        return f"unreadable: {error.strerror}"
 
 
 @dataclass(frozen=True)
@@ -37,9 +120,9 @@ class Side:
 
     letter: Letter
     name: str
-    train: Folder
-    test: Folder | None = None
-    validation: Folder | None = None
+    train: ImageSource
+    test: ImageSource | None = None
+    validation: ImageSource | None = None
     truth: Path | None = None
     mask: Path | None = None
 
@@ -71,32 +154,29 @@ def _made(cache: Path) -> Path:
 
 
 def find_sources(config: DataConfig, *, progress: Callable[[int, int], None] | None = None) -> Sources:
-    """Find both domains; render the built-in set first if it is asked for and not in the cache.
+    """Find both domains; render the built-in set or look through shards first, where no earlier run did.
 
-    Raises `ValueError` that names the field, the folder and the mend if a folder is missing or empty, or if
-    `data.group` finds no groups or only one.
+    Raises `ValueError` that names the field, the folder and the mend if a folder is missing or empty, if a shard is
+    missing or damaged, or if `data.group` finds no groups or only one.
     """
     sources = _find(config, progress)
     sides = (sources.a, sources.b)
-    groups = [_groups(side, config.group) for side in sides]
-    if config.validation and min(len(side.train.names) for side in sides) >= FEWEST:
-        a, b = (_hold_out(side, names, config) for side, names in zip(sides, groups))
+    fewest = min(len(side.train.names) for side in sides)
+    if config.group is not None:
+        for side in sides:
+            _check_groups(side, config.group)
+    if config.validation and fewest >= FEWEST:
+        a, b = (_hold_out(side, config) for side in sides)
         sources = replace(sources, a=a, b=b)
     return sources
 
 
-def _groups(side: Side, expression: str | None) -> list[list[str]]:
-    """Divide a side's training names into groups, in the order of the hashes of the groups' names."""
-    groups: dict[tuple[bool, str], list[str]] = {}
-    for name in side.train.names:
-        found = _group_of(name, expression)
-        groups.setdefault((bool(found), found or name), []).append(name)
-    if expression is not None and not any(found for found, _ in groups):
+def _check_groups(side: Side, expression: str) -> None:
+    if not any(_group_of(name, expression) for name in side.train.own_names):
         raise ValueError(
-            f"data.group={expression!r} finds nothing in the names of {side.train.directory} (domain {side.letter}), "
-            f"for example in {side.train.names[0]}: mend the regular expression, or leave it out"
+            f"data.group={expression!r} finds nothing in the names of {side.train.where} (domain {side.letter}), "
+            f"for example in {side.train.own_names[0]}: mend the regular expression, or leave it out"
         )
-    return [groups[key] for key in sorted(groups, key=lambda key: hashlib.sha256(os.fsencode(key[1])).digest())]
 
 
 def _group_of(name: str, expression: str | None) -> str | None:
@@ -104,38 +184,56 @@ def _group_of(name: str, expression: str | None) -> str | None:
     return match and match[1 if match.re.groups else 0]
 
 
-def _hold_out(side: Side, groups: list[list[str]], config: DataConfig) -> Side:
+def _hold_out(side: Side, config: DataConfig) -> Side:
     """Move whole groups with at most `data.validation` pictures, at most a tenth of all, to validation.
 
     The groups whose names have the lowest hashes are taken: at least one group, but none with more than half of the
     pictures. So both domains hold out equal names, which keeps pairs together, and a few new files change little.
     """
     total = len(side.train.names)
-    most, held = min(config.validation, total // 10), set[str]()
-    for group in (group for group in groups if 2 * len(group) <= total):
-        if held and len(held) + len(group) > most:
-            break
-        held.update(group)
+    most = min(config.validation, total // 10)
+    if config.group is None:
+        names = side.train.own_names
+        held = set(heapq.nsmallest(most, range(total), key=lambda number: _rank(names[number])))
+    else:
+        held = _whole_groups(side, config.group, most)
     if not held:
         raise ValueError(
             f"data.group={config.group!r} puts all {total} training pictures of domain {side.letter} into one group, "
             "so that none can be held out for validation: let it find smaller groups, or set data.validation=0"
         )
-    train, validation = (
-        Folder(side.train.directory, tuple(name for name in side.train.names if (name in held) == wanted))
-        for wanted in (False, True)
-    )
-    return replace(side, train=train, validation=validation)
+    train = side.train.some([number for number in range(total) if number not in held])
+    return replace(side, train=train, validation=side.train.some(sorted(held)))
+
+
+def _rank(name: str) -> bytes:
+    return hashlib.sha256(os.fsencode(name)).digest()
+
+
+def _whole_groups(side: Side, expression: str, most: int) -> set[int]:
+    """The numbers of the pictures of some groups, in the order of the hashes of the groups' names."""
+    groups: dict[tuple[bool, str], list[int]] = {}
+    for number, name in enumerate(side.train.own_names):
+        found = _group_of(name, expression)
+        groups.setdefault((bool(found), found or name), []).append(number)
+    held: set[int] = set()
+    for key in sorted(groups, key=lambda key: _rank(key[1])):
+        if 2 * len(groups[key]) > len(side.train.names):
+            continue
+        if held and len(held) + len(groups[key]) > most:
+            break
+        held.update(groups[key])
+    return held
 
 
 def _find(config: DataConfig, progress: Callable[[int, int], None] | None) -> Sources:
     if len(config.path) == 2:
-        return _two_folders(Path(config.path[0]), Path(config.path[1]))
+        return _two_sets(config, progress)
     if config.path[0] == BUILT_IN:
-        return _one_folder(_rendered(config, progress), ("apples", "oranges"))
+        return _one_folder(_rendered(config, progress), ("apples", "oranges"), config, progress)
     root = Path(config.path[0]).expanduser()
     named = re.fullmatch(r"(.+?)2(.+)", root.resolve().name)
-    return _one_folder(root, (named[1], named[2]) if named else ("A", "B"))
+    return _one_folder(root, (named[1], named[2]) if named else ("A", "B"), config, progress)
 
 
 def _rendered(config: DataConfig, progress: Callable[[int, int], None] | None) -> Path:
@@ -154,30 +252,45 @@ def _rendered(config: DataConfig, progress: Callable[[int, int], None] | None) -
     )
 
 
-def _two_folders(first: Path, second: Path) -> Sources:
-    first, second = first.expanduser(), second.expanduser()
-    names = (first.resolve().name, second.resolve().name)
-    if names[0] == names[1]:
-        names = ("A", "B")
-    a, b = Side("A", names[0], _folder(first)), Side("B", names[1], _folder(second))
-    return Sources(a, b, aligned=False)
+def _two_sets(config: DataConfig, progress: Callable[[int, int], None] | None) -> Sources:
+    """Two folders, or shards, or one of each."""
+    sides: list[Side] = []
+    names = [_name_of(given) for given in config.path]
+    letters: tuple[Letter, Letter] = ("A", "B")
+    for letter, name, given in zip(letters, names if names[0] != names[1] else letters, config.path):
+        if names_shards(given):
+            train = open_shards(given, find_shards(given), config, cache_directory(config), progress=progress)
+        else:
+            train = _pictures(Path(given).expanduser(), config, progress)
+        sides.append(Side(letter, name, train))
+    return Sources(sides[0], sides[1], aligned=False)
 
 
-def _one_folder(root: Path, names: tuple[str, str]) -> Sources:
+def _name_of(given: str) -> str:
+    """Name a domain after its folder, or after its shards without their numbers."""
+    if not names_shards(given):
+        return Path(given).expanduser().resolve().name
+    file = os.path.basename(given.partition("::")[0].partition("?")[0]).removesuffix(SHARD)
+    return re.sub(r"\{.*?\}|[*]", "", file).strip("-_. 0123456789") or "shards"
+
+
+def _one_folder(
+    root: Path, names: tuple[str, str], config: DataConfig, progress: Callable[[int, int], None] | None
+) -> Sources:
     if not (root / "trainA").is_dir() or not (root / "trainB").is_dir():
         raise ValueError(
             f"data.path (--data) {root} must hold trainA and trainB, and testA and testB if you have them, "
             f"but it {_found(root)}; name such a folder, two folders of pictures, or {BUILT_IN}"
         )
-    test_a, test_b = (_optional(root / f"test{letter}") for letter in "AB")
-    aligned = test_a is not None and test_b is not None and test_a.names == test_b.names
+    test_a, test_b = (_optional(root / f"test{letter}", config, progress) for letter in "AB")
+    aligned = isinstance(test_a, Folder) and isinstance(test_b, Folder) and test_a.names == test_b.names
     sides = []
-    ordered: tuple[tuple[Letter, str, Folder | None, Folder | None], ...]
+    ordered: tuple[tuple[Letter, str, ImageSource | None, ImageSource | None], ...]
     ordered = (("A", names[0], test_a, test_b), ("B", names[1], test_b, test_a))
     for letter, name, test, other in ordered:
         truth, mask = root / f"truth{letter}", root / f"mask{letter}"
-        answers = truth if truth.is_dir() else other.directory if aligned and other else None
-        train = _folder(root / f"train{letter}")
+        answers = truth if truth.is_dir() else other.directory if aligned and isinstance(other, Folder) else None
+        train = _pictures(root / f"train{letter}", config, progress)
         objects = mask if mask.is_dir() else None
         sides.append(Side(letter, name, train, test, truth=answers, mask=objects))
     return Sources(sides[0], sides[1], aligned=aligned)
@@ -194,25 +307,34 @@ def _found(root: Path) -> str:
     return f"holds {', '.join(inside[:6])}" + (f" and {len(inside) - 6} more" if len(inside) > 6 else "")
 
 
-def _optional(directory: Path) -> Folder | None:
-    return _folder(directory) if directory.is_dir() else None
+def _optional(directory: Path, config: DataConfig, progress: Callable[[int, int], None] | None) -> ImageSource | None:
+    return _pictures(directory, config, progress) if directory.is_dir() else None
 
 
-def _folder(directory: Path) -> Folder:
+def _pictures(directory: Path, config: DataConfig, progress: Callable[[int, int], None] | None) -> ImageSource:
+    """Pictures of a folder, or of the shards in it where there are no others."""
     if not directory.is_dir():
         raise ValueError(f"data.path (--data) {directory} {_found(directory)}; name a folder of pictures")
     names = list_images(directory)
-    if not names:
-        kinds = " ".join(sorted(suffix[1:] for suffix in SUFFIXES))
-        raise ValueError(
-            f"data.path (--data) {directory} holds no picture ({kinds}), it {_found(directory)}; "
-            "put pictures there or name another folder"
-        )
-    return Folder(directory, names)
+    if names:
+        return Folder(directory, names)
+    shards = [str(directory / name) for name in list_files(directory, {SHARD})]
+    if shards:
+        return open_shards(str(directory), identified(shards), config, cache_directory(config), progress=progress)
+    kinds = " ".join(sorted(suffix[1:] for suffix in (*SUFFIXES, SHARD)))
+    raise ValueError(
+        f"data.path (--data) {directory} holds no picture ({kinds}), it {_found(directory)}; "
+        "put pictures there or name another folder"
+    )
 
 
 def list_images(directory: Path) -> tuple[str, ...]:
-    """List picture files below a directory: paths relative to it, with `/`, sorted, without hidden files.
+    """List picture files below a directory, as `list_files` does."""
+    return list_files(directory, SUFFIXES)
+
+
+def list_files(directory: Path, suffixes: Collection[str]) -> tuple[str, ...]:
+    """List files with one of `suffixes` below a directory: paths relative to it, with `/`, sorted, none hidden.
 
     Links are followed, except to a folder that contains them.
     """
@@ -224,6 +346,6 @@ def list_images(directory: Path) -> tuple[str, ...]:
         folders[:] = [folder for folder in folders if real[folder] not in chain]
         above |= {os.path.join(parent, folder): chain | {real[folder]} for folder in folders}
         for file in files:
-            if not file.startswith(".") and Path(file).suffix.lower() in SUFFIXES:
+            if not file.startswith(".") and Path(file).suffix.lower() in suffixes:
                 names.append((Path(parent) / file).relative_to(directory).as_posix())
     return tuple(sorted(names))

@@ -14,10 +14,9 @@ import numpy as np
 from velogan.data.config import DataConfig
 from velogan.data.domains.ahead import in_order
 from velogan.data.domains.near_duplicates import thumbnail
-from velogan.data.domains.sources import Folder
-from velogan.data.pictures.images import read_picture
+from velogan.data.domains.sources import ImageSource
 from velogan.data.pictures.preprocess import prepare
-from velogan.data.pictures.values import to_channels
+from velogan.data.pictures.values import deepen, to_channels
 
 Progress = Callable[[int, int], None]
 """Called with (pictures done, pictures in all)."""
@@ -27,7 +26,7 @@ _DEPTHS = ("uint8", "uint16", "float32")
 
 def write_pictures(
     fresh: Path,
-    folder: Folder,
+    folder: ImageSource,
     config: DataConfig,
     pool: ThreadPoolExecutor,
     *,
@@ -55,13 +54,19 @@ def to_disk(file: IO[Any]) -> None:
 
 
 def _write_raw(
-    path: Path, folder: Folder, config: DataConfig, pool: ThreadPoolExecutor, *, test: bool, progress: Progress | None
+    path: Path,
+    folder: ImageSource,
+    config: DataConfig,
+    pool: ThreadPoolExecutor,
+    *,
+    test: bool,
+    progress: Progress | None,
 ) -> dict[str, Any]:
     """Write every picture with its own type and channels; return `names`, `shapes`, `dtypes` and so on."""
     index: dict[str, Any] = {"names": [], "shapes": [], "dtypes": [], "thumbnails": [], "skipped": []}
 
     def prepare_one(name: str) -> _Prepared | str:
-        return _prepare_one(folder.directory / name, config, test=test)
+        return _prepare_one(folder, name, config, test=test)
 
     with path.open("wb") as file:
         prepared = in_order(pool, prepare_one, folder.names, ahead=4 * (config.workers or os.cpu_count() or 1))
@@ -98,7 +103,7 @@ def _conform(path: Path, index: dict[str, Any], channels: int | None) -> None:
             stop = start + int(np.prod(shape)) * np.dtype(kind).itemsize
             picture, start = raw[start:stop].view(kind).reshape(shape), stop
             try:
-                picture = to_channels(_deepen(picture, dtype), wanted)
+                picture = to_channels(deepen(picture, dtype), wanted)
             except ValueError as error:
                 index["skipped"].append((name, str(error)))
                 continue
@@ -109,12 +114,6 @@ def _conform(path: Path, index: dict[str, Any], channels: int | None) -> None:
         to_disk(file)
     del raw
     aside.unlink()
-
-
-def _deepen(picture: np.ndarray, dtype: str) -> np.ndarray:
-    if picture.dtype == np.uint8 and dtype == "uint16":
-        return picture.astype(np.uint16) * 257
-    return picture.astype(dtype)
 
 
 @dataclass(frozen=True)
@@ -130,10 +129,10 @@ class _Prepared:
         return self.pixels.nbytes
 
 
-def _prepare_one(path: Path, config: DataConfig, *, test: bool) -> _Prepared | str:
+def _prepare_one(folder: ImageSource, name: str, config: DataConfig, *, test: bool) -> _Prepared | str:
     """One prepared picture, or the reason why it cannot be read."""
     try:
-        pixels = read_picture(path).pixels
+        pixels = folder.read(name).pixels
         return _Prepared(prepare(pixels, config, test=test), thumbnail(pixels))
     except OSError as error:
         return error.strerror or str(error)

@@ -59,6 +59,13 @@ def to_channels(pixels: np.ndarray, channels: int) -> np.ndarray:
     raise ValueError(f"a picture of {have} channels where {channels} are wanted: only grey and RGB can be converted")
 
 
+def deepen(pixels: np.ndarray, dtype: str) -> np.ndarray:
+    """Give pixels as the same or a deeper `dtype` (uint8, uint16, float32); 8 bits are spread over all 16."""
+    if pixels.dtype == np.uint8 and dtype == "uint16":
+        return pixels.astype(np.uint16) * 257
+    return pixels.astype(dtype, copy=False)
+
+
 def to_unit(pixels: Tensor, range: Range | None) -> Tensor:
     """Give uint8, uint16 or float32 pixels of any shape as float32 in [-1, 1]; values outside `range` are clipped.
 
