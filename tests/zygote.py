@@ -18,7 +18,7 @@ from types import MappingProxyType
 import torch
 import torch._dynamo  # two seconds that every optimizer would take
 
-import velogan.cli
+import velogan.cli.train
 import velogan.run
 
 CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH = 1, 2

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -24,7 +23,7 @@ from pydantic import (
 from velogan.data.config import DataConfig
 from velogan.engine.config import EngineConfig, TrainConfig
 from velogan.engine.optimizers import OptimizerConfig, ScheduleConfig
-from velogan.files import parse_yaml
+from velogan.files import nearest, parse_yaml
 from velogan.methods import DEFAULT, METHODS, Method
 from velogan.methods.base import Spec, ends
 from velogan.networks.cells import blocks_of
@@ -295,12 +294,6 @@ def _shown(value: Any, form: Callable[[Any], str] = str) -> str:
         return form(value)[:80]
     except ValueError:  # Python does not write out numbers of thousands of digits
         return "a number of thousands of digits"
-
-
-def nearest(name: str, names: Iterable[str]) -> str:
-    """`; did you mean x?` for the valid name closest to `name`, or nothing."""
-    close = difflib.get_close_matches(name, list(names), n=1, cutoff=0.5)
-    return f"; did you mean {close[0]}?" if close else ""
 
 
 def field_names(model: type[BaseModel], prefix: str = "") -> list[str]:

@@ -6,7 +6,8 @@ from velogan.config import Config
 from velogan.data.domains.pair import Data
 from velogan.engine.duration import parse_length, parse_span
 from velogan.engine.nonfinite import NonFiniteError
-from velogan.engine.parallel import Ranks, ToldElsewhere
+from velogan.engine.parallel import Ranks
+from velogan.engine.processes import ToldElsewhere
 from velogan.engine.trainer import Hook, Trainer, stop_on_signal
 
 

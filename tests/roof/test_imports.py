@@ -51,7 +51,6 @@ MAY_IMPORT: dict[str, set[str]] = {
     | SETTINGS
     | {"chosen", "cluster", "deploy", "evaluation", "report", "session", "run", "recipes"},
     "demo": {"config", "data", "observe", "deploy", "evaluation", "recipes", "report", "run"},
-    "flags": {"config", "methods", "recipes"},
     "__main__": {"cli"},
     "api": MACHINERY | SETTINGS | {"deploy", "evaluation", "imported", "recipes", "run", "session"},
     "cli": MACHINERY
@@ -68,8 +67,8 @@ MAY_IMPORT: dict[str, set[str]] = {
         "run",
         "session",
         "demo",
-    }
-    | {"flags", "sweep"},
+        "sweep",
+    },
 }
 
 SUB_ROOMS: dict[str, set[str]] = {

@@ -8,11 +8,12 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
+from velogan.engine.processes import EndOfRun
 from velogan.objectives.base import Carry, Out
 from velogan.types import Nets
 
 
-class NonFiniteError(Exception):
+class NonFiniteError(EndOfRun):
     """A phase gave an infinity or a NaN; its networks were not updated.
 
     `phase` and `number` (of the step) say when; `found` names the loss terms, or "gradients"; `carries` are what the

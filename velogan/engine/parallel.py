@@ -23,6 +23,7 @@ from torch import Tensor, nn
 
 from velogan.engine.heart import GO_ON, Heart
 from velogan.engine.nonfinite import NonFiniteError
+from velogan.engine.processes import RankError, ToldElsewhere, local_rank, read_number, several
 
 T = TypeVar("T")
 
@@ -31,22 +32,6 @@ _PATIENCE = timedelta(seconds=300)
 
 _FOREVER = timedelta(days=30)
 """How long an exchange may wait: `Heart` finds out who is lost, and the first rank may validate for long."""
-
-
-class ToldElsewhere(Exception):
-    """Another process has said why the run ends, or says it now; `code` is this one's exit code."""
-
-    def __init__(self, code: int):
-        super().__init__(code)
-        self.code = code
-
-
-class RankError(Exception):
-    """What went wrong in a process other than the first, with its name; `code` is its exit code."""
-
-    def __init__(self, text: str, code: int):
-        super().__init__(text)
-        self.code = code
 
 
 class Ranks:
@@ -199,21 +184,6 @@ def _in_memory_order(weight: nn.Parameter) -> Tensor:
     return grad.as_strided((grad.numel(),), (1,))
 
 
-def several() -> bool:
-    """Whether torchrun started this process as one of several."""
-    return "WORLD_SIZE" in os.environ and _number("WORLD_SIZE") > 1
-
-
-def first() -> bool:
-    """Whether this process is the first of them, or alone."""
-    return not several() or _number("RANK") == 0
-
-
-def local_rank() -> int:
-    """The number of this process on its host; 0 alone."""
-    return _number("LOCAL_RANK", "0") if several() else 0
-
-
 @contextmanager
 def joined(device: str, *, lost_after: float) -> Iterator[Ranks]:
     """The ranks that torchrun started, until the run ends; alone where it did not.
@@ -236,7 +206,7 @@ def joined(device: str, *, lost_after: float) -> Iterator[Ranks]:
 
 def _join(device: str, *, lost_after: float) -> Ranks:
     cuda = _take_gpu(device)
-    rank, world = _number("RANK"), _number("WORLD_SIZE")
+    rank, world = read_number("RANK"), read_number("WORLD_SIZE")
     address = f"{os.environ.get('MASTER_ADDR', '?')}:{os.environ.get('MASTER_PORT', '?')}"
     try:
         store, _, _ = next(iter(dist.rendezvous("env://", timeout=_PATIENCE)))
@@ -249,7 +219,7 @@ def _join(device: str, *, lost_after: float) -> Ranks:
         raise ConnectionError(f"rank {rank} of {world} found no way to the others at {address}: {said}") from error
     where = f"{socket.gethostname()}, process {os.getpid()}"
     heart = Heart(store, rank=rank, world=world, where=where, address=address, lost_after=lost_after)
-    return Ranks(rank, world, local_rank=local_rank(), local_world=_number("LOCAL_WORLD_SIZE", "1"), heart=heart)
+    return Ranks(rank, world, local_rank=local_rank(), local_world=read_number("LOCAL_WORLD_SIZE", "1"), heart=heart)
 
 
 def _unused(store: dist.Store, rank: int, world: int) -> dist.Store:
@@ -291,10 +261,3 @@ def _take_gpu(device: str) -> bool:
         )
     torch.cuda.set_device(local_rank())
     return True
-
-
-def _number(name: str, default: str | None = None) -> int:
-    text = os.environ.get(name, default)
-    if text is None or not text.isdigit():
-        raise ValueError(f"WORLD_SIZE is set, but {name} is {text!r} in the environment: start with torchrun")
-    return int(text)

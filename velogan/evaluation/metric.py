@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from velogan.config import Config, nearest
+from velogan.config import Config
 from velogan.data.domains.sources import Side, Sources, cache_directory
 from velogan.data.rendered.apples2oranges import render_answers
 from velogan.deploy.model import Translator
@@ -22,6 +22,7 @@ from velogan.evaluation.evaluate import load_networks
 from velogan.evaluation.pictures import Pictures, Real
 from velogan.evaluation.scoring import Scorer
 from velogan.evaluation.validation import SCORE, Validation
+from velogan.files import nearest
 from velogan.methods.base import Views
 from velogan.metrics.bootstrap import resampled_sliced
 from velogan.metrics.figures import NAMES, lower_is_better, means

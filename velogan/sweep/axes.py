@@ -10,9 +10,9 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
-from velogan.config import SIZES, Config, field_names, nearest
+from velogan.config import SIZES, Config, field_names
 from velogan.engine.config import TrainConfig
-from velogan.files import parse_yaml
+from velogan.files import nearest, parse_yaml
 
 PRESET, SIZE = "preset", "size"
 """What can be varied besides the fields of a configuration."""

@@ -16,8 +16,8 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from velogan.chosen import GENOTYPE
-from velogan.config import Config, explain, field_names, nearest, read_config
-from velogan.files import write_text
+from velogan.config import Config, explain, field_names, read_config
+from velogan.files import nearest, write_text
 from velogan.networks.cells import Kind, choices, discriminator_kinds, generator_kinds
 from velogan.networks.discriminators import DiscriminatorConfig
 from velogan.networks.generators import GeneratorConfig

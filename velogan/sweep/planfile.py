@@ -7,9 +7,9 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from velogan.config import Config, Size, explain, nearest
+from velogan.config import Config, Size, explain
 from velogan.evaluation.validation import SCORE
-from velogan.files import parse_yaml
+from velogan.files import nearest, parse_yaml
 from velogan.recipes import DEFAULT, RECIPES
 from velogan.sweep.axes import changed, check_field, make_axis
 from velogan.sweep.genotypes import Source, make_search, make_source

@@ -10,8 +10,9 @@ from typing import Any
 import torch
 
 from velogan import recipes
-from velogan.config import Config, nearest
+from velogan.config import Config
 from velogan.engine.resolve import REFERENCE
+from velogan.files import nearest
 from velogan.recipes import DEFAULT, RECIPES
 
 NETWORKS: dict[str, dict[str, Any]] = {

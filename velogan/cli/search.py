@@ -1,0 +1,168 @@
+"""`velogan search`."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import tyro
+
+from velogan.cli.asked import Outcome
+from velogan.cli.fields import configure, file_or_preset, value_of
+from velogan.cli.filling import Filling, check_data, check_hidden, fill, length, show, show_sizes
+from velogan.config import SIZES, Config, read_config
+from velogan.engine.processes import first
+from velogan.methods import METHODS
+from velogan.recipes import DEFAULT, to_search
+
+if TYPE_CHECKING:
+    from velogan.networks.generators import GeneratorConfig
+    from velogan.session import Result
+    from velogan.types import Direction
+
+INNER = [kind for kind, method in METHODS.items() if "inner" not in method.model_fields]
+"""Methods that a search can be of."""
+
+
+@dataclass(kw_only=True)
+class Search(Filling):
+    """Flags of `velogan search`.
+
+    The same command again goes on. What is found is RUN/genotype.json, which `velogan train --genotype` takes.
+
+    velogan search --data horse2zebra --out searches/zebras
+
+    velogan search --count
+    """
+
+    count: Annotated[
+        bool, tyro.conf.arg(help="Count the generators, the discriminators and all of them together, and stop.")
+    ] = False
+    method: Annotated[
+        str | None,
+        tyro.conf.arg(
+            help="How the architecture weights are trained: --method.scheme. Default: one-step.",
+            metavar="one-step|two-step|halves|swapped-halves",
+        ),
+    ] = None
+    inner: Annotated[
+        str | None,
+        tyro.conf.arg(
+            help="The method whose networks are to be found; its fields are --method.inner.FIELD. Default: the "
+            "preset's.",
+            metavar="|".join(INNER),
+        ),
+    ] = None
+    hidden: Annotated[
+        int | None,
+        tyro.conf.arg(
+            help="Feature maps of the encoding while searching; what is found is built in any width. Default: a "
+            "quarter of the preset's.",
+            metavar="H",
+        ),
+    ] = None
+    cells: Annotated[
+        int | None,
+        tyro.conf.arg(
+            help="Cells of a generator: one encodes, one decodes. Default: two more than the preset has blocks.",
+            metavar="N",
+        ),
+    ] = None
+    space: Annotated[
+        Literal["paper", "code"],
+        tyro.conf.arg(help="The search space of the paper, or that of its authors' code.", metavar="paper|code"),
+    ] = "paper"
+    budget: Annotated[
+        str | None,
+        tyro.conf.arg(
+            help="The most that each generator may cost, for a picture of --image-size: multiplications, parameters, "
+            "bytes or time measured here.",
+            metavar="2GMAC|5Mparam|20MB|30ms",
+        ),
+    ] = None
+    patience: Annotated[
+        int | None,
+        tyro.conf.arg(
+            help="End the search when what is chosen has not changed for so many epochs. Default: never.",
+            metavar="EPOCHS",
+        ),
+    ] = None
+
+    @classmethod
+    def base(cls, argv: Sequence[str]) -> Config:
+        """A search of the preset's networks."""
+        base, size = file_or_preset(argv, next(iter(argv), DEFAULT)), value_of(argv, "--size")
+        inner, budget = value_of(argv, "--inner"), value_of(argv, "--budget")
+        return to_search(base.sized(size) if size in SIZES else base, inner=inner, budget=budget)
+
+    def execute(self, argv: list[str]) -> Outcome:
+        if self.cells is not None and not 2 <= self.cells <= 100:
+            raise ValueError(f"--cells {self.cells}: give a whole number from 2 to 100")
+        if self.count:
+            return _count(self), 0
+        config = _configure_search(self)
+        if self.dry_run:
+            return show(config), 0
+        result = fill(self, config, argv)
+        return _found(result) if first() else {}, 0
+
+
+def _count(asked: Search) -> dict[str, Any]:
+    from velogan.networks.cells import count
+
+    found = count(space=asked.space) if asked.cells is None else count(blocks=asked.cells - 2, space=asked.space)
+    if not asked.json:
+        for name, number in found._asdict().items():
+            print(f"{name:<13} {number}  ({number:.3g})")
+    return found._asdict()
+
+
+def _configure_search(asked: Search) -> Config:
+    """The configuration that the flags of `search` add up to."""
+    train = length(asked)
+    check_hidden(asked.hidden)
+    config = configure(dataclasses.replace(asked, size=None))  # which is in the configuration already
+    check_data(asked)
+    given: dict[str, dict[str, Any]] = {
+        "method": {"scheme": asked.method, "patience": asked.patience},
+        "generator": {"channels": asked.hidden, "blocks": None if asked.cells is None else asked.cells - 2},
+        "discriminator": {},
+    }
+    if asked.space != "paper":
+        given["generator"]["space"] = asked.space
+        given["discriminator"]["space"] = asked.space if config.discriminator.network == "cells" else None
+    sections = {
+        section: {name: value for name, value in fields.items() if value is not None}
+        for section, fields in given.items()
+    }
+    return config.change(**sections, train=train)
+
+
+def _found(result: Result) -> dict[str, Any]:
+    """What a search has found, and how large that is, which is printed."""
+    from velogan.chosen import GENOTYPE
+    from velogan.networks.genotype import read_genotype
+
+    file, config = result.run / GENOTYPE, read_config(result.run)
+    genotype, spec = read_genotype(file), config.spec
+    own = config.generator.encoding
+    generators: dict[Direction, GeneratorConfig] = {
+        way: spec.generators[way].model_copy(update={"operations": names, "channels": genotype.hidden.get(way, own)})
+        for way, names in genotype.generators.items()
+    }
+    side = genotype.provenance.get("side", config.data.crop_size)
+    sizes = show_sizes(generators, spec, side=side)
+    print(f"found: {file}", file=sys.stderr)
+    return {
+        "run": result.run,
+        "genotype": file,
+        "sizes": {
+            way: {"hidden": generators[way].channels, "side": side, **dataclasses.asdict(one), "bytes": one.bytes}
+            for way, one in sizes.items()
+        },
+        "images_seen": result.images_seen,
+        "seconds": result.seconds,
+    }

@@ -1,0 +1,165 @@
+"""`velogan sweep`."""
+
+from __future__ import annotations
+
+import dataclasses
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import tyro
+
+from velogan.cli.asked import Outcome
+from velogan.cli.fields import Fields, base_config, configure, data_is_named, plain_flags
+from velogan.config import Config
+from velogan.files import nearest
+from velogan.recipes import DEFAULT, RECIPES
+
+if TYPE_CHECKING:
+    from velogan.sweep.plan import Plan
+
+
+@dataclass(kw_only=True)
+class Sweep(Fields):
+    """Flags of `velogan sweep`.
+
+    The same command again goes on; more seeds or values extend what is finished.
+
+    velogan sweep --data horse2zebra --out sweeps/rates --vary optimizer.lr=0.01,0.02
+
+    velogan sweep plan.yaml --out sweeps/rates
+    """
+
+    presets: Annotated[
+        tyro.conf.Positional[tuple[str, ...]],
+        tyro.conf.arg(
+            help=f"Presets to compare, or one YAML file with the whole plan. Default: {DEFAULT}.",
+            metavar="[PRESET ...|PLAN.yaml]",
+        ),
+    ] = ()
+    out: Annotated[Path | None, tyro.conf.arg(help="The folder for all runs, sweep.json and the page.")] = None
+    vary: Annotated[
+        tyro.conf.UseAppendAction[tuple[str, ...]],
+        tyro.conf.arg(
+            help="A field and its values, or a range of numbers (log: even in the logarithm); once for each field. "
+            "`size` can be varied too.",
+            metavar="FIELD=V,V|LOW..HIGH[:log]",
+        ),
+    ] = ()
+    seeds: Annotated[int, tyro.conf.arg(help="Runs of each setting, with seeds from 0.")] = 1
+    minutes: Annotated[float | None, tyro.conf.arg(help="Training time of each run, on its own clock.")] = None
+    images: Annotated[int | None, tyro.conf.arg(help="Images of each domain that each run trains on.")] = None
+    search: Annotated[
+        Literal["grid", "random", "optuna"],
+        tyro.conf.arg(help="grid: all combinations; random, optuna: --trials settings, drawn or chosen by the scores."),
+    ] = "grid"
+    trials: Annotated[int | None, tyro.conf.arg(help="How many settings random and optuna try.")] = None
+    metric: Annotated[
+        str,
+        tyro.conf.arg(
+            help="The figure of held-out pictures to choose by: any that evaluate gives, with _a2b or _b2a of one way."
+        ),
+    ] = "validation/distance"
+    stop_early: Annotated[
+        Literal["asha"] | None, tyro.conf.arg(help="Stop runs that are not in the best third at 10, 30, 90 %.")
+    ] = None
+    parallel: Annotated[
+        int | None, tyro.conf.arg(help="Runs at a time. Default: one for each GPU, else for each core.")
+    ] = None
+    address: Annotated[
+        str | None, tyro.conf.arg(help="A Ray that runs already: ray://HOST:PORT or auto. Default: one of our own.")
+    ] = None
+    dry_run: Annotated[
+        bool, tyro.conf.arg(help="Print the runs and what each will cost here in time and memory, and stop.")
+    ] = False
+
+    @classmethod
+    def base(cls, argv: Sequence[str]) -> Config:
+        """The first preset's configuration: what all of them share is parsed with it."""
+        return base_config(argv, _preset(argv))
+
+    def execute(self, argv: list[str]) -> Outcome:
+        from velogan.sweep.sweep import check_folders, sweep
+        from velogan.sweep.table import Table
+
+        plan = _plan(self, argv)
+        if self.dry_run:
+            return _sweep_dry(self, plan), 0
+        if self.out is None:
+            raise ValueError("--out is missing: name the folder that the sweep is kept in")
+        check_folders(self.out, plan.known_trials())
+        command = shlex.join(["velogan", *argv])
+        common: dict[str, Any] = {"parallel": self.parallel, "address": self.address}
+        result = sweep(plan, self.out, command=command, table=Table(quiet=self.json), **common)
+        failed = any(one["status"] == "failed" for one in result["trials"])
+        if not self.json:
+            print(f"best: {result['best'] or 'none'}; page: {result['page']}")
+        return result, 1 if failed else 0
+
+
+def _preset(argv: Sequence[str]) -> str:
+    """The first preset among a sweep's words, which may stand behind its flags."""
+    behind = zip(["", *argv], argv)
+    return next((word for flag, word in behind if word in RECIPES and not flag.startswith("--")), DEFAULT)
+
+
+def _plan(asked: Sweep, argv: list[str]) -> Plan:
+    """The plan of a file, or of flags. ValueError where both say which runs there are."""
+    from velogan.sweep.axes import parse_axis
+    from velogan.sweep.planfile import make_plan, read_plan
+
+    if asked.parallel is not None and asked.parallel < 1:
+        raise ValueError(f"--parallel {asked.parallel}: at least one run at a time")
+    if len(asked.presets) == 1 and asked.presets[0].endswith((".yaml", ".yml")):
+        here = {"presets": asked.presets, "out": asked.out, "parallel": asked.parallel, "address": asked.address}
+        alone = Sweep(fields=Config(), dry_run=asked.dry_run, json=asked.json, **here)
+        given = [field.name for field in dataclasses.fields(Sweep) if _of(asked, field) != _of(alone, field)]
+        if given:
+            raise ValueError(
+                f"--{given[0].replace('_', '-')} and {asked.presets[0]}: a plan file says itself which runs there are; "
+                "write it there"
+            )
+        return read_plan(Path(asked.presets[0]))
+    presets = asked.presets or (DEFAULT,)
+    if unknown := next((one for one in presets if one not in RECIPES), None):
+        raise ValueError(f"{unknown} is no preset{nearest(unknown, RECIPES)}; there are {', '.join(RECIPES)}")
+    if asked.config is not None and len(presets) > 1:
+        raise ValueError("--config and several presets contradict each other: name one of the two")
+    if asked.seed is not None:
+        raise ValueError(f"--seed {asked.seed}: a sweep has --seeds N, which are 0 to N - 1")
+    if not data_is_named(asked, *presets):
+        raise ValueError("--data is missing: name a folder with trainA and trainB, two folders, or apples2oranges")
+    rest: Any = {name: getattr(asked, name) for name in ("seeds", "search", "trials", "metric", "stop_early")}
+    bases = {preset: _sweep_base(argv[1:], preset) for preset in presets}
+    vary = tuple(map(parse_axis, asked.vary))
+    return make_plan(bases, minutes=asked.minutes, images=asked.images, vary=vary, **rest)
+
+
+def _of(asked: Sweep, field: dataclasses.Field[Any]) -> Any:
+    return getattr(asked, field.name)
+
+
+def _sweep_base(argv: list[str], preset: str) -> Config:
+    """What the flags make of one preset: each flag holds for all of them."""
+    base = base_config(argv, preset)
+    asked = tyro.cli(Sweep, args=plain_flags(argv, base), prog="velogan sweep", default=Sweep(fields=base))
+    return configure(asked)
+
+
+def _sweep_dry(asked: Sweep, plan: Plan) -> dict[str, Any]:
+    from rich.console import Console
+
+    from velogan.measure.probe import probe
+    from velogan.sweep.cost import cost, described
+    from velogan.sweep.table import costs
+
+    console = Console(stderr=True)
+    with console.status("measuring what a step costs here"):
+        found = cost(plan, plan.known_trials(), parallel=asked.parallel, probe=probe, say=console.print)
+    if not asked.json:
+        out = Console()
+        out.print(costs(found["trials"]) if found["trials"] else f"{plan.trials} settings that optuna chooses")
+        out.print(described(found), soft_wrap=True, highlight=False)
+    return found

@@ -1,0 +1,105 @@
+"""`velogan train`."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+import tyro
+
+from velogan.cli.asked import Outcome
+from velogan.cli.fields import configure
+from velogan.cli.filling import Filling, check_data, check_hidden, fill, length, show, show_sizes
+from velogan.config import Config
+
+
+@dataclass(kw_only=True)
+class Train(Filling):
+    """Flags of `velogan train`.
+
+    velogan train small --data horse2zebra --out runs/zebras --minutes 60
+    """
+
+    start: Annotated[
+        Path | None,
+        tyro.conf.arg(
+            help="Begin with the networks of this run or file of weights, ours or of the reference implementation.",
+            metavar="RUN|FILE",
+        ),
+    ] = None
+    genotype: Annotated[
+        Path | None,
+        tyro.conf.arg(
+            help="Take generators and discriminators from this file, which an architecture search wrote.",
+            metavar="FILE",
+        ),
+    ] = None
+    hidden: Annotated[
+        int | None,
+        tyro.conf.arg(
+            help="With --genotype: feature maps of the encoding, H. Default: as many as the preset's generators have.",
+            metavar="H",
+        ),
+    ] = None
+    match_size: Annotated[
+        str | None,
+        tyro.conf.arg(
+            help="With --genotype, instead of --hidden: the H at which both generators together have the bytes of "
+            "two ResNet-9 of this width, within 1 %: C64 are the default preset's.",
+            metavar="C64",
+        ),
+    ] = None
+    sizes_only: Annotated[
+        bool,
+        tyro.conf.arg(
+            help="With --genotype: keep the preset's networks, and make each generator as large as the genotype's by "
+            "its width alone. This is the paper's C'64, which shows what unequal sizes are worth without a search."
+        ),
+    ] = False
+    on_nonfinite: Annotated[
+        Literal["stop", "skip"] | None,
+        tyro.conf.arg(help="What to do at a step with an infinity or a NaN. Default: stop.", metavar="stop|skip"),
+    ] = None
+
+    def execute(self, argv: list[str]) -> Outcome:
+        config = _configure(self)
+        if self.dry_run:
+            return show(config), 0
+        return dataclasses.asdict(fill(self, config, argv)), 0
+
+
+def _configure(asked: Train) -> Config:
+    """The configuration that the flags of `train` add up to."""
+    train = length(asked)
+    config = configure(asked)
+    check_data(asked)
+    config = _of_genotype(asked, config)
+    if asked.start is not None:
+        train["start"] = str(asked.start)
+    if asked.on_nonfinite is not None:
+        train["on_nonfinite"] = asked.on_nonfinite
+    return config.change(train=train)
+
+
+def _of_genotype(asked: Train, config: Config) -> Config:
+    """With the networks of --genotype; their sizes are printed."""
+    from velogan.networks.genotype import read_genotype
+
+    given = {"--hidden": asked.hidden, "--match-size": asked.match_size}
+    named = [f"{flag} {value}" for flag, value in given.items() if value is not None]
+    if asked.genotype is None:
+        if named:
+            raise ValueError(f"{named[0]} is the width of a genotype's networks: add --genotype FILE, or leave it out")
+        if asked.sizes_only:
+            raise ValueError("--sizes-only takes the sizes of a genotype: add --genotype FILE, or leave it out")
+        return config
+    if len(named) > 1:
+        raise ValueError(f"{' and '.join(named)} contradict each other: give one of the two")
+    check_hidden(asked.hidden)
+    found = config.built_from(read_genotype(asked.genotype), hidden=asked.hidden, match=asked.match_size)
+    config = config.scaled_to(found) if asked.sizes_only else found
+    spec = config.spec
+    show_sizes({way: spec.generators[way] for way in config.method.directions}, spec)
+    return config

@@ -1,0 +1,185 @@
+"""`velogan translate`."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import tyro
+
+from velogan.cli.asked import EXACT, Asked, Json, Outcome
+
+if TYPE_CHECKING:
+    from velogan.cluster.translate import Total
+    from velogan.deploy.model import Translator
+    from velogan.deploy.translate import Summary
+    from velogan.observe.progress import Display
+
+
+@dataclass(kw_only=True)
+class Translate(Asked):
+    """Flags of `velogan translate`.
+
+    velogan translate runs/zebras photos translated
+
+    velogan translate runs/zebras zebra.jpg horse.jpg --direction b2a
+
+    velogan translate runs/zebras 'shards/*.tar' translated --workers 8
+    """
+
+    model: Annotated[
+        tyro.conf.Positional[Path],
+        tyro.conf.arg(metavar="RUN|FILE", help="A run folder, or a .safetensors or .pth file."),
+    ]
+    input: Annotated[
+        tyro.conf.Positional[Path],
+        tyro.conf.arg(metavar="INPUT", help="An image, or a folder; with --workers also *.tar and *.parquet."),
+    ]
+    output: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="OUTPUT", help="The image or folder to write.")]
+    direction: Annotated[
+        Literal["a2b", "b2a"] | None,
+        tyro.conf.arg(
+            help="From domain A to B, or from B to A. Default: a2b; the direction of a weights file.", metavar="a2b|b2a"
+        ),
+    ] = None
+    weights: Annotated[
+        Literal["ema", "raw"] | None,
+        tyro.conf.arg(
+            help="ema: averaged over the last images; raw: as the last step left them. Default: ema, where kept.",
+            metavar="ema|raw",
+        ),
+    ] = None
+    checkpoint: Annotated[
+        Literal["last", "best"], tyro.conf.arg(help="The last checkpoint of a run, or the best by validation.")
+    ] = "last"
+    overwrite: Annotated[bool, tyro.conf.arg(help="Replace files that exist already; else they are left.")] = False
+    format: Annotated[
+        Literal["png", "jpg", "webp", "bmp", "tiff", "npy"] | None,
+        tyro.conf.arg(
+            help="Format of what is written. Default: each picture's own.", metavar="png|jpg|webp|bmp|tiff|npy"
+        ),
+    ] = None
+    tile: Annotated[
+        int | None,
+        tyro.conf.arg(
+            help="Side, in pixels, of the tiles that larger pictures are translated in; 0: never in tiles. "
+            "Default: 768, for pictures of more than two million pixels.",
+            metavar="PIXELS",
+        ),
+    ] = None
+    exact: Annotated[bool, tyro.conf.arg(help=EXACT)] = False
+    device: Annotated[str, tyro.conf.arg(help="Where to compute: auto, cpu, cuda or mps.")] = "auto"
+    workers: Annotated[
+        int | None,
+        tyro.conf.arg(
+            help="Translate by so many processes under Ray, of pictures, WebDataset shards and Parquet files; needs "
+            "pip install 'velogan[scale]'. Default: in this process.",
+            metavar="N",
+        ),
+    ] = None
+    column: Annotated[
+        str | None,
+        tyro.conf.arg(
+            help="With --workers: the column of Parquet files that holds pictures, or paths. Default: the only one.",
+            metavar="NAME",
+        ),
+    ] = None
+    address: Annotated[
+        str | None,
+        tyro.conf.arg(help="With --workers: a Ray that runs already: auto or HOST:PORT. Default: one of our own."),
+    ] = None
+    json: Json = False
+
+    def execute(self, argv: list[str]) -> Outcome:
+        from velogan.deploy.translate import translate
+        from velogan.engine.memory import peak_memory_mb
+        from velogan.observe.progress import Display
+
+        if self.workers is not None:
+            return _translate_at_scale(self, self.workers)
+        for flag, given in (("--column", self.column), ("--address", self.address)):
+            if given is not None:
+                raise ValueError(f"{flag} {given} is for many processes: add --workers N, or leave it out")
+        if self.input.suffix in (".tar", ".parquet") and not self.input.is_dir():
+            raise ValueError(f"input {self.input} is of many pictures in one file: add --workers N")
+        model = _translator(self)
+        with Display() as display:
+            done = translate(
+                model,
+                self.input,
+                self.output,
+                overwrite=self.overwrite,
+                format=self.format,
+                tile=self.tile,
+                progress=display.task("translating"),
+            )
+            example = done.renamed[0] if done.renamed else None
+            _tell_translated(display, done, renamed=len(done.renamed), example=example)
+        return _translated(done, peak_memory_mb())
+
+
+def _translate_at_scale(asked: Translate, workers: int) -> Outcome:
+    from velogan.cluster.translate import Options, translate_at_scale
+    from velogan.observe.progress import Display
+
+    device = _translator(dataclasses.replace(asked, exact=True)).device  # what is wrong with it, it says at once
+    with Display() as display:
+        done = translate_at_scale(
+            partial(_translator_of_worker, dataclasses.replace(asked, model=asked.model.absolute())),
+            asked.input,
+            asked.output,
+            workers=workers,
+            options=Options(asked.format, asked.tile, asked.overwrite, asked.column),
+            gpus=asked.device != "cpu" and (device.type == "cuda" or asked.address is not None),
+            address=asked.address,
+            progress=display.count("translating"),
+        )
+        _tell_translated(display, done, renamed=done.renamed, example=done.example)
+    result, code = _translated(done, done.peak_memory_mb)
+    return {**result, "workers": workers}, code
+
+
+def _translator(asked: Translate) -> Translator:
+    from velogan.data.domains.sources import code_directory
+    from velogan.deploy.model import load_translator
+    from velogan.engine.resolve import resolve_device
+    from velogan.kernels.inference import Accelerator
+
+    device = resolve_device(asked.device)
+    return load_translator(
+        asked.model,
+        direction=asked.direction,
+        weights=asked.weights,
+        checkpoint=asked.checkpoint,
+        device=device,
+        accelerate=None if asked.exact else Accelerator(device, code_directory() / "kernels"),
+    )
+
+
+def _translator_of_worker(asked: Translate, gpus: int) -> Translator:
+    return _translator(asked if gpus else dataclasses.replace(asked, device="cpu"))
+
+
+def _tell_translated(display: Display, done: Summary | Total, *, renamed: int, example: tuple[str, str] | None) -> None:
+    for name, reason in done.failed:
+        display.say(f"{name}: {reason}")
+    if example is not None:
+        name, suffix = example
+        more = f" and {renamed - 1} more" if renamed > 1 else ""
+        display.say(f"{name}{more} saved in a format that can hold the result: {suffix}")
+    display.say(f"{done.translated} translated, {done.skipped} there already, {len(done.failed)} failed")
+
+
+def _translated(done: Summary | Total, peak_mb: float) -> Outcome:
+    result = {
+        "translated": done.translated,
+        "skipped": done.skipped,
+        "failed": [{"name": name, "reason": reason} for name, reason in done.failed],
+        "tiled": done.tiled,
+        "images_per_s": round(done.translated / done.seconds, 3),
+        "peak_memory_mb": round(peak_mb, 1),
+    }
+    return result, 1 if done.failed else 0

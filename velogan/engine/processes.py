@@ -1,0 +1,50 @@
+"""Which of several processes this one is, as torchrun's environment says, and how a run ends that cannot go on."""
+
+from __future__ import annotations
+
+import os
+
+
+class EndOfRun(Exception):
+    """A run cannot go on; `code` is the exit code of its process."""
+
+    code = 1
+
+
+class ToldElsewhere(EndOfRun):
+    """Another process has said why the run ends, or says it now; `code` is this one's exit code."""
+
+    def __init__(self, code: int):
+        super().__init__(code)
+        self.code = code
+
+
+class RankError(EndOfRun):
+    """What went wrong in a process other than the first, with its name; `code` is its exit code."""
+
+    def __init__(self, text: str, code: int):
+        super().__init__(text)
+        self.code = code
+
+
+def several() -> bool:
+    """Whether torchrun started this process as one of several."""
+    return "WORLD_SIZE" in os.environ and read_number("WORLD_SIZE") > 1
+
+
+def first() -> bool:
+    """Whether this process is the first of them, or alone."""
+    return not several() or read_number("RANK") == 0
+
+
+def local_rank() -> int:
+    """The number of this process on its host; 0 alone."""
+    return read_number("LOCAL_RANK", "0") if several() else 0
+
+
+def read_number(name: str, default: str | None = None) -> int:
+    """The environment's number of this name. ValueError where there is none."""
+    text = os.environ.get(name, default)
+    if text is None or not text.isdigit():
+        raise ValueError(f"WORLD_SIZE is set, but {name} is {text!r} in the environment: start with torchrun")
+    return int(text)
