@@ -76,8 +76,8 @@ class Simulate(Configured):
     def execute(self, argv: list[str]) -> Outcome:
         from rich.console import Console
 
+        from velogan.cluster.asked import parse_devices
         from velogan.cluster.load import load_of
-        from velogan.cluster.self import parse_devices
         from velogan.cluster.simulate import simulate
         from velogan.cluster.table import render
 
