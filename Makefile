@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 
-.PHONY: demo test lint format clean
+.PHONY: demo test lint format docs dist clean
 
 demo: $(VENV)/.ready
 	$(BIN)/velogan demo
@@ -20,6 +20,14 @@ format: $(VENV)/.ready-dev
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
+# The site, in build/site.
+docs: $(VENV)/.ready-dev
+	$(BIN)/python -m sphinx -W -q -d build/doctrees docs build/site
+
+# A source distribution, and from it a wheel.
+dist: $(VENV)/.ready-dev
+	$(BIN)/python -m build
+
 $(VENV)/.ready: pyproject.toml
 	$(PYTHON) -c "import sys; sys.exit(sys.version_info < (3, 11) and 'velogan needs Python 3.11 or newer: make PYTHON=/path/to/python3.11')"
 	$(PYTHON) -m venv $(VENV)
@@ -31,4 +39,4 @@ $(VENV)/.ready-dev: $(VENV)/.ready
 	touch $@
 
 clean:
-	rm -rf $(VENV) build *.egg-info .pytest_cache .ruff_cache
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache

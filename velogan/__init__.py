@@ -61,3 +61,13 @@ os.environ.setdefault("GOMP_SPINCOUNT", "10000")
 # about memory that was allocated before its start.
 os.environ.setdefault("KINETO_LOG_LEVEL", "99")
 os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
+
+# Also before torch: the level above which no instructions may be used (kernels/levels.py) is for its operations, too.
+_LEVELS = {
+    "x86-64-v3": ("avx2", "AVX2"),
+    "x86-64-v4": ("avx512", "AVX512_CORE"),
+    "avx512-bf16": ("avx512", "AVX512_CORE_BF16"),
+}
+if (_level := os.environ.get("VELOGAN_CPU_LEVEL")) in _LEVELS:
+    for _name, _value in zip(("ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA"), _LEVELS[_level]):
+        os.environ.setdefault(_name, _value)

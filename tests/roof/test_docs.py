@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from velogan.cli import main
+from velogan.config import Config, field_names
 from velogan.data.pictures.images import Picture, save_picture
 from velogan.networks.discriminators import DiscriminatorConfig, build_discriminator
 from velogan.networks.generators import GeneratorConfig, build_generator
@@ -98,6 +99,35 @@ def test_the_commands_of_the_howtos_run(workplace: Path, capsys: pytest.CaptureF
 def test_the_commands_on_training_run(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run(commands("docs/training.md"), capsys)
     assert (workplace / "runs/each-rates/report.html").is_file()
+
+
+def test_the_commands_of_the_migration_run(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = commands("docs/migration.md")
+    assert len(lines) == 5
+    run(lines, capsys)
+    assert (workplace / "out/for-theirs/latest_net_G_B.pth").is_file()
+
+
+@pytest.mark.parametrize("document", [*sorted(map(str, ROOT.glob("docs/*.md"))), str(ROOT / "README.md")])
+def test_the_fields_that_a_page_names_exist(document: str) -> None:
+    known = {name.replace("_", "-") for name in field_names(Config)}
+    flags = re.findall(r"--([a-z][a-z_-]*\.[a-z][a-z0-9_.-]*[a-z0-9])", Path(document).read_text())
+    named = {flag.replace("_", "-").replace(".no-", ".") for flag in flags}
+    known |= {"section.field", "method.inner"}
+    assert named <= known | {name.replace("method.", "method.inner.", 1) for name in known}
+
+
+def test_the_migration_names_every_option_of_the_reference() -> None:
+    """Those of options/{base,train,test}_options.py and models/*_model.py, as of August 2025."""
+    options = """dataroot name checkpoints_dir model input_nc output_nc ngf ndf netD netG n_layers_D norm init_type
+        init_gain no_dropout dataset_mode direction serial_batches num_threads batch_size load_size crop_size
+        max_dataset_size preprocess no_flip display_winsize epoch load_iter verbose suffix use_wandb wandb_project_name
+        display_freq display_ncols update_html_freq print_freq no_html save_latest_freq save_epoch_freq save_by_iter
+        continue_train epoch_count phase n_epochs n_epochs_decay beta1 lr gan_mode pool_size lr_policy lr_decay_iters
+        lambda_A lambda_B lambda_identity lambda_L1 results_dir aspect_ratio eval num_test model_suffix"""
+    rows = re.findall(r"^\| (.*?) \|", (ROOT / "docs/migration.md").read_text(), re.MULTILINE)
+    named = {option for row in rows for option in re.findall(r"--(\w+)", row)}
+    assert set(options.split()) <= named
 
 
 def test_the_commands_of_the_readme_run(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -20,12 +20,10 @@ from velogan.kernels.native import empty, load_library
 BLOCK = 64
 """The number of features must be a multiple of this, but for Winograd's; only images may have few channels."""
 
-_SOURCES = ("winograd.cpp", "conv_weight_grad.cpp", "thin.cpp", "frozen.cpp", "spectral.cpp")
-
 
 def load_bf16_gemm(cache: Path) -> Bf16Gemm | None:
     """The native code, built into `cache` if needed; None without a compiler or without bfloat16 on this CPU."""
-    library = load_library(*map(Path(__file__).with_name, _SOURCES), cache=cache)
+    library = load_library("winograd", cache=cache)
     return Bf16Gemm(library) if library is not None and hasattr(library, "winograd_convolve") else None
 
 

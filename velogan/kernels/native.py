@@ -1,7 +1,8 @@
-"""Norm or none, activation, residual add and padding as one native CPU operation, compiled once with the machine's g++.
+"""Norm or none, activation, residual add and padding as one native CPU operation.
 
-torch.compile would fuse the same operations, but compiles for a hundred seconds; this takes one. Without a compiler
-`load_kernels` returns None and the plain layers run.
+It comes compiled with a wheel, or is compiled once with the machine's g++. torch.compile would fuse the same
+operations, but compiles for a hundred seconds; this takes one. Without either `load_kernels` returns None and the plain
+layers run.
 """
 
 from __future__ import annotations
@@ -13,57 +14,55 @@ import platform
 import shutil
 import subprocess
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from velogan.files import private_folder, refuse_shared
-
-_FLAGS = "-O3 -march=native -ffp-contract=fast -fno-math-errno -fno-trapping-math -fopenmp -shared -fPIC -std=c++17"
+from velogan.kernels.levels import HERE, LIBRARIES, asked, built, command, cpu_flags
 
 
 def load_kernels(cache: Path) -> NormKernels | None:
     """The kernels, built into `cache` if needed; None if they cannot be built or loaded."""
-    library = load_library(Path(__file__).with_name("norms.cpp"), cache=cache)
+    library = load_library("norms", cache=cache)
     return None if library is None else NormKernels(library)
 
 
-def load_library(*sources: Path, cache: Path) -> ctypes.CDLL | None:
-    """A library for this machine from C++ files, kept in `cache`; None if it cannot be built or loaded.
+def load_library(name: str, *, cache: Path) -> ctypes.CDLL | None:
+    """A library of `levels.LIBRARIES`: of the wheel, or else compiled for this machine by g++ and kept in `cache`.
 
-    ValueError if other users may write to `cache` or the library: see `files.private_folder`.
+    None if there is neither. ValueError if other users may write to `cache` or the library (`files.private_folder`), or
+    if the setting of a level is wrong.
     """
+    for file in built(name):
+        with suppress(OSError):
+            return ctypes.CDLL(str(file))
     compiler = os.environ.get("CXX") or shutil.which("g++")
     if not compiler or platform.machine() not in ("x86_64", "AMD64", "aarch64"):
         return None
-    recipe = f"{compiler} {_FLAGS} {platform.processor()} {_cpu_model()}".encode()
-    for source in (*sources, *sorted(sources[0].parent.glob("*.h"))):
+    words = command(compiler, name, level=asked())
+    recipe = f"{words} {platform.processor()} {cpu_flags()}".encode()
+    for source in (*(HERE / source for source in LIBRARIES[name]), *sorted(HERE.glob("*.h"))):
         recipe += source.read_bytes()
-    library = cache / f"{sources[0].stem}-{hashlib.sha256(recipe).hexdigest()[:16]}.so"
+    library = cache / f"{name}-{hashlib.sha256(recipe).hexdigest()[:16]}.so"
     try:
         private_folder(cache)
         if not library.exists():
-            _build(compiler, sources, library)
+            _build(words, library)
         refuse_shared(library)
         return ctypes.CDLL(str(library))
     except (OSError, subprocess.CalledProcessError):
         return None
 
 
-def _build(compiler: str, sources: tuple[Path, ...], library: Path) -> None:
+def _build(words: list[str], library: Path) -> None:
     with tempfile.TemporaryDirectory(dir=library.parent) as folder:
         made = Path(folder) / "kernels.so"
-        command = [compiler, *_FLAGS.split(), *map(str, sources), "-o", str(made)]
-        subprocess.run(command, check=True, capture_output=True)
+        subprocess.run([*words, "-o", str(made)], check=True, capture_output=True)
         made.chmod(0o700)
         made.replace(library)  # atomic: two processes may build at once
-
-
-def _cpu_model() -> str:
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text().splitlines() if info.exists() else []
-    return next((line for line in lines if line.startswith(("flags", "Features"))), "")
 
 
 class NormKernels:
