@@ -37,6 +37,7 @@ from velogan.flags import (
     Profile,
     Report,
     Search,
+    Serve,
     Simulate,
     Sweep,
     Train,
@@ -69,6 +70,7 @@ COMMANDS = {
     ("evaluate",): Evaluate,
     ("import",): Import,
     ("export",): Export,
+    ("serve",): Serve,
     ("demo",): Demo,
     ("bench",): Bench,
     ("profile",): Profile,
@@ -470,20 +472,25 @@ def _translate_at_scale(asked: Translate, workers: int) -> tuple[dict[str, Any],
 
 
 def _translator(asked: Translate) -> Translator:
-    from velogan.data.domains.sources import code_directory
     from velogan.deploy.model import load_translator
-    from velogan.engine.resolve import resolve_device
-    from velogan.kernels.inference import Accelerator
 
-    device = resolve_device(asked.device)
     return load_translator(
         asked.model,
         direction=asked.direction,
         weights=asked.weights,
         checkpoint=asked.checkpoint,
-        device=device,
-        accelerate=None if asked.exact else Accelerator(device, code_directory() / "kernels"),
+        **_placed(asked.device, exact=asked.exact),
     )
+
+
+def _placed(device: str, *, exact: bool) -> dict[str, Any]:
+    """Where a generator computes, and by what: arguments of `load_translator`."""
+    from velogan.data.domains.sources import code_directory
+    from velogan.engine.resolve import resolve_device
+    from velogan.kernels.inference import Accelerator
+
+    where = resolve_device(device)
+    return {"device": where, "accelerate": None if exact else Accelerator(where, code_directory() / "kernels")}
 
 
 def _translator_of_worker(asked: Translate, gpus: int) -> Translator:
@@ -566,6 +573,49 @@ def _export(asked: Export, argv: list[str]) -> tuple[dict[str, Any], int]:
     difference, size = result["max_difference"], result["megabytes"]
     print(f"{asked.out}: {size} MB, at most {difference:.2g} from PyTorch; card: {result['card']}", file=sys.stderr)
     return result, 0
+
+
+def _serve(asked: Serve, argv: list[str]) -> tuple[dict[str, Any], int]:
+    from velogan.deploy.bundle import load_all
+    from velogan.deploy.translate import check_options
+    from velogan.observe.progress import Display
+    from velogan.serve.limits import Limits
+    from velogan.serve.server import bind, check_installed, serve, token_for
+
+    check_installed()
+    limits = Limits(
+        upload_bytes=int(asked.max_mb * 2**20),
+        pixels=int(asked.max_megapixels * 10**6),
+        seconds=asked.seconds,
+        waiting=asked.waiting,
+    )
+    check_options(format=None, tile=asked.tile)
+    token = token_for(asked.host, asked.token or os.environ.get("VELOGAN_TOKEN") or None)
+    models = load_all(
+        asked.model, weights=asked.weights, checkpoint=asked.checkpoint, **_placed(asked.device, exact=asked.exact)
+    )
+    with Display() as display:
+        result = serve(
+            models,
+            bind(asked.host, asked.port),
+            name=asked.model.resolve().name,
+            titles={way: _title(asked.model, way) for way in models},
+            limits=limits,
+            tile=asked.tile,
+            token=token,
+            say=display.say,
+        )
+    return result, 0
+
+
+def _title(path: Path, direction: Direction) -> str:
+    """A direction in words: by the names of the run's domains, where `path` is a run."""
+    from velogan.report.facts import read_facts
+
+    try:
+        return " → ".join(read_facts(path).way(direction))
+    except ValueError:
+        return direction.upper().replace("2", " → ")
 
 
 def _class(text: str) -> tuple[str, int]:
@@ -806,6 +856,7 @@ _HANDLERS: dict[type, Callable[[Any, list[str]], tuple[dict[str, Any], int]]] = 
     Evaluate: _evaluate,
     Import: _import,
     Export: _export,
+    Serve: _serve,
     Demo: _demo,
     Bench: _bench,
     Profile: _profile,

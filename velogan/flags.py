@@ -394,6 +394,55 @@ class Export:
 
 
 @dataclass(kw_only=True)
+class Serve:
+    """Serve a trained run as a page and a small API: pictures in, translated pictures out (docs/serve.md).
+
+    velogan serve runs/zebras
+    """
+
+    model: Annotated[
+        tyro.conf.Positional[Path],
+        tyro.conf.arg(metavar="RUN|FILE", help="A run folder, or a .safetensors or .pth file."),
+    ]
+    port: Annotated[int, tyro.conf.arg(help="The port to listen at; 0: one that is free.", metavar="NUMBER")] = 8000
+    host: Annotated[
+        str,
+        tyro.conf.arg(
+            help="The address to listen at. With one that other machines reach (0.0.0.0) a token is asked for.",
+            metavar="ADDRESS",
+        ),
+    ] = "127.0.0.1"
+    token: Annotated[
+        str | None,
+        tyro.conf.arg(
+            help="What every call of the API must bring. Default: the environment variable VELOGAN_TOKEN; none on this "
+            "machine alone; else a new one, which is printed.",
+            metavar="TEXT",
+        ),
+    ] = None
+    max_mb: Annotated[float, tyro.conf.arg(help="The most MB (2^20 bytes) of a request.", metavar="NUMBER")] = 32
+    max_megapixels: Annotated[float, tyro.conf.arg(help="The most million pixels of a picture.", metavar="NUMBER")] = 16
+    seconds: Annotated[
+        float,
+        tyro.conf.arg(help="The most that an upload takes, and the same for its translation.", metavar="NUMBER"),
+    ] = 120
+    waiting: Annotated[
+        int, tyro.conf.arg(help="The most requests that are served or wait; others are told to come again.")
+    ] = 16
+    weights: Annotated[
+        Literal["ema", "raw"] | None,
+        tyro.conf.arg(help="As translate has it. Default: ema, where kept.", metavar="ema|raw"),
+    ] = None
+    checkpoint: Annotated[
+        Literal["last", "best"], tyro.conf.arg(help="The last checkpoint of a run, or the best by validation.")
+    ] = "last"
+    tile: Annotated[int | None, tyro.conf.arg(help="As translate has it; 0: never in tiles.", metavar="PIXELS")] = None
+    exact: Annotated[bool, tyro.conf.arg(help=_EXACT)] = False
+    device: Annotated[str, tyro.conf.arg(help="Where to compute: auto, cpu, cuda or mps.")] = "auto"
+    json: Json = False
+
+
+@dataclass(kw_only=True)
 class Evaluate:
     """Score a run on held-out pictures, every figure beside that of doing nothing; or one folder against another.
 

@@ -29,6 +29,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "methods": {"networks", "objectives"},
     "engine": {"kernels", "objectives.base", "observe", "data"},
     "deploy": {"networks", "data", "store"},
+    "serve": {"data", "deploy"},
     "report": {"networks.cells", "networks.genotype", "observe.architecture"},
     "cluster": {"config", "data", "deploy", "engine", "networks", "objectives", "observe"},
     "config": {"methods", "networks", "data", "engine"},
@@ -66,6 +67,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "report",
         "recipes",
         "run",
+        "serve",
         "session",
         "demo",
     }

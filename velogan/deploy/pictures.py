@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,6 +18,9 @@ from velogan.deploy.tiles import reflected
 
 _LEVELS = {"uint8": 255, "uint16": 65535, "float32": 1}  # of full opacity
 
+Before = Callable[[], object]
+"""Called before a piece of work; it may raise, which ends the work."""
+
 
 def translate_equal(model: Translator, pictures: Sequence[Picture]) -> list[Picture]:
     """Translate pictures of one size and type in one pass."""
@@ -29,7 +32,9 @@ def translate_equal(model: Translator, pictures: Sequence[Picture]) -> list[Pict
     return [_with_rest(picture, result) for picture, result in zip(pictures, results)]
 
 
-def translate_in_tiles(model: Translator, picture: Picture, tiles: Plan, *, scratch: Path) -> Picture:
+def translate_in_tiles(
+    model: Translator, picture: Picture, tiles: Plan, *, scratch: Path, before_tile: Before = lambda: None
+) -> Picture:
     """Translate a picture in tiles, into its own array if that is writeable and the result has its channels and type.
 
     `scratch`: a folder for what does not fit into memory.
@@ -42,6 +47,7 @@ def translate_in_tiles(model: Translator, picture: Picture, tiles: Plan, *, scra
     result = pixels if same else np.empty((height, width, form.channels), form.dtype)
 
     def read(down: tuple[int, int], across: tuple[int, int]) -> Tensor:
+        before_tile()
         part = _part(pixels, reflected(*down, height), reflected(*across, width))
         return _images(to_channels(part, source.channels)[None], source, torch.device("cpu"))
 
