@@ -580,7 +580,7 @@ def _serve(asked: Serve, argv: list[str]) -> tuple[dict[str, Any], int]:
     from velogan.deploy.translate import check_options
     from velogan.observe.progress import Display
     from velogan.serve.limits import Limits
-    from velogan.serve.server import bind, check_installed, serve, token_for
+    from velogan.serve.server import address, bind, check_installed, make_server, serve, token_for
 
     check_installed()
     limits = Limits(
@@ -591,21 +591,23 @@ def _serve(asked: Serve, argv: list[str]) -> tuple[dict[str, Any], int]:
     )
     check_options(format=None, tile=asked.tile)
     token = token_for(asked.host, asked.token or os.environ.get("VELOGAN_TOKEN") or None)
-    models = load_all(
-        asked.model, weights=asked.weights, checkpoint=asked.checkpoint, **_placed(asked.device, exact=asked.exact)
-    )
-    with Display() as display:
-        result = serve(
+    with Display() as display, bind(asked.host, asked.port) as listening:
+        place = _placed(asked.device, exact=asked.exact)
+        models = load_all(asked.model, weights=asked.weights, checkpoint=asked.checkpoint, **place)
+        name = asked.model.resolve().name
+        display.say(f"{name} ({', '.join(models)}): building and measuring its networks")
+        server = make_server(
             models,
-            bind(asked.host, asked.port),
-            name=asked.model.resolve().name,
+            name=name,
             titles={way: _title(asked.model, way) for way in models},
             limits=limits,
             tile=asked.tile,
             token=token,
-            say=display.say,
+            host=asked.host,
+            started=lambda: display.say(f"serving at {address(listening, token)} (Ctrl-C stops)"),
         )
-    return result, 0
+        result = serve(server, listening, say=display.say)
+    return {**result, "directions": list(models)}, 0
 
 
 def _title(path: Path, direction: Direction) -> str:

@@ -101,11 +101,11 @@ def build_app(
     app.state.line = line
     _tell_refusals(app)
 
-    @app.get("/healthz", summary="Whether the server works; needs no token")
+    @app.get("/healthz", summary="Whether the server works; needs no token", response_description="It works.")
     async def healthz() -> Health:
         return Health(waiting=line.inside)
 
-    @app.get("/api/about", summary="What this server translates, and what it takes")
+    @app.get("/api/about", summary="What this server translates, and what it takes", response_description="All of it.")
     async def about() -> About:
         return About(
             name=name,

@@ -53,7 +53,8 @@ class Guard:
                 headers = MutableHeaders(scope=message)
                 for name, value in _HEADERS.items():
                     headers.setdefault(name, value)
-                await upload.drain()
+                if message["status"] != 408:  # whose sender is too slow to be waited for
+                    await upload.drain()
             await send(message)
 
         refusal = self._refusal(Headers(scope=scope), scope["path"])

@@ -111,6 +111,7 @@ async function present(found) {
   after.src = found.preview.after;
   await Promise.all([before.decode(), after.decode()]);
   for (const image of [before, after]) image.classList.toggle("crisp", image.naturalWidth < 128);
+  part("compare").style.setProperty("--ratio", found.width / found.height);
   if (url) URL.revokeObjectURL(url);
   const bytes = Uint8Array.from(atob(found.picture), (letter) => letter.charCodeAt(0));
   url = URL.createObjectURL(new Blob([bytes], { type: found.media_type }));
@@ -126,6 +127,8 @@ function slide(to) {
   part("slider").value = to;
   part("slider").setAttribute("aria-valuetext", `${to} % before, ${100 - to} % after`);
   part("compare").style.setProperty("--at", `${to}%`);
+  part("left").classList.toggle("away", to < 15);
+  part("right").classList.toggle("away", to > 85);
 }
 
 function take(files) {

@@ -8,11 +8,14 @@ import signal
 import socket
 from collections.abc import Callable, Mapping
 from importlib.util import find_spec
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from velogan.deploy.model import Translator
 from velogan.serve.limits import Limits
 from velogan.types import Direction
+
+if TYPE_CHECKING:
+    import uvicorn
 
 _NEEDS = {"fastapi": "fastapi", "uvicorn": "uvicorn", "python_multipart": "python-multipart"}
 _LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
@@ -55,36 +58,47 @@ def token_for(host: str, given: str | None) -> str | None:
     return None if _is_loopback(host) else secrets.token_urlsafe(24)
 
 
-def serve(
-    models: Mapping[Direction, Translator],
-    listening: socket.socket,
-    *,
-    name: str,
-    titles: Mapping[Direction, str],
-    limits: Limits,
-    tile: int | None,
-    token: str | None,
-    say: Callable[[str], None],
-) -> dict[str, Any]:
-    """Serves until it is interrupted; gives `host`, `port`, `directions` and `requests`.
+def serve(server: uvicorn.Server, listening: socket.socket, *, say: Callable[[str], None]) -> dict[str, Any]:
+    """Serves until it is interrupted; gives `host`, `port` and the number of `requests`.
 
     At Ctrl-C or SIGTERM nobody is let in any more, those that wait are refused, and what is being translated is
     finished.
     """
+    host, port = listening.getsockname()[:2]
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # which uvicorn calls again at its end
+    try:
+        server.run(sockets=[listening])
+    except KeyboardInterrupt:
+        say("stopped")
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    return {"host": host, "port": port, "requests": server.server_state.total_requests}
+
+
+def make_server(
+    models: Mapping[Direction, Translator],
+    *,
+    name: str,
+    titles: Mapping[Direction, str],
+    limits: Limits,
+    tile: int | None = None,
+    token: str | None = None,
+    host: str = "127.0.0.1",
+    started: Callable[[], None] = lambda: None,
+) -> uvicorn.Server:
+    """What serves `models` under the name `host`; `started` is called when it does."""
     import uvicorn
 
     from velogan.serve.app import build_app, warm_up
     from velogan.serve.guard import Guard
 
-    host, port = listening.getsockname()[:2]
-    say("building and measuring the networks")
     warm_up(models)
     app = build_app(models, name=name, titles=titles, limits=limits, tile=tile)
 
     class Server(uvicorn.Server):
         async def startup(self, sockets: list[socket.socket] | None = None) -> None:
             await super().startup(sockets)
-            say(f"serving {name} ({', '.join(models)}) at {_address(host, port, token)} (Ctrl-C stops)")
+            started()
 
         async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
             app.state.line.close()
@@ -100,21 +114,16 @@ def serve(
         limit_concurrency=_CONNECTIONS,
         timeout_graceful_shutdown=max(1, round(limits.seconds)),
     )
-    server = Server(config)
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # which uvicorn calls again at its end
-    try:
-        server.run(sockets=[listening])
-    except KeyboardInterrupt:
-        say("stopped")
-    finally:
-        signal.signal(signal.SIGTERM, before)
-        listening.close()
-    return {
-        "host": host,
-        "port": port,
-        "directions": list(models),
-        "requests": server.server_state.total_requests,
-    }
+    return Server(config)
+
+
+def address(listening: socket.socket, token: str | None) -> str:
+    """The page's, with the token behind `#`, which no browser sends to anybody."""
+    host, port = listening.getsockname()[:2]
+    if ipaddress.ip_address(host).is_unspecified:
+        host = socket.gethostname()
+    shown = f"[{host}]" if ":" in host else host
+    return f"http://{shown}:{port}/" + (f"#token={token}" if token else "")
 
 
 def _is_loopback(host: str) -> bool:
@@ -122,8 +131,3 @@ def _is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
-
-
-def _address(host: str, port: int, token: str | None) -> str:
-    shown = f"[{host}]" if ":" in host else host
-    return f"http://{shown}:{port}/" + (f"#token={token}" if token else "")
