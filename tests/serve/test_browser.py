@@ -31,19 +31,33 @@ def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         made.close()
 
 
-@pytest.fixture
-def page(chromium: Any, server: Served) -> Iterator[Any]:
-    """The page of a server in a window as wide as a phone; nothing else may be asked for, and nothing may go wrong."""
+@pytest.fixture(scope="module")
+def server() -> Iterator[Served]:
+    """One with small limits, for all tests of this file."""
+    with served(upload_bytes=50_000, pixels=10_000) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def window(chromium: Any, server: Served) -> Iterator[tuple[Any, list[str]]]:
+    """A page in a window as wide as a phone, and what went wrong in it: errors, and requests of anybody else."""
     context = chromium.new_context(viewport={"width": 390, "height": 844})
     made, wrong = context.new_page(), []
     made.on("pageerror", lambda error: wrong.append(str(error)))
     made.on("console", lambda said: wrong.append(said.text) if "status of 4" not in said.text else None)
     own = (server.url, "data:", "blob:")
     made.on("request", lambda asked: None if asked.url.startswith(own) else wrong.append(asked.url))
+    yield made, wrong
+    context.close()
+
+
+@pytest.fixture
+def page(window: tuple[Any, list[str]], server: Served) -> Iterator[Any]:
+    """The page, loaded anew."""
+    made, wrong = window
     made.goto(server.url)
     made.wait_for_selector("#drop:not([hidden])")
     yield made
-    context.close()
     assert not wrong
 
 
@@ -78,7 +92,8 @@ def _shares(page: Any) -> tuple[float, float]:
     """How much of the left and the right quarter of the picture is dark."""
     shot = Image.open(io.BytesIO(page.locator("#compare").screenshot())).convert("L")
     width = shot.width
-    strips = [shot.crop((int(at * width), shot.height - 30, int(at * width) + 30, shot.height)) for at in (0.2, 0.7)]
+    down = shot.height - 60
+    strips = [shot.crop((int(at * width), down, int(at * width) + 30, down + 30)) for at in (0.2, 0.7)]
     return tuple(float((np.asarray(strip) < 128).mean()) for strip in strips)  # pyright: ignore[reportReturnType]
 
 
@@ -109,7 +124,7 @@ def test_all_of_it_is_done_by_the_keyboard_and_the_other_direction_asks_again(pa
     before = len(server.net.batches)
     page.locator(".way input").first.check()
     page.wait_for_selector("#result:not([hidden])")
-    page.wait_for_function("!document.getElementById('status').textContent")
+    playwright.expect(page.locator("#status")).to_be_empty()
     assert len(server.net.batches) == before + 1
 
 
@@ -119,9 +134,9 @@ def test_what_goes_wrong_is_told_in_plain_words_and_mended_by_another_picture(pa
     assert page.inner_text("#reason").startswith("This file cannot be read")
     assert page.locator("#result").is_hidden()
     _give(page, "heavy.png", bytes(60_000))
-    page.wait_for_function("document.getElementById('reason').textContent.includes('takes up to')")
+    playwright.expect(page.locator("#reason")).to_contain_text("takes up to 50 kB")
     _give(page, "large.png", png(size=(101, 100), value=0))
-    page.wait_for_function("document.getElementById('reason').textContent.includes('100x101 pixels')")
+    playwright.expect(page.locator("#reason")).to_contain_text("100x101 pixels")
     assert _fits(page)
     _give(page, "right.png", png())
     page.wait_for_selector("#result:not([hidden])")
