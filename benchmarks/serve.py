@@ -1,6 +1,6 @@
-"""How `velogan serve` bears many requests at once, and how its memory stands after an hour of few.
+"""How `velogan serve` bears many requests at once, and how its memory stands after minutes of few.
 
-    python benchmarks/serve.py RUN FOLDER [--together 50] [--rounds 3] [--soak MINUTES] [--every SECONDS]
+    python benchmarks/serve.py RUN FOLDER [--together 50] [--rounds 3] [--waiting N] [--soak MINUTES] [--every SECONDS]
 
 RUN: a run folder or a weights file; FOLDER: pictures. Starts a server of its own with the defaults; then, `rounds`
 times, sends as many pictures at once, and counts answers by status; what is refused with 503 is not sent again. Then
@@ -33,11 +33,12 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--together", type=int, default=50)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--waiting", type=int, default=16)
     parser.add_argument("--soak", type=float, default=0)
     parser.add_argument("--every", type=float, default=2)
     asked = parser.parse_args()
     pictures = [(asked.folder / name).read_bytes() for name in list_images(asked.folder)[:50]]
-    words = [sys.executable, "-m", "velogan", "serve", str(asked.run), "--port", "0"]
+    words = [sys.executable, "-m", "velogan", "serve", str(asked.run), "--port", "0", "--waiting", str(asked.waiting)]
     server = subprocess.Popen(words, stderr=subprocess.PIPE, text=True)
     assert server.stderr
     url = next(line.split()[2] for line in server.stderr if line.startswith("serving at "))

@@ -157,7 +157,7 @@ def test_a_dropped_picture_is_taken(page: Any):
 def test_the_token_comes_from_the_address_or_is_asked_for(chromium: Any):
     token = "correct-horse-battery"
     with served(token=token) as server:
-        for address in (f"{server.url}/#token={token}", server.url, f"{server.url}/#token=wrong"):
+        for address in (f"{server.url}/#token={token}", f"{server.url}/#token=wrong"):
             context = chromium.new_context()
             page = context.new_page()
             page.goto(address)
