@@ -425,7 +425,7 @@ class Serve:
     seconds: Annotated[
         float,
         tyro.conf.arg(help="The most that an upload takes, and the same for its translation.", metavar="NUMBER"),
-    ] = 120
+    ] = 300
     waiting: Annotated[
         int, tyro.conf.arg(help="The most requests that are served or wait; others are told to come again.")
     ] = 16

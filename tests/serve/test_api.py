@@ -259,6 +259,15 @@ def test_who_goes_away_leaves_the_line():
         assert server.net.batches == [1]
 
 
+def test_a_translation_in_tiles_ends_when_nobody_waits_for_it():
+    with served(seconds=0.3, tile=32) as server:
+        server.net.free.clear()
+        _refused(server.translate(png(size=(200, 200))), 504, "too_slow")
+        server.net.free.set()
+        assert server.translate(png(), preview="true").status_code == 200
+        assert len(server.net.batches) == 2  # one tile of many, and the next picture
+
+
 def test_the_end_finishes_what_has_begun_and_refuses_what_waits():
     with served() as server:
         server.net.free.clear()

@@ -131,7 +131,7 @@ def test_all_of_it_is_done_by_the_keyboard_and_the_other_direction_asks_again(pa
 def test_what_goes_wrong_is_told_in_plain_words_and_mended_by_another_picture(page: Any):
     _give(page, "vector.png", b"<svg xmlns='http://www.w3.org/2000/svg'><script>alert(1)</script></svg>")
     page.wait_for_selector("#error:not([hidden])")
-    assert page.inner_text("#reason").startswith("This file cannot be read")
+    assert page.inner_text("#reason").startswith("Not a picture that can be read; send a whole JPEG, PNG")
     assert page.locator("#result").is_hidden()
     _give(page, "heavy.png", bytes(60_000))
     playwright.expect(page.locator("#reason")).to_contain_text("takes up to 50 kB")

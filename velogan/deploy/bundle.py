@@ -35,7 +35,7 @@ def write_export(
         raise ValueError(f"{out} is a {'folder' if single else 'file'} already: name another")
     if single or direction:
         model = load_translator(path, direction=direction, **common)
-        models = {_way(model): model}
+        models: dict[Direction, Translator] = {_way(model): model}
     else:
         models = load_all(path, **common)
     made, left_out = [], []

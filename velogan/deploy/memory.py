@@ -12,9 +12,9 @@ from PIL import Image
 from torch import Tensor
 
 from velogan.data.pictures.images import Picture
-from velogan.deploy.large import plan
+from velogan.deploy.large import Before, plan
 from velogan.deploy.model import Translator
-from velogan.deploy.pictures import Before, translate_equal, translate_in_tiles
+from velogan.deploy.pictures import translate_equal, translate_in_tiles
 
 _DEPTHS = ("uint8", "uint16")
 
@@ -71,7 +71,7 @@ def translate_pictures(
 ) -> list[Picture]:
     """The translations of pictures of one size and type, which are not written to.
 
-    `before_tile` is called before each tile of those that are translated in tiles; what it raises ends the work.
+    `before_tile` is called before the work on each tile of those that are translated in tiles; it may raise.
     """
     tiles = plan(model, *pictures[0].pixels.shape[:2], tile=tile)
     if tiles is None:

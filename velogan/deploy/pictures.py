@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,14 +12,11 @@ from torch import Tensor
 
 from velogan.data.pictures.images import Picture
 from velogan.data.pictures.values import PixelFormat, from_unit, to_channels, to_unit
-from velogan.deploy.large import Plan, translate_large
+from velogan.deploy.large import Before, Plan, translate_large
 from velogan.deploy.model import Translator
 from velogan.deploy.tiles import reflected
 
 _LEVELS = {"uint8": 255, "uint16": 65535, "float32": 1}  # of full opacity
-
-Before = Callable[[], object]
-"""Called before a piece of work; it may raise, which ends the work."""
 
 
 def translate_equal(model: Translator, pictures: Sequence[Picture]) -> list[Picture]:
@@ -37,7 +34,8 @@ def translate_in_tiles(
 ) -> Picture:
     """Translate a picture in tiles, into its own array if that is writeable and the result has its channels and type.
 
-    `scratch`: a folder for what does not fit into memory.
+    `scratch`: a folder for what does not fit into memory. `before_tile` is called before the work on each tile; it may
+    raise.
     """
     scratch.mkdir(parents=True, exist_ok=True)
     form, source = output_format(model, picture), model.input
@@ -47,12 +45,11 @@ def translate_in_tiles(
     result = pixels if same else np.empty((height, width, form.channels), form.dtype)
 
     def read(down: tuple[int, int], across: tuple[int, int]) -> Tensor:
-        before_tile()
         part = _part(pixels, reflected(*down, height), reflected(*across, width))
         return _images(to_channels(part, source.channels)[None], source, torch.device("cpu"))
 
     rounded = form.dtype == "uint8"
-    for top, band in translate_large(model, tiles, read, rounded=rounded, scratch=scratch):
+    for top, band in translate_large(model, tiles, read, rounded=rounded, scratch=scratch, before_tile=before_tile):
         rows = result[top : top + band.shape[1]]
         rows[:] = _pixels(band[None, :, : len(rows), :width], form)[0]
     return _with_rest(picture, result)

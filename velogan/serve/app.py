@@ -17,9 +17,10 @@ from starlette.exceptions import HTTPException
 
 from velogan import __version__
 from velogan.data.pictures.images import Picture
+from velogan.deploy.large import Before
 from velogan.deploy.memory import translate_pictures
 from velogan.deploy.model import Translator
-from velogan.deploy.pictures import Before, output_format
+from velogan.deploy.pictures import output_format
 from velogan.deploy.translate import pixels_of_a_pass
 from velogan.serve import pictures
 from velogan.serve.guard import refused
@@ -56,7 +57,7 @@ _ANSWERS = {
     413: {"model": Failure, "description": "Too many bytes or pixels."},
     415: {"model": Failure, "description": "The body is no form."},
     422: {"model": Failure, "description": "The file is no picture that can be read or translated."},
-    503: {"model": Failure, "description": "Too many wait already; `Retry-After` says when to come again."},
+    503: {"model": Failure, "description": "Too many wait already; the header Retry-After says when to come again."},
     504: {"model": Failure, "description": "The translation took too long."},
 }
 

@@ -15,7 +15,7 @@ class Limits:
 
     upload_bytes: int = 32 * 2**20
     pixels: int = 16 * 10**6
-    seconds: float = 120
+    seconds: float = 300
     waiting: int = 16
 
     def __post_init__(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import math
 import sys
 import time
@@ -21,6 +22,10 @@ Translate = Callable[[Direction, Sequence[Picture], Callable[[], None]], list[Pi
 
 _AHEAD_BYTES = 2**28
 """Of decoded pictures that wait: with more, those that come next stay encoded."""
+
+
+_LARGE = 2**22
+"""Bytes of a picture after which freed memory is given back to the system."""
 
 
 @dataclass(eq=False)
@@ -131,16 +136,12 @@ class Line:
                     batch = self._next()
                 began = time.monotonic()
                 self.batches = [*self.batches[-999:], len(batch)]
-                outcome = await loop.run_in_executor(thread, self._together, batch)
-                for place, one in zip(batch, outcome):
-                    if place.result.done():
-                        continue
-                    if isinstance(one, BaseException):
-                        place.result.set_exception(one)
-                    else:
-                        place.result.set_result(one)
+                large = batch[0].picture.pixels.nbytes > _LARGE
+                _settle(batch, await loop.run_in_executor(thread, self._together, batch))
                 self._seconds += 0.2 * ((time.monotonic() - began) / len(batch) - self._seconds)
-                del batch, outcome  # a large picture must not stay while nothing is to be done
+                del batch  # a large picture must not stay while nothing is to be done
+                if large:
+                    loop.call_later(1, _give_back)  # when the answer has been made of it
 
     def close(self) -> None:
         """Lets nobody in, and refuses all that wait; what is being translated is finished."""
@@ -180,6 +181,23 @@ class Line:
             if not isinstance(error, (_Left, ValueError)):
                 print(f"velogan: a translation failed: {type(error).__name__}: {error}"[:500], file=sys.stderr)
             return [error for _ in batch]
+
+
+def _settle(batch: Sequence[_Place], outcome: Sequence[Picture | BaseException]) -> None:
+    for place, one in zip(batch, outcome):
+        if place.result.done():
+            continue
+        if isinstance(one, BaseException):
+            place.result.set_exception(one)
+        else:
+            place.result.set_result(one)
+
+
+def _give_back() -> None:
+    """Has glibc give freed memory back to the system, of which it would keep what lies between blocks in use."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
+    if trim is not None:
+        trim(0)
 
 
 def _stopping() -> Refusal:

@@ -26,7 +26,7 @@ MEDIA_TYPES = {
 }
 _SAME = {".jpeg": ".jpg", ".tif": ".tiff"}
 _BYTES_PER_PIXEL = 32  # decoded, the decoder's own memory included: float32 RGBA and as much again
-_KINDS = "a whole picture (JPEG, PNG, WebP, TIFF, BMP, PPM, GIF or .npy)"
+_KINDS = "a whole JPEG, PNG, WebP, TIFF, BMP, PPM, GIF or .npy file"
 _SIDE = 1600  # of a preview
 
 
@@ -54,7 +54,7 @@ def read(data: bytes, limits: Limits) -> Picture:
     except TooManyPixels as error:
         raise Refusal(413, "too_many_pixels", f"{error}: send a smaller picture") from None
     except ValueError as error:
-        raise Refusal(422, "bad_picture", f"this file cannot be read: {error}; send {_KINDS}") from None
+        raise Refusal(422, "bad_picture", f"{error}; send {_KINDS}") from None
     finally:
         most_pixels.reset(size)
         admitted_by.reset(memory)
