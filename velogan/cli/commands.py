@@ -52,6 +52,10 @@ COMMANDS: dict[tuple[str, ...], Command] = {
         "Write generators for other programs, check them against PyTorch, and lay a card beside them.",
         "networks:Export",
     ),
+    ("serve",): Command(
+        "Serve a trained run as a page and a small API: pictures in, translated pictures out (docs/serve.md).",
+        "serve:Serve",
+    ),
     ("demo",): Command(
         "Watch apples become oranges: render, train, translate, score and report, in minutes.", "demo:Demo"
     ),

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import tyro
 
 from velogan.cli.asked import EXACT, Asked, Json, Outcome
+from velogan.cli.placed import placed
 
 if TYPE_CHECKING:
     from velogan.cluster.translate import Total
@@ -143,19 +144,14 @@ def _translate_at_scale(asked: Translate, workers: int) -> Outcome:
 
 
 def _translator(asked: Translate) -> Translator:
-    from velogan.data.domains.sources import code_directory
     from velogan.deploy.model import load_translator
-    from velogan.engine.resolve import resolve_device
-    from velogan.kernels.inference import Accelerator
 
-    device = resolve_device(asked.device)
     return load_translator(
         asked.model,
         direction=asked.direction,
         weights=asked.weights,
         checkpoint=asked.checkpoint,
-        device=device,
-        accelerate=None if asked.exact else Accelerator(device, code_directory() / "kernels"),
+        **placed(asked.device, exact=asked.exact),
     )
 
 

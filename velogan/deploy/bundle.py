@@ -33,8 +33,11 @@ def write_export(
     single = out.suffix == SUFFIXES[format]
     if out.is_file() is not single and out.exists():
         raise ValueError(f"{out} is a {'folder' if single else 'file'} already: name another")
-    ways: list[Direction | None] = [direction] if single or direction or path.is_file() else _ways(path)
-    models = {_way(model): model for model in (load_translator(path, direction=way, **common) for way in ways)}
+    if single or direction:
+        model = load_translator(path, direction=direction, **common)
+        models: dict[Direction, Translator] = {_way(model): model}
+    else:
+        models = load_all(path, **common)
     made, left_out = [], []
     for way, model in models.items():
         name = out if single else out / f"{_name(way, format, alone=len(models) == 1)}{SUFFIXES[format]}"
@@ -51,12 +54,18 @@ def write_export(
     }
 
 
+def load_all(path: Path, **settings: Any) -> dict[Direction, Translator]:
+    """The generators of `path` by direction: all of a folder, the one of a file. `settings` are `load_translator`'s."""
+    ways = [None] if path.is_file() else _ways(path)
+    return {_way(model): model for model in (load_translator(path, direction=way, **settings) for way in ways)}
+
+
 def _ways(path: Path) -> list[Direction | None]:
     found = networks_at(path)
     return [way for way, role in GENERATOR_FILES.items() if role in found] or [None]
 
 
-def _way(model: Translator) -> str:
+def _way(model: Translator) -> Direction:
     return next(way for way, role in GENERATOR_FILES.items() if role == model.header["role"])
 
 

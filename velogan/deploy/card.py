@@ -13,12 +13,15 @@ from velogan.deploy.export import Exported, Format
 from velogan.deploy.model import Translator
 from velogan.deploy.reference import Recognised, options
 from velogan.files import sha256
+from velogan.types import Direction
 
 _LIMITS = """A translator invents: it can add or remove structure. Do not measure or diagnose on translated pictures
 without a check against truth. Nothing was measured on pictures for this card: `velogan evaluate RUN` does that."""
 
 
-def card(models: Mapping[str, Translator], made: Sequence[Exported], *, format: Format, left_out: Sequence[str]) -> str:
+def card(
+    models: Mapping[Direction, Translator], made: Sequence[Exported], *, format: Format, left_out: Sequence[str]
+) -> str:
     """Markdown. `models` by direction, in the order of the files `made`."""
     parts = [f"# {', '.join(one.file.name for one in made)}", ""]
     for (direction, model), exported in zip(models.items(), made):

@@ -29,6 +29,10 @@ Read = Callable[[tuple[int, int], tuple[int, int]], Tensor]
 """Rows and columns (first, last) to `(1, C, h, w)` in [-1, 1]; beyond the picture it is reflected."""
 
 
+Before = Callable[[], object]
+"""Called before the work on a tile; it may raise, which ends the whole."""
+
+
 @dataclass(frozen=True)
 class Plan:
     """How a picture is tiled; `axes` are rows and columns, over sides extended to the network's multiple."""
@@ -62,7 +66,7 @@ def plan(model: Translator, height: int, width: int, *, tile: int | None) -> Pla
 
 @torch.inference_mode()
 def translate_large(
-    model: Translator, tiles: Plan, read: Read, *, rounded: bool, scratch: Path
+    model: Translator, tiles: Plan, read: Read, *, rounded: bool, scratch: Path, before_tile: Before = lambda: None
 ) -> Iterator[tuple[int, Tensor]]:
     """Give the translated picture in bands of rows: each one's first row, and `(C, h, W)` in [-1, 1] on the CPU.
 
@@ -73,16 +77,19 @@ def translate_large(
     moments: Sequence[Moments] = ()
     if needs_sharing(model.net):
         with tempfile.TemporaryDirectory(dir=scratch, prefix=".fresh-") as folder:
-            moments = _moments(model, tiles, read, rounded=rounded, scratch=Path(folder))
+            moments = _moments(model, tiles, read, rounded=rounded, scratch=Path(folder), before_tile=before_tile)
     net = model.accelerated(folded(model.net, moments), rounded=rounded)
 
     def translate(top: int, left: int) -> Tensor:
+        before_tile()
         return net(read((top, top + rows.size), (left, left + columns.size)).to(model.device))[0].cpu()
 
     yield from blended(rows, columns, translate)
 
 
-def _moments(model: Translator, tiles: Plan, read: Read, *, rounded: bool, scratch: Path) -> list[Moments]:
+def _moments(
+    model: Translator, tiles: Plan, read: Read, *, rounded: bool, scratch: Path, before_tile: Before
+) -> list[Moments]:
     """The moments over all tiles; over evenly spread samples if the disk has no room for all tiles."""
     rows, columns = tiles.axes
     dtype = model.dtype(rounded=rounded)
@@ -103,7 +110,7 @@ def _moments(model: Translator, tiles: Plan, read: Read, *, rounded: bool, scrat
         side = max(_SAMPLE, 2 * model.multiple)
         heights, widths = (_spread(whole, side, most / (rows.length * columns.length)) for whole in tiles.axes)
         pieces = [piece(top, left, side, side, (0, 1, 0, 1)) for top, left in product(heights, widths)]
-    return measure(model.net, pieces, scratch=scratch, dtype=dtype)
+    return measure(model.net, pieces, scratch=scratch, dtype=dtype, before_piece=before_tile)
 
 
 def _room(folder: Path) -> int:

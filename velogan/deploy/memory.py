@@ -12,7 +12,7 @@ from PIL import Image
 from torch import Tensor
 
 from velogan.data.pictures.images import Picture
-from velogan.deploy.large import plan
+from velogan.deploy.large import Before, plan
 from velogan.deploy.model import Translator
 from velogan.deploy.pictures import translate_equal, translate_in_tiles
 
@@ -32,7 +32,7 @@ def translate_images(model: Translator, images: Any, *, tile: int | None = None)
     if isinstance(images, Tensor):
         return _tensor(model, images)
     if isinstance(images, Image.Image):
-        return _to_pil(_pictures(model, [_from_pil(images)], tile)[0])
+        return _to_pil(translate_pictures(model, [_from_pil(images)], tile=tile)[0])
     if isinstance(images, np.ndarray):
         return _array(model, images, tile)
     raise ValueError(f"a {type(images).__name__} is no picture: give a PIL image, a NumPy array, a tensor or a list")
@@ -60,14 +60,19 @@ def _array(model: Translator, pixels: np.ndarray, tile: int | None) -> np.ndarra
         raise ValueError(f"an array of {pixels.shape}: give (H, W), (H, W, C) or (B, H, W, C)")
     grey = pixels.ndim == 2
     batch = pixels[None, :, :, None] if grey else pixels[None] if pixels.ndim == 3 else pixels
-    results = np.stack([one.pixels for one in _pictures(model, [Picture(part) for part in batch], tile)])
+    results = np.stack([one.pixels for one in translate_pictures(model, [Picture(part) for part in batch], tile=tile)])
     if pixels.ndim == 4:
         return results
     return results[0, :, :, 0] if grey and results.shape[-1] == 1 else results[0]
 
 
-def _pictures(model: Translator, pictures: Sequence[Picture], tile: int | None) -> list[Picture]:
-    """The translations of pictures of one size and type, which are not written to."""
+def translate_pictures(
+    model: Translator, pictures: Sequence[Picture], *, tile: int | None = None, before_tile: Before = lambda: None
+) -> list[Picture]:
+    """The translations of pictures of one size and type, which are not written to.
+
+    `before_tile` is called before the work on each tile of those that are translated in tiles; it may raise.
+    """
     tiles = plan(model, *pictures[0].pixels.shape[:2], tile=tile)
     if tiles is None:
         return translate_equal(model, pictures)
@@ -77,7 +82,7 @@ def _pictures(model: Translator, pictures: Sequence[Picture], tile: int | None) 
             pixels = picture.pixels.view()
             pixels.flags.writeable = False
             kept = Picture(pixels, picture.alpha, picture.icc)
-            results.append(translate_in_tiles(model, kept, tiles, scratch=Path(scratch)))
+            results.append(translate_in_tiles(model, kept, tiles, scratch=Path(scratch), before_tile=before_tile))
     return results
 
 

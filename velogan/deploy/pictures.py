@@ -12,7 +12,7 @@ from torch import Tensor
 
 from velogan.data.pictures.images import Picture
 from velogan.data.pictures.values import PixelFormat, from_unit, to_channels, to_unit
-from velogan.deploy.large import Plan, translate_large
+from velogan.deploy.large import Before, Plan, translate_large
 from velogan.deploy.model import Translator
 from velogan.deploy.tiles import reflected
 
@@ -29,10 +29,13 @@ def translate_equal(model: Translator, pictures: Sequence[Picture]) -> list[Pict
     return [_with_rest(picture, result) for picture, result in zip(pictures, results)]
 
 
-def translate_in_tiles(model: Translator, picture: Picture, tiles: Plan, *, scratch: Path) -> Picture:
+def translate_in_tiles(
+    model: Translator, picture: Picture, tiles: Plan, *, scratch: Path, before_tile: Before = lambda: None
+) -> Picture:
     """Translate a picture in tiles, into its own array if that is writeable and the result has its channels and type.
 
-    `scratch`: a folder for what does not fit into memory.
+    `scratch`: a folder for what does not fit into memory. `before_tile` is called before the work on each tile; it may
+    raise.
     """
     scratch.mkdir(parents=True, exist_ok=True)
     form, source = output_format(model, picture), model.input
@@ -46,7 +49,7 @@ def translate_in_tiles(model: Translator, picture: Picture, tiles: Plan, *, scra
         return _images(to_channels(part, source.channels)[None], source, torch.device("cpu"))
 
     rounded = form.dtype == "uint8"
-    for top, band in translate_large(model, tiles, read, rounded=rounded, scratch=scratch):
+    for top, band in translate_large(model, tiles, read, rounded=rounded, scratch=scratch, before_tile=before_tile):
         rows = result[top : top + band.shape[1]]
         rows[:] = _pixels(band[None, :, : len(rows), :width], form)[0]
     return _with_rest(picture, result)

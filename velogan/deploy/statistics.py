@@ -45,13 +45,19 @@ def needs_sharing(net: nn.Module) -> bool:
 
 @torch.inference_mode()
 def measure(
-    net: nn.Module, pieces: Sequence[Piece], *, scratch: Path, dtype: torch.dtype = torch.float32
+    net: nn.Module,
+    pieces: Sequence[Piece],
+    *,
+    scratch: Path,
+    dtype: torch.dtype = torch.float32,
+    before_piece: Callable[[], object] = lambda: None,
 ) -> list[Moments]:
     """The moments of each instance norm's input, in the order of `net`'s layers, over all `pieces` together.
 
     All pieces are computed up to a norm before any goes further, so earlier norms already use the statistics of all.
     Between norms the pieces wait in files in the folder `scratch`; while they are still as large as the picture, they
-    are computed again instead. `dtype` is the type of the convolutions.
+    are computed again instead. `dtype` is the type of the convolutions. `before_piece` is called before each step with
+    a piece, and may raise.
     Raises `ValueError` if a norm of `net` cannot be measured, since it or a module around it has no form
     (`types.form_of`).
     """
@@ -63,6 +69,7 @@ def measure(
             continue
         total, smaller = _Total(), True
         for i, piece in enumerate(pieces):
+            before_piece()
             file = scratch / f"{i}.npy"
             state = _fetched(file, _device(net)) if begin else _State(piece.read())
             with torch.autocast(state.x.device.type, torch.bfloat16, enabled=dtype == torch.bfloat16):

@@ -91,7 +91,7 @@ def translate_jobs(
     started = time.perf_counter()
     run = _Run(model, jobs, overwrite=overwrite, progress=progress)
     with ThreadPoolExecutor(max_workers=threads or (os.cpu_count() or 1) + 1) as pool:
-        run.all(pool, tile=tile, batch_pixels=batch_pixels or _batch_pixels(model.device))
+        run.all(pool, tile=tile, batch_pixels=batch_pixels or pixels_of_a_pass(model.device))
     return Summary(
         translated=run.translated,
         skipped=run.skipped,
@@ -194,7 +194,7 @@ class _Run:
         return job.moved(target)
 
 
-def _batch_pixels(device: torch.device) -> int:
+def pixels_of_a_pass(device: torch.device) -> int:
     """The most pixels of a pass; on a CPU larger ones gain nothing and do not fit the cache."""
     return (1 if device.type == "cpu" else 16) * 256 * 256
 

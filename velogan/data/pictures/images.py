@@ -40,7 +40,16 @@ from velogan.data.pictures.formats import (
 )
 from velogan.data.pictures.jpeg import decode_jpeg, encode_jpeg
 from velogan.data.pictures.npy import decode_npy, encode_npy
-from velogan.data.pictures.picture import HEADERS, MAX_BYTES, MAX_SIDE, Picture, admitted_by, file_bytes
+from velogan.data.pictures.picture import (
+    HEADERS,
+    MAX_BYTES,
+    MAX_SIDE,
+    Picture,
+    TooManyPixels,
+    admitted_by,
+    file_bytes,
+    most_pixels,
+)
 from velogan.data.pictures.tiff import decode_tiff, encode_tiff
 
 __all__ = [
@@ -48,8 +57,10 @@ __all__ = [
     "MAX_SIDE",
     "SUFFIXES",
     "Picture",
+    "TooManyPixels",
     "decode",
     "encode",
+    "most_pixels",
     "read_picture",
     "save_picture",
     "suffix_for",
@@ -113,6 +124,8 @@ def decode(data: bytes) -> Picture:
         return decoder(data)
     except MemoryError:
         raise ValueError("too large for this machine's memory") from None
+    except TooManyPixels:
+        raise
     except Exception as error:  # a damaged file can make the libraries raise anything
         reason = next(iter(str(error).strip().splitlines()), type(error).__name__)[:200]
         reason = reason if reason.isprintable() else ascii(reason)[1:-1][:200]  # it may quote the file

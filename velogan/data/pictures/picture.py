@@ -27,6 +27,13 @@ file_bytes: ContextVar[int] = ContextVar("file_bytes", default=0)
 admitted_by: ContextVar[Callable[[int], None]] = ContextVar("admitted_by", default=lambda _: None)
 """Called before a picture is decoded, with the bytes that this needs; it may wait, see `ahead.py`."""
 
+most_pixels: ContextVar[int | None] = ContextVar("most_pixels", default=None)
+"""The most pixels, height times width, that a file may decode to; None: what `MAX_SIDE` and `MAX_BYTES` leave."""
+
+
+class TooManyPixels(ValueError):
+    """The header states more than `most_pixels`."""
+
 
 @dataclass(frozen=True)
 class Picture:
@@ -45,11 +52,14 @@ class Picture:
 def check_size(height: int, width: int, bytes_per_pixel: float, *, working: float = 0) -> None:
     """Check the size that a header states against the limits, before anything is allocated.
 
-    `working`: bytes per pixel that the decoder needs beside the result. Raises `ValueError`. Waits if
-    `admitted_by` does.
+    `working`: bytes per pixel that the decoder needs beside the result. Raises `ValueError`, which is
+    `TooManyPixels` for more than `most_pixels`. Waits if `admitted_by` does.
     """
     if not (1 <= height <= MAX_SIDE and 1 <= width <= MAX_SIDE):
         raise ValueError(f"{width}x{height} pixels: each side takes 1 to {MAX_SIDE}")
+    most = most_pixels.get()
+    if most is not None and height * width > most:
+        raise TooManyPixels(f"{width}x{height} pixels; at most {most} are taken")
     size = math.ceil(height * width * bytes_per_pixel)
     work = file_bytes.get() + math.ceil(height * width * (bytes_per_pixel + working))
     for need, limit in ((size, MAX_BYTES), (work, _MAX_WORK)):

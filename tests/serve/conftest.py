@@ -1,0 +1,161 @@
+"""A server in a thread over a network that a test can hold up, and a folder of one's own that must stay empty."""
+
+from __future__ import annotations
+
+import io
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch import Tensor, nn
+
+pytest.importorskip("fastapi", reason="the extra serve is not installed")
+
+from velogan.deploy.model import Translator
+from velogan.serve.limits import Limits
+from velogan.serve.line import Line
+from velogan.serve.server import bind, make_server
+from velogan.types import Direction
+
+TITLES: dict[Direction, str] = {"a2b": "day → night", "b2a": "night → day"}
+
+
+class Negative(nn.Module):
+    """Turns every picture into its negative, as soon as it may; white alone it cannot bear."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.free, self.began, self.batches = threading.Event(), threading.Event(), []
+        self.free.set()
+
+    def __deepcopy__(self, memo: Any) -> Negative:
+        return self
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.began.set()
+        self.batches.append(len(x))
+        assert self.free.wait(30)
+        if (x == 1).all(dim=(1, 2, 3)).any():
+            raise RuntimeError("it burns")
+        return -x
+
+
+@dataclass
+class Served:
+    """A server at work."""
+
+    url: str
+    net: Negative
+    line: Line
+    client: httpx.Client
+    stop: Callable[[], None]
+
+    def translate(self, data: bytes, name: str = "one.png", **fields: str) -> httpx.Response:
+        """Uploads a picture."""
+        return self.client.post("/api/translate", files={"picture": (name, data)}, data=fields)
+
+    def waits(self, pictures: int) -> None:
+        """Returns once so many requests are inside."""
+        until(lambda: self.line.inside == pictures)
+
+
+def until(true: Callable[[], object]) -> None:
+    for _ in range(1000):
+        if true():
+            return
+        time.sleep(0.01)
+    raise AssertionError("it did not come about within 10 s")
+
+
+def png(*, size: tuple[int, int] = (20, 12), seed: int = 0, value: int | None = None) -> bytes:
+    """A PNG file of noise, or of one value."""
+    pixels = np.random.default_rng(seed).integers(0, 255, (*size, 3), dtype=np.uint8)
+    file = io.BytesIO()
+    Image.fromarray(pixels if value is None else np.full_like(pixels, value)).save(file, "PNG")
+    return file.getvalue()
+
+
+@pytest.fixture(autouse=True)
+def nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The folder of temporary files, which is as empty after the test; uploads never leave the memory for it."""
+    folder = tmp_path / "nowhere"
+    folder.mkdir()
+
+    def refuse(self: Any) -> None:
+        raise AssertionError("an upload went to the disk")
+
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    monkeypatch.setattr(tempfile.SpooledTemporaryFile, "rollover", refuse)
+    yield folder
+    assert not list(folder.iterdir())
+
+
+@contextmanager
+def served(
+    *, ways: tuple[Direction, ...] = ("a2b", "b2a"), token: str | None = None, tile: int | None = None, **limits: Any
+) -> Iterator[Served]:
+    """A server, until the end of the block."""
+    net = Negative()
+    models: dict[Direction, Translator] = {way: Translator(net, multiple=4, device=torch.device("cpu")) for way in ways}
+    server = make_server(models, name="nights", titles=TITLES, limits=Limits(**limits), tile=tile, token=token)
+    net.batches.clear()
+    net.began.clear()
+    with bind("127.0.0.1", 0) as listening, ExitStack() as stack:
+        url = f"http://127.0.0.1:{listening.getsockname()[1]}"
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
+
+        def stop() -> None:
+            server.should_exit = True
+
+        def end() -> None:
+            net.free.set()
+            stop()
+            thread.join(20)
+            assert not thread.is_alive()
+
+        thread.start()
+        stack.callback(end)
+        until(lambda: server.started)
+        client = stack.enter_context(httpx.Client(base_url=url, timeout=30, trust_env=False, verify=False))
+        line = server.config.app._app.state.line  # pyright: ignore[reportAttributeAccessIssue]
+        yield Served(url, net, line, client, stop)
+
+
+@pytest.fixture
+def server() -> Iterator[Served]:
+    """One with small limits, both ways."""
+    with served(upload_bytes=50_000, pixels=10_000, seconds=20, waiting=8) as made:
+        yield made
+
+
+@dataclass
+class Upload(threading.Thread):
+    """A picture on its way, in a thread."""
+
+    served: Served
+    data: bytes
+    fields: dict[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        super().__init__()
+        self.start()
+
+    def run(self) -> None:
+        with httpx.Client(base_url=self.served.url, timeout=30, trust_env=False, verify=False) as client:
+            self.response = client.post("/api/translate", files={"picture": ("x.png", self.data)}, data=self.fields)
+
+    def answer(self) -> httpx.Response:
+        self.join(30)
+        return self.response
+
+    __hash__ = threading.Thread.__hash__

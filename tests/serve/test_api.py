@@ -1,0 +1,320 @@
+from __future__ import annotations
+
+import base64
+import io
+import re
+import socket
+import struct
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+import tifffile
+import torch
+from PIL import Image
+
+from velogan.data.pictures.images import Picture, decode, encode
+from velogan.deploy.model import Translator
+from velogan.deploy.translate import translate
+
+from .conftest import Negative, Served, Upload, png, served, until
+
+
+def _pixels(data: bytes) -> np.ndarray:
+    return decode(data).pixels
+
+
+def _refused(response: httpx.Response, status: int, code: str) -> str:
+    """The sentence of a refusal, which is this one and has nothing of our insides in it."""
+    assert (response.status_code, response.json()["error"]["code"]) == (status, code), response.text
+    message = response.json()["error"]["message"]
+    assert message
+    assert "Traceback" not in response.text
+    assert "site-packages" not in response.text
+    return message
+
+
+def test_a_picture_comes_back_translated(server: Served):
+    data = png(size=(21, 13))
+    found = server.translate(data, "café one.png", direction="b2a", preview="true").json()
+    assert (found["name"], found["direction"]) == ("café one.png", "b2a")
+    assert (found["width"], found["height"], found["format"], found["kept_format"]) == (13, 21, "png", True)
+    np.testing.assert_array_equal(_pixels(base64.b64decode(found["picture"])), 255 - _pixels(data))
+    for side in ("before", "after"):
+        head, _, body = found["preview"][side].partition(",")
+        assert head == "data:image/jpeg;base64"
+        assert _pixels(base64.b64decode(body)).shape == (21, 13, 3)
+
+
+def _files() -> dict[str, bytes]:
+    """Pictures of which something is to be kept, or cannot be."""
+    colour = np.random.default_rng(1).integers(0, 256, (24, 16, 3), np.uint8)
+    image = Image.fromarray(colour)
+    made: dict[str, bytes] = {}
+
+    def save(name: str, what: Image.Image = image, **how: Any) -> None:
+        file = io.BytesIO()
+        what.save(file, **{"format": Path(name).suffix[1:].replace("jpg", "jpeg"), **how})
+        made[name] = file.getvalue()
+
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    save("turned.jpg", exif=exif, icc_profile=b"p" * 200)
+    save("clear.webp", Image.fromarray(np.dstack([colour, colour[..., 0]])), lossless=True)
+    save("animated.gif", image.convert("P"))
+    made["deep.png"] = encode(".png", Picture(colour.astype(np.uint16) * 257))
+    made["grey.tif"] = encode(".tiff", Picture(colour[..., :1]))
+    made["array.npy"] = encode(".npy", Picture(colour))
+    return made
+
+
+@pytest.mark.parametrize("name", _files())
+def test_what_a_file_is_stays_as_translate_keeps_it(name: str, server: Served, tmp_path: Path):
+    data = _files()[name]
+    stored = name if not name.endswith(".gif") else f"{name}.png"  # translate goes by names, this by bytes
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / stored).write_bytes(data)
+    model = Translator(Negative(), multiple=4, device=torch.device("cpu"))
+    assert translate(model, tmp_path / "in", tmp_path / "out").translated == 1
+    (expected,) = (tmp_path / "out").iterdir()
+    response = server.translate(data, name, answer="picture", preview="true")
+    assert response.content == expected.read_bytes()
+    assert response.headers["content-disposition"].endswith("animated.png" if name.endswith("gif") else name)
+    told = server.translate(data, name, preview="true").json()
+    assert told["kept_format"] is not name.endswith("gif")
+    shown = decode(base64.b64decode(told["preview"]["after"].partition(",")[2]))
+    assert shown.pixels.shape[:2] == (told["height"], told["width"])
+    assert shown.pixels.dtype == np.uint8
+
+
+def test_only_what_the_run_has_is_offered():
+    with served(ways=("b2a",)) as server:
+        assert server.client.get("/api/about").json()["directions"] == {"b2a": "night → day"}
+        assert server.translate(png()).json()["direction"] == "b2a"
+        assert "b2a alone" in _refused(server.translate(png(), direction="a2b"), 400, "no_direction")
+
+
+def _chunk(kind: bytes, body: bytes) -> bytes:
+    return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
+
+
+def _bomb(side: int) -> bytes:
+    head = struct.pack(">IIBBBBB", side, side, 8, 2, 0, 0, 0)
+    packed = zlib.compress(bytes(10**6), 9)
+    return b"\x89PNG\r\n\x1a\n" + _chunk(b"IHDR", head) + _chunk(b"IDAT", packed) + _chunk(b"IEND", b"")
+
+
+def _tiff_of_many_channels() -> bytes:
+    file = io.BytesIO()
+    tifffile.imwrite(
+        file, np.zeros((90, 90, 600), np.float32), compression="zlib", photometric="minisblack", planarconfig="contig"
+    )
+    return file.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "status", "code"),
+    [
+        ("truncated.png", png()[:200], 422, "bad_picture"),
+        ("flipped.png", png()[:60] + b"\0\0\0" + png()[63:], 422, "bad_picture"),
+        ("empty.png", b"", 422, "bad_picture"),
+        ("bomb.png", _bomb(50_000), 413, "too_many_pixels"),
+        ("deep.tif", _tiff_of_many_channels(), 422, "bad_picture"),
+        ("large.png", png(size=(101, 100), value=0), 413, "too_many_pixels"),
+        ("vector.png", b'<svg xmlns="http://www.w3.org/2000/svg" onload="alert(1)"/>', 422, "bad_picture"),
+        ("page.png", b"<!doctype html><script>alert(1)</script>", 422, "bad_picture"),
+        ("heavy.png", bytes(60_000), 413, "too_large"),
+        ("../../etc/passwd.png", png(), 400, "bad_name"),
+        ("..\\windows\\one.png", png(), 400, "bad_name"),
+        ("/etc/one.png", png(), 400, "bad_name"),
+        ("right\u202egnp.exe", png(), 400, "bad_name"),
+        ("n" * 300 + ".png", png(), 400, "bad_name"),
+    ],
+    ids=lambda value: value[:12] if isinstance(value, str) else "",
+)
+def test_a_hostile_upload_is_refused_and_the_server_lives(
+    name: str, data: bytes, status: int, code: str, server: Served
+):
+    _refused(server.translate(data, name), status, code)
+    assert server.translate(png()).status_code == 200
+    assert server.client.get("/healthz").json() == {"status": "ok", "waiting": 0}
+
+
+FORM = {"content-type": "multipart/form-data; boundary=x"}
+
+
+def _form(name: str, data: bytes) -> bytes:
+    """A form as its bytes, with a name as it stands."""
+    head = f'--x\r\nContent-Disposition: form-data; name="picture"; filename="{name}"\r\n\r\n'
+    return head.encode() + data + b"\r\n--x--\r\n"
+
+
+@pytest.mark.parametrize(
+    ("sent", "status", "code"),
+    [
+        ({"json": {"picture": "x"}}, 415, "no_form"),
+        ({"data": {"picture": "words"}}, 415, "no_form"),
+        ({"files": {"direction": (None, "a2b")}}, 400, "no_picture"),
+        ({"files": {"picture": (None, "words")}}, 400, "no_picture"),
+        ({"files": [("picture", ("a.png", png())), ("picture", ("b.png", png()))]}, 400, "bad_form"),
+        ({"files": {"picture": ("a.png", png())}, "data": {"direction": "up"}}, 400, "bad_field"),
+        ({"files": {"picture": ("a.png", png())}, "data": {"colour": "red"}}, 400, "bad_field"),
+        ({"files": {"picture": ("a.png", png())}, "data": {"direction": ["a2b", "b2a"]}}, 400, "bad_field"),
+        ({"files": {"picture": ("a.png", png())}, "data": {"direction": "a" * 2000}}, 400, "bad_form"),
+        ({"content": _form("a.png", png())[:90], "headers": FORM}, 400, "no_picture"),
+        ({"content": _form("a\x01b.png", png()), "headers": FORM}, 400, "bad_name"),
+        ({"content": b"nonsense", "headers": FORM}, 400, "bad_form"),
+        ({"content": b"", "headers": {"content-type": "multipart/form-data"}}, 400, "bad_form"),
+    ],
+    ids=range(13),
+)
+def test_a_form_that_is_none_is_refused(sent: dict[str, Any], status: int, code: str, server: Served):
+    _refused(server.client.post("/api/translate", **sent), status, code)
+
+
+def test_bytes_without_a_length_are_counted(server: Served):
+    def endless() -> Iterator[bytes]:
+        yield _form("a.png", b"")[:-9]
+        for _ in range(1000):
+            yield bytes(1000)
+
+    response = server.client.post("/api/translate", content=endless(), headers=FORM)
+    _refused(response, 413, "too_large")
+
+
+def test_a_slow_upload_and_a_slow_translation_end_with_the_time():
+    with served(seconds=0.3) as server:
+        with socket.create_connection(("127.0.0.1", int(server.url.rpartition(":")[2]))) as slow:
+            kind = b"Content-Type: multipart/form-data; boundary=x\r\nContent-Length: 1000\r\n\r\n--x"
+            slow.sendall(b"POST /api/translate HTTP/1.1\r\nHost: 127.0.0.1\r\n" + kind)
+            server.net.free.clear()
+            began = Upload(server, png())
+            until(server.net.began.is_set)
+            waits = Upload(server, png(size=(8, 8)))
+            _refused(began.answer(), 504, "too_slow")
+            answer = waits.answer()
+            _refused(answer, 503, "busy")
+            assert int(answer.headers["retry-after"]) >= 1
+            slow.settimeout(20)
+            assert b" 408 " in slow.recv(100)
+        server.net.free.set()
+        assert server.translate(png()).status_code == 200
+        assert server.net.batches == [1, 1]  # what nobody waited for any more was left out
+
+
+def test_a_full_line_refuses_and_says_when_to_come_again():
+    with served(waiting=2) as server:
+        server.net.free.clear()
+        inside = [Upload(server, png(seed=seed)) for seed in range(2)]
+        server.waits(2)
+        for _ in range(5):
+            answer = server.translate(png())
+            _refused(answer, 503, "busy")
+            assert 1 <= int(answer.headers["retry-after"]) <= 60
+        assert server.client.get("/healthz").json()["waiting"] == 2
+        server.net.free.set()
+        assert [upload.answer().status_code for upload in inside] == [200, 200]
+        assert server.translate(png()).status_code == 200
+
+
+def test_waiting_pictures_of_equal_size_go_together_and_one_that_fails_goes_alone():
+    with served() as server:
+        server.net.free.clear()
+        first = Upload(server, png(size=(8, 8)))
+        until(server.net.began.is_set)
+        alike = [png(seed=seed) for seed in range(3)]
+        uploads = [Upload(server, data) for data in (*alike, png(value=255), png(size=(16, 12)))]
+        back = Upload(server, png(seed=9), {"direction": "b2a"})
+        until(lambda: len(server.line._places) == 6)
+        server.net.free.set()
+        results = [upload.answer() for upload in uploads]
+        assert sorted(server.line.batches) == [1, 1, 1, 4]
+        for data, result in zip(alike, results):
+            pixels = _pixels(base64.b64decode(result.json()["picture"]))
+            np.testing.assert_array_equal(pixels, 255 - _pixels(data))
+        assert "burns" not in _refused(results[3], 500, "failed")
+        assert [one.answer().status_code for one in (first, uploads[4], back)] == [200, 200, 200]
+
+
+def test_who_goes_away_leaves_the_line():
+    with served() as server:
+        server.net.free.clear()
+        first = Upload(server, png())
+        until(server.net.began.is_set)
+        with pytest.raises(httpx.ReadTimeout):
+            httpx.post(
+                f"{server.url}/api/translate",
+                files={"picture": ("a.png", png())},
+                timeout=0.3,
+                trust_env=False,
+                verify=False,
+            )
+        server.waits(1)
+        server.net.free.set()
+        assert first.answer().status_code == 200
+        assert server.net.batches == [1]
+
+
+def test_a_translation_in_tiles_ends_when_nobody_waits_for_it():
+    with served(seconds=0.3, tile=32) as server:
+        server.net.free.clear()
+        _refused(server.translate(png(size=(200, 200))), 504, "too_slow")
+        server.net.free.set()
+        assert server.translate(png(), preview="true").status_code == 200
+        assert len(server.net.batches) == 2  # one tile of many, and the next picture
+
+
+def test_the_end_finishes_what_has_begun_and_refuses_what_waits():
+    with served() as server:
+        server.net.free.clear()
+        begun = Upload(server, png())
+        until(server.net.began.is_set)
+        waits = Upload(server, png(size=(8, 8)))
+        until(lambda: server.line._places)
+        server.stop()
+        _refused(waits.answer(), 503, "stopping")
+        server.net.free.set()
+        assert begun.answer().status_code == 200
+
+
+def test_a_token_is_asked_for_by_the_api_alone():
+    token = "correct-horse-battery"
+    with served(token=token) as server:
+        for path in ("/", "/docs", "/healthz"):
+            assert server.client.get(path).status_code == 200
+        for given in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": token}, {"Authorization": "Bearer é"}):
+            headers = [(name.encode(), value.encode()) for name, value in given.items()]
+            answer = server.client.get("/api/about", headers=headers)
+            assert token not in _refused(answer, 401, "no_token")
+            assert answer.headers["www-authenticate"] == "Bearer"
+        _refused(server.translate(bytes(10**6)), 401, "no_token")
+        right = {"Authorization": f"Bearer {token}", "Host": "gpu.example.org"}
+        assert server.client.get("/api/about", headers=right).status_code == 200
+
+
+def test_pages_of_other_sites_cannot_use_a_server_of_this_machine(server: Served):
+    _refused(server.client.get("/api/about", headers={"Host": "evil.example"}), 421, "wrong_host")
+    other = {"Origin": "http://evil.example"}
+    files = {"picture": ("a.png", png())}
+    _refused(server.client.post("/api/translate", files=files, headers=other), 403, "other_site")
+    own = {"Origin": server.url, "Host": server.url.removeprefix("http://")}
+    assert server.client.post("/api/translate", files=files, headers=own).status_code == 200
+
+
+def test_the_page_and_the_documentation_need_nobody_else(server: Served):
+    schema = server.client.get("/openapi.json").json()
+    assert set(schema["paths"]) == {"/healthz", "/api/about", "/api/translate"}
+    for path in ("/", "/docs"):
+        answer = server.client.get(path)
+        rules = answer.headers["content-security-policy"]
+        assert rules.startswith("default-src 'none'")
+        assert "unsafe" not in rules
+        assert not re.findall(r'(?:src|href)="(?!data:,|#|/)|url\(|@import', answer.text)
+    for name in [*schema["paths"], *schema["components"]["schemas"], "direction", "preview"]:
+        assert name in answer.text
+    _refused(server.client.get("/nothing/here"), 404, "no_such_page")
+    _refused(server.client.get("/api/translate"), 405, "wrong_method")

@@ -1,0 +1,180 @@
+"""The page in a real browser: Debian's Chromium, where there is one."""
+
+from __future__ import annotations
+
+import io
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from velogan.data.pictures.images import Picture, decode, encode
+
+from .conftest import Served, png, served
+
+playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium on this machine")
+
+
+@pytest.fixture(scope="module")
+def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    home = {"HOME": str(tmp_path_factory.mktemp("home"))}
+    with playwright.sync_playwright() as started:
+        made = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"], env={**os.environ, **home})
+        yield made
+        made.close()
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Served]:
+    """One with small limits, for all tests of this file."""
+    with served(upload_bytes=50_000, pixels=10_000) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def window(chromium: Any, server: Served) -> Iterator[tuple[Any, list[str]]]:
+    """A page in a window as wide as a phone, and what went wrong in it: errors, and requests of anybody else."""
+    context = chromium.new_context(viewport={"width": 390, "height": 844})
+    made, wrong = context.new_page(), []
+    made.on("pageerror", lambda error: wrong.append(str(error)))
+    made.on("console", lambda said: wrong.append(said.text) if "status of 4" not in said.text else None)
+    own = (server.url, "data:", "blob:")
+    made.on("request", lambda asked: None if asked.url.startswith(own) else wrong.append(asked.url))
+    yield made, wrong
+    context.close()
+
+
+@pytest.fixture
+def page(window: tuple[Any, list[str]], server: Served) -> Iterator[Any]:
+    """The page, loaded anew."""
+    made, wrong = window
+    made.goto(server.url)
+    made.wait_for_selector("#drop:not([hidden])")
+    yield made
+    assert not wrong
+
+
+def _give(page: Any, name: str, data: bytes) -> None:
+    page.set_input_files("#file", {"name": name, "mimeType": "image/png", "buffer": data})
+
+
+def _fits(page: Any) -> bool:
+    return page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+
+def test_a_person_gets_a_picture_translated(page: Any, server: Served, tmp_path: Path):
+    assert page.title() == "nights"
+    assert page.locator(".way").all_inner_texts() == ["day → night", "night → day"]
+    deep = np.random.default_rng(0).integers(0, 60000, (40, 64, 3)).astype(np.uint16)
+    _give(page, "deep.png", encode(".png", Picture(deep)))
+    page.wait_for_selector("#result:not([hidden])")
+    assert "64 × 40 pixels" in page.inner_text("#facts")
+    assert _fits(page)
+
+    sizes = page.evaluate("[before, after].map((one) => [one.clientWidth, one.clientHeight, one.naturalWidth])")
+    assert sizes[0] == sizes[1]
+    assert sizes[0][2] == 64
+    with page.expect_download() as loading:
+        page.click("#download")
+    assert loading.value.suggested_filename == "deep.png"
+    loading.value.save_as(tmp_path / "deep.png")
+    np.testing.assert_array_equal(decode((tmp_path / "deep.png").read_bytes()).pixels, 65535 - deep)
+
+
+def _shares(page: Any) -> tuple[float, float]:
+    """How much of the left and the right quarter of the picture is dark."""
+    shot = Image.open(io.BytesIO(page.locator("#compare").screenshot())).convert("L")
+    width = shot.width
+    down = shot.height - 60
+    strips = [shot.crop((int(at * width), down, int(at * width) + 30, down + 30)) for at in (0.2, 0.7)]
+    return tuple(float((np.asarray(strip) < 128).mean()) for strip in strips)  # pyright: ignore[reportReturnType]
+
+
+def test_the_slider_shows_before_and_after_and_obeys_the_keyboard(page: Any):
+    _give(page, "dark.png", png(size=(60, 60), value=20))
+    page.wait_for_selector("#result:not([hidden])")
+    assert _shares(page) == (1, 0)  # dark before, bright after
+    page.focus("#slider")
+    page.keyboard.press("End")
+    assert _shares(page) == (1, 1)
+    page.keyboard.press("Home")
+    assert _shares(page) == (0, 0)
+    page.keyboard.press("ArrowRight")
+    assert page.get_attribute("#slider", "aria-valuetext") == "1 % before, 99 % after"
+    box = page.locator("#compare").bounding_box()
+    page.mouse.click(box["x"] + box["width"] * 0.9, box["y"] + 20)
+    assert 80 < int(page.input_value("#slider")) < 100
+
+
+def test_all_of_it_is_done_by_the_keyboard_and_the_other_direction_asks_again(page: Any, server: Served):
+    page.keyboard.press("Tab")
+    page.keyboard.press("ArrowRight")
+    assert page.evaluate("document.querySelector('input[name=direction]:checked').value") == "b2a"
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.id") == "file"
+    _give(page, "a/b\\c.png", png())
+    page.wait_for_selector("#result:not([hidden])")
+    before = len(server.net.batches)
+    page.locator(".way input").first.check()
+    page.wait_for_selector("#result:not([hidden])")
+    playwright.expect(page.locator("#status")).to_be_empty()
+    assert len(server.net.batches) == before + 1
+
+
+def test_what_goes_wrong_is_told_in_plain_words_and_mended_by_another_picture(page: Any):
+    _give(page, "vector.png", b"<svg xmlns='http://www.w3.org/2000/svg'><script>alert(1)</script></svg>")
+    page.wait_for_selector("#error:not([hidden])")
+    assert page.inner_text("#reason").startswith("Not a picture that can be read; send a whole JPEG, PNG")
+    assert page.locator("#result").is_hidden()
+    _give(page, "heavy.png", bytes(60_000))
+    playwright.expect(page.locator("#reason")).to_contain_text("takes up to 50 kB")
+    _give(page, "large.png", png(size=(101, 100), value=0))
+    playwright.expect(page.locator("#reason")).to_contain_text("100x101 pixels")
+    assert _fits(page)
+    _give(page, "right.png", png())
+    page.wait_for_selector("#result:not([hidden])")
+    assert page.locator("#error").is_hidden()
+
+
+def test_a_dropped_picture_is_taken(page: Any):
+    script = """(bytes) => {
+        const data = new DataTransfer();
+        data.items.add(new File([new Uint8Array(bytes)], "dropped.png", { type: "image/png" }));
+        document.body.dispatchEvent(new DragEvent("drop", { dataTransfer: data, bubbles: true, cancelable: true }));
+    }"""
+    page.evaluate(script, list(png()))
+    page.wait_for_selector("#result:not([hidden])")
+    assert page.get_attribute("#download", "download") == "dropped.png"
+
+
+def test_the_token_comes_from_the_address_or_is_asked_for(chromium: Any):
+    token = "correct-horse-battery"
+    with served(token=token) as server:
+        for address in (f"{server.url}/#token={token}", f"{server.url}/#token=wrong"):
+            context = chromium.new_context()
+            page = context.new_page()
+            page.goto(address)
+            if not address.endswith(token):
+                page.wait_for_selector("#enter:not([hidden])")
+                page.fill("#token", token)
+                page.keyboard.press("Enter")
+            page.wait_for_selector("#drop:not([hidden])")
+            assert page.locator("#error").is_hidden()
+            assert "token" not in page.url
+            _give(page, "one.png", png())
+            page.wait_for_selector("#result:not([hidden])")
+            context.close()
+
+
+def test_the_documentation_is_read_without_the_network(page: Any, server: Served):
+    page.goto(f"{server.url}/docs")
+    assert page.locator("h2 code").all_inner_texts()[:3] == ["GET /healthz", "GET /api/about", "POST /api/translate"]
+    assert page.evaluate("getComputedStyle(document.querySelector('main')).maxWidth") == "900px"
+    assert _fits(page)

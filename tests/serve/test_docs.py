@@ -1,0 +1,49 @@
+"""What docs/serve.md says is what the server does."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+import velogan.serve
+from velogan.cli.serve import Serve
+from velogan.serve.schema import About, Asked, Translated
+
+from .conftest import Served, png
+
+TEXT = (Path(__file__).parents[2] / "docs" / "serve.md").read_text()
+
+
+def test_every_refusal_is_in_the_table():
+    source = "".join(file.read_text() for file in Path(velogan.serve.__path__[0]).glob("*.py"))
+    codes = set(re.findall(r'Refusal\(\s*\d+,\s*"(\w+)"', source)) | set(re.findall(r'4\d\d: "(\w+)"', source))
+    rows = re.findall(r"^\| [\d, ]+ \|([^|]*)\|", TEXT, re.MULTILINE)
+    told = set(re.findall(r"`(\w+)`", "".join(rows)))
+    assert codes - {"gone"} == told
+
+
+def test_every_field_and_limit_is_told():
+    for model in (Asked, Translated, About):
+        for name in model.model_fields:
+            assert f"`{name}`" in TEXT, name
+    told = dict(re.findall(r"^\| `--([a-z-]+)` \| (\d+) \|", TEXT, re.MULTILINE))
+    assert told == {
+        flag.replace("_", "-"): str(getattr(Serve(model=Path()), flag))
+        for flag in ("max_mb", "max_megapixels", "seconds", "waiting")
+    }
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="there is no curl")
+@pytest.mark.parametrize("where", ["docs/serve.md", "/docs"])
+def test_the_call_by_curl_works(where: str, server: Served, tmp_path: Path):
+    text = TEXT if where == "docs/serve.md" else server.client.get("/docs").text
+    (line,) = re.findall(r"curl -F .*?/api/translate", text)
+    (tmp_path / "horse.jpg").write_bytes(png())
+    words = shlex.split(line.replace("http://127.0.0.1:8000", server.url))
+    subprocess.run([*words, "-sS", "--noproxy", "*"], cwd=tmp_path, check=True)
+    assert (tmp_path / "zebra.jpg").read_bytes().startswith(b"\x89PNG")

@@ -1,0 +1,109 @@
+"""`velogan serve`."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import tyro
+
+from velogan.cli.asked import EXACT, Asked, Json, Outcome
+from velogan.cli.placed import placed
+
+if TYPE_CHECKING:
+    from velogan.types import Direction
+
+
+@dataclass(kw_only=True)
+class Serve(Asked):
+    """Flags of `velogan serve`.
+
+    velogan serve runs/zebras
+    """
+
+    model: Annotated[
+        tyro.conf.Positional[Path],
+        tyro.conf.arg(metavar="RUN|FILE", help="A run folder, or a .safetensors or .pth file."),
+    ]
+    port: Annotated[int, tyro.conf.arg(help="The port to listen at; 0: one that is free.", metavar="NUMBER")] = 8000
+    host: Annotated[
+        str,
+        tyro.conf.arg(
+            help="The address to listen at. With one that other machines reach (0.0.0.0) a token is asked for.",
+            metavar="ADDRESS",
+        ),
+    ] = "127.0.0.1"
+    token: Annotated[
+        str | None,
+        tyro.conf.arg(
+            help="What every call of the API must bring. Default: the environment variable VELOGAN_TOKEN; none on this "
+            "machine alone; else a new one, which is printed.",
+            metavar="TEXT",
+        ),
+    ] = None
+    max_mb: Annotated[float, tyro.conf.arg(help="The most MB (2^20 bytes) of a request.", metavar="NUMBER")] = 32
+    max_megapixels: Annotated[float, tyro.conf.arg(help="The most million pixels of a picture.", metavar="NUMBER")] = 16
+    seconds: Annotated[
+        float,
+        tyro.conf.arg(help="The most that an upload takes, and the same for its translation.", metavar="NUMBER"),
+    ] = 300
+    waiting: Annotated[
+        int, tyro.conf.arg(help="The most requests that are served or wait; others are told to come again.")
+    ] = 16
+    weights: Annotated[
+        Literal["ema", "raw"] | None,
+        tyro.conf.arg(help="As translate has it. Default: ema, where kept.", metavar="ema|raw"),
+    ] = None
+    checkpoint: Annotated[
+        Literal["last", "best"], tyro.conf.arg(help="The last checkpoint of a run, or the best by validation.")
+    ] = "last"
+    tile: Annotated[int | None, tyro.conf.arg(help="As translate has it; 0: never in tiles.", metavar="PIXELS")] = None
+    exact: Annotated[bool, tyro.conf.arg(help=EXACT)] = False
+    device: Annotated[str, tyro.conf.arg(help="Where to compute: auto, cpu, cuda or mps.")] = "auto"
+    json: Json = False
+
+    def execute(self, argv: list[str]) -> Outcome:
+        from velogan.deploy.bundle import load_all
+        from velogan.deploy.translate import check_options
+        from velogan.observe.progress import Display
+        from velogan.serve.limits import Limits
+        from velogan.serve.server import address, bind, check_installed, make_server, serve, token_for
+
+        check_installed()
+        limits = Limits(
+            upload_bytes=int(self.max_mb * 2**20),
+            pixels=int(self.max_megapixels * 10**6),
+            seconds=self.seconds,
+            waiting=self.waiting,
+        )
+        check_options(format=None, tile=self.tile)
+        token = token_for(self.host, self.token or os.environ.get("VELOGAN_TOKEN") or None)
+        with Display() as display, bind(self.host, self.port) as listening:
+            place = placed(self.device, exact=self.exact)
+            models = load_all(self.model, weights=self.weights, checkpoint=self.checkpoint, **place)
+            name = self.model.resolve().name
+            display.say(f"{name} ({', '.join(models)}): building and measuring its networks")
+            server = make_server(
+                models,
+                name=name,
+                titles={way: _title(self.model, way) for way in models},
+                limits=limits,
+                tile=self.tile,
+                token=token,
+                host=self.host,
+                started=lambda: display.say(f"serving at {address(listening, token)} (Ctrl-C stops)"),
+            )
+            result = serve(server, listening, say=display.say)
+        return {**result, "directions": list(models)}, 0
+
+
+def _title(path: Path, direction: Direction) -> str:
+    """A direction in words: by the names of the run's domains, where `path` is a run."""
+    from velogan.report.facts import read_facts
+
+    try:
+        return " → ".join(read_facts(path).way(direction))
+    except ValueError:
+        return direction.upper().replace("2", " → ")

@@ -1,0 +1,151 @@
+
+"use strict";
+const part = (id) => document.getElementById(id);
+let token = new URLSearchParams(location.hash.slice(1)).get("token") || sessionStorage.getItem("token") || "";
+let about = null;
+let chosen = null;     // the file
+let request = null;    // the AbortController of what is being asked
+let url = null;        // of the result, for the download
+
+if (token && location.hash) history.replaceState(null, "", location.pathname);  // it should not stay in the address
+
+function show(id, yes) { part(id).hidden = !yes; }
+
+function say(text, busy = false) {
+  part("status").textContent = text;
+  part("status").classList.toggle("busy", busy);
+}
+
+function complain(text, again = false) {
+  part("reason").textContent = text;
+  show("error", Boolean(text));
+  show("again", again);
+}
+
+async function ask(path, options = {}) {
+  const headers = token ? { Authorization: `Bearer ${token}` } : {};
+  const answer = await fetch(path, { ...options, headers });
+  let body = null;
+  try { body = await answer.json(); } catch { /* not ours: told below */ }
+  if (answer.ok && body) return body;
+  const error = new Error(body && body.error ? body.error.message : `The server answered ${answer.status}.`);
+  error.status = answer.status;
+  error.after = Number(answer.headers.get("Retry-After")) || 0;
+  throw error;
+}
+
+function size(bytes) { return bytes < 1e6 ? `${Math.max(1, Math.round(bytes / 1e3))} kB` : `${(bytes / 1e6).toFixed(1)} MB`; }
+
+async function start() {
+  try {
+    about = await ask("/api/about");
+  } catch (error) {
+    if (error.status === 401) {
+      show("enter", true);
+      if (token) complain("This token is not the server's.");
+      sessionStorage.removeItem("token");
+      part("token").focus();
+    } else {
+      complain("The server cannot be reached: is it still running?", true);
+      part("again").onclick = () => { complain(""); start(); };
+    }
+    return;
+  }
+  if (token) sessionStorage.setItem("token", token);
+  complain("");
+  show("enter", false);
+  part("name").textContent = document.title = about.name;
+  const takes = `or drop one here: up to ${Math.floor(about.max_upload_bytes / 2 ** 20) || "less than 1"} MB and ${+(about.max_pixels / 1e6).toFixed(1)} megapixels`;
+  part("takes").textContent = takes;
+  const ways = Object.entries(about.directions);
+  part("directions").querySelectorAll(".way").forEach((old) => old.remove());
+  ways.forEach(([way, title], index) => {
+    const label = document.createElement("label"), input = document.createElement("input"), text = document.createElement("span");
+    label.className = "way";
+    Object.assign(input, { type: "radio", name: "direction", value: way, checked: index === 0 });
+    input.addEventListener("change", () => { if (chosen) translate(); });
+    text.textContent = title;
+    label.append(input, text);
+    part("directions").append(label);
+  });
+  show("directions", true);
+  show("drop", true);
+}
+
+function plain(error) {
+  if (error.status === 503) return "Many pictures are waiting already. Try again in a moment.";
+  if (error.status) return error.message.charAt(0).toUpperCase() + error.message.slice(1) + (/[.!?]$/.test(error.message) ? "" : ".");
+  return "The server cannot be reached: is it still running?";
+}
+
+async function translate() {
+  if (request) request.abort();
+  const mine = request = new AbortController();
+  complain("");
+  show("result", false);
+  if (chosen.size > about.max_upload_bytes) {
+    say("");
+    return complain(`This file has ${size(chosen.size)}; the server takes up to ${size(about.max_upload_bytes)}.`);
+  }
+  say(`Translating ${chosen.name} …`, true);
+  const form = new FormData();
+  form.set("picture", chosen, chosen.name.replace(/[\/\\\p{C}]/gu, "_").slice(-200));
+  form.set("direction", document.querySelector("input[name=direction]:checked").value);
+  form.set("preview", "true");
+  try {
+    const found = await ask("/api/translate", { method: "POST", body: form, signal: mine.signal });
+    await present(found);
+    if (mine === request) say("");
+  } catch (error) {
+    if (mine !== request || error.name === "AbortError") return;
+    say("");
+    if (error.status === 401) { show("enter", true); show("drop", false); show("directions", false); }
+    complain(plain(error), !error.status || error.status >= 500 || error.status === 408);
+    part("again").onclick = translate;
+  }
+}
+
+async function present(found) {
+  const [before, after] = [part("before"), part("after")];
+  before.src = found.preview.before;
+  after.src = found.preview.after;
+  await Promise.all([before.decode(), after.decode()]);
+  for (const image of [before, after]) image.classList.toggle("crisp", image.naturalWidth < 128);
+  part("compare").style.setProperty("--ratio", found.width / found.height);
+  if (url) URL.revokeObjectURL(url);
+  const bytes = Uint8Array.from(atob(found.picture), (letter) => letter.charCodeAt(0));
+  url = URL.createObjectURL(new Blob([bytes], { type: found.media_type }));
+  Object.assign(part("download"), { href: url, download: found.name });
+  const format = found.kept_format ? found.format.toUpperCase() : `${found.format.toUpperCase()}, since the file's own format cannot hold it`;
+  part("facts").textContent = `${found.width} × ${found.height} pixels, ${size(bytes.length)}, ${format}`;
+  show("result", true);
+  part("drop").classList.add("small");
+  slide(50);
+}
+
+function slide(to) {
+  part("slider").value = to;
+  part("slider").setAttribute("aria-valuetext", `${to} % before, ${100 - to} % after`);
+  part("compare").style.setProperty("--at", `${to}%`);
+  part("left").classList.toggle("away", to < 15);
+  part("right").classList.toggle("away", to > 85);
+}
+
+function take(files) {
+  if (!files || !files.length || !about) return;
+  chosen = files[0];
+  translate();
+}
+
+part("slider").addEventListener("input", (event) => slide(Number(event.target.value)));
+part("file").addEventListener("change", (event) => { take([...event.target.files]); event.target.value = ""; });
+part("enter").addEventListener("submit", (event) => { event.preventDefault(); token = part("token").value.trim(); complain(""); start(); });
+for (const kind of ["dragover", "dragleave", "drop"]) {
+  document.addEventListener(kind, (event) => {
+    event.preventDefault();
+    part("drop").classList.toggle("over", kind === "dragover");
+    if (kind === "drop") take(event.dataTransfer.files);
+  });
+}
+document.addEventListener("paste", (event) => take(event.clipboardData.files));
+start();

@@ -1,0 +1,79 @@
+"""What the API takes and gives. Programs must ignore fields that they do not know: later versions add some."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from velogan.types import Direction
+
+
+class Asked(BaseModel):
+    """The fields of a request beside the picture."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    direction: Direction | None = Field(None, description="a2b or b2a. Default: the first that the run has.")
+    answer: Literal["json", "picture"] = Field(
+        "json", description="json: a JSON object; picture: the bytes of the translated file alone."
+    )
+    preview: bool = Field(
+        False, description="Add pictures that every browser shows: 8 bits, at most 1600 pixels a side."
+    )
+
+
+class Preview(BaseModel):
+    """Both pictures as a browser shows them, as data URLs."""
+
+    before: str
+    after: str
+
+
+class Translated(BaseModel):
+    """A translated picture."""
+
+    name: str = Field(description="The upload's name; its ending fits the format.")
+    direction: Direction
+    width: int = Field(description="In pixels: that of the upload, upright.")
+    height: int
+    format: str = Field(
+        description="jpg, png, webp, tiff, bmp, ppm or npy: that of the upload where it holds the result."
+    )
+    media_type: str
+    kept_format: bool = Field(description="Whether the format is that of the upload.")
+    seconds: float = Field(description="From the end of the upload to the answer.")
+    picture: str = Field(description="The bytes of the translated file, in base64.")
+    preview: Preview | None = None
+
+
+class Problem(BaseModel):
+    """Why a request was not served."""
+
+    code: str = Field(description="A word for programs.")
+    message: str = Field(description="A sentence for people.")
+
+
+class Failure(BaseModel):
+    """The answer with every status from 400 on."""
+
+    error: Problem
+
+
+class Health(BaseModel):
+    """Whether the server works."""
+
+    status: Literal["ok"] = "ok"
+    waiting: int = Field(description="Requests that are being served.")
+
+
+class About(BaseModel):
+    """What this server translates, and what it takes."""
+
+    name: str = Field(description="The run's.")
+    directions: dict[Direction, str] = Field(description="The directions that the run has, each with a title.")
+    formats: list[str]
+    max_upload_bytes: int
+    max_pixels: int
+    seconds: float
+    version: str
