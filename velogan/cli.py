@@ -49,6 +49,7 @@ from velogan.recipes import DEFAULT, DEMOS, RECIPES, to_search
 if TYPE_CHECKING:
     from velogan.cluster.simulate import Cluster
     from velogan.cluster.translate import Total
+    from velogan.deploy.maps import Map
     from velogan.deploy.model import Translator
     from velogan.deploy.translate import Summary
     from velogan.methods.base import Spec
@@ -426,6 +427,8 @@ def _translate(asked: Translate, argv: list[str]) -> tuple[dict[str, Any], int]:
     from velogan.observe.progress import Display
 
     if asked.workers is not None:
+        if asked.doubt:
+            raise ValueError(f"--doubt is for one process, but --workers is {asked.workers}: leave one of them out")
         return _translate_at_scale(asked, asked.workers)
     for flag, given in (("--column", asked.column), ("--address", asked.address)):
         if given is not None:
@@ -433,6 +436,7 @@ def _translate(asked: Translate, argv: list[str]) -> tuple[dict[str, Any], int]:
     if asked.input.suffix in (".tar", ".parquet") and not asked.input.is_dir():
         raise ValueError(f"input {asked.input} is of many pictures in one file: add --workers N")
     model = _translator(asked)
+    maps = _maps(asked, model) if asked.doubt else None
     with Display() as display:
         done = translate(
             model,
@@ -445,7 +449,43 @@ def _translate(asked: Translate, argv: list[str]) -> tuple[dict[str, Any], int]:
         )
         example = done.renamed[0] if done.renamed else None
         _tell_translated(display, done, renamed=len(done.renamed), example=example)
-    return _translated(done, peak_memory_mb())
+        doubts = maps(done, display) if maps else []
+    result, code = _translated(done, peak_memory_mb())
+    if maps:
+        result["doubt"] = [_doubt(one) for one in doubts]
+    return result, 1 if any(one.reason for one in doubts) else code
+
+
+def _maps(asked: Translate, model: Translator) -> Callable[[Summary, Display], list[Map]]:
+    """What writes the maps of doubt after the translations. What cannot be is said now, before anything is written."""
+    from velogan.deploy.maps import map_jobs, write_maps
+    from velogan.evaluation.doubt import doubter_of
+
+    doubter = doubter_of(model)
+    jobs = map_jobs(asked.input, asked.output, format=asked.format)
+
+    def write(done: Summary, display: Display) -> list[Map]:
+        failed = [name for name, _ in done.failed]
+        progress = display.task("maps of doubt")
+        made = write_maps(doubter, jobs, overwrite=asked.overwrite, tile=asked.tile, without=failed, progress=progress)
+        for one in made:
+            if one.reason:
+                display.say(f"{one.name}: no map of doubt: {one.reason}")
+        return made
+
+    return write
+
+
+def _doubt(made: Map) -> dict[str, Any]:
+    if made.doubt is None:
+        return {"name": made.name, "reason": made.reason}
+    highest = dataclasses.asdict(made.doubt.highest)
+    return {
+        "name": made.name,
+        "map": str(made.file),
+        "mean": round(made.doubt.mean, 5),
+        "highest": {**highest, "mean": round(highest["mean"], 5)},
+    }
 
 
 def _translate_at_scale(asked: Translate, workers: int) -> tuple[dict[str, Any], int]:

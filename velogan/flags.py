@@ -268,6 +268,8 @@ class Translate:
 
     velogan translate runs/zebras zebra.jpg horse.jpg --direction b2a
 
+    velogan translate runs/zebras photos translated --doubt
+
     velogan translate runs/zebras 'shards/*.tar' translated --workers 8
     """
 
@@ -311,6 +313,12 @@ class Translate:
             metavar="PIXELS",
         ),
     ] = None
+    doubt: Annotated[
+        bool,
+        tyro.conf.arg(
+            help="Write beside each result, as NAME.doubt.png, a map of where not to trust it. RUN is a folder then."
+        ),
+    ] = False
     exact: Annotated[bool, tyro.conf.arg(help=_EXACT)] = False
     device: Annotated[str, tyro.conf.arg(help="Where to compute: auto, cpu, cuda or mps.")] = "auto"
     workers: Annotated[

@@ -211,8 +211,12 @@ def _folder(directory: Path) -> Folder:
     return Folder(directory, names)
 
 
+MAP = ".doubt.png"
+"""How names of maps of doubt end, which are written beside translations and are no pictures."""
+
+
 def list_images(directory: Path) -> tuple[str, ...]:
-    """List picture files below a directory: paths relative to it, with `/`, sorted, without hidden files.
+    """List picture files below a directory: paths relative to it, with `/`, sorted, without hidden files and maps.
 
     Links are followed, except to a folder that contains them.
     """
@@ -224,6 +228,6 @@ def list_images(directory: Path) -> tuple[str, ...]:
         folders[:] = [folder for folder in folders if real[folder] not in chain]
         above |= {os.path.join(parent, folder): chain | {real[folder]} for folder in folders}
         for file in files:
-            if not file.startswith(".") and Path(file).suffix.lower() in SUFFIXES:
+            if not file.startswith(".") and not file.endswith(MAP) and Path(file).suffix.lower() in SUFFIXES:
                 names.append((Path(parent) / file).relative_to(directory).as_posix())
     return tuple(sorted(names))
