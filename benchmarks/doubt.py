@@ -1,15 +1,15 @@
-"""Which cheap map of a translation's doubt says where it is wrong? On the rendered set, whose true translations are known.
+"""Which cheap map of doubt says where a translation is wrong? On the rendered set, whose true translations are known.
 
     python benchmarks/doubt.py OUT.json --select RUN ... --report RUN ...
 
-Every RUN is trained on apples2oranges. A map's figures are, with intervals over runs left to the reader:
+Every RUN is trained on apples2oranges. A map's figures:
 
     pixels    Spearman's rank correlation with the true absolute error over the pixels of the object and `AROUND` pixels
               around it, mean over pictures; `smooth`: both maps blurred first, by a Gaussian of `SIGMA` pixels
     object    the same over the object's own pixels
     pictures  the correlation over pictures of the means over these pixels; `whole`: over all their pixels
-    planted   the share of the pixels of an object that neither domain has, planted at a random place of each picture, among
-              the picture's most doubtful tenth; chance is 0.1. By kind of object too
+    planted   the share of the pixels of an object that neither domain has, planted at a random place of each picture,
+              among the picture's most doubtful tenth; chance is 0.1. By kind of object too
 
 Signals are chosen by looking at `--select`, which is judged on scenes of its own; `--report` runs are judged on the
 set's test pictures. Runs of one list that share a method are each other's `runs`.
@@ -81,15 +81,14 @@ class Signals:
     """All maps of one run and direction, each from pictures `(B, 3, H, W)` to `(B, H, W)`."""
 
     def __init__(self, run: Path, way: Direction, others: list[Path]):
-        load = {"direction": way, "checkpoint": "last"}
-        self.net = load_translator(run, **load)
+        self.net = load_translator(run, direction=way)
         kept = list_checkpoints(run)
         self.raw = [load_translator(folder, direction=way, weights="raw") for folder in kept]
         self.averaged = [load_translator(folder, direction=way) for folder in kept]
-        self.others = [load_translator(other, **load) for other in others]
+        self.others = [load_translator(other, direction=way) for other in others]
         self.back: Map | None = None
         self.reconstructed: Map | None = None
-        if way in ("a2b", "b2a") and BACK[way] in read_config(run).method.directions:
+        if BACK[way] in read_config(run).method.directions:
             self.back = load_translator(run, direction=BACK[way])
         if (autoencoder := read_config(run).method.autoencoder_of(self.net.net)) is not None:
             self.reconstructed = autoencoder
@@ -132,7 +131,7 @@ class Signals:
             maps["translator's change of the result"] = self._of_encodings(y)
         if self.judge is not None:
             maps["discriminator"] = _spatial((self.judge(y) - 1).abs(), x)
-        cycle = maps.get("cycle", maps.get("reconstruction"))
+        cycle = maps["reconstruction"] if "reconstruction" in maps else maps["cycle"]
         still = maps["shifts"]
         products = {
             "way back x shifts": [cycle, still],

@@ -118,12 +118,13 @@ class Model:
         """
         return translate_images(self.translator, images, tile=tile)
 
-    def doubt(self, image: Any) -> Doubt:
-        """Where not to trust the translation of a PIL image or an array `(H, W)` or `(H, W, C)`: its `map`, `(H, W)` uint8.
+    def doubt(self, image: Any, *, tile: int | None = None) -> Doubt:
+        """Where not to trust the translation of a PIL image or an array `(H, W)` or `(H, W, C)`: a map, `(H, W)` uint8.
 
-        ValueError for anything else, and where the model is not of a run folder with a way back.
+        `tile` is that of `translate`; a picture that it cuts into tiles has no map. ValueError for that, for anything
+        else, and where the model is not of a run folder with a way back.
         """
-        return self._doubter.of(one_picture(image))
+        return self._doubter.of(one_picture(image), tile=tile)
 
     @cached_property
     def _doubter(self) -> Doubter:

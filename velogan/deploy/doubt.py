@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from velogan.data.pictures.images import Picture
+from velogan.deploy.large import WHOLE_PIXELS, plan
 from velogan.deploy.model import Translator
 from velogan.deploy.pictures import to_images
 from velogan.deploy.tiles import reflected
@@ -81,8 +82,14 @@ class Doubter:
         spread = torch.stack([results, *moved]).std(dim=0, correction=0)
         return (self.returned(images, results) - images).abs().mean(dim=1) + WEIGHT * spread.mean(dim=1)
 
-    def of(self, picture: Picture) -> Doubt:
-        """The map of one picture."""
+    def of(self, picture: Picture, *, tile: int | None = None) -> Doubt:
+        """The map of one picture. ValueError where `translate` would cut it into tiles, with this `tile`."""
+        height, width = picture.pixels.shape[:2]
+        if plan(self.model, height, width, tile=tile) is not None:
+            raise ValueError(
+                f"{width}x{height} pixels are translated in tiles, and a map of doubt needs the whole picture: of "
+                f"{WHOLE_PIXELS} pixels at most, or with tile=0 if memory allows"
+            )
         return Doubt(_levels(self(to_images(self.model, picture))[0]))
 
     def _moved(self, images: Tensor, down: int, right: int) -> Tensor:

@@ -15,7 +15,6 @@ from velogan.data.domains.sources import MAP
 from velogan.data.pictures.images import SUFFIXES
 from velogan.deploy.doubt import Doubt, Doubter
 from velogan.deploy.jobs import Job, find_jobs
-from velogan.deploy.large import WHOLE_PIXELS, plan
 from velogan.files import replacing
 
 _MARK = ("Description", "velogan: where not to trust a translation")
@@ -36,9 +35,8 @@ def map_jobs(source: Path, target: Path, *, format: str | None = None) -> list[t
 
     ValueError as from `translate`, and if two pictures would have one map.
     """
-    jobs = [
-        (job, job.target.with_name(job.target.stem + MAP)) for job in find_jobs(source, target, suffix=_dot(format))
-    ]
+    found = find_jobs(source, target, suffix=format and f".{format}")
+    jobs = [(job, job.target.with_name(job.target.stem + MAP)) for job in found]
     first: dict[Path, Job] = {}
     for job, file in jobs:
         if (other := first.setdefault(file, job)) is not job:
@@ -80,14 +78,7 @@ def _map(doubter: Doubter, job: Job, file: Path, *, overwrite: bool, tile: int |
             raise ValueError(f"{file} is there already and is no map of doubt: move it, or name another output")
         if not overwrite and not _older(file, than=job.target):
             return kept
-    picture = job.read()
-    height, width = picture.pixels.shape[:2]
-    if plan(doubter.model, height, width, tile=tile) is not None:
-        raise ValueError(
-            f"{width}x{height} pixels are translated in tiles, and a map of doubt needs the whole picture: it has at "
-            f"most {WHOLE_PIXELS} pixels; with tile=0 a larger one, if memory allows"
-        )
-    doubt = doubter.of(picture)
+    doubt = doubter.of(job.read(), tile=tile)
     mark = PngInfo()
     mark.add_text(*_MARK)
     with replacing(file) as fresh:
@@ -111,7 +102,3 @@ def _older(file: Path, *, than: Path) -> bool:
     made = file.stat().st_mtime_ns
     there = [other for other in (than, *map(than.with_suffix, SUFFIXES)) if other.exists()]
     return any(made < other.stat().st_mtime_ns for other in there)
-
-
-def _dot(format: str | None) -> str | None:
-    return None if format is None else f".{format}"

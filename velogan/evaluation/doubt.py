@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from torch import Tensor
-
 from velogan.config import read_config
 from velogan.deploy.doubt import Doubter
 from velogan.deploy.model import Translator, load_translator
@@ -29,8 +27,8 @@ def doubter_of(model: Translator) -> Doubter:
     way_back = file.with_name(file.name.replace(role, other, 1))
     if not way_back.is_file():
         raise ValueError(
-            f"doubt needs the way back, and {file.parent} has no {way_back.name}: train a run of both directions, or by "
-            "a method with an autoencoder"
+            f"doubt needs the way back, and {file.parent} has no {way_back.name}: train a run of both directions, or "
+            "by a method with an autoencoder"
         )
     back = load_translator(way_back, device=model.device, accelerate=model.accelerate)
     return Doubter(model, lambda _images, results: back.quickly(results, rounded=False))
