@@ -62,7 +62,8 @@ def output_format(model: Translator, picture: Picture) -> PixelFormat:
 
 def to_images(model: Translator, picture: Picture) -> Tensor:
     """`(1, C, H, W)` in [-1, 1] on the model's device, with the channels that it takes."""
-    return _images(to_channels(picture.pixels, model.input.channels)[None], model.input, model.device)
+    pixels = np.stack([to_channels(picture.pixels, model.input.channels)])  # a copy: pixels may be read-only
+    return _images(pixels, model.input, model.device)
 
 
 def _images(pixels: np.ndarray, form: PixelFormat, device: torch.device) -> Tensor:
