@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from velogan.api import (
         PRESETS,
         Config,
+        Doubt,
         Model,
         Result,
         Summary,
@@ -25,6 +26,7 @@ __version__ = "0.1.0"
 __all__ = [
     "PRESETS",
     "Config",
+    "Doubt",
     "Model",
     "Result",
     "Summary",

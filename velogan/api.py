@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -12,11 +13,13 @@ import torch
 from velogan.config import Config, read_config
 from velogan.data.domains.sources import code_directory
 from velogan.deploy.bundle import write_export
+from velogan.deploy.doubt import Doubt, Doubter
 from velogan.deploy.export import Format
-from velogan.deploy.memory import translate_images
+from velogan.deploy.memory import one_picture, translate_images
 from velogan.deploy.model import Translator, Weights, Which, load_translator
 from velogan.deploy.translate import Summary, translate
 from velogan.engine.resolve import resolve_device
+from velogan.evaluation.doubt import doubter_of
 from velogan.evaluation.evaluate import Features
 from velogan.evaluation.evaluate import evaluate as _evaluate
 from velogan.imported import import_reference as _import_reference
@@ -31,6 +34,7 @@ from velogan.types import Direction
 __all__ = [
     "PRESETS",
     "Config",
+    "Doubt",
     "Model",
     "Result",
     "Summary",
@@ -113,6 +117,18 @@ class Model:
         anything else.
         """
         return translate_images(self.translator, images, tile=tile)
+
+    def doubt(self, image: Any, *, tile: int | None = None) -> Doubt:
+        """Where not to trust the translation of a PIL image or an array `(H, W)` or `(H, W, C)`: a map, `(H, W)` uint8.
+
+        `tile` is that of `translate`; a picture that it cuts into tiles has no map. ValueError for that, for anything
+        else, and where the model is not of a run folder with a way back.
+        """
+        return self._doubter.of(one_picture(image), tile=tile)
+
+    @cached_property
+    def _doubter(self) -> Doubter:
+        return doubter_of(self.translator)
 
     def translate_files(
         self, source: PathLike, target: PathLike, *, overwrite: bool = False, format: str | None = None

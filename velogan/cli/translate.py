@@ -6,7 +6,7 @@ import dataclasses
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
@@ -14,7 +14,10 @@ from velogan.cli.asked import EXACT, Asked, Json, Outcome
 from velogan.cli.placed import placed
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from velogan.cluster.translate import Total
+    from velogan.deploy.maps import Map
     from velogan.deploy.model import Translator
     from velogan.deploy.translate import Summary
     from velogan.observe.progress import Display
@@ -27,6 +30,8 @@ class Translate(Asked):
     velogan translate runs/zebras photos translated
 
     velogan translate runs/zebras zebra.jpg horse.jpg --direction b2a
+
+    velogan translate runs/zebras photos translated --doubt
 
     velogan translate runs/zebras 'shards/*.tar' translated --workers 8
     """
@@ -71,6 +76,12 @@ class Translate(Asked):
             metavar="PIXELS",
         ),
     ] = None
+    doubt: Annotated[
+        bool,
+        tyro.conf.arg(
+            help="Write beside each result, as NAME.doubt.png, a map of where not to trust it. RUN is a folder then."
+        ),
+    ] = False
     exact: Annotated[bool, tyro.conf.arg(help=EXACT)] = False
     device: Annotated[str, tyro.conf.arg(help="Where to compute: auto, cpu, cuda or mps.")] = "auto"
     workers: Annotated[
@@ -100,6 +111,8 @@ class Translate(Asked):
         from velogan.observe.progress import Display
 
         if self.workers is not None:
+            if self.doubt:
+                raise ValueError(f"--doubt is for one process, but --workers is {self.workers}: leave one of them out")
             return _translate_at_scale(self, self.workers)
         for flag, given in (("--column", self.column), ("--address", self.address)):
             if given is not None:
@@ -107,6 +120,7 @@ class Translate(Asked):
         if self.input.suffix in (".tar", ".parquet") and not self.input.is_dir():
             raise ValueError(f"input {self.input} is of many pictures in one file: add --workers N")
         model = _translator(self)
+        maps = _maps(self, model) if self.doubt else None
         with Display() as display:
             done = translate(
                 model,
@@ -119,7 +133,43 @@ class Translate(Asked):
             )
             example = done.renamed[0] if done.renamed else None
             _tell_translated(display, done, renamed=len(done.renamed), example=example)
-        return _translated(done, peak_memory_mb())
+            doubts = maps(done, display) if maps else []
+        result, code = _translated(done, peak_memory_mb())
+        if maps:
+            result["doubt"] = [_doubt(one) for one in doubts]
+        return result, 1 if any(one.reason for one in doubts) else code
+
+
+def _maps(asked: Translate, model: Translator) -> Callable[[Summary, Display], list[Map]]:
+    """What writes the maps of doubt after the translations. What cannot be is said now, before anything is written."""
+    from velogan.deploy.maps import map_jobs, write_maps
+    from velogan.evaluation.doubt import doubter_of
+
+    doubter = doubter_of(model)
+    jobs = map_jobs(asked.input, asked.output, format=asked.format)
+
+    def write(done: Summary, display: Display) -> list[Map]:
+        failed = [name for name, _ in done.failed]
+        progress = display.task("maps of doubt")
+        made = write_maps(doubter, jobs, overwrite=asked.overwrite, tile=asked.tile, without=failed, progress=progress)
+        for one in made:
+            if one.reason:
+                display.say(f"{one.name}: no map of doubt: {one.reason}")
+        return made
+
+    return write
+
+
+def _doubt(made: Map) -> dict[str, Any]:
+    if made.doubt is None:
+        return {"name": made.name, "reason": made.reason}
+    highest = dataclasses.asdict(made.doubt.highest)
+    return {
+        "name": made.name,
+        "map": str(made.file),
+        "mean": round(made.doubt.mean, 5),
+        "highest": {**highest, "mean": round(highest["mean"], 5)},
+    }
 
 
 def _translate_at_scale(asked: Translate, workers: int) -> Outcome:

@@ -38,6 +38,19 @@ def translate_images(model: Translator, images: Any, *, tile: int | None = None)
     raise ValueError(f"a {type(images).__name__} is no picture: give a PIL image, a NumPy array, a tensor or a list")
 
 
+def one_picture(image: Any) -> Picture:
+    """A PIL image, or an array `(H, W)` or `(H, W, C)` of uint8, uint16 or float32. ValueError for anything else."""
+    if isinstance(image, Image.Image):
+        return _from_pil(image)
+    if not isinstance(image, np.ndarray):
+        raise ValueError(f"a {type(image).__name__} is no picture: give a PIL image or a NumPy array")
+    if image.dtype.name not in (*_DEPTHS, "float32") or image.ndim not in (2, 3) or 0 in image.shape:
+        raise ValueError(
+            f"an array {image.shape} of {image.dtype}: give (H, W) or (H, W, C) of uint8, uint16 or float32"
+        )
+    return Picture(image[..., None] if image.ndim == 2 else image)
+
+
 def _tensor(model: Translator, images: Tensor) -> Tensor:
     wanted = model.input.channels
     if images.ndim not in (3, 4) or images.shape[-3] != wanted or 0 in images.shape:

@@ -63,6 +63,12 @@ def output_format(model: Translator, picture: Picture) -> PixelFormat:
     return replace(trained, dtype=picture.pixels.dtype.name)
 
 
+def to_images(model: Translator, picture: Picture) -> Tensor:
+    """`(1, C, H, W)` in [-1, 1] on the model's device, with the channels that it takes."""
+    pixels = np.stack([to_channels(picture.pixels, model.input.channels)])  # a copy: pixels may be read-only
+    return _images(pixels, model.input, model.device)
+
+
 def _images(pixels: np.ndarray, form: PixelFormat, device: torch.device) -> Tensor:
     """`(B, H, W, C)` pixels as `(B, C, H, W)` in [-1, 1]."""
     return to_unit(torch.from_numpy(pixels).to(device).permute(0, 3, 1, 2), form.range)

@@ -328,9 +328,13 @@ def _pictures(directory: Path, config: DataConfig, progress: Callable[[int, int]
     )
 
 
+MAP = ".doubt.png"
+"""How names of maps of doubt end, which are written beside translations and are no pictures."""
+
+
 def list_images(directory: Path) -> tuple[str, ...]:
-    """List picture files below a directory, as `list_files` does."""
-    return list_files(directory, SUFFIXES)
+    """List picture files below a directory, as `list_files` does, without maps of doubt."""
+    return tuple(name for name in list_files(directory, SUFFIXES) if not name.endswith(MAP))
 
 
 def list_files(directory: Path, suffixes: Collection[str]) -> tuple[str, ...]:

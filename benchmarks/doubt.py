@@ -1,0 +1,349 @@
+"""Which cheap map of doubt says where a translation is wrong? On the rendered set, whose true translations are known.
+
+    python benchmarks/doubt.py OUT.json --select RUN ... --report RUN ...
+
+Every RUN is trained on apples2oranges. A map's figures:
+
+    pixels    Spearman's rank correlation with the true absolute error over the pixels of the object and `AROUND` pixels
+              around it, mean over pictures; `smooth`: both maps blurred first, by a Gaussian of `SIGMA` pixels
+    object    the same over the object's own pixels
+    pictures  the correlation over pictures of the means over these pixels; `whole`: over all their pixels
+    planted   the share of the pixels of an object that neither domain has, planted at a random place of each picture,
+              among the picture's most doubtful tenth; chance is 0.1. By kind of object too
+
+Signals are chosen by looking at `--select`, which is judged on scenes of its own; `--report` runs are judged on the
+set's test pictures. Runs of one list that share a method are each other's `runs`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from velogan.config import read_config
+from velogan.data.rendered.apples2oranges import render
+from velogan.deploy.model import Translator, load_translator
+from velogan.evaluation.doubt import doubter_of
+from velogan.networks.build import build_network
+from velogan.networks.generators import compose, split
+from velogan.store.checkpoint import list_checkpoints, load_weights
+from velogan.types import Direction
+
+AROUND = 6
+"""Pixels around the object that count too, about a tenth of the side."""
+
+SIGMA = 2.0
+"""Of the blur in pixels."""
+
+PICTURES = 48
+FIRST = {"select": 1000, "report": 0}
+"""Number of the first scene; the set's own test pictures are the first 48."""
+
+BACK: dict[Direction, Direction] = {"a2b": "b2a", "b2a": "a2b"}
+SHIFTS = ((0, 1), (1, 0), (2, 3), (3, 2))
+Map = Callable[[Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class Scenes:
+    """Pictures and true translations `(B, 3, H, W)` in [-1, 1]; `mask` of the object and `around` `(B, H, W)`."""
+
+    images: Tensor
+    truths: Tensor
+    mask: Tensor
+    around: Tensor
+
+
+def scenes(way: Direction, *, first: int, size: int, seed: int) -> Scenes:
+    """`PICTURES` scenes of the domain that `way` leads from."""
+    made = [
+        render("test", "A" if way == "a2b" else "B", index, image_size=size, seed=seed)
+        for index in range(first, first + PICTURES)
+    ]
+    images, truths = (
+        torch.from_numpy(np.stack(arrays)).permute(0, 3, 1, 2) / 127.5 - 1
+        for arrays in ([one.image for one in made], [one.truth for one in made])
+    )
+    mask = torch.from_numpy(np.stack([one.mask for one in made])) > 0
+    around = functional.max_pool2d(mask[:, None].float(), 2 * AROUND + 1, stride=1, padding=AROUND)[:, 0] > 0
+    return Scenes(images, truths, mask, around)
+
+
+class Signals:
+    """All maps of one run and direction, each from pictures `(B, 3, H, W)` to `(B, H, W)`."""
+
+    def __init__(self, run: Path, way: Direction, others: list[Path]):
+        self.net = load_translator(run, direction=way)
+        kept = list_checkpoints(run)
+        self.raw = [load_translator(folder, direction=way, weights="raw") for folder in kept]
+        self.averaged = [load_translator(folder, direction=way) for folder in kept]
+        self.others = [load_translator(other, direction=way) for other in others]
+        self.back: Map | None = None
+        self.reconstructed: Map | None = None
+        if BACK[way] in read_config(run).method.directions:
+            self.back = load_translator(run, direction=BACK[way])
+        if (autoencoder := read_config(run).method.autoencoder_of(self.net.net)) is not None:
+            self.reconstructed = autoencoder
+            encoder, self.translator, _ = split(self.net.net)
+            self.encode = compose(encoder)
+        self.judge = _judge(kept[-1], way)
+        self.built = doubter_of(self.net)
+
+    @torch.inference_mode()
+    def maps(self, x: Tensor) -> dict[str, Tensor]:
+        """Every map by name."""
+        net, y = self.net, self.net(x)
+        maps = {
+            "what velogan translate --doubt writes": self.built(x),
+            "change": far(y, x),
+            "edges of the input": edges(x),
+            "edges of the result": edges(y),
+            "twice": far(net(y), y),
+            "average and raw": spread([y, self.raw[-1](x)]),
+            "flip": spread([y, net(x.flip(-1)).flip(-1)]),
+            "shifts": spread([y, *(_shifted(net, x, *by) for by in SHIFTS)]),
+            "brightness": spread([y, *((net(x * by) / by) for by in (0.9, 0.95))]),
+            "noise": self._noise(x, y),
+            "checkpoints 2": spread([one(x) for one in self.raw[-2:]]),
+            "checkpoints 2, both weights": spread([one(x) for one in (*self.raw[-2:], *self.averaged[-2:])]),
+            "checkpoints 5": spread([one(x) for one in self.raw[-5:]]),
+            "checkpoints 10": spread([one(x) for one in self.raw[-10:]]),
+            "averages 5": spread([one(x) for one in self.averaged[-5:]]),
+        }
+        if self.others:
+            maps["runs"] = spread([y, *(other(x) for other in self.others)])
+        if self.back is not None:
+            maps["cycle"] = far(self.back(y), x)
+            maps["cycle of the result"] = far(net(self.back(y)), y)
+            maps["back of the input"] = far(self.back(x), x)
+        if self.reconstructed is not None:
+            maps["reconstruction"] = far(self.reconstructed(x), x)
+            maps["reconstruction of the result"] = far(self.reconstructed(y), y)
+            maps["translator's change"] = self._of_encodings(x)
+            maps["translator's change of the result"] = self._of_encodings(y)
+        if self.judge is not None:
+            maps["discriminator"] = _spatial((self.judge(y) - 1).abs(), x)
+        cycle = maps["reconstruction"] if "reconstruction" in maps else maps["cycle"]
+        still = maps["shifts"]
+        products = {
+            "way back x shifts": [cycle, still],
+            "way back x shifts x flip": [cycle, still, maps["flip"]],
+            "way back x shifts x flip x checkpoints 10": [cycle, still, maps["flip"], maps["checkpoints 10"]],
+            "change x shifts": [maps["change"], still],
+        }
+        maps |= {
+            "way back + 2 shifts + 2 flip": cycle + 2 * still + 2 * maps["flip"],
+            "way back + change / 2": cycle + maps["change"] / 2,
+            "way back + 4 checkpoints 10": cycle + 4 * maps["checkpoints 10"],
+        }
+        if self.others:
+            maps["way back + 2 runs"] = cycle + 2 * maps["runs"]
+        for name, parts in products.items():
+            maps[name] = torch.stack([(part + 1e-3).log() for part in parts]).mean(dim=0).exp()
+        return maps
+
+    def _noise(self, x: Tensor, y: Tensor) -> Tensor:
+        draw = torch.Generator().manual_seed(0)
+        return spread([y, *(self.net(x + 0.05 * torch.randn(x.shape, generator=draw)) for _ in range(4))])
+
+    def _of_encodings(self, x: Tensor) -> Tensor:
+        encoded = self.encode(x)
+        return _spatial((self.translator(encoded) - encoded).abs().mean(dim=1, keepdim=True), x)
+
+
+def far(one: Tensor, other: Tensor) -> Tensor:
+    """The absolute difference, mean over channels, `(B, H, W)`."""
+    return (one - other).abs().mean(dim=1)
+
+
+def spread(made: list[Tensor]) -> Tensor:
+    """The standard deviation over several translations, mean over channels, `(B, H, W)`."""
+    return torch.stack(made).std(dim=0, correction=0).mean(dim=1)
+
+
+def edges(x: Tensor) -> Tensor:
+    """The gradient's length, mean over channels: what knows nothing of the translation."""
+    across = functional.pad(x, (1, 1, 0, 0), mode="replicate").diff(n=1, dim=3)
+    down = functional.pad(x, (0, 0, 1, 1), mode="replicate").diff(n=1, dim=2)
+    across, down = across[..., 1:] + across[..., :-1], down[..., 1:, :] + down[..., :-1, :]
+    return (across.square() + down.square()).sqrt().mean(dim=1)
+
+
+def smooth(maps: Tensor) -> Tensor:
+    """`(B, H, W)` blurred by a Gaussian of `SIGMA`, by reflection at the sides."""
+    reach = int(3 * SIGMA)
+    offsets = torch.arange(-reach, reach + 1, dtype=maps.dtype)
+    kernel = torch.exp(-offsets.square() / (2 * SIGMA**2))
+    kernel = kernel / kernel.sum()
+    padded = functional.pad(maps[:, None], (reach,) * 4, mode="reflect")
+    return functional.conv2d(functional.conv2d(padded, kernel[None, None, :, None]), kernel[None, None, None])[:, 0]
+
+
+def _shifted(net: Translator, x: Tensor, down: int, right: int) -> Tensor:
+    """The translation of a picture moved by some pixels, moved back; what moved out is reflected in."""
+    height, width = x.shape[-2:]
+    moved = functional.pad(x, (right, 4 - right, down, 4 - down), mode="reflect")
+    return net(moved)[..., down : down + height, right : right + width]
+
+
+def _spatial(values: Tensor, like: Tensor) -> Tensor:
+    return functional.interpolate(values, size=like.shape[-2:], mode="bilinear", align_corners=False)[:, 0]
+
+
+def _judge(checkpoint: Path, way: Direction) -> Map | None:
+    """The discriminator of what `way` makes, where the run has one of images."""
+    names = {"a2b": ("D_A", "P_A"), "b2a": ("D_B", "P_B")}[way]
+    for name in names:
+        if (file := checkpoint / f"{name}.safetensors").is_file():
+            header, state = load_weights(file)
+            if header["network"] == "discriminator":
+                net = build_network(header)
+                net.load_state_dict(state)
+                return net.eval()
+    return None
+
+
+def spearman(one: Tensor, other: Tensor) -> float:
+    """The rank correlation of two vectors; ties, of which floats have few, in the order they come in."""
+    ranks = torch.stack([values.argsort(stable=True).argsort(stable=True).double() for values in (one, other)])
+    return float(torch.corrcoef(ranks)[0, 1])
+
+
+def agreement(doubt: Tensor, error: Tensor, scene: Scenes) -> dict[str, float]:
+    """The figures of one map against the true error, both `(B, H, W)`."""
+    blurred, blurred_error = smooth(doubt), smooth(error)
+
+    def over(map: Tensor, wrong: Tensor, where: Tensor) -> float:
+        return float(np.mean([spearman(m[w], e[w]) for m, e, w in zip(map, wrong, where)]))
+
+    def means(map: Tensor) -> Tensor:
+        return (map * scene.around).sum(dim=(1, 2)) / scene.around.sum(dim=(1, 2))
+
+    return {
+        "pixels": over(doubt, error, scene.around),
+        "pixels, smooth": over(blurred, blurred_error, scene.around),
+        "object": over(doubt, error, scene.mask),
+        "object, smooth": over(blurred, blurred_error, scene.mask),
+        "pictures": spearman(means(doubt), means(error)),
+        "pictures, whole": spearman(doubt.mean(dim=(1, 2)), error.mean(dim=(1, 2))),
+    }
+
+
+COLOURS = {"blue square": (0.1, 0.25, 0.9), "magenta disc": (0.85, 0.1, 0.75), "cyan leaf": (0.1, 0.8, 0.85)}
+"""The planted objects and their colours in [0, 1], which neither domain has."""
+
+
+def plant(images: Tensor) -> tuple[Tensor, Tensor]:
+    """The pictures with an object each, the kinds by turns, an eighth of the side wide, and where it is `(B, H, W)`."""
+    draw = np.random.default_rng(0)
+    side = images.shape[-1]
+    half = side / 16
+    rows, columns = np.mgrid[:side, :side] + 0.5
+    where, colours = [], []
+    for number in range(len(images)):
+        down, right = draw.uniform(half + 1, side - half - 1, size=2)
+        y, x = (rows - down) / half, (columns - right) / half
+        kind = list(COLOURS)[number % len(COLOURS)]
+        shapes = {
+            "blue square": np.maximum(abs(x), abs(y)),
+            "magenta disc": np.hypot(x, y),
+            "cyan leaf": np.hypot((x + y) / 2, x - y),
+        }
+        where.append(shapes[kind] < 1)
+        colours.append(COLOURS[kind])
+    inside = torch.from_numpy(np.stack(where))
+    return torch.where(inside[:, None], torch.tensor(colours)[:, :, None, None] * 2 - 1, images), inside
+
+
+def found_planted(doubt: Tensor, inside: Tensor) -> dict[str, float]:
+    """The share of the pixels `inside` that are among each picture's most doubtful tenth; mean over pictures."""
+    flat = doubt.flatten(1)
+    top = torch.zeros_like(flat, dtype=torch.bool).scatter(1, flat.topk(flat.shape[1] // 10, dim=1).indices, True)
+    shares = np.array([float(t[i].float().mean()) for t, i in zip(top, inside.flatten(1))])
+    kinds = {f"planted, {kind}": float(shares[number :: len(COLOURS)].mean()) for number, kind in enumerate(COLOURS)}
+    return {"planted": float(shares.mean()), **kinds}
+
+
+@torch.inference_mode()
+def measure(run: Path, others: list[Path], *, part: str) -> dict[str, dict[str, dict[str, float]]]:
+    """Figures of every map by direction."""
+    config = read_config(run)
+    found = {}
+    for way in config.method.directions:
+        scene = scenes(way, first=FIRST[part], size=config.data.crop_size, seed=config.data.render_seed)
+        signals = Signals(run, way, others)
+        error = far(signals.net(scene.images), scene.truths)
+        figures = {name: agreement(map, error, scene) for name, map in signals.maps(scene.images).items()}
+        figures["the error itself"] = {
+            "mean": float(error.mean()),
+            "mean on the object": float(error[scene.mask].mean()),
+            "mean around it": float(error[scene.around & ~scene.mask].mean()),
+        }
+        images, inside = plant(scene.images)
+        wrong = far(signals.net(images), torch.where(inside[:, None], images, scene.truths))
+        figures["the error itself"] |= {"mean on planted": float(wrong[inside].mean()), **found_planted(wrong, inside)}
+        for name, map in signals.maps(images).items():
+            figures[name] |= found_planted(map, inside)
+            figures[name]["planted, smooth"] = found_planted(smooth(map), inside)["planted"]
+        found[way] = figures
+    return found
+
+
+def table(measured: Mapping[str, Mapping[str, Mapping[str, Mapping[str, float]]]]) -> str:
+    """Mean over runs of a method, by direction: a row for each map, best first."""
+    columns = (
+        "pixels",
+        "pixels, smooth",
+        "object",
+        "object, smooth",
+        "pictures",
+        "pictures, whole",
+        "planted",
+        "planted, smooth",
+    )
+    kinds: dict[tuple[str, str], list[Mapping[str, Mapping[str, float]]]] = {}
+    for run, ways in measured.items():
+        for way, figures in ways.items():
+            kinds.setdefault((read_config(Path(run)).method.kind, way), []).append(figures)
+    lines = []
+    for (kind, way), runs in kinds.items():
+        names = sorted(runs[0], key=lambda name: -np.mean([run[name].get("pixels", 2) for run in runs]))
+        lines += [f"{kind} {way}, {len(runs)} runs", f"{'':44}" + " ".join(f"{one:>15}" for one in columns)]
+        for name in names:
+            cells = (np.mean([run[name].get(one, np.nan) for run in runs]) for one in columns)
+            lines.append(f"{name:44}" + " ".join(f"{cell:15.3f}" for cell in cells))
+        means = {key: np.mean([run["the error itself"][key] for run in runs]) for key in runs[0]["the error itself"]}
+        lines.append("  ".join(f"{key} {value:.3f}" for key, value in means.items()) + "\n")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("out", type=Path)
+    for part in FIRST:
+        parser.add_argument(f"--{part}", type=Path, nargs="*", default=[])
+    asked = parser.parse_args()
+    every = [*asked.select, *asked.report]
+    kind = {run: (read_config(run).method.kind, read_config(run).generator) for run in every}
+    result: dict[str, dict[str, dict[str, dict[str, dict[str, float]]]]] = {}
+    for part in FIRST:
+        runs: list[Path] = getattr(asked, part)
+        result[part] = {}
+        for run in runs:
+            others = [other for other in every if other != run and kind[other] == kind[run]]
+            result[part][str(run)] = measure(run, others, part=part)
+        if runs:
+            print(f"{part}\n\n{table(result[part])}", flush=True)
+    asked.out.write_text(json.dumps(result, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
