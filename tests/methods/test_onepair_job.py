@@ -14,7 +14,7 @@ from PIL import Image
 
 from velogan.cli import main
 from velogan.config import Config
-from velogan.data.domains.sources import find_sources
+from velogan.data.domains.sources import Folder, find_sources
 from velogan.deploy.model import load_translator
 from velogan.evaluation.evaluate import evaluate
 from velogan.kernels.inference import Accelerator
@@ -85,7 +85,7 @@ def test_the_reconstruction_is_scored_without_the_translator(one_pair: Callable[
     (score,) = _scores(run, "psnr_reconstruction_db", weights="raw")
     net, values = compose(*split(load_translator(run, weights="raw").net)[::2]), []
     test = find_sources(one_pair().data).a.test
-    assert test is not None
+    assert isinstance(test, Folder)
     for name in test.names:
         pixels = np.asarray(Image.open(test.directory / name).resize((32, 32), Image.Resampling.BICUBIC))
         image = torch.from_numpy(pixels.copy()).permute(2, 0, 1)[None].float() / 127.5 - 1

@@ -25,7 +25,7 @@ from velogan import recipes
 from velogan.cli import main
 from velogan.config import Config, read_config
 from velogan.data.domains.pair import open_data
-from velogan.data.domains.sources import find_sources
+from velogan.data.domains.sources import Folder, find_sources
 from velogan.decide import decide
 from velogan.engine.capture import CapturedStep
 from velogan.engine.step import Step
@@ -147,7 +147,7 @@ def test_the_whole_job_by_the_command_line(tmp_path: Path, capsys: pytest.Captur
     assert index["a2b"]["columns"] == ["input", "translated", "truth"], "there is no way back"
 
     test = find_sources(read_config(run).data).a.test
-    assert test is not None
+    assert isinstance(test, Folder)
     assert _answer(capsys, "translate", run, test.directory, tmp_path / "out", "--json")["translated"] == 2
     assert main(["translate", str(run), str(test.directory), str(tmp_path / "back"), "--direction", "b2a"]) == 2
     scores = _answer(capsys, "evaluate", run, "--features", "none", "--json")["scores"]

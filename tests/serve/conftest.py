@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 pytest.importorskip("fastapi", reason="the extra serve is not installed")
 
+from velogan.deploy.doubt import Doubter
 from velogan.deploy.model import Translator
 from velogan.serve.limits import Limits
 from velogan.serve.line import Line
@@ -102,12 +103,19 @@ def nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 @contextmanager
 def served(
-    *, ways: tuple[Direction, ...] = ("a2b", "b2a"), token: str | None = None, tile: int | None = None, **limits: Any
+    *,
+    ways: tuple[Direction, ...] = ("a2b", "b2a"),
+    doubted: tuple[Direction, ...] = (),
+    token: str | None = None,
+    tile: int | None = None,
+    **limits: Any,
 ) -> Iterator[Served]:
-    """A server, until the end of the block."""
+    """A server, until the end of the block. For the ways `doubted`, the left half of a picture does not come back."""
     net = Negative()
     models: dict[Direction, Translator] = {way: Translator(net, multiple=4, device=torch.device("cpu")) for way in ways}
-    server = make_server(models, name="nights", titles=TITLES, limits=Limits(**limits), tile=tile, token=token)
+    doubters = {way: Doubter(models[way], _returned) for way in doubted}
+    common: dict[str, Any] = {"tile": tile, "token": token, "doubters": doubters}
+    server = make_server(models, name="nights", titles=TITLES, limits=Limits(**limits), **common)
     net.batches.clear()
     net.began.clear()
     with bind("127.0.0.1", 0) as listening, ExitStack() as stack:
@@ -129,6 +137,11 @@ def served(
         client = stack.enter_context(httpx.Client(base_url=url, timeout=30, trust_env=False, verify=False))
         line = server.config.app._app.state.line  # pyright: ignore[reportAttributeAccessIssue]
         yield Served(url, net, line, client, stop)
+
+
+def _returned(images: Tensor, results: Tensor) -> Tensor:
+    left = torch.arange(images.shape[-1]) < images.shape[-1] // 2
+    return images + 2.0 * left
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -13,6 +14,10 @@ from velogan.cli.asked import EXACT, Asked, Json, Outcome
 from velogan.cli.placed import placed
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from velogan.deploy.doubt import Doubter
+    from velogan.deploy.model import Translator
     from velogan.types import Direction
 
 
@@ -83,6 +88,7 @@ class Serve(Asked):
         with Display() as display, bind(self.host, self.port) as listening:
             place = placed(self.device, exact=self.exact)
             models = load_all(self.model, weights=self.weights, checkpoint=self.checkpoint, **place)
+            doubters = _doubters(models)
             name = self.model.resolve().name
             display.say(f"{name} ({', '.join(models)}): building and measuring its networks")
             server = make_server(
@@ -91,12 +97,24 @@ class Serve(Asked):
                 titles={way: _title(self.model, way) for way in models},
                 limits=limits,
                 tile=self.tile,
+                doubters=doubters,
                 token=token,
                 host=self.host,
                 started=lambda: display.say(f"serving at {address(listening, token)} (Ctrl-C stops)"),
             )
             result = serve(server, listening, say=display.say)
         return {**result, "directions": list(models)}, 0
+
+
+def _doubters(models: Mapping[Direction, Translator]) -> dict[Direction, Doubter]:
+    """What makes maps of doubt, for the directions that have a way back."""
+    from velogan.evaluation.doubt import doubter_of
+
+    found = {}
+    for way, model in models.items():
+        with suppress(ValueError):
+            found[way] = doubter_of(model)
+    return found
 
 
 def _title(path: Path, direction: Direction) -> str:

@@ -17,6 +17,7 @@ from starlette.exceptions import HTTPException
 
 from velogan import __version__
 from velogan.data.pictures.images import Picture
+from velogan.deploy.doubt import Doubter
 from velogan.deploy.large import Before
 from velogan.deploy.memory import translate_pictures
 from velogan.deploy.model import Translator
@@ -25,7 +26,7 @@ from velogan.deploy.translate import pixels_of_a_pass
 from velogan.serve import pictures
 from velogan.serve.guard import refused
 from velogan.serve.limits import Limits, Refusal
-from velogan.serve.line import Line
+from velogan.serve.line import Job, Line, Made
 from velogan.serve.page import docs, page, policy
 from velogan.serve.schema import About, Asked, Failure, Health, Preview, Translated
 from velogan.serve.upload import read_upload
@@ -69,15 +70,29 @@ def build_app(
     titles: Mapping[Direction, str],
     limits: Limits,
     tile: int | None = None,
+    doubters: Mapping[Direction, Doubter] | None = None,
 ) -> FastAPI:
     """The application over `models`; `titles` are for people; `tile` as `velogan translate` has it.
+
+    `doubters` make maps of doubt for the directions that have a way back.
 
     Its `state.line` is the line of waiting pictures.
     """
     device = next(iter(models.values())).device
+    doubters = doubters or {}
 
-    def translate(direction: Direction, batch: Sequence[Picture], go_on: Before) -> list[Picture]:
-        return translate_pictures(models[direction], batch, tile=tile, before_tile=go_on)
+    def translate(job: Job, batch: Sequence[Picture], go_on: Before) -> list[Made]:
+        made = translate_pictures(models[job.direction], batch, tile=tile, before_tile=go_on)
+        if not job.doubt:
+            return [Made(one) for one in made]
+        found = []
+        for picture, one in zip(batch, made):
+            go_on()
+            try:
+                found.append(Made(one, doubters[job.direction].of(picture, tile=tile)))
+            except ValueError as error:
+                found.append(Made(one, no_doubt=str(error)))
+        return found
 
     line = Line(translate, most=limits.waiting, batch_pixels=pixels_of_a_pass(device))
     pool = ThreadPoolExecutor(2, thread_name_prefix="pictures")
@@ -111,6 +126,7 @@ def build_app(
         return About(
             name=name,
             directions={way: titles[way] for way in models},
+            doubt=list(doubters),
             formats=[suffix[1:] for suffix in pictures.MEDIA_TYPES],
             max_upload_bytes=limits.upload_bytes,
             max_pixels=limits.pixels,
@@ -134,12 +150,17 @@ def build_app(
         if direction not in models:
             raise Refusal(400, "no_direction", f"direction={direction}: this run has {', '.join(models)} alone")
         model = models[direction]
+        if asked.doubt and direction not in doubters:
+            raise Refusal(
+                400, "no_doubt", f"doubt needs a way back, and this run has none for {direction}: leave it out"
+            )
         try:
-            source, result = await line.translated(
-                direction, lambda: pictures.read(data, limits), pool, seconds=limits.seconds
+            source, made = await line.translated(
+                Job(direction, asked.doubt), lambda: pictures.read(data, limits), pool, seconds=limits.seconds
             )
         except ValueError as error:
             raise Refusal(422, "not_translated", f"this picture cannot be translated: {error}") from None
+        result = made.picture
 
         def finish() -> Response | Translated:
             file = pictures.written(named, data, result)
@@ -160,9 +181,12 @@ def build_app(
                 preview=Preview(
                     before=pictures.shown(source, model.input),
                     after=pictures.shown(result, output_format(model, source)),
+                    doubt=pictures.overlay(made.doubt.map) if made.doubt else None,
                 )
                 if asked.preview
                 else None,
+                doubt=pictures.doubt(made.doubt) if made.doubt else None,
+                no_doubt=made.no_doubt,
             )
 
         return await asyncio.get_running_loop().run_in_executor(pool, finish)

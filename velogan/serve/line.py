@@ -12,13 +12,31 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from velogan.data.pictures.images import Picture
+from velogan.deploy.doubt import Doubt
 from velogan.serve.limits import Refusal
 from velogan.types import Direction
 
-Translate = Callable[[Direction, Sequence[Picture], Callable[[], None]], list[Picture]]
-"""Direction, pictures of one size and type, and what is to be called now and then: it raises when nobody waits."""
+
+class Job(NamedTuple):
+    """What is asked for: a translation, and where it is not to be trusted."""
+
+    direction: Direction
+    doubt: bool = False
+
+
+class Made(NamedTuple):
+    """A translation; the map of doubt that was asked for, or why there is none."""
+
+    picture: Picture
+    doubt: Doubt | None = None
+    no_doubt: str | None = None
+
+
+Translate = Callable[[Job, Sequence[Picture], Callable[[], None]], list[Made]]
+"""What is asked for of pictures of one size and type, and what is called now and then: it raises when nobody waits."""
 
 _AHEAD_BYTES = 2**28
 """Of decoded pictures that wait: with more, those that come next stay encoded."""
@@ -32,15 +50,15 @@ _LARGE = 2**22
 class _Place:
     """One picture in the line; `result` is its translation, or cancelled where nobody waits any more."""
 
-    direction: Direction
+    job: Job
     picture: Picture
-    result: asyncio.Future[Picture]
+    result: asyncio.Future[Made]
     started: bool = False
 
     @property
-    def kind(self) -> tuple[Direction, tuple[int, ...], str]:
+    def kind(self) -> tuple[Job, tuple[int, ...], str]:
         """What those have in common that may go together."""
-        return self.direction, self.picture.pixels.shape, self.picture.pixels.dtype.name
+        return self.job, self.picture.pixels.shape, self.picture.pixels.dtype.name
 
 
 class _Left(Exception):
@@ -89,9 +107,9 @@ class Line:
         return max(1, min(60, math.ceil(self._inside * self._seconds / 2)))
 
     async def translated(
-        self, direction: Direction, read: Callable[[], Picture], pool: ThreadPoolExecutor, *, seconds: float
-    ) -> tuple[Picture, Picture]:
-        """The picture that `read` decodes in a thread of `pool`, and its translation, both within `seconds`.
+        self, job: Job, read: Callable[[], Picture], pool: ThreadPoolExecutor, *, seconds: float
+    ) -> tuple[Picture, Made]:
+        """The picture that `read` decodes in a thread of `pool`, and what is made of it, both within `seconds`.
 
         Cancelling this takes it out of the line; a translation in tiles that has begun ends with the tile.
         """
@@ -102,7 +120,7 @@ class Line:
                     async with self._changed:
                         await self._changed.wait_for(lambda: self._held < _AHEAD_BYTES)
                     picture = await asyncio.get_running_loop().run_in_executor(pool, read)
-                    place = self._join(direction, picture)
+                    place = self._join(job, picture)
                 await self._tell()
                 return picture, await place.result
         except TimeoutError:
@@ -118,10 +136,10 @@ class Line:
                     self._places.remove(place)
                 await self._tell()
 
-    def _join(self, direction: Direction, picture: Picture) -> _Place:
+    def _join(self, job: Job, picture: Picture) -> _Place:
         if self._closed:
             raise _stopping()
-        place = _Place(direction, picture, asyncio.get_running_loop().create_future())
+        place = _Place(job, picture, asyncio.get_running_loop().create_future())
         self._held += picture.pixels.nbytes
         self._places.append(place)
         return place
@@ -165,7 +183,7 @@ class Line:
             self._places.remove(place)
         return batch
 
-    def _together(self, batch: Sequence[_Place]) -> list[Picture] | list[BaseException]:
+    def _together(self, batch: Sequence[_Place]) -> list[Made] | list[BaseException]:
         """Their translations, or why not. What fails together is tried alone, lest one takes the others with it."""
 
         def go_on() -> None:
@@ -174,7 +192,7 @@ class Line:
 
         try:
             go_on()
-            return self._translate(batch[0].direction, [place.picture for place in batch], go_on)
+            return self._translate(batch[0].job, [place.picture for place in batch], go_on)
         except Exception as error:
             if len(batch) > 1 and not isinstance(error, _Left):
                 return [one for place in batch for one in self._together([place])]  # pyright: ignore[reportReturnType]
@@ -183,7 +201,7 @@ class Line:
             return [error for _ in batch]
 
 
-def _settle(batch: Sequence[_Place], outcome: Sequence[Picture | BaseException]) -> None:
+def _settle(batch: Sequence[_Place], outcome: Sequence[Made | BaseException]) -> None:
     for place, one in zip(batch, outcome):
         if place.result.done():
             continue

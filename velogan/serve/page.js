@@ -63,14 +63,19 @@ async function start() {
     const label = document.createElement("label"), input = document.createElement("input"), text = document.createElement("span");
     label.className = "way";
     Object.assign(input, { type: "radio", name: "direction", value: way, checked: index === 0 });
-    input.addEventListener("change", () => { if (chosen) translate(); });
+    input.addEventListener("change", () => { show("doubting", doubtful()); if (chosen) translate(); });
     text.textContent = title;
     label.append(input, text);
     part("directions").append(label);
   });
   show("directions", true);
+  show("doubting", doubtful());
   show("drop", true);
 }
+
+function way() { return document.querySelector("input[name=direction]:checked").value; }
+
+function doubtful() { return about.doubt.includes(way()); }
 
 function plain(error) {
   if (error.status === 503) return "Many pictures are waiting already. Try again in a moment.";
@@ -90,7 +95,8 @@ async function translate() {
   say(`Translating ${chosen.name} …`, true);
   const form = new FormData();
   form.set("picture", chosen, chosen.name.replace(/[\/\\\p{C}]/gu, "_").slice(-200));
-  form.set("direction", document.querySelector("input[name=direction]:checked").value);
+  form.set("direction", way());
+  if (doubtful() && part("doubts").checked) form.set("doubt", "true");
   form.set("preview", "true");
   try {
     const found = await ask("/api/translate", { method: "POST", body: form, signal: mine.signal });
@@ -110,6 +116,8 @@ async function present(found) {
   before.src = found.preview.before;
   after.src = found.preview.after;
   await Promise.all([before.decode(), after.decode()]);
+  show("doubt", Boolean(found.preview.doubt));
+  if (found.preview.doubt) part("doubt").src = found.preview.doubt;
   for (const image of [before, after]) image.classList.toggle("crisp", image.naturalWidth < 128);
   part("compare").style.setProperty("--ratio", found.width / found.height);
   if (url) URL.revokeObjectURL(url);
@@ -117,7 +125,9 @@ async function present(found) {
   url = URL.createObjectURL(new Blob([bytes], { type: found.media_type }));
   Object.assign(part("download"), { href: url, download: found.name });
   const format = found.kept_format ? found.format.toUpperCase() : `${found.format.toUpperCase()}, since the file's own format cannot hold it`;
-  part("facts").textContent = `${found.width} × ${found.height} pixels, ${size(bytes.length)}, ${format}`;
+  const doubt = found.doubt ? `; doubt ${Math.round(100 * found.doubt.mean)} % on average, ${Math.round(100 * found.doubt.highest.mean)} % at its highest` : "";
+  part("facts").textContent = `${found.width} × ${found.height} pixels, ${size(bytes.length)}, ${format}${doubt}`;
+  if (found.no_doubt) complain(`No map of doubt: ${found.no_doubt}.`);
   show("result", true);
   part("drop").classList.add("small");
   slide(50);
@@ -138,6 +148,7 @@ function take(files) {
 }
 
 part("slider").addEventListener("input", (event) => slide(Number(event.target.value)));
+part("doubts").addEventListener("change", () => { if (chosen) translate(); });
 part("file").addEventListener("change", (event) => { take([...event.target.files]); event.target.value = ""; });
 part("enter").addEventListener("submit", (event) => { event.preventDefault(); token = part("token").value.trim(); complain(""); start(); });
 for (const kind of ["dragover", "dragleave", "drop"]) {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import PurePosixPath
 
 import numpy as np
@@ -13,6 +13,8 @@ from PIL import Image
 from velogan.data.pictures.images import Picture, TooManyPixels, decode, encode, most_pixels, suffix_for, suffix_of
 from velogan.data.pictures.picture import admitted_by
 from velogan.data.pictures.values import PixelFormat, from_unit, to_unit
+from velogan.deploy.doubt import Doubt
+from velogan.serve import schema
 from velogan.serve.limits import Limits, Refusal
 
 MEDIA_TYPES = {
@@ -81,6 +83,21 @@ def shown(picture: Picture, form: PixelFormat) -> str:
         small = replace(small, icc=picture.icc)
     suffix = ".jpg" if alpha is None else ".png"
     return f"data:{MEDIA_TYPES[suffix]};base64,{base64.b64encode(encode(suffix, small)).decode()}"
+
+
+def doubt(found: Doubt) -> schema.Doubt:
+    """A map of doubt as the API has it."""
+    data = base64.b64encode(encode(".png", Picture(found.map[..., None]))).decode()
+    return schema.Doubt(map=data, mean=round(found.mean, 5), highest=schema.Patch(**asdict(found.highest)))
+
+
+def overlay(levels: np.ndarray) -> str:
+    """A data URL of a map `(H, W)` uint8 to lay over a picture: red, transparent where there is no doubt."""
+    alpha = _small(levels[..., None])[..., 0]
+    red = np.broadcast_to(np.array([255, 0, 60], np.uint8), (*alpha.shape, 3))
+    strong = np.minimum(alpha.astype(np.uint16) * 2, 230).astype(np.uint8)
+    data = encode(".png", Picture(np.ascontiguousarray(red), strong))
+    return f"data:image/png;base64,{base64.b64encode(data).decode()}"
 
 
 def _eight(pixels: np.ndarray, form: PixelFormat | None) -> np.ndarray:

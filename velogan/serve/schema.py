@@ -18,6 +18,11 @@ class Asked(BaseModel):
     answer: Literal["json", "picture"] = Field(
         "json", description="json: a JSON object; picture: the bytes of the translated file alone."
     )
+    doubt: bool = Field(
+        False,
+        description="Add a map of where not to trust the translation; it takes seven times as long. For directions of "
+        "which `/api/about` says so.",
+    )
     preview: bool = Field(
         False, description="Add pictures that every browser shows: 8 bits, at most 1600 pixels a side."
     )
@@ -28,6 +33,28 @@ class Preview(BaseModel):
 
     before: str
     after: str
+    doubt: str | None = Field(None, description="Red, the less transparent the more doubtful; to be laid over `after`.")
+
+
+class Patch(BaseModel):
+    """A square of a picture, in pixels from the top left."""
+
+    x: int
+    y: int
+    width: int
+    height: int
+    mean: float = Field(description="Mean doubt there, in [0, 1].")
+
+
+class Doubt(BaseModel):
+    """Where not to trust a translation: docs/howto.md says what this is worth."""
+
+    map: str = Field(
+        description="A grey PNG in base64, as large as the picture: 255 where the input or the result are off by half "
+        "of the range of values, or more."
+    )
+    mean: float = Field(description="Over the whole map, in [0, 1].")
+    highest: Patch = Field(description="The most doubtful square.")
 
 
 class Translated(BaseModel):
@@ -45,6 +72,8 @@ class Translated(BaseModel):
     seconds: float = Field(description="From the end of the upload to the answer.")
     picture: str = Field(description="The bytes of the translated file, in base64.")
     preview: Preview | None = None
+    doubt: Doubt | None = None
+    no_doubt: str | None = Field(None, description="Why there is no map of doubt, where one was asked for.")
 
 
 class Problem(BaseModel):
@@ -72,6 +101,7 @@ class About(BaseModel):
 
     name: str = Field(description="The run's.")
     directions: dict[Direction, str] = Field(description="The directions that the run has, each with a title.")
+    doubt: list[Direction] = Field(description="The directions that maps of doubt can be made for.")
     formats: list[str]
     max_upload_bytes: int
     max_pixels: int

@@ -17,6 +17,8 @@ from velogan.types import Direction
 if TYPE_CHECKING:
     import uvicorn
 
+    from velogan.deploy.doubt import Doubter
+
 _NEEDS = {"fastapi": "fastapi", "uvicorn": "uvicorn", "python_multipart": "python-multipart"}
 _LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 _CONNECTIONS = 512
@@ -82,6 +84,7 @@ def make_server(
     titles: Mapping[Direction, str],
     limits: Limits,
     tile: int | None = None,
+    doubters: Mapping[Direction, Doubter] | None = None,
     token: str | None = None,
     host: str = "127.0.0.1",
     started: Callable[[], None] = lambda: None,
@@ -93,7 +96,7 @@ def make_server(
     from velogan.serve.guard import Guard
 
     warm_up(models)
-    app = build_app(models, name=name, titles=titles, limits=limits, tile=tile)
+    app = build_app(models, name=name, titles=titles, limits=limits, tile=tile, doubters=doubters)
 
     class Server(uvicorn.Server):
         async def startup(self, sockets: list[socket.socket] | None = None) -> None:
