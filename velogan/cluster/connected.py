@@ -30,7 +30,10 @@ QUIET = {
 
 @contextmanager
 def connected(address: str | None) -> Iterator[None]:
-    """Ray at `address`; without one, started inside and gone afterwards. ValueError where nothing answers there."""
+    """Ray at `address`; without one, started inside and gone afterwards.
+
+    ValueError where nothing answers at `address`; OSError where Ray does not start.
+    """
     os.environ.update(QUIET)
     import ray
 
@@ -38,23 +41,35 @@ def connected(address: str | None) -> Iterator[None]:
         yield
         return
     logging.getLogger("ray").setLevel(logging.ERROR)
-    common: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
     folder = Path(tempfile.mkdtemp(prefix="velogan-ray-"))
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            if address:
-                ray.init(address=address, **common)
-            else:
-                common |= {"num_cpus": default_threads(), "include_dashboard": False, "_temp_dir": str(folder)}
-                ray.init(address="local", object_store_memory=100 * 2**20, **common)
+            _begin(address, folder)
         with _terminated_like_ctrl_c():
             yield
-    except ConnectionError as error:
-        raise ValueError(f"--address {address}: no Ray answers there ({str(error).splitlines()[0]})") from None
     finally:
         ray.shutdown()
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _begin(address: str | None, folder: Path) -> None:
+    import ray
+
+    common: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
+    if address:
+        try:
+            ray.init(address=address, **common)
+        except ConnectionError as error:
+            raise ValueError(f"--address {address}: no Ray answers there ({str(error).splitlines()[0]})") from None
+        return
+    common |= {"num_cpus": default_threads(), "include_dashboard": False, "_temp_dir": str(folder)}
+    try:
+        ray.init(address="local", object_store_memory=100 * 2**20, **common)
+    except Exception as error:  # what Ray raises here has no class of its own
+        raise OSError(
+            f"Ray did not start, which happens on a very busy machine: run the same command again ({error})"
+        ) from error
 
 
 @contextmanager
