@@ -83,7 +83,7 @@ def load(
     device: str = "auto",
     exact: bool = False,
 ) -> Model:
-    """The model of a run folder, of a `.safetensors` or `.pth` file, or of the hub (`hf://OWNER/NAME`), ready to translate.
+    """The model of a run folder, a `.safetensors` or `.pth` file, or the hub (`hf://OWNER/NAME`), ready to translate.
 
     `direction`: a2b or b2a; None: a2b, or the direction of a file. `weights`: averaged (ema, the default where they are
     kept) or raw. `exact`: computed by plain float32 layers, not by the accelerated network, which differs by a few
@@ -113,9 +113,10 @@ class Model:
         device: str = "auto",
         exact: bool = False,
     ) -> Model:
-        """The model of a folder that `save_pretrained` wrote, or of OWNER/NAME on the hub, downloaded where it is not yet.
+        """The model of a folder that `save_pretrained` wrote, or of OWNER/NAME on the hub.
 
-        Only safetensors are read, never a pickle. The arguments are those of `load`; `revision`: a branch, tag or commit.
+        What is not kept yet is downloaded: weights as safetensors, never a pickle. `revision`: a branch, tag or commit;
+        the other arguments are those of `load`.
         """
         found = named(f"{name}@{revision}" if revision else name)
         return load(found, direction=direction, device=device, exact=exact)
@@ -137,23 +138,23 @@ class Model:
 
     def push_to_hub(
         self,
-        name: str,
+        repo_id: str,
         *,
         license: str | None = None,
         datasets: Sequence[str] = (),
         picture: PathLike | None = None,
         private: bool | None = None,
-        message: str = "Upload a velogan model",
+        commit_message: str = "Upload a velogan model",
     ) -> str:
-        """Publishes that folder on the hub as OWNER/NAME, by one commit, and gives its address.
+        """Publishes that folder on the hub as `repo_id`, OWNER/NAME, by one commit, and gives its address.
 
         `private`: None: as its owner has set for new ones. You are who has logged in (`hf auth login`, or `HF_TOKEN`).
         """
         check_installed()
-        about = About(license, tuple(datasets), Path(picture) if picture else None, name)
+        about = About(license, tuple(datasets), Path(picture) if picture else None, repo_id)
         with tempfile.TemporaryDirectory() as folder:
             self._save(Path(folder), about)
-            return upload(Path(folder), name, private=private, message=message)
+            return upload(Path(folder), repo_id, private=private, message=commit_message)
 
     def _save(self, folder: Path, about: About) -> dict[str, Any]:
         file = self.translator.file

@@ -69,7 +69,7 @@ def _photo(size: int = 24) -> np.ndarray:
     return np.random.default_rng(0).integers(0, 256, (size, size, 3), np.uint8)
 
 
-def test_a_saved_folder_is_a_model_of_all_directions(tmp_path: Path):
+def test_a_saved_folder_is_a_model_of_all_directions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     run = _run(tmp_path / "run")
     told = velogan.load(run, exact=True).save_pretrained(tmp_path / "out")
     assert (told["max_difference"], told["file"]) == (0, str(tmp_path / "out"))
@@ -85,8 +85,19 @@ def test_a_saved_folder_is_a_model_of_all_directions(tmp_path: Path):
     assert {path.name for path in (tmp_path / "one").iterdir()} == FILES - {"G_A.safetensors"}
     velogan.load(tmp_path / "one/G_B.safetensors").save_pretrained(tmp_path / "out")
     assert not (tmp_path / "out/G_A.safetensors").exists()
+    monkeypatch.chdir(tmp_path / "one")
     with pytest.raises(ValueError, match="name the run folder"):
-        velogan.Model.from_pretrained(tmp_path / "one", direction="b2a").doubt(_photo())
+        velogan.load("G_B.safetensors").doubt(_photo())
+
+
+def test_weights_of_the_reference_become_such_a_folder(tmp_path: Path):
+    velogan.export(_run(tmp_path / "run"), tmp_path / "theirs", format="reference")
+    file = tmp_path / "theirs/latest_net_G_B.pth"
+    told = velogan.export(file, tmp_path / "out", format="hub")
+    assert told["max_difference"] == 0
+    assert "unknown: the weights were imported" in Path(told["card"]).read_text()
+    saved = velogan.Model.from_pretrained(tmp_path / "out", direction="b2a", exact=True)
+    assert np.array_equal(saved.translate(_photo()), velogan.load(file, exact=True).translate(_photo()))
 
 
 def test_the_command_writes_such_a_folder_with_its_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]):

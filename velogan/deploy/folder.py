@@ -67,7 +67,7 @@ def finish(out: Path, models: Mapping[Direction, Translator], made: Sequence[Exp
     example = out / EXAMPLE if about.picture else None
     if about.picture and example:
         _show(next(iter(models.values())), about.picture, example)
-    images = max(int(model.header.get("images_seen") or 0) for model in models.values())
+    seen = [model.header.get("images_seen") for model in models.values()]
     config = {
         "library_name": "velogan",
         "velogan": velogan.__version__,
@@ -84,7 +84,7 @@ def finish(out: Path, models: Mapping[Direction, Translator], made: Sequence[Exp
         example=EXAMPLE if example else None,
     )
     write_text(out / PAGE, text)
-    write_manifest(out, images=images)
+    write_manifest(out, images=max((count for count in seen if isinstance(count, int)), default=0))
     return out / PAGE
 
 

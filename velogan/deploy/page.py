@@ -24,7 +24,7 @@ rights of the pictures that it was trained on may bind, too."""
 
 _UNSCORED = "None: these weights were not scored, or `scores.json` of their run is of others."
 
-_SHOWN = ("velogan", "precision", "pictures", "real", "baseline")
+_SHOWN = ("velogan", "pictures", "limit", "seed", "real", "baseline", "features")
 """What the page says of the protocol; the rest has folders of the machine in it, or is long."""
 
 
@@ -105,25 +105,23 @@ def _scores(models: Mapping[Direction, Translator]) -> list[str]:
     if not rows:
         return [_UNSCORED, ""]
     head = "| direction | score | value | 95 % interval | real pictures | doing nothing | pictures | of |"
-    lines = [head, "|" + "---|" * 8]
+    lines = [head, "|" + "---|" * 8, *map(_row, rows)]
+    meant: dict[str, str] = {}
     for row in rows:
-        low, high = row.get("interval_95") or (None, None)
-        interval = f"{_number(low)} to {_number(high)}" if low is not None else ""
-        figures = [_number(row.get(key)) for key in ("value", "real", "baseline")]
-        told = [
-            row["direction"],
-            row["name"],
-            figures[0],
-            interval,
-            *figures[1:],
-            row.get("images_fake"),
-            row.get("split"),
-        ]
-        lines.append(f"| {' | '.join(map(str, told))} |")
-    meant = {row["name"]: f"- `{row['name']}` ({row.get('better')} is better): {row.get('what')}" for row in rows}
+        told = f"- `{row['name']}` ({row.get('better')} is better), here of {row['direction']}: {row.get('what')}"
+        meant.setdefault(row["name"], told)
     lines += ["", *meant.values(), "", "Protocol:", ""]
-    lines += [f"- {key}: {protocol[key]}" for key in _SHOWN if key in protocol]
-    return [*lines, f"- scored on: {_scored_on(protocol)}", ""]
+    lines += [f"- {key}: {protocol[key]}" for key in _SHOWN if protocol.get(key) not in (None, [])]
+    computed = sorted({str(one.get("computed_in")) for one in protocol["networks"]})
+    return [*lines, f"- computed in: {', '.join(computed)}", f"- scored on: {_scored_on(protocol)}", ""]
+
+
+def _row(score: Mapping[str, Any]) -> str:
+    """A score as a row of the table."""
+    value, real, baseline = (_number(score.get(key)) for key in ("value", "real", "baseline"))
+    interval = " to ".join(map(_number, score.get("interval_95") or ()))
+    pictures = (str(score.get(key, "")) for key in ("images_fake", "split"))
+    return f"| {' | '.join([score['direction'], score['name'], value, interval, real, baseline, *pictures])} |"
 
 
 def _scores_of(way: Direction, model: Translator) -> tuple[dict[str, Any], list[dict[str, Any]]]:
