@@ -24,6 +24,8 @@ from velogan.deploy.hub import local
 from velogan.files import parse_yaml, sha256
 from velogan.networks.build import build_network
 from velogan.networks.generators import GeneratorConfig
+from velogan.run import build_roles
+from velogan.start import begin
 from velogan.store.checkpoint import save_checkpoint
 
 needs_hub = pytest.mark.skipif(find_spec("huggingface_hub") is None, reason="huggingface_hub not installed: extra hub")
@@ -314,6 +316,13 @@ def test_a_model_is_published_and_found_by_its_name(hub: Hub, tmp_path: Path):
     ]
     assert main([*words, "--exact"]) == 0
     assert np.asarray(Image.open(tmp_path / "out.png")).shape == (24, 24, 3)
+
+    assert main(["export", "hf://me/zebras", str(tmp_path / "theirs"), "--format", "reference"]) == 0
+    small = {"generator": {"channels": 2, "blocks": 1}, "discriminator": {"channels": 2}}
+    config = velogan.preset().change(**small)
+    said = begin(config.method, config.spec, build_roles(config), start=Path("hf://me/zebras"))
+    assert "the run begins with G_A, G_B of hf:" in said
+    assert "beginning anew: D_A, D_B" in said
 
     one = velogan.load(tmp_path / "run/checkpoints/000000005/G_A.safetensors")
     one.push_to_hub("me/zebras")  # one direction takes the place of two
