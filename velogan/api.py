@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,6 +16,8 @@ from velogan.data.domains.sources import code_directory
 from velogan.deploy.bundle import write_export
 from velogan.deploy.doubt import Doubt, Doubter
 from velogan.deploy.export import Format
+from velogan.deploy.folder import About
+from velogan.deploy.hub import check_installed, local, named, upload
 from velogan.deploy.memory import one_picture, translate_images
 from velogan.deploy.model import Translator, Weights, Which, load_translator
 from velogan.deploy.translate import Summary, translate
@@ -80,7 +83,7 @@ def load(
     device: str = "auto",
     exact: bool = False,
 ) -> Model:
-    """The model of a run folder, or of a `.safetensors` or `.pth` file, ready to translate.
+    """The model of a run folder, a `.safetensors` or `.pth` file, or the hub (`hf://OWNER/NAME`), ready to translate.
 
     `direction`: a2b or b2a; None: a2b, or the direction of a file. `weights`: averaged (ema, the default where they are
     kept) or raw. `exact`: computed by plain float32 layers, not by the accelerated network, which differs by a few
@@ -89,7 +92,8 @@ def load(
     where = resolve_device(device)
     faster = None if exact else Accelerator(where, code_directory() / "kernels")
     common: Any = {"direction": direction, "weights": weights, "checkpoint": checkpoint}
-    return Model(load_translator(Path(path), device=where, accelerate=faster, **common))
+    path = local(path)
+    return Model(load_translator(path, device=where, accelerate=faster, **common), path)
 
 
 @dataclass(frozen=True)
@@ -97,6 +101,69 @@ class Model:
     """A trained generator of one direction; `load` makes it."""
 
     translator: Translator
+    path: Path | None = None
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        name: PathLike,
+        *,
+        revision: str | None = None,
+        direction: Direction | None = None,
+        device: str = "auto",
+        exact: bool = False,
+    ) -> Model:
+        """The model of a folder that `save_pretrained` wrote, or of OWNER/NAME on the hub.
+
+        What is not kept yet is downloaded: weights as safetensors, never a pickle. `revision`: a branch, tag or commit;
+        the other arguments are those of `load`.
+        """
+        found = named(f"{name}@{revision}" if revision else name)
+        return load(found, direction=direction, device=device, exact=exact)
+
+    def save_pretrained(
+        self,
+        folder: PathLike,
+        *,
+        license: str | None = None,
+        datasets: Sequence[str] = (),
+        picture: PathLike | None = None,
+    ) -> dict[str, Any]:
+        """Writes a folder as the hub has it: the weights of all directions that there are, `config.json`, a model card.
+
+        `license`: an identifier of the hub, such as mit; None: the card says that none is stated. `datasets`: names of
+        data sets on the hub. `picture`: a file that the card shows before and after. Gives what `export` gives.
+        """
+        return self._save(Path(folder), About(license, tuple(datasets), Path(picture) if picture else None))
+
+    def push_to_hub(
+        self,
+        repo_id: str,
+        *,
+        license: str | None = None,
+        datasets: Sequence[str] = (),
+        picture: PathLike | None = None,
+        private: bool | None = None,
+        commit_message: str = "Upload a velogan model",
+    ) -> str:
+        """Publishes that folder on the hub as `repo_id`, OWNER/NAME, by one commit, and gives its address.
+
+        `private`: None: as its owner has set for new ones. You are who has logged in (`hf auth login`, or `HF_TOKEN`).
+        """
+        check_installed()
+        about = About(license, tuple(datasets), Path(picture) if picture else None, repo_id)
+        with tempfile.TemporaryDirectory() as folder:
+            self._save(Path(folder), about)
+            return upload(Path(folder), repo_id, private=private, message=commit_message)
+
+    def _save(self, folder: Path, about: About) -> dict[str, Any]:
+        file = self.translator.file
+        if file is None:
+            raise ValueError("this model is of no file: load it from a run or a file, then save it")
+        if self.path is None or self.path.is_file():
+            return write_export(file, folder, format="hub", about=about)
+        weights = "ema" if file.stem.endswith(".ema") else "raw"
+        return write_export(file.parent, folder, format="hub", weights=weights, about=about)
 
     @property
     def device(self) -> torch.device:
@@ -157,10 +224,15 @@ def evaluate(
 
 
 def export(
-    path: PathLike, out: PathLike, *, format: Format, direction: Direction | None = None, weights: Weights | None = None
+    path: PathLike,
+    out: PathLike,
+    *,
+    format: Format,
+    direction: Direction | None = None,
+    weights: Weights | None = None,
 ) -> dict[str, Any]:
     """Writes generators for other programs, as `velogan export`: `file`, `max_difference`, `megabytes`, `card`."""
-    return write_export(Path(path), Path(out), format=format, direction=direction, weights=weights)
+    return write_export(local(path), Path(out), format=format, direction=direction, weights=weights)
 
 
 def import_reference(source: PathLike, run: PathLike) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import nn
 
+from velogan.deploy.hub import local
 from velogan.deploy.reference import Recognised
 from velogan.deploy.weights import networks_at
 from velogan.methods.base import Method, Role, Spec
@@ -27,7 +28,7 @@ def begin(method: Method, spec: Spec, roles: Mapping[str, Role], *, start: Path)
     Other networks than generators that do not fit begin anew. ValueError where a generator does not fit, or nothing
     does.
     """
-    found, wanted = networks_at(start), raw(method, spec, roles)
+    found, wanted = networks_at(local(start)), raw(method, spec, roles)
     headers: dict[str, Mapping[str, Any]] = {
         GENERATOR_FILES[way]: header for way, header in method.headers(spec).items()
     }

@@ -44,11 +44,13 @@ class Export(Asked):
     velogan export runs/zebras zebras.onnx --format onnx
 
     velogan export runs/zebras checkpoints/zebras --format reference
+
+    velogan export runs/zebras out/hub --format hub --license mit
     """
 
     model: Annotated[
         tyro.conf.Positional[Path],
-        tyro.conf.arg(metavar="RUN|FILE", help="A run folder, or a .safetensors or .pth file."),
+        tyro.conf.arg(metavar="RUN|FILE", help="A run folder, a .safetensors or .pth file, or hf://OWNER/NAME."),
     ]
     out: Annotated[
         tyro.conf.Positional[Path],
@@ -57,11 +59,11 @@ class Export(Asked):
         ),
     ]
     format: Annotated[
-        Literal["onnx", "torch", "reference"],
+        Literal["onnx", "torch", "reference", "hub"],
         tyro.conf.arg(
             help="onnx: with any height and width (extra `onnx`); torch: a program of torch.export; reference: weights "
-            "that the reference implementation loads.",
-            metavar="onnx|torch|reference",
+            "that the reference implementation loads; hub: a folder with a page, as Hugging Face's hub has them.",
+            metavar="onnx|torch|reference|hub",
         ),
     ]
     direction: Annotated[
@@ -75,13 +77,29 @@ class Export(Asked):
     checkpoint: Annotated[
         Literal["last", "best"], tyro.conf.arg(help="The last checkpoint of a run, or the best by validation.")
     ] = "last"
+    license: Annotated[
+        str | None,
+        tyro.conf.arg(
+            help="For hub: the licence, by the hub's identifier. Default: said to be not stated.", metavar="mit|..."
+        ),
+    ] = None
+    datasets: Annotated[
+        tuple[str, ...], tyro.conf.arg(help="For hub: data sets by their names there.", metavar="NAME")
+    ] = ()
+    picture: Annotated[
+        Path | None, tyro.conf.arg(help="For hub: a picture that the page shows before and after.", metavar="FILE")
+    ] = None
     json: Json = False
 
     def execute(self, argv: list[str]) -> Outcome:
         from velogan.deploy.bundle import write_export
+        from velogan.deploy.folder import About
+        from velogan.deploy.hub import local
 
         common: Any = {"direction": self.direction, "weights": self.weights, "checkpoint": self.checkpoint}
-        result = write_export(self.model, self.out, format=self.format, **common)
+        for_page = (self.license, self.datasets, self.picture)
+        common["about"] = About(*for_page) if any(for_page) else None
+        result = write_export(local(self.model), self.out, format=self.format, **common)
         difference, size = result["max_difference"], result["megabytes"]
         print(f"{self.out}: {size} MB, at most {difference:.2g} from PyTorch; card: {result['card']}", file=sys.stderr)
         return result, 0

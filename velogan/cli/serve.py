@@ -30,7 +30,7 @@ class Serve(Asked):
 
     model: Annotated[
         tyro.conf.Positional[Path],
-        tyro.conf.arg(metavar="RUN|FILE", help="A run folder, or a .safetensors or .pth file."),
+        tyro.conf.arg(metavar="RUN|FILE", help="A run folder, a .safetensors or .pth file, or hf://OWNER/NAME."),
     ]
     port: Annotated[int, tyro.conf.arg(help="The port to listen at; 0: one that is free.", metavar="NUMBER")] = 8000
     host: Annotated[
@@ -71,6 +71,7 @@ class Serve(Asked):
 
     def execute(self, argv: list[str]) -> Outcome:
         from velogan.deploy.bundle import load_all
+        from velogan.deploy.hub import local
         from velogan.deploy.translate import check_options
         from velogan.observe.progress import Display
         from velogan.serve.limits import Limits
@@ -87,7 +88,7 @@ class Serve(Asked):
         token = token_for(self.host, self.token or os.environ.get("VELOGAN_TOKEN") or None)
         with Display() as display, bind(self.host, self.port) as listening:
             place = placed(self.device, exact=self.exact)
-            models = load_all(self.model, weights=self.weights, checkpoint=self.checkpoint, **place)
+            models = load_all(local(self.model), weights=self.weights, checkpoint=self.checkpoint, **place)
             doubters = _doubters(models)
             name = self.model.resolve().name
             display.say(f"{name} ({', '.join(models)}): building and measuring its networks")

@@ -38,7 +38,7 @@ class Translate(Asked):
 
     model: Annotated[
         tyro.conf.Positional[Path],
-        tyro.conf.arg(metavar="RUN|FILE", help="A run folder, or a .safetensors or .pth file."),
+        tyro.conf.arg(metavar="RUN|FILE", help="A run folder, a .safetensors or .pth file, or hf://OWNER/NAME."),
     ]
     input: Annotated[
         tyro.conf.Positional[Path],
@@ -174,12 +174,13 @@ def _doubt(made: Map) -> dict[str, Any]:
 
 def _translate_at_scale(asked: Translate, workers: int) -> Outcome:
     from velogan.cluster.translate import Options, translate_at_scale
+    from velogan.deploy.hub import local
     from velogan.observe.progress import Display
 
     device = _translator(dataclasses.replace(asked, exact=True)).device  # what is wrong with it, it says at once
     with Display() as display:
         done = translate_at_scale(
-            partial(_translator_of_worker, dataclasses.replace(asked, model=asked.model.absolute())),
+            partial(_translator_of_worker, dataclasses.replace(asked, model=local(asked.model).absolute())),
             asked.input,
             asked.output,
             workers=workers,
@@ -194,10 +195,11 @@ def _translate_at_scale(asked: Translate, workers: int) -> Outcome:
 
 
 def _translator(asked: Translate) -> Translator:
+    from velogan.deploy.hub import local
     from velogan.deploy.model import load_translator
 
     return load_translator(
-        asked.model,
+        local(asked.model),
         direction=asked.direction,
         weights=asked.weights,
         checkpoint=asked.checkpoint,

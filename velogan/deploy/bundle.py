@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from velogan.deploy.card import card
-from velogan.deploy.export import SUFFIXES, Format, check_installed, export, save_reference
+from velogan.deploy.export import SUFFIXES, Exported, Format, check_installed, export, save_reference
+from velogan.deploy.folder import About, finish, prepare
 from velogan.deploy.model import Translator, Weights, Which, load_translator
 from velogan.deploy.weights import networks_at
 from velogan.files import write_text
@@ -21,14 +23,18 @@ def write_export(
     direction: Direction | None = None,
     weights: Weights | None = None,
     checkpoint: Which = "last",
+    about: About | None = None,
 ) -> dict[str, Any]:
     """Exports what `path`, a run or a file, holds; gives `file`, `max_difference`, `megabytes` and `card`.
 
     `out` with the format's suffix is one file, of a2b where no `direction` is given; else a folder, with a file for the
     direction, or for each that there is. A folder of format reference is one of its `checkpoints/NAME`, with the
-    discriminators that it knows.
+    discriminators that it knows. Format hub is a folder that others' programs know the parts of, with the page that
+    `about` is for.
     """
     check_installed(format)
+    if about and format != "hub":
+        raise ValueError(f"format={format}: a licence, data sets and a picture are for the page of format=hub")
     common: Any = {"weights": weights, "checkpoint": checkpoint}
     single = out.suffix == SUFFIXES[format]
     if out.is_file() is not single and out.exists():
@@ -38,19 +44,26 @@ def write_export(
         models: dict[Direction, Translator] = {_way(model): model}
     else:
         models = load_all(path, **common)
+    if format == "hub":
+        prepare(out)
     made, left_out = [], []
     for way, model in models.items():
         name = out if single else out / f"{_name(way, format, alone=len(models) == 1)}{SUFFIXES[format]}"
         made.append(export(model, name, format=format))
     if format == "reference" and not single and len(models) > 1:
         left_out = _judges(path, out)
+    if format == "hub":
+        return {**_summary(out, made), "card": str(finish(out, models, made, about or About()))}
     page = out.with_name(f"{out.name}.md") if single else out / "README.md"
     write_text(page, card(models, made, format=format, left_out=left_out))
+    return {**_summary(out, made), "card": str(page)}
+
+
+def _summary(out: Path, made: Sequence[Exported]) -> dict[str, Any]:
     return {
         "file": str(out),
         "max_difference": max(one.max_difference for one in made),
         "megabytes": round(sum(one.megabytes for one in made), 3),
-        "card": str(page),
     }
 
 
@@ -70,6 +83,8 @@ def _way(model: Translator) -> Direction:
 
 
 def _name(way: str, format: Format, *, alone: bool) -> str:
+    if format == "hub":
+        return GENERATOR_FILES[way]  # pyright: ignore[reportArgumentType]
     if format != "reference":
         return way
     return "latest_net_G" if alone else f"latest_net_{GENERATOR_FILES[way]}"  # pyright: ignore[reportArgumentType]

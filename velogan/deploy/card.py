@@ -15,6 +15,8 @@ from velogan.deploy.reference import Recognised, options
 from velogan.files import sha256
 from velogan.types import Direction
 
+_PROGRAMS = ("onnx", "torch")
+
 _LIMITS = """A translator invents: it can add or remove structure. Do not measure or diagnose on translated pictures
 without a check against truth. Nothing was measured on pictures for this card: `velogan evaluate RUN` does that."""
 
@@ -25,16 +27,17 @@ def card(
     """Markdown. `models` by direction, in the order of the files `made`."""
     parts = [f"# {', '.join(one.file.name for one in made)}", ""]
     for (direction, model), exported in zip(models.items(), made):
-        parts += _model(direction, model, exported, format)
+        parts += section(direction, model, exported, format)
     parts += [f"Left out, since the format has no such network: {', '.join(left_out)}.", ""] if left_out else []
     versions = f"velogan {velogan.__version__}, PyTorch {torch.__version__}"
     return "\n".join([*parts, _LIMITS, "", f"Written by {versions}.", ""])
 
 
-def _model(direction: str, model: Translator, exported: Exported, format: Format) -> list[str]:
+def section(direction: str, model: Translator, exported: Exported, format: Format) -> list[str]:
+    """What is known of one file, as lines of Markdown."""
     header = model.header
     network = Recognised(header, model.net.state_dict())
-    sides = "" if format == "reference" else f"; height and width any multiples of {model.multiple}, any batch"
+    sides = f"; height and width any multiples of {model.multiple}, any batch" if format in _PROGRAMS else ""
     sizes = ", ".join(f"{width}x{height}" for height, width in exported.sizes)
     exact = "no difference at all" if exported.max_difference == 0 else f"at most {exported.max_difference:.2g}"
     rows = {

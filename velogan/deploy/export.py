@@ -16,15 +16,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from velogan.deploy.model import Translator
+from velogan.deploy.model import Translator, load_translator
 from velogan.deploy.pickles import read_tensors
 from velogan.deploy.reference import Recognised, recognise, to_reference
 from velogan.files import replacing
 from velogan.networks.build import build_network
 from velogan.networks.generators import ChangeGenerator, changed
+from velogan.store.checkpoint import save_network
 
-Format = Literal["onnx", "torch", "reference"]
-SUFFIXES: dict[Format, str] = {"onnx": ".onnx", "torch": ".pt2", "reference": ".pth"}
+Format = Literal["onnx", "torch", "reference", "hub"]
+SUFFIXES: dict[Format, str] = {"onnx": ".onnx", "torch": ".pt2", "reference": ".pth", "hub": ".safetensors"}
 
 MOST = 1e-3
 """The largest difference from eager PyTorch, in [-1, 1], that an export may have."""
@@ -68,7 +69,7 @@ def export(model: Translator, file: Path, *, format: Format) -> Exported:
     format cannot hold it, or its results differ by more than `MOST`.
     """
     check_installed(format)
-    write = {"onnx": _onnx, "torch": _torch, "reference": _reference}[format]
+    write = {"onnx": _onnx, "torch": _torch, "reference": _reference, "hub": _hub}[format]
     with replacing(file) as aside:
         named = aside.with_name(aside.name + SUFFIXES[format])  # libraries look at the suffix
         try:
@@ -127,6 +128,11 @@ def _reference(model: Translator, file: Path) -> tuple[Run, str]:
     net = build_network(found.header)
     net.load_state_dict(found.state)
     return net.eval(), "the weights as they are read back"
+
+
+def _hub(model: Translator, file: Path) -> tuple[Run, str]:
+    save_network(file, model.net.state_dict(), model.header)
+    return load_translator(file).net, "the weights as they are read back"
 
 
 def save_reference(network: Recognised, file: Path) -> None:

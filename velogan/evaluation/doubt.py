@@ -16,9 +16,10 @@ def doubter_of(model: Translator) -> Doubter:
     ValueError, with the mend, for a file outside a run folder and for a run that has neither.
     """
     file = model.file
-    if file is None or not (file.parents[2] / "config.yaml").is_file():
+    run = None if file is None else file.absolute().parent.parent.parent
+    if file is None or run is None or not (run / "config.yaml").is_file():
         raise ValueError(f"doubt needs the way back of a run, and {file} stands alone: name the run folder")
-    autoencoder = read_config(file.parents[2]).method.autoencoder_of(model.net)
+    autoencoder = read_config(run).method.autoencoder_of(model.net)
     if autoencoder is not None:
         reconstruct = replace(model, net=autoencoder)
         return Doubter(model, lambda images, _results: reconstruct.quickly(images, rounded=False))

@@ -27,7 +27,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor, nn
 
-from velogan.files import write_text
+from velogan.files import sha256, write_text
 
 FORMAT = "velogan-network"
 
@@ -88,6 +88,18 @@ def save_checkpoint(
         )
         raise OSError(error.errno, text, str(folder.parent)) from error
     return folder
+
+
+def save_network(file: Path, state: Mapping[str, Tensor], header: Mapping[str, Any]) -> None:
+    """Writes one network as the checkpoints have it, with `header` as its description."""
+    _write_synced(file, _encode(state, {**header, "format": FORMAT}))
+
+
+def write_manifest(folder: Path, *, images: int) -> dict[str, str]:
+    """Makes a checkpoint of a folder with networks alone; gives the SHA-256 of each by the name of its file."""
+    sums = {file.name: sha256(file) for file in sorted(folder.glob("*.safetensors"))}
+    write_text(folder / "manifest.json", json.dumps({"images": images, "files": sums}, indent=1))
+    return sums
 
 
 def load_state(folder: Path) -> tuple[Any, dict[str, Any]]:
