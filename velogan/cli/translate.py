@@ -42,7 +42,10 @@ class Translate(Asked):
     ]
     input: Annotated[
         tyro.conf.Positional[Path],
-        tyro.conf.arg(metavar="INPUT", help="An image, or a folder; with --workers also *.tar and *.parquet."),
+        tyro.conf.arg(
+            metavar="INPUT",
+            help="An image, a DICOM or NIfTI file, or a folder; with --workers also *.tar and *.parquet.",
+        ),
     ]
     output: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="OUTPUT", help="The image or folder to write.")]
     direction: Annotated[
