@@ -11,6 +11,7 @@ import numpy as np
 import pydicom
 import pytest
 import torch
+from nibabel.nifti1 import Nifti1Extension
 from pydicom.dataset import FileDataset, FileMetaDataset
 from pydicom.encaps import encapsulate
 from pydicom.uid import (
@@ -277,7 +278,7 @@ def test_a_volume_keeps_affine_and_header(tmp_path: Path, name: str, kind: Any) 
     image = kind(values, affine)
     image.header["pixdim"][4], image.header["intent_name"] = 2.5, b"ct"
     image.header.set_xyzt_units("mm", "sec")
-    image.header.extensions.append(nibabel.nifti1.Nifti1Extension(6, b"earlier"))
+    image.header.extensions.append(Nifti1Extension(6, b"earlier"))
     image.to_filename(tmp_path / name)
     assert translate(_model(), tmp_path / name, tmp_path / "out").failed == ()
     after: Any = nibabel.load(tmp_path / "out" / name)
@@ -301,13 +302,15 @@ def test_slices_lie_as_the_how_to_has_them(tmp_path: Path) -> None:
     affine = np.array([[0, 0, -2.0, 9], [-1.5, 0, 0, 8], [0, 3.0, 0, 7], [0, 0, 0, 1]])
     nibabel.Nifti1Image(values, affine).to_filename(tmp_path / "v.nii")
     scan = read_scan(tmp_path / "v.nii")
-    canonical = np.asanyarray(nibabel.as_closest_canonical(nibabel.load(tmp_path / "v.nii")).dataobj)
+    stored: Any = nibabel.load(tmp_path / "v.nii")
+    canonical = np.asanyarray(nibabel.as_closest_canonical(stored).dataobj)
     assert len(scan) == 8 * 2
     for index in range(16):
         expected = np.rot90(canonical[:, :, index % 8, index // 8])
         np.testing.assert_array_equal(scan.picture(index).pixels[..., 0], expected)
     translate(_model(given=(0, 1000), wanted=(0, 1000), dtype="uint16"), tmp_path / "v.nii", tmp_path / "out.nii")
-    np.testing.assert_array_equal(np.asanyarray(nibabel.load(tmp_path / "out.nii").dataobj), 1000 - values)
+    written: Any = nibabel.load(tmp_path / "out.nii")
+    np.testing.assert_array_equal(np.asanyarray(written.dataobj), 1000 - values)
 
 
 def test_what_is_asked_for_wrongly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,6 +12,7 @@ import pydicom
 import pytest
 import torch
 from pydicom.data import get_testdata_file
+from pydicom.uid import UID
 
 from velogan.cli import main
 from velogan.config import Config, field_names
@@ -94,11 +95,12 @@ def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def write_scans(folder: Path) -> None:
     """A series of DICOM, in Hounsfield units, and a NIfTI volume."""
-    file = Path(get_testdata_file("CT_small.dcm", download=False))
+    file = get_testdata_file("CT_small.dcm", download=False)
+    assert isinstance(file, str)
     for index in range(2):
         scan = pydicom.dcmread(file)
         scan.PatientID, scan.InstanceNumber = "p0", index + 1
-        scan.SOPInstanceUID = scan.file_meta.MediaStorageSOPInstanceUID = f"{scan.SOPInstanceUID}.{index}"
+        scan.SOPInstanceUID = scan.file_meta.MediaStorageSOPInstanceUID = UID(f"{scan.SOPInstanceUID}.{index}")
         (folder / "dicom").mkdir(exist_ok=True)
         scan.save_as(folder / "dicom" / f"{index}.dcm")
     (folder / "nifti").mkdir()

@@ -12,7 +12,8 @@ Progress = Callable[[int, int], None]
 class Summary:
     """The result of `translate`: counts, seconds, and the name and reason of each that failed.
 
-    `tiled`: how many were translated in tiles; `renamed`: name and new suffix of each that its format could not hold.
+    `tiled`: how many were translated in tiles; `renamed`: name and new suffix of each that its format could not hold;
+    `frames`: those of a film, which counts as one.
     """
 
     translated: int
@@ -21,6 +22,7 @@ class Summary:
     tiled: int
     renamed: tuple[tuple[str, str], ...]
     seconds: float
+    frames: int = 0
 
     def and_also(self, other: Summary) -> Summary:
         """Both together, where one followed the other."""
@@ -31,6 +33,7 @@ class Summary:
             tiled=self.tiled + other.tiled,
             renamed=tuple(sorted(self.renamed + other.renamed)),
             seconds=self.seconds + other.seconds,
+            frames=self.frames + other.frames,
         )
 
 

@@ -12,7 +12,9 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from velogan.data.pictures.films import is_film
 from velogan.data.pictures.images import SUFFIXES, Picture, suffix_for
+from velogan.deploy.films import translate_film
 from velogan.deploy.jobs import Work, find_jobs
 from velogan.deploy.large import plan
 from velogan.deploy.model import Translator
@@ -33,10 +35,13 @@ def translate(
     overwrite: bool = False,
     format: str | None = None,
     tile: int | None = None,
+    smooth: float = 0.0,
     batch_pixels: int | None = None,
     progress: Progress | None = None,
 ) -> Summary:
-    """Translate one picture or scan, or all below a folder, into `output`; names, tree and sizes are kept.
+    """Translate one picture, scan or film, or all pictures and scans below a folder, into `output`.
+
+    Names, tree and sizes are kept.
 
     `output`: a folder, or for one picture a file whose suffix names the format. `format` (png, tiff, ...) is that of
     all; None: each picture's own. Depth, alpha and colour profile are kept; if a format cannot hold the result,
@@ -45,11 +50,30 @@ def translate(
     `tile`: side in pixels of the tiles that large pictures are translated in; None: automatic, 0: no tiles. Pictures of
     equal size share a pass of up to `batch_pixels` pixels; a larger one goes alone. `progress(done, total)` counts
     files, from the calling thread. Scans are DICOM and NIfTI files; they stay what they are, see `scans.py`.
+    Of a film, frames are counted, and `smooth` is the share of what was shown before, see `films.py`.
     Raises `ValueError` with the mend if the input is missing or empty, or would be overwritten, or if two pictures
     would become one file.
     """
     check_options(format=format, tile=tile)
     input, output = Path(input), Path(output)
+    batch_pixels = batch_pixels or pixels_of_a_pass(model.device)
+    if is_film(input) and input.is_file():
+        if format is not None:
+            raise ValueError(
+                f"format={format} is for pictures, but {input} is a film: the output's name says its format"
+            )
+        return translate_film(
+            model,
+            input,
+            output,
+            smooth=smooth,
+            overwrite=overwrite,
+            tile=tile,
+            batch_pixels=batch_pixels,
+            progress=progress,
+        )
+    if smooth:
+        raise ValueError(f"smooth={smooth} is for films, but input {input} is none: leave it out")
     scans = find_scans(input, output)
     if scans and format is not None:
         raise ValueError(
@@ -72,7 +96,7 @@ def translate(
             scans,
             overwrite=overwrite,
             tile=tile,
-            batch_pixels=batch_pixels or pixels_of_a_pass(model.device),
+            batch_pixels=batch_pixels,
             progress=progress and (lambda done, _: progress(len(jobs) + done, len(jobs) + len(scans))),
         )
     )

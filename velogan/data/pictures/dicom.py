@@ -145,8 +145,7 @@ class DicomScan:
             raise ValueError(f"{count} segments where {deep * self._channels} make the values")
         planes = np.empty((size, self._channels, deep), np.uint8)
         for index, (start, stop) in enumerate(zip(starts[:count], [*starts[1:count], len(body)])):
-            segment = np.empty(size, np.uint8)
-            plane = imagecodecs.packbits_decode(bytes(body[start:stop]), out=segment)
+            plane = imagecodecs.packbits_decode(bytes(body[start:stop]), out=bytearray(size))
             if len(plane) < size:
                 raise ValueError("a segment is too short: the file is damaged")
             planes[:, index // deep, deep - 1 - index % deep] = np.frombuffer(plane, np.uint8)[:size]
@@ -175,10 +174,11 @@ class DicomScan:
             if name in dataset:
                 delattr(dataset, name)
         if channels == 1:
-            slope, intercept = DSfloat(1), DSfloat(0)
+            slope, intercept = DSfloat(1.0), DSfloat(0.0)
             if array.dtype.kind == "f":
-                slope, intercept = (DSfloat(value, auto_format=True) for value in ((high - low) / 65535, low))
-                array = ((array.astype(np.float64) - float(intercept)) / float(slope)).round().clip(0, 65535)
+                slope, intercept = DSfloat((high - low) / 65535, auto_format=True), DSfloat(low, auto_format=True)
+                stored = (array.astype(np.float64) - float(str(intercept))) / float(str(slope))
+                array = stored.round().clip(0, 65535)
             dataset.RescaleSlope, dataset.RescaleIntercept, dataset.RescaleType = slope, intercept, "US"
             dataset.WindowCenter = DSfloat((low + high) / 2, auto_format=True)
             dataset.WindowWidth = DSfloat(high - low, auto_format=True)

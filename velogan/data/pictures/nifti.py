@@ -44,7 +44,7 @@ class NiftiScan:
             self._turn = np.array(_AS_STORED).T
         order = np.argsort(self._turn[:, 0])
         self._canonical = [self._sides[int(axis)] for axis in order]
-        self.bits = image.get_data_dtype().itemsize * 8
+        self.bits = np.dtype(image.get_data_dtype()).itemsize * 8
 
     def __len__(self) -> int:
         return self._canonical[2] * self._sides[3]
