@@ -6,6 +6,7 @@ import re
 import shlex
 from pathlib import Path
 
+import av
 import nibabel
 import numpy as np
 import pydicom
@@ -81,6 +82,7 @@ def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         write(f"scans/ct/p{index // 2}-{index}.npy", dtype=np.float32, channels=1, most=1000)
         write(f"scans/mr/p{index // 2}-{index}.png", dtype=np.uint16, channels=1, most=4096)
     write_scans(tmp_path)
+    write_film(tmp_path / "film.mp4")
     theirs = tmp_path / "checkpoints" / "horse2zebra"
     theirs.mkdir(parents=True)
     nets = {role: build_generator(GeneratorConfig(channels=2, blocks=1)) for role in ("G_A", "G_B")}
@@ -108,6 +110,16 @@ def write_scans(folder: Path) -> None:
     nibabel.Nifti1Image(values, np.diag([-1, 1, 1, 1])).to_filename(folder / "nifti/p0.nii.gz")
 
 
+def write_film(file: Path) -> None:
+    """Three frames without sound."""
+    with av.open(str(file), "w") as film:
+        video = film.add_stream("libx264", rate=10)
+        video.width, video.height, video.pix_fmt = 48, 32, "yuv420p"
+        for level in (0, 100, 200):
+            film.mux(video.encode(av.VideoFrame.from_ndarray(np.full((32, 48, 3), level, np.uint8), format="rgb24")))
+        film.mux(video.encode(None))
+
+
 def test_the_snippets_make_slices_as_translation_reads_them(workplace: Path) -> None:
     for block in re.findall(r"```python\n(.*?)```", (ROOT / "docs/howto.md").read_text(), re.DOTALL):
         exec(block, {})
@@ -126,6 +138,7 @@ def test_the_commands_of_the_howtos_run(workplace: Path, capsys: pytest.CaptureF
     assert (workplace / "out/png/one.png").is_file()
     assert pydicom.dcmread(workplace / "out/dicom/1.dcm").SyntheticData == "YES"
     assert (workplace / "out/p0.nii.gz").is_file()
+    assert (workplace / "out/calm.mkv").is_file()
     assert any((workplace / f"out/ct/p0-0.{suffix}").is_file() for suffix in ("npy", "tiff"))
 
 
