@@ -33,6 +33,8 @@ class Translate(Asked):
 
     velogan translate runs/zebras photos translated --doubt
 
+    velogan translate runs/zebras film.mp4 zebras.mp4 --smooth 0.8
+
     velogan translate runs/zebras 'shards/*.tar' translated --workers 8
     """
 
@@ -42,7 +44,10 @@ class Translate(Asked):
     ]
     input: Annotated[
         tyro.conf.Positional[Path],
-        tyro.conf.arg(metavar="INPUT", help="An image, or a folder; with --workers also *.tar and *.parquet."),
+        tyro.conf.arg(
+            metavar="INPUT",
+            help="An image, a film, a DICOM or NIfTI file, or a folder; with --workers also *.tar and *.parquet.",
+        ),
     ]
     output: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="OUTPUT", help="The image or folder to write.")]
     direction: Annotated[
@@ -76,6 +81,14 @@ class Translate(Asked):
             metavar="PIXELS",
         ),
     ] = None
+    smooth: Annotated[
+        float,
+        tyro.conf.arg(
+            help="Of a film: the share, from 0 to less than 1, of what was shown before in each frame, where the input "
+            "stands still. 0.8 flickers less.",
+            metavar="SHARE",
+        ),
+    ] = 0.0
     doubt: Annotated[
         bool,
         tyro.conf.arg(
@@ -129,6 +142,7 @@ class Translate(Asked):
                 overwrite=self.overwrite,
                 format=self.format,
                 tile=self.tile,
+                smooth=self.smooth,
                 progress=display.task("translating"),
             )
             example = done.renamed[0] if done.renamed else None
@@ -222,12 +236,14 @@ def _tell_translated(display: Display, done: Summary | Total, *, renamed: int, e
 
 
 def _translated(done: Summary | Total, peak_mb: float) -> Outcome:
+    frames = getattr(done, "frames", 0)
     result = {
         "translated": done.translated,
         "skipped": done.skipped,
         "failed": [{"name": name, "reason": reason} for name, reason in done.failed],
         "tiled": done.tiled,
-        "images_per_s": round(done.translated / done.seconds, 3),
+        **({"frames": frames} if frames else {}),
+        "images_per_s": round((frames or done.translated) / done.seconds, 3),
         "peak_memory_mb": round(peak_mb, 1),
     }
     return result, 1 if done.failed else 0

@@ -5,40 +5,26 @@ from __future__ import annotations
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
 
+from velogan.data.pictures.films import is_film
 from velogan.data.pictures.images import SUFFIXES, Picture, suffix_for
+from velogan.deploy.films import translate_film
 from velogan.deploy.jobs import Work, find_jobs
 from velogan.deploy.large import plan
 from velogan.deploy.model import Translator
 from velogan.deploy.pictures import output_format, translate_equal, translate_in_tiles
-
-Progress = Callable[[int, int], None]
+from velogan.deploy.scans import find_scans, has_pictures, translate_scans
+from velogan.deploy.summary import Progress, Summary, reason_of
 
 _AHEAD = 32  # pictures decoded but not translated, or translated but not saved: bounds memory
 _AHEAD_FILE_BYTES = 2**25  # of files that are read ahead
 _AHEAD_BYTES = 2**28  # of translated pictures that are not yet saved
-
-
-@dataclass(frozen=True)
-class Summary:
-    """The result of `translate`: counts, seconds, and the name and reason of each that failed.
-
-    `tiled`: how many were translated in tiles; `renamed`: name and new suffix of each that its format could not hold.
-    """
-
-    translated: int
-    skipped: int
-    failed: tuple[tuple[str, str], ...]
-    tiled: int
-    renamed: tuple[tuple[str, str], ...]
-    seconds: float
 
 
 def translate(
@@ -49,10 +35,13 @@ def translate(
     overwrite: bool = False,
     format: str | None = None,
     tile: int | None = None,
+    smooth: float = 0.0,
     batch_pixels: int | None = None,
     progress: Progress | None = None,
 ) -> Summary:
-    """Translate one picture, or every picture below a folder, into `output`; names, tree and sizes are kept.
+    """Translate one picture, scan or film, or all pictures and scans below a folder, into `output`.
+
+    Names, tree and sizes are kept.
 
     `output`: a folder, or for one picture a file whose suffix names the format. `format` (png, tiff, ...) is that of
     all; None: each picture's own. Depth, alpha and colour profile are kept; if a format cannot hold the result,
@@ -60,13 +49,57 @@ def translate(
     file appears whole or not at all. A picture that fails is named in the summary and does not stop the others.
     `tile`: side in pixels of the tiles that large pictures are translated in; None: automatic, 0: no tiles. Pictures of
     equal size share a pass of up to `batch_pixels` pixels; a larger one goes alone. `progress(done, total)` counts
-    pictures, from the calling thread.
+    files, from the calling thread. Scans are DICOM and NIfTI files; they stay what they are, see `scans.py`.
+    Of a film, frames are counted, and `smooth` is the share of what was shown before, see `films.py`.
     Raises `ValueError` with the mend if the input is missing or empty, or would be overwritten, or if two pictures
     would become one file.
     """
     check_options(format=format, tile=tile)
-    jobs = find_jobs(Path(input), Path(output), suffix=format and f".{format}")
-    return translate_jobs(model, jobs, overwrite=overwrite, tile=tile, batch_pixels=batch_pixels, progress=progress)
+    input, output = Path(input), Path(output)
+    batch_pixels = batch_pixels or pixels_of_a_pass(model.device)
+    if is_film(input) and input.is_file():
+        if format is not None:
+            raise ValueError(
+                f"format={format} is for pictures, but {input} is a film: the output's name says its format"
+            )
+        return translate_film(
+            model,
+            input,
+            output,
+            smooth=smooth,
+            overwrite=overwrite,
+            tile=tile,
+            batch_pixels=batch_pixels,
+            progress=progress,
+        )
+    if smooth:
+        raise ValueError(f"smooth={smooth} is for films, but input {input} is none: leave it out")
+    scans = find_scans(input, output)
+    if scans and format is not None:
+        raise ValueError(
+            f"format={format} is for pictures, but {scans[0].name} is a scan, which stays one: leave it out"
+        )
+    jobs = [] if scans and not has_pictures(input) else find_jobs(input, output, suffix=format and f".{format}")
+    done = translate_jobs(
+        model,
+        jobs,
+        overwrite=overwrite,
+        tile=tile,
+        batch_pixels=batch_pixels,
+        progress=progress and (lambda done, _: progress(done, len(jobs) + len(scans))),
+    )
+    if not scans:
+        return done
+    return done.and_also(
+        translate_scans(
+            model,
+            scans,
+            overwrite=overwrite,
+            tile=tile,
+            batch_pixels=batch_pixels,
+            progress=progress and (lambda done, _: progress(len(jobs) + done, len(jobs) + len(scans))),
+        )
+    )
 
 
 def check_options(*, format: str | None, tile: int | None) -> None:
@@ -147,7 +180,7 @@ class _Run:
         if error is None:
             self.translated += 1
         else:
-            self.failed.append((job.name, _reason(error)))
+            self.failed.append((job.name, reason_of(error)))
         self._show()
 
     def _show(self) -> None:
@@ -211,9 +244,3 @@ def _equal_sizes(decoded: Iterator[tuple[Work, Picture]], batch_pixels: int) -> 
             yield groups.pop(max(groups, key=lambda kind: len(groups[kind])))
         del job, picture, group  # a large picture must not stay in memory while the next is decoded
     yield from groups.values()
-
-
-def _reason(error: BaseException) -> str:
-    if isinstance(error, OSError) and error.strerror:
-        return error.strerror
-    return str(error) or type(error).__name__

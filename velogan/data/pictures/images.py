@@ -47,7 +47,7 @@ from velogan.data.pictures.picture import (
     Picture,
     TooManyPixels,
     admitted_by,
-    file_bytes,
+    damage_told,
     most_pixels,
 )
 from velogan.data.pictures.tiff import decode_tiff, encode_tiff
@@ -119,19 +119,8 @@ def decode(data: bytes) -> Picture:
     if not data:
         raise ValueError("the file is empty")
     name, decoder = _format_of(data)
-    token = file_bytes.set(len(data))
-    try:
+    with damage_told(name, size=len(data)):
         return decoder(data)
-    except MemoryError:
-        raise ValueError("too large for this machine's memory") from None
-    except TooManyPixels:
-        raise
-    except Exception as error:  # a damaged file can make the libraries raise anything
-        reason = next(iter(str(error).strip().splitlines()), type(error).__name__)[:200]
-        reason = reason if reason.isprintable() else ascii(reason)[1:-1][:200]  # it may quote the file
-        raise ValueError(reason if type(error) is ValueError else f"damaged {name}: {reason}") from error
-    finally:
-        file_bytes.reset(token)
 
 
 def _format_of(data: bytes) -> tuple[str, Callable[[bytes], Picture]]:

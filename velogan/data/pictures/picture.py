@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 
@@ -33,6 +34,24 @@ most_pixels: ContextVar[int | None] = ContextVar("most_pixels", default=None)
 
 class TooManyPixels(ValueError):
     """The header states more than `most_pixels`."""
+
+
+@contextmanager
+def damage_told(name: str, *, size: int) -> Iterator[None]:
+    """Around a decoder of a file of `size` bytes: whatever it raises becomes `ValueError` with a printable reason."""
+    token = file_bytes.set(size)
+    try:
+        yield
+    except MemoryError:
+        raise ValueError("too large for this machine's memory") from None
+    except TooManyPixels:
+        raise
+    except Exception as error:  # a damaged file can make the libraries raise anything
+        reason = next(iter(str(error).strip().splitlines()), type(error).__name__)[:200]
+        reason = reason if reason.isprintable() else ascii(reason)[1:-1][:200]  # it may quote the file
+        raise ValueError(reason if type(error) is ValueError else f"damaged {name}: {reason}") from error
+    finally:
+        file_bytes.reset(token)
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,181 @@
+"""Films, frame by frame: decoded, changed, and encoded again beside their sound, which is copied as it is.
+
+PyAV, which knows them, is loaded when there is such a file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from velogan.data.pictures.picture import check_size, damage_told
+
+if TYPE_CHECKING:
+    from av import AudioStream, VideoFrame, VideoStream
+    from av.container import InputContainer, OutputContainer
+
+SUFFIXES = {".mp4": "mp4", ".m4v": "mp4", ".mov": "mov", ".mkv": "matroska", ".webm": "webm"}
+"""What the names of films end in, with the format that is written."""
+
+Change = Callable[[Iterator[np.ndarray]], Iterable[np.ndarray]]
+"""Frames `(H, W, 3)` uint8 to as many of the same size, in order; it may look a few ahead."""
+
+_READ = {"format_whitelist": "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm"}  # none that would open other files
+_CODECS: dict[str, tuple[str, dict[str, str]]] = {
+    "webm": ("libvpx-vp9", {"crf": "24", "b": "0", "row-mt": "1", "cpu-used": "4"})
+}
+_X264: tuple[str, dict[str, str]] = ("libx264", {"crf": "17", "preset": "medium"})
+
+
+def check_installed() -> None:
+    """ValueError, which says what to install, where the library that reads films is missing."""
+    if find_spec("av") is None:
+        raise ValueError("films need av: pip install 'velogan[video]'")
+
+
+def is_film(path: Path) -> bool:
+    """Whether a file's name is that of a film."""
+    return path.suffix.lower() in SUFFIXES
+
+
+def count_frames(path: Path) -> int:
+    """How many frames a film says that it has, or its length and rate do; 0 where nothing says it."""
+    import av
+
+    with damage_told("film", size=0), path.open("rb") as file, av.open(file, options=_READ) as film:
+        video = film.streams.video[0] if film.streams.video else None
+        if video is None:
+            raise ValueError("it has no pictures")
+        seconds = (film.duration or 0) / 1e6
+        return video.frames or int(seconds * float(video.average_rate or 0))
+
+
+def change_film(source: Path, target: Path, change: Change, *, suffix: str, comment: str) -> int:
+    """Write `source` to `target` with its frames changed; gives how many. `suffix` names the format.
+
+    Times of frames are kept, constant rate or not, and sound is copied without coding it again. Frames are turned
+    upright. Memory holds a few frames. `comment` goes into the file's comment. ValueError with the reason where the
+    film is damaged, its frames change size, or the format cannot hold its sound.
+    """
+    import av
+
+    with source.open("rb") as read, target.open("w+b") as write:
+        with damage_told("film", size=0):
+            film = av.open(read, options=_READ)
+        with film:
+            with damage_told("film", size=0):
+                out = av.open(write, "w", format=SUFFIXES[suffix])
+            try:
+                done = _Copy(film, out, suffix).all(change, comment)
+                out.close()
+                return done
+            except BaseException:
+                with suppress(Exception):
+                    out.close()
+                raise
+
+
+class _Copy:
+    """One film on its way into another file."""
+
+    def __init__(self, film: InputContainer, out: OutputContainer, suffix: str):
+        self._film, self._out, self._suffix = film, out, suffix
+        if not film.streams.video:
+            raise ValueError("it has no pictures")
+        self._video: VideoStream = film.streams.video[0]
+        self._video.thread_type = "AUTO"
+        check_size(self._video.height, self._video.width, 3, working=9)
+        self._sound: dict[int, AudioStream] = {}
+        self._made: VideoStream | None = None
+        self._early: list[Any] = []  # sound before the first frame: a file begins with all its streams
+        self._shown: list[VideoFrame] = []  # read, and not yet written
+
+    def all(self, change: Change, comment: str) -> int:
+        """Play it through."""
+        self._out.metadata.update({**self._film.metadata, "comment": comment})
+        for stream in self._film.streams.audio:
+            try:
+                self._sound[stream.index] = self._out.add_stream_from_template(stream)
+            except Exception as error:
+                raise self._no_sound(stream) from error
+        count = 0
+        for picture in change(self._pictures()):
+            frame = self._shown.pop(0)
+            self._write(frame, picture)
+            count += 1
+        if self._made is None:
+            raise ValueError("it has no pictures that can be read")
+        with damage_told("film", size=0):
+            self._out.mux(self._made.encode(None))
+        return count
+
+    def _pictures(self) -> Iterator[np.ndarray]:
+        """The frames; sound is copied on the way."""
+        size: tuple[int, ...] | None = None
+        packets = self._film.demux([self._video, *self._film.streams.audio])
+        while True:
+            with damage_told("film", size=0):
+                packet = next(packets, None)
+                frames: list[Any] = list(packet.decode()) if packet and packet.stream is self._video else []
+            if packet is None:
+                return
+            if packet.stream is not self._video and packet.dts is not None:
+                self._copy_sound(packet)
+            for frame in frames:
+                check_size(frame.height, frame.width, 3, working=9)
+                picture = np.ascontiguousarray(np.rot90(frame.to_ndarray(format="rgb24"), k=frame.rotation // 90 % 4))
+                if size not in (None, picture.shape):
+                    raise ValueError(f"its frames change size, to {frame.width}x{frame.height}: cut it there")
+                size = picture.shape
+                self._shown.append(frame)
+                self._start(picture)
+                yield picture
+                del picture
+
+    def _start(self, picture: np.ndarray) -> None:
+        """Begin the pictures of the new film, which are of the first frame's size."""
+        if self._made is not None:
+            return
+        given, (height, width) = self._video, picture.shape[:2]
+        codec, options = _CODECS.get(SUFFIXES[self._suffix], _X264)
+        self._made = made = self._out.add_stream(codec, rate=given.average_rate or 25, options=options)
+        made.width, made.height = width, height
+        made.pix_fmt = "yuv444p" if height % 2 or width % 2 else "yuv420p"
+        made.time_base = made.codec_context.time_base = given.time_base
+        if given.sample_aspect_ratio and height == given.height:
+            made.codec_context.sample_aspect_ratio = given.sample_aspect_ratio
+        for name in ("colorspace", "color_primaries", "color_trc", "color_range"):
+            setattr(made.codec_context, name, getattr(given.codec_context, name))
+        while self._early:
+            self._copy_sound(self._early.pop(0))
+
+    def _write(self, shown: VideoFrame, picture: np.ndarray) -> None:
+        from av import VideoFrame
+
+        assert self._made is not None
+        assert self._made.pix_fmt is not None
+        with damage_told("film", size=0):
+            frame = VideoFrame.from_ndarray(picture, format="rgb24")
+            frame = frame.reformat(format=self._made.pix_fmt, dst_colorspace=shown.colorspace)
+            frame.pts, frame.time_base = shown.pts, shown.time_base
+            self._out.mux(self._made.encode(frame))
+
+    def _copy_sound(self, packet: Any) -> None:
+        if self._made is None:
+            self._early.append(packet)
+            return
+        stream = packet.stream
+        packet.stream = self._sound[stream.index]
+        try:
+            self._out.mux(packet)
+        except Exception as error:
+            raise self._no_sound(stream) from error
+
+    def _no_sound(self, stream: AudioStream) -> ValueError:
+        name = stream.codec_context.name
+        return ValueError(f"{self._suffix} cannot hold its sound ({name}): name an output that ends in .mkv")

@@ -1,0 +1,107 @@
+"""NIfTI volumes as axial slices, and back with affine and header kept."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import logging
+import math
+from typing import Any
+
+import numpy as np
+from nibabel.nifti1 import Nifti1Extension, Nifti1Header, Nifti1Image
+from nibabel.nifti2 import Nifti2Header, Nifti2Image
+from nibabel.orientations import apply_orientation, io_orientation, ornt_transform
+
+from velogan.data.pictures.picture import HEADERS, Picture, assemble, check_size
+from velogan.data.pictures.scans import Made
+from velogan.data.pictures.values import PixelFormat, to_channels
+
+logging.getLogger("nibabel").addHandler(logging.NullHandler())  # it logs flaws that it can pass over
+
+_KINDS: dict[bytes, tuple[type[Nifti1Header], type[Nifti1Image]]] = {
+    (348).to_bytes(4, "little"): (Nifti1Header, Nifti1Image),
+    (348).to_bytes(4, "big"): (Nifti1Header, Nifti1Image),
+    (540).to_bytes(4, "little"): (Nifti2Header, Nifti2Image),
+    (540).to_bytes(4, "big"): (Nifti2Header, Nifti2Image),
+}
+_COMMENT = 6  # the code of extensions that are text
+_AS_STORED = ((0, 1, 2), (1, 1, 1))
+
+
+class NiftiScan:
+    """A volume, or a series of them in time, as axial slices: anterior above, left at the left, from foot to head."""
+
+    def __init__(self, image: Nifti1Image, *, packed: bool):
+        self._image, self._packed = image, packed
+        self._shape = image.shape
+        shape = [*self._shape, 1, 1, 1][: max(4, len(self._shape))]
+        if len(self._shape) < 2 or math.prod(shape[4:]) != 1:
+            raise ValueError(f"shape {self._shape}: a volume has 3 sides, or 4 with time")
+        self._sides = tuple(shape[:4])
+        self._turn = io_orientation(image.affine)
+        if np.isnan(self._turn).any():
+            self._turn = np.array(_AS_STORED).T
+        order = np.argsort(self._turn[:, 0])
+        self._canonical = [self._sides[int(axis)] for axis in order]
+        self.bits = np.dtype(image.get_data_dtype()).itemsize * 8
+
+    def __len__(self) -> int:
+        return self._canonical[2] * self._sides[3]
+
+    def picture(self, index: int) -> Picture:
+        """An axial slice in the volume's units."""
+        time, height = divmod(index, self._canonical[2])
+        axis = int(np.argwhere(self._turn[:, 0] == 2)[0, 0])
+        at = height if self._turn[axis, 1] > 0 else self._sides[axis] - 1 - height
+        chosen: list[Any] = [slice(None)] * 3 + [time] + [0] * (len(self._shape) - 4)
+        chosen[axis] = slice(at, at + 1)
+        values = np.asanyarray(self._image.dataobj[tuple(chosen[: len(self._shape)])])
+        values = values.reshape([1 if one == axis else self._sides[one] for one in range(3)])
+        plane = apply_orientation(values, self._turn)[:, :, 0]
+        return assemble(np.ascontiguousarray(np.rot90(plane)))
+
+    def written(self, slices: list[np.ndarray], form: PixelFormat, made: Made) -> bytes:
+        """The volume with other values, and a text in `descrip` and in an extension that says who made it."""
+        planes = [np.rot90(to_channels(one, 1)[..., 0], k=-1) for one in slices]
+        back = ornt_transform(np.array(_AS_STORED).T, self._turn)
+        count = self._canonical[2]
+        times = [np.stack(planes[start : start + count], axis=2) for start in range(0, len(planes), count)]
+        volume = np.stack([apply_orientation(one, back) for one in times], axis=3).reshape(self._shape)
+        header = self._image.header.copy()
+        header.set_data_dtype(volume.dtype)
+        header["scl_slope"], header["scl_inter"] = 1, 0
+        header["cal_min"], header["cal_max"] = form.range or (0, 0)
+        header["descrip"] = f"SYNTHETIC by {made.program} {made.version}, not for diagnosis"[:79].encode()
+        header.extensions.append(Nifti1Extension(_COMMENT, made.text.encode()))
+        header["vox_offset"] = 0  # room for the extension is found anew
+        data = type(self._image)(volume, self._image.affine, header).to_bytes()
+        return gzip.compress(data, compresslevel=6, mtime=0) if self._packed else data
+
+
+def read_nifti(data: bytes, *, packed: bool) -> NiftiScan:
+    """Read the bytes of a NIfTI file; `packed`: by gzip perhaps, of which no more than stated is read."""
+    zipped = packed and data[:2] == b"\x1f\x8b"
+    stream: Any = gzip.GzipFile(fileobj=io.BytesIO(data)) if zipped else io.BytesIO(data)
+    start = stream.read(540)
+    header_kind, image_kind = _KINDS.get(start[:4], (None, None))
+    if header_kind is None or image_kind is None:
+        raise ValueError("it does not begin as a NIfTI file does")
+    header = header_kind(start[: 348 if header_kind is Nifti1Header else 540], check=False)
+    if bytes(header["magic"])[:2] != b"n+":
+        raise ValueError("its pixels are in a second file: save both as one .nii")
+    shape, dtype = header.get_data_shape(), header.get_data_dtype()
+    if dtype.kind not in "uif" or dtype.itemsize > 8:
+        raise ValueError(f"values of type {str(dtype)[:40]} are no real numbers")
+    if not 2 <= len(shape) <= 7 or min(shape) < 1:
+        raise ValueError(f"shape {shape}: a volume has 3 sides, or 4 with time")
+    sides = [*shape, 1][:3]
+    rest = math.prod(shape) // (sides[0] * sides[1])
+    check_size(sides[1], sides[0], rest * dtype.itemsize, working=rest / sides[2] * 4 + 16)
+    offset, size = float(header["vox_offset"]), math.prod(shape) * dtype.itemsize
+    if not int(header["sizeof_hdr"]) <= offset <= HEADERS:
+        raise ValueError(f"its values begin at byte {offset:.0f}: the file is damaged")
+    whole = start + stream.read(max(0, int(offset) + size - len(start)))
+    if len(whole) < int(offset) + size:
+        raise ValueError(f"{len(whole)} bytes of {int(offset) + size}: the file is truncated")
+    return NiftiScan(image_kind.from_bytes(whole), packed=packed)

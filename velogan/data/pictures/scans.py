@@ -1,0 +1,115 @@
+"""Medical files of one or many slices: DICOM and NIfTI, read with their rescaling and written back as synthetic.
+
+The libraries that know them, pydicom and nibabel, are loaded when there is such a file.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+
+from velogan.data.pictures.picture import HEADERS, MAX_BYTES, Picture, admitted_by, damage_told
+from velogan.data.pictures.values import PixelFormat
+
+SUFFIXES = (".dcm", ".dicom", ".nii.gz", ".nii")
+"""What the names of such files end in. DICOM files without any suffix are found by their bytes."""
+
+_NEEDS = {".dcm": "pydicom", ".dicom": "pydicom", ".nii.gz": "nibabel", ".nii": "nibabel"}
+_DICOM_AT, _DICOM = 128, b"DICM"
+
+
+@dataclass(frozen=True)
+class Made:
+    """Who made a synthetic scan: the program with its version, and the weights with their SHA-256."""
+
+    program: str
+    version: str
+    weights: str
+    sha256: str
+
+    @property
+    def text(self) -> str:
+        """A sentence for headers."""
+        return (
+            f"Synthetic: computed by {self.program} {self.version} from another image, with the weights "
+            f"{self.weights} (SHA-256 {self.sha256}). Not acquired from a patient. Not for diagnosis."
+        )
+
+
+class Scan(Protocol):
+    """A file of slices. `bits`: how many of a stored value's bits are used."""
+
+    @property
+    def bits(self) -> int: ...
+
+    def __len__(self) -> int:
+        """How many slices it has."""
+        ...
+
+    def picture(self, index: int) -> Picture:
+        """One of them: grey or RGB, in the values that the file means."""
+        ...
+
+    def written(self, slices: list[np.ndarray], form: PixelFormat, made: Made) -> bytes:
+        """The bytes of such a file with other slices, `(H, W, C)` in `form`, and all else kept; it says who made it.
+
+        Call it once: the scan may be used up. ValueError where the format cannot hold them.
+        """
+        ...
+
+
+def scan_suffix(path: Path) -> str | None:
+    """What the name of a medical file ends in, `""` for DICOM without a suffix; None for other files."""
+    name = path.name.lower()
+    for suffix in SUFFIXES:
+        if name.endswith(suffix):
+            return suffix
+    return "" if "." not in name and name != "dicomdir" and _says_dicom(path) else None
+
+
+def check_installed(suffix: str) -> None:
+    """ValueError, which says what to install, where the library that reads files with `suffix` is missing."""
+    library = _NEEDS.get(suffix, "pydicom")
+    if find_spec(library) is None:
+        raise ValueError(f"{suffix or 'DICOM'} files need {library}: pip install 'velogan[medical]'")
+
+
+def read_scan(path: Path) -> Scan:
+    """Read a DICOM or NIfTI file; raises `ValueError` with the reason if it is damaged, too large or none of them."""
+    suffix = scan_suffix(path)
+    if suffix is None:
+        raise ValueError(f"no medical file: names of these end in {', '.join(SUFFIXES)}")
+    facts = os.stat(path)
+    if not stat.S_ISREG(facts.st_mode):
+        raise ValueError("not a regular file")
+    if facts.st_size > MAX_BYTES + HEADERS:
+        raise ValueError(f"a file of {facts.st_size >> 20} MiB; at most {MAX_BYTES + HEADERS >> 20} are read")
+    if not facts.st_size:
+        raise ValueError("the file is empty")
+    admitted_by.get()(facts.st_size)
+    data = path.read_bytes()
+    if suffix.startswith(".nii"):
+        from velogan.data.pictures.nifti import read_nifti
+
+        with damage_told("NIfTI", size=len(data)):
+            return read_nifti(data, packed=suffix == ".nii.gz")
+    from velogan.data.pictures.dicom import read_dicom
+
+    with damage_told("DICOM", size=len(data)):
+        return read_dicom(data)
+
+
+def _says_dicom(path: Path) -> bool:
+    try:
+        if not stat.S_ISREG(path.stat().st_mode):  # opening a pipe would wait for a writer
+            return False
+        with path.open("rb") as file:
+            return file.read(_DICOM_AT + len(_DICOM))[_DICOM_AT:] == _DICOM
+    except OSError:
+        return False

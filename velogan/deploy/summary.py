@@ -1,0 +1,44 @@
+"""What came of translating files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True)
+class Summary:
+    """The result of `translate`: counts, seconds, and the name and reason of each that failed.
+
+    `tiled`: how many were translated in tiles; `renamed`: name and new suffix of each that its format could not hold;
+    `frames`: those of a film, which counts as one.
+    """
+
+    translated: int
+    skipped: int
+    failed: tuple[tuple[str, str], ...]
+    tiled: int
+    renamed: tuple[tuple[str, str], ...]
+    seconds: float
+    frames: int = 0
+
+    def and_also(self, other: Summary) -> Summary:
+        """Both together, where one followed the other."""
+        return Summary(
+            translated=self.translated + other.translated,
+            skipped=self.skipped + other.skipped,
+            failed=tuple(sorted(self.failed + other.failed)),
+            tiled=self.tiled + other.tiled,
+            renamed=tuple(sorted(self.renamed + other.renamed)),
+            seconds=self.seconds + other.seconds,
+            frames=self.frames + other.frames,
+        )
+
+
+def reason_of(error: BaseException) -> str:
+    """Why something failed, in a line for people."""
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    return str(error) or type(error).__name__
