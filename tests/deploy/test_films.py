@@ -118,12 +118,13 @@ def test_what_cannot_be_is_said_and_leaves_nothing(tmp_path: Path, model: Transl
     ((_, reason),) = translate(model, film, tmp_path / "out/film.webm").failed
     assert ".webm cannot hold its sound (aac): name an output that ends in .mkv" in reason
     assert not list((tmp_path / "out").iterdir())
-    for target, extra, words in (
+    wrong: list[tuple[Path, dict[str, Any], str]] = [
         (film, {}, "input itself"),
         (tmp_path / "a.png", {}, "is no film"),
         (tmp_path / "out", {"format": "png"}, "format=png"),
         (tmp_path / "out", {"smooth": 1.0}, r"smooth=1.0"),
-    ):
+    ]
+    for target, extra, words in wrong:
         with pytest.raises(ValueError, match=words):
             translate(model, film, target, **extra)
 

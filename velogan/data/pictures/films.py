@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
+from fractions import Fraction
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -47,7 +48,7 @@ def count_frames(path: Path) -> int:
     """How many frames a film says that it has, or its length and rate do; 0 where nothing says it."""
     import av
 
-    with damage_told("film", size=0), path.open("rb") as file, av.open(file, options=_READ) as film:
+    with damage_told("film", size=0), path.open("rb") as file, av.open(file, "r", options=_READ) as film:
         video = film.streams.video[0] if film.streams.video else None
         if video is None:
             raise ValueError("it has no pictures")
@@ -66,7 +67,7 @@ def change_film(source: Path, target: Path, change: Change, *, suffix: str, comm
 
     with source.open("rb") as read, target.open("w+b") as write:
         with damage_told("film", size=0):
-            film = av.open(read, options=_READ)
+            film = av.open(read, "r", options=_READ)
         with film:
             with damage_told("film", size=0):
                 out = av.open(write, "w", format=SUFFIXES[suffix])
@@ -143,10 +144,11 @@ class _Copy:
             return
         given, (height, width) = self._video, picture.shape[:2]
         codec, options = _CODECS.get(SUFFIXES[self._suffix], _X264)
-        self._made = made = self._out.add_stream(codec, rate=given.average_rate or 25, options=options)
+        made = cast("VideoStream", self._out.add_stream(codec, rate=given.average_rate or 25, options=options))
+        self._made = made
         made.width, made.height = width, height
         made.pix_fmt = "yuv444p" if height % 2 or width % 2 else "yuv420p"
-        made.time_base = made.codec_context.time_base = given.time_base
+        made.time_base = made.codec_context.time_base = given.time_base or Fraction(1, 90000)
         if given.sample_aspect_ratio and height == given.height:
             made.codec_context.sample_aspect_ratio = given.sample_aspect_ratio
         for name in ("colorspace", "color_primaries", "color_trc", "color_range"):

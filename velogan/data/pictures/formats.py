@@ -11,11 +11,14 @@ import re
 import struct
 import zlib
 from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
 
 import imagecodecs
 import numpy as np
 from PIL import BmpImagePlugin, GifImagePlugin, Image, ImageFile, PpmImagePlugin
 
+from velogan.data.pictures.notes import Notes, kept_exif, orientation_of, told
 from velogan.data.pictures.picture import Picture, assemble, check_size, merged
 
 QUALITY = 95
@@ -24,25 +27,7 @@ QUALITY = 95
 _MAX_PROFILE = 2**24  # bytes of a colour profile; real ones stay below 4 MiB
 _PNG_DEPTHS = {0: (1, 2, 4, 8, 16), 2: (8, 16), 3: (1, 2, 4, 8), 4: (8, 16), 6: (8, 16)}  # by colour type
 _PNG_TRANSPARENCY = {0: (2,), 2: (6,), 3: range(1, 257)}  # bytes, by colour type
-_ORIENTATION = 0x0112
 _ROWS = 256
-
-
-def orientation_of(exif: bytes) -> int:
-    """Give the orientation, 1 to 8, from the first directory of EXIF bytes; 1 if there is none."""
-    exif = exif.removeprefix(b"Exif\0\0")
-    order = {b"II*\0": "<", b"MM\0*": ">"}.get(exif[:4])
-    try:
-        if order is None:
-            return 1
-        start = struct.unpack_from(order + "I", exif, 4)[0]
-        for index in range(struct.unpack_from(order + "H", exif, start)[0]):
-            tag, kind, _, value = struct.unpack_from(order + "HHIH", exif, start + 2 + 12 * index)
-            if (tag, kind) == (_ORIENTATION, 3):
-                return value if value in range(1, 9) else 1
-    except struct.error:  # a picture with damaged metadata can still be read
-        pass
-    return 1
 
 
 # PNG
@@ -56,11 +41,15 @@ def decode_png(data: bytes) -> Picture:
     channels = {0: 1, 2: 3, 3: 4, 4: 2, 6: 4}[colour]
     check_size(height, width, channels * (2 if depth == 16 else 1))
     orientation, icc, see_through, packed = 1, None, False, 0
+    exif, notes = None, Notes()
     needed: list[bytes | memoryview] = [memoryview(data)[:8]]
     for kind, start, stop in _png_chunks(data):
         body = memoryview(data)[start + 8 : stop - 4]
         if kind == b"eXIf":
-            orientation = orientation_of(bytes(body))
+            orientation, exif = orientation_of(bytes(body)), kept_exif(bytes(body))
+        elif kind == b"pHYs" and len(body) == 9 and body[8] == 1:  # for a metre
+            across, down = struct.unpack(">II", body[:8])
+            notes = told((across, 100), (down, 100), 3)
         elif kind == b"iCCP":
             icc = _profile(bytes(body))
         elif kind in (b"IHDR", b"PLTE", b"IDAT", b"IEND"):
@@ -80,7 +69,8 @@ def decode_png(data: bytes) -> Picture:
             raise
         raise ValueError("the PNG file is truncated") from error
     channels = 1 if pixels.ndim == 2 else pixels.shape[2]
-    return assemble(pixels, alpha=channels - 1 if channels in (2, 4) else None, icc=icc, orientation=orientation)
+    alpha = channels - 1 if channels in (2, 4) else None
+    return assemble(pixels, alpha=alpha, icc=icc, orientation=orientation, notes=replace(notes, exif=exif))
 
 
 def _png_chunks(data: bytes) -> Iterator[tuple[bytes, int, int]]:
@@ -106,11 +96,13 @@ def encode_png(picture: Picture) -> bytes:
     pixels = merged(picture)
     pixels = pixels[:, :, 0] if pixels.shape[2] == 1 else pixels  # it refuses an axis of length 1 and stride 0
     data = bytes(imagecodecs.png_encode(pixels, level=1))
-    if picture.icc is None:
-        return data
-    body = b"iCCPicc\0\0" + zlib.compress(picture.icc)
-    chunk = struct.pack(">I", len(body) - 4) + body + struct.pack(">I", zlib.crc32(body))
-    return data[:33] + chunk + data[33:]
+    chunks = [] if picture.icc is None else [b"iCCPicc\0\0" + zlib.compress(picture.icc)]
+    if density := picture.notes.per_inch():
+        chunks.append(b"pHYs" + struct.pack(">IIB", *(min(round(one / 0.0254), 2**31 - 1) for one in density), 1))
+    if picture.notes.exif:
+        chunks.append(b"eXIf" + picture.notes.exif)
+    made = [struct.pack(">I", len(body) - 4) + body + struct.pack(">I", zlib.crc32(body)) for body in chunks]
+    return b"".join((data[:33], *made, data[33:]))
 
 
 # WebP
@@ -118,19 +110,20 @@ def encode_png(picture: Picture) -> bytes:
 
 def decode_webp(data: bytes) -> Picture:
     """Decode a WebP file: RGB or RGBA; an animation's first frame."""
-    orientation, icc, size = 1, None, None
+    orientation, icc, size, exif = 1, None, None, None
     for kind, body in _webp_chunks(data):
         if size is None:
             size = _webp_size(kind, body)
         if kind == b"EXIF":
-            orientation = orientation_of(body)
+            orientation, exif = orientation_of(body), kept_exif(body)
         elif kind == b"ICCP":
             icc = body or None
     if size is None:
         raise ValueError("the WebP header is damaged")
     check_size(*size, bytes_per_pixel=4, working=4)
     pixels = imagecodecs.webp_decode(data)
-    return assemble(pixels, alpha=3 if pixels.shape[2] == 4 else None, icc=icc, orientation=orientation)
+    alpha = 3 if pixels.shape[2] == 4 else None
+    return assemble(pixels, alpha=alpha, icc=icc, orientation=orientation, notes=Notes(exif))
 
 
 def _webp_chunks(data: bytes) -> Iterator[tuple[bytes, bytes]]:
@@ -247,10 +240,14 @@ def decode_with_pillow(kind: type[ImageFile.ImageFile], data: bytes) -> np.ndarr
 
 
 def encode_with_pillow(picture: Picture, name: str, **settings: int) -> bytes:
-    """Encode 8 bits in the format that Pillow knows by `name`, alpha and colour profile included."""
+    """Encode 8 bits in the format that Pillow knows by `name`, with alpha, colour profile, EXIF and resolution."""
     pixels = merged(picture)
     file = io.BytesIO()
     image = Image.fromarray(pixels[..., 0] if pixels.shape[2] == 1 else pixels)
-    icc = {} if picture.icc is None else {"icc_profile": picture.icc}
-    (image.convert("RGBA") if image.mode == "LA" else image).save(file, name, **settings, **icc)
+    kept: dict[str, Any] = {} if picture.icc is None else {"icc_profile": picture.icc}
+    if picture.notes.exif:
+        kept["exif"] = b"Exif\0\0" + picture.notes.exif
+    if density := picture.notes.per_inch():
+        kept["dpi"] = tuple(min(round(one), 65535) for one in density)
+    (image.convert("RGBA") if image.mode == "LA" else image).save(file, name, **settings, **kept)
     return file.getvalue()
