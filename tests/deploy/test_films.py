@@ -117,6 +117,9 @@ def test_what_cannot_be_is_said_and_leaves_nothing(tmp_path: Path, model: Transl
         assert reason.startswith("damaged film"), reason
     ((_, reason),) = translate(model, film, tmp_path / "out/film.webm").failed
     assert ".webm cannot hold its sound (aac): name an output that ends in .mkv" in reason
+    (tmp_path / "odd.mp4").write_bytes(film.read_bytes().replace(b"mp4a", b"zzzz").replace(b"\x40\x15", b"\xff\x15"))
+    ((_, reason),) = translate(model, tmp_path / "odd.mp4", tmp_path / "out").failed
+    assert "sound (unknown)" in reason
     assert not list((tmp_path / "out").iterdir())
     wrong: list[tuple[Path, dict[str, Any], str]] = [
         (film, {}, "input itself"),

@@ -199,12 +199,13 @@ class DicomScan:
 
 def read_dicom(data: bytes) -> DicomScan:
     """Read the bytes of a DICOM file; raises `ValueError`, and whatever pydicom does of damaged ones."""
-    syntax = _syntax(data)
-    if syntax not in (*_NATIVE, RLELossless):
-        name = syntax.name if syntax.is_transfer_syntax else str(syntax)[:64] or "no transfer syntax"
-        raise ValueError(f"its compression ({name}) is not supported: save it uncompressed, as `dcmdjpeg` or gdcm does")
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+        warnings.simplefilter("ignore")  # of flaws, which they quote
+        syntax = _syntax(data)
+        if syntax not in (*_NATIVE, RLELossless):
+            name = syntax.name if syntax.is_transfer_syntax else str(syntax)[:64] or "no transfer syntax"
+            mend = "save it uncompressed, as `dcmdjpeg` or gdcm does"
+            raise ValueError(f"its compression ({name}) is not supported: {mend}")
         return DicomScan(dcmread(io.BytesIO(data)), syntax)
 
 

@@ -72,8 +72,11 @@ def change_film(source: Path, target: Path, change: Change, *, suffix: str, comm
             with damage_told("film", size=0):
                 out = av.open(write, "w", format=SUFFIXES[suffix])
             try:
-                done = _Copy(film, out, suffix).all(change, comment)
-                out.close()
+                with damage_told("film", size=0):
+                    copy = _Copy(film, out, suffix, comment)
+                done = copy.all(change)
+                with damage_told("film", size=0):
+                    out.close()
                 return done
             except BaseException:
                 with suppress(Exception):
@@ -84,7 +87,7 @@ def change_film(source: Path, target: Path, change: Change, *, suffix: str, comm
 class _Copy:
     """One film on its way into another file."""
 
-    def __init__(self, film: InputContainer, out: OutputContainer, suffix: str):
+    def __init__(self, film: InputContainer, out: OutputContainer, suffix: str, comment: str):
         self._film, self._out, self._suffix = film, out, suffix
         if not film.streams.video:
             raise ValueError("it has no pictures")
@@ -96,14 +99,15 @@ class _Copy:
         self._early: list[Any] = []  # sound before the first frame: a file begins with all its streams
         self._shown: list[VideoFrame] = []  # read, and not yet written
 
-    def all(self, change: Change, comment: str) -> int:
-        """Play it through."""
-        self._out.metadata.update({**self._film.metadata, "comment": comment})
-        for stream in self._film.streams.audio:
+        out.metadata.update({**film.metadata, "comment": comment})
+        for stream in film.streams.audio:
             try:
-                self._sound[stream.index] = self._out.add_stream_from_template(stream)
+                self._sound[stream.index] = out.add_stream_from_template(stream)
             except Exception as error:
                 raise self._no_sound(stream) from error
+
+    def all(self, change: Change) -> int:
+        """Play it through."""
         count = 0
         for picture in change(self._pictures()):
             frame = self._shown.pop(0)
@@ -126,15 +130,18 @@ class _Copy:
             if packet is None:
                 return
             if packet.stream is not self._video and packet.dts is not None:
-                self._copy_sound(packet)
+                with damage_told("film", size=0):
+                    self._copy_sound(packet)
             for frame in frames:
-                check_size(frame.height, frame.width, 3, working=9)
-                picture = np.ascontiguousarray(np.rot90(frame.to_ndarray(format="rgb24"), k=frame.rotation // 90 % 4))
-                if size not in (None, picture.shape):
-                    raise ValueError(f"its frames change size, to {frame.width}x{frame.height}: cut it there")
-                size = picture.shape
-                self._shown.append(frame)
-                self._start(picture)
+                with damage_told("film", size=0):
+                    check_size(frame.height, frame.width, 3, working=9)
+                    turns = frame.rotation // 90 % 4
+                    picture = np.ascontiguousarray(np.rot90(frame.to_ndarray(format="rgb24"), k=turns))
+                    if size not in (None, picture.shape):
+                        raise ValueError(f"its frames change size, to {frame.width}x{frame.height}: cut it there")
+                    size = picture.shape
+                    self._shown.append(frame)
+                    self._start(picture)
                 yield picture
                 del picture
 
@@ -179,5 +186,5 @@ class _Copy:
             raise self._no_sound(stream) from error
 
     def _no_sound(self, stream: AudioStream) -> ValueError:
-        name = stream.codec_context.name
+        name = stream.codec_context.name if stream.codec_context else "unknown"
         return ValueError(f"{self._suffix} cannot hold its sound ({name}): name an output that ends in .mkv")

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import gzip
 import io
-import logging
 import math
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
+from nibabel import imageglobals
 from nibabel.nifti1 import Nifti1Extension, Nifti1Header, Nifti1Image
 from nibabel.nifti2 import Nifti2Header, Nifti2Image
 from nibabel.orientations import apply_orientation, io_orientation, ornt_transform
@@ -16,8 +19,6 @@ from nibabel.orientations import apply_orientation, io_orientation, ornt_transfo
 from velogan.data.pictures.picture import HEADERS, Picture, assemble, check_size
 from velogan.data.pictures.scans import Made
 from velogan.data.pictures.values import PixelFormat, to_channels
-
-logging.getLogger("nibabel").addHandler(logging.NullHandler())  # it logs flaws that it can pass over
 
 _KINDS: dict[bytes, tuple[type[Nifti1Header], type[Nifti1Image]]] = {
     (348).to_bytes(4, "little"): (Nifti1Header, Nifti1Image),
@@ -75,8 +76,21 @@ class NiftiScan:
         header["descrip"] = f"SYNTHETIC by {made.program} {made.version}, not for diagnosis"[:79].encode()
         header.extensions.append(Nifti1Extension(_COMMENT, made.text.encode()))
         header["vox_offset"] = 0  # room for the extension is found anew
-        data = type(self._image)(volume, self._image.affine, header).to_bytes()
+        with _quiet():
+            data = type(self._image)(volume, self._image.affine, header).to_bytes()
         return gzip.compress(data, compresslevel=6, mtime=0) if self._packed else data
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without what the library prints of flaws that it can pass over; it quotes them."""
+    before, imageglobals.logger.disabled = imageglobals.logger.disabled, True
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        imageglobals.logger.disabled = before
 
 
 def read_nifti(data: bytes, *, packed: bool) -> NiftiScan:
@@ -104,4 +118,5 @@ def read_nifti(data: bytes, *, packed: bool) -> NiftiScan:
     whole = start + stream.read(max(0, int(offset) + size - len(start)))
     if len(whole) < int(offset) + size:
         raise ValueError(f"{len(whole)} bytes of {int(offset) + size}: the file is truncated")
-    return NiftiScan(image_kind.from_bytes(whole), packed=packed)
+    with _quiet():
+        return NiftiScan(image_kind.from_bytes(whole), packed=packed)

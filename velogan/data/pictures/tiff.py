@@ -217,7 +217,7 @@ def encode_tiff(picture: Picture) -> bytes:
         compressionargs={"level": 4},
         predictor=True,
         iccprofile=picture.icc,
-        resolution=None if resolution is None else tuple((one.numerator, one.denominator) for one in resolution),
+        resolution=resolution and (resolution[0].as_integer_ratio(), resolution[1].as_integer_ratio()),
         resolutionunit=None if resolution is None else picture.notes.unit,
         metadata=None,
         maxworkers=1,
