@@ -6,6 +6,7 @@ import gzip
 from pathlib import Path
 from typing import Any
 
+import imagecodecs
 import nibabel
 import numpy as np
 import pydicom
@@ -20,6 +21,10 @@ from pydicom.uid import (
     ExplicitVRBigEndian,
     ExplicitVRLittleEndian,
     ImplicitVRLittleEndian,
+    JPEG2000Lossless,
+    JPEGBaseline8Bit,
+    JPEGLosslessSV1,
+    JPEGLSLossless,
     RLELossless,
     generate_uid,
 )
@@ -159,6 +164,31 @@ def test_run_lengths_are_unpacked_as_pydicom_does(tmp_path: Path) -> None:
     np.testing.assert_allclose(
         _values(tmp_path / "out/packed.dcm"), -(stored * 2.0 - 1024).clip(-1000, 1000) / 2, atol=1000 / 65535
     )
+
+
+@pytest.mark.parametrize(
+    ("syntax", "encode", "loss"),
+    [
+        (JPEG2000Lossless, lambda one: imagecodecs.jpeg2k_encode(one, level=0, reversible=True, codecformat="j2k"), 0),
+        (JPEGLSLossless, imagecodecs.jpegls_encode, 0),
+        (JPEGLosslessSV1, lambda one: imagecodecs.ljpeg_encode(one, bitspersample=16), 0),
+        (JPEGBaseline8Bit, lambda one: imagecodecs.jpeg8_encode(one, level=100), 2),
+    ],
+)
+def test_grey_jpegs_of_all_kinds(tmp_path: Path, syntax: Any, encode: Any, loss: int) -> None:
+    stored = _stored(most=200, dtype=np.uint8 if loss else np.uint16)
+    scan = pydicom.dcmread(_dicom(tmp_path / "a.dcm", stored))
+    for name, frame in (("right.dcm", stored), ("false.dcm", np.pad(stored, 1))):
+        scan.PixelData = encapsulate([bytes(encode(frame))])
+        scan["PixelData"].is_undefined_length = True
+        scan.file_meta.TransferSyntaxUID = syntax
+        scan.save_as(tmp_path / name)
+    picture = read_scan(tmp_path / "right.dcm").picture(0)
+    np.testing.assert_allclose(picture.pixels[..., 0], stored * 2.0 - 1024, atol=2 * loss)
+    assert translate(_model(), tmp_path / "right.dcm", tmp_path / "out").failed == ()
+    assert pydicom.dcmread(tmp_path / "out/right.dcm").file_meta.TransferSyntaxUID == ExplicitVRLittleEndian
+    with pytest.raises(ValueError, match="a frame of"):
+        read_scan(tmp_path / "false.dcm").picture(0)
 
 
 @pytest.mark.parametrize(("dtype", "bits"), [(np.uint16, 12), (np.int16, 12), (np.uint8, 8)])

@@ -11,6 +11,7 @@ import logging
 import struct
 import uuid
 import warnings
+from collections.abc import Callable
 from datetime import datetime
 from typing import Any
 
@@ -22,10 +23,17 @@ from pydicom.encaps import generate_frames
 from pydicom.filereader import data_element_generator
 from pydicom.sequence import Sequence
 from pydicom.uid import (
+    JPEG2000,
     UID,
     ExplicitVRBigEndian,
     ExplicitVRLittleEndian,
     ImplicitVRLittleEndian,
+    JPEG2000Lossless,
+    JPEGBaseline8Bit,
+    JPEGLossless,
+    JPEGLosslessSV1,
+    JPEGLSLossless,
+    JPEGLSNearLossless,
     RLELossless,
 )
 from pydicom.valuerep import DSfloat
@@ -37,6 +45,17 @@ from velogan.data.pictures.values import PixelFormat, to_channels
 logging.getLogger("pydicom").addHandler(logging.NullHandler())  # it logs flaws that it can pass over
 
 _NATIVE = (ImplicitVRLittleEndian, ExplicitVRLittleEndian, ExplicitVRBigEndian)
+_DECODERS: dict[str, Callable[[bytes], np.ndarray]] = {
+    JPEGBaseline8Bit: imagecodecs.jpeg8_decode,
+    JPEGLossless: imagecodecs.ljpeg_decode,
+    JPEGLosslessSV1: imagecodecs.ljpeg_decode,
+    JPEGLSLossless: imagecodecs.jpegls_decode,
+    JPEGLSNearLossless: imagecodecs.jpegls_decode,
+    JPEG2000Lossless: imagecodecs.jpeg2k_decode,
+    JPEG2000: imagecodecs.jpeg2k_decode,
+}
+"""Of grey frames."""
+
 _SYNTAX = 0x00020010
 _COLOURS = {"MONOCHROME1": 1, "MONOCHROME2": 1, "RGB": 3}
 _RESCALE = (("Slope", 1), ("Intercept", 0))
@@ -70,11 +89,15 @@ class DicomScan:
 
     def __init__(self, dataset: Dataset, syntax: UID):
         self._dataset, self._syntax = dataset, syntax
+        if "PixelData" not in dataset:
+            raise ValueError("it has no pixels: a report, a plan or an index")
         kind = str(dataset.get("PhotometricInterpretation", "none"))
         self._channels = _COLOURS.get(kind, 0)
         self._inverted = kind == "MONOCHROME1"
         if self._channels != int(dataset.get("SamplesPerPixel", 1)) or not self._channels:
             raise ValueError(f"its kind of colour ({kind[:20]}) is not supported; save it as MONOCHROME2 or RGB")
+        if self._channels > 1 and syntax in _DECODERS:
+            raise ValueError(f"colour compressed as {syntax.name} is not supported: save it uncompressed")
         if "SharedFunctionalGroupsSequence" in dataset or "ModalityLUTSequence" in dataset:
             raise ValueError("an enhanced file, or one whose values are a table: save it as one plain file a slice")
         self._allocated, self.bits = int(dataset.BitsAllocated), int(dataset.BitsStored)
@@ -91,8 +114,6 @@ class DicomScan:
         frames = int(dataset.get("NumberOfFrames", 1) or 1)
         self._frame = self._height * self._width * self._channels * self._allocated // 8
         check_size(self._height, self._width, self._channels * self._allocated / 8, working=8.0 * self._channels)
-        if "PixelData" not in dataset:
-            raise ValueError("it has no pixels")
         self._frames = self._split(dataset.PixelData, frames)
 
     def __len__(self) -> int:
@@ -104,6 +125,8 @@ class DicomScan:
         order = ">" if self._syntax == ExplicitVRBigEndian else "<"
         if self._syntax == RLELossless:
             values = self._unpacked(body)
+        elif self._syntax in _DECODERS:
+            values = self._decoded(body)
         else:
             values = np.frombuffer(body, f"{order}u{self._allocated // 8}").reshape(-1)
         shape: tuple[int, ...] = (self._height, self._width, self._channels)
@@ -127,7 +150,7 @@ class DicomScan:
         return (values * self._slope + self._intercept).astype(np.float32)
 
     def _split(self, data: bytes, frames: int) -> list[memoryview]:
-        if self._syntax == RLELossless:
+        if self._syntax not in _NATIVE:
             found = [memoryview(frame) for frame in generate_frames(data, number_of_frames=frames)]
             if len(found) != frames:
                 raise ValueError(f"{len(found)} of {frames} frames: the file is truncated")
@@ -136,6 +159,17 @@ class DicomScan:
             raise ValueError(f"{len(data)} bytes of pixels for {frames} of {self._frame}: the file is truncated")
         view = memoryview(data)
         return [view[start : start + self._frame] for start in range(0, frames * self._frame, self._frame)]
+
+    def _decoded(self, body: memoryview) -> np.ndarray:
+        """The values of a grey frame that is a JPEG of some kind, whose own size is held against the file's first."""
+        data = bytes(body)
+        stated, wanted = _inner_size(data), (self._height, self._width, 1)
+        if stated != wanted:
+            raise ValueError(f"a frame of {stated} in a file of {wanted}")
+        array = _DECODERS[self._syntax](data)
+        if array.shape != (self._height, self._width) or array.dtype.kind not in "iu":
+            raise ValueError(f"a frame of shape {array.shape}, {array.dtype}: the file is damaged")
+        return array.reshape(-1).astype(f"u{self._allocated // 8}")
 
     def _unpacked(self, body: memoryview) -> np.ndarray:
         """The values of a run-length encoded frame: a segment for each byte of a value, the highest first."""
@@ -202,11 +236,24 @@ def read_dicom(data: bytes) -> DicomScan:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of flaws, which they quote
         syntax = _syntax(data)
-        if syntax not in (*_NATIVE, RLELossless):
+        if syntax not in (*_NATIVE, RLELossless, *_DECODERS):
             name = syntax.name if syntax.is_transfer_syntax else str(syntax)[:64] or "no transfer syntax"
             mend = "save it uncompressed, as `dcmdjpeg` or gdcm does"
             raise ValueError(f"its compression ({name}) is not supported: {mend}")
         return DicomScan(dcmread(io.BytesIO(data)), syntax)
+
+
+def _inner_size(data: bytes) -> tuple[int, int, int] | None:
+    """(height, width, channels) that a JPEG, JPEG-LS or JPEG 2000 codestream states."""
+    if data[:4] == b"\xff\x4f\xff\x51":
+        right, bottom, left, top = struct.unpack_from(">4I", data, 8)
+        return bottom - top, right - left, struct.unpack_from(">H", data, 40)[0]
+    at = 2
+    while data[:2] == b"\xff\xd8" and at + 9 <= len(data) and data[at] == 0xFF:
+        if data[at + 1] in (0xC0, 0xC1, 0xC3, 0xF7):
+            return struct.unpack_from(">HHB", data, at + 5)
+        at += 2 + int.from_bytes(data[at + 2 : at + 4], "big")
+    return None
 
 
 def _syntax(data: bytes) -> UID:
