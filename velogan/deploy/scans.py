@@ -13,8 +13,9 @@ import numpy as np
 from velogan import __version__
 from velogan.data.domains.sources import list_files, list_images
 from velogan.data.pictures.images import Picture
+from velogan.data.pictures.made import Made
 from velogan.data.pictures.picture import damage_told
-from velogan.data.pictures.scans import Made, Scan, check_installed, read_scan, scan_suffix
+from velogan.data.pictures.scans import Scan, check_installed, read_scan, scan_suffix
 from velogan.deploy.jobs import printable
 from velogan.deploy.large import plan
 from velogan.deploy.model import Translator

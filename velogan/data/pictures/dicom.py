@@ -38,8 +38,8 @@ from pydicom.uid import (
 )
 from pydicom.valuerep import DSfloat
 
+from velogan.data.pictures.made import Made
 from velogan.data.pictures.picture import Picture, assemble, check_size
-from velogan.data.pictures.scans import Made
 from velogan.data.pictures.values import PixelFormat, to_channels
 
 logging.getLogger("pydicom").addHandler(logging.NullHandler())  # it logs flaws that it can pass over

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import os
 import stat
-from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Protocol
 
 import numpy as np
 
+from velogan.data.pictures.made import Made
 from velogan.data.pictures.picture import HEADERS, MAX_BYTES, Picture, admitted_by, damage_told
 from velogan.data.pictures.values import PixelFormat
 
@@ -22,24 +22,6 @@ SUFFIXES = (".dcm", ".dicom", ".nii.gz", ".nii")
 
 _NEEDS = {".dcm": "pydicom", ".dicom": "pydicom", ".nii.gz": "nibabel", ".nii": "nibabel"}
 _DICOM_AT, _DICOM = 128, b"DICM"
-
-
-@dataclass(frozen=True)
-class Made:
-    """Who made a synthetic scan: the program with its version, and the weights with their SHA-256."""
-
-    program: str
-    version: str
-    weights: str
-    sha256: str
-
-    @property
-    def text(self) -> str:
-        """A sentence for headers."""
-        return (
-            f"Synthetic: computed by {self.program} {self.version} from another image, with the weights "
-            f"{self.weights} (SHA-256 {self.sha256}). Not acquired from a patient. Not for diagnosis."
-        )
 
 
 class Scan(Protocol):
