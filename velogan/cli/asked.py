@@ -4,11 +4,19 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 
 import tyro
 
 Json = Annotated[bool, tyro.conf.arg(help="Print the result as one JSON object, the last line on stdout.")]
+
+Weights = Annotated[
+    Literal["ema", "raw"] | None,
+    tyro.conf.arg(help="As translate has it. Default: ema, where kept.", metavar="ema|raw"),
+]
+Checkpoint = Annotated[
+    Literal["last", "best"], tyro.conf.arg(help="The last checkpoint of a run, or the best by validation.")
+]
 
 EXACT = "Compute in plain float32, not with the accelerated network, which differs by a few levels of 8 bits."
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
-from velogan.cli.asked import Asked, Json, Outcome
+from velogan.cli.asked import Asked, Checkpoint, Json, Outcome, Weights
 
 
 @dataclass(kw_only=True)
@@ -70,13 +70,8 @@ class Export(Asked):
         Literal["a2b", "b2a"] | None,
         tyro.conf.arg(help="This direction alone. Default: a2b for a file, all for a folder.", metavar="a2b|b2a"),
     ] = None
-    weights: Annotated[
-        Literal["ema", "raw"] | None,
-        tyro.conf.arg(help="As translate has it. Default: ema, where kept.", metavar="ema|raw"),
-    ] = None
-    checkpoint: Annotated[
-        Literal["last", "best"], tyro.conf.arg(help="The last checkpoint of a run, or the best by validation.")
-    ] = "last"
+    weights: Weights = None
+    checkpoint: Checkpoint = "last"
     license: Annotated[
         str | None,
         tyro.conf.arg(

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import os
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from velogan.cli.asked import EXACT, Asked, Json, Outcome
+from velogan.cli.asked import EXACT, Asked, Checkpoint, Json, Outcome, Weights
 from velogan.cli.placed import placed
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from velogan.deploy.doubt import Doubter
     from velogan.deploy.model import Translator
@@ -57,13 +56,8 @@ class Serve(Asked):
     waiting: Annotated[
         int, tyro.conf.arg(help="The most requests that are served or wait; others are told to come again.")
     ] = 16
-    weights: Annotated[
-        Literal["ema", "raw"] | None,
-        tyro.conf.arg(help="As translate has it. Default: ema, where kept.", metavar="ema|raw"),
-    ] = None
-    checkpoint: Annotated[
-        Literal["last", "best"], tyro.conf.arg(help="The last checkpoint of a run, or the best by validation.")
-    ] = "last"
+    weights: Weights = None
+    checkpoint: Checkpoint = "last"
     tile: Annotated[int | None, tyro.conf.arg(help="As translate has it; 0: never in tiles.", metavar="PIXELS")] = None
     exact: Annotated[bool, tyro.conf.arg(help=EXACT)] = False
     device: Annotated[str, tyro.conf.arg(help="Where to compute: auto, cpu, cuda or mps.")] = "auto"
@@ -89,7 +83,7 @@ class Serve(Asked):
         with Display() as display, bind(self.host, self.port) as listening:
             place = placed(self.device, exact=self.exact)
             models = load_all(local(self.model), weights=self.weights, checkpoint=self.checkpoint, **place)
-            doubters = _doubters(models)
+            doubters = _doubters(models, display.say)
             name = self.model.resolve().name
             display.say(f"{name} ({', '.join(models)}): building and measuring its networks")
             server = make_server(
@@ -107,14 +101,16 @@ class Serve(Asked):
         return {**result, "directions": list(models)}, 0
 
 
-def _doubters(models: Mapping[Direction, Translator]) -> dict[Direction, Doubter]:
-    """What makes maps of doubt, for the directions that have a way back."""
+def _doubters(models: Mapping[Direction, Translator], say: Callable[[str], None]) -> dict[Direction, Doubter]:
+    """What makes maps of doubt, for the directions that have a way back; of others it is said why not."""
     from velogan.evaluation.doubt import doubter_of
 
     found = {}
     for way, model in models.items():
-        with suppress(ValueError):
+        try:
             found[way] = doubter_of(model)
+        except ValueError as error:
+            say(f"{way}: no maps of doubt: {error}")
     return found
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
-from velogan.cli.asked import EXACT, Asked, Json, Outcome
+from velogan.cli.asked import EXACT, Asked, Checkpoint, Json, Outcome
 from velogan.cli.placed import placed
 
 if TYPE_CHECKING:
@@ -63,9 +63,7 @@ class Translate(Asked):
             metavar="ema|raw",
         ),
     ] = None
-    checkpoint: Annotated[
-        Literal["last", "best"], tyro.conf.arg(help="The last checkpoint of a run, or the best by validation.")
-    ] = "last"
+    checkpoint: Checkpoint = "last"
     overwrite: Annotated[bool, tyro.conf.arg(help="Replace files that exist already; else they are left.")] = False
     format: Annotated[
         Literal["png", "jpg", "webp", "bmp", "tiff", "npy"] | None,

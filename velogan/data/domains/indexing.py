@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import zlib
+from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
@@ -45,7 +46,25 @@ _ARRAYS = {
 }
 
 
-class Names(Sequence[str]):
+class Made(Sequence[str]):
+    """Names that are made when they are asked for."""
+
+    @overload
+    def __getitem__(self, number: int) -> str: ...
+    @overload
+    def __getitem__(self, number: slice) -> list[str]: ...
+    def __getitem__(self, number: int | slice) -> str | list[str]:
+        """Give one name, or several."""
+        if isinstance(number, slice):
+            return [self[one] for one in range(*number.indices(len(self)))]
+        return self.made(range(len(self))[number])
+
+    @abstractmethod
+    def made(self, number: int) -> str:
+        """Make the name of this number, from 0 on."""
+
+
+class Names(Made):
     """Many names in one block of bytes."""
 
     def __init__(self, block: bytes):
@@ -65,15 +84,7 @@ class Names(Sequence[str]):
     def __len__(self) -> int:
         return len(self._ends)
 
-    @overload
-    def __getitem__(self, number: int) -> str: ...
-    @overload
-    def __getitem__(self, number: slice) -> list[str]: ...
-    def __getitem__(self, number: int | slice) -> str | list[str]:
-        """Give one name, or several."""
-        if isinstance(number, slice):
-            return [self[one] for one in range(*number.indices(len(self)))]
-        number = range(len(self))[number]
+    def made(self, number: int) -> str:
         first = int(self._ends[number - 1]) + 1 if number else 0
         return self._block[first : int(self._ends[number])].decode("utf-8", "surrogateescape")
 

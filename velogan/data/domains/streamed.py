@@ -10,12 +10,11 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path, PurePosixPath
-from typing import overload
 
 import numpy as np
 
 from velogan.data.config import DataConfig
-from velogan.data.domains.indexing import DEPTHS, ShardIndex, open_index
+from velogan.data.domains.indexing import DEPTHS, Made, ShardIndex, open_index
 from velogan.data.domains.near_duplicates import ThumbnailFiles
 from velogan.data.domains.pixels import Shape, offsets
 from velogan.data.domains.shards import Shard
@@ -123,8 +122,8 @@ class Shards:
         return self.indexes[shard].read(place)
 
 
-class _Chosen(Sequence[str]):
-    """Names made when they are asked for."""
+class _Chosen(Made):
+    """Names of what was chosen."""
 
     def __init__(self, shards: Shards, name: Callable[[int, str], str]):
         self._shards, self._name = shards, name
@@ -132,16 +131,7 @@ class _Chosen(Sequence[str]):
     def __len__(self) -> int:
         return len(self._shards.chosen)
 
-    @overload
-    def __getitem__(self, number: int) -> str: ...
-    @overload
-    def __getitem__(self, number: slice) -> list[str]: ...
-    def __getitem__(self, number: int | slice) -> str | list[str]:
-        """Give one name, or several."""
-        if isinstance(number, slice):
-            return [self[one] for one in range(*number.indices(len(self)))]
-        if not -len(self) <= number < len(self):
-            raise IndexError(number)
+    def made(self, number: int) -> str:
         shard, place = self._shards.place(number)
         return self._name(shard, self._shards.indexes[shard].names[place])
 
