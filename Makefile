@@ -14,6 +14,7 @@ test: lint
 lint: $(VENV)/.ready-dev
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+	! grep -nE '^(<<<<<<<|>>>>>>>) ' *.md */*.md
 	$(BIN)/pyright
 
 format: $(VENV)/.ready-dev
