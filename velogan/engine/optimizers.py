@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from fnmatch import fnmatchcase
 from typing import Any, Literal
@@ -262,11 +262,21 @@ def make_capturable(optimizers: Mapping[str, torch.optim.Optimizer]) -> None:
             group["capturable"] = True
 
 
-def optimizer_state(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    """Moments and settings, the same whether the optimizer is captured or not."""
+def optimizer_state(optimizer: torch.optim.Optimizer, *, of: Collection[str] | None = None) -> dict[str, Any]:
+    """Moments and settings, the same whether the optimizer is captured or not; moments `of` these networks alone."""
     state = optimizer.state_dict()
     groups = [{**group, "lr": float(group["lr"]), "capturable": False} for group in state["param_groups"]]
-    return {"state": state["state"], "param_groups": groups}
+    mine = {number for group in groups if of is None or group["name"] in of for number in group["params"]}
+    return {
+        "state": {number: kept for number, kept in state["state"].items() if number in mine},
+        "param_groups": groups,
+    }
+
+
+def joined_states(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """One state of those of one optimizer that several processes have, each of other networks."""
+    moments = {number: kept for state in states for number, kept in state["state"].items()}
+    return {**states[0], "state": dict(sorted(moments.items()))}
 
 
 def load_optimizer_state(optimizer: torch.optim.Optimizer, saved: Mapping[str, Any]) -> None:
