@@ -21,7 +21,7 @@ from statistics import median
 import torch
 
 from velogan.decide import decide
-from velogan.engine.apart import Apart
+from velogan.engine.halves import Halves
 from velogan.engine.parallel import Ranks, joined
 from velogan.engine.step import Step
 from velogan.recipes import cyclegan
@@ -54,7 +54,7 @@ def main(side: int, rounds: int) -> None:
         ways = {
             "one": lambda: alone() if ranks.first else None,
             "images": steps(ranks),
-            "directions": steps(Apart(ranks)),
+            "directions": steps(Halves(ranks)),
         }
         took: dict[str, list[list[Spent]]] = {name: [] for name in ways}
         sent: dict[str, list[float]] = {name: [] for name in ways}

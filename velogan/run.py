@@ -20,11 +20,11 @@ from velogan.data.domains.pair import Data, open_data, open_held_out
 from velogan.data.domains.sources import Sources
 from velogan.decide import decide, decide_again, for_all, on_this_host
 from velogan.deploy.model import load_translator
-from velogan.engine.apart import Apart
 from velogan.engine.capture import CapturedStep, CudaRecorder
 from velogan.engine.config import EngineConfig
 from velogan.engine.cudnn import measure_convolutions
 from velogan.engine.ema import EMA
+from velogan.engine.halves import Halves
 from velogan.engine.memory import keep_freed_memory
 from velogan.engine.optimizers import build_optimizers
 from velogan.engine.parallel import Ranks, joined
@@ -176,8 +176,8 @@ def build_step(
     roles = roles or build_roles(config)
     nets = {name: net.to(device) for name, net in _nets(roles).items()}
     asked: dict[str, Any] = {"shape": shape, "batched": engine.batched == "on"}
-    if isinstance(ranks, Apart):
-        objective = config.method.placed(config.spec, place=ranks.rank, swap=ranks.swap, **asked)
+    if isinstance(ranks, Halves):
+        objective = config.method.half(config.spec, number=ranks.rank, swap=ranks.swap, **asked)
     else:
         objective = config.method.objective(config.spec, **asked)
     objective.state.to(device)
@@ -236,7 +236,7 @@ def build_trainer(
         device=device,
         on_nonfinite=config.train.on_nonfinite,
         ranks=ranks,
-        places=getattr(objective, "places", ()),
+        owned=getattr(objective, "owned", ()),
     )
 
 

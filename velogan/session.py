@@ -251,8 +251,9 @@ class Session:
             if now < before
             else f"those that are new begin with copies of the past translations that the {before} kept"
         )
+        by = f"{now} process{'es' if now > 1 else ''}" if now == self.trainer.ranks.world else "a process a direction"
         self.say(
-            f"trained by {now} process{'es' if now > 1 else ''} from here on, before by {before}: an update is of "
+            f"trained by {by} from here on, before by {before}: an update is of "
             f"{now * images} images, before of {before * images}; {kept}"
         )
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from velogan.config import Config
 from velogan.data.domains.pair import Data
-from velogan.engine.apart import Apart
 from velogan.engine.duration import parse_length, parse_span
+from velogan.engine.halves import Halves
 from velogan.engine.nonfinite import NonFiniteError
 from velogan.engine.parallel import Ranks
 from velogan.engine.processes import ToldElsewhere
@@ -35,15 +35,15 @@ def as_split(ranks: Ranks, config: Config) -> Ranks:
             f"{asked} is for two processes, and there {'are' if ranks.several else 'is'} {ranks.world}: start with "
             "torchrun --nproc-per-node 2 -m velogan train ..., or set train.split=images"
         )
-    if not config.method.has_parts:
-        can = " or ".join(kind for kind, method in METHODS.items() if method().has_parts)
+    if not config.method.has_halves:
+        can = " or ".join(kind for kind, method in METHODS.items() if method().has_halves)
         raise ValueError(
             f"{asked} is for methods with networks of their own for each direction, and method={config.method.kind} "
             f"has none: set method={can}, or train.split=images"
         )
     if any(one.norm == "sync_batch" for one in (*spec.generators.values(), *spec.discriminators.values())):
         raise ValueError(f"{asked} shows a network all images, so norm=sync_batch has nothing to do: set norm=batch")
-    return Apart(ranks)
+    return Halves(ranks)
 
 
 def follow(config: Config, trainer: Trainer) -> None:

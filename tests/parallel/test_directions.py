@@ -45,8 +45,8 @@ Objective.discriminator_loss = broken
 
 DIE = """
 import os
-from velogan.engine.apart import Apart
-plain, calls = Apart.swap, []
+from velogan.engine.halves import Halves
+plain, calls = Halves.swap, []
 
 def dying(self, mine, shape):
     calls.append(1)
@@ -54,7 +54,7 @@ def dying(self, mine, shape):
         os._exit(9)
     return plain(self, mine, shape)
 
-Apart.swap = dying
+Halves.swap = dying
 """
 
 

@@ -26,7 +26,7 @@ from velogan.engine.optimizers import (
 from velogan.engine.parallel import Ranks
 from velogan.engine.scale import LossScale
 from velogan.engine.step import After
-from velogan.objectives.placed import Place
+from velogan.objectives.base import Owned
 from velogan.observe.clock import Clock
 from velogan.observe.stats import EpochLoss, Stats
 from velogan.types import Batch
@@ -75,7 +75,8 @@ class Trainer:
     All randomness of a step comes from (`seed`, images seen), so a run that is stopped and continued computes
     what an unbroken one computes. `loaders` are by split; the length of the first one is an epoch. `state` is the
     objective's; `batch_size` is in images of a step, on all `ranks` together. `draws` is, by split, how many uniform
-    numbers for each image are added to the batch on the host. `schedule` sets the learning rates; its `plateau` watches
+    numbers for each image are added to the batch on the host. `owned` says, by rank, what each has alone, where they
+    train different networks. `schedule` sets the learning rates; its `plateau` watches
     the loss of `plateau_phase`.
 
     `on_nonfinite`: a step with a number that is not finite raises a NonFiniteError ("stop"), or the rest of it is
@@ -98,9 +99,9 @@ class Trainer:
         device: torch.device,
         on_nonfinite: Literal["stop", "skip"] = "stop",
         ranks: Ranks | None = None,
-        places: Sequence[Place] = (),
+        owned: Sequence[Owned] = (),
     ):
-        self.ranks, self.places = ranks or Ranks(), places
+        self.ranks, self.owned = ranks or Ranks(), owned
         self.step, self.nets, self.ema, self.state = step, nets, ema, state
         self.loaders: Mapping[str, Loader] = loaders
         self.draws, self.batch_size, self.seed, self.device = draws, batch_size, seed, device
@@ -186,8 +187,9 @@ class Trainer:
 
     def _explain(self, error: NonFiniteError, batches: Batches, position: int) -> None:
         error.images = position
-        if self.places or (self.ranks.several and any(isinstance(part, nn.SyncBatchNorm) for part in self._modules())):
-            return  # whose exchanges need all ranks at the same place, and the search ends where it finds something
+        exchanging = self.owned or any(isinstance(part, nn.SyncBatchNorm) for part in self._modules())
+        if self.ranks.several and exchanging:
+            return  # exchanges need all ranks at the same place, and the search ends where it finds something
         origins = self.ranks.gather(self.step.origin(error, batches, progress=self.progress))
         found = [number for number, origin in enumerate(origins) if origin not in ("", NOTHING)]
         where = f"{self.ranks.named(found[0])}, " if found and self.ranks.several else ""
@@ -262,7 +264,7 @@ class Trainer:
         """What training computed besides the networks and their averages; all ranks must ask, the first gets all."""
         self.collect()
         own = _on_cpu(self.state.state_dict())
-        mine, *others = [own] if self.places else self.ranks.gather_first(own) or [{}]
+        mine, *others = [own] if self.owned else self.ranks.gather_first(own) or [{}]
         return {
             "images": self.images,
             "optimizers": self._optimizer_states(),
@@ -276,17 +278,17 @@ class Trainer:
         }
 
     def _optimizer_states(self) -> dict[str, Any]:
-        of = self.places[self.ranks.rank].networks if self.places else None
+        of = self.owned[self.ranks.rank].networks if self.owned else None
         mine = {name: optimizer_state(optimizer, of=of) for name, optimizer in self._optimizers().items()}
-        found = self.ranks.gather_first(_on_cpu(mine)) if self.places else []
+        found = self.ranks.gather_first(_on_cpu(mine)) if self.owned else []
         return {name: joined_states([one[name] for one in found]) for name in mine} if found else mine
 
     def collect(self) -> None:
         """Where each rank trains other networks, gives all ranks all that is trained; all must ask."""
-        for rank, place in enumerate(self.places):
-            nets = [held[role] for held in (self.nets, self.ema.nets) for role in place.networks if role in held]
+        for rank, mine in enumerate(self.owned):
+            nets = [held[role] for held in (self.nets, self.ema.nets) for role in mine.networks if role in held]
             weights = [value for net in nets for value in (*net.parameters(), *net.buffers())]
-            self.ranks.share_tensors([*weights, *place.state()], source=rank)
+            self.ranks.share_tensors([*weights, *mine.state()], source=rank)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continues from `state_dict`; networks and averages are loaded separately.

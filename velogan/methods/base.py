@@ -14,7 +14,7 @@ from velogan.networks.discriminators import DiscriminatorConfig
 from velogan.networks.generators import GeneratorConfig
 from velogan.networks.genotype import Genotype
 from velogan.objectives.base import Objective
-from velogan.objectives.placed import Placed, Swap
+from velogan.objectives.halves import HalfObjective, Swap
 from velogan.types import Direction, Letter, Nets
 
 
@@ -177,12 +177,12 @@ class Method(BaseModel):
         raise NotImplementedError
 
     @property
-    def has_parts(self) -> bool:
-        """Whether two processes can each train the networks of one direction: `placed`."""
+    def has_halves(self) -> bool:
+        """Whether two processes can each train the networks of one direction, by `half`."""
         return False
 
-    def placed(self, spec: Spec, *, shape: tuple[int, int], batched: bool, place: int, swap: Swap) -> Placed:
-        """As `objective`, but what the process number `place` of two computes of it; the other has `swap`, too."""
+    def half(self, spec: Spec, *, shape: tuple[int, int], batched: bool, number: int, swap: Swap) -> HalfObjective:
+        """As `objective`, but what the process `number` of two computes of it; the other has `swap`, too."""
         raise NotImplementedError
 
     def views(self, nets: Nets, spec: Spec) -> Views:

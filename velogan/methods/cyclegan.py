@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from velogan.methods.adversarial import Adversarial
 from velogan.methods.base import Make, Note, Role, Spec, Views, discriminator_header, ends
 from velogan.objectives.base import Carry, Out, Phase, side_by_side, together
+from velogan.objectives.halves import HalfObjective, Swap
 from velogan.objectives.losses import Logits, fooling_loss, gan_loss, gradient_penalty
-from velogan.objectives.placed import Placed, Swap
 from velogan.objectives.pool import FakePool
 from velogan.types import Batch, Direction, Letter, Nets
 
@@ -85,14 +85,14 @@ class CycleGAN(Adversarial):
         return CycleGANObjective(self, shape_a=a, shape_b=b, batched=batched)
 
     @property
-    def has_parts(self) -> bool:
+    def has_halves(self) -> bool:
         return True
 
-    def placed(self, spec: Spec, *, shape: tuple[int, int], batched: bool, place: int, swap: Swap) -> Placed:
+    def half(self, spec: Spec, *, shape: tuple[int, int], batched: bool, number: int, swap: Swap) -> HalfObjective:
         from velogan.methods.directions import OneDirection
 
         a, b = ((spec.channels[letter], *shape) for letter in ("A", "B"))
-        return OneDirection(self, shape_a=a, shape_b=b, batched=batched, place=place, swap=swap)
+        return OneDirection(self, shape_a=a, shape_b=b, batched=batched, number=number, swap=swap)
 
     def views(self, nets: Nets, spec: Spec) -> Views:
         return Views({"a2b": nets["G_A"], "b2a": nets["G_B"]})

@@ -14,14 +14,14 @@ from typing import Any
 import torch.nn.functional as F
 
 from velogan.methods.cyclegan import HALVES, CycleGAN, CycleGANObjective, sum_of
-from velogan.objectives.base import Carry, Out, Phase, together
+from velogan.objectives.base import Carry, Out, Owned, Phase, together
+from velogan.objectives.halves import Swap, traded
 from velogan.objectives.losses import fooling_loss
-from velogan.objectives.placed import Place, Swap, traded
 from velogan.types import Batch, Nets
 
 
 class OneDirection(CycleGANObjective):
-    """The half of `CycleGANObjective` that the process number `place` computes, which exchanges by `swap`."""
+    """The half of `CycleGANObjective` that the process `number` computes, which exchanges by `swap`."""
 
     def __init__(
         self,
@@ -30,14 +30,14 @@ class OneDirection(CycleGANObjective):
         shape_a: tuple[int, int, int],
         shape_b: tuple[int, int, int],
         batched: bool,
-        place: int,
+        number: int,
         swap: Swap,
     ):
         super().__init__(config, shape_a=shape_a, shape_b=shape_b, batched=batched)
-        self.halves, self.swap = (HALVES[place],), swap
+        self.halves, self.swap = (HALVES[number],), swap
         pools = (self.pool_b, self.pool_a)
-        self.places = [
-            Place(
+        self.owned = [
+            Owned(
                 (half.generator, half.discriminator),
                 lambda pool=pool, half=half: [*pool.buffers(), *self.augmenter.of_judge(half.number)],
             )

@@ -3,33 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
-from velogan.objectives.base import Objective
+from velogan.objectives.base import Objective, Owned
 
 Swap = Callable[[Tensor, Sequence[int]], Tensor]
 """Gives the peer a tensor for one of its own, of this shape and the same type. Both must call it, in one order."""
 
 
-@dataclass(frozen=True)
-class Place:
-    """What one process alone trains: networks by role, and tensors of the objective's state."""
-
-    networks: tuple[str, ...]
-    state: Callable[[], Sequence[Tensor]]
-
-
-class Placed(Objective, Protocol):
-    """The part of an objective that one process computes. `places` are those of all, by rank.
+class HalfObjective(Objective, Protocol):
+    """The part of an objective that one process computes. `owned` are those of all, by rank.
 
     Its terms are named as those of the whole objective; those that another process computes are 0.
     """
 
-    places: Sequence[Place]
+    owned: Sequence[Owned]
 
 
 def traded(mine: Tensor, shape: Sequence[int], swap: Swap) -> Tensor:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from velogan.engine.parallel import Ranks
 
 
-class Apart(Ranks):
+class Halves(Ranks):
     """Two `Ranks` of which each trains networks of its own. Their losses exchange images, not weights."""
 
     def __init__(self, ranks: Ranks):
