@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import signal
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -277,9 +277,13 @@ class Trainer:
             **({"others": others} if others else {}),
         }
 
+    @property
+    def _mine(self) -> Collection[str] | None:
+        """The networks that this rank alone trains; None where all train all."""
+        return self.owned[self.ranks.rank].networks if self.owned else None
+
     def _optimizer_states(self) -> dict[str, Any]:
-        of = self.owned[self.ranks.rank].networks if self.owned else None
-        mine = {name: optimizer_state(optimizer, of=of) for name, optimizer in self._optimizers().items()}
+        mine = {name: optimizer_state(optimizer, of=self._mine) for name, optimizer in self._optimizers().items()}
         found = self.ranks.gather_first(_on_cpu(mine)) if self.owned else []
         return {name: joined_states([one[name] for one in found]) for name in mine} if found else mine
 
@@ -297,7 +301,7 @@ class Trainer:
         """
         self.images = state["images"]
         for name, optimizer in self._optimizers().items():
-            load_optimizer_state(optimizer, state["optimizers"][name])
+            load_optimizer_state(optimizer, state["optimizers"][name], of=self._mine)
         states = [state["objective"], *state.get("others", ())]
         self.state.load_state_dict(states[self.ranks.part % len(states)])
         self.ema.load_state_dict(state["ema"])

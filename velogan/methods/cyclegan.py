@@ -6,6 +6,7 @@ Roles follow the reference implementation: `G_A` maps A to B, `G_B` maps B to A;
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -142,7 +143,7 @@ class CycleGANObjective:
         self.batched = batched
         self.halves = HALVES
         self.augmenter = config.augmenter(judges=2)
-        self.draws = {"train": _DRAWS + 6 * self.augmenter.count}
+        self.draws: Mapping[str, int] = {"train": _DRAWS + 6 * self.augmenter.count}
         same = shape_a[0] == shape_b[0]
         self.identity_a = config.identity_a if same else 0.0
         self.identity_b = config.identity_b if same else 0.0

@@ -36,7 +36,7 @@ class OneDirection(CycleGANObjective):
         super().__init__(config, shape_a=shape_a, shape_b=shape_b, batched=batched)
         self.halves, self.swap = (HALVES[number],), swap
         pools = (self.pool_b, self.pool_a)
-        self.owned = [
+        self.owned: Sequence[Owned] = [
             Owned(
                 (half.generator, half.discriminator),
                 lambda pool=pool, half=half: [*pool.buffers(), *self.augmenter.of_judge(half.number)],
