@@ -85,8 +85,10 @@ def for_all(ranks: Ranks, asked: Config, engine: EngineConfig, picks: list[Pick]
             f"engine.device={engine.device} with several processes cannot be used: say --engine.device cpu"
         )
     count = asked.images_per_update
-    each = f"{ranks.world} of {count} {'image' if count == 1 else 'images'} each: {ranks.world * count} an update"
-    return engine, [*picks, Pick("processes", each, "started by torchrun")]
+    each = f"{count} {'image' if count == 1 else 'images'} each: {ranks.world * count} an update"
+    if ranks.parts == 1:
+        each = f"the networks of one direction each: {count} {'image' if count == 1 else 'images'} an update"
+    return engine, [*picks, Pick("processes", f"{ranks.world} of {each}", "started by torchrun")]
 
 
 def on_this_host(ranks: Ranks, asked: EngineConfig, engine: EngineConfig) -> EngineConfig:

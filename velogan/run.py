@@ -24,6 +24,7 @@ from velogan.engine.capture import CapturedStep, CudaRecorder
 from velogan.engine.config import EngineConfig
 from velogan.engine.cudnn import measure_convolutions
 from velogan.engine.ema import EMA
+from velogan.engine.halves import Halves
 from velogan.engine.memory import keep_freed_memory
 from velogan.engine.optimizers import build_optimizers
 from velogan.engine.parallel import Ranks, joined
@@ -43,7 +44,7 @@ from velogan.objectives.base import SPLITS, Objective
 from velogan.observe.progress import Display
 from velogan.session import Result, Scores, Session
 from velogan.start import begin
-from velogan.together import check_pictures, follow
+from velogan.together import as_split, check_pictures, follow
 from velogan.types import Batch, Direction, Nets
 
 Prepare = Callable[[Batch], Batch]
@@ -75,6 +76,7 @@ def _train(
     """As `train`. Only the first rank has a session; the others follow it, and know no result."""
     tree, before = ranks.share((session.config.model_dump(), session.engine) if session else None)
     config = parse_config(tree)
+    ranks = as_split(ranks, config)
     if before is None:
         device_for(config.engine)  # before minutes of preparing pictures
     data = ranks.in_turn(lambda: open_data(config.data, task=display.task, say=display.say))
@@ -173,7 +175,11 @@ def build_step(
     measure_convolutions(device, one_size="crop" in config.data.preprocess)
     roles = roles or build_roles(config)
     nets = {name: net.to(device) for name, net in _nets(roles).items()}
-    objective = config.method.objective(config.spec, shape=shape, batched=engine.batched == "on")
+    asked: dict[str, Any] = {"shape": shape, "batched": engine.batched == "on"}
+    if isinstance(ranks, Halves):
+        objective = config.method.half(config.spec, number=ranks.rank, swap=ranks.swap, **asked)
+    else:
+        objective = config.method.objective(config.spec, **asked)
     objective.state.to(device)
     if engine.layout == "channels_last":
         for module in (*nets.values(), objective.state):
@@ -225,11 +231,12 @@ def build_trainer(
         draws=objective.draws,
         schedule=config.schedule,
         plateau_phase=config.method.plateau_phase,
-        batch_size=config.images_per_update * ranks.world,
+        batch_size=config.images_per_update * ranks.parts,
         seed=config.train.seed,
         device=device,
         on_nonfinite=config.train.on_nonfinite,
         ranks=ranks,
+        owned=getattr(objective, "owned", ()),
     )
 
 
@@ -250,6 +257,6 @@ def _open_loader(config: Config, data: Data, device: torch.device, ranks: Ranks,
     if split == "held_out":
         data = open_held_out(config.data, data.sources)
     asked = config.data.model_copy(update={"batch_size": config.images_per_update})
-    place = {"rank": ranks.rank, "ranks": ranks.world}
+    place = {"rank": ranks.part, "ranks": ranks.parts}
     whole = PairLoader(data.a, data.b, asked, seed=config.train.seed, device=device, **place)
     return whole if split in ("train", "held_out") else whole.half(SPLITS.index(split) - 1)

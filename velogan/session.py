@@ -49,7 +49,7 @@ from velogan.stored import headers, stored
 MAY_CHANGE = ("train.length", "train.keep", "train.samples", "train.tensorboard", "data.cache_dir")
 MAY_CHANGE += ("data.workers", "train.log_every", "train.sample_every", "train.checkpoint_every")
 MAY_CHANGE += ("train.on_nonfinite", "train.patience", "method.patience", "train.lost_after")
-MAY_CHANGE += ("train.start",)
+MAY_CHANGE += ("train.start", "train.split")
 """Fields that may differ when a run is continued, besides those of the engine: they do not change what is learned."""
 
 
@@ -243,7 +243,7 @@ class Session:
 
     def _tell_ranks(self, before: int) -> None:
         """Says what changes with the number of processes."""
-        now, images = self.trainer.ranks.world, self.config.images_per_update
+        now, images = self.trainer.ranks.parts, self.config.images_per_update
         if now == before:
             return
         kept = (
@@ -251,8 +251,9 @@ class Session:
             if now < before
             else f"those that are new begin with copies of the past translations that the {before} kept"
         )
+        by = f"{now} process{'es' if now > 1 else ''}" if now == self.trainer.ranks.world else "a process a direction"
         self.say(
-            f"trained by {now} process{'es' if now > 1 else ''} from here on, before by {before}: an update is of "
+            f"trained by {by} from here on, before by {before}: an update is of "
             f"{now * images} images, before of {before * images}; {kept}"
         )
 
@@ -274,7 +275,7 @@ class Session:
             bar = display.training(length.total)
             hooks = [Hook(parse_span(train.log_every), lambda images: self._log_tick(images, length, bar))]
             if grids is not None:
-                write = partial(self._remakeable, "sample pictures", grids.write)
+                write = partial(self._sample, grids)
                 hooks.append(Hook(parse_span(train.sample_every), write))
             if choices is not None:
                 choices.start(trainer.images, length=length.total)
@@ -303,6 +304,10 @@ class Session:
             finished=length.progress(trainer.images, trainer.clock.seconds) >= 1 or self._ended_early(),
             ranks=trainer.ranks.world,
         )
+
+    def _sample(self, grids: Grids, images: int) -> None:
+        self.trainer.collect()
+        self._remakeable("sample pictures", grids.write, images)
 
     def _remakeable(self, what: str, make: Callable[..., object], *arguments: Any) -> None:
         """Calls what writes files that can be made again: where they cannot be written, says so once and goes on."""

@@ -5,10 +5,12 @@ from __future__ import annotations
 from velogan.config import Config
 from velogan.data.domains.pair import Data
 from velogan.engine.duration import parse_length, parse_span
+from velogan.engine.halves import Halves
 from velogan.engine.nonfinite import NonFiniteError
 from velogan.engine.parallel import Ranks
 from velogan.engine.processes import ToldElsewhere
 from velogan.engine.trainer import Hook, Trainer, stop_on_signal
+from velogan.methods import METHODS
 
 
 def check_pictures(ranks: Ranks, data: Data) -> None:
@@ -23,11 +25,32 @@ def check_pictures(ranks: Ranks, data: Data) -> None:
                 )
 
 
+def as_split(ranks: Ranks, config: Config) -> Ranks:
+    """The ranks, divided as `train.split` says. ValueError where they or the networks cannot be."""
+    if config.train.split == "images":
+        return ranks
+    asked, spec = "train.split=directions", config.spec
+    if ranks.world != 2:
+        raise ValueError(
+            f"{asked} is for two processes, and there {'are' if ranks.several else 'is'} {ranks.world}: start with "
+            "torchrun --nproc-per-node 2 -m velogan train ..., or set train.split=images"
+        )
+    if not config.method.has_halves:
+        can = " or ".join(kind for kind, method in METHODS.items() if method().has_halves)
+        raise ValueError(
+            f"{asked} is for methods with networks of their own for each direction, and method={config.method.kind} "
+            f"has none: set method={can}, or train.split=images"
+        )
+    if any(one.norm == "sync_batch" for one in (*spec.generators.values(), *spec.discriminators.values())):
+        raise ValueError(f"{asked} shows a network all images, so norm=sync_batch has nothing to do: set norm=batch")
+    return Halves(ranks)
+
+
 def follow(config: Config, trainer: Trainer) -> None:
     """A rank's part in the session that the first one holds: the same steps, and its state for checkpoints."""
 
-    def nothing(images: int) -> None:
-        pass
+    def give_networks(images: int) -> None:
+        trainer.collect()
 
     def give_pace(images: int) -> None:
         trainer.pace()
@@ -38,7 +61,7 @@ def follow(config: Config, trainer: Trainer) -> None:
     train, ranks = config.train, trainer.ranks
     hooks = [Hook(parse_span(train.log_every), give_pace)]
     if train.samples:
-        hooks.append(Hook(parse_span(train.sample_every), nothing))
+        hooks.append(Hook(parse_span(train.sample_every), give_networks))
     hooks.append(Hook(parse_span(train.checkpoint_every), give_state))
     with stop_on_signal(trainer):
         if ranks.share(False):

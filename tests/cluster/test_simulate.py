@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import itertools
 import math
+from dataclasses import replace
 
 import pytest
 
 from velogan.cluster.asked import parse_bandwidth, parse_devices, parse_latency
-from velogan.cluster.load import Load, PhaseLoad
+from velogan.cluster.load import Halves, Load, PhaseLoad
 from velogan.cluster.simulate import (
     Cluster,
     Link,
     all_reduce,
     copying,
+    directions,
     gloo_ring,
     modules,
     ring,
@@ -55,6 +57,17 @@ def test_gloos_ring_by_hand():
     assert gloo_ring(2**22, 2, Link(2**21, 1.0)) == pytest.approx(2 * (2 + 0.5 + 1.25))
     # 16 bytes: a request, and p - 1 messages, twice
     assert gloo_ring(16, 8, Link(math.inf, 1.0)) == pytest.approx(2 * 8)
+
+
+def test_a_direction_each_by_hand():
+    assert directions(load_of_two(), CLUSTER, step_s=10) is None
+    load = replace(load_of_two(), halves=Halves(share=0.6, swapped=(500_000, 250_000)))
+    found = directions(load, CLUSTER, step_s=10)
+    assert found is not None
+    # a request and an answer each; for two phases losses and flags, and once the agreement
+    assert found.exchange_s == pytest.approx(0.502 + 0.252 + 5 * all_reduce(16, 2, CLUSTER))
+    assert found.times == pytest.approx(10 / (6 + found.exchange_s))
+    assert found.images_per_s == pytest.approx(2 / (6 + found.exchange_s))
 
 
 def test_without_latency_all_rings_are_bound_by_the_bytes():

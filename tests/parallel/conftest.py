@@ -7,9 +7,15 @@ import signal
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
 from torch.distributed import TCPStore
+
+from velogan.store.checkpoint import list_checkpoints, load_state
 
 
 @dataclass
@@ -71,3 +77,24 @@ def flags() -> Callable[..., list[str]]:
         return [*words.split(), *more]
 
     return make
+
+
+@pytest.fixture(scope="session")
+def computed() -> Callable[[Path], dict[str, Tensor]]:
+    """All weights of a run's last checkpoint, their averages, and the rest of what training computed, by name."""
+    return _computed
+
+
+def _computed(run: Path) -> dict[str, Tensor]:
+    """All weights, their averages, and the state of the optimizers, by name."""
+    folder = list_checkpoints(run)[-1]
+    found = {f"{file.name} {k}": v for file in folder.glob("*_?*.safetensors") for k, v in load_file(file).items()}
+    state, _ = load_state(folder)
+    return found | dict(_tensors("", {**state, "losses": torch.tensor(state["losses"])}))
+
+
+def _tensors(name: str, node: Any) -> list[tuple[str, Tensor]]:
+    if isinstance(node, Tensor):
+        return [(name, node)]
+    items = node.items() if isinstance(node, dict) else ()
+    return [one for key, value in items for one in _tensors(f"{name} {key}", value)]

@@ -7,12 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from safetensors.torch import load_file
-from torch import Tensor
 
 from velogan.observe.log import read_stats
-from velogan.store.checkpoint import list_checkpoints, load_state
 
 CASES = {
     # plain kernels move a bias in front of a norm, too, whose gradient is a rounding error: by Adam a full step
@@ -31,23 +27,8 @@ CLOSE = 1e-4
 """The most that the difference's norm may be of a tensor's: sums of float32 in another order."""
 
 
-def _computed(run: Path) -> dict[str, Tensor]:
-    """All weights, their averages, and the state of the optimizers, by name."""
-    folder = list_checkpoints(run)[-1]
-    found = {f"{file.name} {k}": v for file in folder.glob("*_?*.safetensors") for k, v in load_file(file).items()}
-    state, _ = load_state(folder)
-    return found | dict(_tensors("", {"optimizers": state["optimizers"], "losses": torch.tensor(state["losses"])}))
-
-
-def _tensors(name: str, node: Any) -> list[tuple[str, Tensor]]:
-    if isinstance(node, Tensor):
-        return [(name, node)]
-    items = node.items() if isinstance(node, dict) else ()
-    return [one for key, value in items for one in _tensors(f"{name} {key}", value)]
-
-
 @pytest.mark.parametrize("case", CASES)
-def test_five_steps_of_two_ranks_are_those_of_one_with_their_batch(case: str, start, flags, tmp_path: Path):
+def test_five_steps_of_two_ranks_are_those_of_one_with_their_batch(case: str, start, flags, computed, tmp_path: Path):
     preset, *more = CASES[case]
     images = 20 if "--train.accumulate" in more else 10
     command = "search" if case == "search" else "train"
@@ -59,7 +40,7 @@ def test_five_steps_of_two_ranks_are_those_of_one_with_their_batch(case: str, st
     for job in jobs:
         codes, said = job.wait()
         assert not any(codes), "\n".join(said)
-    one, two = _computed(tmp_path / "one"), _computed(tmp_path / "two")
+    one, two = computed(tmp_path / "one"), computed(tmp_path / "two")
     assert one.keys() == two.keys()
     assert any("exp_avg_sq" in name for name in one) or "sgd" in more
     for name, value in one.items():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -36,12 +36,28 @@ class PhaseLoad:
 
 
 @dataclass(frozen=True)
+class Halves:
+    """A step in two processes with the networks of one direction each.
+
+    `share`: of a step's operations, what the process with more of them computes. `swapped`: the bytes of translations,
+    and of their gradients, that go each way at once.
+    """
+
+    share: float
+    swapped: tuple[int, ...]
+
+
+@dataclass(frozen=True)
 class Load:
-    """A step of `images` of each domain; `weights` are the bytes of all its networks."""
+    """A step of `images` of each domain; `weights` are the bytes of all its networks.
+
+    `halves` are None where the method has none.
+    """
 
     phases: tuple[PhaseLoad, ...]
     weights: int
     images: int
+    halves: Halves | None = None
 
     @property
     def flops(self) -> float:
@@ -57,8 +73,33 @@ def load_of(config: Config) -> Load:
         nets = {name: role.net for name, role in roles.items()}
         objective = config.method.objective(config.spec, shape=(side, side), batched=True)
         phases = tuple(_phases(objective, nets, config))
+        halves = _halves(nets, config, phases) if config.method.has_halves else None
     weights = FLOAT32 * sum(weight.numel() for net in nets.values() for weight in net.parameters())
-    return Load(phases, weights, config.images_per_update)
+    return Load(phases, weights, config.images_per_update, halves)
+
+
+def _halves(nets: Nets, config: Config, whole: Sequence[PhaseLoad]) -> Halves:
+    """What comes of each half, with an exchange that is played."""
+    side, count = config.data.crop_size, config.images_per_update
+    images = {letter: torch.empty(1, channels, side, side) for letter, channels in config.spec.channels.items()}
+    computed, swapped = [], []
+
+    def swap(mine: Tensor, shape: Sequence[int]) -> Tensor:
+        theirs = mine.new_empty(tuple(shape))
+        swapped.append(count * max(mine.nbytes, theirs.nbytes))
+        return theirs
+
+    for number in (0, 1):
+        half = config.method.half(config.spec, shape=(side, side), batched=True, number=number, swap=swap)
+        batch = {**images, "uniform": torch.empty(half.draws["train"], 1)}
+        carry: dict[str, Tensor] = {}
+        swapped.clear()
+        computed.append(0.0)
+        for phase, of_all in zip(half.phases(), whole):
+            operations, out = _play(phase, nets, batch, carry)
+            computed[number] += of_all.share * count * operations
+            carry |= {name: value.detach() for name, value in out.carry.items()}
+    return Halves(max(computed) / sum(phase.share * phase.flops for phase in whole), tuple(swapped))
 
 
 def _phases(objective: Objective, nets: Nets, config: Config) -> Iterator[PhaseLoad]:

@@ -45,7 +45,7 @@ class Ranks:
         self, rank: int = 0, world: int = 1, *, local_rank: int = 0, local_world: int = 1, heart: Heart | None = None
     ):
         self.rank, self.world, self.local_rank, self.local_world = rank, world, local_rank, local_world
-        self._heart = heart
+        self.heart = heart
         self._waited = 0.0
 
     @property
@@ -57,6 +57,16 @@ class Ranks:
     def several(self) -> bool:
         """Whether there are others."""
         return self.world > 1
+
+    @property
+    def parts(self) -> int:
+        """In how many parts a step's images are cut: as many as there are ranks."""
+        return self.world
+
+    @property
+    def part(self) -> int:
+        """The number of this rank's part."""
+        return self.rank
 
     @torch.no_grad()
     def mean(self, parameters: Sequence[nn.Parameter], terms: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -83,6 +93,10 @@ class Ranks:
         means = flat[offset : offset + len(terms)].clone()  # else it would hold the memory of all gradients
         return dict(zip(terms, means.unbind()))
 
+    def everywhere(self, flags: Tensor) -> Tensor:
+        """Which of a phase's `flags` are true on all ranks; after `mean` all have the same."""
+        return flags
+
     def agree(self, *, seconds: float, stopping: bool) -> tuple[float, bool]:
         """The first rank's `seconds`, and whether any rank is `stopping`."""
         if not self.several:
@@ -101,13 +115,13 @@ class Ranks:
             value = held[0]
         return value  # pyright: ignore[reportReturnType]
 
-    def share_tensors(self, tensors: Sequence[Tensor]) -> None:
-        """Overwrites `tensors` with the first rank's."""
+    def share_tensors(self, tensors: Sequence[Tensor], *, source: int = 0) -> None:
+        """Overwrites `tensors` with those of the rank `source`, the first one."""
         if self.several:
             with self._exchange(), torch.no_grad():
                 for tensor in tensors:
                     flat = tensor.detach().contiguous()
-                    dist.broadcast(flat, src=0)
+                    dist.broadcast(flat, src=source)
                     tensor.copy_(flat)
 
     def gather(self, value: T) -> list[T]:
@@ -143,25 +157,25 @@ class Ranks:
 
     def named(self, rank: int) -> str:
         """A rank, with its host and process."""
-        return self._heart.named(rank) if self._heart else f"rank {rank}"
+        return self.heart.named(rank) if self.heart else f"rank {rank}"
 
     def failed(self, error: BaseException) -> BaseException:
         """What to raise in place of `error`, which ends this process: exactly one of all ranks tells."""
-        if self._heart is None or isinstance(error, ToldElsewhere):
+        if self.heart is None or isinstance(error, ToldElsewhere):
             return error
         known = isinstance(error, (ValueError, OSError, NonFiniteError))
         code = 2 if isinstance(error, ValueError) else 130 if isinstance(error, KeyboardInterrupt) else 1
-        tells = self._heart.first_to_tell()
-        self._heart.close()
+        tells = self.heart.first_to_tell()
+        self.heart.close()
         if not tells:
             return ToldElsewhere(code)
         return error if self.first or not known else RankError(f"{self.named(self.rank)}: {error}", code)
 
     def close(self) -> None:
         """Waits for all, then takes leave of them."""
-        if self._heart is not None:
+        if self.heart is not None:
             self.gather(None)
-            self._heart.close()
+            self.heart.close()
             dist.destroy_process_group()
 
     @contextmanager
@@ -172,7 +186,7 @@ class Ranks:
             self._waited += time.monotonic() - began
         except RuntimeError as error:
             said = re.sub(r"^\[[^\]]*\]\s*", "", str(error).splitlines()[0])
-            who = self._heart.silent() if self._heart else ""
+            who = self.heart.silent() if self.heart else ""
             raise ConnectionError(f"lost {who or 'a peer'} ({said}); {GO_ON}") from error
 
 

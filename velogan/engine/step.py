@@ -181,7 +181,7 @@ class Step:
         terms = self.ranks.mean(parameters, terms)
         if self.scale is not None:
             self.scale.unscale(parameters)
-        flags = finite_flags(terms.values(), parameters)
+        flags = self.ranks.everywhere(finite_flags(terms.values(), parameters))
         if self.scale is not None:
             flags = self.scale.see(flags)
         names = [*terms, "gradients"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import signal
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -16,10 +16,17 @@ from torch import Tensor, nn
 from velogan.engine.duration import Length, Span
 from velogan.engine.ema import EMA
 from velogan.engine.nonfinite import NOTHING, NonFiniteError
-from velogan.engine.optimizers import Schedule, ScheduleConfig, load_optimizer_state, optimizer_state
+from velogan.engine.optimizers import (
+    Schedule,
+    ScheduleConfig,
+    joined_states,
+    load_optimizer_state,
+    optimizer_state,
+)
 from velogan.engine.parallel import Ranks
 from velogan.engine.scale import LossScale
 from velogan.engine.step import After
+from velogan.objectives.base import Owned
 from velogan.observe.clock import Clock
 from velogan.observe.stats import EpochLoss, Stats
 from velogan.types import Batch
@@ -68,7 +75,8 @@ class Trainer:
     All randomness of a step comes from (`seed`, images seen), so a run that is stopped and continued computes
     what an unbroken one computes. `loaders` are by split; the length of the first one is an epoch. `state` is the
     objective's; `batch_size` is in images of a step, on all `ranks` together. `draws` is, by split, how many uniform
-    numbers for each image are added to the batch on the host. `schedule` sets the learning rates; its `plateau` watches
+    numbers for each image are added to the batch on the host. `owned` says, by rank, what each has alone, where they
+    train different networks. `schedule` sets the learning rates; its `plateau` watches
     the loss of `plateau_phase`.
 
     `on_nonfinite`: a step with a number that is not finite raises a NonFiniteError ("stop"), or the rest of it is
@@ -91,8 +99,9 @@ class Trainer:
         device: torch.device,
         on_nonfinite: Literal["stop", "skip"] = "stop",
         ranks: Ranks | None = None,
+        owned: Sequence[Owned] = (),
     ):
-        self.ranks = ranks or Ranks()
+        self.ranks, self.owned = ranks or Ranks(), owned
         self.step, self.nets, self.ema, self.state = step, nets, ema, state
         self.loaders: Mapping[str, Loader] = loaders
         self.draws, self.batch_size, self.seed, self.device = draws, batch_size, seed, device
@@ -178,8 +187,9 @@ class Trainer:
 
     def _explain(self, error: NonFiniteError, batches: Batches, position: int) -> None:
         error.images = position
-        if self.ranks.several and any(isinstance(part, nn.SyncBatchNorm) for part in self._modules()):
-            return  # whose exchanges need all ranks at the same place, and the search ends where it finds something
+        exchanging = self.owned or any(isinstance(part, nn.SyncBatchNorm) for part in self._modules())
+        if self.ranks.several and exchanging:
+            return  # exchanges need all ranks at the same place, and the search ends where it finds something
         origins = self.ranks.gather(self.step.origin(error, batches, progress=self.progress))
         found = [number for number, origin in enumerate(origins) if origin not in ("", NOTHING)]
         where = f"{self.ranks.named(found[0])}, " if found and self.ranks.several else ""
@@ -202,10 +212,10 @@ class Trainer:
     def _draw(self, split: str, images: int) -> Tensor:
         """Numbers for this rank's `images`, which are some of those that one rank would draw for all."""
         pinned = self.device.type == "cuda"  # else the copy to the device would wait for earlier steps
-        uniform = torch.rand(self.draws[split], images * self.ranks.world, pin_memory=pinned)
-        if not self.ranks.several:
+        uniform = torch.rand(self.draws[split], images * self.ranks.parts, pin_memory=pinned)
+        if self.ranks.parts == 1:
             return uniform
-        mine = uniform.narrow(1, self.ranks.rank * images, images).contiguous()
+        mine = uniform.narrow(1, self.ranks.part * images, images).contiguous()
         return mine.pin_memory() if pinned else mine
 
     def _one_step(self, batches: Batches) -> None:
@@ -252,10 +262,12 @@ class Trainer:
 
     def state_dict(self) -> dict[str, Any]:
         """What training computed besides the networks and their averages; all ranks must ask, the first gets all."""
-        mine, *others = self.ranks.gather_first(_on_cpu(self.state.state_dict())) or [{}]
+        self.collect()
+        own = _on_cpu(self.state.state_dict())
+        mine, *others = [own] if self.owned else self.ranks.gather_first(own) or [{}]
         return {
             "images": self.images,
-            "optimizers": {name: optimizer_state(o) for name, o in self._optimizers().items()},
+            "optimizers": self._optimizer_states(),
             "objective": mine,
             "ema": self.ema.state_dict(),
             "losses": self.epoch_loss.state_dict(),
@@ -265,6 +277,23 @@ class Trainer:
             **({"others": others} if others else {}),
         }
 
+    @property
+    def _mine(self) -> Collection[str] | None:
+        """The networks that this rank alone trains; None where all train all."""
+        return self.owned[self.ranks.rank].networks if self.owned else None
+
+    def _optimizer_states(self) -> dict[str, Any]:
+        mine = {name: optimizer_state(optimizer, of=self._mine) for name, optimizer in self._optimizers().items()}
+        found = self.ranks.gather_first(_on_cpu(mine)) if self.owned else []
+        return {name: joined_states([one[name] for one in found]) for name in mine} if found else mine
+
+    def collect(self) -> None:
+        """Where each rank trains other networks, gives all ranks all that is trained; all must ask."""
+        for rank, mine in enumerate(self.owned):
+            nets = [held[role] for held in (self.nets, self.ema.nets) for role in mine.networks if role in held]
+            weights = [value for net in nets for value in (*net.parameters(), *net.buffers())]
+            self.ranks.share_tensors([*weights, *mine.state()], source=rank)
+
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continues from `state_dict`; networks and averages are loaded separately.
 
@@ -272,9 +301,9 @@ class Trainer:
         """
         self.images = state["images"]
         for name, optimizer in self._optimizers().items():
-            load_optimizer_state(optimizer, state["optimizers"][name])
+            load_optimizer_state(optimizer, state["optimizers"][name], of=self._mine)
         states = [state["objective"], *state.get("others", ())]
-        self.state.load_state_dict(states[self.ranks.rank % len(states)])
+        self.state.load_state_dict(states[self.ranks.part % len(states)])
         self.ema.load_state_dict(state["ema"])
         self.epoch_loss.load_state_dict(state["losses"])
         self.schedule.load_state_dict(state["schedule"])
@@ -293,8 +322,11 @@ class Trainer:
                 self.load_state_dict(state)
 
 
-def _on_cpu(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {name: value.cpu() for name, value in state.items()}
+def _on_cpu(state: Any) -> Any:
+    """A tree of dicts with its tensors on the CPU."""
+    if isinstance(state, Mapping):
+        return {name: _on_cpu(value) for name, value in state.items()}
+    return state.cpu() if isinstance(state, Tensor) else state
 
 
 def _next(opened: Opened) -> Batches:

@@ -14,6 +14,7 @@ from velogan.networks.discriminators import DiscriminatorConfig
 from velogan.networks.generators import GeneratorConfig
 from velogan.networks.genotype import Genotype
 from velogan.objectives.base import Objective
+from velogan.objectives.halves import HalfObjective, Swap
 from velogan.types import Direction, Letter, Nets
 
 
@@ -173,6 +174,15 @@ class Method(BaseModel):
 
     def objective(self, spec: Spec, *, shape: tuple[int, int], batched: bool) -> Objective:
         """The losses for images of `shape` (H, W); `batched` runs passes of one network together."""
+        raise NotImplementedError
+
+    @property
+    def has_halves(self) -> bool:
+        """Whether two processes can each train the networks of one direction, by `half`."""
+        return False
+
+    def half(self, spec: Spec, *, shape: tuple[int, int], batched: bool, number: int, swap: Swap) -> HalfObjective:
+        """As `objective`, but what the process `number` of two computes of it; the other has `swap`, too."""
         raise NotImplementedError
 
     def views(self, nets: Nets, spec: Spec) -> Views:

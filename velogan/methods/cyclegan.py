@@ -6,7 +6,8 @@ Roles follow the reference implementation: `G_A` maps A to B, `G_B` maps B to A;
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
@@ -17,9 +18,10 @@ from torch import Tensor, nn
 from velogan.methods.adversarial import Adversarial
 from velogan.methods.base import Make, Note, Role, Spec, Views, discriminator_header, ends
 from velogan.objectives.base import Carry, Out, Phase, side_by_side, together
+from velogan.objectives.halves import HalfObjective, Swap
 from velogan.objectives.losses import Logits, fooling_loss, gan_loss, gradient_penalty
 from velogan.objectives.pool import FakePool
-from velogan.types import Batch, Direction, Nets
+from velogan.types import Batch, Direction, Letter, Nets
 
 
 class CycleGAN(Adversarial):
@@ -83,6 +85,16 @@ class CycleGAN(Adversarial):
         a, b = ((spec.channels[letter], *shape) for letter in ("A", "B"))
         return CycleGANObjective(self, shape_a=a, shape_b=b, batched=batched)
 
+    @property
+    def has_halves(self) -> bool:
+        return True
+
+    def half(self, spec: Spec, *, shape: tuple[int, int], batched: bool, number: int, swap: Swap) -> HalfObjective:
+        from velogan.methods.directions import OneDirection
+
+        a, b = ((spec.channels[letter], *shape) for letter in ("A", "B"))
+        return OneDirection(self, shape_a=a, shape_b=b, batched=batched, number=number, swap=swap)
+
     def views(self, nets: Nets, spec: Spec) -> Views:
         return Views({"a2b": nets["G_A"], "b2a": nets["G_B"]})
 
@@ -90,7 +102,25 @@ class CycleGAN(Adversarial):
 _DRAWS = 6
 """Uniform numbers for an image without augmentation: two for each pool, one for each gradient penalty."""
 
-_JUDGES = ("D_A", "D_B")
+
+@dataclass(frozen=True)
+class Half:
+    """The networks of one direction and what they are given; `letter` is that of its networks and of its terms."""
+
+    number: int
+    letter: str
+    generator: str
+    discriminator: str
+    source: Letter
+    target: Letter
+    fake: str
+
+
+HALVES = (
+    Half(0, "a", "G_A", "D_A", source="A", target="B", fake="fake_b"),
+    Half(1, "b", "G_B", "D_B", source="B", target="A", fake="fake_a"),
+)
+_JUDGES = tuple(half.discriminator for half in HALVES)
 
 
 class CycleGANObjective:
@@ -111,8 +141,9 @@ class CycleGANObjective:
     ):
         self.config = config
         self.batched = batched
+        self.halves = HALVES
         self.augmenter = config.augmenter(judges=2)
-        self.draws = {"train": _DRAWS + 6 * self.augmenter.count}
+        self.draws: Mapping[str, int] = {"train": _DRAWS + 6 * self.augmenter.count}
         same = shape_a[0] == shape_b[0]
         self.identity_a = config.identity_a if same else 0.0
         self.identity_b = config.identity_b if same else 0.0
@@ -151,41 +182,43 @@ class CycleGANObjective:
         if self.identity_b:
             terms["identity_b"] = F.l1_loss(seen["same_a"].float(), a) * config.cycle_a * self.identity_b
         carry = {"fake_a": seen["fake_a"].float(), "fake_b": seen["fake_b"].float()}
-        return Out(total=_sum(terms), terms=terms, carry=carry)
+        return Out(total=sum_of(terms), terms=terms, carry=carry)
 
     def penalty_loss(self, nets: Nets, batch: Batch, carry: Carry) -> Out:
         """The penalty alone, on the images that the discriminators see in this step, but for the pool."""
         fakes = self._fakes(nets, batch, carry)
         terms = {
-            f"penalty_{letter}": self.config.penalty_term(
-                nets[role],
-                real=self._seen(role, batch[domain], batch, 2),
-                fake=self._seen(role, fakes[f"fake_{domain.lower()}"], batch, 1),
-                mix=batch["uniform"][number],
+            f"penalty_{half.letter}": self.config.penalty_term(
+                nets[half.discriminator],
+                real=self._seen(half.discriminator, batch[half.target], batch, 2),
+                fake=self._seen(half.discriminator, fakes[half.fake], batch, 1),
+                mix=batch["uniform"][4 + half.number],
             )
-            for letter, role, domain, number in (("a", "D_A", "B", 4), ("b", "D_B", "A", 5))
+            for half in self.halves
         }
-        return Out(total=_sum(terms), terms=terms, carry=fakes)
+        return Out(total=sum_of(terms), terms=terms, carry=fakes)
 
     def discriminator_loss(self, nets: Nets, batch: Batch, carry: Carry) -> Out:
         """Half of real plus fake (section 7.1's slowdown), on fakes from the pool."""
         uniform, fakes = batch["uniform"], self._fakes(nets, batch, carry)
-        fake_b = self._seen("D_A", self.pool_b(fakes["fake_b"], uniform[0:2]), batch, 1)
-        fake_a = self._seen("D_B", self.pool_a(fakes["fake_a"], uniform[2:4]), batch, 1)
-        real_b, real_a = self._seen("D_A", batch["B"], batch, 2), self._seen("D_B", batch["A"], batch, 2)
+        pools = {"fake_a": self.pool_a, "fake_b": self.pool_b}
+        terms: dict[str, Tensor] = {}
         shown: dict[str, Tensor] = {}
-        terms = {
-            "a": self._discriminator_term(nets, "D_A", shown, real=real_b, fake=fake_b, mix=uniform[4]),
-            "b": self._discriminator_term(nets, "D_B", shown, real=real_a, fake=fake_a, mix=uniform[5]),
-        }
-        return Out(total=_sum(terms), terms={**terms, **shown})
+        for half in self.halves:
+            role, number = half.discriminator, half.number
+            pooled = pools[half.fake](fakes[half.fake], uniform[2 * number :][:2])
+            fake, real = self._seen(role, pooled, batch, 1), self._seen(role, batch[half.target], batch, 2)
+            terms[half.letter] = self._discriminator_term(
+                nets, role, shown, real=real, fake=fake, mix=uniform[4 + number]
+            )
+        return Out(total=sum_of(terms), terms={**terms, **shown})
 
     def _fakes(self, nets: Nets, batch: Batch, carry: Carry) -> Carry:
         """Those of the generators' phase; made anew in a step without it."""
-        if "fake_a" in carry:
+        if self.halves[0].fake in carry:
             return carry
         with torch.no_grad():
-            return {"fake_a": nets["G_B"](batch["B"]).float(), "fake_b": nets["G_A"](batch["A"]).float()}
+            return {half.fake: nets[half.generator](batch[half.source]).float() for half in reversed(self.halves)}
 
     def _seen(self, role: str, images: Tensor, batch: Batch, call: int) -> Tensor:
         """The images as the discriminator `role` sees them: made for the generator (0), made (1) or real (2)."""
@@ -236,7 +269,8 @@ def _cycle(there: nn.Module, back: nn.Module, real: Tensor) -> tuple[Tensor, Ten
     return fake, back(fake)
 
 
-def _sum(terms: dict[str, Tensor]) -> Tensor:
+def sum_of(terms: dict[str, Tensor]) -> Tensor:
+    """The sum of all, in their order."""
     first, *rest = terms.values()
     for term in rest:
         first = first + term

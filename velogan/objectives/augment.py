@@ -74,6 +74,10 @@ class Augmenter(nn.Module):
         probability = self.probabilities[judge] if self.fixed is None else self.fixed
         return torch.where((uniform[-1] < probability).view(-1, 1, 1, 1), made, images)
 
+    def of_judge(self, judge: int) -> list[Tensor]:
+        """What is kept of one judge: its probability, where it is adaptive."""
+        return [self.probabilities[judge]] if self.fixed is None else []
+
     @torch.no_grad()
     def adapt(self, on_real: Tensor | Sequence[Tensor], *, judge: int) -> dict[str, Tensor]:
         """Moves the probability of `judge` by its logits on real images; gives it for the log, where it is adaptive."""

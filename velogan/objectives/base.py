@@ -100,3 +100,11 @@ class Objective(Protocol):
     def phases(self) -> list[Phase]:
         """The phases of one step, in order."""
         ...
+
+
+@dataclass(frozen=True)
+class Owned:
+    """What one of several processes alone trains: networks by role, and tensors of the objective's state."""
+
+    networks: tuple[str, ...]
+    state: Callable[[], Sequence[Tensor]]
