@@ -2,7 +2,8 @@
 
     VELOGAN_CPU_LEVEL=x86-64-v3 python benchmarks/levels.py SIZE ROUNDS [MODES]
 
-MODES are those that are set against the reference: eager and auto. One thread; seconds are those of the processor, so that other work on the machine hardly matters.
+MODES are those that are set against the reference: eager and auto. One thread; seconds are those of the processor, so
+that other work on the machine hardly matters.
 """
 
 from __future__ import annotations

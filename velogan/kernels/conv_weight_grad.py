@@ -16,7 +16,7 @@ from velogan.kernels.native import dense
 
 
 def fits_conv_weight_grad(layer: nn.Module, block: int = BLOCK) -> TypeGuard[nn.Conv2d | nn.ConvTranspose2d]:
-    """Whether the `weight_gradient` of `Bf16Gemm`, or of one with such a `block`, can compute the gradient of `layer`."""
+    """Whether a `weight_gradient` for channels in blocks of so many can compute the gradient of `layer`."""
     return (
         isinstance(layer, (nn.Conv2d, nn.ConvTranspose2d))
         and layer.in_channels % block == layer.out_channels % block == 0
@@ -27,7 +27,7 @@ def fits_conv_weight_grad(layer: nn.Module, block: int = BLOCK) -> TypeGuard[nn.
 
 
 class ConvWeightGrad:
-    """`conv` without its bias. In the precision of `gemm` the gradient of its weights is native. No second derivatives."""
+    """`conv` without its bias; in the precision of `gemm` its weights' gradient is native. No second derivatives."""
 
     def __init__(self, conv: nn.Conv2d | nn.ConvTranspose2d, gemm: Bf16Gemm | Fp32Gemm):
         self._conv, self._gemm = conv, gemm

@@ -40,7 +40,6 @@ from velogan.kernels.thin import is_thin, thin_convolution
 from velogan.kernels.winograd import WinogradConvolution, fits_winograd, winograd_convolution
 from velogan.types import form_of
 
-
 Products = Bf16Gemm | Fp32Gemm
 """Native convolutions: those in bfloat16, or those in float32."""
 
@@ -48,8 +47,8 @@ Products = Bf16Gemm | Fp32Gemm
 class Fused(Planned):
     """`net` with fused steps: same weights, same result up to rounding, no second derivatives.
 
-    With `gemm`, convolutions in its precision are native where that is faster. Modules without a form (`types.form_of`) are
-    called as they are. For `recompute` and hooks see `Planned`.
+    With `gemm`, convolutions in its precision are native where that is faster. Modules without a form
+    (`types.form_of`) are called as they are. For `recompute` and hooks see `Planned`.
     """
 
     def __init__(self, net: nn.Module, kernels: NormKernels, gemm: Products | None = None, *, recompute: bool = False):

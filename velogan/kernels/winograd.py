@@ -1,10 +1,10 @@
 """Convolutions with a half or a quarter of the multiplications, and their gradients.
 
-In bfloat16, on CPUs with AVX-512, by Winograd's F(2x2, 3x3) (Lavin & Gray 2016, arXiv:1509.09308): image and weights are transformed and multiplied
-elementwise, and the result is transformed back. The gradients use the same algorithm. Kernels of 5x5 and 7x7 are made
-of small ones (`winograd.cpp`): 4/9, 12/25 and 25/49 of the multiplications. In bfloat16 the error is up to
-twice that of the plain convolution; the larger F(4x4, 3x3) has nine times the error (benchmarks/LOG.md). In float32, where
-that is still only some 3e-6 of the result, 3x3 convolutions use F(4x4, 3x3) (`winograd32.cpp`).
+In bfloat16, on CPUs with AVX-512, by Winograd's F(2x2, 3x3) (Lavin & Gray 2016, arXiv:1509.09308): image and weights
+are transformed and multiplied elementwise, and the result is transformed back. The gradients use the same algorithm.
+Kernels of 5x5 and 7x7 are made of small ones (`winograd.cpp`): 4/9, 12/25 and 25/49 of the multiplications. The error
+is up to twice that of the plain convolution; the larger F(4x4, 3x3) has nine times the error (benchmarks/LOG.md). In
+float32, where that is still only some 3e-6 of the result, 3x3 convolutions use F(4x4, 3x3) (`winograd32.cpp`).
 """
 
 from __future__ import annotations
