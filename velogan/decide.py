@@ -11,7 +11,7 @@ from velogan.engine.config import EngineConfig
 from velogan.engine.duration import parse_span
 from velogan.engine.parallel import Ranks
 from velogan.engine.resolve import Pick, cannot_follow, default_threads, resolve
-from velogan.faster import bf16_gemm, norm_kernels
+from velogan.faster import norm_kernels, products
 from velogan.kernels.fused import training_gain
 
 _OPEN = ("auto", None)
@@ -25,7 +25,7 @@ def decide(config: Config) -> tuple[EngineConfig, list[Pick]]:
     return resolve(
         config.engine,
         load_kernels=norm_kernels,
-        gemm_gain=lambda: _gemm_gain(config),
+        gemm_gain=lambda precision: _gemm_gain(config, precision),
         norms={section.norm for section in sections},
         optimizers=set(config.optimizer.kinds),
         second_derivatives=config.method.second_derivatives,
@@ -65,7 +65,9 @@ def decide_again(config: Config, before: EngineConfig) -> tuple[EngineConfig, li
 
 def unable(engine: EngineConfig) -> str:
     """Why this machine cannot compute with the choices `engine`; empty if it can."""
-    return cannot_follow(engine, native=lambda: norm_kernels() is not None, gemm=lambda: bf16_gemm() is not None)
+    return cannot_follow(
+        engine, native=lambda: norm_kernels() is not None, gemm=lambda: products(engine.precision) is not None
+    )
 
 
 def for_all(ranks: Ranks, asked: Config, engine: EngineConfig, picks: list[Pick]) -> tuple[EngineConfig, list[Pick]]:
@@ -106,8 +108,8 @@ def _listed(asked: dict[str, Any]) -> str:
     return ", ".join(f"engine.{name}={value}" for name, value in asked.items())
 
 
-def _gemm_gain(config: Config) -> float:
-    gemm, net = bf16_gemm(), config.generator
+def _gemm_gain(config: Config, precision: str) -> float:
+    gemm, net = products(precision), config.generator
     if gemm is None:
         return 0.0
     c, blocks = net.encoding, net.has_stages and net.blocks > 0

@@ -12,7 +12,8 @@ from velogan.data.domains.sources import code_directory
 from velogan.engine.compiled import compiled
 from velogan.engine.config import EngineConfig
 from velogan.kernels.bf16_gemm import Bf16Gemm, load_bf16_gemm
-from velogan.kernels.fused import native
+from velogan.kernels.fp32_gemm import load_fp32_gemm
+from velogan.kernels.fused import Products, native
 from velogan.kernels.native import NormKernels, load_kernels
 from velogan.kernels.plan import Planned, plain_plan, tokens
 from velogan.types import Composed, Nets, form_of
@@ -26,6 +27,11 @@ def norm_kernels() -> NormKernels | None:
 def bf16_gemm() -> Bf16Gemm | None:
     """The native bfloat16 convolutions; None where they cannot be built or this CPU has no such instructions."""
     return load_bf16_gemm(code_directory() / "kernels")
+
+
+def products(precision: str) -> Products | None:
+    """The native convolutions in a precision of `EngineConfig`; None where there are none."""
+    return bf16_gemm() if precision == "bf16" else load_fp32_gemm(code_directory() / "kernels")
 
 
 def compile_cache() -> Path:
@@ -49,7 +55,7 @@ def forward_nets(
     fast: Callable[..., nn.Module] | None = None
     if engine.kernels in ("native", "winograd"):
         kernels = norm_kernels()
-        gemm = bf16_gemm() if engine.kernels == "winograd" else None
+        gemm = products(engine.precision) if engine.kernels == "winograd" else None
         if kernels is None or (gemm is None and engine.kernels == "winograd"):
             raise ValueError(
                 f"engine.kernels={engine.kernels} cannot be built here, or this CPU cannot run it: install g++, or set "

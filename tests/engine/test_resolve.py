@@ -14,7 +14,7 @@ KERNELS: Any = object()
 
 
 def _resolve(config: EngineConfig | None = None, *, norm: str = "instance", kernels: Any = KERNELS, **settings: Any):
-    asked: dict[str, Any] = {"gemm_gain": lambda: 0.0, "second_derivatives": False, "run_seconds": None}
+    asked: dict[str, Any] = {"gemm_gain": lambda precision: 0.0, "second_derivatives": False, "run_seconds": None}
     asked |= {"skips": False, "one_size": True, "optimizers": {"adam"}, "dropout": False, **settings}
     config = config or EngineConfig(device="cpu", precision="fp32")
     chosen, picks = resolve(config, load_kernels=lambda: kernels, norms={norm}, **asked)
@@ -242,17 +242,13 @@ def test_a_missing_compiler_is_named(monkeypatch: pytest.MonkeyPatch):
         _resolve(EngineConfig(mode="compiled", device="cpu", precision="fp32"))
 
 
+@pytest.mark.parametrize("precision", ["bf16", "fp32"])
 @pytest.mark.parametrize(("gain", "choice"), [(0.0, "native"), (1.05, "native"), (1.9, "winograd")])
-def test_winograd_is_taken_where_it_measured_faster_in_bf16(gain: float, choice: str):
-    chosen, picks = _resolve(EngineConfig(device="cpu", precision="bf16"), gemm_gain=lambda: gain)
+def test_winograd_is_taken_where_it_measured_faster_in_that_precision(gain: float, choice: str, precision: Any):
+    config = EngineConfig(device="cpu", precision=precision)
+    chosen, picks = _resolve(config, gemm_gain=lambda kind: gain if kind == precision else 9.0)
     assert chosen.kernels == choice
-    assert (f"{gain:.1f}x" in picks["kernels"].why) == (choice == "winograd")
-    assert _resolve(gemm_gain=lambda: pytest.fail("measured in float32"))[0].kernels == "native"
-
-
-def test_winograd_in_float32_is_refused():
-    with pytest.raises(ValueError, match=r"engine.kernels=winograd computes in bfloat16: set engine.precision=bf16"):
-        _resolve(EngineConfig(device="cpu", precision="fp32", kernels="winograd"))
+    assert (f"{precision} convolutions measured {gain:.1f}x" in picks["kernels"].why) == (choice == "winograd")
 
 
 def test_passes_stay_apart_where_the_images_differ_in_size():

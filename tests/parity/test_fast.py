@@ -55,14 +55,14 @@ CASES: dict[str, dict[str, dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("off", [{}, {"kernels": "plain"}], ids=["native", "plain"])
+@pytest.mark.parametrize("how", ["native", "plain", "winograd"])
 def test_fast_float32_equals_the_reference_to_rounding(
-    case: str, off: dict[str, str], tiny_config: Callable[..., Config], kernels: NormKernels
+    case: str, how: str, tiny_config: Callable[..., Config], kernels: NormKernels
 ):
     sections = {"method": {}, **CASES[case]}
     sections["method"] = {"pool_size": 1, **sections["method"]}
     reference = tiny_config(engine={"mode": "reference", "threads": 1}, **sections)
-    fast = tiny_config(engine={**FAST, **off, "precision": "fp32", "threads": 1}, **sections)
+    fast = tiny_config(engine={**FAST, "kernels": how, "precision": "fp32", "threads": 1}, **sections)
     expected_losses, expected = _three_steps(reference)
     losses, nets = _three_steps(fast)
 

@@ -81,7 +81,7 @@ def device_for(config: EngineConfig) -> torch.device:
 def cannot_follow(chosen: EngineConfig, *, native: Callable[[], bool], gemm: Callable[[], bool]) -> str:
     """Why this machine cannot compute with the `chosen` settings, perhaps of another machine; empty if it can.
 
-    `native` and `gemm` tell whether native kernels and native bfloat16 convolutions are available.
+    `native` and `gemm` tell whether native kernels and native convolutions of the chosen precision are available.
     """
     try:
         device = device_for(chosen)
@@ -102,7 +102,7 @@ def resolve(
     config: EngineConfig,
     *,
     load_kernels: Callable[[], NormKernels | None],
-    gemm_gain: Callable[[], float],
+    gemm_gain: Callable[[str], float],
     norms: set[str],
     optimizers: set[str],
     second_derivatives: bool,
@@ -113,7 +113,8 @@ def resolve(
 ) -> tuple[EngineConfig, list[Pick]]:
     """`config` with every `auto` decided, and the reasons.
 
-    `gemm_gain` measures how many times faster native bf16 convolutions are than the library's; 0 if there are none.
+    `gemm_gain` measures how many times faster native convolutions of a precision are than the library's; 0 if there are
+    none.
     `norms` are the kinds of norm in the networks, `optimizers` those of optimizers. `second_derivatives`: the loss
     needs them (wgangp). `run_seconds` is the length of the run, if known. `skips`: broken steps are skipped.
     `one_size`: all images have one size. `dropout`: networks draw random numbers.
@@ -133,8 +134,8 @@ def resolve(
             device,
             norms,
             load_kernels,
-            gemm_gain if chosen["precision"] == "bf16" else lambda: 0.0,
-            half=chosen["precision"] == "fp16",
+            gemm_gain,
+            precision=str(chosen["precision"]),
         ),
         "checkpoint_activations": lambda: ("off", "only where asked for: it takes time"),
         "compile": lambda: _compile(
@@ -206,23 +207,23 @@ def _kernels(
     device: torch.device,
     norms: set[str],
     load_kernels: Callable[[], NormKernels | None],
-    gemm_gain: Callable[[], float],
+    gemm_gain: Callable[[str], float],
     *,
-    half: bool,
+    precision: str,
 ) -> tuple[str, str]:
     if device.type != "cpu":
         return "plain", "the native kernels are for CPUs"
-    if half:
+    if precision == "fp16":
         return "plain", "the native kernels know float32 and bfloat16"
     if not norms & {"instance", "none"}:
         return "plain", "the native kernels are for instance norm, or none"
     if load_kernels() is None:
         return "plain", "they could not be built: install g++ for about twice the speed"
-    gain = gemm_gain()
+    gain = gemm_gain(precision)
     if gain > 1.1:
         return (
             "winograd",
-            f"native bf16 convolutions measured {gain:.1f}x as fast as the library's, forward and backward",
+            f"native {precision} convolutions measured {gain:.1f}x as fast as the library's, forward and backward",
         )
     return "native", "norm, activation, residual and padding in two passes over memory"
 
@@ -270,10 +271,6 @@ def _refuse(
     dropout: bool,
 ) -> None:
     running = norms & {"batch", "sync_batch"}
-    if chosen["kernels"] == "winograd" and chosen["precision"] != "bf16":
-        raise ValueError(
-            "engine.kernels=winograd computes in bfloat16: set engine.precision=bf16, or engine.kernels=native"
-        )
     if chosen["precision"] == "fp16" and chosen["kernels"] != "plain":
         raise ValueError(
             f"engine.kernels={chosen['kernels']} does not compute in float16: set engine.precision=bf16, or "

@@ -37,6 +37,9 @@ def computes_half(x: Tensor) -> bool:
 class Bf16Gemm:
     """Binds the compiled library."""
 
+    dtype = torch.bfloat16
+    block = BLOCK
+
     def __init__(self, library: ctypes.CDLL):
         self.library = library
         pointer, whole, flag = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int
@@ -52,6 +55,14 @@ class Bf16Gemm:
         self._weight_gradient = bind("weight_gradient", 3, 10)
         self._thin_convolve = bind("thin_convolve", 4, 8)
         self._thin_gradient = bind("thin_gradient", 3, 9)
+
+    def computes(self, x: Tensor) -> bool:
+        """Whether convolutions of `x` are computed in bfloat16 here."""
+        return computes_half(x)
+
+    def convolves(self, kernel: int, dilation: int) -> bool:
+        """Whether `winograd_convolve` knows such a convolution."""
+        return kernel in (3, 5, 7)
 
     def winograd_weights(self, weight: Tensor) -> tuple[Tensor, Tensor]:
         """G g G^T (Lavin & Gray 2016, equation 8) of `(O, C, K, K)` weights, K of 3, 5 or 7, in the order that

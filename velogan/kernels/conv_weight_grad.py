@@ -10,15 +10,16 @@ from typing import Any, TypeGuard
 import torch
 from torch import Tensor, nn
 
-from velogan.kernels.bf16_gemm import BLOCK, Bf16Gemm, computes_half
+from velogan.kernels.bf16_gemm import BLOCK, Bf16Gemm
+from velogan.kernels.fp32_gemm import Fp32Gemm
 from velogan.kernels.native import dense
 
 
-def fits_conv_weight_grad(layer: nn.Module) -> TypeGuard[nn.Conv2d | nn.ConvTranspose2d]:
-    """Whether `Bf16Gemm.weight_gradient` can compute the gradient of `layer`."""
+def fits_conv_weight_grad(layer: nn.Module, block: int = BLOCK) -> TypeGuard[nn.Conv2d | nn.ConvTranspose2d]:
+    """Whether a `weight_gradient` for channels in blocks of so many can compute the gradient of `layer`."""
     return (
         isinstance(layer, (nn.Conv2d, nn.ConvTranspose2d))
-        and layer.in_channels % BLOCK == layer.out_channels % BLOCK == 0
+        and layer.in_channels % block == layer.out_channels % block == 0
         and not isinstance(layer.padding, str)
         and all(a == b for a, b in (layer.kernel_size, layer.stride, layer.padding))
         and (layer.dilation, layer.groups, layer.padding_mode) == ((1, 1), 1, "zeros")
@@ -26,32 +27,32 @@ def fits_conv_weight_grad(layer: nn.Module) -> TypeGuard[nn.Conv2d | nn.ConvTran
 
 
 class ConvWeightGrad:
-    """`conv` without its bias. In bfloat16 the gradient of its weights is native. No second derivatives."""
+    """`conv` without its bias; in the precision of `gemm` its weights' gradient is native. No second derivatives."""
 
-    def __init__(self, conv: nn.Conv2d | nn.ConvTranspose2d, gemm: Bf16Gemm):
+    def __init__(self, conv: nn.Conv2d | nn.ConvTranspose2d, gemm: Bf16Gemm | Fp32Gemm):
         self._conv, self._gemm = conv, gemm
         transposed = isinstance(conv, nn.ConvTranspose2d)
         self._geometry: list[Any] = [conv.stride, conv.padding, conv.dilation, transposed, conv.output_padding, 1]
 
     def __call__(self, x: Tensor) -> Tensor:
-        if not computes_half(x):
+        if not self._gemm.computes(x):
             return torch.convolution(x, self._conv.weight, None, *self._geometry)
         return _Convolution.apply(x, self._conv.weight, self._gemm, self._geometry)  # pyright: ignore[reportReturnType]
 
 
 class _Convolution(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, x: Tensor, weight: Tensor, gemm: Bf16Gemm, geometry: list[Any]):
-        image, half = dense(x.bfloat16()), weight.bfloat16()
-        ctx.save_for_backward(image, half)
+    def forward(ctx, x: Tensor, weight: Tensor, gemm: Bf16Gemm | Fp32Gemm, geometry: list[Any]):
+        image, weight = dense(x.to(gemm.dtype)), weight.to(gemm.dtype)
+        ctx.save_for_backward(image, weight)
         ctx.gemm, ctx.geometry, ctx.dtype = gemm, geometry, x.dtype
-        return torch.convolution(image, half, None, *geometry)
+        return torch.convolution(image, weight, None, *geometry)
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx, *grads: Tensor):
         image, weight = ctx.saved_tensors
-        g, dx, dweight = dense(grads[0].bfloat16()), None, None
+        g, dx, dweight = dense(grads[0].to(ctx.gemm.dtype)), None, None
         if ctx.needs_input_grad[0]:
             only_image = [True, False, False]
             dx = torch.ops.aten.convolution_backward(g, image, weight, None, *ctx.geometry, only_image)[0].to(ctx.dtype)

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from velogan.kernels.bf16_gemm import Bf16Gemm, gain
 from velogan.kernels.conv_weight_grad import ConvWeightGrad, fits_conv_weight_grad
+from velogan.kernels.fp32_gemm import Fp32Gemm
 from velogan.kernels.frozen import FrozenMaps, FrozenMix, fits_frozen
 from velogan.kernels.native import NormKernels
 from velogan.kernels.plan import (
@@ -39,35 +40,43 @@ from velogan.kernels.thin import is_thin, thin_convolution
 from velogan.kernels.winograd import WinogradConvolution, fits_winograd, winograd_convolution
 from velogan.types import form_of
 
+Products = Bf16Gemm | Fp32Gemm
+"""Native convolutions: those in bfloat16, or those in float32."""
+
 
 class Fused(Planned):
     """`net` with fused steps: same weights, same result up to rounding, no second derivatives.
 
-    With `gemm`, bfloat16 convolutions are native where that is faster. Modules without a form (`types.form_of`) are
-    called as they are. For `recompute` and hooks see `Planned`.
+    With `gemm`, convolutions in its precision are native where that is faster. Modules without a form
+    (`types.form_of`) are called as they are. For `recompute` and hooks see `Planned`.
     """
 
-    def __init__(self, net: nn.Module, kernels: NormKernels, gemm: Bf16Gemm | None = None, *, recompute: bool = False):
+    def __init__(self, net: nn.Module, kernels: NormKernels, gemm: Products | None = None, *, recompute: bool = False):
         plan = _plan(list(tokens(net)), kernels, gemm)
         super().__init__(net, plan, layout=torch.channels_last, recompute=recompute)
 
 
-def native(net: nn.Module, *, kernels: NormKernels, gemm: Bf16Gemm | None, recompute: bool = False) -> nn.Module:
+def native(net: nn.Module, *, kernels: NormKernels, gemm: Products | None, recompute: bool = False) -> nn.Module:
     """`net` computed natively as far as possible: frozen features and their mixing by `FrozenMaps` and `FrozenMix`,
     small heads of spectrally normalised convolutions by `SpectralHead`, other networks by `Fused`, which takes
     `recompute`."""
-    form = form_of(net)
+    form, half = form_of(net), _half(gemm)
     if form == "maps":
-        return FrozenMaps(net, gemm) if gemm is not None and fits_frozen(net) else net
+        return FrozenMaps(net, half) if half is not None and fits_frozen(net) else net
     if form == "mix":
-        return FrozenMix(net, gemm) if gemm is not None else net
-    if gemm is not None and isinstance(net, nn.Sequential) and fits_head(net):
-        return SpectralHead(net, gemm)
+        return FrozenMix(net, half) if half is not None else net
+    if half is not None and isinstance(net, nn.Sequential) and fits_head(net):
+        return SpectralHead(net, half)
     return Fused(net, kernels, gemm, recompute=recompute)
 
 
-def _plan(left: list[nn.Module], kernels: NormKernels, gemm: Bf16Gemm | None) -> Plan:
+def _half(gemm: Products | None) -> Bf16Gemm | None:
+    return gemm if isinstance(gemm, Bf16Gemm) else None
+
+
+def _plan(left: list[nn.Module], kernels: NormKernels, gemm: Products | None) -> Plan:
     plan: Plan = []
+    half = _half(gemm)
     marks: dict[nn.Module, Step] = {SAVE: save, KEEP: keep, JOIN: join}
     while left:
         layer = left.pop(0)
@@ -75,10 +84,10 @@ def _plan(left: list[nn.Module], kernels: NormKernels, gemm: Bf16Gemm | None) ->
             plan.append((layer, marks[layer]))
         elif isinstance(layer, (nn.Conv2d, nn.ConvTranspose2d)) and _needs_no_bias(layer, left):
             plan.append((layer, _convolve(layer, gemm)))
-        elif isinstance(layer, Whole) and form_of(layer.of[0]) == "mixture" and gemm is not None:
-            plan.append((layer, apply(partial(layer, convolve=partial(winograd_convolution, gemm=gemm)))))
+        elif isinstance(layer, Whole) and form_of(layer.of[0]) == "mixture" and half is not None:
+            plan.append((layer, apply(partial(layer, convolve=partial(winograd_convolution, gemm=half)))))
         elif is_thin(layer):
-            plan.append((layer, _thin(layer, gemm)))
+            plan.append((layer, _thin(layer, half)))
         elif _is_plain_norm(layer):
             adds = bool(left) and left[0] is ADD
             norm = partial(kernels.norm, eps=getattr(layer, "eps", 1e-5))
@@ -131,13 +140,13 @@ def _finish(tokens: list[nn.Module], kernel: Callable[..., tuple[Tensor, Tensor]
     return step
 
 
-def _convolve(layer: nn.Conv2d | nn.ConvTranspose2d, gemm: Bf16Gemm | None) -> Step:
+def _convolve(layer: nn.Conv2d | nn.ConvTranspose2d, gemm: Products | None) -> Step:
     """A convolution without its bias: it has none, or the norm after it would cancel it."""
     native = None if gemm is None else _native(layer, gemm)
     if native is not None:
         return apply(native)
     if is_thin(layer):
-        return apply(lambda x: thin_convolution(x, layer.weight, None, gemm))
+        return apply(lambda x: thin_convolution(x, layer.weight, None, _half(gemm)))
     geometry: list[Any] = [layer.stride, layer.padding]
     if isinstance(layer, nn.ConvTranspose2d):
         geometry += [layer.output_padding, layer.groups, layer.dilation]
@@ -155,27 +164,27 @@ def _sees_every_second(layer: nn.Conv2d) -> bool:
     return even and layer.stride == layer.dilation == (2, 2)
 
 
-def _native(layer: nn.Module, gemm: Bf16Gemm) -> Callable[[Tensor], Tensor] | None:
-    if fits_winograd(layer):
+def _native(layer: nn.Module, gemm: Products) -> Callable[[Tensor], Tensor] | None:
+    if fits_winograd(layer) and gemm.convolves(layer.kernel_size[0], layer.dilation[0]):
         return WinogradConvolution(layer, gemm)
-    return ConvWeightGrad(layer, gemm) if fits_conv_weight_grad(layer) else None
+    return ConvWeightGrad(layer, gemm) if fits_conv_weight_grad(layer, gemm.block) else None
 
 
-def training_gain(layer: nn.Conv2d, gemm: Bf16Gemm) -> float:
-    """How many times faster `layer` is with `gemm` than with the library, in bfloat16, forward and backward.
+def training_gain(layer: nn.Conv2d, gemm: Products) -> float:
+    """How many times faster `layer` is with `gemm` than with the library, in its precision, forward and backward.
 
     Measured on one thread; see `gain`. 0 if `gemm` cannot compute it.
     """
     fast = _native(layer.to(memory_format=torch.channels_last), gemm)  # pyright: ignore[reportCallIssue]
     if fast is None:
         return 0.0
-    x = torch.ones(1, layer.in_channels, 34, 34, dtype=torch.bfloat16).to(memory_format=torch.channels_last)
+    x = torch.ones(1, layer.in_channels, 34, 34, dtype=gemm.dtype).to(memory_format=torch.channels_last)
     x.requires_grad_()
     geometry: list[Any] = [layer.stride, layer.padding, layer.dilation]
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     measured = gain(
-        lambda: F.conv2d(x, layer.weight.bfloat16(), None, *geometry).sum().backward(),
+        lambda: F.conv2d(x, layer.weight.to(gemm.dtype), None, *geometry).sum().backward(),
         lambda: fast(x).sum().backward(),
     )
     torch.set_num_threads(threads)

@@ -12,14 +12,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from velogan.kernels.bf16_gemm import Bf16Gemm, gain, load_bf16_gemm
 from velogan.kernels.fused import Fused
 from velogan.kernels.native import load_kernels
 from velogan.kernels.precision import precision_for
-from velogan.kernels.thin import is_thin
+from velogan.kernels.thin import convolve_rows, is_thin, rows_of
 from velogan.kernels.winograd import WinogradConv2d, fits_winograd
 from velogan.types import form_of
 
@@ -89,24 +88,17 @@ def _gain(layer: nn.Conv2d, other: nn.Module) -> float:
 class RowConv2d(nn.Module):
     """Replaces a convolution of many features to a few channels, without padding.
 
-    It convolves along the rows once for each row of the kernel and adds up the results. In float32 this is faster than
-    the library's convolution in bfloat16.
+    In float32 this is faster than the library's convolution in bfloat16.
     """
 
     def __init__(self, conv: nn.Conv2d):
         super().__init__()
-        out, features, height, width = conv.weight.shape
-        rows = conv.weight.detach().float().permute(2, 0, 1, 3).reshape(height * out, features, 1, width)
-        self._weight = rows.contiguous(memory_format=torch.channels_last)
-        self._bias = None if conv.bias is None else conv.bias.detach().float()[:, None, None]
-        self._channels, self._height = out, height
+        self._rows = rows_of(conv.weight.detach().float())
+        self._bias = None if conv.bias is None else conv.bias.detach().float()
+        self._out = conv.out_channels
 
     def forward(self, x: Tensor) -> Tensor:
-        rows, n, height = F.conv2d(x.float(), self._weight), self._channels, x.shape[2] - self._height + 1
-        out = rows[:, :n, :height].contiguous()
-        for i in range(1, self._height):
-            out += rows[:, i * n : (i + 1) * n, i : i + height]
-        return out if self._bias is None else out.add_(self._bias)
+        return convolve_rows(x.float(), self._rows, self._bias, out=self._out)
 
 
 class _Float(nn.Module):

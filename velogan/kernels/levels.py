@@ -18,6 +18,7 @@ SETTING = "VELOGAN_CPU_LEVEL"
 
 LIBRARIES: dict[str, tuple[str, ...]] = {
     "norms": ("norms.cpp",),
+    "fp32_gemm": ("winograd32.cpp", "conv_weight_grad32.cpp"),
     "winograd": ("winograd.cpp", "conv_weight_grad.cpp", "thin.cpp", "frozen.cpp", "spectral.cpp"),
 }
 """Source files of each library."""
@@ -34,12 +35,14 @@ class Level:
     needs: frozenset[str]
     """What /proc/cpuinfo calls them."""
     options: str
-    libraries: tuple[str, ...] = ("norms",)
+    libraries: tuple[str, ...] = ("norms", "fp32_gemm")
 
 
 LEVELS: dict[str, Level] = {
     "avx512-bf16": Level(
-        frozenset(f"{_V4} avx512_bf16".split()), "-march=x86-64-v4 -mavx512bf16", ("norms", "winograd")
+        frozenset(f"{_V4} avx512_bf16".split()),
+        "-march=x86-64-v4 -mavx512bf16",
+        ("norms", "fp32_gemm", "winograd"),
     ),
     "x86-64-v4": Level(frozenset(_V4.split()), "-march=x86-64-v4"),
     "x86-64-v3": Level(frozenset(_V3.split()), "-march=x86-64-v3"),

@@ -1,9 +1,10 @@
-"""Convolutions in bfloat16 with about half of the multiplications, and their gradients, on CPUs with AVX-512.
+"""Convolutions with a half or a quarter of the multiplications, and their gradients.
 
-Winograd's F(2x2, 3x3) (Lavin & Gray 2016, arXiv:1509.09308): image and weights are transformed and multiplied
-elementwise, and the result is transformed back. The gradients use the same algorithm. Kernels of 5x5 and 7x7 are made
-of small ones (`winograd.cpp`): 4/9, 12/25 and 25/49 of the multiplications. In bfloat16 the error is up to
-twice that of the plain convolution; the larger F(4x4, 3x3) has nine times the error (benchmarks/LOG.md).
+In bfloat16, on CPUs with AVX-512, by Winograd's F(2x2, 3x3) (Lavin & Gray 2016, arXiv:1509.09308): image and weights
+are transformed and multiplied elementwise, and the result is transformed back. The gradients use the same algorithm.
+Kernels of 5x5 and 7x7 are made of small ones (`winograd.cpp`): 4/9, 12/25 and 25/49 of the multiplications. The error
+is up to twice that of the plain convolution; the larger F(4x4, 3x3) has nine times the error (benchmarks/LOG.md). In
+float32, where that is still only some 3e-6 of the result, 3x3 convolutions use F(4x4, 3x3) (`winograd32.cpp`).
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from velogan.kernels.bf16_gemm import Bf16Gemm, computes_half
+from velogan.kernels.fp32_gemm import Fp32Gemm
 from velogan.kernels.native import dense
 
 KERNELS = (3, 5, 7)
@@ -59,20 +61,20 @@ class WinogradConv2d(nn.Module):
 
 
 class WinogradConvolution:
-    """`conv` without its bias, by Winograd's algorithm in bfloat16; no second derivatives.
+    """`conv` without its bias, by Winograd's algorithm in the precision of `gemm`; no second derivatives.
 
     The weights are those of `conv`. They are transformed once for all forward passes, until the next backward pass:
     fused optimizers change weights without raising their version.
     """
 
-    def __init__(self, conv: nn.Conv2d, gemm: Bf16Gemm):
+    def __init__(self, conv: nn.Conv2d, gemm: Bf16Gemm | Fp32Gemm):
         self._conv, self._gemm = conv, gemm
         self._weights: tuple[Tensor, Tensor] | None = None
         self._version = -1
 
     def __call__(self, x: Tensor) -> Tensor:
         weight = self._conv.weight
-        if not computes_half(x):
+        if not self._gemm.computes(x):
             return F.conv2d(x, weight, dilation=self._conv.dilation)
         if self._weights is None or self._version != weight._version or not torch.is_grad_enabled():
             self._weights, self._version = self._gemm.winograd_weights(weight), weight._version
@@ -106,7 +108,7 @@ def _convolve(
     bias: Tensor | None,
     transformed: tuple[Tensor, Tensor],
     taps: _Taps,
-    gemm: Bf16Gemm,
+    gemm: Bf16Gemm | Fp32Gemm,
     behind: Callable[[], None],
 ) -> Tensor:
     return _Winograd.apply(x, weight, bias, transformed, taps, gemm, behind)  # pyright: ignore[reportReturnType]
@@ -123,10 +125,10 @@ class _Winograd(torch.autograd.Function):
         bias: Tensor | None,
         transformed: tuple[Tensor, Tensor],
         taps: _Taps,
-        gemm: Bf16Gemm,
+        gemm: Bf16Gemm | Fp32Gemm,
         behind: Callable[[], None],
     ):
-        image, (forward, back) = dense(x.bfloat16()), transformed
+        image, (forward, back) = dense(x.to(gemm.dtype)), transformed
         ctx.gemm, ctx.taps, ctx.behind, ctx.dtype = gemm, taps, behind, x.dtype
         ctx.save_for_backward(image, back)
         return gemm.winograd_convolve(image, forward, None if bias is None else bias.float(), out=len(weight), **taps)
@@ -135,7 +137,7 @@ class _Winograd(torch.autograd.Function):
     @torch.autograd.function.once_differentiable
     def backward(ctx, *grads: Tensor):
         image, back = ctx.saved_tensors
-        g, dx, dweight, dbias = dense(grads[0].bfloat16()), None, None, None
+        g, dx, dweight, dbias = dense(grads[0].to(ctx.gemm.dtype)), None, None, None
         ctx.behind()
         if ctx.needs_input_grad[0]:
             reach = (ctx.taps["kernel"] - 1) * ctx.taps["dilation"]
