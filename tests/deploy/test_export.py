@@ -27,8 +27,9 @@ NETWORKS: dict[str, dict[str, Any]] = {
     "change": {"blocks": 1, "channels": 2, "norm": "none", "output": "change"},
     "mask": {"blocks": 1, "channels": 2, "output": "mask", "decoder": "resize"},
     "cells": {"network": "cells", "channels": 8, "blocks": 1},
+    "anti-aliased": {"blocks": 0, "channels": 2, "antialias": "both"},
 }
-"""What the methods and presets make: CycleGAN's two kinds, the one-pair method's, that of `fast`, a search's."""
+"""What the methods and presets make: CycleGAN's two kinds, the one-pair method's, that of `fast`, a search's; CUT's."""
 
 
 def _header(role: str = "G_A", **fields: Any) -> dict[str, Any]:
