@@ -60,7 +60,7 @@ def session(file: Path, threads: int) -> Callable[[np.ndarray], np.ndarray]:
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
     made = onnxruntime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
-    return lambda picture: made.run(None, {"image": picture})[0]
+    return lambda picture: np.asarray(made.run(None, {"image": picture})[0])
 
 
 def measure(run: Path, train: Path, test: Path, *, threads: int, rounds: int, count: int) -> None:

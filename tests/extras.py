@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import os
 import re
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -60,10 +59,10 @@ RUNS: dict[str, list[str]] = {
     "sweep": [f"velogan sweep {TINY} --images 1 --vary optimizer.lr=0.001,0.002 --out sweep"],
     "scale": ["velogan translate run in out/scale --workers 1"],
     "video": [f"py {_FILM}", "velogan translate run a.mp4 out/a.mp4"],
-    "docs": ["py -m sphinx -W -q docs site"],
+    "docs": [f"py -m sphinx -W -q {ROOT / 'docs'} site"],
 }
-"""By extra, but for `dev`, which holds the others: what runs in a folder that has `run`, `ranged`, `docs` and `in` with
-pictures. The last is what it is for."""
+"""By extra, but for `dev`, which holds the others: what runs in a folder that has `run`, `ranged` and pictures in `in`.
+The last is what it is for."""
 
 
 def main() -> None:
@@ -78,9 +77,8 @@ def main() -> None:
         folder = (asked.folder or Path(fresh)).resolve()
         wheel = _built(folder / "dist")
         work = folder / "work"
-        shutil.copytree(ROOT / "docs", work / "docs", dirs_exist_ok=True)
         for name in ("in", "out"):
-            (work / name).mkdir(exist_ok=True)
+            (work / name).mkdir(parents=True, exist_ok=True)
         base = _environment(folder / "base", below=[_of_torch(asked.torch, folder)] if asked.torch else [])
         print("| extra | installed for it | what ran |\n|---|---|---|", flush=True)
         for extra in ["", *(asked.extras or list(filter(None, RUNS)))]:
@@ -170,7 +168,7 @@ def _runs(environment: Path, command: str, folder: Path) -> None:
 def _shown(command: str) -> str:
     if command == RUNS["serve"][-1]:
         return "velogan serve run` and `GET /healthz"
-    name, _, rest = command.replace(f"{TINY} ", "").partition(" ")
+    name, _, rest = command.replace(f"{TINY} ", "").replace(f"{ROOT}/", "").partition(" ")
     return f"{'python' if name == 'py' else name} {rest}"
 
 

@@ -20,24 +20,28 @@ NORMS: dict[str, Any] = {
 
 
 class _Halve(nn.Module):
+    filt: Tensor
+
     def __init__(self, c: int):
         super().__init__()
         taps = torch.tensor([1.0, 2.0, 1.0])
         square = taps[:, None] * taps[None, :]
         self.register_buffer("filt", (square / torch.sum(square))[None, None].repeat((c, 1, 1, 1)))
-        self.pad = nn.ReflectionPad2d([1, 1, 1, 1])
+        self.pad = nn.ReflectionPad2d((1, 1, 1, 1))
 
     def forward(self, x: Tensor) -> Tensor:
         return nn.functional.conv2d(self.pad(x), self.filt, stride=2, groups=x.shape[1])
 
 
 class _Double(nn.Module):
+    filt: Tensor
+
     def __init__(self, c: int):
         super().__init__()
         taps = torch.tensor([1.0, 3.0, 3.0, 1.0])
         square = taps[:, None] * taps[None, :]
         self.register_buffer("filt", (square / torch.sum(square) * 2**2)[None, None].repeat((c, 1, 1, 1)))
-        self.pad = nn.ReplicationPad2d([1, 1, 1, 1])
+        self.pad = nn.ReplicationPad2d((1, 1, 1, 1))
 
     def forward(self, x: Tensor) -> Tensor:
         made = nn.functional.conv_transpose2d(self.pad(x), self.filt, stride=2, padding=2, groups=x.shape[1])

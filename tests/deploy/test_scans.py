@@ -15,6 +15,7 @@ import torch
 from nibabel.nifti1 import Nifti1Extension
 from pydicom.dataset import FileDataset, FileMetaDataset
 from pydicom.encaps import encapsulate
+from pydicom.pixels import convert_color_space
 from pydicom.uid import (
     CTImageStorage,
     DeflatedExplicitVRLittleEndian,
@@ -229,11 +230,11 @@ def test_frames_and_colour(tmp_path: Path) -> None:
         np.testing.assert_array_equal(after.pixel_array, 255 - colour)
 
 
-_SAME = {"colorspace": "RGB", "outcolorspace": "RGB"}
+_SAME: Any = {"colorspace": "RGB", "outcolorspace": "RGB"}
 
 
 def _reversible(array: np.ndarray) -> bytes:
-    return imagecodecs.jpeg2k_encode(array, level=0, reversible=True, codecformat="j2k", mct=True)
+    return bytes(imagecodecs.jpeg2k_encode(array, level=0, reversible=True, codecformat="j2k", mct=True))
 
 
 @pytest.mark.parametrize(
@@ -243,7 +244,7 @@ def _reversible(array: np.ndarray) -> bytes:
         (JPEGBaseline8Bit, "RGB", lambda one: imagecodecs.jpeg8_encode(one, level=100, **_SAME), 2),
         (JPEGLSLossless, "RGB", imagecodecs.jpegls_encode, 0),
         (JPEG2000Lossless, "YBR_RCT", _reversible, 0),
-        (ExplicitVRLittleEndian, "YBR_FULL", lambda one: pydicom.pixels.convert_color_space(one, "RGB", "YBR_FULL"), 2),
+        (ExplicitVRLittleEndian, "YBR_FULL", lambda one: convert_color_space(one, "RGB", "YBR_FULL"), 2),
     ],
 )
 def test_colour_of_all_kinds(tmp_path: Path, syntax: Any, kind: str, encode: Any, loss: int) -> None:
