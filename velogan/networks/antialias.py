@@ -2,8 +2,8 @@
 Again", Zhang 2019), as CUT's networks have it (Park et al. 2020).
 
 Where a plain network strides, such a one convolves at full size, and then blurs and drops every other pixel; where a
-plain one transposes a convolution, it doubles the sides through a blur and then convolves. It costs two to four times
-the multiplications there. The filters are buffers, under the name that CUT's files have for them.
+plain one transposes a convolution, it doubles the sides through a blur and then convolves. It costs four times the
+multiplications there. The filters are buffers, under the name that CUT's files have for them.
 """
 
 from __future__ import annotations
