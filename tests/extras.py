@@ -79,7 +79,8 @@ def main() -> None:
         work = folder / "work"
         for name in ("in", "out"):
             (work / name).mkdir(parents=True, exist_ok=True)
-        base = _environment(folder / "base", below=[_of_torch(asked.torch, folder)] if asked.torch else [])
+        torch = [_of_torch(asked.torch, folder)] if asked.torch else []
+        base = _environment(folder / "base", below=torch)
         print("| extra | installed for it | what ran |\n|---|---|---|", flush=True)
         for extra in ["", *(asked.extras or list(filter(None, RUNS)))]:
             if extra and not (work / "ranged").exists():
@@ -88,7 +89,7 @@ def main() -> None:
                     f"velogan train {TINY} --images 1 --out ranged --data.range-a 0 255 --data.range-b 0 255",
                     work,
                 )
-            place = _environment(folder / extra, below=[_packages(base)]) if extra else base
+            place = _environment(folder / extra, below=[_packages(base), *torch]) if extra else base
             found = _installed(place, f"{wheel}[{extra}]" if extra else str(wheel))
             for command in RUNS[extra] if extra or not (work / "run").exists() else []:
                 _runs(place, command, work)
