@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 
-.PHONY: demo test lint format docs dist clean
+.PHONY: demo test lint format docs dist extras clean
 
 demo: $(VENV)/.ready
 	$(BIN)/velogan demo
@@ -28,6 +28,10 @@ docs: $(VENV)/.ready-dev
 # A source distribution, and from it a wheel.
 dist: $(VENV)/.ready-dev
 	$(BIN)/python -m build
+
+# What the wheel needs and does in clean environments, with and without each extra: half an hour.
+extras: $(VENV)/.ready-dev
+	$(BIN)/python tests/extras.py --torch $(VENV)/lib/python*/site-packages
 
 $(VENV)/.ready: pyproject.toml
 	$(PYTHON) -c "import sys; sys.exit(sys.version_info < (3, 11) and 'velogan needs Python 3.11 or newer: make PYTHON=/path/to/python3.11')"

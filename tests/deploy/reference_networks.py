@@ -1,4 +1,7 @@
-"""The networks of the reference implementation, as its description has them: module by module, in-place layers too."""
+"""The networks of the reference implementation, as its description has them: module by module, in-place layers too.
+
+With `blur`, those of CUT, whose sampling is anti-aliased.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +19,35 @@ NORMS: dict[str, Any] = {
 }
 
 
+class _Halve(nn.Module):
+    filt: Tensor
+
+    def __init__(self, c: int):
+        super().__init__()
+        taps = torch.tensor([1.0, 2.0, 1.0])
+        square = taps[:, None] * taps[None, :]
+        self.register_buffer("filt", (square / torch.sum(square))[None, None].repeat((c, 1, 1, 1)))
+        self.pad = nn.ReflectionPad2d((1, 1, 1, 1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return nn.functional.conv2d(self.pad(x), self.filt, stride=2, groups=x.shape[1])
+
+
+class _Double(nn.Module):
+    filt: Tensor
+
+    def __init__(self, c: int):
+        super().__init__()
+        taps = torch.tensor([1.0, 3.0, 3.0, 1.0])
+        square = taps[:, None] * taps[None, :]
+        self.register_buffer("filt", (square / torch.sum(square) * 2**2)[None, None].repeat((c, 1, 1, 1)))
+        self.pad = nn.ReplicationPad2d((1, 1, 1, 1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        made = nn.functional.conv_transpose2d(self.pad(x), self.filt, stride=2, padding=2, groups=x.shape[1])
+        return made[:, :, 1:, 1:][:, :, :-1, :-1]
+
+
 class _Block(nn.Module):
     def __init__(self, c: int, norm: str, dropout: bool):
         super().__init__()
@@ -30,17 +62,30 @@ class _Block(nn.Module):
 
 class Resnet(nn.Module):
     def __init__(
-        self, *, c_in: int = 3, c_out: int = 3, width: int = 4, blocks: int = 6, norm: str = "instance", dropout=False
+        self,
+        *,
+        c_in: int = 3,
+        c_out: int = 3,
+        width: int = 4,
+        blocks: int = 6,
+        norm: str = "instance",
+        dropout=False,
+        blur: tuple[str, ...] = (),
     ):
         super().__init__()
         bias, make = "instance" in norm, NORMS[norm]
         layers = [nn.ReflectionPad2d(3), nn.Conv2d(c_in, width, 7, bias=bias), make(width), nn.ReLU(True)]
         for c in (width, 2 * width):
-            layers += [nn.Conv2d(c, 2 * c, 3, 2, 1, bias=bias), make(2 * c), nn.ReLU(True)]
+            stride = 1 if "down" in blur else 2
+            layers += [nn.Conv2d(c, 2 * c, 3, stride, 1, bias=bias), make(2 * c), nn.ReLU(True)]
+            layers += [_Halve(2 * c)] if "down" in blur else []
         layers += [_Block(4 * width, norm, dropout) for _ in range(blocks)]
         for c in (4 * width, 2 * width):
-            up = nn.ConvTranspose2d(c, c // 2, 3, 2, 1, output_padding=1, bias=bias)
-            layers += [up, make(c // 2), nn.ReLU(True)]
+            if "up" in blur:
+                layers += [_Double(c), nn.Conv2d(c, c // 2, 3, 1, 1, bias=bias)]
+            else:
+                layers += [nn.ConvTranspose2d(c, c // 2, 3, 2, 1, output_padding=1, bias=bias)]
+            layers += [make(c // 2), nn.ReLU(True)]
         self.model = nn.Sequential(*layers, nn.ReflectionPad2d(3), nn.Conv2d(width, c_out, 7), nn.Tanh())
 
     def forward(self, x: Tensor) -> Tensor:
@@ -84,17 +129,19 @@ class Unet(nn.Module):
 
 
 class Patch(nn.Module):
-    def __init__(self, *, c_in: int = 3, width: int = 4, layers: int = 3, norm: str = "instance"):
+    def __init__(self, *, c_in: int = 3, width: int = 4, layers: int = 3, norm: str = "instance", blur: bool = False):
         super().__init__()
-        bias, make, c = "instance" in norm, NORMS[norm], width
-        parts: list[nn.Module] = [nn.Conv2d(c_in, width, 4, 2, 1), nn.LeakyReLU(0.2, True)]
+        bias, make, c, halving = "instance" in norm, NORMS[norm], width, 1 if blur else 2
+        parts: list[nn.Module] = [nn.Conv2d(c_in, width, 4, halving, 1), nn.LeakyReLU(0.2, True)]
+        parts += [_Halve(width)] if blur else []
         for n in range(1, layers + 1):
             wider = width * min(2**n, 8)
             parts += [
-                nn.Conv2d(c, wider, 4, 2 if n < layers else 1, 1, bias=bias),
+                nn.Conv2d(c, wider, 4, halving if n < layers else 1, 1, bias=bias),
                 make(wider),
                 nn.LeakyReLU(0.2, True),
             ]
+            parts += [_Halve(wider)] if blur and n < layers else []
             c = wider
         self.model = nn.Sequential(*parts, nn.Conv2d(c, 1, 4, 1, 1))
 
@@ -118,8 +165,8 @@ class Pixel(nn.Module):
 def trained(net: nn.Module, seed: int = 0) -> nn.Module:
     """With weights and running statistics as a training might leave them."""
     generator = torch.Generator().manual_seed(seed)
-    for value in net.state_dict().values():
-        if value.is_floating_point():
+    for name, value in net.state_dict().items():
+        if value.is_floating_point() and not name.endswith("filt"):
             value.copy_(
                 torch.randn(value.shape, generator=generator).abs() * 0.2 + 0.05
                 if value.ndim == 1

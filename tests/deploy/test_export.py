@@ -6,10 +6,13 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from velogan.deploy import export as exports
+from velogan.deploy import int8
 from velogan.deploy.bundle import write_export
 from velogan.deploy.export import SUFFIXES, Format, export
 from velogan.deploy.model import Translator, load_translator
@@ -27,8 +30,9 @@ NETWORKS: dict[str, dict[str, Any]] = {
     "change": {"blocks": 1, "channels": 2, "norm": "none", "output": "change"},
     "mask": {"blocks": 1, "channels": 2, "output": "mask", "decoder": "resize"},
     "cells": {"network": "cells", "channels": 8, "blocks": 1},
+    "anti-aliased": {"blocks": 0, "channels": 2, "antialias": "both"},
 }
-"""What the methods and presets make: CycleGAN's two kinds, the one-pair method's, that of `fast`, a search's."""
+"""What the methods and presets make: CycleGAN's two kinds, the one-pair method's, that of `fast`, a search's; CUT's."""
 
 
 def _header(role: str = "G_A", **fields: Any) -> dict[str, Any]:
@@ -73,6 +77,39 @@ def test_another_program_computes_the_same_at_any_size(format: Format, name: str
         result = torch.export.load(made.file).module(check_guards=False)(images)
     assert model.net(images).std() > 0.01
     torch.testing.assert_close(result, model.net(images), atol=1e-4, rtol=0)
+
+
+@onnx
+def test_eight_bits_agree_with_float32_and_the_card_says_how_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    from onnx import load
+
+    run = _run(tmp_path, blocks=1)
+    (tmp_path / "in").mkdir()
+    down, across = np.mgrid[:70, :90]
+    for index in range(4):
+        colours = np.stack([down * 3, across * 2, (down * index) % 256], axis=-1).astype(np.uint8)
+        Image.fromarray(colours).save(tmp_path / "in" / f"{index}.png")
+    monkeypatch.setattr(int8, "LEAST", 99)
+    with pytest.raises(ValueError, match="dB from float32's, less than 99"):
+        write_export(run, tmp_path / "net.onnx", format="onnx", int8=tmp_path / "in")
+    assert not list(tmp_path.glob("net*"))
+    monkeypatch.setattr(int8, "LEAST", 15)  # these weights were never trained, and far from what a picture needs
+    told = write_export(run, tmp_path / "net.onnx", format="onnx", int8=tmp_path / "in")
+    assert told["psnr"] > 15
+    assert told["faster"] > 0
+    kinds = [node.op_type for node in load(tmp_path / "net.onnx").graph.node]
+    assert kinds.count("QuantizeLinear") >= kinds.count("Conv") == 6
+    text = Path(told["card"]).read_text()
+    assert f"PSNR {told['psnr']:.1f} dB to float32, the mean of 1 pictures" in text
+    wrong: list[tuple[str, Format, str]] = [
+        ("two.onnx", "onnx", "holds 0 pictures"),
+        ("both", "onnx", "one domain"),
+        ("net.pt2", "torch", "format=torch holds float32 alone"),
+    ]
+    for name, format, words in wrong:
+        with pytest.raises(ValueError, match=words):
+            write_export(run, tmp_path / name, format=format, int8=run)
+    assert not list(tmp_path.glob("two*"))
 
 
 def test_a_run_becomes_a_folder_of_the_reference_and_back(tmp_path: Path):

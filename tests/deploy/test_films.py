@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -106,6 +107,36 @@ def test_odd_sides_uneven_times_and_no_sound(tmp_path: Path, model: Translator) 
     frames, times = _read(tmp_path / "out.mkv")
     assert times == pytest.approx([0, 0.03, 0.2, 0.21, 0.5, 0.9])
     assert frames[0].shape == (31, 45, 3)
+
+
+MATRICES: list[tuple[tuple[int, int, int, int], Any]] = [
+    ((0, 1, -1, 0), lambda frame: np.rot90(frame, -1)),  # as a phone held upright writes it
+    ((0, -1, 1, 0), np.rot90),
+    ((-1, 0, 0, -1), lambda frame: frame[::-1, ::-1]),
+    ((-1, 0, 0, 1), lambda frame: frame[:, ::-1]),  # a mirror
+    ((0, 1, 1, 0), lambda frame: frame.transpose(1, 0, 2)),
+]
+
+
+@pytest.mark.parametrize(("matrix", "upright"), MATRICES)
+def test_what_a_player_turns_is_translated_upright(
+    tmp_path: Path, model: Translator, matrix: tuple[int, int, int, int], upright: Any
+) -> None:
+    film = _film(tmp_path / "film.mp4", sound=None, sample_aspect_ratio=Fraction(4, 3))
+    a, b, c, d = (65536 * one for one in matrix)
+    plain = struct.pack(">9i", 65536, 0, 0, 0, 65536, 0, 0, 0, 2**30)
+    data = film.read_bytes()
+    track = data.index(b"tkhd")
+    place = data.index(plain, track)
+    film.write_bytes(data[:place] + struct.pack(">9i", a, b, 0, c, d, 0, 0, 0, 2**30) + data[place + len(plain) :])
+    assert translate(model, film, tmp_path / "out.mp4").frames == 6
+    (before, _), (after, _) = _read(film), _read(tmp_path / "out.mp4")
+    for given, made in zip(before, after, strict=True):
+        assert np.abs(255.0 - upright(given) - made).mean() < 4
+    with av.open(str(tmp_path / "out.mp4")) as written:
+        stream = written.streams.video[0]
+        assert stream.sample_aspect_ratio == (Fraction(3, 4) if a == 0 else Fraction(4, 3))
+        assert all(frame.side_data.get("DISPLAYMATRIX") is None for frame in written.decode(stream))
 
 
 def test_what_cannot_be_is_said_and_leaves_nothing(tmp_path: Path, model: Translator) -> None:

@@ -1,4 +1,4 @@
-"""Networks of the reference implementation, from their weights alone: the same outputs to the last bit, and back."""
+"""Networks of the reference implementation and of CUT, from weights alone: equal to the last bit, and back."""
 
 from __future__ import annotations
 
@@ -33,6 +33,9 @@ GENERATORS: list[tuple[str, dict[str, Any], dict[str, Any], int]] = [
     ("Resnet", {"dropout": True, "norm": "batch", "width": 6}, {"dropout": True, "norm": "batch", "channels": 6}, 32),
     ("Resnet", {"norm": "none", "c_in": 1, "c_out": 4, "blocks": 2}, {"norm": "none", "blocks": 2}, 32),
     ("Resnet", {"norm": "none", "dropout": True, "blocks": 1}, {"norm": "none", "dropout": True}, 32),
+    ("Resnet", {"blur": ("down", "up"), "blocks": 9}, {"antialias": "both", "blocks": 9, "norm": "instance"}, 36),
+    ("Resnet", {"blur": ("down",), "norm": "batch", "dropout": True}, {"antialias": "down", "dropout": True}, 32),
+    ("Resnet", {"blur": ("up",), "norm": "none", "blocks": 0, "c_in": 1}, {"antialias": "up", "norm": "none"}, 32),
     ("Unet", {}, {"network": "unet_128", "channels": 2, "norm": "instance"}, 128),
     ("Unet", {"downs": 8, "norm": "batch", "dropout": True, "c_in": 1}, {"network": "unet_256", "norm": "batch"}, 256),
     ("Unet", {"norm": "none", "width": 3}, {"network": "unet_128", "norm": "none", "channels": 3}, 128),
@@ -41,6 +44,8 @@ DISCRIMINATORS: list[tuple[str, dict[str, Any], dict[str, Any], int]] = [
     ("Patch", {}, {"network": "basic", "norm": "instance", "channels": 4}, 64),
     ("Patch", {"layers": 5, "norm": "batch", "c_in": 6}, {"network": "n_layers", "layers": 5, "norm": "batch"}, 128),
     ("Patch", {"layers": 1, "norm": "none"}, {"network": "n_layers", "layers": 1, "norm": "none"}, 64),
+    ("Patch", {"blur": True}, {"network": "basic", "norm": "instance", "antialias": True}, 64),
+    ("Patch", {"blur": True, "layers": 1, "norm": "batch"}, {"layers": 1, "norm": "batch", "antialias": True}, 63),
     ("Pixel", {"norm": "batch"}, {"network": "pixel", "norm": "batch"}, 16),
     ("Pixel", {}, {"network": "pixel", "norm": "instance"}, 16),
 ]
@@ -71,7 +76,8 @@ def test_a_network_is_recognised_and_computes_the_same_to_the_last_bit(
     original.load_state_dict(back)
     with torch.no_grad():
         assert torch.equal(result, original(images))
-    assert f"--norm {header['config']['norm']}" in options(header)
+    flag = f"--norm{kind[0].replace('R', 'G').replace('P', 'D')}" if fields.get("blur") else "--norm"
+    assert f"{flag} {header['config']['norm']}" in options(header)
 
 
 @pytest.mark.parametrize("kind", ["Resnet", "Unet", "Patch", "Pixel"])
@@ -108,7 +114,11 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"model.model.0.weight": torch.zeros(2, 3, 4, 4)}, "a U-Net of 1 levels"),
     ({"model.0.weight": torch.zeros(2, 3, 4, 4)}, "layers"),
     ({"model.1.weight": torch.zeros(5000, 3, 7, 7)}, "channels"),
-    ({"model.1.weight": torch.zeros(4, 3, 7, 7), "model.3.filt": torch.zeros(1)}, "'model.3.filt' is a filter of CUT"),
+    (_changed(RESNET, **{"model.3.filt": torch.zeros(4, 1, 5, 5)}), "unexpected key 'model.3.filt'"),
+    (
+        {"model.1.ops.0.op.weight": torch.zeros(4, 3, 3, 3)},
+        "'model.1.ops.0.op.weight' is an operation .* of CycleGANAS",
+    ),
 ]
 
 

@@ -15,6 +15,7 @@ import torch
 from nibabel.nifti1 import Nifti1Extension
 from pydicom.dataset import FileDataset, FileMetaDataset
 from pydicom.encaps import encapsulate
+from pydicom.pixels import convert_color_space
 from pydicom.uid import (
     CTImageStorage,
     DeflatedExplicitVRLittleEndian,
@@ -229,6 +230,42 @@ def test_frames_and_colour(tmp_path: Path) -> None:
         np.testing.assert_array_equal(after.pixel_array, 255 - colour)
 
 
+_SAME: Any = {"colorspace": "RGB", "outcolorspace": "RGB"}
+
+
+def _reversible(array: np.ndarray) -> bytes:
+    return bytes(imagecodecs.jpeg2k_encode(array, level=0, reversible=True, codecformat="j2k", mct=True))
+
+
+@pytest.mark.parametrize(
+    ("syntax", "kind", "encode", "loss"),
+    [
+        (JPEGBaseline8Bit, "YBR_FULL_422", lambda one: imagecodecs.jpeg8_encode(one, level=100, subsampling="422"), 5),
+        (JPEGBaseline8Bit, "RGB", lambda one: imagecodecs.jpeg8_encode(one, level=100, **_SAME), 2),
+        (JPEGLSLossless, "RGB", imagecodecs.jpegls_encode, 0),
+        (JPEG2000Lossless, "YBR_RCT", _reversible, 0),
+        (ExplicitVRLittleEndian, "YBR_FULL", lambda one: convert_color_space(one, "RGB", "YBR_FULL"), 2),
+    ],
+)
+def test_colour_of_all_kinds(tmp_path: Path, syntax: Any, kind: str, encode: Any, loss: int) -> None:
+    down, across = np.mgrid[:16, :24]
+    colour = np.stack([down * 10, across * 8, (down + across) * 5], axis=-1).astype(np.uint8)
+    scan = pydicom.dcmread(_dicom(tmp_path / "a.dcm", colour, PhotometricInterpretation=kind))
+    data = bytes(encode(colour))
+    scan.PixelData = encapsulate([data]) if syntax.is_compressed else data
+    scan["PixelData"].is_undefined_length = syntax.is_compressed
+    scan.file_meta.TransferSyntaxUID = syntax
+    scan.save_as(tmp_path / "in.dcm")
+    picture = read_scan(tmp_path / "in.dcm").picture(0)
+    np.testing.assert_allclose(picture.pixels.astype(int), colour, atol=loss)
+    model = _model(given=None, wanted=None, channels=3)
+    model.header["input"]["channels"] = 3
+    assert translate(model, tmp_path / "in.dcm", tmp_path / "out").failed == ()
+    after = pydicom.dcmread(tmp_path / "out/in.dcm")
+    assert (after.PhotometricInterpretation, after.file_meta.TransferSyntaxUID) == ("RGB", ExplicitVRLittleEndian)
+    np.testing.assert_array_equal(after.pixel_array, 255 - picture.pixels)
+
+
 def _damaged(folder: Path) -> dict[str, str]:
     """Files that must be refused, with words of the reason."""
     good = _dicom(folder / "good.dcm", _stored()).read_bytes()
@@ -240,6 +277,9 @@ def _damaged(folder: Path) -> dict[str, str]:
     _dicom(folder / "bits.dcm", _stored(), BitsStored=40)
     _dicom(folder / "nothing.dcm", _stored(), RescaleSlope=0)
     _dicom(folder / "palette.dcm", _stored(), PhotometricInterpretation="PALETTE COLOR")
+    packed = pydicom.dcmread(_dicom(folder / "luma.dcm", _stored(shape=(12, 10, 3), most=255, dtype=np.uint8)))
+    packed.PhotometricInterpretation = "YBR_FULL_422"
+    packed.save_as(folder / "luma.dcm", overwrite=True)
     _dicom(folder / "deflated.dcm", _stored(), syntax=DeflatedExplicitVRLittleEndian)
     packed = pydicom.dcmread(folder / "good.dcm")
     packed.PixelData = encapsulate([b"\x02" + bytes(63) + b"\x81\x00" * 4])
@@ -267,6 +307,7 @@ def _damaged(folder: Path) -> dict[str, str]:
         "bits.dcm": "bits",
         "nothing.dcm": "rescaling",
         "palette.dcm": "PALETTE",
+        "luma.dcm": "YBR_FULL_422, as Explicit VR",
         "deflated.dcm": "compression",
         "runs.dcm": "",
         "text.nii": "NIfTI",

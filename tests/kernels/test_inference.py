@@ -34,7 +34,15 @@ def _accelerator(folder: Path, monkeypatch: pytest.MonkeyPatch, *, precision: st
 
 @pytest.mark.parametrize(
     "config",
-    [{}, {"norm": "none"}, {"norm": "batch"}, {"network": "unet_128"}, {"channels": 16}, {"pictures": 1}],
+    [
+        {},
+        {"norm": "none"},
+        {"norm": "batch"},
+        {"network": "unet_128"},
+        {"channels": 16},
+        {"pictures": 1},
+        {"antialias": "both"},
+    ],
 )
 def test_faster_networks_are_the_plain_one_to_rounding(
     config: dict[str, Any], folder: Path, monkeypatch: pytest.MonkeyPatch

@@ -48,6 +48,7 @@ def test_parameter_counts(fields: dict[str, Any], count: int):
         ({}, 30),
         ({"network": "n_layers", "layers": 1}, 126),
         ({"network": "n_layers", "layers": 5}, 6),
+        ({"antialias": True}, 30),
         ({"network": "pixel"}, 256),
     ],
 )

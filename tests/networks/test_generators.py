@@ -127,7 +127,8 @@ def test_a_residual_block_adds_its_input():
 
 
 @pytest.mark.parametrize(
-    "fields", [{}, {"decoder": "simple"}, {"decoder": "resize"}, {"residual": False, "norm": "batch"}]
+    "fields",
+    [{}, {"decoder": "simple"}, {"decoder": "resize"}, {"residual": False, "norm": "batch"}, {"antialias": "both"}],
 )
 def test_a_resnet_in_three_is_the_same_resnet(fields: dict[str, Any]):
     config = GeneratorConfig.model_validate({"channels": 2, "blocks": 2, "init_gain": 0.5} | fields)
@@ -199,7 +200,14 @@ def test_a_block_that_is_not_residual_adds_no_input():
 
 @pytest.mark.parametrize(
     "field",
-    [{"decoder": "simple"}, {"decoder": "resize"}, {"residual": False}, {"identity_start": True}, {"output": "change"}],
+    [
+        {"decoder": "simple"},
+        {"decoder": "resize"},
+        {"residual": False},
+        {"identity_start": True},
+        {"output": "change"},
+        {"antialias": "up"},
+    ],
 )
 def test_a_unet_has_no_such_parts(field: dict[str, Any]):
     with pytest.raises(ValueError, match=f"{next(iter(field))}=.* is for resnets, not unet_128"):

@@ -14,6 +14,7 @@ from torch import nn
 
 from velogan.cli import main
 from velogan.config import Config, read_config, write_yaml
+from velogan.deploy.bundle import load_all
 from velogan.deploy.model import load_translator
 from velogan.store.checkpoint import find_checkpoint, load_weights
 
@@ -103,6 +104,30 @@ def test_a_file_becomes_one_direction_that_is_evaluated(tmp_path: Path, say: Say
     assert code == 0, err
     assert {score["direction"] for score in result["scores"]} == {"a2b"}
     assert (run / "report.html").is_file()
+
+
+def test_a_folder_of_cut_becomes_one_direction_that_translates_and_is_exported(tmp_path: Path, say: Say):
+    cut, run = tmp_path / "grumpycat_CUT", tmp_path / "run"
+    cut.mkdir()
+    net = theirs.trained(theirs.Resnet(blocks=1, blur=("down", "up")))
+    perceptrons = {"mlp_0.0.weight": torch.zeros(4, 3)}
+    for role, state in (("G", net.state_dict()), ("D", theirs.Patch(blur=True).state_dict()), ("F", perceptrons)):
+        torch.save(state, cut / f"latest_net_{role}.pth")
+    code, told, err = say("import", cut, run)
+    assert code == 0, err
+    assert [(one["role"], "anti-aliased" in one["network"]) for one in told["networks"]] == [
+        ("D_A", True),
+        ("G_A", True),
+    ]
+    images = torch.rand(1, 3, 36, 36) * 2 - 1
+    assert list(models := load_all(run)) == ["a2b"]  # what velogan serve serves
+    assert torch.equal(models["a2b"](images), net(images))
+    assert say("export", run, tmp_path / "back", "--format", "reference")[0] == 0
+    (file,) = (tmp_path / "back").glob("latest_net_G.pth")
+    assert all(
+        torch.equal(value, net.state_dict()[name]) for name, value in torch.load(file, weights_only=True).items()
+    )
+    assert say("export", run, tmp_path / "net.pt2", "--format", "torch")[0] == 0
 
 
 def test_a_discriminator_alone_is_no_run(tmp_path: Path, say: Say):

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import platform
+import runpy
 import shutil
 import subprocess
 import sys
 import tarfile
+import tomllib
 import zipfile
 from pathlib import Path
 
@@ -61,3 +63,10 @@ def test_a_source_distribution_holds_what_builds_a_wheel(source: Path) -> None:
         held = {name.partition("/")[2] for name in archive.getnames()}
     assert tree | {"setup.py", "docs/howto.md", "LICENSE"} <= held
     assert not [name for name in held if name.endswith(".so")]
+
+
+def test_every_extra_has_a_command_that_shows_what_it_is_for() -> None:
+    """Which `make extras` runs."""
+    commands = runpy.run_path(str(ROOT / "tests" / "extras.py"))["RUNS"]
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert {*commands} == {"", *extras} - {"dev"}

@@ -55,6 +55,11 @@ def section(direction: str, model: Translator, exported: Exported, format: Forma
         "SHA-256 of these weights": sha256(model.file) if model.file else "unknown",
         "SHA-256 of the file": sha256(exported.file),
     }
+    if small := exported.int8:
+        rows["in 8 bits"] = (
+            f"PSNR {small.psnr:.1f} dB to float32, the mean of {small.pictures} pictures without part in its making; "
+            f"{small.faster:.1f} times as fast as float32 in ONNX Runtime, with one thread where it was made"
+        )
     if format == "reference":
         rows["flags"] = f"`{' '.join(options(header))}`"
     lines = [f"## {exported.file.name}", "", "| | |", "|---|---|"]

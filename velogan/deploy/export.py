@@ -16,6 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from velogan.deploy.int8 import Quantised, quantise
 from velogan.deploy.model import Translator, load_translator
 from velogan.deploy.pickles import read_tensors
 from velogan.deploy.reference import Recognised, recognise, to_reference
@@ -41,13 +42,15 @@ class Exported:
     """A file that was written and checked.
 
     `max_difference`: the largest from eager PyTorch in float32, in [-1, 1], over pictures of `sizes` (H, W) in batches
-    of 1 and 2; `by`: what computed it, with its version.
+    of 1 and 2; `by`: what computed it, with its version. `int8`: what is known of one in 8 bits; then `max_difference`
+    and `sizes` are of the pictures that judged it.
     """
 
     file: Path
     max_difference: float
     sizes: list[Size]
     by: str
+    int8: Quantised | None = None
 
     @property
     def megabytes(self) -> float:
@@ -62,13 +65,16 @@ def check_installed(format: Format) -> None:
         raise ValueError(f"format=onnx needs {', '.join(missing)}: pip install 'velogan[onnx]'")
 
 
-def export(model: Translator, file: Path, *, format: Format) -> Exported:
+def export(model: Translator, file: Path, *, format: Format, int8: Path | None = None) -> Exported:
     """Writes the generator of `model`, which is on the CPU, to `file` and checks it by running what was written.
 
-    onnx and torch take batches of any size, and sides of any multiple of `model.multiple` pixels. ValueError where the
-    format cannot hold it, or its results differ by more than `MOST`.
+    onnx and torch take batches of any size, and sides of any multiple of `model.multiple` pixels. `int8`: a folder of
+    pictures by which ONNX is put into 8 bits, once it was checked in float32. ValueError where the format cannot hold
+    it, or its results differ by more than `MOST`.
     """
     check_installed(format)
+    if int8 and format != "onnx":
+        raise ValueError(f"format={format} holds float32 alone: leave int8 out, or choose format=onnx")
     write = {"onnx": _onnx, "torch": _torch, "reference": _reference, "hub": _hub}[format]
     with replacing(file) as aside:
         named = aside.with_name(aside.name + SUFFIXES[format])  # libraries look at the suffix
@@ -81,9 +87,12 @@ def export(model: Translator, file: Path, *, format: Format) -> Exported:
                     f"{file}: computed by {by} the results differ by {difference:.2g} from PyTorch's, more than "
                     f"{MOST}: choose another format"
                 )
+            small = quantise(model, named, int8) if int8 else None
             named.replace(aside)
         finally:
             named.unlink(missing_ok=True)
+    if small:
+        return Exported(file, small.max_difference, [(small.side, small.side)], by, int8=small)
     return Exported(file, difference, sizes, by)
 
 

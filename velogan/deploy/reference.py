@@ -1,8 +1,10 @@
-"""Networks of the reference implementation, recognised by the names and shapes of their weights; and the way back.
+"""Networks of the reference implementation and of CUT, recognised by the names and shapes of their weights; and back.
 
-Its files say nothing of the options that a network was made with: norm, dropout, width and depth are read from what is
-there. Not to be seen are dropout in a U-Net, which has no effect on what we compute, and how the blocks of a resnet
-pad: by reflection, its default.
+CUT (contrastive-unpaired-translation) is by the same authors: its ResNets and PatchGANs are theirs with anti-aliased
+sampling, whose filters stand in the files. Files say nothing of the options that a network was made with: norm,
+dropout, width and depth are read from what is there. Not to be seen are dropout in a U-Net, which has no effect on what
+we compute; how the blocks of a resnet pad: by reflection, the default; and whether CUT's `--netD patch` cuts pictures
+into squares before its PatchGAN of 2 layers, which then looks like `n_layers`.
 """
 
 from __future__ import annotations
@@ -21,6 +23,8 @@ from velogan.networks.generators import GeneratorConfig
 
 _WRAPPERS = ("module.", "_orig_mod.")  # of DataParallel and of torch.compile
 _STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
+_FILTER = ".filt"  # of anti-aliased sampling: 3x3 where sides are halved, 4x4 where they are doubled
+_NAMELESS = re.compile(r"\.ops\.\d+\.(op|c|convT)\.")  # an operation in the code of CycleGANAS
 _UNETS = {7: "unet_128", 8: "unet_256"}
 
 
@@ -34,7 +38,7 @@ class Recognised:
     @property
     def parameters(self) -> int:
         """How many numbers were learned."""
-        return sum(value.numel() for name, value in self.state.items() if not name.endswith(_STATISTICS))
+        return sum(value.numel() for name, value in self.state.items() if not name.endswith((*_STATISTICS, _FILTER)))
 
     @property
     def generates(self) -> bool:
@@ -50,8 +54,12 @@ class Recognised:
 def recognise(tensors: Mapping[str, Tensor], *, file: object) -> Recognised:
     """The network whose weights `tensors` are. ValueError, naming the key, where there is no such network."""
     state = _plain(tensors)
-    if odd := next((name for name in state if name.endswith(".filt")), None):
-        raise ValueError(f"{file}: {odd!r} is a filter of CUT's anti-aliased networks, which are not taken: train anew")
+    if odd := next((name for name in state if _NAMELESS.search(name)), None):
+        raise ValueError(
+            f"{file}: {odd!r} is an operation of a network of CycleGANAS' code, and its keys do not say which: there "
+            "a 3x3 convolution and a dilated one look the same, and so do both poolings and both interpolations. Use "
+            "velogan search instead"
+        )
     try:
         header = _header(state)
     except ValueError as error:
@@ -81,7 +89,8 @@ def to_reference(network: Recognised) -> dict[str, Tensor]:
 
 
 def options(header: Mapping[str, Any]) -> list[str]:
-    """The flags of the reference implementation that make the network. ValueError where none do."""
+    """The flags of the reference implementation that make the network; CUT's where it is anti-aliased. ValueError where
+    none do."""
     kind, config = header["network"], header.get("config", {})
     generates = kind == "generator"
     if kind not in ("generator", "discriminator"):
@@ -93,12 +102,16 @@ def options(header: Mapping[str, Any]) -> list[str]:
                 f"the reference implementation has no {kind} with {name}={config[name]}: choose another format"
             )
     norm = {"sync_batch": "syncbatch"}.get(config["norm"], config["norm"])
+    blurs = config.get("antialias", False) not in (False, "none")
+    normal = f"--norm{kind[0].upper() if blurs else ''} {'batch' if blurs and norm == 'syncbatch' else norm}"
     if generates:
         flags = [f"--netG {_generator_name(config)}", f"--ngf {config['channels']}"]
-        flags += [f"--input_nc {header['in_channels']}", f"--output_nc {header['out_channels']}", f"--norm {norm}"]
+        flags += [f"--input_nc {header['in_channels']}", f"--output_nc {header['out_channels']}", normal]
+        if blurs:  # dropout is off there unless it is asked for
+            return [*flags, *_PLAIN[config["antialias"]], *(["--no_dropout false"] if config["dropout"] else [])]
         return [*flags, *([] if config["dropout"] else ["--no_dropout"])]
     depth = [f"--n_layers_D {config['layers']}"] if config["network"] == "n_layers" else []
-    return [f"--netD {config['network']}", *depth, f"--ndf {config['channels']}", f"--norm {norm}"]
+    return [f"--netD {config['network']}", *depth, f"--ndf {config['channels']}", normal]
 
 
 def _generator_name(config: Mapping[str, Any]) -> str:
@@ -109,6 +122,7 @@ def _generator_name(config: Mapping[str, Any]) -> str:
 
 
 _KNOWN = ("resnet", "unet_128", "unet_256", "basic", "n_layers", "pixel")
+_PLAIN = {"both": [], "down": ["--no_antialias_up"], "up": ["--no_antialias"]}
 _NORMS = ("instance", "batch", "sync_batch", "none")
 
 
@@ -148,13 +162,22 @@ def _resnet(state: Mapping[str, Tensor]) -> dict[str, Any]:
         raise ValueError(f"unexpected key {zeros!r}: its blocks pad with zeros, and ours by reflection")
     first = state["model.1.weight"]
     last = _last_convolution(state)
+    sampled = {tuple(value.shape[2:]) for name, value in state.items() if name.endswith(_FILTER)}
     config = GeneratorConfig(
         blocks=len(blocks),
         channels=first.shape[0],
+        antialias=_SAMPLING.get(frozenset(sampled), "none"),
         norm=_norm(state, "model.1", "model.2"),
         dropout=any(name.endswith(".conv_block.6.weight") and value.ndim == 4 for name, value in state.items()),
     )
     return _generator(config, first.shape[1], last.shape[0])
+
+
+_SAMPLING: dict[frozenset[tuple[int, ...]], Any] = {
+    frozenset({(3, 3)}): "down",
+    frozenset({(4, 4)}): "up",
+    frozenset({(3, 3), (4, 4)}): "both",
+}
 
 
 def _unet(state: Mapping[str, Tensor]) -> dict[str, Any]:
@@ -173,9 +196,13 @@ def _unet(state: Mapping[str, Tensor]) -> dict[str, Any]:
 
 def _patch(state: Mapping[str, Tensor]) -> dict[str, Any]:
     first = state["model.0.weight"]
-    layers = sum(value.ndim == 4 for value in state.values()) - 2
-    fields = {"network": "n_layers", "layers": layers} if layers != 3 else {}
-    norm = _norm(state, "model.2", "model.3")
+    layers = sum(value.ndim == 4 and not name.endswith(_FILTER) for name, value in state.items()) - 2
+    fields: dict[str, Any] = {"network": "n_layers", "layers": layers} if layers != 3 else {}
+    if f"model.2{_FILTER}" in state:
+        fields["antialias"] = True
+        norm = _norm(state, "model.3", "model.4")
+    else:
+        norm = _norm(state, "model.2", "model.3")
     config = DiscriminatorConfig.model_validate({"channels": first.shape[0], "norm": norm, **fields})
     return _discriminator(config, first.shape[1])
 
@@ -217,5 +244,6 @@ def _named(header: Mapping[str, Any]) -> str:
     config = header["config"]
     depth = {"resnet": f" of {config.get('blocks')} blocks", "n_layers": f" of {config.get('layers')} layers"}
     more = ", dropout" if config.get("dropout") else ""
+    more += ", anti-aliased" if config.get("antialias", False) not in (False, "none") else ""
     kind = f"{config['network']}{depth.get(config['network'], '')}"
     return f"{header['network']} {kind}, width {config['channels']}, norm {config['norm']}{more}"

@@ -11,6 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from velogan.networks.antialias import BlurDown, BlurUp
+
 RAMP = 16
 """Pixels over which one tile blends into the next."""
 
@@ -81,6 +83,12 @@ def reach(net: nn.Module) -> int:
         elif isinstance(layer, nn.ConvTranspose2d):
             scale /= layer.stride[0]
             total += scale * (layer.kernel_size[0] - 1) / 2
+        elif isinstance(layer, BlurDown):
+            total += scale
+            scale *= 2
+        elif isinstance(layer, BlurUp):
+            total += scale  # two pixels make a value, at most one pixel away
+            scale /= 2
         elif isinstance(layer, nn.Upsample):
             assert isinstance(layer.scale_factor, float)
             if layer.mode == "bilinear":

@@ -8,6 +8,7 @@ from typing import ClassVar, Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from torch import Tensor, nn
 
+from velogan.networks.antialias import BlurDown
 from velogan.networks.cells import (
     Fill,
     Space,
@@ -46,6 +47,9 @@ class DiscriminatorConfig(BaseModel):
         description="Normalisation after the inner convolutions. spectral: of the weights of all convolutions instead, "
         "which bounds how fast logits change with the image.",
     )
+    antialias: bool = Field(
+        default=False, description="A PatchGAN blurs where it halves the sides, as CUT's does. Slower."
+    )
     operations: tuple[str, ...] = Field(
         default=(), description="Those of cells, in order: conv4 or max_pool. Default: 4x4 convolutions."
     )
@@ -61,6 +65,8 @@ class DiscriminatorConfig(BaseModel):
 
     @model_validator(mode="after")
     def _cells_fit(self) -> DiscriminatorConfig:
+        if self.antialias and self.network not in ("basic", "n_layers", "projected+basic"):
+            raise ValueError(f"antialias is for PatchGANs, not {self.network}: leave it out, or set network=basic")
         if self.network != "cells":
             for name in ("operations", "space"):
                 if (value := getattr(self, name)) != type(self).model_fields[name].default:
@@ -175,14 +181,20 @@ def _patch(config: DiscriminatorConfig, in_channels: int, *, layers: int, first:
     """The PatchGAN; with `first` 2 or more, only its layers from that inner convolution on."""
     width, (make_norm, bias) = config.channels, _norm(config)
     parts: list[nn.Module] = []
+    halving = 1 if config.antialias else 2
+
+    def blur(channels: int) -> list[nn.Module]:
+        return [BlurDown(channels)] if config.antialias else []
+
     if first == 1:
-        parts = [nn.Conv2d(in_channels, width, 4, stride=2, padding=1), nn.LeakyReLU(0.2)]
+        conv = nn.Conv2d(in_channels, width, 4, stride=halving, padding=1)
+        parts = [conv, nn.LeakyReLU(0.2), *blur(width)]
     for n in range(first, layers + 1):
         c_in = in_channels if n == first > 1 else width * min(2 ** (n - 1), 8)
         c_out = width * min(2**n, 8)
-        stride = 2 if n < layers else 1
+        stride = halving if n < layers else 1
         conv = nn.Conv2d(c_in, c_out, 4, stride=stride, padding=1, bias=bias)
-        parts += [conv, make_norm(c_out), nn.LeakyReLU(0.2)]
+        parts += [conv, make_norm(c_out), nn.LeakyReLU(0.2), *(blur(c_out) if n < layers else [])]
     parts.append(nn.Conv2d(width * min(2**layers, 8), 1, 4, stride=1, padding=1))
     return nn.Sequential(*parts)
 

@@ -13,6 +13,7 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from torch import Tensor, nn
 
+from velogan.networks.antialias import BlurDown, BlurUp
 from velogan.networks.cells import (
     STAGE,
     Fill,
@@ -61,6 +62,11 @@ class GeneratorConfig(BaseModel):
         "without norms; resize: as reference, but it doubles pixels before a convolution instead of transposing "
         "one, whose uneven overlap makes checkerboards.",
     )
+    antialias: Literal["none", "down", "up", "both"] = Field(
+        default="none",
+        description="Where a resnet blurs what it samples, so that a moved picture gives a moved result: where it "
+        "halves the sides, where it doubles them, or both. CUT's generators have both. Slower.",
+    )
     residual: bool = Field(default=True, description="Each block of a resnet adds its result to its input.")
     identity_start: bool = Field(
         default=False,
@@ -91,9 +97,9 @@ class GeneratorConfig(BaseModel):
 
     @model_validator(mode="after")
     def _check_combinations(self) -> GeneratorConfig:
-        resnets = ["decoder", "residual"] if self.network == "cells" else []
+        resnets = ["decoder", "antialias", "residual"] if self.network != "resnet" else []
         if self.network not in ("resnet", "cells"):
-            resnets = ["decoder", "residual", "identity_start", *(["output"] if self.output == "change" else [])]
+            resnets += ["identity_start", *(["output"] if self.output == "change" else [])]
         for name in [*resnets, *(["dropout"] if self.network == "cells" else [])]:
             if (value := getattr(self, name)) != type(self).model_fields[name].default:
                 raise ValueError(f"{name}={value} is for resnets, not {self.network}: leave it out, or use resnet")
@@ -105,6 +111,10 @@ class GeneratorConfig(BaseModel):
         elif self.operations:
             of = f"a generator with blocks={self.blocks}"
             check_operations(self.operations, generator_kinds(self.blocks, self.space), space=self.space, network=of)
+        if self.decoder == "resize" and self.antialias in ("up", "both"):
+            raise ValueError(
+                f"decoder=resize and antialias={self.antialias} are two ways to double the sides: choose one of them"
+            )
         if self.output == "change" and self.norm == "instance" and self.decoder != "simple":
             raise ValueError(
                 "output=change takes the difference of two decoded pictures, and instance norm would scale each "
@@ -300,16 +310,17 @@ def split(net: nn.Module) -> Stages:
     assert isinstance(net, Generator)
     assert isinstance(net.model, nn.Sequential), "a U-Net cannot be split"
     places: tuple[dict[str, nn.Module], ...] = ({}, {}, {})
+    halving = sum(isinstance(layer, BlurDown) for layer in net.model)
     for name, layer in net.model.named_children():
-        places[_place(name, layer)][name] = layer
+        places[_place(name, layer, encoder=_ENCODER_LAYERS + halving)][name] = layer
     return Stages(*(Stage(_named(layers)) for layers in places))
 
 
-def _place(name: str, layer: nn.Module) -> int:
-    """The stage of a generator's layer."""
+def _place(name: str, layer: nn.Module, *, encoder: int) -> int:
+    """The stage of a generator's layer; `encoder` is the number of a resnet's first layers."""
     if isinstance(layer, _BLOCKS):
         return 1
-    return STAGE[name] if name in STAGE else 0 if int(name) < _ENCODER_LAYERS else 2
+    return STAGE[name] if name in STAGE else 0 if int(name) < encoder else 2
 
 
 def compose(*stages: nn.Module) -> Generator:
@@ -355,7 +366,7 @@ class PlainBlock(nn.Sequential):
 
 
 _BLOCKS = (ResidualBlock, PlainBlock, ResidualCell)
-_ENCODER_LAYERS = 10  # three convolutions with norm and ReLU, and padding
+_ENCODER_LAYERS = 10  # three convolutions with norm and ReLU, and padding; and the blurs, if any
 
 
 def _convolutions(channels: int, *, norm: NormName, dropout: bool) -> nn.Sequential:
@@ -374,7 +385,6 @@ def _convolutions(channels: int, *, norm: NormName, dropout: bool) -> nn.Sequent
 
 def _resnet(config: GeneratorConfig, c_in: int, c_out: int) -> nn.Sequential:
     layers = list(_encoder(config, c_in))
-    assert len(layers) == _ENCODER_LAYERS
     block = ResidualBlock if config.residual else PlainBlock
     width = 4 * config.channels
     layers += [block(width, norm=config.norm, dropout=config.dropout) for _ in range(config.blocks)]
@@ -384,8 +394,10 @@ def _resnet(config: GeneratorConfig, c_in: int, c_out: int) -> nn.Sequential:
 def _encoder(config: GeneratorConfig, c_in: int) -> Iterator[nn.Module]:
     make_norm, bias, width = norm_layer(config.norm), config.norm == "instance", config.channels
     yield from (nn.ReflectionPad2d(3), nn.Conv2d(c_in, width, 7, bias=bias), make_norm(width), nn.ReLU())
+    blurs = config.antialias in ("down", "both")
     for c in (width, 2 * width):
-        yield from (nn.Conv2d(c, 2 * c, 3, stride=2, padding=1, bias=bias), make_norm(2 * c), nn.ReLU())
+        conv = nn.Conv2d(c, 2 * c, 3, stride=1 if blurs else 2, padding=1, bias=bias)
+        yield from (conv, make_norm(2 * c), nn.ReLU(), *([BlurDown(2 * c)] if blurs else []))
 
 
 def _decoder(config: GeneratorConfig, c_out: int) -> Iterator[nn.Module]:
@@ -397,6 +409,8 @@ def _decoder(config: GeneratorConfig, c_out: int) -> Iterator[nn.Module]:
         if config.decoder == "resize":  # Odena et al. 2016
             conv = nn.Conv2d(c_in, c, 3, bias=bias)
             yield from (nn.Upsample(scale_factor=2), nn.ReflectionPad2d(1), conv)
+        elif config.antialias in ("up", "both"):
+            yield from (BlurUp(c_in), nn.Conv2d(c_in, c, 3, padding=1, bias=bias))
         else:
             yield nn.ConvTranspose2d(c_in, c, 3, stride=2, padding=1, output_padding=1, bias=bias)
         yield from (make_norm(c), nn.ReLU())

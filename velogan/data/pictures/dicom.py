@@ -54,10 +54,17 @@ _DECODERS: dict[str, Callable[[bytes], np.ndarray]] = {
     JPEG2000Lossless: imagecodecs.jpeg2k_decode,
     JPEG2000: imagecodecs.jpeg2k_decode,
 }
-"""Of grey frames."""
+"""Of grey frames. JPEG needs to be told how colours are stored; the others do what the file says of them."""
 
 _SYNTAX = 0x00020010
-_COLOURS = {"MONOCHROME1": 1, "MONOCHROME2": 1, "RGB": 3}
+_GREY = ("MONOCHROME1", "MONOCHROME2")
+_COLOUR: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys((*_NATIVE, RLELossless), ("RGB", "YBR_FULL")),
+    JPEGBaseline8Bit: ("RGB", "YBR_FULL", "YBR_FULL_422"),
+    **dict.fromkeys((JPEGLSLossless, JPEGLSNearLossless), ("RGB",)),
+    **dict.fromkeys((JPEG2000Lossless, JPEG2000), ("RGB", "YBR_RCT", "YBR_ICT")),
+}
+"""The kinds of colour that are known in each transfer syntax: RGB, and luma with two differences of colour."""
 _RESCALE = (("Slope", 1), ("Intercept", 0))
 _LONGEST_NAME, _LONGEST_TEXT = 64, 1024  # of the value representations LO and ST
 _SERIES_AFTER = 1000  # what is added to the number of the series
@@ -92,12 +99,13 @@ class DicomScan:
         if "PixelData" not in dataset:
             raise ValueError("it has no pixels: a report, a plan or an index")
         kind = str(dataset.get("PhotometricInterpretation", "none"))
-        self._channels = _COLOURS.get(kind, 0)
-        self._inverted = kind == "MONOCHROME1"
-        if self._channels != int(dataset.get("SamplesPerPixel", 1)) or not self._channels:
-            raise ValueError(f"its kind of colour ({kind[:20]}) is not supported; save it as MONOCHROME2 or RGB")
-        if self._channels > 1 and syntax in _DECODERS:
-            raise ValueError(f"colour compressed as {syntax.name} is not supported: save it uncompressed")
+        self._channels = 1 if kind in _GREY else 3
+        self._inverted, self._luma_first = kind == "MONOCHROME1", kind.startswith("YBR_FULL")
+        known = kind in _GREY or kind in _COLOUR.get(syntax, ())
+        if self._channels != int(dataset.get("SamplesPerPixel", 1)) or not known:
+            raise ValueError(
+                f"its kind of colour ({kind[:20]}, as {syntax.name}) is not supported; save it as MONOCHROME2 or RGB"
+            )
         if "SharedFunctionalGroupsSequence" in dataset or "ModalityLUTSequence" in dataset:
             raise ValueError("an enhanced file, or one whose values are a table: save it as one plain file a slice")
         self._allocated, self.bits = int(dataset.BitsAllocated), int(dataset.BitsStored)
@@ -110,6 +118,8 @@ class DicomScan:
             self._slope, self._intercept = 1.0, 0.0  # colours have none
         if not (np.isfinite([self._slope, self._intercept]).all() and self._slope):
             raise ValueError(f"a rescaling by {self._slope} and {self._intercept} leaves no values")
+        if self._channels > 1 and (self._allocated, self.bits, self._signed) != (8, 8, False):
+            raise ValueError(f"colour of {self.bits} bits is not supported: save it in 8")
         self._height, self._width = int(dataset.Rows), int(dataset.Columns)
         frames = int(dataset.get("NumberOfFrames", 1) or 1)
         self._frame = self._height * self._width * self._channels * self._allocated // 8
@@ -130,10 +140,12 @@ class DicomScan:
         else:
             values = np.frombuffer(body, f"{order}u{self._allocated // 8}").reshape(-1)
         shape: tuple[int, ...] = (self._height, self._width, self._channels)
-        if int(self._dataset.get("PlanarConfiguration", 0) or 0) and self._syntax != RLELossless and shape[2] > 1:
+        if int(self._dataset.get("PlanarConfiguration", 0) or 0) and self._syntax in _NATIVE and shape[2] > 1:
             array = np.moveaxis(values.reshape(shape[2], *shape[:2]), 0, -1)
         else:
             array = values.reshape(shape)
+        if self._luma_first and self._syntax not in _DECODERS:
+            array = _as_rgb(array)
         return assemble(self._meant(array))
 
     def _meant(self, array: np.ndarray) -> np.ndarray:
@@ -161,13 +173,17 @@ class DicomScan:
         return [view[start : start + self._frame] for start in range(0, frames * self._frame, self._frame)]
 
     def _decoded(self, body: memoryview) -> np.ndarray:
-        """The values of a grey frame that is a JPEG of some kind, whose own size is held against the file's first."""
+        """The values of a frame that is a JPEG of some kind, whose own size is held against the file's first."""
         data = bytes(body)
-        stated, wanted = _inner_size(data), (self._height, self._width, 1)
+        stated, wanted = _inner_size(data), (self._height, self._width, self._channels)
         if stated != wanted:
             raise ValueError(f"a frame of {stated} in a file of {wanted}")
-        array = _DECODERS[self._syntax](data)
-        if array.shape != (self._height, self._width) or array.dtype.kind not in "iu":
+        if self._channels > 1 and self._syntax == JPEGBaseline8Bit:
+            stored = "YCBCR" if self._luma_first else "RGB"
+            array = imagecodecs.jpeg8_decode(data, colorspace=stored, outcolorspace="RGB")
+        else:
+            array = _DECODERS[self._syntax](data)
+        if array.shape != (wanted if self._channels > 1 else wanted[:2]) or array.dtype.kind not in "iu":
             raise ValueError(f"a frame of shape {array.shape}, {array.dtype}: the file is damaged")
         return array.reshape(-1).astype(f"u{self._allocated // 8}")
 
@@ -241,6 +257,13 @@ def read_dicom(data: bytes) -> DicomScan:
             mend = "save it uncompressed, as `dcmdjpeg` or gdcm does"
             raise ValueError(f"its compression ({name}) is not supported: {mend}")
         return DicomScan(dcmread(io.BytesIO(data)), syntax)
+
+
+def _as_rgb(array: np.ndarray) -> np.ndarray:
+    """RGB of luma and two differences `(H, W, 3)`, all uint8 (DICOM PS3.3 C.7.6.3.1.2, which is JFIF's)."""
+    y, blue, red = (array[..., i].astype(np.float32) - (128 if i else 0) for i in range(3))
+    made = np.stack([y + 1.402 * red, y - 0.344136 * blue - 0.714136 * red, y + 1.772 * blue], axis=-1)
+    return made.round().clip(0, 255).astype(np.uint8)
 
 
 def _inner_size(data: bytes) -> tuple[int, int, int] | None:

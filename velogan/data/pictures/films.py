@@ -135,18 +135,17 @@ class _Copy:
             for frame in frames:
                 with damage_told("film", size=0):
                     check_size(frame.height, frame.width, 3, working=9)
-                    turns = frame.rotation // 90 % 4
-                    picture = np.ascontiguousarray(np.rot90(frame.to_ndarray(format="rgb24"), k=turns))
+                    turned, picture = _upright(frame)
                     if size not in (None, picture.shape):
                         raise ValueError(f"its frames change size, to {frame.width}x{frame.height}: cut it there")
                     size = picture.shape
                     self._shown.append(frame)
-                    self._start(picture)
+                    self._start(picture, turned=turned)
                 yield picture
                 del picture
 
-    def _start(self, picture: np.ndarray) -> None:
-        """Begin the pictures of the new film, which are of the first frame's size."""
+    def _start(self, picture: np.ndarray, *, turned: bool) -> None:
+        """Begin the pictures of the new film, which are of the first frame's size; `turned`: rows were columns."""
         if self._made is not None:
             return
         given, (height, width) = self._video, picture.shape[:2]
@@ -156,8 +155,8 @@ class _Copy:
         made.width, made.height = width, height
         made.pix_fmt = "yuv444p" if height % 2 or width % 2 else "yuv420p"
         made.time_base = made.codec_context.time_base = given.time_base or Fraction(1, 90000)
-        if given.sample_aspect_ratio and height == given.height:
-            made.codec_context.sample_aspect_ratio = given.sample_aspect_ratio
+        if shape := given.sample_aspect_ratio:  # of a pixel
+            made.codec_context.sample_aspect_ratio = 1 / shape if turned else shape
         for name in ("colorspace", "color_primaries", "color_trc", "color_range"):
             setattr(made.codec_context, name, getattr(given.codec_context, name))
         while self._early:
@@ -188,3 +187,22 @@ class _Copy:
     def _no_sound(self, stream: AudioStream) -> ValueError:
         name = stream.codec_context.name if stream.codec_context else "unknown"
         return ValueError(f"{self._suffix} cannot hold its sound ({name}): name an output that ends in .mkv")
+
+
+def _upright(frame: VideoFrame) -> tuple[bool, np.ndarray]:
+    """A frame `(H, W, 3)` uint8 as players show it, and whether its rows were columns.
+
+    Films of phones are stored as the sensor lies, with a matrix that turns them, and may mirror them. Of a matrix that
+    turns by less than a quarter, the nearest quarter is taken.
+    """
+    picture = frame.to_ndarray(format="rgb24")
+    said = frame.side_data.get("DISPLAYMATRIX")
+    if said is None:
+        return False, picture
+    a, b, _, c, d = np.frombuffer(bytes(said), np.int32)[:5]  # x, y there are a x + c y, b x + d y
+    turned = abs(int(b)) > abs(int(a))
+    if turned:
+        picture, right, down = picture.transpose(1, 0, 2), c, b
+    else:
+        right, down = a, d
+    return turned, np.ascontiguousarray(picture[:: -1 if down < 0 else 1, :: -1 if right < 0 else 1])
