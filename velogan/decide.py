@@ -113,5 +113,7 @@ def _gemm_gain(config: Config, precision: str) -> float:
     if gemm is None:
         return 0.0
     c, blocks = net.encoding, net.has_stages and net.blocks > 0
+    if c < gemm.pays_from:
+        return 0.0
     common = nn.Conv2d(c, c, 3) if blocks else nn.Conv2d(2 * c, 2 * c, 4, stride=2, padding=1)
     return training_gain(common, gemm)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from contextlib import nullcontext
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
 from functools import cache, partial
 from pathlib import Path
@@ -49,19 +49,30 @@ from velogan.types import Batch, Direction, Nets
 
 Prepare = Callable[[Batch], Batch]
 Scoring = Callable[[Config, Sources, Views], Scores]
+Placing = Callable[[Config, Trainer, Path, Data], AbstractContextManager[None]]
 
 
 def train(
-    config: Config, run: Path, *, display: Display, origin: Mapping[str, Any], scoring: Scoring = Validation
+    config: Config,
+    run: Path,
+    *,
+    display: Display,
+    origin: Mapping[str, Any],
+    scoring: Scoring = Validation,
+    placing: Placing | None = None,
 ) -> Result:
     """Trains `config` in the folder `run`, or continues what is there. ValueError for what the user can mend.
 
     `origin` holds the `preset` and the `command` for the record; `scoring` makes what scores each checkpoint. Where
     torchrun started several processes, they train it together: the first one keeps the folder, and all get its result.
+    Within `placing` others compute the trainer's steps; see `apart.train`.
     """
+    if config.train.exchange_every is not None and placing is None:
+        raise ValueError("train.exchange_every is for nodes, which `velogan train` alone starts: leave it out here")
     with joined(config.engine.device, lost_after=config.train.lost_after) as ranks:
         session = Session.open(run, config, say=display.say) if ranks.first else None
-        return ranks.share(_train(ranks, config, session, display=display, origin=origin, scoring=scoring))
+        about = {"display": display, "origin": origin, "scoring": scoring, "placing": placing}
+        return ranks.share(_train(ranks, config, session, **about))
 
 
 def _train(
@@ -72,6 +83,7 @@ def _train(
     display: Display,
     origin: Mapping[str, Any],
     scoring: Scoring,
+    placing: Placing | None,
 ) -> Result | None:
     """As `train`. Only the first rank has a session; the others follow it, and know no result."""
     tree, before = ranks.share((session.config.model_dump(), session.engine) if session else None)
@@ -102,7 +114,8 @@ def _train(
         grids = Sampler(session.folder, config, data.sources, views, log=session.log) if config.train.samples else None
         choices = _choices(session, config, trainer, data)
         validation = scoring(config, data.sources, views)
-        return session.run(display, grids=grids, validation=validation, choices=choices)
+        with placing(config, trainer, session.folder, data) if placing else nullcontext():
+            return session.run(display, grids=grids, validation=validation, choices=choices)
 
 
 def _choices(session: Session, config: Config, trainer: Trainer, data: Data) -> Chosen | None:
@@ -163,11 +176,12 @@ def build_step(
     prepare: Callable[[str], Prepare] | None = None,
     roles: Mapping[str, Role] | None = None,
     ranks: Ranks | None = None,
+    only: Sequence[str] = (),
 ) -> tuple[Stepper, Objective, dict[str, nn.Module]]:
     """The step for images of `shape` (H, W), its objective, and the networks by role, on the configured device.
 
     `prepare` gives the `finish` of a split's loader, where the step is fed from loaders. `roles` are built where they
-    are not given.
+    are not given. `only` names the phases that run, where some are left out.
     """
     engine, device = config.engine, resolve_device(config.engine.device)
     if device.type == "cpu":
@@ -187,11 +201,15 @@ def build_step(
     phases = objective.phases()
     twice = [name for name, role in roles.items() if role.twice_differentiated]
     lean = [name for name, role in roles.items() if role.averaged and engine.checkpoint_activations == "on"]
+    optimizers = build_optimizers(config.optimizer, phases=phases, nets=nets, fused=engine.fused_optimizer == "on")
+    if only:
+        phases = [phase for phase in phases if phase.name in only]
+        optimizers = {name: one for name, one in optimizers.items() if name.partition("/")[0] in only}
     step = Step(
         phases,
         nets=nets,
         forward_nets=forward_nets(nets, engine, plain=twice, recomputed=lean),
-        optimizers=build_optimizers(config.optimizer, phases=phases, nets=nets, fused=engine.fused_optimizer == "on"),
+        optimizers=optimizers,
         autocast={"bf16": torch.bfloat16, "fp16": torch.float16}.get(engine.precision),
         channels_last=engine.layout == "channels_last",
         check_later=device.type == "cuda" and engine.fused_optimizer == "on" and config.train.on_nonfinite == "stop",
@@ -207,9 +225,17 @@ def build_step(
 
 
 def build_trainer(
-    config: Config, data: Data, *, roles: Mapping[str, Role] | None = None, ranks: Ranks | None = None
+    config: Config,
+    data: Data,
+    *,
+    roles: Mapping[str, Role] | None = None,
+    ranks: Ranks | None = None,
+    only: Sequence[str] = (),
 ) -> Trainer:
-    """Networks, objective, optimizers, loaders: wired. `roles` are built where they are not given."""
+    """Networks, objective, optimizers, loaders: wired. `roles` are built where they are not given.
+
+    `only` names the phases of a step, where some are left out.
+    """
     ranks = ranks or Ranks()
     if config.engine.threads:
         torch.set_num_threads(config.engine.threads)
@@ -219,7 +245,7 @@ def build_trainer(
     loader = cache(partial(_open_loader, config, data, device, ranks))
     roles = roles or build_roles(config)
     step, objective, nets = build_step(
-        config, shape=shape, prepare=lambda split: loader(split).finish, roles=roles, ranks=ranks
+        config, shape=shape, prepare=lambda split: loader(split).finish, roles=roles, ranks=ranks, only=only
     )
     averaged = {name: net for name, net in nets.items() if roles[name].averaged}
     return Trainer(

@@ -31,7 +31,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "deploy": {"networks", "data", "store"},
     "serve": {"data", "deploy"},
     "report": {"networks.cells", "networks.genotype", "observe.architecture"},
-    "cluster": {"config", "data", "deploy", "engine", "networks", "objectives", "observe"},
+    "cluster": {"config", "data", "deploy", "engine", "networks", "objectives", "observe", "store"},
     "config": {"methods", "networks", "data", "engine"},
     "evaluation": MACHINERY | SETTINGS | {"deploy", "report.scores"},
     "stored": {"data", "methods"},
@@ -43,6 +43,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "faster": {"kernels", "engine", "data"},
     "decide": MACHINERY | SETTINGS | {"faster"},
     "together": MACHINERY | SETTINGS,
+    "apart": MACHINERY | SETTINGS | {"cluster", "run", "session"},
     "run": MACHINERY
     | SETTINGS
     | {"chosen", "decide", "faster", "session", "start", "together", "deploy", "evaluation"},
@@ -57,6 +58,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "cli": MACHINERY
     | SETTINGS
     | {
+        "apart",
         "chosen",
         "cluster",
         "deploy",

@@ -6,6 +6,7 @@ import shlex
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -74,13 +75,18 @@ def show(config: Config) -> dict[str, Any]:
     return config.model_dump(mode="json")
 
 
-def fill(asked: Filling, config: Config, argv: list[str]) -> Result:
-    """Trains in the run folder that was asked for, with progress on standard error."""
+def fill(asked: Filling, config: Config, argv: list[str], *, address: str | None = None) -> Result:
+    """Trains in the run folder that was asked for, with progress on standard error; `address` is of a Ray for nodes."""
     if asked.out is None:
         raise ValueError("--out is missing: name the folder that the run is kept in")
     from velogan.observe.progress import Display
-    from velogan.run import train
 
+    if config.train.exchange_every is None:
+        from velogan.run import train
+    else:
+        from velogan.apart import train as train_apart
+
+        train = partial(train_apart, address=address)
     preset = str(asked.config) if asked.config else asked.preset
     with Display(quiet=not first()) as display:
         result = train(

@@ -63,11 +63,26 @@ class Train(Filling):
         tyro.conf.arg(help="What to do at a step with an infinity or a NaN. Default: stop.", metavar="stop|skip"),
     ] = None
 
+    modules: Annotated[
+        bool,
+        tyro.conf.arg(
+            help="Train each module of the method on a node of its own, under Ray (extra scale), with copies of the "
+            "other networks that are exchanged every epoch; --train.exchange-every sets how often (docs/scale.md)."
+        ),
+    ] = False
+    address: Annotated[
+        str | None,
+        tyro.conf.arg(
+            help="With --modules: of a Ray that runs already, as auto. Default: one is started on this machine.",
+            metavar="HOST:PORT|auto",
+        ),
+    ] = None
+
     def execute(self, argv: list[str]) -> Outcome:
         config = _configure(self)
         if self.dry_run:
             return show(config), 0
-        return dataclasses.asdict(fill(self, config, argv)), 0
+        return dataclasses.asdict(fill(self, config, argv, address=self.address)), 0
 
 
 def _configure(asked: Train) -> Config:
@@ -80,6 +95,10 @@ def _configure(asked: Train) -> Config:
         train["start"] = str(asked.start)
     if asked.on_nonfinite is not None:
         train["on_nonfinite"] = asked.on_nonfinite
+    if asked.modules and config.train.exchange_every is None:
+        train["exchange_every"] = "1 epoch"
+    if asked.address is not None and not asked.modules and config.train.exchange_every is None:
+        raise ValueError(f"--address {asked.address} is of a Ray for nodes: add --modules, or leave it out")
     return config.change(train=train)
 
 

@@ -27,10 +27,13 @@ QUIET = {
 }
 """The environment of Ray and of its workers."""
 
+LEAST = 100 * 2**20
+"""Bytes of memory for what is sent."""
+
 
 @contextmanager
-def connected(address: str | None) -> Iterator[None]:
-    """Ray at `address`; without one, started inside and gone afterwards.
+def connected(address: str | None, *, memory: int = 0) -> Iterator[None]:
+    """Ray at `address`; without one, started inside and gone afterwards, with `memory` bytes for what is sent.
 
     ValueError where nothing answers at `address`; OSError where Ray does not start.
     """
@@ -45,7 +48,7 @@ def connected(address: str | None) -> Iterator[None]:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            _begin(address, folder)
+            _begin(address, folder, max(memory, LEAST))
         with _terminated_like_ctrl_c():
             yield
     finally:
@@ -53,7 +56,7 @@ def connected(address: str | None) -> Iterator[None]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _begin(address: str | None, folder: Path) -> None:
+def _begin(address: str | None, folder: Path, memory: int) -> None:
     import ray
 
     common: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
@@ -65,7 +68,7 @@ def _begin(address: str | None, folder: Path) -> None:
         return
     common |= {"num_cpus": default_threads(), "include_dashboard": False, "_temp_dir": str(folder)}
     try:
-        ray.init(address="local", object_store_memory=100 * 2**20, **common)
+        ray.init(address="local", object_store_memory=memory, **common)
     except Exception as error:  # what Ray raises here has no class of its own
         raise OSError(
             f"Ray did not start, which happens on a very busy machine: run the same command again ({error})"

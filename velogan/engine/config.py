@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-from velogan.engine.duration import Duration
+from velogan.engine.duration import Duration, parse_span
 
 
 class TrainConfig(BaseModel):
@@ -56,6 +56,12 @@ class TrainConfig(BaseModel):
     sample_every: Duration = Field(default="5 %", description="How often a grid of translated test pictures is saved.")
     samples: int = Field(default=6, ge=0, le=64, description="Test pictures in a sample grid.")
     checkpoint_every: Duration = Field(default="10 minutes", description="How often a checkpoint is saved.")
+    exchange_every: Duration | None = Field(
+        default=None,
+        description="Each module of the method, the networks that a phase trains, on a node of its own under Ray, "
+        "with copies of the other networks that are exchanged so often: '1 epoch', '50 images'. --modules sets it. "
+        "None: one process trains all, with no old copies.",
+    )
     start: str | None = Field(
         default=None,
         description="A run, or a file of weights, ours or of the reference implementation, whose networks this run "
@@ -68,6 +74,13 @@ class TrainConfig(BaseModel):
     )
     keep: int = Field(default=2, ge=1, description="Newest checkpoints that are kept, besides the best.")
     tensorboard: bool = Field(default=True, description="Write TensorBoard events beside stats.jsonl.")
+
+    @field_validator("exchange_every")
+    @classmethod
+    def _exchanges_are_counted(cls, every: str | None) -> str | None:
+        if every is not None and parse_span(every).unit not in ("images", "epochs"):
+            raise ValueError(f"'{every}' is neither in images nor in epochs: write '50 images' or '1 epoch'")
+        return every
 
 
 class EngineConfig(BaseModel):

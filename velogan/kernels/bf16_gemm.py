@@ -39,6 +39,7 @@ class Bf16Gemm:
 
     dtype = torch.bfloat16
     block = BLOCK
+    pays_from = 0
 
     def __init__(self, library: ctypes.CDLL):
         self.library = library
