@@ -29,7 +29,7 @@ class Fp32Gemm:
     block = 32
     """The number of features must be a multiple of this, but for Winograd's."""
     pays_from = 64
-    """With fewer features what is gained is so little that two measurements may disagree, and equal runs then differ."""
+    """With fewer features so little is gained that two measurements may disagree, and equal runs would differ."""
 
     def __init__(self, library: ctypes.CDLL):
         pointer, whole, flag = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int
