@@ -25,6 +25,7 @@ TINY = (
     "--data.render-count 2 --data.render-test 2 --data.validation 0 --train.samples 0 --train.tensorboard false "
     "--engine.threads 1 --engine.precision fp32"
 )
+HELD_OUT = TINY.replace("render-count 2", "render-count 24").replace("validation 0", "validation 2")
 _PICTURES = "import numpy, PIL.Image; PIL.Image.fromarray(numpy.zeros((40, 48, 3), 'uint8')).save('in/a.png')"
 _SCAN = (
     "import nibabel, numpy; nibabel.save(nibabel.Nifti1Image(numpy.ones((16, 16, 2), 'int16'), numpy.eye(4)), 'a.nii')"
@@ -56,7 +57,7 @@ RUNS: dict[str, list[str]] = {
     "serve": [f"py {_SERVED}"],
     "hub": ["velogan export run hub --format hub", f"py {_HUB}", "velogan translate hf://me/apples in out/hub"],
     "medical": [f"py {_SCAN}", "velogan translate ranged a.nii out/a.nii"],
-    "sweep": [f"velogan sweep {TINY} --images 1 --vary optimizer.lr=0.001,0.002 --out sweep"],
+    "sweep": [f"velogan sweep {HELD_OUT} --images 1 --vary optimizer.lr=0.001,0.002 --out sweep"],
     "scale": ["velogan translate run in out/scale --workers 1"],
     "video": [f"py {_FILM}", "velogan translate run a.mp4 out/a.mp4"],
     "docs": [f"py -m sphinx -W -q {ROOT / 'docs'} site"],
