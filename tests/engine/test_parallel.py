@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import threading
+import time
+
 import pytest
 import torch
 from torch import Tensor, nn
 
+from velogan.engine import heart
 from velogan.engine.parallel import Ranks, joined
 
 
@@ -49,3 +53,30 @@ def test_an_environment_without_torchrun_is_one_rank_and_half_of_one_is_refused(
     monkeypatch.delenv("RANK", raising=False)
     with pytest.raises(ValueError, match="WORLD_SIZE is set, but RANK is None in the environment: start with torchrun"):
         joined("cpu", lost_after=60).__enter__()
+
+
+def test_no_thread_is_with_the_store_when_a_run_ends(monkeypatch: pytest.MonkeyPatch):
+    """Python aborts when a thread comes back from the store's C++ while it ends."""
+
+    class Slow:
+        asked = threading.Event()
+
+        def clone(self) -> Slow:
+            return self
+
+        def set(self, key: str, value: str) -> None: ...
+
+        def get(self, key: str) -> bytes:
+            return b"other"
+
+        def add(self, key: str, amount: int) -> int:
+            self.asked.set()
+            time.sleep(0.2)
+            return 0
+
+    monkeypatch.setattr(heart, "PERIOD_S", 0.001)
+    store = Slow()
+    made = heart.Heart(store, rank=0, world=2, where="here", address="there", lost_after=60)  # pyright: ignore[reportArgumentType]
+    assert store.asked.wait(10)
+    made.close()
+    assert not [one for one in threading.enumerate() if one.name == "velogan-heart"]

@@ -54,12 +54,22 @@ class Heart:
         self._tells.set(f"velogan/where/{rank}", where)
         self._closed = threading.Event()
         self._answered = self._seen = time.monotonic()
-        for work in (self._beat, self._watch):
-            threading.Thread(target=work, name="velogan-heart", daemon=True).start()
+        self._threads = [
+            threading.Thread(target=work, name="velogan-heart", daemon=True) for work in (self._beat, self._watch)
+        ]
+        for thread in self._threads:
+            thread.start()
 
     def close(self) -> None:
-        """No sign is given or missed any more."""
+        """No sign is given or missed any more.
+
+        A thread that comes back from the store while Python ends would abort the process, with its work done. So both
+        are waited for; one that gets no answer never comes back.
+        """
         self._closed.set()
+        for thread in self._threads:
+            if thread is not threading.current_thread():
+                thread.join(_ANSWER_S)
 
     def first_to_tell(self) -> bool:
         """Whether no process has told yet why the run ends: one of them tells, and asks this before."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import io
 import tarfile
 import threading
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
@@ -12,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import webdataset
 
 from velogan.data.config import DataConfig
 from velogan.data.domains import indexing, shards
@@ -180,6 +183,27 @@ def test_what_names_no_shards_is_told(
     tar(tmp_path / "bad.tar", {"0.png": b"no picture"})
     with pytest.raises(ValueError, match=message):
         train(config(given, "a-0.tar"))
+
+
+def test_shards_are_those_of_the_package_webdataset_both_ways(both: tuple[Path, Path], tmp_path: Path) -> None:
+    ours = sorted(str(path) for path in (both[1] / "trainA").iterdir())
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)  # it leaves shards open
+        read = {sample["__key__"]: sample["png"] for sample in webdataset.WebDataset(ours, shardshuffle=False)}
+        gc.collect()
+    folder = both[0] / "trainA"
+    files = {str(path.relative_to(folder))[: -len(".png")]: path.read_bytes() for path in folder.rglob("*.png")}
+    assert read == files
+
+    (tmp_path / "theirs").mkdir()
+    with webdataset.ShardWriter(str(tmp_path / "theirs/%03d.tar"), maxcount=10, verbose=0) as writer:
+        for key, data in sorted(files.items()):
+            writer.write({"__key__": key, "png": data, "json": {"name": key}, "cls": 3})
+    theirs, same = (train(config(at, at, validation=0))[0] for at in (tmp_path / "theirs", both[1] / "trainA"))
+    assert len(list((tmp_path / "theirs").iterdir())) == 3
+    assert len(theirs) == len(same) == len(files)
+    for one in range(len(files)):
+        assert np.array_equal(theirs.image(one), same.image(one))
 
 
 def test_unquoted_braces_are_told() -> None:
