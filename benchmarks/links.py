@@ -1,9 +1,6 @@
 """What `velogan simulate` predicts against what two hosts measure: network namespaces with a limited link between them.
 
-    [SLOW_START=1] python benchmarks/links.py [ROUNDS] [SIZE] [SIDE] [LINK ...]
-
-needs root. A link is 300Mbit or 100Mbit/20ms. With SLOW_START=1 TCP begins slowly after each pause, as Linux does by
-default.
+    python benchmarks/links.py [ROUNDS] [SIZE] [SIDE] [LINK ...]      links as 300Mbit or 100Mbit/20ms; needs root
 
 Each host has one process with one thread. In each round every link takes its turn in the same two processes, and a
 step without exchange (`alone`) and one process alone (`one`) with them. Predicted: the median step of `alone`, and the
@@ -50,9 +47,6 @@ from velogan.run import build_step
 ADDRESSES = ("10.88.0.1", "10.88.0.2")
 NAMES = tuple(f"links-{os.getpid()}-{letter}" for letter in "ab")
 LINKS = ("free", "100Mbit", "30Mbit", "10Mbit", "100Mbit/20ms", "30Mbit/50ms")
-SLOW_START = int(os.environ.get("SLOW_START", "0"))
-"""Whether TCP begins slowly after each pause, which is Linux's default and not what docs/scale.md advises."""
-
 Spent = tuple[float, float]
 """Seconds of the wall and of the processor."""
 
@@ -106,7 +100,6 @@ def _connect(*, netem: bool, delayed: bool, held: str) -> subprocess.Popen[bytes
     for name in NAMES:
         _run("ip", "netns", "add", name)
         _run("ip", "-n", name, "link", "set", "lo", "up")
-        _run("ip", "netns", "exec", name, "sysctl", "-qw", f"net.ipv4.tcp_slow_start_after_idle={SLOW_START}")
     relay = None
     if netem or not delayed:
         _run(

@@ -4,19 +4,23 @@
 
 PICTURES JPEG files (256x256 unless SIDE says otherwise) of smooth noise are made on the spot, packed into shards of 32
 MiB and prepared for crops of 256 pixels out of 286x286. An image is a picture of each domain, and both domains are the
-same pictures. Each turn takes 400 images, by two threads from shards. Prints images a second of both by turns (wall,
-and by processor time), seconds of packing, of looking through the shards, of preparing the folder and of opening both
-again, and the bytes of both caches.
+same pictures. `http` are the same shards from a server in a process of its own, on this machine. Each turn takes 400
+images, by two threads from shards. Prints images a second of each by turns (wall, and by this process's processor
+time), seconds of packing, of looking through the shards, of preparing the folder and of opening all again, and the
+bytes of the caches.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -42,9 +46,16 @@ def main(pictures: int, rounds: int = 5, side: int = 256) -> None:
         figures["kib_each"] = round(bytes_of / pictures / 2**10, 1)
         timed(figures, "packing", lambda: pack(root / "in", root / "shards", most_bytes=2**25))
         loaders = {}
-        for name, folder in (("folder", "in"), ("shards", "shards")):
+        made = sorted(path.name for path in (root / "shards").iterdir())
+        server = subprocess.Popen(
+            [sys.executable, __file__, "--serve", root / "shards"], stdout=subprocess.PIPE, text=True
+        )
+        assert server.stdout
+        address = server.stdout.readline().strip()
+        places = {"folder": f"{root}/in", "shards": f"{root}/shards", "http": "::".join(f"{address}/{x}" for x in made)}
+        for name, place in places.items():
             config = DataConfig.model_validate(
-                {"path": [f"{root}/{folder}"] * 2, "cache_dir": f"{root}/cache-{name}", "shuffle": pictures // 4}
+                {"path": [place] * 2, "cache_dir": f"{root}/cache-{name}", "shuffle": pictures // 4}
                 | {"workers": 2, "validation": 0}
             )
             data = timed(figures, f"first look, {name}", lambda c=config: opened(c))
@@ -56,7 +67,41 @@ def main(pictures: int, rounds: int = 5, side: int = 256) -> None:
         for number in range(rounds):
             for name, loader in loaders.items():
                 rates[name].append(rate(loader, number * TURN))
+        server.kill()
         print(json.dumps({**figures, "images_per_s": rates, "load": round(os.getloadavg()[0], 1)}))
+
+
+class Ranges(SimpleHTTPRequestHandler):
+    """Gives parts of files."""
+
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+
+    def do_GET(self) -> None:
+        if "Range" not in self.headers:
+            return super().do_GET()
+        first, last = map(int, self.headers["Range"].removeprefix("bytes=").split("-"))
+        with open(self.translate_path(self.path), "rb") as file:
+            file.seek(first)
+            part = file.read(last + 1 - first)
+            self.send_response(206)
+            self.send_header(
+                "Content-Range", f"bytes {first}-{first + len(part) - 1}/{os.fstat(file.fileno()).st_size}"
+            )
+        self.send_header("Content-Length", str(len(part)))
+        self.end_headers()
+        self.wfile.write(part)
+        return None
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+def serve(folder: str) -> None:
+    """Until it is killed; prints its address."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(Ranges, directory=folder)) as server:
+        print(f"http://127.0.0.1:{server.server_port}", flush=True)
+        server.serve_forever()
 
 
 def make(folder: Path, pictures: int, side: int) -> int:
@@ -95,4 +140,7 @@ def rate(loader: PairLoader, position: int) -> tuple[float, float]:
 
 
 if __name__ == "__main__":
-    main(*map(int, sys.argv[1:]))
+    if sys.argv[1:2] == ["--serve"]:
+        serve(sys.argv[2])
+    else:
+        main(*map(int, sys.argv[1:]))
