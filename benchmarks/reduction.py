@@ -3,10 +3,10 @@
     torchrun --nproc-per-node 2 benchmarks/reduction.py [SIDE] [ROUNDS]
 
 `one`: one process steps, the others wait. `alone`: all step, without an exchange. `flat`: `Ranks.mean`, one exchange a
-phase, after its backward pass. `bf16`: the same, rounded for the way. `buckets`: as DistributedDataParallel does, 25 MB
-at a time, as soon as the backward pass has made them. Each process has one thread. Prints milliseconds a step, the
-slowest rank's: median, fastest, and the median of the ratios to `alone` of the same turn; and the processor's
-milliseconds, all ranks' sum.
+phase, after its backward pass. `bf16`: the same with `train.exchange_precision=bf16`. `buckets`: as
+DistributedDataParallel does, 25 MB at a time, as soon as the backward pass has made them. Each process has one thread.
+Prints milliseconds a step, the slowest rank's: median, fastest, and the median of the ratios to `alone` of the same
+turn; and the processor's milliseconds, all ranks' sum.
 """
 
 from __future__ import annotations
@@ -28,17 +28,6 @@ from velogan.run import build_step
 
 BUCKET = 25 * 2**20 // 4
 """Numbers in a bucket, DistributedDataParallel's default."""
-
-
-class Rounded(Ranks):
-    """Exchanges bfloat16."""
-
-    def mean(self, parameters: Sequence[nn.Parameter], terms: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        weights = [weight for weight in parameters if weight.grad is not None]
-        flat = torch.cat([_flat(weight) for weight in weights]).div_(self.world).bfloat16()
-        dist.all_reduce(flat)
-        _give_back(weights, flat.float())
-        return dict(terms)
 
 
 class Buckets(Ranks):
@@ -94,12 +83,13 @@ def main(side: int, rounds: int) -> None:
         torch.set_num_threads(1)
         step, objective, nets = build_step(config, shape=(side, side))
         assert isinstance(step, Step)
-        buckets = Buckets(ranks.rank, ranks.world)
+        buckets, rounded = Buckets(ranks.rank, ranks.world), Ranks(ranks.rank, ranks.world)
+        rounded.exchanged = torch.bfloat16
         ways = {
             "one": Ranks(),
             "alone": Ranks(),
             "flat": ranks,
-            "bf16": Rounded(ranks.rank, ranks.world),
+            "bf16": rounded,
             "buckets": buckets,
         }
         batch = {letter: torch.rand(1, 3, side, side) * 2 - 1 for letter in "AB"}

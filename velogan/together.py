@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import torch
+
 from velogan.config import Config
 from velogan.data.domains.pair import Data
 from velogan.engine.duration import parse_length, parse_span
@@ -28,6 +30,7 @@ def check_pictures(ranks: Ranks, data: Data) -> None:
 def as_split(ranks: Ranks, config: Config) -> Ranks:
     """The ranks, divided as `train.split` says. ValueError where they or the networks cannot be."""
     if config.train.split == "images":
+        ranks.exchanged = torch.bfloat16 if config.train.exchange_precision == "bf16" else torch.float32
         return ranks
     asked, spec = "train.split=directions", config.spec
     if ranks.world != 2:
@@ -43,6 +46,11 @@ def as_split(ranks: Ranks, config: Config) -> Ranks:
         )
     if any(one.norm == "sync_batch" for one in (*spec.generators.values(), *spec.discriminators.values())):
         raise ValueError(f"{asked} shows a network all images, so norm=sync_batch has nothing to do: set norm=batch")
+    if config.train.exchange_precision != "fp32":
+        raise ValueError(
+            f"{asked} exchanges no gradients of weights, and train.exchange_precision="
+            f"{config.train.exchange_precision} is for these: set train.exchange_precision=fp32"
+        )
     return Halves(ranks)
 
 

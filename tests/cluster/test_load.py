@@ -12,6 +12,7 @@ from velogan.cluster.load import load_of
 from velogan.engine.parallel import Ranks
 from velogan.recipes import RECIPES
 from velogan.run import build_step
+from velogan.together import as_split
 
 TINY = {
     "generator": {"channels": 4, "blocks": 1},
@@ -30,15 +31,16 @@ class Counting(Ranks):
         self.sent: list[int] = []
 
 
-@pytest.mark.parametrize("preset", ["cyclegan", "onepair"])
-def test_the_bytes_are_those_of_the_exchanges(preset: str, monkeypatch: pytest.MonkeyPatch):
-    config = RECIPES[preset]().change(**TINY)
-    ranks = Counting()
+@pytest.mark.parametrize(("preset", "precision"), [("cyclegan", "fp32"), ("onepair", "fp32"), ("cyclegan", "bf16")])
+def test_the_bytes_are_those_of_the_exchanges(preset: str, precision: str, monkeypatch: pytest.MonkeyPatch):
+    config = RECIPES[preset]().change(**TINY).change(train={"exchange_precision": precision})
+    ranks = as_split(Counting(), config)
+    assert isinstance(ranks, Counting)
     monkeypatch.setattr("torch.distributed.all_reduce", lambda flat: ranks.sent.append(flat.nbytes))
     step, objective, _ = build_step(config, shape=(32, 32), ranks=ranks)
     batch = {letter: torch.rand(1, 3, 32, 32) for letter in "AB"} | {"uniform": torch.rand(objective.draws["train"], 1)}
     step({"train": batch})
-    assert [phase.bytes for phase in load_of(config).phases] == ranks.sent
+    assert [size for phase in load_of(config).phases for size in phase.exchanges] == ranks.sent
 
 
 def test_the_operations_of_the_paper():

@@ -29,7 +29,7 @@ CLUSTER = Cluster(LINK, LINK)
 
 
 def phase(name: str, *, size: int, share: float = 1.0, flops: int = 100, alone: int = 100) -> PhaseLoad:
-    return PhaseLoad(name, (name,), share=share, bytes=size, flops=flops, flops_alone=alone)
+    return PhaseLoad(name, (name,), share=share, exchanges=(size,), flops=flops, flops_alone=alone)
 
 
 def load_of_two() -> Load:

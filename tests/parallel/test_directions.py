@@ -122,10 +122,11 @@ def test_who_is_lost_in_a_backward_pass_is_named(start, flags, tmp_path: Path):
         ("cyclegan", {}, 1, "train.split=directions is for two processes, and there is 1: start with torchrun"),
         ("cyclegan", {}, 3, "train.split=directions is for two processes, and there are 3: start with torchrun"),
         ("onepair", {}, 2, "method=onepair has none: set method=cyclegan, or train.split=images"),
+        ("cyclegan", {"train": {"exchange_precision": "bf16"}}, 2, "set train.exchange_precision=fp32"),
         ("cyclegan", {"generator": {"norm": "sync_batch"}}, 2, "norm=sync_batch has nothing to do: set norm=batch"),
     ],
 )
 def test_what_cannot_be_split_is_refused(preset: str, changes: dict[str, Any], world: int, said: str):
-    config = RECIPES[preset]().change(train={"split": "directions"}, **changes)
+    config = RECIPES[preset]().change(train={"split": "directions"}).change(**changes)
     with pytest.raises(ValueError, match=said):
         as_split(Ranks(0, world), config)

@@ -22,17 +22,22 @@ FLOAT32 = 4
 class PhaseLoad:
     """One phase of a step. `share`: in how many of the run's steps it is due, at most 1.
 
-    `bytes` are those that `Ranks.mean` exchanges: the gradients of all that the phase trains, its terms, and a flag for
-    each tensor. `flops` of its convolutions after the phases before it; `flops_alone` where it computes itself what
-    these hand on, as on a node of its own.
+    `exchanges` are the bytes of what `Ranks.mean` exchanges: the gradients of all that the phase trains, its terms, and
+    a flag for each tensor. `flops` of its convolutions after the phases before it; `flops_alone` where it computes
+    itself what these hand on, as on a node of its own.
     """
 
     name: str
     trains: tuple[str, ...]
     share: float
-    bytes: int
+    exchanges: tuple[int, ...]
     flops: int
     flops_alone: int
+
+    @property
+    def bytes(self) -> int:
+        """Of all exchanges."""
+        return sum(self.exchanges)
 
 
 @dataclass(frozen=True)
@@ -111,13 +116,14 @@ def _phases(objective: Objective, nets: Nets, config: Config) -> Iterator[PhaseL
         alone, _ = _play(phase, nets, batch, {})
         after, out = _play(phase, nets, batch, carries[phase.split])
         weights = [weight for role in phase.trains for weight in nets[role].parameters()]
-        numbers = sum(weight.numel() for weight in weights) + len(weights) + len(out.terms) + 1  # and the total
+        gradients, few = sum(weight.numel() for weight in weights), len(weights) + len(out.terms) + 1  # and the total
+        rounded = config.train.exchange_precision == "bf16"
         begin, end = (min(max(edge, 0.0), 1.0) for edge in phase.during)
         yield PhaseLoad(
             phase.name,
             phase.trains,
             share=(end - begin) / phase.every,
-            bytes=FLOAT32 * numbers,
+            exchanges=(FLOAT32 // 2 * gradients, FLOAT32 * few) if rounded else (FLOAT32 * (gradients + few),),
             flops=count * after,
             flops_alone=count * alone,
         )

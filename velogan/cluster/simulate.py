@@ -135,8 +135,9 @@ class Row:
 def row(devices: int, load: Load, cluster: Cluster, *, step_s: float, images: float) -> Row:
     """Data-parallel training on so many devices; one alone needs `step_s` for its step. The run sees `images`."""
     exchange_s = sum(
-        phase.share * (all_reduce(phase.bytes, devices, cluster) + copying(phase.bytes, devices, cluster))
+        phase.share * (all_reduce(size, devices, cluster) + copying(size, devices, cluster))
         for phase in load.phases
+        for size in phase.exchanges
     )
     agree_s = all_reduce(AGREED, devices, cluster, "gloo")
     speed = devices * load.images / (step_s + exchange_s + agree_s)

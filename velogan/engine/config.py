@@ -43,6 +43,11 @@ class TrainConfig(BaseModel):
         "a step's images. directions: of two processes, each the networks of one direction, and all images; the "
         "result is that of one process.",
     )
+    exchange_precision: Literal["fp32", "bf16"] = Field(
+        default="fp32",
+        description="With several processes (torchrun), how gradients travel. bf16: rounded to half the bytes, for "
+        "slow links between hosts; losses stay exact.",
+    )
     lost_after: float = Field(
         default=60,
         ge=2,

@@ -38,7 +38,7 @@ class Ranks:
     """This process, number `rank` of `world` that train one run together; `Ranks()` is alone, and does nothing.
 
     `local_rank` of `local_world` counts those on this host. Methods that exchange something must be called by all
-    ranks, in one order. ConnectionError where a peer is lost.
+    ranks, in one order. ConnectionError where a peer is lost. `exchanged` is the type in which gradients travel.
     """
 
     def __init__(
@@ -46,6 +46,7 @@ class Ranks:
     ):
         self.rank, self.world, self.local_rank, self.local_world = rank, world, local_rank, local_world
         self.heart = heart
+        self.exchanged = torch.float32
         self._waited = 0.0
 
     @property
@@ -72,8 +73,9 @@ class Ranks:
     def mean(self, parameters: Sequence[nn.Parameter], terms: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Gives all ranks the mean of their gradients of `parameters`; returns the means of `terms`, scalars.
 
-        One exchange of one flat tensor. A gradient that some rank lacks counts as zeros there; one that all lack stays
-        missing. A number that is not finite on one rank is not finite on all.
+        One exchange of one flat tensor; a second one for all but the gradients where these are rounded. A gradient that
+        some rank lacks counts as zeros there; one that all lack stays missing. A number that is not finite on one rank
+        is not finite on all.
         """
         if not self.several:
             return dict(terms)
@@ -83,8 +85,15 @@ class Ranks:
         parts += [value.detach().float().reshape(1) for value in terms.values()]
         parts.append((~missing).to(weights[0]))
         flat = torch.cat(parts).div_(self.world)  # before the sum, which then cannot overflow
+        numbers = sum(weight.numel() for weight in weights)
         with self._exchange():
-            dist.all_reduce(flat)
+            if self.exchanged is torch.float32:
+                dist.all_reduce(flat)
+            else:
+                rounded = flat[:numbers].to(self.exchanged)
+                dist.all_reduce(rounded)
+                flat[:numbers] = rounded
+                dist.all_reduce(flat[numbers:])
         offset, present = 0, flat[-len(weights) :].tolist() if missing.any() else []
         for number, weight in enumerate(weights):
             if not missing[number] or present[number]:
