@@ -40,6 +40,7 @@ def _picture(side: int, seed: int = 0) -> Tensor:
         ({"dropout": True}, 32),
         ({"output": "change", "decoder": "simple"}, 32),
         ({"output": "mask"}, 32),
+        ({"output": "keep"}, 32),
         ({"decoder": "resize"}, 32),
         ({"network": "cells", "channels": 6, "operations": CELLS}, 32),
     ],

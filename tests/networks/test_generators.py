@@ -9,9 +9,11 @@ from torch import nn
 from velogan.networks.generators import (
     ChangeGenerator,
     GeneratorConfig,
+    KeepGenerator,
     build_generator,
     changed,
     compose,
+    kept,
     masked,
     split,
 )
@@ -265,3 +267,21 @@ def test_a_picture_replaces_the_input_where_the_mask_is_high(mask: float, expect
     x = torch.tensor([0.5, -0.5]).view(1, 2, 1, 1)
     made = torch.tensor([0.3, 0.5, mask]).view(1, 3, 1, 1)
     assert masked(made, x).flatten().tolist() == pytest.approx(expected)
+
+
+def test_small_changes_are_hardly_taken_over():
+    x = torch.tensor([0.5, 0.5, -0.5]).expand(1, 2, 1, 3)
+    made = x + torch.tensor([0.03, -0.15, 0.6])
+    taken = torch.tensor([0.1 * 0.03, 0.5 * -0.15, 0.6])
+    torch.testing.assert_close(kept(made, x), x + taken)
+    apart = torch.stack([x[:, 0] + 0.3, x[:, 1]], 1)  # one channel alone: a mean of 0.15
+    torch.testing.assert_close(kept(apart, x)[0, :, 0], torch.stack([x[0, 0, 0] + 0.15, x[0, 1, 0]]))
+    net = _build(channels=2, blocks=1, output="keep")
+    assert isinstance(net, KeepGenerator)
+    images = torch.rand(2, 3, 16, 16) * 2 - 1
+    assert torch.equal(net(images), kept(net.net(images), images))
+    twice = net.by(lambda inner: nn.Sequential(inner))
+    assert isinstance(twice, KeepGenerator)
+    assert torch.equal(twice(images), net(images))
+    with pytest.raises(ValueError, match="output=keep keeps parts of the input, but A and B have 3 and 1 channels"):
+        build_generator(GeneratorConfig(output="keep"), out_channels=1)

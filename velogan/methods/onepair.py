@@ -156,8 +156,11 @@ class OnePair(Adversarial):
             )
         if _around_translator(spec.generators["b2a"]) != _around_translator(generator):
             raise ValueError("generator_b differs from generator, but method=onepair has one autoencoder: leave it out")
-        if generator.output == "mask":
-            raise ValueError("generator.output=mask is for method=cyclegan: here set generator.output=change, or image")
+        if generator.output in ("mask", "keep"):
+            raise ValueError(
+                f"generator.output={generator.output} is for method=cyclegan: here set generator.output=change, or "
+                "image"
+            )
         if self.augment and not self.image_adversarial:
             raise ValueError(
                 f"method.augment={','.join(self.augment)} changes images, and no discriminator sees any: set "

@@ -7,7 +7,7 @@ published weights fit without renaming.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -73,12 +73,13 @@ class GeneratorConfig(BaseModel):
         description="A resnet's blocks change nothing when training begins: the last convolution of each begins at "
         "zero. Only for norm=none, where blocks that begin at random may die early in the one-pair method.",
     )
-    output: Literal["image", "change", "mask"] = Field(
+    output: Literal["image", "change", "mask", "keep"] = Field(
         default="image",
         description="image: a resnet's decoder makes the translation. change: it decodes the features before and after "
         "the blocks, and the difference is added to the input, so that what the blocks leave alone stays as it was; "
         "this needs a decoder without instance norm. mask: the network also makes a mask, which says where its picture "
-        "replaces the input; A and B need as many channels.",
+        "replaces the input. keep: the less the network's picture differs from the input, the less of the difference "
+        "is taken over, so what should not change stays as it was. For mask and keep A and B need as many channels.",
     )
     operations: tuple[str, ...] = Field(
         default=(),
@@ -163,13 +164,13 @@ def build_generator(
     """A freshly initialised generator, `(B, in_channels, H, W)` to `(B, out_channels, H, W)`, both in [-1, 1].
 
     `fill` makes what stands at the places of operations in cells; without it, the operations of `config`. ValueError
-    for a mask between pictures of different channels.
+    for a mask, or what keeps parts of the input, between pictures of different channels.
     """
     masks = config.output == "mask"
-    if masks and in_channels != out_channels:
+    if config.output in ("mask", "keep") and in_channels != out_channels:
         raise ValueError(
-            f"generator.output=mask keeps parts of the input, but A and B have {in_channels} and {out_channels} "
-            "channels: set generator.output=image"
+            f"generator.output={config.output} keeps parts of the input, but A and B have {in_channels} and "
+            f"{out_channels} channels: set generator.output=image"
         )
     if config.network == "cells":
         model = generator_layers(
@@ -192,6 +193,8 @@ def build_generator(
             nn.init.zeros_(last.weight)
     if masks:
         return MaskGenerator(net)
+    if config.output == "keep":
+        return KeepGenerator(net)
     return ChangeGenerator(*split(net)) if config.output == "change" else net
 
 
@@ -277,9 +280,9 @@ class MaskGenerator(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return masked(self.net(x), x)
 
-    def by(self, other: Callable[[nn.Module], nn.Module]) -> MaskGenerator:
+    def by(self, other: Callable[[nn.Module], nn.Module]) -> Self:
         """The same generator with its network replaced by `other(network)`."""
-        return MaskGenerator(other(self.net), multiple=self.multiple)
+        return type(self)(other(self.net), multiple=self.multiple)
 
 
 def masked(made: Tensor, x: Tensor) -> Tensor:
@@ -287,6 +290,26 @@ def masked(made: Tensor, x: Tensor) -> Tensor:
     picture, mask = made.float().split([x.shape[1], 1], dim=1)
     mask = (mask + 1) / 2
     return x + mask * (picture - x)
+
+
+class KeepGenerator(MaskGenerator):
+    """Keeps what its `net`, which gives a picture as an ordinary generator does, would hardly change; see `kept`."""
+
+    form: ClassVar[Form] = "mask"
+
+    def forward(self, x: Tensor) -> Tensor:
+        return kept(self.net(x), x)
+
+
+def kept(made: Tensor, x: Tensor) -> Tensor:
+    """`x` with its differences to `made`, both `(B, C, H, W)` in [-1, 1], in so far as they are large.
+
+    A pixel that differs by d, as a mean over channels, takes over the share `min(d / REPLACED, 1)` of the difference.
+    Without it a network must repeat the whole picture exactly to leave a background alone; with it, nearly. It is a
+    smooth shrinkage of the change, as soft thresholds are of wavelets (Donoho and Johnstone 1994).
+    """
+    change = made.float() - x
+    return x + change * change.abs().mean(1, keepdim=True).div(REPLACED).clamp(max=1)
 
 
 class Stages(NamedTuple):
