@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from velogan.engine.memory import keep_freed_memory
-from velogan.faster import bf16_gemm, norm_kernels
+from velogan.faster import norm_kernels, products
 from velogan.kernels.fused import native
 from velogan.networks.discriminators import DiscriminatorConfig, build_discriminator
 from velogan.networks.generators import GeneratorConfig, build_generator
@@ -30,7 +30,7 @@ from velogan.networks.supernet import Supernets
 Build = Callable[[], nn.Module]
 
 
-def ways(part: str, width: int) -> dict[str, Build]:
+def ways(part: str, width: int, *, half: bool) -> dict[str, Build]:
     """How a network is built: each draws the same first weights."""
     generator = GeneratorConfig(network="cells", channels=width)
     discriminator = DiscriminatorConfig(network="cells", channels=width)
@@ -38,17 +38,17 @@ def ways(part: str, width: int) -> dict[str, Build]:
         made: dict[str, Build] = {
             "plain sum": lambda: Supernets(merged=False).generator(generator),
             "merged": lambda: Supernets().generator(generator),
-            "merged, native": lambda: fast(Supernets().generator(generator)),
+            "merged, native": lambda: fast(Supernets().generator(generator), half=half),
             "one network": lambda: build_generator(generator),
-            "one network, native": lambda: fast(build_generator(generator)),
+            "one network, native": lambda: fast(build_generator(generator), half=half),
         }
     else:
         made = {
             "plain sum": lambda: Supernets(merged=False).discriminator(discriminator),
             "merged": lambda: Supernets().discriminator(discriminator),
-            "merged, native": lambda: fast(Supernets().discriminator(discriminator)),
+            "merged, native": lambda: fast(Supernets().discriminator(discriminator), half=half),
             "one network": lambda: build_discriminator(discriminator),
-            "one network, native": lambda: fast(build_discriminator(discriminator)),
+            "one network, native": lambda: fast(build_discriminator(discriminator), half=half),
         }
     return made
 
@@ -56,18 +56,18 @@ def ways(part: str, width: int) -> dict[str, Build]:
 class Fast(nn.Module):
     """A network and what the fast engine calls in its place."""
 
-    def __init__(self, net: nn.Module):
+    def __init__(self, net: nn.Module, *, half: bool):
         super().__init__()
         self.net, kernels = net, norm_kernels()
         assert kernels is not None
-        self.faster = [native(net, kernels=kernels, gemm=bf16_gemm())]
+        self.faster = [native(net, kernels=kernels, gemm=products("bf16" if half else "fp32"))]
 
     def forward(self, images: Tensor) -> Tensor:
         return self.faster[0](images)
 
 
-def fast(net: nn.Module) -> nn.Module:
-    return Fast(net.to(memory_format=torch.channels_last))  # pyright: ignore[reportCallIssue]
+def fast(net: nn.Module, *, half: bool) -> nn.Module:
+    return Fast(net.to(memory_format=torch.channels_last), half=half)  # pyright: ignore[reportCallIssue]
 
 
 def started(build: Build) -> nn.Module:
@@ -94,8 +94,8 @@ def gradient(net: nn.Module) -> Tensor:
 def memory(part: str, way: str, width: int, side: int, half: bool) -> float:
     """Megabytes that the first pass adds to this process, gradients of weights included."""
     torch.set_num_threads(1)
-    net = started(ways(part, width)[way])
-    play(started(ways(part, 4)[way]), 64, half=half)  # the libraries are loaded
+    net = started(ways(part, width, half=half)[way])
+    play(started(ways(part, 4, half=half)[way]), 64, half=half)  # the libraries are loaded
     Path("/proc/self/clear_refs").write_text("5")
     before = _status("VmRSS")
     play(net, side, half=half)
@@ -113,7 +113,7 @@ def main(width: int = 64, side: int = 256, rounds: int = 3) -> None:
     children = multiprocessing.get_context("spawn")
     for part in ("generator", "discriminator"):
         for half in (False, True):
-            nets = {way: started(build) for way, build in ways(part, width).items()}
+            nets = {way: started(build) for way, build in ways(part, width, half=half).items()}
             times: dict[str, list[float]] = {way: [] for way in nets}
             for _ in range(rounds):
                 for way, net in nets.items():
