@@ -42,9 +42,9 @@ class _Convolution(torch.autograd.Function):
     def forward(ctx, x: Tensor, kernel: Tensor) -> Tensor:
         ctx.save_for_backward(x, kernel)
         taps, (batch, _, height, width) = _taps(kernel), x.shape
-        products = _row(tiles := _tiles(x), 0) @ taps[:, 0].mT
+        products = _row(tiles := _tiles(x), 0) @ taps[0].mT
         for row in (1, 2):
-            products.baddbmm_(_row(tiles, row), taps[:, row].mT)
+            products.baddbmm_(_row(tiles, row), taps[row].mT)
         rows, columns = len(tiles[0]) - 2, tiles.shape[3]
         result = (_both(_RESULT, x) @ products.flatten(1)).view(3, 3, rows, batch, columns, -1)
         result = result.permute(3, 2, 0, 4, 1, 5).reshape(batch, 3 * rows, 3 * columns, -1)
@@ -60,8 +60,10 @@ class _Convolution(torch.autograd.Function):
         if ctx.needs_input_grad[0]:
             dx = _of_image(of_products, _taps(kernel), x)
         if ctx.needs_input_grad[1]:
-            tiles = _tiles(x)
-            dkernel = _of_kernel(torch.stack([of_products.mT @ _row(tiles, row) for row in range(3)], 1), x)
+            tiles, of_taps = _tiles(x), x.new_empty(3, 25, len(kernel), 3 * kernel.shape[1])
+            for row in range(3):
+                torch.bmm(of_products.mT, _row(tiles, row), out=of_taps[row])
+            dkernel = _of_kernel(of_taps)
         return dx, dkernel
 
 
@@ -95,7 +97,7 @@ def _of_image(of_products: Tensor, taps: Tensor, x: Tensor) -> Tensor:
     rows, columns = (-(-(side - 8) // 3) for side in (height, width))
     of_three = x.new_zeros(25, rows + 2, batch, columns, 3, channels)
     for row in range(3):
-        of_three[:, row : row + rows].view(25, -1, 3 * channels).baddbmm_(of_products, taps[:, row])
+        of_three[:, row : row + rows].view(25, -1, 3 * channels).baddbmm_(of_products, taps[row])
     of_tiles = x.new_zeros(25, rows + 2, batch, columns + 2, channels)
     for column in range(3):
         of_tiles[:, :, :, column : column + columns] += of_three[..., column, :]
@@ -119,14 +121,14 @@ def _of_products(g: Tensor) -> Tensor:
 
 
 def _taps(kernel: Tensor) -> Tensor:
-    """The nine 3x3 kernels in one of 9x9, transformed, row by row: `(25, 3, c_out, 3 c_in)`."""
+    """The nine 3x3 kernels in one of 9x9, transformed, row by row: `(3, 25, c_out, 3 c_in)`."""
     c_out, c_in = kernel.shape[:2]
-    small = kernel.permute(2, 3, 0, 1).reshape(3, 3, 3, 3, c_out, c_in).permute(1, 3, 0, 4, 2, 5)
-    return (_both(_KERNEL, kernel) @ small.reshape(9, -1)).view(25, 3, c_out, 3 * c_in)
+    small = kernel.permute(2, 3, 0, 1).reshape(3, 3, 3, 3, c_out, c_in).permute(0, 1, 3, 4, 2, 5)
+    return (_both(_KERNEL, kernel) @ small.reshape(3, 9, -1)).view(3, 25, c_out, 3 * c_in)
 
 
-def _of_kernel(of_taps: Tensor, x: Tensor) -> Tensor:
+def _of_kernel(of_taps: Tensor) -> Tensor:
     """The gradient of the kernel from that of its transform: `_taps` backwards."""
-    c_out, c_in = of_taps.shape[2], x.shape[1]
-    small = (_both(_KERNEL, x).mT @ of_taps.flatten(1)).view(3, 3, 3, c_out, 3, c_in)
-    return small.permute(3, 2, 0, 4, 1, 5).reshape(c_out, 9, 9, c_in).permute(0, 3, 1, 2)
+    c_out, c_in = of_taps.shape[2], of_taps.shape[3] // 3
+    small = (_both(_KERNEL, of_taps).mT @ of_taps.flatten(2)).view(3, 3, 3, c_out, 3, c_in)
+    return small.permute(3, 0, 1, 4, 2, 5).reshape(c_out, 9, 9, c_in).permute(0, 3, 1, 2)
