@@ -5,8 +5,8 @@
 PART is `generator` or `discriminator`, forward and backward, or `step`: a whole step of a one-step search, and of
 training one network of cells. All are measured by default. WIDTH is a generator's H and a discriminator's C. One
 thread, one image. Milliseconds are processor time, the least of the rounds, all ways in turn in one process; `share` is
-that of the plain sum's, `by_turns` the median of the shares of the rounds; native is as the fast engine computes on this
-CPU. Peak memory is what a first pass adds, in a child process of its own for each way. `gradient` is how far the merged
+that of the plain sum's, `by_turns` the median of the shares of the rounds; native is as the fast engine computes here.
+Peak memory is what a first pass adds, in a child process of its own for each way. `gradient` is how far the merged
 gradients are from the plain sum's, over all weights, as a share of their norm.
 """
 

@@ -5,9 +5,9 @@ products; and since the small kernels lie three pixels apart, as the tiles do, a
 left between the transforms is one 3x3 convolution over tiles for each of the 25 products: 25 products for a result
 instead of 81.
 
-Transforms and convolutions are products of matrices, which libraries compute as fast on small pictures as on large
-ones; their convolutions they do not. Within this file tiles lie row by row over all pictures, channels last, so that the
-tiles which one row of a 3x3 kernel reads are a matrix as they lie.
+Transforms and convolutions are products of matrices here, which libraries compute as fast on small pictures as on
+large ones; their convolutions they do not. Tiles lie row by row over all pictures, channels last, so that those which
+one row of a 3x3 kernel reads are a matrix as they lie.
 """
 
 from __future__ import annotations
@@ -36,15 +36,18 @@ def convolve9(x: Tensor, kernel: Tensor, bias: Tensor | None = None) -> Tensor:
 
 
 class _Convolution(torch.autograd.Function):
-    """`x` and `kernel` are kept, and transformed again: their transforms are several times as large."""
+    """`x` and `kernel` are kept, and transformed again: their transforms are several times as large.
+
+    The gradient is of operations that have gradients themselves, so that there are second derivatives.
+    """
 
     @staticmethod
     def forward(ctx, x: Tensor, kernel: Tensor) -> Tensor:
         ctx.save_for_backward(x, kernel)
-        taps, (batch, _, height, width) = _taps(kernel), x.shape
-        products = _row(tiles := _tiles(x), 0) @ taps[0].mT
+        batch, _, height, width = x.shape
+        products = _row(tiles := _tiles(x), 0) @ _taps(kernel, 0).mT
         for row in (1, 2):
-            products.baddbmm_(_row(tiles, row), taps[row].mT)
+            products.baddbmm_(_row(tiles, row), _taps(kernel, row).mT)
         rows, columns = len(tiles[0]) - 2, tiles.shape[3]
         result = (_both(_RESULT, x) @ products.flatten(1)).view(3, 3, rows, batch, columns, -1)
         result = result.permute(3, 2, 0, 4, 1, 5).reshape(batch, 3 * rows, 3 * columns, -1)
@@ -53,17 +56,11 @@ class _Convolution(torch.autograd.Function):
     @staticmethod
     def backward(ctx, *grads: Tensor):
         (x, kernel), (g,) = ctx.saved_tensors, grads
-        if torch.is_grad_enabled():  # for second derivatives
-            plain = [(1, 1), (0, 0), (1, 1), False, (0, 0), 1, (True, True, False)]
-            return torch.ops.aten.convolution_backward(g, x, kernel, None, *plain)[:2]
         of_products, dx, dkernel = _of_products(g), None, None
         if ctx.needs_input_grad[0]:
-            dx = _of_image(of_products, _taps(kernel), x)
+            dx = _of_image(of_products, kernel, x)
         if ctx.needs_input_grad[1]:
-            tiles, of_taps = _tiles(x), x.new_empty(3, 25, len(kernel), 3 * kernel.shape[1])
-            for row in range(3):
-                torch.bmm(of_products.mT, _row(tiles, row), out=of_taps[row])
-            dkernel = _of_kernel(of_taps)
+            dkernel = _of_kernel(of_products, _tiles(x))
         return dx, dkernel
 
 
@@ -91,13 +88,13 @@ def _tiles(x: Tensor) -> Tensor:
     return made.unfold(3, 3, 1).movedim(-1, -2).flatten(-2)
 
 
-def _of_image(of_products: Tensor, taps: Tensor, x: Tensor) -> Tensor:
+def _of_image(of_products: Tensor, kernel: Tensor, x: Tensor) -> Tensor:
     """The gradient of the image `x` from that of the products: `_tiles` backwards."""
     batch, channels, height, width = x.shape
     rows, columns = (-(-(side - 8) // 3) for side in (height, width))
     of_three = x.new_zeros(25, rows + 2, batch, columns, 3, channels)
     for row in range(3):
-        of_three[:, row : row + rows].view(25, -1, 3 * channels).baddbmm_(of_products, taps[row])
+        of_three[:, row : row + rows].view(25, -1, 3 * channels).baddbmm_(of_products, _taps(kernel, row))
     of_tiles = x.new_zeros(25, rows + 2, batch, columns + 2, channels)
     for column in range(3):
         of_tiles[:, :, :, column : column + columns] += of_three[..., column, :]
@@ -120,15 +117,22 @@ def _of_products(g: Tensor) -> Tensor:
     return (_both(_RESULT, g).mT @ g.reshape(9, -1)).view(25, -1, c_out)
 
 
-def _taps(kernel: Tensor) -> Tensor:
-    """The nine 3x3 kernels in one of 9x9, transformed, row by row: `(3, 25, c_out, 3 c_in)`."""
+def _taps(kernel: Tensor, row: int) -> Tensor:
+    """Three of the nine 3x3 kernels in one of 9x9, those of a row, transformed: `(25, c_out, 3 c_in)`.
+
+    A row at a time, as all are too many numbers for a processor's second cache.
+    """
     c_out, c_in = kernel.shape[:2]
-    small = kernel.permute(2, 3, 0, 1).reshape(3, 3, 3, 3, c_out, c_in).permute(0, 1, 3, 4, 2, 5)
-    return (_both(_KERNEL, kernel) @ small.reshape(3, 9, -1)).view(3, 25, c_out, 3 * c_in)
+    small = kernel.permute(2, 3, 0, 1)[3 * row : 3 * row + 3].unflatten(1, (3, 3)).permute(0, 2, 3, 1, 4)
+    return (_both(_KERNEL, kernel) @ small.reshape(9, -1)).view(25, c_out, 3 * c_in)
 
 
-def _of_kernel(of_taps: Tensor) -> Tensor:
-    """The gradient of the kernel from that of its transform: `_taps` backwards."""
-    c_out, c_in = of_taps.shape[2], of_taps.shape[3] // 3
-    small = (_both(_KERNEL, of_taps).mT @ of_taps.flatten(2)).view(3, 3, 3, c_out, 3, c_in)
-    return small.permute(3, 0, 1, 4, 2, 5).reshape(c_out, 9, 9, c_in).permute(0, 3, 1, 2)
+def _of_kernel(of_products: Tensor, tiles: Tensor) -> Tensor:
+    """The gradient of the kernel from that of the products."""
+    c_out, c_in = of_products.shape[2], tiles.shape[4] // 3
+    made = tiles.new_empty(c_out, 9, 9, c_in)
+    for row in range(3):
+        of_taps = of_products.mT @ _row(tiles, row)
+        small = (_both(_KERNEL, tiles).mT @ of_taps.flatten(1)).view(3, 3, c_out, 3, c_in)
+        made[:, 3 * row : 3 * row + 3].view(c_out, 3, 3, 3, c_in).copy_(small.permute(2, 0, 3, 1, 4))
+    return made.permute(0, 3, 1, 2)
