@@ -83,7 +83,7 @@ def step(way: str, *, width: int, side: int, half: bool) -> Run:
     widths = {"generator": {"channels": width}, "discriminator": {"channels": width}}
     config = config.change(**widths, data={"crop_size": side}, train={"length": "1 epochs"})
     made = Contestant(way, config, engine=engine, say=lambda text: None)
-    for mixed in (mixed for net in made.step.nets.values() for mixed in mixtures(net).values()):
+    for mixed in (mixed for net in made.nets.values() for mixed in mixtures(net).values()):
         mixed.merged = way.startswith("merged")
     return made.run
 
@@ -145,5 +145,4 @@ def main(width: int = 64, side: int = 256, rounds: int = 3, parts: tuple[str, ..
 
 
 if __name__ == "__main__":
-    numbers, parts = [int(one) for one in sys.argv[1:4]], sys.argv[4:]
-    main(*numbers, **({"parts": tuple(parts)} if parts else {}))
+    main(**dict(zip(("width", "side", "rounds"), map(int, sys.argv[1:4]))), parts=tuple(sys.argv[4:]) or PARTS)

@@ -95,7 +95,8 @@ def test_residual_mixtures_have_second_derivatives():
     torch.manual_seed(0)
     net = _supernet("discriminator", merged=True, space="code", norm="none").eval()
     residual = next(one for one in mixtures(net).values() if one.kind == "r")
-    images, found = torch.randn(1, residual.candidates["conv3"][1].in_channels, 9, 9, requires_grad=True), []
+    channels = next(layer.in_channels for layer in residual.modules() if isinstance(layer, nn.Conv2d))
+    images, found = torch.randn(1, channels, 9, 9, requires_grad=True), []
     for merged in (False, True):
         residual.merged = merged
         (first,) = torch.autograd.grad(residual(images).square().sum(), images, create_graph=True)
