@@ -89,8 +89,11 @@ def _train(
     tree, before = ranks.share((session.config.model_dump(), session.engine) if session else None)
     config = parse_config(tree)
     ranks = as_split(ranks, config)
-    if before is None:
-        device_for(config.engine)  # before minutes of preparing pictures
+    if before is None:  # before minutes of preparing pictures
+        device_for(config.engine)
+        if session and config.data.crop:
+            _set_threads(config.engine)
+            config.method.check_size(config.spec, config.data.crop)
     data = ranks.in_turn(lambda: open_data(config.data, task=display.task, say=display.say))
     check_pictures(ranks, data)
     asked, notes = fit_channels(config, data)
@@ -237,8 +240,7 @@ def build_trainer(
     `only` names the phases of a step, where some are left out.
     """
     ranks = ranks or Ranks()
-    if config.engine.threads:
-        torch.set_num_threads(config.engine.threads)
+    _set_threads(config.engine)
     device = resolve_device(config.engine.device)
     _check_one_size(config, data)
     shape = window(config.data, data.a.shape(0))
@@ -264,6 +266,11 @@ def build_trainer(
         ranks=ranks,
         owned=getattr(objective, "owned", ()),
     )
+
+
+def _set_threads(engine: EngineConfig) -> None:
+    if engine.threads:
+        torch.set_num_threads(engine.threads)
 
 
 def _check_one_size(config: Config, data: Data) -> None:

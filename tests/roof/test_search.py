@@ -168,7 +168,6 @@ def test_from_two_folders_to_a_translator_no_larger_than_asked_for(tmp_path: Pat
         ("--cells 1", "--cells 1: give a whole number from 2 to 100"),
         ("--epochs 1", "--images and --epochs contradict each other"),
         ("--budget 2", "budget='2' has no unit: write 2GMAC"),
-        ("--budget 1kMAC", "is less than the smallest generator"),
         ("--method halves --inner onepair --method.inner.direction both --budget 2GMAC", "search for one direction"),
         ("--generator.network resnet", "has no operations to choose"),
     ],
@@ -180,6 +179,23 @@ def test_bad_input_to_a_search_is_one_sentence(
     lines = [line for line in said.splitlines() if line.startswith("velogan: ")]
     assert len(lines) == 1
     assert words in lines[0]
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        ("--budget 1kMAC", "budget=1.00kMAC is less than the smallest generator"),
+        ("--budget 100B", "budget=25.0param is less than the smallest generator"),
+        ("--budget 0.001ms", "budget=0.00100ms is less than the smallest generator"),
+        ("--budget 900TMAC --method.hidden 8", "budget=900TMAC is more than the largest generator"),
+    ],
+)
+def test_a_budget_that_nothing_meets_is_refused_before_any_picture_is_looked_for(
+    flags: str, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    _, said = _search(capsys, "--data", tmp_path / "none", *flags.split(), "--out", tmp_path / "run", code=2)
+    assert words in said
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_search_has_the_preset_s_networks_as_cells(capsys: pytest.CaptureFixture[str]):

@@ -129,6 +129,11 @@ class DataConfig(BaseModel):
         """The resolved `load_size`, in pixels."""
         return self.load_size or round(self.crop_size * 286 / 256)
 
+    @property
+    def crop(self) -> tuple[int, int] | None:
+        """The size `(h, w)` that training sees of every picture; None where that is the picture's own."""
+        return (self.crop_size, self.crop_size) if "crop" in self.preprocess else None
+
     def reading(self, letter: Letter) -> Reading:
         """How the pictures of domain A or B are read."""
         if letter == "A":

@@ -161,6 +161,9 @@ class Method(BaseModel):
     def check(self, spec: Spec) -> None:
         """ValueError, naming the field and the mend, where networks of `spec` do not suit the method."""
 
+    def check_size(self, spec: Spec, shape: tuple[int, int]) -> None:
+        """ValueError where images of `shape` (H, W) leave the method nothing to do; it may take seconds to find out."""
+
     def notes(self, spec: Spec) -> list[Note]:
         """What `spec` switches off or on."""
         return []

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from velogan.methods.base import Choice, Make, Method, Note, Role, Spec, Trained, Views, ends
 from velogan.methods.cyclegan import CycleGAN
-from velogan.networks.budget import Budget, Fit, Limit
+from velogan.networks.budget import Budget, Fit, Limit, check
 from velogan.networks.build import Networks
 from velogan.networks.cells import discriminator_kinds, hand_made
 from velogan.networks.discriminators import DiscriminatorConfig
@@ -158,6 +158,11 @@ class Searched(Method):
                 "generator.operations and discriminator.operations leave nothing to be chosen: leave one out"
             )
 
+    def check_size(self, spec: Spec, shape: tuple[int, int]) -> None:
+        self.inner.check_size(spec, shape)
+        if self.budget:
+            check(**self._limited(spec, shape))
+
     def notes(self, spec: Spec) -> list[Note]:
         return self.inner.notes(spec)
 
@@ -204,20 +209,23 @@ class Searched(Method):
         """The budget; none where networks are only looked at, on tensors without contents."""
         if not self.budget or torch.get_default_device().type == "meta":
             return None
+        return Limit(**self._limited(spec, shape), swap_decoder=self.swap_decoder)
+
+    def _limited(self, spec: Spec, shape: tuple[int, int]) -> dict[str, Any]:
+        """The budget and what it is for, as `networks.budget` takes it."""
         budget, device = Budget.parse(self.budget), torch.device("cuda" if torch.cuda.is_available() else "cpu")
         channels: dict[Direction, tuple[int, int]] = {}
         for way in self.directions:
             source, target = ends(way)
             channels[way] = spec.channels[source], spec.channels[target]
-        return Limit(
-            budget,
-            {way: spec.generators[way] for way in self.directions},
-            ends=channels,
-            side=max(shape),
-            hidden=self.hidden,
-            meter=budget.meter(device),
-            swap_decoder=self.swap_decoder,
-        )
+        return {
+            "budget": budget,
+            "generators": {way: spec.generators[way] for way in self.directions},
+            "ends": channels,
+            "side": max(shape),
+            "hidden": self.hidden,
+            "meter": budget.meter(device),
+        }
 
     def views(self, nets: Nets, spec: Spec) -> Views:
         found = self._inner_views(nets, spec)

@@ -107,6 +107,35 @@ class Fit:
     likelihood: float
 
 
+def check(
+    budget: Budget,
+    generators: Mapping[Direction, GeneratorConfig],
+    *,
+    ends: Mapping[Direction, Ends],
+    side: int,
+    hidden: int | None,
+    meter: Meter,
+) -> None:
+    """ValueError for a budget that no generator can hold, and for one that is beyond the largest of the given width.
+
+    What it takes is what `Limit` takes.
+    """
+    at = f"hidden={hidden or 1} at {side}x{side} pixels"
+    for way, config in generators.items():
+        narrow = config.model_copy(update={"channels": hidden or 1, "operations": ()})
+        costs = meter.costs(narrow, ends=ends[way], side=side)
+        if (least := costs.of(costs.cheapest)) > budget.amount:
+            less = "" if hidden is None or hidden == 1 else ", or a smaller hidden"
+            least = budget.text(least, rounded=math.ceil)
+            raise ValueError(f"budget={budget} is less than the smallest generator of {at}, {least}: give that{less}")
+        if hidden and (most := costs.of(costs.dearest)) < WITHIN * budget.amount:
+            most = budget.text(most, rounded=math.floor)
+            raise ValueError(
+                f"budget={budget} is more than the largest generator of {at} can use, {most}: give that, or leave "
+                "hidden out"
+            )
+
+
 class Limit(nn.Module):
     """A budget for each of the generators of a search.
 
@@ -115,7 +144,7 @@ class Limit(nn.Module):
     wants, if any. `swap_decoder` as of `supernet.derive`. Its buffers are the costs of operations, so that a continued
     search has those that it began with, even where they were measured.
 
-    ValueError for a budget that no generator can hold, and for one that is beyond the largest of the given width.
+    ValueError as of `check`.
     """
 
     def __init__(
@@ -135,8 +164,8 @@ class Limit(nn.Module):
         self._generators, self._ends, self.side = dict(generators), dict(ends), side
         self._known: dict[tuple[Direction, int], Costs] = {}
         self.hidden: dict[Direction, int] = {}
+        check(budget, generators, ends=ends, side=side, hidden=hidden, meter=self.meter)
         for way in generators:
-            self._check(way)
             self.hidden[way] = hidden or self._affordable(way)
             costs = self._costs(way, self.hidden[way])
             flat = [cost for place in costs.places for cost in place.values()]
@@ -184,21 +213,6 @@ class Limit(nn.Module):
     def _built(self, way: Direction, width: int, operations: tuple[str, ...]) -> float:
         config = self._config(way, width, operations)
         return self.meter.built(config, ends=self._ends[way], side=self.side)
-
-    def _check(self, way: Direction) -> None:
-        given, budget = self._given, self.budget
-        costs = self._costs(way, given or 1)
-        at = f"hidden={given or 1} at {self.side}x{self.side} pixels"
-        if (least := costs.of(costs.cheapest)) > budget.amount:
-            less = "" if given is None or given == 1 else ", or a smaller hidden"
-            least = budget.text(least, rounded=math.ceil)
-            raise ValueError(f"budget={budget} is less than the smallest generator of {at}, {least}: give that{less}")
-        if given and (most := costs.of(costs.dearest)) < self._bounds.least:
-            most = budget.text(most, rounded=math.floor)
-            raise ValueError(
-                f"budget={budget} is more than the largest generator of {at} can use, {most}: give that, or leave "
-                "hidden out"
-            )
 
     def _affordable(self, way: Direction) -> int:
         """The width at which equal shares of all operations cost the budget, or a little less."""

@@ -304,7 +304,8 @@ class _Summed(torch.autograd.Function):
     def forward(ctx, places: list[slice], side: int, shares: Tensor, *weights: Tensor):
         ctx.save_for_backward(shares, *weights)
         ctx.places = places
-        total = weights[0].new_zeros(*weights[0].shape[:2], side, side)
+        c_out, c_in = weights[0].shape[:2]
+        total = weights[0].new_zeros(c_out, side, side, c_in).permute(0, 3, 1, 2)  # as most weights lie
         for place, share, weight in zip(places, shares, weights):
             total[:, :, place, place].addcmul_(weight, share)
         return total

@@ -81,9 +81,7 @@ def normalise(images: Tensor, value_range: Range | None = None) -> Tensor:
 
 def window(config: DataConfig, shape: tuple[int, ...]) -> tuple[int, int]:
     """Give the size `(h, w)` that training sees of a prepared picture of `shape` (H, W, C)."""
-    if "crop" in config.preprocess:
-        return config.crop_size, config.crop_size
-    return shape[0], shape[1]
+    return config.crop or (shape[0], shape[1])
 
 
 def crop_shapes(config: DataConfig, domain: Domain) -> set[tuple[int, int]]:

@@ -62,6 +62,7 @@ class Contestant:
         }
         self.uniform = {split: torch.rand(draws, count, device=self.device) for split, draws in objective.draws.items()}
         self.batch, self.feed = feed.ready() if feed else random, feed
+        self.nets = nets
         self._kept = [*nets.values(), objective.state]
 
     def warm_up(self) -> None:
