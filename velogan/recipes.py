@@ -50,7 +50,7 @@ def demo() -> Config:
     """Apples to oranges on the built-in rendered set at 64x64, in minutes on two CPU cores.
 
     The generators have no norm: instance norm takes away each picture's own brightness and colour, which a network this
-    small does not learn to give back in minutes. They keep what they would hardly change (benchmarks/LOG.md).
+    small does not learn to give back in minutes. They keep what they hardly change (benchmarks/LOG.md).
 
     velogan demo
     """

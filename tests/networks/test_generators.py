@@ -279,6 +279,8 @@ def test_small_changes_are_hardly_taken_over():
     net = _build(channels=2, blocks=1, output="keep")
     assert isinstance(net, KeepGenerator)
     images = torch.rand(2, 3, 16, 16) * 2 - 1
+    assert torch.equal(net(images), net.net(images))  # while it trains
+    net.eval()
     assert torch.equal(net(images), kept(net.net(images), images))
     twice = net.by(lambda inner: nn.Sequential(inner))
     assert isinstance(twice, KeepGenerator)

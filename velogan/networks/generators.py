@@ -78,8 +78,9 @@ class GeneratorConfig(BaseModel):
         description="image: a resnet's decoder makes the translation. change: it decodes the features before and after "
         "the blocks, and the difference is added to the input, so that what the blocks leave alone stays as it was; "
         "this needs a decoder without instance norm. mask: the network also makes a mask, which says where its picture "
-        "replaces the input. keep: the less the network's picture differs from the input, the less of the difference "
-        "is taken over, so what should not change stays as it was. For mask and keep A and B need as many channels.",
+        "replaces the input. keep: once it is trained, the less its picture differs from the input, the less of the "
+        "difference is taken over, so what should not change stays as it was. For mask and keep A and B need as many "
+        "channels.",
     )
     operations: tuple[str, ...] = Field(
         default=(),
@@ -281,8 +282,10 @@ class MaskGenerator(nn.Module):
         return masked(self.net(x), x)
 
     def by(self, other: Callable[[nn.Module], nn.Module]) -> Self:
-        """The same generator with its network replaced by `other(network)`."""
-        return type(self)(other(self.net), multiple=self.multiple)
+        """The same generator, in the same mode, with its network replaced by `other(network)`."""
+        made = type(self)(other(self.net), multiple=self.multiple)
+        made.training = self.training
+        return made
 
 
 def masked(made: Tensor, x: Tensor) -> Tensor:
@@ -293,20 +296,25 @@ def masked(made: Tensor, x: Tensor) -> Tensor:
 
 
 class KeepGenerator(MaskGenerator):
-    """Keeps what its `net`, which gives a picture as an ordinary generator does, would hardly change; see `kept`."""
+    """Gives a picture as an ordinary generator does, and in eval mode keeps what that hardly changes; see `kept`.
+
+    Not while it trains: where the picture stays as it is, the gradient would vanish, and what should change might
+    never.
+    """
 
     form: ClassVar[Form] = "mask"
 
     def forward(self, x: Tensor) -> Tensor:
-        return kept(self.net(x), x)
+        made = self.net(x)
+        return made if self.training else kept(made, x)
 
 
 def kept(made: Tensor, x: Tensor) -> Tensor:
     """`x` with its differences to `made`, both `(B, C, H, W)` in [-1, 1], in so far as they are large.
 
     A pixel that differs by d, as a mean over channels, takes over the share `min(d / REPLACED, 1)` of the difference.
-    Without it a network must repeat the whole picture exactly to leave a background alone; with it, nearly. It is a
-    smooth shrinkage of the change, as soft thresholds are of wavelets (Donoho and Johnstone 1994).
+    Without it a network must repeat a background exactly to leave it alone; with it, nearly. It is a smooth shrinkage
+    of the change, as soft thresholds are of wavelets (Donoho and Johnstone 1994).
     """
     change = made.float() - x
     return x + change * change.abs().mean(1, keepdim=True).div(REPLACED).clamp(max=1)
