@@ -14,7 +14,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import webdataset
+from webdataset.compat import WebDataset
+from webdataset.writer import ShardWriter
 
 from velogan.data.config import DataConfig
 from velogan.data.domains import indexing, shards
@@ -189,14 +190,14 @@ def test_shards_are_those_of_the_package_webdataset_both_ways(both: tuple[Path, 
     ours = sorted(str(path) for path in (both[1] / "trainA").iterdir())
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ResourceWarning)  # it leaves shards open
-        read = {sample["__key__"]: sample["png"] for sample in webdataset.WebDataset(ours, shardshuffle=False)}
+        read = {sample["__key__"]: sample["png"] for sample in WebDataset(ours, shardshuffle=False)}
         gc.collect()
     folder = both[0] / "trainA"
     files = {str(path.relative_to(folder))[: -len(".png")]: path.read_bytes() for path in folder.rglob("*.png")}
     assert read == files
 
     (tmp_path / "theirs").mkdir()
-    with webdataset.ShardWriter(str(tmp_path / "theirs/%03d.tar"), maxcount=10, verbose=0) as writer:
+    with ShardWriter(str(tmp_path / "theirs/%03d.tar"), maxcount=10, verbose=0) as writer:
         for key, data in sorted(files.items()):
             writer.write({"__key__": key, "png": data, "json": {"name": key}, "cls": 3})
     theirs, same = (train(config(at, at, validation=0))[0] for at in (tmp_path / "theirs", both[1] / "trainA"))
