@@ -12,6 +12,7 @@ bytes of the caches.
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import subprocess
@@ -46,13 +47,18 @@ def main(pictures: int, rounds: int = 5, side: int = 256) -> None:
         figures["kib_each"] = round(bytes_of / pictures / 2**10, 1)
         timed(figures, "packing", lambda: pack(root / "in", root / "shards", most_bytes=2**25))
         loaders = {}
-        made = sorted(path.name for path in (root / "shards").iterdir())
+        shards = sorted(path.name for path in (root / "shards").iterdir())
         server = subprocess.Popen(
             [sys.executable, __file__, "--serve", root / "shards"], stdout=subprocess.PIPE, text=True
         )
+        atexit.register(server.kill)
         assert server.stdout
         address = server.stdout.readline().strip()
-        places = {"folder": f"{root}/in", "shards": f"{root}/shards", "http": "::".join(f"{address}/{x}" for x in made)}
+        places = {
+            "folder": f"{root}/in",
+            "shards": f"{root}/shards",
+            "http": "::".join(f"{address}/{x}" for x in shards),
+        }
         for name, place in places.items():
             config = DataConfig.model_validate(
                 {"path": [place] * 2, "cache_dir": f"{root}/cache-{name}", "shuffle": pictures // 4}
@@ -67,7 +73,6 @@ def main(pictures: int, rounds: int = 5, side: int = 256) -> None:
         for number in range(rounds):
             for name, loader in loaders.items():
                 rates[name].append(rate(loader, number * TURN))
-        server.kill()
         print(json.dumps({**figures, "images_per_s": rates, "load": round(os.getloadavg()[0], 1)}))
 
 

@@ -30,8 +30,8 @@ Form = Literal["layer", "sequence", "residual", "skip", "change", "mask", "maps"
 
 layer: what the layer of torch computes that it derives from; without such a base, what only its own `forward` knows,
 which takes any type of numbers. sequence: its children one after the other. residual: `x + child(x)`. skip:
-`cat([x, child(x)], 1)`. change, mask: as `ChangeGenerator`, and `MaskGenerator` and
-`KeepGenerator`, of `networks.generators` have it. maps:
+`cat([x, child(x)], 1)`. change, mask: as `ChangeGenerator`, and as `MaskGenerator`
+and `KeepGenerator`, of `networks.generators` have it. maps:
 as `Maps` of `networks.efficientnet_lite`; mix: as `Mix` of `networks.projected`. mixture: as `Mixed` of
 `networks.supernet`, whose `forward` takes a `convolve` that stands for `F.conv2d`.
 

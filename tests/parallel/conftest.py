@@ -80,9 +80,20 @@ def flags() -> Callable[..., list[str]]:
 
 
 @pytest.fixture(scope="session")
-def computed() -> Callable[[Path], dict[str, Tensor]]:
-    """All weights of a run's last checkpoint, their averages, and the rest of what training computed, by name."""
-    return _computed
+def close() -> Callable[..., None]:
+    """Checks that two runs computed the same: weights, averages, and with `moments` Adam's, among them.
+
+    `most` is the most that the difference's norm may be of a tensor's.
+    """
+
+    def check(run: Path, other: Path, *, most: float, moments: bool) -> None:
+        one, two = _computed(run), _computed(other)
+        assert one.keys() == two.keys()
+        assert any("exp_avg_sq" in name for name in one) or not moments
+        for name, value in one.items():
+            assert (two[name].double() - value).norm() <= most * value.double().norm() + 1e-6, name
+
+    return check
 
 
 def _computed(run: Path) -> dict[str, Tensor]:

@@ -28,7 +28,7 @@ CLOSE = 1e-4
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_five_steps_of_two_ranks_are_those_of_one_with_their_batch(case: str, start, flags, computed, tmp_path: Path):
+def test_five_steps_of_two_ranks_are_those_of_one_with_their_batch(case: str, start, flags, close, tmp_path: Path):
     preset, *more = CASES[case]
     images = 20 if "--train.accumulate" in more else 10
     command = "search" if case == "search" else "train"
@@ -40,11 +40,7 @@ def test_five_steps_of_two_ranks_are_those_of_one_with_their_batch(case: str, st
     for job in jobs:
         codes, said = job.wait()
         assert not any(codes), "\n".join(said)
-    one, two = computed(tmp_path / "one"), computed(tmp_path / "two")
-    assert one.keys() == two.keys()
-    assert any("exp_avg_sq" in name for name in one) or "sgd" in more
-    for name, value in one.items():
-        assert (two[name].double() - value).norm() <= CLOSE * value.double().norm() + 1e-6, name
+    close(tmp_path / "one", tmp_path / "two", most=CLOSE, moments="sgd" not in more)
     rows = [read_stats(tmp_path / run) for run in ("one", "two")]
     assert [row["images"] for row in rows[0]] == [row["images"] for row in rows[1]]
     for name in ("loss/discriminator/total", f"loss/{'generator' if preset == 'cyclegan' else 'translator'}/total"):
