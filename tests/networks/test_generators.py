@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+from velogan.networks.build import Networks
 from velogan.networks.generators import (
     ChangeGenerator,
     GeneratorConfig,
@@ -17,6 +18,7 @@ from velogan.networks.generators import (
     masked,
     split,
 )
+from velogan.networks.supernet import Supernets
 
 
 def _build(**fields: Any) -> nn.Module:
@@ -223,6 +225,11 @@ def test_blocks_that_begin_as_the_identity():
     assert torch.equal(stages.translator(encodings), encodings)
     assert not torch.equal(split(_build(**fields)).translator(encodings), encodings)
     assert all(value.any() for stage in stages[::2] for name, value in stage.named_parameters() if "weight" in name)
+    cells = {"network": "cells", "channels": 8, "blocks": 2, "norm": "none", "identity_start": True}
+    larger = torch.randn(1, 8, 5, 5)  # a dilated 5x5 convolution reflects four pixels
+    for networks in (Networks(), Supernets()):
+        net = networks.generator(GeneratorConfig.model_validate(cells))
+        assert torch.equal(split(net).translator(larger), larger)
     for wrong in ({"norm": "instance"}, {"residual": False}):
         with pytest.raises(ValueError, match=r"identity_start is for residual blocks without norms.*: leave it out"):
             _build(**fields | wrong, identity_start=True)

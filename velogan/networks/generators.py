@@ -189,14 +189,21 @@ def build_generator(
     net = Generator(model, multiple=config.multiple)
     initialise(net, init=config.init, gain=config.init_gain)
     if config.identity_start:
-        for block in (block for block in net.modules() if isinstance(block, (ResidualBlock, ResidualCell))):
-            *_, last = (layer for layer in block.modules() if isinstance(layer, nn.Conv2d))
-            nn.init.zeros_(last.weight)
+        for layer in _last_convolutions(net):
+            nn.init.zeros_(layer.weight)
     if masks:
         return MaskGenerator(net)
     if config.output == "keep":
         return KeepGenerator(net)
     return ChangeGenerator(*split(net)) if config.output == "change" else net
+
+
+def _last_convolutions(net: nn.Module) -> Iterator[nn.Conv2d]:
+    """The last of each residual block: in a mixture of operations, all that may stand there."""
+    for block in (block for block in net.modules() if isinstance(block, (ResidualBlock, ResidualCell))):
+        (layers,) = block.children()
+        inside = [[one for one in layer.modules() if isinstance(one, nn.Conv2d)] for layer in layers.children()]
+        yield from [found for found in inside if found][-1]
 
 
 class Generator(nn.Module):

@@ -40,6 +40,10 @@ MANY = 4
 UNDECIDED = 0.995
 """Above this entropy operations count alike: the largest of five has less than 0.25 then, a fifth being 0.2."""
 
+TRAVEL = 10
+"""What the rate of architecture weights times the steps of a search should be. Adam moves a weight by at most that; of
+it a third was seen to become the lead of an operation over the others (docs/search.md)."""
+
 
 class Tick(TypedDict):
     """A line of the file: images seen, and mixtures by network and place."""
@@ -146,7 +150,8 @@ def _undecided(history: Sequence[Tick], network: str, length: int) -> str | None
     return (
         f"{network}: all operations still count nearly alike (entropy above {UNDECIDED:.1%} of its maximum), so that "
         "nothing is decided and what is derived may be no better than a draw by lot: search longer, or raise the rate "
-        "of the architecture weights (optimizer.rules arch_*:lr=2e-3)"
+        f"of the architecture weights until it is about {TRAVEL} over the steps of the search (with batches of one: "
+        f"optimizer.rules arch_*:lr={TRAVEL / length:.0e})"
     )
 
 
