@@ -50,13 +50,15 @@ def demo() -> Config:
     """Apples to oranges on the built-in rendered set at 64x64, in minutes on two CPU cores.
 
     The generators have no norm: instance norm takes away each picture's own brightness and colour, which a network this
-    small does not learn to give back in minutes. They keep what they hardly change (benchmarks/LOG.md).
+    small does not learn to give back in minutes. So their blocks begin as the identity: activations would double in
+    each. They keep what they hardly change (docs/training.md, benchmarks/LOG.md).
 
     velogan demo
     """
     return Config().change(
         data={"crop_size": 64, "batch_size": 2},
-        generator={"channels": 32, "blocks": 2, "norm": "none", "init": "kaiming", "output": "keep"},
+        generator={"channels": 32, "blocks": 2, "norm": "none", "init": "kaiming"}
+        | {"identity_start": True, "output": "keep"},
         discriminator={"channels": 32},
         method={"cycle_a": 20.0, "cycle_b": 20.0, "identity_a": 1.0, "identity_b": 1.0},
         optimizer={"lr": 6e-4},

@@ -77,7 +77,7 @@ def test_a_good_search_is_not_warned_of():
         (pooled, soon, ("pooling", "e cells", "since 40 images", "arch_*")),
         (same, soon, ("conv7 has won nearly everywhere", "r cells", "since 40 images", "arch_*")),
         (all_the_same, lambda done: done, ("all 18 choices", "r cells", "conv7", "--budget")),
-        (mixed, lambda done: 0.02 * done, ("nearly alike", "99.5%", "search longer")),
+        (mixed, lambda done: 0.02 * done, ("nearly alike", "99.5%", "search longer", "arch_*:lr=1e-2")),
     ],
 )
 def test_each_failure_is_told_in_a_sentence(goal: Goal, pace: Callable[[float], float], parts: tuple[str, ...]):

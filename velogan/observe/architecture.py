@@ -40,10 +40,6 @@ MANY = 4
 UNDECIDED = 0.995
 """Above this entropy operations count alike: the largest of five has less than 0.25 then, a fifth being 0.2."""
 
-TRAVEL = 10
-"""What the rate of architecture weights times the steps of a search should be. Adam moves a weight by at most that; of
-it a third was seen to become the lead of an operation over the others (docs/search.md)."""
-
 
 class Tick(TypedDict):
     """A line of the file: images seen, and mixtures by network and place."""
@@ -102,11 +98,11 @@ def warnings(history: Sequence[Tick], *, length: int | None = None) -> list[str]
     for network, mixtures in history[-1]["shares"].items():
         for letter in dict.fromkeys(map(kind, mixtures.values())):
             said.append(_pooled(history, network, letter, length) or _same(history, network, letter, length))
-        said.append(_undecided(history, network, length))
-    return [sentence for sentence in said if sentence]
+    return [sentence for sentence in (*said, _undecided(history, length)) if sentence]
 
 
-_LOWER = "lower the rate of the architecture weights (optimizer.rules arch_*:lr=5e-5) or use --method two-step"
+_RATE = "times the number of steps it should be about 10 (for 1,000 steps optimizer.rules arch_*:lr=1e-2)"
+_LOWER = f"use --method two-step, or lower the rate of the architecture weights: {_RATE}"
 
 
 def _pooled(history: Sequence[Tick], network: str, letter: str, length: int) -> str | None:
@@ -143,15 +139,20 @@ def _same(history: Sequence[Tick], network: str, letter: str, length: int) -> st
     )
 
 
-def _undecided(history: Sequence[Tick], network: str, length: int) -> str | None:
-    decided = any(_decided(list(tick["shares"][network].values())) for tick in history[-LASTING:])
-    if decided or history[-1]["images"] < length / 2:
+def _undecided(history: Sequence[Tick], length: int) -> str | None:
+    if history[-1]["images"] < length / 2:
+        return None
+    networks = [
+        network
+        for network in history[-1]["shares"]
+        if not any(_decided(list(tick["shares"][network].values())) for tick in history[-LASTING:])
+    ]
+    if not networks:
         return None
     return (
-        f"{network}: all operations still count nearly alike (entropy above {UNDECIDED:.1%} of its maximum), so that "
-        "nothing is decided and what is derived may be no better than a draw by lot: search longer, or raise the rate "
-        f"of the architecture weights until it is about {TRAVEL} over the steps of the search (with batches of one: "
-        f"optimizer.rules arch_*:lr={TRAVEL / length:.0e})"
+        f"{', '.join(networks)}: all operations still count nearly alike (entropy above {UNDECIDED:.1%} of its "
+        "maximum), so that nothing is decided and what is derived may be no better than a draw by lot: search longer, "
+        f"or raise the rate of the architecture weights: {_RATE}"
     )
 
 
