@@ -6,9 +6,10 @@ Roles follow the reference implementation: `G_A` maps A to B, `G_B` maps B to A;
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -17,8 +18,8 @@ from torch import Tensor, nn
 
 from velogan.methods.adversarial import Adversarial
 from velogan.methods.base import Make, Note, Role, Spec, Views, discriminator_header, ends
-from velogan.objectives.base import Carry, Out, Phase, side_by_side, together
-from velogan.objectives.halves import HalfObjective, Swap
+from velogan.objectives.base import Carry, Out, Owned, Phase, side_by_side, together
+from velogan.objectives.halves import HalfObjective, Swap, traded
 from velogan.objectives.losses import Logits, fooling_loss, gan_loss, gradient_penalty
 from velogan.objectives.pool import FakePool
 from velogan.types import Batch, Direction, Letter, Nets
@@ -90,8 +91,6 @@ class CycleGAN(Adversarial):
         return True
 
     def half(self, spec: Spec, *, shape: tuple[int, int], batched: bool, number: int, swap: Swap) -> HalfObjective:
-        from velogan.methods.directions import OneDirection
-
         a, b = ((spec.channels[letter], *shape) for letter in ("A", "B"))
         return OneDirection(self, shape_a=a, shape_b=b, batched=batched, number=number, swap=swap)
 
@@ -116,11 +115,11 @@ class Half:
     fake: str
 
 
-HALVES = (
+_HALVES = (
     Half(0, "a", "G_A", "D_A", source="A", target="B", fake="fake_b"),
     Half(1, "b", "G_B", "D_B", source="B", target="A", fake="fake_a"),
 )
-_JUDGES = tuple(half.discriminator for half in HALVES)
+_JUDGES = tuple(half.discriminator for half in _HALVES)
 
 
 class CycleGANObjective:
@@ -141,7 +140,7 @@ class CycleGANObjective:
     ):
         self.config = config
         self.batched = batched
-        self.halves = HALVES
+        self.halves = _HALVES
         self.augmenter = config.augmenter(judges=2)
         self.draws: Mapping[str, int] = {"train": _DRAWS + 6 * self.augmenter.count}
         same = shape_a[0] == shape_b[0]
@@ -182,7 +181,7 @@ class CycleGANObjective:
         if self.identity_b:
             terms["identity_b"] = F.l1_loss(seen["same_a"].float(), a) * config.cycle_a * self.identity_b
         carry = {"fake_a": seen["fake_a"].float(), "fake_b": seen["fake_b"].float()}
-        return Out(total=sum_of(terms), terms=terms, carry=carry)
+        return Out(total=_sum_of(terms), terms=terms, carry=carry)
 
     def penalty_loss(self, nets: Nets, batch: Batch, carry: Carry) -> Out:
         """The penalty alone, on the images that the discriminators see in this step, but for the pool."""
@@ -196,7 +195,7 @@ class CycleGANObjective:
             )
             for half in self.halves
         }
-        return Out(total=sum_of(terms), terms=terms, carry=fakes)
+        return Out(total=_sum_of(terms), terms=terms, carry=fakes)
 
     def discriminator_loss(self, nets: Nets, batch: Batch, carry: Carry) -> Out:
         """Half of real plus fake (section 7.1's slowdown), on fakes from the pool."""
@@ -211,7 +210,7 @@ class CycleGANObjective:
             terms[half.letter] = self._discriminator_term(
                 nets, role, shown, real=real, fake=fake, mix=uniform[4 + number]
             )
-        return Out(total=sum_of(terms), terms={**terms, **shown})
+        return Out(total=_sum_of(terms), terms={**terms, **shown})
 
     def _fakes(self, nets: Nets, batch: Batch, carry: Carry) -> Carry:
         """Those of the generators' phase; made anew in a step without it."""
@@ -264,14 +263,85 @@ class CycleGANObjective:
         return loss * 0.5
 
 
+class OneDirection(CycleGANObjective):
+    """The half of `CycleGANObjective` that the process `number` of two computes, with the networks of one direction.
+
+    Each translates its images, they exchange the translations by `swap`, and each translates back what it was given.
+    So the gradient of the cycle loss with respect to a translation arises at the other process, which hands it back.
+    All else is at home.
+    """
+
+    def __init__(
+        self,
+        config: CycleGAN,
+        *,
+        shape_a: tuple[int, int, int],
+        shape_b: tuple[int, int, int],
+        batched: bool,
+        number: int,
+        swap: Swap,
+    ):
+        super().__init__(config, shape_a=shape_a, shape_b=shape_b, batched=batched)
+        self.halves, self.swap = (_HALVES[number],), swap
+        pools = (self.pool_b, self.pool_a)
+        self.owned: Sequence[Owned] = [
+            Owned(
+                (half.generator, half.discriminator),
+                lambda pool=pool, half=half: [*pool.buffers(), *self.augmenter.of_judge(half.number)],
+            )
+            for half, pool in zip(_HALVES, pools)
+        ]
+
+    def phases(self) -> list[Phase]:
+        """As of the whole objective."""
+        adaptive = self.augmenter.fixed is None
+        names = {
+            "generator": ["adversarial_a", "adversarial_b", "cycle_a", "cycle_b"]
+            + ["identity_a"] * bool(self.identity_a)
+            + ["identity_b"] * bool(self.identity_b),
+            "discriminator": ["a", "b", *(["augment_a", "augment_b"] if adaptive else [])],
+            "penalty": ["penalty_a", "penalty_b"],
+        }
+        return [replace(one, loss=partial(_with_all, one.loss, names[one.name])) for one in super().phases()]
+
+    def generator_loss(self, nets: Nets, batch: Batch, carry: Carry) -> Out:
+        """The losses of one generator, and of the other one's translation through it."""
+        config, (half,) = self.config, self.halves
+        mine, other = half.letter, "b" if half.letter == "a" else "a"
+        net, source, target = nets[half.generator], batch[half.source], batch[half.target]
+        identity = {"a": self.identity_a, "b": self.identity_b}[mine]
+        early = [target] if identity and self.batched else []
+        fake, *same = together(net, source, *early)
+        theirs = traded(fake.float(), (len(target), source.shape[1], *target.shape[2:]), self.swap)
+        back = net(theirs)
+        if identity and not self.batched:
+            same = [net(target)]
+        judged = nets[half.discriminator](self._seen(half.discriminator, fake, batch, 0))
+        cycle = {"a": config.cycle_a, "b": config.cycle_b}[other]
+        adversarial = {"a": config.adversarial_a, "b": config.adversarial_b}[mine]
+        terms = {
+            f"adversarial_{mine}": fooling_loss(judged, kind=config.gan) * adversarial,
+            f"cycle_{other}": F.l1_loss(back.float(), target) * cycle,
+        }
+        terms |= {f"identity_{mine}": F.l1_loss(one.float(), target) * cycle * identity for one in same}
+        return Out(total=_sum_of(terms), terms=terms, carry={half.fake: fake.float()})
+
+
 def _cycle(there: nn.Module, back: nn.Module, real: Tensor) -> tuple[Tensor, Tensor]:
     fake = there(real)
     return fake, back(fake)
 
 
-def sum_of(terms: dict[str, Tensor]) -> Tensor:
+def _sum_of(terms: dict[str, Tensor]) -> Tensor:
     """The sum of all, in their order."""
     first, *rest = terms.values()
     for term in rest:
         first = first + term
     return first
+
+
+def _with_all(loss: Callable[[Nets, Batch, Carry], Out], names: Sequence[str], *given: Any) -> Out:
+    """What `loss` gives, with 0 for those terms that it lacks."""
+    out = loss(*given)
+    nothing = out.total.new_zeros(())
+    return replace(out, terms={name: out.terms.get(name, nothing) for name in names})
