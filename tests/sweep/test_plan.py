@@ -27,12 +27,12 @@ def names(trials: list[Trial]) -> list[str]:
 
 
 def test_a_grid_is_every_value_with_every_seed() -> None:
-    trials = plan("optimizer.lr=0.005,1e-2", "generator.norm=none,instance", seeds=2).known_trials()
+    trials = plan("optimizer.lr=0.005,1e-2", "discriminator.norm=none,instance", seeds=2).known_trials()
     assert len(trials) == 8
-    assert trials[0].name == "lr=0.005,generator.norm=none,seed=0"
+    assert trials[0].name == "lr=0.005,discriminator.norm=none,seed=0"
     assert trials[0].setting == trials[4].setting
     first = trials[0].config
-    assert (first.optimizer.lr, first.generator.norm, first.train.seed) == (0.005, "none", 0)
+    assert (first.optimizer.lr, first.discriminator.norm, first.train.seed) == (0.005, "none", 0)
     assert {trial.config.train.length for trial in trials} == {"500 images"}
     assert trials[-1].config.optimizer.lr == 0.01
 

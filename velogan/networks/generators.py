@@ -125,7 +125,7 @@ class GeneratorConfig(BaseModel):
         if self.identity_start and (self.norm != "none" or not self.residual):
             raise ValueError(
                 f"identity_start is for residual blocks without norms, not norm={self.norm} with "
-                f"residual={self.residual}: leave it out, or set norm=none and residual=true"
+                f"residual={self.residual}: set identity_start=false, or norm=none and residual=true"
             )
         return self
 
