@@ -13,7 +13,7 @@ from typing import Any
 
 from velogan.files import write_text
 from velogan.methods.base import Choice
-from velogan.observe.architecture import FILE, Tick, read_architecture, unchanged_since, warnings
+from velogan.observe.architecture import FILE, Tick, read_architecture, too_slow, unchanged_since, warnings
 
 GENOTYPE = "genotype.json"
 
@@ -21,14 +21,24 @@ GENOTYPE = "genotype.json"
 class Chosen:
     """Follows the `choice` of the run in the folder `run`.
 
-    `provenance` is written into the genotype, with the images seen. `epoch`: the images of one.
+    `provenance` is written into the genotype, with the images seen. `epoch`: the images of one. `rate`: the learning
+    rate of the architecture weights by Adam, else None; `step`: the images of a step.
     """
 
     def __init__(
-        self, run: Path, choice: Choice, *, epoch: int, provenance: Mapping[str, Any], say: Callable[[str], None]
+        self,
+        run: Path,
+        choice: Choice,
+        *,
+        epoch: int,
+        provenance: Mapping[str, Any],
+        rate: float | None,
+        step: int,
+        say: Callable[[str], None],
     ):
         self._run, self._shares, self._genotype = run, run / FILE, run / GENOTYPE
         self._choice, self._epoch, self._provenance, self._say = choice, epoch, provenance, say
+        self._rate, self._step = rate, step
         self._rows: list[Tick] = []
         self._length: int | None = None
         self._told: set[str] = set()
@@ -39,6 +49,8 @@ class Chosen:
         Lines from later on are removed, since those images are seen again.
         """
         self._length = length
+        if length and self._rate is not None and (slow := too_slow(self._rate, steps=length // self._step)):
+            self._say(slow)
         self._rows = [row for row in read_architecture(self._run) if row["images"] <= images]
         write_text(self._shares, "".join(map(_line, self._rows)))
         if not self._rows or self._rows[-1]["images"] < images:

@@ -38,6 +38,7 @@ from velogan.evaluation.validation import Validation
 from velogan.faster import forward_net, forward_nets
 from velogan.methods.base import Role, Trained, Views
 from velogan.methods.fit import check_sizes
+from velogan.methods.searched import ARCHITECTURE
 from velogan.networks.build import Networks
 from velogan.networks.generators import GeneratorConfig
 from velogan.objectives.base import SPLITS, Objective
@@ -128,7 +129,16 @@ def _choices(session: Session, config: Config, trainer: Trainer, data: Data) -> 
         return None
     names = {"a": data.sources.a.name, "b": data.sources.b.name}
     provenance = {"velogan": __version__, "data": names, "config": config.model_dump(mode="json", exclude={"engine"})}
-    return Chosen(session.folder, choice, epoch=trainer.epoch, provenance=provenance, say=session.say)
+    groups = [config.optimizer.group(ARCHITECTURE + network) for network in choice.shares()]
+    return Chosen(
+        session.folder,
+        choice,
+        epoch=trainer.epoch,
+        provenance=provenance,
+        rate=max((group["lr"] for kind, group in groups if "adam" in kind), default=None),
+        step=config.data.batch_size * config.train.accumulate,
+        say=session.say,
+    )
 
 
 def _decided(ranks: Ranks, asked: Config, before: EngineConfig | None) -> tuple[EngineConfig, list[Pick], str]:

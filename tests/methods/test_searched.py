@@ -325,6 +325,7 @@ class _Fake:
     """Shares that somebody sets."""
 
     def __init__(self, patience: int = 0):
+        self.said: list[str] = []
         self.best = "conv3"
         self.choice = Choice(shares=self.shares, genotype=self.genotype, patience=patience)
 
@@ -336,7 +337,16 @@ class _Fake:
 
 
 def _chosen(fake: _Fake, run: Path) -> Chosen:
-    return Chosen(run, fake.choice, epoch=10, provenance={"data": "here"}, say=lambda text: None)
+    return Chosen(run, fake.choice, epoch=10, provenance={"data": "here"}, rate=2e-4, step=2, say=fake.said.append)
+
+
+def test_a_search_that_can_decide_nothing_says_so_first(tmp_path: Path):
+    fake = _Fake()
+    for length, count in ((None, 0), (10000, 0), (500, 1)):
+        _chosen(fake, tmp_path).start(0, length=length)
+        assert len(fake.said) == count
+    assert "by 0.05 at most in the 250 steps" in fake.said[0]
+    assert "arch_*:lr=4e-02" in fake.said[0]
 
 
 def test_lines_past_the_checkpoint_are_removed(tmp_path: Path):

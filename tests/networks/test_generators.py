@@ -231,7 +231,9 @@ def test_blocks_that_begin_as_the_identity():
         net = networks.generator(GeneratorConfig.model_validate(cells))
         assert torch.equal(split(net).translator(larger), larger)
     for wrong in ({"norm": "instance"}, {"residual": False}):
-        with pytest.raises(ValueError, match=r"identity_start is for residual blocks without norms.*: set identity_start=false"):
+        with pytest.raises(
+            ValueError, match=r"identity_start is for residual blocks without norms.*: set identity_start=false"
+        ):
             _build(**fields | wrong, identity_start=True)
 
 

@@ -40,6 +40,10 @@ MANY = 4
 UNDECIDED = 0.995
 """Above this entropy operations count alike: the largest of five has less than 0.25 then, a fifth being 0.2."""
 
+TRAVEL, LITTLE = 10, 1
+"""Adam moves a weight by its rate at most, so a search by the rate times the steps. `TRAVEL` is a good start, below
+`LITTLE` nothing is decided: measured in docs/search.md, `velogan search demo`."""
+
 
 class Tick(TypedDict):
     """A line of the file: images seen, and mixtures by network and place."""
@@ -101,7 +105,17 @@ def warnings(history: Sequence[Tick], *, length: int | None = None) -> list[str]
     return [sentence for sentence in (*said, _undecided(history, length)) if sentence]
 
 
-_RATE = "times the number of steps it should be about 10 (for 1,000 steps optimizer.rules arch_*:lr=1e-2)"
+def too_slow(rate: float, *, steps: int) -> str:
+    """What there is to say before a search of so many steps of Adam at this rate, if it can decide nothing."""
+    if rate * steps >= LITTLE:
+        return ""
+    return (
+        f"architecture weights move by {rate * steps:.2g} at most in the {steps:,} steps of this search, which decides "
+        f"nothing: search longer, or raise their rate (optimizer.rules arch_*:lr={TRAVEL / steps:.0e})"
+    )
+
+
+_RATE = f"times the number of steps it should be about {TRAVEL} (for 1,000 steps optimizer.rules arch_*:lr=1e-2)"
 _LOWER = f"use --method two-step, or lower the rate of the architecture weights: {_RATE}"
 
 
