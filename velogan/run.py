@@ -38,7 +38,6 @@ from velogan.evaluation.validation import Validation
 from velogan.faster import forward_net, forward_nets
 from velogan.methods.base import Role, Trained, Views
 from velogan.methods.fit import check_sizes
-from velogan.methods.searched import ARCHITECTURE
 from velogan.networks.build import Networks
 from velogan.networks.generators import GeneratorConfig
 from velogan.objectives.base import SPLITS, Objective
@@ -129,7 +128,7 @@ def _choices(session: Session, config: Config, trainer: Trainer, data: Data) -> 
         return None
     names = {"a": data.sources.a.name, "b": data.sources.b.name}
     provenance = {"velogan": __version__, "data": names, "config": config.model_dump(mode="json", exclude={"engine"})}
-    groups = [config.optimizer.group(ARCHITECTURE + network) for network in choice.shares()]
+    groups = [config.optimizer.group(role) for role in choice.roles]
     return Chosen(
         session.folder,
         choice,

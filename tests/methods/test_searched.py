@@ -327,7 +327,7 @@ class _Fake:
     def __init__(self, patience: int = 0):
         self.said: list[str] = []
         self.best = "conv3"
-        self.choice = Choice(shares=self.shares, genotype=self.genotype, patience=patience)
+        self.choice = Choice(shares=self.shares, genotype=self.genotype, roles=[], patience=patience)
 
     def shares(self) -> dict[str, dict[str, dict[str, float]]]:
         return {"G_A": {"e.0": {name: 0.6 if name == self.best else 0.4 for name in ("conv3", "conv5")}}}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Protocol
@@ -93,12 +93,13 @@ class Choice:
     """What a run chooses besides weights: an operation for each place of its networks.
 
     `shares`: by network, by place, by operation, as they are now. `genotype`: what would be taken now, with what the
-    method says of where it came from. `patience`: the run may end when that has not changed for so many epochs; 0:
-    never.
+    method says of where it came from. `roles`: those whose weights choose. `patience`: the run may end when that has
+    not changed for so many epochs; 0: never.
     """
 
     shares: Callable[[], dict[str, dict[str, dict[str, float]]]]
     genotype: Callable[[], Genotype]
+    roles: Sequence[str]
     patience: int = 0
 
 

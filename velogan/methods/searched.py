@@ -269,6 +269,7 @@ class Searched(Method):
                 discriminators=self._judges(nets, spec, roles),
                 **built(),
             ),
+            roles=[name for name in nets if name.startswith(ARCHITECTURE)],
             patience=self.patience,
         )
 
