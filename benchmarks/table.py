@@ -32,7 +32,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("sweep", type=Path)
     parser.add_argument("figures", nargs="+")
-    parser.add_argument("--direction", choices=["a2b", "b2a"], default="a2b")
+    parser.add_argument("--direction", nargs="+", choices=["a2b", "b2a"], default=["a2b"])
     parser.add_argument("--checkpoint", choices=["last", "best"], default="last")
     parser.add_argument("--sizes", action="store_true")
     parser.add_argument("--features", choices=["none", "lite0", "lite1"], default="none")
@@ -50,7 +50,8 @@ def main() -> None:
                 found = evaluate(run, checkpoint=asked.checkpoint, task=display.task, **common)["scores"]
                 row = {"images": trial["images"], **_sizes(run), **_figures(found, asked)}
                 runs.setdefault(trial["setting"], []).append(row)
-    print("\n".join(table(runs, [*(SIZES if asked.sizes else []), *asked.figures])))
+    figures = [_named(name, way, asked) for way in asked.direction for name in asked.figures]
+    print("\n".join(table(runs, [*(SIZES if asked.sizes else []), *figures])))
 
 
 def _sizes(run: Path) -> dict[str, float]:
@@ -67,10 +68,14 @@ def _sizes(run: Path) -> dict[str, float]:
 
 def _figures(scores: Sequence[dict[str, Any]], asked: argparse.Namespace) -> dict[str, float]:
     return {
-        one["name"]: one["value"]
+        _named(one["name"], one["direction"], asked): one["value"]
         for one in scores
-        if one["direction"] == asked.direction and one["weights"] == "ema" and one["value"] is not None
+        if one["direction"] in asked.direction and one["weights"] == "ema" and one["value"] is not None
     }
+
+
+def _named(name: str, way: str, asked: argparse.Namespace) -> str:
+    return f"{name} {way}" if len(asked.direction) > 1 else name
 
 
 def table(runs: dict[str, list[dict[str, Any]]], figures: Sequence[str]) -> list[str]:
