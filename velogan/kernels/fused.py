@@ -154,8 +154,7 @@ def _convolve(layer: nn.Conv2d | nn.ConvTranspose2d, gemm: Products | None) -> S
     if _sees_every_second(layer):
         closer = [1, [side // 2 for side in layer.padding], 1, layer.groups]  # pyright: ignore[reportOperatorIssue]
         return apply(lambda x: F.conv2d(x[:, :, ::2, ::2], layer.weight, None, *closer))
-    geometry += [layer.dilation, layer.groups]
-    return apply(lambda x: F.conv2d(x, layer.weight, None, *geometry))
+    return apply(lambda x: layer._conv_forward(x, layer.weight, None))
 
 
 def _sees_every_second(layer: nn.Conv2d) -> bool:

@@ -29,7 +29,7 @@ from typing import ClassVar, Literal, NamedTuple
 
 from torch import Tensor, nn
 
-from velogan.networks.layers import NormName, norm_layer
+from velogan.networks.layers import DilatedConv2d, NormName, norm_layer
 from velogan.types import Form
 
 Kind = Literal["e", "r", "d"]
@@ -156,9 +156,10 @@ def operation(name: str, slot: Slot) -> nn.Module:
     kind, c_in, c_out, bias, _ = slot
     if name in GEOMETRY:
         kernel, dilation, before = GEOMETRY[name]
+        make = DilatedConv2d if dilation > 1 else nn.Conv2d
         if kind == "e":
-            return nn.Conv2d(c_in, c_out, kernel, stride=2, padding=before, dilation=dilation, bias=bias)
-        convolution = nn.Conv2d(c_in, c_out, kernel, dilation=dilation, bias=bias)
+            return make(c_in, c_out, kernel, stride=2, padding=before, dilation=dilation, bias=bias)
+        convolution = make(c_in, c_out, kernel, dilation=dilation, bias=bias)
         return nn.Sequential(nn.ReflectionPad2d(before), convolution)
     if name == "transposed3":
         return nn.ConvTranspose2d(c_in, c_out, 3, stride=2, padding=1, output_padding=1, bias=bias)

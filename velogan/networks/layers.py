@@ -122,3 +122,21 @@ def spectrally_normalise(net: nn.Module) -> nn.Module:
     for layer in [module for module in net.modules() if isinstance(module, nn.Conv2d)]:
         spectral_norm(layer)
     return net
+
+
+class DilatedConv2d(nn.Conv2d):
+    """`nn.Conv2d` whose gradients are right on CPUs too; see `laid_out`."""
+
+    def _conv_forward(self, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        return super()._conv_forward(*laid_out(input, weight), bias)
+
+
+def laid_out(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+    """Both in a layout in which a dilated convolution of them has the right gradient.
+
+    On CPUs torch's gradient of the weights (2.13, bfloat16, channels-last) reads past its memory where the number of
+    input channels is no multiple of 16: NaN, or a crash (benchmarks/LOG.md).
+    """
+    if x.device.type != "cpu" or weight.shape[1] % 16 == 0:
+        return x, weight
+    return x.contiguous(), weight.contiguous()

@@ -20,6 +20,7 @@ from velogan.networks.build import Networks
 from velogan.networks.cells import GEOMETRY, Fill, Kind, Slot, choices, operation
 from velogan.networks.discriminators import DiscriminatorConfig, build_discriminator, build_encoding_discriminator
 from velogan.networks.generators import GeneratorConfig, build_generator
+from velogan.networks.layers import laid_out
 from velogan.networks.wide import convolve9, direct
 from velogan.types import Composed, Form
 
@@ -248,7 +249,7 @@ def _kept(x: Tensor, layers: _Layers, shares: _Shares, convolve: Convolve) -> Te
     if not direct(x):
         return convolve9(x, _summed(taps, inner), bias)
     near = convolve(x[:, :, 1:-1, 1:-1], _summed(taps, inner), bias)
-    return near + convolve(x, shares["dilated5"] * layers["dilated5"].weight, dilation=2)
+    return near + convolve(*laid_out(x, shares["dilated5"] * layers["dilated5"].weight), dilation=2)
 
 
 def _doubled(x: Tensor, layers: _Layers, shares: _Shares) -> Tensor:
