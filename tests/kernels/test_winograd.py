@@ -116,6 +116,17 @@ def test_results_do_not_depend_on_threads_or_neighbours(gemm: Bf16Gemm, kernel: 
     assert torch.equal(alone[1], one[1][1:])
 
 
+def test_a_bias_is_added_and_trained(gemm: Bf16Gemm) -> None:
+    conv, x = _convolution(64, 32, 5, bias=True), _images(2, 64, 20, 20)
+    fast = WinogradConvolution(conv, gemm, biased=True)
+    weights = list(conv.parameters())
+    one, other = fast(x).float(), conv(x.float())
+    assert (one - other).norm() < 0.01 * other.norm()
+    assert (one - WinogradConvolution(conv, gemm)(x)).norm() > 0.01 * other.norm()
+    for found, expected in zip(*(torch.autograd.grad(out.square().mean(), weights) for out in (one, other))):
+        assert (found - expected).norm() < 0.01 * expected.norm()
+
+
 def test_weights_are_transformed_once_a_step(gemm: Bf16Gemm, monkeypatch: pytest.MonkeyPatch) -> None:
     conv, x = _convolution(64, 64), _images(1, 64, 8, 8)
     made: list[object] = []

@@ -84,6 +84,8 @@ def _plan(left: list[nn.Module], kernels: NormKernels, gemm: Products | None) ->
             plan.append((layer, marks[layer]))
         elif isinstance(layer, (nn.Conv2d, nn.ConvTranspose2d)) and _needs_no_bias(layer, left):
             plan.append((layer, _convolve(layer, gemm)))
+        elif gemm is not None and (with_bias := _winograd(layer, gemm, biased=True)) is not None:
+            plan.append((layer, apply(with_bias)))
         elif isinstance(layer, Whole) and form_of(layer.of[0]) == "mixture" and half is not None:
             plan.append((layer, apply(partial(layer, convolve=partial(winograd_convolution, gemm=half)))))
         elif is_thin(layer):
@@ -164,9 +166,16 @@ def _sees_every_second(layer: nn.Conv2d) -> bool:
 
 
 def _native(layer: nn.Module, gemm: Products) -> Callable[[Tensor], Tensor] | None:
-    if fits_winograd(layer) and gemm.convolves(layer.kernel_size[0], layer.dilation[0]):
-        return WinogradConvolution(layer, gemm)
+    if (fast := _winograd(layer, gemm)) is not None:
+        return fast
     return ConvWeightGrad(layer, gemm) if fits_conv_weight_grad(layer, gemm.block) else None
+
+
+def _winograd(layer: nn.Module, gemm: Products, *, biased: bool = False) -> WinogradConvolution | None:
+    fits = fits_winograd(layer) and layer.padding_mode == "zeros"
+    if not fits or not gemm.convolves(layer.kernel_size[0], layer.dilation[0]):
+        return None
+    return WinogradConvolution(layer, gemm, biased=biased)
 
 
 def training_gain(layer: nn.Conv2d, gemm: Products) -> float:

@@ -61,27 +61,27 @@ class WinogradConv2d(nn.Module):
 
 
 class WinogradConvolution:
-    """`conv` without its bias, by Winograd's algorithm in the precision of `gemm`; no second derivatives.
+    """`conv`, with its bias if `biased`, by Winograd's algorithm in the precision of `gemm`; no second derivatives.
 
     The weights are those of `conv`. They are transformed once for all forward passes, until the next backward pass:
     fused optimizers change weights without raising their version.
     """
 
-    def __init__(self, conv: nn.Conv2d, gemm: Bf16Gemm | Fp32Gemm):
-        self._conv, self._gemm = conv, gemm
+    def __init__(self, conv: nn.Conv2d, gemm: Bf16Gemm | Fp32Gemm, *, biased: bool = False):
+        self._conv, self._gemm, self._biased = conv, gemm, biased
         self._weights: tuple[Tensor, Tensor] | None = None
         self._version = -1
 
     def __call__(self, x: Tensor) -> Tensor:
-        weight = self._conv.weight
+        weight, bias = self._conv.weight, self._conv.bias if self._biased else None
         if not self._gemm.computes(x):
-            return F.conv2d(x, weight, dilation=self._conv.dilation)
+            return F.conv2d(x, weight, bias, dilation=self._conv.dilation)
         if self._weights is None or self._version != weight._version or not torch.is_grad_enabled():
             self._weights, self._version = self._gemm.winograd_weights(weight), weight._version
         transformed = self._weights
         if not torch.is_grad_enabled():
             self.forget()
-        return _convolve(x, weight, None, transformed, _taps(self._conv), self._gemm, self.forget)
+        return _convolve(x, weight, bias, transformed, _taps(self._conv), self._gemm, self.forget)
 
     def forget(self) -> None:
         """Transforms the weights again at the next use, as they may have changed."""
