@@ -58,7 +58,7 @@ def test_a_dilated_convolution_sees_every_second_pixel():
 @pytest.mark.parametrize("name", ["dilated3", "dilated5"])
 def test_gradients_of_a_dilated_convolution_of_any_width(name: str):
     """Torch's are NaN on a CPU with AVX-512 bfloat16 for images that are channels last."""
-    net = operation(name, Slot("r", 21, 21, False, "paper")).to(memory_format=torch.channels_last)
+    net = operation(name, Slot("r", 21, 21, False, "paper")).to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
     for number in range(6):
         x = torch.randn(2, 21, 36, 36, generator=torch.Generator().manual_seed(number))
         with torch.autocast("cpu", dtype=torch.bfloat16):

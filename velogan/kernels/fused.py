@@ -172,10 +172,14 @@ def _native(layer: nn.Module, gemm: Products) -> Callable[[Tensor], Tensor] | No
 
 
 def _winograd(layer: nn.Module, gemm: Products, *, biased: bool = False) -> WinogradConvolution | None:
-    fits = fits_winograd(layer) and layer.padding_mode == "zeros"
-    if not fits or not gemm.convolves(layer.kernel_size[0], layer.dilation[0]):
-        return None
-    return WinogradConvolution(layer, gemm, biased=biased)
+    if fits_winograd(layer) and layer.padding_mode == "zeros" and gemm.convolves(*_size(layer)):
+        return WinogradConvolution(layer, gemm, biased=biased)
+    return None
+
+
+def _size(layer: nn.Conv2d) -> tuple[int, int]:
+    """The sides of a square kernel, and how far apart its taps are."""
+    return layer.kernel_size[0], layer.dilation[0]
 
 
 def training_gain(layer: nn.Conv2d, gemm: Products) -> float:
