@@ -5,6 +5,8 @@
 
 Each run is scored as `velogan evaluate` does it. A cell is the mean over seeds and, in brackets, the range. Sweeps
 themselves score the chosen setting alone on test pictures: take this table for reporting, never for choosing.
+Figures that the log has, such as `validation/psnr_object_db` on held-out pictures, are read there: the last of a run
+and the best, by the largest.
 `--checkpoint best` takes each run's best on held-out pictures in place of its last; `--sizes` adds what its generators
 have: parameters from A to B and from B to A, in thousands, and how many times the first the second is.
 """
@@ -22,6 +24,7 @@ from velogan.config import read_config
 from velogan.evaluation.evaluate import evaluate
 from velogan.methods.base import ends
 from velogan.networks.sizes import size
+from velogan.observe.log import read_stats
 from velogan.observe.progress import Display
 
 SIZES = ("a2b k", "b2a k", "asymmetry")
@@ -47,10 +50,19 @@ def main() -> None:
         for trial in json.loads((asked.sweep / "sweep.json").read_text())["trials"]:
             if trial["status"] == "done":
                 run = Path(trial["run"])
-                found = evaluate(run, checkpoint=asked.checkpoint, task=display.task, **common)["scores"]
-                row = {"images": trial["images"], **_sizes(run), **_figures(found, asked)}
+                found: list[dict[str, Any]] = []
+                if not all(map(_is_logged, asked.figures)):
+                    found = evaluate(run, checkpoint=asked.checkpoint, task=display.task, **common)["scores"]
+                row = {
+                    "images": trial["images"],
+                    **_sizes(run),
+                    **_figures(found, asked),
+                    **_logged(run, asked.figures),
+                }
                 runs.setdefault(trial["setting"], []).append(row)
-    figures = [_named(name, way, asked) for way in asked.direction for name in asked.figures]
+    measured = [name for name in asked.figures if not _is_logged(name)]
+    figures = [_named(name, way, asked) for way in asked.direction for name in measured]
+    figures += [name for logged in filter(_is_logged, asked.figures) for name in (logged, f"{logged}, best")]
     print("\n".join(table(runs, [*(SIZES if asked.sizes else []), *figures])))
 
 
@@ -72,6 +84,19 @@ def _figures(scores: Sequence[dict[str, Any]], asked: argparse.Namespace) -> dic
         for one in scores
         if one["direction"] in asked.direction and one["weights"] == "ema" and one["value"] is not None
     }
+
+
+def _is_logged(figure: str) -> bool:
+    return figure.startswith("validation/")
+
+
+def _logged(run: Path, figures: Sequence[str]) -> dict[str, float]:
+    """The last and the largest of each figure in the log of `run`."""
+    found: dict[str, float] = {}
+    for name in filter(_is_logged, figures):
+        if values := [row[name] for row in read_stats(run) if name in row]:
+            found |= {name: values[-1], f"{name}, best": max(values)}
+    return found
 
 
 def _named(name: str, way: str, asked: argparse.Namespace) -> str:
