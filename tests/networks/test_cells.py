@@ -16,6 +16,7 @@ from velogan.networks.cells import (
     choices,
     count,
     discriminator_kinds,
+    enlarges,
     generator_kinds,
     operation,
 )
@@ -53,6 +54,16 @@ def test_a_dilated_convolution_sees_every_second_pixel():
     net(images)[0, 0, 8, 8].backward()
     assert images.grad is not None
     assert images.grad[0, 0].nonzero()[:, 0].unique().tolist() == [4, 6, 8, 10, 12]
+
+
+def test_pictures_that_are_made_small_and_enlarged():
+    for last, expected in (("nearest bilinear", True), ("nearest transposed3", False), ("transposed3 nearest", False)):
+        operations = ["conv3", "conv3", *last.split()]
+        assert enlarges(operations) == expected
+        assert not enlarges([*operations, "conv3"], "code")
+    nearest = build_generator(_generator(blocks=0, operations=["conv3", "conv3", "nearest", "nearest"]))
+    blocks = nearest(torch.randn(1, 3, 16, 16)).unfold(2, 4, 4).unfold(3, 4, 4)
+    assert torch.equal(blocks, blocks[..., :1, :1].expand_as(blocks))
 
 
 @pytest.mark.parametrize("name", ["dilated3", "dilated5"])

@@ -144,6 +144,7 @@ def _configure_search(asked: Search) -> Config:
 def _found(result: Result) -> dict[str, Any]:
     """What a search has found, and how large that is, which is printed."""
     from velogan.chosen import GENOTYPE
+    from velogan.networks.cells import enlarges
     from velogan.networks.genotype import read_genotype
 
     file, config = result.run / GENOTYPE, read_config(result.run)
@@ -155,6 +156,12 @@ def _found(result: Result) -> dict[str, Any]:
     }
     side = genotype.provenance.get("side", config.data.crop_size)
     sizes = show_sizes(generators, spec, side=side)
+    if ways := [way for way, names in genotype.generators.items() if enlarges(names, genotype.space)]:
+        print(
+            f"{' and '.join(ways)}: both operations of the decoding cell interpolate, so pictures are made at a "
+            "quarter of the size and enlarged. Search with --space code, which has a convolution behind (docs/search.md)",
+            file=sys.stderr,
+        )
     print(f"found: {file}", file=sys.stderr)
     return {
         "run": result.run,

@@ -102,6 +102,14 @@ def blocks_of(operations: Sequence[str], space: Space = "paper") -> int:
     return rest // 2
 
 
+def enlarges(operations: Sequence[str], space: Space = "paper") -> bool:
+    """Whether a generator makes its picture at a quarter of the size, by 1x1 convolutions, and enlarges it.
+
+    In the authors' space a convolution at full size follows.
+    """
+    return space == "paper" and set(operations[-2:]) <= {"nearest", "bilinear"}
+
+
 _HAND_MADE: dict[Kind, str] = {"e": "conv3", "r": "conv3", "d": "transposed3"}
 
 
