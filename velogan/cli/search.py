@@ -159,7 +159,7 @@ def _found(result: Result) -> dict[str, Any]:
     if ways := [way for way, names in genotype.generators.items() if enlarges(names, genotype.space)]:
         print(
             f"{' and '.join(ways)}: both operations of the decoding cell interpolate, so pictures are made at a "
-            "quarter of the size and enlarged. Search with --space code, which has a convolution behind (docs/search.md)",
+            "quarter of the size and enlarged. Search with --space code: a convolution is behind (docs/search.md)",
             file=sys.stderr,
         )
     print(f"found: {file}", file=sys.stderr)
