@@ -149,9 +149,8 @@ def _convolve(layer: nn.Conv2d | nn.ConvTranspose2d, gemm: Products | None) -> S
         return apply(native)
     if is_thin(layer):
         return apply(lambda x: thin_convolution(x, layer.weight, None, _half(gemm)))
-    geometry: list[Any] = [layer.stride, layer.padding]
     if isinstance(layer, nn.ConvTranspose2d):
-        geometry += [layer.output_padding, layer.groups, layer.dilation]
+        geometry: list[Any] = [layer.stride, layer.padding, layer.output_padding, layer.groups, layer.dilation]
         return apply(lambda x: F.conv_transpose2d(x, layer.weight, None, *geometry))
     if _sees_every_second(layer):
         closer = [1, [side // 2 for side in layer.padding], 1, layer.groups]  # pyright: ignore[reportOperatorIssue]
