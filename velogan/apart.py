@@ -10,7 +10,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import nn
 
 from velogan.cluster.modules import FOLDER, Ask, Led, Module, Node, modules_of, place
@@ -20,6 +19,7 @@ from velogan.data.domains.pair import Data, open_data
 from velogan.engine.duration import parse_length, parse_span
 from velogan.engine.processes import several
 from velogan.engine.trainer import Trainer
+from velogan.methods.fit import phases_of
 from velogan.observe.progress import Display
 from velogan.run import build_trainer
 from velogan.run import train as train_whole
@@ -65,9 +65,7 @@ def modules_asked(config: Config) -> list[Module]:
 
 def modules_of_method(config: Config) -> list[Module]:
     """The modules of a configuration's method; nothing is allocated."""
-    side = config.data.crop_size
-    with torch.device("meta"):
-        return modules_of(config.method.objective(config.spec, shape=(side, side), batched=True).phases())
+    return modules_of(phases_of(config.method, config.spec))
 
 
 @contextmanager

@@ -22,7 +22,7 @@ from pydantic import (
 
 from velogan.data.config import DataConfig
 from velogan.engine.config import EngineConfig, TrainConfig
-from velogan.engine.optimizers import OptimizerConfig, ScheduleConfig
+from velogan.engine.optimizers import OptimizerConfig, ScheduleConfig, check_used
 from velogan.files import nearest, parse_yaml
 from velogan.methods import DEFAULT, METHODS, Method
 from velogan.methods.base import Spec, ends
@@ -125,8 +125,9 @@ class Config(BaseModel):
     engine: EngineConfig = EngineConfig()
 
     @model_validator(mode="after")
-    def _method_fits(self) -> Config:
+    def _sections_fit(self) -> Config:
         self.method.check(self.spec)
+        check_used(self.optimizer, self.schedule)
         return self
 
     @property

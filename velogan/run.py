@@ -26,7 +26,7 @@ from velogan.engine.cudnn import measure_convolutions
 from velogan.engine.ema import EMA
 from velogan.engine.halves import Halves
 from velogan.engine.memory import keep_freed_memory
-from velogan.engine.optimizers import build_optimizers
+from velogan.engine.optimizers import build_optimizers, check_rules, trained
 from velogan.engine.parallel import Ranks, joined
 from velogan.engine.resolve import Pick, device_for, resolve_device
 from velogan.engine.scale import LossScale
@@ -37,7 +37,7 @@ from velogan.evaluation.samples import Sampler
 from velogan.evaluation.validation import Validation
 from velogan.faster import forward_net, forward_nets
 from velogan.methods.base import Role, Trained, Views
-from velogan.methods.fit import check_sizes
+from velogan.methods.fit import check_sizes, phases_of
 from velogan.networks.build import Networks
 from velogan.networks.generators import GeneratorConfig
 from velogan.objectives.base import SPLITS, Objective
@@ -75,6 +75,12 @@ def train(
         return ranks.share(_train(ranks, config, session, **about))
 
 
+def check_names(config: Config) -> None:
+    """Raise `ValueError` for a rule of the section optimizer that names no network that is trained."""
+    if config.optimizer.rules:
+        check_rules(config.optimizer, trained(phases_of(config.method, config.spec)))
+
+
 def _train(
     ranks: Ranks,
     config: Config,
@@ -91,6 +97,7 @@ def _train(
     ranks = as_split(ranks, config)
     if before is None:  # before minutes of preparing pictures
         device_for(config.engine)
+        check_names(config)
         if session and config.data.crop:
             _set_threads(config.engine)
             config.method.check_size(config.spec, config.data.crop)

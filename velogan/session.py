@@ -26,7 +26,7 @@ from velogan.observe.log import Log, read_stats
 from velogan.observe.progress import Display, Training
 from velogan.record import changed_domains, engine_of, new_record, read_record, with_engine, write_record
 from velogan.report import write_report
-from velogan.report.failures import failures
+from velogan.report.failures import ENDED, failures
 from velogan.store.checkpoint import (
     damage,
     digest,
@@ -124,6 +124,7 @@ class Session:
         self._failed: set[str] = set()
         self._told: set[str] = set()
         self.choices: Choices | None = None
+        self.length: Length
         self._slow: list[int] = []  # the slowest rank of each line of the log, as long as it is the same
         self.state: dict[str, Any] | None = None
         """What the run continues from, once it is loaded."""
@@ -268,7 +269,7 @@ class Session:
         NonFiniteError where numbers break: then nothing is saved, and what was saved before stays.
         """
         trainer, train = self.trainer, self.config.train
-        length = parse_length(train.length, epoch=trainer.epoch)
+        length = self.length = parse_length(train.length, epoch=trainer.epoch)
         self.validation, self.choices = validation, choices
         before, seconds = trainer.images, trainer.clock.seconds
         with self.log, stop_on_signal(trainer):
@@ -281,7 +282,8 @@ class Session:
                 choices.start(trainer.images, length=length.total)
                 hooks.append(Hook(parse_span(train.log_every), self._choose))
             if validation.missing:
-                self.say(validation.missing)
+                waits = f"; train.patience={train.patience} has no score to wait for" if train.patience else ""
+                self.say(validation.missing + waits)
             hooks.append(Hook(parse_span(train.checkpoint_every), self._save))
             try:
                 if trainer.ranks.share(not self._ended_early()):
@@ -376,10 +378,10 @@ class Session:
         )
         if self.validation.on:
             self._score(folder, images)
-            self._tell_failures()
-            if self._waited_enough():
-                self.say(f"the score has not become better at {self.config.train.patience} checkpoints: the run ends")
-                trainer.enough = True
+        self._tell_failures()
+        if self.validation.on and self._waited_enough():
+            self.say(f"the score has not become better at {self.config.train.patience} checkpoints: the run ends")
+            trainer.enough = True
         remove_old(self.folder, keep=self.config.train.keep)
 
     def _headers(self, images: int) -> dict[str, dict[str, Any]]:
@@ -396,7 +398,8 @@ class Session:
     def _score(self, folder: Path, images: int) -> None:
         """Scores the averaged generators on the held-out pictures; `folder` is best where nothing scored lower."""
         figures = self.validation.score()
-        self.log.write({"images": images, **figures})
+        ended = {ENDED: True} if self.length.progress(images, self.trainer.clock.seconds) >= 1 else {}
+        self.log.write({"images": images, **figures, **ended})
         best = read_best(self.folder) or {}
         lowest = (
             best["score"]
@@ -408,7 +411,7 @@ class Session:
             mark_best(self.folder, checkpoint=folder, name=name, score=figures[name], on=on)
 
     def _tell_failures(self) -> None:
-        for one in failures(read_stats(self.folder)):
+        for one in failures(read_stats(self.folder), self.config.method.model_dump()):
             if one.name not in self._told:
                 self._told.add(one.name)
                 self.say(f"since {one.since:,} images {one.what}: {one.mend}")

@@ -5,6 +5,7 @@ import itertools
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from velogan.config import Config
 from velogan.engine.duration import Span
 from velogan.engine.optimizers import (
     OptimizerConfig,
@@ -100,6 +102,8 @@ def test_every_setting_may_be_a_networks_own():
         ("D_A:warmup=1000", ": warmup=1000: '1000' is no duration: write '500 images'"),
         ("D_A:momentum=0.9", ": adam has no momentum, it has beta1 and beta2"),
         ("D_A:kind=sgd,beta1=0.9", ": sgd has no beta1, it has momentum"),
+        ("D_A:lr=1e-4,lr=2e-4", ": lr is there twice"),
+        ("D_A:lr=none", ": lr=none: Input should be a valid number"),
     ],
 )
 def test_a_wrong_rule_is_refused_with_its_text(rule: str, why: str):
@@ -117,6 +121,39 @@ def test_a_wrong_rule_is_refused_with_its_text(rule: str, why: str):
 def test_a_rule_that_changes_no_network_is_refused(rules: tuple[str, ...], why: str):
     with pytest.raises(ValueError, match=f"optimizer.rules: {why}"):
         build_optimizers(OptimizerConfig(rules=rules), phases=PHASES, nets=_nets(), fused=False)
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "schedule", "why"),
+    [
+        ({"momentum": 0.9}, {}, "optimizer.momentum=0.9 is of optimizer.kind=sgd or rmsprop, not adam"),
+        ({"kind": "sgd", "beta1": 0.9}, {}, "optimizer.beta1=0.9 is of optimizer.kind=adam or adamw or radam, not sgd"),
+        ({"momentum": 0.9, "rules": ("D_*:kind=sgd",)}, {}, ""),
+        ({}, {"gamma": 0.5}, "schedule.gamma=0.5 is of schedule.kind=step or plateau or exponential, not linear"),
+        ({}, {"kind": "cosine", "every": "10 images"}, "schedule.every=10 images is of schedule.kind=step or exp"),
+        ({"rules": ("D_*:schedule=step",)}, {"gamma": 0.5}, ""),
+        (
+            {"rules": ("D_*:gamma=0.2",)},
+            {},
+            "'D_*:gamma=0.2': gamma is of schedule=step or plateau or exponential, not",
+        ),
+        ({"rules": ("D_*:gamma=0.2,warmup=5 %",)}, {"kind": "step"}, ""),
+        ({"rules": ("D_*:schedule=constant,hold=0.2",)}, {}, "hold is of schedule=linear, not of constant"),
+    ],
+)
+def test_a_setting_that_nothing_reads_is_refused(optimizer: dict[str, Any], schedule: dict[str, Any], why: str):
+    given = {"optimizer": optimizer, "schedule": schedule}
+    with pytest.raises(ValueError, match=re.escape(why)) if why else nullcontext():
+        Config().change(**given)
+
+
+def test_a_rule_may_switch_clipping_and_warm_up_off():
+    config = OptimizerConfig(clip_norm=1.0, rules=("D_*:clip_norm=none,warmup=none",))
+    optimizers = build_optimizers(config, phases=PHASES, nets=_nets(), fused=False)
+    clips = {group["name"]: group["clip_norm"] for one in optimizers.values() for group in one.param_groups}
+    assert clips == {"G_A": 1.0, "G_B": 1.0, "D_A": None, "D_B": None}
+    schedule = Schedule(ScheduleConfig(kind="constant", warmup="100 images"), optimizers)
+    assert [schedule.factor(name, lambda span: 0.5) for name in ("G_A", "D_A")] == [0.5, 1.0]
 
 
 def test_a_phase_has_one_adam_with_a_named_group_per_network():

@@ -13,10 +13,12 @@ from torch import Tensor, nn
 from velogan.config import Config
 from velogan.data.domains.sources import find_sources
 from velogan.data.pictures.images import Picture, save_picture
+from velogan.data.rendered.apples2oranges import render
 from velogan.evaluation.validation import SCORE, Validation
 from velogan.methods.base import Views
 from velogan.observe.log import read_stats
 from velogan.observe.progress import Display
+from velogan.report.failures import failures
 from velogan.run import train
 from velogan.session import Result
 from velogan.store.checkpoint import find_checkpoint, list_checkpoints, read_best
@@ -82,6 +84,90 @@ def test_held_out_pictures_are_named_and_no_others_are_seen(config: Config):
     assert validation.on == "2 held-out reds and 3 held-out greens"
     assert (len(validation.a), len(validation.b)) == (2, 3)
     assert validation.a.shape[1:] == (3, 32, 32)
+
+
+class _Known(nn.Module):
+    """Knows the true translations of some pictures; others stay as they are."""
+
+    def __init__(self, truths: dict[bytes, Tensor]):
+        super().__init__()
+        self.truths = truths
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.stack([self.truths.get(_key(one), one) for one in x])
+
+
+def _key(image: Tensor) -> bytes:
+    return ((image + 1) * 127.5).round().byte().permute(1, 2, 0).contiguous().numpy().tobytes()
+
+
+class _Inverted(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return -x
+
+
+class _Same(nn.Module):
+    """Gives the same picture for any."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.linspace(-1, 1, x.shape[-1]).expand_as(x)
+
+
+class _Uneven(nn.Module):
+    """Halves the sides and doubles them by a transposed convolution whose kernels overlap unevenly."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up = nn.ConvTranspose2d(3, 3, 3, stride=2, padding=1, output_padding=1, groups=3, bias=False)
+        nn.init.constant_(self.up.weight, 0.25)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.up(nn.functional.avg_pool2d(x, 2))
+
+
+@pytest.fixture(scope="module")
+def rendered(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, _Known, _Known]:
+    """A folder of apples and oranges, and models that translate them without an error, both ways."""
+    folder = tmp_path_factory.mktemp("rendered")
+    truths: dict[str, dict[bytes, Tensor]] = {"A": {}, "B": {}}
+    for domain, known in truths.items():
+        (folder / f"train{domain}").mkdir()
+        for number in range(24):
+            shown = render("train", domain, number, image_size=32, seed=0)
+            save_picture(folder / f"train{domain}" / f"{number:03d}.png", Picture(shown.image))
+            image, truth = (torch.from_numpy(one).permute(2, 0, 1) / 127.5 - 1 for one in (shown.image, shown.truth))
+            known[_key(image)] = truth
+    return str(folder), _Known(truths["A"]), _Known(truths["B"])
+
+
+@pytest.mark.parametrize(
+    ("model", "sign"),
+    [(_Inverted, "correlation"), (_Same, "spread"), (nn.Identity, "change"), (_Uneven, "checkerboard"), (None, "")],
+)
+def test_a_model_that_fails_is_told_and_a_good_one_is_not(
+    model: Callable[[], nn.Module] | None, sign: str, rendered: tuple[str, _Known, _Known], tiny_config: Any
+):
+    folder, there, back = rendered
+    engine = {"device": "cpu", "precision": "fp32"}
+    config = tiny_config(data={"path": (folder,), "validation": 12}, engine=engine)
+    validation = Validation(config, find_sources(config.data), Views({"a2b": model() if model else there, "b2a": back}))
+    figures = validation.score()
+    found = {one.name for one in failures([{"images": 1, **figures}, {"images": 2, **figures}])}
+    assert {name for name in found if name.endswith("_b2a")} == set()
+    assert (f"failure/{sign}_a2b" in found) if sign else not found
+
+
+def test_a_discriminator_that_wins_is_told_without_held_out_pictures(config: Config, tmp_path: Path):
+    said: list[str] = []
+    train = {"length": "48 images", "log_every": "8 images", "patience": 2}
+    rules = ("G_*:lr=1e-9", "D_*:lr=3e-3")
+    config = config.change(train=train, optimizer={"rules": rules}, data={"validation": 0})
+    _train(config, tmp_path / "run", said)
+    assert any("train.patience=2 has no score to wait for" in line for line in said)
+    told = [line for line in said if "tells every translation from real pictures" in line]
+    assert told
+    assert "a lower rate (optimizer.rules D_" in told[0]
+    assert "tells every translation" in (tmp_path / "run" / "report.html").read_text()
 
 
 @pytest.mark.parametrize(

@@ -107,6 +107,36 @@ def test_a_network_of_one_s_own_may_see(monkeypatch: pytest.MonkeyPatch) -> None
         build_discriminator(config)
 
 
+class _Twice(nn.Conv2d):
+    def forward(self, input: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return (super().forward(input),) * 2
+
+
+@pytest.mark.parametrize(
+    ("net", "why"),
+    [
+        (nn.Sequential(nn.ReLU()), "has no weights"),
+        (nn.Sequential(_Twice(3, 5, 3)), "layer 0 of discriminator.features gives a tuple"),
+        (nn.Sequential(nn.Flatten(), nn.Linear(3 * 64 * 64, 2)), r"layer 0 .* gives a tensor \(1, 12288\)"),
+    ],
+)
+def test_a_network_that_cannot_be_looked_into_is_refused(
+    net: nn.Module, why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("velogan.networks.pretrained._BUILDERS", {})
+    register_features("odd", lambda: (net, ["0"]))
+    with pytest.raises(ValueError, match=why):
+        frozen_features("odd", torch.device("cpu"))
+
+
+def test_a_layer_is_seen_before_the_next_one_writes_into_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("velogan.networks.pretrained._BUILDERS", {})
+    conv = nn.Conv2d(3, 5, 3)
+    register_features("vgg", lambda: (nn.Sequential(conv, nn.ReLU(inplace=True)), ["0"]))
+    (seen,) = frozen_features("vgg", torch.device("cpu")).maps(images := torch.rand(1, 3, 64, 64))
+    torch.testing.assert_close(seen, conv(images))
+
+
 def test_features_that_nobody_knows_are_refused() -> None:
     with pytest.raises(ValueError, match=r"features=lite9: nothing has this name; choose lite0, lite1"):
         build_discriminator(DiscriminatorConfig(network="projected", features="lite9"))

@@ -83,6 +83,12 @@ def test_a_search_is_shown(make_run: MakeRun) -> None:
     assert "http:" not in source.replace("http://www.w3.org/2000/svg", "")
 
 
+def test_a_search_waits_for_no_scores(make_run: MakeRun) -> None:
+    source = page(searched(make_run(scores=[]), walk()))
+    assert "A search: the command “velogan train --genotype” trains what it finds." in source
+    assert "velogan evaluate" not in source
+
+
 def test_a_collapse_is_told_at_the_top(make_run: MakeRun) -> None:
     rows = walk()
     for row in rows:

@@ -1,9 +1,14 @@
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
 
+from velogan.config import Config
+from velogan.methods import METHODS, Method
+from velogan.methods.onepair import OnePair
+from velogan.methods.searched import Searched
 from velogan.report.failures import failures
 
 
@@ -32,10 +37,59 @@ def test_a_failure_is_told_while_it_lasts(values: tuple[float | None, ...], sinc
 def test_a_discriminator_wins_when_little_is_left_of_its_first_loss() -> None:
     (found,) = failures(log("loss/discriminator/a", 0.5, 0.2, 0.01, 0.02))
     assert (found.since, found.value) == (30, 0.02)
-    assert "discriminator A" in found.what
+    assert "discriminator D_A" in found.what
     assert failures(log("loss/discriminator/a", 0.5, 0.2, 0.2, 0.2)) == []
     assert failures(log("loss/discriminator/total", 0.5, 0.01, 0.01)) == []
     assert failures(log("loss/discriminator/a", 5.0, -3.0, 0.0, 0.0)) == []  # a critic's loss has no level
+
+
+def test_at_the_end_of_a_run_one_measurement_is_enough() -> None:
+    (row,) = log("failure/change_a2b", 0.0)
+    assert failures([row]) == []
+    (found,) = failures([{**row, "ended": True}])
+    assert found.since == 10
+    assert failures([{**row, "ended": True}, *log("failure/change_a2b", 0.5)]) == []  # it was made longer, and better
+
+
+def test_an_adaptive_probability_is_no_loss_of_a_discriminator() -> None:
+    assert failures(log("loss/discriminator/augment_a", 0.004, 0.0, 0.0)) == []
+
+
+def _mends(method: Method | None) -> str:
+    shown = {f"failure/{name}_a2b": value for name, value in SIGNS.items()}
+    stats = [{"images": 10, "loss/discriminator/d_a": 1.0, "loss/discriminator/a": 1.0}]
+    stats += [
+        {"images": images, "loss/discriminator/d_a": 0.01, "loss/discriminator/a": 0.01, **shown} for images in (20, 30)
+    ]
+    found = failures(stats, method.model_dump() if method else None)
+    assert len(found) == 6
+    return "; ".join(one.mend for one in found)
+
+
+SIGNS = {"correlation": -1.0, "spread": 0.0, "change": 0.0, "checkerboard": 99.0}
+
+
+@pytest.mark.parametrize("kind", METHODS)
+def test_what_to_try_names_fields_that_the_method_has(kind: str) -> None:
+    method = (
+        Config()
+        .change(method={"kind": kind}, generator={"network": "cells" if kind == "searched" else "resnet"})
+        .method
+    )
+    named = re.findall(r"(method(?:\.[a-z_]+)+)", _mends(method))
+    assert named
+    tree = {"method": method.model_dump()}
+    for name in named:
+        part: Any = tree
+        for word in name.split("."):
+            part = part[word]
+
+
+def test_what_to_try_follows_what_discriminators_see() -> None:
+    assert "augment" not in _mends(OnePair())
+    assert "generator.output" not in _mends(OnePair())
+    assert "method.augment" in _mends(OnePair(image_adversarial=1.0))
+    assert "method.inner.cycle_a" in _mends(Searched())
 
 
 def test_unknown_signs_and_torn_rows_are_passed_over() -> None:

@@ -69,7 +69,11 @@ def check_hidden(hidden: int | None) -> None:
 
 
 def show(config: Config) -> dict[str, Any]:
-    """Prints what a command would do."""
+    """Prints what a command would do. ValueError for a rule that it would refuse."""
+    if config.optimizer.rules:
+        from velogan.run import check_names
+
+        check_names(config)
     if first():
         print(write_yaml(config), end="")
     return config.model_dump(mode="json")

@@ -73,7 +73,8 @@ class OptimizerConfig(BaseModel):
     rules: tuple[str, ...] = Field(
         default=(),
         description="Exceptions for networks by name, first match wins: 'D_*:lr=1e-4' or 'G_A:kind=adamw,beta1=0.9'. "
-        "Keys are the fields of this section and of the section schedule, whose kind is schedule=cosine here.",
+        "Keys are the fields of this section and of the section schedule, whose kind is schedule=cosine here; none "
+        "switches clipping or the warm-up off: 'D_*:clip_norm=none'.",
     )
 
     @field_validator("rules")
@@ -82,8 +83,8 @@ class OptimizerConfig(BaseModel):
         for rule in rules:
             _, changes, _ = _parse_rule(rule)
             kind = changes.get("kind", info.data.get("kind", "adam"))
-            for key in ("beta1", "beta2", "momentum"):
-                if key in changes and key not in _OWN_KEYS[kind]:
+            for key in changes:
+                if key in _KEYS and key not in _OWN_KEYS[kind]:
                     raise ValueError(f"'{rule}': {kind} has no {key}, it has {' and '.join(_OWN_KEYS[kind])}")
         return rules
 
@@ -115,6 +116,44 @@ _OWN_KEYS: dict[Kind, tuple[str, ...]] = {
     "sgd": ("momentum",),
     "rmsprop": ("beta2", "momentum"),
 }
+_KEYS = {key for keys in _OWN_KEYS.values() for key in keys}
+
+_OWN_SCHEDULE_KEYS: dict[str, tuple[str, ...]] = {
+    "linear": ("hold",),
+    "step": ("gamma", "step_epochs", "every"),
+    "plateau": ("gamma", "patience", "threshold"),
+    "cosine": (),
+    "exponential": ("gamma", "every"),
+    "constant": (),
+}
+
+
+def check_used(optimizer: OptimizerConfig, schedule: ScheduleConfig) -> None:
+    """Raise `ValueError` for a setting that nothing reads: one of another kind of optimizer or of schedule."""
+    kinds: set[str] = {schedule.kind}
+    for rule in optimizer.rules:
+        _, _, changes = _parse_rule(rule)
+        kind = changes.get("kind", schedule.kind)
+        kinds.add(kind)
+        if idle := sorted(changes.keys() - {"kind", "warmup", *_OWN_SCHEDULE_KEYS[kind]}):
+            why = _owners(idle[0], _OWN_SCHEDULE_KEYS)
+            raise ValueError(f"optimizer.rules: '{rule}': {idle[0]} is of schedule={why}, not of {kind}: leave it out")
+    _check_fields("optimizer", optimizer, optimizer.kinds, _OWN_KEYS)
+    _check_fields("schedule", schedule, kinds, _OWN_SCHEDULE_KEYS)
+
+
+def _check_fields(section: str, given: BaseModel, kinds: set[Any], own: Mapping[Any, Sequence[str]]) -> None:
+    used = {key for kind in kinds for key in own[kind]}
+    for key in sorted({key for keys in own.values() for key in keys} - used):
+        if (value := getattr(given, key)) != type(given).model_fields[key].default:
+            asked = " or ".join(sorted(kinds))
+            raise ValueError(
+                f"{section}.{key}={value} is of {section}.kind={_owners(key, own)}, not {asked}: leave it out"
+            )
+
+
+def _owners(key: str, own: Mapping[Any, Sequence[str]]) -> str:
+    return " or ".join(kind for kind, keys in own.items() if key in keys)
 
 
 def _parse_rule(rule: str) -> tuple[str, dict[str, Any], dict[str, Any]]:
@@ -123,6 +162,8 @@ def _parse_rule(rule: str) -> tuple[str, dict[str, Any], dict[str, Any]]:
     parts = [[word.strip() for word in part.split("=")] for part in rest.split(",")]
     if not pattern.strip() or not all(len(part) == 2 and all(part) for part in parts):
         raise ValueError(f"'{rule}' is no optimizer rule: write NETWORK:lr=1e-4, with more keys after commas")
+    if twice := next((key for key, _ in parts if [one for one, _ in parts].count(key) > 1), None):
+        raise ValueError(f"'{rule}': {twice} is there twice: name it once")
     of_optimizer = [name for name in OptimizerConfig.model_fields if name != "rules"]
     of_schedule = {"schedule" if name == "kind" else name: name for name in ScheduleConfig.model_fields}
     keys = [*of_optimizer, *of_schedule]
@@ -136,10 +177,14 @@ def _parse_rule(rule: str) -> tuple[str, dict[str, Any], dict[str, Any]]:
     return pattern.strip(), changes, schedule
 
 
+_MAY_BE_NONE = ("clip_norm", "clip_value", "warmup", "every")
+
+
 def _checked(rule: str, section: type[BaseModel], fields: dict[str, str]) -> dict[str, Any]:
     """Those `fields` of a section, in their types."""
+    given = {key: None if value == "none" and key in _MAY_BE_NONE else value for key, value in fields.items()}
     try:
-        return section.model_validate(fields).model_dump(exclude_unset=True)
+        return section.model_validate(given).model_dump(exclude_unset=True)
     except ValidationError as error:
         wrong = error.errors()[0]
         key = "schedule" if section is ScheduleConfig and wrong["loc"] == ("kind",) else wrong["loc"][0]
@@ -167,7 +212,7 @@ def build_optimizers(
     optimizers or groups with equal settings compute bit for bit what one does. ValueError for a rule that is never
     used.
     """
-    _check_rules(config, list(dict.fromkeys(role for phase in phases for role in phase.trains)))
+    check_rules(config, trained(phases))
     made: dict[str, torch.optim.Optimizer] = {}
     owners: dict[tuple[str, ...], str] = {}
     for phase in phases:
@@ -186,12 +231,18 @@ def build_optimizers(
     return made
 
 
+def trained(phases: Sequence[Phase]) -> list[str]:
+    """The networks that `phases` train, each once."""
+    return list(dict.fromkeys(role for phase in phases for role in phase.trains))
+
+
 def optimizers_of(phase: Phase, optimizers: Mapping[str, torch.optim.Optimizer]) -> list[torch.optim.Optimizer]:
     """Those of `phase`: the one of its name, or several `phase/kind`."""
     return [optimizer for name, optimizer in optimizers.items() if name.partition("/")[0] == phase.name]
 
 
-def _check_rules(config: OptimizerConfig, networks: Sequence[str]) -> None:
+def check_rules(config: OptimizerConfig, networks: Sequence[str]) -> None:
+    """Raise `ValueError` for a rule that changes none of `networks`, the names of those that are trained."""
     free = list(networks)
     for rule in config.rules:
         pattern, _, _ = _parse_rule(rule)

@@ -53,6 +53,14 @@ class CycleGAN(Adversarial):
     def one_size(self) -> str:
         return f"method.pool_size={self.pool_size}" if self.pool_size else ""
 
+    def check(self, spec: Spec) -> None:
+        network = next((one.network for one in spec.discriminators.values() if one.network.startswith("projected")), "")
+        if network and self.gan == "wgangp":
+            raise ValueError(
+                f"discriminator.network={network} has several heads, and method.gan=wgangp is for one: set "
+                "method.gan=hinge"
+            )
+
     def notes(self, spec: Spec) -> list[Note]:
         a, b = spec.channels["A"], spec.channels["B"]
         if a == b or not (self.identity_a or self.identity_b):

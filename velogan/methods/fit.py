@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
 
 from velogan.methods.base import Method, Role, Spec
 from velogan.networks.build import Networks
-from velogan.objectives.base import Objective
+from velogan.objectives.base import Objective, Phase
 
 
 def check_sizes(method: Method, spec: Spec, shapes: Iterable[tuple[int, int]]) -> None:
@@ -24,6 +24,13 @@ def check_sizes(method: Method, spec: Spec, shapes: Iterable[tuple[int, int]]) -
         nets = {name: _Watched(name, role, spec, shape) for name, role in roles.items()}
         with torch.device("meta"):
             _run_phases(method.objective(spec, shape=shape, batched=False), nets, spec, shape)
+
+
+def phases_of(method: Method, spec: Spec) -> Sequence[Phase]:
+    """The phases of the method's step, to be looked at."""
+    side = 4 * max(config.multiple for config in spec.generators.values())
+    with torch.device("meta"):
+        return method.objective(spec, shape=(side, side), batched=False).phases()
 
 
 def _check_multiple(spec: Spec, shape: tuple[int, int]) -> None:

@@ -166,6 +166,12 @@ class OnePair(Adversarial):
                 f"method.augment={','.join(self.augment)} changes images, and no discriminator sees any: set "
                 "method.image_adversarial=1, or leave it out"
             )
+        network = spec.discriminators["a2b"].network
+        if network.startswith("projected") and self.translated and not self.image_adversarial:
+            raise ValueError(
+                f"discriminator.network={network} sees pictures, and method=onepair judges encodings: set "
+                "method.image_adversarial=1, or discriminator.network=basic"
+            )
         if generator.blocks == 0 and not self.reconstructs:
             raise ValueError("generator.blocks=0 leaves method=onepair no translator: set 1 or more")
         if a != b:

@@ -80,8 +80,9 @@ _BUILDERS: dict[str, Build] = {}
 def register_features(name: str, build: Build) -> None:
     """Makes `discriminator.features=NAME` known to this process: a network of your own, and the layers to look at.
 
-    `build` returns a network of `(B, 3, H, W)` in [-1, 1], with its weights, and the names of layers in it, the finest
-    first. Configurations hold the name alone, so nobody's file can run code.
+    `build` returns a network of `(B, 3, H, W)` in [-1, 1], of any H and W that training has and of 64x64, with its
+    weights, and the names of layers in it that give `(B, C, h, w)`, the finest first. Configurations hold the name
+    alone, so nobody's file can run code; a trial of `velogan sweep` is a process of its own, and does not know it.
     """
     _BUILDERS[name] = build
     frozen_features.cache_clear()
@@ -123,9 +124,18 @@ def _tapped(net: nn.Module, names: Sequence[str]) -> Features:
         raise ValueError(f"the network of discriminator.features has no layer {missing}: it has {', '.join(layers)}")
 
     weights = net.state_dict()
+    if not weights:
+        raise ValueError("the network of discriminator.features has no weights: give one that was trained")
     device = next(iter(weights.values())).device
     maps = _Tapped(net, names)
-    widths = tuple(part.shape[1] for part in maps(torch.zeros(1, 3, 64, 64, device=device)))
+    seen = maps(torch.zeros(1, 3, 64, 64, device=device))
+    for name, part in zip(names, seen):
+        if not isinstance(part, Tensor) or part.ndim != 4:
+            what = f"a tensor {tuple(part.shape)}" if isinstance(part, Tensor) else f"a {type(part).__name__}"
+            raise ValueError(
+                f"layer {name} of discriminator.features gives {what}, not maps (B, C, h, w): name another"
+            )
+    widths = tuple(part.shape[1] for part in seen)
     return Features(maps, widths, "" if device.type == "meta" else _fingerprint(weights))
 
 
@@ -135,6 +145,7 @@ class _Tapped(nn.Module):
     def __init__(self, net: nn.Module, names: Sequence[str]):
         super().__init__()
         self.net, self._names, self._seen = net, names, dict[str, Tensor]()
+        self._in_place = any(getattr(layer, "inplace", False) for layer in net.modules())
         for name in names:
             net.get_submodule(name).register_forward_hook(partial(self._see, name))
 
@@ -143,7 +154,8 @@ class _Tapped(nn.Module):
         return [self._seen.pop(name) for name in self._names]
 
     def _see(self, name: str, layer: nn.Module, given: Any, out: Tensor) -> None:
-        self._seen[name] = out
+        # a copy where the next layer may write into it, as ReLUs of VGG do
+        self._seen[name] = out.clone() if isinstance(out, Tensor) and self._in_place else out
 
 
 def _fingerprint(weights: Mapping[str, Tensor]) -> str:

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from velogan.report.facts import is_number
+from velogan.report.facts import is_number, mapping
 
 FAILURE = "failure/"
 """Signs of failure have this before their names in the log."""
 
+ENDED = "ended"
+"""True in the row of the log with the signs of a run that has come to its end."""
+
 LASTING = 2
-"""A sign counts when so many measurements in a row show it."""
+"""A sign counts when so many measurements in a row show it; at the end of a run the last one is enough."""
 
 WINNING = 0.05
 """A discriminator has won when its loss is below this share of what it was at the beginning."""
+
+_AUGMENT = "augment"
 
 
 @dataclass(frozen=True)
@@ -33,80 +39,116 @@ class Failure:
 class _Kind:
     wrong: Callable[[float], bool]
     what: str
-    mend: str
+    mends: tuple[tuple[str, str], ...]
+    """What to try, each with the field of the section `method` that it needs; empty where it needs none."""
 
 
+_LONGER = ("train longer", "")
 _KINDS: dict[str, _Kind] = {
     "correlation": _Kind(
         lambda value: value < -0.3,
-        "colours are inverted: translations are bright where their inputs are dark (correlation {value:.2f})",
-        "begin again with another train.seed, a larger method.identity_a, or generator.output=mask; if that is how the "
-        "two kinds of pictures differ, all is well",
+        "colours are inverted: translations are bright where their inputs are dark (correlation {value:.2f}; all is "
+        "well if that is how the two kinds of pictures differ)",
+        (
+            ("begin again with another train.seed", ""),
+            ("a larger method.identity_a", "identity_a"),
+            ("a larger method.deviation_source", "deviation_source"),
+            ("generator.output=mask", "cycle_a"),
+        ),
     ),
     "spread": _Kind(
         lambda value: value < 0.25,
-        "translations are nearly all the same (their distances are {value:.0%} of those of real pictures)",
-        "lower the discriminators' rate (optimizer.rules D_*:lr=1e-4), use method.augment, or raise method.cycle_a",
+        "translations are nearly all the same (their distances are {value:.0%} of those of inputs or of real pictures)",
+        (
+            ("a lower rate of the discriminators (optimizer.rules D_*:lr=1e-4)", ""),
+            ("method.augment", _AUGMENT),
+            ("a larger method.cycle_a", "cycle_a"),
+            ("a larger method.deviation_source", "deviation_source"),
+        ),
     ),
     "change": _Kind(
         lambda value: value < 0.01,
         "translations are copies of their inputs (they differ by {value:.1%} of the range of values)",
-        "lower method.identity_a and method.cycle_a, or train longer",
+        (
+            ("a smaller method.identity_a and method.cycle_a", "cycle_a"),
+            ("a smaller method.deviation_source and method.deviation_target", "deviation_source"),
+            _LONGER,
+        ),
     ),
     "checkerboard": _Kind(
         lambda value: value > 10,
         "translations have a pattern of 2 or 4 pixels ({value:.0f} times as strong as in real pictures)",
-        "train longer, or try another generator.decoder",
+        (_LONGER, ("a resnet with generator.decoder=resize", "")),
     ),
 }
 
 
-def failures(stats: Sequence[Mapping[str, Any]]) -> list[Failure]:
-    """The failures that the last rows of a log show, oldest row first."""
+def failures(stats: Sequence[Mapping[str, Any]], method: Mapping[str, Any] | None = None) -> list[Failure]:
+    """The failures that the last rows of a log show, oldest row first.
+
+    `method` is that section of the run's configuration: only fields that it has are named as mends; without it, all.
+    """
     names = dict.fromkeys(name for row in stats for name in row)
-    signs = [_lasting(stats, name) for name in names if name.startswith(FAILURE)]
-    return [one for one in (*signs, *(_won(stats, name) for name in names if _judges(name))) if one]
+    signs = (_lasting(stats, name, method) for name in names if name.startswith(FAILURE))
+    won = (_won(stats, name, method) for name in names if _JUDGES.fullmatch(name))
+    return [one for one in (*signs, *won) if one]
 
 
-def _lasting(stats: Sequence[Mapping[str, Any]], name: str) -> Failure | None:
+def _try(mends: Sequence[tuple[str, str]], method: Mapping[str, Any] | None) -> str:
+    """Those of `mends` that the method has, in one sentence."""
+    inner = mapping((method or {}).get("inner"))  # of a search, which is around another method
+    fields = inner or method
+    texts = [text for text, field in mends if not field or fields is None or _has(fields, field)]
+    said = " or ".join([", ".join(texts[:-1]), texts[-1]] if len(texts) > 1 else texts)
+    return said.replace("method.", "method.inner.") if inner else said
+
+
+def _has(fields: Mapping[str, Any], field: str) -> bool:
+    """Whether a method with these `fields` has that one, and lets it do something."""
+    return field in fields and (field != _AUGMENT or bool(fields.get("image_adversarial", True)))
+
+
+def _lasting(stats: Sequence[Mapping[str, Any]], name: str, method: Mapping[str, Any] | None) -> Failure | None:
     sign, _, way = name.removeprefix(FAILURE).rpartition("_")
     kind, points = _KINDS.get(sign), _points(stats, name)
     if kind is None or not points:
         return None
-    since = _since(points, kind.wrong)
+    ended = next(row.get(ENDED) is True for row in reversed(stats) if is_number(row.get(name)))
+    since = _since(points, kind.wrong, lasting=1 if ended else LASTING)
     if since is None:
         return None
     what = f"{way}: {kind.what.format(value=points[-1][1])}"
-    return Failure(name, what, points[-1][1], since, kind.mend)
+    return Failure(name, what, points[-1][1], since, _try(kind.mends, method))
 
 
-def _judges(name: str) -> bool:
-    return name.startswith("loss/discriminator/") and not name.endswith("/total")
+_JUDGES = re.compile("loss/discriminator/((?:[dp]_)?[ab])")
+"""Losses of discriminators: `a` and `b`, or `d_a` of encodings and `p_a` of pictures."""
 
 
-def _won(stats: Sequence[Mapping[str, Any]], name: str) -> Failure | None:
+def _won(stats: Sequence[Mapping[str, Any]], name: str, method: Mapping[str, Any] | None) -> Failure | None:
     points = _points(stats, name)
     if not points or min(value for _, value in points) < 0:  # a loss that may be negative has no such level
         return None
     first = points[0][1]
-    since = _since(points, lambda value: value < WINNING * first)
+    since = _since(points, lambda value: value < WINNING * first, lasting=LASTING)
     if since is None:
         return None
-    which, share = name.rpartition("/")[2].upper(), points[-1][1] / first
-    what = f"discriminator {which} tells every translation from real pictures (its loss is {share:.0%} of the first)"
-    mend = "lower its rate (optimizer.rules D_*:lr=1e-4), use method.augment or discriminator.network=projected"
-    return Failure(name, what, points[-1][1], since, mend)
+    role, share = name.rpartition("/")[2].upper(), points[-1][1] / first
+    role = role if "_" in role else f"D_{role}"
+    what = f"discriminator {role} tells every translation from real pictures (its loss is {share:.0%} of the first)"
+    mends = [(f"a lower rate (optimizer.rules {role}:lr=1e-4)", ""), ("method.augment", _AUGMENT)]
+    return Failure(name, what, points[-1][1], since, _try(mends, method))
 
 
 def _points(stats: Sequence[Mapping[str, Any]], name: str) -> list[tuple[int, float]]:
     return [(int(row.get("images", 0)), row[name]) for row in stats if is_number(row.get(name))]
 
 
-def _since(points: Sequence[tuple[int, float]], wrong: Callable[[float], bool]) -> int | None:
-    """Images seen where the last measurements began to be wrong, if at least `LASTING` are."""
-    lasting = 0
+def _since(points: Sequence[tuple[int, float]], wrong: Callable[[float], bool], *, lasting: int) -> int | None:
+    """Images seen where the last measurements began to be wrong, if at least `lasting` are."""
+    count = 0
     for _, value in reversed(points):
         if not wrong(value):
             break
-        lasting += 1
-    return points[-lasting][0] if lasting >= LASTING else None
+        count += 1
+    return points[-count][0] if count >= lasting else None

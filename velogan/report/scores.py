@@ -194,6 +194,8 @@ def chosen(facts: Facts) -> str:
 def sentence(facts: Facts) -> str:
     """The result of a run in one sentence."""
     score = telling(facts)
+    if score is None and facts.architecture:
+        return "A search: the command “velogan train --genotype” trains what it finds."
     if score is None:
         return "Not scored yet: the command “velogan evaluate” does it."
     aside = f" (on {split_of(score)})" if split_of(score) else ""

@@ -62,7 +62,7 @@ def warnings(facts: Facts) -> str:
     """What went wrong in the training, as far as its log shows: what, since when, and what to try."""
     items = "".join(
         f"<li><b>{text(capital(one.what))}</b>, since {one.since:,} images. <span>Try: {text(one.mend)}.</span></li>"
-        for one in failures(facts.stats)
+        for one in failures(facts.stats, mapping(facts.config.get("method")))
     )
     items += "".join(f"<li>{text(sentence)}.</li>" for sentence in of_search(facts.architecture))
     return f'<ul class="warnings" role="status">{items}</ul>' if items else ""
