@@ -22,7 +22,7 @@ from pydantic import (
 
 from velogan.data.config import DataConfig
 from velogan.engine.config import EngineConfig, TrainConfig
-from velogan.engine.optimizers import OptimizerConfig, ScheduleConfig, check_used
+from velogan.engine.optimizers import OptimizerConfig, ScheduleConfig, check_schedule_rules
 from velogan.files import nearest, parse_yaml
 from velogan.methods import DEFAULT, METHODS, Method
 from velogan.methods.base import Spec, ends
@@ -127,7 +127,7 @@ class Config(BaseModel):
     @model_validator(mode="after")
     def _sections_fit(self) -> Config:
         self.method.check(self.spec)
-        check_used(self.optimizer, self.schedule)
+        check_schedule_rules(self.optimizer.rules, self.schedule)
         return self
 
     @property

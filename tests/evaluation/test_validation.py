@@ -159,8 +159,8 @@ def test_a_model_that_fails_is_told_and_a_good_one_is_not(
 
 def test_a_discriminator_that_wins_is_told_without_held_out_pictures(config: Config, tmp_path: Path):
     said: list[str] = []
-    train = {"length": "48 images", "log_every": "8 images", "patience": 2}
-    rules = ("G_*:lr=1e-9", "D_*:lr=3e-3")
+    train = {"length": "64 images", "log_every": "8 images", "patience": 2}
+    rules = ("G_*:lr=1e-9", "D_*:lr=1e-2,schedule=constant")
     config = config.change(train=train, optimizer={"rules": rules}, data={"validation": 0})
     _train(config, tmp_path / "run", said)
     assert any("train.patience=2 has no score to wait for" in line for line in said)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import copy
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -296,6 +297,10 @@ def test_what_images_alone_have_is_refused_without_them():
     with pytest.raises(ValueError, match=r"augment=colour changes images.*image_adversarial=1"):
         OnePair(augment=("colour",)).check(spec)
     OnePair(augment=("colour",), image_adversarial=1.0).check(spec)
+    judges = dict.fromkeys(spec.discriminators, DiscriminatorConfig(network="projected+basic"))
+    with pytest.raises(ValueError, match=r"network=projected\+basic sees pictures.*image_adversarial=1"):
+        OnePair().check(replace(spec, discriminators=judges))
+    OnePair(image_adversarial=1.0).check(replace(spec, discriminators=judges))
     masks = _spec(output="mask")
     with pytest.raises(ValueError, match=r"output=mask is for method=cyclegan"):
         OnePair().check(masks)

@@ -128,6 +128,11 @@ def test_a_run_folder_or_file_is_a_start_for_more_flags(tmp_path: Path, capsys: 
         ("train --data d --out r --data.crop-size 30", "data.crop_size=30: input should be a multiple of 4"),
         ("train --data d --out r --method.pool-size -1", "the flags: method.pool_size=-1: input should be greater"),
         ("train --data d --out r --optimizer.rules X:foo=1", "the flags: optimizer.rules: 'X:foo=1': there is no foo"),
+        (
+            "train --data d --optimizer.rules X_*:lr=1 --dry-run",
+            "'X_*:lr=1' changes nothing: no network that is trained",
+        ),
+        ("train --data d --method onepair --optimizer.rules G_A:lr=1 --dry-run", "there are E, R, T_A, D_A"),
         ("train --data d --out r --generator.operations nope", "the flags: generator: operations=nope is for cells"),
         ("train --data d --out r --train.length soon", "is no duration"),
         ("train --data d --out r --images 0", "must be more than 0"),

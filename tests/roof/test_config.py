@@ -37,6 +37,10 @@ def test_yaml_gives_back_what_is_not_plain(tmp_path: Path):
         ({"optimizer": {"lr": -1}}, r"optimizer.lr=-1: input should be greater than 0"),
         ({"method": {"gan": "best"}}, r"method.gan='best': input should be 'lsgan', 'vanilla', 'wgangp' or 'hinge'"),
         ({"train": {"length": "soon"}}, "train.length: 'soon' is no duration"),
+        (
+            {"discriminator": {"network": "projected"}, "method": {"gan": "wgangp"}},
+            "discriminator.network=projected has several heads",
+        ),
         ({"optimizer": {"rules": ["D_A"]}}, r"optimizer.rules: 'D_A' is no optimizer rule"),
     ],
 )

@@ -128,32 +128,16 @@ _OWN_SCHEDULE_KEYS: dict[str, tuple[str, ...]] = {
 }
 
 
-def check_used(optimizer: OptimizerConfig, schedule: ScheduleConfig) -> None:
-    """Raise `ValueError` for a setting that nothing reads: one of another kind of optimizer or of schedule."""
-    kinds: set[str] = {schedule.kind}
-    for rule in optimizer.rules:
+def check_schedule_rules(rules: Sequence[str], schedule: ScheduleConfig) -> None:
+    """Raise `ValueError` for a key of a rule that its kind of schedule does not read."""
+    for rule in rules:
         _, _, changes = _parse_rule(rule)
         kind = changes.get("kind", schedule.kind)
-        kinds.add(kind)
         if idle := sorted(changes.keys() - {"kind", "warmup", *_OWN_SCHEDULE_KEYS[kind]}):
-            why = _owners(idle[0], _OWN_SCHEDULE_KEYS)
-            raise ValueError(f"optimizer.rules: '{rule}': {idle[0]} is of schedule={why}, not of {kind}: leave it out")
-    _check_fields("optimizer", optimizer, optimizer.kinds, _OWN_KEYS)
-    _check_fields("schedule", schedule, kinds, _OWN_SCHEDULE_KEYS)
-
-
-def _check_fields(section: str, given: BaseModel, kinds: set[Any], own: Mapping[Any, Sequence[str]]) -> None:
-    used = {key for kind in kinds for key in own[kind]}
-    for key in sorted({key for keys in own.values() for key in keys} - used):
-        if (value := getattr(given, key)) != type(given).model_fields[key].default:
-            asked = " or ".join(sorted(kinds))
+            having = " or ".join(name for name, keys in _OWN_SCHEDULE_KEYS.items() if idle[0] in keys)
             raise ValueError(
-                f"{section}.{key}={value} is of {section}.kind={_owners(key, own)}, not {asked}: leave it out"
+                f"optimizer.rules: '{rule}': {idle[0]} is of schedule={having}, not of {kind}: leave it out"
             )
-
-
-def _owners(key: str, own: Mapping[Any, Sequence[str]]) -> str:
-    return " or ".join(kind for kind, keys in own.items() if key in keys)
 
 
 def _parse_rule(rule: str) -> tuple[str, dict[str, Any], dict[str, Any]]:

@@ -70,7 +70,7 @@ class GeneratorConfig(BaseModel):
     residual: bool = Field(default=True, description="Each block of a resnet adds its result to its input.")
     identity_start: bool = Field(
         default=False,
-        description="A resnet's blocks change nothing when training begins: the last convolution of each begins at "
+        description="Residual blocks change nothing when training begins: the last convolution of each begins at "
         "zero. Only for norm=none, where blocks that begin at random may die early in the one-pair method.",
     )
     output: Literal["image", "change", "mask", "keep"] = Field(
