@@ -27,7 +27,7 @@ class Adversarial(Method):
     augment_probability: Annotated[float, Field(gt=0, le=1)] | Literal["adaptive"] = Field(
         default=1.0,
         description="The share of images that `augment` changes. adaptive: it begins at 0 and follows each "
-        "discriminator, up where it is right about nearly all real images, down where it is not.",
+        "discriminator, up where it is right about four of five real images or more, down where it is not.",
     )
     penalty: Literal["none", "r1", "zero_centred"] = Field(
         default="none",

@@ -71,7 +71,7 @@ class GeneratorConfig(BaseModel):
     identity_start: bool = Field(
         default=False,
         description="Residual blocks change nothing when training begins: the last convolution of each begins at "
-        "zero. Only for norm=none, where blocks that begin at random may die early in the one-pair method.",
+        "zero. Only for norm=none, where blocks that begin at random may die early.",
     )
     output: Literal["image", "change", "mask", "keep"] = Field(
         default="image",
