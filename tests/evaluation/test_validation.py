@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from velogan.config import Config
 from velogan.data.domains.sources import find_sources
 from velogan.data.pictures.images import Picture, save_picture
-from velogan.data.rendered.apples2oranges import render
+from velogan.data.rendered.apples2oranges import Domain, render
 from velogan.evaluation.validation import SCORE, Validation
 from velogan.methods.base import Views
 from velogan.observe.log import read_stats
@@ -129,7 +129,7 @@ class _Uneven(nn.Module):
 def rendered(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, _Known, _Known]:
     """A folder of apples and oranges, and models that translate them without an error, both ways."""
     folder = tmp_path_factory.mktemp("rendered")
-    truths: dict[str, dict[bytes, Tensor]] = {"A": {}, "B": {}}
+    truths: dict[Domain, dict[bytes, Tensor]] = {"A": {}, "B": {}}
     for domain, known in truths.items():
         (folder / f"train{domain}").mkdir()
         for number in range(24):

@@ -11,9 +11,11 @@ from velogan.networks.generators import (
     ChangeGenerator,
     GeneratorConfig,
     KeepGenerator,
+    MaskGenerator,
     build_generator,
     changed,
     compose,
+    detailed,
     kept,
     masked,
     split,
@@ -276,6 +278,34 @@ def test_a_picture_replaces_the_input_where_the_mask_is_high(mask: float, expect
     x = torch.tensor([0.5, -0.5]).view(1, 2, 1, 1)
     made = torch.tensor([0.3, 0.5, mask]).view(1, 3, 1, 1)
     assert masked(made, x).flatten().tolist() == pytest.approx(expected)
+
+
+def test_fine_detail_stays_where_it_changes_little():
+    x = torch.rand(2, 3, 24, 24) - 0.5
+    stripes = (torch.arange(24) % 4 < 2) * 1.0 - 0.5
+    ramp = torch.linspace(-0.5, 0.5, 24).view(-1, 1)
+    torch.testing.assert_close(detailed(x + 0.2, x), x + 0.2)  # brightness is no detail
+    torch.testing.assert_close(detailed(x + stripes, x), x + stripes)  # large detail is taken over
+    inner = (..., slice(8, 16), slice(8, 16))
+    torch.testing.assert_close(detailed(x + ramp, x)[inner], (x + ramp)[inner])
+    faint = 0.02 * torch.tensor([1.0, -1.0]).repeat(12)
+    (taken,) = (detailed(x + faint, x) - x).abs()[inner].unique(sorted=False).round(decimals=4).unique()
+    assert taken == pytest.approx(0.02 * 0.02 / 0.1)
+    both = detailed(x + ramp + faint, x)[inner] - (x + ramp)[inner]
+    assert both.abs().max() < 0.006
+
+
+def test_a_mask_keeps_detail_when_it_is_trained():
+    net = _build(channels=2, blocks=1, output="mask")
+    assert isinstance(net, MaskGenerator)
+    images = torch.rand(2, 3, 16, 16) * 2 - 1
+    made = masked(net.net(images), images)
+    assert torch.equal(net(images), made)
+    net.eval()
+    assert torch.equal(net(images), detailed(made, images))
+    twice = net.by(lambda inner: nn.Sequential(inner))
+    assert torch.equal(twice(images), net(images))
+    assert detailed(made[..., :4, :4], images[..., :4, :4]).shape == (2, 3, 4, 4)
 
 
 def test_small_changes_are_hardly_taken_over():

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 import torch
+import torch.nn.functional as F
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from torch import Tensor, nn
 
@@ -275,7 +276,7 @@ class MaskGenerator(nn.Module):
     """Replaces a part of an image: `m g + (1 - m) x`, where `net` gives the picture g and the mask, its last channel.
 
     The mask m in [0, 1] is half of one plus that channel ("Unsupervised Attention-guided Image-to-Image Translation",
-    Mejjati et al. 2018, here by the generator itself).
+    Mejjati et al. 2018, here by the generator itself). In eval mode fine detail stays, too; see `detailed`.
     """
 
     form: ClassVar[Form] = "mask"
@@ -286,7 +287,8 @@ class MaskGenerator(nn.Module):
         self.multiple: int = multiple or net.multiple  # pyright: ignore[reportAttributeAccessIssue]
 
     def forward(self, x: Tensor) -> Tensor:
-        return masked(self.net(x), x)
+        made = masked(self.net(x), x)
+        return made if self.training else detailed(made, x)
 
     def by(self, other: Callable[[nn.Module], nn.Module]) -> Self:
         """The same generator, in the same mode, with its network replaced by `other(network)`."""
@@ -300,6 +302,40 @@ def masked(made: Tensor, x: Tensor) -> Tensor:
     picture, mask = made.float().split([x.shape[1], 1], dim=1)
     mask = (mask + 1) / 2
     return x + mask * (picture - x)
+
+
+DETAIL = 0.1
+"""Fine detail that changes by this much around a pixel, as a mean over channels in [-1, 1], is taken over in full."""
+
+SPLINE = (1 / 16, 4 / 16, 6 / 16, 4 / 16, 1 / 16)
+"""The B3 spline, the smoothing filter of the a trous algorithm."""
+
+
+def detailed(made: Tensor, x: Tensor) -> Tensor:
+    """`x` with its differences to `made`, both `(B, C, H, W)` in [-1, 1], fine ones in so far as they are large.
+
+    The a trous algorithm (Starck and Murtagh 1994, section 2) splits the difference into detail of two scales, of
+    about 2 to 4 and 4 to 8 pixels, and the rest, which is taken over in full. Of the detail a pixel takes over the
+    share `min(d / DETAIL, 1)`, where d is how large it is around, as shrinkage of wavelets by their neighbours does
+    (Cai and Silverman 2001). So what a small generator cannot repeat stays (pores, twigs, lettering), and what it
+    paints (stripes) comes through.
+    """
+    rest, kept = (made.float() - x), x
+    for step in (1, 2):
+        smooth = _smooth(rest, step)
+        detail = rest - smooth
+        around = _smooth(_smooth(detail.abs().mean(1, keepdim=True), 1), 2)
+        kept, rest = kept + detail * around.div(DETAIL).clamp(max=1), smooth
+    return kept + rest
+
+
+def _smooth(x: Tensor, step: int) -> Tensor:
+    """`x`, `(B, C, H, W)`, through the B3 spline with holes: its taps are `step` pixels apart. Edges are repeated."""
+    channels, reach = x.shape[1], 2 * step
+    taps = torch.tensor(SPLINE, dtype=x.dtype, device=x.device).expand(channels, 1, 1, 5)
+    x = F.conv2d(F.pad(x, (reach, reach, 0, 0), mode="replicate"), taps, groups=channels, dilation=step)
+    taps = taps.transpose(2, 3)
+    return F.conv2d(F.pad(x, (0, 0, reach, reach), mode="replicate"), taps, groups=channels, dilation=step)
 
 
 class KeepGenerator(MaskGenerator):
