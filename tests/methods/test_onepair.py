@@ -11,9 +11,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from velogan.methods.base import Spec
+from velogan.methods.fit import check_sizes
 from velogan.methods.onepair import OnePair, OnePairObjective
+from velogan.networks.build import Networks
 from velogan.networks.discriminators import DiscriminatorConfig, build_discriminator, build_encoding_discriminator
 from velogan.networks.generators import GeneratorConfig, build_generator, changed, split
+from velogan.networks.pretrained import find_lite
 from velogan.networks.projection import build_projection
 from velogan.objectives.losses import patch_contrast
 
@@ -290,6 +293,22 @@ def test_weights_of_the_way_back_are_its_own():
 def _spec(**generator: Any) -> Spec:
     config, judge = GeneratorConfig.model_validate(generator), DiscriminatorConfig()
     return Spec({"a2b": config, "b2a": config}, {"a2b": judge, "b2a": judge}, {"A": 3, "B": 3})
+
+
+@pytest.mark.skipif(find_lite("lite0") is None, reason="the extra features is not installed")
+@pytest.mark.parametrize("gan", ["lsgan", "hinge"])
+def test_trained_features_may_judge_decoded_translations(gan: Any):
+    spec = _spec(channels=2, blocks=1)
+    judges = dict.fromkeys(spec.discriminators, DiscriminatorConfig(network="projected+basic", channels=2))
+    spec = replace(spec, discriminators=judges)
+    method = OnePair(image_adversarial=1.0, gan=gan, augment=("shift",), penalty="r1", direction="both")
+    with torch.device("meta"):
+        roles = method.roles(spec, Networks())
+    seen = {name: type(role.net).__name__ for name, role in roles.items() if role.judges}
+    assert seen == {"D_A": "Discriminator", "D_B": "Discriminator"} | dict.fromkeys(
+        ("P_A", "P_B"), "ProjectedDiscriminator"
+    )
+    check_sizes(method, spec, [(64, 64)])  # plays every phase
 
 
 def test_what_images_alone_have_is_refused_without_them():

@@ -79,9 +79,9 @@ class GeneratorConfig(BaseModel):
         description="image: a resnet's decoder makes the translation. change: it decodes the features before and after "
         "the blocks, and the difference is added to the input, so that what the blocks leave alone stays as it was; "
         "this needs a decoder without instance norm. mask: the network also makes a mask, which says where its picture "
-        "replaces the input. keep: once it is trained, the less its picture differs from the input, the less of the "
-        "difference is taken over, so what should not change stays as it was. For mask and keep A and B need as many "
-        "channels.",
+        "replaces the input; once it is trained, fine detail that would change little stays. keep: once it is trained, "
+        "the less its picture differs from the input, the less of the difference is taken over, so what should not "
+        "change stays as it was. For mask and keep A and B need as many channels.",
     )
     operations: tuple[str, ...] = Field(
         default=(),
