@@ -320,7 +320,7 @@ def test_small_changes_are_hardly_taken_over():
     images = torch.rand(2, 3, 16, 16) * 2 - 1
     assert torch.equal(net(images), net.net(images))  # while it trains
     net.eval()
-    assert torch.equal(net(images), kept(net.net(images), images))
+    assert torch.equal(net(images), detailed(kept(net.net(images), images), images))
     twice = net.by(lambda inner: nn.Sequential(inner))
     assert isinstance(twice, KeepGenerator)
     assert torch.equal(twice(images), net(images))

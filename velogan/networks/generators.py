@@ -79,9 +79,9 @@ class GeneratorConfig(BaseModel):
         description="image: a resnet's decoder makes the translation. change: it decodes the features before and after "
         "the blocks, and the difference is added to the input, so that what the blocks leave alone stays as it was; "
         "this needs a decoder without instance norm. mask: the network also makes a mask, which says where its picture "
-        "replaces the input; once it is trained, fine detail that would change little stays. keep: once it is trained, "
-        "the less its picture differs from the input, the less of the difference is taken over, so what should not "
-        "change stays as it was. For mask and keep A and B need as many channels.",
+        "replaces the input. keep: once it is trained, the less its picture differs from the input, the less of the "
+        "difference is taken over, so what should not change stays as it was. With mask and keep a trained network "
+        "leaves fine detail as well where it would change little, and A and B need as many channels.",
     )
     operations: tuple[str, ...] = Field(
         default=(),
@@ -339,7 +339,8 @@ def _smooth(x: Tensor, step: int) -> Tensor:
 
 
 class KeepGenerator(MaskGenerator):
-    """Gives a picture as an ordinary generator does, and in eval mode keeps what that hardly changes; see `kept`.
+    """Gives a picture as an ordinary generator does; in eval mode keeps what that hardly changes, see `kept`, and fine
+    detail, see `detailed`.
 
     Not while it trains: where the picture stays as it is, the gradient would vanish, and what should change might
     never.
@@ -349,7 +350,7 @@ class KeepGenerator(MaskGenerator):
 
     def forward(self, x: Tensor) -> Tensor:
         made = self.net(x)
-        return made if self.training else kept(made, x)
+        return made if self.training else detailed(kept(made, x), x)
 
 
 def kept(made: Tensor, x: Tensor) -> Tensor:
