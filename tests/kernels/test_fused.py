@@ -27,7 +27,9 @@ CODE = ("conv7", "conv4", *CELLS[1:], "conv5")
 NETS = {
     "resnet": lambda: _generator(),
     "resnet without blocks": lambda: _generator(blocks=0),
-    "resnet, batch norm": lambda: _generator(norm="batch"),
+    "resnet, batch norm": lambda: _generator(
+        norm="batch", init_gain=0.1
+    ),  # or the last tanh is at its ends in eval mode
     "resnet, no norm": lambda: _generator(norm="none", init_gain=0.1),
     "resnet, resize": lambda: _generator(decoder="resize"),
     "unet": lambda: _generator(network="unet_128", channels=2),
