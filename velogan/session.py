@@ -414,7 +414,7 @@ class Session:
         for one in failures(read_stats(self.folder), self.config.method.model_dump()):
             if one.name not in self._told:
                 self._told.add(one.name)
-                self.say(f"since {one.since:,} images {one.what}: {one.mend}")
+                self.say(f"since {one.since:,} images {one.what}: try {one.mend}")
 
     def _waited_enough(self) -> bool:
         """Whether `train.patience` says that the run has ended."""

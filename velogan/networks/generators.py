@@ -320,13 +320,13 @@ def detailed(made: Tensor, x: Tensor) -> Tensor:
     (Cai and Silverman 2001). So what a small generator cannot repeat stays (pores, twigs, lettering), and what it
     paints (stripes) comes through.
     """
-    rest, kept = (made.float() - x), x
+    out, rest = x, made.float() - x
     for step in (1, 2):
         smooth = _smooth(rest, step)
         detail = rest - smooth
         around = _smooth(_smooth(detail.abs().mean(1, keepdim=True), 1), 2)
-        kept, rest = kept + detail * around.div(DETAIL).clamp(max=1), smooth
-    return kept + rest
+        out, rest = out + detail * around.div(DETAIL).clamp(max=1), smooth
+    return out + rest
 
 
 def _smooth(x: Tensor, step: int) -> Tensor:

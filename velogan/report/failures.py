@@ -43,14 +43,14 @@ class _Kind:
     """What to try, each with the field of the section `method` that it needs; empty where it needs none."""
 
 
-_LONGER = ("train longer", "")
+_LONGER = ("a longer training", "")
 _KINDS: dict[str, _Kind] = {
     "correlation": _Kind(
         lambda value: value < -0.3,
         "colours are inverted: translations are bright where their inputs are dark (correlation {value:.2f}; all is "
         "well if that is how the two kinds of pictures differ)",
         (
-            ("begin again with another train.seed", ""),
+            ("a new run with another train.seed", ""),
             ("a larger method.identity_a", "identity_a"),
             ("a larger method.deviation_source", "deviation_source"),
             ("generator.output=mask", "cycle_a"),
@@ -121,7 +121,7 @@ def _lasting(stats: Sequence[Mapping[str, Any]], name: str, method: Mapping[str,
     return Failure(name, what, points[-1][1], since, _try(kind.mends, method))
 
 
-_JUDGES = re.compile("loss/discriminator/((?:[dp]_)?[ab])")
+_JUDGES = re.compile("loss/discriminator/([dp]_)?[ab]")
 """Losses of discriminators: `a` and `b`, or `d_a` of encodings and `p_a` of pictures."""
 
 
