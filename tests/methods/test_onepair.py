@@ -15,7 +15,8 @@ from velogan.methods.fit import check_sizes
 from velogan.methods.onepair import OnePair, OnePairObjective
 from velogan.networks.build import Networks
 from velogan.networks.discriminators import DiscriminatorConfig, build_discriminator, build_encoding_discriminator
-from velogan.networks.generators import GeneratorConfig, build_generator, changed, split
+from velogan.networks.generators import GeneratorConfig, build_generator, split
+from velogan.networks.outputs import changed
 from velogan.networks.pretrained import find_lite
 from velogan.networks.projection import build_projection
 from velogan.objectives.losses import patch_contrast

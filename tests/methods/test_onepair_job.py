@@ -19,7 +19,8 @@ from velogan.deploy.model import load_translator
 from velogan.evaluation.evaluate import evaluate
 from velogan.kernels.inference import Accelerator
 from velogan.networks.build import build_network
-from velogan.networks.generators import changed, compose, split
+from velogan.networks.generators import compose, split
+from velogan.networks.outputs import changed
 from velogan.observe.log import read_stats
 from velogan.observe.progress import Display
 from velogan.report import write_report

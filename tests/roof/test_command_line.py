@@ -133,6 +133,14 @@ def test_a_run_folder_or_file_is_a_start_for_more_flags(tmp_path: Path, capsys: 
             "'X_*:lr=1' changes nothing: no network that is trained",
         ),
         ("train --data d --method onepair --optimizer.rules G_A:lr=1 --dry-run", "there are E, R, T_A, D_A"),
+        (
+            "train --data d --optimizer.momentum 0.9 --dry-run",
+            "--optimizer.momentum 0.9: adam has no momentum, sgd and rmsprop have: add --optimizer.kind sgd, or leave",
+        ),
+        (
+            "train --data d --schedule.step-epochs 5 --schedule.kind cosine --dry-run",
+            "--schedule.step-epochs 5: cosine has no step_epochs, step has: add --schedule.kind step, or leave",
+        ),
         ("train --data d --out r --generator.operations nope", "the flags: generator: operations=nope is for cells"),
         ("train --data d --out r --train.length soon", "is no duration"),
         ("train --data d --out r --images 0", "must be more than 0"),
@@ -155,6 +163,19 @@ def test_bad_input_is_one_readable_message(
     said = _refused(capsys, *argv.format(tmp=tmp_path).split())
     assert message.format(tmp=tmp_path) in said
     assert not (tmp_path / "r" / "config.yaml").exists()
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ("adam-each-decay", "--schedule.kind", "constant"),  # the preset has a gamma
+        ("--optimizer.momentum", "0.9", "--optimizer.rules", "D_*:kind=sgd"),
+        ("--schedule.gamma", "0.5", "--optimizer.rules", "D_*:schedule=exponential"),
+    ],
+    ids=["preset", "kind", "schedule"],
+)
+def test_what_some_network_reads_or_a_preset_left_is_taken(flags: tuple[str, ...], capsys: pytest.CaptureFixture[str]):
+    _dry(capsys, *flags, "--data", "here")
 
 
 @pytest.mark.parametrize("words", [(), *COMMANDS], ids=" ".join)

@@ -14,7 +14,8 @@ import tyro
 from pydantic import ValidationError
 
 from velogan.cli.asked import Asked, Json
-from velogan.config import Config, Size, explain, read_config
+from velogan.config import Config, Size, differences, explain, read_config
+from velogan.engine.optimizers import unread
 from velogan.methods import METHODS
 from velogan.recipes import DEFAULT, DEMOS, RECIPES
 
@@ -89,6 +90,26 @@ class Configured(Fields):
         tyro.conf.Positional[Preset],
         tyro.conf.arg(help=f"A named set of values for all fields below; {DEFAULT} is the paper."),
     ] = DEFAULT
+
+    @classmethod
+    def parse(cls, argv: Sequence[str], *, prog: str, description: str) -> Self:
+        """As every command; ValueError for a flag of the optimizer or the schedule that no network would read."""
+        asked = super().parse(argv, prog=prog, description=description)
+        _check_read(asked.fields, cls.base(argv))
+        return asked
+
+
+def _check_read(config: Config, base: Config) -> None:
+    """ValueError where `config` changes what no kind of optimizer or schedule in it reads. `base` may hold such."""
+    changed = differences(config, base)
+    for name, kinds in unread(config.optimizer, config.schedule).items():
+        if name in changed:
+            section, _, key = name.partition(".")
+            raise ValueError(
+                f"--{name.replace('_', '-')} {changed[name][0]}: {getattr(config, section).kind} has no {key}, "
+                f"{' and '.join(kinds)} {'has' if len(kinds) == 1 else 'have'}: add --{section}.kind {kinds[0]}, or "
+                "leave it out"
+            )
 
 
 def base_config(argv: Sequence[str], preset: str) -> Config:

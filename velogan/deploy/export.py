@@ -22,7 +22,7 @@ from velogan.deploy.pickles import read_tensors
 from velogan.deploy.reference import Recognised, recognise, to_reference
 from velogan.files import replacing
 from velogan.networks.build import build_network
-from velogan.networks.generators import ChangeGenerator, changed
+from velogan.networks.outputs import ChangeGenerator, changed
 from velogan.store.checkpoint import save_network
 
 Format = Literal["onnx", "torch", "reference", "hub"]

@@ -14,7 +14,8 @@ from velogan.deploy.statistics import folded
 from velogan.deploy.tiles import reflected
 from velogan.deploy.weights import foreign_file
 from velogan.networks.build import build_network
-from velogan.networks.generators import ChangeGenerator, Generator, MaskGenerator
+from velogan.networks.generators import Generator
+from velogan.networks.outputs import ChangeGenerator, MaskGenerator
 from velogan.store.checkpoint import find_checkpoint, load_weights
 from velogan.types import GENERATOR_FILES, Direction
 

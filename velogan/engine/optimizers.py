@@ -140,6 +140,18 @@ def check_schedule_rules(rules: Sequence[str], schedule: ScheduleConfig) -> None
             )
 
 
+def unread(optimizer: OptimizerConfig, schedule: ScheduleConfig) -> dict[str, list[str]]:
+    """The fields of these sections, as `section.field`, that no network's kind reads; for each the kinds that do."""
+    schedules = {schedule.kind, *(_parse_rule(rule)[2].get("kind", schedule.kind) for rule in optimizer.rules)}
+    own = {"optimizer": (_OWN_KEYS, optimizer.kinds), "schedule": (_OWN_SCHEDULE_KEYS, schedules)}
+    return {
+        f"{section}.{key}": [kind for kind, keys in of_kind.items() if key in keys]
+        for section, (of_kind, asked) in own.items()
+        for key in dict.fromkeys(key for keys in of_kind.values() for key in keys)
+        if not any(key in of_kind[kind] for kind in asked)
+    }
+
+
 def _parse_rule(rule: str) -> tuple[str, dict[str, Any], dict[str, Any]]:
     """The pattern of a rule, and what it changes of the section optimizer and of the section schedule."""
     pattern, _, rest = rule.partition(":")

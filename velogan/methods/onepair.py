@@ -28,7 +28,8 @@ from velogan.methods.base import (
     ends,
     generator_header,
 )
-from velogan.networks.generators import ChangeGenerator, GeneratorConfig, changed, compose, split
+from velogan.networks.generators import GeneratorConfig, compose, split
+from velogan.networks.outputs import ChangeGenerator, changed
 from velogan.objectives.augment import AUGMENT, Augmentation
 from velogan.objectives.base import Carry, Out, Phase, together
 from velogan.objectives.losses import Logits, fooling_loss, gan_loss, l1_loss, patch_contrast

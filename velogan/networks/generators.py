@@ -6,11 +6,10 @@ published weights fit without renaming.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Any, ClassVar, Literal, NamedTuple, Self
+from collections.abc import Iterator
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
-import torch.nn.functional as F
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from torch import Tensor, nn
 
@@ -27,6 +26,7 @@ from velogan.networks.cells import (
     hand_made,
 )
 from velogan.networks.layers import InitName, NormName, initialise, norm_layer
+from velogan.networks.outputs import ChangeGenerator, KeepGenerator, MaskGenerator
 from velogan.types import Form
 
 
@@ -232,136 +232,6 @@ class Stage(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.model(x)
-
-
-REPLACED = 0.3
-"""A pixel that changes by this much, as a mean over channels in [-1, 1], keeps no detail of the input."""
-
-
-def changed(x: Tensor, *, after: Tensor, before: Tensor) -> Tensor:
-    """The images `x` with the change from `before` to `after`, all `(B, C, H, W)` in about [-1, 1].
-
-    `before` is `x` as a decoder reconstructs it. The detail that it lacks, `x - before`, is kept where nothing changes
-    and fades out where much changes: the stripes of an apple must not stay on the orange that replaces it.
-    """
-    fade = (after - before).abs().mean(1, keepdim=True).div(REPLACED).clamp(max=1)
-    return after + (1 - fade) * (x - before)
-
-
-class ChangeGenerator(nn.Module):
-    """Changes an image as a translator changes its encoding `z = encoder(x)`; see `changed`.
-
-    `after` is `decoder(translator(z))`, `before` is `decoder(z)`. The stages have the shapes of a resnet generator's
-    `Stages`. The result is clamped to [-1, 1].
-    """
-
-    multiple = 4
-    form: ClassVar[Form] = "change"
-
-    def __init__(self, encoder: nn.Module, translator: nn.Module, decoder: nn.Module):
-        super().__init__()
-        self.encoder, self.translator, self.decoder = encoder, translator, decoder
-
-    def forward(self, x: Tensor) -> Tensor:
-        encoded = self.encoder(x)
-        after, before = self.decoder(torch.cat([self.translator(encoded), encoded])).float().chunk(2)
-        return changed(x, after=after, before=before).clamp(-1, 1)
-
-    def by(self, other: Callable[[nn.Module], nn.Module]) -> ChangeGenerator:
-        """The same generator with each stage replaced by `other(stage)`."""
-        return ChangeGenerator(other(self.encoder), other(self.translator), other(self.decoder))
-
-
-class MaskGenerator(nn.Module):
-    """Replaces a part of an image: `m g + (1 - m) x`, where `net` gives the picture g and the mask, its last channel.
-
-    The mask m in [0, 1] is half of one plus that channel ("Unsupervised Attention-guided Image-to-Image Translation",
-    Mejjati et al. 2018, here by the generator itself). In eval mode fine detail stays, too; see `detailed`.
-    """
-
-    form: ClassVar[Form] = "mask"
-
-    def __init__(self, net: nn.Module, *, multiple: int | None = None):
-        super().__init__()
-        self.net = net
-        self.multiple: int = multiple or net.multiple  # pyright: ignore[reportAttributeAccessIssue]
-
-    def forward(self, x: Tensor) -> Tensor:
-        made = masked(self.net(x), x)
-        return made if self.training else detailed(made, x)
-
-    def by(self, other: Callable[[nn.Module], nn.Module]) -> Self:
-        """The same generator, in the same mode, with its network replaced by `other(network)`."""
-        made = type(self)(other(self.net), multiple=self.multiple)
-        made.training = self.training
-        return made
-
-
-def masked(made: Tensor, x: Tensor) -> Tensor:
-    """`x`, `(B, C, H, W)` in [-1, 1], with `made`, `(B, C + 1, H, W)`, where its last channel, the mask, is high."""
-    picture, mask = made.float().split([x.shape[1], 1], dim=1)
-    mask = (mask + 1) / 2
-    return x + mask * (picture - x)
-
-
-DETAIL = 0.1
-"""Fine detail that changes by this much around a pixel, as a mean over channels in [-1, 1], is taken over in full."""
-
-SPLINE = (1 / 16, 4 / 16, 6 / 16, 4 / 16, 1 / 16)
-"""The B3 spline, the smoothing filter of the a trous algorithm."""
-
-
-def detailed(made: Tensor, x: Tensor) -> Tensor:
-    """`x` with its differences to `made`, both `(B, C, H, W)` in [-1, 1], fine ones in so far as they are large.
-
-    The a trous algorithm (Starck and Murtagh 1994, section 2) splits the difference into detail of two scales, of
-    about 2 to 4 and 4 to 8 pixels, and the rest, which is taken over in full. Of the detail a pixel takes over the
-    share `min(d / DETAIL, 1)`, where d is how large it is around, as shrinkage of wavelets by their neighbours does
-    (Cai and Silverman 2001). So what a small generator cannot repeat stays (pores, twigs, lettering), and what it
-    paints (stripes) comes through.
-    """
-    out, rest = x, made.float() - x
-    for step in (1, 2):
-        smooth = _smooth(rest, step)
-        detail = rest - smooth
-        around = _smooth(_smooth(detail.abs().mean(1, keepdim=True), 1), 2)
-        out, rest = out + detail * around.div(DETAIL).clamp(max=1), smooth
-    return out + rest
-
-
-def _smooth(x: Tensor, step: int) -> Tensor:
-    """`x`, `(B, C, H, W)`, through the B3 spline with holes: its taps are `step` pixels apart. Edges are repeated."""
-    channels, reach = x.shape[1], 2 * step
-    taps = torch.tensor(SPLINE, dtype=x.dtype, device=x.device).expand(channels, 1, 1, 5)
-    x = F.conv2d(F.pad(x, (reach, reach, 0, 0), mode="replicate"), taps, groups=channels, dilation=step)
-    taps = taps.transpose(2, 3)
-    return F.conv2d(F.pad(x, (0, 0, reach, reach), mode="replicate"), taps, groups=channels, dilation=step)
-
-
-class KeepGenerator(MaskGenerator):
-    """Gives a picture as an ordinary generator does; in eval mode keeps what that hardly changes, see `kept`, and fine
-    detail, see `detailed`.
-
-    Not while it trains: where the picture stays as it is, the gradient would vanish, and what should change might
-    never.
-    """
-
-    form: ClassVar[Form] = "mask"
-
-    def forward(self, x: Tensor) -> Tensor:
-        made = self.net(x)
-        return made if self.training else detailed(kept(made, x), x)
-
-
-def kept(made: Tensor, x: Tensor) -> Tensor:
-    """`x` with its differences to `made`, both `(B, C, H, W)` in [-1, 1], in so far as they are large.
-
-    A pixel that differs by d, as a mean over channels, takes over the share `min(d / REPLACED, 1)` of the difference.
-    Without it a network must repeat a background exactly to leave it alone; with it, nearly. It is a smooth shrinkage
-    of the change, as soft thresholds are of wavelets (Donoho and Johnstone 1994).
-    """
-    change = made.float() - x
-    return x + change * change.abs().mean(1, keepdim=True).div(REPLACED).clamp(max=1)
 
 
 class Stages(NamedTuple):

@@ -1,0 +1,111 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from velogan.networks.generators import GeneratorConfig, build_generator, split
+from velogan.networks.outputs import (
+    ChangeGenerator,
+    KeepGenerator,
+    MaskGenerator,
+    changed,
+    detailed,
+    kept,
+    masked,
+)
+
+
+def _build(**fields: Any) -> nn.Module:
+    return build_generator(GeneratorConfig(channels=2, blocks=1, **fields))
+
+
+def test_detail_of_the_input_fades_where_it_changes():
+    x, before = torch.tensor([[0.5, 0.5, 0.5, 0.5]]), torch.tensor([[0.3, 0.3, 0.3, 0.3]])
+    after = before + torch.tensor([[0.0, 0.15, -0.3, 0.6]])
+    x, after, before = (row.expand(1, 3, 1, 4) for row in (x, after, before))
+    given = changed(x, after=after, before=before)
+    torch.testing.assert_close(given[0, 0], torch.tensor([[0.5, 0.45 + 0.1, 0.0, 0.9]]))
+
+
+def test_how_much_changes_is_a_mean_over_channels():
+    x, before, after = torch.zeros(1, 3, 1, 1), torch.zeros(1, 3, 1, 1) - 0.2, torch.zeros(1, 3, 1, 1) - 0.2
+    after[0, 1] += 0.45  # a third of it is half of what replaces everything
+    torch.testing.assert_close(changed(x, after=after, before=before)[0, 0], torch.full((1, 1), -0.2 + 0.5 * 0.2))
+
+
+def test_a_change_generator_changes_the_image_as_what_is_decoded_changes():
+    torch.manual_seed(0)
+    net = _build(output="change", decoder="simple", init_gain=0.5)
+    assert isinstance(net, ChangeGenerator)
+    images = torch.rand(2, 3, 16, 16) * 2 - 1
+    encoder, translator, decoder = split(net)
+    encoded = encoder(images)
+    expected = changed(images, after=decoder(translator(encoded)), before=decoder(encoded))
+    assert expected.abs().max() > 1
+    torch.testing.assert_close(net(images), expected.clamp(-1, 1))
+    twice = net.by(lambda stage: nn.Sequential(stage))
+    assert torch.equal(twice(images), net(images))
+    with pytest.raises(ValueError, match=r"output=change takes the difference.*: set decoder=simple, or norm=none"):
+        GeneratorConfig(output="change")
+
+
+@pytest.mark.parametrize(
+    ("mask", "expected"),
+    [(-1.0, [0.5, -0.5]), (0.0, [0.4, 0.0]), (1.0, [0.3, 0.5])],
+    ids=["nowhere", "half", "everywhere"],
+)
+def test_a_picture_replaces_the_input_where_the_mask_is_high(mask: float, expected: list[float]):
+    x = torch.tensor([0.5, -0.5]).view(1, 2, 1, 1)
+    made = torch.tensor([0.3, 0.5, mask]).view(1, 3, 1, 1)
+    assert masked(made, x).flatten().tolist() == pytest.approx(expected)
+
+
+def test_fine_detail_stays_where_it_changes_little():
+    x = torch.rand(2, 3, 24, 24) - 0.5
+    stripes = (torch.arange(24) % 4 < 2) * 1.0 - 0.5
+    ramp = torch.linspace(-0.5, 0.5, 24).view(-1, 1)
+    torch.testing.assert_close(detailed(x + 0.2, x), x + 0.2)  # brightness is no detail
+    torch.testing.assert_close(detailed(x + stripes, x), x + stripes)  # large detail is taken over
+    inner = (..., slice(8, 16), slice(8, 16))
+    torch.testing.assert_close(detailed(x + ramp, x)[inner], (x + ramp)[inner])
+    faint = 0.02 * torch.tensor([1.0, -1.0]).repeat(12)
+    (taken,) = (detailed(x + faint, x) - x).abs()[inner].unique(sorted=False).round(decimals=4).unique()
+    assert taken == pytest.approx(0.02 * 0.02 / 0.1)
+    both = detailed(x + ramp + faint, x)[inner] - (x + ramp)[inner]
+    assert both.abs().max() < 0.006
+
+
+def test_a_mask_keeps_detail_when_it_is_trained():
+    net = _build(output="mask")
+    assert isinstance(net, MaskGenerator)
+    images = torch.rand(2, 3, 16, 16) * 2 - 1
+    made = masked(net.net(images), images)
+    assert torch.equal(net(images), made)
+    net.eval()
+    assert torch.equal(net(images), detailed(made, images))
+    twice = net.by(lambda inner: nn.Sequential(inner))
+    assert torch.equal(twice(images), net(images))
+    assert detailed(made[..., :4, :4], images[..., :4, :4]).shape == (2, 3, 4, 4)
+
+
+def test_small_changes_are_hardly_taken_over():
+    x = torch.tensor([0.5, 0.5, -0.5]).expand(1, 2, 1, 3)
+    made = x + torch.tensor([0.03, -0.15, 0.6])
+    taken = torch.tensor([0.1 * 0.03, 0.5 * -0.15, 0.6])
+    torch.testing.assert_close(kept(made, x), x + taken)
+    apart = torch.stack([x[:, 0] + 0.3, x[:, 1]], 1)  # one channel alone: a mean of 0.15
+    torch.testing.assert_close(kept(apart, x)[0, :, 0], torch.stack([x[0, 0, 0] + 0.15, x[0, 1, 0]]))
+    net = _build(output="keep")
+    assert isinstance(net, KeepGenerator)
+    images = torch.rand(2, 3, 16, 16) * 2 - 1
+    assert torch.equal(net(images), net.net(images))  # while it trains
+    net.eval()
+    assert torch.equal(net(images), detailed(kept(net.net(images), images), images))
+    twice = net.by(lambda inner: nn.Sequential(inner))
+    assert isinstance(twice, KeepGenerator)
+    assert torch.equal(twice(images), net(images))
+    with pytest.raises(ValueError, match="output=keep keeps parts of the input, but A and B have 3 and 1 channels"):
+        build_generator(GeneratorConfig(output="keep"), out_channels=1)
