@@ -157,6 +157,20 @@ def test_a_model_that_fails_is_told_and_a_good_one_is_not(
     assert (f"failure/{sign}_a2b" in found) if sign else not found
 
 
+def test_a_model_that_becomes_worse_is_told(rendered: tuple[str, _Known, _Known], tiny_config: Any):
+    folder, there, back = rendered
+    config = tiny_config(data={"path": (folder,), "validation": 12}, engine={"device": "cpu", "precision": "fp32"})
+
+    def told(*models: nn.Module) -> list[str]:
+        views = [Views({"a2b": model, "b2a": back}) for model in models]
+        rows = [Validation(config, find_sources(config.data), view).score() for view in views]
+        return [one.name for one in failures([{"images": images, **row} for images, row in enumerate(rows)])]
+
+    assert "validation/distance" in told(there, _Same(), _Same())
+    assert told(_Same(), there, there) == []
+    assert told(there, there, there) == []
+
+
 def test_a_discriminator_that_wins_is_told_without_held_out_pictures(config: Config, tmp_path: Path):
     said: list[str] = []
     train = {"length": "64 images", "log_every": "8 images", "patience": 2}

@@ -51,18 +51,29 @@ def test_at_the_end_of_a_run_one_measurement_is_enough() -> None:
     assert failures([{**row, "ended": True}, *log("failure/change_a2b", 0.5)]) == []  # it was made longer, and better
 
 
+def test_translations_that_became_worse_than_they_were_are_told() -> None:
+    (found,) = failures(log("validation/distance", 0.2, 0.1, 0.12, 0.16, 0.17))
+    assert (found.since, found.value) == (40, 0.17)
+    assert "0.170, and was 0.100 at 20 images" in found.what
+    assert "--checkpoint best" in found.mend
+    assert failures(log("validation/distance", 0.2, 0.1, 0.12, 0.16, 0.14)) == []
+    assert failures(log("validation/distance", 0.2, 0.16, 0.1)) == []
+    (row,) = log("validation/distance", 0.2)
+    assert failures([{**row, "validation/distance": 0.1}, {**row, "ended": True}])
+
+
 def test_an_adaptive_probability_is_no_loss_of_a_discriminator() -> None:
     assert failures(log("loss/discriminator/augment_a", 0.004, 0.0, 0.0)) == []
 
 
 def _mends(method: Method | None) -> str:
-    shown = {f"failure/{name}_a2b": value for name, value in SIGNS.items()}
-    stats = [{"images": 10, "loss/discriminator/d_a": 1.0, "loss/discriminator/a": 1.0}]
+    shown = {f"failure/{name}_a2b": value for name, value in SIGNS.items()} | {"validation/distance": 0.3}
+    stats = [{"images": 10, "loss/discriminator/d_a": 1.0, "loss/discriminator/a": 1.0, "validation/distance": 0.1}]
     stats += [
         {"images": images, "loss/discriminator/d_a": 0.01, "loss/discriminator/a": 0.01, **shown} for images in (20, 30)
     ]
     found = failures(stats, method.model_dump() if method else None)
-    assert len(found) == 6
+    assert len(found) == 7
     return "; ".join(one.mend for one in found)
 
 

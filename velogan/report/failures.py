@@ -21,6 +21,12 @@ LASTING = 2
 WINNING = 0.05
 """A discriminator has won when its loss is below this share of what it was at the beginning."""
 
+SCORE = "validation/distance"
+"""The score in the log that chooses the best checkpoint; less is better."""
+
+DECAYED = 1.5
+"""Translations have become worse when their score is above the best one times this."""
+
 _AUGMENT = "augment"
 
 
@@ -91,7 +97,7 @@ def failures(stats: Sequence[Mapping[str, Any]], method: Mapping[str, Any] | Non
     names = dict.fromkeys(name for row in stats for name in row)
     signs = (_lasting(stats, name, method) for name in names if name.startswith(FAILURE))
     won = (_won(stats, name, method) for name in names if _JUDGES.fullmatch(name))
-    return [one for one in (*signs, *won) if one]
+    return [one for one in (*signs, _decayed(stats, method), *won) if one]
 
 
 def _try(mends: Sequence[tuple[str, str]], method: Mapping[str, Any] | None) -> str:
@@ -111,14 +117,25 @@ def _has(fields: Mapping[str, Any], field: str) -> bool:
 def _lasting(stats: Sequence[Mapping[str, Any]], name: str, method: Mapping[str, Any] | None) -> Failure | None:
     sign, _, way = name.removeprefix(FAILURE).rpartition("_")
     kind, points = _KINDS.get(sign), _points(stats, name)
-    if kind is None or not points:
+    if kind is None:
         return None
-    ended = next(row.get(ENDED) is True for row in reversed(stats) if is_number(row.get(name)))
-    since = _since(points, kind.wrong, lasting=1 if ended else LASTING)
+    since = _since(points, kind.wrong, lasting=_lasts(stats, name))
     if since is None:
         return None
     what = f"{way}: {kind.what.format(value=points[-1][1])}"
     return Failure(name, what, points[-1][1], since, _try(kind.mends, method))
+
+
+def _decayed(stats: Sequence[Mapping[str, Any]], method: Mapping[str, Any] | None) -> Failure | None:
+    points = _points(stats, SCORE)
+    images, best = min(points, key=lambda point: point[1], default=(0, 0.0))
+    since = _since(points, lambda value: value > DECAYED * best, lasting=_lasts(stats, SCORE))
+    if since is None:
+        return None
+    value = points[-1][1]
+    what = f"translations have become worse (their distance to real pictures is {value:.3f}, and was {best:.3f} at "
+    mends = [("the best checkpoint (--checkpoint best)", ""), ("a new run with another train.seed", "")]
+    return Failure(SCORE, f"{what}{images:,} images)", value, since, _try(mends, method))
 
 
 _JUDGES = re.compile("loss/discriminator/([dp]_)?[ab]")
@@ -138,6 +155,12 @@ def _won(stats: Sequence[Mapping[str, Any]], name: str, method: Mapping[str, Any
     what = f"discriminator {role} tells every translation from real pictures (its loss is {share:.0%} of the first)"
     mends = [(f"a lower rate (optimizer.rules {role}:lr=1e-4)", ""), ("method.augment", _AUGMENT)]
     return Failure(name, what, points[-1][1], since, _try(mends, method))
+
+
+def _lasts(stats: Sequence[Mapping[str, Any]], name: str) -> int:
+    """How many measurements of `name` in a row count: at the end of a run the last one does."""
+    ended = next((row.get(ENDED) is True for row in reversed(stats) if is_number(row.get(name))), False)
+    return 1 if ended else LASTING
 
 
 def _points(stats: Sequence[Mapping[str, Any]], name: str) -> list[tuple[int, float]]:
