@@ -58,6 +58,12 @@ def test_doing_nothing_is_no_rival_where_the_layout_is_to_be_kept(score: MakeSco
     assert figure(layout, 0.7) == "0.700"
 
 
+def test_the_headline_names_another_checkpoint_than_the_last(make_run: MakeRun, score: MakeScore) -> None:
+    best = score("kid", 0.75, real=0.1, baseline=3.0, better="lower", checkpoint="best")
+    said = sentence(read_facts(make_run(scores=[best])))
+    assert said.startswith("KID to real pictures (best checkpoint): 0.750, 2.25 better")
+
+
 def test_the_page_has_every_column_with_its_interval(make_run: MakeRun, score: MakeScore) -> None:
     scores = [
         score("kid", 1.5, real=0.1, baseline=3.0, better="lower", interval_95=[1.25, 1.75]),

@@ -198,8 +198,10 @@ def sentence(facts: Facts) -> str:
         return "A search: the command “velogan train --genotype” trains what it finds."
     if score is None:
         return "Not scored yet: the command “velogan evaluate” does it."
-    aside = f" (on {split_of(score)})" if split_of(score) else ""
-    text = f"{label(score)}{aside}: {figure(score, score['value'])}"
+    on = f"on {split_of(score)}" if split_of(score) else ""
+    best = "best checkpoint" if score.get("checkpoint") == "best" else ""
+    aside = ", ".join(filter(None, [best, on]))
+    text = f"{label(score)}{f' ({aside})' if aside else ''}: {figure(score, score['value'])}"
     better = gain(score)
     if better is None:
         return text + "."
