@@ -270,7 +270,7 @@ def build_trainer(
         step,
         {split: loader(split) for split in objective.draws},
         nets=nets,
-        ema=EMA(averaged, half_life=config.train.ema_images),
+        ema=EMA(averaged, half_life=config.train.ema_images, rampup=config.train.ema_rampup),
         state=objective.state,
         draws=objective.draws,
         schedule=config.schedule,

@@ -96,7 +96,7 @@ def _trainer(*, captured: bool, recorder: Recorder | None = None, rules: tuple[s
         CapturedStep(step, state=objective.state, recorder=recorder or Again()) if captured else step,
         {"train": loader},
         nets=nets,
-        ema=EMA({"G_A": nets["G_A"]}, half_life=10),
+        ema=EMA({"G_A": nets["G_A"]}, half_life=10, rampup=0.05),
         state=objective.state,
         draws=objective.draws,
         schedule=ScheduleConfig(kind="exponential", gamma=0.5),

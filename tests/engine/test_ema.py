@@ -25,7 +25,7 @@ def _average(ema: EMA) -> float:
 
 def test_it_is_the_exponential_average_with_a_half_life_in_images():
     net = _net(0.0)
-    ema = EMA({"G": net}, half_life=100)
+    ema = EMA({"G": net}, half_life=100, rampup=0.05)
     nn.init.ones_(net.weight)  # pyright: ignore
     ema.load_state_dict({"updated": 10_000})
     _update(ema, images=10_100)
@@ -34,20 +34,21 @@ def test_it_is_the_exponential_average_with_a_half_life_in_images():
     assert _average(ema) == pytest.approx(1 - 0.5**3)
 
 
-def test_the_half_life_grows_with_the_run():
+@pytest.mark.parametrize("rampup", [0.05, 0.2])
+def test_the_half_life_grows_with_the_run(rampup: float):
     net = _net(0.0)
-    ema, young = (EMA({"G": net}, half_life=1000) for _ in range(2))
+    ema, young = (EMA({"G": net}, half_life=1000, rampup=rampup) for _ in range(2))
     nn.init.ones_(net.weight)  # pyright: ignore
     ema.load_state_dict({"updated": 390})
-    _update(ema, images=400)  # 5 % of 400 is 20
-    assert _average(ema) == pytest.approx(1 - 0.5 ** (10 / 20))
-    _update(young, images=8)  # never below one image
-    assert _average(young) == pytest.approx(1 - 0.5**8)
+    _update(ema, images=400)
+    assert _average(ema) == pytest.approx(1 - 0.5 ** (10 / (400 * rampup)))
+    _update(young, images=4)  # never below one image
+    assert _average(young) == pytest.approx(1 - 0.5**4)
 
 
 def test_buffers_are_copied_and_the_average_stands_apart():
     net = _net(0.0)
-    ema = EMA({"G": net}, half_life=1000)
+    ema = EMA({"G": net}, half_life=1000, rampup=0.05)
     assert not any(parameter.requires_grad for parameter in ema.nets["G"].parameters())
     assert not ema.nets["G"].training
     net.count.fill_(3.0)  # pyright: ignore

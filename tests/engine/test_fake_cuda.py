@@ -198,7 +198,7 @@ def _train(
         return spoil(batch) or batch
 
     step, objective, nets = build_step(config, shape=(SIDE, SIDE), prepare=lambda split: prepare)
-    after = [Stats(), EpochLoss(CUDA, phase=config.method.plateau_phase), ema := EMA(nets, half_life=1000)]
+    after = [Stats(), EpochLoss(CUDA, phase=config.method.plateau_phase), ema := EMA(nets, half_life=1000, rampup=0.05)]
     for number in range(2):
         batch = loader.gather(loader.plan(2 * number)) | {"uniform": torch.rand(objective.draws["train"], 2)}
         with _Watch(ahead=True) if number or not captured else nullcontext():

@@ -78,7 +78,7 @@ def _trainer(size: int = 1, *, on_nonfinite: Literal["stop", "skip"] = "stop", *
         _Step(),
         {"train": _Loader(size)},
         nets=nets,
-        ema=EMA(nets, half_life=10),
+        ema=EMA(nets, half_life=10, rampup=0.05),
         state=nn.Module(),
         draws={"train": 6},
         schedule=ScheduleConfig.model_validate({"kind": "constant"} | schedule),

@@ -151,7 +151,7 @@ def test_five_steps_equal_the_textbook_loop_bit_for_bit(case: str, tiny_config: 
         step,
         {"train": _Batches(batches)},
         nets=nets,
-        ema=EMA({"G_A": nets["G_A"]}, half_life=10),
+        ema=EMA({"G_A": nets["G_A"]}, half_life=10, rampup=0.05),
         state=objective.state,
         draws=objective.draws,
         schedule=config.schedule,

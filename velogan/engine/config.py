@@ -32,6 +32,13 @@ class TrainConfig(BaseModel):
         ge=1,
         description="Half-life, in images, of the generators' moving average; shorter early in a run.",
     )
+    ema_rampup: float = Field(
+        default=0.05,
+        gt=0,
+        le=1,
+        description="The half-life is at most this share of the images seen so far. More is steadier in short runs, "
+        "and later to show what is new.",
+    )
     on_nonfinite: Literal["stop", "skip"] = Field(
         default="stop",
         description="What to do when a loss or a gradient is infinite or NaN. stop: end the run and keep the last "

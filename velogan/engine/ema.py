@@ -13,23 +13,23 @@ from torch import Tensor, nn
 class EMA:
     """Averaged copies of `nets`, with a half-life in images.
 
-    The half-life grows with the run to at most `half_life` images: 5 % of the images seen (Karras et al. 2024,
-    appendix B.3, ramp-up). To save time it is updated only after every `EVERY`-th step, with the decay of all steps
-    since the last update: first `weigh`, then `follow`.
+    The half-life grows with the run to at most `half_life` images: the share `rampup` of the images seen (as in the
+    code of Karras et al. 2020, ADA). To save time it is updated only after every `EVERY`-th step, with the decay of
+    all steps since the last update: first `weigh`, then `follow`.
     """
 
     EVERY = 8
 
-    def __init__(self, nets: Mapping[str, nn.Module], *, half_life: int):
+    def __init__(self, nets: Mapping[str, nn.Module], *, half_life: int, rampup: float):
         self.nets = {role: copy.deepcopy(net).eval().requires_grad_(False) for role, net in nets.items()}
-        self.half_life = half_life
+        self.half_life, self.rampup = half_life, rampup
         self._updated = 0
         self._theirs = list(_tensors(nets))
         self._weight = torch.zeros((), device=self._theirs[0].device)
 
     def weigh(self, images: int) -> None:
         """Sets the weight of the next update, for a step after which `images` are seen."""
-        half_life = max(1.0, min(self.half_life, 0.05 * images))
+        half_life = max(1.0, min(self.half_life, self.rampup * images))
         self._weight.fill_(1 - 0.5 ** ((images - self._updated) / half_life))
         self._updated = images
 
