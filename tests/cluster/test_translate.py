@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -81,6 +82,7 @@ def test_what_kills_its_workers_is_named_and_the_other_parts_are_done(
     class Deadly(nn.Module):
         def forward(self, x: Tensor) -> Tensor:
             if x.shape[-1] == 16:
+                time.sleep(1)  # so that the other part waits in the same worker
                 os.kill(os.getpid(), signal.SIGKILL)
             return -x
 

@@ -37,9 +37,6 @@ MISSING = "--workers needs Ray Data, which is not installed here: pip install 'v
 MOST_LOSSES = 2
 """How often a part is tried again whose worker was lost."""
 
-AHEAD = 2
-"""Parts that wait for each worker."""
-
 Load = Callable[[int], Translator]
 """Loads the generator in a worker, which has so many GPUs."""
 
@@ -147,7 +144,7 @@ def _results(found: Input, load: Load, options: Options, workers: int, *, gpus: 
                 _Worker,
                 batch_size=1,
                 batch_format="numpy",
-                compute=ActorPoolStrategy(size=workers, max_tasks_in_flight_per_actor=AHEAD),
+                compute=ActorPoolStrategy(size=workers, max_tasks_in_flight_per_actor=1),  # what waits is lost, too
                 fn_constructor_args=(found, load, options, share, max(1, int(cpus))),
                 num_cpus=cpus,
                 num_gpus=share or None,
