@@ -14,8 +14,9 @@ from velogan.config import Config
 from velogan.data.domains.sources import find_sources
 from velogan.data.pictures.images import Picture, save_picture
 from velogan.data.rendered.apples2oranges import Domain, render
-from velogan.evaluation.validation import SCORE, Validation
+from velogan.evaluation.validation import FEATURE_SCORE, SCORE, Validation
 from velogan.methods.base import Views
+from velogan.networks.pretrained import register_features
 from velogan.observe.log import read_stats
 from velogan.observe.progress import Display
 from velogan.report.failures import failures
@@ -70,6 +71,44 @@ def test_the_score_is_lowest_for_the_translation_to_the_other_domain(config: Con
     for way in ("a2b", "b2a"):
         assert right[f"{SCORE}_{way}"] < half[f"{SCORE}_{way}"] < nothing[f"{SCORE}_{way}"]
     assert right[SCORE] == pytest.approx((right[f"{SCORE}_a2b"] + right[f"{SCORE}_b2a"]) / 2)
+
+
+@pytest.fixture
+def with_features(config: Config, monkeypatch: pytest.MonkeyPatch) -> Config:
+    """A discriminator that sees what a small fixed network sees."""
+
+    def eyes() -> tuple[nn.Module, list[str]]:
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+            convs = [nn.Conv2d(3, 5, 3, stride=2, padding=1), nn.ReLU(), nn.Conv2d(5, 7, 3, stride=2, padding=1)]
+        return nn.Sequential(*convs), ["1", "2"]
+
+    monkeypatch.setattr("velogan.networks.pretrained._BUILDERS", {})
+    register_features("eyes", eyes)
+    judge = {"network": "projected+basic", "features": "eyes", "channels": 4}
+    return config.change(discriminator=judge, method={"gan": "hinge"})
+
+
+def test_where_the_discriminator_has_trained_features_they_score(with_features: Config):
+    validations = [_validation(with_features, there, -there) for there in (1.0, 0.5, 0.0)]
+    assert {one.name for one in validations} == {FEATURE_SCORE}
+    right, half, nothing = (one.score() for one in validations)
+    assert right[FEATURE_SCORE] < half[FEATURE_SCORE] < nothing[FEATURE_SCORE]
+    ways = [right[f"{FEATURE_SCORE}_{way}"] for way in ("a2b", "b2a")]
+    assert right[FEATURE_SCORE] == pytest.approx(sum(ways) / 2)
+    assert right[SCORE] < half[SCORE] < nothing[SCORE]
+
+
+def test_and_choose_the_best_checkpoint(with_features: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    figures = iter([(0.1, 0.5), (0.2, 0.25), (0.3, 0.75)])
+    monkeypatch.setattr(Validation, "score", lambda self: dict(zip((SCORE, FEATURE_SCORE), next(figures))))
+    config = with_features.change(train={"length": "6 images", "checkpoint_every": "2 images"})
+    _train(config, tmp_path / "run")
+    best = read_best(tmp_path / "run")
+    assert best
+    assert (best["checkpoint"], best["name"], best["score"]) == ("000000004", FEATURE_SCORE, 0.25)
+    page = (tmp_path / "run" / "report.html").read_text()
+    assert "Best: checkpoint 2 of 3, at 4 images, lowest sliced Wasserstein distance of trained features" in page
 
 
 def test_the_cycle_is_told_beside_the_score(config: Config):

@@ -11,6 +11,7 @@ from torch import Tensor
 from velogan.metrics.bootstrap import interval, resampled_sliced
 from velogan.metrics.sliced import (
     PATCH,
+    distance_of_maps,
     distances_of_patches,
     laplacian_pyramid,
     level_patches,
@@ -129,3 +130,17 @@ def test_resampled_distances_lie_around_the_figure_and_narrow_with_more_images()
 def test_patches_of_sets_of_other_sizes_have_other_names() -> None:
     assert [*level_patches(torch.zeros(1, 3, 64, 40))] == ["patches_64x40", "patches_32x20"]
     assert level_patches(torch.zeros(2, 3, 20, 16), patches=5)["patches_20x16"].shape == (2, 5, 3, 49)
+
+
+def test_the_distance_of_maps_is_that_of_what_stands_at_a_place_wherever_it_stands():
+    real = [_noise(3, 5, 8, 4, seed=1), _noise(3, 7, 2, 2, seed=2)]
+    moved = [part.flip(0, 2, 3) for part in real]
+    assert distance_of_maps(moved, real, places=32) == pytest.approx(0, abs=1e-6)
+    shifted = [part + 2 * part.std((0, 2, 3), keepdim=True, correction=0) for part in real]
+    expected = []
+    for number, part in enumerate(real):  # along a direction d every place moves by 2 (d_1 + ... + d_C)
+        directions = torch.randn(512, part.shape[1], generator=torch.Generator().manual_seed(number))
+        expected.append(2 * (directions / directions.norm(dim=1, keepdim=True)).sum(1).abs().mean().item())
+    assert distance_of_maps(shifted, real, places=32) == pytest.approx(fmean(expected), rel=1e-4)
+    other = [part * 0.5 for part in real]
+    assert 0 < distance_of_maps(other, real, places=3) == distance_of_maps(other, real, places=3)

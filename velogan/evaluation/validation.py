@@ -5,6 +5,7 @@ from __future__ import annotations
 from statistics import fmean
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from velogan.config import Config
@@ -14,27 +15,37 @@ from velogan.data.domains.sources import FEWEST, Side, Sources
 from velogan.evaluation.samples import middles, translated_and_third
 from velogan.methods.base import Views
 from velogan.metrics.failures import signs
-from velogan.metrics.sliced import sliced_wasserstein
+from velogan.metrics.sliced import distance_of_maps, sliced_wasserstein
+from velogan.networks.pretrained import frozen_features
 from velogan.types import Direction
 
 SCORE = "validation/distance"
 """The name, in the log and in best.json, of the figure that chooses; lower is better."""
+
+FEATURE_SCORE = "validation/feature_distance"
+"""The same where discriminators look at a trained network's features; lower is better, not comparable with `SCORE`."""
+
+_AT_ONCE = 8
+"""Pictures that the trained network looks at together."""
 
 
 class Validation:
     """Scores `views`, averaged generators by direction, on both domains' held-out pictures.
 
     The score is the sliced Wasserstein distance from translations to real pictures, mean over scales and directions.
-    It compares sets only. It does not measure how much of a picture's content a translation keeps, since any weight
-    between the two would be arbitrary. Reconstructions of an autoencoder that is trained alone are compared with their
-    own domain. Beside the score, the mean absolute difference of the cycle or of the reconstruction is logged, and
-    signs of failure (`metrics.failures`). `on` names the pictures; `missing` says why there are none.
+    Where a discriminator looks at a trained network's features, the same distance over its maps is logged too, and
+    chooses: patches of pixels do not tell stripes from grain (benchmarks/LOG.md). Both compare sets only, and do not
+    measure how much of a picture's content a translation keeps, since any weight between the two would be arbitrary.
+    Reconstructions of an autoencoder that is trained alone are compared with their own domain. Beside the score, the
+    mean absolute difference of the cycle or of the reconstruction is logged, and signs of failure
+    (`metrics.failures`). `on` names the pictures; `missing` says why there are none.
     """
-
-    name = SCORE
 
     def __init__(self, config: Config, sources: Sources, views: Views):
         self.views, self.config = views, config
+        judges = config.spec.discriminators.values()
+        self.features = next((one.features for one in judges if "projected" in one.network), None)
+        self.name = FEATURE_SCORE if self.features else SCORE
         self.on = self.missing = ""
         if sources.a.validation is None or sources.b.validation is None:
             few = min(len(side.train.names) for side in (sources.a, sources.b)) < FEWEST
@@ -53,24 +64,37 @@ class Validation:
         self.on = f"{len(self.a)} held-out {sources.a.name} and {len(self.b)} held-out {sources.b.name}"
 
     def score(self) -> dict[str, Any]:
-        """Figures by name for the log; `SCORE` chooses the best. Unit of distances: deviation of real pixels."""
+        """Figures by name for the log; that of `name` chooses the best. Unit of distances: deviation of real ones."""
         ways = self.config.method.directions
         word = "reconstruction" if self.views.reconstruction else "cycle"
-        distances, differences, found = {}, {}, {}
+        distances, seen, differences, found = {}, {}, {}, {}
         for way, real, target in (("a2b", self.a, self.b), ("b2a" if "b2a" in ways else "b2b", self.b, self.a)):
             fake, third = translated_and_third(real, way, self.views, config=self.config)
             if way in ways:
                 wanted = real if self.config.method.reconstructs else target
                 distances[f"{SCORE}_{way}"] = self.distance(way, fake, wanted)
+                if self.features:
+                    seen[f"{FEATURE_SCORE}_{way}"] = distance_of_maps(self._maps(fake), self._maps(wanted))
                 if not self.config.method.reconstructs:
                     found |= {f"failure/{name}_{way}": value for name, value in signs(fake, real, target).items()}
             if third is not None:
                 differences[f"validation/{word}_{way[0]}"] = (third - real).abs().mean().item()
-        return {SCORE: fmean(distances.values()), **distances, **differences, **found}
+        if seen:
+            seen = {FEATURE_SCORE: fmean(seen.values()), **seen}
+        return {SCORE: fmean(distances.values()), **distances, **seen, **differences, **found}
 
     def distance(self, way: Direction, fake: Tensor, wanted: Tensor) -> float:
         """How far the translations `fake` are from the pictures `wanted`, by patches."""
         return fmean(sliced_wasserstein(fake, wanted))
+
+    @torch.inference_mode()
+    def _maps(self, images: Tensor) -> list[Tensor]:
+        """What the trained network sees of `(N, C, H, W)` in [-1, 1]: maps `(N, c, h, w)`, the finest first."""
+        assert self.features
+        device = torch.device(self.config.engine.device)
+        see = frozen_features(self.features, device).maps
+        parts = [see(some.to(device).expand(-1, 3, -1, -1)) for some in images.split(_AT_ONCE)]
+        return [torch.cat([part.float().cpu() for part in same]) for same in zip(*parts)]
 
 
 def _open(side: Side, config: Config) -> Domain:

@@ -1,8 +1,9 @@
-"""Sliced Wasserstein distance between two sets of images, scale by scale: no network, nothing to download."""
+"""Sliced Wasserstein distance between two sets of images, scale by scale: of their patches, or of a network's maps."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from statistics import fmean
 
 import numpy as np
 import torch
@@ -56,6 +57,24 @@ def distances_of_patches(
         _wasserstein(*_normalised(mine, theirs), projections, seed + number)
         for number, (mine, theirs) in enumerate(zip(found, expected))
     ]
+
+
+def distance_of_maps(found: Sequence[Tensor], expected: Sequence[Tensor], *, places: int = 128, seed: int = 0) -> float:
+    """`sliced_wasserstein` with what a network sees at a place of an image instead of a patch; the mean over maps.
+
+    `found` are the network's maps of one set of images, `(N, C, h, w)` each, `expected` those of the real ones,
+    `(M, C, h, w)`. Of each image and map `places` random places count, or all where there are fewer.
+    """
+    mine, theirs = ([_at_places(part, places, seed) for part in maps] for maps in (found, expected))
+    return fmean(distances_of_patches(mine, theirs, seed=seed))
+
+
+def _at_places(maps: Tensor, count: int, seed: int) -> Tensor:
+    """What `(N, C, h, w)` has at random places of each image, `(N, count, C, 1)`."""
+    columns = maps.flatten(2).mT
+    chance = torch.rand(columns.shape[:2], generator=torch.Generator().manual_seed(seed))
+    index = chance.argsort(dim=1)[:, :count].to(maps.device)
+    return columns.gather(1, index[..., None].expand(-1, -1, maps.shape[1]))[..., None]
 
 
 def cumulative_shares(found: Tensor, expected: Tensor, *, seed: int) -> tuple[Tensor, Tensor, Tensor]:

@@ -186,7 +186,10 @@ def chosen(facts: Facts) -> str:
     images = int(checkpoint) if checkpoint.isdecimal() else None
     if images not in scored or not is_number(best.get("score")):
         return ""
-    what = "lowest sliced Wasserstein distance" if name == "validation/distance" else f"lowest {name}"
+    what = {
+        "validation/distance": "lowest sliced Wasserstein distance",
+        "validation/feature_distance": "lowest sliced Wasserstein distance of trained features",
+    }.get(name, f"lowest {name}")
     among = f"{scored.index(images) + 1} of {len(scored)}"
     return f"Best: checkpoint {among}, at {images:,} images, {what} ({best['score']:.3g}) on {best.get('on')}."
 
