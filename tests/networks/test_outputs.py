@@ -94,10 +94,10 @@ def test_a_mask_keeps_detail_when_it_is_trained():
 def test_small_changes_are_hardly_taken_over():
     x = torch.tensor([0.5, 0.5, -0.5]).expand(1, 2, 1, 3)
     made = x + torch.tensor([0.03, -0.15, 0.6])
-    taken = torch.tensor([0.1 * 0.03, 0.5 * -0.15, 0.6])
+    taken = torch.tensor([0.15 * 0.03, 0.75 * -0.15, 0.6])
     torch.testing.assert_close(kept(made, x), x + taken)
     apart = torch.stack([x[:, 0] + 0.3, x[:, 1]], 1)  # one channel alone: a mean of 0.15
-    torch.testing.assert_close(kept(apart, x)[0, :, 0], torch.stack([x[0, 0, 0] + 0.15, x[0, 1, 0]]))
+    torch.testing.assert_close(kept(apart, x)[0, :, 0], torch.stack([x[0, 0, 0] + 0.225, x[0, 1, 0]]))
     net = _build(output="keep")
     assert isinstance(net, KeepGenerator)
     images = torch.rand(2, 3, 16, 16) * 2 - 1

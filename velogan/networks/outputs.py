@@ -133,12 +133,16 @@ class KeepGenerator(MaskGenerator):
         return made if self.training else detailed(kept(made, x), x)
 
 
+TAKEN = 0.2
+"""A pixel that changes by this much, as a mean over channels in [-1, 1], takes over all of its change in `kept`."""
+
+
 def kept(made: Tensor, x: Tensor) -> Tensor:
     """`x` with its differences to `made`, both `(B, C, H, W)` in [-1, 1], in so far as they are large.
 
-    A pixel that differs by d, as a mean over channels, takes over the share `min(d / REPLACED, 1)` of the difference.
+    A pixel that differs by d, as a mean over channels, takes over the share `min(d / TAKEN, 1)` of the difference.
     Without it a network must repeat a background exactly to leave it alone; with it, nearly. It is a smooth shrinkage
     of the change, as soft thresholds are of wavelets (Donoho and Johnstone 1994).
     """
     change = made.float() - x
-    return x + change * change.abs().mean(1, keepdim=True).div(REPLACED).clamp(max=1)
+    return x + change * change.abs().mean(1, keepdim=True).div(TAKEN).clamp(max=1)
