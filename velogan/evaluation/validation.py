@@ -34,7 +34,7 @@ class Validation:
 
     The score is the sliced Wasserstein distance from translations to real pictures, mean over scales and directions.
     Where a discriminator looks at a trained network's features, the same distance over its maps is logged too, and
-    chooses: patches of pixels do not tell stripes from grain (benchmarks/LOG.md). Both compare sets only, and do not
+    chooses: patches of pixels did not tell stripes from grain (benchmarks/LOG.md). Both compare sets only, and do not
     measure how much of a picture's content a translation keeps, since any weight between the two would be arbitrary.
     Reconstructions of an autoencoder that is trained alone are compared with their own domain. Beside the score, the
     mean absolute difference of the cycle or of the reconstruction is logged, and signs of failure
