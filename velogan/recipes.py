@@ -28,8 +28,8 @@ def fast() -> Config:
     """Good pictures in minutes: 128x128, small generators with a mask, judged by trained features (extra `features`).
 
     The mask keeps what need not change, so no identity loss asks for it, and the cycle weighs little. Strokes and
-    colours change with every few hundred images, so the average is long, and the discriminators learn at half the rate.
-    Squares cut out keep these from knowing their pictures by heart.
+    colours change with every few hundred images, so a step sees four of them, the average is long, and the
+    discriminators learn at half the rate. Squares cut out keep these from knowing their pictures by heart.
     docs/training.md has the figures.
 
     velogan train fast --data horse2zebra --out runs/zebras
@@ -38,7 +38,7 @@ def fast() -> Config:
         Config()
         .sized("xs")
         .change(
-            data={"crop_size": 128},
+            data={"crop_size": 128, "batch_size": 4},
             generator={"output": "mask", "decoder": "resize"},
             discriminator={"network": "projected+basic"},
             method={"gan": "hinge", "augment": ("shift", "cutout")}
