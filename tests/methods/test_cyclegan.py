@@ -12,6 +12,7 @@ from velogan.methods.cyclegan import CycleGAN, CycleGANObjective
 from velogan.networks.discriminators import DiscriminatorConfig, build_discriminator
 from velogan.networks.generators import GeneratorConfig, build_generator
 from velogan.objectives.base import Part, parts_run_by
+from velogan.objectives.losses import gradient_consistency
 
 SHAPE = (3, 32, 32)
 
@@ -132,6 +133,23 @@ def test_judges_are_shown_the_pool():
     terms = objective.discriminator_loss(nets, batch, {"fake_a": new, "fake_b": new}).terms
     assert float(terms["a"].detach()) == pytest.approx(0.5 * ((3 * -0.2 - 1) ** 2 + (3 * 0.9) ** 2))
     assert float(terms["b"].detach()) == pytest.approx(0.5 * ((0.1 - 2) ** 2 + (0 - 1) ** 2))
+
+
+def test_edges_are_compared_with_those_of_each_translation_s_own_input():
+    torch.manual_seed(0)
+    nets: dict[str, nn.Module] = {
+        **{role: build_generator(GeneratorConfig(channels=2, blocks=1)) for role in ("G_A", "G_B")},
+        **{role: build_discriminator(DiscriminatorConfig(network="pixel", channels=2)) for role in ("D_A", "D_B")},
+    }
+    batch = {side: torch.rand(2, *SHAPE) * 2 - 1 for side in "AB"} | {"uniform": torch.rand(6, 2)}
+    out = _objective(edges_a=3.0, edges_b=5.0).generator_loss(nets, batch, {})
+    plain = _objective().generator_loss(nets, batch, {})
+    for letter, made, given, weight in (("a", "fake_b", "A", 3.0), ("b", "fake_a", "B", 5.0)):
+        wanted = weight * gradient_consistency(out.carry[made], batch[given])
+        assert out.terms[f"edges_{letter}"].item() == pytest.approx(wanted.item())
+        assert wanted.item() > 0.1
+        assert f"edges_{letter}" not in plain.terms
+    assert out.terms.keys() - plain.terms.keys() == {"edges_a", "edges_b"}
 
 
 def test_no_identity_no_pass_for_it():

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 import torch
 
@@ -10,6 +11,7 @@ from velogan.objectives.losses import (
     GanLossName,
     fooling_loss,
     gan_loss,
+    gradient_consistency,
     gradient_penalty,
     mixed,
     zero_centred_penalty,
@@ -126,3 +128,41 @@ def test_the_zero_centred_penalty_is_that_of_one_patch_and_adds_over_heads(side:
 def test_a_mixture_has_its_share_of_each_real_image():
     found = mixed(torch.ones(2, 1, 1, 1), torch.zeros(2, 1, 1, 1), torch.tensor([0.25, 1.0]))
     assert found.flatten().tolist() == [0.25, 1.0]
+
+
+def _edges(images: torch.Tensor) -> float:
+    """Of two grey images, as NumPy has it."""
+    x, y = images.double().numpy()
+    found = [np.corrcoef(np.diff(x, axis=axis).ravel(), np.diff(y, axis=axis).ravel())[0, 1] for axis in (0, 1)]
+    return 1 - float(np.mean(found))
+
+
+def test_the_consistency_of_edges_is_a_correlation_of_differences():
+    torch.manual_seed(0)
+    made, given = torch.rand(2, 3, 1, 9, 7) * 2 - 1
+    wanted = _mean([_edges(torch.stack([x[0], y[0]])) for x, y in zip(made, given)])
+    assert gradient_consistency(made, given).item() == pytest.approx(wanted, abs=1e-5)
+
+
+def test_edges_count_and_neither_brightness_colour_nor_contrast_do():
+    torch.manual_seed(0)
+    given = torch.rand(2, 3, 16, 16) * 2 - 1
+    luma = (given * torch.tensor([0.299, 0.587, 0.114]).view(3, 1, 1)).sum(1, keepdim=True)
+    assert gradient_consistency(0.3 * given - 0.4, given).item() == pytest.approx(0, abs=1e-4)
+    assert gradient_consistency(luma, given).item() == pytest.approx(0, abs=1e-4)
+    assert gradient_consistency(-given, given).item() == pytest.approx(2, abs=1e-4)
+    striped = given.clone()
+    striped[..., ::2] += 1
+    assert gradient_consistency(striped, given).item() > 0.2
+
+
+def test_an_image_without_edges_has_a_finite_gradient():
+    given = torch.rand(1, 3, 8, 8)
+    made = torch.zeros(1, 3, 8, 8, requires_grad=True)
+    loss = gradient_consistency(made, given)
+    loss.backward()
+    assert loss.item() == 1
+    assert made.grad is not None
+    assert made.grad.isfinite().all()
+    assert made.grad.abs().max() > 0
+    assert gradient_consistency(given, torch.zeros(1, 1, 8, 8)).item() == 1

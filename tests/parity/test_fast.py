@@ -49,7 +49,7 @@ CASES: dict[str, dict[str, dict[str, Any]]] = {
     "resnet": {},
     "pixel": {"discriminator": {"network": "pixel"}},
     "no identity": {"method": {"identity_a": 0.0, "identity_b": 0.0}},
-    "wgangp": {"method": {"gan": "wgangp"}},
+    "wgangp and edges": {"method": {"gan": "wgangp", "edges_a": 3.0, "edges_b": 2.0}},
     "penalty and steps": {"method": {"penalty": "zero_centred", "penalty_every": 1, "discriminator_steps": 2}},
 }
 
