@@ -12,7 +12,7 @@ from velogan.methods.cyclegan import CycleGAN, CycleGANObjective
 from velogan.networks.discriminators import DiscriminatorConfig, build_discriminator
 from velogan.networks.generators import GeneratorConfig, build_generator
 from velogan.objectives.base import Part, parts_run_by
-from velogan.objectives.losses import gradient_consistency
+from velogan.objectives.losses import lost_edges
 
 SHAPE = (3, 32, 32)
 
@@ -145,7 +145,7 @@ def test_edges_are_compared_with_those_of_each_translation_s_own_input():
     out = _objective(edges_a=3.0, edges_b=5.0).generator_loss(nets, batch, {})
     plain = _objective().generator_loss(nets, batch, {})
     for letter, made, given, weight in (("a", "fake_b", "A", 3.0), ("b", "fake_a", "B", 5.0)):
-        wanted = weight * gradient_consistency(out.carry[made], batch[given])
+        wanted = weight * lost_edges(out.carry[made], batch[given])
         assert out.terms[f"edges_{letter}"].item() == pytest.approx(wanted.item())
         assert wanted.item() > 0.1
         assert f"edges_{letter}" not in plain.terms

@@ -2,17 +2,17 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
 import pytest
 import torch
 
 from velogan.objectives.base import together
 from velogan.objectives.losses import (
+    EDGE,
     GanLossName,
     fooling_loss,
     gan_loss,
-    gradient_consistency,
     gradient_penalty,
+    lost_edges,
     mixed,
     zero_centred_penalty,
 )
@@ -130,39 +130,52 @@ def test_a_mixture_has_its_share_of_each_real_image():
     assert found.flatten().tolist() == [0.25, 1.0]
 
 
-def _edges(images: torch.Tensor) -> float:
-    """Of two grey images, as NumPy has it."""
-    x, y = images.double().numpy()
-    found = [np.corrcoef(np.diff(x, axis=axis).ravel(), np.diff(y, axis=axis).ravel())[0, 1] for axis in (0, 1)]
-    return 1 - float(np.mean(found))
+def test_lost_edges_by_hand():
+    given = torch.tensor([[0.0, 0.3], [0.0, 0.0]]).expand(1, 1, 2, 2)  # one gradient, (0.3, 0)
+    made = torch.tensor([[0.5, 0.5], [0.9, 0.0]]).expand(1, 1, 2, 2)  # (0, 0.4), across it
+    both = torch.tensor([[0.0, 0.6], [-0.8, 0.0]]).expand(1, 1, 2, 2)  # (0.6, -0.8)
+    assert lost_edges(made, given).item() == pytest.approx(1, abs=1e-4)
+    alike = 0.3 * 0.6 / math.sqrt((0.3**2 + EDGE**2) * (1 + EDGE**2))
+    assert lost_edges(both, given).item() == pytest.approx(1 - alike, abs=1e-4)
+    assert lost_edges(-both, given).item() == pytest.approx(1 + alike, abs=1e-4)
 
 
-def test_the_consistency_of_edges_is_a_correlation_of_differences():
+def test_strong_edges_count_more_and_each_image_alike():
+    """Edges of strength 1 and `EDGE` have weights of nearly 1 and a half."""
+    row = torch.tensor([0.0, 1.0, 1.0, 1.0 - EDGE])
+    given = row.expand(1, 1, 2, 4)
+    strong, faint = 1 / (1 + EDGE**2), 0.5
+    only_faint = torch.tensor([0.0, 0.0, 0.0, -EDGE]).expand(1, 1, 2, 4)
+    wanted = (strong * 1 + faint * (1 - 0.5)) / (strong + faint)
+    assert lost_edges(only_faint, given).item() == pytest.approx(wanted, abs=1e-4)
+    flat = torch.zeros(1, 1, 2, 4)
+    pair = lost_edges(torch.cat([only_faint, flat]), torch.cat([given, flat]))
+    assert pair.item() == pytest.approx(wanted / 2, abs=1e-4)
+
+
+def test_edges_count_and_neither_brightness_nor_colours_do():
     torch.manual_seed(0)
-    made, given = torch.rand(2, 3, 1, 9, 7) * 2 - 1
-    wanted = _mean([_edges(torch.stack([x[0], y[0]])) for x, y in zip(made, given)])
-    assert gradient_consistency(made, given).item() == pytest.approx(wanted, abs=1e-5)
-
-
-def test_edges_count_and_neither_brightness_colour_nor_contrast_do():
-    torch.manual_seed(0)
-    given = torch.rand(2, 3, 16, 16) * 2 - 1
+    given = torch.rand(2, 3, 16, 16) - 0.5
     luma = (given * torch.tensor([0.299, 0.587, 0.114]).view(3, 1, 1)).sum(1, keepdim=True)
-    assert gradient_consistency(0.3 * given - 0.4, given).item() == pytest.approx(0, abs=1e-4)
-    assert gradient_consistency(luma, given).item() == pytest.approx(0, abs=1e-4)
-    assert gradient_consistency(-given, given).item() == pytest.approx(2, abs=1e-4)
+    same = lost_edges(given, given).item()
+    assert 0 < same < 0.2
+    assert lost_edges(given - 0.4, given).item() == pytest.approx(same, abs=1e-4)
+    assert lost_edges(luma, given).item() == pytest.approx(same, abs=1e-4)
+    assert lost_edges(-given, given).item() > 1.5
+
+
+def test_what_appears_in_flat_places_costs_nothing():
+    given = torch.zeros(1, 3, 16, 16)
+    given[..., 8:] = 1
     striped = given.clone()
-    striped[..., ::2] += 1
-    assert gradient_consistency(striped, given).item() > 0.2
+    striped[..., ::2, :6] = 0.5
+    assert lost_edges(striped, given).item() == pytest.approx(lost_edges(given, given).item(), abs=1e-4)
 
 
-def test_an_image_without_edges_has_a_finite_gradient():
-    given = torch.rand(1, 3, 8, 8)
-    made = torch.zeros(1, 3, 8, 8, requires_grad=True)
-    loss = gradient_consistency(made, given)
-    loss.backward()
-    assert loss.item() == 1
-    assert made.grad is not None
-    assert made.grad.isfinite().all()
-    assert made.grad.abs().max() > 0
-    assert gradient_consistency(given, torch.zeros(1, 1, 8, 8)).item() == 1
+def test_images_without_edges_have_a_finite_gradient():
+    given, flat = torch.rand(1, 3, 8, 8), torch.zeros(1, 3, 8, 8, requires_grad=True)
+    lost_edges(flat, given).backward()
+    assert flat.grad is not None
+    assert flat.grad.isfinite().all()
+    assert flat.grad.abs().max() > 0
+    assert lost_edges(given, flat).item() == 0

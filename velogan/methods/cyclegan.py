@@ -20,7 +20,7 @@ from velogan.methods.adversarial import Adversarial
 from velogan.methods.base import Make, Note, Role, Spec, Views, discriminator_header, ends
 from velogan.objectives.base import Carry, Out, Owned, Phase, side_by_side, together
 from velogan.objectives.halves import HalfObjective, Swap, traded
-from velogan.objectives.losses import Logits, fooling_loss, gan_loss, gradient_consistency, gradient_penalty
+from velogan.objectives.losses import Logits, fooling_loss, gan_loss, gradient_penalty, lost_edges
 from velogan.objectives.pool import FakePool
 from velogan.types import Batch, Direction, Letter, Nets
 
@@ -45,8 +45,8 @@ class CycleGAN(Adversarial):
     edges_a: float = Field(
         default=0.0,
         ge=0,
-        description="Weight of the gradient consistency of a and G_A(a): 1 less the correlation of their edges, "
-        "whatever the brightness and the colours. It keeps shapes, and lets fewer new things appear.",
+        description="Weight of the edges of a that G_A(a) has lost, whatever the brightness and the colours. It keeps "
+        "shapes, and does not hinder new things where a is flat.",
     )
     edges_b: float = Field(default=0.0, ge=0, description="The same for b and G_B(b).")
     pool_size: int = Field(
@@ -180,7 +180,7 @@ class CycleGANObjective:
         return [generator, penalty, discriminator]
 
     def generator_loss(self, nets: Nets, batch: Batch, carry: Carry) -> Out:
-        """Adversarial, cycle (eq. 2) and identity (section 5.2) losses of both generators, and that of their edges."""
+        """Adversarial, cycle (eq. 2) and identity (section 5.2) losses of both generators, and that of lost edges."""
         config, a, b = self.config, batch["A"], batch["B"]
         seen = self._translate(nets, a, b)
         judged_b = nets["D_A"](self._seen("D_A", seen["fake_b"], batch, 0))
@@ -196,9 +196,9 @@ class CycleGANObjective:
         if self.identity_b:
             terms["identity_b"] = F.l1_loss(seen["same_a"].float(), a) * config.cycle_a * self.identity_b
         if config.edges_a:
-            terms["edges_a"] = gradient_consistency(seen["fake_b"], a) * config.edges_a
+            terms["edges_a"] = lost_edges(seen["fake_b"], a) * config.edges_a
         if config.edges_b:
-            terms["edges_b"] = gradient_consistency(seen["fake_a"], b) * config.edges_b
+            terms["edges_b"] = lost_edges(seen["fake_a"], b) * config.edges_b
         carry = {"fake_a": seen["fake_a"].float(), "fake_b": seen["fake_b"].float()}
         return Out(total=_sum_of(terms), terms=terms, carry=carry)
 
@@ -346,7 +346,7 @@ class OneDirection(CycleGANObjective):
         }
         terms |= {f"identity_{mine}": F.l1_loss(one.float(), target) * cycle * identity for one in same}
         if edges := {"a": config.edges_a, "b": config.edges_b}[mine]:
-            terms[f"edges_{mine}"] = gradient_consistency(fake, source) * edges
+            terms[f"edges_{mine}"] = lost_edges(fake, source) * edges
         return Out(total=_sum_of(terms), terms=terms, carry={half.fake: fake.float()})
 
 
