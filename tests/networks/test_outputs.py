@@ -8,6 +8,7 @@ from torch import nn
 
 from velogan.networks.generators import GeneratorConfig, build_generator, split
 from velogan.networks.outputs import (
+    DETAIL,
     ChangeGenerator,
     KeepGenerator,
     MaskGenerator,
@@ -73,7 +74,7 @@ def test_fine_detail_stays_where_it_changes_little():
     torch.testing.assert_close(detailed(x + ramp, x)[inner], (x + ramp)[inner])
     faint = 0.02 * torch.tensor([1.0, -1.0]).repeat(12)
     (taken,) = (detailed(x + faint, x) - x).abs()[inner].unique(sorted=False).round(decimals=4).unique()
-    assert taken == pytest.approx(0.02 * 0.02 / 0.1)
+    assert taken == pytest.approx(0.02 * 0.02 / DETAIL, abs=5e-5)
     both = detailed(x + ramp + faint, x)[inner] - (x + ramp)[inner]
     assert both.abs().max() < 0.006
 

@@ -84,7 +84,7 @@ def masked(made: Tensor, x: Tensor) -> Tensor:
     return x + mask * (picture - x)
 
 
-DETAIL = 0.1
+DETAIL = 0.15
 """Fine detail that changes by this much around a pixel, as a mean over channels in [-1, 1], is taken over in full."""
 
 SPLINE = (1 / 16, 4 / 16, 6 / 16, 4 / 16, 1 / 16)
@@ -92,21 +92,19 @@ SPLINE = (1 / 16, 4 / 16, 6 / 16, 4 / 16, 1 / 16)
 
 
 def detailed(made: Tensor, x: Tensor) -> Tensor:
-    """`x` with its differences to `made`, both `(B, C, H, W)` in [-1, 1], fine ones in so far as they are large.
+    """`x` with its differences to `made`, both `(B, C, H, W)` in [-1, 1], the finest ones in so far as they are large.
 
-    The a trous algorithm (Starck and Murtagh 1994, section 2) splits the difference into detail of two scales, of
-    about 2 to 4 and 4 to 8 pixels, and the rest, which is taken over in full. Of the detail a pixel takes over the
-    share `min(d / DETAIL, 1)`, where d is how large it is around, as shrinkage of wavelets by their neighbours does
-    (Cai and Silverman 2001). So what a small generator cannot repeat stays (pores, twigs, lettering), and what it
-    paints (stripes) comes through.
+    The a trous algorithm (Starck and Murtagh 1994, section 2) splits the difference into detail of about 2 to 4 pixels,
+    its finest scale, and the rest, which is taken over in full. Of the detail a pixel takes over the share
+    `min(d / DETAIL, 1)`, where d is how large it is around, as shrinkage of wavelets by their neighbours does (Cai and
+    Silverman 2001). So what a small generator cannot repeat stays (pores, twigs, lettering), and what it paints
+    (stripes) comes through.
     """
-    out, rest = x, made.float() - x
-    for step in (1, 2):
-        smooth = _smooth(rest, step)
-        detail = rest - smooth
-        around = _smooth(_smooth(detail.abs().mean(1, keepdim=True), 1), 2)
-        out, rest = out + detail * around.div(DETAIL).clamp(max=1), smooth
-    return out + rest
+    change = made.float() - x
+    smooth = _smooth(change, 1)
+    detail = change - smooth
+    around = _smooth(_smooth(detail.abs().mean(1, keepdim=True), 1), 2)
+    return x + smooth + detail * around.div(DETAIL).clamp(max=1)
 
 
 def _smooth(x: Tensor, step: int) -> Tensor:
