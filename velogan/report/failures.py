@@ -76,7 +76,7 @@ _KINDS: dict[str, _Kind] = {
         lambda value: value < 0.01,
         "translations are copies of their inputs (they differ by {value:.1%} of the range of values)",
         (
-            ("a smaller method.identity_a and method.cycle_a", "cycle_a"),
+            ("smaller method.identity_a, method.cycle_a and method.edges_a", "cycle_a"),
             ("a smaller method.deviation_source and method.deviation_target", "deviation_source"),
             _LONGER,
         ),
