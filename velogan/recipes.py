@@ -44,7 +44,7 @@ def fast() -> Config:
             discriminator={"network": "projected+basic"},
             method={"gan": "hinge", "augment": ("shift", "cutout")}
             | {"cycle_a": 2.0, "cycle_b": 2.0, "identity_a": 0.0, "identity_b": 0.0}
-            | {"edges_a": 20.0, "edges_b": 20.0},
+            | {"edges_a": 10.0, "edges_b": 10.0},
             optimizer={"rules": ("D_*:lr=1e-4",)},
             train={"length": "40 minutes", "checkpoint_every": "10 %", "ema_rampup": 0.2},
         )
