@@ -13,9 +13,9 @@ from velogan.objectives.losses import zero_centred_penalty
 pytestmark = pytest.mark.skipif(find_lite("lite0") is None, reason="the extra `features` is not installed")
 
 
-def made(network: str = "projected", channels: int = 3) -> ProjectedDiscriminator:
+def made(network: str = "projected", *, channels: int = 3, feature_size: int | None = None) -> ProjectedDiscriminator:
     torch.manual_seed(0)
-    config = DiscriminatorConfig.model_validate({"network": network, "channels": 2})
+    config = DiscriminatorConfig.model_validate({"network": network, "channels": 2, "feature_size": feature_size})
     net = build_discriminator(config, in_channels=channels)
     assert isinstance(net, ProjectedDiscriminator)
     return net
@@ -140,6 +140,29 @@ def test_a_layer_is_seen_before_the_next_one_writes_into_it(monkeypatch: pytest.
 def test_features_that_nobody_knows_are_refused() -> None:
     with pytest.raises(ValueError, match=r"features=lite9: nothing has this name; choose lite0, lite1"):
         build_discriminator(DiscriminatorConfig(network="projected", features="lite9"))
+
+
+@pytest.mark.parametrize(
+    ("shape", "seen"), [((72, 96), (96, 128)), ((64, 48), (128, 96)), ((32, 40), (64, 80)), ((100, 96), (100, 96))]
+)
+def test_small_pictures_are_seen_enlarged(shape: tuple[int, int], seen: tuple[int, int]) -> None:
+    plain, large = made(), made(feature_size=96)
+    images = torch.rand(2, 3, *shape)
+    wanted = plain.mixed(torch.nn.functional.interpolate(images, size=seen, mode="bilinear"))
+    for one, other in zip(large.mixed(images), wanted, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
+
+
+def test_the_patchgan_sees_them_as_they_are() -> None:
+    *heads, patch = made("projected+basic", feature_size=96)(torch.zeros(1, 3, 64, 64))
+    assert heads[0].shape == (1, 1, 12, 12)
+    assert patch.shape == (1, 1, 6, 6)
+
+
+def test_the_fast_one_sees_the_same() -> None:
+    net, images = made("projected+basic", feature_size=96).eval(), torch.rand(1, 3, 64, 64)
+    for one, other in zip(net.by(lambda part: part)(images), net(images), strict=True):
+        assert torch.equal(one, other)
 
 
 def test_grey_pictures_are_seen_as_colour_ones() -> None:

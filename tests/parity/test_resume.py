@@ -38,7 +38,7 @@ CASES: dict[str, dict[str, Any]] = {
     "projected": FAST
     | {
         "generator": {"output": "mask"},
-        "discriminator": {"network": "projected+basic"},
+        "discriminator": {"network": "projected+basic", "feature_size": 48},
         "method": {"gan": "hinge", "augment": ["colour", "shift", "cutout"], "pool_size": 3},
     },
     "stabilisers": FAST

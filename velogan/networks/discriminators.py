@@ -40,6 +40,13 @@ class DiscriminatorConfig(BaseModel):
         description="The trained network of projected: lite0 or lite1, EfficientNet-Lite (extra `features`), or one "
         "that was registered in Python.",
     )
+    feature_size: int | None = Field(
+        default=None,
+        ge=32,
+        le=1024,
+        description="Pictures whose shorter side has fewer pixels are enlarged to so many before projected sees them, "
+        "at most to twice their size. EfficientNet-Lite0 was trained at 224. Default: no picture is enlarged.",
+    )
     layers: int = Field(default=3, ge=1, le=8, description="Depth of n_layers; basic is 3.")
     channels: int = Field(default=64, ge=1, le=4096, description="Feature maps after the first convolution (ndf).")
     norm: NormName | Literal["spectral"] = Field(
@@ -124,7 +131,8 @@ def _projected(config: DiscriminatorConfig, in_channels: int, *, patch: nn.Modul
             f"discriminator.network={config.network} sees pictures of 1 or 3 channels, not {in_channels}: set "
             "discriminator.network=basic"
         )
-    return ProjectedDiscriminator(config.features, width=HEADS * config.channels, patch=patch)
+    width = HEADS * config.channels
+    return ProjectedDiscriminator(config.features, width=width, size=config.feature_size, patch=patch)
 
 
 def build_encoding_discriminator(

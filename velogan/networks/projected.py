@@ -21,15 +21,17 @@ class ProjectedDiscriminator(nn.Module):
     Each head looks at one map of frozen `features`; EfficientNet-Lite has four, at strides of 4, 8, 16
     and 32. Before that, fixed random convolutions mix channels, and scales from the coarsest to the finest, all to
     `width` channels (their cross-channel and cross-scale mixing). With `patch`, a discriminator of pixels, its
-    logits come last.
+    logits come last. Where a picture's shorter side has less than `size` pixels, the features see it enlarged to so
+    many, at most to twice its size, because a network knows things at the size that it was trained with; `patch` sees
+    it as it is.
 
     The features are no part of the weights: all discriminators of a process share them (`pretrained.frozen_features`).
     The weights hold their fingerprint, and are refused where the features are others. C is 3, or 1, which is repeated.
     """
 
-    def __init__(self, features: str, *, width: int, patch: nn.Module | None = None):
+    def __init__(self, features: str, *, width: int, size: int | None = None, patch: nn.Module | None = None):
         super().__init__()
-        self.features = features
+        self.features, self.size = features, size
         self._see: nn.Module | None = None  # found at each call
         self._mix: tuple[nn.Module] = (Mix(self._buffers),)  # no child: its weights are registered here
         widths = frozen_features(features, torch.device("meta")).widths
@@ -47,7 +49,7 @@ class ProjectedDiscriminator(nn.Module):
     def mixed(self, x: Tensor) -> list[Tensor]:
         """What the heads see: features `(B, width, h, w)`, the finest first."""
         see = self._see or frozen_features(self.features, x.device).maps
-        return self._mix[0](see(x.expand(-1, 3, -1, -1)))
+        return self._mix[0](see(_enlarged(x, self.size).expand(-1, 3, -1, -1)))
 
     def get_extra_state(self) -> Tensor:
         """The fingerprint of the features, as bytes."""
@@ -66,7 +68,7 @@ class ProjectedDiscriminator(nn.Module):
         """The same discriminator, over the same weights, with `other` of features, mixing, each head, and `patch`."""
         made = ProjectedDiscriminator.__new__(ProjectedDiscriminator)
         nn.Module.__init__(made)
-        made.features, made._buffers = self.features, self._buffers
+        made.features, made.size, made._buffers = self.features, self.size, self._buffers
         made.heads = nn.ModuleList(other(head) for head in self.heads)
         made.patch = None if self.patch is None else other(self.patch)
         made._mix = (other(self._mix[0]),)
@@ -101,6 +103,27 @@ class Mix(nn.Module):
         found = self.weights[f"{way}_{number}"]
         assert found is not None
         return found
+
+
+def _enlarged(x: Tensor, size: int | None) -> Tensor:
+    """`x`, `(B, C, H, W)`, enlarged until its shorter side has `size` pixels, at most to twice its size, in float32.
+
+    What `F.interpolate` computes, bilinear. By products with matrices, whose gradients are the same each time on a GPU
+    too; `interpolate`'s are not.
+    """
+    height, width = x.shape[2:]
+    if size is None or min(height, width) >= size:
+        return x
+    scale = min(size / min(height, width), 2)
+    with torch.autocast("cpu" if x.is_meta else x.device.type, enabled=False):
+        rows = _stretch(height, round(scale * height), x.device)
+        columns = _stretch(width, round(scale * width), x.device)
+        return rows.T @ x.float() @ columns
+
+
+def _stretch(old: int, new: int, device: torch.device) -> Tensor:
+    """`(old, new)`: a row of `old` pixels times it is the row of `new` pixels by linear interpolation."""
+    return F.interpolate(torch.eye(old, device=device)[None], size=new, mode="linear")[0]
 
 
 def _random(outputs: int, inputs: int) -> Tensor:
