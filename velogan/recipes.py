@@ -28,9 +28,9 @@ def fast() -> Config:
     """Good pictures in minutes: 128x128, small generators with a mask, judged by trained features (extra `features`).
 
     The mask keeps what need not change, so no identity loss asks for it, and the cycle weighs little: that edges stay
-    where they were keeps shapes. Strokes and colours change with every few hundred images, so a step sees four of them,
-    the average is long, and the discriminators learn at half the rate. Squares cut out keep these from knowing their
-    pictures by heart.
+    where they were keeps shapes. The trained features see pictures at the size that they were trained with. Strokes and
+    colours change with every few hundred images, so a step sees four of them, the average is long, and the
+    discriminators learn at half the rate. Squares cut out keep these from knowing their pictures by heart.
     docs/training.md has the figures.
 
     velogan train fast --data horse2zebra --out runs/zebras
@@ -41,10 +41,10 @@ def fast() -> Config:
         .change(
             data={"crop_size": 128, "batch_size": 4},
             generator={"output": "mask", "decoder": "resize"},
-            discriminator={"network": "projected+basic"},
+            discriminator={"network": "projected+basic", "feature_size": 224},
             method={"gan": "hinge", "augment": ("shift", "cutout")}
             | {"cycle_a": 2.0, "cycle_b": 2.0, "identity_a": 0.0, "identity_b": 0.0}
-            | {"edges_a": 10.0, "edges_b": 10.0},
+            | {"edges_a": 20.0, "edges_b": 20.0},
             optimizer={"rules": ("D_*:lr=1e-4",)},
             train={"length": "40 minutes", "checkpoint_every": "10 %", "ema_rampup": 0.2},
         )
