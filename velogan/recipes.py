@@ -28,9 +28,10 @@ def fast() -> Config:
     """Good pictures in minutes: 128x128, small generators with a mask, judged by trained features (extra `features`).
 
     The mask keeps what need not change, so no identity loss asks for it, and the cycle weighs little: that edges stay
-    where they were keeps shapes. The trained features see pictures at the size that they were trained with. Strokes and
-    colours change with every few hundred images, so a step sees four of them, the average is long, and the
-    discriminators learn at half the rate. Squares cut out keep these from knowing their pictures by heart.
+    where they were keeps shapes. The trained features see small pictures enlarged, up to the size that they were
+    trained with. Strokes and colours change with every few hundred images, so a step sees four of them, the average is
+    long, and the discriminators learn at half the rate. Squares cut out keep these from knowing their pictures by
+    heart.
     docs/training.md has the figures.
 
     velogan train fast --data horse2zebra --out runs/zebras

@@ -22,8 +22,8 @@ class ProjectedDiscriminator(nn.Module):
     and 32. Before that, fixed random convolutions mix channels, and scales from the coarsest to the finest, all to
     `width` channels (their cross-channel and cross-scale mixing). With `patch`, a discriminator of pixels, its
     logits come last. Where a picture's shorter side has less than `size` pixels, the features see it enlarged to so
-    many, at most to twice its size, because a network knows things at the size that it was trained with; `patch` sees
-    it as it is.
+    many, at most to twice its size: a network knows things best at about the size that it was trained with. `patch`
+    sees it as it is.
 
     The features are no part of the weights: all discriminators of a process share them (`pretrained.frozen_features`).
     The weights hold their fingerprint, and are refused where the features are others. C is 3, or 1, which is repeated.
