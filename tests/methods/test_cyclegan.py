@@ -135,6 +135,24 @@ def test_judges_are_shown_the_pool():
     assert float(terms["b"].detach()) == pytest.approx(0.5 * ((0.1 - 2) ** 2 + (0 - 1) ** 2))
 
 
+def test_judges_are_shown_untranslated_images_as_made_ones():
+    nets, _ = _by_hand()
+    a, b = torch.tensor([0.1, 0.3]).view(2, 1, 1, 1), torch.tensor([-0.2, -0.4]).view(2, 1, 1, 1)
+    uniform = torch.full((8, 2), 0.25)
+    uniform[6], uniform[7] = torch.tensor([0.3, 0.6]), torch.tensor([0.7, 0.1])  # of A the first, of B the second
+    carry = {"fake_a": torch.full((2, 1, 1, 1), 0.8), "fake_b": torch.full((2, 1, 1, 1), -0.7)}
+    objective = _objective(shape=(1, 1, 1), untranslated=0.5, pool_size=0)
+    assert objective.draws == {"train": 8}
+    terms = objective.discriminator_loss(nets, {"A": a, "B": b, "uniform": uniform}, carry).terms
+    refused_a = [3 * 0.1, 3 * -0.7]
+    refused_b = [0.8 - 1, -0.4 - 1]
+    on_real_a = [(3 * -0.2 - 1) ** 2, (3 * -0.4 - 1) ** 2]
+    on_real_b = [(0.1 - 1 - 1) ** 2, (0.3 - 1 - 1) ** 2]
+    for letter, real, refused in (("a", on_real_a, refused_a), ("b", on_real_b, refused_b)):
+        wanted = 0.5 * (sum(real) / 2 + sum(score**2 for score in refused) / 2)
+        assert float(terms[letter].detach()) == pytest.approx(wanted)
+
+
 def test_edges_are_compared_with_those_of_each_translation_s_own_input():
     torch.manual_seed(0)
     nets: dict[str, nn.Module] = {

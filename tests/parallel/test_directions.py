@@ -23,7 +23,7 @@ CASES = {
     "as the preset": ["--engine.kernels", "native", "--method.pool-size", "2"],
     "all else": [
         *("--optimizer.kind", "sgd", "--engine.batched", "off", "--method.pool-size", "2", "--method.identity-b", "0"),
-        *("--method.edges-a", "3", "--method.edges-b", "2"),
+        *("--method.edges-a", "3", "--method.edges-b", "2", "--method.untranslated", "0.3"),
         *(*STABILISED, "--method.penalty-every", "2", "--method.discriminator-steps", "2", "--train.accumulate", "2"),
     ],
 }

@@ -39,7 +39,7 @@ CASES: dict[str, dict[str, Any]] = {
     | {
         "generator": {"output": "mask"},
         "discriminator": {"network": "projected+basic", "feature_size": 48},
-        "method": {"gan": "hinge", "augment": ["colour", "shift", "cutout"], "pool_size": 3},
+        "method": {"gan": "hinge", "augment": ["colour", "shift", "cutout"], "pool_size": 3} | {"untranslated": 0.3},
     },
     "stabilisers": FAST
     | {

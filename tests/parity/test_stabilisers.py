@@ -28,7 +28,7 @@ SHARED: dict[str, Any] = {
     "pool_size": 2,
 }
 CASES: dict[str, dict[str, Any]] = {
-    "cyclegan": SHARED | {"penalty": "zero_centred"},
+    "cyclegan": SHARED | {"penalty": "zero_centred", "untranslated": 0.3},
     "onepair": SHARED | {"kind": "onepair", "penalty": "r1", "image_adversarial": 1.0, "direction": "both"},
 }
 

@@ -54,6 +54,14 @@ class CycleGAN(Adversarial):
         ge=0,
         description="Earlier translations kept per direction, of which the discriminators see some again.",
     )
+    untranslated: float = Field(
+        default=0.0,
+        ge=0,
+        le=0.5,
+        description="This share of the translations that D_A learns to refuse is replaced by images of A as they are "
+        "(for D_B: of B). So a discriminator does not forget that these are not of its domain, and doing nothing does "
+        "not pay. Left out where A and B differ in their number of channels.",
+    )
     gradient_penalty: float = Field(default=10.0, ge=0, description="Weight of the gradient penalty; wgangp only.")
 
     @property
@@ -70,9 +78,14 @@ class CycleGAN(Adversarial):
 
     def notes(self, spec: Spec) -> list[Note]:
         a, b = spec.channels["A"], spec.channels["B"]
-        if a == b or not (self.identity_a or self.identity_b):
+        if a == b:
             return []
-        return [Note("identity loss", "off", f"channels of domain A: {a}, of domain B: {b}")]
+        unlike = f"channels of domain A: {a}, of domain B: {b}"
+        off = {
+            "identity loss": self.identity_a or self.identity_b,
+            "untranslated images for discriminators": self.untranslated,
+        }
+        return [Note(name, "off", unlike) for name, wanted in off.items() if wanted]
 
     def roles(self, spec: Spec, make: Make) -> dict[str, Role]:
         def generator(way: Direction) -> Role:
@@ -141,8 +154,9 @@ class CycleGANObjective:
     """The losses as two phases over the roles G_A, G_B, D_A, D_B.
 
     `shape_a` and `shape_b` are the (C, H, W) of fakes of domain A and B, for the pools; where C differs there is no
-    identity loss, which feeds each generator the other domain's images. With `batched`, passes of one network are run
-    together, which is exact with per-sample norms; without, one image batch a pass in the reference's order.
+    identity loss, which feeds each generator the other domain's images, and discriminators are shown no untranslated
+    ones. With `batched`, passes of one network are run together, which is exact with per-sample norms; without, one
+    image batch a pass in the reference's order.
     """
 
     def __init__(
@@ -157,8 +171,10 @@ class CycleGANObjective:
         self.batched = batched
         self.halves = _HALVES
         self.augmenter = config.augmenter(judges=2)
-        self.draws: Mapping[str, int] = {"train": _DRAWS + 6 * self.augmenter.count}
         same = shape_a[0] == shape_b[0]
+        self.untranslated = config.untranslated if same else 0.0
+        self.plain_draws = _DRAWS + 6 * self.augmenter.count
+        self.draws: Mapping[str, int] = {"train": self.plain_draws + (2 if self.untranslated else 0)}
         self.identity_a = config.identity_a if same else 0.0
         self.identity_b = config.identity_b if same else 0.0
         self.pool_a = FakePool(config.pool_size, shape_a)
@@ -217,15 +233,18 @@ class CycleGANObjective:
         return Out(total=_sum_of(terms), terms=terms, carry=fakes)
 
     def discriminator_loss(self, nets: Nets, batch: Batch, carry: Carry) -> Out:
-        """Half of real plus fake (section 7.1's slowdown), on fakes from the pool."""
+        """Half of real plus fake (section 7.1's slowdown), on fakes from the pool and on untranslated images."""
         uniform, fakes = batch["uniform"], self._fakes(nets, batch, carry)
         pools = {"fake_a": self.pool_a, "fake_b": self.pool_b}
         terms: dict[str, Tensor] = {}
         shown: dict[str, Tensor] = {}
         for half in self.halves:
             role, number = half.discriminator, half.number
-            pooled = pools[half.fake](fakes[half.fake], uniform[2 * number :][:2])
-            fake, real = self._seen(role, pooled, batch, 1), self._seen(role, batch[half.target], batch, 2)
+            judged = pools[half.fake](fakes[half.fake], uniform[2 * number :][:2])
+            if self.untranslated:
+                as_it_is = (uniform[self.plain_draws + number] < self.untranslated).view(-1, 1, 1, 1)
+                judged = torch.where(as_it_is, batch[half.source], judged)
+            fake, real = self._seen(role, judged, batch, 1), self._seen(role, batch[half.target], batch, 2)
             terms[half.letter] = self._discriminator_term(
                 nets, role, shown, real=real, fake=fake, mix=uniform[4 + number]
             )
