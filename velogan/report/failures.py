@@ -77,6 +77,7 @@ _KINDS: dict[str, _Kind] = {
         "translations are copies of their inputs (they differ by {value:.1%} of the range of values)",
         (
             ("smaller method.identity_a, method.cycle_a and method.edges_a", "cycle_a"),
+            ("method.untranslated=0.25", "untranslated"),
             ("a smaller method.deviation_source and method.deviation_target", "deviation_source"),
             _LONGER,
         ),
