@@ -153,6 +153,29 @@ def test_judges_are_shown_untranslated_images_as_made_ones():
         assert float(terms[letter].detach()) == pytest.approx(wanted)
 
 
+def test_heads_on_trained_features_are_not_asked_about_untranslated_images():
+    class Heads(nn.Module):
+        def forward(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+            return 2 * x, x - 1, 3 * x  # two on features, then the PatchGAN
+
+    nets: dict[str, nn.Module] = _by_hand()[0] | {"D_A": Heads(), "D_B": Heads()}
+    batch = {"A": torch.tensor([0.1, 0.3]).view(2, 1, 1, 1), "B": torch.tensor([-0.2, -0.4]).view(2, 1, 1, 1)}
+    uniform = torch.full((8, 2), 0.9)
+    uniform[6] = torch.tensor([0.1, 0.6])  # the first of A
+    carry = {name: torch.tensor([-0.7, -0.6]).view(2, 1, 1, 1) for name in ("fake_a", "fake_b")}
+    objective = _objective(shape=(1, 1, 1), untranslated=0.2, pool_size=0)
+    terms = objective.discriminator_loss(nets, batch | {"uniform": uniform}, carry).terms
+
+    def halved(real: list[float], fakes: list[tuple[float, float, float]]) -> float:
+        on_real = sum(sum((score - 1) ** 2 for score in (2 * x, x - 1, 3 * x)) for x in real)
+        seen = sum(weight * ((2 * x) ** 2 + (x - 1) ** 2) for x, weight, _ in fakes)
+        return 0.5 * (on_real + seen + sum((3 * x) ** 2 for _, _, x in fakes)) / 2
+
+    a = halved([-0.2, -0.4], [(-0.7, 0.0, 0.1), (-0.6, 1.25, -0.6)])
+    b = halved([0.1, 0.3], [(-0.7, 1.25, -0.7), (-0.6, 1.25, -0.6)])
+    assert [float(terms[letter]) for letter in "ab"] == pytest.approx([a, b])
+
+
 def test_edges_are_compared_with_those_of_each_translation_s_own_input():
     torch.manual_seed(0)
     nets: dict[str, nn.Module] = {

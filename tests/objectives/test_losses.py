@@ -53,6 +53,15 @@ def test_losses_of_heads_are_added():
     assert float(whole) == pytest.approx(_mean([3.0, 0.0, 1.5, 1.0]) + _mean([3.0, 0.0]))
 
 
+@pytest.mark.parametrize("kind", ["lsgan", "vanilla", "wgangp", "hinge"])
+@pytest.mark.parametrize("real", [True, False])
+def test_images_count_by_their_weights(kind: GanLossName, real: bool):
+    images = [torch.tensor([2.0, -1.0]).view(1, 1, 1, 2), torch.tensor([0.5, 0.0]).view(1, 1, 1, 2)]
+    first, second = (float(gan_loss(one, real=real, kind=kind)) for one in images)
+    whole = gan_loss([torch.cat(images)] * 2, real=real, kind=kind, weights=torch.tensor([0.5, 3.0]))
+    assert float(whole) == pytest.approx(2 * (0.5 * first + 3 * second) / 2)
+
+
 def test_several_batches_in_one_pass_are_taken_apart_again():
     def net(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         return x + 1, x * 2

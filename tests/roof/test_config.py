@@ -41,6 +41,11 @@ def test_yaml_gives_back_what_is_not_plain(tmp_path: Path):
             {"discriminator": {"network": "projected"}, "method": {"gan": "wgangp"}},
             "discriminator.network=projected has several heads",
         ),
+        (
+            {"discriminator": {"network": "projected"}, "method": {"untranslated": 0.25}},
+            "method.untranslated=0.25 is for PatchGANs, and discriminator.network=projected has none: set "
+            "method.untranslated=0, or",
+        ),
         ({"optimizer": {"rules": ["D_A"]}}, r"optimizer.rules: 'D_A' is no optimizer rule"),
     ],
 )

@@ -58,9 +58,10 @@ class CycleGAN(Adversarial):
         default=0.0,
         ge=0,
         le=0.5,
-        description="This share of the translations that D_A learns to refuse is replaced by images of A as they are "
-        "(for D_B: of B). So a discriminator does not forget that these are not of its domain, and doing nothing does "
-        "not pay. Left out where A and B differ in their number of channels.",
+        description="This share of the translations that the PatchGAN of D_A learns to refuse is replaced by images of "
+        "A as they are (for D_B: of B). So it does not forget that these are not of its domain, and doing nothing does "
+        "not pay. Heads on trained features are not asked about them. Left out where A and B differ in their number of "
+        "channels.",
     )
     gradient_penalty: float = Field(default=10.0, ge=0, description="Weight of the gradient penalty; wgangp only.")
 
@@ -74,6 +75,11 @@ class CycleGAN(Adversarial):
             raise ValueError(
                 f"discriminator.network={network} has several heads, and method.gan=wgangp is for one: set "
                 "method.gan=hinge"
+            )
+        if self.untranslated and any(one.network == "projected" for one in spec.discriminators.values()):
+            raise ValueError(
+                f"method.untranslated={self.untranslated:g} is for PatchGANs, and discriminator.network=projected has "
+                "none: set method.untranslated=0, or discriminator.network=projected+basic"
             )
 
     def notes(self, spec: Spec) -> list[Note]:
@@ -241,12 +247,14 @@ class CycleGANObjective:
         for half in self.halves:
             role, number = half.discriminator, half.number
             judged = pools[half.fake](fakes[half.fake], uniform[2 * number :][:2])
+            weights = None
             if self.untranslated:
-                as_it_is = (uniform[self.plain_draws + number] < self.untranslated).view(-1, 1, 1, 1)
-                judged = torch.where(as_it_is, batch[half.source], judged)
+                as_it_is = uniform[self.plain_draws + number] < self.untranslated
+                judged = torch.where(as_it_is.view(-1, 1, 1, 1), batch[half.source], judged)
+                weights = (~as_it_is) / (1 - self.untranslated)
             fake, real = self._seen(role, judged, batch, 1), self._seen(role, batch[half.target], batch, 2)
             terms[half.letter] = self._discriminator_term(
-                nets, role, shown, real=real, fake=fake, mix=uniform[4 + number]
+                nets, role, shown, real=real, fake=fake, weights=weights, mix=uniform[4 + number]
             )
         return Out(total=_sum_of(terms), terms={**terms, **shown})
 
@@ -284,16 +292,32 @@ class CycleGANObjective:
         return seen
 
     def _discriminator_term(
-        self, nets: Nets, role: str, shown: dict[str, Tensor], *, real: Tensor, fake: Tensor, mix: Tensor
+        self,
+        nets: Nets,
+        role: str,
+        shown: dict[str, Tensor],
+        *,
+        real: Tensor,
+        fake: Tensor,
+        weights: Tensor | None,
+        mix: Tensor,
     ) -> Tensor:
-        """Half of real plus fake; adds what else the log shows to `shown`."""
+        """Half of real plus fake; adds what else the log shows to `shown`.
+
+        `weights` are those of fakes for heads on trained features. The PatchGAN, which comes last, has none.
+        """
         discriminator, kind = nets[role], self.config.gan
         on_real: Logits
         on_real, on_fake = (
             together(discriminator, real, fake) if self.batched else (discriminator(real), discriminator(fake))
         )
         loss = gan_loss(on_real, real=True, kind=kind, smoothing=self.config.smoothing)
-        loss = loss + gan_loss(on_fake, real=False, kind=kind)
+        if weights is None or isinstance(on_fake, Tensor):
+            loss = loss + gan_loss(on_fake, real=False, kind=kind)
+        else:
+            *by_features, by_pixels = on_fake
+            loss = loss + gan_loss(by_features, real=False, kind=kind, weights=weights)
+            loss = loss + gan_loss(by_pixels, real=False, kind=kind)
         adapted = self.augmenter.adapt(on_real, judge=_JUDGES.index(role))
         shown |= {f"{name}_{role[-1].lower()}": value for name, value in adapted.items()}
         if kind == "wgangp":

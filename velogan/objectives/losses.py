@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Literal
 
 import torch
@@ -15,25 +16,33 @@ Logits = Tensor | Sequence[Tensor]
 """What a discriminator gives: logits of any shape, or those of several heads."""
 
 
-def gan_loss(logits: Logits, *, real: bool, kind: GanLossName, smoothing: float = 0.0) -> Tensor:
+def gan_loss(
+    logits: Logits, *, real: bool, kind: GanLossName, smoothing: float = 0.0, weights: Tensor | None = None
+) -> Tensor:
     """The discriminator's loss of `logits` that should all say real, or all fake; a scalar in float32.
 
     lsgan: squared distance to 1 / 0 (Mao et al. 2017, eq. 2). vanilla: binary cross entropy (Goodfellow et al.
     2014, eq. 1). wgangp: the negative / positive mean (Arjovsky et al. 2017, eq. 2). hinge: see Miyato et al. 2018, eq.
     16. Losses of several heads are added (Sauer et al. 2021). With `smoothing`, lsgan and vanilla ask for so
-    much less than 1 of real images (Salimans et al. 2016, section 3.4: one-sided label smoothing).
+    much less than 1 of real images (Salimans et al. 2016, section 3.4: one-sided label smoothing). `weights`, `(B,)`,
+    say how much each image counts in the mean; without them, each counts 1.
     """
     if not isinstance(logits, Tensor):
-        return torch.stack([gan_loss(head, real=real, kind=kind, smoothing=smoothing) for head in logits]).sum()
+        one = partial(gan_loss, real=real, kind=kind, smoothing=smoothing, weights=weights)
+        return torch.stack([one(head) for head in logits]).sum()
     logits = logits.float()
     if kind == "hinge":
-        return F.relu(1 - logits if real else 1 + logits).mean()
+        return _mean(F.relu(1 - logits if real else 1 + logits), weights)
     if kind == "wgangp":
-        return -logits.mean() if real else logits.mean()
+        return _mean(-logits if real else logits, weights)
     target = torch.full_like(logits, (1 - smoothing) * real)
-    if kind == "lsgan":
-        return F.mse_loss(logits, target)
-    return F.binary_cross_entropy_with_logits(logits, target)
+    loss = F.mse_loss if kind == "lsgan" else F.binary_cross_entropy_with_logits
+    return loss(logits, target) if weights is None else _mean(loss(logits, target, reduction="none"), weights)
+
+
+def _mean(each: Tensor, weights: Tensor | None) -> Tensor:
+    """That over all, `(B, C, H, W)`, where the images have these weights, `(B,)`."""
+    return each.mean() if weights is None else (each * weights.view(-1, 1, 1, 1)).mean()
 
 
 def fooling_loss(logits: Logits, *, kind: GanLossName) -> Tensor:
