@@ -7,6 +7,7 @@ import pytest
 
 from velogan.config import Config
 from velogan.methods import METHODS, Method
+from velogan.methods.cyclegan import CycleGAN
 from velogan.methods.onepair import OnePair
 from velogan.methods.searched import Searched
 from velogan.report.failures import failures
@@ -101,6 +102,8 @@ def test_what_to_try_follows_what_discriminators_see() -> None:
     assert "generator.output" not in _mends(OnePair())
     assert "method.augment" in _mends(OnePair(image_adversarial=1.0))
     assert "method.inner.cycle_a" in _mends(Searched())
+    assert "method.untranslated=0.25" in _mends(CycleGAN())
+    assert "untranslated" not in _mends(CycleGAN(untranslated=0.1))
 
 
 def test_unknown_signs_and_torn_rows_are_passed_over() -> None:

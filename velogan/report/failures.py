@@ -28,6 +28,7 @@ DECAYED = 1.5
 """Translations have become worse when their score is above the best one times this."""
 
 _AUGMENT = "augment"
+_UNTRANSLATED = "untranslated"
 
 
 @dataclass(frozen=True)
@@ -77,7 +78,7 @@ _KINDS: dict[str, _Kind] = {
         "translations are copies of their inputs (they differ by {value:.1%} of the range of values)",
         (
             ("smaller method.identity_a, method.cycle_a and method.edges_a", "cycle_a"),
-            ("method.untranslated=0.25", "untranslated"),
+            ("method.untranslated=0.25", _UNTRANSLATED),
             ("a smaller method.deviation_source and method.deviation_target", "deviation_source"),
             _LONGER,
         ),
@@ -111,8 +112,10 @@ def _try(mends: Sequence[tuple[str, str]], method: Mapping[str, Any] | None) -> 
 
 
 def _has(fields: Mapping[str, Any], field: str) -> bool:
-    """Whether a method with these `fields` has that one, and lets it do something."""
-    return field in fields and (field != _AUGMENT or bool(fields.get("image_adversarial", True)))
+    """Whether a method with these `fields` has that one, lets it do something, and does not do so already."""
+    if field == _AUGMENT and not fields.get("image_adversarial", True):
+        return False
+    return field in fields and not (field == _UNTRANSLATED and fields[field])
 
 
 def _lasting(stats: Sequence[Mapping[str, Any]], name: str, method: Mapping[str, Any] | None) -> Failure | None:
