@@ -15,7 +15,7 @@ from velogan.methods.base import Method, Role, Spec
 from velogan.stored import raw
 from velogan.types import GENERATOR_FILES
 
-_UNSEEN = ("network", "norm", "decoder", "residual", "output", "space", "operations")
+_UNSEEN = ("network", "norm", "decoder", "padding", "residual", "output", "space", "operations")
 """Fields that change what a network computes, though its weights may have the same names and shapes."""
 
 _BEGINNING = ("init", "init_gain", "identity_start")

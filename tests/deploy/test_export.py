@@ -29,7 +29,7 @@ NETWORKS: dict[str, dict[str, Any]] = {
     "unet": {"network": "unet_128", "channels": 2, "norm": "batch"},
     "change": {"blocks": 1, "channels": 2, "norm": "none", "output": "change"},
     "keep": {"blocks": 1, "channels": 2, "output": "keep"},
-    "mask": {"blocks": 1, "channels": 2, "output": "mask", "decoder": "resize"},
+    "mask": {"blocks": 1, "channels": 2, "output": "mask", "decoder": "resize", "padding": "reflect"},
     "cells": {"network": "cells", "channels": 8, "blocks": 1},
     "anti-aliased": {"blocks": 0, "channels": 2, "antialias": "both"},
 }

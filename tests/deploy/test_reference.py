@@ -133,6 +133,7 @@ def test_what_is_not_recognised_names_the_key(state: dict[str, Tensor], message:
     [
         ({"network": "generator", "config": {"output": "mask"}}, "no generator with output=mask"),
         ({"network": "generator", "config": {"decoder": "resize"}}, "no generator with decoder=resize"),
+        ({"network": "generator", "config": {"padding": "reflect"}}, "no generator with padding=reflect"),
         ({"network": "generator", "config": {"network": "cells"}}, "no generator with network=cells"),
         ({"network": "discriminator", "config": {"norm": "spectral"}}, "no discriminator with norm=spectral"),
         ({"network": "projection", "config": {}}, "no projection"),

@@ -62,7 +62,7 @@ def test_neighbours_overlap_and_share_a_linear_ramp_in_the_middle_of_it() -> Non
         {"blocks": 0, "channels": 2},
         {"blocks": 2, "channels": 3},
         {"blocks": 0, "channels": 2, "decoder": "resize"},
-        {"blocks": 2, "channels": 3, "decoder": "resize"},
+        {"blocks": 2, "channels": 3, "decoder": "resize", "padding": "reflect"},
         {"blocks": 1, "channels": 3, "antialias": "both"},
         {"blocks": 1, "network": "cells", "channels": 24}
         | {"operations": ("avg_pool", "conv5", "dilated3", "dilated5", "bilinear", "nearest")},

@@ -43,6 +43,7 @@ def _accelerator(folder: Path, monkeypatch: pytest.MonkeyPatch, *, precision: st
         {"channels": 16},
         {"pictures": 1},
         {"antialias": "both"},
+        {"padding": "reflect"},
     ],
 )
 def test_faster_networks_are_the_plain_one_to_rounding(

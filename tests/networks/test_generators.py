@@ -122,7 +122,15 @@ def test_a_residual_block_adds_its_input():
 
 @pytest.mark.parametrize(
     "fields",
-    [{}, {"decoder": "simple"}, {"decoder": "resize"}, {"residual": False, "norm": "batch"}, {"antialias": "both"}],
+    [
+        {},
+        {"decoder": "simple"},
+        {"decoder": "resize"},
+        {"residual": False, "norm": "batch"},
+        {"antialias": "both"},
+        {"padding": "reflect"},
+        {"padding": "reflect", "antialias": "down", "decoder": "resize"},
+    ],
 )
 def test_a_resnet_in_three_is_the_same_resnet(fields: dict[str, Any]):
     config = GeneratorConfig.model_validate({"channels": 2, "blocks": 2, "init_gain": 0.5} | fields)
@@ -201,6 +209,7 @@ def test_a_block_that_is_not_residual_adds_no_input():
         {"identity_start": True},
         {"output": "change"},
         {"antialias": "up"},
+        {"padding": "reflect"},
     ],
 )
 def test_a_unet_has_no_such_parts(field: dict[str, Any]):

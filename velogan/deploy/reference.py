@@ -96,6 +96,7 @@ def options(header: Mapping[str, Any]) -> list[str]:
     if kind not in ("generator", "discriminator"):
         raise ValueError(f"the reference implementation has no {kind}: choose another format")
     has = {"network": _KNOWN, "norm": _NORMS, "decoder": ("reference",), "residual": (True,), "output": ("image",)}
+    has |= {"padding": ("zeros",)}
     for name, values in has.items():
         if config.get(name, values[0]) not in values:
             raise ValueError(

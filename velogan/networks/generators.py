@@ -68,6 +68,12 @@ class GeneratorConfig(BaseModel):
         description="Where a resnet blurs what it samples, so that a moved picture gives a moved result: where it "
         "halves the sides, where it doubles them, or both. CUT's generators have both. Slower.",
     )
+    padding: Literal["zeros", "reflect"] = Field(
+        default="zeros",
+        description="What a resnet puts around features where it halves the sides. zeros: as in the paper's code; with "
+        "a stride of 2 they are seen at the left and the top alone, and a generator may draw lines there. reflect: "
+        "the features themselves, mirrored, as it has everywhere else.",
+    )
     residual: bool = Field(default=True, description="Each block of a resnet adds its result to its input.")
     identity_start: bool = Field(
         default=False,
@@ -100,7 +106,7 @@ class GeneratorConfig(BaseModel):
 
     @model_validator(mode="after")
     def _check_combinations(self) -> GeneratorConfig:
-        resnets = ["decoder", "antialias", "residual"] if self.network != "resnet" else []
+        resnets = ["decoder", "antialias", "padding", "residual"] if self.network != "resnet" else []
         if self.network not in ("resnet", "cells"):
             resnets += ["identity_start", *(["output"] if self.output == "change" else [])]
         for name in [*resnets, *(["dropout"] if self.network == "cells" else [])]:
@@ -255,9 +261,11 @@ def split(net: nn.Module) -> Stages:
     assert isinstance(net, Generator)
     assert isinstance(net.model, nn.Sequential), "a U-Net cannot be split"
     places: tuple[dict[str, nn.Module], ...] = ({}, {}, {})
-    halving = sum(isinstance(layer, BlurDown) for layer in net.model)
+    layers = list(net.model)
+    more = sum(isinstance(layer, BlurDown) for layer in layers)
+    more += sum(isinstance(layer, nn.ReflectionPad2d) for layer in layers[1:_ENCODER_LAYERS])
     for name, layer in net.model.named_children():
-        places[_place(name, layer, encoder=_ENCODER_LAYERS + halving)][name] = layer
+        places[_place(name, layer, encoder=_ENCODER_LAYERS + more)][name] = layer
     return Stages(*(Stage(_named(layers)) for layers in places))
 
 
@@ -339,9 +347,10 @@ def _resnet(config: GeneratorConfig, c_in: int, c_out: int) -> nn.Sequential:
 def _encoder(config: GeneratorConfig, c_in: int) -> Iterator[nn.Module]:
     make_norm, bias, width = norm_layer(config.norm), config.norm == "instance", config.channels
     yield from (nn.ReflectionPad2d(3), nn.Conv2d(c_in, width, 7, bias=bias), make_norm(width), nn.ReLU())
-    blurs = config.antialias in ("down", "both")
+    blurs, mirrors = config.antialias in ("down", "both"), config.padding == "reflect"
     for c in (width, 2 * width):
-        conv = nn.Conv2d(c, 2 * c, 3, stride=1 if blurs else 2, padding=1, bias=bias)
+        conv = nn.Conv2d(c, 2 * c, 3, stride=1 if blurs else 2, padding=0 if mirrors else 1, bias=bias)
+        yield from [nn.ReflectionPad2d(1)] if mirrors else []
         yield from (conv, make_norm(2 * c), nn.ReLU(), *([BlurDown(2 * c)] if blurs else []))
 
 
