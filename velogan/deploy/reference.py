@@ -95,8 +95,14 @@ def options(header: Mapping[str, Any]) -> list[str]:
     generates = kind == "generator"
     if kind not in ("generator", "discriminator"):
         raise ValueError(f"the reference implementation has no {kind}: choose another format")
-    has = {"network": _KNOWN, "norm": _NORMS, "decoder": ("reference",), "residual": (True,), "output": ("image",)}
-    has |= {"padding": ("zeros",)}
+    has = {
+        "network": _KNOWN,
+        "norm": _NORMS,
+        "decoder": ("reference",),
+        "padding": ("zeros",),
+        "residual": (True,),
+        "output": ("image",),
+    }
     for name, values in has.items():
         if config.get(name, values[0]) not in values:
             raise ValueError(

@@ -72,7 +72,7 @@ class GeneratorConfig(BaseModel):
         default="zeros",
         description="What a resnet puts around features where it halves the sides. zeros: as in the paper's code; with "
         "a stride of 2 they are seen at the left and the top alone, and a generator may draw lines there. reflect: "
-        "the features themselves, mirrored, as it has everywhere else.",
+        "the features themselves, mirrored, as before the first convolution and in the blocks.",
     )
     residual: bool = Field(default=True, description="Each block of a resnet adds its result to its input.")
     identity_start: bool = Field(
@@ -261,9 +261,8 @@ def split(net: nn.Module) -> Stages:
     assert isinstance(net, Generator)
     assert isinstance(net.model, nn.Sequential), "a U-Net cannot be split"
     places: tuple[dict[str, nn.Module], ...] = ({}, {}, {})
-    layers = list(net.model)
-    more = sum(isinstance(layer, BlurDown) for layer in layers)
-    more += sum(isinstance(layer, nn.ReflectionPad2d) for layer in layers[1:_ENCODER_LAYERS])
+    more = sum(isinstance(layer, BlurDown) for layer in net.model)
+    more += sum(isinstance(layer, nn.ReflectionPad2d) for layer in list(net.model)[1:_ENCODER_LAYERS])
     for name, layer in net.model.named_children():
         places[_place(name, layer, encoder=_ENCODER_LAYERS + more)][name] = layer
     return Stages(*(Stage(_named(layers)) for layers in places))
@@ -319,7 +318,7 @@ class PlainBlock(nn.Sequential):
 
 
 _BLOCKS = (ResidualBlock, PlainBlock, ResidualCell)
-_ENCODER_LAYERS = 10  # three convolutions with norm and ReLU, and padding; and the blurs, if any
+_ENCODER_LAYERS = 10  # three convolutions with norm and ReLU, and padding; and what halving may add: blurs, paddings
 
 
 def _convolutions(channels: int, *, norm: NormName, dropout: bool) -> nn.Sequential:
