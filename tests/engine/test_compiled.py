@@ -32,3 +32,28 @@ def test_what_compiling_lacks_is_named(monkeypatch: pytest.MonkeyPatch):
     assert compiler_missing(torch.device("cpu")) == "a C++ compiler"
     monkeypatch.setenv("CXX", "c++")
     assert compiler_missing(torch.device("cpu")) == ""
+
+
+class _Scaled(nn.Module):
+    def __init__(self, by: float):
+        super().__init__()
+        self.by = by
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.by * x
+
+
+@pytest.mark.filterwarnings("ignore")  # torch.compile's own
+def test_many_networks_of_one_class_are_all_compiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    made, plain = [], torch.compile
+
+    def note(graph: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> torch.fx.GraphModule:
+        made.append(graph)
+        return graph
+
+    monkeypatch.setattr(torch, "compile", lambda net, **kwargs: plain(net, backend=note, **kwargs))
+    nets = [compiled(_Scaled(number), cache=tmp_path) for number in range(6)]
+    for side in (2, 3):
+        assert [float(net(torch.ones(side)).sum()) for net in nets] == [number * side for number in range(6)]
+    assert len(made) == 12
+    torch._dynamo.reset()

@@ -12,6 +12,13 @@ from torch import nn
 
 from velogan.files import private_folder
 
+RECOMPILES = 128
+"""How often torch may compile: for each network, input shape and type of numbers, and with and without gradients.
+
+It counts all networks of a process together, since they share the code of `nn.Module.__call__`, and allows 8. Beyond
+its limit it warns, and computes the rest without compiling.
+"""
+
 
 def compiled(net: nn.Module, *, cache: Path) -> nn.Module:
     """`net` compiled for each input shape, over the same weights.
@@ -21,6 +28,9 @@ def compiled(net: nn.Module, *, cache: Path) -> nn.Module:
     """
     if "TORCHINDUCTOR_CACHE_DIR" not in os.environ:
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(private_folder(cache))
+    from torch._dynamo import config as limits  # takes a second, so only where it is needed
+
+    limits.recompile_limit = max(RECOMPILES, limits.recompile_limit)
     return torch.compile(net, dynamic=False)  # pyright: ignore[reportReturnType]
 
 
