@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import time
 from collections.abc import Generator, Iterable, Mapping, Sequence
@@ -19,11 +20,13 @@ from velogan.config import Config
 from velogan.data.domains.pair import open_data
 from velogan.decide import decide
 from velogan.engine.duration import Length, Span
+from velogan.engine.ema import EMA
 from velogan.engine.nonfinite import NonFiniteError
 from velogan.engine.resolve import Pick
 from velogan.engine.step import After, Step
 from velogan.engine.trainer import Loader, Stepper, Trainer
 from velogan.methods.fit import check_sizes
+from velogan.objectives.base import Phase
 from velogan.observe.breakdown import idle, idle_by_phase, kernels, launches, owners, strip, temporal
 from velogan.observe.machine import machine
 from velogan.observe.memory import AVERAGES, MOMENTS, POOL, WEIGHTS, Held, memory_timeline
@@ -36,15 +39,18 @@ from velogan.run import build_trainer, fit_channels
 from velogan.types import Batch
 
 WARM_UP = 3
-"""Steps before the profile. In them the step is compiled or captured, and libraries choose algorithms."""
+"""The fewest steps before the profile. In them the step is compiled or captured, and libraries choose algorithms."""
+
+LEAST_S = 0.5
+"""Steps without the profiler are timed for so many seconds, if four take less."""
 
 
 def profile(config: Config, *, steps: int, out: Path, display: Display) -> dict[str, Any]:
     """Trains `config` for `steps` steps under the profiler and writes profile.html, profile.json and trace.json.gz.
 
-    The steps are the trainer's own, with its loader. Before them come WARM_UP steps, then at most four steps that are
-    timed without the profiler. After them two steps are profiled for memory. Nothing of the run is kept. Returns the
-    contents of profile.json. ValueError for wrong arguments or settings.
+    The steps are the trainer's own, with its loader. Before them come steps to warm up, in which each kind of captured
+    step is recorded, then steps that are timed without the profiler. After them two steps are profiled for memory.
+    Nothing of the run is kept. Returns the contents of profile.json. ValueError for wrong arguments or settings.
     """
     if steps < 1:
         raise ValueError(f"--steps {steps}: it takes at least one")
@@ -66,9 +72,12 @@ def profile(config: Config, *, steps: int, out: Path, display: Display) -> dict[
         )  # needed for captured graphs; torch.profiler sets it for those that it knows of
     out.mkdir(parents=True, exist_ok=True)
     training = _Training(build_trainer(config, data), config, device)
-    display.say(f"warming up: {WARM_UP} steps")
-    training.run(WARM_UP)
-    plain = training.run(min(steps, 4))
+    warm_up = _round(training.phases) if engine.capture == "on" else WARM_UP
+    display.say(f"warming up: {warm_up} steps")
+    training.run(warm_up)
+    plain = training.run(few := min(steps, 4))
+    if few * plain < LEAST_S:
+        plain = training.run(math.ceil(LEAST_S / plain))
     display.say(f"profiling {steps} steps of about {1000 * plain:.0f} ms")
     trace = out / "trace.json.gz"
     seconds = training.record(steps, trace)
@@ -92,6 +101,11 @@ def profile(config: Config, *, steps: int, out: Path, display: Display) -> dict[
     (out / "profile.json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     write_profile(result, out / "profile.html")
     return result
+
+
+def _round(phases: Sequence[Phase]) -> int:
+    """Steps after which every kind of step has come: some run more phases, or the average after them."""
+    return max(WARM_UP, math.lcm(EMA.EVERY, *(phase.every for phase in phases)))
 
 
 def _settings(config: Config, picks: Iterable[Pick]) -> dict[str, Any]:
@@ -141,7 +155,7 @@ class _Training:
     def record(self, steps: int, trace: Path, *, memory: bool = False) -> float:
         """The same under the profiler; writes the trace to a file."""
         activities = [ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * (self.device.type == "cuda")
-        with torch.profiler.profile(activities=activities, profile_memory=memory) as seen:
+        with torch.profiler.profile(activities=activities, profile_memory=memory, acc_events=True) as seen:
             seconds = self.run(steps)
         seen.export_chrome_trace(str(trace))
         return seconds
