@@ -52,7 +52,8 @@ def _losses(config: Config) -> list[dict[str, float]]:
     rows = []
     for number in range(STEPS):
         torch.manual_seed(number)
-        rows.append({n: float(v) for n, v in step({"train": _batch(number, draws=draws)}, number=number).items()})
+        batch = _batch(number, draws=draws, side=config.data.crop_size)
+        rows.append({n: float(v) for n, v in step({"train": batch}, number=number).items()})
     step.check()
     return rows
 
@@ -72,8 +73,12 @@ CASES: dict[str, dict[str, Any]] = {
             "scale": 1.0,
             "pool_size": 2,
         },
+        # Adam's first steps are as long as the rate, however small a gradient is; and reflection's adds up in any order
+        "optimizer": {"lr": 2e-6},
     },
 }
+SAME_EACH_TIME = {"data": {"crop_size": 128}, "generator": {"network": "unet_128"}}
+"""No reflection, whose gradient adds up in any order."""
 MODES: dict[str, dict[str, str]] = {
     "graph": {"mode": "graph", "compile": "off"},
     "streams": {"mode": "streams", "compile": "off", "capture": "off"},
@@ -104,8 +109,8 @@ def test_compiled_float32_losses_equal_the_eager_ones_to_rounding(mode: str, tin
 
 def test_bf16_losses_stay_within_two_percent_of_the_eager_ones(tiny_config: Callable[..., Config]):
     asked = {"device": "cuda", "precision": "bf16", "compile": "off"}
-    expected = _losses(tiny_config(engine={"mode": "eager", **asked}))
-    losses = _losses(tiny_config(engine={"mode": "graph", **asked}))
+    expected = _losses(tiny_config(engine={"mode": "eager", **asked}, **SAME_EACH_TIME))
+    losses = _losses(tiny_config(engine={"mode": "graph", **asked}, **SAME_EACH_TIME))
     for row, wanted in zip(losses, expected, strict=True):
         assert row == pytest.approx(wanted, rel=0.02, abs=0.01)
 
@@ -135,6 +140,7 @@ def test_dropout_differs_from_replay_to_replay_and_follows_from_the_seed(tiny_co
     assert len({first, second, third, other}) == 4
 
 
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode")
 def test_no_step_of_training_waits_for_the_device_or_takes_memory(tiny_config: Callable[..., Config]):
     config = tiny_config(engine={"mode": "graph", "compile": "off", "device": "cuda"})
     config = config.model_copy(update={"engine": decide(config)[0]})
@@ -145,8 +151,8 @@ def test_no_step_of_training_waits_for_the_device_or_takes_memory(tiny_config: C
         trainer._one_step({"train": next(batches)})
     torch.cuda.synchronize()
     before = torch.cuda.memory_allocated()
-    torch.cuda.set_sync_debug_mode("error")
     try:
+        torch.cuda.set_sync_debug_mode("error")
         for _ in range(2 * EMA.EVERY):
             trainer._one_step({"train": next(batches)})
     finally:
@@ -168,8 +174,8 @@ def test_a_captured_run_that_is_stopped_and_continued_equals_an_unbroken_one_bit
 ):
     config = tiny_config(
         train={"length": "5 epochs", "ema_images": 8},  # of four images
-        data={"crop_size": 128},
-        generator={"network": "unet_128", "dropout": dropout},  # no reflection: its gradient adds up in any order
+        data=SAME_EACH_TIME["data"],
+        generator={**SAME_EACH_TIME["generator"], "dropout": dropout},
         method={"pool_size": 3},
         engine={"mode": "graph", "compile": "off", "device": "cuda"},
     )
