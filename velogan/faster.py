@@ -16,7 +16,7 @@ from velogan.kernels.fp32_gemm import load_fp32_gemm
 from velogan.kernels.fused import Products, native
 from velogan.kernels.native import NormKernels, load_kernels
 from velogan.kernels.plan import Planned, plain_plan, tokens
-from velogan.types import Composed, Nets, form_of
+from velogan.types import Composed, Nets
 
 
 def norm_kernels() -> NormKernels | None:
@@ -63,7 +63,7 @@ def forward_nets(
             )
         fast = partial(native, kernels=kernels, gemm=gemm)
     elif engine.compile == "on":
-        fast = partial(_compiled, cache=compile_cache())
+        fast = partial(compiled, cache=compile_cache())
     made = {name: net if fast is None or name in plain else _faster(net, fast) for name, net in nets.items()}
     lean = partial(fast or _planned, recompute=True)
     return made | {name: _faster(nets[name], lean) for name in recomputed}
@@ -75,7 +75,3 @@ def _planned(net: nn.Module, *, recompute: bool) -> nn.Module:
 
 def _faster(net: nn.Module, fast: Callable[[nn.Module], nn.Module]) -> nn.Module:
     return net.by(fast) if isinstance(net, Composed) else fast(net)
-
-
-def _compiled(net: nn.Module, *, cache: Path) -> nn.Module:
-    return net if form_of(net) in ("maps", "mix") else compiled(net, cache=cache)

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch import nn
@@ -159,10 +161,17 @@ def test_the_patchgan_sees_them_as_they_are() -> None:
     assert patch.shape == (1, 1, 6, 6)
 
 
-def test_the_fast_one_sees_the_same() -> None:
+def _traced(part: nn.Module) -> nn.Module:
+    """As torch.compile takes it apart; PyTorch computes it, since compiling takes minutes."""
+    return torch.compile(part, backend="eager")  # pyright: ignore[reportReturnType]
+
+
+@pytest.mark.filterwarnings("ignore")  # torch.compile's own
+@pytest.mark.parametrize("other", [lambda part: part, _traced])
+def test_the_fast_one_sees_the_same(other: Callable[[nn.Module], nn.Module]) -> None:
     net, images = made("projected+basic", feature_size=96).eval(), torch.rand(1, 3, 64, 64)
-    for one, other in zip(net.by(lambda part: part)(images), net(images), strict=True):
-        assert torch.equal(one, other)
+    for one, wanted in zip(net.by(other)(images), net(images), strict=True):
+        assert torch.equal(one, wanted)
 
 
 def test_grey_pictures_are_seen_as_colour_ones() -> None:

@@ -48,7 +48,7 @@ class ProjectedDiscriminator(nn.Module):
 
     def mixed(self, x: Tensor) -> list[Tensor]:
         """What the heads see: features `(B, width, h, w)`, the finest first."""
-        see = self._see or frozen_features(self.features, x.device).maps
+        see = frozen_features(self.features, x.device).maps if self._see is None else self._see
         return self._mix[0](see(_enlarged(x, self.size).expand(-1, 3, -1, -1)))
 
     def get_extra_state(self) -> Tensor:
