@@ -39,7 +39,7 @@ from velogan.run import build_trainer, fit_channels
 from velogan.types import Batch
 
 WARM_UP = 3
-"""The fewest steps before the profile. In them the step is compiled or captured, and libraries choose algorithms."""
+"""Steps before the profile, where none is captured. In them the step is compiled, and libraries choose algorithms."""
 
 LEAST_S = 0.5
 """Steps without the profiler are timed for so many seconds, if four take less."""
@@ -105,7 +105,7 @@ def profile(config: Config, *, steps: int, out: Path, display: Display) -> dict[
 
 def _round(phases: Sequence[Phase]) -> int:
     """Steps after which every kind of step has come: some run more phases, or the average after them."""
-    return max(WARM_UP, math.lcm(EMA.EVERY, *(phase.every for phase in phases)))
+    return math.lcm(EMA.EVERY, *(phase.every for phase in phases))
 
 
 def _settings(config: Config, picks: Iterable[Pick]) -> dict[str, Any]:
