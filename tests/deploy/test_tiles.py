@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from velogan.deploy.tiles import RAMP, Axis, axis, blended, reach, reflected
 from velogan.networks.generators import GeneratorConfig, build_generator
+from velogan.networks.outputs import KeepGenerator, MaskGenerator
 
 
 @st.composite
@@ -81,6 +82,20 @@ def test_reach_is_how_far_a_pixel_is_felt(fields: dict[str, Any]) -> None:
             away = (torch.nonzero((net(touched) - plain).abs().amax((0, 1, 2))) - column).abs()
             felt = max(felt, int(away.max()))
     assert felt <= reach(net) <= felt + 3
+
+
+@pytest.mark.parametrize(("kind", "channels"), [(MaskGenerator, 4), (KeepGenerator, 3)])
+def test_reach_counts_what_comes_behind_the_network(kind: type[MaskGenerator], channels: int) -> None:
+    net = kind(nn.Conv2d(3, channels, 1), multiple=1).eval()
+    picture = torch.rand(1, 3, 1, 64).repeat(1, 1, 64, 1)
+    touched = picture.clone()
+    touched[..., 32] += 0.1
+    with torch.no_grad():
+        inner = net.net
+        assert isinstance(inner, nn.Conv2d)
+        inner.weight.mul_(0.1).add_(torch.eye(channels, 3)[..., None, None])  # faint changes: their detail stays partly
+        felt = int((torch.nonzero((net(touched) - net(picture)).abs().amax((0, 1, 2))) - 32).abs().max())
+    assert felt <= reach(net) <= felt + 3  # the last shares are lost in rounding
 
 
 def test_bands_hold_the_blended_tiles() -> None:

@@ -1,19 +1,23 @@
 from __future__ import annotations
 
+from itertools import product
 from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from velogan.networks.generators import GeneratorConfig, build_generator, split
 from velogan.networks.outputs import (
     DETAIL,
+    FAINT,
+    NEAR,
     ChangeGenerator,
     KeepGenerator,
     MaskGenerator,
     changed,
     detailed,
+    guided,
     kept,
     masked,
 )
@@ -62,6 +66,37 @@ def test_a_picture_replaces_the_input_where_the_mask_is_high(mask: float, expect
     x = torch.tensor([0.5, -0.5]).view(1, 2, 1, 1)
     made = torch.tensor([0.3, 0.5, mask]).view(1, 3, 1, 1)
     assert masked(made, x).flatten().tolist() == pytest.approx(expected)
+
+
+def test_the_guided_filter_is_that_of_the_paper_window_by_window():
+    mask, guide = torch.rand(2, 1, 17, 20), torch.rand(2, 1, 17, 20) * 2 - 1
+    slopes, offsets = torch.zeros(2, 17, 20), torch.zeros(2, 17, 20)
+
+    def window(values: Tensor, row: int, column: int) -> Tensor:
+        return values[:, max(row - NEAR, 0) : row + NEAR + 1, max(column - NEAR, 0) : column + NEAR + 1].flatten(1)
+
+    for row, column in product(range(17), range(20)):
+        p, i = window(mask[:, 0], row, column), window(guide[:, 0], row, column)
+        slopes[:, row, column] = ((p * i).mean(1) - p.mean(1) * i.mean(1)) / (i.var(1, correction=0) + FAINT)  # eq. 5
+        offsets[:, row, column] = p.mean(1) - slopes[:, row, column] * i.mean(1)  # eq. 6
+    expected = torch.zeros(2, 1, 17, 20)
+    for row, column in product(range(17), range(20)):
+        slope, offset = window(slopes, row, column).mean(1), window(offsets, row, column).mean(1)
+        expected[:, 0, row, column] = slope * guide[:, 0, row, column] + offset  # eq. 8
+    torch.testing.assert_close(guided(mask, guide), expected, atol=1e-5, rtol=1e-5)
+
+
+def test_a_mask_ends_where_the_input_has_an_edge():
+    x = torch.where(torch.arange(32) < 16, 0.9, -0.5).repeat(1, 3, 32, 1)
+    mask = torch.where(torch.arange(32) < 13, -1.0, 1.0).expand(1, 1, 32, 32)  # three pixels too far
+    x.requires_grad_()
+    given = masked(torch.cat([torch.zeros(1, 3, 32, 32), mask], 1), x)
+    share = (1 - given / x).detach()[0, 0, 16]
+    assert share[15] < 0.6 < 0.9 < share[16]  # both were 1
+    assert share[0] == 0
+    given.sum().backward()
+    assert x.grad is not None
+    torch.testing.assert_close(x.grad[0, 0, 16], 1 - share)  # none by the guide
 
 
 def test_fine_detail_stays_where_it_changes_little():

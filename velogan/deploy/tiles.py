@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from velogan.networks.antialias import BlurDown, BlurUp
+from velogan.networks.outputs import MaskGenerator
 
 RAMP = 16
 """Pixels over which one tile blends into the next."""
@@ -98,6 +99,8 @@ def reach(net: nn.Module) -> int:
         elif isinstance(layer, (nn.MaxPool2d, nn.AvgPool2d)):
             total += scale * (layer.kernel_size - 1)  # pyright: ignore[reportOperatorIssue]
             scale *= layer.stride  # pyright: ignore[reportOperatorIssue]
+        elif isinstance(layer, MaskGenerator):
+            total += layer.around
     return math.ceil(total)
 
 
