@@ -85,9 +85,10 @@ class GeneratorConfig(BaseModel):
         description="image: a resnet's decoder makes the translation. change: it decodes the features before and after "
         "the blocks, and the difference is added to the input, so that what the blocks leave alone stays as it was; "
         "this needs a decoder without instance norm. mask: the network also makes a mask, which says where its picture "
-        "replaces the input. keep: once it is trained, the less its picture differs from the input, the less of the "
-        "difference is taken over, so what should not change stays as it was. With mask and keep a trained network "
-        "leaves fine detail as well where it would change little, and A and B need as many channels.",
+        "replaces the input, and ends where the input has edges. keep: once trained, the less its picture differs "
+        "from the input, the less of the difference is taken over, so what should not change stays as it was. With "
+        "mask and keep a trained network leaves fine detail as well where it would change little, and A and B need as "
+        "many channels.",
     )
     operations: tuple[str, ...] = Field(
         default=(),
