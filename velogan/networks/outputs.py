@@ -17,6 +17,15 @@ from velogan.types import Form
 REPLACED = 0.3
 """A pixel that changes by this much, as a mean over channels in [-1, 1], keeps no detail of the input."""
 
+NEAR = 6
+"""Around each pixel `guided` fits a line to those at most so far away, across and along."""
+
+FAINT = 0.01
+"""Where the guide's variance is below this, of values in [-1, 1], its differences hardly count in `guided`."""
+
+BEHIND = 8
+"""How many pixels away `detailed` looks: 2 for the detail, 2 and 4 for how large it is around."""
+
 
 def changed(x: Tensor, *, after: Tensor, before: Tensor) -> Tensor:
     """The images `x` with the change from `before` to `after`, all `(B, C, H, W)` in about [-1, 1].
@@ -61,8 +70,8 @@ class MaskGenerator(nn.Module):
     """
 
     form: ClassVar[Form] = "mask"
-    around: ClassVar[int] = 20
-    """How many pixels further than `net` a value of the result may see: twice `NEAR`, and 8 in `detailed`."""
+    around: ClassVar[int] = 2 * NEAR + BEHIND
+    """How many pixels further than `net` a value of the result sees: both means of `guided`, then `detailed`."""
 
     def __init__(self, net: nn.Module, *, multiple: int | None = None):
         super().__init__()
@@ -90,19 +99,12 @@ def masked(made: Tensor, x: Tensor) -> Tensor:
     return x + mask * (picture - x)
 
 
-NEAR = 6
-"""Around each pixel `guided` fits a line to those at most so far away, across and along."""
-
-FAINT = 0.01
-"""Where the guide's variance is below this, of values in [-1, 1], its differences hardly count in `guided`."""
-
-
 def guided(mask: Tensor, guide: Tensor) -> Tensor:
     """The mask, `(B, 1, H, W)`, as a function of the guide, `(B, 1, H, W)`, that is linear around each pixel.
 
-    The guided filter ("Guided Image Filtering", He et al. 2010, equations 5, 6 and 8). A network that draws at a
-    quarter of the size knows the place of an edge to some pixels; so its mask ends beside the edge, and what it changes
-    has a rim. The filter is a layer in training, too ("Fast End-to-End Trainable Guided Filter", Wu et al. 2018).
+    The guided filter ("Guided Image Filtering", He et al. 2010, equations 5, 6 and 8). The features of a
+    generator are a quarter as wide and high as the picture. So its mask alone ends some pixels beside an edge, and what
+    it changes has a rim. The filter is a layer in training, too ("Fast End-to-End Trainable Guided Filter", Wu et al. 2018).
     """
     rows, columns = _means(guide.shape[2], guide.device), _means(guide.shape[3], guide.device).T
     with torch.autocast("cpu" if mask.is_meta else mask.device.type, enabled=False):
@@ -162,7 +164,7 @@ class KeepGenerator(MaskGenerator):
     """
 
     form: ClassVar[Form] = "mask"
-    around: ClassVar[int] = 8
+    around: ClassVar[int] = BEHIND
 
     def forward(self, x: Tensor) -> Tensor:
         made = self.net(x)
