@@ -104,7 +104,8 @@ def guided(mask: Tensor, guide: Tensor) -> Tensor:
 
     The guided filter ("Guided Image Filtering", He et al. 2010, equations 5, 6 and 8). The features of a
     generator are a quarter as wide and high as the picture. So its mask alone ends some pixels beside an edge, and what
-    it changes has a rim. The filter is a layer in training, too ("Fast End-to-End Trainable Guided Filter", Wu et al. 2018).
+    it changes has a rim. The filter is a layer in training, too ("Fast End-to-End Trainable Guided Filter", Wu et al.
+    2018).
     """
     rows, columns = _means(guide.shape[2], guide.device), _means(guide.shape[3], guide.device).T
     with torch.autocast("cpu" if mask.is_meta else mask.device.type, enabled=False):
