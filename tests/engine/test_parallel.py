@@ -94,3 +94,39 @@ def test_no_thread_is_with_the_store_when_a_run_ends(monkeypatch: pytest.MonkeyP
     assert store.asked.wait(10)
     made.close()
     assert not [one for one in threading.enumerate() if one.name == "velogan-heart"]
+
+
+@pytest.mark.parametrize("answers", [True, False])
+def test_a_silent_rank_and_a_silent_store_are_told_apart(answers: bool, monkeypatch: pytest.MonkeyPatch):
+    told, said = threading.Event(), []
+
+    class Store:
+        """The next rank gives no sign; after the tenth of its counts, the store may answer no more."""
+
+        asked = 0
+
+        def clone(self):
+            return self
+
+        def set(self, key: str, value: str):
+            pass
+
+        def get(self, key: str) -> bytes:
+            return b"there"
+
+        def add(self, key: str, amount: int) -> int:
+            self.asked += key.endswith("1")
+            if self.asked > 10 and not answers:
+                told.wait(10)
+                raise RuntimeError("closed")
+            return 0
+
+    def lost(text: str) -> None:
+        said.append(text)
+        told.set()
+
+    monkeypatch.setattr(heart, "PERIOD_S", 0.01)
+    made = heart.Heart(Store(), rank=0, world=2, where="here", address="an address", lost_after=0.5, lost=lost)  # pyright: ignore[reportArgumentType]
+    assert told.wait(10)
+    made.close()
+    assert said[0].startswith("no sign of life from rank 1" if answers else "no answer from the rendezvous at an address")

@@ -102,9 +102,10 @@ class Heart:
                 count = self._beats.add(f"velogan/beat/{self._next}", 0)
             except RuntimeError:  # `_watch` sees that nothing answers
                 continue
-            self._answered = time.monotonic()
+            now = time.monotonic()
             if count != before:
-                before, self._seen = count, self._answered
+                before, self._seen = count, now
+            self._answered = now
 
     def _watch(self) -> None:
         self.named(self._next)  # while it can be asked
@@ -112,8 +113,9 @@ class Heart:
             now = time.monotonic()
             if now - self._answered > self.lost_after:
                 self._lost(self._store_lost(now - self._answered))
-            elif now - self._seen > self.lost_after:
-                self._lost(f"no sign of life from {self.named(self._next)} for {now - self._seen:.0f} s")
+            # while nothing answers nobody knows whether the next rank lives: only time with answers counts against it
+            elif (silent := self._answered - self._seen) > self.lost_after:
+                self._lost(f"no sign of life from {self.named(self._next)} for {silent:.0f} s")
 
     def _store_lost(self, seconds: float) -> str:
         return f"no answer from the rendezvous at {self.address} for {seconds:.0f} s: its host, or the link, is lost"
