@@ -9,7 +9,7 @@ from typing import Any
 
 from velogan.files import duration
 from velogan.report import scores
-from velogan.report.facts import mapping
+from velogan.report.facts import is_number, mapping
 from velogan.report.sections import text
 
 COLOURS = 8
@@ -98,11 +98,25 @@ def tests_table(found: Mapping[str, Any]) -> str:
     return f'<div class="card">{_grid(columns, more="figure", most=6)}<p class="note">{note}</p></div>'
 
 
-def _over_seeds(name: str, values: Sequence[float]) -> str:
+def _over_seeds(name: str, values: Sequence[float | None]) -> str:
     if not values:
         return ""
-    mean, low, high = (scores.figure({"name": name}, one) for one in (fmean(values), min(values), max(values)))
-    return mean + (f" <small>{low} to {high}</small>" if len(values) > 1 else "")
+    known = _known(values)
+    if len(known) < 2:
+        return scores.figure({"name": name}, _mean(values))
+    mean, low, high = (scores.figure({"name": name}, one) for one in (fmean(known), min(known), max(known)))
+    return f"{mean} <small>{low} to {high}</small>"
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    """The mean, or None where it is not known."""
+    return fmean(known) if (known := _known(values)) else None
+
+
+def _known(values: Sequence[float | None]) -> list[float]:
+    """`values`, or none if a run's figure is not finite, as a PSNR is where nothing has changed."""
+    known = [value for value in values if value is not None and is_number(value)]
+    return known if len(known) == len(values) else []
 
 
 def runs_table(found: Mapping[str, Any]) -> str:
@@ -127,13 +141,13 @@ def main_test(found: Mapping[str, Any], setting: str) -> tuple[str, str]:
     if name is None:
         return "", ""
     ways = [chosen] if chosen in means[name] else [way for way in WAYS if way in means[name]]
-    figures = [f"{scores.figure({'name': name}, fmean(means[name][way]))} {WAYS[way]}" for way in ways]
+    figures = [f"{scores.figure({'name': name}, _mean(means[name][way]))} {WAYS[way]}" for way in ways]
     return scores.label({"name": name}), ", ".join(figures)
 
 
-def _test_means(found: Mapping[str, Any], setting: str | None) -> dict[str, dict[str, list[float]]]:
+def _test_means(found: Mapping[str, Any], setting: str | None) -> dict[str, dict[str, list[float | None]]]:
     """Test figures of a setting's runs by name and direction."""
-    means: dict[str, dict[str, list[float]]] = {}
+    means: dict[str, dict[str, list[float | None]]] = {}
     for one in found["trials"]:
         if one["setting"] == setting:
             for whole, value in mapping(one.get("test_scores")).items():
