@@ -129,4 +129,6 @@ def test_a_silent_rank_and_a_silent_store_are_told_apart(answers: bool, monkeypa
     made = heart.Heart(Store(), rank=0, world=2, where="here", address="an address", lost_after=0.5, lost=lost)  # pyright: ignore[reportArgumentType]
     assert told.wait(10)
     made.close()
-    assert said[0].startswith("no sign of life from rank 1" if answers else "no answer from the rendezvous at an address")
+    assert said[0].startswith(
+        "no sign of life from rank 1" if answers else "no answer from the rendezvous at an address"
+    )
