@@ -69,19 +69,23 @@ def test_an_environment_without_torchrun_is_one_rank_and_half_of_one_is_refused(
         joined("cpu", lost_after=60).__enter__()
 
 
+class _Store:
+    """A rendezvous' store, played, but for its counts."""
+
+    def clone(self) -> _Store:
+        return self
+
+    def set(self, key: str, value: str) -> None: ...
+
+    def get(self, key: str) -> bytes:
+        return b"other"
+
+
 def test_no_thread_is_with_the_store_when_a_run_ends(monkeypatch: pytest.MonkeyPatch):
     """Python aborts when a thread comes back from the store's C++ while it ends."""
 
-    class Slow:
+    class Slow(_Store):
         asked = threading.Event()
-
-        def clone(self) -> Slow:
-            return self
-
-        def set(self, key: str, value: str) -> None: ...
-
-        def get(self, key: str) -> bytes:
-            return b"other"
 
         def add(self, key: str, amount: int) -> int:
             self.asked.set()
@@ -100,19 +104,10 @@ def test_no_thread_is_with_the_store_when_a_run_ends(monkeypatch: pytest.MonkeyP
 def test_a_silent_rank_and_a_silent_store_are_told_apart(answers: bool, monkeypatch: pytest.MonkeyPatch):
     told, said = threading.Event(), []
 
-    class Store:
+    class Store(_Store):
         """The next rank gives no sign; after the tenth of its counts, the store may answer no more."""
 
         asked = 0
-
-        def clone(self):
-            return self
-
-        def set(self, key: str, value: str):
-            pass
-
-        def get(self, key: str) -> bytes:
-            return b"there"
 
         def add(self, key: str, amount: int) -> int:
             self.asked += key.endswith("1")

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
 from velogan.files import duration
 from velogan.report import scores
-from velogan.report.facts import is_number, mapping
+from velogan.report.facts import mapping
 from velogan.report.sections import text
 
 COLOURS = 8
@@ -101,22 +101,13 @@ def tests_table(found: Mapping[str, Any]) -> str:
 def _over_seeds(name: str, values: Sequence[float | None]) -> str:
     if not values:
         return ""
-    known = _known(values)
-    if len(known) < 2:
-        return scores.figure({"name": name}, _mean(values))
-    mean, low, high = (scores.figure({"name": name}, one) for one in (fmean(known), min(known), max(known)))
-    return f"{mean} <small>{low} to {high}</small>"
+    mean, low, high = (_figure(name, values, of) for of in (fmean, min, max))
+    return mean if None in values or len(values) == 1 else f"{mean} <small>{low} to {high}</small>"
 
 
-def _mean(values: Sequence[float | None]) -> float | None:
-    """The mean, or None where it is not known."""
-    return fmean(known) if (known := _known(values)) else None
-
-
-def _known(values: Sequence[float | None]) -> list[float]:
-    """`values`, or none if a run's figure is not finite, as a PSNR is where nothing has changed."""
-    known = [value for value in values if value is not None and is_number(value)]
-    return known if len(known) == len(values) else []
+def _figure(name: str, values: Sequence[float | None], of: Callable[[Sequence[Any]], float]) -> str:
+    """`of` the runs' values; unknown where one is not finite, as a PSNR is where nothing has changed."""
+    return scores.figure({"name": name}, None if None in values else of(values))
 
 
 def runs_table(found: Mapping[str, Any]) -> str:
@@ -141,7 +132,7 @@ def main_test(found: Mapping[str, Any], setting: str) -> tuple[str, str]:
     if name is None:
         return "", ""
     ways = [chosen] if chosen in means[name] else [way for way in WAYS if way in means[name]]
-    figures = [f"{scores.figure({'name': name}, _mean(means[name][way]))} {WAYS[way]}" for way in ways]
+    figures = [f"{_figure(name, means[name][way], fmean)} {WAYS[way]}" for way in ways]
     return scores.label({"name": name}), ", ".join(figures)
 
 
