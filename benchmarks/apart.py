@@ -17,12 +17,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from velogan.apart import modules_asked, placed
-from velogan.cluster.modules import Ask
 from velogan.evaluation.evaluate import evaluate
 from velogan.observe.progress import Display
 from velogan.recipes import RECIPES
-from velogan.run import train
+from velogan.training.modules import Ask
+from velogan.training.nodes import modules_asked, placed
+from velogan.training.run import train
 
 ENGINE = {"device": "cpu", "precision": "bf16", "layout": "channels_last", "kernels": "winograd", "threads": 1}
 

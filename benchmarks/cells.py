@@ -23,15 +23,15 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from velogan.data.domains.sources import code_directory
+from velogan.data.sets.sources import code_directory
 from velogan.engine.memory import keep_freed_memory
-from velogan.faster import bf16_gemm, norm_kernels
 from velogan.kernels.fused import native
 from velogan.kernels.inference import Accelerator
 from velogan.kernels.precision import precision_for
 from velogan.networks.cells import Kind, Slot, choices, generator_kinds, hand_made, operation
 from velogan.networks.generators import GeneratorConfig, build_generator
 from velogan.networks.layers import norm_layer
+from velogan.training.forward import bf16_gemm, norm_kernels
 
 SEARCHED = 4
 """Random genotypes that are measured."""

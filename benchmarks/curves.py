@@ -14,13 +14,13 @@ from pathlib import Path
 
 import torch
 
-from velogan.data.domains.pair import open_data
-from velogan.decide import decide
+from velogan.data.sets.pair import open_data
 from velogan.engine.duration import parse_length, parse_span
 from velogan.engine.trainer import Hook
 from velogan.observe.progress import Display
 from velogan.recipes import cyclegan
-from velogan.run import build_trainer
+from velogan.training.choices import decide
+from velogan.training.run import build_trainer
 
 EVERY = 10
 

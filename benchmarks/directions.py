@@ -20,12 +20,12 @@ from statistics import median
 
 import torch
 
-from velogan.decide import decide
-from velogan.engine.halves import Halves
-from velogan.engine.parallel import Ranks, joined
+from velogan.engine.directions import Halves
+from velogan.engine.ranks import Ranks, joined
 from velogan.engine.step import Step
 from velogan.recipes import cyclegan
-from velogan.run import build_step
+from velogan.training.choices import decide
+from velogan.training.run import build_step
 
 Spent = tuple[float, float]
 """Milliseconds of the wall and of the processor."""

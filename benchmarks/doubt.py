@@ -30,11 +30,11 @@ from torch.nn import functional
 
 from velogan.config import read_config
 from velogan.data.rendered.apples2oranges import render
-from velogan.deploy.model import Translator, load_translator
 from velogan.evaluation.doubt import doubter_of
 from velogan.networks.build import build_network
 from velogan.networks.generators import compose, split
 from velogan.store.checkpoint import list_checkpoints, load_weights
+from velogan.translate.model import Translator, load_translator
 from velogan.types import Direction
 
 AROUND = 6

@@ -19,8 +19,7 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 
 from velogan.config import Config
-from velogan.data.domains.pair import Data, open_data
-from velogan.decide import decide
+from velogan.data.sets.pair import Data, open_data
 from velogan.engine.duration import Span, parse_length
 from velogan.engine.trainer import Hook
 from velogan.files import write_text
@@ -28,7 +27,8 @@ from velogan.methods.fit import check_sizes
 from velogan.observe.machine import machine
 from velogan.observe.progress import Display
 from velogan.recipes import BENCHED, RECIPES
-from velogan.run import build_trainer, fit_channels
+from velogan.training.choices import decide
+from velogan.training.run import build_trainer, fit_channels
 
 TABLE_1 = {
     1: (66.27, 32.92, 2.0128),

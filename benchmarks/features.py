@@ -26,9 +26,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from velogan.decide import decide
 from velogan.engine.memory import keep_freed_memory
-from velogan.faster import forward_nets
 from velogan.networks.discriminators import DiscriminatorConfig, build_discriminator
 from velogan.networks.efficientnet_lite import EfficientNetLite
 from velogan.networks.pretrained import find_lite
@@ -36,6 +34,8 @@ from velogan.networks.projected import ProjectedDiscriminator
 from velogan.objectives.base import together
 from velogan.objectives.losses import fooling_loss, gan_loss
 from velogan.recipes import fast
+from velogan.training.choices import decide
+from velogan.training.forward import forward_nets
 
 Judge = Callable[[Tensor], tuple[Tensor, ...]]
 

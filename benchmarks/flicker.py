@@ -21,8 +21,8 @@ from pathlib import Path
 import numpy as np
 
 from velogan.data.rendered.apples2oranges import render
-from velogan.deploy.films import Smoother, translated
-from velogan.deploy.model import load_translator
+from velogan.translate.films import Smoother, translated
+from velogan.translate.model import load_translator
 
 CLIPS = 3
 

@@ -24,10 +24,10 @@ from onnxruntime.quantization import CalibrationDataReader, QuantType, quantize_
 from onnxruntime.quantization.shape_inference import quant_pre_process
 from PIL import Image
 
-from velogan.data.domains.sources import code_directory
-from velogan.deploy.export import export
-from velogan.deploy.model import load_translator
+from velogan.data.sets.sources import code_directory
+from velogan.interchange.export import export
 from velogan.kernels.inference import Accelerator
+from velogan.translate.model import load_translator
 
 SIDE = 256
 

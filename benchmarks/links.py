@@ -4,7 +4,7 @@
 
 Each host has one process with one thread. In each round every link takes its turn in the same two processes, and a
 step without exchange (`alone`) and one process alone (`one`) with them. Predicted: the median step of `alone`, and the
-exchanges by `velogan.cluster.simulate`, for the bandwidth and delay that the link is set to; what an unlimited link
+exchanges by `velogan.scale.simulate`, for the bandwidth and delay that the link is set to; what an unlimited link
 (`free`) and this memory can do is found out by all-reduces of two sizes without training. Medians over rounds: of the
 wall's time, and where nothing waits for a link, also of the processor's, which other work on the machine changes less;
 each is that of the slower process.
@@ -33,16 +33,16 @@ from statistics import median
 import torch
 import torch.distributed as dist
 
-from velogan.cluster.asked import parse_bandwidth, parse_latency
-from velogan.cluster.load import load_of
-from velogan.cluster.memory import memory_speed
-from velogan.cluster.simulate import ETHERNET, Cluster, Link, row
 from velogan.config import Config
-from velogan.decide import decide
-from velogan.engine.parallel import Ranks, joined
+from velogan.engine.ranks import Ranks, joined
 from velogan.engine.step import Step
 from velogan.recipes import cyclegan
-from velogan.run import build_step
+from velogan.scale.asked import parse_bandwidth, parse_latency
+from velogan.scale.load import load_of
+from velogan.scale.memory import memory_speed
+from velogan.scale.simulate import ETHERNET, Cluster, Link, row
+from velogan.training.choices import decide
+from velogan.training.run import build_step
 
 ADDRESSES = ("10.88.0.1", "10.88.0.2")
 NAMES = tuple(f"links-{os.getpid()}-{letter}" for letter in "ab")

@@ -25,11 +25,11 @@ from threading import Event, Thread
 import numpy as np
 import torch
 
-from velogan.cluster.connected import connected
-from velogan.cluster.translate import Load, Options, translate_at_scale
 from velogan.data.pictures.images import Picture, save_picture
-from velogan.deploy.model import Translator
 from velogan.networks.generators import GeneratorConfig, build_generator
+from velogan.scale.connected import connected
+from velogan.scale.translate import Load, Options, translate_at_scale
+from velogan.translate.model import Translator
 
 
 def main(pictures: int, rounds: int = 2, side: int = 32, channels: int = 16) -> None:

@@ -14,11 +14,11 @@ from statistics import median
 
 import torch
 
-from velogan.cluster.load import load_of
-from velogan.decide import decide
 from velogan.engine.step import Step
 from velogan.recipes import RECIPES
-from velogan.run import build_step
+from velogan.scale.load import load_of
+from velogan.training.choices import decide
+from velogan.training.run import build_step
 
 
 def main(preset: str, side: int, rounds: int) -> None:

@@ -19,8 +19,8 @@ from velogan.cli import main as velogan
 from velogan.engine.trainer import Trainer
 from velogan.evaluation.samples import Sampler
 from velogan.evaluation.validation import Validation
-from velogan.observe.stats import Stats
-from velogan.session import Session
+from velogan.observe.statistics import Stats
+from velogan.training.session import Session
 
 _HOUR = 3600.0
 _ROWS, _GRIDS = 200, 21  # in a run: every 0.5 %; every 5 %, and the first

@@ -21,12 +21,12 @@ from pathlib import Path
 import numpy as np
 
 from velogan.data.config import DataConfig
-from velogan.data.domains.cache import open_domain
-from velogan.data.domains.pack import pack
-from velogan.data.domains.shards import find_shards
-from velogan.data.domains.sources import Folder, list_images
-from velogan.data.domains.streamed import open_shards
 from velogan.data.pictures.images import Picture, encode
+from velogan.data.sets.cache import open_domain
+from velogan.data.sets.pack import pack
+from velogan.data.sets.shards import find_shards
+from velogan.data.sets.sources import Folder, list_images
+from velogan.data.sets.streamed import open_shards
 from velogan.engine.memory import peak_memory_mb
 
 

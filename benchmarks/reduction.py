@@ -20,11 +20,11 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from velogan.decide import decide
-from velogan.engine.parallel import Ranks, joined
+from velogan.engine.ranks import Ranks, joined
 from velogan.engine.step import Step
 from velogan.recipes import cyclegan
-from velogan.run import build_step
+from velogan.training.choices import decide
+from velogan.training.run import build_step
 
 BUCKET = 25 * 2**20 // 4
 """Numbers in a bucket, DistributedDataParallel's default."""

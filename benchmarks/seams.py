@@ -16,10 +16,10 @@ import numpy as np
 import torch
 from PIL import Image
 
-from velogan.data.domains.sources import code_directory
-from velogan.deploy.model import load_translator
-from velogan.deploy.translate import translate
+from velogan.data.sets.sources import code_directory
 from velogan.kernels.inference import Accelerator
+from velogan.translate.files import translate
+from velogan.translate.model import load_translator
 
 
 def main(run: Path, picture: Path, tile: int, difference: Path) -> None:

@@ -24,7 +24,7 @@ from typing import Any
 
 import httpx
 
-from velogan.data.domains.sources import list_images
+from velogan.data.sets.sources import list_images
 
 
 def main() -> None:

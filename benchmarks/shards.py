@@ -30,10 +30,10 @@ import torch
 from PIL import Image
 
 from velogan.data.config import DataConfig
-from velogan.data.domains.loader import PairLoader
-from velogan.data.domains.pack import pack
-from velogan.data.domains.pair import open_data
 from velogan.data.pictures.images import Picture, encode
+from velogan.data.sets.loader import PairLoader
+from velogan.data.sets.pack import pack
+from velogan.data.sets.pair import open_data
 
 TURN = 400
 

@@ -24,13 +24,13 @@ import torch
 from torch import Tensor, nn
 
 from velogan.engine.memory import keep_freed_memory
-from velogan.faster import norm_kernels, products
 from velogan.kernels.fused import native
 from velogan.measure.bench.contestant import Contestant
 from velogan.networks.discriminators import DiscriminatorConfig, build_discriminator
 from velogan.networks.generators import GeneratorConfig, build_generator
-from velogan.networks.supernet import Supernets, mixtures
 from velogan.recipes import cyclegan, to_search
+from velogan.search.supernet import Supernets, mixtures
+from velogan.training.forward import norm_kernels, products
 
 PARTS = ("generator", "discriminator", "step")
 WAYS = ("plain sum", "merged", "merged, native", "one network", "one network, native")

@@ -18,10 +18,10 @@ import numpy as np
 import torch
 from PIL import Image
 
-from velogan.data.domains.sources import code_directory, list_images
-from velogan.deploy.model import Translator, load_translator
-from velogan.deploy.translate import translate
+from velogan.data.sets.sources import code_directory, list_images
 from velogan.kernels.inference import Accelerator
+from velogan.translate.files import translate
+from velogan.translate.model import Translator, load_translator
 
 
 def main(run: Path, folder: Path, rounds: int) -> None:

@@ -16,9 +16,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from velogan import decide
 from velogan.config import Config
 from velogan.kernels.native import NormKernels, load_kernels
+from velogan.training import choices as decide
 
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
 

@@ -19,7 +19,7 @@ import torch
 import torch._dynamo  # two seconds that every optimizer would take
 
 import velogan.cli.train
-import velogan.run
+import velogan.training.run
 
 CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH = 1, 2
 

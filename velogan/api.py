@@ -12,26 +12,26 @@ from typing import Any, TypeVar
 import torch
 
 from velogan.config import Config, read_config
-from velogan.data.domains.sources import code_directory
-from velogan.deploy.bundle import write_export
-from velogan.deploy.doubt import Doubt, Doubter
-from velogan.deploy.export import Format
-from velogan.deploy.folder import About
-from velogan.deploy.hub import check_installed, local, named, upload
-from velogan.deploy.memory import one_picture, translate_images
-from velogan.deploy.model import Translator, Weights, Which, load_translator
-from velogan.deploy.translate import Summary, translate
-from velogan.engine.resolve import resolve_device
+from velogan.data.sets.sources import code_directory
 from velogan.evaluation.doubt import doubter_of
 from velogan.evaluation.evaluate import Features
 from velogan.evaluation.evaluate import evaluate as _evaluate
-from velogan.imported import import_reference as _import_reference
+from velogan.interchange.bundle import write_export
+from velogan.interchange.export import Format
+from velogan.interchange.folder import About
+from velogan.interchange.hub import check_installed, local, named, upload
+from velogan.interchange.importing import import_reference as _import_reference
 from velogan.kernels.inference import Accelerator
 from velogan.networks.pretrained import find_lite
 from velogan.observe.progress import Display
 from velogan.recipes import DEFAULT, RECIPES
-from velogan.run import train as _train
-from velogan.session import Result
+from velogan.training.resolve import resolve_device
+from velogan.training.run import train as _train
+from velogan.training.session import Result
+from velogan.translate.doubt import Doubt, Doubter
+from velogan.translate.files import Summary, translate
+from velogan.translate.memory import one_picture, translate_images
+from velogan.translate.model import Translator, Weights, Which, load_translator
 from velogan.types import Direction
 
 __all__ = [

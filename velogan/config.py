@@ -24,13 +24,14 @@ from velogan.data.config import DataConfig
 from velogan.engine.config import EngineConfig, TrainConfig
 from velogan.engine.optimizers import OptimizerConfig, ScheduleConfig, check_schedule_rules
 from velogan.files import nearest, parse_yaml
-from velogan.methods import DEFAULT, METHODS, Method
-from velogan.methods.base import Spec, ends
+from velogan.methods import DEFAULT
+from velogan.methods.base import Method, Spec, ends
 from velogan.networks.cells import blocks_of
 from velogan.networks.discriminators import DiscriminatorConfig
 from velogan.networks.generators import GeneratorConfig
 from velogan.networks.genotype import Genotype
 from velogan.networks.sizes import matched, nearest_width, reference
+from velogan.search.method import METHODS
 from velogan.types import Direction
 
 Size = Literal["xs", "s", "m", "l"]

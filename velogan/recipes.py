@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from velogan.config import OF_RESNETS, Config
-from velogan.methods.searched import Searched
+from velogan.search.method import Searched
 
 
 def cyclegan() -> Config:

@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from velogan.config import Config
-from velogan.data.domains.cache import Domain
-from velogan.data.domains.pair import Data
-from velogan.decide import decide
-from velogan.run import build_step, build_trainer
+from velogan.data.sets.cache import Domain
+from velogan.data.sets.pair import Data
+from velogan.training.choices import decide
+from velogan.training.run import build_step, build_trainer
 
 SIDE = 32
 METHODS: dict[str, dict[str, Any]] = {

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from velogan.data.config import DataConfig
-from velogan.data.domains.cache import Domain
-from velogan.data.domains.loader import PairLoader, on_device
+from velogan.data.sets.cache import Domain
+from velogan.data.sets.loader import PairLoader, on_device
 from velogan.engine.capture import CapturedStep, Recorder
 from velogan.engine.duration import parse_length, parse_span
 from velogan.engine.ema import EMA

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 import torch
 
-from velogan import run
 from velogan.config import Config
 from velogan.engine.cudnn import measure_convolutions
-from velogan.run import build_step, decide
+from velogan.training import run
+from velogan.training.run import build_step, decide
 
 
 @pytest.mark.parametrize(

@@ -21,16 +21,16 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from velogan.config import Config
-from velogan.data.domains.cache import Domain
-from velogan.data.domains.loader import PairLoader
-from velogan.decide import decide
+from velogan.data.sets.cache import Domain
+from velogan.data.sets.loader import PairLoader
 from velogan.engine.capture import WARM_UPS, CudaRecorder
 from velogan.engine.ema import EMA
 from velogan.kernels.inference import Accelerator
 from velogan.networks.generators import build_generator
-from velogan.observe.stats import EpochLoss, Stats
+from velogan.observe.statistics import EpochLoss, Stats
 from velogan.recipes import RECIPES
-from velogan.run import build_step
+from velogan.training.choices import decide
+from velogan.training.run import build_step
 from velogan.types import Batch
 
 pytestmark = pytest.mark.skipif(

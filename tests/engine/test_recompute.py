@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from velogan.config import Config
-from velogan.decide import decide
-from velogan.faster import bf16_gemm
 from velogan.kernels.native import NormKernels
-from velogan.run import build_step
+from velogan.training.choices import decide
+from velogan.training.forward import bf16_gemm
+from velogan.training.run import build_step
 
 NATIVE = {"kernels": "native", "precision": "fp32"}
 PLAIN = {"kernels": "plain", "precision": "bf16"}

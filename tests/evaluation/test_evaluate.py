@@ -15,8 +15,6 @@ import velogan.evaluation.evaluate
 from velogan.config import Config, write_yaml
 from velogan.data.pictures.images import read_picture
 from velogan.data.rendered.apples2oranges import render_folder
-from velogan.deploy.model import Translator, Which, load_translator
-from velogan.deploy.translate import translate
 from velogan.evaluation.evaluate import evaluate
 from velogan.evaluation.features import FeatureNetwork
 from velogan.evaluation.table import duplicates_line, render_table
@@ -25,6 +23,8 @@ from velogan.metrics.bootstrap import RESAMPLES
 from velogan.metrics.pixel import structure
 from velogan.networks.generators import GeneratorConfig, build_generator
 from velogan.store.checkpoint import mark_best, save_checkpoint
+from velogan.translate.files import translate
+from velogan.translate.model import Translator, Which, load_translator
 
 SHARED = Path(__file__).resolve().parents[3] / "shared" / "data"
 WEIGHTS = SHARED / "weights" / "squeezenet1_0_imagenet_deepcompression.npz"

@@ -12,16 +12,16 @@ import pytest
 from torch import Tensor, nn
 
 from velogan.config import Config
-from velogan.data.domains.sources import find_sources
 from velogan.data.pictures.images import Picture, save_picture
+from velogan.data.sets.sources import find_sources
 from velogan.evaluation.metric import RESAMPLED, Measured, check_metric, features_of, higher_is_better, parse_metric
 from velogan.evaluation.validation import SCORE, Validation
 from velogan.methods.base import Views
 from velogan.metrics.bootstrap import RESAMPLES
 from velogan.observe.log import read_stats
 from velogan.observe.progress import Display
-from velogan.run import train
 from velogan.store.checkpoint import read_best
+from velogan.training.run import train
 
 
 @pytest.fixture

@@ -11,18 +11,18 @@ import torch
 from torch import Tensor, nn
 
 from velogan.config import Config
-from velogan.data.domains.sources import find_sources
 from velogan.data.pictures.images import Picture, save_picture
 from velogan.data.rendered.apples2oranges import Domain, render
+from velogan.data.sets.sources import find_sources
 from velogan.evaluation.validation import FEATURE_SCORE, SCORE, Validation
 from velogan.methods.base import Views
 from velogan.networks.pretrained import register_features
 from velogan.observe.log import read_stats
 from velogan.observe.progress import Display
 from velogan.report.failures import failures
-from velogan.run import train
-from velogan.session import Result
 from velogan.store.checkpoint import find_checkpoint, list_checkpoints, read_best
+from velogan.training.run import train
+from velogan.training.session import Result
 
 
 def _train(config: Config, run: Path, said: list[str] | None = None) -> Result:

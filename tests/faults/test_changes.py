@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from velogan.data.domains import sources
 from velogan.data.pictures.images import Picture, save_picture
+from velogan.data.sets import sources
 from velogan.observe.log import Log, read_stats
 
 

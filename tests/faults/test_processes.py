@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from velogan.data.pictures.images import Picture, save_picture
-from velogan.session import Session
 from velogan.store.checkpoint import list_checkpoints
+from velogan.training.session import Session
 
 
 @pytest.fixture

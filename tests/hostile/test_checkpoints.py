@@ -16,8 +16,8 @@ import torch
 from PIL import Image
 
 from velogan.cli import main
-from velogan.deploy.model import load_translator
 from velogan.store.checkpoint import damage, find_checkpoint, load_state, load_weights, read_best
+from velogan.translate.model import load_translator
 
 HUGE = 10**9
 

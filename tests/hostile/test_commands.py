@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from velogan.data.domains.sources import list_images
 from velogan.data.pictures.images import read_picture
+from velogan.data.sets.sources import list_images
 
 from .conftest import Corpus, Done, make_run
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from velogan.cli import main
-from velogan.deploy.pickles import read_tensors
+from velogan.networks.pickles import read_tensors
 
 
 class _Evil:

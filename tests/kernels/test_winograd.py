@@ -14,7 +14,7 @@ from velogan.kernels.fused import Fused
 from velogan.kernels.native import NormKernels
 from velogan.kernels.winograd import KERNELS, WinogradConv2d, WinogradConvolution, fits_winograd
 from velogan.networks.generators import GeneratorConfig, build_generator
-from velogan.networks.supernet import Supernets
+from velogan.search.supernet import Supernets
 
 SIZES = {
     "n": st.integers(1, 2),

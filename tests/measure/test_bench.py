@@ -15,13 +15,13 @@ from rich.console import Console
 
 from velogan.cli import main
 from velogan.config import Config
-from velogan.data.domains.cache import Domain
-from velogan.data.domains.loader import PairLoader
-from velogan.engine.resolve import REFERENCE
+from velogan.data.sets.cache import Domain
+from velogan.data.sets.loader import PairLoader
 from velogan.measure.bench import Case, bench, bench_paper, make_chain, make_plan, render
 from velogan.measure.bench.contestant import Contestant
 from velogan.measure.bench.paper import CPU_WAYS
 from velogan.measure.bench.pictures import Feed
+from velogan.training.resolve import REFERENCE
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 

@@ -12,7 +12,7 @@ from velogan.cli import main
 from velogan.config import Config
 from velogan.measure.profile import profile
 from velogan.observe.progress import Display
-from velogan.run import build_roles
+from velogan.training.run import build_roles
 
 ROLES = {"G_A", "G_B", "D_A", "D_B"}
 

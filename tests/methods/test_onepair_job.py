@@ -14,8 +14,7 @@ from PIL import Image
 
 from velogan.cli import main
 from velogan.config import Config
-from velogan.data.domains.sources import Folder, find_sources
-from velogan.deploy.model import load_translator
+from velogan.data.sets.sources import Folder, find_sources
 from velogan.evaluation.evaluate import evaluate
 from velogan.kernels.inference import Accelerator
 from velogan.networks.build import build_network
@@ -24,9 +23,10 @@ from velogan.networks.outputs import changed
 from velogan.observe.log import read_stats
 from velogan.observe.progress import Display
 from velogan.report import write_report
-from velogan.run import build_roles, train
-from velogan.session import Result
 from velogan.store.checkpoint import load_weights
+from velogan.training.run import build_roles, train
+from velogan.training.session import Result
+from velogan.translate.model import load_translator
 
 PLUS: dict[str, Any] = {"image_adversarial": 1.0, "contrast": 1.0, "pool_size": 2}
 

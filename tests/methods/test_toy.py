@@ -24,19 +24,19 @@ from torch import nn
 from velogan import recipes
 from velogan.cli import main
 from velogan.config import Config, read_config
-from velogan.data.domains.pair import open_data
-from velogan.data.domains.sources import Folder, find_sources
-from velogan.decide import decide
+from velogan.data.sets.pair import open_data
+from velogan.data.sets.sources import Folder, find_sources
 from velogan.engine.capture import CapturedStep
 from velogan.engine.step import Step
-from velogan.methods import METHODS
 from velogan.methods.base import Make, Method, Role, Spec, Views, discriminator_header
 from velogan.networks.build import build_network
 from velogan.objectives.base import Carry, Out, Phase
 from velogan.observe.log import read_stats
 from velogan.observe.progress import Display
-from velogan.run import build_step, build_trainer
+from velogan.search.method import METHODS
 from velogan.store.checkpoint import list_checkpoints, load_weights
+from velogan.training.choices import decide
+from velogan.training.run import build_step, build_trainer
 from velogan.types import Batch, Direction, Nets
 
 

@@ -8,7 +8,7 @@ from torch import nn
 
 from velogan.networks.build import Networks
 from velogan.networks.generators import GeneratorConfig, build_generator, compose, split
-from velogan.networks.supernet import Supernets
+from velogan.search.supernet import Supernets
 
 
 def _build(**fields: Any) -> nn.Module:

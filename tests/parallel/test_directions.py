@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from velogan.engine.parallel import Ranks
+from velogan.engine.ranks import Ranks
 from velogan.observe.log import read_stats
 from velogan.recipes import RECIPES
 from velogan.store.checkpoint import digest, list_checkpoints
-from velogan.together import as_split
+from velogan.training.followers import as_split
 
 SPLIT = ("--train.split", "directions")
 STABILISED = ("--method.augment", "shift", "--method.augment-probability", "adaptive", "--method.penalty", "r1")
@@ -46,7 +46,7 @@ Objective.discriminator_loss = broken
 
 DIE = """
 import os
-from velogan.engine.halves import Halves
+from velogan.engine.directions import Halves
 plain, calls = Halves.swap, []
 
 def dying(self, mine, shape):

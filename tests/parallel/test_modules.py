@@ -17,18 +17,19 @@ import pytest
 import torch
 from torch import Tensor
 
-from velogan import apart, run
-from velogan.apart import modules_asked, modules_of_method, placed
 from velogan.cli import main
-from velogan.cluster.modules import Ask, Given, Report, Task
-from velogan.cluster.nodes import on_nodes
 from velogan.config import Config
-from velogan.deploy.model import load_translator
 from velogan.engine.nonfinite import NonFiniteError
 from velogan.observe.log import read_stats
 from velogan.observe.progress import Display
-from velogan.session import Result
 from velogan.store.checkpoint import list_checkpoints, load_state, load_weights
+from velogan.training import nodes as apart
+from velogan.training import run
+from velogan.training.modules import Ask, Given, Report, Task
+from velogan.training.nodes import modules_asked, modules_of_method, placed
+from velogan.training.ray import on_nodes
+from velogan.training.session import Result
+from velogan.translate.model import load_translator
 
 Started = Callable[..., Any]
 

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator
 import torch._dynamo  # noqa: F401 (two seconds that every optimizer would take)
 
 import velogan.cli.train
-import velogan.run
+import velogan.training.run
 
 CALLS = ("fsync", "rename", "replace", "unlink", "rmdir", "mkdir")
 

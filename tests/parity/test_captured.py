@@ -13,13 +13,13 @@ import torch
 from torch import Tensor, nn
 
 from velogan.config import Config
-from velogan.data.domains.pair import open_data
+from velogan.data.sets.pair import open_data
 from velogan.engine.capture import CapturedStep
 from velogan.engine.ema import EMA
 from velogan.engine.trainer import Stepper, Trainer
 from velogan.observe.progress import Display
-from velogan.run import build_step, build_trainer, decide, train
-from velogan.session import Result
+from velogan.training.run import build_step, build_trainer, decide, train
+from velogan.training.session import Result
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(600)]
 

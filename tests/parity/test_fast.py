@@ -13,11 +13,11 @@ import torch
 from torch import Tensor, nn
 
 from velogan.config import Config
-from velogan.faster import forward_nets
 from velogan.kernels.bf16_gemm import load_bf16_gemm
 from velogan.kernels.native import NormKernels
 from velogan.networks.generators import build_generator
-from velogan.run import build_step, decide
+from velogan.training.forward import forward_nets
+from velogan.training.run import build_step, decide
 
 SIDE = 32
 FAST = {"batched": "on", "layout": "channels_last", "fused_optimizer": "on", "kernels": "native"}

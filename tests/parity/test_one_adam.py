@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from velogan.config import Config
-from velogan.run import build_step, decide
+from velogan.training.run import build_step, decide
 
 SIDE = 32
 

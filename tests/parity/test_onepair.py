@@ -17,7 +17,7 @@ from velogan.engine.step import Step
 from velogan.engine.trainer import Trainer
 from velogan.kernels.native import NormKernels
 from velogan.observe.progress import Display
-from velogan.run import build_step, decide, train
+from velogan.training.run import build_step, decide, train
 
 SIDE, STEPS = 32, 4
 METHOD: dict[str, Any] = {"generator": {"channels": 4, "blocks": 1}}

@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 
 from velogan.config import Config
-from velogan.data.domains.pack import pack
-from velogan.data.domains.sources import Folder, find_sources
-from velogan.engine.scale import LossScale
+from velogan.data.sets.pack import pack
+from velogan.data.sets.sources import Folder, find_sources
+from velogan.engine.loss_scale import LossScale
 from velogan.engine.trainer import Trainer
 from velogan.observe.progress import Display
-from velogan.run import train
-from velogan.session import Result
 from velogan.store.checkpoint import damage, list_checkpoints
+from velogan.training.run import train
+from velogan.training.session import Result
 
 FAST: dict[str, Any] = {"engine": {"threads": 1, "precision": "bf16"}}
 SLOW: dict[str, Any] = {"engine": {"threads": 1, "mode": "reference"}}

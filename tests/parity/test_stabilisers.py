@@ -12,11 +12,11 @@ import pytest
 import torch
 
 from velogan.config import Config
-from velogan.decide import decide
 from velogan.engine.capture import CapturedStep
 from velogan.engine.optimizers import make_capturable
 from velogan.engine.step import Step
-from velogan.run import build_step
+from velogan.training.choices import decide
+from velogan.training.run import build_step
 
 SIDE, STEPS = 32, 7
 SHARED: dict[str, Any] = {

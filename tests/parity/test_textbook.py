@@ -17,7 +17,7 @@ from velogan.engine.duration import parse_length
 from velogan.engine.ema import EMA
 from velogan.engine.trainer import Trainer, step_seed
 from velogan.methods.cyclegan import CycleGAN
-from velogan.run import build_step, decide
+from velogan.training.run import build_step, decide
 
 EPOCHS, SIDE = 5, 32
 

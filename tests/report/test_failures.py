@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 
 from velogan.config import Config
-from velogan.methods import METHODS, Method
+from velogan.methods.base import Method
 from velogan.methods.cyclegan import CycleGAN
 from velogan.methods.onepair import OnePair
-from velogan.methods.searched import Searched
 from velogan.report.failures import failures
+from velogan.search.method import METHODS, Searched
 
 
 def log(name: str, *values: float | None) -> list[dict[str, Any]]:

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from velogan.observe.breakdown import idle, idle_by_phase, kernels, launches, owners, strip, temporal
-from velogan.observe.trace import load_events, read_timeline
+from velogan.measure.traces.breakdown import idle, idle_by_phase, kernels, launches, owners, strip, temporal
+from velogan.measure.traces.reading import load_events, read_timeline
 from velogan.report.profile_figures import percent, time
 from velogan.report.profile_page import write_profile
 
-TRACE = Path(__file__).parents[1] / "observe" / "cuda_trace.json"
+TRACE = Path(__file__).parents[1] / "measure" / "traces" / "cuda_trace.json"
 EMPTY = ("meta", "link", "br", "polyline")
 
 

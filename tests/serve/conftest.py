@@ -21,11 +21,11 @@ from torch import Tensor, nn
 
 pytest.importorskip("fastapi", reason="the extra serve is not installed")
 
-from velogan.deploy.doubt import Doubter
-from velogan.deploy.model import Translator
 from velogan.serve.limits import Limits
-from velogan.serve.line import Line
+from velogan.serve.queue import Line
 from velogan.serve.server import bind, make_server
+from velogan.translate.doubt import Doubter
+from velogan.translate.model import Translator
 from velogan.types import Direction
 
 TITLES: dict[Direction, str] = {"a2b": "day → night", "b2a": "night → day"}

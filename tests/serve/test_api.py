@@ -18,8 +18,8 @@ import torch
 from PIL import Image
 
 from velogan.data.pictures.images import Picture, decode, encode
-from velogan.deploy.model import Translator
-from velogan.deploy.translate import translate
+from velogan.translate.files import translate
+from velogan.translate.model import Translator
 
 from .conftest import Negative, Served, Upload, png, served, until
 

@@ -9,14 +9,14 @@ import pytest
 import torch
 
 from velogan.config import Config, read_config
-from velogan.data.domains.cache import open_domain
-from velogan.data.domains.loader import normalise
-from velogan.data.domains.sources import Side, find_sources
-from velogan.deploy.model import load_translator
+from velogan.data.sets.cache import open_domain
+from velogan.data.sets.loader import normalise
+from velogan.data.sets.sources import Side, find_sources
 from velogan.observe.progress import Display
 from velogan.report.sweep_page import write_sweep
-from velogan.run import train
 from velogan.sweep.pictures import held_out_pictures
+from velogan.training.run import train
+from velogan.translate.model import load_translator
 from velogan.types import Direction
 
 Make = Callable[..., dict[str, Any]]

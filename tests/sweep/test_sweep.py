@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from velogan.cluster.connected import connected
 from velogan.config import write_yaml
+from velogan.scale.connected import connected
 from velogan.store.lock import locked
 from velogan.sweep import sweep as module
 from velogan.sweep.axes import parse_axis

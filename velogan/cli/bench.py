@@ -50,9 +50,9 @@ class Bench(Asked):
     def execute(self, argv: list[str]) -> Outcome:
         from rich.console import Console
 
-        from velogan.engine.resolve import resolve_device
         from velogan.measure.bench import bench, bench_paper, make_chain, make_plan, render
         from velogan.observe.progress import Display
+        from velogan.training.resolve import resolve_device
 
         if self.rounds < 1:
             raise ValueError(f"--rounds {self.rounds}: at least one round is needed")

@@ -49,7 +49,7 @@ class DataCheck(Asked):
     json: Json = False
 
     def execute(self, argv: list[str]) -> Outcome:
-        from velogan.data.domains.check import check, render_text
+        from velogan.data.sets.check import check, render_text
         from velogan.observe.progress import Display
 
         with Display() as display:
@@ -74,7 +74,7 @@ class DataShards(Asked):
     json: Json = False
 
     def execute(self, argv: list[str]) -> Outcome:
-        from velogan.data.domains.pack import pack
+        from velogan.data.sets.pack import pack
         from velogan.observe.progress import Display
 
         if self.megabytes < 1:

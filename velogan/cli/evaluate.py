@@ -80,7 +80,6 @@ class Evaluate(Asked):
     def execute(self, argv: list[str]) -> Outcome:
         from rich.console import Console
 
-        from velogan.engine.resolve import resolve_device
         from velogan.evaluation.compare import compare
         from velogan.evaluation.evaluate import evaluate
         from velogan.evaluation.features import MISSING_LITE
@@ -88,6 +87,7 @@ class Evaluate(Asked):
         from velogan.networks.pretrained import find_lite
         from velogan.observe.progress import Display
         from velogan.report import write_report
+        from velogan.training.resolve import resolve_device
 
         inception = Path(self.inception) if self.inception not in (None, "auto") else self.inception
         classes = dict(_class(text) for text in self.classes)

@@ -16,8 +16,8 @@ from pydantic import ValidationError
 from velogan.cli.asked import Asked, Json
 from velogan.config import Config, Size, differences, explain, read_config
 from velogan.engine.optimizers import unread
-from velogan.methods import METHODS
 from velogan.recipes import DEFAULT, DEMOS, RECIPES
+from velogan.search.method import METHODS
 
 if TYPE_CHECKING:
     Preset = str

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from velogan.methods.base import Spec
     from velogan.networks.generators import GeneratorConfig
     from velogan.networks.sizes import Size
-    from velogan.session import Result
+    from velogan.training.session import Result
     from velogan.types import Direction
 
 Minutes = Annotated[float | None, tyro.conf.arg(help="Length of the run in minutes of training.", metavar="NUMBER")]
@@ -71,7 +71,7 @@ def check_hidden(hidden: int | None) -> None:
 def show(config: Config) -> dict[str, Any]:
     """Prints what a command would do. ValueError for a rule that it would refuse."""
     if config.optimizer.rules:
-        from velogan.run import check_names
+        from velogan.training.run import check_names
 
         check_names(config)
     if first():
@@ -86,9 +86,9 @@ def fill(asked: Filling, config: Config, argv: list[str], *, address: str | None
     from velogan.observe.progress import Display
 
     if config.train.exchange_every is None:
-        from velogan.run import train
+        from velogan.training.run import train
     else:
-        from velogan.apart import train as train_apart
+        from velogan.training.nodes import train as train_apart
 
         train = partial(train_apart, address=address)
     preset = str(asked.config) if asked.config else asked.preset

@@ -29,7 +29,7 @@ class Import(Asked):
     json: Json = False
 
     def execute(self, argv: list[str]) -> Outcome:
-        from velogan.imported import import_reference
+        from velogan.interchange.importing import import_reference
 
         result = import_reference(self.source, self.run)
         for one in result["networks"]:
@@ -95,9 +95,9 @@ class Export(Asked):
     json: Json = False
 
     def execute(self, argv: list[str]) -> Outcome:
-        from velogan.deploy.bundle import write_export
-        from velogan.deploy.folder import About
-        from velogan.deploy.hub import local
+        from velogan.interchange.bundle import write_export
+        from velogan.interchange.folder import About
+        from velogan.interchange.hub import local
 
         common: Any = {"direction": self.direction, "weights": self.weights, "checkpoint": self.checkpoint}
         for_page = (self.license, self.datasets, self.picture)

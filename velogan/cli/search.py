@@ -15,12 +15,12 @@ from velogan.cli.fields import configure, file_or_preset, value_of
 from velogan.cli.filling import Filling, check_data, check_hidden, fill, length, show, show_sizes
 from velogan.config import SIZES, Config, read_config
 from velogan.engine.processes import first
-from velogan.methods import METHODS
 from velogan.recipes import DEFAULT, to_search
+from velogan.search.method import METHODS
 
 if TYPE_CHECKING:
     from velogan.networks.generators import GeneratorConfig
-    from velogan.session import Result
+    from velogan.training.session import Result
     from velogan.types import Direction
 
 INNER = [kind for kind, method in METHODS.items() if "inner" not in method.model_fields]
@@ -143,9 +143,9 @@ def _configure_search(asked: Search) -> Config:
 
 def _found(result: Result) -> dict[str, Any]:
     """What a search has found, and how large that is, which is printed."""
-    from velogan.chosen import GENOTYPE
     from velogan.networks.cells import enlarges
     from velogan.networks.genotype import read_genotype
+    from velogan.search.recorder import GENOTYPE
 
     file, config = result.run / GENOTYPE, read_config(result.run)
     genotype, spec = read_genotype(file), config.spec

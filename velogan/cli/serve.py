@@ -15,8 +15,8 @@ from velogan.cli.placed import placed
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from velogan.deploy.doubt import Doubter
-    from velogan.deploy.model import Translator
+    from velogan.translate.doubt import Doubter
+    from velogan.translate.model import Translator
     from velogan.types import Direction
 
 
@@ -64,12 +64,12 @@ class Serve(Asked):
     json: Json = False
 
     def execute(self, argv: list[str]) -> Outcome:
-        from velogan.deploy.bundle import load_all
-        from velogan.deploy.hub import local
-        from velogan.deploy.translate import check_options
+        from velogan.interchange.bundle import load_all
+        from velogan.interchange.hub import local
         from velogan.observe.progress import Display
         from velogan.serve.limits import Limits
         from velogan.serve.server import address, bind, check_installed, make_server, serve, token_for
+        from velogan.translate.files import check_options
 
         check_installed()
         limits = Limits(

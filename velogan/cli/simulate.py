@@ -14,7 +14,7 @@ from velogan.config import Config
 from velogan.recipes import DEFAULT, RECIPES
 
 if TYPE_CHECKING:
-    from velogan.cluster.simulate import Cluster
+    from velogan.scale.simulate import Cluster
 
 _MOST = 10**12
 """Of what a simulation is asked about, so that nothing in it overflows."""
@@ -76,10 +76,10 @@ class Simulate(Configured):
     def execute(self, argv: list[str]) -> Outcome:
         from rich.console import Console
 
-        from velogan.cluster.asked import parse_devices
-        from velogan.cluster.load import load_of
-        from velogan.cluster.simulate import simulate
-        from velogan.cluster.table import render
+        from velogan.scale.asked import parse_devices
+        from velogan.scale.load import load_of
+        from velogan.scale.simulate import simulate
+        from velogan.scale.table import render
 
         numbers = {name: getattr(self, name) for name in ("per_host", "images", "every", "trials")}
         if wrong := next((name for name, value in numbers.items() if not 1 <= value <= _MOST), None):
@@ -106,9 +106,9 @@ class Simulate(Configured):
 
 
 def _cluster(asked: Simulate) -> Cluster:
-    from velogan.cluster.asked import parse_bandwidth, parse_latency
-    from velogan.cluster.memory import memory_speed
-    from velogan.cluster.simulate import ETHERNET, GPU_MEMORY, Cluster, Link
+    from velogan.scale.asked import parse_bandwidth, parse_latency
+    from velogan.scale.memory import memory_speed
+    from velogan.scale.simulate import ETHERNET, GPU_MEMORY, Cluster, Link
 
     if asked.per_host > 1 and asked.inside_bandwidth is None:
         raise ValueError(

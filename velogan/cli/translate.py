@@ -16,11 +16,11 @@ from velogan.cli.placed import placed
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from velogan.cluster.translate import Total
-    from velogan.deploy.maps import Map
-    from velogan.deploy.model import Translator
-    from velogan.deploy.translate import Summary
     from velogan.observe.progress import Display
+    from velogan.scale.translate import Total
+    from velogan.translate.files import Summary
+    from velogan.translate.maps import Map
+    from velogan.translate.model import Translator
 
 
 @dataclass(kw_only=True)
@@ -117,9 +117,9 @@ class Translate(Asked):
     json: Json = False
 
     def execute(self, argv: list[str]) -> Outcome:
-        from velogan.deploy.translate import translate
         from velogan.engine.memory import peak_memory_mb
         from velogan.observe.progress import Display
+        from velogan.translate.files import translate
 
         if self.workers is not None:
             if self.doubt:
@@ -154,8 +154,8 @@ class Translate(Asked):
 
 def _maps(asked: Translate, model: Translator) -> Callable[[Summary, Display], list[Map]]:
     """What writes the maps of doubt after the translations. What cannot be is said now, before anything is written."""
-    from velogan.deploy.maps import map_jobs, write_maps
     from velogan.evaluation.doubt import doubter_of
+    from velogan.translate.maps import map_jobs, write_maps
 
     doubter = doubter_of(model)
     jobs = map_jobs(asked.input, asked.output, format=asked.format)
@@ -185,9 +185,9 @@ def _doubt(made: Map) -> dict[str, Any]:
 
 
 def _translate_at_scale(asked: Translate, workers: int) -> Outcome:
-    from velogan.cluster.translate import Options, translate_at_scale
-    from velogan.deploy.hub import local
+    from velogan.interchange.hub import local
     from velogan.observe.progress import Display
+    from velogan.scale.translate import Options, translate_at_scale
 
     device = _translator(dataclasses.replace(asked, exact=True)).device  # what is wrong with it, it says at once
     with Display() as display:
@@ -207,8 +207,8 @@ def _translate_at_scale(asked: Translate, workers: int) -> Outcome:
 
 
 def _translator(asked: Translate) -> Translator:
-    from velogan.deploy.hub import local
-    from velogan.deploy.model import load_translator
+    from velogan.interchange.hub import local
+    from velogan.translate.model import load_translator
 
     return load_translator(
         local(asked.model),

@@ -48,3 +48,8 @@ def read_number(name: str, default: str | None = None) -> int:
     if text is None or not text.isdigit():
         raise ValueError(f"WORLD_SIZE is set, but {name} is {text!r} in the environment: start with torchrun")
     return int(text)
+
+
+def default_threads() -> int:
+    """The number of cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)

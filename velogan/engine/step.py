@@ -14,10 +14,10 @@ import torch
 from torch import Tensor, nn
 from torch.profiler import record_function
 
+from velogan.engine.loss_scale import LossScale
 from velogan.engine.nonfinite import NOTHING, Latch, NonFiniteError, broken_names, find_origin, finite_flags
 from velogan.engine.optimizers import optimizers_of
-from velogan.engine.parallel import Ranks
-from velogan.engine.scale import LossScale
+from velogan.engine.ranks import Ranks
 from velogan.objectives.base import Carry, Out, Phase, Runner, parts_run_by
 from velogan.types import Batch, Nets
 

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from velogan.engine.duration import Length, Span
 from velogan.engine.ema import EMA
+from velogan.engine.loss_scale import LossScale
 from velogan.engine.nonfinite import NOTHING, NonFiniteError
 from velogan.engine.optimizers import (
     Schedule,
@@ -23,12 +24,11 @@ from velogan.engine.optimizers import (
     load_optimizer_state,
     optimizer_state,
 )
-from velogan.engine.parallel import Ranks
-from velogan.engine.scale import LossScale
+from velogan.engine.ranks import Ranks
 from velogan.engine.step import After
 from velogan.objectives.base import Owned
 from velogan.observe.clock import Clock
-from velogan.observe.stats import EpochLoss, Stats
+from velogan.observe.statistics import EpochLoss, Stats
 from velogan.types import Batch
 
 MOST_SKIPPED = 100

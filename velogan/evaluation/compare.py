@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from velogan.data.config import DataConfig
-from velogan.data.domains.pair import Task
-from velogan.data.domains.sources import Folder, cache_directory, list_images
 from velogan.data.pictures.images import read_picture
 from velogan.data.pictures.values import to_unit
+from velogan.data.sets.pair import Task
+from velogan.data.sets.sources import Folder, cache_directory, list_images
 from velogan.evaluation.evaluate import Features, check_asked, load_networks, versions
 from velogan.evaluation.features import FeatureNetwork
 from velogan.evaluation.pictures import sample

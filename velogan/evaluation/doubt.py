@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from velogan.config import read_config
-from velogan.deploy.doubt import Doubter
-from velogan.deploy.model import Translator, load_translator
+from velogan.translate.doubt import Doubter
+from velogan.translate.model import Translator, load_translator
 from velogan.types import GENERATOR_FILES
 
 

@@ -16,10 +16,9 @@ import torch
 
 from velogan import __version__
 from velogan.config import Config, read_config
-from velogan.data.domains.check import find_leaks
-from velogan.data.domains.pair import Task
-from velogan.data.domains.sources import ImageSource, Sources, cache_directory, code_directory, find_sources
-from velogan.deploy.model import Translator, Weights, Which, load_translator
+from velogan.data.sets.check import find_leaks
+from velogan.data.sets.pair import Task
+from velogan.data.sets.sources import ImageSource, Sources, cache_directory, code_directory, find_sources
 from velogan.evaluation.features import (
     FeatureNetwork,
     fetch_inception,
@@ -36,6 +35,7 @@ from velogan.metrics.figures import SLICED_PROTOCOL
 from velogan.networks.efficientnet_lite import Variant
 from velogan.report.scores import SAME
 from velogan.store.checkpoint import damage, find_checkpoint, imported, read_best
+from velogan.translate.model import Translator, Weights, Which, load_translator
 from velogan.types import GENERATOR_FILES, Direction
 
 REAL = "what real pictures score against other real pictures: as good as can be expected"

@@ -15,7 +15,7 @@ from safetensors import SafetensorError
 from torch import Tensor
 from torch.hub import download_url_to_file
 
-from velogan.data.domains.pair import Task
+from velogan.data.sets.pair import Task
 from velogan.files import sha256
 from velogan.metrics.distances import SUBSETS
 from velogan.metrics.figures import DISTANCES

@@ -14,9 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from velogan.config import Config
-from velogan.data.domains.sources import Folder, Side, Sources, cache_directory
 from velogan.data.rendered.apples2oranges import render_answers
-from velogan.deploy.model import Translator
+from velogan.data.sets.sources import Folder, Side, Sources, cache_directory
 from velogan.evaluation import each
 from velogan.evaluation.evaluate import load_networks
 from velogan.evaluation.pictures import Pictures, Real
@@ -28,6 +27,7 @@ from velogan.metrics.bootstrap import resampled_sliced
 from velogan.metrics.figures import NAMES, lower_is_better, means
 from velogan.metrics.sliced import level_patches
 from velogan.networks.build import Networks
+from velogan.translate.model import Translator
 from velogan.types import Direction
 
 RESAMPLED = "/resampled"

@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from velogan.data.config import DataConfig
-from velogan.data.domains.cache import Domain, open_domain
-from velogan.data.domains.pair import Task
-from velogan.data.domains.sources import Folder, ImageSource, Side
 from velogan.data.pictures.values import PixelFormat, to_channels, to_unit
+from velogan.data.sets.cache import Domain, open_domain
+from velogan.data.sets.pair import Task
+from velogan.data.sets.sources import Folder, ImageSource, Side
 from velogan.metrics.figures import Seen
 from velogan.metrics.labels import find_labels
 

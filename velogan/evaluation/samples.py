@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from velogan.config import Config
-from velogan.data.domains.cache import Domain, open_domain
-from velogan.data.domains.loader import normalise
-from velogan.data.domains.sources import Folder, ImageSource, Side, Sources
+from velogan.data.sets.cache import Domain, open_domain
+from velogan.data.sets.loader import normalise
+from velogan.data.sets.sources import Folder, ImageSource, Side, Sources
 from velogan.files import write_text
 from velogan.methods.base import Views
 from velogan.observe.log import Log

@@ -11,10 +11,9 @@ import torch
 from torch import Tensor
 
 from velogan.config import Config
-from velogan.data.domains.pair import Task
-from velogan.data.domains.sources import Side
 from velogan.data.pictures.values import PixelFormat, from_unit
-from velogan.deploy.model import Translator
+from velogan.data.sets.pair import Task
+from velogan.data.sets.sources import Side
 from velogan.evaluation import each
 from velogan.evaluation.features import FeatureNetwork
 from velogan.evaluation.pictures import Pictures, Real, Split, judged, open_answers, open_side, sample
@@ -32,6 +31,7 @@ from velogan.metrics.figures import (
     rows,
 )
 from velogan.metrics.labels import intersection_over_union
+from velogan.translate.model import Translator
 
 SPLITS: dict[Split, str] = {
     "test": "",

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from velogan.config import Config
-from velogan.data.domains.cache import Domain, open_domain
-from velogan.data.domains.loader import window
-from velogan.data.domains.sources import FEWEST, Side, Sources
+from velogan.data.sets.cache import Domain, open_domain
+from velogan.data.sets.loader import window
+from velogan.data.sets.sources import FEWEST, Side, Sources
 from velogan.evaluation.samples import middles, translated_and_third
 from velogan.methods.base import Views
 from velogan.metrics.failures import signs

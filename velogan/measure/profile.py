@@ -17,25 +17,25 @@ from torch import Tensor, nn
 from torch.profiler import ProfilerActivity, record_function
 
 from velogan.config import Config
-from velogan.data.domains.pair import open_data
-from velogan.decide import decide
+from velogan.data.sets.pair import open_data
 from velogan.engine.duration import Length, Span
 from velogan.engine.ema import EMA
 from velogan.engine.nonfinite import NonFiniteError
-from velogan.engine.resolve import Pick
 from velogan.engine.step import After, Step
 from velogan.engine.trainer import Loader, Stepper, Trainer
+from velogan.measure.traces.breakdown import idle, idle_by_phase, kernels, launches, owners, strip, temporal
+from velogan.measure.traces.memory import AVERAGES, MOMENTS, POOL, WEIGHTS, Held, memory_timeline
+from velogan.measure.traces.reading import borrow_places, load_events, read_timeline
+from velogan.measure.traces.timeline import LOADER, REST, STEP, Timeline
 from velogan.methods.fit import check_sizes
 from velogan.objectives.base import Phase
-from velogan.observe.breakdown import idle, idle_by_phase, kernels, launches, owners, strip, temporal
 from velogan.observe.machine import machine
-from velogan.observe.memory import AVERAGES, MOMENTS, POOL, WEIGHTS, Held, memory_timeline
 from velogan.observe.progress import Display
 from velogan.observe.roofline import synchronise
-from velogan.observe.timeline import LOADER, REST, STEP, Timeline
-from velogan.observe.trace import borrow_places, load_events, read_timeline
 from velogan.report.profile_page import write_profile
-from velogan.run import build_trainer, fit_channels
+from velogan.training.choices import decide
+from velogan.training.resolve import Pick
+from velogan.training.run import build_trainer, fit_channels
 from velogan.types import Batch
 
 WARM_UP = 3

@@ -6,9 +6,8 @@ A new method is a file here and a recipe.
 from velogan.methods.base import Method
 from velogan.methods.cyclegan import CycleGAN
 from velogan.methods.onepair import OnePair
-from velogan.methods.searched import Searched
 
-METHODS: dict[str, type[Method]] = {method.kind: method for method in (CycleGAN, OnePair, Searched)}
-"""By the name that a configuration's `method.kind` gives."""
+METHODS: dict[str, type[Method]] = {method.kind: method for method in (CycleGAN, OnePair)}
+"""By the name that a configuration's `method.kind` gives. A search can wrap each of them."""
 
 DEFAULT = CycleGAN()

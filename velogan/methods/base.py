@@ -14,7 +14,7 @@ from velogan.networks.discriminators import DiscriminatorConfig
 from velogan.networks.generators import GeneratorConfig
 from velogan.networks.genotype import Genotype
 from velogan.objectives.base import Objective
-from velogan.objectives.halves import HalfObjective, Swap
+from velogan.objectives.directions import HalfObjective, Swap
 from velogan.types import Direction, Letter, Nets
 
 

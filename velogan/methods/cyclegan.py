@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from velogan.methods.adversarial import Adversarial
 from velogan.methods.base import Make, Note, Role, Spec, Views, discriminator_header, ends
 from velogan.objectives.base import Carry, Out, Owned, Phase, side_by_side, together
-from velogan.objectives.halves import HalfObjective, Swap, traded
+from velogan.objectives.directions import HalfObjective, Swap, traded
 from velogan.objectives.losses import Logits, fooling_loss, gan_loss, gradient_penalty, lost_edges
 from velogan.objectives.pool import FakePool
 from velogan.types import Batch, Direction, Letter, Nets

@@ -8,11 +8,11 @@ from typing import Any
 from pydantic import ValidationError
 
 from velogan.networks.genotype import Genotype, read_genotype
-from velogan.observe.architecture import Tick, unchanged_since
 from velogan.report.facts import Facts, mapping
 from velogan.report.genotype import drawn
 from velogan.report.sections import text
 from velogan.report.share_plots import entropies, key, shares, thinned
+from velogan.search.history import Tick, unchanged_since
 
 FEW = 8
 """Networks with fewer choices stand side by side."""

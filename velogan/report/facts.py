@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from velogan.files import parse_yaml
-from velogan.observe.architecture import Tick, read_architecture
+from velogan.search.history import Tick, read_architecture
 
 FILES = ("run.json", "config.yaml", "stats.jsonl", "scores.json", "samples")
 SAMPLE = re.compile(r"(\d+)-(a2b|b2a|b2b)\.png")

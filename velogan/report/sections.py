@@ -9,11 +9,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from velogan.files import duration
-from velogan.observe.architecture import warnings as of_search
 from velogan.report import scores
 from velogan.report.facts import Facts, flat, is_number, listing, mapping
 from velogan.report.failures import failures
 from velogan.report.pictures import before_after
+from velogan.search.history import warnings as of_search
 
 ARROW = " → "
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from statistics import fmean
 
-from velogan.observe.architecture import Mixture, Tick, entropy, kind, winner
 from velogan.report.sections import text
 from velogan.report.svg import Picture
+from velogan.search.history import Mixture, Tick, entropy, kind, winner
 
 MOST_POINTS = 60
 """So many lines of the file are drawn, evenly chosen; the last is one of them."""

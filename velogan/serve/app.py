@@ -17,19 +17,19 @@ from starlette.exceptions import HTTPException
 
 from velogan import __version__
 from velogan.data.pictures.images import Picture
-from velogan.deploy.doubt import Doubter
-from velogan.deploy.large import Before
-from velogan.deploy.memory import translate_pictures
-from velogan.deploy.model import Translator
-from velogan.deploy.pictures import output_format
-from velogan.deploy.translate import pixels_of_a_pass
 from velogan.serve import pictures
-from velogan.serve.guard import refused
+from velogan.serve.access import refused
 from velogan.serve.limits import Limits, Refusal
-from velogan.serve.line import Job, Line, Made
 from velogan.serve.page import docs, page, policy
+from velogan.serve.queue import Job, Line, Made
 from velogan.serve.schema import About, Asked, Failure, Health, Preview, Translated
 from velogan.serve.upload import read_upload
+from velogan.translate.doubt import Doubter
+from velogan.translate.files import pixels_of_a_pass
+from velogan.translate.large import Before
+from velogan.translate.memory import translate_pictures
+from velogan.translate.model import Translator
+from velogan.translate.pictures import output_format
 from velogan.types import Direction
 
 _SUMMARY = "Translate a picture"

@@ -13,9 +13,9 @@ from PIL import Image
 from velogan.data.pictures.images import Picture, TooManyPixels, decode, encode, most_pixels, suffix_for, suffix_of
 from velogan.data.pictures.picture import admitted_by
 from velogan.data.pictures.values import PixelFormat, from_unit, to_unit
-from velogan.deploy.doubt import Doubt
 from velogan.serve import schema
 from velogan.serve.limits import Limits, Refusal
+from velogan.translate.doubt import Doubt
 
 MEDIA_TYPES = {
     ".jpg": "image/jpeg",

@@ -10,14 +10,14 @@ from collections.abc import Callable, Mapping
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from velogan.deploy.model import Translator
 from velogan.serve.limits import Limits
+from velogan.translate.model import Translator
 from velogan.types import Direction
 
 if TYPE_CHECKING:
     import uvicorn
 
-    from velogan.deploy.doubt import Doubter
+    from velogan.translate.doubt import Doubter
 
 _NEEDS = {"fastapi": "fastapi", "uvicorn": "uvicorn", "python_multipart": "python-multipart"}
 _LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
@@ -92,8 +92,8 @@ def make_server(
     """What serves `models` under the name `host`; `started` is called when it does."""
     import uvicorn
 
+    from velogan.serve.access import Guard
     from velogan.serve.app import build_app, warm_up
-    from velogan.serve.guard import Guard
 
     warm_up(models)
     app = build_app(models, name=name, titles=titles, limits=limits, tile=tile, doubters=doubters)

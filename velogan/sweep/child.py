@@ -55,8 +55,8 @@ def _train(request: Mapping[str, Any]) -> dict[str, Any]:
     from velogan.config import parse_config
     from velogan.evaluation.metric import Measured
     from velogan.observe.progress import Display
-    from velogan.run import train
     from velogan.sweep.genotypes import Source
+    from velogan.training.run import train
 
     run = Path(request["run"])
     _wait_for(run)

@@ -15,7 +15,6 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from velogan.chosen import GENOTYPE
 from velogan.config import Config, explain, field_names, read_config
 from velogan.files import nearest, write_text
 from velogan.networks.cells import Kind, choices, discriminator_kinds, generator_kinds
@@ -25,9 +24,10 @@ from velogan.networks.genotype import Genotype, read_genotype
 from velogan.networks.sizes import reference
 from velogan.observe.progress import Display
 from velogan.recipes import to_search
-from velogan.session import Session
+from velogan.search.recorder import GENOTYPE
 from velogan.sweep.axes import changed, scored_at_shares
 from velogan.sweep.folder import saved
+from velogan.training.session import Session
 from velogan.types import Direction
 
 OWN = "own"
@@ -121,7 +121,7 @@ class Source(BaseModel):
 
         Where another process runs it, this one waits.
         """
-        from velogan.run import train
+        from velogan.training.run import train
 
         folder = self.folder(out)
         folder.parent.mkdir(parents=True, exist_ok=True)

@@ -13,8 +13,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
-from velogan.cluster.connected import QUIET
 from velogan.evaluation.metric import higher_is_better
+from velogan.scale.connected import QUIET
 from velogan.sweep.attempt import attempt
 from velogan.sweep.folder import Status, note, noted
 from velogan.sweep.plan import Plan, Trial

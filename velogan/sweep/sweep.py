@@ -12,14 +12,13 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from velogan.cluster.connected import connected
-from velogan.data.domains.sources import find_sources
+from velogan.data.sets.sources import find_sources
 from velogan.evaluation.metric import check_metric, higher_is_better
 from velogan.evaluation.validation import SCORE
 from velogan.files import write_text
 from velogan.observe.log import read_stats
 from velogan.report.sweep_page import write_sweep
-from velogan.session import Session
+from velogan.scale.connected import connected
 from velogan.store.lock import locked
 from velogan.sweep.folder import State, note, noted, resampled_of, run_folder, scores_of, share, state_of
 from velogan.sweep.pictures import held_out_pictures
@@ -28,6 +27,7 @@ from velogan.sweep.scheduling import found_resources, require_ray, run_trials
 from velogan.sweep.table import Table
 from velogan.sweep.tested import chosen_figures
 from velogan.sweep.verdict import verdicts
+from velogan.training.session import Session
 
 Rows = list[tuple[Trial, State]]
 

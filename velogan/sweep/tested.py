@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from velogan.config import read_config
-from velogan.engine.resolve import resolve_device
 from velogan.evaluation.evaluate import evaluate
 from velogan.evaluation.metric import features_of
 from velogan.files import write_text
 from velogan.store.checkpoint import digest, find_checkpoint
 from velogan.sweep.plan import Plan
 from velogan.sweep.table import Table
+from velogan.training.resolve import resolve_device
 
 
 def chosen_figures(plan: Plan, result: Mapping[str, Any], out: Path, table: Table) -> dict[str, dict[str, float]]:

@@ -11,9 +11,9 @@ import torch
 
 from velogan import recipes
 from velogan.config import Config
-from velogan.engine.resolve import REFERENCE
 from velogan.files import nearest
 from velogan.recipes import DEFAULT, RECIPES
+from velogan.training.resolve import REFERENCE
 
 NETWORKS: dict[str, dict[str, Any]] = {
     "resnet_9": {"network": "resnet", "blocks": 9},

@@ -12,11 +12,11 @@ import torch
 from torch import Tensor, nn
 
 from velogan.config import Config
-from velogan.engine.resolve import resolve_device
 from velogan.measure.bench.pictures import Feed
-from velogan.observe.glance import BETWEEN, glance
+from velogan.measure.traces.glance import BETWEEN, glance
 from velogan.observe.roofline import synchronise
-from velogan.run import build_step, decide
+from velogan.training.resolve import resolve_device
+from velogan.training.run import build_step, decide
 from velogan.types import Batch
 
 _LEAST_S = 0.25

@@ -13,8 +13,7 @@ from typing import Any
 
 import torch
 
-from velogan.data.domains.pair import Data
-from velogan.engine.resolve import resolve_device
+from velogan.data.sets.pair import Data
 from velogan.measure.bench.cases import Case, Plan
 from velogan.measure.bench.contestant import Contestant
 from velogan.measure.bench.pictures import Feed, feed, noise
@@ -30,6 +29,7 @@ from velogan.observe.roofline import (
     total,
 )
 from velogan.recipes import DEFAULT
+from velogan.training.resolve import resolve_device
 
 Say = Callable[[str], None]
 LeaveOut = Callable[[Case, str, Exception], None]

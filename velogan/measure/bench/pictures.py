@@ -11,11 +11,11 @@ import numpy as np
 import torch
 
 from velogan.config import Config
-from velogan.data.domains.cache import open_domain
-from velogan.data.domains.loader import PairLoader
-from velogan.data.domains.pair import Data
-from velogan.data.domains.sources import find_sources
 from velogan.data.pictures.images import Picture, save_picture
+from velogan.data.sets.cache import open_domain
+from velogan.data.sets.loader import PairLoader
+from velogan.data.sets.pair import Data
+from velogan.data.sets.sources import find_sources
 from velogan.types import Batch
 
 COUNT = 32

@@ -1,0 +1,179 @@
+from __future__ import annotations
+
+import fcntl
+import os
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from velogan.data.config import DataConfig
+from velogan.data.pictures.images import Picture, read_picture, save_picture
+from velogan.data.sets import sources
+from velogan.data.sets.cache import Domain, open_domain
+from velogan.data.sets.sources import Folder, cache_directory, list_images
+
+CONFIG = DataConfig(load_size=32, crop_size=24, workers=2)
+
+
+def folder_of(directory: Path) -> Folder:
+    return Folder(directory, list_images(directory))
+
+
+def whole(domain: Domain) -> np.ndarray:
+    return np.stack([domain.image(index) for index in range(len(domain))])
+
+
+def entries() -> list[Path]:
+    return sorted((cache_directory(CONFIG) / "prepared").iterdir())
+
+
+def test_prepares_once_and_shares(make_folder, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = folder_of(make_folder("a", count=5, shape=(40, 60)))
+    calls: list[tuple[int, int]] = []
+    first = open_domain(folder, CONFIG, test=False, progress=lambda *step: calls.append(step))
+    assert calls == [(done, 5) for done in range(1, 6)]
+    assert (len(first), first.uniform, first.shapes[0]) == (5, True, (32, 32, 3))
+
+    monkeypatch.setattr(sources, "read_picture", None)  # a second decoding would fail
+    again = open_domain(folder, CONFIG, test=False)
+    assert np.array_equal(whole(first), whole(again))
+    assert first.digest == again.digest
+
+
+def test_touching_changes_nothing_and_content_changes_the_key(make_folder) -> None:
+    directory = make_folder("a", count=2)
+    first = open_domain(folder_of(directory), CONFIG, test=False).digest
+    os.utime(directory / "000.png", (1, 1))
+    assert open_domain(folder_of(directory), CONFIG, test=False).digest == first
+    assert open_domain(folder_of(directory), CONFIG, test=True).digest != first
+
+    before = (directory / "000.png").stat()
+    picture = read_picture(directory / "000.png").pixels
+    save_picture(directory / "000.png", Picture(picture[:, ::-1]))
+    os.utime(directory / "000.png", ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert open_domain(folder_of(directory), CONFIG, test=False).digest != first
+
+
+def test_pictures_of_different_sizes(make_folder) -> None:
+    directory = make_folder("a", count=2, shape=(40, 60))
+    make_folder("a/b", count=1, shape=(33, 35))
+    domain = open_domain(folder_of(directory), DataConfig(preprocess="crop", crop_size=32), test=False)
+    assert domain.shapes == ((40, 60, 3), (40, 60, 3), (33, 35, 3))
+    assert not domain.uniform
+    for index, name in enumerate(domain.names):
+        assert np.array_equal(domain.image(index), read_picture(directory / name).pixels)
+
+
+def test_unreadable_files_are_left_out_and_named_in_one_line(make_folder) -> None:
+    directory = make_folder("a", count=3)
+    (directory / "001.png").write_bytes(b"broken")
+    for _ in range(2):  # built, then found in the cache
+        domain = open_domain(folder_of(directory), CONFIG, test=False)
+        assert domain.names == ("000.png", "002.png")
+        wanted = "left out 1 of 3 pictures that cannot be read: 001.png (not a picture that can be read)"
+        assert domain.skipped_line == wanted
+    strict = CONFIG.model_copy(update={"strict": True})
+    with pytest.raises(ValueError, match=r"data.path.*001.png cannot be read: not a picture.*data.strict to false"):
+        open_domain(folder_of(directory), strict, test=False)
+
+
+def test_nothing_readable_is_an_error(make_folder) -> None:
+    directory = make_folder("a", count=1)
+    (directory / "000.png").write_bytes(b"")
+    with pytest.raises(ValueError, match=r"000.png cannot be read \(nor any of the 1 files in .*the file is empty"):
+        open_domain(folder_of(directory), CONFIG, test=False)
+
+
+@pytest.mark.parametrize("damage", ["pixels", "index"])
+def test_a_damaged_entry_is_built_anew(make_folder, damage: str) -> None:
+    folder = folder_of(make_folder("a", count=2))
+    wanted = whole(open_domain(folder, CONFIG, test=False))
+    (entry,) = entries()
+    file = entry / ("pixels.bin" if damage == "pixels" else "index.json")
+    file.write_bytes(file.read_bytes()[:-7])
+    assert np.array_equal(whole(open_domain(folder, CONFIG, test=False)), wanted)
+    assert entries() == [entry]
+
+
+def test_two_builders_at_once(make_folder) -> None:
+    folder = folder_of(make_folder("a", count=12))
+    with ThreadPoolExecutor(4) as pool:
+        domains = list(pool.map(lambda _: open_domain(folder, CONFIG, test=False), range(4)))
+    assert all(np.array_equal(whole(domain), whole(domains[0])) for domain in domains)
+    assert len(entries()) == 1
+
+
+def test_domain_of_arrays() -> None:
+    images = [np.full((2, 3, 3), 7, np.uint8), np.full((4, 2, 3), 9, np.uint8)]
+    domain = Domain.from_arrays(images)
+    assert len(domain) == 2
+    assert domain.shape(1) == (4, 2, 3)
+    assert np.array_equal(domain.image(1), images[1])
+
+
+def test_the_deepest_type_and_the_most_channels_win(tmp_path: Path) -> None:
+    random = np.random.default_rng(0)
+    grey16 = random.integers(0, 65536, (32, 32, 1), np.uint16)
+    colour8 = random.integers(0, 256, (32, 32, 3), np.uint8)
+    save_picture(tmp_path / "a.png", Picture(grey16))
+    save_picture(tmp_path / "b.png", Picture(colour8))
+    domain = open_domain(folder_of(tmp_path), CONFIG, test=False)
+    assert (domain.format.channels, domain.format.dtype, domain.format.range) == (3, "uint16", None)
+    assert np.array_equal(domain.image(0), np.repeat(grey16, 3, axis=2))
+    assert np.array_equal(domain.image(1), colour8.astype(np.uint16) * 257)
+    asked = open_domain(folder_of(tmp_path), CONFIG, test=False, channels=1)
+    assert asked.shapes == ((32, 32, 1), (32, 32, 1))
+    assert np.array_equal(asked.image(0), grey16)
+
+
+def test_a_picture_of_other_channels_is_left_out_by_name(tmp_path: Path) -> None:
+    save_picture(tmp_path / "a.npy", Picture(np.zeros((32, 32, 5), np.uint8)))
+    save_picture(tmp_path / "b.png", Picture(np.zeros((32, 32, 3), np.uint8)))
+    domain = open_domain(folder_of(tmp_path), CONFIG, test=False)
+    assert domain.names == ("a.npy",)
+    assert domain.skipped_line is not None
+    assert "b.png (a picture of 3 channels where 5 are wanted" in domain.skipped_line
+
+
+def test_floats_need_a_declared_range(tmp_path: Path) -> None:
+    hounsfield = np.linspace(-1024, 3071, 32 * 32, dtype=np.float32).reshape(32, 32, 1)
+    np.save(tmp_path / "ct.npy", hounsfield)
+    with pytest.raises(ValueError, match=r"data\.range_a.*ct\.npy goes from -1024 to 3071.*--data\.range-a"):
+        open_domain(folder_of(tmp_path), CONFIG, test=False)
+    domain = open_domain(folder_of(tmp_path), CONFIG, test=False, value_range=(-1000.0, 1000.0))
+    assert (domain.format.dtype, domain.format.range) == ("float32", (-1000.0, 1000.0))
+    assert np.array_equal(domain.image(0), hounsfield)
+
+
+@pytest.mark.parametrize("damage", ["flipped", "truncated", "index"])
+def test_damage_is_found_said_and_mended(make_folder, damage: str) -> None:
+    folder = folder_of(make_folder("a", count=2))
+    before = whole(open_domain(folder, CONFIG, test=False))
+    (entry,) = entries()
+    pixels = entry / "pixels.bin"
+    content = bytearray(pixels.read_bytes())
+    if damage == "flipped":
+        content[1000] ^= 1
+    pixels.write_bytes(content[:-1] if damage == "truncated" else content)
+    if damage == "index":
+        (entry / "index.json").write_text("{")
+    again = open_domain(folder, CONFIG, test=False)
+    assert str(entry) in again.note
+    assert "again" in again.note
+    assert np.array_equal(whole(again), before)
+    assert open_domain(folder, CONFIG, test=False).note == ""
+
+
+def test_remains_of_a_killed_builder_are_removed_but_not_those_at_work(make_folder) -> None:
+    prepared = cache_directory(CONFIG) / "prepared"
+    (prepared / ".building-dead").mkdir(parents=True)
+    (prepared / ".building-dead" / ".lock").touch()
+    at_work = prepared / ".building-alive"
+    at_work.mkdir()
+    with open(at_work / ".lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        open_domain(folder_of(make_folder("a", count=1)), CONFIG, test=False)
+    assert not (prepared / ".building-dead").exists()
+    assert at_work.exists()

@@ -1,0 +1,92 @@
+"""`velogan translate --doubt` and `Model.doubt`, of runs with a way back and without."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import velogan
+from velogan.cli import main
+from velogan.config import Config, write_yaml
+from velogan.methods.base import generator_header
+from velogan.networks.build import build_network
+from velogan.store.checkpoint import save_checkpoint
+from velogan.translate.doubt import Doubter
+from velogan.types import GENERATOR_FILES, Direction
+
+
+def _run(folder: Path, *directions: Direction, method: str = "cyclegan") -> Path:
+    config = Config().change(method=method, generator={"channels": 4, "blocks": 1})
+    torch.manual_seed(0)
+    headers = {
+        GENERATOR_FILES[way]: {**generator_header(config.spec, way), "role": GENERATOR_FILES[way]} for way in directions
+    }
+    nets = {role: build_network(header) for role, header in headers.items()}
+    save_checkpoint(folder, images=3, networks=nets, headers=headers, state={}, clock={})
+    (folder / "config.yaml").write_text(write_yaml(config))
+    return folder
+
+
+def _photo() -> np.ndarray:
+    return np.random.default_rng(0).integers(0, 256, (26, 37, 3), np.uint8)
+
+
+def _translate(capsys: pytest.CaptureFixture[str], *argv: object) -> dict[str, Any]:
+    assert main(["translate", *map(str, argv), "--doubt", "--exact", "--json"]) == 0
+    return json.loads(capsys.readouterr().out.splitlines()[-1])
+
+
+def test_the_command_and_python_give_one_map(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    run = _run(tmp_path / "run", "a2b", "b2a")
+    (tmp_path / "in").mkdir()
+    Image.fromarray(_photo()).save(tmp_path / "in/one.png")
+    told = _translate(capsys, run, tmp_path / "in", tmp_path / "out")
+    file = tmp_path / "out/one.doubt.png"
+    doubt = velogan.load(run, exact=True).doubt(_photo())
+    assert np.array_equal(np.asarray(Image.open(file)), doubt.map)
+    assert doubt.map.std() > 0
+    (entry,) = told["doubt"]
+    assert (entry["name"], entry["map"]) == ("one.png", str(file))
+    assert entry["mean"] == pytest.approx(doubt.mean, abs=1e-5)
+    assert entry["highest"]["x"] == doubt.highest.x
+    assert 0 < entry["mean"] < entry["highest"]["mean"] <= 1
+    again = _translate(capsys, run, tmp_path / "in", tmp_path / "out")
+    assert again["skipped"] == 1
+    assert again["doubt"] == told["doubt"]
+
+
+def test_the_way_back_is_the_other_generator_or_the_autoencoder(tmp_path: Path):
+    images = torch.rand(1, 3, 16, 16) * 2 - 1
+    both = velogan.load(_run(tmp_path / "both", "a2b", "b2a"), direction="b2a", exact=True)
+    back = velogan.load(tmp_path / "both", direction="a2b", exact=True)
+    doubter: Doubter = both._doubter  # pyright: ignore[reportPrivateUsage]
+    assert torch.equal(doubter.returned(images, images / 2), back.translator(images / 2))
+    alone = velogan.load(_run(tmp_path / "alone", "a2b", method="onepair"), exact=True)
+    doubter = alone._doubter  # pyright: ignore[reportPrivateUsage]
+    assert torch.equal(doubter.returned(images, images / 2), doubter.returned(images, images))
+    assert not torch.equal(doubter.returned(images, images), alone.translator(images))
+
+
+def test_what_has_no_way_back_is_refused_before_anything_is_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    run = _run(tmp_path / "run", "a2b")
+    Image.fromarray(_photo()).save(tmp_path / "one.png")
+    file = next((run / "checkpoints").glob("*/G_A.safetensors"))
+    alone = tmp_path / "G_A.safetensors"
+    alone.write_bytes(file.read_bytes())
+    out = tmp_path / "out"
+    for model, more, said in (
+        (run, [], "has no G_B.safetensors: train a run of both directions"),
+        (alone, [], "stands alone: name the run folder"),
+        (run, ["--workers", "2"], "--doubt is for one process"),
+    ):
+        assert main(["translate", str(model), str(tmp_path / "one.png"), str(out), "--doubt", *more]) == 2
+        assert said in capsys.readouterr().err
+    assert not out.exists()
+    with pytest.raises(ValueError, match="a str is no picture"):
+        velogan.load(_run(tmp_path / "both", "a2b", "b2a")).doubt("one.png")

@@ -1,0 +1,172 @@
+"""`velogan import` and `velogan train --start`: others' weights become runs that are used and trained on."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from velogan.cli import main
+from velogan.config import Config, read_config, write_yaml
+from velogan.interchange.bundle import load_all
+from velogan.store.checkpoint import find_checkpoint, load_weights
+from velogan.translate.model import load_translator
+
+_SPEC = importlib.util.spec_from_file_location(
+    "reference_networks", Path(__file__).parents[1] / "networks" / "reference_networks.py"
+)
+assert _SPEC is not None
+assert _SPEC.loader is not None
+theirs = importlib.util.module_from_spec(_SPEC)
+_SPEC.loader.exec_module(theirs)
+
+Say = Callable[..., tuple[int, dict[str, Any], str]]
+
+
+@pytest.fixture
+def say(capsys: pytest.CaptureFixture[str]) -> Say:
+    """Runs a command with --json: exit code, result, standard error."""
+
+    def run(*argv: object) -> tuple[int, dict[str, Any], str]:
+        code = main([*map(str, argv), "--json"])
+        captured = capsys.readouterr()
+        return code, json.loads(captured.out.splitlines()[-1]) if code == 0 else {}, captured.err
+
+    return run
+
+
+def _folder(folder: Path, *, width: int = 4) -> dict[str, nn.Module]:
+    """A folder checkpoints/NAME of both directions."""
+    nets = {
+        "G_A": theirs.Resnet(blocks=1, width=width),
+        "G_B": theirs.Resnet(blocks=2, width=width),
+        "D_A": theirs.Patch(),
+        "D_B": theirs.Pixel(),
+    }
+    folder.mkdir()
+    for seed, (role, net) in enumerate(nets.items()):
+        torch.save(theirs.trained(net, seed).state_dict(), folder / f"latest_net_{role}.pth")
+    return nets
+
+
+def _weights(run: Path, name: str) -> dict[str, torch.Tensor]:
+    return load_weights(find_checkpoint(run) / f"{name}.safetensors")[1]
+
+
+TINY = ["--data.render-count", "4", "--data.render-test", "2", "--image-size", "32", "--data.validation", "0"]
+TINY += ["--train.samples", "0", "--train.tensorboard", "false", "--engine.mode", "eager", "--engine.precision", "fp32"]
+
+
+def test_a_folder_becomes_a_run_that_translates_and_trains_on(tmp_path: Path, say: Say):
+    nets, run = _folder(tmp_path / "theirs"), tmp_path / "run"
+    code, told, _ = say("import", tmp_path / "theirs", run)
+    assert code == 0
+    assert told["run"] == str(run)
+    assert [one["role"] for one in told["networks"]] == ["D_A", "D_B", "G_A", "G_B"]
+    assert told["networks"][2]["parameters"] == sum(value.numel() for value in nets["G_A"].parameters())
+    images = torch.rand(1, 3, 32, 32) * 2 - 1
+    for way, role in (("a2b", "G_A"), ("b2a", "G_B")):
+        assert torch.equal(load_translator(run, direction=way)(images), nets[role](images))  # pyright: ignore
+    assert say("import", tmp_path / "theirs", run)[0] == 2
+
+    train = ["train", "--config", run, "--data", "apples2oranges", "--out", run, *TINY]
+    code, result, err = say(*train, "--images", "1", "--optimizer.lr", "1e-12")
+    assert code == 0, err
+    assert "the run begins with D_A, D_B, G_A, G_B of" in err
+    for role in nets:
+        for name, value in _weights(run, role).items():
+            torch.testing.assert_close(value, nets[role].state_dict()[name.replace("model", "net", role == "D_B")])
+    torch.testing.assert_close(_weights(run, "G_B.ema")["model.1.weight"], nets["G_B"].state_dict()["model.1.weight"])
+    code, result, err = say(*train, "--images", "2", "--optimizer.lr", "1e-12")
+    assert (code, result["images_seen"]) == (0, 2), err
+    assert "continuing" in err
+    assert "begins with" not in err
+
+
+def test_a_file_becomes_one_direction_that_is_evaluated(tmp_path: Path, say: Say):
+    net = theirs.trained(theirs.Resnet(blocks=1, norm="old instance"))
+    state = {f"module.{name}": value for name, value in net.state_dict().items()}
+    torch.save(state, tmp_path / "horse2zebra_net_G_B.pth")
+    run = tmp_path / "run"
+    assert say("import", tmp_path / "horse2zebra_net_G_B.pth", run)[1]["networks"][0]["role"] == "G_A"
+    config = read_config(run).change(data={"render_count": 4, "render_test": 2, "crop_size": 32})
+    (run / "config.yaml").write_text(write_yaml(config))
+    code, _, err = say("evaluate", run, "--features", "none")
+    assert code == 2
+    assert "knows no pictures to judge them on: give --data" in err
+    code, result, err = say("evaluate", run, "--features", "none", "--data", "apples2oranges", "--exact")
+    assert code == 0, err
+    assert {score["direction"] for score in result["scores"]} == {"a2b"}
+    assert (run / "report.html").is_file()
+
+
+def test_a_folder_of_cut_becomes_one_direction_that_translates_and_is_exported(tmp_path: Path, say: Say):
+    cut, run = tmp_path / "grumpycat_CUT", tmp_path / "run"
+    cut.mkdir()
+    net = theirs.trained(theirs.Resnet(blocks=1, blur=("down", "up")))
+    perceptrons = {"mlp_0.0.weight": torch.zeros(4, 3)}
+    for role, state in (("G", net.state_dict()), ("D", theirs.Patch(blur=True).state_dict()), ("F", perceptrons)):
+        torch.save(state, cut / f"latest_net_{role}.pth")
+    code, told, err = say("import", cut, run)
+    assert code == 0, err
+    assert [(one["role"], "anti-aliased" in one["network"]) for one in told["networks"]] == [
+        ("D_A", True),
+        ("G_A", True),
+    ]
+    images = torch.rand(1, 3, 36, 36) * 2 - 1
+    assert list(models := load_all(run)) == ["a2b"]  # what velogan serve serves
+    assert torch.equal(models["a2b"](images), net(images))
+    assert say("export", run, tmp_path / "back", "--format", "reference")[0] == 0
+    (file,) = (tmp_path / "back").glob("latest_net_G.pth")
+    assert all(
+        torch.equal(value, net.state_dict()[name]) for name, value in torch.load(file, weights_only=True).items()
+    )
+    assert say("export", run, tmp_path / "net.pt2", "--format", "torch")[0] == 0
+
+
+def test_a_discriminator_alone_is_no_run(tmp_path: Path, say: Say):
+    torch.save(theirs.Patch().state_dict(), tmp_path / "d.pth")
+    code, _, err = say("import", tmp_path / "d.pth", tmp_path / "run")
+    assert code == 2
+    assert "holds discriminators alone" in err
+
+
+def test_a_run_begins_with_what_fits(tmp_path: Path, say: Say, tiny_config: Callable[..., Config]):
+    nets = _folder(tmp_path / "theirs")
+    small = ["--generator.channels", "4", "--generator.blocks", "1", "--generator-b.blocks", "2"]
+    small += ["--discriminator.channels", "8", "--optimizer.lr", "1e-12", "--images", "1"]
+    code, _, err = say(
+        "train", *TINY, *small, "--start", tmp_path / "theirs", "--data", "apples2oranges", "--out", tmp_path / "run"
+    )
+    assert code == 0, err
+    assert "the run begins with G_A, G_B of" in err
+    assert "D_A (discriminator.channels is 8 here and 4 there" in err
+    torch.testing.assert_close(
+        _weights(tmp_path / "run", "G_A")["model.1.weight"], nets["G_A"].state_dict()["model.1.weight"]
+    )
+
+    onepair = ["train", "onepair", *TINY, "--generator.channels", "4", "--generator.blocks", "1", "--images", "1"]
+    onepair += ["--optimizer.lr", "1e-12", "--data", "apples2oranges"]
+    code, _, err = say(*onepair, "--start", tmp_path / "run", "--out", tmp_path / "one")
+    assert code == 0, err
+    torch.testing.assert_close(
+        _weights(tmp_path / "one", "G_A")["model.1.weight"], nets["G_A"].state_dict()["model.1.weight"]
+    )
+
+    for flags, message in (
+        (["--generator.channels", "8"], "generator.channels is 8 here and 4 there; set the same here"),
+        (["--generator.output", "mask", "--generator.channels", "4"], "generator.output is mask here and image there"),
+        (["--generator.channels", "4", "--generator.norm", "none"], "generator.norm is none here and instance there"),
+        (["--generator.channels", "4", "--data.channels-a", "1"], "in_channels is 1 here and 3 there"),
+    ):
+        fine = ["--generator.blocks", "1", "--generator-b.blocks", "2", *flags]
+        start = ["--start", tmp_path / "theirs" / "latest_net_G_A.pth"]
+        code, _, err = say("train", *TINY, *fine, *start, "--data", "apples2oranges", "--out", tmp_path / "other")
+        assert code == 2
+        assert message in err

@@ -1,0 +1,171 @@
+"""The four questions to the trace written by hand; its answers are computed by hand too."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from velogan.measure.traces.breakdown import (
+    gaps_between,
+    histogram,
+    idle,
+    idle_by_phase,
+    kernels,
+    launches,
+    owners,
+    strip,
+    temporal,
+    union,
+)
+from velogan.measure.traces.reading import load_events, read_timeline
+from velogan.measure.traces.timeline import Launch, Place, Timeline, Work
+
+WINDOW = 470 - 50
+BUSY = 100 + 10 + 4 + 100 + (470 - 450)  # convolution, mean, its gradient, the convolution's, and what overlaps
+KERNELS = 100 + 10 + 4 + 100 + 4 + 10 + 14
+
+
+@pytest.fixture
+def timeline() -> Timeline:
+    events = load_events(Path(__file__).with_name("cuda_trace.json"))
+    return read_timeline(events, phases=["generator"], networks=["G_A"])
+
+
+def _close(figure: dict[str, Any], count: int, microseconds: float, *, counts: float, time: float, window: float = 0):
+    assert figure["count"] == count
+    assert figure["microseconds"] == pytest.approx(microseconds)
+    assert figure["share_of_count"] == pytest.approx(count / counts, abs=1e-5)
+    assert figure["share_of_time"] == pytest.approx(microseconds / time, abs=1e-5)
+    assert figure["share_of_window"] == pytest.approx(microseconds / (window or WINDOW), abs=1e-5)
+
+
+def test_temporal(timeline: Timeline):
+    found = temporal(timeline)
+    compute = 100 + 10 + 4 + 100 + 10
+    _close(found["compute"], 5, compute, counts=7, time=WINDOW)
+    _close(found["non_compute"], 2, 4 + 6, counts=7, time=WINDOW)  # the copy overlaps the update for 8 us of its 14
+    _close(found["idle"], 4, WINDOW - BUSY, counts=4, time=WINDOW)
+    assert found["of"] == {"count": 7, "microseconds": WINDOW, "steps": 1}
+
+
+def test_idle(timeline: Timeline):
+    found = idle(timeline)
+    late = (220 - 160.02) + (320 - 224)  # launched at 205 and 250, when nothing ran
+    _close(found["host_wait"], 2, late, counts=4, time=WINDOW - BUSY)
+    _close(found["kernel_wait"], 1, 0.02, counts=4, time=WINDOW - BUSY)
+    _close(found["other"], 1, 450 - 420, counts=4, time=WINDOW - BUSY)  # launched long before
+    assert found["of"] == {"count": 4, "microseconds": pytest.approx(WINDOW - BUSY)}
+
+
+def test_kernels(timeline: Timeline):
+    found = kernels(timeline, top=2)
+    _close(found["compute"], 5, KERNELS - 18, counts=7, time=KERNELS)
+    _close(found["memory"], 2, 4 + 14, counts=7, time=KERNELS)
+    _close(found["communication"], 0, 0, counts=7, time=KERNELS)
+    assert set(found["by_memory_kind"]) == {"Memset", "Memcpy DtoH"}
+    _close(found["by_memory_kind"]["Memcpy DtoH"], 1, 14, counts=7, time=KERNELS)
+    _close(found["by_group"]["convolution"], 2, 200, counts=7, time=KERNELS)
+    assert {one["name"] for one in found["top"]} == {"implicit_convolve_sgemm<float, 3>", "cudnn::wgrad_kernel"}
+    assert found["of"] == {"count": 7, "microseconds": pytest.approx(KERNELS), "names": 7}
+
+
+def test_launches(timeline: Timeline):
+    found = launches(timeline)
+    spent = 10 + 5 + 10 + 60 + 2 + 5 + 3  # the synchronisation launches nothing
+    delays = (50 - 40) + (150.02 - 120) + (220 - 215) + (320 - 310) + (450 - 334) + (454 - 425) + (456 - 433)
+    _close(found["short"], 1, 4, counts=7, time=KERNELS)
+    _close(found["slow"], 1, 60, counts=7, time=spent)
+    assert found["delayed"].pop("share_of_window") is None
+    _close(found["delayed"] | {"share_of_window": 0.27619}, 1, 450 - 334, counts=7, time=delays)
+    assert found["of"]["launches"] == {"count": 7, "microseconds": spent}
+    assert found["of"]["delays"] == {"count": 7, "microseconds": pytest.approx(delays)}
+
+
+def test_a_graphs_launch_is_shared_out_among_its_kernels(timeline: Timeline):
+    launch = Launch(0, 30, kernels=3)
+    spans = [(50.0, 60.0), (61.0, 71.0), (71.01, 80.0)]
+    one = timeline.work[0]
+    work = [replace(one, spans=(span,), whole=span[1] - span[0], launch=launch) for span in spans]
+    graph = replace(timeline, work=work, window=(50.0, 80.0))
+    found = launches(graph)
+    assert (found["short"]["count"], found["short"]["microseconds"]) == (1, pytest.approx(80 - 71.01))
+    assert found["of"]["launches"] == {"count": 1, "microseconds": 30}
+    assert found["of"]["delays"] == {"count": 1, "microseconds": 50 - 30}
+    waits = idle(graph)
+    assert waits["host_wait"]["count"] == 0
+    assert (waits["kernel_wait"]["count"], waits["other"]["count"]) == (1, 1)
+
+
+def test_owners_share_out_all_busy_time(timeline: Timeline):
+    rows = {(row["network"], row["way"]): row for row in owners(timeline)}
+    _close(rows["G_A", "backward"], 2, 100 + 4, counts=7, time=KERNELS)
+    assert rows["G_A", "backward"]["by_group"] == {"convolution": 100, "copies and fills": 4}
+    assert sum(row["share_of_time"] for row in rows.values()) == pytest.approx(1, abs=1e-4)
+
+
+def _on_a_cpu() -> Timeline:
+    """A loader's operator, then in a phase one that calls another, and one after 60 us of nothing."""
+    loader, phase = Place("", "loader", ""), Place("generator", "G_A", "forward")
+
+    def operator(name: str, *spans: tuple[float, float], kind: Any, place: Place, launch: Launch | None) -> Work:
+        whole = spans[-1][1] - spans[0][0]
+        return Work(name, spans, whole, kind, "copies and fills" if kind == "memory" else "other", place, launch)
+
+    return Timeline(
+        device="cpu",
+        window=(0, 200),
+        steps=[(20, 200)],
+        phases=[("generator", (30, 190))],
+        updates=[],
+        work=[
+            operator("aten::to", (5, 15), kind="memory", place=loader, launch=Launch(0, 5)),
+            operator("aten::add", (40, 50), (70, 80), kind="compute", place=phase, launch=Launch(15, 25)),
+            operator("aten::copy_", (50, 70), kind="memory", place=phase, launch=None),
+            operator("aten::mul", (140, 180), kind="compute", place=phase, launch=Launch(80, 60)),
+        ],
+    )
+
+
+def test_a_cpu_waits_for_nobody_else():
+    timeline = _on_a_cpu()
+    busy = 10 + 40 + 40
+    assert temporal(timeline)["compute"]["microseconds"] == 20 + 40
+    assert temporal(timeline)["idle"]["microseconds"] == 200 - busy
+    waits = idle(timeline)
+    assert waits["kernel_wait"] is None
+    assert waits["host_wait"]["microseconds"] == 10 + 60 + 10  # cut where the phase begins and ends
+    assert waits["other"]["microseconds"] == 5 + 15 + 10
+    found = launches(timeline)
+    assert found["delayed"] is None
+    assert found["of"]["kernels"] == {"count": 2, "microseconds": 40 + 40}  # the loader's is not the step's
+    assert (found["slow"]["count"], found["slow"]["microseconds"]) == (1, 60)
+    assert (found["short"]["count"], found["short"]["microseconds"]) == (1, 40)
+    inside, outside = idle_by_phase(timeline)
+    assert (inside["microseconds"], inside["idle"]) == (160, 10 + 60 + 10)
+    assert (outside["microseconds"], outside["idle"]) == (40, 5 + 15 + 10)
+
+
+def test_the_strip_shows_who_works_when():
+    found = strip(_on_a_cpu())
+    assert found["microseconds"] == 200
+    assert [(span["network"], span["start"], span["end"]) for span in found["spans"]] == [
+        ("loader", 5, 15),
+        ("G_A", 40, 80),
+        ("G_A", 140, 180),
+    ]
+
+
+def test_unions_and_gaps():
+    assert union([(5, 6), (0, 2), (1, 3), (3, 4), (9, 9)]) == [(0, 4), (5, 6)]
+    assert gaps_between([(0, 4), (5, 6)], (1, 8)) == [(4, 5), (6, 8)]
+    assert gaps_between([], (1, 8)) == [(1, 8)]
+
+
+def test_the_histogram_ends_with_its_longest():
+    bins = histogram([0.5, 1.5, 1.9, 12])
+    assert [(one["below"], one["count"]) for one in bins if one["count"]] == [(1, 1), (2, 2), (20, 1)]
+    assert bins[-1] == {"below": 20, "count": 1, "microseconds": 12}
+    assert histogram([]) == []

@@ -1,0 +1,83 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from velogan.observe.statistics import EpochLoss, Stats
+
+FIGURES = st.lists(st.floats(-1e6, 1e6, width=32), min_size=1, max_size=20)
+
+
+@given(a=FIGURES, b=FIGURES)
+def test_a_tick_is_the_plain_mean_of_each_name(a: list[float], b: list[float]) -> None:
+    stats = Stats()
+    for value in a:
+        stats.follow({"a": torch.tensor(value)})
+    for value in b:
+        stats.follow({"b": torch.tensor([value], requires_grad=True)})
+    means = stats.tick()
+    assert means == pytest.approx({"a": math.fsum(a) / len(a), "b": math.fsum(b) / len(b)}, rel=1e-9, abs=1e-9)
+
+
+def test_a_tick_starts_afresh_and_leaves_out_names_without_figures() -> None:
+    stats = Stats()
+    assert stats.tick() == {}
+    stats.follow({"a": torch.tensor(1.0)})
+    stats.follow({"b": torch.tensor(5.0)})
+    assert stats.tick() == {"a": 1.0, "b": 5.0}
+    stats.follow({"a": torch.tensor(3.0)})
+    assert stats.tick() == {"a": 3.0}
+
+
+def test_names_may_come_in_several_companies() -> None:
+    stats = Stats()
+    stats.follow({"a": torch.tensor(1.0), "b": torch.tensor(7.0, dtype=torch.bfloat16)})
+    stats.follow({"a": torch.tensor([4.0])})
+    assert stats.tick() == {"a": 2.5, "b": 7.0}
+
+
+def test_a_figure_counts_as_it_was_when_added() -> None:
+    stats, buffer = Stats(), torch.tensor(1.0)
+    stats.follow({"a": buffer})
+    buffer.fill_(3.0)
+    stats.follow({"a": buffer})
+    assert stats.tick() == {"a": 2.0}
+
+
+def test_many_small_figures_of_low_precision_do_not_drift() -> None:
+    stats, value = Stats(), torch.tensor(0.1, dtype=torch.bfloat16)
+    for _ in range(5000):
+        stats.follow({"a": value})
+    assert stats.tick()["a"] == pytest.approx(value.item(), rel=1e-9)
+
+
+def test_what_is_not_a_number_reaches_only_its_own_tick() -> None:
+    stats = Stats()
+    stats.follow({"a": torch.tensor(float("nan"))})
+    assert math.isnan(stats.tick()["a"])
+    stats.follow({"a": torch.tensor(1.0)})
+    assert stats.tick() == {"a": 1.0}
+
+
+def test_an_epoch_has_the_mean_of_the_phase_that_is_watched_and_starts_afresh() -> None:
+    loss = EpochLoss(torch.device("cpu"), phase="generator")
+    assert loss.take() == 0.0
+    for value in (1.0, 2.0, 6.0):
+        loss.follow(
+            {"d/total": torch.ones(()), "generator/cycle": torch.tensor(9.0), "generator/total": torch.tensor(value)}
+        )
+    loss.follow({"d/total": torch.ones(())})  # a step in which the phase was not due
+    assert loss.take() == 3.0
+    assert loss.take() == 0.0
+
+
+def test_an_epoch_is_continued_where_it_stood() -> None:
+    first, second = EpochLoss(torch.device("cpu"), phase="generator"), EpochLoss(torch.device("cpu"), phase="generator")
+    for one, value in ((first, 0.1), (first, 0.7), (second, 5.0)):
+        one.follow({"generator/total": torch.tensor(value, dtype=torch.float64)})
+    second.load_state_dict(first.state_dict())
+    assert second.take() == first.take() == (0.1 + 0.7) / 2

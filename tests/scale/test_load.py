@@ -1,0 +1,91 @@
+"""What a step exchanges and computes, on the real networks."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+
+from velogan.cli import main
+from velogan.engine.ranks import Ranks
+from velogan.recipes import RECIPES
+from velogan.scale.load import load_of
+from velogan.training.followers import as_split
+from velogan.training.run import build_step
+
+TINY = {
+    "generator": {"channels": 4, "blocks": 1},
+    "discriminator": {"channels": 4},
+    "data": {"crop_size": 32},
+    "engine": {"precision": "fp32", "kernels": "plain", "threads": 1, "layout": "contiguous"},
+}
+FLAGS = ["--image-size", "32", "--generator.channels", "4", "--generator.blocks", "1", "--discriminator.channels", "4"]
+
+
+class Counting(Ranks):
+    """One of two, whose peer is not there: counts what it would send."""
+
+    def __init__(self):
+        super().__init__(0, 2)
+        self.sent: list[int] = []
+
+
+@pytest.mark.parametrize(("preset", "precision"), [("cyclegan", "fp32"), ("onepair", "fp32"), ("cyclegan", "bf16")])
+def test_the_bytes_are_those_of_the_exchanges(preset: str, precision: str, monkeypatch: pytest.MonkeyPatch):
+    config = RECIPES[preset]().change(**TINY).change(train={"exchange_precision": precision})
+    ranks = as_split(Counting(), config)
+    assert isinstance(ranks, Counting)
+    monkeypatch.setattr("torch.distributed.all_reduce", lambda flat: ranks.sent.append(flat.nbytes))
+    step, objective, _ = build_step(config, shape=(32, 32), ranks=ranks)
+    batch = {letter: torch.rand(1, 3, 32, 32) for letter in "AB"} | {"uniform": torch.rand(objective.draws["train"], 1)}
+    step({"train": batch})
+    assert [size for phase in load_of(config).phases for size in phase.exchanges] == ranks.sent
+
+
+def test_the_operations_of_the_paper():
+    load = load_of(RECIPES["cyclegan"]())
+    assert load.flops == pytest.approx(1.88e12, rel=0.01)
+    generator, discriminator = load.phases
+    assert generator.flops_alone == generator.flops  # it needs nothing of others
+    assert discriminator.flops_alone - discriminator.flops == pytest.approx(4 * 49.55e9, rel=0.01)  # two fakes
+    assert load.halves is not None
+    assert load.halves.share == pytest.approx(0.5, rel=0.002)  # passes that need no gradient of images are apart
+    assert load.halves.swapped == (4 * 3 * 256 * 256,) * 2  # a translation, then its gradient
+    assert load.weights == 4 * 2 * (11_378_179 + 2_764_737)
+
+
+def test_the_command_prints_json_and_a_table(capsys: pytest.CaptureFixture[str]):
+    asked = ["simulate", "onepair", *FLAGS, "--step-ms", "10", "--devices", "1..4", "--trials", "3", "--images", "3600"]
+    assert main([*asked, "--memory", "10GB", "--json"]) == 0
+    out = capsys.readouterr()
+    found = json.loads(out.out)
+    assert [one["devices"] for one in found["rows"]] == [1, 2, 4]
+    first = found["rows"][0]
+    assert first["images_per_s"] == pytest.approx(100)
+    assert first["hours"] == pytest.approx(0.01)
+    assert first["efficiency"] == 1
+    assert found["rows"][1]["efficiency"] < 1
+    assert found["factors"]["nodes"] == 9
+    assert "efficiency" in out.err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("--devices 0", "--devices 0: write numbers from 1"),
+        ("--bandwidth fast", "--bandwidth fast: write a number above 0 and a unit"),
+        ("--latency slow", "--latency slow: write a number and a unit"),
+        ("--per-host 8", "--per-host 8: say also how fast its devices reach each other, as --inside-bandwidth 400GB"),
+        ("--per-host 0", "--per-host 0: give a whole number from 1"),
+        ("--step-ms -1", "--step-ms -1.0: give milliseconds above 0"),
+        ("--trials 0", "--trials 0: give a whole number from 1"),
+        ("--every 0", "--every 0: give a whole number from 1"),
+    ],
+)
+def test_bad_input_is_one_sentence_and_exit_2(words: str, said: str, capsys: pytest.CaptureFixture[str]):
+    assert main(["simulate", *FLAGS, "--step-ms", "10", *words.split()]) == 2
+    out = capsys.readouterr()
+    assert out.err.startswith(f"velogan: {said}")
+    assert out.err.count("\n") == 1
+    assert not out.out

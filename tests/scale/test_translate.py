@@ -1,0 +1,97 @@
+"""Two workers under Ray Data, one of which is killed; the same again."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from velogan.scale.connected import connected
+from velogan.scale.translate import Load, Total, translate_at_scale
+from velogan.scale.work import Options
+from velogan.translate.model import Translator
+
+pytestmark = pytest.mark.filterwarnings("ignore:::ray")
+pa = pytest.importorskip("pyarrow", reason="Ray Data needs pyarrow, which velogan[scale] brings")
+pytest.importorskip("ray.data", reason="Ray Data is not installed: pip install 'velogan[scale]'")
+
+
+@pytest.fixture(scope="module")
+def ray(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """One Ray for all tests of this file: its start takes seconds. Its workers find the package."""
+    root = str(Path(__file__).resolve().parents[2])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH", "")])))
+        with connected(None):
+            yield
+
+
+def loader(die_once: Path | None) -> Load:
+    """Loads a network of negatives; the first worker that uses it dies, where `die_once` is a file to be made."""
+
+    class Negative(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            if die_once is not None and not die_once.exists():
+                die_once.touch()
+                os.kill(os.getpid(), signal.SIGKILL)
+            return -x
+
+    return lambda gpus: Translator(Negative(), multiple=4, device=torch.device("cpu"))
+
+
+def test_a_killed_worker_loses_nothing_and_the_same_again_does_nothing(
+    ray: None, tmp_path: Path, picture: Callable[..., bytes], shard: Callable[..., Path]
+) -> None:
+    import pyarrow.parquet as pq
+
+    folder, out = tmp_path / "in", tmp_path / "out"
+    names = [f"{index % 2}/{index}.png" for index in range(20)]
+    for index, name in enumerate(names):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(picture(index))
+    (folder / "bad.png").write_bytes(b"no picture")
+    shard(folder / "0.tar", {f"{index}.png": picture(index) for index in range(6)})
+    pq.write_table(pa.table({"image": [picture(index) for index in range(4)]}), folder / "a.parquet")
+    counts: list[int] = []
+
+    def act(die_once: Path | None) -> Total:
+        options = Options()
+        return translate_at_scale(loader(die_once), folder, out, workers=2, options=options, progress=counts.append)
+
+    first = act(tmp_path / "died")
+    assert (tmp_path / "died").exists()
+    bad = [("bad.png", "not a picture that can be read")]
+    assert (first.translated, first.skipped, first.failed) == (30, 0, bad)
+    assert counts[-1] == 31
+    made = {path.relative_to(out).as_posix(): path.stat().st_mtime_ns for path in out.rglob("*") if path.is_file()}
+    assert set(made) == {*names, "0.tar", ".0.tar-done.json", "a.parquet", ".a.parquet-done.json"}
+    second = act(None)
+    assert (second.translated, second.skipped, second.failed) == (0, 30, bad)
+    assert all((out / name).stat().st_mtime_ns == when for name, when in made.items())
+
+
+def test_what_kills_its_workers_is_named_and_the_other_parts_are_done(
+    ray: None, tmp_path: Path, picture: Callable[..., bytes], shard: Callable[..., Path]
+) -> None:
+    class Deadly(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            if x.shape[-1] == 16:
+                time.sleep(1)  # so that the other part waits in the same worker
+                os.kill(os.getpid(), signal.SIGKILL)
+            return -x
+
+    shard(tmp_path / "in/deadly.tar", {"0.png": picture(0, size=16)})
+    shard(tmp_path / "in/good.tar", {"0.png": picture(0)})
+    load: Load = lambda gpus: Translator(Deadly(), multiple=4, device=torch.device("cpu"))  # noqa: E731
+    total = translate_at_scale(load, tmp_path / "in", tmp_path / "out", workers=1, options=Options())
+    [(name, reason)] = total.failed
+    assert (name, total.translated) == ("deadly.tar", 1)
+    assert "its worker was lost again and again" in reason
+    assert (tmp_path / "out/good.tar").is_file()
+    assert not (tmp_path / "out/deadly.tar").exists()

@@ -1,0 +1,383 @@
+"""A search trains what it should, on the pictures it should, whatever method it wraps, and goes on bit for bit."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from velogan.config import Config, parse_config, write_yaml
+from velogan.data.sets.pair import open_data
+from velogan.engine.capture import CapturedStep
+from velogan.engine.step import Step
+from velogan.engine.trainer import Trainer
+from velogan.files import parse_yaml
+from velogan.methods.base import Choice
+from velogan.networks.cells import discriminator_kinds
+from velogan.networks.genotype import Genotype, read_genotype
+from velogan.observe.progress import Display
+from velogan.search.recorder import Chosen
+from velogan.search.supernet import Supernets, mixtures
+from velogan.training.choices import decide
+from velogan.training.run import build_roles, build_step, build_trainer, train
+from velogan.training.session import Result
+from velogan.types import Batch
+
+CELLS = {"network": "cells", "channels": 4}
+SCHEMES = ("one-step", "two-step", "halves", "swapped-halves")
+
+
+@pytest.fixture
+def search(tiny_config: Callable[..., Config]) -> Callable[..., Config]:
+    """A tiny search; fields of the method by name, of other sections as `section={...}`."""
+
+    def make(*, sections: dict[str, Any] | None = None, **method: Any) -> Config:
+        given = sections or {}
+        return tiny_config(
+            method={"kind": "searched", **method},
+            generator={**CELLS, "blocks": 1, **given.get("generator", {})},
+            discriminator={**CELLS, **given.get("discriminator", {})},
+            **{"engine": {"mode": "reference", "threads": 1}}
+            | {name: fields for name, fields in given.items() if name not in ("generator", "discriminator")},
+        )
+
+    return make
+
+
+def _step(config: Config, side: int = 32) -> tuple[Any, Any, dict[str, nn.Module]]:
+    return build_step(config.model_copy(update={"engine": decide(config)[0]}), shape=(side, side))
+
+
+def _batches(draws: Any, number: int = 0, side: int = 32) -> dict[str, Batch]:
+    random = torch.Generator().manual_seed(number)
+    return {
+        split: {letter: torch.rand(1, 3, side, side, generator=random) * 2 - 1 for letter in "AB"}
+        | {"uniform": torch.rand(count, 1, generator=random)}
+        for split, count in draws.items()
+    }
+
+
+def _weights(nets: dict[str, nn.Module]) -> dict[str, list[Tensor]]:
+    return {name: [weight.detach().clone() for weight in net.parameters()] for name, net in nets.items()}
+
+
+def _changed(before: dict[str, list[Tensor]], after: dict[str, list[Tensor]]) -> set[str]:
+    pairs = {name: list(zip(before[name], after[name], strict=True)) for name in before}
+    return {name for name, found in pairs.items() if not all(torch.equal(one, other) for one, other in found)}
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_each_phase_trains_what_it_should_on_its_split(scheme: str, search: Callable[..., Config]):
+    step, objective, nets = _step(search(scheme=scheme, swap=0.25))
+    pairs = {"generator": {"G_A", "G_B"}, "discriminator": {"D_A", "D_B"}}
+    splits = {
+        "one-step": [("train", "train")] * 2,
+        "two-step": [("train", "train")] * 2,
+        "halves": [("first_half", "second_half")] * 2,
+        "swapped-halves": [("first_half", "second_half"), ("second_half", "first_half")],
+    }[scheme]
+    assert set(objective.draws) == {split for pair in splits for split in pair}
+    for progress, (of_weights, of_architecture) in zip((0.1, 0.6), splits, strict=True):
+        seen = {}
+        for phase in step.due(0, progress):
+            before = _weights(nets)
+            step.run_phases([phase], _batches(objective.draws), number=0)
+            seen[phase.name, phase.split] = _changed(before, _weights(nets))
+        expected = {}
+        for name, roles in pairs.items():
+            arch = {f"arch_{role}" for role in roles}
+            expected[name, of_weights] = roles | arch if scheme == "one-step" else roles
+            if scheme != "one-step":
+                expected[f"arch_{name}", of_architecture] = arch
+        assert seen == expected
+    assert objective.state.state_dict().keys() >= {"weights.fake_a.images"} | (
+        set() if scheme == "one-step" else {"architecture.fake_a.images"}
+    )
+
+
+def test_one_step_is_plain_training_of_supernets(search: Callable[..., Config]):
+    config = search(inner={"pool_size": 1})
+    step, objective, nets = _step(config)
+    torch.manual_seed(config.train.seed)
+    inner: Any = config.method.inner  # pyright: ignore[reportAttributeAccessIssue]
+    plain = {name: role.net for name, role in inner.roles(config.spec, Supernets()).items()}
+    losses = inner.objective(config.spec, shape=(32, 32), batched=False)
+    adams = {
+        phase.name: torch.optim.Adam([w for name in phase.trains for w in plain[name].parameters()], 2e-4, (0.5, 0.999))
+        for phase in losses.phases()
+    }
+    textbook = Step(losses.phases(), nets=plain, optimizers=adams)
+    for number in range(3):
+        step(_batches(objective.draws, number), number=number)
+        textbook(_batches(losses.draws, number), number=number)
+    for name, net in plain.items():
+        theirs = {**dict(nets[name].named_parameters())}
+        theirs |= {f"{place}.alpha": mixed.alpha for place, mixed in mixtures(nets[name]).items()}
+        assert dict(net.named_parameters()).keys() == theirs.keys()
+        for place, weight in net.named_parameters():
+            assert torch.equal(weight, theirs[place]), (name, place)
+
+
+def _train(config: Config, run: Path) -> Result:
+    with Display() as display:
+        return train(config, run, display=display, origin={"preset": "test", "command": "test"})
+
+
+RUNS: dict[str, dict[str, Any]] = {
+    "one-step": {"gumbel": True, "inner": {"augment": ["shift"], "augment_probability": "adaptive", "pool_size": 2}},
+    "swapped-halves": {"gumbel": True, "inner": {"penalty": "r1", "penalty_every": 2, "pool_size": 2}},
+    "two-step": {"inner": {"kind": "onepair", "direction": "both", "image_adversarial": 1.0, "pool_size": 2}},
+}
+
+
+@pytest.mark.parametrize("scheme", RUNS)
+def test_stopped_and_continued_equals_unbroken(
+    scheme: str, search: Callable[..., Config], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    changed = {"train": {"length": "6 images", "ema_images": 4, "log_every": "1 image"}}
+    config = search(scheme=scheme, sections=changed, **RUNS[scheme])
+    monkeypatch.setattr("velogan.training.run.check_sizes", lambda *_: None)  # half of the time, and tested elsewhere
+    unbroken = _train(config, tmp_path / "unbroken")
+    take_step = Trainer._one_step
+
+    def step_and_stop(trainer: Trainer, batch: Any) -> None:
+        take_step(trainer, batch)
+        trainer.stopping = trainer.images == 2
+
+    monkeypatch.setattr(Trainer, "_one_step", step_and_stop)
+    results = [_train(config, tmp_path / "stopped") for _ in range(2)]
+    assert [result.finished for result in results] == [False, True]
+    assert results[-1].weights_sha256 == unbroken.weights_sha256
+    logs, genotypes = (
+        [(tmp_path / name / file).read_text() for name in ("stopped", "unbroken")]
+        for file in ("architecture.jsonl", "genotype.json")
+    )
+    assert logs[0] == logs[1]
+    assert genotypes[0] == genotypes[1]
+    assert len(set(logs[0].splitlines())) == 7, "the start and each image"
+
+
+def test_what_is_noise_follows_from_the_numbers_it_is_given(search: Callable[..., Config]):
+    step, objective, nets = _step(search(gumbel=True))
+    (mixed, *_), architecture = mixtures(nets["G_A"]).values(), nets["arch_G_A"]
+    softmax = mixed.alpha.softmax(0)
+    seen = []
+    for progress in (0.0, 0.0, 1.0):
+        objective.state.progress.fill_(progress)
+        step(_batches(objective.draws, 0))
+        seen.append(mixed.weights.detach().clone())
+    noise, temperature = (part[: len(softmax)] for part in architecture.drawn)  # pyright: ignore
+    assert temperature.tolist() == pytest.approx([0.1] * len(softmax))
+    torch.testing.assert_close(seen[2], ((mixed.alpha.softmax(0) + noise) / 0.1).softmax(0).detach())
+    assert torch.allclose(seen[0], seen[1], atol=1e-3), "the same numbers"
+    assert not torch.allclose(seen[0], softmax, atol=1e-2)
+    architecture.eval()
+    assert torch.equal(mixed.weights, mixed.alpha.softmax(0)), "where it is looked at there is none"
+
+
+def test_a_captured_step_computes_the_same_before_and_behind_the_swap(search: Callable[..., Config], recorder: Any):
+    results = []
+    for captured in (False, True):
+        engine = {"kernels": "plain", "precision": "fp32"}
+        plain, objective, nets = _step(search(scheme="swapped-halves", gumbel=True, sections={"engine": engine}))
+        step = Step(plain.phases, nets=nets, optimizers=plain.optimizers, check_later=True)
+        if captured:
+            step = CapturedStep(step, state=objective.state, recorder=recorder)
+        for number, progress in enumerate((0.0, 0.4, 0.6)):
+            objective.state.progress.fill_(progress)
+            step(_batches(objective.draws, number), number=number, progress=progress)
+        results.append([weight for found in _weights(nets).values() for weight in found])
+    for one, other in zip(*results, strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=1e-7)
+
+
+def test_the_halves_share_no_picture(search: Callable[..., Config]):
+    config = search(scheme="swapped-halves")
+    config = config.model_copy(update={"engine": decide(config)[0]})
+    with Display() as display:
+        trainer = build_trainer(config, open_data(config.data, task=display.task, say=display.say))
+    first, second = (
+        {int(loader.plan(place).A[0, 0]) for place in range(40)}  # pyright: ignore
+        for loader in trainer.loaders.values()
+    )
+    assert first | second == set(range(4))
+    assert not first & second
+
+
+def test_averages_have_architecture_weights_of_their_own(search: Callable[..., Config]):
+    config = search()
+    roles = {name: role.net for name, role in build_roles(config).items()}
+    averages = _weights_apart(roles)
+    views = config.method.views(averages, config.spec)
+    with torch.no_grad():
+        for weight in averages["arch_G_A"].parameters():
+            weight.copy_(torch.arange(len(weight)).float())
+    seen = [mixed.weights for mixed in mixtures(views.generators["a2b"]).values()]
+    assert all(int(shares.argmax()) == len(shares) - 1 for shares in seen)
+    assert all(shares.max() < 0.4 for shares in (mixed.weights for mixed in mixtures(roles["G_A"]).values()))
+    assert any("architectures" in name for name in views.generators["a2b"].state_dict()), "a checkpoint has them"
+
+
+def _weights_apart(nets: dict[str, nn.Module]) -> dict[str, nn.Module]:
+    return {name: copy.deepcopy(net) for name, net in nets.items()}
+
+
+@pytest.mark.parametrize(
+    ("discriminator", "inner"),
+    [
+        ({}, {"gan": "wgangp"}),
+        ({"norm": "spectral"}, {"gan": "hinge", "discriminator_steps": 2}),
+        ({"space": "code"}, {"penalty": "zero_centred", "penalty_every": 1}),
+    ],
+    ids=str,
+)
+def test_stabilisers_work_in_a_search(
+    discriminator: dict[str, Any], inner: dict[str, Any], search: Callable[..., Config]
+):
+    generator = {"space": discriminator.get("space", "paper")}
+    config = search(scheme="two-step", inner=inner, sections={"discriminator": discriminator, "generator": generator})
+    side = 48 if discriminator.get("space") else 32
+    step, objective, nets = _step(config, side)
+    before = _weights(nets)
+    losses = step(_batches(objective.draws, side=side))
+    assert _changed(before, _weights(nets)) == set(nets)
+    assert all(torch.isfinite(value) for value in losses.values())
+
+
+def test_discriminators_that_are_not_of_cells_stay_as_they_are(search: Callable[..., Config]):
+    config = search(
+        scheme="two-step",
+        inner={"gan": "hinge"},
+        sections={"discriminator": {"network": "projected+basic"}},
+    )
+    step, objective, nets = _step(config)
+    assert {name for name in nets if name.startswith("arch_")} == {"arch_G_A", "arch_G_B"}
+    assert [phase.name for phase in step.phases] == ["generator", "discriminator", "arch_generator"]
+    step(_batches(objective.draws))
+    choice = config.method.choice(nets, config.spec, nn.Module())
+    assert choice is not None
+    assert set(choice.shares()) == {"G_A", "G_B"}
+    assert choice.genotype().discriminators == {}
+
+
+def test_one_pair_is_searched_part_by_part(search: Callable[..., Config]):
+    config = search(inner={"kind": "onepair", "direction": "both"})
+    nets = {name: role.net for name, role in build_roles(config).items()}
+    assert {"arch_E", "arch_T_A", "arch_T_B", "arch_R", "arch_D_A", "arch_D_B"} <= set(nets)
+    with torch.no_grad():
+        for net in nets.values():
+            for number, mixed in enumerate(mixtures(net).values()):
+                mixed.alpha[number] += 1
+        mixtures(nets["T_B"])["model.r1.cell.0"].alpha[4] += 2
+    choice = config.method.choice(nets, config.spec, nn.Module())
+    assert choice is not None
+    found = choice.genotype()
+    assert found.generators["a2b"] == ("max_pool", "avg_pool", "conv3", "conv5", "nearest", "bilinear")
+    assert found.generators["b2a"] == ("max_pool", "avg_pool", "dilated5", "conv5", "nearest", "bilinear")
+    of_encodings = ("conv4", "conv4", "max_pool", "avg_pool")  # has not the first two
+    assert found.discriminators == {"a2b": of_encodings, "b2a": of_encodings}
+    assert len(of_encodings) == len(discriminator_kinds())
+    built = config.change(method={"kind": "onepair", "direction": "both"}).built_from(found)
+    assert built.spec.generators["b2a"].operations == found.generators["b2a"]
+
+
+def test_what_is_fixed_is_not_searched(search: Callable[..., Config]):
+    judge = ("conv3", "conv4", "max_pool", "conv5")
+    config = search(sections={"discriminator": {"operations": judge}})
+    nets = {name: role.net for name, role in build_roles(config).items()}
+    assert {name for name in nets if name.startswith("arch_")} == {"arch_G_A", "arch_G_B"}
+    choice = config.method.choice(nets, config.spec, nn.Module())
+    assert choice is not None
+    assert choice.genotype().discriminators == {"a2b": judge, "b2a": judge}
+
+
+@pytest.mark.parametrize(
+    ("method", "sections", "message"),
+    [
+        ({"inner": "searched"}, {}, "inner=searched is no method that a search can wrap: give cyclegan or onepair"),
+        ({"inner": {"kind": 3}}, {}, "inner=3 is no method"),
+        ({"scheme": "three-step"}, {}, "scheme='three-step': input should be 'one-step'"),
+        ({}, {"generator": {"network": "resnet"}}, r"generator\.network=resnet has no operations .* velogan search"),
+        ({}, {"discriminator": {"space": "code"}}, "generator.space and discriminator.space are code and paper"),
+        ({"inner": "onepair"}, {"generator_b": {"channels": 8}}, "generator_b differs from generator"),
+        ({"swap": 1.0}, {}, "swap=1.0"),
+    ],
+)
+def test_what_cannot_be_searched_is_refused(
+    method: dict[str, Any], sections: dict[str, Any], message: str, search: Callable[..., Config]
+):
+    with pytest.raises(ValueError, match=message):
+        search(sections=sections, **method)
+
+
+def test_a_configuration_of_a_search_is_read_back_equal(search: Callable[..., Config]):
+    config = search(inner={"kind": "onepair", "contrast": 1.0}, scheme="halves", gumbel=True)
+    assert parse_config(parse_yaml(write_yaml(config))) == config
+
+
+class _Fake:
+    """Shares that somebody sets."""
+
+    def __init__(self, patience: int = 0):
+        self.said: list[str] = []
+        self.best = "conv3"
+        self.choice = Choice(shares=self.shares, genotype=self.genotype, roles=[], patience=patience)
+
+    def shares(self) -> dict[str, dict[str, dict[str, float]]]:
+        return {"G_A": {"e.0": {name: 0.6 if name == self.best else 0.4 for name in ("conv3", "conv5")}}}
+
+    def genotype(self) -> Genotype:
+        return Genotype(generators={"a2b": (self.best, "conv3", "nearest", "bilinear")})
+
+
+def _chosen(fake: _Fake, run: Path) -> Chosen:
+    return Chosen(run, fake.choice, epoch=10, provenance={"data": "here"}, rate=2e-4, step=2, say=fake.said.append)
+
+
+def test_a_search_that_can_decide_nothing_says_so_first(tmp_path: Path):
+    fake = _Fake()
+    for length, count in ((None, 0), (10000, 0), (500, 1)):
+        _chosen(fake, tmp_path).start(0, length=length)
+        assert len(fake.said) == count
+    assert "by 0.05 at most in the 250 steps" in fake.said[0]
+    assert "arch_*:lr=4e-02" in fake.said[0]
+
+
+def test_lines_past_the_checkpoint_are_removed(tmp_path: Path):
+    fake = _Fake()
+    chosen = _chosen(fake, tmp_path)
+    chosen.start(0, length=None)
+    for images in (2, 4, 6):
+        fake.best = "conv5" if images == 6 else "conv3"
+        chosen.write(images)
+    file = tmp_path / "architecture.jsonl"
+    file.write_text(file.read_text() + '{"images": 8, "sha')
+    fake.best = "conv3"
+    again = _chosen(fake, tmp_path)
+    again.start(4, length=None)
+    again.write(6)
+    again.write(6)
+    assert [json.loads(line)["images"] for line in file.read_text().splitlines()] == [0, 2, 4, 6]
+    found = read_genotype(tmp_path / "genotype.json")
+    assert found.generators["a2b"][0] == "conv3"
+    assert found.provenance == {"images": 6, "data": "here"}
+
+
+def test_it_may_end_when_nothing_has_changed_for_so_many_epochs(tmp_path: Path):
+    fake = _Fake(patience=2)
+    chosen = _chosen(fake, tmp_path)
+    chosen.start(0, length=None)
+    seen = []
+    for images in range(5, 50, 5):
+        fake.best = "conv5" if images < 15 else "conv3"
+        chosen.write(images)
+        seen.append(bool(chosen.settled))
+    assert seen == [False] * 6 + [True] * 3, "since 15, for 20 images"
+    assert _chosen(fake, tmp_path).settled == "", "before it begins"
+    assert _chosen(_Fake(), tmp_path).settled == ""

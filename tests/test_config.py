@@ -1,0 +1,129 @@
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+
+from velogan.config import (
+    SIZES,
+    Config,
+    Size,
+    differences,
+    field_names,
+    parse_config,
+    read_config,
+    write_yaml,
+)
+from velogan.methods.base import Method
+from velogan.recipes import RECIPES
+from velogan.search.method import METHODS
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_yaml_gives_back_every_recipe(name: str, tmp_path: Path):
+    config = RECIPES[name]()
+    (tmp_path / "config.yaml").write_text(write_yaml(config))
+    assert read_config(tmp_path) == read_config(tmp_path / "config.yaml") == config
+
+
+def test_yaml_gives_back_what_is_not_plain(tmp_path: Path):
+    config = Config().change(
+        data={"path": ("Äpfel", "oranges: 2"), "load_size": None}, optimizer={"rules": ("D_*:lr=1e-4",), "lr": 1e-5}
+    )
+    (tmp_path / "config.yaml").write_text(write_yaml(config), encoding="utf-8")
+    assert read_config(tmp_path) == config
+
+
+@pytest.mark.parametrize(
+    ("tree", "message"),
+    [
+        ({"generator": {"chanels": 3}}, "generator.chanels: there is no such field; did you mean generator.channels?"),
+        ({"trian": {}}, "trian: there is no such field"),
+        ({"data": {"crop_size": "big"}}, r"data.crop_size='big': input should be a valid integer"),
+        ({"data": {"crop_size": 30}}, r"data.crop_size=30: input should be a multiple of 4"),
+        ({"optimizer": {"lr": -1}}, r"optimizer.lr=-1: input should be greater than 0"),
+        ({"method": {"gan": "best"}}, r"method.gan='best': input should be 'lsgan', 'vanilla', 'wgangp' or 'hinge'"),
+        ({"train": {"length": "soon"}}, "train.length: 'soon' is no duration"),
+        (
+            {"discriminator": {"network": "projected"}, "method": {"gan": "wgangp"}},
+            "discriminator.network=projected has several heads",
+        ),
+        (
+            {"discriminator": {"network": "projected"}, "method": {"untranslated": 0.25}},
+            "method.untranslated=0.25 is for PatchGANs, and discriminator.network=projected has none: set "
+            "method.untranslated=0, or",
+        ),
+        ({"optimizer": {"rules": ["D_A"]}}, r"optimizer.rules: 'D_A' is no optimizer rule"),
+    ],
+)
+def test_a_wrong_field_is_named_with_its_value_and_the_mend(tree: dict[str, Any], message: str):
+    with pytest.raises(ValueError, match=re.escape(message)) as caught:
+        parse_config(tree, source="here")
+    assert str(caught.value).startswith("here: ")
+
+
+def test_all_wrong_fields_are_named_at_once():
+    with pytest.raises(ValueError, match=r"(?s)generator.blocks=-1.*discriminator.foo"):
+        parse_config({"generator": {"blocks": -1}, "discriminator": {"foo": 1}})
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [("- a\n- b\n", "holds no configuration"), ("a: [", "is not plain YAML"), ("", "holds no configuration")],
+)
+def test_other_files_are_refused(content: str, message: str, tmp_path: Path):
+    (tmp_path / "file.yaml").write_text(content)
+    with pytest.raises(ValueError, match=message):
+        read_config(tmp_path / "file.yaml")
+    with pytest.raises(ValueError, match="there is no such file"):
+        read_config(tmp_path / "absent.yaml")
+
+
+def test_differences_are_by_field_and_auto_asks_for_nothing():
+    saved = Config().change(engine={"precision": "bf16", "threads": 2, "device": "cpu"}, train={"seed": 3})
+    assert differences(Config(), saved) == {"train.seed": (0, 3)}
+    asked = Config().change(engine={"precision": "fp32"}, train={"seed": 3})
+    assert differences(asked, saved) == {"engine.precision": ("fp32", "bf16")}
+    assert differences(saved, saved) == {}
+
+
+def test_a_change_is_checked_and_leaves_the_first_as_it_was():
+    config = Config()
+    assert config.change(data={"crop_size": 64}).data.crop_size == 64
+    assert config.data.crop_size == 256
+    with pytest.raises(ValueError, match=r"data.crop_size=3"):
+        config.change(data={"crop_size": 3})
+    with pytest.raises(ValueError, match="optimiser: there is no such field; did you mean optimizer"):
+        config.change(optimiser={"lr": 1e-3})
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_a_size_sets_width_and_depth_alone(size: Size):
+    sized = Config().change(data={"crop_size": 64}).sized(size)
+    dial = SIZES[size]
+    assert (sized.generator.channels, sized.generator.blocks) == (dial["channels"], dial["blocks"])
+    assert sized.discriminator.channels == dial["discriminator"]
+    assert sized.data.crop_size == 64
+    assert Config().sized("l") == Config()
+
+
+def test_every_field_is_described_and_no_description_is_a_stub():
+    def fields(model: type[BaseModel], prefix: str = "") -> list[tuple[str, str]]:
+        found = []
+        for name, field in model.model_fields.items():
+            if field.annotation is Method:
+                plain = [kind for kind in METHODS.values() if not prefix or "inner" not in kind.model_fields]
+                kinds = [one for kind in plain for one in fields(kind, f"{prefix}{name}.")]
+                found += [(f"{prefix}{name}.kind", "chooses the method"), *kinds]
+            elif isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
+                found += fields(field.annotation, f"{prefix}{name}.")
+            else:
+                found.append((prefix + name, field.description or ""))
+        return found
+
+    described = dict(fields(Config))
+    assert list(described) == field_names(Config)
+    assert [name for name, text in described.items() if len(text) < 12] == []

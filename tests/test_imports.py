@@ -1,0 +1,281 @@
+"""Imports only go down: the table of rooms, held against every import in the code."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from velogan.search.method import METHODS
+
+ROOT = Path(__file__).resolve().parents[1]
+FOUNDATION = {"types", "files"}
+"""What every room may import."""
+MAY_IMPORT: dict[str, set[str]] = {
+    "types": set(),
+    "files": set(),
+    "kernels": set(),
+    "networks": set(),
+    "objectives": set(),
+    "metrics": set(),
+    "data": set(),
+    "observe": set(),
+    "store": set(),
+    "methods": {"networks", "objectives"},
+    "search": {"methods", "networks", "objectives"},
+    "engine": {"objectives.base", "observe"},
+    "config": {"methods", "search.method", "networks", "data.config", "engine"},
+    "recipes": {"config", "search.method"},
+    "translate": {"networks", "data", "store"},
+    "serve": {"data", "translate"},
+    "interchange": {"config", "networks", "data", "store", "translate"},
+    "report": {"networks.cells", "networks.genotype", "search.history"},
+    "evaluation": {
+        "config",
+        "methods.base",
+        "kernels",
+        "networks",
+        "metrics",
+        "data",
+        "observe",
+        "store",
+        "translate",
+        "report.scores",
+    },
+    "scale": {"config", "networks", "objectives", "data", "observe", "engine", "translate"},
+    "training": {
+        "config",
+        "methods",
+        "search",
+        "kernels",
+        "networks",
+        "objectives",
+        "data",
+        "observe",
+        "store",
+        "engine",
+        "interchange",
+        "translate",
+        "evaluation",
+        "report",
+        "scale.connected",
+    },
+    "measure": {
+        "config",
+        "recipes",
+        "methods",
+        "objectives",
+        "data",
+        "observe",
+        "engine",
+        "report",
+        "training",
+    },
+    "sweep": {
+        "config",
+        "recipes",
+        "methods",
+        "search",
+        "kernels",
+        "networks",
+        "data",
+        "observe",
+        "store",
+        "engine",
+        "translate",
+        "evaluation",
+        "report",
+        "scale",
+        "training",
+    },
+    "api": {
+        "config",
+        "recipes",
+        "kernels",
+        "networks",
+        "data",
+        "observe",
+        "interchange",
+        "translate",
+        "evaluation",
+        "training",
+    },
+    "cli": {
+        "config",
+        "recipes",
+        "methods",
+        "search",
+        "kernels",
+        "networks",
+        "data",
+        "observe",
+        "store",
+        "engine",
+        "interchange",
+        "translate",
+        "evaluation",
+        "report",
+        "scale",
+        "serve",
+        "measure",
+        "sweep",
+        "training",
+    },
+    "__main__": {"cli"},
+}
+
+SUB_ROOMS: dict[str, set[str]] = {
+    "data.pictures": {"data.config"},
+    "data.rendered": {"data.aside", "data.pictures"},
+    "data.sets": {"data"},
+}
+"""What a room within a room may import of its own room, besides itself."""
+
+
+def _room(module: str) -> str:
+    """`velogan.engine.step` is in engine; the package itself holds no more than the version."""
+    return module.split(".")[1] if "." in module else ""
+
+
+def _imports(source: str, *, package: str, modules: set[str]) -> Iterator[tuple[int, str]]:
+    """(line, our module) of every import, wherever in the file it stands."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            found = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            above = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
+            base = ".".join([*above, *([node.module] if node.module else [])])
+            inner = [f"{base}.{alias.name}" for alias in node.names]
+            found = [name if name in modules else base for name in inner]
+        else:
+            continue
+        for name in found:
+            if name.split(".")[0] == "velogan":
+                yield node.lineno, name
+
+
+def _modules() -> dict[str, Path]:
+    made = {}
+    for path in sorted((ROOT / "velogan").rglob("*.py")):
+        parts = path.relative_to(ROOT).with_suffix("").parts
+        made[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return made
+
+
+def _wrong(module: str, source: str, *, package: str, modules: set[str]) -> list[str]:
+    """The arrows of one file that run up."""
+    room = _room(module)
+    if not room:
+        return []
+    inner = ".".join(module.split(".")[1:3])
+    own = {inner} | SUB_ROOMS[inner] if inner in SUB_ROOMS else {room}
+    allowed = [f"velogan.{name}" for name in MAY_IMPORT[room] | FOUNDATION | own]
+    return [
+        f"{module}:{line} imports {name}"
+        for line, name in _imports(source, package=package, modules=modules)
+        if name != "velogan" and not any(name == way or name.startswith(f"{way}.") for way in allowed)
+    ]
+
+
+def test_every_module_is_in_a_room():
+    rooms = {_room(module) for module in _modules()} - {""}
+    assert rooms <= set(MAY_IMPORT), "a new room belongs into the table, and into docs/architecture.md"
+
+
+def test_imports_only_go_down():
+    modules = _modules()
+    wrong = []
+    for module, path in modules.items():
+        package = module if path.name == "__init__.py" else module.rpartition(".")[0]
+        wrong += _wrong(module, path.read_text(), package=package, modules=set(modules))
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import velogan.training.run",
+        "from velogan import api",
+        "from velogan.engine.step import Step",
+        "from velogan.networks.generators import Generator",
+        "from .. import config",
+        "from ..engine import step",
+        "def late():\n    from velogan.cli import main",
+        "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from velogan.training.session import Session",
+    ],
+)
+def test_an_arrow_up_is_found(source: str):
+    modules = set(_modules())
+    assert _wrong("velogan.objectives.losses", source, package="velogan.objectives", modules=modules)
+    below = "from velogan.types import Batch\nfrom . import base\nfrom velogan import __version__\nimport torch"
+    assert not _wrong("velogan.objectives.losses", below, package="velogan.objectives", modules=modules)
+
+
+def test_the_engine_sees_the_contract_and_no_method():
+    modules = set(_modules())
+    for name, found in (("objectives.base", 0), ("objectives.losses", 1), ("methods.base", 1)):
+        source = f"from velogan.{name} import Phase"
+        assert len(_wrong("velogan.engine.step", source, package="velogan.engine", modules=modules)) == found
+
+
+def test_a_call_climbs_nine_floors_at_most():
+    modules, below = _modules(), {}
+    for module, path in modules.items():
+        package = module if path.name == "__init__.py" else module.rpartition(".")[0]
+        for _, name in _imports(path.read_text(), package=package, modules=set(modules)):
+            if _room(name) != _room(module):
+                below.setdefault(_room(module), set()).add(_room(name))
+
+    def height(room: str) -> int:
+        return 1 + max((height(other) for other in below.get(room, set()) - {""}), default=0)
+
+    assert height("cli") <= 9
+
+
+def _names_a_method(source: str, kinds: set[str]) -> list[int]:
+    """Lines whose code names a method: by its kind in a text, or by its class or file. Documentation may."""
+    tree, words = ast.parse(source), {kind.lower() for kind in kinds}
+    documented = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    found = []
+    for node in ast.walk(tree):
+        texts: list[str] = []
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in documented:
+            texts = re.findall(r"\w+", node.value)
+        elif isinstance(node, ast.Name):
+            texts = [node.id]
+        elif isinstance(node, ast.Attribute):
+            texts = [node.attr]
+        elif isinstance(node, ast.ImportFrom):
+            texts = [*(node.module or "").split("."), *(alias.name for alias in node.names)]
+        found += [getattr(node, "lineno", 0)] * any(text.lower() in words for text in texts)
+    return found
+
+
+def test_nothing_outside_methods_names_a_method():
+    wrong = []
+    for module, path in _modules().items():
+        if _room(module) not in ("methods", "search", "recipes"):
+            wrong += [f"{module}:{line}" for line in _names_a_method(path.read_text(), set(METHODS))]
+    assert not wrong, "\n".join(wrong)
+    for source in ('kind = "onepair"', "from velogan.methods.cyclegan import X", 'print(f"by cyclegan")', "OnePair()"):
+        assert _names_a_method(source, set(METHODS)), source
+
+
+@pytest.mark.parametrize(
+    ("module", "imported", "found"),
+    [
+        ("pictures.images", "sets.cache", 1),
+        ("pictures.images", "rendered.fruit", 1),
+        ("pictures.preprocess", "config", 0),
+        ("rendered.fruit", "sets.cache", 1),
+        ("rendered.fruit", "pictures.images", 0),
+        ("sets.cache", "rendered.fruit", 0),
+        ("config", "pictures.values", 0),
+    ],
+)
+def test_the_rooms_within_data_have_arrows_too(module: str, imported: str, found: int):
+    module, source = f"velogan.data.{module}", f"import velogan.data.{imported}"
+    assert len(_wrong(module, source, package=module.rpartition(".")[0], modules=set(_modules()))) == found

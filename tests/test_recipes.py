@@ -1,0 +1,63 @@
+"""Every recipe builds and takes a step at a tiny size, so that none can rot."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from velogan.config import Config
+from velogan.engine.optimizers import Schedule
+from velogan.methods.cyclegan import CycleGAN
+from velogan.recipes import RECIPES
+from velogan.training.run import build_step, decide
+
+
+def _tiny(config: Config) -> Config:
+    tiny = config.change(generator={"channels": 2, "blocks": 1}, discriminator={"channels": 2})
+    return tiny.model_copy(update={"engine": decide(tiny)[0]})
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_recipe_takes_a_step(name: str):
+    recipe = RECIPES[name]
+    assert recipe.__doc__
+    assert "velogan " in recipe.__doc__  # how to run it
+    config = _tiny(recipe())
+    step, objective, nets = build_step(config, shape=(32, 32))
+    before = {role: [value.clone() for value in net.parameters()] for role, net in nets.items()}
+    batch = {side: torch.rand(config.data.batch_size, 3, 32, 32) * 2 - 1 for side in "AB"}
+    batch["uniform"] = torch.rand(objective.draws["train"], config.data.batch_size)
+    losses = step({"train": batch})
+    assert all(value.isfinite() for value in losses.values())
+    for role, net in nets.items():
+        assert not all(map(torch.equal, net.parameters(), before[role])), role
+
+
+def test_one_adam_two_or_four_are_presets():
+    rates = {}
+    for name in ("adam-joint", "adam-each-decay", "adam-each-rates"):
+        config = RECIPES[name]()
+        step, *_ = build_step(_tiny(config), shape=(32, 32))
+        schedule = Schedule(config.schedule, step.optimizers, epochs=200)
+        schedule.apply(lambda span: span.passed(images=15_000, seconds=0, progress=0.5, epoch=1000))
+        groups = [group for optimizer in step.optimizers.values() for group in optimizer.param_groups]
+        assert [group["name"] for group in groups] == ["G_A", "G_B", "D_A", "D_B"]
+        rates[name] = [group["lr"] for group in groups]
+    assert rates["adam-joint"] == [2e-4] * 4
+    assert rates["adam-each-decay"] == pytest.approx([2e-4 * 0.9**1.5] * 4)
+    assert rates["adam-each-rates"] == [1e-4, 5e-4, 2e-4, 2e-4]
+
+
+def test_cyclegan_is_the_paper():
+    config = RECIPES["cyclegan"]()
+    assert (config.data.crop_size, config.data.load_side, config.data.batch_size) == (256, 286, 1)
+    assert (config.generator.network, config.generator.blocks, config.generator.channels) == ("resnet", 9, 64)
+    assert (config.discriminator.network, config.discriminator.channels) == ("basic", 64)
+    assert (config.generator.norm, config.generator.dropout, config.generator.init_gain) == ("instance", False, 0.02)
+    method = config.method
+    assert isinstance(method, CycleGAN)
+    assert (method.gan, method.cycle_a, method.cycle_b) == ("lsgan", 10, 10)
+    assert (method.adversarial_a, method.adversarial_b) == (1, 1)
+    assert (method.identity_a, method.identity_b, method.pool_size) == (0.5, 0.5, 50)
+    assert (config.optimizer.lr, config.optimizer.beta1, config.optimizer.beta2) == (2e-4, 0.5, 0.999)
+    assert (config.train.length, config.schedule.kind, config.schedule.hold) == ("200 epochs", "linear", 0.5)

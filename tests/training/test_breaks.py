@@ -1,0 +1,177 @@
+"""Whole runs whose numbers break, and whole steps on flat pictures."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from velogan.cli import main
+from velogan.config import Config
+from velogan.engine.nonfinite import NonFiniteError
+from velogan.engine.step import Step
+from velogan.engine.trainer import Trainer
+from velogan.methods.cyclegan import CycleGANObjective
+from velogan.observe.log import read_stats
+from velogan.observe.progress import Display
+from velogan.store.checkpoint import list_checkpoints
+from velogan.training.run import build_step, decide, train
+from velogan.training.session import Result
+
+FIXED: dict[str, Any] = {"threads": 1, "precision": "fp32"}  # what `auto` would measure anew in each run
+
+
+def _train(config: Config, run: Path) -> Result:
+    with Display() as display:
+        return train(config, run, display=display, origin={"preset": "test", "command": "test"})
+
+
+@pytest.fixture
+def poison(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Breaks the pictures of some steps, by number."""
+    call = Step.__call__
+
+    def make(*numbers: int) -> None:
+        def broken(self: Step, batches: Any, *, number: int = 0, **more: Any) -> dict[str, Tensor]:
+            prepare = self.prepare
+
+            def break_a(batch: Any) -> Any:
+                batch = prepare["train"](batch)
+                return batch | {"A": batch["A"] * float("nan")}
+
+            self.prepare = {"train": break_a} if number in numbers else prepare
+            try:
+                return call(self, batches, number=number, **more)
+            finally:
+                self.prepare = prepare
+
+        monkeypatch.setattr(Step, "__call__", broken)
+
+    return make
+
+
+@pytest.fixture
+def poison_discriminator(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Breaks the loss of the discriminators' phase at some of its turns."""
+    plain_loss, turns = CycleGANObjective.discriminator_loss, itertools.count()
+
+    def make(*broken: int) -> None:
+        def loss(self: CycleGANObjective, nets: Any, batch: Any, carry: Any) -> Any:
+            out = plain_loss(self, nets, batch, carry)
+            if next(turns) in broken:
+                out.terms["a"].data.fill_(float("inf"))  # pyright: ignore
+            return out
+
+        monkeypatch.setattr(CycleGANObjective, "discriminator_loss", loss)
+
+    return make
+
+
+def test_a_break_keeps_the_last_good_checkpoint_and_says_how_to_go_on(
+    tiny_config: Callable[..., Config], tmp_path: Path, poison: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+):
+    config = tiny_config(train={"length": "6 images", "checkpoint_every": "2 images"}, engine=FIXED)
+    unbroken = _train(config, tmp_path / "unbroken")
+    run = tmp_path / "run"
+    poison(3)
+    with pytest.raises(NonFiniteError) as caught:
+        _train(config, run)
+    monkeypatch.undo()
+    text = str(caught.value)
+    assert "step 3 (3 images seen), phase generator: adversarial_a, " in text
+    assert "checkpoint 000000002 is kept" in text
+    assert "--on-nonfinite skip" in text
+    assert [path.name for path in list_checkpoints(run)] == ["000000002"]
+    assert _train(config, run).weights_sha256 == unbroken.weights_sha256  # the next start goes on from there
+
+
+def test_the_command_line_says_it_in_words_and_ends_with_1(
+    tmp_path: Path, poison: Callable[..., None], capsys: pytest.CaptureFixture[str]
+):
+    flags = "--data apples2oranges --images 2 --image-size 32 --generator.channels 2 --generator.blocks 1 "
+    flags += "--discriminator.channels 2 --data.render-count 4 --data.render-test 2 --train.samples 0 "
+    flags += "--train.no-tensorboard --engine.threads 1 --engine.precision fp32"
+    argv = ["train", *flags.split(), "--out", str(tmp_path / "run")]
+    poison(1)
+    assert main(argv) == 1
+    said = capsys.readouterr().err
+    assert "velogan: not a finite number in step 1 (1 images seen), phase generator" in said
+    assert "Traceback" not in said
+    assert "none was saved yet" in said
+    assert main([*argv, "--on-nonfinite", "skip"]) == 0
+    assert read_stats(tmp_path / "run")[-1]["skipped_steps"] == 1
+
+
+@pytest.mark.parametrize("phase", ["generator", "discriminator"])
+def test_skipped_steps_change_nothing_else_and_resume_is_exact(
+    phase: str,
+    tiny_config: Callable[..., Config],
+    tmp_path: Path,
+    poison: Callable[..., None],
+    poison_discriminator: Callable[..., None],
+    monkeypatch: pytest.MonkeyPatch,
+):
+    config = tiny_config(train={"length": "10 images", "on_nonfinite": "skip"}, method={"pool_size": 3}, engine=FIXED)
+
+    poison(2, 5, 6) if phase == "generator" else poison_discriminator(2, 5, 6)
+    unbroken = _train(config, tmp_path / "unbroken")
+    assert unbroken.finished
+    row = read_stats(tmp_path / "unbroken")[-1]
+    assert (row["images"], row["skipped_steps"]) == (10, 3)
+    assert all(value is not None for value in row.values())
+
+    if phase == "generator":  # the other kind counts turns, which a restart would begin anew
+        take_step, stops = Trainer._one_step, [3, 6]
+
+        def step_and_stop(trainer: Trainer, batch: Any) -> None:
+            take_step(trainer, batch)
+            trainer.stopping = trainer.images in stops
+
+        monkeypatch.setattr(Trainer, "_one_step", step_and_stop)
+        results = [_train(config, tmp_path / "stopped") for _ in range(3)]
+        assert [result.images_seen for result in results] == [3, 6, 10]
+        assert results[-1].weights_sha256 == unbroken.weights_sha256
+        assert read_stats(tmp_path / "stopped")[-1]["skipped_steps"] == 3
+
+
+def test_skip_may_be_switched_on_in_a_run_that_stopped(
+    tiny_config: Callable[..., Config], tmp_path: Path, poison: Callable[..., None]
+):
+    config = tiny_config(train={"length": "6 images", "checkpoint_every": "2 images"}, engine=FIXED)
+    poison(3)
+    with pytest.raises(NonFiniteError):
+        _train(config, tmp_path / "run")
+    result = _train(config.change(train={"on_nonfinite": "skip"}), tmp_path / "run")
+    assert result.finished
+    assert json.loads((tmp_path / "run" / "stats.jsonl").read_text().splitlines()[-1])["skipped_steps"] == 1
+
+
+ENGINES: dict[str, dict[str, Any]] = {
+    "reference": {"mode": "reference"},
+    "plain bf16": {"kernels": "plain", "precision": "bf16"},
+    "native fp32": {"kernels": "native", "precision": "fp32"},
+    "native bf16": {"kernels": "native", "precision": "bf16"},
+}
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_steps_on_flat_pictures_stay_finite(engine: str, tiny_config: Callable[..., Config], request: Any):
+    if "native" in engine:
+        request.getfixturevalue("kernels")
+    config = tiny_config(engine={"threads": 1, "device": "cpu", **ENGINES[engine]})
+    config = config.model_copy(update={"engine": decide(config)[0]})
+    step, objective, nets = build_step(config, shape=(32, 32))
+    one_pixel = torch.ones(1, 3, 32, 32)
+    one_pixel[0, :, 7, 9] = -1
+    flat = [torch.zeros(1, 3, 32, 32), torch.ones(1, 3, 32, 32), torch.full((1, 3, 32, 32), 0.5) + 1e-7, one_pixel]
+    for number, (a, b) in enumerate(itertools.product(flat, flat[:2])):
+        batch = {"A": a, "B": b, "uniform": torch.rand(objective.draws["train"], 1)}
+        losses = step({"train": batch}, number=number)  # raises where a loss or a gradient is not finite
+        assert all(value.isfinite() for value in losses.values())
+    assert all(p.isfinite().all() for net in nets.values() for p in net.parameters())

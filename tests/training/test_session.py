@@ -1,0 +1,124 @@
+"""A run goes on where it was, also on a machine that cannot compute as the first one did."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from velogan.cli import main
+from velogan.config import Config, read_config
+from velogan.engine.config import EngineConfig
+from velogan.store.checkpoint import find_checkpoint, load_weights
+from velogan.training import choices as decide
+from velogan.training import forward as faster
+from velogan.translate.model import load_translator
+
+Train = Callable[..., str]
+
+
+@pytest.fixture
+def train(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Train:
+    """Trains to so many images in one folder; returns what was said."""
+
+    def run(images: int, *more: str, code: int = 0) -> str:
+        flags = f"""train --data apples2oranges --images {images} --image-size 32 --out {tmp_path / "run"}
+            --train.samples 0 --train.tensorboard false --data.render-count 4 --data.render-test 2
+            --discriminator.channels 4 --generator.channels 4 --generator.blocks 1 --engine.threads 1"""
+        capsys.readouterr()
+        assert main([*flags.split(), *more]) == code
+        return capsys.readouterr().err
+
+    return run
+
+
+def _engines(run: Path) -> list[dict[str, Any]]:
+    return json.loads((run / "run.json").read_text())["engines"]
+
+
+def _pretend(run: Path, **engine: str) -> None:
+    """Makes the record say that another machine chose other things."""
+    record = json.loads((run / "run.json").read_text())
+    record["engines"][-1]["engine"] |= engine
+    (run / "run.json").write_text(json.dumps(record))
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has the device that shall be missing")
+def test_a_run_of_a_gpu_continues_without_one(train: Train, tmp_path: Path):
+    train(2)
+    _pretend(tmp_path / "run", device="cuda", capture="on", kernels="plain")
+    said = train(4)
+    assert "the engine computes another way from 2 images on: there is no device cuda here" in said
+    first, second = _engines(tmp_path / "run")
+    assert (first["from_images"], second["from_images"]) == (0, 2)
+    assert (second["engine"]["device"], second["engine"]["capture"]) == ("cpu", "off")
+    assert second["why"] == "there is no device cuda here"
+    assert "another way" not in train(6), "from then on it computes as it did"
+    assert len(_engines(tmp_path / "run")) == 2
+
+
+def test_a_run_with_winograd_continues_on_a_processor_without_it(
+    train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    train(2, "--engine.precision", "bf16", "--engine.kernels", "native")
+    _pretend(tmp_path / "run", kernels="winograd")
+    monkeypatch.setattr(faster, "load_bf16_gemm", lambda cache: None)
+    assert "from 2 images on: this CPU cannot run engine.kernels=winograd" in train(4)
+    assert _engines(tmp_path / "run")[-1]["engine"]["kernels"] in ("native", "plain")
+
+
+def test_what_is_asked_for_now_holds_from_now_on(train: Train, tmp_path: Path):
+    train(2)
+    said = train(4, "--engine.precision", "fp32") + train(6, "--engine.precision", "bf16")
+    assert re.search("from [24] images on: asked for engine.precision=", said), "from 4 on where it chose fp32 itself"
+    assert _engines(tmp_path / "run")[-1]["engine"]["precision"] == "bf16"
+    assert train(8, "--engine.device", "cpu").count("another way") == 0, "it computed there before"
+    assert "engine.device=cuda:77 cannot be used here" in train(10, "--engine.device", "cuda:77", code=2)
+
+
+def test_a_mode_decides_again_what_was_decided(train: Train, tmp_path: Path):
+    train(2, "--engine.precision", "bf16")
+    assert "from 2 images on: asked for engine.mode=reference" in train(4, "--engine.mode", "reference")
+    engine = _engines(tmp_path / "run")[-1]["engine"]
+    assert (engine["precision"], engine["kernels"], engine["batched"]) == ("fp32", "plain", "off")
+    assert "another way" not in train(6, "--engine.mode", "reference")
+
+
+def test_another_device_decides_everything_again(tiny_config: Callable[..., Config]):
+    before = EngineConfig(mode="auto", device="cpu", kernels="winograd", precision="bf16", capture="off", compile="off")
+    config = tiny_config(engine={"device": "meta", "threads": None})
+    engine, _, why = decide.decide_again(config, before)
+    assert (engine.device, engine.kernels, engine.precision) == ("meta", "plain", "fp32")
+    assert why == "asked for engine.device=meta"
+
+
+def test_the_configuration_pins_nobody_to_the_first_machine(train: Train, tmp_path: Path):
+    train(2)
+    engine = read_config(tmp_path / "run").engine
+    assert (engine.device, engine.kernels, engine.precision) == ("auto", "auto", "auto")
+
+
+def test_a_run_whose_record_is_lost_decides_anew(train: Train, tmp_path: Path):
+    train(2)
+    (tmp_path / "run" / "run.json").write_text("{")
+    train(4)
+    (chosen,) = _engines(tmp_path / "run")
+    assert chosen["from_images"] == 2
+
+
+def test_the_networks_of_the_directions_may_differ(train: Train, tmp_path: Path):
+    flags = ["--generator-b.channels", "6", "--generator-b.blocks", "2", "--discriminator-b.network", "pixel"]
+    train(2, *flags)
+    run = tmp_path / "run"
+    shapes = {way: load_translator(run, direction=way).header["config"] for way in ("a2b", "b2a")}
+    assert [(shape["channels"], shape["blocks"]) for shape in shapes.values()] == [(4, 1), (6, 2)]
+    kinds = [load_weights(find_checkpoint(run) / f"D_{way}.safetensors")[0]["config"]["network"] for way in "AB"]
+    assert kinds == ["basic", "pixel"]
+    assert load_translator(run, direction="b2a")(torch.zeros(1, 3, 32, 32)).shape == (1, 3, 32, 32)
+    assert "generator_b.channels is 4 here and 6 there" in train(4, "--generator-b.channels", "4", *flags[2:], code=2)
+    assert "generator_b.blocks=-1: input should be" in train(4, "--generator-b.blocks", "-1", code=2)

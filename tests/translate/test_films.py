@@ -1,0 +1,188 @@
+"""Films through `translate`, made on the spot."""
+
+from __future__ import annotations
+
+import struct
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import av
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from velogan.translate.files import translate
+from velogan.translate.films import Smoother
+from velogan.translate.model import Translator
+
+
+class Negative(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return -x
+
+
+@pytest.fixture
+def model() -> Translator:
+    return Translator(Negative(), multiple=4, device=torch.device("cpu"))
+
+
+def _frame(index: int, *, size: tuple[int, int]) -> np.ndarray:
+    """Smooth colours that move, so that coding loses little."""
+    down, across = np.mgrid[: size[0], : size[1]] / max(size)
+    return np.stack([down * 200 + 5 * index, across * 200, (down + across) * 80 + 40], axis=-1).astype(np.uint8)
+
+
+def _film(
+    path: Path,
+    *,
+    count: int = 6,
+    size: tuple[int, int] = (32, 48),
+    sound: str | None = "aac",
+    times: Any = None,
+    **of: Any,
+) -> Path:
+    """Frames at 12.5 a second, or at `times` in hundredths of a second, with a tone beside."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with av.open(str(path), "w") as film:
+        video: Any = film.add_stream("libx264", rate=Fraction(25, 2), options={"crf": "1", "preset": "ultrafast"})
+        video.height, video.width = size
+        video.pix_fmt = "yuv444p"
+        video.codec_context.time_base = Fraction(1, 100)
+        for name, value in of.items():
+            setattr(video.codec_context, name, value)
+        audio: Any = film.add_stream(sound, rate=16000, layout="mono") if sound else None
+        for index in range(count):
+            frame = av.VideoFrame.from_ndarray(_frame(index, size=size), format="rgb24")
+            frame = frame.reformat(format="yuv444p", dst_colorspace=of.get("colorspace"))
+            frame.pts, frame.time_base = times[index] if times else 8 * index, Fraction(1, 100)
+            film.mux(video.encode(frame))
+        film.mux(video.encode(None))
+        if audio:
+            tone = np.sin(np.arange(16000 * count * 8 // 100) / 10).astype(np.float32)[None]
+            frame = av.AudioFrame.from_ndarray(tone, format="fltp", layout="mono")
+            frame.sample_rate = 16000
+            film.mux(audio.encode(frame))
+            film.mux(audio.encode(None))
+    return path
+
+
+def _read(path: Path) -> tuple[list[np.ndarray], list[float | None]]:
+    with av.open(str(path)) as film:
+        frames = list(film.decode(video=0))
+    return [frame.to_ndarray(format="rgb24") for frame in frames], [frame.time for frame in frames]
+
+
+def _sound(path: Path) -> list[tuple[Any, bytes]]:
+    with av.open(str(path)) as film:
+        return [(float(one.pts * one.time_base), bytes(one)) for one in film.demux(audio=0) if one.pts is not None]
+
+
+@pytest.mark.parametrize("name", ["film.mp4", "film.mkv"])
+@pytest.mark.parametrize("of", [{}, {"colorspace": 1}])
+def test_frames_are_translated_and_times_and_sound_kept(
+    tmp_path: Path, model: Translator, name: str, of: dict[str, Any]
+) -> None:
+    film = _film(tmp_path / name, **of)
+    seen: list[tuple[int, int]] = []
+    summary = translate(model, film, tmp_path / "out" / name, progress=lambda *now: seen.append(now))
+    assert (summary.translated, summary.frames, summary.failed, seen[-1]) == (1, 6, (), (6, 6))
+    (before, times), (after, times_after) = _read(film), _read(tmp_path / "out" / name)
+    assert times_after == pytest.approx(times)
+    for given, made in zip(before, after, strict=True):
+        assert np.abs(255.0 - given - made).mean() < 4
+    assert _sound(tmp_path / "out" / name) == _sound(film)
+    with av.open(str(tmp_path / "out" / name)) as written:
+        assert written.streams.video[0].average_rate == Fraction(25, 2)
+        note = {key.lower(): value for key, value in written.metadata.items()}["comment"]
+    assert note.startswith("Synthetic: translated by velogan")
+    assert translate(model, film, tmp_path / "out").skipped == 1
+    assert [path.name for path in (tmp_path / "out").iterdir()] == [name]
+
+
+def test_odd_sides_uneven_times_and_no_sound(tmp_path: Path, model: Translator) -> None:
+    film = _film(tmp_path / "film.mp4", size=(31, 45), sound=None, times=[0, 3, 20, 21, 50, 90])
+    assert translate(model, film, tmp_path / "out.mkv").frames == 6
+    frames, times = _read(tmp_path / "out.mkv")
+    assert times == pytest.approx([0, 0.03, 0.2, 0.21, 0.5, 0.9])
+    assert frames[0].shape == (31, 45, 3)
+
+
+MATRICES: list[tuple[tuple[int, int, int, int], Any]] = [
+    ((0, 1, -1, 0), lambda frame: np.rot90(frame, -1)),  # as a phone held upright writes it
+    ((0, -1, 1, 0), np.rot90),
+    ((-1, 0, 0, -1), lambda frame: frame[::-1, ::-1]),
+    ((-1, 0, 0, 1), lambda frame: frame[:, ::-1]),  # a mirror
+    ((0, 1, 1, 0), lambda frame: frame.transpose(1, 0, 2)),
+]
+
+
+@pytest.mark.parametrize(("matrix", "upright"), MATRICES)
+def test_what_a_player_turns_is_translated_upright(
+    tmp_path: Path, model: Translator, matrix: tuple[int, int, int, int], upright: Any
+) -> None:
+    film = _film(tmp_path / "film.mp4", sound=None, sample_aspect_ratio=Fraction(4, 3))
+    a, b, c, d = (65536 * one for one in matrix)
+    plain = struct.pack(">9i", 65536, 0, 0, 0, 65536, 0, 0, 0, 2**30)
+    data = film.read_bytes()
+    track = data.index(b"tkhd")
+    place = data.index(plain, track)
+    film.write_bytes(data[:place] + struct.pack(">9i", a, b, 0, c, d, 0, 0, 0, 2**30) + data[place + len(plain) :])
+    assert translate(model, film, tmp_path / "out.mp4").frames == 6
+    (before, _), (after, _) = _read(film), _read(tmp_path / "out.mp4")
+    for given, made in zip(before, after, strict=True):
+        assert np.abs(255.0 - upright(given) - made).mean() < 4
+    with av.open(str(tmp_path / "out.mp4")) as written:
+        stream = written.streams.video[0]
+        assert stream.sample_aspect_ratio == (Fraction(3, 4) if a == 0 else Fraction(4, 3))
+        assert all(frame.side_data.get("DISPLAYMATRIX") is None for frame in written.decode(stream))
+
+
+def test_what_cannot_be_is_said_and_leaves_nothing(tmp_path: Path, model: Translator) -> None:
+    film = _film(tmp_path / "film.mp4")
+    (tmp_path / "cut.mp4").write_bytes(film.read_bytes()[:1500])
+    (tmp_path / "text.mp4").write_text("#EXTM3U\n#EXTINF:1,\n/etc/passwd\n")
+    for name in ("cut.mp4", "text.mp4"):
+        ((_, reason),) = translate(model, tmp_path / name, tmp_path / "out" / name).failed
+        assert reason.startswith("damaged film"), reason
+    ((_, reason),) = translate(model, film, tmp_path / "out/film.webm").failed
+    assert ".webm cannot hold its sound (aac): name an output that ends in .mkv" in reason
+    (tmp_path / "odd.mp4").write_bytes(film.read_bytes().replace(b"mp4a", b"zzzz").replace(b"\x40\x15", b"\xff\x15"))
+    ((_, reason),) = translate(model, tmp_path / "odd.mp4", tmp_path / "out").failed
+    assert "sound (unknown)" in reason
+    assert not list((tmp_path / "out").iterdir())
+    wrong: list[tuple[Path, dict[str, Any], str]] = [
+        (film, {}, "input itself"),
+        (tmp_path / "a.png", {}, "is no film"),
+        (tmp_path / "out", {"format": "png"}, "format=png"),
+        (tmp_path / "out", {"smooth": 1.0}, r"smooth=1.0"),
+    ]
+    for target, extra, words in wrong:
+        with pytest.raises(ValueError, match=words):
+            translate(model, film, target, **extra)
+
+
+def test_what_stands_still_is_smoothed_and_what_moves_is_not() -> None:
+    random = np.random.default_rng(0)
+    scene = np.full((24, 40, 3), 90, np.uint8)
+
+    def play(share: float) -> tuple[float, float]:
+        """How much the still half flickers, and how far the other half, where a light goes on, is from its result."""
+        smoother, flicker, late, last = Smoother(share), [], 0.0, None
+        for index in range(8):
+            given = scene.copy()
+            given[:, 20:] = 40 if index < 4 else 200
+            made = (given + random.normal(0, 8, given.shape)).clip(0, 255).astype(np.uint8)
+            shown = smoother(given, made).astype(float)
+            if last is not None:
+                flicker.append(np.abs(shown - last)[:, :17].mean())
+            if index == 4:
+                late = float(np.abs(shown - made)[:, 23:].max())
+            last = shown
+        return float(np.mean(flicker)), late
+
+    assert play(0.8)[0] < 0.5 * play(0)[0]
+    assert play(0.8)[1] < 1
+    with pytest.raises(ValueError, match="from 0 to less than 1"):
+        Smoother(-0.1)

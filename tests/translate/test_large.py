@@ -1,0 +1,164 @@
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from velogan.networks.generators import Generator, GeneratorConfig, build_generator
+from velogan.translate import large
+from velogan.translate.large import plan, translate_large
+from velogan.translate.model import Translator
+from velogan.translate.tiles import reflected
+
+
+def _translator(**config: Any) -> Translator:
+    torch.manual_seed(1)
+    settings = {"channels": 4, "blocks": 1, "init": "kaiming", "init_gain": 1.0}
+    net = build_generator(GeneratorConfig.model_validate(settings | config)).eval().requires_grad_(False)
+    return Translator(net, multiple=net.multiple, device=torch.device("cpu"))
+
+
+def _picture(height: int, width: int) -> Tensor:
+    """Different in each of its parts, as pictures are: (1, 3, H, W) in [-1, 1]."""
+    down, across = torch.arange(height)[:, None] / height, torch.arange(width) / width
+    noise = torch.rand(3, height, width, generator=torch.Generator().manual_seed(0)) - 0.5
+    waves = torch.stack([torch.sin(9 * down * across * k) for k in (1, 3, 5)])
+    return (0.7 * waves + noise * across).clamp(-1, 1)[None]
+
+
+def _tiled(model: Translator, picture: Tensor, *, tile: int) -> Tensor:
+    height, width = picture.shape[2:]
+    tiles = plan(model, height, width, tile=tile)
+    assert tiles is not None
+    assert tiles.tiles > 1
+
+    def read(down: tuple[int, int], across: tuple[int, int]) -> Tensor:
+        return picture[:, :, reflected(*down, height)][..., reflected(*across, width)]
+
+    with tempfile.TemporaryDirectory() as folder:
+        bands = translate_large(model, tiles, read, rounded=False, scratch=Path(folder))
+        result = torch.cat([band for _, band in bands], 1)[:, :height, :width]
+        assert not list(Path(folder).iterdir())
+    return result
+
+
+@pytest.mark.parametrize(("height", "width"), [(256, 256), (41, 301)])
+def test_tiles_agree_with_the_whole_and_no_seam_shows(height: int, width: int) -> None:
+    """The network's weights are random: it feels farther than a trained one."""
+    model, picture = _translator(), _picture(height, width)
+    whole = model(picture)[0]
+    off = (_tiled(model, picture, tile=168) - whole).abs() * 127.5
+    assert off.max() < 0.1  # levels of 255
+    assert (_alone(model, picture, 168) - whole).abs().mean() * 127.5 > 1  # shared statistics are what does it
+
+
+def _alone(model: Translator, picture: Tensor, side: int) -> Tensor:
+    """Each tile with its own statistics."""
+    rows = [torch.cat([model(part) for part in row.split(side, 3)], 3) for row in picture.split(side, 2)]
+    return torch.cat(rows, 2)[0]
+
+
+def test_a_sample_is_measured_where_there_is_no_room_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, picture = _translator(), _picture(256, 256)
+    room = 256 * 256 // 4 * 4 * 2  # bytes: half of it for a quarter of the picture, one waiting float32 a pixel
+    monkeypatch.setattr(large, "_room", lambda folder: 2 * room)
+    monkeypatch.setattr(large, "_SAMPLE", 32)
+    seen: list[int] = []
+    real = large.measure
+
+    def measured(net: nn.Module, pieces: list, **rest: Any) -> Any:
+        seen.append(len(pieces))
+        return real(net, pieces, **rest)
+
+    monkeypatch.setattr(large, "measure", measured)
+    whole = model(picture)[0]
+    off = (_tiled(model, picture, tile=168) - whole).abs().mean()
+    assert 9 <= seen[0] <= room // 4 // 2 // 32**2
+    assert off < 0.5 * (_alone(model, picture, 64) - whole).abs().mean()
+
+
+def test_small_tiles_blend_what_they_cannot_agree_on() -> None:
+    model, picture = _translator(), _picture(96, 96)
+    whole = model(picture)[0]
+    result = _tiled(model, picture, tile=48)
+    assert (result - whole).abs().mean() < 0.1 * (_alone(model, picture, 48) - whole).abs().mean()
+    jump = (result - whole).diff(dim=2).abs().mean((0, 1))  # of the difference, from column to column
+    tiles = plan(model, 96, 96, tile=48)
+    assert tiles is not None
+    edges = [place for start in tiles.axes[1].starts for place in (start - 1, start + 47) if 0 <= place < 95]
+    assert jump[edges].mean() < 2 * jump.mean()
+
+
+@pytest.mark.parametrize("norm", ["batch", "none"])
+def test_norms_that_share_nothing_need_no_measuring(norm: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, picture = _translator(norm=norm), _picture(99, 200)
+    monkeypatch.setattr(large, "measure", lambda *_, **__: pytest.fail("measured"))
+    off = (_tiled(model, picture, tile=168) - model(picture)[0]).abs() * 127.5
+    assert off.max() < 0.01
+
+
+def test_a_u_net_in_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, picture = _translator(network="unet_128", channels=2), _picture(256, 640)
+    result = _tiled(model, picture, tile=256)
+    assert result.shape == (3, 256, 640)
+    off, spread = (result - model(picture)[0]).abs(), model(picture)[0].std()
+    assert off.mean() < 0.1 * spread
+
+
+def test_the_network_never_sees_more_than_a_tile() -> None:
+    sizes: list[int] = []
+
+    class Recorder(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            sizes.append(x.shape[2] * x.shape[3])
+            return x
+
+    model, picture = Translator(Recorder(), multiple=4, device=torch.device("cpu")), _picture(90, 150)
+    torch.testing.assert_close(_tiled(model, picture, tile=40), picture[0])
+    assert set(sizes) == {40 * 40}
+
+
+def test_bands_may_be_written_over_the_picture(tmp_path: Path) -> None:
+    model, picture = _translator(), _picture(99, 97)
+    expected = _tiled(model, picture, tile=48)
+    tiles = plan(model, 99, 97, tile=48)
+    assert tiles is not None
+    over = picture[0].clone()
+
+    def read(down: tuple[int, int], across: tuple[int, int]) -> Tensor:
+        return over[None, :, reflected(*down, 99)][..., reflected(*across, 97)]
+
+    for top, band in translate_large(model, tiles, read, rounded=False, scratch=tmp_path):
+        rows = over[:, top : top + band.shape[1]]
+        rows[:] = band[:, : rows.shape[1], :97]
+    assert torch.equal(over, expected)
+
+
+def test_when_pictures_are_tiled() -> None:
+    model = _translator()
+    assert plan(model, 1024, 2048, tile=None) is None
+    large_one = plan(model, 1024, 2049, tile=None)
+    assert large_one is not None
+    assert large_one.axes[1].size == large.TILE
+    assert plan(model, 9999, 9999, tile=0) is None
+    assert plan(model, 64, 64, tile=64) is None
+    assert plan(model, 64, 65, tile=62) is not None
+    net = Generator(nn.Identity(), multiple=256)
+    small = plan(Translator(net, multiple=256, device=torch.device("cpu")), 300, 900, tile=100)
+    assert small is not None
+    assert small.axes[1].size == 512
+    assert np.prod([len(one.starts) for one in small.axes]) == small.tiles
+
+
+@pytest.mark.parametrize("config", [{"output": "change", "decoder": "simple"}, {"output": "mask", "decoder": "resize"}])
+def test_tiles_of_a_network_that_keeps_parts_of_its_input(config: dict[str, Any]) -> None:
+    model, picture = _translator(**config), _picture(256, 256)
+    whole = model(picture)[0]
+    off = (_tiled(model, picture, tile=168) - whole).abs() * 127.5
+    assert off.max() < 0.1  # levels of 255
+    assert (_alone(model, picture, 168) - whole).abs().mean() * 127.5 > 0.3

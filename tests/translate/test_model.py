@@ -1,0 +1,106 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from velogan.networks.generators import GeneratorConfig, build_generator
+from velogan.store.checkpoint import save_checkpoint
+from velogan.translate.model import Translator, load_translator
+
+CONFIG = GeneratorConfig.model_validate({"blocks": 1, "channels": 2})
+
+
+def _checkpoint(run: Path, *, images: int = 10, averages: bool = True) -> tuple[Path, dict[str, nn.Module]]:
+    names = ["G_A", "G_B", "G_A.ema", "G_B.ema"] if averages else ["G_A", "G_B"]
+    networks: dict[str, nn.Module] = {name: build_generator(CONFIG) for name in names}
+    for seed, net in enumerate(networks.values()):
+        generator = torch.Generator().manual_seed(images + seed)
+        for parameter in net.parameters():
+            parameter.data = torch.randn(parameter.shape, generator=generator) * 0.2
+    networks["D_A"] = nn.Conv2d(3, 1, 1)
+    headers = {
+        name: {
+            "role": name.removesuffix(".ema"),
+            "network": "generator",
+            "config": CONFIG.model_dump(),
+            "images_seen": images,
+        }
+        for name in networks
+    }
+    return save_checkpoint(run, images=images, networks=networks, headers=headers, state={}, clock={}), networks
+
+
+def _same(translator: Translator, net: nn.Module) -> bool:
+    return all(torch.equal(a, b) for a, b in zip(translator.net.parameters(), net.parameters()))
+
+
+def test_a_run_gives_its_newest_averaged_generator(tmp_path: Path) -> None:
+    _checkpoint(tmp_path, images=9)
+    folder, networks = _checkpoint(tmp_path, images=10)
+    translator = load_translator(tmp_path)
+    assert _same(translator, networks["G_A.ema"])
+    assert translator.file == folder / "G_A.ema.safetensors"
+    assert translator.header["images_seen"] == 10
+    assert translator.multiple == 4
+    assert not translator.net.training
+    assert _same(load_translator(tmp_path, direction="b2a", weights="raw"), networks["G_B"])
+    assert _same(load_translator(folder, direction="b2a"), networks["G_B.ema"])
+
+
+def test_without_averages_the_raw_weights_are_taken_unless_averages_are_asked_for(tmp_path: Path) -> None:
+    _, networks = _checkpoint(tmp_path, averages=False)
+    assert _same(load_translator(tmp_path), networks["G_A"])
+    with pytest.raises(ValueError, match=r"no G_A\.ema\.safetensors: ask for weights=raw"):
+        load_translator(tmp_path, weights="ema")
+
+
+def test_a_file_knows_its_direction(tmp_path: Path) -> None:
+    folder, networks = _checkpoint(tmp_path)
+    assert _same(load_translator(folder / "G_B.safetensors"), networks["G_B"])
+    with pytest.raises(ValueError, match=r"direction=a2b needs G_A, but .* holds G_B"):
+        load_translator(folder / "G_B.safetensors", direction="a2b")
+    with pytest.raises(ValueError, match="'D_A', which does not translate"):
+        load_translator(folder / "D_A.safetensors")
+
+
+def test_missing_paths_say_what_to_name(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="does not exist: name a run folder"):
+        load_translator(tmp_path / "absent")
+    with pytest.raises(ValueError, match="no complete checkpoint"):
+        load_translator(tmp_path)
+    _checkpoint(tmp_path)
+    with pytest.raises(ValueError, match="no best checkpoint"):
+        load_translator(tmp_path, checkpoint="best")
+
+
+class Recorder(nn.Module):
+    """Gives its input back and remembers it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[Tensor] = []
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.seen.append(x)
+        return x
+
+
+@pytest.mark.parametrize(("height", "width"), [(64, 64), (30, 45), (5, 100), (1, 1)])
+def test_any_size_is_reflected_to_the_multiple_and_cut_back(height: int, width: int) -> None:
+    net = Recorder()
+    images = torch.rand(2, 3, height, width)
+    result = Translator(net, multiple=32, device=torch.device("cpu"))(images)
+    assert torch.equal(result, images)
+    wanted = [-(-side // 32) * 32 for side in (height, width)]
+    padding = [(0, 0), (0, 0), (0, wanted[0] - height), (0, wanted[1] - width)]
+    expected = np.pad(images.numpy(), padding, mode="reflect")
+    np.testing.assert_array_equal(net.seen[0].numpy(), expected)
+
+
+def test_the_smallest_image_passes_a_residual_network(tmp_path: Path) -> None:
+    _checkpoint(tmp_path)
+    assert load_translator(tmp_path)(torch.zeros(1, 3, 1, 3)).shape == (1, 3, 1, 3)

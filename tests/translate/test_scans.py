@@ -1,0 +1,399 @@
+"""DICOM and NIfTI files through `translate`, made on the spot and read back by the libraries themselves."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+from typing import Any
+
+import imagecodecs
+import nibabel
+import numpy as np
+import pydicom
+import pytest
+import torch
+from nibabel.nifti1 import Nifti1Extension
+from pydicom.dataset import FileDataset, FileMetaDataset
+from pydicom.encaps import encapsulate
+from pydicom.pixels import convert_color_space
+from pydicom.uid import (
+    CTImageStorage,
+    DeflatedExplicitVRLittleEndian,
+    ExplicitVRBigEndian,
+    ExplicitVRLittleEndian,
+    ImplicitVRLittleEndian,
+    JPEG2000Lossless,
+    JPEGBaseline8Bit,
+    JPEGLosslessSV1,
+    JPEGLSLossless,
+    RLELossless,
+    generate_uid,
+)
+from torch import Tensor, nn
+
+from velogan.data.pictures.scans import read_scan
+from velogan.translate.files import translate
+from velogan.translate.model import Translator
+
+STUDY, SERIES = generate_uid(), generate_uid()
+
+
+class Negative(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return -x
+
+
+def _model(
+    *, given: tuple[float, float] | None = (-1000, 1000), wanted: tuple[float, float] | None = (-500, 500), **extra: Any
+) -> Translator:
+    """A to B is the negative: the lowest value of A becomes the highest of B."""
+    header = {
+        "input": {"channels": 1, "dtype": "float32" if given else "uint8", "range": given},
+        "output": {"channels": 1, "dtype": "float32" if wanted else "uint8", "range": wanted} | extra,
+    }
+    return Translator(Negative(), multiple=4, device=torch.device("cpu"), header=header)
+
+
+def _dicom(path: Path, stored: np.ndarray, *, syntax: Any = ExplicitVRLittleEndian, **values: Any) -> Path:
+    """A slice of computed tomography, or of what `values` make of it."""
+    meta = FileMetaDataset()
+    meta.MediaStorageSOPClassUID, meta.TransferSyntaxUID = CTImageStorage, syntax
+    meta.MediaStorageSOPInstanceUID = generate_uid()
+    scan = FileDataset(str(path), {}, file_meta=meta, preamble=b"MZ" + bytes(126))
+    scan.SOPClassUID, scan.SOPInstanceUID = CTImageStorage, meta.MediaStorageSOPInstanceUID
+    scan.StudyInstanceUID, scan.SeriesInstanceUID = STUDY, SERIES
+    scan.PatientID, scan.PatientName, scan.Modality, scan.SeriesNumber = "7", "Doe^Jane", "CT", 3
+    scan.SeriesDescription, scan.ImageType = "Thorax " + "x" * 50, ["ORIGINAL", "PRIMARY", "AXIAL"]
+    scan.PixelSpacing, scan.SliceThickness, scan.ImagePositionPatient = [0.7, 0.8], 2.5, [1, 2, 3]
+    scan.ImageOrientationPatient = [1, 0, 0, 0, 1, 0]
+    scan.WindowCenter, scan.WindowWidth, scan.RescaleSlope, scan.RescaleIntercept = 40, 400, 2, -1024
+    scan.RescaleType, scan.SmallestImagePixelValue = "HU", int(stored.min()) if stored.min() > 0 else 0
+    colour = stored.ndim == 3 and stored.shape[-1] == 3
+    scan.Rows, scan.Columns = stored.shape[:2] if colour or stored.ndim == 2 else stored.shape[1:]
+    scan.SamplesPerPixel, scan.PhotometricInterpretation = (3, "RGB") if colour else (1, "MONOCHROME2")
+    scan.BitsAllocated = stored.dtype.itemsize * 8
+    scan.BitsStored, scan.HighBit = scan.BitsAllocated, scan.BitsAllocated - 1
+    scan.PixelRepresentation = int(stored.dtype.kind == "i")
+    if colour:
+        scan.PlanarConfiguration = 0
+    big = syntax == ExplicitVRBigEndian
+    scan.PixelData = stored.astype(stored.dtype.newbyteorder(">" if big else "<")).tobytes()
+    for name, value in values.items():
+        setattr(scan, name, value)
+    scan["PixelData"].VR = "OW"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pydicom.dcmwrite(
+        path, scan, implicit_vr=syntax.is_implicit_VR, little_endian=not big, enforce_file_format=True, overwrite=True
+    )
+    return path
+
+
+def _values(path: Path) -> np.ndarray:
+    scan = pydicom.dcmread(path)
+    return scan.pixel_array * float(scan.RescaleSlope) + float(scan.RescaleIntercept)
+
+
+def _stored(
+    seed: int = 0, *, shape: tuple[int, ...] = (12, 10), dtype: Any = np.uint16, most: int = 1012
+) -> np.ndarray:
+    return np.random.default_rng(seed).integers(0, most + 1, shape).astype(dtype)
+
+
+def test_a_series_becomes_a_new_one_that_says_it_is_synthetic(tmp_path: Path) -> None:
+    slices = [_stored(index) for index in range(3)]
+    files = [
+        _dicom(tmp_path / "in/deep" / name, stored, InstanceNumber=index, ImagePositionPatient=[0, 0, 2.5 * index])
+        for index, (name, stored) in enumerate(zip(("a.dcm", "b.DCM", "IM3"), slices))
+    ]
+    (tmp_path / "in/notes").write_text("no scan")
+    seen: list[tuple[int, int]] = []
+    summary = translate(_model(), tmp_path / "in", tmp_path / "out", progress=lambda *now: seen.append(now))
+    assert (summary.translated, summary.failed, seen[-1]) == (3, (), (3, 3))
+    old = [pydicom.dcmread(file) for file in files]
+    new = [pydicom.dcmread(tmp_path / "out/deep" / file.name) for file in files]
+    for before, after, stored in zip(old, new, slices):
+        kept = "PatientID PatientName StudyInstanceUID PixelSpacing SliceThickness ImagePositionPatient InstanceNumber"
+        for name in [*kept.split(), "ImageOrientationPatient", "Modality", "SOPClassUID"]:
+            assert after[name].value == before[name].value
+        hounsfield = (stored * 2.0 - 1024).clip(-1000, 1000)
+        result = after.pixel_array * float(after.RescaleSlope) + float(after.RescaleIntercept)
+        np.testing.assert_allclose(result, -hounsfield / 2, atol=1000 / 65535)
+        assert after.SOPInstanceUID != before.SOPInstanceUID
+        assert after.file_meta.MediaStorageSOPInstanceUID == after.SOPInstanceUID
+        assert after.SourceImageSequence[0].ReferencedSOPInstanceUID == before.SOPInstanceUID
+        assert list(after.ImageType) == ["DERIVED", "SECONDARY", "AXIAL"]
+        assert (after.SyntheticData, after.ContentQualification) == ("YES", "RESEARCH")
+        assert after.SeriesDescription.startswith("SYNTHETIC velogan: Thorax")
+        assert len(after.SeriesDescription) <= 64
+        assert after.DerivationDescription.startswith("Synthetic: computed by velogan")
+        assert (after.SeriesNumber, after.RescaleType) == (1003, "US")
+        assert (float(after.WindowCenter), float(after.WindowWidth)) == (0, 1000)
+        assert "SmallestImagePixelValue" not in after
+        assert after.preamble == bytes(128)
+    assert len({one.SeriesInstanceUID for one in new} | {SERIES}) == 2
+    assert len({one.SOPInstanceUID for one in new}) == 3
+    again = translate(_model(), tmp_path / "in", tmp_path / "out")
+    assert (again.translated, again.skipped) == (0, 3)
+
+
+def test_a_slice_that_was_missing_joins_the_same_series(tmp_path: Path) -> None:
+    for name in ("a.dcm", "b.dcm"):
+        _dicom(tmp_path / "in" / name, _stored())
+    translate(_model(), tmp_path / "in", tmp_path / "out")
+    first = pydicom.dcmread(tmp_path / "out/a.dcm").SeriesInstanceUID
+    (tmp_path / "out/a.dcm").unlink()
+    assert translate(_model(), tmp_path / "in", tmp_path / "out").translated == 1
+    assert pydicom.dcmread(tmp_path / "out/a.dcm").SeriesInstanceUID == first
+
+
+@pytest.mark.parametrize("syntax", [ImplicitVRLittleEndian, ExplicitVRBigEndian])
+def test_encodings_are_kept(tmp_path: Path, syntax: Any) -> None:
+    stored = _stored(dtype=np.int16) - 300
+    file = _dicom(tmp_path / "a.dcm", stored.astype(np.int16), syntax=syntax, RescaleSlope=1, RescaleIntercept=-5)
+    translate(_model(), file, tmp_path / "out.dcm")
+    assert pydicom.dcmread(tmp_path / "out.dcm").file_meta.TransferSyntaxUID == syntax
+    np.testing.assert_allclose(_values(tmp_path / "out.dcm"), -(stored - 5.0) / 2, atol=1000 / 65535)
+
+
+def test_run_lengths_are_unpacked_as_pydicom_does(tmp_path: Path) -> None:
+    stored = np.repeat(_stored(), 3, axis=1)
+    scan = pydicom.dcmread(_dicom(tmp_path / "a.dcm", stored))
+    scan.compress(RLELossless)
+    scan.save_as(tmp_path / "packed.dcm", overwrite=True)
+    np.testing.assert_array_equal(read_scan(tmp_path / "packed.dcm").picture(0).pixels[..., 0], stored * 2.0 - 1024)
+    translate(_model(), tmp_path / "packed.dcm", tmp_path / "out")
+    np.testing.assert_allclose(
+        _values(tmp_path / "out/packed.dcm"), -(stored * 2.0 - 1024).clip(-1000, 1000) / 2, atol=1000 / 65535
+    )
+
+
+@pytest.mark.parametrize(
+    ("syntax", "encode", "loss"),
+    [
+        (JPEG2000Lossless, lambda one: imagecodecs.jpeg2k_encode(one, level=0, reversible=True, codecformat="j2k"), 0),
+        (JPEGLSLossless, imagecodecs.jpegls_encode, 0),
+        (JPEGLosslessSV1, lambda one: imagecodecs.ljpeg_encode(one, bitspersample=16), 0),
+        (JPEGBaseline8Bit, lambda one: imagecodecs.jpeg8_encode(one, level=100), 2),
+    ],
+)
+def test_grey_jpegs_of_all_kinds(tmp_path: Path, syntax: Any, encode: Any, loss: int) -> None:
+    stored = _stored(most=200, dtype=np.uint8 if loss else np.uint16)
+    scan = pydicom.dcmread(_dicom(tmp_path / "a.dcm", stored))
+    for name, frame in (("right.dcm", stored), ("false.dcm", np.pad(stored, 1))):
+        scan.PixelData = encapsulate([bytes(encode(frame))])
+        scan["PixelData"].is_undefined_length = True
+        scan.file_meta.TransferSyntaxUID = syntax
+        scan.save_as(tmp_path / name)
+    picture = read_scan(tmp_path / "right.dcm").picture(0)
+    np.testing.assert_allclose(picture.pixels[..., 0], stored * 2.0 - 1024, atol=2 * loss)
+    assert translate(_model(), tmp_path / "right.dcm", tmp_path / "out").failed == ()
+    assert pydicom.dcmread(tmp_path / "out/right.dcm").file_meta.TransferSyntaxUID == ExplicitVRLittleEndian
+    with pytest.raises(ValueError, match="a frame of"):
+        read_scan(tmp_path / "false.dcm").picture(0)
+
+
+@pytest.mark.parametrize(("dtype", "bits"), [(np.uint16, 12), (np.int16, 12), (np.uint8, 8)])
+def test_monochrome1_is_turned_and_unused_bits_are_ignored(tmp_path: Path, dtype: Any, bits: int) -> None:
+    values = _stored(most=2 ** (bits - 1) - 1, dtype=dtype)
+    rubbish = 0 if bits == 8 else 0x5000
+    file = _dicom(
+        tmp_path / "a.dcm",
+        values | np.array(rubbish, dtype),
+        PhotometricInterpretation="MONOCHROME1",
+        BitsStored=bits,
+        HighBit=bits - 1,
+        RescaleSlope=1,
+        RescaleIntercept=0,
+    )
+    turned = (-1 if dtype is np.int16 else 2**bits - 1) - values.astype(np.int64)
+    np.testing.assert_array_equal(read_scan(file).picture(0).pixels[..., 0], turned)
+    translate(_model(given=(0, 4095)), file, tmp_path / "out.dcm")
+    assert pydicom.dcmread(tmp_path / "out.dcm").PhotometricInterpretation == "MONOCHROME2"
+
+
+def test_frames_and_colour(tmp_path: Path) -> None:
+    frames = _stored(shape=(3, 12, 10), most=255, dtype=np.uint8)
+    plain: dict[str, Any] = {"RescaleSlope": 1, "RescaleIntercept": 0}
+    _dicom(tmp_path / "in/frames.dcm", frames, NumberOfFrames=3, **plain)
+    colour = _stored(shape=(12, 10, 3), most=255, dtype=np.uint8)
+    _dicom(tmp_path / "in/colour.dcm", colour)
+    planes = np.moveaxis(colour, -1, 0).tobytes()
+    _dicom(tmp_path / "in/planes.dcm", colour, PlanarConfiguration=1, PixelData=planes)
+    model = _model(given=None, wanted=None, channels=3)
+    model.header["input"]["channels"] = 3
+    assert translate(model, tmp_path / "in", tmp_path / "out").failed == ()
+    after = pydicom.dcmread(tmp_path / "out/frames.dcm")
+    np.testing.assert_array_equal(after.pixel_array, 255 - frames)
+    assert after.BitsAllocated == 8
+    for name in ("colour", "planes"):
+        after = pydicom.dcmread(tmp_path / f"out/{name}.dcm")
+        np.testing.assert_array_equal(after.pixel_array, 255 - colour)
+
+
+_SAME: Any = {"colorspace": "RGB", "outcolorspace": "RGB"}
+
+
+def _reversible(array: np.ndarray) -> bytes:
+    return bytes(imagecodecs.jpeg2k_encode(array, level=0, reversible=True, codecformat="j2k", mct=True))
+
+
+@pytest.mark.parametrize(
+    ("syntax", "kind", "encode", "loss"),
+    [
+        (JPEGBaseline8Bit, "YBR_FULL_422", lambda one: imagecodecs.jpeg8_encode(one, level=100, subsampling="422"), 5),
+        (JPEGBaseline8Bit, "RGB", lambda one: imagecodecs.jpeg8_encode(one, level=100, **_SAME), 2),
+        (JPEGLSLossless, "RGB", imagecodecs.jpegls_encode, 0),
+        (JPEG2000Lossless, "YBR_RCT", _reversible, 0),
+        (ExplicitVRLittleEndian, "YBR_FULL", lambda one: convert_color_space(one, "RGB", "YBR_FULL"), 2),
+    ],
+)
+def test_colour_of_all_kinds(tmp_path: Path, syntax: Any, kind: str, encode: Any, loss: int) -> None:
+    down, across = np.mgrid[:16, :24]
+    colour = np.stack([down * 10, across * 8, (down + across) * 5], axis=-1).astype(np.uint8)
+    scan = pydicom.dcmread(_dicom(tmp_path / "a.dcm", colour, PhotometricInterpretation=kind))
+    data = bytes(encode(colour))
+    scan.PixelData = encapsulate([data]) if syntax.is_compressed else data
+    scan["PixelData"].is_undefined_length = syntax.is_compressed
+    scan.file_meta.TransferSyntaxUID = syntax
+    scan.save_as(tmp_path / "in.dcm")
+    picture = read_scan(tmp_path / "in.dcm").picture(0)
+    np.testing.assert_allclose(picture.pixels.astype(int), colour, atol=loss)
+    model = _model(given=None, wanted=None, channels=3)
+    model.header["input"]["channels"] = 3
+    assert translate(model, tmp_path / "in.dcm", tmp_path / "out").failed == ()
+    after = pydicom.dcmread(tmp_path / "out/in.dcm")
+    assert (after.PhotometricInterpretation, after.file_meta.TransferSyntaxUID) == ("RGB", ExplicitVRLittleEndian)
+    np.testing.assert_array_equal(after.pixel_array, 255 - picture.pixels)
+
+
+def _damaged(folder: Path) -> dict[str, str]:
+    """Files that must be refused, with words of the reason."""
+    good = _dicom(folder / "good.dcm", _stored()).read_bytes()
+    (folder / "cut.dcm").write_bytes(good[: len(good) - 50])
+    (folder / "text.dcm").write_text("not a scan")
+    (folder / "empty.dcm").write_bytes(b"")
+    (folder / "head.dcm").write_bytes(good[:140])
+    _dicom(folder / "huge.dcm", _stored(), Rows=65535, Columns=65535)
+    _dicom(folder / "bits.dcm", _stored(), BitsStored=40)
+    _dicom(folder / "nothing.dcm", _stored(), RescaleSlope=0)
+    _dicom(folder / "palette.dcm", _stored(), PhotometricInterpretation="PALETTE COLOR")
+    packed = pydicom.dcmread(_dicom(folder / "luma.dcm", _stored(shape=(12, 10, 3), most=255, dtype=np.uint8)))
+    packed.PhotometricInterpretation = "YBR_FULL_422"
+    packed.save_as(folder / "luma.dcm", overwrite=True)
+    _dicom(folder / "deflated.dcm", _stored(), syntax=DeflatedExplicitVRLittleEndian)
+    packed = pydicom.dcmread(folder / "good.dcm")
+    packed.PixelData = encapsulate([b"\x02" + bytes(63) + b"\x81\x00" * 4])
+    packed["PixelData"].is_undefined_length = True
+    packed.file_meta.TransferSyntaxUID = RLELossless
+    packed.save_as(folder / "runs.dcm", overwrite=True)
+    (folder / "text.nii").write_text("not a scan")
+    (folder / "text.nii.gz").write_bytes(gzip.compress(b"not a scan"))
+    volume = nibabel.Nifti1Image(np.zeros((4, 4, 4), np.int16), np.eye(4)).to_bytes()
+    (folder / "cut.nii").write_bytes(volume[:-4])
+    (folder / "cut.nii.gz").write_bytes(gzip.compress(volume)[:-20])
+    large = bytearray(volume)
+    large[42:48] = b"\xff\x7f" * 3
+    (folder / "bomb.nii.gz").write_bytes(gzip.compress(bytes(large) + bytes(10**6)))
+    far = bytearray(volume)
+    far[108:112] = np.float32(1e30).tobytes()
+    (folder / "far.nii").write_bytes(far)
+    nibabel.Nifti1Image(np.full((4, 4, 4), np.nan, np.float32), np.eye(4)).to_filename(folder / "nan.nii")
+    return {
+        "cut.dcm": "",
+        "text.dcm": "DICM",
+        "empty.dcm": "empty",
+        "head.dcm": "",
+        "huge.dcm": "limit",
+        "bits.dcm": "bits",
+        "nothing.dcm": "rescaling",
+        "palette.dcm": "PALETTE",
+        "luma.dcm": "YBR_FULL_422, as Explicit VR",
+        "deflated.dcm": "compression",
+        "runs.dcm": "",
+        "text.nii": "NIfTI",
+        "text.nii.gz": "NIfTI",
+        "cut.nii": "truncated",
+        "cut.nii.gz": "",
+        "bomb.nii.gz": "limit",
+        "far.nii": "damaged",
+        "nan.nii": "NaN",
+    }
+
+
+def test_damaged_and_hostile_files_are_named_and_leave_nothing(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    wrong = _damaged(tmp_path / "in")
+    summary = translate(_model(), tmp_path / "in", tmp_path / "out")
+    reasons = dict(summary.failed)
+    assert set(reasons) == set(wrong)
+    for name, words in wrong.items():
+        assert words in reasons[name], (name, reasons[name])
+        assert 0 < len(reasons[name]) < 400
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["good.dcm"]
+
+
+def test_values_without_a_range_are_refused(tmp_path: Path) -> None:
+    plain: dict[str, Any] = {"RescaleSlope": 1, "RescaleIntercept": 0, "BitsStored": 12, "HighBit": 11}
+    _dicom(tmp_path / "in/stored.dcm", _stored(), **plain)
+    _dicom(tmp_path / "in/rescaled.dcm", _stored())
+    summary = translate(_model(given=None), tmp_path / "in", tmp_path / "out")
+    assert len(summary.failed) == 2
+    assert all("data.range_a" in reason for _, reason in summary.failed)
+
+
+@pytest.mark.parametrize("name", ["v.nii", "v.nii.gz"])
+@pytest.mark.parametrize("kind", [nibabel.Nifti1Image, nibabel.Nifti2Image])
+def test_a_volume_keeps_affine_and_header(tmp_path: Path, name: str, kind: Any) -> None:
+    values = np.random.default_rng(0).integers(-900, 900, (6, 8, 5)).astype(np.int16)
+    affine = np.array([[0, 0, -2.0, 9], [-1.5, 0, 0, 8], [0, 3.0, 0, 7], [0, 0, 0, 1]])  # stored as (-y, z, -x)
+    image = kind(values, affine)
+    image.header["pixdim"][4], image.header["intent_name"] = 2.5, b"ct"
+    image.header.set_xyzt_units("mm", "sec")
+    image.header.extensions.append(Nifti1Extension(6, b"earlier"))
+    image.to_filename(tmp_path / name)
+    assert translate(_model(), tmp_path / name, tmp_path / "out").failed == ()
+    after: Any = nibabel.load(tmp_path / "out" / name)
+    assert type(after) is kind
+    np.testing.assert_array_equal(after.affine, affine)
+    np.testing.assert_allclose(after.get_fdata(), -values / 2, atol=1e-3)
+    for field in ("qform_code", "sform_code", "xyzt_units", "intent_name", "pixdim"):
+        np.testing.assert_array_equal(after.header[field], image.header[field])
+    assert bytes(after.header["descrip"].item()).startswith(b"SYNTHETIC by velogan")
+    texts = [
+        bytes(one.get_content()) if isinstance(one.get_content(), bytes) else str(one.get_content()).encode()
+        for one in after.header.extensions
+    ]
+    assert texts[0] == b"earlier"
+    assert texts[1].startswith(b"Synthetic: computed by velogan")
+
+
+def test_slices_lie_as_the_how_to_has_them(tmp_path: Path) -> None:
+    """Axial, from foot to head, anterior above: `np.rot90` of the closest canonical volume."""
+    values = np.random.default_rng(0).integers(0, 900, (6, 8, 5, 2)).astype(np.uint16)
+    affine = np.array([[0, 0, -2.0, 9], [-1.5, 0, 0, 8], [0, 3.0, 0, 7], [0, 0, 0, 1]])
+    nibabel.Nifti1Image(values, affine).to_filename(tmp_path / "v.nii")
+    scan = read_scan(tmp_path / "v.nii")
+    stored: Any = nibabel.load(tmp_path / "v.nii")
+    canonical = np.asanyarray(nibabel.as_closest_canonical(stored).dataobj)
+    assert len(scan) == 8 * 2
+    for index in range(16):
+        expected = np.rot90(canonical[:, :, index % 8, index // 8])
+        np.testing.assert_array_equal(scan.picture(index).pixels[..., 0], expected)
+    translate(_model(given=(0, 1000), wanted=(0, 1000), dtype="uint16"), tmp_path / "v.nii", tmp_path / "out.nii")
+    written: Any = nibabel.load(tmp_path / "out.nii")
+    np.testing.assert_array_equal(np.asanyarray(written.dataobj), 1000 - values)
+
+
+def test_what_is_asked_for_wrongly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = _dicom(tmp_path / "in/a.dcm", _stored())
+    with pytest.raises(ValueError, match="input itself"):
+        translate(_model(), file, file)
+    with pytest.raises(ValueError, match="input folder itself"):
+        translate(_model(), tmp_path / "in", tmp_path / "in")
+    with pytest.raises(ValueError, match="another kind"):
+        translate(_model(), file, tmp_path / "out.nii")
+    with pytest.raises(ValueError, match="format=png"):
+        translate(_model(), file, tmp_path / "out", format="png")
+    monkeypatch.setattr("velogan.data.pictures.scans.find_spec", lambda name: None)
+    with pytest.raises(ValueError, match="need pydicom: pip install"):
+        translate(_model(), file, tmp_path / "out")

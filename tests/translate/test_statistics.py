@@ -1,0 +1,200 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from velogan.networks.generators import GeneratorConfig, ResidualBlock, build_generator
+from velogan.translate import statistics
+from velogan.translate.statistics import Piece, folded, measure, needs_sharing, waiting_values
+
+CELLS = ("conv5", "max_pool", "conv7", "dilated3", "conv3", "conv3", "bilinear", "transposed3")
+
+
+def _network(**config: Any) -> nn.Module:
+    torch.manual_seed(3)
+    settings = {"channels": 3, "blocks": 2, "init": "kaiming", "init_gain": 1.0}
+    net = build_generator(GeneratorConfig.model_validate(settings | config))
+    for name, value in net.named_buffers():  # batch norms that have seen something
+        if name.endswith("running_mean"):
+            value.normal_()
+        elif name.endswith("running_var"):
+            value.uniform_(0.5, 2)
+    for parameter in net.parameters():
+        parameter.data += 0.05 * torch.randn_like(parameter)
+    return net.eval().requires_grad_(False)
+
+
+def _picture(side: int, seed: int = 0) -> Tensor:
+    return torch.rand(1, 3, side, side, generator=torch.Generator().manual_seed(seed)) * 2 - 1
+
+
+@pytest.mark.parametrize(
+    ("config", "side"),
+    [
+        ({}, 32),
+        ({"network": "unet_128"}, 256),
+        ({"dropout": True}, 32),
+        ({"output": "change", "decoder": "simple"}, 32),
+        ({"output": "mask"}, 32),
+        ({"output": "keep"}, 32),
+        ({"decoder": "resize"}, 32),
+        ({"network": "cells", "channels": 6, "operations": CELLS}, 32),
+    ],
+)
+def test_a_picture_in_one_piece_gives_the_network_s_own_statistics(
+    config: dict[str, Any], side: int, tmp_path: Path
+) -> None:
+    net, picture = _network(**config), _picture(side)
+    assert needs_sharing(net)
+    plain = folded(net, measure(net, [Piece(lambda: picture)], scratch=tmp_path))
+    assert not needs_sharing(plain)
+    torch.testing.assert_close(plain(picture), net(picture), rtol=0, atol=2e-4)
+
+
+def test_pieces_are_measured_together(tmp_path: Path) -> None:
+    """Two pictures that are normalised as one: what batch norm does in training."""
+    net, pictures = _network(), [_picture(32, seed) * (0.2 + seed) for seed in (0, 1)]
+    together = _network()
+    for parent in list(together.modules()):
+        for name, child in list(parent.named_children()):
+            if isinstance(child, nn.InstanceNorm2d):
+                setattr(parent, name, nn.BatchNorm2d(child.num_features, affine=False))
+    together.train()
+    plain = folded(
+        net, measure(net, [Piece(lambda picture=picture: picture) for picture in pictures], scratch=tmp_path)
+    )
+    expected = together(torch.cat(pictures))
+    for picture, result in zip(pictures, expected):
+        torch.testing.assert_close(plain(picture)[0], result, rtol=0, atol=1e-4)
+    assert not torch.allclose(net(pictures[0])[0], expected[0], atol=1e-2)  # alone it looks different
+
+
+def test_only_the_core_counts(tmp_path: Path) -> None:
+    net, picture = _network(), _picture(64)
+    left, right = picture[..., :48].clone(), picture[..., 16:].clone()
+    pieces = [Piece(lambda: left, (0, 1, 0, 32 / 48)), Piece(lambda: right, (0, 1, 16 / 48, 1))]
+    for (mean, variance), (whole_mean, whole_variance) in zip(
+        measure(net, pieces, scratch=tmp_path)[:1], measure(net, [Piece(lambda: picture)], scratch=tmp_path)
+    ):
+        torch.testing.assert_close(mean, whole_mean)
+        torch.testing.assert_close(variance, whole_variance)
+
+
+def test_batch_norms_bring_their_own() -> None:
+    net, picture = _network(norm="batch"), _picture(32)
+    assert not needs_sharing(net)
+    plain = folded(net)
+    assert not any(isinstance(layer, nn.BatchNorm2d) for layer in plain.modules())
+    torch.testing.assert_close(plain(picture), net(picture), rtol=0, atol=1e-4)
+    assert any(isinstance(layer, nn.BatchNorm2d) for layer in net.modules())
+
+
+def test_without_statistics_instance_norms_stay() -> None:
+    net, picture = _network(), _picture(32)
+    assert torch.equal(folded(net)(picture), net(picture))
+
+
+def test_a_flat_picture_stays_finite(tmp_path: Path) -> None:
+    net, picture = _network(), torch.full((1, 3, 32, 32), 0.25)
+    plain = folded(net, measure(net, [Piece(lambda: picture)], scratch=tmp_path))
+    assert plain(picture).isfinite().all()
+
+
+def test_less_exact_convolutions_measure_nearly_the_same(tmp_path: Path) -> None:
+    net, picture = _network(), _picture(32)
+    exact, rough = (
+        measure(net, [Piece(lambda: picture)], scratch=tmp_path, dtype=d) for d in (torch.float32, torch.bfloat16)
+    )
+    for (_, first), (_, second) in zip(exact, rough):
+        torch.testing.assert_close(first, second, rtol=0.1, atol=1e-2)
+    assert not torch.equal(exact[-1][1], rough[-1][1])
+
+
+def test_what_waits_is_counted() -> None:
+    # a residual network of width 4: at a quarter of the side 16 channels, of the block's input and of its inside
+    assert waiting_values(_network(channels=4), 3) == pytest.approx(2 * 16 / 16)
+
+
+class _Plus(nn.Module):
+    """`x + model(x)`, and does not say so."""
+
+    def __init__(self, *, norm: type[nn.Module]):
+        super().__init__()
+        self.model = nn.Sequential(nn.Conv2d(3, 3, 3, padding=1), norm(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.model(x)
+
+
+class _HalfResidual(ResidualBlock):
+    def forward(self, x: Tensor) -> Tensor:
+        return 0.5 * x + self.conv_block(x)
+
+
+def _undeclared(name: str) -> nn.Module:
+    block = _HalfResidual(3, norm="instance", dropout=False)
+    hooked = nn.Sequential(nn.Conv2d(3, 3, 1), nn.InstanceNorm2d(3))
+    hooked[1].register_forward_hook(lambda module, inputs, output: output.mul(2))
+    return {"x + model(x)": _Plus(norm=nn.InstanceNorm2d), "another forward": block, "hook": hooked}[name].eval()
+
+
+@pytest.mark.parametrize("name", ["x + model(x)", "another forward", "hook"])
+def test_norms_whose_place_is_not_known_are_refused(name: str, tmp_path: Path) -> None:
+    net, picture = nn.Sequential(nn.Conv2d(3, 3, 1), nn.InstanceNorm2d(3), _undeclared(name)), _picture(16)
+    for way in (lambda: measure(net, [Piece(lambda: picture)], scratch=tmp_path), lambda: waiting_values(net, 3)):
+        with pytest.raises(ValueError, match=r"^2\..* would normalise each tile by itself.*: set tile=0"):
+            way()
+    torch.testing.assert_close(folded(net)(picture), net(picture))
+
+
+def test_norms_by_groups_are_refused(tmp_path: Path) -> None:
+    net = nn.Sequential(nn.Conv2d(4, 4, 1), nn.GroupNorm(2, 4))
+    with pytest.raises(ValueError, match=r"^1 \(GroupNorm\) would normalise each tile by itself"):
+        measure(net, [Piece(lambda: torch.rand(1, 4, 8, 8))], scratch=tmp_path)
+
+
+def test_batch_norms_whose_place_is_not_known_stay() -> None:
+    torch.manual_seed(0)
+    net, picture = nn.Sequential(nn.Conv2d(3, 3, 1), _Plus(norm=nn.BatchNorm2d)).eval(), _picture(16)
+    net.get_submodule("1.model.1").get_buffer("running_mean").normal_()
+    torch.testing.assert_close(folded(net)(picture), net(picture))
+
+
+def test_a_norm_behind_no_convolution_keeps_its_place(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    affine = nn.InstanceNorm2d(4, affine=True)
+    nn.init.normal_(affine.weight)
+    nn.init.normal_(affine.bias)
+    net = nn.Sequential(nn.InstanceNorm2d(3), nn.Conv2d(3, 4, 1), nn.ReLU(), affine, nn.Tanh(), nn.InstanceNorm2d(4))
+    net, picture = net.eval().requires_grad_(False), _picture(16)
+    plain = folded(net, measure(net, [Piece(lambda: picture)], scratch=tmp_path))
+    assert not needs_sharing(plain)
+    torch.testing.assert_close(plain(picture), net(picture), rtol=0, atol=1e-4)
+
+
+def test_scratch_files_are_plain_arrays_and_give_back_every_bit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Numbers only, so that nobody's object is unpickled; bfloat16 and its not-a-numbers included."""
+    for name in ("save", "load"):
+        monkeypatch.setattr(torch, name, None)
+    bits = torch.arange(-(2**15), 2**15, dtype=torch.int32).to(torch.int16).view(1, 4, 128, 128)
+    for dtype, x in ((torch.bfloat16, bits.view(torch.bfloat16)), (torch.float32, torch.randn(1, 3, 5, 7))):
+        state = statistics._State(x, [x[:, :2].contiguous(memory_format=torch.channels_last)], 999)
+        statistics._put(state, tmp_path / "state.npy")
+        again = statistics._fetched(tmp_path / "state.npy", torch.device("cpu"))
+        assert again.width == 999
+        for before, after in ((state.x, again.x), *zip(state.aside, again.aside, strict=True)):
+            assert after.dtype == dtype
+            whole = torch.int16 if dtype == torch.bfloat16 else torch.int32
+            assert torch.equal(before.contiguous().view(whole), after.contiguous().view(whole))
+    net = _network()
+    pieces = [Piece(lambda seed=seed: _picture(32, seed)) for seed in (0, 1)]
+    for dtype in (torch.float32, torch.bfloat16):
+        assert len(measure(net, pieces, scratch=tmp_path, dtype=dtype)) == len(
+            [layer for layer in net.modules() if isinstance(layer, nn.InstanceNorm2d)]
+        )

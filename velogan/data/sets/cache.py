@@ -1,0 +1,247 @@
+"""Prepared pictures: decoded and resized once, then kept in a cache.
+
+An entry is a directory `<cache>/prepared/<key>` with `pixels.bin` (all pictures, end to end, in one type),
+`thumbnails.bin` (one of each, made from the file's own pixels) and `index.json` (names, shapes, type, checksum, what
+was left out). The key covers every file's name and bytes and every setting that changes a pixel, so an entry never goes
+stale. The checksum is verified whenever an entry is opened.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+
+from velogan.data.aside import building, move_into_place
+from velogan.data.config import DataConfig
+from velogan.data.pictures.values import PixelFormat, Range
+from velogan.data.sets.near_duplicates import SIZE, ThumbnailFiles
+from velogan.data.sets.pixels import PixelFile, Shape, offsets
+from velogan.data.sets.sources import ImageSource, cache_directory, content_hash
+from velogan.data.sets.streamed import Shards, StreamedPixels, prepared, several_line
+from velogan.data.sets.writing import Progress, to_disk, write_pictures
+
+VERSION = 3
+"""Rises when the same files and settings give other bytes."""
+
+
+@dataclass(frozen=True)
+class Domain:
+    """The prepared pictures of one folder, in the order of their names.
+
+    `pixels` is a flat array of uint8, uint16 or float32, in memory, in a file or made when asked for, in which the
+    pictures of `shapes` (H, W, C) lie one after another; `format` says what its values stand for; `skipped` names the
+    files that could not be read, with the reason; `digest` is equal for equal domains; `note` is a line for the user,
+    or empty;
+    `thumbnails` is `(N, 192)`, see `near_duplicates`, and empty for pictures that do not come from files.
+    """
+
+    names: Sequence[str]
+    shapes: Sequence[Shape]
+    pixels: np.ndarray | PixelFile | StreamedPixels = field(repr=False)
+    skipped: tuple[tuple[str, str], ...] = ()
+    digest: str = ""
+    format: PixelFormat = field(default_factory=PixelFormat)
+    note: str = ""
+    thumbnails: np.ndarray | ThumbnailFiles = field(default_factory=lambda: np.zeros((0, SIZE), np.float32), repr=False)
+
+    @classmethod
+    def from_arrays(
+        cls, images: Sequence[np.ndarray], names: Sequence[str] = (), *, value_range: Range | None = None
+    ) -> Domain:
+        """Make a domain in memory of `(H, W, C)` arrays, which have one type and one number of channels."""
+        names = tuple(names) or tuple(f"{index:05d}" for index in range(len(images)))
+        pixels = np.concatenate([image.reshape(-1) for image in images])
+        digest = hashlib.sha256(repr((names, [image.shape for image in images])).encode() + pixels.tobytes())
+        form = PixelFormat(images[0].shape[2], str(images[0].dtype), value_range)
+        return cls(names, tuple(image.shape for image in images), pixels, digest=digest.hexdigest(), format=form)
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    @cached_property
+    def _offsets(self) -> np.ndarray:
+        return offsets(self.shapes)
+
+    def shape(self, index: int) -> tuple[int, int, int]:
+        """Give one picture's `(H, W, C)`."""
+        return self.shapes[index]
+
+    def image(self, index: int) -> np.ndarray:
+        """Give one picture as `(H, W, C)`. Raises `OSError` if its file can no longer be read."""
+        return self.rows(index, 0, self.shapes[index][0])
+
+    def rows(self, index: int, first: int, stop: int) -> np.ndarray:
+        """Give some rows of one picture as `(stop - first, W, C)`. Raises `OSError` as `image` does."""
+        _, width, channels = self.shapes[index]
+        start, row = int(self._offsets[index]), width * channels
+        return self.pixels[start + first * row : start + stop * row].reshape(-1, width, channels)
+
+    @property
+    def streamed(self) -> bool:
+        """Whether a picture is read and prepared each time it is asked for."""
+        return isinstance(self.pixels, StreamedPixels)
+
+    @cached_property
+    def uniform(self) -> bool:
+        """Whether all pictures have one shape."""
+        return len(set(self.shapes)) == 1
+
+    @property
+    def skipped_line(self) -> str | None:
+        """One line that names the files left out, or None if there are none."""
+        if not self.skipped:
+            return None
+        shown = "; ".join(f"{name} ({reason})" for name, reason in self.skipped[:5])
+        more = f"; and {len(self.skipped) - 5} more, see `velogan data check`" if len(self.skipped) > 5 else ""
+        total = len(self) + len(self.skipped)
+        return f"left out {len(self.skipped)} of {total} pictures that cannot be read: {shown}{more}"
+
+
+def open_domain(
+    folder: ImageSource,
+    config: DataConfig,
+    *,
+    test: bool,
+    channels: int | None = None,
+    value_range: Range | None = None,
+    progress: Progress | None = None,
+) -> Domain:
+    """Open a folder's prepared pictures; prepare them first if no earlier run did.
+
+    Pictures of shards are prepared when they are asked for, unless `test`.
+
+    `test`: the pictures will not be cropped at random, see `preprocess.prepared_shape`. `channels`: None means the
+    most that any of the pictures has. Grey pictures become colour, colour pictures grey; a picture that cannot be
+    converted is left out. `value_range`: the pixel values that stand for -1 and +1; None means the whole range of the
+    integer type.
+    Raises `ValueError` if no picture can be read, if one cannot be read under `data.strict`, or if pixels that are
+    floats come without a range.
+    """
+    if isinstance(folder, Shards) and not test:
+        return _checked(_streamed(folder, config, channels), folder, config, value_range)
+    workers = config.workers or os.cpu_count() or 1
+    domain, note, damage, directory = None, "", "", Path()
+    with ThreadPoolExecutor(workers) as pool:  # hashing, decoding and resizing release Python's lock
+        contents = _contents(folder, pool)
+        for asked in dict.fromkeys((None, channels)):  # the pictures' own channels may be those asked for
+            directory = cache_directory(config) / "prepared" / _key(contents, config, test=test, channels=asked)
+            domain, damage = _load(directory)
+            if damage:
+                note = f"the prepared pictures in {directory} {damage}: preparing them again"
+            if domain is not None and channels in (None, domain.format.channels):
+                note = ""
+                break
+        else:
+            _build(directory, folder, config, pool, test=test, channels=channels, progress=progress)
+            domain, damage = _load(directory)
+    if domain is None:
+        raise ValueError(
+            f"data.cache_dir={directory.parents[1]} does not keep what is written to it ({damage}); name another"
+        )
+    return _checked(replace(domain, note=note), folder, config, value_range)
+
+
+def _streamed(shards: Shards, config: DataConfig, channels: int | None) -> Domain:
+    kept, shapes, dtype, bad = prepared(shards, config, test=False, channels=channels)
+    form = PixelFormat(shapes[0][2] if shapes else 1, dtype)
+    settings = (VERSION, config.preprocess, config.load_side, config.crop_size, form.channels, dtype, kept.digest)
+    return Domain(
+        kept.names,
+        shapes,
+        StreamedPixels(kept, config, shapes, dtype=dtype, test=False),
+        (*shards.skipped, *bad),
+        hashlib.sha256(repr(settings).encode()).hexdigest(),
+        form,
+        several_line(kept),
+        kept.thumbnails,
+    )
+
+
+def _checked(domain: Domain, folder: ImageSource, config: DataConfig, value_range: Range | None) -> Domain:
+    """Give the domain with its range; raises `ValueError` as `open_domain` does."""
+    if domain.skipped and (config.strict or not len(domain)):
+        name, reason = domain.skipped[0]
+        mend = "mend or remove it, or set data.strict to false" if len(domain) else "put pictures there"
+        count = "" if len(domain) else f" (nor any of the {len(domain.skipped)} files in {folder.where})"
+        raise ValueError(f"data.path (--data) {folder.path_of(name)} cannot be read{count}: {reason}; {mend}")
+    if domain.format.dtype == "float32" and value_range is None:
+        first = domain.image(0)
+        raise ValueError(
+            f"data.path (--data) {folder.where} holds floating-point or signed pixels, whose range is not known: "
+            f"set data.range_a (domain B: data.range_b) to the two values that stand for darkest and brightest "
+            f"({domain.names[0]} goes from {first.min():g} to {first.max():g}), for example --data.range-a -1000 1000"
+        )
+    return replace(domain, format=replace(domain.format, range=value_range))
+
+
+def _contents(folder: ImageSource, pool: ThreadPoolExecutor) -> bytes:
+    """List every file's name and the hash of its content."""
+    hashes = pool.map(folder.content, folder.names)
+    return "".join(f"{name!r}\0{content}\n" for name, content in zip(folder.names, hashes)).encode()
+
+
+def _key(contents: bytes, config: DataConfig, *, test: bool, channels: int | None) -> str:
+    settings = (VERSION, config.preprocess, config.load_side, config.crop_size, test, channels)
+    return hashlib.sha256(repr(settings).encode() + contents).hexdigest()
+
+
+def _load(directory: Path) -> tuple[Domain | None, str]:
+    """Open an entry: the domain, or None and what is wrong with the entry (empty if there is no entry)."""
+    if not directory.exists():
+        return None, ""
+    try:
+        index = json.loads((directory / "index.json").read_text())
+        shapes = tuple((height, width, channels) for height, width, channels in index["shapes"])
+        dtype = np.dtype({"uint8": "u1", "uint16": "<u2", "float32": "<f4"}[index["dtype"]])
+        total = sum(height * width * channels for height, width, channels in shapes) * dtype.itemsize
+        if (directory / "pixels.bin").stat().st_size != total or len(index["names"]) != len(shapes):
+            return None, "are cut short"
+        if content_hash(directory / "pixels.bin") != index["sha256"]:
+            return None, "do not match their checksum"
+        pixels = PixelFile(directory / "pixels.bin", dtype)
+        skipped = tuple((name, reason) for name, reason in index["skipped"])
+        form = PixelFormat(shapes[0][2] if shapes else 1, index["dtype"])
+        digest = hashlib.sha256(repr((index["names"], index["dtype"], shapes, index["sha256"])).encode()).hexdigest()
+        thumbnails = np.fromfile(directory / "thumbnails.bin", "<f4").reshape(len(shapes), SIZE)
+        return Domain(tuple(index["names"]), shapes, pixels, skipped, digest, form, thumbnails=thumbnails), ""
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        return None, f"cannot be read ({error})"
+
+
+def _build(
+    directory: Path,
+    folder: ImageSource,
+    config: DataConfig,
+    pool: ThreadPoolExecutor,
+    *,
+    test: bool,
+    channels: int | None,
+    progress: Progress | None,
+) -> None:
+    try:
+        with building(directory.parent) as fresh:
+            index = write_pictures(fresh, folder, config, pool, test=test, channels=channels, progress=progress)
+            index["sha256"] = content_hash(fresh / "pixels.bin")
+            with (fresh / "index.json").open("w") as file:
+                json.dump(index, file)
+                to_disk(file)
+            if _key(_contents(folder, pool), config, test=test, channels=channels) != directory.name:
+                raise ValueError(
+                    f"data.path (--data) {folder.where}: pictures changed while they were prepared; start again "
+                    "when nothing writes there"
+                )
+            move_into_place(fresh, directory, whole=lambda: _load(directory)[0] is not None)
+    except OSError as error:
+        raise OSError(
+            error.errno,
+            f"{error.strerror} while keeping prepared pictures: make room, or name another folder as data.cache_dir",
+            str(directory.parents[1]),
+        ) from error

@@ -1,0 +1,244 @@
+"""Checks of a data set before training on it: counts, sizes, modes, broken files, duplicates, leaks."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import partial
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+from velogan.data.config import DataConfig
+from velogan.data.pictures.images import Picture
+from velogan.data.sets.ahead import in_order
+from velogan.data.sets.near_duplicates import near_duplicates, thumbnail
+from velogan.data.sets.sources import ImageSource, Sources, find_sources
+
+_DEEPER = {"uint8": "", "uint16": "16-bit ", "float32": "float32 "}
+_COLOURS = {1: "grey", 3: "RGB"}
+_FULL_16_BIT = 65535
+_ROWS = 256
+_SHOWN = 8  # names in a line of text
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """What was found in one file.
+
+    `values`: the lowest and highest pixel; `content`: the hash of the pixels; `thumbnail`: see `near_duplicates`.
+    """
+
+    name: str
+    reason: str = ""
+    mode: str = ""
+    dtype: str = ""
+    size: tuple[int, int] = (0, 0)
+    grey: bool = False
+    values: tuple[float, float] = (0, 0)
+    content: str = ""
+    thumbnail: np.ndarray = field(default_factory=lambda: np.zeros(0))
+
+
+def check(path: Iterable[str], *, progress: Callable[[int, int], None] | None = None) -> dict:
+    """Read every picture of a data set and say what is in it; `path` as in `DataConfig.path`.
+
+    Returns plain lists, dicts, strings and numbers: `folders` by split and domain (`trainA` ...), each with
+    `pictures`, `width` and `height` (min, median, max, pixels), `modes`, `values` (by type: min and max), `grey` (RGB
+    without colour), `unreadable`, `duplicates` (groups of equal pictures); `leaks`: test pictures that training sees
+    too, `exact` or nearly; `straddling`: likewise the pictures that would be held out for validation if `data.group`
+    is not set. Raises `ValueError` as `find_sources` does.
+    """
+    config = DataConfig(path=tuple(path), validation=0)
+    sources = find_sources(config)
+    folders: dict[str, ImageSource] = {}
+    for letter, side in (("A", sources.a), ("B", sources.b)):
+        folders |= {f"train{letter}": side.train} | ({f"test{letter}": side.test} if side.test else {})
+    seen = _look_at(folders, progress)
+    return {
+        "path": list(config.path),
+        "domains": {"A": sources.a.name, "B": sources.b.name},
+        "aligned": sources.aligned,
+        "folders": {key: _summary(folders[key], found) for key, found in seen.items()},
+        "leaks": _leaks(seen),
+        "straddling": _straddling(seen, find_sources(DataConfig(path=config.path))),
+    }
+
+
+def find_leaks(
+    folders: Mapping[str, ImageSource], *, progress: Callable[[int, int], None] | None = None
+) -> list[dict[str, Any]]:
+    """List the pictures of folders named `test...` that occur in folders named `train...` too, as `check` does."""
+    return _leaks(_look_at(folders, progress))
+
+
+def _look_at(folders: Mapping[str, ImageSource], progress: Callable[[int, int], None] | None) -> dict[str, list[_Seen]]:
+    total = sum(len(folder.names) for folder in folders.values())
+    seen: dict[str, list[_Seen]] = {}
+    done = 0
+    with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+        for key, folder in folders.items():
+            seen[key] = []
+            for _, one in in_order(pool, partial(_look, folder), folder.names, ahead=64):
+                seen[key].append(one)
+                done += 1
+                if progress:
+                    progress(done, total)
+    return seen
+
+
+def _look(folder: ImageSource, name: str) -> _Seen:
+    try:
+        picture = folder.read(name)
+    except OSError as error:
+        return _Seen(name, reason=error.strerror or str(error))
+    except ValueError as error:
+        return _Seen(name, reason=str(error))
+    pixels = picture.pixels
+    height, width, channels = pixels.shape
+    grey = channels == 3 and all(np.array_equal(pixels[..., 0], pixels[..., other]) for other in (1, 2))
+    shown = pixels[..., :1] if grey else pixels  # a grey picture saved as RGB is the same picture
+    content = hashlib.sha256(f"{shown.shape} {pixels.dtype}".encode())
+    for top in range(0, height, _ROWS):  # a band at a time, since hashing needs a copy
+        content.update(np.ascontiguousarray(shown[top : top + _ROWS]).data)
+    return _Seen(
+        name,
+        mode=_mode(picture),
+        dtype=pixels.dtype.name,
+        size=(width, height),
+        grey=grey,
+        values=(pixels.min().item(), pixels.max().item()),
+        content=content.hexdigest(),
+        thumbnail=thumbnail(shown),
+    )
+
+
+def _mode(picture: Picture) -> str:
+    """Name a picture's depth and channels: "RGBA", "16-bit grey", "float32, 5 channels"."""
+    channels, depth = picture.pixels.shape[2], _DEEPER[picture.pixels.dtype.name]
+    if channels not in _COLOURS:
+        plain = f"{depth.strip() or '8-bit'}, {channels} channels"
+        return plain + (" and alpha" if picture.alpha is not None else "")
+    alpha = {1: "+alpha", 3: "A"}[channels] if picture.alpha is not None else ""
+    return depth + _COLOURS[channels] + alpha
+
+
+def _summary(folder: ImageSource, found: list[_Seen]) -> dict:
+    good = [one for one in found if not one.reason]
+    groups = defaultdict(list)
+    for one in good:
+        groups[one.content].append(one.name)
+    return {
+        "directory": folder.where,
+        "pictures": len(good),
+        "width": _spread([one.size[0] for one in good]),
+        "height": _spread([one.size[1] for one in good]),
+        "modes": dict(Counter(one.mode for one in good).most_common()),
+        "values": {
+            dtype: {
+                "min": min(one.values[0] for one in good if one.dtype == dtype),
+                "max": max(one.values[1] for one in good if one.dtype == dtype),
+            }
+            for dtype in sorted({one.dtype for one in good})
+        },
+        "grey": [one.name for one in good if one.grey],
+        "unreadable": [{"name": one.name, "reason": one.reason} for one in found if one.reason],
+        "duplicates": [names for names in groups.values() if len(names) > 1],
+    }
+
+
+def _spread(values: list[int]) -> dict | None:
+    return {"min": min(values), "median": median(values), "max": max(values)} if values else None
+
+
+def _leaks(seen: dict[str, list[_Seen]], held: str = "test") -> list[dict]:
+    """List each picture of the split `held` that equals a training picture, or nearly, with the nearest one."""
+    leaks = []
+    for dtype in _DEEPER:  # values of different types have different scales
+        train, asked = _of_split(seen, "train", dtype), _of_split(seen, held, dtype)
+        thumbnails = [np.array([one.thumbnail for _, one in split]) for split in (asked, train)]
+        for number, nearest in near_duplicates(*thumbnails, dtype=dtype):
+            (key, one), (other, twin) = asked[number], train[nearest]
+            exact = one.content == twin.content
+            leaks.append({held: f"{key}/{one.name}", "train": f"{other}/{twin.name}", "exact": exact})
+    return leaks
+
+
+def _of_split(seen: dict[str, list[_Seen]], split: str, dtype: str) -> list[tuple[str, _Seen]]:
+    return [(key, one) for key in seen if key.startswith(split) for one in seen[key] if one.dtype == dtype]
+
+
+def _straddling(seen: dict[str, list[_Seen]], sources: Sources) -> list[dict]:
+    """List the pictures that would be held out for validation although training sees near duplicates of them."""
+    found = []
+    for side in (sources.a, sources.b):
+        held = set(side.validation.names if side.validation else ())
+        split: dict[str, list[_Seen]] = {"train": [], "validation": []}
+        for one in seen[f"train{side.letter}"]:
+            split["validation" if one.name in held else "train"].append(one)
+        for leak in _leaks(split, "validation"):
+            names = {part: f"train{side.letter}/{leak[part].partition('/')[2]}" for part in split}
+            found.append(leak | names)
+    return found
+
+
+def render_text(result: dict) -> str:
+    """Render the result of `check` as lines of text."""
+    lines = [f"{' + '.join(result['path'])}: {result['domains']['A']} (A) and {result['domains']['B']} (B)"]
+    if result["aligned"]:
+        lines.append("testA and testB are aligned pairs: translations can be scored against the truth")
+    for key, folder in result["folders"].items():
+        modes = ", ".join(f"{count} {mode}" for mode, count in folder["modes"].items())
+        lines.append(f"{key}: {folder['pictures']} pictures ({modes or 'none readable'}){_sizes(folder)}")
+        lines += _values(key, folder["values"])
+        if folder["grey"]:
+            lines.append(f"  {_some('without colour', folder['grey'])}")
+        if folder["unreadable"]:
+            broken = [f"{one['name']} ({one['reason']})" for one in folder["unreadable"]]
+            lines.append(f"  {_some('cannot be read', broken)}")
+        if folder["duplicates"]:
+            lines.append(f"  {_some('equal pictures', [' = '.join(names) for names in folder['duplicates']])}")
+    if result["leaks"]:
+        leaks = [f"{leak['test']} {'=' if leak['exact'] else '~'} {leak['train']}" for leak in result["leaks"]]
+        lines.append(_some("test pictures that training sees too (~ almost equal, saved again)", leaks))
+    if result["straddling"]:
+        pairs = [f"{one['validation']} {'=' if one['exact'] else '~'} {one['train']}" for one in result["straddling"]]
+        what = "pictures for validation that training sees too, unless --data.group keeps such pictures together"
+        lines.append(_some(what, pairs))
+    return "\n".join(lines)
+
+
+def _values(key: str, values: dict[str, dict[str, float]]) -> list[str]:
+    """Give lines on the values of pictures deeper than 8 bits, and on the ranges to declare for them."""
+    lines = []
+    for dtype, found in values.items():
+        low, high, flag = found["min"], found["max"], f"--data.range-{key[-1].lower()}"
+        if dtype == "float32":
+            lines.append(f"  {dtype} values {low:g} to {high:g}: training needs {flag} LOW HIGH within them")
+        elif dtype == "uint16":
+            mend = f": nearly black unless {flag} {low} {high} is given" if high < _FULL_16_BIT / 4 else ""
+            lines.append(f"  16-bit values {low} to {high} of {_FULL_16_BIT}{mend}")
+    return lines
+
+
+def _sizes(folder: dict) -> str:
+    if folder["width"] is None:
+        return ""
+    wide, high = folder["width"], folder["height"]
+    if wide["min"] == wide["max"] and high["min"] == high["max"]:
+        return f", all {wide['min']}x{high['min']}"
+    return (
+        f", width {wide['min']} to {wide['max']} (median {wide['median']:g}), "
+        f"height {high['min']} to {high['max']} (median {high['median']:g})"
+    )
+
+
+def _some(what: str, names: list[str]) -> str:
+    shown = [name if name.isprintable() else ascii(name) for name in names[:_SHOWN]]
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return f"{len(names)} {what}: {', '.join(shown)}{more}"

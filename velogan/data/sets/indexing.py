@@ -1,0 +1,290 @@
+"""What lies where in a shard: looked through once, every picture decoded, and kept in the cache.
+
+An entry is a directory `<cache>/shards/<key>` with `arrays.npz`, `thumbnails.bin` and `index.json`. The key covers
+address, size and time of change (of a web address: what its server says of them), so a shard that changes is looked
+through again. Nothing in it depends on how the pictures are prepared.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import zlib
+from abc import abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from http.client import HTTPException, HTTPResponse
+from pathlib import Path
+from tarfile import TarInfo
+from typing import IO, overload
+
+import numpy as np
+
+from velogan.data.aside import building, move_into_place
+from velogan.data.pictures.images import decode
+from velogan.data.pictures.picture import HEADERS, MAX_BYTES
+from velogan.data.sets.ahead import in_order
+from velogan.data.sets.near_duplicates import thumbnail
+from velogan.data.sets.shards import Shard, changed
+from velogan.data.sets.tars import damage_told, is_picture, members
+from velogan.files import sha256
+
+VERSION = 1
+"""Rises when the same shard gives another index."""
+
+DEPTHS = ("uint8", "uint16", "float32")
+_TRIES = 3
+_ARRAYS = {
+    "offset": "<i8",
+    "size": "<u4",
+    "crc": "<u4",
+    "height": "<u2",
+    "width": "<u2",
+    "channels": "<u2",
+    "depth": "u1",
+}
+
+
+class Made(Sequence[str]):
+    """Names that are made when they are asked for."""
+
+    @overload
+    def __getitem__(self, number: int) -> str: ...
+    @overload
+    def __getitem__(self, number: slice) -> list[str]: ...
+    def __getitem__(self, number: int | slice) -> str | list[str]:
+        """Give one name, or several."""
+        if isinstance(number, slice):
+            return [self[one] for one in range(*number.indices(len(self)))]
+        return self.made(range(len(self))[number])
+
+    @abstractmethod
+    def made(self, number: int) -> str:
+        """Make the name of this number, from 0 on."""
+
+
+class Names(Made):
+    """Many names in one block of bytes."""
+
+    def __init__(self, block: bytes):
+        self._block = block
+        self._ends = np.flatnonzero(np.frombuffer(block, np.uint8) == 0).astype(np.uint32)
+
+    @classmethod
+    def of(cls, names: Sequence[str]) -> Names:
+        """Pack `names`, which hold no zero."""
+        return cls(b"".join(name.encode("utf-8", "surrogateescape") + b"\0" for name in names))
+
+    @property
+    def block(self) -> bytes:
+        """The names, each ended by a zero."""
+        return self._block
+
+    def __len__(self) -> int:
+        return len(self._ends)
+
+    def made(self, number: int) -> str:
+        first = int(self._ends[number - 1]) + 1 if number else 0
+        return self._block[first : int(self._ends[number])].decode("utf-8", "surrogateescape")
+
+    def index(self, value: str, start: int = 0, stop: int | None = None) -> int:
+        """Give the number of a name; `ValueError` if it is not here."""
+        wanted = value.encode("utf-8", "surrogateescape") + b"\0"
+        at = 0 if self._block.startswith(wanted) else self._block.find(b"\0" + wanted) + 1
+        if not at and not self._block.startswith(wanted):
+            raise ValueError(value)
+        return int(np.searchsorted(self._ends, at))
+
+
+@dataclass(frozen=True)
+class ShardIndex:
+    """The pictures of one shard, in its order.
+
+    `names`: their paths in it; `arrays`: by picture, `offset` and `size` of its file, `crc` of its bytes, and of the
+    decoded picture `height`, `width`, `channels` and `depth` (a place in `DEPTHS`); `skipped`: names that cannot be
+    read, with the reason; `sha256`: of the whole shard; `thumbnails`: their file.
+    """
+
+    shard: Shard
+    names: Names
+    arrays: dict[str, np.ndarray]
+    skipped: tuple[tuple[str, str], ...]
+    sha256: str
+    thumbnails: Path
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def read(self, number: int) -> bytes:
+        """Give a picture's bytes; `OSError` if the shard has changed or cannot be read."""
+        return read_member(self.shard, *(int(self.arrays[name][number]) for name in ("offset", "size", "crc")))
+
+
+def open_index(
+    shard: Shard, cache: Path, pool: Executor, *, ahead: int, progress: Callable[[int], None] | None = None
+) -> ShardIndex:
+    """Open the index of a shard; look through the shard first if no earlier run did.
+
+    `progress` is called with the pictures done. Raises `ValueError` that names the shard if it is damaged.
+    """
+    key = hashlib.sha256(repr((VERSION, shard.identity)).encode("utf-8", "surrogateescape")).hexdigest()
+    directory = cache / "shards" / key
+    found = _load(directory, shard)
+    if found is not None:
+        return found
+    try:
+        with building(directory.parent) as fresh:
+            _look_through(fresh, shard, pool, ahead=ahead, progress=progress or (lambda done: None))
+            move_into_place(fresh, directory, whole=lambda: _load(directory, shard) is not None)
+    except OSError as error:
+        if error.filename == shard.address:
+            raise
+        mend = f"{error.strerror} while keeping a shard's index: make room, or name another folder as data.cache_dir"
+        raise OSError(error.errno, mend, str(cache)) from error
+    found = _load(directory, shard)
+    if found is None:
+        raise ValueError(f"data.cache_dir={cache} does not keep what is written to it; name another")
+    return found
+
+
+def _load(directory: Path, shard: Shard) -> ShardIndex | None:
+    """Open an entry; None if there is none, or it is damaged."""
+    try:
+        index = json.loads((directory / "index.json").read_text())
+        if any(sha256(directory / name) != index["files"][name] for name in ("arrays.npz", "thumbnails.bin")):
+            return None
+        with np.load(directory / "arrays.npz", allow_pickle=False) as kept:
+            arrays = {name: kept[name] for name in _ARRAYS}
+            names = Names(kept["names"].tobytes())
+        skipped = tuple((name, reason) for name, reason in index["skipped"])
+        return ShardIndex(shard, names, arrays, skipped, index["sha256"], directory / "thumbnails.bin")
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+@dataclass(frozen=True)
+class _Seen:
+    shape: tuple[int, ...]
+    dtype: str
+    crc: int
+    thumbnail: np.ndarray
+
+
+class _Found:
+    """What a look through a shard gathers."""
+
+    def __init__(self) -> None:
+        self.rows: list[tuple[int, ...]] = []
+        self.names: list[str] = []
+        self.skipped: list[tuple[str, str]] = []
+
+
+def _look_through(fresh: Path, shard: Shard, pool: Executor, *, ahead: int, progress: Callable[[int], None]) -> None:
+    for left in reversed(range(_TRIES)):
+        try:
+            with (fresh / "thumbnails.bin").open("wb") as thumbnails:
+                found, digest = _looked(shard, thumbnails, pool, ahead=ahead, progress=progress)
+            break
+        except (HTTPException, ConnectionError, TimeoutError) as error:  # a web address stopped in the middle
+            if not left:
+                raise OSError(5, f"it breaks off ({error}), {_TRIES} times", shard.address) from error
+    columns = np.array(found.rows, np.int64).reshape(-1, len(_ARRAYS)).T
+    arrays = {name: column.astype(kind) for (name, kind), column in zip(_ARRAYS.items(), columns)}
+    arrays["names"] = np.frombuffer(Names.of(found.names).block, np.uint8)
+    np.savez(fresh / "arrays.npz", **arrays)  # pyright: ignore[reportArgumentType]
+    files = {name: sha256(fresh / name) for name in ("arrays.npz", "thumbnails.bin")}
+    text = json.dumps({"address": shard.address, "sha256": digest, "files": files, "skipped": found.skipped})
+    (fresh / "index.json").write_text(text)
+
+
+def _looked(
+    shard: Shard, thumbnails: IO[bytes], pool: Executor, *, ahead: int, progress: Callable[[int], None]
+) -> tuple[_Found, str]:
+    """Decode every picture of a shard; give what was found, and the SHA-256 of the shard."""
+    found = _Found()
+    with shard.opened() as file:
+        stream = _Hashed(file)
+        try:
+            with damage_told():
+                pictures = _pictures(stream, found)
+                for (name, offset, data), seen in in_order(pool, lambda one: _look(one[2]), pictures, ahead=ahead):
+                    if isinstance(seen, str):
+                        found.skipped.append((name, seen))
+                    else:
+                        depth = DEPTHS.index(seen.dtype)
+                        found.rows.append((offset, len(data), seen.crc, *seen.shape, depth))
+                        found.names.append(name)
+                        thumbnails.write(seen.thumbnail.astype("<f4").tobytes())
+                    progress(len(found.names) + len(found.skipped))
+                while stream.read(2**20):
+                    pass
+        except ValueError as error:
+            if stream.cut_short():
+                raise ConnectionError(f"{stream.count} bytes came") from error
+            raise ValueError(
+                f"data.path (--data) {shard.address}: {error}; bring a whole one, or leave it out"
+            ) from error
+        if stream.cut_short():
+            raise ConnectionError(f"{stream.count} bytes came")
+    return found, stream.hash.hexdigest()
+
+
+def _pictures(stream: _Hashed, found: _Found) -> Iterator[tuple[str, int, bytes]]:
+    """Yield name, offset and bytes of the pictures that may be decoded; of the others, note why not."""
+    known: set[str] = set()
+    for tar, member in members(stream):  # pyright: ignore[reportArgumentType]
+        if not is_picture(member):
+            continue
+        reason = _unfit(member, known)
+        known.add(member.name)
+        file = tar.extractfile(member) if not reason else None
+        if file is None:
+            found.skipped.append((member.name, reason))
+        else:
+            yield member.name, member.offset_data, file.read()
+
+
+def _unfit(member: TarInfo, known: set[str]) -> str:
+    """Why a member is not read; empty if it is."""
+    if member.name in known:
+        return "another of the same name comes before it"
+    if "\0" in member.name:
+        return "its name holds a zero"
+    if member.issparse():
+        return "it is stored as a sparse file"
+    return f"a file of {member.size >> 20} MiB" if member.size > MAX_BYTES + HEADERS else ""
+
+
+def _look(data: bytes) -> _Seen | str:
+    try:
+        pixels = decode(data).pixels
+    except ValueError as error:
+        return str(error)
+    return _Seen(pixels.shape, pixels.dtype.name, zlib.crc32(data), thumbnail(pixels))
+
+
+class _Hashed:
+    """A file whose bytes are counted and hashed as they are read."""
+
+    def __init__(self, file: IO[bytes] | HTTPResponse):
+        self._file, self.hash, self.count = file, hashlib.sha256(), 0
+
+    def read(self, size: int) -> bytes:
+        data = self._file.read(size)
+        self.hash.update(data)
+        self.count += len(data)
+        return data
+
+    def cut_short(self) -> bool:
+        """Whether a server said that there is more than came."""
+        told = self._file.headers.get("Content-Length") if isinstance(self._file, HTTPResponse) else None
+        return told is not None and not self._file.read(1) and self.count < int(told)
+
+
+def read_member(shard: Shard, offset: int, size: int, crc: int) -> bytes:
+    """Give `size` bytes of a shard; `OSError` if they are not those that `crc` was computed of."""
+    data = shard.read(offset, size)
+    if zlib.crc32(data) != crc:
+        raise changed(shard.address)
+    return data

@@ -1,0 +1,336 @@
+"""Batches as a pure function of (seed, position): planned and gathered on the host, finished on the device."""
+
+from __future__ import annotations
+
+import copy
+import os
+import queue
+import threading
+from collections.abc import Generator, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import count
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from velogan.data.config import DataConfig
+from velogan.data.pictures.values import Range, to_unit
+from velogan.data.sets.ahead import in_order
+from velogan.data.sets.cache import Domain
+from velogan.data.sets.order import BoundedShuffle
+from velogan.types import Batch
+
+RESIDENT_SHARE = 0.25
+"""Share of a device's free memory that one domain may take up; a larger one stays on the host."""
+
+_HALVES = 2**31 + 1
+"""A seed larger than any epoch: random numbers of halves differ from those of epochs."""
+
+_ORDERS = 2**31 + 2
+"""Likewise for the orders of many pictures in shards."""
+
+_AHEAD = 2  # batches
+
+_MOST_THREADS = 8
+"""Threads that read pictures of shards, where `data.workers` is not set."""
+
+INDEX, TOP, LEFT, FLIP = range(4)
+"""Columns of a plan."""
+
+MIRROR, UPEND, TRANSPOSE = 1, 2, 4
+"""What a plan's flip adds up: left and right exchanged, then top and bottom, then rows and columns."""
+
+_TURNS = (0, MIRROR | TRANSPOSE, MIRROR | UPEND, UPEND | TRANSPOSE)  # by quarters, as numpy.rot90 counts them
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The crops of one batch: `A` and `B`, `(B, 4)` int64 on the host, are rows of (index, top, left, flip)."""
+
+    A: Tensor
+    B: Tensor
+
+
+def crop_and_flip(images: Tensor, plan: Tensor, size: tuple[int, int], *, turn: bool = False) -> Tensor:
+    """Cut `size` (h, w) windows out of `(N, H, W, C)` images as `plan` `(B, 4)` says, and mirror and `turn` some.
+
+    One gather with static shapes on the images' device; returns `(B, h, w, C)`. Only squares can be turned.
+    """
+    height, width = size
+    down = torch.arange(height, device=images.device)
+    right = torch.arange(width, device=images.device)
+    index, top, left, flip = plan[:, :, None].unbind(1)
+    rows = top + torch.where((flip & UPEND).bool(), height - 1 - down, down)
+    columns = left + torch.where((flip & MIRROR).bool(), width - 1 - right, right)
+    # torch cannot index uint16 on every device
+    kept = images.view(torch.int16) if images.dtype == torch.uint16 else images
+    cut = kept[index[:, :, None], rows[:, :, None], columns[:, None, :]]
+    if turn:
+        cut = torch.where((flip & TRANSPOSE).bool()[:, :, None, None], cut.transpose(1, 2), cut)
+    return cut.view(images.dtype)
+
+
+def normalise(images: Tensor, value_range: Range | None = None) -> Tensor:
+    """Turn `(B, H, W, C)` uint8, uint16 or float32 into `(B, C, H, W)` float32 in [-1, 1]; see `values.to_unit`."""
+    planes = to_unit(images.permute(0, 3, 1, 2), value_range)
+    return planes.contiguous(memory_format=torch.contiguous_format)
+
+
+def window(config: DataConfig, shape: tuple[int, ...]) -> tuple[int, int]:
+    """Give the size `(h, w)` that training sees of a prepared picture of `shape` (H, W, C)."""
+    return config.crop or (shape[0], shape[1])
+
+
+def crop_shapes(config: DataConfig, domain: Domain) -> set[tuple[int, int]]:
+    """Give every size `(h, w)` that training may see of a domain."""
+    return {window(config, shape) for shape in domain.shapes}
+
+
+class PairLoader:
+    """Unpaired batches of two domains, in the reference's order.
+
+    An epoch is max(|A|, |B|) images in random order; image i takes A's picture i mod |A| and one of B's at
+    random with replacement (in order, i mod |B|, under `serial_batches`). Crops and flips of A and B are
+    independent. All random choices depend only on `seed` and the position, the number of images seen so far.
+    `resident` holds, per domain, the `(N, H, W, C)` images that lie on the device, or None.
+
+    Where a domain's pictures lie in shards, and one has more than `data.shuffle`, each domain has an order of its own
+    that looks at so many pictures at a time (`order.BoundedShuffle`), and all of its pictures are taken before any is
+    taken again.
+
+    With several `ranks` a batch is this `rank`'s part of a step's images: `batch_size` of `ranks * batch_size`, which
+    are those that one rank would be given.
+    """
+
+    def __init__(
+        self,
+        a: Domain,
+        b: Domain,
+        config: DataConfig,
+        *,
+        seed: int,
+        device: torch.device | str,
+        rank: int = 0,
+        ranks: int = 1,
+    ):
+        self.a, self.b, self.config, self.seed, self.rank, self.ranks = a, b, config, seed, rank, ranks
+        self.device = torch.device(device)
+        for side, domain in (("A", a), ("B", b)):
+            _check_sizes(side, domain, config)
+        self.resident = {"A": _resident(a, self.device), "B": _resident(b, self.device)}
+        self._take(np.arange(len(a)), np.arange(len(b)), ())
+
+    def _take(self, a: np.ndarray, b: np.ndarray, salt: tuple[int, ...]) -> None:
+        """Restrict the loader to the pictures with the indices `a` and `b`; `salt` changes its random numbers."""
+        self._indices, self._salt = {"A": a, "B": b}, salt
+        self._epoch = lru_cache(maxsize=2)(self._draw_epoch)
+        self._orders = None
+        if (self.a.streamed or self.b.streamed) and len(self) > self.config.shuffle:
+            self._orders = tuple(
+                BoundedShuffle(len(indices), self.config.shuffle, (self.seed, _ORDERS, *salt, letter))
+                for letter, indices in enumerate((a, b), start=1)
+            )
+            self._numbers = lru_cache(maxsize=2)(self._draw_numbers)
+
+    def half(self, number: int) -> PairLoader:
+        """Give a loader of the first (0) or the second (1) half of each domain, divided at random by the seed.
+
+        The halves share no picture, only the device's memory. Raises `ValueError` for a domain of one picture.
+        """
+        halves = []
+        for letter, domain in enumerate((self.a, self.b)):
+            if len(domain) < 2:
+                raise ValueError(f"domain {'AB'[letter]} has one picture, which cannot be halved: add some")
+            random = np.random.Generator(np.random.Philox(np.random.SeedSequence([self.seed, _HALVES, letter])))
+            halves.append(np.array_split(random.permutation(len(domain)), 2)[number])
+        made = copy.copy(self)
+        made._take(halves[0], halves[1], (_HALVES, number))
+        return made
+
+    def __len__(self) -> int:
+        """Count the images of an epoch."""
+        return max(map(len, self._indices.values()))
+
+    def _draw_epoch(self, epoch: int) -> tuple[np.ndarray, np.ndarray]:
+        """Draw an epoch's order `(N,)` and `(N, 11)` numbers in [0, 1): B's index, A's and B's windows, A's and B's
+        mirrorings from top to bottom and turns.
+        """
+        random = np.random.Generator(np.random.Philox(np.random.SeedSequence([self.seed, epoch, *self._salt])))
+        order = np.arange(len(self)) if self.config.serial_batches else random.permutation(len(self))
+        return order, np.hstack([random.random((len(self), count)) for count in (7, 4)])
+
+    def _draw_numbers(self, part: int) -> np.ndarray:
+        """As `_draw_epoch`'s second, for the `part`-th `data.shuffle` images of the whole training."""
+        seed = [self.seed, _ORDERS, *self._salt, 0, part]
+        return np.random.Generator(np.random.Philox(np.random.SeedSequence(seed))).random((self.config.shuffle, 11))
+
+    def _drawn(self, place: int) -> tuple[int, int, np.ndarray]:
+        """Give the image at `place`, counted from the training's first: A's and B's pictures, and its 11 numbers."""
+        of_a, of_b = self._indices["A"], self._indices["B"]
+        if self._orders is not None:
+            part, slot = divmod(place, self.config.shuffle)
+            if self.config.serial_batches:
+                place %= len(self)
+                chosen = place % len(of_a), place % len(of_b)
+            else:
+                chosen = self._orders[0][place], self._orders[1][place]
+            return int(of_a[chosen[0]]), int(of_b[chosen[1]]), self._numbers(part)[slot]
+        order, numbers = self._epoch(place // len(self))
+        slot = place % len(self)
+        item, draws = int(order[slot]), numbers[slot]
+        place_b = item % len(of_b) if self.config.serial_batches else int(draws[0] * len(of_b))
+        return int(of_a[item % len(of_a)]), int(of_b[place_b]), draws
+
+    def plan(self, position: int) -> Plan:
+        """Plan the batch of the step that begins at `position` images seen."""
+        a, b = [], []
+        first = position + self.rank * self.config.batch_size
+        for place in range(first, first + self.config.batch_size):
+            of_a, of_b, draws = self._drawn(place)
+            a.append(self._row(self.a, of_a, draws[[1, 2, 3, 7, 8]]))
+            b.append(self._row(self.b, of_b, draws[[4, 5, 6, 9, 10]]))
+        return Plan(torch.tensor(a), torch.tensor(b))
+
+    def _row(self, domain: Domain, index: int, draws: np.ndarray) -> tuple[int, int, int, int]:
+        shape = domain.shape(index)
+        height, width = window(self.config, shape)
+        top, left = int(draws[0] * (shape[0] - height + 1)), int(draws[1] * (shape[1] - width + 1))
+        flip = MIRROR * (self.config.flip and draws[2] > 0.5) + UPEND * (self.config.flip_vertical and draws[3] > 0.5)
+        return index, top, left, flip ^ (_TURNS[int(4 * draws[4])] if self.config.turn else 0)
+
+    def gather(self, plan: Plan) -> Batch:
+        """Give each domain's crops `(B, h, w, C)`, cut by NumPy, or its plan if its pictures lie on the device."""
+        return {"A": self._gather("A", self.a, plan.A), "B": self._gather("B", self.b, plan.B)}
+
+    def _gather(self, side: str, domain: Domain, plan: Tensor) -> Tensor:
+        if self.resident[side] is not None:
+            return plan
+        return _gather(domain, plan, window(self.config, domain.shape(int(plan[0, INDEX]))))
+
+    def finish(self, gathered: Batch) -> Batch:
+        """Make the batch: `A` and `B`, `(B, C, h, w)` float32 in [-1, 1] on the device; other tensors are only moved.
+
+        It never waits for the device, so it can be part of a captured step.
+        """
+        moved = {name: part.to(self.device, non_blocking=True) for name, part in gathered.items()}
+        return {**moved, "A": self._finish("A", self.a, moved["A"]), "B": self._finish("B", self.b, moved["B"])}
+
+    def _finish(self, side: str, domain: Domain, part: Tensor) -> Tensor:
+        resident = self.resident[side]
+        if resident is not None:  # then all pictures have one size
+            part = crop_and_flip(resident, part, window(self.config, domain.shape(0)), turn=self.config.turn)
+        return normalise(part, domain.format.range)
+
+    def batch(self, position: int) -> Batch:
+        """Make the batch that begins at `position` images seen: `A` and `B`, `(B, C, h, w)` in [-1, 1]."""
+        return self.finish(self.gather(self.plan(position)))
+
+    def batches(self, position: int) -> Generator[Batch, None, None]:
+        """Yield gathered batches from `position` on, without end, read in the background; `finish` completes them."""
+        return _prefetched(self, position)
+
+
+def _prefetched(loader: PairLoader, position: int) -> Generator[Batch, None, None]:
+    """Yield what `loader` gathers from `position` on, batch by batch; a thread reads ahead.
+
+    Batches for a CUDA device lie in page-locked memory: a copy from other memory would wait for earlier steps.
+
+    Pictures of shards are decoded by more threads. None computes anything with torch: a second thread that does makes
+    OpenMP's waiting costly, and every step half as long again (benchmarks/LOG.md). They end when the iterator is closed
+    or dropped; their errors are raised at the consumer.
+    """
+    ready: queue.Queue[Batch | Exception] = queue.Queue(maxsize=_AHEAD)
+    stop, pinned = threading.Event(), loader.device.type == "cuda"
+
+    def work() -> None:
+        try:
+            for made in _gathered(loader, position):
+                ready.put(made)
+                if stop.is_set():
+                    return
+        except Exception as error:
+            ready.put(error)
+
+    thread = threading.Thread(target=work, name="velogan-prefetch", daemon=True)
+    thread.start()
+    try:
+        while True:
+            made = ready.get()
+            if isinstance(made, Exception):
+                raise made
+            yield {name: part.pin_memory() for name, part in made.items()} if pinned else made
+    finally:
+        stop.set()
+        while thread.is_alive():  # the thread may wait for room
+            try:
+                ready.get(timeout=0.01)
+            except queue.Empty:
+                thread.join(timeout=0.01)
+
+
+def _gathered(loader: PairLoader, position: int) -> Iterator[Batch]:
+    """Gather from `position` on, without end."""
+
+    def gather(place: int) -> Batch:
+        return loader.gather(loader.plan(place))
+
+    places = count(position, loader.ranks * loader.config.batch_size)
+    if not (loader.a.streamed or loader.b.streamed):
+        yield from map(gather, places)
+        return
+    threads = loader.config.workers or min(_MOST_THREADS, os.cpu_count() or 1)
+    with ThreadPoolExecutor(threads, "velogan-decode") as pool:
+        for _, made in in_order(pool, gather, places, ahead=threads):
+            yield made
+
+
+def _resident(domain: Domain, device: torch.device) -> Tensor | None:
+    """Give the domain as `(N, H, W, C)` on the device, or None if it stays on the host.
+
+    On a CPU, reading windows from the file is several times faster than a gather.
+    """
+    if device.type != "cuda" or domain.streamed or not domain.uniform:
+        return None
+    if domain.pixels.nbytes > RESIDENT_SHARE * torch.cuda.mem_get_info(device)[0]:
+        return None
+    return on_device(domain, device)
+
+
+def on_device(domain: Domain, device: torch.device) -> Tensor:
+    """Copy all pictures, which have one shape, to `(N, H, W, C)` on the device, one at a time."""
+    first = torch.from_numpy(domain.image(0))
+    images = torch.empty((len(domain), *first.shape), dtype=first.dtype, device=device)
+    for index, image in enumerate(images):
+        image.copy_(torch.from_numpy(domain.image(index)))
+    return images
+
+
+def _gather(domain: Domain, plan: Tensor, size: tuple[int, int]) -> Tensor:
+    """As `crop_and_flip`, but on the host and picture by picture."""
+    height, width = size
+    cut = []
+    for index, top, left, flip in plan.tolist():
+        picture = domain.rows(index, top, top + height)[:, left : left + width]
+        picture = picture[:: -1 if flip & UPEND else 1, :: -1 if flip & MIRROR else 1]
+        cut.append(picture.swapaxes(0, 1) if flip & TRANSPOSE else picture)
+    return torch.from_numpy(np.stack(cut))
+
+
+def _check_sizes(side: str, domain: Domain, config: DataConfig) -> None:
+    if "crop" in config.preprocess:
+        for name, (height, width, _) in zip(domain.names, domain.shapes):
+            if min(height, width) < config.crop_size:
+                raise ValueError(
+                    f"data.crop_size={config.crop_size} is larger than {name} of domain {side}, which is "
+                    f"{width}x{height} pixels; set crop_size to at most {min(height, width) // 4 * 4}, "
+                    "remove the picture, or choose data.preprocess=resize_and_crop"
+                )
+    elif config.batch_size > 1 and not domain.uniform:
+        raise ValueError(
+            f"data.batch_size={config.batch_size} needs pictures of one size, but data.preprocess="
+            f"{config.preprocess} leaves {len(set(domain.shapes))} sizes in domain {side}; set "
+            "batch_size to 1 or choose a preprocess with a crop"
+        )

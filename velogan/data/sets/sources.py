@@ -1,0 +1,355 @@
+"""Finding the pictures: folders, their splits and, where known, the right answers."""
+
+from __future__ import annotations
+
+import hashlib
+import heapq
+import os
+import re
+from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Protocol, Self
+
+from velogan.data.config import BUILT_IN, DataConfig
+from velogan.data.pictures.images import SUFFIXES, Picture, read_picture
+from velogan.data.pictures.picture import HEADERS, MAX_BYTES
+from velogan.data.rendered.apples2oranges import VERSION, render_folder
+from velogan.data.sets.shards import SUFFIX as SHARD
+from velogan.data.sets.shards import find_shards, identified, names_shards
+from velogan.data.sets.streamed import open_shards
+from velogan.types import Letter
+
+FEWEST = 20
+"""A domain with fewer training pictures than this holds none of them out."""
+
+
+class ImageSource(Protocol):
+    """Pictures by name: those of a folder, or of shards.
+
+    `where` is for messages; `own_names` are their names within the folder or shard, and `names` are each another.
+    """
+
+    @property
+    def where(self) -> str: ...
+    @property
+    def names(self) -> Sequence[str]: ...
+    @property
+    def own_names(self) -> Sequence[str]: ...
+
+    def some(self, numbers: Iterable[int]) -> Self:
+        """Choose by numbers."""
+        ...
+
+    def named(self, names: Iterable[str]) -> Self:
+        """Choose by names."""
+        ...
+
+    def path_of(self, name: str) -> str:
+        """Name a picture for messages."""
+        ...
+
+    def read(self, name: str) -> Picture:
+        """Read a picture as `read_picture` does."""
+        ...
+
+    def content(self, name: str) -> str:
+        """Give a hash of a picture's file, or the reason why it cannot be read."""
+        ...
+
+
+@dataclass(frozen=True)
+class Folder:
+    """Pictures below one directory: their paths relative to it, sorted."""
+
+    directory: Path
+    names: tuple[str, ...]
+
+    @property
+    def where(self) -> str:
+        """The directory."""
+        return str(self.directory)
+
+    @property
+    def own_names(self) -> tuple[str, ...]:
+        """The names."""
+        return self.names
+
+    def some(self, numbers: Iterable[int]) -> Folder:
+        """Choose by numbers."""
+        return Folder(self.directory, tuple(self.names[number] for number in numbers))
+
+    def named(self, names: Iterable[str]) -> Folder:
+        """Choose by names."""
+        return Folder(self.directory, tuple(names))
+
+    def path_of(self, name: str) -> str:
+        """The path of a picture."""
+        return str(self.directory / name)
+
+    def read(self, name: str) -> Picture:
+        """Read a picture. Raises `OSError` and `ValueError` as `read_picture` does."""
+        return read_picture(self.directory / name)
+
+    def content(self, name: str) -> str:
+        """Give the hash of a picture's file; one too large for a picture is not read."""
+        path = self.directory / name
+        size = path.stat().st_size if path.is_file() else 0
+        return f"unreadable: {size} bytes" if size > MAX_BYTES + HEADERS else content_hash(path)
+
+
+def content_hash(path: Path) -> str:
+    """Give the SHA-256 of a file's bytes, or the reason why they cannot be read."""
+    if not path.is_file():  # opening a pipe would wait for a writer
+        return "unreadable: not a regular file"
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        return f"unreadable: {error.strerror}"
+
+
+@dataclass(frozen=True)
+class Side:
+    """One domain, `letter` A or B, on disk.
+
+    `truth`: folder with the true counterpart of each test picture in the other domain, under the same name; `mask`:
+    likewise masks, 255 on the object and 0 elsewhere. `validation`: pictures held out of `train`.
+    """
+
+    letter: Letter
+    name: str
+    train: ImageSource
+    test: ImageSource | None = None
+    validation: ImageSource | None = None
+    truth: Path | None = None
+    mask: Path | None = None
+
+
+@dataclass(frozen=True)
+class Sources:
+    """Both domains. `aligned`: testA and testB hold pairs under equal names, so each is the other's truth."""
+
+    a: Side
+    b: Side
+    aligned: bool
+
+
+def cache_directory(config: DataConfig) -> Path:
+    """Give the folder for decoded and rendered pictures; other users may share it."""
+    return _made(Path(config.cache_dir).expanduser()) if config.cache_dir else code_directory()
+
+
+def code_directory() -> Path:
+    """Give the folder for compiled code, which ignores `data.cache_dir`: no other user may write to it."""
+    return _made(Path(os.environ.get("VELOGAN_CACHE") or "~/.cache/velogan").expanduser())
+
+
+def _made(cache: Path) -> Path:
+    """Make the folder for its owner alone; if that fails, the first write there raises the error."""
+    with suppress(OSError):
+        cache.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return cache
+
+
+def find_sources(config: DataConfig, *, progress: Callable[[int, int], None] | None = None) -> Sources:
+    """Find both domains; render the built-in set or look through shards first, where no earlier run did.
+
+    Raises `ValueError` that names the field, the folder and the mend if a folder is missing or empty, if a shard is
+    missing or damaged, or if `data.group` finds no groups or only one.
+    """
+    sources = _find(config, progress)
+    sides = (sources.a, sources.b)
+    fewest = min(len(side.train.names) for side in sides)
+    if config.group is not None:
+        for side in sides:
+            _check_groups(side, config.group)
+    if config.validation and fewest >= FEWEST:
+        a, b = (_hold_out(side, config) for side in sides)
+        sources = replace(sources, a=a, b=b)
+    return sources
+
+
+def _check_groups(side: Side, expression: str) -> None:
+    if not any(_group_of(name, expression) for name in side.train.own_names):
+        raise ValueError(
+            f"data.group={expression!r} finds nothing in the names of {side.train.where} (domain {side.letter}), "
+            f"for example in {side.train.own_names[0]}: mend the regular expression, or leave it out"
+        )
+
+
+def _group_of(name: str, expression: str | None) -> str | None:
+    match = re.search(expression, name) if expression is not None else None
+    return match and match[1 if match.re.groups else 0]
+
+
+def _hold_out(side: Side, config: DataConfig) -> Side:
+    """Move whole groups with at most `data.validation` pictures, at most a tenth of all, to validation.
+
+    The groups whose names have the lowest hashes are taken: at least one group, but none with more than half of the
+    pictures. So both domains hold out equal names, which keeps pairs together, and a few new files change little.
+    """
+    total = len(side.train.names)
+    most = min(config.validation, total // 10)
+    if config.group is None:
+        names = side.train.own_names
+        held = set(heapq.nsmallest(most, range(total), key=lambda number: _rank(names[number])))
+    else:
+        held = _whole_groups(side, config.group, most)
+    if not held:
+        raise ValueError(
+            f"data.group={config.group!r} puts all {total} training pictures of domain {side.letter} into one group, "
+            "so that none can be held out for validation: let it find smaller groups, or set data.validation=0"
+        )
+    train = side.train.some([number for number in range(total) if number not in held])
+    return replace(side, train=train, validation=side.train.some(sorted(held)))
+
+
+def _rank(name: str) -> bytes:
+    return hashlib.sha256(os.fsencode(name)).digest()
+
+
+def _whole_groups(side: Side, expression: str, most: int) -> set[int]:
+    """The numbers of the pictures of some groups, in the order of the hashes of the groups' names."""
+    groups: dict[tuple[bool, str], list[int]] = {}
+    for number, name in enumerate(side.train.own_names):
+        found = _group_of(name, expression)
+        groups.setdefault((bool(found), found or name), []).append(number)
+    held: set[int] = set()
+    for key in sorted(groups, key=lambda key: _rank(key[1])):
+        if 2 * len(groups[key]) > len(side.train.names):
+            continue
+        if held and len(held) + len(groups[key]) > most:
+            break
+        held.update(groups[key])
+    return held
+
+
+def _find(config: DataConfig, progress: Callable[[int, int], None] | None) -> Sources:
+    if len(config.path) == 2:
+        return _two_sets(config, progress)
+    if config.path[0] == BUILT_IN:
+        return _one_folder(_rendered(config, progress), ("apples", "oranges"), config, progress)
+    root = Path(config.path[0]).expanduser()
+    named = re.fullmatch(r"(.+?)2(.+)", root.resolve().name)
+    return _one_folder(root, (named[1], named[2]) if named else ("A", "B"), config, progress)
+
+
+def _rendered(config: DataConfig, progress: Callable[[int, int], None] | None) -> Path:
+    whole = config.preprocess in ("crop", "none")
+    load, test = config.load_side, config.load_side if whole else config.crop_size
+    counts = f"{config.render_count}-{config.render_test}"
+    name = f"{BUILT_IN}-v{VERSION}-{load}-{test}-{counts}-seed{config.render_seed}"
+    return render_folder(
+        cache_directory(config) / "rendered" / name,
+        count=config.render_count,
+        test_count=config.render_test,
+        image_size=load,
+        test_size=test,
+        seed=config.render_seed,
+        progress=progress,
+    )
+
+
+def _two_sets(config: DataConfig, progress: Callable[[int, int], None] | None) -> Sources:
+    """Two folders, or shards, or one of each."""
+    sides: list[Side] = []
+    names = [_name_of(given) for given in config.path]
+    letters: tuple[Letter, Letter] = ("A", "B")
+    for letter, name, given in zip(letters, names if names[0] != names[1] else letters, config.path):
+        if names_shards(given):
+            train = open_shards(given, find_shards(given), config, cache_directory(config), progress=progress)
+        else:
+            train = _pictures(Path(given).expanduser(), config, progress)
+        sides.append(Side(letter, name, train))
+    return Sources(sides[0], sides[1], aligned=False)
+
+
+def _name_of(given: str) -> str:
+    """Name a domain after its folder, or after its shards without their numbers."""
+    if not names_shards(given):
+        return Path(given).expanduser().resolve().name
+    file = os.path.basename(given.partition("::")[0].partition("?")[0]).removesuffix(SHARD)
+    return re.sub(r"\{.*?\}|[*]", "", file).strip("-_. 0123456789") or "shards"
+
+
+def _one_folder(
+    root: Path, names: tuple[str, str], config: DataConfig, progress: Callable[[int, int], None] | None
+) -> Sources:
+    if not (root / "trainA").is_dir() or not (root / "trainB").is_dir():
+        raise ValueError(
+            f"data.path (--data) {root} must hold trainA and trainB, and testA and testB if you have them, "
+            f"but it {_found(root)}; name such a folder, two folders of pictures, or {BUILT_IN}"
+        )
+    test_a, test_b = (_optional(root / f"test{letter}", config, progress) for letter in "AB")
+    aligned = isinstance(test_a, Folder) and isinstance(test_b, Folder) and test_a.names == test_b.names
+    sides = []
+    ordered: tuple[tuple[Letter, str, ImageSource | None, ImageSource | None], ...]
+    ordered = (("A", names[0], test_a, test_b), ("B", names[1], test_b, test_a))
+    for letter, name, test, other in ordered:
+        truth, mask = root / f"truth{letter}", root / f"mask{letter}"
+        answers = truth if truth.is_dir() else other.directory if aligned and isinstance(other, Folder) else None
+        train = _pictures(root / f"train{letter}", config, progress)
+        objects = mask if mask.is_dir() else None
+        sides.append(Side(letter, name, train, test, truth=answers, mask=objects))
+    return Sources(sides[0], sides[1], aligned=aligned)
+
+
+def _found(root: Path) -> str:
+    if not root.exists():
+        return "does not exist" + ("" if root.is_absolute() else f" (looked in {Path.cwd()})")
+    if not root.is_dir():
+        return "is a file"
+    inside = sorted(entry.name for entry in root.iterdir() if not entry.name.startswith("."))
+    if not inside:
+        return "is empty"
+    return f"holds {', '.join(inside[:6])}" + (f" and {len(inside) - 6} more" if len(inside) > 6 else "")
+
+
+def _optional(directory: Path, config: DataConfig, progress: Callable[[int, int], None] | None) -> ImageSource | None:
+    return _pictures(directory, config, progress) if directory.is_dir() else None
+
+
+def _pictures(directory: Path, config: DataConfig, progress: Callable[[int, int], None] | None) -> ImageSource:
+    """Pictures of a folder, or of the shards in it where there are no others."""
+    if not directory.is_dir():
+        raise ValueError(f"data.path (--data) {directory} {_found(directory)}; name a folder of pictures")
+    names = list_images(directory)
+    if names:
+        return Folder(directory, names)
+    shards = [str(directory / name) for name in list_files(directory, {SHARD})]
+    if shards:
+        return open_shards(str(directory), identified(shards), config, cache_directory(config), progress=progress)
+    kinds = " ".join(sorted(suffix[1:] for suffix in (*SUFFIXES, SHARD)))
+    raise ValueError(
+        f"data.path (--data) {directory} holds no picture ({kinds}), it {_found(directory)}; "
+        "put pictures there or name another folder"
+    )
+
+
+MAP = ".doubt.png"
+"""How names of maps of doubt end, which are written beside translations and are no pictures."""
+
+
+def list_images(directory: Path) -> tuple[str, ...]:
+    """List picture files below a directory, as `list_files` does, without maps of doubt."""
+    return tuple(name for name in list_files(directory, SUFFIXES) if not name.endswith(MAP))
+
+
+def list_files(directory: Path, suffixes: Collection[str]) -> tuple[str, ...]:
+    """List files with one of `suffixes` below a directory: paths relative to it, with `/`, sorted, none hidden.
+
+    Links are followed, except to a folder that contains them.
+    """
+    names = []
+    above = {str(directory): {os.path.realpath(directory)}}
+    for parent, folders, files in os.walk(directory, followlinks=True):
+        chain = above.pop(parent)
+        real = {folder: os.path.realpath(os.path.join(parent, folder)) for folder in folders}
+        folders[:] = [folder for folder in folders if real[folder] not in chain]
+        above |= {os.path.join(parent, folder): chain | {real[folder]} for folder in folders}
+        for file in files:
+            if not file.startswith(".") and Path(file).suffix.lower() in suffixes:
+                names.append((Path(parent) / file).relative_to(directory).as_posix())
+    return tuple(sorted(names))

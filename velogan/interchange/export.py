@@ -1,0 +1,215 @@
+"""A generator in the formats of others, each checked against the network that it was made from."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.metadata import version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from velogan.files import replacing
+from velogan.interchange.int8 import Quantised, quantise
+from velogan.networks.build import build_network
+from velogan.networks.outputs import ChangeGenerator, changed
+from velogan.networks.pickles import read_tensors
+from velogan.networks.reference import Recognised, recognise, to_reference
+from velogan.store.checkpoint import save_network
+from velogan.translate.model import Translator, load_translator
+
+Format = Literal["onnx", "torch", "reference", "hub"]
+SUFFIXES: dict[Format, str] = {"onnx": ".onnx", "torch": ".pt2", "reference": ".pth", "hub": ".safetensors"}
+
+MOST = 1e-3
+"""The largest difference from eager PyTorch, in [-1, 1], that an export may have."""
+
+_NEEDS = ("onnx", "onnxscript", "onnxruntime")
+_MOST_SIDE = 2**14
+
+Size = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Exported:
+    """A file that was written and checked.
+
+    `max_difference`: the largest from eager PyTorch in float32, in [-1, 1], over pictures of `sizes` (H, W) in batches
+    of 1 and 2; `by`: what computed it, with its version. `int8`: what is known of one in 8 bits; then `max_difference`
+    and `sizes` are of the pictures that judged it.
+    """
+
+    file: Path
+    max_difference: float
+    sizes: list[Size]
+    by: str
+    int8: Quantised | None = None
+
+    @property
+    def megabytes(self) -> float:
+        """The size of the file."""
+        return self.file.stat().st_size / 1e6
+
+
+def check_installed(format: Format) -> None:
+    """ValueError, which says what to install, where the format's libraries are missing."""
+    missing = [name for name in _NEEDS if find_spec(name) is None] if format == "onnx" else []
+    if missing:
+        raise ValueError(f"format=onnx needs {', '.join(missing)}: pip install 'velogan[onnx]'")
+
+
+def export(model: Translator, file: Path, *, format: Format, int8: Path | None = None) -> Exported:
+    """Writes the generator of `model`, which is on the CPU, to `file` and checks it by running what was written.
+
+    onnx and torch take batches of any size, and sides of any multiple of `model.multiple` pixels. `int8`: a folder of
+    pictures by which ONNX is put into 8 bits, once it was checked in float32. ValueError where the format cannot hold
+    it, or its results differ by more than `MOST`.
+    """
+    check_installed(format)
+    if int8 and format != "onnx":
+        raise ValueError(f"format={format} holds float32 alone: leave int8 out, or choose format=onnx")
+    write = {"onnx": _onnx, "torch": _torch, "reference": _reference, "hub": _hub}[format]
+    with replacing(file) as aside:
+        named = aside.with_name(aside.name + SUFFIXES[format])  # libraries look at the suffix
+        try:
+            run, by = write(model, named)
+            sizes = _sizes(model)
+            difference = max(_difference(model, run, size, count=count) for size in sizes for count in (1, 2))
+            if not difference <= MOST:
+                raise ValueError(
+                    f"{file}: computed by {by} the results differ by {difference:.2g} from PyTorch's, more than "
+                    f"{MOST}: choose another format"
+                )
+            small = quantise(model, named, int8) if int8 else None
+            named.replace(aside)
+        finally:
+            named.unlink(missing_ok=True)
+    if small:
+        return Exported(file, small.max_difference, [(small.side, small.side)], by, int8=small)
+    return Exported(file, difference, sizes, by)
+
+
+Run = Callable[[Tensor], Tensor]
+
+
+def _onnx(model: Translator, file: Path) -> tuple[Run, str]:
+    import onnxruntime
+
+    with _quiet():
+        program = torch.onnx.export(
+            _plain(model.net),
+            (_example(model),),
+            dynamo=True,
+            dynamic_shapes=(_dynamic(model),),
+            external_data=False,
+            input_names=["image"],
+            output_names=["translated"],
+            verbose=False,
+        )
+    assert program is not None
+    program.save(file)
+    session = onnxruntime.InferenceSession(str(file), providers=["CPUExecutionProvider"])
+
+    def run(images: Tensor) -> Tensor:
+        return torch.from_numpy(session.run(None, {"image": images.numpy()})[0])
+
+    return run, f"ONNX Runtime {version('onnxruntime')}"
+
+
+def _torch(model: Translator, file: Path) -> tuple[Run, str]:
+    with _quiet():
+        program = torch.export.export(_plain(model.net), (_example(model),), dynamic_shapes=(_dynamic(model),))
+        torch.export.save(program, file)
+        loaded = torch.export.load(file).module(check_guards=False)  # they forbid a U-Net its innermost pixel
+    return loaded, f"torch.export of PyTorch {torch.__version__}"
+
+
+def _reference(model: Translator, file: Path) -> tuple[Run, str]:
+    save_reference(Recognised(model.header, model.net.state_dict()), file)
+    found = recognise(read_tensors(file), file=file)
+    net = build_network(found.header)
+    net.load_state_dict(found.state)
+    return net.eval(), "the weights as they are read back"
+
+
+def _hub(model: Translator, file: Path) -> tuple[Run, str]:
+    save_network(file, model.net.state_dict(), model.header)
+    return load_translator(file).net, "the weights as they are read back"
+
+
+def save_reference(network: Recognised, file: Path) -> None:
+    """Writes a `.pth` as the reference implementation does. ValueError where it has no such network."""
+    torch.save({name: value.contiguous() for name, value in to_reference(network).items()}, file)
+
+
+class _Apart(nn.Module):
+    """A `ChangeGenerator` that decodes twice, not once in a batch of two halves, which would fix the batch's size."""
+
+    def __init__(self, net: ChangeGenerator):
+        super().__init__()
+        self.net = net
+
+    def forward(self, x: Tensor) -> Tensor:
+        encoded = self.net.encoder(x)
+        after, before = self.net.decoder(self.net.translator(encoded)), self.net.decoder(encoded)
+        return changed(x, after=after, before=before).clamp(-1, 1)
+
+
+def _plain(net: nn.Module) -> nn.Module:
+    return (_Apart(net) if isinstance(net, ChangeGenerator) else net).eval()
+
+
+def _dynamic(model: Translator) -> Mapping[int, Any]:
+    sides = {
+        place: model.multiple * torch.export.Dim(name, min=_least(model), max=_MOST_SIDE // model.multiple)
+        for place, name in ((2, "rows"), (3, "columns"))
+    }
+    return {0: torch.export.Dim("batch", max=2**12), **sides}
+
+
+def _least(model: Translator) -> int:
+    return 2 if model.multiple < 8 else 1  # a residual block's padding needs two pixels at a quarter of the side
+
+
+def _sizes(model: Translator) -> list[Size]:
+    side, more = max(64, model.multiple), max(model.multiple, 36)
+    return [(side, side), (side, 2 * side), (side + more, side)]
+
+
+def _example(model: Translator) -> Tensor:
+    side = max(64, 2 * model.multiple)
+    return torch.zeros(2, model.header.get("in_channels", 3), side, side + max(32, model.multiple))
+
+
+@torch.inference_mode()
+def _difference(model: Translator, run: Run, size: Size, *, count: int) -> float:
+    """The largest difference over noise, and over something smooth."""
+    generator = torch.Generator().manual_seed(0)
+    channels = model.header.get("in_channels", 3)
+    noise = torch.rand(count, channels, *size, generator=generator) * 2 - 1
+    smooth = torch.rand(count, channels, 6, 6, generator=generator) * 2 - 1
+    images = noise if count == 1 else F.interpolate(smooth, size, mode="bilinear")
+    return float((run(images.clone()) - model.net(images)).abs().max())
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without what the exporters say about themselves."""
+    loggers = [logging.getLogger(name) for name in ("torch.onnx", "torch.export")]
+    levels = [logger.level for logger in loggers]
+    registration = logging.getLogger("torch.onnx._internal.exporter._registration")
+    try:
+        for logger in (*loggers, registration):
+            logger.setLevel(logging.ERROR)
+        with warnings.catch_warnings(action="ignore"), torch.no_grad():
+            yield
+    finally:
+        for logger, level in zip((*loggers, registration), (*levels, logging.NOTSET)):
+            logger.setLevel(level)

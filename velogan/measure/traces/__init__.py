@@ -1,0 +1,1 @@
+"""What a profiler recorded: read, attributed to phases and networks, counted."""

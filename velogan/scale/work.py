@@ -1,0 +1,122 @@
+"""A worker's work and what came of it: options, pictures that lie within other files, counts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from glob import escape
+from pathlib import Path
+
+from velogan.data.pictures.images import Picture, decode, encode, read_picture
+from velogan.files import replacing
+from velogan.translate.files import Summary
+from velogan.translate.jobs import printable
+
+WINDOW = 256
+"""The most pictures that a worker takes at a time."""
+
+WINDOW_BYTES = 2**25
+"""The bytes of files that a worker takes at a time; a larger file goes alone."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """How pictures are translated: as `translate` has it; `column` holds a table's pictures, None: it is found."""
+
+    format: str | None = None
+    tile: int | None = None
+    overwrite: bool = False
+    column: str | None = None
+    threads: int = 2
+
+    @property
+    def suffix(self) -> str | None:
+        """The suffix of all translations, or None."""
+        return self.format and f".{self.format}"
+
+
+@dataclass
+class Done:
+    """Counts, and name and reason of each picture that failed; `renamed` counts those in another format than asked
+    for, and `example` is the name and suffix of one of them."""
+
+    translated: int = 0
+    skipped: int = 0
+    tiled: int = 0
+    renamed: int = 0
+    example: tuple[str, str] | None = None
+    failed: list[tuple[str, str]] = field(default_factory=list)
+
+    def add(self, other: Done | Summary) -> None:
+        """Counts what `other` did, too."""
+        self.translated += other.translated
+        self.skipped += other.skipped
+        self.tiled += other.tiled
+        self.failed += [(name, reason) for name, reason in other.failed]
+        if isinstance(other, Summary):
+            self.renamed += len(other.renamed)
+            self.example = self.example or next(iter(other.renamed), None)
+        else:
+            self.renamed += other.renamed
+            self.example = self.example or other.example
+
+
+@dataclass(frozen=True)
+class Packed:
+    """A picture within another file, or named there: its translation becomes bytes, `results[number]`.
+
+    `target` is a name alone; `results` holds its suffix and the bytes.
+    """
+
+    name: str
+    source: bytes | Path
+    target: Path
+    scratch: Path
+    number: int
+    results: dict[int, tuple[str, bytes]]
+
+    def size(self) -> int:
+        """The bytes of its file."""
+        if isinstance(self.source, bytes):
+            return len(self.source)
+        return self.source.stat().st_size if self.source.is_file() else 0
+
+    def read(self) -> Picture:
+        """The picture; raises `ValueError` or `OSError` with the reason."""
+        return decode(self.source) if isinstance(self.source, bytes) else read_picture(self.source)
+
+    def is_done(self) -> bool:
+        """Never: what lies within a file is done when the file is."""
+        return False
+
+    def is_taken(self, target: Path) -> bool:
+        """Never: the window knows all of them."""
+        return False
+
+    def moved(self, target: Path) -> Packed:
+        """The same picture with another target."""
+        return replace(self, target=target)
+
+    def save(self, picture: Picture) -> None:
+        """Keep the bytes of its translation."""
+        self.results[self.number] = (self.target.suffix, encode(self.target.suffix.lower(), picture))
+
+
+@contextmanager
+def whole(target: Path) -> Iterator[Path]:
+    """As `replacing`; what a killed worker left of `target` is removed first."""
+    for left in target.parent.glob(f".{escape(target.name)}.*"):
+        left.unlink(missing_ok=True)
+    with replacing(target) as aside:
+        yield aside
+
+
+def note_of(target: Path) -> Path:
+    """The hidden file that says what came of a shard or table, and that it is finished."""
+    return target.with_name(f".{target.name}-done.json")
+
+
+def within(file: str, name: str) -> str:
+    """The name for messages of a picture within a file."""
+    return printable(f"{file}/{name}")

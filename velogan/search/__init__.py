@@ -1,0 +1,1 @@
+"""Architecture search: the method, its supernets, budgets, and what it has chosen."""

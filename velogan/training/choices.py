@@ -1,0 +1,120 @@
+"""The engine's choices for a run: taken once, kept, and taken again where a machine cannot follow them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import nn
+
+from velogan.config import Config
+from velogan.engine.config import EngineConfig
+from velogan.engine.duration import parse_span
+from velogan.engine.processes import default_threads
+from velogan.engine.ranks import Ranks
+from velogan.kernels.fused import training_gain
+from velogan.training.forward import norm_kernels, products
+from velogan.training.resolve import Pick, cannot_follow, resolve
+
+_OPEN = ("auto", None)
+"""What asks for nothing in particular."""
+
+
+def decide(config: Config) -> tuple[EngineConfig, list[Pick]]:
+    """The engine's `auto` fields, decided for this machine and run."""
+    span, spec = parse_span(config.train.length), config.spec
+    sections = [*spec.generators.values(), *spec.discriminators.values()]
+    return resolve(
+        config.engine,
+        load_kernels=norm_kernels,
+        gemm_gain=lambda precision: _gemm_gain(config, precision),
+        norms={section.norm for section in sections},
+        optimizers=set(config.optimizer.kinds),
+        second_derivatives=config.method.second_derivatives,
+        run_seconds=span.amount * 60 if span.unit == "minutes" else None,
+        skips=config.train.on_nonfinite == "skip",
+        one_size="crop" in config.data.preprocess,
+        dropout=any(generator.dropout for generator in spec.generators.values()),
+    )
+
+
+def decide_again(config: Config, before: EngineConfig) -> tuple[EngineConfig, list[Pick], str]:
+    """The choices of a continued run, and why they are others than `before`; an empty reason where they are not.
+
+    What was chosen before holds as long as this machine can follow it and the user asks for nothing else: so a
+    continued run computes as it did. ValueError where what the user asks for cannot be had.
+    """
+    asked = {
+        name: value
+        for name, value in config.engine.model_dump().items()
+        if value not in _OPEN and value != getattr(before, name)
+    }
+    if "mode" in asked or "device" in asked:  # all else was decided for the other
+        return *decide(config), f"asked for {_listed(asked)}"
+    wanted = before.model_copy(update={"mode": "auto", **asked} if asked else {})
+    missing = unable(wanted)
+    if not missing and not asked:
+        return before, [], ""
+    if not missing:
+        try:
+            engine, picks = decide(config.model_copy(update={"engine": wanted}))
+            return engine, picks, f"asked for {_listed(asked)}"
+        except ValueError:
+            pass  # what was chosen before does not go with what is asked for now
+    engine, picks = decide(config)
+    return engine, picks, missing or f"asked for {_listed(asked)}"
+
+
+def unable(engine: EngineConfig) -> str:
+    """Why this machine cannot compute with the choices `engine`; empty if it can."""
+    return cannot_follow(
+        engine, native=lambda: norm_kernels() is not None, gemm=lambda: products(engine.precision) is not None
+    )
+
+
+def for_all(ranks: Ranks, asked: Config, engine: EngineConfig, picks: list[Pick]) -> tuple[EngineConfig, list[Pick]]:
+    """The first rank's choices as several ranks can follow them. ValueError where they cannot."""
+    if not ranks.several:
+        return engine, picks
+    if engine.capture == "on":
+        if asked.engine.capture == "on" or asked.engine.mode == "graph":
+            raise ValueError(
+                "engine.capture=on with several processes: what they exchange is not captured; set engine.capture=off"
+            )
+        off = Pick("capture", "off", "several processes exchange gradients, which is not captured")
+        engine = engine.model_copy(update={"capture": "off"})
+        picks = [off if pick.what == "capture" else pick for pick in picks]
+    if engine.device.startswith("mps"):
+        raise ValueError(
+            f"engine.device={engine.device} with several processes cannot be used: say --engine.device cpu"
+        )
+    count = asked.images_per_update
+    each = f"{count} {'image' if count == 1 else 'images'} each: {ranks.world * count} an update"
+    if ranks.parts == 1:
+        each = f"the networks of one direction each: {count} {'image' if count == 1 else 'images'} an update"
+    return engine, [*picks, Pick("processes", f"{ranks.world} of {each}", "started by torchrun")]
+
+
+def on_this_host(ranks: Ranks, asked: EngineConfig, engine: EngineConfig) -> EngineConfig:
+    """The common choices, with this rank's share of its host's cores. ValueError where it cannot compute so."""
+    if not ranks.several:
+        return engine
+    if missing := unable(engine):
+        raise ValueError(f"the first rank chose what cannot be computed here: {missing}; say --engine.mode eager")
+    return engine.model_copy(
+        update={"threads": asked.threads or max(1, default_threads() // ranks.local_world)},
+    )
+
+
+def _listed(asked: dict[str, Any]) -> str:
+    return ", ".join(f"engine.{name}={value}" for name, value in asked.items())
+
+
+def _gemm_gain(config: Config, precision: str) -> float:
+    gemm, net = products(precision), config.generator
+    if gemm is None:
+        return 0.0
+    c, blocks = net.encoding, net.has_stages and net.blocks > 0
+    if c < gemm.pays_from:
+        return 0.0
+    common = nn.Conv2d(c, c, 3) if blocks else nn.Conv2d(2 * c, 2 * c, 4, stride=2, padding=1)
+    return training_gain(common, gemm)

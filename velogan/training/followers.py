@@ -1,0 +1,81 @@
+"""One run by several processes: that all have the same pictures, and what the others do of the first one's session."""
+
+from __future__ import annotations
+
+import torch
+
+from velogan.config import Config
+from velogan.data.sets.pair import Data
+from velogan.engine.directions import Halves
+from velogan.engine.duration import parse_length, parse_span
+from velogan.engine.nonfinite import NonFiniteError
+from velogan.engine.processes import ToldElsewhere
+from velogan.engine.ranks import Ranks
+from velogan.engine.trainer import Hook, Trainer, stop_on_signal
+from velogan.search.method import METHODS
+
+
+def check_pictures(ranks: Ranks, data: Data) -> None:
+    """ValueError where a rank found other pictures than the first one did."""
+    digests = ranks.gather((data.a.digest, data.b.digest))
+    for number, found in enumerate(digests):
+        for letter, mine, first in zip("AB", found, digests[0]):
+            if mine != first:
+                raise ValueError(
+                    f"data.path (--data): {ranks.named(number)} has other pictures of domain {letter} than "
+                    f"{ranks.named(0)}: give all hosts the same ones"
+                )
+
+
+def as_split(ranks: Ranks, config: Config) -> Ranks:
+    """The ranks, divided as `train.split` says. ValueError where they or the networks cannot be."""
+    if config.train.split == "images":
+        ranks.exchanged = torch.bfloat16 if config.train.exchange_precision == "bf16" else torch.float32
+        return ranks
+    asked, spec = "train.split=directions", config.spec
+    if ranks.world != 2:
+        raise ValueError(
+            f"{asked} is for two processes, and there {'are' if ranks.several else 'is'} {ranks.world}: start with "
+            "torchrun --nproc-per-node 2 -m velogan train ..., or set train.split=images"
+        )
+    if not config.method.has_halves:
+        can = " or ".join(kind for kind, method in METHODS.items() if method().has_halves)
+        raise ValueError(
+            f"{asked} is for methods with networks of their own for each direction, and method={config.method.kind} "
+            f"has none: set method={can}, or train.split=images"
+        )
+    if any(one.norm == "sync_batch" for one in (*spec.generators.values(), *spec.discriminators.values())):
+        raise ValueError(f"{asked} shows a network all images, so norm=sync_batch has nothing to do: set norm=batch")
+    if config.train.exchange_precision != "fp32":
+        raise ValueError(
+            f"{asked} exchanges no gradients of weights, and train.exchange_precision="
+            f"{config.train.exchange_precision} is for these: set train.exchange_precision=fp32"
+        )
+    return Halves(ranks)
+
+
+def follow(config: Config, trainer: Trainer) -> None:
+    """A rank's part in the session that the first one holds: the same steps, and its state for checkpoints."""
+
+    def give_networks(images: int) -> None:
+        trainer.collect()
+
+    def give_pace(images: int) -> None:
+        trainer.pace()
+
+    def give_state(images: int) -> None:
+        trainer.state_dict()
+
+    train, ranks = config.train, trainer.ranks
+    hooks = [Hook(parse_span(train.log_every), give_pace)]
+    if train.samples:
+        hooks.append(Hook(parse_span(train.sample_every), give_networks))
+    hooks.append(Hook(parse_span(train.checkpoint_every), give_state))
+    with stop_on_signal(trainer):
+        if ranks.share(False):
+            try:
+                trainer.run(parse_length(train.length, epoch=trainer.epoch), hooks=hooks)
+            except NonFiniteError as error:  # the first rank has it too, and knows what to advise
+                raise ToldElsewhere(1) from error
+        if ranks.share(False):
+            give_state(trainer.images)

@@ -1,0 +1,77 @@
+"""Networks as the engine's choices compute them: faster equivalents over the same weights."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from functools import partial
+from pathlib import Path
+
+from torch import nn
+
+from velogan.data.sets.sources import code_directory
+from velogan.engine.compiled import compiled
+from velogan.engine.config import EngineConfig
+from velogan.kernels.bf16_gemm import Bf16Gemm, load_bf16_gemm
+from velogan.kernels.fp32_gemm import load_fp32_gemm
+from velogan.kernels.fused import Products, native
+from velogan.kernels.native import NormKernels, load_kernels
+from velogan.kernels.plan import Planned, plain_plan, tokens
+from velogan.types import Composed, Nets
+
+
+def norm_kernels() -> NormKernels | None:
+    """The native norm kernels; None where they cannot be built."""
+    return load_kernels(code_directory() / "kernels")
+
+
+def bf16_gemm() -> Bf16Gemm | None:
+    """The native bfloat16 convolutions; None where they cannot be built or this CPU has no such instructions."""
+    return load_bf16_gemm(code_directory() / "kernels")
+
+
+def products(precision: str) -> Products | None:
+    """The native convolutions in a precision of `EngineConfig`; None where there are none."""
+    return bf16_gemm() if precision == "bf16" else load_fp32_gemm(code_directory() / "kernels")
+
+
+def compile_cache() -> Path:
+    """Where what torch.compile made is kept."""
+    return code_directory() / "compiled"
+
+
+def forward_net(net: nn.Module, engine: EngineConfig) -> nn.Module:
+    """One network as `forward_nets` has it."""
+    return forward_nets({"net": net}, engine)["net"]
+
+
+def forward_nets(
+    nets: Nets, engine: EngineConfig, *, plain: Collection[str] = (), recomputed: Collection[str] = ()
+) -> dict[str, nn.Module]:
+    """What the losses call: the networks themselves, or faster equivalents over the same weights.
+
+    Those whose names are in `plain` stay as they are. Activations of those in `recomputed` are computed again in the
+    backward pass, and not kept for it.
+    """
+    fast: Callable[..., nn.Module] | None = None
+    if engine.kernels in ("native", "winograd"):
+        kernels = norm_kernels()
+        gemm = products(engine.precision) if engine.kernels == "winograd" else None
+        if kernels is None or (gemm is None and engine.kernels == "winograd"):
+            raise ValueError(
+                f"engine.kernels={engine.kernels} cannot be built here, or this CPU cannot run it: install g++, or set "
+                "engine.kernels=plain"
+            )
+        fast = partial(native, kernels=kernels, gemm=gemm)
+    elif engine.compile == "on":
+        fast = partial(compiled, cache=compile_cache())
+    made = {name: net if fast is None or name in plain else _faster(net, fast) for name, net in nets.items()}
+    lean = partial(fast or _planned, recompute=True)
+    return made | {name: _faster(nets[name], lean) for name in recomputed}
+
+
+def _planned(net: nn.Module, *, recompute: bool) -> nn.Module:
+    return Planned(net, plain_plan(tokens(net)), recompute=recompute)
+
+
+def _faster(net: nn.Module, fast: Callable[[nn.Module], nn.Module]) -> nn.Module:
+    return net.by(fast) if isinstance(net, Composed) else fast(net)

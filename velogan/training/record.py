@@ -1,0 +1,80 @@
+"""A run's `run.json`: where it came from, its data, and what the engine chose from which image on."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+import torch
+from pydantic import ValidationError
+
+import velogan
+from velogan.data.sets.cache import Domain
+from velogan.data.sets.pair import Data
+from velogan.data.sets.sources import Side
+from velogan.engine.config import EngineConfig
+from velogan.observe.machine import machine
+from velogan.training.resolve import Pick
+
+
+def new_record(origin: Mapping[str, Any], data: Data) -> dict[str, Any]:
+    """The record of a run that begins now. `origin` holds its `preset`, `command`, and what was `changed`."""
+    return {
+        "velogan": velogan.__version__,
+        **origin,
+        "started": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "data": {"a": _counts(data.sources.a, data.a), "b": _counts(data.sources.b, data.b)},
+    }
+
+
+def with_engine(
+    record: Mapping[str, Any],
+    engine: EngineConfig,
+    picks: Sequence[Pick],
+    *,
+    images: int,
+    why: str,
+    device: torch.device,
+) -> dict[str, Any]:
+    """The record with one more set of choices, which holds from `images` seen on, and `why` it was taken."""
+    picked = [asdict(pick) for pick in picks]
+    chosen = {
+        "from_images": images,
+        "why": why,
+        "engine": engine.model_dump(mode="json"),
+        "picked": picked,
+        "machine": machine(device),
+    }
+    return {
+        **record,
+        "machine": chosen["machine"],
+        "picked": picked,
+        "engines": [*record.get("engines", []), chosen],
+    }
+
+
+def engine_of(record: Mapping[str, Any]) -> EngineConfig | None:
+    """What the engine chose last; None where that is not recorded."""
+    try:
+        return EngineConfig.model_validate(record["engines"][-1]["engine"])
+    except (KeyError, IndexError, TypeError, ValidationError):
+        return None
+
+
+def changed_domains(record: Mapping[str, Any], data: Data) -> list[str]:
+    """The letters of the domains whose pictures are others than when the run began."""
+    now = {"a": data.a.digest, "b": data.b.digest}
+    try:
+        began = {letter: record["data"][letter].get("digest") for letter in now}
+    except (KeyError, TypeError, AttributeError):
+        return []
+    return [letter.upper() for letter in now if began[letter] not in (None, now[letter])]
+
+
+def _counts(side: Side, domain: Domain) -> dict[str, Any]:
+    test = len(side.test.names) if side.test else 0
+    held = len(side.validation.names) if side.validation else 0
+    counts = {"train": len(domain), "validation": held, "test": test, "skipped": len(domain.skipped)}
+    return {"name": side.name, **counts, "digest": domain.digest}

@@ -1,0 +1,323 @@
+"""Turns `auto` into decisions, each with its reason: printed, recorded, and the same on resume."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from velogan.engine.compiled import compiler_missing
+from velogan.engine.config import EngineConfig
+from velogan.engine.optimizers import FUSED
+from velogan.engine.processes import default_threads
+from velogan.kernels.native import NormKernels
+from velogan.kernels.precision import precision_for
+
+COMPILE_PAYS_AFTER_S = 1200.0
+"""A run of so many seconds saves more time than the two to three minutes that compilation takes."""
+
+REFERENCE = {
+    "precision": "fp32",
+    "layout": "contiguous",
+    "batched": "off",
+    "fused_optimizer": "off",
+    "kernels": "plain",
+    "checkpoint_activations": "off",
+    "compile": "off",
+    "capture": "off",
+    "streams": "off",
+}
+
+MODES: dict[str, dict[str, str]] = {
+    "auto": {},
+    "eager": {"kernels": "plain", "compile": "off", "capture": "off", "streams": "off"},
+    "compiled": {"kernels": "plain", "compile": "on", "capture": "off", "streams": "off"},
+    "graph": {"capture": "on", "streams": "off"},
+    "streams": {"batched": "off", "streams": "on"},
+}
+"""What each mode chooses for a field that is `auto`."""
+
+
+@dataclass(frozen=True)
+class Pick:
+    """One decision: what was asked, what was chosen, and why."""
+
+    what: str
+    choice: str
+    why: str
+
+
+def resolve_device(asked: str) -> torch.device:
+    """The device for `asked`; `auto` takes an accelerator where there is one. ValueError where it is missing."""
+    if asked == "auto":
+        if torch.cuda.is_available():
+            return torch.device("cuda")
+        return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
+    try:
+        device = torch.device(asked)
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise ValueError(
+            f"engine.device={asked} cannot be used here ({str(error).splitlines()[0]}): choose auto"
+        ) from error
+    return device
+
+
+def device_for(config: EngineConfig) -> torch.device:
+    """The device that `config` asks for. ValueError if it cannot be used, or cannot do what else `config` asks for."""
+    device = resolve_device(config.device)
+    if device.type != "cuda":
+        if config.mode in ("graph", "streams"):
+            raise ValueError(
+                f"engine.mode={config.mode} needs a CUDA device, and this is {device}: set engine.mode=auto"
+            )
+        for what in ("capture", "streams"):
+            if getattr(config, what) == "on":
+                raise ValueError(f"engine.{what}=on needs a CUDA device, and this is {device}: set engine.{what}=off")
+    return device
+
+
+def cannot_follow(chosen: EngineConfig, *, native: Callable[[], bool], gemm: Callable[[], bool]) -> str:
+    """Why this machine cannot compute with the `chosen` settings, perhaps of another machine; empty if it can.
+
+    `native` and `gemm` tell whether native kernels and native convolutions of the chosen precision are available.
+    """
+    try:
+        device = device_for(chosen)
+    except ValueError:
+        return f"there is no device {chosen.device} here"
+    if chosen.kernels in ("native", "winograd") and not native():
+        return "the native kernels cannot be built here"
+    if chosen.kernels == "winograd" and not gemm():
+        return "this CPU cannot run engine.kernels=winograd"
+    if chosen.compile == "on" and (missing := compiler_missing(device)):
+        return f"torch.compile lacks {missing} here"
+    if device.type == "cuda" and chosen.precision == "bf16" and not torch.cuda.is_bf16_supported():
+        return "this GPU has no bf16"
+    return ""
+
+
+def resolve(
+    config: EngineConfig,
+    *,
+    load_kernels: Callable[[], NormKernels | None],
+    gemm_gain: Callable[[str], float],
+    norms: set[str],
+    optimizers: set[str],
+    second_derivatives: bool,
+    run_seconds: float | None,
+    skips: bool,
+    one_size: bool,
+    dropout: bool,
+) -> tuple[EngineConfig, list[Pick]]:
+    """`config` with every `auto` decided, and the reasons.
+
+    `gemm_gain` measures how many times faster native convolutions of a precision are than the library's; 0 if there are
+    none.
+    `norms` are the kinds of norm in the networks, `optimizers` those of optimizers. `second_derivatives`: the loss
+    needs them (wgangp). `run_seconds` is the length of the run, if known. `skips`: broken steps are skipped.
+    `one_size`: all images have one size. `dropout`: networks draw random numbers.
+    """
+    device = device_for(config)
+    picks = [Pick("device", str(device), "asked for" if config.device != "auto" else "the fastest found")]
+    chosen: dict[str, object] = {"device": str(device), "threads": config.threads or default_threads()}
+    if config.mode == "reference":
+        picks.append(Pick("mode", "reference", "asked for: float32, eager, one pass per image, plain optimizers"))
+        return config.model_copy(update=chosen | REFERENCE), picks
+    rules = {
+        "precision": lambda: _precision(device, second=second_derivatives),
+        "layout": lambda: _layout(device),
+        "batched": lambda: _batched(norms, one_size=one_size),
+        "fused_optimizer": lambda: _fused_optimizer(device, optimizers),
+        "kernels": lambda: _kernels(
+            device,
+            norms,
+            load_kernels,
+            gemm_gain,
+            precision=str(chosen["precision"]),
+        ),
+        "checkpoint_activations": lambda: ("off", "only where asked for: it takes time"),
+        "compile": lambda: _compile(
+            device,
+            native=chosen["kernels"] != "plain",
+            recomputes=chosen["checkpoint_activations"] == "on",
+            second=second_derivatives,
+            seconds=run_seconds,
+            missing=compiler_missing(device),
+        ),
+        "capture": lambda: _capture(
+            device,
+            fused=chosen["fused_optimizer"] == "on",
+            skips=skips,
+            one_size=one_size,
+            redraws=dropout and chosen["checkpoint_activations"] == "on",
+        ),
+        "streams": lambda: ("off", "on only where asked for"),
+    }
+    for what, rule in rules.items():
+        asked, of_mode = getattr(config, what), MODES[config.mode].get(what)
+        if asked != "auto":
+            choice, why = asked, "asked for"
+        else:
+            choice, why = (of_mode, f"engine.mode={config.mode}") if of_mode else rule()
+        chosen[what] = choice
+        picks.append(Pick(what, choice, why))
+    _refuse(chosen, device, norms=norms, optimizers=optimizers, second=second_derivatives, skips=skips, dropout=dropout)
+    return config.model_copy(update=chosen), picks
+
+
+def _precision(device: torch.device, *, second: bool) -> tuple[str, str]:
+    choice, why = precision_for(device)
+    if choice == "fp16" and second:
+        return "fp32", "this GPU has no bf16, and the gradient penalty's small numbers vanish in float16"
+    return choice, why
+
+
+def _layout(device: torch.device) -> tuple[str, str]:
+    if device.type == "mps":
+        return "contiguous", "the layout its kernels are made for"
+    return "channels_last", "the layout its convolutions are fastest in"
+
+
+def _batched(norms: set[str], *, one_size: bool) -> tuple[str, str]:
+    if not one_size:
+        return "off", "the images differ in size"
+    if norms & {"batch", "sync_batch"}:
+        return "off", "batch norm sees a batch, so passes must stay apart"
+    return "on", "exact, since norms are per sample"
+
+
+def _fused_optimizer(device: torch.device, optimizers: set[str]) -> tuple[str, str]:
+    if missing := _unfused(optimizers):
+        return "off", f"PyTorch has no fused {missing}"
+    return "on", f"one kernel per step on {device.type}"
+
+
+def _unfused(optimizers: set[str]) -> str:
+    return " and ".join(sorted(optimizers.difference(FUSED)))
+
+
+def _kernels(
+    device: torch.device,
+    norms: set[str],
+    load_kernels: Callable[[], NormKernels | None],
+    gemm_gain: Callable[[str], float],
+    *,
+    precision: str,
+) -> tuple[str, str]:
+    if device.type != "cpu":
+        return "plain", "the native kernels are for CPUs"
+    if precision == "fp16":
+        return "plain", "the native kernels know float32 and bfloat16"
+    if not norms & {"instance", "none"}:
+        return "plain", "the native kernels are for instance norm, or none"
+    if load_kernels() is None:
+        return "plain", "they could not be built: install g++ for about twice the speed"
+    gain = gemm_gain(precision)
+    if gain > 1.1:
+        return (
+            "winograd",
+            f"native {precision} convolutions measured {gain:.1f}x as fast as the library's, forward and backward",
+        )
+    return "native", "norm, activation, residual and padding in two passes over memory"
+
+
+def _compile(
+    device: torch.device, *, native: bool, recomputes: bool, second: bool, seconds: float | None, missing: str
+) -> tuple[str, str]:
+    if second:
+        return "off", "the gradient penalty needs second derivatives"
+    if recomputes:
+        return "off", "it chooses by itself which activations it keeps"
+    if native:
+        return "off", "the native kernels are faster and start at once"
+    if device.type != "cuda":
+        return "off", f"its start-up takes more time than it saves on {device.type}"
+    if missing:
+        return "off", f"it needs {missing}, which is not installed"
+    if seconds is not None and seconds < COMPILE_PAYS_AFTER_S:
+        return "off", f"the run is shorter than {COMPILE_PAYS_AFTER_S / 60:.0f} minutes"
+    return "on", "the run is long enough to gain more than compilation takes"
+
+
+def _capture(device: torch.device, *, fused: bool, skips: bool, one_size: bool, redraws: bool) -> tuple[str, str]:
+    if device.type != "cuda":
+        return "off", "only a CUDA step can be captured"
+    if skips:
+        return "off", "train.on_nonfinite=skip waits for the device in every phase"
+    if not fused:
+        return "off", "plain optimizers wait for the device in every phase"
+    if not one_size:
+        return "off", "the images differ in size"
+    if redraws:
+        return "off", "dropout of recomputed activations puts random numbers back from the host"
+    return "on", "the host launches a step at once, so that the device does not wait for it"
+
+
+def _refuse(
+    chosen: dict[str, object],
+    device: torch.device,
+    *,
+    norms: set[str],
+    optimizers: set[str],
+    second: bool,
+    skips: bool,
+    dropout: bool,
+) -> None:
+    running = norms & {"batch", "sync_batch"}
+    if chosen["precision"] == "fp16" and chosen["kernels"] != "plain":
+        raise ValueError(
+            f"engine.kernels={chosen['kernels']} does not compute in float16: set engine.precision=bf16, or "
+            "engine.kernels=plain"
+        )
+    if chosen["precision"] == "fp16" and second:
+        raise ValueError(
+            "engine.precision=fp16 loses the small numbers of wgangp's gradient penalty and of method.penalty: set "
+            "engine.precision=fp32"
+        )
+    if chosen["batched"] == "on" and running:
+        raise ValueError(
+            "engine.batched=on changes the mathematics of batch norm: set engine.batched=off, or norm=instance"
+        )
+    if chosen["compile"] == "on" and second:
+        raise ValueError(
+            "engine.compile=on cannot compute wgangp's gradient penalty, nor method.penalty: set engine.compile=off"
+        )
+    if chosen["compile"] == "on" and (missing := compiler_missing(device)):
+        raise ValueError(f"engine.compile=on needs {missing}: install it, or set engine.compile=off")
+    recomputes = chosen["checkpoint_activations"] == "on"
+    if recomputes and running:
+        raise ValueError(
+            "engine.checkpoint_activations=on changes batch norm, which would count each batch twice: set "
+            "engine.checkpoint_activations=off, or norm=instance"
+        )
+    if recomputes and chosen["compile"] == "on":
+        raise ValueError(
+            "engine.checkpoint_activations=on does not go with engine.compile=on, which chooses by itself which "
+            "activations it keeps: set one of them off"
+        )
+    if recomputes and dropout and chosen["capture"] == "on":
+        raise ValueError(
+            "engine.checkpoint_activations=on draws dropout's random numbers again, which engine.capture=on cannot: "
+            "set engine.capture=off, or generator.dropout=false"
+        )
+    if chosen["capture"] == "on" and skips:
+        raise ValueError(
+            "engine.capture=on cannot leave out broken steps: set engine.capture=off, or train.on_nonfinite=stop"
+        )
+    if chosen["fused_optimizer"] == "on" and (missing := _unfused(optimizers)):
+        raise ValueError(
+            f"engine.fused_optimizer=on: PyTorch has no fused {missing}: set engine.fused_optimizer=off, or another "
+            f"kind of optimizer: {', '.join(FUSED)}"
+        )
+    if chosen["capture"] == "on" and chosen["fused_optimizer"] == "off":
+        mend = f"an optimizer kind of {', '.join(FUSED)}" if _unfused(optimizers) else "engine.fused_optimizer=on"
+        raise ValueError(f"engine.capture=on needs fused optimizers: set {mend}, or engine.capture=off")
+    if chosen["streams"] == "on" and chosen["batched"] == "on":
+        raise ValueError("engine.streams=on runs cycles apart: set engine.batched=off, or engine.streams=off")
+    if chosen["streams"] == "on" and running:
+        raise ValueError(
+            "engine.streams=on changes the mathematics of batch norm, whose running statistics depend on the order of "
+            "the cycles: set engine.streams=off, or norm=instance"
+        )

@@ -1,0 +1,446 @@
+"""One run folder: opened, locked, continued, filled while training, and closed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from statistics import median
+from typing import Any, Protocol
+
+from torch import nn
+
+from velogan.config import Config, differences, parse_config, read_config, write_yaml
+from velogan.data.sets.pair import Data
+from velogan.engine.config import EngineConfig
+from velogan.engine.duration import Length, parse_length, parse_span
+from velogan.engine.nonfinite import NonFiniteError
+from velogan.engine.trainer import MOST_SKIPPED, Hook, Trainer, stop_on_signal
+from velogan.files import write_text
+from velogan.methods.base import Role
+from velogan.observe.log import Log, read_stats
+from velogan.observe.progress import Display, Training
+from velogan.report import write_report
+from velogan.report.failures import ENDED, failures
+from velogan.store.checkpoint import (
+    damage,
+    digest,
+    imported,
+    list_checkpoints,
+    load_state,
+    load_weights,
+    mark_best,
+    newest_whole,
+    put_back,
+    read_best,
+    remove_old,
+    save_checkpoint,
+    set_aside,
+    weights_only,
+)
+from velogan.store.lock import locked
+from velogan.store.record import read_record, write_record
+from velogan.training.record import changed_domains, engine_of, new_record, with_engine
+from velogan.training.resolve import Pick
+from velogan.training.weights import headers, stored
+
+MAY_CHANGE = ("train.length", "train.keep", "train.samples", "train.tensorboard", "data.cache_dir")
+MAY_CHANGE += ("data.workers", "train.log_every", "train.sample_every", "train.checkpoint_every")
+MAY_CHANGE += ("train.on_nonfinite", "train.patience", "method.patience", "train.lost_after")
+MAY_CHANGE += ("train.start", "train.split")
+"""Fields that may differ when a run is continued, besides those of the engine: they do not change what is learned."""
+
+
+STRAGGLES = 1.5
+"""How many times the others' time the work of a slow rank takes."""
+
+OFTEN = 4
+"""In how many lines of the log in a row a rank must be slow to be named."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a training command achieved; `seconds` are those of training, of the whole run."""
+
+    run: Path
+    checkpoint: Path
+    images_seen: int
+    images_per_s: float
+    seconds: float
+    weights_sha256: str
+    finished: bool
+    ranks: int = 1
+
+
+class Grids(Protocol):
+    """Pictures of what the networks do, drawn while training."""
+
+    def write(self, images: int) -> None:
+        """Draws them at `images` seen."""
+        ...
+
+
+class Choices(Protocol):
+    """What is chosen besides weights while training, kept in the run folder."""
+
+    @property
+    def settled(self) -> str:
+        """Why the run may end; empty where it may not."""
+        ...
+
+    def start(self, images: int, *, length: int | None) -> None:
+        """Begins, or goes on, at `images` seen; the run has `length` images, if that is known."""
+        ...
+
+    def write(self, images: int) -> None:
+        """Keeps what is chosen at `images` seen."""
+        ...
+
+
+class Scores(Protocol):
+    """Figures on held-out pictures; the one with the `name` chooses the best checkpoint, lower is better.
+
+    `on` says which pictures; it is empty where there are none, and `missing` says why.
+    """
+
+    name: str
+    on: str
+    missing: str
+
+    def score(self) -> Mapping[str, Any]:
+        """The figures by name, and what else the log shall hold beside them."""
+        ...
+
+
+class Session:
+    """A run folder in use by this process."""
+
+    def __init__(self, run: Path, config: Config, *, say: Callable[[str], None]):
+        self.folder, self.config, self.say = run, config, say
+        self.record = read_record(run)
+        self.engine = engine_of(self.record)
+        self._failed: set[str] = set()
+        self._told: set[str] = set()
+        self.choices: Choices | None = None
+        self.length: Length
+        self._slow: list[int] = []  # the slowest rank of each line of the log, as long as it is the same
+        self.state: dict[str, Any] | None = None
+        """What the run continues from, once it is loaded."""
+
+    @classmethod
+    def open(cls, run: Path, config: Config, *, say: Callable[[str], None]) -> Session:
+        """A new run, or the one that `run` holds, with its own configuration. ValueError where they disagree."""
+        if not (run / "config.yaml").exists():
+            if run.exists() and not run.is_dir():
+                raise ValueError(f"--out {run} is a file: name a folder")
+            if run.exists() and any(run.iterdir()) and not (run / ".lock").exists():
+                raise ValueError(f"--out {run} is not empty and holds no run: name a new folder")
+            return cls(run, config, say=say)
+        if imported(run):
+            return cls(run, config, say=say)
+        saved = read_config(run)
+        changed = differences(config, saved)
+        kept = {name: values for name, values in changed.items() if not name.startswith("engine.")}
+        wrong = {name: values for name, values in kept.items() if name not in MAY_CHANGE}
+        if wrong:
+            listed = "; ".join(f"{name} is {new!r} here and {old!r} there" for name, (new, old) in wrong.items())
+            raise ValueError(f"--out {run} holds a run with another configuration ({listed}): name a new folder")
+        tree = saved.model_dump()
+        for name, (asked, _) in kept.items():
+            section, _, field = name.rpartition(".")
+            tree[section][field] = asked
+        tree["engine"] = config.engine.model_dump()  # what was chosen before stays, unless this asks for something else
+        return cls(run, parse_config(tree), say=say)
+
+    def lock(self) -> AbstractContextManager[None]:
+        """Holds the folder for this process; see `store.lock.locked`."""
+        return locked(self.folder)
+
+    def begins_from(self) -> Path | None:
+        """Whose weights the networks begin with: those that were imported into this folder, or those of `train.start`.
+
+        None where the run has begun, or begins anew.
+        """
+        if imported(self.folder):
+            return self.folder
+        asked = self.config.train.start
+        return Path(asked) if asked is not None and not list_checkpoints(self.folder) else None
+
+    def start(
+        self,
+        config: Config,
+        engine: EngineConfig,
+        trainer: Trainer,
+        *,
+        roles: Mapping[str, Role],
+        data: Data,
+        picks: Sequence[Pick],
+        why: str,
+        origin: Mapping[str, Any],
+    ) -> None:
+        """Loads the newest whole checkpoint if there is one; records configuration, choices and data.
+
+        `config` is as asked for; `engine` is what is computed with, by `picks`; `why` tells, of a run that continues,
+        why this is not what it was. `origin` holds the `preset` and `command` that the run came from, and what was
+        `changed` in the preset.
+        """
+        self.config, self.trainer, self.roles, self.data = config, trainer, roles, data
+        self.engine: EngineConfig | None = engine
+        put_back(self.folder)
+        whole, broken = newest_whole(self.folder)
+        write_text(self.folder / "config.yaml", write_yaml(config))
+        self._resume(whole, broken)
+        self._record(picks, why, origin, began=whole is not None and not weights_only(whole))
+        self.log = Log(self.folder, tensorboard=config.train.tensorboard, say=self.say)
+        self.log.truncate(trainer.images)
+
+    def _record(self, picks: Sequence[Pick], why: str, origin: Mapping[str, Any], *, began: bool) -> None:
+        record = self.record
+        if "data" not in record:
+            record = {**new_record(origin, self.data), **record}
+        if began and (changed := changed_domains(record, self.data)):
+            self.say(
+                f"the pictures of domain {' and '.join(changed)} have changed since this run began: continuing with "
+                "the new ones"
+            )
+        if self.engine is None or engine_of(record) == self.engine:
+            return
+        if why:
+            self.say(f"the engine computes another way from {self.trainer.images:,} images on: {why}")
+        for pick in picks:
+            self.say(f"{pick.what}: {pick.choice} ({pick.why})")
+        images, device = self.trainer.images, self.trainer.device
+        write_record(self.folder, with_engine(record, self.engine, picks, images=images, why=why, device=device))
+
+    def _resume(self, checkpoint: Path | None, broken: Mapping[Path, str]) -> None:
+        """Continues from `checkpoint`, if there is one; sets `broken` ones aside, which are worse than none."""
+        best = read_best(self.folder)
+        best = self.folder / "checkpoints" / best["checkpoint"] if best else None
+        if best and (wrong := broken.get(best) or damage(best)):
+            self.say(f"{wrong}: it was the best checkpoint, and the next one that scores is taken for the best")
+            broken = {**broken, best: wrong}
+        for folder, wrong in broken.items():
+            self.say(f"{wrong}: checkpoint {folder.name} is not used")
+            set_aside(folder)
+        if checkpoint is None or weights_only(checkpoint):
+            return
+        state, clock = load_state(checkpoint)
+        self.state = state
+        weights = {name: load_weights(checkpoint / f"{name}.safetensors")[1] for name in self._stored()}
+        try:
+            for name, net in self._stored().items():
+                net.load_state_dict(weights[name])
+            self.trainer.load_state_dict(state)
+            self.trainer.clock.load_state_dict(clock)
+        except (RuntimeError, ValueError, LookupError, TypeError, AttributeError) as error:
+            raise ValueError(
+                f"{checkpoint} holds another state than this run's ({type(error).__name__}: {str(error)[:300]}): put "
+                "its own copy there, or move it away to continue from the one before"
+            ) from error
+        self.say(f"continuing {self.folder} at {self.trainer.images:,} images")
+        self._tell_ranks(1 + len(state.get("others", ())))
+
+    def _tell_ranks(self, before: int) -> None:
+        """Says what changes with the number of processes."""
+        now, images = self.trainer.ranks.parts, self.config.images_per_update
+        if now == before:
+            return
+        kept = (
+            f"the past translations that the first {now} kept are used, those of the others are not"
+            if now < before
+            else f"those that are new begin with copies of the past translations that the {before} kept"
+        )
+        by = f"{now} process{'es' if now > 1 else ''}" if now == self.trainer.ranks.world else "a process a direction"
+        self.say(
+            f"trained by {by} from here on, before by {before}: an update is of "
+            f"{now * images} images, before of {before * images}; {kept}"
+        )
+
+    def _stored(self) -> dict[str, nn.Module]:
+        return stored(self.config.method, self.config.spec, self.roles, self.trainer.ema.nets)
+
+    def run(
+        self, display: Display, *, grids: Grids | None, validation: Scores, choices: Choices | None = None
+    ) -> Result:
+        """Trains to the end of the run, or until asked to stop; leaves a checkpoint. Without `grids` it draws none.
+
+        NonFiniteError where numbers break: then nothing is saved, and what was saved before stays.
+        """
+        trainer, train = self.trainer, self.config.train
+        length = self.length = parse_length(train.length, epoch=trainer.epoch)
+        self.validation, self.choices = validation, choices
+        before, seconds = trainer.images, trainer.clock.seconds
+        with self.log, stop_on_signal(trainer):
+            bar = display.training(length.total)
+            hooks = [Hook(parse_span(train.log_every), lambda images: self._log_tick(images, length, bar))]
+            if grids is not None:
+                write = partial(self._sample, grids)
+                hooks.append(Hook(parse_span(train.sample_every), write))
+            if choices is not None:
+                choices.start(trainer.images, length=length.total)
+                hooks.append(Hook(parse_span(train.log_every), self._choose))
+            if validation.missing:
+                waits = f"; train.patience={train.patience} has no score to wait for" if train.patience else ""
+                self.say(validation.missing + waits)
+            hooks.append(Hook(parse_span(train.checkpoint_every), self._save))
+            try:
+                if trainer.ranks.share(not self._ended_early()):
+                    trainer.run(length, hooks=hooks)
+            except NonFiniteError as error:
+                error.advice = self._advice()
+                raise
+            if trainer.ranks.share(not list_checkpoints(self.folder)):
+                self._save(trainer.images)
+        self._remakeable("report.html", write_report, [self.folder])
+        took = trainer.clock.seconds - seconds
+        last = list_checkpoints(self.folder)[-1]
+        return Result(
+            run=self.folder,
+            checkpoint=last,
+            images_seen=trainer.images,
+            images_per_s=(trainer.images - before) / took if took > 0 else 0.0,
+            seconds=trainer.clock.seconds,
+            weights_sha256=digest(last),
+            finished=length.progress(trainer.images, trainer.clock.seconds) >= 1 or self._ended_early(),
+            ranks=trainer.ranks.world,
+        )
+
+    def _sample(self, grids: Grids, images: int) -> None:
+        self.trainer.collect()
+        self._remakeable("sample pictures", grids.write, images)
+
+    def _remakeable(self, what: str, make: Callable[..., object], *arguments: Any) -> None:
+        """Calls what writes files that can be made again: where they cannot be written, says so once and goes on."""
+        try:
+            make(*arguments)
+        except OSError as error:
+            if what not in self._failed:
+                self.say(f"{self.folder}: {what} cannot be written ({error.strerror or error}): going on without")
+            self._failed.add(what)
+
+    def _log_tick(self, images: int, length: Length, bar: Training) -> None:
+        trainer = self.trainer
+        means, speed = trainer.stats.tick(), trainer.clock.tick(images)
+        row: dict[str, Any] = {"images": images, "epoch": images / trainer.epoch}
+        row |= {"seconds": trainer.clock.seconds, "images_per_s": speed}
+        row["step_ms"] = 1000 * trainer.batch_size / speed if speed else 0.0
+        row |= {f"loss/{name}": value for name, value in means.items()}
+        row |= {
+            f"lr/{group['name']}": float(group["lr"])
+            for optimizer in trainer.step.optimizers.values()
+            for group in optimizer.param_groups
+        }
+        if trainer.step.scale is not None:
+            row["loss_scale"] = float(trainer.step.scale.factor)
+        if trainer.ranks.several:
+            row |= self._ranks_row(trainer.pace())
+        if trainer.skipped:
+            row["skipped_steps"] = trainer.skipped
+        self.log.write(row)
+        short = {name.split("/")[0][:1].upper(): value for name, value in means.items() if name.endswith("/total")}
+        if length.total is None:
+            left: float | None = max(length.span.amount * 60 - trainer.clock.seconds, 0.0)
+        else:
+            left = trainer.clock.eta(max(length.total - images, 0))
+        bar.update(images, images_per_s=speed, eta_s=left, losses=short)
+
+    def _choose(self, images: int) -> None:
+        assert self.choices is not None
+        self.choices.write(images)
+        if self.choices.settled and not self.trainer.enough:
+            self.say(self.choices.settled)
+            self.trainer.enough = True
+
+    def _ranks_row(self, worked: Sequence[float]) -> dict[str, float]:
+        """Each rank's seconds of work; one that keeps the others waiting again and again is named, once."""
+        slowest = max(range(len(worked)), key=worked.__getitem__)
+        others = median(seconds for rank, seconds in enumerate(worked) if rank != slowest)
+        if self.trainer.device.type == "cpu" and worked[slowest] > STRAGGLES * others > 0:
+            self._slow = [*(rank for rank in self._slow if rank == slowest), slowest]
+            if len(self._slow) == OFTEN:
+                named = self.trainer.ranks.named(slowest)
+                self.say(f"{named} needs {worked[slowest] / others:.1f} times the others' time for a step: all wait")
+        else:
+            self._slow.clear()
+        return {f"rank_s/{rank}": seconds for rank, seconds in enumerate(worked)}
+
+    def _save(self, images: int) -> None:
+        trainer = self.trainer
+        folder = save_checkpoint(
+            self.folder,
+            images=images,
+            networks=self._stored(),
+            headers=self._headers(images),
+            state=trainer.state_dict(),
+            clock=trainer.clock.state_dict(),
+        )
+        if self.validation.on:
+            self._score(folder, images)
+        self._tell_failures()
+        if self.validation.on and self._waited_enough():
+            self.say(f"the score has not become better at {self.config.train.patience} checkpoints: the run ends")
+            trainer.enough = True
+        remove_old(self.folder, keep=self.config.train.keep)
+
+    def _headers(self, images: int) -> dict[str, dict[str, Any]]:
+        data = self.config.data
+        origin = {
+            "method": self.config.method.kind,
+            "image_size": data.crop_size,
+            "images_seen": images,
+            "data": {"a": self.data.sources.a.name, "b": self.data.sources.b.name, "preprocess": data.preprocess},
+        }
+        described = headers(self.config.method, self.config.spec, self.roles, self.data)
+        return {name: {**header, **origin} for name, header in described.items()}
+
+    def _score(self, folder: Path, images: int) -> None:
+        """Scores the averaged generators on the held-out pictures; `folder` is best where nothing scored lower."""
+        figures = self.validation.score()
+        ended = {ENDED: True} if self.length.progress(images, self.trainer.clock.seconds) >= 1 else {}
+        self.log.write({"images": images, **figures, **ended})
+        best = read_best(self.folder) or {}
+        lowest = (
+            best["score"]
+            if (best.get("name"), best.get("on")) == (self.validation.name, self.validation.on)
+            else math.inf
+        )
+        name, on = self.validation.name, self.validation.on
+        if figures[name] < lowest:
+            mark_best(self.folder, checkpoint=folder, name=name, score=figures[name], on=on)
+
+    def _tell_failures(self) -> None:
+        for one in failures(read_stats(self.folder), self.config.method.model_dump()):
+            if one.name not in self._told:
+                self._told.add(one.name)
+                self.say(f"since {one.since:,} images {one.what}: try {one.mend}")
+
+    def _waited_enough(self) -> bool:
+        """Whether `train.patience` says that the run has ended."""
+        patience, best = self.config.train.patience, read_best(self.folder)
+        if not patience or best is None:
+            return False
+        since = [row for row in read_stats(self.folder) if row.get(best["name"]) is not None]
+        return sum(row["images"] > int(best["checkpoint"]) for row in since) >= patience
+
+    def _ended_early(self) -> bool:
+        return self._waited_enough() or bool(self.choices and self.choices.settled)
+
+    def _advice(self) -> str:
+        saved = list_checkpoints(self.folder)
+        where = (
+            f"checkpoint {saved[-1].name} is kept, and the next start goes on from it"
+            if saved
+            else "none was saved yet"
+        )
+        flags = "--on-nonfinite skip" + (" --engine.capture off" if self.engine and self.engine.capture == "on" else "")
+        skip = f"this can continue with {flags}, which leaves such steps out and counts them"
+        if self.config.train.on_nonfinite == "skip":
+            skip = f"the {MOST_SKIPPED} steps before were skipped already: it does not pass by itself"
+        half = ", engine.precision=fp32" if self.engine and self.engine.precision in ("bf16", "fp16") else ""
+        return (
+            f"{self.folder}: {where}; {skip}. To mend the cause begin a new run folder with a lower "
+            f"optimizer.lr{half}, and look at the pictures with `velogan data check`"
+        )

@@ -1,0 +1,108 @@
+"""Where not to trust a translation: a map of doubt, made without the truth.
+
+Two things are added. How far the input comes back: through the other direction's generator from the result, or through
+the model's own autoencoder. And how much the result changes when the picture is moved by a few pixels, which should
+change nothing but the place. `benchmarks/doubt.py` measures what such maps are worth; docs/howto.md says it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from velogan.data.pictures.images import Picture
+from velogan.translate.large import WHOLE_PIXELS, plan
+from velogan.translate.model import Translator
+from velogan.translate.pictures import to_images
+from velogan.translate.tiles import reflected
+
+SHIFTS = ((0, 1), (1, 0), (2, 3), (3, 2))
+"""Pixels down and right by which the picture is moved."""
+
+WEIGHT = 4.0
+"""Of the change when moved: it is some four times smaller than what does not come back."""
+
+_SIDE = 8  # the highest patch is so many times smaller than the picture's shorter side
+
+
+@dataclass(frozen=True)
+class Patch:
+    """A square of a map, in pixels from the top left, and its mean."""
+
+    x: int
+    y: int
+    width: int
+    height: int
+    mean: float
+
+
+@dataclass(frozen=True)
+class Doubt:
+    """A map of doubt `(H, W)` uint8, 255 where input or result are off by half of the range of values, or more.
+
+    `mean` and the `highest` patch's mean are in shares of 255.
+    """
+
+    map: np.ndarray
+
+    @property
+    def mean(self) -> float:
+        """Over the whole map, in [0, 1]."""
+        return float(self.map.mean() / 255)
+
+    @property
+    def highest(self) -> Patch:
+        """The square with the highest mean, an eighth of the shorter side wide; of equals the first from the top."""
+        side = max(1, min(self.map.shape) // _SIDE)
+        sums = np.pad(self.map.astype(np.int64).cumsum(axis=0).cumsum(axis=1), ((1, 0), (1, 0)))
+        within = sums[side:, side:] - sums[:-side, side:] - sums[side:, :-side] + sums[:-side, :-side]
+        y, x = divmod(int(within.argmax()), within.shape[1])
+        return Patch(x, y, side, side, float(within[y, x] / (255 * side * side)))
+
+
+@dataclass(frozen=True)
+class Doubter:
+    """Makes maps of doubt for `model`. `returned(images, results)` gives the images again, as the networks see them.
+
+    Images are `(B, C, H, W)` in [-1, 1].
+    """
+
+    model: Translator
+    returned: Callable[[Tensor, Tensor], Tensor]
+
+    @torch.inference_mode()
+    def __call__(self, images: Tensor) -> Tensor:
+        """The doubt of each pixel, `(B, H, W)` from 0 on, in the units of `images`."""
+        results = self.model.quickly(images, rounded=False)
+        moved = [self._moved(images, down, right) for down, right in SHIFTS]
+        spread = torch.stack([results, *moved]).std(dim=0, correction=0)
+        return (self.returned(images, results) - images).abs().mean(dim=1) + WEIGHT * spread.mean(dim=1)
+
+    def of(self, picture: Picture, *, tile: int | None = None) -> Doubt:
+        """The map of one picture. ValueError where `translate` would cut it into tiles, with this `tile`."""
+        height, width = picture.pixels.shape[:2]
+        if plan(self.model, height, width, tile=tile) is not None:
+            raise ValueError(
+                f"{width}x{height} pixels are translated in tiles, and a map of doubt needs the whole picture: of "
+                f"{WHOLE_PIXELS} pixels at most, or with tile=0 if memory allows"
+            )
+        return Doubt(_levels(self(to_images(self.model, picture))[0]))
+
+    def _moved(self, images: Tensor, down: int, right: int) -> Tensor:
+        """The translation of the pictures moved, moved back; what comes in from outside is a reflection."""
+        height, width = images.shape[-2:]
+        rows, columns = (
+            torch.from_numpy(reflected(-by, side, side)).to(images.device)
+            for by, side in ((down, height), (right, width))
+        )
+        moved = self.model.quickly(images[..., rows, :][..., columns], rounded=False)
+        return moved[..., down:, right:]
+
+
+def _levels(doubt: Tensor) -> np.ndarray:
+    """255 for 1, half of the range from -1 to 1, or more."""
+    return (doubt.clamp(0, 1) * 255).round().to(torch.uint8).cpu().numpy()

@@ -1,0 +1,246 @@
+"""Translating picture files: one, or a folder with its tree kept."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from velogan.data.pictures.films import is_film
+from velogan.data.pictures.images import SUFFIXES, Picture, suffix_for
+from velogan.translate.films import translate_film
+from velogan.translate.jobs import Work, find_jobs
+from velogan.translate.large import plan
+from velogan.translate.model import Translator
+from velogan.translate.pictures import output_format, translate_equal, translate_in_tiles
+from velogan.translate.scans import find_scans, has_pictures, translate_scans
+from velogan.translate.summary import Progress, Summary, reason_of
+
+_AHEAD = 32  # pictures decoded but not translated, or translated but not saved: bounds memory
+_AHEAD_FILE_BYTES = 2**25  # of files that are read ahead
+_AHEAD_BYTES = 2**28  # of translated pictures that are not yet saved
+
+
+def translate(
+    model: Translator,
+    input: Path,
+    output: Path,
+    *,
+    overwrite: bool = False,
+    format: str | None = None,
+    tile: int | None = None,
+    smooth: float = 0.0,
+    batch_pixels: int | None = None,
+    progress: Progress | None = None,
+) -> Summary:
+    """Translate one picture, scan or film, or all pictures and scans below a folder, into `output`.
+
+    Names, tree and sizes are kept.
+
+    `output`: a folder, or for one picture a file whose suffix names the format. `format` (png, tiff, ...) is that of
+    all; None: each picture's own. Depth, alpha and colour profile are kept; if a format cannot hold the result,
+    another is taken and the summary says so. A picture that is already there is skipped unless `overwrite`; each
+    file appears whole or not at all. A picture that fails is named in the summary and does not stop the others.
+    `tile`: side in pixels of the tiles that large pictures are translated in; None: automatic, 0: no tiles. Pictures of
+    equal size share a pass of up to `batch_pixels` pixels; a larger one goes alone. `progress(done, total)` counts
+    files, from the calling thread. Scans are DICOM and NIfTI files; they stay what they are, see `scans.py`.
+    Of a film, frames are counted, and `smooth` is the share of what was shown before, see `films.py`.
+    Raises `ValueError` with the mend if the input is missing or empty, or would be overwritten, or if two pictures
+    would become one file.
+    """
+    check_options(format=format, tile=tile)
+    input, output = Path(input), Path(output)
+    batch_pixels = batch_pixels or pixels_of_a_pass(model.device)
+    if is_film(input) and input.is_file():
+        if format is not None:
+            raise ValueError(
+                f"format={format} is for pictures, but {input} is a film: the output's name says its format"
+            )
+        return translate_film(
+            model,
+            input,
+            output,
+            smooth=smooth,
+            overwrite=overwrite,
+            tile=tile,
+            batch_pixels=batch_pixels,
+            progress=progress,
+        )
+    if smooth:
+        raise ValueError(f"smooth={smooth} is for films, but input {input} is none: leave it out")
+    scans = find_scans(input, output)
+    if scans and format is not None:
+        raise ValueError(
+            f"format={format} is for pictures, but {scans[0].name} is a scan, which stays one: leave it out"
+        )
+    jobs = [] if scans and not has_pictures(input) else find_jobs(input, output, suffix=format and f".{format}")
+    done = translate_jobs(
+        model,
+        jobs,
+        overwrite=overwrite,
+        tile=tile,
+        batch_pixels=batch_pixels,
+        progress=progress and (lambda done, _: progress(done, len(jobs) + len(scans))),
+    )
+    if not scans:
+        return done
+    return done.and_also(
+        translate_scans(
+            model,
+            scans,
+            overwrite=overwrite,
+            tile=tile,
+            batch_pixels=batch_pixels,
+            progress=progress and (lambda done, _: progress(len(jobs) + done, len(jobs) + len(scans))),
+        )
+    )
+
+
+def check_options(*, format: str | None, tile: int | None) -> None:
+    """`ValueError` with the mend for a format or a side of tiles that `translate` does not take."""
+    if format is not None and f".{format}" not in SUFFIXES:
+        raise ValueError(f"format={format} is not known: name one of {', '.join(sorted(s[1:] for s in SUFFIXES))}")
+    if tile is not None and tile < 0:
+        raise ValueError(f"tile={tile} is no side in pixels: name one, or 0 for no tiles")
+
+
+def translate_jobs(
+    model: Translator,
+    jobs: Sequence[Work],
+    *,
+    overwrite: bool = False,
+    tile: int | None = None,
+    batch_pixels: int | None = None,
+    progress: Progress | None = None,
+    threads: int | None = None,
+) -> Summary:
+    """As `translate`, with the pictures named one by one. `threads` decode and save; None: one more than cores."""
+    started = time.perf_counter()
+    run = _Run(model, jobs, overwrite=overwrite, progress=progress)
+    with ThreadPoolExecutor(max_workers=threads or (os.cpu_count() or 1) + 1) as pool:
+        run.all(pool, tile=tile, batch_pixels=batch_pixels or pixels_of_a_pass(model.device))
+    return Summary(
+        translated=run.translated,
+        skipped=run.skipped,
+        failed=tuple(sorted(run.failed)),
+        tiled=run.tiled,
+        renamed=tuple(sorted(run.renamed)),
+        seconds=time.perf_counter() - started,
+    )
+
+
+class _Run:
+    """One call of `translate`: work in progress, and results so far."""
+
+    def __init__(self, model: Translator, jobs: Sequence[Work], *, overwrite: bool, progress: Progress | None):
+        self._model, self._jobs, self._overwrite, self._progress = model, jobs, overwrite, progress
+        self._taken = {job.target for job in jobs}
+        self._saves: deque[tuple[Work, int, Future[None]]] = deque()
+        self.translated, self.skipped, self.tiled = 0, 0, 0
+        self.failed: list[tuple[str, str]] = []
+        self.renamed: list[tuple[str, str]] = []
+
+    def all(self, pool: ThreadPoolExecutor, *, tile: int | None, batch_pixels: int) -> None:
+        todo = [job for job in self._jobs if self._overwrite or not job.is_done()]
+        self.skipped = len(self._jobs) - len(todo)
+        self._show()
+        for batch in _equal_sizes(self._decoded(todo, pool), batch_pixels):
+            _, picture = batch[0]
+            tiles = plan(self._model, *picture.pixels.shape[:2], tile=tile)
+            try:
+                if tiles:
+                    results = [
+                        translate_in_tiles(self._model, picture, tiles, scratch=job.scratch) for job, picture in batch
+                    ]
+                else:
+                    results = translate_equal(self._model, [picture for _, picture in batch])
+            except (RuntimeError, ValueError, MemoryError, OSError) as error:  # no memory, mostly: others may pass
+                for job, _ in batch:
+                    self._finish(job, error)
+                continue
+            self.tiled += len(batch) if tiles else 0
+            for (job, _), result in zip(batch, results):
+                self._saves.append((job, result.pixels.nbytes, pool.submit(job.save, result)))
+            self._settle(most=_AHEAD, most_bytes=_AHEAD_BYTES)
+        self._settle(most=0, most_bytes=0)
+
+    def _settle(self, *, most: int, most_bytes: int) -> None:
+        """Wait until at most so many pictures, and bytes of them, remain to be saved."""
+        while len(self._saves) > most or sum(size for _, size, _ in self._saves) > most_bytes:
+            job, _, save = self._saves.popleft()
+            self._finish(job, save.exception())
+
+    def _finish(self, job: Work, error: BaseException | None) -> None:
+        if error is None:
+            self.translated += 1
+        else:
+            self.failed.append((job.name, reason_of(error)))
+        self._show()
+
+    def _show(self) -> None:
+        if self._progress is not None:
+            self._progress(self.skipped + self.translated + len(self.failed), len(self._jobs))
+
+    def _decoded(self, jobs: Sequence[Work], pool: ThreadPoolExecutor) -> Iterator[tuple[Work, Picture]]:
+        """Read pictures in threads, a bounded number ahead, in order; those that fail are left out."""
+        waiting: deque[tuple[Work, int, Future[Picture]]] = deque()
+        upcoming = deque(jobs)
+        while waiting or upcoming:
+            while upcoming and len(waiting) < _AHEAD:
+                size = upcoming[0].size()
+                if waiting and size + sum(other for _, other, _ in waiting) > _AHEAD_FILE_BYTES:
+                    break
+                job = upcoming.popleft()
+                waiting.append((job, size, pool.submit(job.read)))
+            job, _, reading = waiting.popleft()
+            try:
+                picture = reading.result()
+                job = self._placed(job, picture)
+                del reading  # else it would keep the picture
+            except (OSError, ValueError, MemoryError) as error:
+                self._finish(job, error)
+                continue
+            if not self._overwrite and job.is_done():  # in the other format, from an earlier run
+                self.skipped += 1
+                self._show()
+            else:
+                yield job, picture
+
+    def _placed(self, job: Work, picture: Picture) -> Work:
+        """The job with a format that can hold the result."""
+        form = output_format(self._model, picture)
+        blank = np.broadcast_to(np.zeros((), form.dtype), (*picture.pixels.shape[:2], form.channels))
+        suffix = suffix_for(job.target.suffix, Picture(blank, None if picture.alpha is None else blank[..., 0]))
+        if suffix == job.target.suffix:
+            return job
+        target = job.target.with_suffix(suffix)
+        if target in self._taken or job.is_taken(target):
+            raise ValueError(f"{job.target.suffix} cannot hold the result, and {target} is another picture's")
+        self._taken.add(target)
+        self.renamed.append((job.name, suffix))
+        return job.moved(target)
+
+
+def pixels_of_a_pass(device: torch.device) -> int:
+    """The most pixels of a pass; on a CPU larger ones gain nothing and do not fit the cache."""
+    return (1 if device.type == "cpu" else 16) * 256 * 256
+
+
+def _equal_sizes(decoded: Iterator[tuple[Work, Picture]], batch_pixels: int) -> Iterator[list[tuple[Work, Picture]]]:
+    groups: dict[tuple[tuple[int, ...], str], list[tuple[Work, Picture]]] = {}
+    for job, picture in decoded:
+        kind = (picture.pixels.shape, picture.pixels.dtype.name)
+        group = groups.setdefault(kind, [])
+        group.append((job, picture))
+        if (len(group) + 1) * picture.pixels.shape[0] * picture.pixels.shape[1] > batch_pixels:
+            yield groups.pop(kind)
+        elif sum(map(len, groups.values())) > _AHEAD:
+            yield groups.pop(max(groups, key=lambda kind: len(groups[kind])))
+        del job, picture, group  # a large picture must not stay in memory while the next is decoded
+    yield from groups.values()

@@ -1,0 +1,165 @@
+"""The input and output file of each translation: of one picture, or of a folder with its tree."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import secrets
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Protocol, TypeVar
+
+from velogan.data.pictures.images import SUFFIXES, Picture, read_picture, save_picture
+from velogan.data.sets.sources import list_images
+
+One = TypeVar("One", bound="Work")
+
+
+class Work(Protocol):
+    """One picture to translate: where it is read and where its translation goes, which need not be files.
+
+    `name` is for messages; `target` names the translation, and by its suffix the format; `scratch` is a folder for
+    temporary files.
+    """
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def target(self) -> Path: ...
+    @property
+    def scratch(self) -> Path: ...
+
+    def size(self) -> int:
+        """The bytes of its file, or 0 where reading will say why not."""
+        ...
+
+    def read(self) -> Picture:
+        """The picture; raises `ValueError` or `OSError` with the reason."""
+        ...
+
+    def is_done(self) -> bool:
+        """Whether the translation is there already."""
+        ...
+
+    def is_taken(self, target: Path) -> bool:
+        """Whether `target` is that of a picture which this call does not know of."""
+        ...
+
+    def moved(self: One, target: Path) -> One:
+        """The same picture with another target."""
+        ...
+
+    def save(self, picture: Picture) -> None:
+        """Write the translation, whole or not at all."""
+        ...
+
+
+@dataclass(frozen=True)
+class Job:
+    """One picture: its name for messages, its file, and the file of its translation.
+
+    `alone`: whether all jobs of these folders are one call's. Otherwise others work beside it: pictures whose
+    translations might get this one's name are looked for in the source's folder, and what a killed process left of this
+    translation is replaced.
+    """
+
+    name: str
+    source: Path
+    target: Path
+    alone: bool = True
+
+    @property
+    def scratch(self) -> Path:
+        """The folder of the translation."""
+        return self.target.parent
+
+    def size(self) -> int:
+        """The bytes of the file, or 0 where reading will say why not."""
+        try:
+            return self.source.stat().st_size
+        except OSError:
+            return 0
+
+    def read(self) -> Picture:
+        """The picture; raises `ValueError` or `OSError` with the reason."""
+        return read_picture(self.source)
+
+    def is_done(self) -> bool:
+        """Whether there is such a file already."""
+        return os.path.lexists(self.target)
+
+    def is_taken(self, target: Path) -> bool:
+        """Whether another picture beside the source would become `target` without a change of format."""
+        other = self.source.with_suffix(target.suffix)
+        return not self.alone and other != self.source and os.path.lexists(other)
+
+    def moved(self, target: Path) -> Job:
+        """The same picture with another target."""
+        return replace(self, target=target)
+
+    def save(self, picture: Picture) -> None:
+        """Write the file under a hidden name, which no listing takes for a picture, and rename it."""
+        mark = secrets.token_hex(6) if self.alone else hashlib.sha256(os.fsencode(self.target.name)).hexdigest()[:16]
+        fresh = self.target.with_name(f".fresh-{mark}{self.target.suffix}")
+        self.target.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            save_picture(fresh, picture)
+            fresh.replace(self.target)
+        finally:
+            fresh.unlink(missing_ok=True)
+
+
+def find_jobs(source: Path, target: Path, *, suffix: str | None) -> list[Job]:
+    """The translations to make of `source`, a picture or a folder.
+
+    `target`: a folder, or for one picture a file. `suffix`: the format of all; None: each keeps its own.
+    Raises `ValueError` with the mend if the input is missing or empty, or would be overwritten, or if two pictures
+    would become one file.
+    """
+    if not os.path.lexists(source):
+        raise ValueError(f"input {source} does not exist: name a picture or a folder of pictures")
+    if not source.is_dir():
+        return [_single(source, target, suffix)]
+    if os.path.realpath(target) == os.path.realpath(source):
+        raise ValueError(f"output {target} is the input folder itself: name another folder")
+    if target.is_file():
+        raise ValueError(f"output {target} is a file, but the input is a folder: name a folder")
+    inside = os.path.realpath(target) + os.sep  # earlier translations, if the output lies within the input
+    names = [name for name in list_images(source) if not os.path.realpath(source / name).startswith(inside)]
+    if not names:
+        kinds = " ".join(sorted(kind[1:] for kind in SUFFIXES))
+        raise ValueError(f"input {source} holds no picture ({kinds}): name a folder that does")
+    jobs = [Job(printable(name), source / name, target / renamed(Path(name), suffix)) for name in names]
+    _refuse_collisions(jobs)
+    return jobs
+
+
+def printable(name: str) -> str:
+    """`name` on one line, with escapes for what cannot be printed."""
+    return name if name.isprintable() else ascii(name)[1:-1]
+
+
+def _single(source: Path, target: Path, suffix: str | None) -> Job:
+    if target.suffix.lower() in SUFFIXES and not target.is_dir():
+        if suffix is not None and target.suffix.lower() != suffix:
+            raise ValueError(f"output {target} and format={suffix[1:]} contradict each other: leave one out")
+    else:
+        target = target / renamed(Path(source.name), suffix)
+    if os.path.realpath(target) == os.path.realpath(source):
+        raise ValueError(f"output {target} is the input itself: name another file or folder")
+    return Job(printable(source.name), source, target)
+
+
+def renamed(name: Path, suffix: str | None) -> Path:
+    """`name` with `suffix`, or with its own where that is None."""
+    return name if suffix is None else name.with_suffix(suffix)
+
+
+def _refuse_collisions(jobs: list[Job]) -> None:
+    first: dict[Path, Job] = {}
+    for job in jobs:
+        other = first.setdefault(job.target, job)
+        if other is not job:
+            raise ValueError(
+                f"{other.name} and {job.name} would both become {job.target}: rename one, or leave the format out"
+            )

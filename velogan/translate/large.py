@@ -1,0 +1,128 @@
+"""Pictures too large to be translated at once: tile by tile, with the whole picture's statistics."""
+
+from __future__ import annotations
+
+import math
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from velogan.translate.model import Translator
+from velogan.translate.statistics import Moments, Piece, folded, measure, needs_sharing, waiting_values
+from velogan.translate.tiles import RAMP, Axis, axis, blended, reach
+
+WHOLE_PIXELS = 2**21
+"""Pictures of more pixels are tiled, unless the user says otherwise."""
+
+TILE = 768
+"""Side of a tile in pixels, unless the user says otherwise."""
+
+_SAMPLE = 256  # side in pixels of samples to measure, if the scratch files of all tiles would take too much disk
+
+Read = Callable[[tuple[int, int], tuple[int, int]], Tensor]
+"""Rows and columns (first, last) to `(1, C, h, w)` in [-1, 1]; beyond the picture it is reflected."""
+
+
+Before = Callable[[], object]
+"""Called before the work on a tile; it may raise, which ends the whole."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How a picture is tiled; `axes` are rows and columns, over sides extended to the network's multiple."""
+
+    axes: tuple[Axis, Axis]
+
+    @property
+    def tiles(self) -> int:
+        """How many tiles there are."""
+        return len(self.axes[0].starts) * len(self.axes[1].starts)
+
+
+def plan(model: Translator, height: int, width: int, *, tile: int | None) -> Plan | None:
+    """The tiles for a picture, or None if it is translated whole.
+
+    `tile`: their side in pixels, rounded up to what the network takes; 0: never tiled; None: `TILE`, for pictures of
+    more than `WHOLE_PIXELS`. They overlap far enough to hide what the network makes of their
+    edges, but by no more than a third.
+    """
+    if tile == 0 or (tile is None and height * width <= WHOLE_PIXELS):
+        return None
+    multiple = model.multiple
+    size = max(_up(tile or TILE, multiple), 2 * multiple)
+    if max(height, width) <= size:
+        return None
+    overlap = _up(min(2 * reach(model.net) + RAMP, size // 3), multiple)
+    sides = (max(_up(side, multiple), 2 * multiple) for side in (height, width))
+    rows, columns = (axis(side, size=size, overlap=overlap, multiple=multiple) for side in sides)
+    return Plan((rows, columns))
+
+
+@torch.inference_mode()
+def translate_large(
+    model: Translator, tiles: Plan, read: Read, *, rounded: bool, scratch: Path, before_tile: Before = lambda: None
+) -> Iterator[tuple[int, Tensor]]:
+    """Give the translated picture in bands of rows: each one's first row, and `(C, h, W)` in [-1, 1] on the CPU.
+
+    Rows up to a band's end are not read again, so the caller may overwrite them. `scratch` is a folder for temporary
+    files: up to some hundred bytes for each pixel, but no more than half of the free space there.
+    """
+    rows, columns = tiles.axes
+    moments: Sequence[Moments] = ()
+    if needs_sharing(model.net):
+        with tempfile.TemporaryDirectory(dir=scratch, prefix=".fresh-") as folder:
+            moments = _moments(model, tiles, read, rounded=rounded, scratch=Path(folder), before_tile=before_tile)
+    net = model.accelerated(folded(model.net, moments), rounded=rounded)
+
+    def translate(top: int, left: int) -> Tensor:
+        before_tile()
+        return net(read((top, top + rows.size), (left, left + columns.size)).to(model.device))[0].cpu()
+
+    yield from blended(rows, columns, translate)
+
+
+def _moments(
+    model: Translator, tiles: Plan, read: Read, *, rounded: bool, scratch: Path, before_tile: Before
+) -> list[Moments]:
+    """The moments over all tiles; over evenly spread samples if the disk has no room for all tiles."""
+    rows, columns = tiles.axes
+    dtype = model.dtype(rounded=rounded)
+    values = waiting_values(model.net, model.input.channels)
+    most = int(_room(scratch) / 2 / max(values * dtype.itemsize, 1))
+    covered = tiles.tiles * rows.size * columns.size
+
+    def piece(top: int, left: int, height: int, width: int, core: tuple[float, float, float, float]) -> Piece:
+        return Piece(lambda: read((top, top + height), (left, left + width)).to(model.device), core)
+
+    if covered <= most:
+        across = list(zip(columns.starts, columns.cores))
+        pieces = [
+            piece(top, left, rows.size, columns.size, (*down, *right))
+            for (top, down), (left, right) in product(zip(rows.starts, rows.cores), across)
+        ]
+    else:
+        side = max(_SAMPLE, 2 * model.multiple)
+        heights, widths = (_spread(whole, side, most / (rows.length * columns.length)) for whole in tiles.axes)
+        pieces = [piece(top, left, side, side, (0, 1, 0, 1)) for top, left in product(heights, widths)]
+    return measure(model.net, pieces, scratch=scratch, dtype=dtype, before_piece=before_tile)
+
+
+def _room(folder: Path) -> int:
+    return shutil.disk_usage(folder).free
+
+
+def _spread(whole: Axis, side: int, share: float) -> list[int]:
+    """Starts of evenly spread samples along one side; with those along the other they cover `share` of a picture."""
+    count = max(1, int(whole.length / side * math.sqrt(share)))
+    gap = (whole.length - side) / count
+    return [int((i + 0.5) * gap / whole.multiple) * whole.multiple for i in range(count)]
+
+
+def _up(value: int, multiple: int) -> int:
+    return -(-value // multiple) * multiple

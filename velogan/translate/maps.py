@@ -1,0 +1,104 @@
+"""Maps of doubt as files, one beside each translated picture."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+from PIL.PngImagePlugin import PngInfo
+
+from velogan.data.pictures.images import SUFFIXES
+from velogan.data.sets.sources import MAP
+from velogan.files import replacing
+from velogan.translate.doubt import Doubt, Doubter
+from velogan.translate.jobs import Job, find_jobs
+
+_MARK = ("Description", "velogan: where not to trust a translation")
+
+
+@dataclass(frozen=True)
+class Map:
+    """A picture's map: its file and what it holds, or the `reason` why there is none."""
+
+    name: str
+    file: Path
+    doubt: Doubt | None
+    reason: str = ""
+
+
+def map_jobs(source: Path, target: Path, *, format: str | None = None) -> list[tuple[Job, Path]]:
+    """The pictures that `translate` would translate, each with the file of its map: `NAME.doubt.png`.
+
+    ValueError as from `translate`, and if two pictures would have one map.
+    """
+    found = find_jobs(source, target, suffix=format and f".{format}")
+    jobs = [(job, job.target.with_name(job.target.stem + MAP)) for job in found]
+    first: dict[Path, Job] = {}
+    for job, file in jobs:
+        if (other := first.setdefault(file, job)) is not job:
+            raise ValueError(f"{other.name} and {job.name} would both have the map {file}: rename one")
+    return jobs
+
+
+def write_maps(
+    doubter: Doubter,
+    jobs: Sequence[tuple[Job, Path]],
+    *,
+    overwrite: bool = False,
+    tile: int | None = None,
+    without: Collection[str] = (),
+    progress: Callable[[int, int], None] | None = None,
+) -> list[Map]:
+    """The map of every picture but those named in `without`; call it when they have been translated.
+
+    A map that is there and no older than its translation is kept and read. A file with a map's name that is no map
+    is never overwritten. `tile` is that of `translate`: a picture that it translates in tiles gets no map.
+    """
+    wanted = [(job, file) for job, file in jobs if job.name not in without]
+    made = []
+    for number, (job, file) in enumerate(wanted, start=1):
+        try:
+            made.append(Map(job.name, file, _map(doubter, job, file, overwrite=overwrite, tile=tile)))
+        except (OSError, ValueError, RuntimeError, MemoryError) as error:
+            reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+            made.append(Map(job.name, file, None, reason or type(error).__name__))
+        if progress is not None:
+            progress(number, len(wanted))
+    return made
+
+
+def _map(doubter: Doubter, job: Job, file: Path, *, overwrite: bool, tile: int | None) -> Doubt:
+    if os.path.lexists(file):
+        kept = _read(file)
+        if kept is None:
+            raise ValueError(f"{file} is there already and is no map of doubt: move it, or name another output")
+        if not overwrite and not _older(file, than=job.target):
+            return kept
+    doubt = doubter.of(job.read(), tile=tile)
+    mark = PngInfo()
+    mark.add_text(*_MARK)
+    with replacing(file) as fresh:
+        Image.fromarray(doubt.map).save(fresh, format="png", pnginfo=mark)
+    return doubt
+
+
+def _read(file: Path) -> Doubt | None:
+    """The map that a file holds; None where it holds anything else."""
+    try:
+        with Image.open(file) as image:
+            if image.format != "PNG" or image.mode != "L" or image.info.get(_MARK[0]) != _MARK[1]:
+                return None
+            return Doubt(np.array(image))
+    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):
+        return None
+
+
+def _older(file: Path, *, than: Path) -> bool:
+    """Whether `file` was written before the translation `than`, which may be there in another format than it names."""
+    made = file.stat().st_mtime_ns
+    there = [other for other in (than, *map(than.with_suffix, SUFFIXES)) if other.exists()]
+    return any(made < other.stat().st_mtime_ns for other in there)

@@ -1,0 +1,198 @@
+"""A trained generator, found by path and ready to be called."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from velogan.data.pictures.values import PixelFormat
+from velogan.networks.build import build_network
+from velogan.networks.generators import Generator
+from velogan.networks.outputs import ChangeGenerator, MaskGenerator
+from velogan.store.checkpoint import find_checkpoint, load_weights
+from velogan.translate.statistics import folded
+from velogan.translate.tiles import reflected
+from velogan.translate.weights import foreign_file
+from velogan.types import GENERATOR_FILES, Direction
+
+Weights = Literal["ema", "raw"]
+Which = Literal["last", "best"]
+
+_SMALLEST_SIDE = 8  # a residual block pads by reflection at a quarter of the side, and needs two pixels there
+
+
+class Accelerate(Protocol):
+    """Makes networks faster. `rounded`: the result will be rounded to 8 bits, so it may be less exact."""
+
+    def __call__(self, net: nn.Module, *, rounded: bool) -> nn.Module:
+        """A faster copy of `net`."""
+        ...
+
+    def dtype(self, *, rounded: bool) -> torch.dtype:
+        """The type that its convolutions are computed in: float32 or bfloat16."""
+        ...
+
+
+@dataclass(frozen=True)
+class Translator:
+    """A generator in eval mode; call it with images of any size.
+
+    `multiple`: what image sides must be divisible by, in pixels; `header`: the file's metadata;
+    `accelerate`: how to make networks faster, or None.
+    """
+
+    net: nn.Module
+    multiple: int
+    device: torch.device
+    file: Path | None = None
+    header: dict[str, Any] = field(default_factory=dict)
+    accelerate: Accelerate | None = None
+    _faster: dict[bool, nn.Module] = field(default_factory=dict, init=False, repr=False)
+
+    @property
+    def input(self) -> PixelFormat:
+        """The format of the pictures that it was trained to read."""
+        return PixelFormat(**self.header.get("input", {}))
+
+    @property
+    def output(self) -> PixelFormat:
+        """The format of the pictures that it was trained to write."""
+        return PixelFormat(**self.header.get("output", {}))
+
+    def __call__(self, images: Tensor) -> Tensor:
+        """Translate `(B, C, H, W)` in [-1, 1] on any device into the same size, range and device.
+
+        The plain network computes it. Sides are extended by reflection at the right and the bottom to what the network
+        takes, and the result is cut back.
+        """
+        return self._run(self.net, images)
+
+    def quickly(self, images: Tensor, *, rounded: bool) -> Tensor:
+        """As `__call__`, by the accelerated network. `rounded`: the result will be rounded to 8 bits."""
+        if self.accelerate is None:
+            return self(images)
+        if rounded not in self._faster:
+            self._faster[rounded] = self.accelerate(folded(self.net), rounded=rounded)
+        return self._run(self._faster[rounded], images)
+
+    def accelerated(self, net: nn.Module, *, rounded: bool) -> nn.Module:
+        """`net`, made faster if this translator has `accelerate`."""
+        return net if self.accelerate is None else self.accelerate(net, rounded=rounded)
+
+    def dtype(self, *, rounded: bool) -> torch.dtype:
+        """The type that accelerated convolutions are computed in."""
+        return torch.float32 if self.accelerate is None else self.accelerate.dtype(rounded=rounded)
+
+    @torch.inference_mode()
+    def _run(self, net: nn.Module, images: Tensor) -> Tensor:
+        height, width = images.shape[-2:]
+        rows, columns = (_extended(side, self.multiple, images.device) for side in (height, width))
+        padded = images[..., rows, :][..., columns].to(self.device)
+        return net(padded)[..., :height, :width].to(images.device)
+
+
+def load_translator(
+    path: Path,
+    *,
+    direction: Direction | None = None,
+    weights: Weights | None = None,
+    checkpoint: Which = "last",
+    device: torch.device | str = "cpu",
+    accelerate: Accelerate | None = None,
+) -> Translator:
+    """Load the generator that `path` holds: a run folder, a checkpoint folder, or one file, ours (`.safetensors`) or of
+    the reference implementation (`.pth`).
+
+    `direction`: None means a2b for a folder, and the file's own direction for a single file. `weights`: None means the
+    exponential moving average if there is one, else the raw weights; a single file is taken as it is. `checkpoint`
+    chooses within a run folder. `accelerate` is for `Translator.quickly`.
+    Raises `ValueError` with the mend if there is no such generator.
+    """
+    path, device = Path(path), torch.device(device)
+    file = path if path.is_file() else _generator_file(path, direction or "a2b", weights, checkpoint)
+    header, state = _contents(file)
+    if header.get("role") not in GENERATOR_FILES.values():
+        raise ValueError(
+            f"{file} holds {header.get('role', 'no network')!r}, which does not translate: name G_A or G_B"
+        )
+    if direction and header["role"] != GENERATOR_FILES[direction]:
+        raise ValueError(
+            f"direction={direction} needs {GENERATOR_FILES[direction]}, but {file} holds {header['role']}: "
+            "name the other file or leave the direction out"
+        )
+    net = _generator(file, header, state)
+    net.requires_grad_(False).eval()
+    return Translator(
+        net.to(device), multiple=net.multiple, device=device, file=file, header=header, accelerate=accelerate
+    )
+
+
+def _contents(file: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """The header and the weights of a file."""
+    if file.suffix != ".pth":
+        return load_weights(file)
+    ((role, network),) = foreign_file(file).items()
+    formats = {
+        side: asdict(PixelFormat(channels=network.header[f"{side[:-3]}_channels"]))
+        for side in ("input", "output")
+        if f"{side[:-3]}_channels" in network.header
+    }
+    return {**network.header, **formats, "role": role, "method": "imported"}, network.state
+
+
+def _generator(
+    file: Path, header: dict[str, Any], state: dict[str, Tensor]
+) -> Generator | ChangeGenerator | MaskGenerator:
+    """The network that the header describes, with the weights `state`.
+
+    Sizes are compared before memory is taken. Raises `ValueError` if they differ, or the header describes no network.
+    """
+    try:
+        if header.get("network") == "supernet":
+            raise ValueError("it is of a search; train what that found: velogan train --genotype RUN/genotype.json")
+        if header.get("network") != "generator":
+            raise ValueError(f"it holds {str(header.get('network'))[:40]}")
+        for side in ("input", "output"):
+            PixelFormat(**header.get(side, {}))
+        with torch.device("meta"):
+            described = build_network(header).state_dict()
+        for name in sorted({*described, *state}):
+            told, found = (tuple(of[name].shape) if name in of else None for of in (described, state))
+            if told != found:
+                raise ValueError(f"{name} should be {told or 'absent'} and is {found or 'absent'}")
+        net = build_network(header)
+        assert isinstance(net, (Generator, ChangeGenerator, MaskGenerator))
+        net.load_state_dict(state)
+    except (ValueError, TypeError, RuntimeError) as error:
+        reason = " ".join(str(error).split())[:300]
+        raise ValueError(f"{file} holds no generator that can be built: {reason}; name another file") from None
+    return net
+
+
+def _generator_file(path: Path, direction: Direction, weights: Weights | None, checkpoint: Which) -> Path:
+    if not path.exists():
+        raise ValueError(f"{path} does not exist: name a run folder, a checkpoint folder or a .safetensors file")
+    folder = path if (path / "manifest.json").is_file() else find_checkpoint(path, checkpoint)
+    role = GENERATOR_FILES[direction]
+    averaged, raw = folder / f"{role}.ema.safetensors", folder / f"{role}.safetensors"
+    file = raw if weights == "raw" or (weights is None and not averaged.is_file()) else averaged
+    if role == "G_B" and not averaged.is_file() and not raw.is_file() and (folder / "G_A.safetensors").is_file():
+        raise ValueError(
+            f"direction=b2a: {folder} translates a2b alone; train with a method or settings that learn both directions"
+        )
+    if not file.is_file():
+        other = "raw" if file is averaged and raw.is_file() else None
+        mend = (
+            f"ask for weights={other}" if other else f"it holds {sorted(f.name for f in folder.glob('*.safetensors'))}"
+        )
+        raise ValueError(f"{folder} has no {file.name}: {mend}")
+    return file
+
+
+def _extended(side: int, multiple: int, device: torch.device) -> Tensor:
+    wanted = max(-(-side // multiple) * multiple, _SMALLEST_SIDE)
+    return torch.from_numpy(reflected(0, wanted, side)).to(device)

@@ -1,0 +1,95 @@
+"""Translating pictures in memory: their depth, alpha, colour profile, EXIF and resolution are kept."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from velogan.data.pictures.images import Picture
+from velogan.data.pictures.values import PixelFormat, from_unit, to_channels, to_unit
+from velogan.translate.large import Before, Plan, translate_large
+from velogan.translate.model import Translator
+from velogan.translate.tiles import reflected
+
+_LEVELS = {"uint8": 255, "uint16": 65535, "float32": 1}  # of full opacity
+
+
+def translate_equal(model: Translator, pictures: Sequence[Picture]) -> list[Picture]:
+    """Translate pictures of one size and type in one pass."""
+    first = pictures[0]
+    form, source = output_format(model, first), model.input
+    pixels = np.stack([to_channels(picture.pixels, source.channels) for picture in pictures])
+    images = _images(pixels, source, model.device)
+    results = _pixels(model.quickly(images, rounded=form.dtype == "uint8"), form)
+    return [_with_rest(picture, result) for picture, result in zip(pictures, results)]
+
+
+def translate_in_tiles(
+    model: Translator, picture: Picture, tiles: Plan, *, scratch: Path, before_tile: Before = lambda: None
+) -> Picture:
+    """Translate a picture in tiles, into its own array if that is writeable and the result has its channels and type.
+
+    `scratch`: a folder for what does not fit into memory. `before_tile` is called before the work on each tile; it may
+    raise.
+    """
+    scratch.mkdir(parents=True, exist_ok=True)
+    form, source = output_format(model, picture), model.input
+    pixels = picture.pixels
+    height, width, channels = pixels.shape
+    same = (channels, pixels.dtype.name) == (form.channels, form.dtype) and pixels.flags.writeable
+    result = pixels if same else np.empty((height, width, form.channels), form.dtype)
+
+    def read(down: tuple[int, int], across: tuple[int, int]) -> Tensor:
+        part = _part(pixels, reflected(*down, height), reflected(*across, width))
+        return _images(to_channels(part, source.channels)[None], source, torch.device("cpu"))
+
+    rounded = form.dtype == "uint8"
+    for top, band in translate_large(model, tiles, read, rounded=rounded, scratch=scratch, before_tile=before_tile):
+        rows = result[top : top + band.shape[1]]
+        rows[:] = _pixels(band[None, :, : len(rows), :width], form)[0]
+    return _with_rest(picture, result)
+
+
+def output_format(model: Translator, picture: Picture) -> PixelFormat:
+    """The format of the translation of `picture`: the picture's depth, unless the output has a declared range."""
+    trained = model.output
+    if trained.range is not None or picture.pixels.dtype.kind == "f":
+        return trained
+    return replace(trained, dtype=picture.pixels.dtype.name)
+
+
+def to_images(model: Translator, picture: Picture) -> Tensor:
+    """`(1, C, H, W)` in [-1, 1] on the model's device, with the channels that it takes."""
+    pixels = np.stack([to_channels(picture.pixels, model.input.channels)])  # a copy: pixels may be read-only
+    return _images(pixels, model.input, model.device)
+
+
+def _images(pixels: np.ndarray, form: PixelFormat, device: torch.device) -> Tensor:
+    """`(B, H, W, C)` pixels as `(B, C, H, W)` in [-1, 1]."""
+    return to_unit(torch.from_numpy(pixels).to(device).permute(0, 3, 1, 2), form.range)
+
+
+def _pixels(images: Tensor, form: PixelFormat) -> np.ndarray:
+    """`(B, C, H, W)` in [-1, 1] as `(B, H, W, C)` pixels."""
+    return from_unit(images, form.dtype, form.range).permute(0, 2, 3, 1).cpu().contiguous().numpy()
+
+
+def _part(pixels: np.ndarray, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
+    return np.ascontiguousarray(pixels[rows[:, None], columns])
+
+
+def _with_rest(picture: Picture, pixels: np.ndarray) -> Picture:
+    """The translated pixels with the picture's alpha, and its colour profile if the channels are as many."""
+    alpha = picture.alpha
+    if alpha is not None and alpha.dtype != pixels.dtype:
+        share = alpha.astype(np.float64) / _LEVELS[alpha.dtype.name] * _LEVELS[pixels.dtype.name]
+        alpha = (share if pixels.dtype.kind == "f" else share.round().clip(0, _LEVELS[pixels.dtype.name])).astype(
+            pixels.dtype
+        )
+    same = pixels.shape[2] == picture.pixels.shape[2]
+    return Picture(pixels, alpha, picture.icc if same else None, picture.notes)

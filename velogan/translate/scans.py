@@ -1,0 +1,152 @@
+"""Translating medical files: slices through the network, and back into files that say that they are synthetic."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from velogan import __version__
+from velogan.data.pictures.images import Picture
+from velogan.data.pictures.made import Made
+from velogan.data.pictures.picture import damage_told
+from velogan.data.pictures.scans import Scan, check_installed, read_scan, scan_suffix
+from velogan.data.sets.sources import list_files, list_images
+from velogan.files import replacing, sha256
+from velogan.translate.jobs import printable
+from velogan.translate.large import plan
+from velogan.translate.model import Translator
+from velogan.translate.pictures import output_format, translate_equal, translate_in_tiles
+from velogan.translate.summary import Progress, Summary, reason_of
+
+_MAY_BE = {".dcm", ".dicom", ".nii", ".gz", ""}  # the last part of names that `scan_suffix` looks at
+_WHOLE = (8, 16)  # bits of values that may use all of their type
+
+
+@dataclass(frozen=True)
+class ScanJob:
+    """A medical file: its name for messages, its path, and that of its translation."""
+
+    name: str
+    source: Path
+    target: Path
+
+
+def find_scans(source: Path, target: Path) -> list[ScanJob]:
+    """The DICOM and NIfTI files to translate: `source` itself, or those below it; none where there are none.
+
+    ValueError with the mend if a library for them is missing, or the input would be overwritten.
+    """
+    if not source.is_dir():
+        suffix = scan_suffix(source) if os.path.lexists(source) else None
+        if suffix is None:
+            return []
+        inside = target.is_dir() or scan_suffix(target) is None
+        jobs = [ScanJob(printable(source.name), source, target / source.name if inside else target)]
+        if not inside and _kind(jobs[0].target) != _kind(source):
+            raise ValueError(f"output {target} is of another kind than input {source}: a scan stays what it is")
+    elif os.path.realpath(source) == os.path.realpath(target):
+        return []  # which is refused with the pictures
+    else:
+        below = os.path.realpath(target) + os.sep  # earlier translations, if the output lies within the input
+        names = [name for name in list_files(source, _MAY_BE) if scan_suffix(source / name) is not None]
+        jobs = [
+            ScanJob(printable(name), source / name, target / name)
+            for name in names
+            if not os.path.realpath(source / name).startswith(below)
+        ]
+    if jobs and target.is_file() and source.is_dir():
+        raise ValueError(f"output {target} is a file, but the input is a folder: name a folder")
+    for job in jobs:
+        check_installed(scan_suffix(job.source) or "")
+        if os.path.realpath(job.source) == os.path.realpath(job.target):
+            raise ValueError(f"output {job.target} is the input itself: name another file or folder")
+    return jobs
+
+
+def has_pictures(source: Path) -> bool:
+    """Whether a folder holds pictures beside its scans."""
+    return source.is_dir() and bool(list_images(source))
+
+
+def translate_scans(
+    model: Translator,
+    jobs: Sequence[ScanJob],
+    *,
+    overwrite: bool,
+    tile: int | None,
+    batch_pixels: int,
+    progress: Progress | None = None,
+) -> Summary:
+    """Translate the files one after another; each appears whole or not at all, and one that fails stops no other."""
+    started = time.perf_counter()
+    made = _made(model)
+    translated, skipped, tiled, failed = 0, 0, 0, []
+    for number, job in enumerate(jobs, start=1):
+        try:
+            if not overwrite and os.path.lexists(job.target):
+                skipped += 1
+            else:
+                tiled += _translate(model, job, made, tile=tile, batch_pixels=batch_pixels)
+                translated += 1
+        except (RuntimeError, ValueError, MemoryError, OSError) as error:
+            failed.append((job.name, reason_of(error)))
+        if progress is not None:
+            progress(number, len(jobs))
+    return Summary(translated, skipped, tuple(sorted(failed)), tiled, (), time.perf_counter() - started)
+
+
+def _translate(model: Translator, job: ScanJob, made: Made, *, tile: int | None, batch_pixels: int) -> bool:
+    scan = read_scan(job.source)
+    if model.input.range is None and scan.bits not in _WHOLE:
+        raise ValueError(
+            f"values of {scan.bits} bits, and the run does not say which of them are darkest and brightest: "
+            "train with data.range_a and data.range_b"
+        )
+    with damage_told("scan", size=0):
+        first = scan.picture(0)
+    height, width = first.pixels.shape[:2]
+    form = output_format(model, first)
+    tiles = plan(model, height, width, tile=tile)
+    results: list[np.ndarray] = []
+    for pictures in _batches(scan, 1 if tiles else max(1, batch_pixels // (height * width))):
+        if tiles:
+            scratch = job.target.parent
+            made_now = [translate_in_tiles(model, one, tiles, scratch=scratch) for one in pictures]
+        else:
+            made_now = translate_equal(model, pictures)
+        results += [one.pixels for one in made_now]
+    with damage_told("scan", size=0):
+        data = scan.written(results, form, made)
+    with replacing(job.target) as aside:
+        aside.write_bytes(data)
+    return tiles is not None
+
+
+def _batches(scan: Scan, size: int) -> Iterator[list[Picture]]:
+    for start in range(0, len(scan), size):
+        with damage_told("scan", size=0):
+            pictures = [scan.picture(index) for index in range(start, min(start + size, len(scan)))]
+        yield pictures
+
+
+def _kind(path: Path) -> str:
+    suffix = scan_suffix(path) or ".dcm"
+    return ".dcm" if suffix == ".dicom" else suffix
+
+
+def _made(model: Translator) -> Made:
+    digest = "unknown" if model.file is None else sha256(model.file)
+    return Made("velogan", __version__, "in memory" if model.file is None else _name(model.file), digest)
+
+
+def _name(file: Path) -> str:
+    """A weights file's name, after its run's where it is of one: headers should tell no more of the disk."""
+    checkpoint = file.parent
+    run = checkpoint.parent.parent if checkpoint.parent.name == "checkpoints" else None
+    words = [run.name, file.name] if run else [file.name]
+    return printable(" ".join(words)).encode("ascii", "replace").decode()
