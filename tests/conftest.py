@@ -175,17 +175,17 @@ def recorder() -> _Again:
 
 
 @pytest.fixture(scope="session")
-def zygote(_shared_cache: None) -> Iterator[Callable[[dict], int]]:
+def zygote(_shared_cache: None) -> Iterator[Callable[[dict], Any]]:
     """Asks a process that has imported everything to fork (tests/zygote.py)."""
     file = Path(__file__).with_name("zygote.py")
     process = subprocess.Popen([sys.executable, file], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
-    def ask(question: dict) -> int:
+    def ask(question: dict) -> Any:
         assert process.stdin
         assert process.stdout
         process.stdin.write(json.dumps(question) + "\n")
         process.stdin.flush()
-        return int(process.stdout.readline())
+        return json.loads(process.stdout.readline())
 
     yield ask
     process.communicate()

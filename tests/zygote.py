@@ -1,8 +1,10 @@
 """Starts velogan commands as processes of their own, forked from one that has imported everything. Not a test itself.
 
-A line of JSON on standard input, `{"argv": [...], "said": FILE, "plain": BOOL, "env": {...}, "code": TEXT}`, starts a
-command with these environment variables, after this Python; its standard error goes to the file, the answer is its
-process id. `{"wait": PID}` answers with the exit code, below zero for a signal.
+A line of JSON on standard input starts a command, and the answer is its process id:
+`{"argv": [...], "said": FILE, "out": FILE, "plain": BOOL, "env": {...}, "cwd": FOLDER, "code": TEXT}`.
+It runs with these environment variables in this folder, after this Python. Its standard error goes to `said`, its
+standard output to `out`, or to `said` too.
+`{"wait": PID}` answers with the exit code, below zero for a signal; with `"peak": true`, `[code, MB]` of most memory.
 A `plain` process gives up root's right to pass over file modes.
 """
 
@@ -12,14 +14,17 @@ import ctypes
 import json
 import os
 import sys
+import traceback
 from collections.abc import Mapping
 from types import MappingProxyType
 
 import torch
 import torch._dynamo  # two seconds that every optimizer would take
 
-import velogan.cli.train
-import velogan.training.run
+import velogan.api
+import velogan.data.sets.check  # noqa: F401 (what commands import when they are at work)
+from velogan.cli import main as velogan_command
+from velogan.cli.commands import COMMANDS
 
 CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH = 1, 2
 
@@ -42,36 +47,52 @@ def obey_file_modes() -> None:
 
 
 def start(
-    argv: list[str], said: str, plain: bool = False, env: Mapping[str, str] = MappingProxyType({}), code: str = ""
+    argv: list[str],
+    said: str,
+    out: str = "",
+    plain: bool = False,
+    env: Mapping[str, str] = MappingProxyType({}),
+    cwd: str = ".",
+    code: str = "",
 ) -> int:
     child = os.fork()
     if child:
         return child
     ended = 99
     try:
-        error = os.open(said, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-        os.dup2(error, 1)
-        os.dup2(error, 2)
+        for number, file in ((2, said), (1, out)):
+            os.dup2(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC) if file else 2, number)
         os.environ.update(env)
+        os.chdir(cwd)
         if plain:
             obey_file_modes()
         exec(code, {})
-        ended = velogan.cli.main(argv)
+        ended = velogan_command(argv)
     except SystemExit as end:
         ended = end.code if isinstance(end.code, int) else 1
+    except BaseException:
+        traceback.print_exc()
     finally:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(ended)
 
 
+def wait(pid: int, peak: bool) -> object:
+    _, status, used = os.wait4(pid, 0)
+    code = os.waitstatus_to_exitcode(status)
+    return [code, used.ru_maxrss / (2**20 if sys.platform == "darwin" else 2**10)] if peak else code
+
+
 def main() -> None:
     torch.set_num_threads(1)
+    for command in COMMANDS.values():
+        command.load()
     answers = os.fdopen(os.dup(1), "w")
     for line in sys.stdin:
         asked = json.loads(line)
-        answer = os.waitstatus_to_exitcode(os.waitpid(asked["wait"], 0)[1]) if "wait" in asked else start(**asked)
-        answers.write(f"{answer}\n")
+        answer = wait(asked["wait"], asked.get("peak", False)) if "wait" in asked else start(**asked)
+        answers.write(json.dumps(answer) + "\n")
         answers.flush()
 
 

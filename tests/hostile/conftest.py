@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import os
 import runpy
-import subprocess
-import sys
+import signal
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -24,7 +23,6 @@ from velogan.store.checkpoint import save_checkpoint
 
 MOST_MEMORY_MB = 2048
 MOST_SECONDS = 120
-VELOGAN = Path(sys.executable).with_name("velogan")
 MAKERS = runpy.run_path(str(Path(__file__).with_name("corpus.py")))
 
 
@@ -76,22 +74,19 @@ def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def velogan(tmp_path: Path) -> Callable[..., Done]:
+def velogan(zygote: Callable[[dict], Any], tmp_path: Path) -> Callable[..., Done]:
     """Run `velogan ...`: it must end by itself, without a traceback, and keep to the memory that it may take."""
 
     def run(*words: str | Path) -> Done:
-        environment = os.environ | {"VELOGAN_CACHE": str(tmp_path / "cache"), "OMP_NUM_THREADS": "1", "COLUMNS": "999"}
-        with open(tmp_path / "out", "w+b") as out, open(tmp_path / "err", "w+b") as err:
-            command = [str(VELOGAN), *map(str, words)]
-            with subprocess.Popen(command, stdout=out, stderr=err, env=environment, cwd=tmp_path) as process:
-                timer = threading.Timer(MOST_SECONDS, process.kill)
-                timer.start()
-                _, status, used = os.wait4(process.pid, 0)
-                process.returncode = os.waitstatus_to_exitcode(status)
-                timer.cancel()
-            texts = [(tmp_path / name).read_text(encoding="utf-8", errors="strict") for name in ("out", "err")]
-        peak = used.ru_maxrss / (2**20 if sys.platform == "darwin" else 2**10)
-        done = Done(process.returncode, texts[0], texts[1], peak)
+        argv, env = [str(word) for word in words], {"VELOGAN_CACHE": str(tmp_path / "cache"), "COLUMNS": "999"}
+        said = {"said": str(tmp_path / "err"), "out": str(tmp_path / "out")}
+        pid = zygote({"argv": argv, "env": env, "cwd": str(tmp_path), **said})
+        timer = threading.Timer(MOST_SECONDS, os.kill, (pid, signal.SIGKILL))
+        timer.start()
+        code, peak = zygote({"wait": pid, "peak": True})
+        timer.cancel()
+        texts = [(tmp_path / name).read_text(encoding="utf-8", errors="strict") for name in ("out", "err")]
+        done = Done(code, texts[0], texts[1], peak)
         assert done.code in (0, 1, 2), f"velogan {words[0]} ended with {done.code}: {done.err[-2000:]}"
         assert "Traceback" not in done.err, done.err[-3000:]
         print(f"velogan {words[0]}: at most {peak:.0f} MB")
