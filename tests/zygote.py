@@ -25,6 +25,7 @@ import velogan.api
 import velogan.data.sets.check  # noqa: F401 (what commands import when they are at work)
 from velogan.cli import main as velogan_command
 from velogan.cli.commands import COMMANDS
+from velogan.kernels.precision import bf16_gain
 
 CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH = 1, 2
 
@@ -86,6 +87,7 @@ def wait(pid: int, peak: bool) -> object:
 
 def main() -> None:
     torch.set_num_threads(1)
+    bf16_gain()  # measured once, for all that are forked
     for command in COMMANDS.values():
         command.load()
     answers = os.fdopen(os.dup(1), "w")

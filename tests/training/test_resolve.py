@@ -59,6 +59,7 @@ def test_bf16_is_taken_where_it_measured_faster(gain: float, choice: str, monkey
 
 def test_the_gain_is_a_ratio_and_leaves_the_threads_alone():
     torch.set_num_threads(2)
+    precision.bf16_gain.cache_clear()
     assert 0.05 < precision.bf16_gain() < 50
     assert torch.get_num_threads() == 2
 
