@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 import torch
-import yaml
 
 from velogan.cli import COMMANDS, main
+from velogan.cli.train import Train, configure_train
 from velogan.config import Config, read_config, write_yaml
 from velogan.recipes import RECIPES
 
@@ -40,10 +40,9 @@ TINY = [
 ]
 
 
-def _dry(capsys: pytest.CaptureFixture[str], *argv: str) -> Config:
+def _configured(*argv: str) -> Config:
     """The configuration that a command line adds up to."""
-    assert main(["train", *argv, "--dry-run"]) == 0
-    return Config.model_validate(yaml.safe_load(capsys.readouterr().out))
+    return configure_train(Train.parse(argv, prog="velogan train", description=""))
 
 
 def _refused(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
@@ -69,13 +68,13 @@ def test_a_way_that_this_machine_has_not_is_refused_before_pictures_are_looked_f
 
 
 @pytest.mark.parametrize("preset", RECIPES)
-def test_a_preset_is_its_recipe(preset: str, capsys: pytest.CaptureFixture[str]):
+def test_a_preset_is_its_recipe(preset: str):
     expected = RECIPES[preset]().change(data={"path": ("here",)})
-    assert _dry(capsys, preset, "--data", "here") == expected
+    assert _configured(preset, "--data", "here") == expected
 
 
-def test_cyclegan_is_the_default(capsys: pytest.CaptureFixture[str]):
-    assert _dry(capsys, "--data", "a", "b") == Config().change(data={"path": ("a", "b")})
+def test_cyclegan_is_the_default():
+    assert _configured("--data", "a", "b") == Config().change(data={"path": ("a", "b")})
 
 
 @pytest.mark.parametrize(
@@ -99,19 +98,19 @@ def test_cyclegan_is_the_default(capsys: pytest.CaptureFixture[str]):
         ("--engine.mode reference --engine.threads 3", {"engine": {"mode": "reference", "threads": 3}}),
     ],
 )
-def test_flags_change_their_fields(flags: str, changes: dict[str, Any], capsys: pytest.CaptureFixture[str]):
+def test_flags_change_their_fields(flags: str, changes: dict[str, Any]):
     expected = Config().change(data={"path": ("here",)})
     if "--size" in flags:
         expected = expected.sized("s")
     expected = expected.change(**changes)
-    assert _dry(capsys, "--data", "here", *flags.split()) == expected
+    assert _configured("--data", "here", *flags.split()) == expected
 
 
-def test_a_run_folder_or_file_is_a_start_for_more_flags(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def test_a_run_folder_or_file_is_a_start_for_more_flags(tmp_path: Path):
     config = Config().change(data={"path": ("there",), "flip": False}, train={"seed": 9}, schedule={"kind": "cosine"})
     (tmp_path / "config.yaml").write_text(write_yaml(config))
-    assert _dry(capsys, "--config", str(tmp_path)) == config
-    changed = _dry(capsys, f"--config={tmp_path / 'config.yaml'}", "--data.flip", "true", "--epochs", "3")
+    assert _configured("--config", str(tmp_path)) == config
+    changed = _configured(f"--config={tmp_path / 'config.yaml'}", "--data.flip", "true", "--epochs", "3")
     assert changed == config.change(data={"flip": True}, train={"length": "3 epochs"})
 
 
@@ -143,7 +142,21 @@ def test_a_run_folder_or_file_is_a_start_for_more_flags(tmp_path: Path, capsys: 
         ),
         ("train --data d --out r --generator.operations nope", "the flags: generator: operations=nope is for cells"),
         ("train --data d --out r --train.length soon", "is no duration"),
-        ("train --data d --out r --images 0", "must be more than 0"),
+        ("train --data d --out r --images 0", "--images 0: give a number above 0"),
+        ("train --data d --out r --images abc", "velogan: --images abc: give a whole number"),
+        ("train --data d --out r --minutes soon", "velogan: --minutes soon: give a number"),
+        ("train --data d --out r --data.range-a 1 b", "velogan: --data.range-a 1 b: give two numbers"),
+        ("train --data d --out r --seed", "velogan: --seed: its value is missing"),
+        ("train --data d --out r --size xl", "velogan: --size xl: there is no such choice; did you mean"),
+        (
+            "train --data d --out r --batch-size 4",
+            "--batch-size: there is no such flag here; did you mean --data.batch-",
+        ),
+        ("train fats --data d --out r", "there is no preset 'fats'; did you mean fast? There are cyclegan"),
+        ("train --out r fast --data d", "fast: a preset comes before all flags: velogan train fast"),
+        ("train --data d --out {tmp}/file/r", "--out {tmp}/file/r: nothing can be written to {tmp}/file (Not a direc"),
+        ("train --help optimiser", "--help optimiser: there is no such section; did you mean optimizer?"),
+        ("translate {tmp} in", "missing: OUTPUT The image or folder to write"),
         ("train --config {tmp}/none.yaml --out r", "there is no such file"),
         ("train cyclegun --data d --out r", "cyclegun"),
         ("trian --data d", "there is no command 'trian'; did you mean train?"),
@@ -160,6 +173,7 @@ def test_bad_input_is_one_readable_message(
     argv: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").touch()
     said = _refused(capsys, *argv.format(tmp=tmp_path).split())
     assert message.format(tmp=tmp_path) in said
     assert not (tmp_path / "r" / "config.yaml").exists()
@@ -174,8 +188,8 @@ def test_bad_input_is_one_readable_message(
     ],
     ids=["preset", "kind", "schedule"],
 )
-def test_what_some_network_reads_or_a_preset_left_is_taken(flags: tuple[str, ...], capsys: pytest.CaptureFixture[str]):
-    _dry(capsys, *flags, "--data", "here")
+def test_what_some_network_reads_or_a_preset_left_is_taken(flags: tuple[str, ...]):
+    _configured(*flags, "--data", "here")
 
 
 @pytest.mark.parametrize("words", [(), *COMMANDS], ids=" ".join)
@@ -201,13 +215,47 @@ def test_help_shows_every_example_on_a_line_of_its_own(words: tuple[str, ...], c
     assert [line for line in said if line in examples] == examples
 
 
-def test_help_of_train_reads_like_documentation(capsys: pytest.CaptureFixture[str]):
+def _help(capsys: pytest.CaptureFixture[str], *argv: str) -> list[str]:
     with pytest.raises(SystemExit):
-        main(["train", "--help"])
-    said = " ".join(capsys.readouterr().out.replace("│", " ").split())
-    assert "--generator.channels INT" in said
-    assert "Residual blocks of a resnet: 9 from 256 pixels on" in said
-    assert "--out" in said
+        main([*argv])
+    return capsys.readouterr().out.replace("│", " ").splitlines()
+
+
+def test_help_of_train_is_one_screen_and_leads_to_the_rest(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("COLUMNS", "100")
+    first = _help(capsys, "train", "--help")
+    assert len(first) < 45
+    assert not any("--generator.channels" in line for line in first)
+    words = _help(capsys, "train", "adam-each-decay", "--help", "schedule")
+    schedule = " ".join(" ".join(words).split())
+    assert "--schedule.kind" in schedule
+    assert "(default: exponential)" in schedule
+    assert "--optimizer.lr" not in schedule
+    everything = " ".join(" ".join(_help(capsys, "train", "--help-all")).split())
+    assert "--generator.channels INT" in everything
+    assert "Residual blocks of a resnet: 9 from 256 pixels on" in everything
+    assert "--on-nonfinite" in everything
+
+
+def test_a_dry_run_says_what_a_run_would_take(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    argv = ["train", "--data", "apples2oranges", *TINY, "--out", str(tmp_path / "run"), "--dry-run"]
+    assert main(argv) == 0
+    output = capsys.readouterr()
+    said = output.out.splitlines()
+    assert said[0] == "A (apples): 2 pictures for training, 0 held out, 1 for test"
+    assert said[2] == "each picture: resized to 36x36, then a random square of 32x32 pixels"
+    assert said[3] == "length: 2 images of each domain (1 epochs of 2)"
+    assert said[4].startswith("estimate: ")
+    assert "  generator.channels: 2   (default: 64)" in said
+    assert not any("generator.norm" in line for line in said)
+    assert main([*argv, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["images"] == 2
+    assert found["estimate"]["memory_mb"] > 100
+    assert Config.model_validate(found["config"]).data.crop_size == 32
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,8 @@ import pytest
 import yaml
 
 from velogan.cli import main
+from velogan.cli.search import Search, configure_search
+from velogan.cli.train import Train, configure_train
 from velogan.config import Config
 from velogan.networks.cells import count
 from velogan.networks.genotype import Genotype, read_genotype
@@ -31,10 +33,9 @@ def genotype(tmp_path: Path) -> Path:
     return file
 
 
-def _dry(capsys: pytest.CaptureFixture[str], *argv: Any) -> tuple[Config, str]:
-    assert main(["train", *map(str, argv), "--data", "here", "--dry-run"]) == 0
-    output = capsys.readouterr()
-    return Config.model_validate(yaml.safe_load(output.out)), output.err
+def _configured(capsys: pytest.CaptureFixture[str], *argv: Any) -> tuple[Config, str]:
+    asked = Train.parse([*map(str, argv), "--data", "here"], prog="velogan train", description="")
+    return configure_train(asked), capsys.readouterr().err
 
 
 def test_the_count_is_that_of_the_code(capsys: pytest.CaptureFixture[str]):
@@ -47,22 +48,22 @@ def test_the_count_is_that_of_the_code(capsys: pytest.CaptureFixture[str]):
 
 
 def test_a_genotype_is_an_ordinary_configuration(genotype: Path, capsys: pytest.CaptureFixture[str]):
-    config, table = _dry(capsys, "--genotype", genotype, "--hidden", 12)
+    config, table = _configured(capsys, "--genotype", genotype, "--hidden", 12)
     spec = config.spec
     assert {way: one.operations for way, one in spec.generators.items()} == {"a2b": A, "b2a": B}
     assert {way: one.operations for way, one in spec.discriminators.items()} == {"a2b": JUDGE, "b2a": OTHER}
     assert {one.channels for one in spec.generators.values()} == {12}
     assert "asymmetry: b2a has" in table
-    as_wide, _ = _dry(capsys, "--genotype", genotype)
+    as_wide, _ = _configured(capsys, "--genotype", genotype)
     assert as_wide.generator.channels == Config().generator.encoding == 256
-    matched, _ = _dry(capsys, "--genotype", genotype, "--match-size", "C4")
+    matched, _ = _configured(capsys, "--genotype", genotype, "--match-size", "C4")
     assert matched.generator.channels > 16
 
 
 def test_hand_made_generators_as_large_as_the_searched_ones(genotype: Path, capsys: pytest.CaptureFixture[str]):
     """The paper's C'64: the default preset's networks, in the two sizes of N64."""
-    found, _ = _dry(capsys, "--genotype", genotype, "--match-size", "C64")
-    config, table = _dry(capsys, "--genotype", genotype, "--match-size", "C64", "--sizes-only")
+    found, _ = _configured(capsys, "--genotype", genotype, "--match-size", "C64")
+    config, table = _configured(capsys, "--genotype", genotype, "--match-size", "C64", "--sizes-only")
     assert config.spec.discriminators == Config().spec.discriminators
     for way, one in config.spec.generators.items():
         assert one.model_copy(update={"channels": 64}) == Config().generator
@@ -78,10 +79,10 @@ def test_generators_may_have_a_width_each(genotype: Path):
 
 def test_what_the_genotype_does_not_name_stays(genotype: Path, capsys: pytest.CaptureFixture[str]):
     genotype.write_text(Genotype(generators={"a2b": A}).text())
-    config, _ = _dry(capsys, "--genotype", genotype)
+    config, _ = _configured(capsys, "--genotype", genotype)
     assert config.discriminator == Config().discriminator
     assert config.spec.generators["b2a"].operations == A
-    onepair, _ = _dry(capsys, "onepair", "--genotype", genotype)
+    onepair, _ = _configured(capsys, "onepair", "--genotype", genotype)
     assert onepair.spec.generators["b2a"] == onepair.spec.generators["a2b"]
 
 
@@ -198,11 +199,10 @@ def test_a_budget_that_nothing_meets_is_refused_before_any_picture_is_looked_for
     assert not (tmp_path / "run").exists()
 
 
-def test_a_search_has_the_preset_s_networks_as_cells(capsys: pytest.CaptureFixture[str]):
+def test_a_search_has_the_preset_s_networks_as_cells():
     for preset in RECIPES:
-        asked = ["search", preset, "--data", "here", "--space", "code", "--patience", "3", "--dry-run"]
-        assert main(asked) == 0
-        config = Config.model_validate(yaml.safe_load(capsys.readouterr().out))
+        asked = [preset, "--data", "here", "--space", "code", "--patience", "3"]
+        config = configure_search(Search.parse(asked, prog="velogan search", description=""))
         before = RECIPES[preset]()
         assert config.generator.network == "cells"
         assert config.generator.encoding == max(before.generator.encoding // 4, 4)

@@ -1,18 +1,30 @@
-"""What every command is: a dataclass whose fields are its flags."""
+"""What every command is: a dataclass whose fields are its flags, parsed by tyro."""
 
 from __future__ import annotations
 
+import dataclasses
+import re
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from typing import Annotated, Any, Literal, Self
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import redirect_stderr
+from io import StringIO
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import MappingProxyType
+from typing import Annotated, Any, ClassVar, Literal, NoReturn, Self, get_type_hints
 
 import tyro
+
+from velogan.files import nearest
 
 Json = Annotated[bool, tyro.conf.arg(help="Print the result as one JSON object, the last line on stdout.")]
 
 Weights = Annotated[
     Literal["ema", "raw"] | None,
-    tyro.conf.arg(help="As translate has it. Default: ema, where kept.", metavar="ema|raw"),
+    tyro.conf.arg(
+        help="ema: averaged over the last images; raw: as the last step left them. Default: ema, where kept.",
+        metavar="ema|raw",
+    ),
 ]
 Checkpoint = Annotated[
     Literal["last", "best"], tyro.conf.arg(help="The last checkpoint of a run, or the best by validation.")
@@ -25,15 +37,122 @@ Outcome = tuple[dict[str, Any], int]
 
 
 class Asked(ABC):
-    """A command with what was asked of it. Its texts are the help, from the second paragraph of its docstring on."""
+    """A command with what was asked of it. Its help is its docstring, from the second paragraph on."""
+
+    FIRST: ClassVar[tuple[str, ...]] = ()
+    """The flags that --help shows, in this order; all where it is empty."""
 
     json: bool
 
     @classmethod
     def parse(cls, argv: Sequence[str], *, prog: str, description: str) -> Self:
-        """From its flags. What is wrong with them ends the process with a message and exit code 2."""
-        return tyro.cli(cls, args=argv, prog=prog, description=description)
+        """The command from its flags. ValueError says in one sentence what is wrong with them."""
+        if asks_help(argv):
+            show_help(cls, cls.FIRST, prog=prog, description=description)
+        return cls.parsed(argv, prog=prog, description=description)
+
+    @classmethod
+    def parsed(cls, argv: Sequence[str], **how: Any) -> Self:
+        """The command from its flags, as tyro reads them."""
+        said = StringIO()
+        try:
+            with redirect_stderr(said):
+                return tyro.cli(cls, args=argv, **how)
+        except SystemExit as end:
+            raise ValueError(sentence(said.getvalue(), argv, flags=cls.flags())) from end
+
+    @classmethod
+    def flags(cls) -> list[str]:
+        """All flags, as --image-size."""
+        return [f"--{field.name.replace('_', '-')}" for field in dataclasses.fields(cls)]  # pyright: ignore[reportArgumentType]
 
     @abstractmethod
     def execute(self, argv: list[str]) -> Outcome:
-        """Does it; `argv` is the whole command line. ValueError for what the user can mend."""
+        """Does what was asked; `argv` is the whole command line. ValueError for what the user can mend."""
+
+
+def asks_help(argv: Sequence[str]) -> bool:
+    """Whether the flags ask what flags there are."""
+    return any(word in ("--help", "-h", "--help-all") for word in argv)
+
+
+def show_help(
+    command: type[Asked],
+    names: Iterable[str] = (),
+    *,
+    prog: str,
+    description: str,
+    defaults: Mapping[str, Any] = MappingProxyType({}),
+) -> NoReturn:
+    """Prints what the flags called `names` are for, or all of a command's, and ends the process."""
+    known: dict[str, Any] = {field.name: field.default for field in dataclasses.fields(command)}  # pyright: ignore[reportArgumentType]
+    known |= defaults
+    hints = get_type_hints(command, include_extras=True)
+    shown = []
+    for name in names or known:
+        hint = hints[name] if name in defaults else Annotated[hints[name], tyro.conf.arg(help_behavior_hint=_default)]
+        shown.append((name, hint, dataclasses.field(default=known[name])))
+    flags = dataclasses.make_dataclass("Flags", shown, kw_only=True)
+    config = () if defaults else (tyro.conf.FlagCreatePairsOff,)
+    tyro.cli(flags, args=["--help"], prog=prog, description=description, config=config)
+    raise AssertionError("help ends the process")
+
+
+def _default(label: str) -> str:
+    """What help says of a flag's default value: nothing where leaving the flag out says enough."""
+    return "" if label in ("None", "False", "") else f"(default: {label})"
+
+
+def sentence(said: str, argv: Sequence[str], *, flags: Sequence[str]) -> str:
+    """What tyro `said` of a wrong command line, in one sentence that names the flag, the value and the mend."""
+    said = " ".join(re.sub(r"[─-╿]", " ", said).split()).partition(" For full helptext")[0]
+    if found := re.search(r"Unrecognized options: ([^\s,]+)", said):
+        return f"{found[1]}: there is no such flag here{_similar(found[1], flags)}"
+    if found := re.search(r"Error parsing (--[\w.-]+): (.*?) Argument helptext", said):
+        flag, why = found.groups()
+        wanted = "a whole number" if "'int'" in why or "int()" in why else "a number"
+        given = " ".join([flag, *_values(argv, flag)])
+        return f"{given}: give {'two numbers' if 'FLOAT FLOAT' in why else wanted}"
+    if found := re.search(r"invalid choice '(.*?)' for argument '(.*?)'\. Expected one of \((.*)\)", said):
+        value, name = found.group(1, 2)
+        choices = [one for one in re.findall(r"'(.*?)'", found[3]) if one != "None"]
+        wrong = f"{name} {value}: there is no such choice" if name.startswith("-") else f"there is no {name} {value!r}"
+        close = nearest(value, choices)
+        return f"{wrong}{close}{' There' if close else '; there'} are {', '.join(choices)}"
+    if found := re.search(r"Missing value for argument '(.*?)'", said):
+        return f"{found[1]}: its value is missing"
+    if found := re.search(r"Missing from [^:]*: (.*?) \(required\)", said):
+        return f"missing: {found[1]}"
+    return said
+
+
+def _values(argv: Sequence[str], flag: str) -> Iterable[str]:
+    """The words behind a flag."""
+    plain = [word.partition("=")[0].replace("_", "-") for word in argv]
+    if flag not in plain:
+        return
+    at = plain.index(flag)
+    if "=" in argv[at]:
+        yield argv[at].partition("=")[2]
+    for word in argv[at + 1 :]:
+        if word.startswith("--"):
+            return
+        yield word
+
+
+def _similar(flag: str, flags: Sequence[str]) -> str:
+    """The flags with the same last word, in whichever section, or else the one that is written most like it."""
+    flag = flag.partition("=")[0].replace("_", "-")
+    same = [one for one in flags if one.rpartition(".")[2] == flag.lstrip("-")]
+    return f"; did you mean {' or '.join(same[:3])}?" if same else nearest(flag, flags)
+
+
+def check_writable(flag: str, folder: Path) -> None:
+    """ValueError where nothing can be written into a folder, which need not exist yet."""
+    above = next(one for one in (folder.absolute(), *folder.absolute().parents) if one.exists())
+    try:
+        TemporaryDirectory(prefix=".velogan-", dir=above).cleanup()
+    except OSError as error:
+        raise ValueError(
+            f"{flag} {folder}: nothing can be written to {above} ({error.strerror}): name another folder"
+        ) from None

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Container, Sequence
-from contextlib import redirect_stderr
 from dataclasses import dataclass
-from functools import partial
-from io import StringIO
+from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn, Self
 
 import tyro
 from pydantic import ValidationError
 
-from velogan.cli.asked import Asked, Json
-from velogan.config import Config, Size, differences, explain, read_config
+from velogan.cli.asked import Asked, Json, asks_help, show_help
+from velogan.config import Config, Size, differences, explain, field_names, read_config
 from velogan.engine.optimizers import unread
+from velogan.files import nearest
 from velogan.recipes import DEFAULT, DEMOS, RECIPES
 from velogan.search.method import METHODS
 
@@ -42,8 +42,7 @@ class Fields(Asked):
     method: Annotated[
         str | None,
         tyro.conf.arg(
-            help=f"{'; '.join(f'{kind}: {method.summary}' for kind, method in METHODS.items())}. The fields below, "
-            "--method.FIELD, are those of the chosen method. Default: the preset's.",
+            help="Another method than the preset's. Its fields are --method.FIELD.",
             metavar="|".join(METHODS),
         ),
     ] = None
@@ -62,24 +61,49 @@ class Fields(Asked):
     @classmethod
     def base(cls, argv: Sequence[str]) -> Config:
         """What the flags `argv` change."""
-        return base_config(argv, next(iter(argv), DEFAULT))
+        return base_config(argv, preset_of(argv))
+
+    @classmethod
+    def flags(cls) -> list[str]:
+        """As every command; those of the configuration are --SECTION.FIELD."""
+        return [*super().flags(), *(f"--{name.replace('_', '-')}" for name in field_names(Config))]
 
     @classmethod
     def parse(cls, argv: Sequence[str], *, prog: str, description: str) -> Self:
         """As every command; ValueError where a field refuses its value."""
         base = cls.base(argv)
+        if asks_help(argv):
+            _show_help(cls, argv, base, prog=prog, description=description)
         default: Any = {"fields": base}  # all other fields of what derives from this have defaults
-        flags = plain_flags(argv, base)
-        parse = partial(tyro.cli, cls, args=flags, prog=prog, description=description, default=cls(**default))
         try:
-            with redirect_stderr(StringIO()):
-                return parse()
-        except SystemExit as end:
-            if not end.code:  # it was --help
-                raise
-            if refused := _refused(end):
+            return cls.parsed(plain_flags(argv, base), prog=prog, description=description, default=cls(**default))
+        except ValueError as error:
+            if refused := _refused(error):
                 raise ValueError(explain(refused, source="the flags", section=_section(refused.title))) from None
-        return parse()  # says what is wrong, as wide and coloured as the terminal is
+            raise
+
+
+def _show_help(command: type[Fields], argv: Sequence[str], base: Config, *, prog: str, description: str) -> NoReturn:
+    """For --help the flags that come first, for --help SECTION those of the section, for --help-all all of them."""
+    if "--help-all" in argv:
+        show_help(command, prog=prog, description=description, defaults={"fields": base})
+    behind = [word for flag, word in pairwise(argv) if flag in ("--help", "-h")]
+    if behind:
+        (section,) = behind
+        if section not in Config.model_fields:
+            known = list(Config.model_fields)
+            raise ValueError(
+                f"--help {section}: there is no such section{nearest(section, known)}; there are {', '.join(known)}"
+            )
+        value = getattr(base, section)
+        flags = dataclasses.make_dataclass("Flags", [(section, type(value), dataclasses.field(default=value))])
+        description = f"The fields of the section {section}, with their values here."
+        tyro.cli(flags, args=["--help"], prog=prog, description=description)
+    description += (
+        f"\n\nEvery field of a configuration is a flag too, like --data.preprocess crop: {prog} --help SECTION "
+        f"explains those of {', '.join(Config.model_fields)}, and --help-all all flags."
+    )
+    show_help(command, command.FIRST, prog=prog, description=description)
 
 
 @dataclass(kw_only=True)
@@ -88,13 +112,15 @@ class Configured(Fields):
 
     preset: Annotated[
         tyro.conf.Positional[Preset],
-        tyro.conf.arg(help=f"A named set of values for all fields below; {DEFAULT} is the paper."),
+        tyro.conf.arg(help=f"A named set of values for all fields: {', '.join(RECIPES)}.", metavar="PRESET"),
     ] = DEFAULT
 
     @classmethod
     def parse(cls, argv: Sequence[str], *, prog: str, description: str) -> Self:
         """As every command; ValueError for a flag of the optimizer or the schedule that no network would read."""
         asked = super().parse(argv, prog=prog, description=description)
+        if asked.preset != preset_of(argv):
+            raise ValueError(f"{asked.preset}: a preset comes before all flags: {prog} {asked.preset} ...")
         _check_read(asked.fields, cls.base(argv))
         return asked
 
@@ -110,6 +136,11 @@ def _check_read(config: Config, base: Config) -> None:
                 f"{' and '.join(kinds)} {'has' if len(kinds) == 1 else 'have'}: add --{section}.kind {kinds[0]}, or "
                 "leave it out"
             )
+
+
+def preset_of(argv: Sequence[str]) -> str:
+    """The preset of a command line, which is its first word."""
+    return argv[0] if argv and not argv[0].startswith("-") else DEFAULT
 
 
 def base_config(argv: Sequence[str], preset: str) -> Config:

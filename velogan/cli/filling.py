@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
+from velogan.cli.asked import check_writable
 from velogan.cli.fields import Configured, data_is_named
-from velogan.config import Config, differences, write_yaml
+from velogan.config import Config, differences
 from velogan.engine.processes import first
 from velogan.methods.base import ends
 from velogan.recipes import RECIPES
@@ -44,7 +45,9 @@ class Filling(Configured):
     minutes: Minutes = None
     images: Images = None
     epochs: Epochs = None
-    dry_run: Annotated[bool, tyro.conf.arg(help="Print the whole configuration as YAML and stop.")] = False
+    dry_run: Annotated[
+        bool, tyro.conf.arg(help="Say what would be done, how long it takes and with how much memory, and stop.")
+    ] = False
 
 
 def length(asked: Filling) -> dict[str, Any]:
@@ -53,6 +56,9 @@ def length(asked: Filling) -> dict[str, Any]:
     given = {unit: amount for unit, amount in lengths.items() if amount is not None}
     if len(given) > 1:
         raise ValueError(f"--{' and --'.join(given)} contradict each other: give one length")
+    for unit, amount in given.items():
+        if not amount > 0:
+            raise ValueError(f"--{unit} {amount:g}: give a number above 0")
     return {"length": " ".join(f"{amount} {unit}" for unit, amount in given.items())} if given else {}
 
 
@@ -68,21 +74,11 @@ def check_hidden(hidden: int | None) -> None:
         raise ValueError(f"--hidden {hidden}: give a whole number from 1 to 4096")
 
 
-def show(config: Config) -> dict[str, Any]:
-    """Prints what a command would do. ValueError for a rule that it would refuse."""
-    if config.optimizer.rules:
-        from velogan.training.run import check_names
-
-        check_names(config)
-    if first():
-        print(write_yaml(config), end="")
-    return config.model_dump(mode="json")
-
-
 def fill(asked: Filling, config: Config, argv: list[str], *, address: str | None = None) -> Result:
     """Trains in the run folder that was asked for, with progress on standard error; `address` is of a Ray for nodes."""
     if asked.out is None:
         raise ValueError("--out is missing: name the folder that the run is kept in")
+    check_writable("--out", asked.out)
     from velogan.observe.progress import Display
 
     if config.train.exchange_every is None:

@@ -19,6 +19,8 @@ class Profile(Configured):
     velogan profile --engine.mode reference --steps 3 --out profiles/reference
     """
 
+    FIRST = ("preset", "data", "method", "size", "image_size", "steps", "out", "json")
+
     steps: Annotated[int, tyro.conf.arg(help="Steps under the profiler; up to nine more come before and after.")] = 8
     out: Annotated[
         Path, tyro.conf.arg(help="The folder for profile.html, profile.json and trace.json.gz (ui.perfetto.dev).")

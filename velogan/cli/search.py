@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import tyro
 
 from velogan.cli.asked import Outcome
+from velogan.cli.dry_run import dry_run
 from velogan.cli.fields import configure, file_or_preset, value_of
-from velogan.cli.filling import Filling, check_data, check_hidden, fill, length, show, show_sizes
+from velogan.cli.filling import Filling, check_data, check_hidden, fill, length, show_sizes
 from velogan.config import SIZES, Config, read_config
 from velogan.engine.processes import first
 from velogan.recipes import DEFAULT, to_search
@@ -37,6 +38,9 @@ class Search(Filling):
 
     velogan search --count
     """
+
+    FIRST = ("preset", "data", "out", "images", "minutes", "epochs", "size", "image_size", "budget", "space", "method")
+    FIRST += ("inner", "hidden", "cells", "patience", "seed", "config", "count", "dry_run", "json")
 
     count: Annotated[
         bool, tyro.conf.arg(help="Count the generators, the discriminators and all of them together, and stop.")
@@ -103,9 +107,9 @@ class Search(Filling):
             raise ValueError(f"--cells {self.cells}: give a whole number from 2 to 100")
         if self.count:
             return _count(self), 0
-        config = _configure_search(self)
+        config = configure_search(self)
         if self.dry_run:
-            return show(config), 0
+            return dry_run(config, usual=to_search(Config()), quiet=self.json), 0
         result = fill(self, config, argv)
         return _found(result) if first() else {}, 0
 
@@ -120,7 +124,7 @@ def _count(asked: Search) -> dict[str, Any]:
     return found._asdict()
 
 
-def _configure_search(asked: Search) -> Config:
+def configure_search(asked: Search) -> Config:
     """The configuration that the flags of `search` add up to."""
     train = length(asked)
     check_hidden(asked.hidden)

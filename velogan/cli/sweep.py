@@ -32,6 +32,9 @@ class Sweep(Fields):
     velogan sweep plan.yaml --out sweeps/rates
     """
 
+    FIRST = ("presets", "data", "out", "vary", "seeds", "images", "minutes", "size", "image_size", "method", "search")
+    FIRST += ("trials", "metric", "stop_early", "parallel", "address", "dry_run", "json")
+
     presets: Annotated[
         tyro.conf.Positional[tuple[str, ...]],
         tyro.conf.arg(
@@ -144,7 +147,7 @@ def _of(asked: Sweep, field: dataclasses.Field[Any]) -> Any:
 def _sweep_base(argv: list[str], preset: str) -> Config:
     """What the flags make of one preset: each flag holds for all of them."""
     base = base_config(argv, preset)
-    asked = tyro.cli(Sweep, args=plain_flags(argv, base), prog="velogan sweep", default=Sweep(fields=base))
+    asked = Sweep.parsed(plain_flags(argv, base), prog="velogan sweep", default=Sweep(fields=base))
     return configure(asked)
 
 

@@ -10,8 +10,9 @@ from typing import Annotated, Literal
 import tyro
 
 from velogan.cli.asked import Outcome
+from velogan.cli.dry_run import dry_run
 from velogan.cli.fields import configure
-from velogan.cli.filling import Filling, check_data, check_hidden, fill, length, show, show_sizes
+from velogan.cli.filling import Filling, check_data, check_hidden, fill, length, show_sizes
 from velogan.config import Config
 
 
@@ -19,8 +20,11 @@ from velogan.config import Config
 class Train(Filling):
     """Flags of `velogan train`.
 
-    velogan train small --data horse2zebra --out runs/zebras --minutes 60
+    velogan train fast --data horse2zebra --out runs/zebras --minutes 40
     """
+
+    FIRST = ("preset", "data", "out", "images", "minutes", "epochs", "size", "image_size", "method", "seed", "start")
+    FIRST += ("config", "dry_run", "json")
 
     start: Annotated[
         Path | None,
@@ -79,13 +83,13 @@ class Train(Filling):
     ] = None
 
     def execute(self, argv: list[str]) -> Outcome:
-        config = _configure(self)
+        config = configure_train(self)
         if self.dry_run:
-            return show(config), 0
+            return dry_run(config, usual=Config().change(method=config.method.kind), quiet=self.json), 0
         return dataclasses.asdict(fill(self, config, argv, address=self.address)), 0
 
 
-def _configure(asked: Train) -> Config:
+def configure_train(asked: Train) -> Config:
     """The configuration that the flags of `train` add up to."""
     train = length(asked)
     config = configure(asked)

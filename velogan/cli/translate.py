@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
-from velogan.cli.asked import EXACT, Asked, Checkpoint, Json, Outcome
+from velogan.cli.asked import EXACT, Asked, Checkpoint, Json, Outcome, Weights
 from velogan.cli.placed import placed
 
 if TYPE_CHECKING:
@@ -56,13 +56,7 @@ class Translate(Asked):
             help="From domain A to B, or from B to A. Default: a2b; the direction of a weights file.", metavar="a2b|b2a"
         ),
     ] = None
-    weights: Annotated[
-        Literal["ema", "raw"] | None,
-        tyro.conf.arg(
-            help="ema: averaged over the last images; raw: as the last step left them. Default: ema, where kept.",
-            metavar="ema|raw",
-        ),
-    ] = None
+    weights: Weights = None
     checkpoint: Checkpoint = "last"
     overwrite: Annotated[bool, tyro.conf.arg(help="Replace files that exist already; else they are left.")] = False
     format: Annotated[
