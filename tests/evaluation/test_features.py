@@ -174,7 +174,7 @@ def test_lite_is_converted_once_and_checked(lite: Path, tmp_path: Path, monkeypa
 def test_without_the_package_the_message_says_how_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(velogan.networks.pretrained, "find_spec", lambda _name: None)
     assert find_lite("lite1") is None
-    with pytest.raises(ValueError, match=r"features=lite1: .*pip install 'velogan\[features\]'"):
+    with pytest.raises(ValueError, match=r"features=lite1: .*.*pip install -e '\.\[features\]'"):
         load_lite("lite1", tmp_path, "cpu")
 
 

@@ -20,7 +20,6 @@ from PIL import Image
 import velogan
 from velogan.cli import main
 from velogan.files import parse_yaml, sha256
-from velogan.interchange import hub as hub_room
 from velogan.interchange.hub import local
 from velogan.networks.build import build_network
 from velogan.networks.generators import GeneratorConfig
@@ -166,8 +165,8 @@ def test_bad_words_are_told_and_a_run_stays(
 
 
 def test_a_missing_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(hub_room, "find_spec", lambda name: None)
-    with pytest.raises(ValueError, match=r"needs huggingface_hub: pip install 'velogan\[hub\]'"):
+    monkeypatch.setattr("velogan.files.find_spec", lambda name: None)
+    with pytest.raises(ValueError, match=r"needs huggingface_hub: .*pip install -e '\.\[hub\]'"):
         velogan.load("hf://me/zebras")
     velogan.load(_run(tmp_path / "run")).save_pretrained(tmp_path / "out")  # needs none
 

@@ -147,7 +147,7 @@ def test_a_number_that_is_not_finite_is_told_with_its_place(tiny, tmp_path: Path
 
 @pytest.mark.filterwarnings("ignore:::ray")
 def test_a_killed_node_begins_again_from_its_own_checkpoint(tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    pytest.importorskip("ray", reason="Ray is not installed: pip install 'velogan[scale]'")
+    pytest.importorskip("ray", reason="Ray is not installed: the extra scale")
     root = str(Path(__file__).resolve().parents[2])
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH", "")])))
     config, said = tiny(every="6 images"), list[str]()
@@ -182,7 +182,7 @@ def test_what_cannot_be_placed_is_refused(changes, said, tiny):
 
 def test_without_ray_the_extra_is_named(tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(sys.modules, "ray", None)
-    with Display(quiet=True) as display, pytest.raises(ValueError, match=r"pip install 'velogan\[scale\]'"):
+    with Display(quiet=True) as display, pytest.raises(ValueError, match=r".*pip install -e '\.\[scale\]'"):
         apart.train(tiny(every="1 epoch"), tmp_path / "run", display=display, origin={})
     assert not (tmp_path / "run").exists()
 

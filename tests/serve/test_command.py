@@ -84,9 +84,10 @@ def test_the_extra_is_named_where_it_is_missing(
 ):
     found = importlib.util.find_spec
     hidden = lambda name, *more: None if name == "uvicorn" else found(name, *more)  # noqa: E731
-    monkeypatch.setattr("velogan.serve.server.find_spec", hidden)
+    monkeypatch.setattr("velogan.files.find_spec", hidden)
     assert main(["serve", str(run)]) == 2
-    assert capsys.readouterr().err == "velogan: velogan serve needs uvicorn: pip install 'velogan[serve]'\n"
+    said = "velogan: velogan serve needs uvicorn: in your clone of velogan, pip install -e '.[serve]'\n"
+    assert capsys.readouterr().err == said
 
 
 def test_a_token_is_made_where_other_machines_reach_the_server():

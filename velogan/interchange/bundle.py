@@ -8,7 +8,7 @@ from typing import Any
 
 from velogan.files import write_text
 from velogan.interchange.card import card
-from velogan.interchange.export import SUFFIXES, Exported, Format, check_installed, export, save_reference
+from velogan.interchange.export import SUFFIXES, Exported, Format, export, save_reference
 from velogan.interchange.folder import About, finish, prepare
 from velogan.translate.model import Translator, Weights, Which, load_translator
 from velogan.translate.weights import networks_at
@@ -34,7 +34,6 @@ def write_export(
     `about` is for. `int8`: a folder of pictures to translate, by which one direction as ONNX is put into 8 bits; then
     `psnr` and `faster`, of `int8.Quantised`, are given too.
     """
-    check_installed(format)
     if about and format != "hub":
         raise ValueError(f"format={format}: a licence, data sets and a picture are for the page of format=hub")
     if int8 and not (direction or out.suffix == SUFFIXES[format] or path.is_file()):

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from velogan.files import replacing
+from velogan.files import replacing, require
 from velogan.interchange.int8 import Quantised, quantise
 from velogan.networks.build import build_network
 from velogan.networks.outputs import ChangeGenerator, changed
@@ -58,13 +57,6 @@ class Exported:
         return self.file.stat().st_size / 1e6
 
 
-def check_installed(format: Format) -> None:
-    """ValueError, which says what to install, where the format's libraries are missing."""
-    missing = [name for name in _NEEDS if find_spec(name) is None] if format == "onnx" else []
-    if missing:
-        raise ValueError(f"format=onnx needs {', '.join(missing)}: pip install 'velogan[onnx]'")
-
-
 def export(model: Translator, file: Path, *, format: Format, int8: Path | None = None) -> Exported:
     """Writes the generator of `model`, which is on the CPU, to `file` and checks it by running what was written.
 
@@ -72,7 +64,8 @@ def export(model: Translator, file: Path, *, format: Format, int8: Path | None =
     pictures by which ONNX is put into 8 bits, once it was checked in float32. ValueError where the format cannot hold
     it, or its results differ by more than `MOST`.
     """
-    check_installed(format)
+    if format == "onnx":
+        require("onnx", *_NEEDS, user="format=onnx")
     if int8 and format != "onnx":
         raise ValueError(f"format={format} holds float32 alone: leave int8 out, or choose format=onnx")
     write = {"onnx": _onnx, "torch": _torch, "reference": _reference, "hub": _hub}[format]

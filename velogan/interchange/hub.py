@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from velogan.files import require
 from velogan.interchange.folder import CONFIG, MANIFEST, NAMES, WEIGHTS
 from velogan.store.checkpoint import damage
 
@@ -73,10 +73,9 @@ def upload(folder: Path, name: str, *, private: bool | None, message: str) -> st
     return str(made)
 
 
-def check_installed() -> None:
-    """ValueError, which says what to install, where the hub's library is missing."""
-    if find_spec("huggingface_hub") is None:
-        raise ValueError("the hub needs huggingface_hub: pip install 'velogan[hub]'")
+def require_hub() -> None:
+    """Raises ValueError, which says what to install, where the hub's library is missing."""
+    require("hub", "huggingface_hub", user="the hub")
 
 
 @contextmanager
@@ -85,7 +84,7 @@ def _told(name: str) -> Iterator[Any]:
 
     Its errors are of its HTTP library, too, which is another from version to version.
     """
-    check_installed()
+    require_hub()
     from huggingface_hub import HfApi
     from huggingface_hub import errors as known
 

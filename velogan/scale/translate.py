@@ -22,7 +22,7 @@ import torch
 
 from velogan.data.pictures.images import SUFFIXES
 from velogan.engine.memory import peak_memory_mb
-from velogan.files import write_text
+from velogan.files import install, write_text
 from velogan.scale.connected import QUIET, connected
 from velogan.scale.parts import SHARD, Input, find_input, is_packed
 from velogan.scale.shards import translate_shard
@@ -32,7 +32,7 @@ from velogan.translate.files import check_options, translate_jobs
 from velogan.translate.jobs import Job, printable, renamed
 from velogan.translate.model import Translator
 
-MISSING = "--workers needs Ray Data, which is not installed here: pip install 'velogan[scale]'"
+MISSING = f"--workers needs Ray Data, which is not installed here: {install('scale')}"
 
 MOST_LOSSES = 2
 """How often a part is tried again whose worker was lost."""

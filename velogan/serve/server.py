@@ -7,7 +7,6 @@ import secrets
 import signal
 import socket
 from collections.abc import Callable, Mapping
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from velogan.serve.limits import Limits
@@ -19,17 +18,9 @@ if TYPE_CHECKING:
 
     from velogan.translate.doubt import Doubter
 
-_NEEDS = {"fastapi": "fastapi", "uvicorn": "uvicorn", "python_multipart": "python-multipart"}
 _LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 _CONNECTIONS = 512
 """At once; further ones get a bare 503."""
-
-
-def check_installed() -> None:
-    """`ValueError`, which names the extra, if what a server needs is not installed."""
-    missing = [name for module, name in _NEEDS.items() if find_spec(module) is None]
-    if missing:
-        raise ValueError(f"velogan serve needs {', '.join(missing)}: pip install 'velogan[serve]'")
 
 
 def bind(host: str, port: int) -> socket.socket:

@@ -14,12 +14,13 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from velogan.evaluation.metric import higher_is_better
+from velogan.files import install
 from velogan.scale.connected import QUIET
 from velogan.sweep.attempt import attempt
 from velogan.sweep.folder import Status, note, noted
 from velogan.sweep.plan import Plan, Trial
 
-MISSING = "velogan sweep needs Ray Tune, which is not installed here: pip install 'velogan[sweep]'"
+MISSING = f"velogan sweep needs Ray Tune, which is not installed here: {install('sweep')}"
 FIRST_STOP = 10
 """Percent of the budget that every trial gets before `asha` compares it with others."""
 

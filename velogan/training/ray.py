@@ -7,10 +7,11 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+from velogan.files import install
 from velogan.scale.connected import QUIET, connected
 from velogan.training.modules import Ask, Given, Node, Report, Task
 
-MISSING = "train.exchange_every (--modules) needs Ray, which is not installed here: pip install 'velogan[scale]'"
+MISSING = f"train.exchange_every (--modules) needs Ray, which is not installed here: {install('scale')}"
 
 MOST_LOSSES = 3
 """How often a node may be lost in one task, of seconds or of the images since its checkpoint."""

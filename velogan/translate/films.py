@@ -14,10 +14,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from velogan import __version__
-from velogan.data.pictures.films import SUFFIXES, change_film, check_installed, count_frames, is_film
+from velogan.data.pictures.films import SUFFIXES, change_film, count_frames, is_film
 from velogan.data.pictures.images import Picture
 from velogan.data.pictures.values import to_channels
-from velogan.files import replacing
+from velogan.files import replacing, require
 from velogan.translate.jobs import printable
 from velogan.translate.large import plan
 from velogan.translate.model import Translator
@@ -47,7 +47,7 @@ def translate_film(
     `progress(done, total)` counts frames. ValueError with the mend if the film would be overwritten, or cannot be
     translated at all.
     """
-    check_installed()
+    require("video", "av", user="a film")
     started = time.perf_counter()
     smoother = Smoother(smooth)
     name = printable(source.name)

@@ -14,9 +14,9 @@ from velogan import __version__
 from velogan.data.pictures.images import Picture
 from velogan.data.pictures.made import Made
 from velogan.data.pictures.picture import damage_told
-from velogan.data.pictures.scans import Scan, check_installed, read_scan, scan_suffix
+from velogan.data.pictures.scans import Scan, read_scan, scan_suffix
 from velogan.data.sets.sources import list_files, list_images
-from velogan.files import replacing, sha256
+from velogan.files import replacing, require, sha256
 from velogan.translate.jobs import printable
 from velogan.translate.large import plan
 from velogan.translate.model import Translator
@@ -62,7 +62,8 @@ def find_scans(source: Path, target: Path) -> list[ScanJob]:
     if jobs and target.is_file() and source.is_dir():
         raise ValueError(f"output {target} is a file, but the input is a folder: name a folder")
     for job in jobs:
-        check_installed(scan_suffix(job.source) or "")
+        suffix = scan_suffix(job.source) or "DICOM"
+        require("medical", "nibabel" if ".nii" in suffix else "pydicom", user=f"a {suffix} file")
         if os.path.realpath(job.source) == os.path.realpath(job.target):
             raise ValueError(f"output {job.target} is the input itself: name another file or folder")
     return jobs

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from fractions import Fraction
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -31,12 +30,6 @@ _CODECS: dict[str, tuple[str, dict[str, str]]] = {
     "webm": ("libvpx-vp9", {"crf": "24", "b": "0", "row-mt": "1", "cpu-used": "4"})
 }
 _X264: tuple[str, dict[str, str]] = ("libx264", {"crf": "17", "preset": "medium"})
-
-
-def check_installed() -> None:
-    """ValueError, which says what to install, where the library that reads films is missing."""
-    if find_spec("av") is None:
-        raise ValueError("films need av: pip install 'velogan[video]'")
 
 
 def is_film(path: Path) -> bool:

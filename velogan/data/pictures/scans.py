@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import stat
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Protocol
 
@@ -20,7 +19,6 @@ from velogan.data.pictures.values import PixelFormat
 SUFFIXES = (".dcm", ".dicom", ".nii.gz", ".nii")
 """What the names of such files end in. DICOM files without any suffix are found by their bytes."""
 
-_NEEDS = {".dcm": "pydicom", ".dicom": "pydicom", ".nii.gz": "nibabel", ".nii": "nibabel"}
 _DICOM_AT, _DICOM = 128, b"DICM"
 
 
@@ -53,13 +51,6 @@ def scan_suffix(path: Path) -> str | None:
         if name.endswith(suffix):
             return suffix
     return "" if "." not in name and name != "dicomdir" and _says_dicom(path) else None
-
-
-def check_installed(suffix: str) -> None:
-    """ValueError, which says what to install, where the library that reads files with `suffix` is missing."""
-    library = _NEEDS.get(suffix, "pydicom")
-    if find_spec(library) is None:
-        raise ValueError(f"{suffix or 'DICOM'} files need {library}: pip install 'velogan[medical]'")
 
 
 def read_scan(path: Path) -> Scan:
