@@ -6,6 +6,7 @@ BIN    := $(VENV)/bin
 .PHONY: demo test lint format docs dist extras clean
 
 demo: $(VENV)/.ready
+	@echo "Training, translating and scoring: three to twelve minutes, by the speed of this machine."
 	$(BIN)/velogan demo
 
 test: lint
@@ -35,6 +36,7 @@ extras: $(VENV)/.ready-dev
 
 $(VENV)/.ready: pyproject.toml
 	$(PYTHON) -c "import sys; sys.exit(sys.version_info < (3, 11) and 'velogan needs Python 3.11 or newer: make PYTHON=/path/to/python3.11')"
+	@echo "Installing velogan and PyTorch into $(VENV), once: some minutes (107 s on two cores with a fast network)."
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e .
 	touch $@

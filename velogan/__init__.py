@@ -55,9 +55,9 @@ def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
 
 
-# Set before importing torch: idle OpenMP threads otherwise spin for milliseconds. Spinning gains nothing on an idle
-# machine, and makes a shared machine several times slower (benchmarks/LOG.md).
-os.environ.setdefault("GOMP_SPINCOUNT", "10000")
+# Set before importing torch: OpenMP threads that wait otherwise spin for milliseconds, which makes a machine with other
+# work several times slower and gains at most a fifth on an idle one (benchmarks/LOG.md).
+os.environ.setdefault("GOMP_SPINCOUNT", "100")
 
 # Set before importing torch, too: the profiler otherwise writes to standard error when it starts, when it stops, and
 # about memory that was allocated before its start.

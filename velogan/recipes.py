@@ -73,7 +73,7 @@ def demo() -> Config:
         method={"gan": "hinge", "cycle_a": 10.0, "cycle_b": 10.0, "identity_a": 1.0, "identity_b": 1.0},
         optimizer={"lr": 6e-4, "rules": ("D_*:lr=3e-4",)},
         schedule={"kind": "constant"},
-        train={"length": "3 minutes", "log_every": "1 %", "sample_every": "4 %", "ema_images": 1000},
+        train={"length": "3000 images", "log_every": "1 %", "sample_every": "4 %", "ema_images": 1000},
     )
 
 
