@@ -14,7 +14,7 @@ from velogan import __version__
 from velogan.data.pictures.images import Picture
 from velogan.data.pictures.made import Made
 from velogan.data.pictures.picture import damage_told
-from velogan.data.pictures.scans import Scan, read_scan, scan_suffix
+from velogan.data.pictures.scans import MAY_BE_SCANS, Scan, read_scan, scan_suffix
 from velogan.data.sets.sources import list_files, list_images
 from velogan.files import replacing, require, sha256
 from velogan.translate.jobs import printable
@@ -23,7 +23,6 @@ from velogan.translate.model import Translator
 from velogan.translate.pictures import output_format, translate_equal, translate_in_tiles
 from velogan.translate.summary import Progress, Summary, reason_of
 
-_MAY_BE = {".dcm", ".dicom", ".nii", ".gz", ""}  # the last part of names that `scan_suffix` looks at
 _WHOLE = (8, 16)  # bits of values that may use all of their type
 
 
@@ -53,7 +52,7 @@ def find_scans(source: Path, target: Path) -> list[ScanJob]:
         return []  # which is refused with the pictures
     else:
         below = os.path.realpath(target) + os.sep  # earlier translations, if the output lies within the input
-        names = [name for name in list_files(source, _MAY_BE) if scan_suffix(source / name) is not None]
+        names = [name for name in list_files(source, MAY_BE_SCANS) if scan_suffix(source / name) is not None]
         jobs = [
             ScanJob(printable(name), source / name, target / name)
             for name in names

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -32,6 +33,15 @@ def test_two_folders_are_trained_on(make_folder) -> None:
     assert (sources.b.name, len(sources.b.train.names), sources.b.test) == ("winter", 1, None)
 
 
+def test_medical_files_are_not_taken_for_an_empty_folder(make_folder, tmp_path: Path) -> None:
+    scans = tmp_path / "scans"
+    scans.mkdir()
+    (scans / "a").write_bytes(bytes(128) + b"DICM")
+    (scans / "b.nii.gz").touch()
+    with pytest.raises(ValueError, match=r"holds medical files \(2, for example a\).*docs/formats\.md"):
+        find(make_folder("mr", count=1), scans)
+
+
 def test_equal_test_names_are_aligned_pairs(make_folder, tmp_path: Path) -> None:
     for name in ("trainA", "trainB", "testA", "testB"):
         make_folder(f"set/{name}", count=2)
@@ -56,6 +66,7 @@ def test_equal_test_names_are_aligned_pairs(make_folder, tmp_path: Path) -> None
             ("x",),
             r"trainB holds no picture \(bmp jpeg.*is empty; put pictures there",
         ),
+        (("x",), ("x", "x/"), r"data.path \(--data\) names .*x twice"),
         (("x",), ("x", "y"), r"data.path \(--data\) .*y does not exist; name a folder"),
     ],
 )
@@ -166,13 +177,15 @@ def test_without_groups_the_split_is_the_one_of_earlier_runs(tmp_path: Path) -> 
     a = _empty_files(tmp_path / "a", 30)
     held = ("0015.png", "0019.png", "0027.png")
     for group in (None, ".*"):  # the whole name: each picture is its own group
-        assert _split(a, a, group=group)[0][0] == held
+        assert _split(a, shutil.copytree(a, tmp_path / "b", dirs_exist_ok=True), group=group)[0][0] == held
 
 
 @pytest.mark.parametrize(("slices", "held"), [({"p1": 30, "p2": 10}, 10), ({"p1": 20, "p2": 20}, 20)])
 def test_few_groups_leave_something_on_both_sides(slices: dict[str, int], held: int, tmp_path: Path) -> None:
     a = _patients(tmp_path / "a", slices)
-    assert [len(part) for part in _split(a, a, group="p[0-9]")[0]] == [held, 40 - held]
+    assert [
+        len(part) for part in _split(a, shutil.copytree(a, tmp_path / "b", dirs_exist_ok=True), group="p[0-9]")[0]
+    ] == [held, 40 - held]
 
 
 @pytest.mark.parametrize(
@@ -190,4 +203,4 @@ def test_few_groups_leave_something_on_both_sides(slices: dict[str, int], held: 
 def test_groups_that_are_none_are_refused(fields: dict[str, object], message: str, tmp_path: Path) -> None:
     a = _patients(tmp_path / "a", {"p1": 40})
     with pytest.raises(ValueError, match=message):
-        _split(a, a, **fields)
+        _split(a, shutil.copytree(a, tmp_path / "b", dirs_exist_ok=True), **fields)

@@ -19,6 +19,9 @@ from velogan.data.pictures.values import PixelFormat
 SUFFIXES = (".dcm", ".dicom", ".nii.gz", ".nii")
 """What the names of such files end in. DICOM files without any suffix are found by their bytes."""
 
+MAY_BE_SCANS = {".dcm", ".dicom", ".nii", ".gz", ""}
+"""The last suffixes of names that `scan_suffix` may know."""
+
 _DICOM_AT, _DICOM = 128, b"DICM"
 
 

@@ -15,6 +15,7 @@ from typing import Protocol, Self
 from velogan.data.config import BUILT_IN, DataConfig
 from velogan.data.pictures.images import SUFFIXES, Picture, read_picture
 from velogan.data.pictures.picture import HEADERS, MAX_BYTES
+from velogan.data.pictures.scans import MAY_BE_SCANS, scan_suffix
 from velogan.data.rendered.apples2oranges import VERSION, render_folder
 from velogan.data.sets.shards import SUFFIX as SHARD
 from velogan.data.sets.shards import find_shards, identified, names_shards
@@ -254,6 +255,12 @@ def _rendered(config: DataConfig, progress: Callable[[int, int], None] | None) -
 
 def _two_sets(config: DataConfig, progress: Callable[[int, int], None] | None) -> Sources:
     """Two folders, or shards, or one of each."""
+    first, second = config.path
+    if os.path.realpath(os.path.expanduser(first)) == os.path.realpath(os.path.expanduser(second)):
+        raise ValueError(
+            f"data.path (--data) names {first} twice, so that nothing would be translated into anything else: name the "
+            "pictures of domain A, then those of domain B"
+        )
     sides: list[Side] = []
     names = [_name_of(given) for given in config.path]
     letters: tuple[Letter, Letter] = ("A", "B")
@@ -321,6 +328,12 @@ def _pictures(directory: Path, config: DataConfig, progress: Callable[[int, int]
     shards = [str(directory / name) for name in list_files(directory, {SHARD})]
     if shards:
         return open_shards(str(directory), identified(shards), config, cache_directory(config), progress=progress)
+    if scans := [name for name in list_files(directory, MAY_BE_SCANS) if scan_suffix(directory / name) is not None]:
+        raise ValueError(
+            f"data.path (--data) {directory} holds medical files ({len(scans)}, for example {scans[0]}), which are "
+            "translated but not trained on: write their slices as .npy files first; docs/formats.md has the lines for "
+            "DICOM and NIfTI"
+        )
     kinds = " ".join(sorted(suffix[1:] for suffix in (*SUFFIXES, SHARD)))
     raise ValueError(
         f"data.path (--data) {directory} holds no picture ({kinds}), it {_found(directory)}; "
