@@ -51,6 +51,11 @@ def tar(path: Path, files: Mapping[str, bytes]) -> Path:
     return path
 
 
+def other(folder: Path) -> Path:
+    """A shard for domain B."""
+    return tar(folder / "other.tar", {"0.png": png(9)})
+
+
 def train(asked: DataConfig) -> tuple[Domain, Domain, list[str]]:
     said: list[str] = []
     data = open_data(asked, task=lambda name: lambda done, total: None, say=said.append)
@@ -200,7 +205,8 @@ def test_shards_are_those_of_the_package_webdataset_both_ways(both: tuple[Path, 
     with ShardWriter(str(tmp_path / "theirs/%03d.tar"), maxcount=10, verbose=0) as writer:
         for key, data in sorted(files.items()):
             writer.write({"__key__": key, "png": data, "json": {"name": key}, "cls": 3})
-    theirs, same = (train(config(at, at, validation=0))[0] for at in (tmp_path / "theirs", both[1] / "trainA"))
+    ours_b = both[1] / "trainB"
+    theirs, same = (train(config(at, ours_b, validation=0))[0] for at in (tmp_path / "theirs", both[1] / "trainA"))
     assert len(list((tmp_path / "theirs").iterdir())) == 3
     assert len(theirs) == len(same) == len(files)
     for one in range(len(files)):
@@ -215,23 +221,23 @@ def test_unquoted_braces_are_told() -> None:
 def test_damaged_members_are_left_out_and_named(tmp_path: Path) -> None:
     files = {f"{number}.png": png(number) for number in range(4)} | {"bad.png": b"\x89PNG\r\n\x1a\n?", "a.json": b"{}"}
     one = tar(tmp_path / "one.tar", files)
-    a, _, said = train(config(one, one))
+    a, _, said = train(config(one, other(tmp_path)))
     assert a.names[:] == [f"one.tar/{number}.png" for number in range(4)]
     assert [line for line in said if "left out 1 of 5" in line and "one.tar/bad.png (damaged PNG" in line]
     with pytest.raises(ValueError, match=r"one.tar/bad.png cannot be read: .*data.strict"):
-        train(config(one, one, strict=True))
+        train(config(one, other(tmp_path), strict=True))
 
 
 def test_a_member_of_each_sample_is_chosen(tmp_path: Path) -> None:
     files = {f"{number}.{kind}": png(number) for number in range(3) for kind in ("png", "mask.png")}
     one = tar(tmp_path / "one.tar", files)
-    a, _, said = train(config(one, one))
+    a, _, said = train(config(one, other(tmp_path)))
     assert len(a) == 6
     assert [line for line in said if "hold several pictures, like 0.png and 0.mask.png" in line]
-    a, _, said = train(config(one, one, member="jpg;png"))
+    a, _, said = train(config(one, other(tmp_path), member="jpg;png"))
     assert (a.names[:], said) == ([f"one.tar/{number}.png" for number in range(3)], [])
     with pytest.raises(ValueError, match=r"data.member='webp' fits no picture of .*: there are mask.png, png"):
-        train(config(one, one, member="webp"))
+        train(config(one, other(tmp_path), member="webp"))
 
 
 def test_pictures_of_several_formats_become_one_as_in_folders(tmp_path: Path) -> None:
@@ -241,7 +247,9 @@ def test_pictures_of_several_formats_become_one_as_in_folders(tmp_path: Path) ->
     for name, data in files.items():
         (tmp_path / "folder" / name).write_bytes(data)
     for channels in (None, 1):
-        packed, loose = (train(config(path, path, channels_a=channels))[0] for path in (one, tmp_path / "folder"))
+        packed, loose = (
+            train(config(path, other(tmp_path), channels_a=channels))[0] for path in (one, tmp_path / "folder")
+        )
         assert packed.format == loose.format
         assert packed.shapes == loose.shapes
         assert all(np.array_equal(packed.image(number), loose.image(number)) for number in range(3))
@@ -249,7 +257,7 @@ def test_pictures_of_several_formats_become_one_as_in_folders(tmp_path: Path) ->
 
 def test_a_shard_that_changes_is_told_and_looked_through_again(tmp_path: Path) -> None:
     one = tar(tmp_path / "one.tar", {f"{number}.png": png(number) for number in range(4)})
-    a = train(config(one, one))[0]
+    a = train(config(one, other(tmp_path)))[0]
     data = one.read_bytes()
     one.write_bytes(data[:600] + b"?" + data[601:])
     with pytest.raises(OSError, match="changed since it was looked through: start the command again") as raised:
@@ -262,14 +270,14 @@ def test_a_shard_that_changes_is_told_and_looked_through_again(tmp_path: Path) -
     with pytest.raises(FileNotFoundError):
         a.image(0)
     tar(one, {f"{number}.png": png(number + 1) for number in range(4)})
-    again = train(config(one, one))[0]
+    again = train(config(one, other(tmp_path)))[0]
     assert again.digest != a.digest
     assert again.image(0).shape == (20, 20, 3)
 
 
 def test_checking_looks_into_shards(tmp_path: Path) -> None:
     one = tar(tmp_path / "one.tar", {"0.png": png(0), "1.png": png(0), "2.png": png(2)})
-    found = check([str(one), str(one)])
+    found = check([str(one), str(other(tmp_path))])
     assert found["folders"]["trainA"]["pictures"] == 3
     assert found["folders"]["trainA"]["duplicates"] == [["one.tar/0.png", "one.tar/1.png"]]
 
@@ -317,10 +325,10 @@ def test_shards_at_web_addresses(both: tuple[Path, Path], server: str, monkeypat
     for one, other in zip(batches(local, count=3), batches(web, count=3), strict=True):
         assert np.array_equal(one, other)
     with pytest.raises(ValueError, match=r"nowhere.tar cannot be read .*404"):
-        train(config(f"{server}/nowhere.tar", f"{server}/nowhere.tar"))
+        train(config(f"{server}/nowhere.tar", both[0] / "trainB"))
     tar(both[1] / "plain.tar", {"0.png": png(0)})
     with pytest.raises(ValueError, match=r"plain.tar cannot be read .*does not give parts of files"):
-        train(config(f"{server}/shards/plain.tar", f"{server}/shards/plain.tar"))
+        train(config(f"{server}/shards/plain.tar", both[0] / "trainB"))
 
 
 def test_packing_overwrites_nothing_and_leaves_nothing_half(
