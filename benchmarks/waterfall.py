@@ -1,10 +1,10 @@
-"""Draws where a step's time goes, and what each change bought, from `velogan bench --waterfall --json`.
+"""Measures and draws where a step's time goes, and what each change bought, from the reference to the default.
 
-    velogan bench --waterfall --only resnet_9 --json > bench.json
-    python benchmarks/waterfall.py bench.json waterfall.svg
+    python benchmarks/waterfall.py resnet_9 waterfall.svg
 
-Each row of the first case has a bar as long as the step, divided by what ran. The outline beyond the bar is the time
-saved against the row above. The last bar is the roofline. The file may hold other lines; the last one counts.
+The first word says what to measure, as `velogan bench --only` takes it, without modes and methods. Each row has a bar
+as long as the step, divided by what ran. The outline beyond the bar is the time saved against the row above. The last
+bar is the roofline. The figures are printed as JSON.
 """
 
 from __future__ import annotations
@@ -14,17 +14,38 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import torch
+
+from velogan.measure.bench.cases import Plan, make_plan
+from velogan.measure.bench.measure import bench
+from velogan.recipes import DEFAULT
 from velogan.report.svg import Picture, text_width
+from velogan.training.resolve import REFERENCE, resolve_device
 
 _WIDTH, _LEFT, _RIGHT = 480, 16, 16
 _ROW, _BAR, _TOP = 46, 18, 66
 _CASE = ("network", "discriminator", "image_size", "batch_size", "method")
 
 
+def chain(only: str, *, device: torch.device) -> Plan:
+    """The reference, then one more change in each row, up to the default of `device`, for the method DEFAULT."""
+    steps: list[tuple[str, dict[str, Any]]] = [
+        ("reference", {"mode": "reference"}),
+        ("passes together, fused Adam", {"mode": "auto", "batched": "on", "fused_optimizer": "on"}),
+        ("channels-last", {"layout": "channels_last"}),
+        ("bf16", {"precision": "bf16"}),
+    ]
+    if device.type == "cuda":
+        steps += [("compile", {"compile": "on"}), ("capture", {"capture": "on"})]
+    else:
+        steps += [("native kernels", {"kernels": "native"}), ("Winograd", {"kernels": "winograd"})]
+    engine: dict[str, Any] = dict(REFERENCE)
+    ways = {name: dict(engine := engine | change) for name, change in steps}
+    return dict.fromkeys(make_plan(f"{only},{DEFAULT}", everything=False, device=device), ways)
+
+
 def draw(result: dict[str, Any]) -> str:
-    """The picture as SVG. Raises `ValueError` if the result has no rows."""
-    if not result.get("rows"):
-        raise ValueError("there are no rows to draw: give the output of `velogan bench --waterfall --json`")
+    """The picture of the first case as SVG."""
     case = {name: result["rows"][0][name] for name in _CASE}
     rows = [row for row in result["rows"] if all(row[name] == case[name] for name in _CASE)]
     roofline = next(one for one in result["rooflines"] if all(one[name] == case[name] for name in _CASE))
@@ -99,11 +120,8 @@ def _ms(value: float) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.1f}"
 
 
-def last_object(text: str) -> dict[str, Any]:
-    """The JSON object of the last line that is not empty."""
-    return json.loads([line for line in text.splitlines() if line.strip()][-1])
-
-
 if __name__ == "__main__":
-    source, target = map(Path, sys.argv[1:])
-    target.write_text(draw(last_object(source.read_text())))
+    only, target = sys.argv[1:]
+    found = bench(chain(only, device=resolve_device("auto")), rounds=3, say=lambda text: print(text, file=sys.stderr))
+    Path(target).write_text(draw(found))
+    print(json.dumps(found))

@@ -17,11 +17,11 @@ from velogan.cli import main
 from velogan.config import Config
 from velogan.data.sets.cache import Domain
 from velogan.data.sets.loader import PairLoader
-from velogan.measure.bench import Case, bench, bench_paper, make_chain, make_plan, render
+from velogan.measure.bench.cases import Case, make_plan
 from velogan.measure.bench.contestant import Contestant
-from velogan.measure.bench.paper import CPU_WAYS
+from velogan.measure.bench.measure import bench
 from velogan.measure.bench.pictures import Feed
-from velogan.training.resolve import REFERENCE
+from velogan.measure.bench.table import render
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 
@@ -107,24 +107,6 @@ def test_an_unknown_word_is_named_and_what_there_is_is_listed(word: str):
     ) as error:
         make_plan(f"resnet_9,{word}", everything=False, device=CPU)
     assert ("did you mean resnet_9?" in str(error.value)) == (word == "resnet9")
-
-
-@pytest.mark.parametrize("word", ["eager", "onepair"])
-def test_a_word_has_one_meaning(word: str):
-    with pytest.raises(ValueError, match=f"--only {word}: --waterfall measures its own .* leave {word} out"):
-        make_chain(word, device=CPU)
-
-
-@pytest.mark.parametrize("device", [CPU, CUDA])
-def test_each_link_of_the_chain_changes_something_and_keeps_what_was_changed_before(device: torch.device):
-    (chain,) = make_chain("unet_256", device=device).values()
-    ways = list(chain.values())
-    assert ways[0] == {**REFERENCE, "mode": "reference"}
-    for before, after in itertools.pairwise(ways):
-        changed = {name for name in after if after[name] != before[name]}
-        assert changed - {"mode"}
-        assert all(after[name] != REFERENCE[name] for name in changed - {"mode"}), "nothing is taken back"
-    assert ways[-1]["capture" if device == CUDA else "kernels"] == ("on" if device == CUDA else "winograd")
 
 
 def test_every_case_builds():
@@ -272,18 +254,45 @@ def test_both_feeds_go_through_the_same_step(tiny: Case):
     assert len(one.seconds) == len(one.data_seconds) == 1
 
 
-def test_the_paper_s_table_has_ours_beside_it(tiny: Case, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setitem(CPU_WAYS, "fast", {"mode": "eager"})
-    result = bench_paper(rounds=1, say=quiet, cases=(tiny,))
-    (row,) = result["paper"]
-    assert (row["paper_baseline_ms"], row["paper_streams_ms"]) == (734.42, 809.28)
-    assert row["reference_ms"] > 0
-    assert row["fast_ms"] > 0
-    assert row["streams_ms"] is None
-    console = Console(width=80, record=True)
-    for part in render(result):
-        console.print(part)
-    assert "809.28" in console.export_text()
+def test_the_time_leaves_out_rounds_first_and_then_cases(tiny: Case, monkeypatch: pytest.MonkeyPatch):
+    now, turns = 0.0, 0
+
+    def warm(one: Contestant) -> None:
+        nonlocal now
+        now += 10
+
+    def turn(one: Contestant, *, data_first: bool) -> None:
+        nonlocal now, turns
+        now, turns = now + 10, turns + 1
+        one.seconds.append(1.0)
+        one.data_seconds.append(1.0)
+
+    def row(case: Case, way: str, *_: object) -> dict[str, Any]:
+        return {"mode": way, **vars(case)}
+
+    monkeypatch.setattr("velogan.measure.bench.measure.time.monotonic", lambda: now)
+    monkeypatch.setattr("velogan.measure.bench.measure._row", row)
+    monkeypatch.setattr(Contestant, "look", lambda one: None)
+    monkeypatch.setattr(Contestant, "warm_up", warm)
+    monkeypatch.setattr(Contestant, "take_turn", turn)
+    both = {mode: {"mode": mode} for mode in ("reference", "eager")}
+    plan = {tiny: both, replace(tiny, method="onepair"): both}
+
+    def measured(seconds: float) -> tuple[list[str], int, list[str]]:
+        nonlocal now, turns
+        now, turns = 0.0, 0
+        found = bench(plan, rounds=3, seconds=seconds, say=quiet)
+        rows = [f"{row['method']} {row['mode']}" for row in found["rows"]]
+        assert found["rooflines"][0]["rounds"] == turns / len(rows)
+        assert all("give more --minutes" in left["reason"] for left in found["left_out"])
+        return rows, found["rooflines"][0]["rounds"], [f"{one['method']} {one['mode']}" for one in found["left_out"]]
+
+    every = ["cyclegan reference", "cyclegan eager", "onepair reference", "onepair eager"]
+    assert measured(1000) == (every, 3, [])
+    assert measured(130) == (every, 2, [])
+    assert measured(80) == (every, 1, [])
+    assert measured(30) == (every[:2], 1, every[2:])
+    assert measured(0.1) == (every[:1], 1, every[1:])
 
 
 @pytest.mark.parametrize(
@@ -292,8 +301,7 @@ def test_the_paper_s_table_has_ours_beside_it(tiny: Case, monkeypatch: pytest.Mo
         (["--only", "resnet9"], "--only resnet9"),
         (["--only", "onepair,unet_256"], "--only onepair,unet_256"),
         (["--rounds", "0"], "--rounds 0"),
-        (["--paper", "--all"], "--paper"),
-        (["--waterfall", "--all"], "--waterfall"),
+        (["--minutes", "0"], "--minutes 0"),
     ],
 )
 def test_wrong_words_end_with_one_line(words: list[str], wrong: str, capsys: pytest.CaptureFixture[str]):

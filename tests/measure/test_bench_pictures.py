@@ -1,15 +1,18 @@
-"""The pictures that are drawn from what `velogan bench` and `benchmarks/curves.py` write."""
+"""What `benchmarks/waterfall.py` measures and draws, and the picture of `benchmarks/overlay.py`."""
 
 from __future__ import annotations
 
 import importlib
-import json
+import itertools
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
 import pytest
+import torch
+
+from velogan.training.resolve import REFERENCE
 
 FOLDER = Path(__file__).parents[2] / "benchmarks"
 SVG = "{http://www.w3.org/2000/svg}"
@@ -81,14 +84,16 @@ def test_nothing_is_drawn_beyond_the_card(waterfall: Any):
     assert all(x >= 0 and x + wide <= width for _, x, _, wide in boxes(svg))
 
 
-def test_the_last_line_of_the_file_counts(waterfall: Any):
-    text = f"a table\n{json.dumps(RESULT)}\n\n"
-    assert waterfall.last_object(text) == RESULT
-
-
-def test_without_rows_it_says_what_it_needs(waterfall: Any):
-    with pytest.raises(ValueError, match="velogan bench --waterfall --json"):
-        waterfall.draw({"paper": []})
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_each_link_of_the_chain_changes_something_and_keeps_what_was_changed_before(waterfall: Any, device: str):
+    (chain,) = waterfall.chain("unet_256", device=torch.device(device)).values()
+    ways = list(chain.values())
+    assert ways[0] == {**REFERENCE, "mode": "reference"}
+    for before, after in itertools.pairwise(ways):
+        changed = {name for name in after if after[name] != before[name]}
+        assert changed - {"mode"}
+        assert all(after[name] != REFERENCE[name] for name in changed - {"mode"}), "nothing is taken back"
+    assert ways[-1]["capture" if device == "cuda" else "kernels"] == ("on" if device == "cuda" else "winograd")
 
 
 def test_curves_lie_over_each_other(overlay: Any):

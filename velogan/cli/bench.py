@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 from typing import Annotated
 
 import tyro
@@ -31,40 +30,35 @@ class Bench(Asked):
         ),
     ] = None
     all: Annotated[
-        bool, tyro.conf.arg(help="Every method, network, discriminator and mode, batches 1 and 16; hours on a CPU.")
-    ] = False
-    waterfall: Annotated[
         bool,
         tyro.conf.arg(
-            help="Instead of modes, what changes the reference into the default, one upon the other; "
-            "benchmarks/waterfall.py draws it."
+            help="Every method, network, discriminator and mode, batches 1 and 16: hours on a CPU, so give --minutes."
         ),
     ] = False
-    paper: Annotated[
-        bool,
-        tyro.conf.arg(help="Instead of steps, the generators' forward pass beside Table 1 of La, Ellay and Rathbun."),
-    ] = False
+    minutes: Annotated[
+        float,
+        tyro.conf.arg(help="About the most that it takes: rounds are left out first, then the last modes and cases."),
+    ] = 5
     rounds: Annotated[int, tyro.conf.arg(help="Timed rounds; methods and modes take turns in each.")] = 3
     json: Json = False
 
     def execute(self, argv: list[str]) -> Outcome:
         from rich.console import Console
 
-        from velogan.measure.bench import bench, bench_paper, make_chain, make_plan, render
+        from velogan.measure.bench.cases import make_plan
+        from velogan.measure.bench.measure import bench
+        from velogan.measure.bench.table import render
         from velogan.observe.progress import Display
         from velogan.training.resolve import resolve_device
 
         if self.rounds < 1:
             raise ValueError(f"--rounds {self.rounds}: at least one round is needed")
-        if (self.paper and (self.only or self.all or self.waterfall)) or (self.all and self.waterfall):
-            raise ValueError("--paper stands alone, and --waterfall takes no --all: leave the others out")
-        device = resolve_device("auto")
+        if not self.minutes > 0:
+            raise ValueError(f"--minutes {self.minutes:g}: give a number above 0")
+        plan = make_plan(self.only, everything=self.all, device=resolve_device("auto"))
         with Display() as display:
-            if self.paper:
-                result = bench_paper(rounds=self.rounds, say=display.say)
-            else:
-                make = make_chain if self.waterfall else partial(make_plan, everything=self.all)
-                result = bench(make(self.only, device=device), rounds=self.rounds, say=display.say)
+            display.say(f"about {self.minutes:g} minutes at most (--minutes): what needs more is left out")
+            result = bench(plan, rounds=self.rounds, seconds=60 * self.minutes, say=display.say)
         console = Console(stderr=self.json)
         for part in render(result):
             console.print(part)

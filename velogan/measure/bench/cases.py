@@ -13,7 +13,6 @@ from velogan import recipes
 from velogan.config import Config
 from velogan.files import nearest
 from velogan.recipes import DEFAULT, RECIPES
-from velogan.training.resolve import REFERENCE
 
 NETWORKS: dict[str, dict[str, Any]] = {
     "resnet_9": {"network": "resnet", "blocks": 9},
@@ -99,32 +98,6 @@ def make_plan(only: str | None, *, everything: bool, device: torch.device) -> Pl
     if not cases:
         raise ValueError(f"--only {only}: {words['method'][0]} takes only resnets; name resnet_9 or resnet_6")
     return {case: _ways(("default",) if brief and case.method != DEFAULT else modes) for case in cases}
-
-
-def make_chain(only: str | None, *, device: torch.device) -> Plan:
-    """The reference, then one more change in each row, up to the default of `device`, for the method DEFAULT.
-
-    `only` is as in `make_plan`, without modes and other methods. ValueError for words that do not fit.
-    """
-    words = _parse(only or "")
-    others = [word for word in (*words["mode"], *words["method"]) if word != DEFAULT]
-    if others:
-        raise ValueError(
-            f"--only {only}: --waterfall measures its own chain of changes to {DEFAULT}; leave {others[0]} out"
-        )
-    steps: list[tuple[str, dict[str, Any]]] = [
-        ("reference", {"mode": "reference"}),
-        ("passes together, fused Adam", {"mode": "auto", "batched": "on", "fused_optimizer": "on"}),
-        ("channels-last", {"layout": "channels_last"}),
-        ("bf16", {"precision": "bf16"}),
-    ]
-    if device.type == "cuda":
-        steps += [("compile", {"compile": "on"}), ("capture", {"capture": "on"})]
-    else:
-        steps += [("native kernels", {"kernels": "native"}), ("Winograd", {"kernels": "winograd"})]
-    engine: dict[str, Any] = dict(REFERENCE)
-    ways = {name: dict(engine := engine | change) for name, change in steps}
-    return dict.fromkeys(_cases(words | {"method": [DEFAULT]}, everything=False), ways)
 
 
 def _cases(words: Mapping[str, Sequence[Any]], *, everything: bool) -> list[Case]:

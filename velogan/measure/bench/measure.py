@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import math
 import statistics
 import tempfile
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -36,16 +38,20 @@ LeaveOut = Callable[[Case, str, Exception], None]
 Contestants = dict[tuple[Case, str], Contestant]
 
 
-def bench(plan: Plan, *, rounds: int, say: Say) -> dict[str, Any]:
-    """Measures every way of every case of `plan`.
+def bench(plan: Plan, *, rounds: int, say: Say, seconds: float = math.inf) -> dict[str, Any]:
+    """Measures every way of every case of `plan`, in about so many `seconds` at most.
 
     In each of `rounds` every way of every method runs in turn, on ready pictures and on pictures of the loader, and the
     rooflines' convolutions are timed. Figures are medians over rounds; ratios and shares are medians of the ratio
     within a round. A roofline's convolutions are those of the method's eager mode, whose layers call only the library's
     convolutions.
 
-    `left_out` lists what cannot run here, with the reason. ValueError if nothing can run.
+    Where the time is short, rounds are left out first, to one, then ways and cases, the last ones first. One way is
+    always measured.
+
+    `left_out` lists what cannot run here, or had no time, with the reason. ValueError if nothing can run.
     """
+    ends = time.monotonic() + seconds
     device = resolve_device("auto")
     warm_up(device)
     found: dict[str, list[dict[str, Any]]] = {"rows": [], "rooflines": [], "left_out": []}
@@ -55,7 +61,9 @@ def bench(plan: Plan, *, rounds: int, say: Say) -> dict[str, Any]:
         for number, cases in enumerate(groups, start=1):
             say(f"{cases[0].setting} ({number} of {len(groups)})")
             group = {case: plan[case] for case in cases}
-            _measure(group, rounds=rounds, folder=Path(folder), found=found, say=say)
+            now = time.monotonic()
+            until = now + (ends - now) / (len(groups) - number + 1)
+            _measure(group, rounds=rounds, until=until, folder=Path(folder), found=found, say=say)
     if not found["rows"]:
         raise ValueError("nothing can be measured here: " + "; ".join(left["reason"] for left in found["left_out"]))
     head = {"roof_tflops": found["rooflines"][0]["tflops"], "matmul_tflops": matmul, "machine": machine(device)}
@@ -67,8 +75,10 @@ def warm_up(device: torch.device) -> None:
     (torch.ones(8, 8, device=device) @ torch.ones(8, 8, device=device)).sum().item()
 
 
-def _measure(group: Plan, *, rounds: int, folder: Path, found: dict[str, list[dict[str, Any]]], say: Say) -> None:
-    """Adds to `found` the rows, rooflines and left-out ways of all cases of one setting."""
+def _measure(
+    group: Plan, *, rounds: int, until: float, folder: Path, found: dict[str, list[dict[str, Any]]], say: Say
+) -> None:
+    """Adds to `found` the rows, rooflines and left-out ways of all cases of one setting, `until` the time is up."""
     device = resolve_device("auto")
 
     def leave_out(case: Case, way: str, error: Exception) -> None:
@@ -81,22 +91,26 @@ def _measure(group: Plan, *, rounds: int, folder: Path, found: dict[str, list[di
     config = next(iter(group)).config
     data = noise(folder, config)
     with feed(data, config, device=device) as pictures:
-        contestants = dict(_enter(group, data, pictures, leave_out=leave_out, say=say))
+        now = time.monotonic()
+        half = now + (until - now) / 2
+        first = not found["rows"]
+        contestants = dict(_enter(group, data, pictures, first=first, until=half, leave_out=leave_out, say=say))
         calls = {case: _convolutions(case, contestants) for case in group if any(case == one for one, _ in contestants)}
-        rooflines = _compete(contestants, calls, rounds=rounds, leave_out=leave_out, say=say)
+        rooflines = _compete(contestants, calls, rounds=rounds, until=until, leave_out=leave_out, say=say)
         for one in contestants.values():
             one.look()
     for case, seconds in rooflines.items():
         rows = [way for other, way in contestants if other == case]
         found["rows"] += [_row(case, way, contestants, flops(calls[case]), seconds) for way in rows]
         median = statistics.median(seconds)
-        found["rooflines"].append({**vars(case), "ms": 1000 * median, "tflops": flops(calls[case]) / median / 1e12})
+        tflops = flops(calls[case]) / median / 1e12
+        found["rooflines"].append({**vars(case), "rounds": len(seconds), "ms": 1000 * median, "tflops": tflops})
 
 
 def _enter(
-    group: Plan, data: Data, pictures: Feed, *, leave_out: LeaveOut, say: Say
+    group: Plan, data: Data, pictures: Feed, *, first: bool, until: float, leave_out: LeaveOut, say: Say
 ) -> Iterator[tuple[tuple[Case, str], Contestant]]:
-    """The ways that can run here, warmed up."""
+    """The ways that can run here, warmed up `until` the time is up; at least one where it is the `first` of all."""
     for case, ways in group.items():
         try:
             config = case.config
@@ -106,9 +120,13 @@ def _enter(
             continue
         say(case.method)
         for way, engine in ways.items():
+            if time.monotonic() > until and not first:
+                leave_out(case, way, TimeoutError("there was no time left for it: give more --minutes"))
+                continue
             try:
                 one = Contestant(way, case.config, engine=engine, feed=pictures, say=say)
                 one.warm_up()
+                first = False
                 yield (case, way), one
             except (ValueError, torch.OutOfMemoryError) as error:
                 leave_out(case, way, error)
@@ -119,17 +137,24 @@ def _compete(
     calls: Mapping[Case, Counter[Convolution]],
     *,
     rounds: int,
+    until: float,
     leave_out: LeaveOut,
     say: Say,
 ) -> dict[Case, list[float]]:
-    """Times all contestants in turns, sorted by way. Returns the roofline seconds of each case by round.
+    """Times all contestants in turns, sorted by way, `until` the time is up, but once. Returns the roofline seconds of
+    each case by round.
 
     Convolutions that several methods use are timed once per round. A contestant that runs out of memory is removed.
     """
     roofline = Roofline(sum(calls.values(), Counter()), device=resolve_device("auto"))
     rooflines: dict[Case, list[float]] = {case: [] for case in calls}
     ways = list(dict.fromkeys(way for _, way in contestants))
+    began = time.monotonic()
     for number in range(rounds):
+        now = time.monotonic()
+        if number and now + (now - began) / number > until:
+            say(f"the time is up: {number} of {rounds} rounds")
+            break
         say(f"round {number + 1} of {rounds}")
         for case, way in sorted(contestants, key=lambda entry: ways.index(entry[1])):
             try:

@@ -10,17 +10,13 @@ from rich.console import RenderableType
 from rich.table import Table
 
 from velogan.measure.bench.cases import Case
-from velogan.measure.bench.paper import render_paper
 from velogan.recipes import DEFAULT
 
 _CASE = ("network", "discriminator", "image_size", "batch_size", "method")
 
 
 def render(result: dict[str, Any]) -> Iterator[RenderableType]:
-    """A table for each case, then the left-out ways; or the paper's table."""
-    if "paper" in result:
-        yield from render_paper(result)
-        return
+    """A table for each case, then what was left out."""
     rivals = any(row["method"] != DEFAULT for row in result["rows"])
     for roofline in result["rooflines"]:
         case = Case(**{name: roofline[name] for name in _CASE})
@@ -30,6 +26,8 @@ def render(result: dict[str, Any]) -> Iterator[RenderableType]:
             title=f"{case.label}; roofline {roofline['ms']:,.1f} ms, {roofline['tflops']:.3g} TFLOP/s",
             rivals=rivals,
         )
+        if roofline["rounds"] < result["rounds"]:
+            yield f"{roofline['rounds']} of {result['rounds']} rounds: there was no time for more (--minutes)"
     for left in result["left_out"]:
         case = Case(**{name: left[name] for name in _CASE})
         yield f"left out: {left['mode']} ({case.label}): {left['reason']}"

@@ -1,22 +1,28 @@
-"""The generators' forward pass, compared with Table 1 of "Cycling Faster Through CycleGAN" (La, Ellay, Rathbun)."""
+"""The generators' forward pass, compared with Table 1 of "Cycling Faster Through CycleGAN" (La, Ellay, Rathbun).
+
+    python benchmarks/studies/table_1.py [ROUNDS]
+
+Times the forward passes of both cycles in turns, plain and with each cycle on its own CUDA stream: batch 16 on CUDA, 1
+elsewhere. Prints the paper's table with medians over rounds beside it.
+"""
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterator
+import sys
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from rich.box import SIMPLE_HEAD
-from rich.console import RenderableType
+from rich.console import Console
 from rich.table import Table
 
 from velogan.engine.step import Step
 from velogan.measure.bench.cases import Case
 from velogan.measure.bench.contestant import Contestant
-from velogan.measure.bench.measure import Say, warm_up
+from velogan.measure.bench.measure import warm_up
 from velogan.objectives.base import parts_run_by, side_by_side
-from velogan.observe.machine import machine
 from velogan.training.resolve import resolve_device
 
 TABLE_1 = {"resnet_9": {"baseline": 734.42, "streams": 809.28}, "unet_256": {"baseline": 150.90, "streams": 175.50}}
@@ -28,17 +34,16 @@ WAYS = {"reference": {"mode": "reference"}, "fast": _EAGER, "streams": {**_EAGER
 CPU_WAYS = {"reference": {"mode": "reference"}, "fast": {"mode": "auto"}}
 
 
-def bench_paper(*, rounds: int, say: Say, cases: tuple[Case, ...] | None = None) -> dict[str, Any]:
-    """Times the forward passes in turn, `rounds` times: medians in ms. Batch 16 on CUDA, 1 elsewhere."""
+def measured(rounds: int, cases: tuple[Case, ...] | None = None) -> list[dict[str, Any]]:
+    """A row for each generator: the paper's milliseconds, and the medians of `rounds` here."""
     device = resolve_device("auto")
     warm_up(device)
     cuda = device.type == "cuda"
     cases = cases or tuple(Case(network, "basic", 256, 16 if cuda else 1) for network in TABLE_1)
     rows = []
     for case in cases:
-        say(case.label)
         ways = WAYS if cuda else CPU_WAYS
-        contestants = {name: Contestant(name, case.config, engine=engine, say=say) for name, engine in ways.items()}
+        contestants = {name: Contestant(name, case.config, engine=engine, say=print) for name, engine in ways.items()}
         seconds: dict[str, list[float]] = {name: [] for name in contestants}
         for number in range(rounds + 1):
             for name, one in contestants.items():
@@ -48,7 +53,7 @@ def bench_paper(*, rounds: int, say: Say, cases: tuple[Case, ...] | None = None)
         theirs = {f"paper_{name}_ms": value for name, value in TABLE_1[case.network].items()}
         ours = {f"{name}_ms": 1000 * statistics.median(found) for name, found in seconds.items()}
         rows.append({**vars(case), **theirs, "streams_ms": None, **ours})
-    return {"machine": machine(device), "rounds": rounds, "paper": rows}
+    return rows
 
 
 def forward_of(one: Contestant) -> Callable[[], None]:
@@ -66,14 +71,18 @@ def forward_of(one: Contestant) -> Callable[[], None]:
     return run
 
 
-def render_paper(result: dict[str, Any]) -> Iterator[RenderableType]:
+def table(rows: list[dict[str, Any]]) -> Table:
     """The paper's table with columns of our times."""
     title = "generators' forward pass, ms; theirs: batch 16 on one A100"
-    table = Table(title=title, title_justify="left", padding=(0, 1, 0, 0), box=SIMPLE_HEAD)
+    shown = Table(title=title, title_justify="left", padding=(0, 1, 0, 0), box=SIMPLE_HEAD)
     for column in ("generator", "batch", "theirs", "their streams", "reference", "fast", "streams"):
-        table.add_column(column, justify="left" if column == "generator" else "right", no_wrap=True)
-    for row in result["paper"]:
-        figures = ("paper_baseline_ms", "paper_streams_ms", "reference_ms", "fast_ms", "streams_ms")
-        shown = ("–" if row[name] is None else f"{row[name]:,.2f}" for name in figures)
-        table.add_row(row["network"], str(row["batch_size"]), *shown)
-    yield table
+        shown.add_column(column, justify="left" if column == "generator" else "right", no_wrap=True)
+    for row in rows:
+        names = ("paper_baseline_ms", "paper_streams_ms", "reference_ms", "fast_ms", "streams_ms")
+        figures = ("–" if row[name] is None else f"{row[name]:,.2f}" for name in names)
+        shown.add_row(row["network"], str(row["batch_size"]), *figures)
+    return shown
+
+
+if __name__ == "__main__":
+    Console().print(table(measured(int(sys.argv[1]) if sys.argv[1:] else 3)))

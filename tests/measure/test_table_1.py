@@ -1,0 +1,29 @@
+"""What `benchmarks/studies/table_1.py` measures."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from velogan.config import Config
+from velogan.measure.bench.cases import Case
+
+
+def test_the_paper_s_table_has_ours_beside_it(
+    monkeypatch: pytest.MonkeyPatch, tiny_config: Callable[..., Config], capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.syspath_prepend(Path(__file__).parents[2] / "benchmarks" / "studies")
+    table_1 = importlib.import_module("table_1")
+    monkeypatch.setitem(table_1.CPU_WAYS, "fast", {"mode": "eager"})
+    monkeypatch.setattr(Case, "config", property(lambda case: tiny_config(data={"crop_size": 32})))
+    (row,) = rows = table_1.measured(1, cases=(Case("resnet_9", "basic", 32, 1),))
+    assert (row["paper_baseline_ms"], row["paper_streams_ms"]) == (734.42, 809.28)
+    assert row["reference_ms"] > 0
+    assert row["fast_ms"] > 0
+    assert row["streams_ms"] is None
+    Console(width=80).print(table_1.table(rows))
+    assert "809.28" in capsys.readouterr().out
