@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 
-.PHONY: demo test lint format docs dist extras clean
+.PHONY: demo test soak lint format docs dist extras clean
 
 demo: $(VENV)/.ready
 	@echo "Training, translating and scoring: three to twelve minutes, by the speed of this machine."
@@ -11,6 +11,10 @@ demo: $(VENV)/.ready
 
 test: lint
 	$(BIN)/python -m pytest -n 2
+
+# What takes too long for every change: before a release.
+soak: $(VENV)/.ready-dev
+	$(BIN)/python -m pytest -n 2 -m soak
 
 lint: $(VENV)/.ready-dev
 	$(BIN)/ruff format --check .

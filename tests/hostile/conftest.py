@@ -78,9 +78,8 @@ def velogan(zygote: Callable[[dict], Any], tmp_path: Path) -> Callable[..., Done
     """Run `velogan ...`: it must end by itself, without a traceback, and keep to the memory that it may take."""
 
     def run(*words: str | Path) -> Done:
-        argv, env = [str(word) for word in words], {"VELOGAN_CACHE": str(tmp_path / "cache"), "COLUMNS": "999"}
-        said = {"said": str(tmp_path / "err"), "out": str(tmp_path / "out")}
-        pid = zygote({"argv": argv, "env": env, "cwd": str(tmp_path), **said})
+        argv, said = [str(word) for word in words], {"said": str(tmp_path / "err"), "out": str(tmp_path / "out")}
+        pid = zygote({"argv": argv, "env": {"COLUMNS": "999"}, "cwd": str(tmp_path), **said})
         timer = threading.Timer(MOST_SECONDS, os.kill, (pid, signal.SIGKILL))
         timer.start()
         code, peak = zygote({"wait": pid, "peak": True})

@@ -67,7 +67,8 @@ def test_train(corpus: Corpus, good: Path, velogan: Velogan, tmp_path: Path) -> 
         --generator.channels 4 --generator.blocks 1 --data.channels-a 3 --data.channels-b 3
         --data.range-a 0 255 --data.range-b 0 255 --data.validation 4 --engine.threads 1 --engine.precision fp32
         --engine.kernels plain --data.workers 4"""
-    done = velogan("train", "--data", corpus.folder, good, "--out", tmp_path / "run", *flags.split())
+    cache = ("--data.cache-dir", tmp_path / "cache")
+    done = velogan("train", "--data", corpus.folder, good, "--out", tmp_path / "run", *cache, *flags.split())
     assert done.code == 0, done.err
     assert done.json["finished"]
     refused: dict[str, str] = {}

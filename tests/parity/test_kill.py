@@ -2,96 +2,141 @@
 
 from __future__ import annotations
 
+import itertools
 import json
-import re
+import os
+import random
 import signal
-import subprocess
-import sys
 import time
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from velogan.cli import main
 from velogan.store.checkpoint import list_checkpoints
 
-VELOGAN = Path(sys.executable).with_name("velogan")
 KILLED = Path(__file__).with_name("killed.py")
+
+
+@dataclass(frozen=True)
+class Process:
+    """A command in a process of its own, and the folder of what it says."""
+
+    pid: int
+    folder: Path
+    ask: Callable[[dict], Any]
+
+    def wait(self) -> int:
+        """The exit code; below zero: the signal it died of."""
+        return self.ask({"wait": self.pid})
+
+    @property
+    def said(self) -> str:
+        return (self.folder / "said").read_text()
+
+    def result(self) -> dict:
+        """What it printed, once it has ended well."""
+        assert self.wait() == 0, self.said
+        return json.loads((self.folder / "out").read_text().splitlines()[-1])
+
+
+@pytest.fixture
+def start(zygote: Callable[[dict], Any], tmp_path: Path) -> Callable[..., Process]:
+    """`start(argv, code="")` begins a command, after this Python."""
+
+    def begin(argv: list[str], *, code: str = "") -> Process:
+        question = {"argv": argv, "said": str(tmp_path / "said"), "out": str(tmp_path / "out"), "code": code}
+        return Process(zygote(question), tmp_path, zygote)
+
+    return begin
 
 
 def _flags(run: Path, *, images: int, checkpoint_every: int) -> list[str]:
     flags = f"""train --data apples2oranges --images {images} --image-size 32 --seed 3 --json --out {run}
-        --train.checkpoint-every {checkpoint_every}i --train.samples 0 --train.tensorboard false
+        --train.checkpoint-every {checkpoint_every}i --train.keep 1 --train.samples 0 --train.tensorboard false
         --data.render-count 4 --data.render-test 2 --method.pool-size 3 --discriminator.channels 4
         --generator.channels 4 --generator.blocks 1 --generator.dropout true
         --engine.threads 1 --engine.precision fp32"""
     return flags.split()
 
 
-def _json(output: str) -> dict:
-    return json.loads(output.splitlines()[-1])
+def _in_call(start: Callable[..., Process], flags: list[str]) -> tuple[dict, int]:
+    """Kills inside the 1st, 2nd, 3rd ... file-system call until it comes through; its result, and how many kills."""
+    for kills in itertools.count():
+        code = f"import runpy\nrunpy.run_path({str(KILLED)!r})['die_in_call']({kills + 1})"
+        process = start(flags, code=code)
+        ended = process.wait()
+        if ended == 0:
+            return json.loads((process.folder / "out").read_text().splitlines()[-1]), kills
+        assert ended == -signal.SIGKILL, process.said
+    raise AssertionError
 
 
-def _run(*command: str | Path) -> tuple[dict, str]:
-    done = subprocess.run([*map(str, command)], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return _json(done.stdout), done.stderr
+def _at_random(start: Callable[..., Process], flags: list[str]) -> tuple[dict, int]:
+    """Kills at ten random moments, then lets it come through."""
+    moments = random.Random(5)
+    for _ in range(10):
+        process = start(flags)
+        time.sleep(moments.uniform(0.05, 0.8))
+        os.kill(process.pid, signal.SIGKILL)
+        assert process.wait() == -signal.SIGKILL, process.said
+    return start(flags).result(), 10
 
 
-@pytest.mark.parametrize(("how", "images", "kills"), [("calls", 12, 20), ("5", 80, 2)])
-def test_killed_anywhere_and_started_again_it_ends_bit_identical(how: str, images: int, kills: int, tmp_path: Path):
+@pytest.mark.parametrize(
+    ("how", "images", "least"), [(_in_call, 4, 21), pytest.param(_at_random, 80, 3, marks=pytest.mark.soak)]
+)
+def test_killed_anywhere_and_started_again_it_ends_bit_identical(how: Any, images: int, least: int, start, tmp_path):
     flags = {name: _flags(tmp_path / name, images=images, checkpoint_every=2) for name in ("unbroken", "killed")}
-    expected, _ = _run(VELOGAN, *flags["unbroken"])
-    result, said = _run(sys.executable, KILLED, how, *flags["killed"])
-
-    found = re.search(r"killed (\d+) times", said)
-    assert found
-    assert int(found.group(1)) > kills  # else it came through before it met its checkpoints
+    expected = start(flags["unbroken"]).result()
+    result, kills = how(start, flags["killed"])
+    assert kills >= least  # else it came through before it met its checkpoints
     assert result["images_seen"] == expected["images_seen"] == images
     assert result["weights_sha256"] == expected["weights_sha256"]
     kept = {path.name for path in (tmp_path / "killed" / "checkpoints").iterdir()}
     assert not [name for name in kept if name.startswith(".writing")]
 
 
-def _started(flags: list[str], run: Path) -> subprocess.Popen[str]:
-    """The real command, once it has written a checkpoint more than there was."""
+def _begun(start: Callable[..., Process], flags: list[str], run: Path) -> Process:
+    """The command, once it has written a checkpoint more than there was."""
     before = list_checkpoints(run)[-1:]
-    process = subprocess.Popen([VELOGAN, *flags], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    while process.poll() is None and list_checkpoints(run)[-1:] == before:
+    process = start(flags)
+    while list_checkpoints(run)[-1:] == before:
         time.sleep(0.005)
-    assert process.poll() is None, process.communicate()[1]
+        os.kill(process.pid, 0)
     return process
 
 
-def test_signals_save_and_exit_cleanly_and_the_run_continues_bit_identical(tmp_path: Path):
-    images, run = 300, tmp_path / "stopped"
-    expected, _ = _run(VELOGAN, *_flags(tmp_path / "unbroken", images=images, checkpoint_every=10))
-    flags = _flags(run, images=images, checkpoint_every=10)
+def test_signals_save_and_exit_cleanly_and_the_run_continues_bit_identical(start, tmp_path: Path):
+    images, run = 150, tmp_path / "stopped"
+    expected = start(_flags(tmp_path / "unbroken", images=images, checkpoint_every=5)).result()
+    flags = _flags(run, images=images, checkpoint_every=5)
     for number in (signal.SIGTERM, signal.SIGINT):
-        process = _started(flags, run)
-        process.send_signal(number)
-        output, said = process.communicate()
-        assert process.returncode == 0, said
-        stopped = _json(output)
+        process = _begun(start, flags, run)
+        os.kill(process.pid, number)
+        stopped = process.result()
         assert stopped["finished"] is False
         assert stopped["images_seen"] == int(Path(stopped["checkpoint"]).name) < images  # saved where it stopped
-    process = _started(flags, run)
-    process.kill()
-    process.communicate()
-    result, _ = _run(VELOGAN, *flags)
+    process = _begun(start, flags, run)
+    os.kill(process.pid, signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL, process.said
+    result = start(flags).result()
     assert result["finished"] is True
     assert result["weights_sha256"] == expected["weights_sha256"]
 
 
 def test_a_second_process_on_the_same_run_is_told_which_one_holds_it(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    start, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     flags = _flags(tmp_path / "run", images=100_000, checkpoint_every=10)
-    process = _started(flags, tmp_path / "run")
+    process = _begun(start, flags, tmp_path / "run")
     try:
         assert main(flags) == 2
         assert f"in use by process {process.pid}:" in capsys.readouterr().err
-        assert process.poll() is None
+        os.kill(process.pid, 0)
     finally:
-        process.kill()
-        process.communicate()
+        os.kill(process.pid, signal.SIGKILL)
+        assert process.wait() == -signal.SIGKILL
