@@ -20,7 +20,7 @@ from statistics import median
 
 import torch
 
-from velogan.engine.directions import Halves
+from velogan.engine.directions import DirectionRanks
 from velogan.engine.ranks import Ranks, joined
 from velogan.engine.step import Step
 from velogan.recipes import cyclegan
@@ -54,7 +54,7 @@ def main(side: int, rounds: int) -> None:
         ways = {
             "one": lambda: alone() if ranks.first else None,
             "images": steps(ranks),
-            "directions": steps(Halves(ranks)),
+            "directions": steps(DirectionRanks(ranks)),
         }
         took: dict[str, list[list[Spent]]] = {name: [] for name in ways}
         sent: dict[str, list[float]] = {name: [] for name in ways}

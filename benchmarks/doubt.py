@@ -31,6 +31,7 @@ from torch.nn import functional
 from velogan.config import read_config
 from velogan.data.rendered.apples2oranges import render
 from velogan.evaluation.doubt import doubter_of
+from velogan.methods.capabilities import HasAutoencoder, capability
 from velogan.networks.build import build_network
 from velogan.networks.generators import compose, split
 from velogan.store.checkpoint import list_checkpoints, load_weights
@@ -90,8 +91,8 @@ class Signals:
         self.reconstructed: Map | None = None
         if BACK[way] in read_config(run).method.directions:
             self.back = load_translator(run, direction=BACK[way])
-        if (autoencoder := read_config(run).method.autoencoder_of(self.net.net)) is not None:
-            self.reconstructed = autoencoder
+        if owner := capability(read_config(run).method, HasAutoencoder):
+            self.reconstructed = owner.autoencoder_of(self.net.net)
             encoder, self.translator, _ = split(self.net.net)
             self.encode = compose(encoder)
         self.judge = _judge(kept[-1], way)

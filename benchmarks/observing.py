@@ -69,4 +69,4 @@ def main(data: str, preset: str, images: int) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2] if len(sys.argv) > 2 else "small", int(sys.argv[3]) if len(sys.argv) > 3 else 400)
+    main(sys.argv[1], sys.argv[2] if len(sys.argv) > 2 else "fast", int(sys.argv[3]) if len(sys.argv) > 3 else 400)

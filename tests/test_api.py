@@ -113,7 +113,7 @@ def test_what_is_no_picture_is_told(model: velogan.Model, wrong: object, message
 
 def test_presets():
     assert velogan.preset() == velogan.Config()
-    assert velogan.preset("small").data.crop_size == 128
+    assert velogan.preset("fast").data.crop_size == 128
     assert "fast" in velogan.PRESETS
     with pytest.raises(ValueError, match="preset='smal' is not known: there are cyclegan"):
         velogan.preset("smal")

@@ -16,14 +16,6 @@ def cyclegan() -> Config:
     return Config()
 
 
-def small() -> Config:
-    """A start on a CPU: 128x128, a generator of half the width, an hour.
-
-    velogan train small --data horse2zebra --out runs/small
-    """
-    return Config().sized("s").change(data={"crop_size": 128}, train={"length": "60 minutes"})
-
-
 def fast() -> Config:
     """Good pictures in minutes: 128x128, small generators with a mask, judged by trained features (extra `features`).
 
@@ -161,7 +153,6 @@ def to_search(config: Config, *, inner: str | None = None, budget: str | None = 
 
 RECIPES: dict[str, Callable[[], Config]] = {
     "cyclegan": cyclegan,
-    "small": small,
     "fast": fast,
     "demo": demo,
     "adam-joint": adam_joint,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Literal, Protocol, runtime_checkable
 
 from torch import Tensor, nn
@@ -37,6 +38,15 @@ as `Maps` of `networks.efficientnet_lite`; mix: as `Mix` of `networks.projected`
 
 A class declares it beside its `forward`: `form: ClassVar[Form] = "residual"`.
 """
+
+
+@dataclass(frozen=True)
+class Decision:
+    """Something that was decided for a run and is kept in its record: what, the choice, and why."""
+
+    what: str
+    choice: str
+    why: str
 
 
 @runtime_checkable

@@ -48,9 +48,7 @@ class _Step:
         self.broken: set[int] = set()
         self.late: NonFiniteError | None = None
 
-    def __call__(
-        self, batches: Any, *, number: int = 0, progress: float = 0.0, after: Sequence[After] = ()
-    ) -> dict[str, Tensor]:
+    def __call__(self, batches: Any, *, number: int = 0, after: Sequence[After] = ()) -> dict[str, Tensor]:
         batch = batches["train"]
         position = float(batch["A"][0, 0, 0, 0])
         lr = self.optimizers["generator"].param_groups[0]["lr"]
@@ -67,7 +65,7 @@ class _Step:
         if self.late is not None:
             raise self.late
 
-    def origin(self, error: NonFiniteError, batches: Any, *, progress: float = 0.0) -> str:
+    def origin(self, error: NonFiniteError, batches: Any) -> str:
         batch = batches["train"]
         return f"position {float(batch['A'][0, 0, 0, 0]):g}, draws {batch['uniform'].sum():.4f}"
 

@@ -214,25 +214,6 @@ def test_a_captured_step_over_two_splits_computes_the_same(tiny_config: Callable
         torch.testing.assert_close(one, other, rtol=0, atol=1e-7)
 
 
-def test_pictures_that_are_held_out_can_be_trained_on(
-    tiny_config: Callable[..., Config], monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr(_Losses, "draws", {**_Losses.draws, "held_out": 0})
-    with Display() as display:
-        for count in (24, 6):
-            config = tiny_config(method="toy", data={"render_count": count})
-            config = config.model_copy(update={"engine": decide(config)[0]})
-            data = open_data(config.data, task=display.task, say=display.say)
-            if count == 6:
-                with pytest.raises(ValueError, match=r"data.validation=32 holds out no pictures, and a phase"):
-                    build_trainer(config, data)
-                continue
-            loader: Any = build_trainer(config, data).loaders["held_out"]
-            assert data.sources.a.validation is not None
-            assert loader.a.names == data.sources.a.validation.names
-            assert not set(loader.a.names) & set(data.a.names)
-
-
 def test_the_halves_are_disjoint_cover_all_and_depend_on_the_seed(tiny_config: Callable[..., Config]):
     config = tiny_config(method="toy", data={"render_count": 7, "validation": 0})
     config = config.model_copy(update={"engine": decide(config)[0]})

@@ -18,7 +18,7 @@ import torch
 from velogan.observe.log import read_stats
 from velogan.store.checkpoint import digest, list_checkpoints
 
-POOLED = ("--method.pool-size", "3", "--method.augment", "shift", "--method.augment-probability", "adaptive")
+POOLED = ("--method.pool-size", "3", "--method.augment", "shift", "--method.augment-probability", "0.7")
 
 BREAK = """
 import math, os

@@ -45,7 +45,7 @@ CASES: dict[str, dict[str, Any]] = {
     | {
         "method": {
             "augment": ["shift"],
-            "augment_probability": "adaptive",
+            "augment_probability": 0.7,
             "penalty": "zero_centred",
             "penalty_every": 3,
             "discriminator_steps": 2,
@@ -60,7 +60,7 @@ CASES: dict[str, dict[str, Any]] = {
             "kind": "onepair",
             "image_adversarial": 1.0,
             "augment": ["shift"],
-            "augment_probability": "adaptive",
+            "augment_probability": 0.7,
             "penalty": "r1",
             "penalty_every": 3,
             "discriminator_steps": 2,

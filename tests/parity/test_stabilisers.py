@@ -21,7 +21,7 @@ from velogan.training.run import build_step
 SIDE, STEPS = 32, 7
 SHARED: dict[str, Any] = {
     "augment": ["colour", "shift"],
-    "augment_probability": "adaptive",
+    "augment_probability": 0.7,
     "smoothing": 0.1,
     "penalty_every": 3,
     "discriminator_steps": 2,

@@ -63,10 +63,6 @@ def test_translations_that_became_worse_than_they_were_are_told() -> None:
     assert failures([{**row, "validation/distance": 0.1}, {**row, "ended": True}])
 
 
-def test_an_adaptive_probability_is_no_loss_of_a_discriminator() -> None:
-    assert failures(log("loss/discriminator/augment_a", 0.004, 0.0, 0.0)) == []
-
-
 def _mends(method: Method | None) -> str:
     shown = {f"failure/{name}_a2b": value for name, value in SIGNS.items()} | {"validation/distance": 0.3}
     stats = [{"images": 10, "loss/discriminator/d_a": 1.0, "loss/discriminator/a": 1.0, "validation/distance": 0.1}]
@@ -100,7 +96,6 @@ def test_what_to_try_names_fields_that_the_method_has(kind: str) -> None:
 def test_what_to_try_follows_what_discriminators_see() -> None:
     assert "augment" not in _mends(OnePair())
     assert "generator.output" not in _mends(OnePair())
-    assert "method.augment" in _mends(OnePair(image_adversarial=1.0))
     assert "method.inner.cycle_a" in _mends(Searched())
     assert "method.untranslated=0.25" in _mends(CycleGAN())
     assert "untranslated" not in _mends(CycleGAN(untranslated=0.1))

@@ -68,7 +68,7 @@ def test_random_values_lie_in_the_range() -> None:
 
 
 def test_presets_sizes_and_lists_vary_too() -> None:
-    bases = {name: RECIPES[name]().change(optimizer={"lr": 0.1}) for name in ("demo", "small")}
+    bases = {name: RECIPES[name]().change(optimizer={"lr": 0.1}) for name in ("demo", "fast")}
     trials = plan("size=xs,s", "data.range_a=[0,10],[0,20]", bases=bases).known_trials()
     assert len(trials) == 8
     assert trials[0].settings["preset"] == "demo"
@@ -140,7 +140,7 @@ def test_variants_change_several_fields_together(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("data: x\nimages: 5\npresets: [demo, small]\nvariants: {a: {}}\n", "name one preset"),
+        ("data: x\nimages: 5\npresets: [demo, fast]\nvariants: {a: {}}\n", "name one preset"),
         ("data: x\nimages: 5\nvariants: {a: {optimizer.lrr: 1}}\n", "optimizer.lrr: there is no such field"),
         ("data: x\nimages: 5\nsteps: 3\n", "steps: there is no such field"),
         ("data: x\nimages: 5\npresets: [demmo]\n", "did you mean demo"),
@@ -185,7 +185,7 @@ def test_the_plans_of_the_benchmarks_are_plans(name: str) -> None:
 
 @pytest.mark.parametrize(
     ("text", "said"),
-    [("preset=demo,small", "name several presets"), ("train.patience=1,2", "same budget"), ("train.seed=1", "--seeds")],
+    [("preset=demo,fast", "name several presets"), ("train.patience=1,2", "same budget"), ("train.seed=1", "--seeds")],
 )
 def test_what_is_no_setting_to_vary_is_refused(text: str, said: str) -> None:
     with pytest.raises(ValueError, match=said):

@@ -76,9 +76,12 @@ class Search(Filling):
         ),
     ] = None
     space: Annotated[
-        Literal["paper", "code"],
-        tyro.conf.arg(help="The search space of the paper, or that of its authors' code.", metavar="paper|code"),
-    ] = "paper"
+        Literal["code", "paper"],
+        tyro.conf.arg(
+            help="The search space of the authors' code, which has found better networks here, or that of their paper.",
+            metavar="code|paper",
+        ),
+    ] = "code"
     budget: Annotated[
         str | None,
         tyro.conf.arg(
@@ -135,9 +138,8 @@ def configure_search(asked: Search) -> Config:
         "generator": {"channels": asked.hidden, "blocks": None if asked.cells is None else asked.cells - 2},
         "discriminator": {},
     }
-    if asked.space != "paper":
-        given["generator"]["space"] = asked.space
-        given["discriminator"]["space"] = asked.space if config.discriminator.network == "cells" else None
+    given["generator"]["space"] = asked.space
+    given["discriminator"]["space"] = asked.space if config.discriminator.network == "cells" else None
     sections = {
         section: {name: value for name, value in fields.items() if value is not None}
         for section, fields in given.items()

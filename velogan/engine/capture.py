@@ -78,14 +78,12 @@ class CapturedStep:
         self._after: list[After] = []  # every one given so far
         self._recordings: dict[tuple[tuple[int, ...], tuple[After, ...]], tuple[Losses, Callable[[], None]]] = {}
 
-    def __call__(
-        self, batches: Mapping[str, Batch], *, number: int = 0, progress: float = 0.0, after: Sequence[After] = ()
-    ) -> Losses:
+    def __call__(self, batches: Mapping[str, Batch], *, number: int = 0, after: Sequence[After] = ()) -> Losses:
         """Runs step `number`, then `after`; returns `phase/term` scalars that the next step overwrites."""
         for split, batch in batches.items():
             self._take(split, batch)
         self._number.fill_(number)
-        phases = self.step.due(number, progress)
+        phases = self.step.due(number)
         key = tuple(map(self.step.phases.index, phases)), tuple(after)
         if key not in self._recordings:
             self._after += [one for one in after if one not in self._after]
@@ -98,9 +96,9 @@ class CapturedStep:
         """See `Step.check`."""
         self.step.check()
 
-    def origin(self, error: NonFiniteError, batches: Mapping[str, Batch], *, progress: float = 0.0) -> str:
+    def origin(self, error: NonFiniteError, batches: Mapping[str, Batch]) -> str:
         """See `Step.origin`; the phase is run uncaptured."""
-        return self.step.origin(error, batches, progress=progress)
+        return self.step.origin(error, batches)
 
     def _take(self, split: str, batch: Batch) -> None:
         if split not in self._inputs:

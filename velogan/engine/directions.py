@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from velogan.engine.ranks import Ranks
 
 
-class Halves(Ranks):
-    """Two `Ranks` of which each trains networks of its own. Their losses exchange images, not weights."""
+class DirectionRanks(Ranks):
+    """Two `Ranks` that each train the networks of one direction. Their losses exchange images, not weights."""
 
     def __init__(self, ranks: Ranks):
         super().__init__(

@@ -99,20 +99,17 @@ class Step:
                 optimizer.found_inf = skips  # pyright: ignore[reportAttributeAccessIssue]
 
     def __call__(
-        self, batches: Mapping[str, Batch], *, number: int = 0, progress: float = 0.0, after: Sequence[After] = ()
+        self, batches: Mapping[str, Batch], *, number: int = 0, after: Sequence[After] = ()
     ) -> dict[str, Tensor]:
-        """Runs step `number`, at `progress` of the run, then `after`.
+        """Runs step `number`, then `after`.
 
         Returns `phase/term` scalars, detached, without waiting for the device.
         """
-        return self.run_phases(self.due(number, progress), batches, number=number, after=after)
+        return self.run_phases(self.due(number), batches, number=number, after=after)
 
-    def due(self, number: int, progress: float = 0.0) -> list[Phase]:
-        """The phases that step `number` runs, where the share `progress` of the run is done."""
-        return [phase for phase in self._at(progress) if number % phase.every == 0]
-
-    def _at(self, progress: float) -> list[Phase]:
-        return [phase for phase in self.phases if phase.during[0] <= progress < phase.during[1]]
+    def due(self, number: int) -> list[Phase]:
+        """The phases that step `number` runs."""
+        return [phase for phase in self.phases if number % phase.every == 0]
 
     def run_phases(
         self,
@@ -139,13 +136,13 @@ class Step:
         if self.latch is not None:
             self.latch.check()
 
-    def origin(self, error: NonFiniteError, batches: Mapping[str, Batch], *, progress: float = 0.0) -> str:
+    def origin(self, error: NonFiniteError, batches: Mapping[str, Batch]) -> str:
         """Runs the broken phase of `error` again on its `batches` and names where in the networks the break began.
 
         With `check_later` the carry of earlier phases is computed anew, with the updated weights.
         """
         parts = {split: self._parts(split, batch) for split, batch in batches.items()}
-        for phase in self._at(progress):
+        for phase in self.phases:
             for number, part in enumerate(parts[phase.split]):
                 if phase.name == error.phase:
                     handed = part.carry if error.carries is None else error.carries[number]

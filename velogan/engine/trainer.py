@@ -26,7 +26,7 @@ from velogan.engine.optimizers import (
 )
 from velogan.engine.ranks import Ranks
 from velogan.engine.step import After
-from velogan.objectives.base import Owned
+from velogan.objectives.base import HALVES, Owned
 from velogan.observe.clock import Clock
 from velogan.observe.statistics import EpochLoss, Stats
 from velogan.types import Batch
@@ -55,10 +55,10 @@ class Stepper(Protocol):
     scale: LossScale | None
 
     def __call__(
-        self, batches: Mapping[str, Batch], *, number: int = 0, progress: float = 0.0, after: Sequence[After] = ()
+        self, batches: Mapping[str, Batch], *, number: int = 0, after: Sequence[After] = ()
     ) -> dict[str, Tensor]: ...
     def check(self) -> None: ...
-    def origin(self, error: NonFiniteError, batches: Mapping[str, Batch], *, progress: float = 0.0) -> str: ...
+    def origin(self, error: NonFiniteError, batches: Mapping[str, Batch]) -> str: ...
 
 
 @dataclass(frozen=True)
@@ -100,6 +100,7 @@ class Trainer:
         on_nonfinite: Literal["stop", "skip"] = "stop",
         ranks: Ranks | None = None,
         owned: Sequence[Owned] = (),
+        swaps_at: float = math.inf,
     ):
         self.ranks, self.owned = ranks or Ranks(), owned
         self.step, self.nets, self.ema, self.state = step, nets, ema, state
@@ -111,7 +112,7 @@ class Trainer:
         self.schedule = Schedule(schedule, step.optimizers)
         self.stopping = self.enough = False
         self.progress = 0.0
-        self._told = [buffer for name, buffer in state.named_buffers() if name.rpartition(".")[2] == "progress"]
+        self._swaps_at = swaps_at
         self._seconds, self._paced, self._stops = 0.0, 0.0, False
 
     @property
@@ -190,7 +191,7 @@ class Trainer:
         exchanging = self.owned or any(isinstance(part, nn.SyncBatchNorm) for part in self._modules())
         if self.ranks.several and exchanging:
             return  # exchanges need all ranks at the same place, and the search ends where it finds something
-        origins = self.ranks.gather(self.step.origin(error, batches, progress=self.progress))
+        origins = self.ranks.gather(self.step.origin(error, batches))
         found = [number for number, origin in enumerate(origins) if origin not in ("", NOTHING)]
         where = f"{self.ranks.named(found[0])}, " if found and self.ranks.several else ""
         error.origin = where + origins[found[0] if found else 0]
@@ -219,6 +220,9 @@ class Trainer:
         return mine.pin_memory() if pinned else mine
 
     def _one_step(self, batches: Batches) -> None:
+        if self.progress >= self._swaps_at:
+            one, other = HALVES
+            batches = {one: batches[other], other: batches[one]}
         batches = self._with_draws(batches, self.images)
         number, images = self.images // self.batch_size, self.images + self.batch_size
         after: list[After] = [self.stats, self.epoch_loss]
@@ -226,7 +230,7 @@ class Trainer:
             self.ema.weigh(images)
             after.append(self.ema)
         try:
-            self.step(batches, number=number, progress=self.progress, after=after)
+            self.step(batches, number=number, after=after)
             self._skipped_in_row = 0
         except NonFiniteError as error:
             if self.on_nonfinite == "stop" or self._skipped_in_row == MOST_SKIPPED:
@@ -244,8 +248,6 @@ class Trainer:
             schedule.finish_epoch(self.epoch_loss.take())
         schedule.apply(partial(self._passed, length=length))
         self.progress = length.progress(self.images, self._seconds)
-        for buffer in self._told:
-            buffer.fill_(self.progress)
 
     def pace(self) -> list[float]:
         """Seconds that each rank has worked since the last call, without its waits for others; all must ask."""

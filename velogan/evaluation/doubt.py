@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from velogan.config import read_config
+from velogan.methods.capabilities import HasAutoencoder, capability
 from velogan.translate.doubt import Doubter
 from velogan.translate.model import Translator, load_translator
 from velogan.types import GENERATOR_FILES
@@ -19,9 +20,8 @@ def doubter_of(model: Translator) -> Doubter:
     run = None if file is None else file.absolute().parent.parent.parent
     if file is None or run is None or not (run / "config.yaml").is_file():
         raise ValueError(f"doubt needs the way back of a run, and {file} stands alone: name the run folder")
-    autoencoder = read_config(run).method.autoencoder_of(model.net)
-    if autoencoder is not None:
-        reconstruct = replace(model, net=autoencoder)
+    if owner := capability(read_config(run).method, HasAutoencoder):
+        reconstruct = replace(model, net=owner.autoencoder_of(model.net))
         return Doubter(model, lambda images, _results: reconstruct.quickly(images, rounded=False))
     role = model.header["role"]
     (other,) = {*GENERATOR_FILES.values()} - {role}

@@ -30,6 +30,7 @@ from velogan.evaluation.pictures import Real, judged
 from velogan.evaluation.scoring import Scorer
 from velogan.files import install, sha256, write_text
 from velogan.kernels.inference import Accelerator
+from velogan.methods.capabilities import HasAutoencoder, capability
 from velogan.metrics.bootstrap import PROTOCOL
 from velogan.metrics.figures import SLICED_PROTOCOL
 from velogan.networks.efficientnet_lite import Variant
@@ -106,8 +107,8 @@ def evaluate(
             )
             common = {"direction": direction, "weights": column.weights, "checkpoint": column.checkpoint}
             scores += [score | common for score in scorer.score(translator, source, target, bounds)]
-            if (net := config.method.autoencoder_of(translator.net)) is not None:
-                autoencoder = replace(translator, net=net)
+            if owner := capability(config.method, HasAutoencoder):
+                autoencoder = replace(translator, net=owner.autoencoder_of(translator.net))
                 scores += [score | common for score in scorer.score_reconstruction(autoencoder, source)]
             records.append(_record(translator, common, target))
     protocol = versions() | {

@@ -71,11 +71,11 @@ class Validation:
         for way, real, target in (("a2b", self.a, self.b), ("b2a" if "b2a" in ways else "b2b", self.b, self.a)):
             fake, third = translated_and_third(real, way, self.views, config=self.config)
             if way in ways:
-                wanted = real if self.config.method.reconstructs else target
+                wanted = target if self.views.translates else real
                 distances[f"{SCORE}_{way}"] = self.distance(way, fake, wanted)
                 if self.features:
                     seen[f"{FEATURE_SCORE}_{way}"] = distance_of_maps(self._maps(fake), self._maps(wanted))
-                if not self.config.method.reconstructs:
+                if self.views.translates:
                     found |= {f"failure/{name}_{way}": value for name, value in signs(fake, real, target).items()}
             if third is not None:
                 differences[f"validation/{word}_{way[0]}"] = (third - real).abs().mean().item()

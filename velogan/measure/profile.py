@@ -34,9 +34,8 @@ from velogan.observe.progress import Display
 from velogan.observe.roofline import synchronise
 from velogan.report.profile_page import write_profile
 from velogan.training.choices import decide
-from velogan.training.resolve import Pick
 from velogan.training.run import build_trainer, fit_channels
-from velogan.types import Batch
+from velogan.types import Batch, Decision
 
 WARM_UP = 3
 """Steps before the profile, where none is captured. In them the step is compiled, and libraries choose algorithms."""
@@ -108,7 +107,7 @@ def _round(phases: Sequence[Phase]) -> int:
     return math.lcm(EMA.EVERY, *(phase.every for phase in phases))
 
 
-def _settings(config: Config, picks: Iterable[Pick]) -> dict[str, Any]:
+def _settings(config: Config, picks: Iterable[Decision]) -> dict[str, Any]:
     return {
         "image_size": config.data.crop_size,
         "batch_size": config.data.batch_size,
@@ -214,16 +213,16 @@ class _NamedStep:
         self.step, self.optimizers, self.scale = step, step.optimizers, step.scale
 
     def __call__(
-        self, batches: Mapping[str, Batch], *, number: int = 0, progress: float = 0.0, after: Sequence[After] = ()
+        self, batches: Mapping[str, Batch], *, number: int = 0, after: Sequence[After] = ()
     ) -> dict[str, Tensor]:
         with record_function(STEP):
-            return self.step(batches, number=number, progress=progress, after=after)
+            return self.step(batches, number=number, after=after)
 
     def check(self) -> None:
         self.step.check()
 
-    def origin(self, error: NonFiniteError, batches: Mapping[str, Batch], *, progress: float = 0.0) -> str:
-        return self.step.origin(error, batches, progress=progress)
+    def origin(self, error: NonFiniteError, batches: Mapping[str, Batch]) -> str:
+        return self.step.origin(error, batches)
 
 
 class _NamedLoader:

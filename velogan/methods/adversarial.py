@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Literal
 
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from velogan.methods.base import Method
-from velogan.objectives.augment import AUGMENT, Augmentation, Augmenter
 from velogan.objectives.losses import GanLossName, mixed, zero_centred_penalty
 
 
@@ -22,12 +21,6 @@ class Adversarial(Method):
         lt=0.5,
         description="lsgan and vanilla: so much less than 1 is asked of real images, so that a discriminator does not "
         "become too sure; 0.1 is usual.",
-    )
-    augment: tuple[Augmentation, ...] = Field(default=(), description=AUGMENT)
-    augment_probability: Annotated[float, Field(gt=0, le=1)] | Literal["adaptive"] = Field(
-        default=1.0,
-        description="The share of images that `augment` changes. adaptive: it begins at 0 and follows each "
-        "discriminator, up where it is right about four of five real images or more, down where it is not.",
     )
     penalty: Literal["none", "r1", "zero_centred"] = Field(
         default="none",
@@ -56,33 +49,20 @@ class Adversarial(Method):
             raise ValueError(
                 f"penalty={self.penalty} is not for gan=wgangp, which has a penalty of its own: leave it out"
             )
-        if self.augment_probability != 1 and not self.augment:
-            raise ValueError(
-                f"augment_probability={self.augment_probability} has nothing to change: set augment=colour,shift, or "
-                "leave it out"
-            )
-        if self.augment_probability == "adaptive" and self.gan == "wgangp":
-            raise ValueError(
-                "augment_probability=adaptive counts how often a discriminator is right, and gan=wgangp has a critic, "
-                "which only compares: give a number"
-            )
         return self
 
     @property
     def second_derivatives(self) -> bool:
         return self.gan == "wgangp" or self.penalty != "none"
 
-    def augmenter(self, *, judges: int) -> Augmenter:
-        """What changes the images of so many discriminators. lsgan asks for 0 or 1, the others for negative or not."""
-        threshold = 0.5 if self.gan == "lsgan" else 0.0
-        return Augmenter(self.augment, self.augment_probability, judges=judges, threshold=threshold)
+    def penalty_term(self, discriminator: nn.Module, *, real: Tensor, fake: Tensor, mix: Tensor | None) -> Tensor:
+        """The penalty at real images, or with `mix` at mixtures, weighted for a step of `penalty_every`.
 
-    def penalty_term(self, discriminator: nn.Module, *, real: Tensor, fake: Tensor, mix: Tensor) -> Tensor:
-        """The penalty, weighted for a step of `penalty_every`, and halved like the rest of a discriminator's loss.
+        It is halved like the rest of a discriminator's loss.
 
         r1 is gamma / 2 times the mean square (Mescheder et al. 2018, eq. 9). zero_centred has mixtures instead of real
         images, and no half (Thanh-Tung et al. 2019). Computing it rarely: Karras et al. 2020, StyleGAN2, appendix B.
         """
-        r1 = self.penalty == "r1"
-        value = zero_centred_penalty(discriminator, real if r1 else mixed(real, fake, mix))
+        r1 = mix is None
+        value = zero_centred_penalty(discriminator, real if mix is None else mixed(real, fake, mix))
         return value * (0.5 * self.penalty_weight * self.penalty_every * (0.5 if r1 else 1))

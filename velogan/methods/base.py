@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, ClassVar, Literal, Protocol
 
 from pydantic import BaseModel, ConfigDict, SerializerFunctionWrapHandler, model_serializer, model_validator
@@ -12,9 +11,7 @@ from torch import nn
 
 from velogan.networks.discriminators import DiscriminatorConfig
 from velogan.networks.generators import GeneratorConfig
-from velogan.networks.genotype import Genotype
 from velogan.objectives.base import Objective
-from velogan.objectives.directions import HalfObjective, Swap
 from velogan.types import Direction, Letter, Nets
 
 
@@ -46,10 +43,6 @@ class Make(Protocol):
         """Of a generator's encodings `(B, in_channels, H/4, W/4)`."""
         ...
 
-    def projection(self, *, in_channels: int) -> nn.Module:
-        """Features `(B, in_channels, h, w)` to those that are contrasted."""
-        ...
-
 
 @dataclass(frozen=True, kw_only=True)
 class Role:
@@ -71,45 +64,15 @@ class Role:
 
 @dataclass(frozen=True)
 class Views:
-    """What of a method is looked at and used: whole generators by direction, over the weights of the roles.
+    """The complete generators that a method exposes, by direction, over the weights of the roles.
 
     `reconstruction` encodes and decodes an image without translating it, where the method has such a thing.
+    `translates` is false where the generators too shall give back their input: an autoencoder that is trained alone.
     """
 
     generators: Mapping[Direction, nn.Module]
     reconstruction: nn.Module | None = None
-
-
-@dataclass(frozen=True)
-class Trained:
-    """A generator of an earlier run: the network, and the configuration that describes it."""
-
-    net: nn.Module
-    config: GeneratorConfig
-
-
-@dataclass(frozen=True)
-class Choice:
-    """What a run chooses besides weights: an operation for each place of its networks.
-
-    `shares`: by network, by place, by operation, as they are now. `genotype`: what would be taken now, with what the
-    method says of where it came from. `roles`: those whose weights choose. `patience`: the run may end when that has
-    not changed for so many epochs; 0: never.
-    """
-
-    shares: Callable[[], dict[str, dict[str, dict[str, float]]]]
-    genotype: Callable[[], Genotype]
-    roles: Sequence[str]
-    patience: int = 0
-
-
-@dataclass(frozen=True)
-class Note:
-    """Something that the data decided for a method, for the record: what, the choice, and why."""
-
-    what: str
-    choice: str
-    why: str
+    translates: bool = True
 
 
 class Method(BaseModel):
@@ -145,11 +108,6 @@ class Method(BaseModel):
         return "generator"
 
     @property
-    def reconstructs(self) -> bool:
-        """Whether translations are wanted to equal their input: an autoencoder that is trained alone."""
-        return False
-
-    @property
     def second_derivatives(self) -> bool:
         """Whether a loss needs them: some roles are `twice_differentiated`."""
         return False
@@ -162,51 +120,21 @@ class Method(BaseModel):
     def check(self, spec: Spec) -> None:
         """ValueError, naming the field and the mend, where networks of `spec` do not suit the method."""
 
-    def check_size(self, spec: Spec, shape: tuple[int, int]) -> None:
-        """ValueError where images of `shape` (H, W) leave the method nothing to do; it may take seconds to find out."""
-
-    def notes(self, spec: Spec) -> list[Note]:
-        """What `spec` switches off or on."""
-        return []
-
     def roles(self, spec: Spec, make: Make) -> dict[str, Role]:
         """The networks by role, built by `make` in the order in which they are initialised."""
         raise NotImplementedError
 
-    def take_trained(self, nets: Nets, load: Callable[[Path], Trained]) -> None:
-        """Takes weights of an earlier run, where a field names one. ValueError where they do not fit."""
-
     def objective(self, spec: Spec, *, shape: tuple[int, int], batched: bool) -> Objective:
         """The losses for images of `shape` (H, W); `batched` runs passes of one network together."""
-        raise NotImplementedError
-
-    @property
-    def has_halves(self) -> bool:
-        """Whether two processes can each train the networks of one direction, by `half`."""
-        return False
-
-    def half(self, spec: Spec, *, shape: tuple[int, int], batched: bool, number: int, swap: Swap) -> HalfObjective:
-        """As `objective`, but what the process `number` of two computes of it; the other has `swap`, too."""
         raise NotImplementedError
 
     def views(self, nets: Nets, spec: Spec) -> Views:
         """Generators over the weights of `nets`, the networks by role or their averages."""
         raise NotImplementedError
 
-    def choice(self, nets: Nets, spec: Spec, state: nn.Module) -> Choice | None:
-        """What is chosen besides the weights of `nets`, the networks by role; None where nothing is.
-
-        `state` is the objective's.
-        """
-        return None
-
     def headers(self, spec: Spec) -> dict[Direction, dict[str, Any]]:
         """What the files of the generators say of them, so that `networks.build.build_network` makes them again."""
         return {way: generator_header(spec, way) for way in self.directions}
-
-    def autoencoder_of(self, generator: nn.Module) -> nn.Module | None:
-        """What `Views.reconstruction` is, taken from a whole generator that was loaded from its file."""
-        return None
 
 
 def generator_header(spec: Spec, way: Direction, **changed: Any) -> dict[str, Any]:

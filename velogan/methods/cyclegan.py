@@ -9,20 +9,21 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
-from pydantic import Field
+from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from velogan.methods.adversarial import Adversarial
-from velogan.methods.base import Make, Note, Role, Spec, Views, discriminator_header, ends
+from velogan.methods.base import Make, Role, Spec, Views, discriminator_header, ends
+from velogan.objectives.augment import AUGMENT, Augmentation, Augmenter
 from velogan.objectives.base import Carry, Out, Owned, Phase, side_by_side, together
-from velogan.objectives.directions import HalfObjective, Swap, traded
-from velogan.objectives.losses import Logits, fooling_loss, gan_loss, gradient_penalty, lost_edges
+from velogan.objectives.directions import DirectionObjective, Swap, traded
+from velogan.objectives.losses import fooling_loss, gan_loss, gradient_penalty, lost_edges
 from velogan.objectives.pool import FakePool
-from velogan.types import Batch, Direction, Letter, Nets
+from velogan.types import Batch, Decision, Direction, Letter, Nets
 
 
 class CycleGAN(Adversarial):
@@ -63,7 +64,23 @@ class CycleGAN(Adversarial):
         "not pay. Heads on trained features are not asked about them. Left out where A and B differ in their number of "
         "channels.",
     )
+    augment: tuple[Augmentation, ...] = Field(default=(), description=AUGMENT)
+    augment_probability: float = Field(
+        default=1.0,
+        gt=0,
+        le=1,
+        description="The share of images that `augment` changes: below 1 where discriminators learn too slowly.",
+    )
     gradient_penalty: float = Field(default=10.0, ge=0, description="Weight of the gradient penalty; wgangp only.")
+
+    @model_validator(mode="after")
+    def _probability_of_something(self) -> CycleGAN:
+        if self.augment_probability != 1 and not self.augment:
+            raise ValueError(
+                f"augment_probability={self.augment_probability} has nothing to change: set augment=colour,shift, or "
+                "leave it out"
+            )
+        return self
 
     @property
     def one_size(self) -> str:
@@ -82,7 +99,7 @@ class CycleGAN(Adversarial):
                 "none: set method.untranslated=0, or discriminator.network=projected+basic"
             )
 
-    def notes(self, spec: Spec) -> list[Note]:
+    def remarks(self, spec: Spec) -> list[Decision]:
         a, b = spec.channels["A"], spec.channels["B"]
         if a == b:
             return []
@@ -91,7 +108,7 @@ class CycleGAN(Adversarial):
             "identity loss": self.identity_a or self.identity_b,
             "untranslated images for discriminators": self.untranslated,
         }
-        return [Note(name, "off", unlike) for name, wanted in off.items() if wanted]
+        return [Decision(name, "off", unlike) for name, wanted in off.items() if wanted]
 
     def roles(self, spec: Spec, make: Make) -> dict[str, Role]:
         def generator(way: Direction) -> Role:
@@ -120,11 +137,9 @@ class CycleGAN(Adversarial):
         a, b = ((spec.channels[letter], *shape) for letter in ("A", "B"))
         return CycleGANObjective(self, shape_a=a, shape_b=b, batched=batched)
 
-    @property
-    def has_halves(self) -> bool:
-        return True
-
-    def half(self, spec: Spec, *, shape: tuple[int, int], batched: bool, number: int, swap: Swap) -> HalfObjective:
+    def one_direction(
+        self, spec: Spec, *, shape: tuple[int, int], batched: bool, number: int, swap: Swap
+    ) -> DirectionObjective:
         a, b = ((spec.channels[letter], *shape) for letter in ("A", "B"))
         return OneDirection(self, shape_a=a, shape_b=b, batched=batched, number=number, swap=swap)
 
@@ -137,23 +152,29 @@ _DRAWS = 6
 
 
 @dataclass(frozen=True)
-class Half:
-    """The networks of one direction and what they are given; `letter` is that of its networks and of its terms."""
+class OneWay:
+    """The networks of one direction, its domains, and the names of what its generator makes.
+
+    `letter` is that of its networks and of its terms. `fake` is the translation of the source, `back` that of the other
+    direction's translation, `same` what becomes of the target's images.
+    """
 
     number: int
-    letter: str
+    letter: Literal["a", "b"]
     generator: str
     discriminator: str
     source: Letter
     target: Letter
     fake: str
+    back: str
+    same: str
 
 
-_HALVES = (
-    Half(0, "a", "G_A", "D_A", source="A", target="B", fake="fake_b"),
-    Half(1, "b", "G_B", "D_B", source="B", target="A", fake="fake_a"),
+_WAYS = (
+    OneWay(0, "a", "G_A", "D_A", source="A", target="B", fake="fake_b", back="back_b", same="same_b"),
+    OneWay(1, "b", "G_B", "D_B", source="B", target="A", fake="fake_a", back="back_a", same="same_a"),
 )
-_JUDGES = tuple(half.discriminator for half in _HALVES)
+_JUDGES = tuple(way.discriminator for way in _WAYS)
 
 
 class CycleGANObjective:
@@ -175,19 +196,16 @@ class CycleGANObjective:
     ):
         self.config = config
         self.batched = batched
-        self.halves = _HALVES
-        self.augmenter = config.augmenter(judges=2)
+        self.ways = _WAYS
+        self.augmenter = Augmenter(config.augment, config.augment_probability)
         same = shape_a[0] == shape_b[0]
         self.untranslated = config.untranslated if same else 0.0
         self.plain_draws = _DRAWS + 6 * self.augmenter.count
         self.draws: Mapping[str, int] = {"train": self.plain_draws + (2 if self.untranslated else 0)}
-        self.identity_a = config.identity_a if same else 0.0
-        self.identity_b = config.identity_b if same else 0.0
+        self.identity = {"a": config.identity_a, "b": config.identity_b} if same else {"a": 0.0, "b": 0.0}
         self.pool_a = FakePool(config.pool_size, shape_a)
         self.pool_b = FakePool(config.pool_size, shape_b)
-        self.state: nn.Module = nn.ModuleDict(
-            {"fake_a": self.pool_a, "fake_b": self.pool_b, "augmenter": self.augmenter}
-        )
+        self.state: nn.Module = nn.ModuleDict({"fake_a": self.pool_a, "fake_b": self.pool_b})
 
     def phases(self) -> list[Phase]:
         """Generators first: the discriminators see fakes from before the generators' update."""
@@ -202,39 +220,40 @@ class CycleGANObjective:
         return [generator, penalty, discriminator]
 
     def generator_loss(self, nets: Nets, batch: Batch, carry: Carry) -> Out:
-        """Adversarial, cycle (eq. 2) and identity (section 5.2) losses of both generators, and that of lost edges."""
-        config, a, b = self.config, batch["A"], batch["B"]
-        seen = self._translate(nets, a, b)
-        judged_b = nets["D_A"](self._seen("D_A", seen["fake_b"], batch, 0))
-        judged_a = nets["D_B"](self._seen("D_B", seen["fake_a"], batch, 0))
-        terms = {
-            "adversarial_a": fooling_loss(judged_b, kind=config.gan) * config.adversarial_a,
-            "adversarial_b": fooling_loss(judged_a, kind=config.gan) * config.adversarial_b,
-            "cycle_a": F.l1_loss(seen["back_a"].float(), a) * config.cycle_a,
-            "cycle_b": F.l1_loss(seen["back_b"].float(), b) * config.cycle_b,
+        """Adversarial, cycle (eq. 2) and identity (section 5.2) losses of the generators, and that of lost edges."""
+        config, seen = self.config, self._translate(nets, batch)
+        judged = {
+            way.letter: nets[way.discriminator](self._seen(way.discriminator, seen[way.fake], batch, 0))
+            for way in self.ways
         }
-        if self.identity_a:
-            terms["identity_a"] = F.l1_loss(seen["same_b"].float(), b) * config.cycle_b * self.identity_a
-        if self.identity_b:
-            terms["identity_b"] = F.l1_loss(seen["same_a"].float(), a) * config.cycle_a * self.identity_b
-        if config.edges_a:
-            terms["edges_a"] = lost_edges(seen["fake_b"], a) * config.edges_a
-        if config.edges_b:
-            terms["edges_b"] = lost_edges(seen["fake_a"], b) * config.edges_b
-        carry = {"fake_a": seen["fake_a"].float(), "fake_b": seen["fake_b"].float()}
-        return Out(total=_sum_of(terms), terms=terms, carry=carry)
+        terms = {
+            f"adversarial_{letter}": fooling_loss(logits, kind=config.gan) * getattr(config, f"adversarial_{letter}")
+            for letter, logits in judged.items()
+        }
+        cycles = {"A": config.cycle_a, "B": config.cycle_b}
+        for way in reversed(self.ways):
+            back, real = seen[way.back].float(), batch[way.target]
+            terms[f"cycle_{way.target.lower()}"] = F.l1_loss(back, real) * cycles[way.target]
+        for way in self.ways:
+            if way.same in seen:
+                loss = F.l1_loss(seen[way.same].float(), batch[way.target]) * cycles[way.target]
+                terms[f"identity_{way.letter}"] = loss * self.identity[way.letter]
+        for way in self.ways:
+            if weight := getattr(config, f"edges_{way.letter}"):
+                terms[f"edges_{way.letter}"] = lost_edges(seen[way.fake], batch[way.source]) * weight
+        return Out(total=_sum_of(terms), terms=terms, carry={way.fake: seen[way.fake].float() for way in self.ways})
 
     def penalty_loss(self, nets: Nets, batch: Batch, carry: Carry) -> Out:
         """The penalty alone, on the images that the discriminators see in this step, but for the pool."""
         fakes = self._fakes(nets, batch, carry)
         terms = {
-            f"penalty_{half.letter}": self.config.penalty_term(
-                nets[half.discriminator],
-                real=self._seen(half.discriminator, batch[half.target], batch, 2),
-                fake=self._seen(half.discriminator, fakes[half.fake], batch, 1),
-                mix=batch["uniform"][4 + half.number],
+            f"penalty_{way.letter}": self.config.penalty_term(
+                nets[way.discriminator],
+                real=self._seen(way.discriminator, batch[way.target], batch, 2),
+                fake=self._seen(way.discriminator, fakes[way.fake], batch, 1),
+                mix=None if self.config.penalty == "r1" else batch["uniform"][4 + way.number],
             )
-            for half in self.halves
+            for way in self.ways
         }
         return Out(total=_sum_of(terms), terms=terms, carry=fakes)
 
@@ -243,27 +262,26 @@ class CycleGANObjective:
         uniform, fakes = batch["uniform"], self._fakes(nets, batch, carry)
         pools = {"fake_a": self.pool_a, "fake_b": self.pool_b}
         terms: dict[str, Tensor] = {}
-        shown: dict[str, Tensor] = {}
-        for half in self.halves:
-            role, number = half.discriminator, half.number
-            judged = pools[half.fake](fakes[half.fake], uniform[2 * number :][:2])
+        for way in self.ways:
+            role, number = way.discriminator, way.number
+            judged = pools[way.fake](fakes[way.fake], uniform[2 * number :][:2])
             weights = None
             if self.untranslated:
                 as_it_is = uniform[self.plain_draws + number] < self.untranslated
-                judged = torch.where(as_it_is.view(-1, 1, 1, 1), batch[half.source], judged)
+                judged = torch.where(as_it_is.view(-1, 1, 1, 1), batch[way.source], judged)
                 weights = (~as_it_is) / (1 - self.untranslated)
-            fake, real = self._seen(role, judged, batch, 1), self._seen(role, batch[half.target], batch, 2)
-            terms[half.letter] = self._discriminator_term(
-                nets, role, shown, real=real, fake=fake, weights=weights, mix=uniform[4 + number]
+            fake, real = self._seen(role, judged, batch, 1), self._seen(role, batch[way.target], batch, 2)
+            terms[way.letter] = self._discriminator_term(
+                nets[role], real=real, fake=fake, weights=weights, mix=uniform[4 + number]
             )
-        return Out(total=_sum_of(terms), terms={**terms, **shown})
+        return Out(total=_sum_of(terms), terms=terms)
 
     def _fakes(self, nets: Nets, batch: Batch, carry: Carry) -> Carry:
         """Those of the generators' phase; made anew in a step without it."""
-        if self.halves[0].fake in carry:
+        if self.ways[0].fake in carry:
             return carry
         with torch.no_grad():
-            return {half.fake: nets[half.generator](batch[half.source]).float() for half in reversed(self.halves)}
+            return {way.fake: nets[way.generator](batch[way.source]).float() for way in reversed(self.ways)}
 
     def _seen(self, role: str, images: Tensor, batch: Batch, call: int) -> Tensor:
         """The images as the discriminator `role` sees them: made for the generator (0), made (1) or real (2)."""
@@ -271,21 +289,22 @@ class CycleGANObjective:
         if not count:
             return images
         first = _DRAWS + (2 * call + judge) * count
-        return self.augmenter(images, batch["uniform"][first:][:count], judge=judge)
+        return self.augmenter(images, batch["uniform"][first:][:count])
 
-    def _translate(self, nets: Nets, a: Tensor, b: Tensor) -> dict[str, Tensor]:
-        g_a, g_b = nets["G_A"], nets["G_B"]
+    def _translate(self, nets: Nets, batch: Batch) -> dict[str, Tensor]:
+        """What the generators make, by the names of `OneWay`."""
+        g_a, g_b, a, b = nets["G_A"], nets["G_B"], batch["A"], batch["B"]
         seen: dict[str, Tensor] = {}
         if not self.batched:
             cycles = side_by_side(partial(_cycle, g_a, g_b, a), partial(_cycle, g_b, g_a, b))
             (seen["fake_b"], seen["back_a"]), (seen["fake_a"], seen["back_b"]) = cycles
-            if self.identity_a:
+            if self.identity["a"]:
                 seen["same_b"] = g_a(b)
-            if self.identity_b:
+            if self.identity["b"]:
                 seen["same_a"] = g_b(a)
             return seen
-        seen["fake_b"], *same_b = together(g_a, a, *([b] if self.identity_a else []))
-        same_a = [a] if self.identity_b else []
+        seen["fake_b"], *same_b = together(g_a, a, *([b] if self.identity["a"] else []))
+        same_a = [a] if self.identity["b"] else []
         seen["fake_a"], *same_a, seen["back_a"] = together(g_b, b, *same_a, seen["fake_b"])
         seen |= {f"same_{letter}": same for letter, found in (("b", same_b), ("a", same_a)) for same in found}
         seen["back_b"] = g_a(seen["fake_a"])
@@ -293,21 +312,18 @@ class CycleGANObjective:
 
     def _discriminator_term(
         self,
-        nets: Nets,
-        role: str,
-        shown: dict[str, Tensor],
+        discriminator: nn.Module,
         *,
         real: Tensor,
         fake: Tensor,
         weights: Tensor | None,
         mix: Tensor,
     ) -> Tensor:
-        """Half of real plus fake; adds what else the log shows to `shown`.
+        """Half of real plus fake.
 
         `weights` are those of fakes for heads on trained features. The PatchGAN, which comes last, has none.
         """
-        discriminator, kind = nets[role], self.config.gan
-        on_real: Logits
+        kind = self.config.gan
         on_real, on_fake = (
             together(discriminator, real, fake) if self.batched else (discriminator(real), discriminator(fake))
         )
@@ -318,19 +334,16 @@ class CycleGANObjective:
             *by_features, by_pixels = on_fake
             loss = loss + gan_loss(by_features, real=False, kind=kind, weights=weights)
             loss = loss + gan_loss(by_pixels, real=False, kind=kind)
-        adapted = self.augmenter.adapt(on_real, judge=_JUDGES.index(role))
-        shown |= {f"{name}_{role[-1].lower()}": value for name, value in adapted.items()}
         if kind == "wgangp":
             loss = loss + self.config.gradient_penalty * gradient_penalty(discriminator, real=real, fake=fake, mix=mix)
         return loss * 0.5
 
 
 class OneDirection(CycleGANObjective):
-    """The half of `CycleGANObjective` that the process `number` of two computes, with the networks of one direction.
+    """What the process `number` of two computes of `CycleGANObjective`, with the networks of one direction.
 
     Each translates its images, they exchange the translations by `swap`, and each translates back what it was given.
     So the gradient of the cycle loss with respect to a translation arises at the other process, which hands it back.
-    All else is at home.
     """
 
     def __init__(
@@ -344,53 +357,36 @@ class OneDirection(CycleGANObjective):
         swap: Swap,
     ):
         super().__init__(config, shape_a=shape_a, shape_b=shape_b, batched=batched)
-        self.halves, self.swap = (_HALVES[number],), swap
-        pools = (self.pool_b, self.pool_a)
+        self.ways, self.swap = (_WAYS[number],), swap
         self.owned: Sequence[Owned] = [
-            Owned(
-                (half.generator, half.discriminator),
-                lambda pool=pool, half=half: [*pool.buffers(), *self.augmenter.of_judge(half.number)],
-            )
-            for half, pool in zip(_HALVES, pools)
+            Owned((way.generator, way.discriminator), lambda pool=pool: list(pool.buffers()))
+            for way, pool in zip(_WAYS, (self.pool_b, self.pool_a))
         ]
 
     def phases(self) -> list[Phase]:
         """As of the whole objective."""
-        config, adaptive = self.config, self.augmenter.fixed is None
+        config = self.config
         names = {
             "generator": ["adversarial_a", "adversarial_b", "cycle_a", "cycle_b"]
-            + ["identity_a"] * bool(self.identity_a)
-            + ["identity_b"] * bool(self.identity_b)
+            + ["identity_a"] * bool(self.identity["a"])
+            + ["identity_b"] * bool(self.identity["b"])
             + ["edges_a"] * bool(config.edges_a)
             + ["edges_b"] * bool(config.edges_b),
-            "discriminator": ["a", "b", *(["augment_a", "augment_b"] if adaptive else [])],
+            "discriminator": ["a", "b"],
             "penalty": ["penalty_a", "penalty_b"],
         }
         return [replace(one, loss=partial(_with_all, one.loss, names[one.name])) for one in super().phases()]
 
-    def generator_loss(self, nets: Nets, batch: Batch, carry: Carry) -> Out:
-        """The losses of one generator, and of the other one's translation through it."""
-        config, (half,) = self.config, self.halves
-        mine, other = half.letter, "b" if half.letter == "a" else "a"
-        net, source, target = nets[half.generator], batch[half.source], batch[half.target]
-        identity = {"a": self.identity_a, "b": self.identity_b}[mine]
-        early = [target] if identity and self.batched else []
-        fake, *same = together(net, source, *early)
+    def _translate(self, nets: Nets, batch: Batch) -> dict[str, Tensor]:
+        (way,) = self.ways
+        net, source, target = nets[way.generator], batch[way.source], batch[way.target]
+        identity = bool(self.identity[way.letter])
+        fake, *same = together(net, source, *([target] if identity and self.batched else []))
         theirs = traded(fake.float(), (len(target), source.shape[1], *target.shape[2:]), self.swap)
-        back = net(theirs)
-        if identity and not self.batched:
-            same = [net(target)]
-        judged = nets[half.discriminator](self._seen(half.discriminator, fake, batch, 0))
-        cycle = {"a": config.cycle_a, "b": config.cycle_b}[other]
-        adversarial = {"a": config.adversarial_a, "b": config.adversarial_b}[mine]
-        terms = {
-            f"adversarial_{mine}": fooling_loss(judged, kind=config.gan) * adversarial,
-            f"cycle_{other}": F.l1_loss(back.float(), target) * cycle,
-        }
-        terms |= {f"identity_{mine}": F.l1_loss(one.float(), target) * cycle * identity for one in same}
-        if edges := {"a": config.edges_a, "b": config.edges_b}[mine]:
-            terms[f"edges_{mine}"] = lost_edges(fake, source) * edges
-        return Out(total=_sum_of(terms), terms=terms, carry={half.fake: fake.float()})
+        seen = {way.fake: fake, way.back: net(theirs)}
+        if identity:
+            seen[way.same] = same[0] if self.batched else net(target)
+        return seen
 
 
 def _cycle(there: nn.Module, back: nn.Module, real: Tensor) -> tuple[Tensor, Tensor]:

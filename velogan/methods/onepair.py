@@ -2,8 +2,7 @@
 
 After "Improving Cycle-GAN using Intel AI DevCloud" (2018, figure 11). Roles: `E` encodes images of both domains and `R`
 decodes them; `T_A` translates encodings of A into encodings of B, and `D_A` judges encodings of domain B; `T_B` and
-`D_B` are there for the other direction where both are trained. For the terms that go beyond that text `P_A` and `P_B`
-judge decoded images of domain B and A, and `H` projects encodings for their contrast.
+`D_B` are there for the other direction where both are trained.
 """
 
 from __future__ import annotations
@@ -22,25 +21,21 @@ from velogan.methods.base import (
     Make,
     Role,
     Spec,
-    Trained,
     Views,
     discriminator_header,
     ends,
     generator_header,
 )
+from velogan.methods.capabilities import TrainedGenerator
 from velogan.networks.generators import GeneratorConfig, compose, split
-from velogan.networks.outputs import ChangeGenerator, changed
-from velogan.objectives.augment import AUGMENT, Augmentation
+from velogan.networks.outputs import ChangeGenerator
 from velogan.objectives.base import Carry, Out, Phase, together
-from velogan.objectives.losses import Logits, fooling_loss, gan_loss, l1_loss, patch_contrast
+from velogan.objectives.losses import fooling_loss, gan_loss, l1_loss
 from velogan.objectives.pool import FakePool
 from velogan.types import GENERATOR_FILES, Batch, Direction, Letter, Nets
 
 Pair = tuple[Tensor, ...]
 """Encodings of A and B, `(B, ...)` each: one concatenated batch, which saves copies, or a pair."""
-
-POSITIONS = 256
-"""Positions of an encoding that are contrasted with each other, at most (Park et al. 2020, section 3)."""
 
 
 class OnePair(Adversarial):
@@ -61,9 +56,6 @@ class OnePair(Adversarial):
         default=None, description="Folder of the run whose autoencoder is taken, where stage is translator."
     )
     gan: Literal["lsgan", "vanilla", "hinge"] = Field(default="lsgan", description="Adversarial loss.")
-    augment: tuple[Augmentation, ...] = Field(
-        default=(), description=f"{AUGMENT} Only for `image_adversarial`: encodings have no colours."
-    )
     reconstruction: float = Field(default=10.0, gt=0, description="Weight of |R(E(x)) - x| of both domains.")
     scale: float = Field(
         default=0.0,
@@ -87,20 +79,6 @@ class OnePair(Adversarial):
     )
     deviation_target_b: float | None = Field(
         default=None, ge=0, description="`deviation_target` for the direction B to A. Default: the same."
-    )
-    through_encoder: bool = Field(
-        default=False, description="The translator's losses train the encoder too, in one phase with the autoencoder."
-    )
-    image_adversarial: float = Field(
-        default=0.0,
-        ge=0,
-        description="Weight of a discriminator on decoded translations; 0: there is none.",
-    )
-    contrast: float = Field(
-        default=0.0,
-        ge=0,
-        description="Weight of the patch contrast (PatchNCE): each position of T(E(a)) is nearer to E(a) there than to "
-        "E(a) elsewhere; 0: there is none.",
     )
     pool_size: int = Field(
         default=50, ge=0, description="Earlier fakes kept per discriminator, which sees some of them again."
@@ -133,11 +111,7 @@ class OnePair(Adversarial):
 
     @property
     def plateau_phase(self) -> str:
-        return "autoencoder" if self.reconstructs else "generator" if self._trained_as_one else "translator"
-
-    @property
-    def _trained_as_one(self) -> bool:
-        return self.through_encoder and self.stage == "joint"
+        return "autoencoder" if self.reconstructs else "translator"
 
     @property
     def one_size(self) -> str:
@@ -162,16 +136,11 @@ class OnePair(Adversarial):
                 f"generator.output={generator.output} is for method=cyclegan: here set generator.output=change, or "
                 "image"
             )
-        if self.augment and not self.image_adversarial:
-            raise ValueError(
-                f"method.augment={','.join(self.augment)} changes images, and no discriminator sees any: set "
-                "method.image_adversarial=1, or leave it out"
-            )
         network = spec.discriminators["a2b"].network
-        if network.startswith("projected") and self.translated and not self.image_adversarial:
+        if network.startswith("projected") and self.translated:
             raise ValueError(
                 f"discriminator.network={network} sees pictures, and method=onepair judges encodings: set "
-                "method.image_adversarial=1, or discriminator.network=basic"
+                "discriminator.network=basic"
             )
         if generator.blocks == 0 and not self.reconstructs:
             raise ValueError("generator.blocks=0 leaves method=onepair no translator: set 1 or more")
@@ -195,16 +164,6 @@ class OnePair(Adversarial):
             roles[f"T_{name}"] = Role(net=translator, averaged=True)
             if self.weight("adversarial", name):
                 roles[f"D_{name}"] = self._encoding_discriminator(spec, way, make, judges=target)
-            if self.image_adversarial:
-                discriminator = spec.discriminators[way]
-                header = discriminator_header(discriminator, in_channels=channels)
-                net = make.discriminator(discriminator, in_channels=channels)
-                twice = self.second_derivatives
-                roles[f"P_{name}"] = Role(net=net, header=header, judges=target, twice_differentiated=twice)
-        if self.contrast and self.translated:
-            width = _width(spec)
-            header = {"network": "projection", "in_channels": width}
-            roles["H"] = Role(net=make.projection(in_channels=width), header=header)
         return roles
 
     def _encoding_discriminator(self, spec: Spec, way: Direction, make: Make, *, judges: Letter) -> Role:
@@ -214,7 +173,7 @@ class OnePair(Adversarial):
         twice = self.second_derivatives
         return Role(net=net, header=header, judges=judges, sees="encodings", twice_differentiated=twice)
 
-    def take_trained(self, nets: Nets, load: Callable[[Path], Trained]) -> None:
+    def take_trained(self, nets: Nets, load: Callable[[Path], TrainedGenerator]) -> None:
         if self.stage != "translator":
             return
         theirs = load(Path(self.start or ""))
@@ -238,15 +197,13 @@ class OnePair(Adversarial):
         return OnePairObjective(
             self,
             encoding=(_width(spec), height, width),
-            image=(spec.channels["B"], *shape),
-            changed=changed if spec.generators["a2b"].output == "change" else None,
             batched=batched,
         )
 
     def views(self, nets: Nets, spec: Spec) -> Views:
         autoencoder = compose(nets["E"], nets["R"])
         if self.reconstructs:
-            return Views({"a2b": autoencoder}, autoencoder)
+            return Views({"a2b": autoencoder}, autoencoder, translates=False)
         join = ChangeGenerator if spec.generators["a2b"].output == "change" else compose
         made: dict[Direction, nn.Module] = {
             way: join(nets["E"], nets[f"T_{_letter(way)}"], nets["R"]) for way in self.directions
@@ -270,10 +227,8 @@ class OnePair(Adversarial):
 class OnePairObjective:
     """The losses as phases over the roles.
 
-    `encoding` and `image` are the (C, H, W) of encodings and images, for the pools of fakes. With `changed`, a
-    translation, as it is judged, is the input with the change between its encoding decoded `before` and `after`;
-    otherwise it is what is decoded. With `batched`, passes of one network are run together, which is exact with
-    per-sample norms.
+    `encoding` is the (C, H, W) of encodings, for the pools of fakes. With `batched`, passes of one network are run
+    together, which is exact with per-sample norms.
     """
 
     def __init__(
@@ -281,43 +236,29 @@ class OnePairObjective:
         config: OnePair,
         *,
         encoding: tuple[int, int, int],
-        image: tuple[int, int, int],
-        changed: Callable[..., Tensor] | None = None,
         batched: bool = False,
     ):
-        self.config, self.changed, self.batched = config, changed, batched
+        self.config, self.batched = config, batched
         self.letters = ways = [_letter(way) for way in config.translated]
-        self.encoding_discriminators = [f"D_{way}" for way in ways if config.weight("adversarial", way)]
-        self.image_discriminators = [f"P_{way}" for way in ways if config.image_adversarial]
-        shapes = dict.fromkeys(self.encoding_discriminators, encoding) | dict.fromkeys(self.image_discriminators, image)
-        self.pools = {role: FakePool(config.pool_size, shape) for role, shape in shapes.items()}
-        self.augmenter = config.augmenter(judges=len(self.image_discriminators))
-        self.state: nn.Module = nn.ModuleDict({**self.pools, "augmenter": self.augmenter})
-        self.positions = min(POSITIONS, encoding[1] * encoding[2]) if config.contrast else 0
-        self.plain_draws = 2 * len(self.pools) + self.positions * len(ways)
-        augmented = 3 * self.augmenter.count * len(self.image_discriminators)
+        self.discriminators = tuple(f"D_{way}" for way in ways if config.weight("adversarial", way))
+        self.pools = {role: FakePool(config.pool_size, encoding) for role in self.discriminators}
+        self.state: nn.Module = nn.ModuleDict(self.pools)
         mixes = len(self.pools) if config.penalty == "zero_centred" else 0
-        self.draws = {"train": self.plain_draws + augmented + mixes}
+        self.draws = {"train": 2 * len(self.pools) + mixes}
 
     def phases(self) -> list[Phase]:
         """The autoencoder, the translators on its encodings, the discriminators on theirs; as `stage` says."""
         config = self.config
-        translators = tuple(f"T_{way}" for way in self.letters) + (("H",) if config.contrast else ())
-        discriminators = (*self.encoding_discriminators, *self.image_discriminators)
-        every = config.discriminator_steps if discriminators else 1
+        translators = tuple(f"T_{way}" for way in self.letters)
+        every = config.discriminator_steps if self.discriminators else 1
         autoencoder = Phase(name="autoencoder", trains=("E", "R"), loss=self.autoencoder_loss)
         translator = Phase(name="translator", trains=translators, loss=self.translator_loss, every=every)
         if config.stage == "autoencoder":
             return [autoencoder]
-        if config.stage == "translator":
-            first = [translator]
-        elif config.through_encoder:
-            first = [Phase(name="generator", trains=("E", "R", *translators), loss=self.generator_loss, every=every)]
-        else:
-            first = [autoencoder, translator]
-        if not discriminators:
+        first = [translator] if config.stage == "translator" else [autoencoder, translator]
+        if not self.discriminators:
             return first
-        discriminator = Phase(name="discriminator", trains=discriminators, loss=self.discriminator_loss)
+        discriminator = Phase(name="discriminator", trains=self.discriminators, loss=self.discriminator_loss)
         if config.penalty == "none":
             return [*first, discriminator]
         return [
@@ -334,37 +275,24 @@ class OnePairObjective:
         """The translators' losses on encodings that stay as they are."""
         if not _encoded(carry):  # where the autoencoder is not trained
             carry = _carried(self._encode(nets, batch))
-        return self._translate(nets, batch, carry)
-
-    def generator_loss(self, nets: Nets, batch: Batch, carry: Carry) -> Out:
-        """Autoencoder and translators in one."""
-        one = self._reconstruct(nets, batch, self._encode(nets, batch))
-        other = self._translate(nets, batch, one.carry)
-        return Out(total=one.total + other.total, terms={**one.terms, **other.terms}, carry=other.carry)
+        return self._translate(nets, carry)
 
     def penalty_loss(self, nets: Nets, batch: Batch, carry: Carry) -> Out:
         """The penalty alone, on what the discriminators see in this step, but for the pool."""
         carry, terms = self._with_fakes(nets, batch, carry), {}
-        first = self.draws["train"] - len(self.pools)
         for number, role in enumerate(self.pools):
-            real = self._seen(role, self._real(role, batch, carry), batch, 1)
-            fake = self._seen(role, carry[f"fake_{role}"], batch, 2)
-            mix = batch["uniform"][first + number]
+            real, fake = self._real(role, carry), carry[f"fake_{role}"]
+            mix = batch["uniform"][2 * len(self.pools) + number] if self.config.penalty == "zero_centred" else None
             terms[f"penalty_{role.lower()}"] = self.config.penalty_term(nets[role], real=real, fake=fake, mix=mix)
         return Out(total=_sum(terms), terms=terms, carry=carry)
 
     def discriminator_loss(self, nets: Nets, batch: Batch, carry: Carry) -> Out:
         """Half of real plus fake, on fakes from the pools, as CycleGAN does it."""
-        carry, terms, shown = self._with_fakes(nets, batch, carry), {}, {}
+        carry, terms = self._with_fakes(nets, batch, carry), {}
         for number, role in enumerate(self.pools):
             fake = self.pools[role](carry[f"fake_{role}"], batch["uniform"][2 * number : 2 * number + 2])
-            real = self._seen(role, self._real(role, batch, carry), batch, 1)
-            fake = self._seen(role, fake, batch, 2)
-            terms[role.lower()], on_real = self._discriminator_term(nets[role], real=real, fake=fake)
-            if role in self.image_discriminators:
-                adapted = self.augmenter.adapt(on_real, judge=self.image_discriminators.index(role))
-                shown |= {f"{name}_{role.lower()}": value for name, value in adapted.items()}
-        return Out(total=_sum(terms), terms={**terms, **shown})
+            terms[role.lower()] = self._discriminator_term(nets[role], real=self._real(role, carry), fake=fake)
+        return Out(total=_sum(terms), terms=terms)
 
     def _with_fakes(self, nets: Nets, batch: Batch, carry: Carry) -> Carry:
         """The carry of the translators' phase; in a step without it, what the discriminators need of that."""
@@ -374,21 +302,9 @@ class OnePairObjective:
             encoded = _encoded(carry) or self._encode(nets, batch)
             made = {**carry, **_carried(encoded)}
             for way in self.letters:
-                fake = nets[f"T_{way}"](_from(way, encoded)[0])
                 if f"D_{way}" in self.pools:
-                    made[f"fake_D_{way}"] = fake.float()
-                if f"P_{way}" in self.pools:
-                    made[f"fake_P_{way}"] = self._decoded(nets, fake, way, batch, made).float()
+                    made[f"fake_D_{way}"] = nets[f"T_{way}"](_from(way, encoded)[0]).float()
         return made
-
-    def _seen(self, role: str, images: Tensor, batch: Batch, number: int) -> Tensor:
-        """The images as the discriminator `role` sees them; each of its three calls of a step has a `number`."""
-        count = self.augmenter.count
-        if not count or role not in self.image_discriminators:
-            return images
-        judge = self.image_discriminators.index(role)
-        place = self.plain_draws + (3 * judge + number) * count
-        return self.augmenter(images, batch["uniform"][place:][:count], judge=judge)
 
     def _encode(self, nets: Nets, batch: Batch) -> Pair:
         a, b = batch["A"], batch["B"]
@@ -404,24 +320,18 @@ class OnePairObjective:
         if self.config.scale:
             square = torch.stack([part.float().square().mean() for part in encoded]).mean()
             terms["scale"] = self.config.scale * square.log().square()
-        carry = _carried(encoded)
-        if self.changed and self.image_discriminators:
-            carry |= {"decoded_a": back_a.detach(), "decoded_b": back_b.detach()}
-        return Out(total=_sum(terms), terms=terms, carry=carry)
+        return Out(total=_sum(terms), terms=terms, carry=_carried(encoded))
 
-    def _translate(self, nets: Nets, batch: Batch, carry: Carry) -> Out:
+    def _translate(self, nets: Nets, carry: Carry) -> Out:
         terms: dict[str, Tensor] = {}
         handed = _carried(_encoded(carry))
-        for number, way in enumerate(self.letters):
-            uniform = batch["uniform"][2 * len(self.pools) + number * self.positions :][: self.positions]
-            made, fakes = self._one_way(nets, way, batch, carry, uniform)
+        for way in self.letters:
+            made, fakes = self._one_way(nets, way, carry)
             terms |= {f"{name}_{way.lower()}": value for name, value in made.items()}
             handed |= fakes
         return Out(total=_sum(terms), terms=terms, carry=handed)
 
-    def _one_way(
-        self, nets: Nets, way: str, batch: Batch, carry: Carry, uniform: Tensor
-    ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    def _one_way(self, nets: Nets, way: str, carry: Carry) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """One translator's terms, and its fakes for the discriminators."""
         config, encoded = self.config, _encoded(carry)
         source, target = _from(way, encoded)
@@ -438,35 +348,17 @@ class OnePairObjective:
             fakes[f"fake_D_{way}"] = fake.float()
             verdict = fooling_loss(nets[f"D_{way}"](fake), kind=config.gan)
             terms["adversarial"] = adversarial * verdict
-        if config.image_adversarial:
-            image = self._decoded(nets, fake, way, batch, carry)
-            fakes[f"fake_P_{way}"] = image.float()
-            verdict = fooling_loss(nets[f"P_{way}"](self._seen(f"P_{way}", image, batch, 0)), kind=config.gan)
-            terms["image_adversarial"] = config.image_adversarial * verdict
-        if config.contrast:
-            projected, given = self._each(nets["H"], fake, source.detach())
-            terms["contrast"] = config.contrast * patch_contrast(projected, given.detach(), uniform)
         return terms, fakes
 
-    def _decoded(self, nets: Nets, fake: Tensor, way: str, batch: Batch, carry: Carry) -> Tensor:
-        """The translation as an image."""
-        letter, after = way.lower(), nets["R"](fake)
-        if self.changed is None:
-            return after
-        handed = f"decoded_{letter}" in carry  # by the autoencoder's phase
-        before = carry[f"decoded_{letter}"] if handed else nets["R"](_from(way, _encoded(carry))[0])
-        return self.changed(batch[way], after=after.float(), before=before.float())
+    def _real(self, role: str, carry: Carry) -> Tensor:
+        """Encodings of the domain that the discriminator `role` judges."""
+        return _from(role[-1], _encoded(carry))[1]
 
-    def _real(self, role: str, batch: Batch, carry: Carry) -> Tensor:
-        _, way = role.split("_")
-        return _from(way, _encoded(carry))[1] if role.startswith("D_") else batch["B" if way == "A" else "A"]
-
-    def _discriminator_term(self, discriminator: nn.Module, *, real: Tensor, fake: Tensor) -> tuple[Tensor, Logits]:
-        """The loss, and the logits on the real images."""
+    def _discriminator_term(self, discriminator: nn.Module, *, real: Tensor, fake: Tensor) -> Tensor:
         on_real, on_fake = self._each(discriminator, real, fake)
         kind = self.config.gan
         on_true = gan_loss(on_real, real=True, kind=kind, smoothing=self.config.smoothing)
-        return 0.5 * (on_true + gan_loss(on_fake, real=False, kind=kind)), on_real
+        return 0.5 * (on_true + gan_loss(on_fake, real=False, kind=kind))
 
     def _each(self, net: nn.Module, one: Tensor, other: Tensor) -> tuple[Any, ...]:
         """`net` on both, in one pass where that is asked for."""

@@ -9,7 +9,6 @@ from torch import nn
 
 from velogan.networks.discriminators import DiscriminatorConfig, build_discriminator, build_encoding_discriminator
 from velogan.networks.generators import GeneratorConfig, build_generator
-from velogan.networks.projection import build_projection
 
 MOST_CHANNELS = 4096
 
@@ -20,7 +19,6 @@ class Networks:
     generator = staticmethod(build_generator)
     discriminator = staticmethod(build_discriminator)
     encoding_discriminator = staticmethod(build_encoding_discriminator)
-    projection = staticmethod(build_projection)
 
 
 def build_network(header: Mapping[str, Any]) -> nn.Module:
@@ -36,8 +34,6 @@ def build_network(header: Mapping[str, Any]) -> nn.Module:
             return build_discriminator(DiscriminatorConfig.model_validate(config), **channels)
         case "encoding_discriminator":
             return build_encoding_discriminator(DiscriminatorConfig.model_validate(config), **channels)
-        case "projection":
-            return build_projection(**channels)
     raise ValueError(f"network={kind!r:.40} is not a kind of network")
 
 

@@ -1,18 +1,17 @@
 """Differentiable augmentation of what discriminators see ("Differentiable Augmentation", Zhao et al. 2020).
 
 Real and made images are changed alike, and the generator's gradient passes through, so the discriminator cannot learn
-its few pictures by heart and the generator does not learn the changes. Each image may be changed with a probability
-only, which may follow from how sure the discriminator is ("Training Generative Adversarial Networks with Limited Data",
-Karras et al. 2020).
+its few pictures by heart and the generator does not learn the changes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 Augmentation = Literal["colour", "shift", "cutout"]
 
@@ -21,12 +20,6 @@ DRAWS: dict[Augmentation, int] = {"colour": 3, "shift": 2, "cutout": 2}
 
 SHIFT, CUTOUT = 0.125, 0.5
 """Shares of a side: the farthest shift, and the square that is cut out."""
-
-Probability = float | Literal["adaptive"]
-
-TARGET, RISE = 0.6, 5000
-"""Adaptive: the wanted mean sign of logits on real images (Karras et al. 2020, section 3), and the images in which a
-probability can rise from 0 to 1. The paper has 500 thousand of 25 million; runs here are shorter."""
 
 AUGMENT = (
     "What is changed at random in all images that a discriminator judges, real and made: colour, shift, cutout. It "
@@ -48,45 +41,24 @@ def augment(images: Tensor, uniform: Tensor, kinds: Sequence[Augmentation]) -> T
     return images
 
 
-class Augmenter(nn.Module):
-    """Changes what discriminators see, each image with a `probability`.
+@dataclass(frozen=True)
+class Augmenter:
+    """Changes what discriminators see: each image by `kinds`, with a `probability`."""
 
-    `adaptive`: each of the `judges` has a probability of its own, a buffer, which begins at 0 and rises while its
-    logits on real images are above `threshold` too often (`adapt`). Every call takes `count` uniform numbers for an
-    image: those of `augment`, and with a probability below 1 one that decides.
-    """
+    kinds: tuple[Augmentation, ...]
+    probability: float
 
-    probabilities: Tensor
+    @property
+    def count(self) -> int:
+        """Uniform numbers for an image: those of `augment`, and with a probability below 1 one that decides."""
+        return draws(self.kinds) + (self.probability != 1) if self.kinds else 0
 
-    def __init__(self, kinds: Sequence[Augmentation], probability: Probability, *, judges: int, threshold: float):
-        super().__init__()
-        self.kinds, self.threshold = kinds, threshold
-        self.count = draws(kinds) + (probability != 1) if kinds else 0
-        self.fixed = None if probability == "adaptive" else probability
-        if self.fixed is None:
-            self.register_buffer("probabilities", torch.zeros(judges))
-
-    def forward(self, images: Tensor, uniform: Tensor, *, judge: int) -> Tensor:
-        """`images`, `(B, C, H, W)`, as the discriminator `judge` sees them; `uniform` is `(count, B)`."""
+    def __call__(self, images: Tensor, uniform: Tensor) -> Tensor:
+        """`images`, `(B, C, H, W)` in [-1, 1], as a discriminator sees them; `uniform` is `(count, B)`."""
         made = augment(images, uniform, self.kinds)
-        if self.fixed == 1:
+        if self.probability == 1:
             return made
-        probability = self.probabilities[judge] if self.fixed is None else self.fixed
-        return torch.where((uniform[-1] < probability).view(-1, 1, 1, 1), made, images)
-
-    def of_judge(self, judge: int) -> list[Tensor]:
-        """What is kept of one judge: its probability, where it is adaptive."""
-        return [self.probabilities[judge]] if self.fixed is None else []
-
-    @torch.no_grad()
-    def adapt(self, on_real: Tensor | Sequence[Tensor], *, judge: int) -> dict[str, Tensor]:
-        """Moves the probability of `judge` by its logits on real images; gives it for the log, where it is adaptive."""
-        if self.fixed is not None:
-            return {}
-        heads = [on_real] if isinstance(on_real, Tensor) else on_real
-        sure = torch.stack([(head.float() - self.threshold).sign().mean() for head in heads]).mean()
-        rise = ((sure > TARGET).float() * 2 - 1) * (len(heads[0]) / RISE)
-        return {"augment": self.probabilities[judge].add_(rise).clamp_(0, 1).clone()}
+        return torch.where((uniform[-1] < self.probability).view(-1, 1, 1, 1), made, images)
 
 
 def _colour(images: Tensor, uniform: Tensor) -> Tensor:

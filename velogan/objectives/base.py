@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -34,8 +33,7 @@ class Phase:
     `name` is also the trace range and the log prefix. `trains` names the networks that this phase updates; all others
     are frozen. `loss` is a function of (nets, batch, carry) that knows no device, rank, precision, optimizer or graph.
     `split`, one of `SPLITS`, says which pictures it gets; carry is kept per split. The phase runs in each `every`-th
-    step, from the first of the shares `during` of the run until before the second. Phases that train the same networks
-    share their optimizer; those that are never due together may share a name.
+    step. Phases that train the same networks share their optimizer.
     """
 
     name: str
@@ -43,7 +41,6 @@ class Phase:
     loss: Callable[[Nets, Batch, Carry], Out]
     split: str = "train"
     every: int = 1
-    during: tuple[float, float] = (0.0, math.inf)
 
 
 Part = Callable[[], tuple[Tensor, ...]]
@@ -80,8 +77,11 @@ def parts_run_by(runner: Runner | None) -> Iterator[None]:
         _runner.reset(token)
 
 
-SPLITS = ("train", "first_half", "second_half", "held_out")
-"""Pictures that a phase may ask for: all training pictures, either half of them, or those held out for validation."""
+HALVES = ("first_half", "second_half")
+"""The training pictures of each domain, divided at random into two halves."""
+
+SPLITS = ("train", *HALVES)
+"""Pictures that a phase may ask for: all training pictures, or either half of them."""
 
 
 class Objective(Protocol):
@@ -90,8 +90,8 @@ class Objective(Protocol):
     `draws` has an entry for each split of the phases: the number of uniform numbers in [0, 1) per image that the losses
     get as `batch["uniform"]`, `(draws, B)`. The losses have no other randomness, so that a step is a function of
     (weights, state, batches). The first split's images make an epoch. `state` holds, as buffers, what stays between
-    steps: the pools of fakes. Where it has a buffer `progress`, that is the share of the run that is done, from 0 to 1,
-    which the trainer sets before each step.
+    steps: the pools of fakes. An objective may have `swaps_at`, the share of the run after which the two halves change
+    places.
     """
 
     draws: Mapping[str, int]

@@ -14,10 +14,11 @@ Swap = Callable[[Tensor, Sequence[int]], Tensor]
 """Gives the peer a tensor for one of its own, of this shape and the same type. Both must call it, in one order."""
 
 
-class HalfObjective(Objective, Protocol):
-    """The part of an objective that one process computes. `owned` are those of all, by rank.
+class DirectionObjective(Objective, Protocol):
+    """The part of an objective that one of two processes computes, which trains one direction.
 
-    Its terms are named as those of the whole objective; those that another process computes are 0.
+    `owned` are those of all, by rank. Its terms are named as those of the whole objective; those that the
+    other process computes are 0.
     """
 
     owned: Sequence[Owned]

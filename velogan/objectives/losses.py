@@ -128,26 +128,3 @@ def _brightness(images: Tensor) -> Tensor:
         return images.mean(1)
     red, green, blue = images.unbind(1)
     return 0.299 * red + 0.587 * green + 0.114 * blue
-
-
-TEMPERATURE = 0.07
-"""Divides the similarities in `patch_contrast`, as Park et al. have it."""
-
-
-def patch_contrast(fake: Tensor, real: Tensor, uniform: Tensor) -> Tensor:
-    """PatchNCE (Park et al. 2020, eq. 3): each position of `fake` should be most similar to the same one of `real`.
-
-    `fake` and `real` are features `(B, C, H, W)`; they are normalised to length 1 here. `uniform`, `(n, B)` in [0, 1)
-    with n at most H W, chooses n positions of each image, one from each of n equal parts. Returns the cross entropy
-    over the n positions, a scalar in float32.
-    """
-    n, places = len(uniform), fake.shape[2] * fake.shape[3]
-    starts = torch.arange(n, device=fake.device)[:, None]
-    index = ((starts + uniform) * (places / n)).long().clamp_(max=places - 1).T[:, None]  # (B, 1, n)
-
-    def chosen(x: Tensor) -> Tensor:
-        picked = x.float().flatten(2).gather(2, index.expand(-1, x.shape[1], -1))
-        return F.normalize(picked, dim=1)
-
-    similarity = torch.einsum("bci,bcj->bij", chosen(fake), chosen(real)) / TEMPERATURE
-    return F.cross_entropy(similarity.flatten(0, 1), torch.arange(n, device=fake.device).repeat(len(fake)))

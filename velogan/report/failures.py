@@ -113,8 +113,6 @@ def _try(mends: Sequence[tuple[str, str]], method: Mapping[str, Any] | None) -> 
 
 def _has(fields: Mapping[str, Any], field: str) -> bool:
     """Whether a method with these `fields` has that one, lets it do something, and does not do so already."""
-    if field == _AUGMENT and not fields.get("image_adversarial", True):
-        return False
     return field in fields and not (field == _UNTRANSLATED and fields[field])
 
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from velogan.config import Config
+from velogan.methods.capabilities import TrainsByDirection, capability
 from velogan.networks.build import Networks
 from velogan.objectives.base import Objective, Out, Phase
 from velogan.observe.roofline import flops, record_convolutions
@@ -41,7 +42,7 @@ class PhaseLoad:
 
 
 @dataclass(frozen=True)
-class Halves:
+class DirectionLoad:
     """A step in two processes with the networks of one direction each.
 
     `share`: of a step's operations, what the process with more of them computes. `swapped`: the bytes of translations,
@@ -56,13 +57,13 @@ class Halves:
 class Load:
     """A step of `images` of each domain; `weights` are the bytes of all its networks.
 
-    `halves` are None where the method has none.
+    `directions` is None where the method cannot be split so.
     """
 
     phases: tuple[PhaseLoad, ...]
     weights: int
     images: int
-    halves: Halves | None = None
+    directions: DirectionLoad | None = None
 
     @property
     def flops(self) -> float:
@@ -78,13 +79,16 @@ def load_of(config: Config) -> Load:
         nets = {name: role.net for name, role in roles.items()}
         objective = config.method.objective(config.spec, shape=(side, side), batched=True)
         phases = tuple(_phases(objective, nets, config))
-        halves = _halves(nets, config, phases) if config.method.has_halves else None
+        directions = _by_direction(nets, config, phases)
     weights = FLOAT32 * sum(weight.numel() for net in nets.values() for weight in net.parameters())
-    return Load(phases, weights, config.images_per_update, halves)
+    return Load(phases, weights, config.images_per_update, directions)
 
 
-def _halves(nets: Nets, config: Config, whole: Sequence[PhaseLoad]) -> Halves:
-    """What comes of each half, with an exchange that is played."""
+def _by_direction(nets: Nets, config: Config, whole: Sequence[PhaseLoad]) -> DirectionLoad | None:
+    """The load of each of two processes that train a direction each, with an exchange that is played."""
+    method = capability(config.method, TrainsByDirection)
+    if method is None:
+        return None
     side, count = config.data.crop_size, config.images_per_update
     images = {letter: torch.empty(1, channels, side, side) for letter, channels in config.spec.channels.items()}
     computed, swapped = [], []
@@ -95,16 +99,16 @@ def _halves(nets: Nets, config: Config, whole: Sequence[PhaseLoad]) -> Halves:
         return theirs
 
     for number in (0, 1):
-        half = config.method.half(config.spec, shape=(side, side), batched=True, number=number, swap=swap)
-        batch = {**images, "uniform": torch.empty(half.draws["train"], 1)}
+        part = method.one_direction(config.spec, shape=(side, side), batched=True, number=number, swap=swap)
+        batch = {**images, "uniform": torch.empty(part.draws["train"], 1)}
         carry: dict[str, Tensor] = {}
         swapped.clear()
         computed.append(0.0)
-        for phase, of_all in zip(half.phases(), whole):
+        for phase, of_all in zip(part.phases(), whole):
             operations, out = _play(phase, nets, batch, carry)
             computed[number] += of_all.share * count * operations
             carry |= {name: value.detach() for name, value in out.carry.items()}
-    return Halves(max(computed) / sum(phase.share * phase.flops for phase in whole), tuple(swapped))
+    return DirectionLoad(max(computed) / sum(phase.share * phase.flops for phase in whole), tuple(swapped))
 
 
 def _phases(objective: Objective, nets: Nets, config: Config) -> Iterator[PhaseLoad]:
@@ -118,11 +122,10 @@ def _phases(objective: Objective, nets: Nets, config: Config) -> Iterator[PhaseL
         weights = [weight for role in phase.trains for weight in nets[role].parameters()]
         gradients, few = sum(weight.numel() for weight in weights), len(weights) + len(out.terms) + 1  # and the total
         rounded = config.train.exchange_precision == "bf16"
-        begin, end = (min(max(edge, 0.0), 1.0) for edge in phase.during)
         yield PhaseLoad(
             phase.name,
             phase.trains,
-            share=(end - begin) / phase.every,
+            share=1 / phase.every,
             exchanges=(FLOAT32 // 2 * gradients, FLOAT32 * few) if rounded else (FLOAT32 * (gradients + few),),
             flops=count * after,
             flops_alone=count * alone,

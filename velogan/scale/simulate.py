@@ -194,18 +194,18 @@ class Directions:
 
 
 def directions(load: Load, cluster: Cluster, *, step_s: float) -> Directions | None:
-    """What `train.split=directions` gains; None where the method has no halves.
+    """What `train.split=directions` gains; None where the method cannot be split by direction.
 
     For each exchange of images the receiver asks, as in `gloo_ring`. Losses and flags of each phase are two tiny
     all-reduces.
     """
-    if load.halves is None:
+    if load.directions is None:
         return None
     link = cluster.slowest(2)
-    swaps_s = sum(link.latency + link.seconds(size) for size in load.halves.swapped)
+    swaps_s = sum(link.latency + link.seconds(size) for size in load.directions.swapped)
     tiny_s = (2 * len(load.phases) + 1) * all_reduce(AGREED, 2, cluster, "gloo")
-    took = load.halves.share * step_s + swaps_s + tiny_s
-    return Directions(step_s / took, load.images / took, swaps_s + tiny_s, sum(load.halves.swapped))
+    took = load.directions.share * step_s + swaps_s + tiny_s
+    return Directions(step_s / took, load.images / took, swaps_s + tiny_s, sum(load.directions.swapped))
 
 
 def simulate(
@@ -221,13 +221,13 @@ def simulate(
 ) -> dict[str, Any]:
     """`rows` by number of devices, and `factors`, each alone and the product of `method`, `modules` and `trials`.
 
-    `directions` is the row of `train.split=directions`, None where the method has no halves.
+    `directions` is the row of `train.split=directions`, None where the method cannot be split by direction.
 
     `reference` is the load of the method that `method` compares with: by arithmetic, at the same speed.
     """
     rows = [row(count, load, cluster, step_s=step_s, images=images) for count in devices]
     split = modules(load, cluster.link, step_s=step_s, every=every)
-    halves = directions(load, cluster, step_s=step_s)
+    by_direction = directions(load, cluster, step_s=step_s)
     method = reference.flops / reference.images / (load.flops / load.images) if reference else 1.0
     return {
         "rows": [
@@ -242,7 +242,7 @@ def simulate(
             }
             for one in rows
         ],
-        "directions": None if halves is None else vars(halves),
+        "directions": None if by_direction is None else vars(by_direction),
         "step_ms": 1000 * step_s,
         "images_per_step": load.images,
         "images": images,

@@ -27,10 +27,10 @@ def render(found: dict[str, Any]) -> Iterator[RenderableType]:
     for row in found["rows"]:
         table.add_row(*(format(row[name], form) for name, form in columns.items()))
     yield table
-    if (halves := found["directions"]) is not None:
+    if (gain := found["directions"]) is not None:
         yield (
-            f"a direction on each of 2 devices: {halves['times']:.3g} times one device's images, "
-            f"{halves['bytes'] / 1e6:,.3g} MB sent each way a step, updates as of one device"
+            f"a direction on each of 2 devices: {gain['times']:.3g} times one device's images, "
+            f"{gain['bytes'] / 1e6:,.3g} MB sent each way a step, updates as of one device"
         )
     factors, split = found["factors"], found["factors"]["modules"]
     shares = ", ".join(f"{name} {share:.0%}" for name, share in split["shares"].items())

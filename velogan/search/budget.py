@@ -141,7 +141,7 @@ class Limit(nn.Module):
 
     `generators` are those that the search is about, by direction, of any width; `ends` their pictures' channels;
     `side` that of the pictures on which they are counted or measured, in pixels; `hidden` the width that the user
-    wants, if any. `swap_decoder` as of `supernet.derive`. Its buffers are the costs of operations, so that a continued
+    wants, if any. Its buffers are the costs of operations, so that a continued
     search has those that it began with, even where they were measured.
 
     ValueError as of `check`.
@@ -156,10 +156,9 @@ class Limit(nn.Module):
         side: int,
         hidden: int | None = None,
         meter: Meter | None = None,
-        swap_decoder: bool = False,
     ):
         super().__init__()
-        self.budget, self.meter, self.swap_decoder = budget, meter or budget.meter(), swap_decoder
+        self.budget, self.meter = budget, meter or budget.meter()
         self._given, self._bounds = hidden, Bounds(WITHIN * budget.amount, budget.amount)
         self._generators, self._ends, self.side = dict(generators), dict(ends), side
         self._known: dict[tuple[Direction, int], Costs] = {}
@@ -194,12 +193,7 @@ class Limit(nn.Module):
 
     def _shares(self, net: nn.Module) -> list[Tensor]:
         """The shares of operations at each place where they will stand."""
-        found = list(mixtures(net).values())
-        shares = [mixed.alpha.softmax(0) for mixed in found]
-        if self.swap_decoder:
-            first, second = (place for place, mixed in enumerate(found) if mixed.kind == "d")
-            shares[first], shares[second] = shares[second], shares[first]
-        return shares
+        return [mixed.alpha.softmax(0) for mixed in mixtures(net).values()]
 
     def _config(self, way: Direction, width: int, operations: tuple[str, ...] = ()) -> GeneratorConfig:
         return self._generators[way].model_copy(update={"channels": width, "operations": operations})

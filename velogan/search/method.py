@@ -7,6 +7,7 @@ stabilisers, and its networks that are not of cells, or have their operations al
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -18,13 +19,14 @@ from torch import Tensor, nn
 
 from velogan.methods import DEFAULT
 from velogan.methods import METHODS as PLAIN
-from velogan.methods.base import Choice, Make, Method, Note, Role, Spec, Trained, Views, ends
+from velogan.methods.base import Make, Method, Role, Spec, Views, ends
+from velogan.methods.capabilities import Choice, TakesTrained, TrainedGenerator, capability
 from velogan.networks.build import Networks
 from velogan.networks.cells import discriminator_kinds, hand_made
 from velogan.networks.discriminators import DiscriminatorConfig
 from velogan.networks.generators import GeneratorConfig
 from velogan.networks.genotype import Genotype
-from velogan.objectives.base import Carry, Objective, Out, Phase
+from velogan.objectives.base import HALVES, Carry, Objective, Out, Phase
 from velogan.search.budget import Budget, Fit, Limit, check
 from velogan.search.supernet import (
     Architecture,
@@ -41,8 +43,6 @@ ARCHITECTURE = "arch_"
 """Before the name of a role: that of its architecture weights. Before that of a phase: its twin, which trains them."""
 
 Loss = Callable[[Nets, Batch, Carry], Out]
-
-_HALVES = ("first_half", "second_half")
 
 
 def _parse_inner(value: Any) -> Any:
@@ -76,18 +76,6 @@ class Searched(Method):
         gt=0,
         lt=1,
         description="swapped-halves: the share of the run after which they change places.",
-    )
-    gumbel: bool = Field(
-        default=False,
-        description="Shares as in the authors' code: Gumbel noise, drawn for each step, on top of the softmax, and a "
-        "second softmax with a temperature that falls from `temperature_start` to `temperature_end`.",
-    )
-    temperature_start: float = Field(default=5.0, gt=0, description="gumbel: the temperature when the run begins.")
-    temperature_end: float = Field(default=0.1, gt=0, description="gumbel: the temperature when it ends.")
-    swap_decoder: bool = Field(
-        default=False,
-        description="Exchange the two operations of a decoding cell in what is found, as the authors' code does when "
-        "it builds the chosen network.",
     )
     patience: int = Field(
         default=0, ge=0, description="End the search when what is chosen has not changed for so many epochs; 0: never."
@@ -124,10 +112,6 @@ class Searched(Method):
         return self.inner.plateau_phase
 
     @property
-    def reconstructs(self) -> bool:
-        return self.inner.reconstructs
-
-    @property
     def second_derivatives(self) -> bool:
         return self.inner.second_derivatives
 
@@ -157,34 +141,31 @@ class Searched(Method):
             )
 
     def check_size(self, spec: Spec, shape: tuple[int, int]) -> None:
-        self.inner.check_size(spec, shape)
         if self.budget:
             check(**self._limited(spec, shape))
-
-    def notes(self, spec: Spec) -> list[Note]:
-        return self.inner.notes(spec)
 
     def roles(self, spec: Spec, make: Make) -> dict[str, Role]:
         roles = self.inner.roles(spec, _Open(make))
         taken: dict[str, Role] = {}
         for name, role in list(roles.items()):
             if mixtures(role.net):
-                architecture = take_architecture(role.net, noisy=self.gumbel)
+                architecture = take_architecture(role.net)
                 header = {"network": "architecture", "of": name} if role.header else None
                 taken[ARCHITECTURE + name] = Role(net=architecture, header=header, averaged=role.averaged)
                 roles[name] = replace(role, header={**role.header, "network": "supernet"} if role.header else None)
         return roles | taken
 
-    def take_trained(self, nets: Nets, load: Callable[[Path], Trained]) -> None:
-        def refuse(run: Path) -> Trained:
+    def take_trained(self, nets: Nets, load: Callable[[Path], TrainedGenerator]) -> None:
+        def refuse(run: Path) -> TrainedGenerator:
             raise ValueError(f"{run} holds plain networks, whose weights do not fit supernets: search from the start")
 
-        self.inner.take_trained(nets, refuse)
+        if inner := capability(self.inner, TakesTrained):
+            inner.take_trained(nets, refuse)
 
     def objective(self, spec: Spec, *, shape: tuple[int, int], batched: bool) -> SearchObjective:
         roles, count = self._look(spec), 1 if self.scheme == "one-step" else 2
         nets = {name: role.net for name, role in roles.items()}
-        weights = {name: len(net) for name, net in nets.items() if isinstance(net, Architecture)}
+        weights = {name for name, net in nets.items() if isinstance(net, Architecture)}
         inner = [self.inner.objective(spec, shape=shape, batched=batched) for _ in range(count)]
         limit = self._limit(spec, shape)
         if limit is None:
@@ -201,13 +182,13 @@ class Searched(Method):
             theirs = {name: given[name] for name in weights}
             return self.budget_weight * limit.penalty(self._inner_views({**nets, **theirs}, spec).generators)
 
-        return SearchObjective(self, inner, weights, limit=limit, penalty=penalty, limited=whole & weights.keys())
+        return SearchObjective(self, inner, weights, limit=limit, penalty=penalty, limited=whole & weights)
 
     def _limit(self, spec: Spec, shape: tuple[int, int]) -> Limit | None:
         """The budget; none where networks are only looked at, on tensors without contents."""
         if not self.budget or torch.get_default_device().type == "meta":
             return None
-        return Limit(**self._limited(spec, shape), swap_decoder=self.swap_decoder)
+        return Limit(**self._limited(spec, shape))
 
     def _limited(self, spec: Spec, shape: tuple[int, int]) -> dict[str, Any]:
         """The budget and what it is for, as `networks.budget` takes it."""
@@ -238,9 +219,6 @@ class Searched(Method):
 
     def headers(self, spec: Spec) -> dict[Direction, dict[str, Any]]:
         return {way: {**header, "network": "supernet"} for way, header in self.inner.headers(spec).items()}
-
-    def autoencoder_of(self, generator: nn.Module) -> nn.Module | None:
-        return self.inner.autoencoder_of(generator)
 
     def choice(self, nets: Nets, spec: Spec, state: nn.Module) -> Choice:
         generators = self._inner_views(nets, spec).generators
@@ -277,7 +255,7 @@ class Searched(Method):
             return self.roles(spec, _Light())
 
     def _operations(self, config: GeneratorConfig, net: nn.Module) -> tuple[str, ...]:
-        return derive(net, swap_decoder=self.swap_decoder) if _is_open(config) else config.chosen
+        return derive(net) if _is_open(config) else config.chosen
 
     def _judges(self, nets: Nets, spec: Spec, roles: Mapping[str, Role]) -> dict[Direction, tuple[str, ...]]:
         """The discriminators' operations by direction; those of images count, where encodings are judged too.
@@ -324,7 +302,6 @@ class _Open(Networks):
 
     def __init__(self, make: Make):
         self._make, self._supernets = make, Supernets()
-        self.projection = make.projection
 
     def generator(self, config: GeneratorConfig, **channels: Any) -> nn.Module:  # pyright: ignore
         return (self._supernets if _is_open(config) else self._make).generator(config, **channels)
@@ -339,15 +316,15 @@ class _Open(Networks):
 class SearchObjective:
     """The inner losses, whose phases train architecture weights too, or with a second set of phases that does.
 
-    `inner` holds an objective for each set, so that each has its own state; `weights` says how many architecture
-    weights there are, by role. With a `limit` phases that train the `limited` of these roles have its `penalty`.
+    `inner` holds an objective for each set, so that each has its own state; `weights` are the roles of the
+    architecture weights. With a `limit` phases that train the `limited` of these roles have its `penalty`.
     """
 
     def __init__(
         self,
         config: Searched,
         inner: Sequence[Objective],
-        weights: Mapping[str, int],
+        weights: Collection[str],
         *,
         limit: Limit | None = None,
         penalty: Callable[[Nets], Tensor] | None = None,
@@ -355,22 +332,18 @@ class SearchObjective:
     ):
         self.config, self.inner, self.weights = config, inner, weights
         self.penalty, self.limited = penalty, limited
-        self.plain_draws = dict(inner[0].draws)
-        if len(inner) > 1 and list(self.plain_draws) != ["train"]:
+        self.draws = dict(inner[0].draws)
+        if len(inner) > 1 and list(self.draws) != ["train"]:
             raise ValueError(
                 f"method.scheme={config.scheme} decides which pictures train what, and so does method.inner: set "
                 "method.scheme=one-step"
             )
-        noise = sum(weights.values()) if config.gumbel else 0
-        self.draws = {split: count + noise for split, count in self.plain_draws.items()}
+        self.swaps_at = config.swap if config.scheme == "swapped-halves" else math.inf
         if config.scheme in ("halves", "swapped-halves"):
-            self.draws = dict.fromkeys(_HALVES, self.draws["train"])
-            self.plain_draws = dict.fromkeys(_HALVES, self.plain_draws["train"])
+            self.draws = dict.fromkeys(HALVES, self.draws["train"])
         self.state: nn.Module = nn.ModuleDict(dict(zip(("weights", "architecture"), (one.state for one in inner))))
         if limit is not None:
             self.state.add_module("limit", limit)
-        if config.gumbel:
-            self.state.register_buffer("progress", torch.zeros(()), persistent=False)
 
     def phases(self) -> list[Phase]:
         """Those of the networks, then those of their architecture."""
@@ -381,13 +354,7 @@ class SearchObjective:
         twins = [self._twin(phase) for phase in self.inner[1].phases() if self._searched(phase)]
         if self.config.scheme == "two-step":
             return [*first, *twins]
-        one, other = _HALVES
-        if self.config.scheme == "halves":
-            return [*_on(one, first), *_on(other, twins)]
-        swap = self.config.swap
-        before = [replace(phase, during=(0.0, swap)) for phase in (*_on(one, first), *_on(other, twins))]
-        behind = [replace(phase, during=(swap, phase.during[1])) for phase in (*_on(other, first), *_on(one, twins))]
-        return [*before, *behind]
+        return [*_on(HALVES[0], first), *_on(HALVES[1], twins)]
 
     def _twin(self, phase: Phase) -> Phase:
         return replace(self._training(phase, self._searched(phase)), name=ARCHITECTURE + phase.name)
@@ -395,8 +362,7 @@ class SearchObjective:
     def _training(self, phase: Phase, roles: tuple[str, ...]) -> Phase:
         """`phase`, training these roles."""
         limits = self.penalty is not None and not set(roles).isdisjoint(self.limited)
-        loss = self._with_noise(phase.loss)
-        return replace(phase, trains=roles, loss=self._with_penalty(loss) if limits else loss)
+        return replace(phase, trains=roles, loss=self._with_penalty(phase.loss) if limits else phase.loss)
 
     def _with_penalty(self, loss: Loss) -> Loss:
         def limited(nets: Nets, batch: Batch, carry: Carry) -> Out:
@@ -410,28 +376,6 @@ class SearchObjective:
         """The roles of the architecture weights of the networks that `phase` trains."""
         names = (ARCHITECTURE + name for name in phase.trains)
         return tuple(name for name in names if name in self.weights)
-
-    def _with_noise(self, loss: Loss) -> Loss:
-        """`loss` with shares drawn anew. It is the same noise in all phases of a step on one split."""
-        if not self.config.gumbel:
-            return loss
-
-        def noisy(nets: Nets, batch: Batch, carry: Carry) -> Out:
-            uniform = batch["uniform"]
-            plain = len(uniform) - sum(self.weights.values())
-            self._draw(nets, uniform[plain:, 0])
-            return loss(nets, {**batch, "uniform": uniform[:plain]}, carry)
-
-        return noisy
-
-    @torch.no_grad()
-    def _draw(self, nets: Nets, uniform: Tensor) -> None:
-        start, end = self.config.temperature_start, self.config.temperature_end
-        temperature = start * (end / start) ** self.state.get_buffer("progress")
-        gumbel = -(-uniform.clamp_min(torch.finfo(uniform.dtype).tiny).log()).log()
-        parts = gumbel.split(list(self.weights.values()))
-        for name, noise in zip(self.weights, parts):
-            nets[name](torch.stack([noise, temperature.expand_as(noise)]))
 
 
 def _on(split: str, phases: Sequence[Phase]) -> list[Phase]:

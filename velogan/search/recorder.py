@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from velogan.files import write_text
-from velogan.methods.base import Choice
+from velogan.methods.capabilities import Choice
 from velogan.search.history import FILE, Tick, read_architecture, too_slow, unchanged_since, warnings
 
 GENOTYPE = "genotype.json"

@@ -8,7 +8,6 @@ compute that: the same up to rounding, with less work and memory.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import ClassVar, NamedTuple
 
@@ -68,15 +67,12 @@ class Mixed(nn.Module):
         self.merged = merged
         self.candidates = nn.ModuleDict({name: operation(name, slot) for name in choices(slot.kind, slot.space)})
         self.alpha = nn.Parameter(START * torch.randn(len(self.candidates)))
-        self.place: tuple[Architecture, int] | None = None  # in a tuple, so that they are not registered here
+        self.architecture: tuple[Architecture] | None = None  # in a tuple, so that it is not registered here
 
     @property
     def weights(self) -> Tensor:
         """The share of each operation, in the order of `candidates`."""
-        if self.place is None:
-            return self.alpha.softmax(0)
-        architecture, number = self.place
-        return architecture.shares(number)
+        return self.alpha.softmax(0)
 
     def forward(self, x: Tensor, *, convolve: Convolve = F.conv2d) -> Tensor:
         if self.kind == "e" and any(side % 2 for side in x.shape[2:]):
@@ -96,43 +92,18 @@ class Mixed(nn.Module):
 
 
 class Architecture(nn.Module):
-    """The `alpha` of all mixtures of a supernet, as a network of its own: for phases and optimizer rules of its own.
+    """The `alpha` of all mixtures of a supernet, as a network of its own: for phases and optimizer rules of its own."""
 
-    With `noisy`, shares are those of the authors' code while it trains: `softmax((softmax(alpha) + g) / t)` with the
-    noise g and the temperature t of the last call.
-    """
-
-    def __init__(self, alphas: Sequence[nn.Parameter], *, noisy: bool = False):
+    def __init__(self, alphas: Sequence[nn.Parameter]):
         super().__init__()
         self.alpha = nn.ParameterList(alphas)
-        self._begins = [0, *itertools.accumulate(map(len, alphas))]
-        self.drawn: Tensor | None
-        start = torch.stack([torch.zeros(len(self)), torch.ones(len(self))]) if noisy else None
-        self.register_buffer("drawn", start, persistent=False)
-
-    def __len__(self) -> int:
-        """How many architecture weights there are."""
-        return self._begins[-1]
-
-    def forward(self, drawn: Tensor) -> None:
-        """Takes noise and temperature for each weight, `(2, len(self))`, until the next call."""
-        assert self.drawn is not None
-        self.drawn.copy_(drawn)
 
     def by(self, other: Callable[[nn.Module], nn.Module]) -> Architecture:
         """Itself: there is nothing to be computed in another way. See `types.Composed`."""
         return self
 
-    def shares(self, number: int) -> Tensor:
-        """Those of the operations of mixture `number`."""
-        shares = self.alpha[number].softmax(0)
-        if self.drawn is None or not self.training:
-            return shares
-        noise, temperature = self.drawn[:, self._begins[number] : self._begins[number + 1]]
-        return ((shares + noise) / temperature).softmax(0)
 
-
-def take_architecture(net: nn.Module, *, noisy: bool = False) -> Architecture:
+def take_architecture(net: nn.Module) -> Architecture:
     """Takes the architecture weights out of a supernet, which uses them on but does not count them as its own.
 
     A copy of the supernet then has a copy of them that nothing updates, until `give_architecture`.
@@ -141,7 +112,7 @@ def take_architecture(net: nn.Module, *, noisy: bool = False) -> Architecture:
     for mixed in mixtures(net).values():
         alphas.append(mixed.alpha)
         del mixed.alpha
-    made = Architecture(alphas, noisy=noisy)
+    made = Architecture(alphas)
     give_architecture(net, made)
     return made
 
@@ -149,7 +120,7 @@ def take_architecture(net: nn.Module, *, noisy: bool = False) -> Architecture:
 def give_architecture(net: nn.Module, architecture: Architecture) -> None:
     """Lets a supernet whose architecture weights were taken use these instead."""
     for number, mixed in enumerate(mixtures(net).values()):
-        mixed.place = architecture, number
+        mixed.architecture = (architecture,)
         object.__setattr__(mixed, "alpha", architecture.alpha[number])  # not registered
 
 
@@ -159,8 +130,8 @@ class Whole(nn.Module):
     def __init__(self, net: nn.Module, architectures: Sequence[nn.Module] | None = None):
         super().__init__()
         self.net = net
-        places = [mixed.place for mixed in mixtures(net).values()]
-        found = dict.fromkeys(place[0] for place in places if place) if architectures is None else architectures
+        taken = [mixed.architecture for mixed in mixtures(net).values() if mixed.architecture is not None]
+        found = dict.fromkeys(one for (one,) in taken) if architectures is None else architectures
         self.architectures = nn.ModuleList(found)
 
     @property
@@ -182,40 +153,9 @@ def mixtures(net: nn.Module) -> dict[str, Mixed]:
     return {name: module for name, module in net.named_modules() if isinstance(module, Mixed)}
 
 
-def derive(net: nn.Module, *, swap_decoder: bool = False) -> tuple[str, ...]:
-    """The operation with the largest weight in each mixture.
-
-    `swap_decoder` exchanges the two operations of the decoding cell, as the authors' code does when it builds the
-    chosen network.
-    """
-    found = [list(mixed.candidates)[int(mixed.alpha.argmax())] for mixed in mixtures(net).values()]
-    places = [place for place, mixed in enumerate(mixtures(net).values()) if mixed.kind == "d"]
-    if swap_decoder:
-        first, second = places
-        found[first], found[second] = found[second], found[first]
-    return tuple(found)
-
-
-@torch.no_grad()
-def choose(net: nn.Module, operations: Sequence[str]) -> None:
-    """Makes the weight of each of `operations` exactly 1, and of the others 0."""
-    for mixed, name in zip(mixtures(net).values(), operations, strict=True):
-        mixed.alpha.fill_(-torch.inf)
-        mixed.alpha[list(mixed.candidates).index(name)] = 0
-
-
-def inherit(net: nn.Module, supernet: nn.Module, operations: Sequence[str]) -> None:
-    """Gives `net`, a network of these operations, the weights that they have in `supernet`."""
-    mixed = mixtures(supernet)
-    weights = {
-        name: value
-        for name, value in supernet.state_dict().items()
-        if not any(name.startswith(f"{place}.") for place in mixed)
-    }
-    for (place, one), operation_name in zip(mixed.items(), operations, strict=True):
-        chosen = one.candidates[operation_name].state_dict()
-        weights |= {f"{place}.{name}": value for name, value in chosen.items()}
-    net.load_state_dict(weights)
+def derive(net: nn.Module) -> tuple[str, ...]:
+    """The operation with the largest weight in each mixture."""
+    return tuple(list(mixed.candidates)[int(mixed.alpha.argmax())] for mixed in mixtures(net).values())
 
 
 _Layer = nn.Conv2d | nn.ConvTranspose2d

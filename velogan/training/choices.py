@@ -13,13 +13,14 @@ from velogan.engine.processes import default_threads
 from velogan.engine.ranks import Ranks
 from velogan.kernels.fused import training_gain
 from velogan.training.forward import norm_kernels, products
-from velogan.training.resolve import Pick, cannot_follow, resolve
+from velogan.training.resolve import cannot_follow, resolve
+from velogan.types import Decision
 
 _OPEN = ("auto", None)
 """What asks for nothing in particular."""
 
 
-def decide(config: Config) -> tuple[EngineConfig, list[Pick]]:
+def decide(config: Config) -> tuple[EngineConfig, list[Decision]]:
     """The engine's `auto` fields, decided for this machine and run."""
     span, spec = parse_span(config.train.length), config.spec
     sections = [*spec.generators.values(), *spec.discriminators.values()]
@@ -37,7 +38,7 @@ def decide(config: Config) -> tuple[EngineConfig, list[Pick]]:
     )
 
 
-def decide_again(config: Config, before: EngineConfig) -> tuple[EngineConfig, list[Pick], str]:
+def decide_again(config: Config, before: EngineConfig) -> tuple[EngineConfig, list[Decision], str]:
     """The choices of a continued run, and why they are others than `before`; an empty reason where they are not.
 
     What was chosen before holds as long as this machine can follow it and the user asks for nothing else: so a
@@ -71,7 +72,9 @@ def unable(engine: EngineConfig) -> str:
     )
 
 
-def for_all(ranks: Ranks, asked: Config, engine: EngineConfig, picks: list[Pick]) -> tuple[EngineConfig, list[Pick]]:
+def for_all(
+    ranks: Ranks, asked: Config, engine: EngineConfig, picks: list[Decision]
+) -> tuple[EngineConfig, list[Decision]]:
     """The first rank's choices as several ranks can follow them. ValueError where they cannot."""
     if not ranks.several:
         return engine, picks
@@ -80,7 +83,7 @@ def for_all(ranks: Ranks, asked: Config, engine: EngineConfig, picks: list[Pick]
             raise ValueError(
                 "engine.capture=on with several processes: what they exchange is not captured; set engine.capture=off"
             )
-        off = Pick("capture", "off", "several processes exchange gradients, which is not captured")
+        off = Decision("capture", "off", "several processes exchange gradients, which is not captured")
         engine = engine.model_copy(update={"capture": "off"})
         picks = [off if pick.what == "capture" else pick for pick in picks]
     if engine.device.startswith("mps"):
@@ -91,7 +94,7 @@ def for_all(ranks: Ranks, asked: Config, engine: EngineConfig, picks: list[Pick]
     each = f"{count} {'image' if count == 1 else 'images'} each: {ranks.world * count} an update"
     if ranks.parts == 1:
         each = f"the networks of one direction each: {count} {'image' if count == 1 else 'images'} an update"
-    return engine, [*picks, Pick("processes", f"{ranks.world} of {each}", "started by torchrun")]
+    return engine, [*picks, Decision("processes", f"{ranks.world} of {each}", "started by torchrun")]
 
 
 def on_this_host(ranks: Ranks, asked: EngineConfig, engine: EngineConfig) -> EngineConfig:

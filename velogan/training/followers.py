@@ -6,12 +6,13 @@ import torch
 
 from velogan.config import Config
 from velogan.data.sets.pair import Data
-from velogan.engine.directions import Halves
+from velogan.engine.directions import DirectionRanks
 from velogan.engine.duration import parse_length, parse_span
 from velogan.engine.nonfinite import NonFiniteError
 from velogan.engine.processes import ToldElsewhere
 from velogan.engine.ranks import Ranks
 from velogan.engine.trainer import Hook, Trainer, stop_on_signal
+from velogan.methods.capabilities import TrainsByDirection, capability
 from velogan.search.method import METHODS
 
 
@@ -38,8 +39,8 @@ def as_split(ranks: Ranks, config: Config) -> Ranks:
             f"{asked} is for two processes, and there {'are' if ranks.several else 'is'} {ranks.world}: start with "
             "torchrun --nproc-per-node 2 -m velogan train ..., or set train.split=images"
         )
-    if not config.method.has_halves:
-        can = " or ".join(kind for kind, method in METHODS.items() if method().has_halves)
+    if not capability(config.method, TrainsByDirection):
+        can = " or ".join(kind for kind, method in METHODS.items() if capability(method(), TrainsByDirection))
         raise ValueError(
             f"{asked} is for methods with networks of their own for each direction, and method={config.method.kind} "
             f"has none: set method={can}, or train.split=images"
@@ -51,7 +52,7 @@ def as_split(ranks: Ranks, config: Config) -> Ranks:
             f"{asked} exchanges no gradients of weights, and train.exchange_precision="
             f"{config.train.exchange_precision} is for these: set train.exchange_precision=fp32"
         )
-    return Halves(ranks)
+    return DirectionRanks(ranks)
 
 
 def follow(config: Config, trainer: Trainer) -> None:

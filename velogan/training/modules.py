@@ -268,7 +268,7 @@ class Placed:
         )
 
     def __call__(
-        self, batches: Mapping[str, Batch], *, number: int = 0, progress: float = 0.0, after: Sequence[After] = ()
+        self, batches: Mapping[str, Batch], *, number: int = 0, after: Sequence[After] = ()
     ) -> dict[str, Tensor]:
         """Notes a step; `batches` are empty. Its losses reach `after` when the nodes are heard."""
         self._pending.append(after)
@@ -290,7 +290,7 @@ class Placed:
             phase, found, number, _ = self._broken
             raise NonFiniteError(phase, found, number=number)
 
-    def origin(self, error: NonFiniteError, batches: Mapping[str, Batch], *, progress: float = 0.0) -> str:
+    def origin(self, error: NonFiniteError, batches: Mapping[str, Batch]) -> str:
         """Where its node says that it began."""
         return "" if self._broken is None else self._broken[3]
 

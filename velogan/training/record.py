@@ -16,7 +16,7 @@ from velogan.data.sets.pair import Data
 from velogan.data.sets.sources import Side
 from velogan.engine.config import EngineConfig
 from velogan.observe.machine import machine
-from velogan.training.resolve import Pick
+from velogan.types import Decision
 
 
 def new_record(origin: Mapping[str, Any], data: Data) -> dict[str, Any]:
@@ -32,7 +32,7 @@ def new_record(origin: Mapping[str, Any], data: Data) -> dict[str, Any]:
 def with_engine(
     record: Mapping[str, Any],
     engine: EngineConfig,
-    picks: Sequence[Pick],
+    picks: Sequence[Decision],
     *,
     images: int,
     why: str,

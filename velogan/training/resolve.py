@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import torch
 
@@ -13,6 +12,7 @@ from velogan.engine.optimizers import FUSED
 from velogan.engine.processes import default_threads
 from velogan.kernels.native import NormKernels
 from velogan.kernels.precision import precision_for
+from velogan.types import Decision
 
 COMPILE_PAYS_AFTER_S = 1200.0
 """A run of so many seconds saves more time than the two to three minutes that compilation takes."""
@@ -37,15 +37,6 @@ MODES: dict[str, dict[str, str]] = {
     "streams": {"batched": "off", "streams": "on"},
 }
 """What each mode chooses for a field that is `auto`."""
-
-
-@dataclass(frozen=True)
-class Pick:
-    """One decision: what was asked, what was chosen, and why."""
-
-    what: str
-    choice: str
-    why: str
 
 
 def resolve_device(asked: str) -> torch.device:
@@ -110,7 +101,7 @@ def resolve(
     skips: bool,
     one_size: bool,
     dropout: bool,
-) -> tuple[EngineConfig, list[Pick]]:
+) -> tuple[EngineConfig, list[Decision]]:
     """`config` with every `auto` decided, and the reasons.
 
     `gemm_gain` measures how many times faster native convolutions of a precision are than the library's; 0 if there are
@@ -120,10 +111,10 @@ def resolve(
     `one_size`: all images have one size. `dropout`: networks draw random numbers.
     """
     device = device_for(config)
-    picks = [Pick("device", str(device), "asked for" if config.device != "auto" else "the fastest found")]
+    picks = [Decision("device", str(device), "asked for" if config.device != "auto" else "the fastest found")]
     chosen: dict[str, object] = {"device": str(device), "threads": config.threads or default_threads()}
     if config.mode == "reference":
-        picks.append(Pick("mode", "reference", "asked for: float32, eager, one pass per image, plain optimizers"))
+        picks.append(Decision("mode", "reference", "asked for: float32, eager, one pass per image, plain optimizers"))
         return config.model_copy(update=chosen | REFERENCE), picks
     rules = {
         "precision": lambda: _precision(device, second=second_derivatives),
@@ -162,7 +153,7 @@ def resolve(
         else:
             choice, why = (of_mode, f"engine.mode={config.mode}") if of_mode else rule()
         chosen[what] = choice
-        picks.append(Pick(what, choice, why))
+        picks.append(Decision(what, choice, why))
     _refuse(chosen, device, norms=norms, optimizers=optimizers, second=second_derivatives, skips=skips, dropout=dropout)
     return config.model_copy(update=chosen), picks
 

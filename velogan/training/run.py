@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict
+from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -15,12 +16,12 @@ from torch import nn
 from velogan import __version__
 from velogan.config import Config, parse_config
 from velogan.data.sets.loader import PairLoader, window
-from velogan.data.sets.pair import Data, open_data, open_held_out
+from velogan.data.sets.pair import Data, open_data
 from velogan.data.sets.sources import Sources
 from velogan.engine.capture import CapturedStep, CudaRecorder
 from velogan.engine.config import EngineConfig
 from velogan.engine.cudnn import measure_convolutions
-from velogan.engine.directions import Halves
+from velogan.engine.directions import DirectionRanks
 from velogan.engine.ema import EMA
 from velogan.engine.loss_scale import LossScale
 from velogan.engine.memory import keep_freed_memory
@@ -31,7 +32,8 @@ from velogan.engine.streams import Streams
 from velogan.engine.trainer import Stepper, Trainer
 from velogan.evaluation.samples import Sampler
 from velogan.evaluation.validation import Validation
-from velogan.methods.base import Role, Trained, Views
+from velogan.methods.base import Role, Views
+from velogan.methods.capabilities import Chooses, Remarks, TakesTrained, TrainedGenerator, TrainsByDirection, capability
 from velogan.methods.fit import check_sizes, phases_of
 from velogan.networks.build import Networks
 from velogan.networks.generators import GeneratorConfig
@@ -41,11 +43,11 @@ from velogan.search.recorder import Chosen
 from velogan.training.choices import decide, decide_again, for_all, on_this_host
 from velogan.training.followers import as_split, check_pictures, follow
 from velogan.training.forward import forward_net, forward_nets
-from velogan.training.resolve import Pick, device_for, resolve_device
+from velogan.training.resolve import device_for, resolve_device
 from velogan.training.session import Result, Scores, Session
 from velogan.training.weights import begin
 from velogan.translate.model import load_translator
-from velogan.types import Batch, Direction, Nets
+from velogan.types import Batch, Decision, Direction, Nets
 
 Prepare = Callable[[Batch], Batch]
 Scoring = Callable[[Config, Sources, Views], Scores]
@@ -100,7 +102,8 @@ def _train(
         check_names(config)
         if session and config.data.crop:
             _set_threads(config.engine)
-            config.method.check_size(config.spec, config.data.crop)
+            if chooser := capability(config.method, Chooses):
+                chooser.check_size(config.spec, config.data.crop)
     data = ranks.in_turn(lambda: open_data(config.data, task=display.task, say=display.say))
     check_pictures(ranks, data)
     asked, notes = fit_channels(config, data)
@@ -130,9 +133,10 @@ def _train(
 
 def _choices(session: Session, config: Config, trainer: Trainer, data: Data) -> Chosen | None:
     """What keeps the method's choices, where it makes any."""
-    choice = config.method.choice(trainer.nets, config.spec, trainer.state)
-    if choice is None:
+    chooser = capability(config.method, Chooses)
+    if chooser is None:
         return None
+    choice = chooser.choice(trainer.nets, config.spec, trainer.state)
     names = {"a": data.sources.a.name, "b": data.sources.b.name}
     provenance = {"velogan": __version__, "data": names, "config": config.model_dump(mode="json", exclude={"engine"})}
     groups = [config.optimizer.group(role) for role in choice.roles]
@@ -147,16 +151,17 @@ def _choices(session: Session, config: Config, trainer: Trainer, data: Data) -> 
     )
 
 
-def _decided(ranks: Ranks, asked: Config, before: EngineConfig | None) -> tuple[EngineConfig, list[Pick], str]:
+def _decided(ranks: Ranks, asked: Config, before: EngineConfig | None) -> tuple[EngineConfig, list[Decision], str]:
     engine, picks, why = decide_again(asked, before) if before else (*decide(asked), "")
     return *for_all(ranks, asked, engine, picks), why
 
 
-def fit_channels(config: Config, data: Data) -> tuple[Config, list[Pick]]:
+def fit_channels(config: Config, data: Data) -> tuple[Config, list[Decision]]:
     """The configuration with the channels that both domains' pictures have, and what follows from them."""
     channels = {"channels_a": data.a.format.channels, "channels_b": data.b.format.channels}
     config = config.change(data=channels)
-    return config, [Pick(**asdict(note)) for note in config.method.notes(config.spec)]
+    remarks = capability(config.method, Remarks)
+    return config, remarks.remarks(config.spec) if remarks else []
 
 
 def build_roles(config: Config) -> dict[str, Role]:
@@ -166,13 +171,14 @@ def build_roles(config: Config) -> dict[str, Role]:
     """
     torch.manual_seed(config.train.seed)
     roles = config.method.roles(config.spec, Networks())
-    config.method.take_trained(_nets(roles), _trained)
+    if taker := capability(config.method, TakesTrained):
+        taker.take_trained(_nets(roles), _trained)
     return roles
 
 
-def _trained(run: Path) -> Trained:
+def _trained(run: Path) -> TrainedGenerator:
     found = load_translator(run)
-    return Trained(found.net, GeneratorConfig.model_validate(found.header["config"]))
+    return TrainedGenerator(found.net, GeneratorConfig.model_validate(found.header["config"]))
 
 
 def _nets(roles: Mapping[str, Role]) -> dict[str, nn.Module]:
@@ -185,7 +191,11 @@ def averaged_views(config: Config, averages: Nets) -> Views:
     views = config.method.views(averages, config.spec)
     faster = partial(forward_net, engine=plain)
     generators: dict[Direction, nn.Module] = {way: faster(net) for way, net in views.generators.items()}
-    return Views(generators, faster(views.reconstruction) if views.reconstruction else None)
+    return replace(
+        views,
+        generators=generators,
+        reconstruction=faster(views.reconstruction) if views.reconstruction else None,
+    )
 
 
 def build_step(
@@ -209,8 +219,9 @@ def build_step(
     roles = roles or build_roles(config)
     nets = {name: net.to(device) for name, net in _nets(roles).items()}
     asked: dict[str, Any] = {"shape": shape, "batched": engine.batched == "on"}
-    if isinstance(ranks, Halves):
-        objective = config.method.half(config.spec, number=ranks.rank, swap=ranks.swap, **asked)
+    by_direction = capability(config.method, TrainsByDirection) if isinstance(ranks, DirectionRanks) else None
+    if by_direction and isinstance(ranks, DirectionRanks):
+        objective = by_direction.one_direction(config.spec, number=ranks.rank, swap=ranks.swap, **asked)
     else:
         objective = config.method.objective(config.spec, **asked)
     objective.state.to(device)
@@ -281,6 +292,7 @@ def build_trainer(
         on_nonfinite=config.train.on_nonfinite,
         ranks=ranks,
         owned=getattr(objective, "owned", ()),
+        swaps_at=getattr(objective, "swaps_at", math.inf),
     )
 
 
@@ -303,9 +315,7 @@ def _check_one_size(config: Config, data: Data) -> None:
 def _open_loader(config: Config, data: Data, device: torch.device, ranks: Ranks, split: str) -> PairLoader:
     """The loader of a split; see `objectives.base.SPLITS`."""
     assert split in SPLITS, split
-    if split == "held_out":
-        data = open_held_out(config.data, data.sources)
     asked = config.data.model_copy(update={"batch_size": config.images_per_update})
     place = {"rank": ranks.part, "ranks": ranks.parts}
     whole = PairLoader(data.a, data.b, asked, seed=config.train.seed, device=device, **place)
-    return whole if split in ("train", "held_out") else whole.half(SPLITS.index(split) - 1)
+    return whole if split == "train" else whole.half(SPLITS.index(split) - 1)

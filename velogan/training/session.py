@@ -44,8 +44,8 @@ from velogan.store.checkpoint import (
 from velogan.store.lock import locked
 from velogan.store.record import read_record, write_record
 from velogan.training.record import changed_domains, engine_of, new_record, with_engine
-from velogan.training.resolve import Pick
 from velogan.training.weights import headers, stored
+from velogan.types import Decision
 
 MAY_CHANGE = ("train.length", "train.keep", "train.samples", "train.tensorboard", "data.cache_dir")
 MAY_CHANGE += ("data.workers", "train.log_every", "train.sample_every", "train.checkpoint_every")
@@ -177,7 +177,7 @@ class Session:
         *,
         roles: Mapping[str, Role],
         data: Data,
-        picks: Sequence[Pick],
+        picks: Sequence[Decision],
         why: str,
         origin: Mapping[str, Any],
     ) -> None:
@@ -197,7 +197,7 @@ class Session:
         self.log = Log(self.folder, tensorboard=config.train.tensorboard, say=self.say)
         self.log.truncate(trainer.images)
 
-    def _record(self, picks: Sequence[Pick], why: str, origin: Mapping[str, Any], *, began: bool) -> None:
+    def _record(self, picks: Sequence[Decision], why: str, origin: Mapping[str, Any], *, began: bool) -> None:
         record = self.record
         if "data" not in record:
             record = {**new_record(origin, self.data), **record}

@@ -44,19 +44,6 @@ def open_data(config: DataConfig, *, task: Task, say: Callable[[str], None]) -> 
     return Data(sources, *domains)
 
 
-def open_held_out(config: DataConfig, sources: Sources) -> Data:
-    """Open the pictures held out for validation, prepared as for training. Raises `ValueError` if there are none."""
-    domains = []
-    for side in (sources.a, sources.b):
-        if side.validation is None:
-            raise ValueError(
-                f"data.validation={config.validation} holds out no pictures, and a phase of this method trains on "
-                "them: hold some out; a domain needs 20 training pictures for that"
-            )
-        domains.append(open_domain(side.validation, config, test=False, **config.reading(side.letter)))
-    return Data(sources, *domains)
-
-
 def _straddling(config: DataConfig, side: Side, train: Domain) -> str:
     """Give a line that names held-out pictures with near duplicates in training; empty if there are none."""
     if side.validation is None:

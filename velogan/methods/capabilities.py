@@ -1,0 +1,99 @@
+"""What some methods can do and others cannot. Who needs a capability asks for it by `capability`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol, TypeVar, runtime_checkable
+
+from torch import nn
+
+from velogan.methods.base import Method, Spec
+from velogan.networks.generators import GeneratorConfig
+from velogan.networks.genotype import Genotype
+from velogan.objectives.directions import DirectionObjective, Swap
+from velogan.types import Decision, Nets
+
+Capability = TypeVar("Capability")
+
+
+def capability(method: Method, kind: type[Capability]) -> Capability | None:
+    """`method`, or else the method that it wraps, if it has the capability `kind`; None if neither has it."""
+    if isinstance(method, kind):
+        return method
+    inner = getattr(method, "inner", None)
+    return None if inner is None else capability(inner, kind)
+
+
+@dataclass(frozen=True)
+class TrainedGenerator:
+    """A generator of an earlier run: the network, and the configuration that describes it."""
+
+    net: nn.Module
+    config: GeneratorConfig
+
+
+@runtime_checkable
+class TakesTrained(Protocol):
+    """A method that may begin with a part of an earlier run's generator."""
+
+    def take_trained(self, nets: Nets, load: Callable[[Path], TrainedGenerator]) -> None:
+        """Takes the weights, where a field names a run. ValueError where they do not fit."""
+        ...
+
+
+@runtime_checkable
+class HasAutoencoder(Protocol):
+    """A method whose generators contain an autoencoder."""
+
+    def autoencoder_of(self, generator: nn.Module) -> nn.Module:
+        """The autoencoder inside a complete generator that was loaded from its file."""
+        ...
+
+
+@runtime_checkable
+class TrainsByDirection(Protocol):
+    """A method that two processes can train together, each with the networks of one direction."""
+
+    def one_direction(
+        self, spec: Spec, *, shape: tuple[int, int], batched: bool, number: int, swap: Swap
+    ) -> DirectionObjective:
+        """The part of `objective` that the process `number` of two computes; `swap` exchanges images with the other."""
+        ...
+
+
+@runtime_checkable
+class Remarks(Protocol):
+    """A method of which the pictures switch something on or off."""
+
+    def remarks(self, spec: Spec) -> list[Decision]:
+        """What `spec` switches on or off, and why."""
+        ...
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What a run chooses besides weights: an operation for each place of its networks.
+
+    `shares`: by network, by place, by operation, as they are now. `genotype`: what would be taken now. `roles`: those
+    whose weights choose. `patience`: the run may end when that has not changed for so many epochs; 0: never.
+    """
+
+    shares: Callable[[], dict[str, dict[str, dict[str, float]]]]
+    genotype: Callable[[], Genotype]
+    roles: Sequence[str]
+    patience: int = 0
+
+
+@runtime_checkable
+class Chooses(Protocol):
+    """A method that chooses the architecture of its networks while it trains them."""
+
+    def check_size(self, spec: Spec, shape: tuple[int, int]) -> None:
+        """ValueError where images of `shape` (H, W) leave nothing to choose; it may take seconds to find out."""
+        ...
+
+    def choice(self, nets: Nets, spec: Spec, state: nn.Module) -> Choice:
+        """What is chosen by `nets`, the networks by role; `state` is the objective's."""
+        ...
