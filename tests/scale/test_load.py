@@ -49,9 +49,9 @@ def test_the_operations_of_the_paper():
     generator, discriminator = load.phases
     assert generator.flops_alone == generator.flops  # it needs nothing of others
     assert discriminator.flops_alone - discriminator.flops == pytest.approx(4 * 49.55e9, rel=0.01)  # two fakes
-    assert load.halves is not None
-    assert load.halves.share == pytest.approx(0.5, rel=0.002)  # passes that need no gradient of images are apart
-    assert load.halves.swapped == (4 * 3 * 256 * 256,) * 2  # a translation, then its gradient
+    assert load.directions is not None
+    assert load.directions.share == pytest.approx(0.5, rel=0.002)  # passes that need no gradient of images are apart
+    assert load.directions.swapped == (4 * 3 * 256 * 256,) * 2  # a translation, then its gradient
     assert load.weights == 4 * 2 * (11_378_179 + 2_764_737)
 
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from velogan.scale.asked import parse_bandwidth, parse_devices, parse_latency
-from velogan.scale.load import Halves, Load, PhaseLoad
+from velogan.scale.load import DirectionLoad, Load, PhaseLoad
 from velogan.scale.simulate import (
     Cluster,
     Link,
@@ -61,7 +61,7 @@ def test_gloos_ring_by_hand():
 
 def test_a_direction_each_by_hand():
     assert directions(load_of_two(), CLUSTER, step_s=10) is None
-    load = replace(load_of_two(), halves=Halves(share=0.6, swapped=(500_000, 250_000)))
+    load = replace(load_of_two(), directions=DirectionLoad(share=0.6, swapped=(500_000, 250_000)))
     found = directions(load, CLUSTER, step_s=10)
     assert found is not None
     # a request and an answer each; for two phases losses and flags, and once the agreement

@@ -18,7 +18,7 @@ from velogan.data.sets.pair import open_data
 from velogan.engine.step import Step
 from velogan.engine.trainer import Trainer
 from velogan.files import parse_yaml
-from velogan.methods.capabilities import Choice
+from velogan.methods.capabilities import Choice, Chooses, capability
 from velogan.networks.cells import discriminator_kinds
 from velogan.networks.genotype import Genotype, read_genotype
 from velogan.observe.progress import Display
@@ -31,6 +31,12 @@ from velogan.types import Batch
 
 CELLS = {"network": "cells", "channels": 4}
 SCHEMES = ("one-step", "two-step", "halves", "swapped-halves")
+
+
+def _chooser(config: Config) -> Chooses:
+    found = capability(config.method, Chooses)
+    assert found is not None
+    return found
 
 
 @pytest.fixture
@@ -226,8 +232,7 @@ def test_discriminators_that_are_not_of_cells_stay_as_they_are(search: Callable[
     assert {name for name in nets if name.startswith("arch_")} == {"arch_G_A", "arch_G_B"}
     assert [phase.name for phase in step.phases] == ["generator", "discriminator", "arch_generator"]
     step(_batches(objective.draws))
-    choice = config.method.choice(nets, config.spec, nn.Module())
-    assert choice is not None
+    choice = _chooser(config).choice(nets, config.spec, nn.Module())
     assert set(choice.shares()) == {"G_A", "G_B"}
     assert choice.genotype().discriminators == {}
 
@@ -241,8 +246,7 @@ def test_one_pair_is_searched_part_by_part(search: Callable[..., Config]):
             for number, mixed in enumerate(mixtures(net).values()):
                 mixed.alpha[number] += 1
         mixtures(nets["T_B"])["model.r1.cell.0"].alpha[4] += 2
-    choice = config.method.choice(nets, config.spec, nn.Module())
-    assert choice is not None
+    choice = _chooser(config).choice(nets, config.spec, nn.Module())
     found = choice.genotype()
     assert found.generators["a2b"] == ("max_pool", "avg_pool", "conv3", "conv5", "nearest", "bilinear")
     assert found.generators["b2a"] == ("max_pool", "avg_pool", "dilated5", "conv5", "nearest", "bilinear")
@@ -258,8 +262,7 @@ def test_what_is_fixed_is_not_searched(search: Callable[..., Config]):
     config = search(sections={"discriminator": {"operations": judge}})
     nets = {name: role.net for name, role in build_roles(config).items()}
     assert {name for name in nets if name.startswith("arch_")} == {"arch_G_A", "arch_G_B"}
-    choice = config.method.choice(nets, config.spec, nn.Module())
-    assert choice is not None
+    choice = _chooser(config).choice(nets, config.spec, nn.Module())
     assert choice.genotype().discriminators == {"a2b": judge, "b2a": judge}
 
 
