@@ -35,7 +35,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "report": {"networks.cells", "networks.genotype", "search.history"},
     "evaluation": {
         "config",
-        "methods.base",
+        "methods",
         "kernels",
         "networks",
         "metrics",
@@ -45,7 +45,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "translate",
         "report.scores",
     },
-    "scale": {"config", "networks", "objectives", "data", "observe", "engine", "translate"},
+    "scale": {"config", "methods", "networks", "objectives", "data", "observe", "engine", "translate"},
     "training": {
         "config",
         "methods",

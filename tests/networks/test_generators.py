@@ -192,6 +192,14 @@ def test_the_resize_decoder_makes_no_checkerboard_of_even_features():
     assert spread["reference"] > 1e-2
 
 
+def test_a_block_that_is_not_residual_adds_no_input():
+    configs = (GeneratorConfig(channels=1, blocks=1, residual=on) for on in (True, False))
+    adds, plain = (split(build_generator(config)).translator for config in configs)
+    plain.load_state_dict(adds.state_dict())
+    encodings = torch.randn(1, 4, 4, 4)
+    torch.testing.assert_close(plain(encodings), (adds(encodings) - encodings).relu())
+
+
 @pytest.mark.parametrize(
     "field",
     [

@@ -74,6 +74,7 @@ class GeneratorConfig(BaseModel):
         "a stride of 2 they are seen at the left and the top alone, and a generator may draw lines there. reflect: "
         "the features themselves, mirrored, as before the first convolution and in the blocks.",
     )
+    residual: bool = Field(default=True, description="Each block of a resnet adds its result to its input.")
     identity_start: bool = Field(
         default=False,
         description="Residual blocks change nothing when training begins: the last convolution of each begins at "
@@ -106,7 +107,7 @@ class GeneratorConfig(BaseModel):
 
     @model_validator(mode="after")
     def _check_combinations(self) -> GeneratorConfig:
-        resnets = ["decoder", "antialias", "padding"] if self.network != "resnet" else []
+        resnets = ["decoder", "antialias", "padding", "residual"] if self.network != "resnet" else []
         if self.network not in ("resnet", "cells"):
             resnets += ["identity_start", *(["output"] if self.output == "change" else [])]
         for name in [*resnets, *(["dropout"] if self.network == "cells" else [])]:
@@ -129,10 +130,10 @@ class GeneratorConfig(BaseModel):
                 "output=change takes the difference of two decoded pictures, and instance norm would scale each "
                 "differently: set decoder=simple, or norm=none"
             )
-        if self.identity_start and self.norm != "none":
+        if self.identity_start and (self.norm != "none" or not self.residual):
             raise ValueError(
-                f"identity_start is for blocks without norms, not norm={self.norm}: set identity_start=false, or "
-                "norm=none"
+                f"identity_start is for residual blocks without norms, not norm={self.norm} with "
+                f"residual={self.residual}: set identity_start=false, or norm=none and residual=true"
             )
         return self
 
@@ -302,30 +303,44 @@ class ResidualBlock(nn.Module):
 
     def __init__(self, channels: int, *, norm: NormName, dropout: bool):
         super().__init__()
-        make_norm, bias = norm_layer(norm), norm == "instance"
-        self.conv_block = nn.Sequential(
-            nn.ReflectionPad2d(1),
-            nn.Conv2d(channels, channels, 3, bias=bias),
-            make_norm(channels),
-            nn.ReLU(),
-            *([nn.Dropout(0.5)] if dropout else []),
-            nn.ReflectionPad2d(1),
-            nn.Conv2d(channels, channels, 3, bias=bias),
-            make_norm(channels),
-        )
+        self.conv_block = _convolutions(channels, norm=norm, dropout=dropout)
 
     def forward(self, x: Tensor) -> Tensor:
         return x + self.conv_block(x)
 
 
-_BLOCKS = (ResidualBlock, ResidualCell)
+class PlainBlock(nn.Sequential):
+    """The layers of a residual block without the addition, then a ReLU."""
+
+    def __init__(self, channels: int, *, norm: NormName, dropout: bool):
+        super().__init__()
+        self.conv_block = _convolutions(channels, norm=norm, dropout=dropout)
+        self.activation = nn.ReLU()
+
+
+_BLOCKS = (ResidualBlock, PlainBlock, ResidualCell)
 _ENCODER_LAYERS = 10  # three convolutions with norm and ReLU, and padding; and what halving may add: blurs, paddings
+
+
+def _convolutions(channels: int, *, norm: NormName, dropout: bool) -> nn.Sequential:
+    make_norm, bias = norm_layer(norm), norm == "instance"
+    return nn.Sequential(
+        nn.ReflectionPad2d(1),
+        nn.Conv2d(channels, channels, 3, bias=bias),
+        make_norm(channels),
+        nn.ReLU(),
+        *([nn.Dropout(0.5)] if dropout else []),
+        nn.ReflectionPad2d(1),
+        nn.Conv2d(channels, channels, 3, bias=bias),
+        make_norm(channels),
+    )
 
 
 def _resnet(config: GeneratorConfig, c_in: int, c_out: int) -> nn.Sequential:
     layers = list(_encoder(config, c_in))
+    block = ResidualBlock if config.residual else PlainBlock
     width = 4 * config.channels
-    layers += [ResidualBlock(width, norm=config.norm, dropout=config.dropout) for _ in range(config.blocks)]
+    layers += [block(width, norm=config.norm, dropout=config.dropout) for _ in range(config.blocks)]
     return nn.Sequential(*layers, *_decoder(config, c_out))
 
 

@@ -17,7 +17,7 @@ from velogan.translate.weights import networks_at
 from velogan.types import GENERATOR_FILES, Direction, Nets
 
 _AVERAGED = ".ema"
-_UNSEEN = ("network", "norm", "decoder", "padding", "output", "space", "operations")
+_UNSEEN = ("network", "norm", "decoder", "padding", "residual", "output", "space", "operations")
 """Fields that change what a network computes, though its weights may have the same names and shapes."""
 
 _BEGINNING = ("init", "init_gain", "identity_start")
