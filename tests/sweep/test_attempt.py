@@ -70,7 +70,7 @@ def test_a_killed_trial_goes_on_from_its_checkpoint(tiny_plan: Callable[..., Pla
 def test_one_that_is_killed_again_and_again_has_failed(
     tiny_plan: Callable[..., Plan], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "_child", lambda *rest: (-9, {}))
+    monkeypatch.setattr(module, "ask", lambda *rest, **more: (-9, {}))
     found = start(tmp_path, tiny_plan())
     assert found.status == "failed"
     assert "signal 9 3 times" in found.reason

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from velogan.config import Config, read_config, write_yaml
-from velogan.measure.probe import Step
+from velogan.measure.probe import StepCost
 from velogan.networks.genotype import read_genotype
 from velogan.networks.sizes import size
 from velogan.store.checkpoint import list_checkpoints
@@ -124,9 +124,9 @@ def test_seeds_search_and_draw_for_themselves(make: Callable[..., Plan]) -> None
 def test_found_networks_cost_what_others_of_their_size_do(make: Callable[..., Plan]) -> None:
     plan, probed, said = make(), [], []
 
-    def probe(config: Config, cores: Sequence[int]) -> Step:
+    def probe(config: Config, cores: Sequence[int]) -> StepCost:
         probed.append(config.generator.operations)
-        return Step(seconds=1.0, memory_mb=100.0, gpu_memory_mb=0.0)
+        return StepCost(seconds=1.0, memory_mb=100.0, gpu_memory_mb=0.0)
 
     found = cost(plan, plan.known_trials(), parallel=1, probe=probe, say=said.append)
     assert [len(operations) for operations in probed] == [0, 6, 6, 0, 6]

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from velogan.config import Config
-from velogan.measure.probe import Step, probe
+from velogan.measure.probe import StepCost, probe
 from velogan.recipes import RECIPES
 from velogan.sweep.axes import SCORED_EVERY, parse_axis
 from velogan.sweep.cost import cost
@@ -160,9 +160,9 @@ def test_a_wrong_plan_file_names_itself(text: str, said: str, tmp_path: Path) ->
 def test_the_cost_of_each_kind_of_run_is_measured_once() -> None:
     kinds: list[Config] = []
 
-    def probed(config: Config, cores: Sequence[int]) -> Step:
+    def probed(config: Config, cores: Sequence[int]) -> StepCost:
         kinds.append(config)
-        return Step(seconds=0.5 * config.generator.channels, memory_mb=100.0, gpu_memory_mb=0.0)
+        return StepCost(seconds=0.5 * config.generator.channels, memory_mb=100.0, gpu_memory_mb=0.0)
 
     asked = plan("optimizer.lr=0.1,0.2", "generator.channels=2,4", seeds=2)
     found = cost(asked, asked.known_trials(), parallel=1, probe=probed, say=print)
@@ -201,9 +201,9 @@ def test_trials_have_no_patience_of_their_own() -> None:
 def test_a_weight_of_nothing_is_a_kind_of_its_own() -> None:
     kinds: list[Config] = []
 
-    def probed(config: Config, cores: Sequence[int]) -> Step:
+    def probed(config: Config, cores: Sequence[int]) -> StepCost:
         kinds.append(config)
-        return Step(seconds=1.0, memory_mb=100.0, gpu_memory_mb=0.0)
+        return StepCost(seconds=1.0, memory_mb=100.0, gpu_memory_mb=0.0)
 
     asked = plan("method.identity_a=0.0,0.5,1.0")
     cost(asked, asked.known_trials(), parallel=1, probe=probed, say=print)

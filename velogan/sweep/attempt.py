@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import json
-import os
 import socket
-import subprocess
-import sys
-import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from velogan.engine.child import ask
 from velogan.sweep.cores import held
 from velogan.sweep.folder import State, log_file, note, run_folder, saved, scores_of, share, state_of
 from velogan.sweep.genotypes import Source
 
-POLL_S = 0.5
 MOST_DEATHS = 3
 """How often a trial may be killed in a row without getting on; then it has failed."""
 
@@ -53,13 +48,15 @@ def attempt(
         facts = {**facts, "cores": mine, "host": socket.gethostname()}
         note(out, name, "running", **facts)
         engine = {**config["engine"], "threads": config["engine"]["threads"] or len(mine)}
-        request = {"run": str(run_folder(out, name)), "cores": mine, "config": {**config, "engine": engine}}
+        request = {"run": str(run_folder(out, name)), "config": {**config, "engine": engine}}
         request |= {"origin": origin, "metric": metric, "sweep": str(out)}
         request |= {"source": source.model_dump(mode="json") if source else None}
         deaths = 0
         while deaths < MOST_DEATHS:
             before = _seen(out, name, source)
-            code, answer = _child(out, name, request, lambda: _tell(out, name, budget, metric, told, report))
+            with open(log_file(out, name), "ab") as said:
+                tell = partial(_tell, out, name, budget, metric, told, report)
+                code, answer = ask("velogan.sweep.child", request, cores=mine, said=said, meanwhile=tell)
             _tell(out, name, budget, metric, told, report)
             if code >= 0:
                 break
@@ -94,29 +91,3 @@ def _tell(out: Path, name: str, budget: str, metric: str, told: set[int], report
         if percent not in told:
             told.add(percent)
             report(percent, row["score"])
-
-
-def _child(
-    out: Path, name: str, request: Mapping[str, Any], meanwhile: Callable[[], None]
-) -> tuple[int, dict[str, Any]]:
-    """Exit code (below zero: the signal it died of) and the answer; stops the child where `meanwhile` raises."""
-    log = log_file(out, name)
-    asked = log.with_suffix(".request")
-    asked.write_text(json.dumps({**request, "parent": os.getpid()}))
-    command = [sys.executable, "-m", "velogan.sweep.child", str(asked)]
-    with open(log, "ab") as said:
-        # a session of its own: Ctrl-C in the terminal is for the sweep, which stops its trials itself
-        child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=said, text=True, start_new_session=True)
-    try:
-        while child.poll() is None:
-            time.sleep(POLL_S)
-            meanwhile()
-    finally:
-        if child.poll() is None:
-            child.terminate()
-        printed, _ = child.communicate()
-        asked.unlink(missing_ok=True)
-    answer: Any = {}
-    with suppress(ValueError, IndexError):
-        answer = json.loads(printed.splitlines()[-1])
-    return child.returncode, answer if isinstance(answer, dict) else {}

@@ -20,8 +20,8 @@ MOST_PROBES = 8
 """So many kinds of runs are measured, a few seconds each; the cost of others is left open."""
 
 
-class Step(Protocol):
-    """What a step costs; see `measure.probe.Step`."""
+class StepCost(Protocol):
+    """What a step costs; see `measure.probe.StepCost`."""
 
     @property
     def seconds(self) -> float: ...
@@ -31,7 +31,7 @@ class Step(Protocol):
     def gpu_memory_mb(self) -> float: ...
 
 
-Probe = Callable[[Config, Sequence[int]], Step]
+Probe = Callable[[Config, Sequence[int]], StepCost]
 """Measures a step of a configuration on some cores. ValueError where it cannot."""
 
 
@@ -89,11 +89,13 @@ def _kind(trial: Trial) -> str:
     return repr({name: value != 0 if isinstance(value, float) else value for name, value in trial.settings.items()})
 
 
-def _steps(trials: Sequence[Trial], cores: Sequence[int], probe: Probe, say: Callable[[str], None]) -> dict[str, Step]:
+def _steps(
+    trials: Sequence[Trial], cores: Sequence[int], probe: Probe, say: Callable[[str], None]
+) -> dict[str, StepCost]:
     kinds: dict[str, Trial] = {}
     for trial in trials:
         kinds.setdefault(_kind(trial), trial)
-    found: dict[str, Step] = {}
+    found: dict[str, StepCost] = {}
     for kind, trial in list(kinds.items())[:MOST_PROBES]:
         engine = {"threads": trial.config.engine.threads or len(cores)}
         try:
@@ -112,7 +114,7 @@ def _stand_in(trial: Trial) -> Config:
     return trial.source.built(trial.config, trial.source.drawn(trial.seed)) if trial.source else trial.config
 
 
-def _cost(budget: str, step: Step | None) -> Cost:
+def _cost(budget: str, step: StepCost | None) -> Cost:
     span = parse_span(budget)
     seconds = 60 * span.amount if span.unit == "minutes" else None
     images = int(span.amount) if span.unit == "images" else None
