@@ -163,7 +163,7 @@ def test_a_run_folder_or_file_is_a_start_for_more_flags(tmp_path: Path):
         ("data rendr", "did you mean data render?"),
         ("translate {tmp} {tmp}/in {tmp}/out", "{tmp}"),
         ("translate {tmp} {tmp}/in.tar {tmp}/out", "in.tar is of many pictures in one file: add --workers N"),
-        ("translate {tmp} in out --column image", "--column image is for many processes: add --workers N"),
+        ("translate {tmp} in out --address auto", "--address auto is for many processes: add --workers N"),
         ("evaluate {tmp}/none", "{tmp}/none"),
         ("report {tmp}/none", "{tmp}/none"),
         ("data check /no/such/folder", "/no/such/folder"),

@@ -46,7 +46,7 @@ class Translate(Asked):
         tyro.conf.Positional[Path],
         tyro.conf.arg(
             metavar="INPUT",
-            help="An image, a film, a DICOM or NIfTI file, or a folder; with --workers also *.tar and *.parquet.",
+            help="An image, a film, a DICOM or NIfTI file, or a folder; with --workers also *.tar.",
         ),
     ]
     output: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="OUTPUT", help="The image or folder to write.")]
@@ -92,16 +92,9 @@ class Translate(Asked):
     workers: Annotated[
         int | None,
         tyro.conf.arg(
-            help="Translate by so many processes under Ray, of pictures, WebDataset shards and Parquet files; needs "
+            help="Translate by so many processes under Ray, of pictures and WebDataset shards; needs "
             "the extra `scale`. Default: in this process.",
             metavar="N",
-        ),
-    ] = None
-    column: Annotated[
-        str | None,
-        tyro.conf.arg(
-            help="With --workers: the column of Parquet files that holds pictures, or paths. Default: the only one.",
-            metavar="NAME",
         ),
     ] = None
     address: Annotated[
@@ -119,10 +112,9 @@ class Translate(Asked):
             if self.doubt:
                 raise ValueError(f"--doubt is for one process, but --workers is {self.workers}: leave one of them out")
             return _translate_at_scale(self, self.workers)
-        for flag, given in (("--column", self.column), ("--address", self.address)):
-            if given is not None:
-                raise ValueError(f"{flag} {given} is for many processes: add --workers N, or leave it out")
-        if self.input.suffix in (".tar", ".parquet") and not self.input.is_dir():
+        if self.address is not None:
+            raise ValueError(f"--address {self.address} is for many processes: add --workers N, or leave it out")
+        if self.input.suffix == ".tar" and not self.input.is_dir():
             raise ValueError(f"input {self.input} is of many pictures in one file: add --workers N")
         model = _translator(self)
         maps = _maps(self, model) if self.doubt else None
@@ -190,7 +182,7 @@ def _translate_at_scale(asked: Translate, workers: int) -> Outcome:
             asked.input,
             asked.output,
             workers=workers,
-            options=Options(asked.format, asked.tile, asked.overwrite, asked.column),
+            options=Options(asked.format, asked.tile, asked.overwrite),
             gpus=asked.device != "cpu" and (device.type == "cuda" or asked.address is not None),
             address=asked.address,
             progress=display.count("translating"),

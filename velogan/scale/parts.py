@@ -11,12 +11,12 @@ from pathlib import Path
 from velogan.data.pictures.images import SUFFIXES
 from velogan.scale.work import WINDOW, WINDOW_BYTES
 
-SHARD, TABLE = ".tar", ".parquet"
+SHARD = ".tar"
 
 
 @dataclass(frozen=True)
 class Input:
-    """Pictures, shards and tables below `root`, or those of them that `pattern` or `file` names; `output` is left out.
+    """Pictures and shards below `root`, or those of them that `pattern` or `file` names; `output` is left out.
 
     All paths are absolute: other processes work in other folders.
     """
@@ -37,11 +37,11 @@ class Input:
             yield from _walk(self.root, "", frozenset(), os.path.realpath(self.output))
 
     def parts(self) -> Iterator[list[str]]:
-        """The names in parts, of pictures up to a number and size of them, of other files one by one."""
+        """The names in parts: pictures up to a number and size of them, shards one by one."""
         part: list[str] = []
         size = 0
         for name in self.names():
-            if is_packed(name):
+            if is_shard(name):
                 yield [name]
                 continue
             more = _size(self.root / name)
@@ -55,7 +55,7 @@ class Input:
 
 
 def find_input(given: Path, output: Path) -> Input:
-    """What `given` names: a folder, a shard, a table, or a pattern of files like `shards/*.tar`.
+    """What `given` names: a folder, a shard, or a pattern of files like `shards/*.tar`.
 
     `ValueError` with the mend where there is nothing, or where the output would lie over it.
     """
@@ -66,30 +66,30 @@ def find_input(given: Path, output: Path) -> Input:
         found = Input(Path(*parts[:first]), output, pattern=str(Path(*parts[first:])))
     elif given.is_dir():
         found = Input(given.absolute(), output)
-    elif is_packed(given.name) and given.is_file():
+    elif is_shard(given.name) and given.is_file():
         found = Input(given.absolute().parent, output, file=given.name)
     elif os.path.lexists(given):
-        raise ValueError(f"input {given} is one file: --workers is for a folder, *.tar or *.parquet; leave it out here")
+        raise ValueError(f"input {given} is one file: --workers is for a folder or *.tar; leave it out here")
     else:
-        raise ValueError(f"input {given} does not exist: name a folder, *.tar or *.parquet")
+        raise ValueError(f"input {given} does not exist: name a folder or *.tar")
     if os.path.realpath(output) == os.path.realpath(found.root):
         raise ValueError(f"output {output} is the input folder itself: name another folder")
     if os.path.lexists(output) and not output.is_dir():
         raise ValueError(f"output {output} is a file: with --workers name a folder")
     if next(found.names(), None) is None:
-        kinds = " ".join(sorted(kind[1:] for kind in (*SUFFIXES, SHARD, TABLE)))
+        kinds = " ".join(sorted(kind[1:] for kind in (*SUFFIXES, SHARD)))
         raise ValueError(f"input {given} holds no picture ({kinds}): name something that does")
     return found
 
 
-def is_packed(name: str) -> bool:
-    """Whether a file of this name holds many pictures."""
-    return name.endswith((SHARD, TABLE))
+def is_shard(name: str) -> bool:
+    """Whether a file of this name is a tar file of pictures."""
+    return name.endswith(SHARD)
 
 
 def _wanted(name: str) -> bool:
     file = os.path.basename(name)
-    return not file.startswith(".") and (is_packed(file) or os.path.splitext(file)[1].lower() in SUFFIXES)
+    return not file.startswith(".") and (is_shard(file) or os.path.splitext(file)[1].lower() in SUFFIXES)
 
 
 def _walk(root: Path, below: str, above: frozenset[str], output: str) -> Iterator[str]:

@@ -24,9 +24,8 @@ from velogan.data.pictures.images import SUFFIXES
 from velogan.engine.memory import peak_memory_mb
 from velogan.files import install, write_text
 from velogan.scale.connected import QUIET, connected
-from velogan.scale.parts import SHARD, Input, find_input, is_packed
+from velogan.scale.parts import Input, find_input, is_shard
 from velogan.scale.shards import translate_shard
-from velogan.scale.tables import translate_table
 from velogan.scale.work import Done, Options, note_of, whole
 from velogan.translate.files import check_options, translate_jobs
 from velogan.translate.jobs import Job, printable, renamed
@@ -60,9 +59,9 @@ def translate_at_scale(
     address: str | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> Total:
-    """Translate pictures, shards (`.tar`) and tables (`.parquet`) of `input` into the folder `output`, by `workers`.
+    """Translate pictures and shards (`.tar`) of `input` into the folder `output`, by `workers`.
 
-    Pictures keep names and tree, shards and tables too; a shard or table appears when it is complete. What is there
+    Pictures and shards keep names and tree; a shard appears when it is complete. What is there
     is skipped unless `options.overwrite`. `load` must be picklable. `address` is of a Ray that runs already. `progress`
     takes the count of pictures that are done. `ValueError` for what the user can mend, before anything is started;
     `OSError` where workers cannot be started.
@@ -119,7 +118,7 @@ def _all(
 
 
 def _target(found: Input, name: str, options: Options) -> Path:
-    return found.output / renamed(Path(name), None if is_packed(name) else options.suffix)
+    return found.output / renamed(Path(name), None if is_shard(name) else options.suffix)
 
 
 def _results(found: Input, load: Load, options: Options, workers: int, *, gpus: bool) -> Iterator[dict[str, Any]]:
@@ -208,9 +207,9 @@ class _Worker:
 
 
 def translate_part(model: Translator, found: Input, names: Sequence[str], *, options: Options) -> Done:
-    """Translate the pictures, or the one shard or table, of `names`."""
-    if is_packed(names[0]):
-        return _packed(model, found.root / names[0], found.output / names[0], name=names[0], options=options)
+    """Translate the pictures, or the one shard, of `names`."""
+    if is_shard(names[0]):
+        return _shard(model, found.root / names[0], found.output / names[0], name=names[0], options=options)
     done, jobs = Done(), list[Job]()
     for name in names:
         job = Job(printable(name), found.root / name, _target(found, name, options), alone=False)
@@ -233,8 +232,8 @@ def _collides(job: Job) -> str:
     )
 
 
-def _packed(model: Translator, source: Path, target: Path, *, name: str, options: Options) -> Done:
-    """Translate a shard or a table, unless that was finished before; what failed then has failed."""
+def _shard(model: Translator, source: Path, target: Path, *, name: str, options: Options) -> Done:
+    """Translate a shard, unless that was finished before; what failed then has failed."""
     note = note_of(target)
     if not options.overwrite and target.is_file():
         with suppress(OSError, ValueError, KeyError):
@@ -242,8 +241,7 @@ def _packed(model: Translator, source: Path, target: Path, *, name: str, options
             return Done(skipped=int(before["translated"]), failed=[(one, why) for one, why in before["failed"]])
     try:
         with whole(target) as aside:
-            act = translate_shard if name.endswith(SHARD) else translate_table
-            done = act(model, source, aside, name=name, options=options)
+            done = translate_shard(model, source, aside, name=name, options=options)
             write_text(note, json.dumps({"translated": done.translated, "failed": done.failed}))
     except (OSError, ValueError, MemoryError, tarfile.TarError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from glob import escape
 from pathlib import Path
 
-from velogan.data.pictures.images import Picture, decode, encode, read_picture
+from velogan.data.pictures.images import Picture, decode, encode
 from velogan.files import replacing
 from velogan.translate.files import Summary
 from velogan.translate.jobs import printable
@@ -22,12 +22,11 @@ WINDOW_BYTES = 2**25
 
 @dataclass(frozen=True)
 class Options:
-    """How pictures are translated: as `translate` has it; `column` holds a table's pictures, None: it is found."""
+    """How pictures are translated, as `translate` has it."""
 
     format: str | None = None
     tile: int | None = None
     overwrite: bool = False
-    column: str | None = None
     threads: int = 2
 
     @property
@@ -64,13 +63,13 @@ class Done:
 
 @dataclass(frozen=True)
 class Packed:
-    """A picture within another file, or named there: its translation becomes bytes, `results[number]`.
+    """A picture within another file: its translation becomes bytes, `results[number]`.
 
     `target` is a name alone; `results` holds its suffix and the bytes.
     """
 
     name: str
-    source: bytes | Path
+    source: bytes
     target: Path
     scratch: Path
     number: int
@@ -78,13 +77,11 @@ class Packed:
 
     def size(self) -> int:
         """The bytes of its file."""
-        if isinstance(self.source, bytes):
-            return len(self.source)
-        return self.source.stat().st_size if self.source.is_file() else 0
+        return len(self.source)
 
     def read(self) -> Picture:
         """The picture; raises `ValueError` or `OSError` with the reason."""
-        return decode(self.source) if isinstance(self.source, bytes) else read_picture(self.source)
+        return decode(self.source)
 
     def is_done(self) -> bool:
         """Never: what lies within a file is done when the file is."""
@@ -113,7 +110,7 @@ def whole(target: Path) -> Iterator[Path]:
 
 
 def note_of(target: Path) -> Path:
-    """The hidden file that says what came of a shard or table, and that it is finished."""
+    """The hidden file that says what came of a shard, and that it is finished."""
     return target.with_name(f".{target.name}-done.json")
 
 
