@@ -38,7 +38,7 @@ def main() -> None:
     parser.add_argument("--direction", nargs="+", choices=["a2b", "b2a"], default=["a2b"])
     parser.add_argument("--checkpoint", choices=["last", "best"], default="last")
     parser.add_argument("--sizes", action="store_true")
-    parser.add_argument("--features", choices=["none", "lite0", "lite1"], default="none")
+    parser.add_argument("--features", choices=["none", "lite1", "lite2"], default="none")
     parser.add_argument("--squeezenet", type=Path)
     parser.add_argument("--classes", nargs="*", default=[], metavar="NAME=NUMBER")
     parser.add_argument("--limit", type=int)

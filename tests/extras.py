@@ -52,7 +52,7 @@ pathlib.Path('hub').rename(kept / 'snapshots' / ('0' * 40))"""
 
 RUNS: dict[str, list[str]] = {
     "": [f"velogan train {TINY} --images 1 --out run", f"py {_PICTURES}", "velogan translate run in out/plain"],
-    "features": ["velogan evaluate run --features lite0"],
+    "features": ["velogan evaluate run --features lite2"],
     "onnx": ["velogan export run out/net.onnx --format onnx"],
     "serve": [f"py {_SERVED}"],
     "hub": ["velogan export run hub --format hub", f"py {_HUB}", "velogan translate hf://me/apples in out/hub"],

@@ -16,13 +16,13 @@ from velogan.data.sets.sources import code_directory
 from velogan.evaluation.doubt import doubter_of
 from velogan.evaluation.evaluate import Features
 from velogan.evaluation.evaluate import evaluate as _evaluate
+from velogan.evaluation.features import default_features
 from velogan.interchange.bundle import write_export
 from velogan.interchange.export import Format
 from velogan.interchange.folder import About
 from velogan.interchange.hub import local, named, require_hub, upload
 from velogan.interchange.importing import import_reference as _import_reference
 from velogan.kernels.inference import Accelerator
-from velogan.networks.pretrained import find_lite
 from velogan.observe.progress import Display
 from velogan.recipes import DEFAULT, RECIPES
 from velogan.training.resolve import resolve_device
@@ -216,9 +216,9 @@ def evaluate(
 ) -> dict[str, Any]:
     """Scores a run on held-out pictures: `scores`, each beside that of doing nothing, and the `protocol`.
 
-    The arguments are those of `velogan evaluate`; `features` None: lite0 where it is installed.
+    The arguments are those of `velogan evaluate`; `features` None: lite2 where it is installed.
     """
-    chosen: Features = features or ("lite0" if find_lite("lite0") else "none")
+    chosen: Features = features or default_features()
     common: Any = {"classes": classes, "checkpoint": checkpoint, "limit": limit, "device": resolve_device(device)}
     return _evaluate(Path(run), data=data, features=chosen, **common)
 

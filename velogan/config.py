@@ -144,11 +144,6 @@ class Config(BaseModel):
         )
 
     @property
-    def multiple(self) -> int:
-        """What the sides of pictures must be divisible by, for all generators, in pixels."""
-        return max(generator.multiple for generator in self.spec.generators.values())
-
-    @property
     def images_per_update(self) -> int:
         """Images of each domain between two updates of a network."""
         return self.data.batch_size * self.train.accumulate

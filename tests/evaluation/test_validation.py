@@ -56,8 +56,12 @@ class _Paint(nn.Module):
 
 
 def _validation(config: Config, there: float, back: float) -> Validation:
-    views = Views({"a2b": _Paint(there), "b2a": _Paint(back)})
-    return Validation(config, find_sources(config.data), views)
+    return _looking(config, Views({"a2b": _Paint(there), "b2a": _Paint(back)}))
+
+
+def _looking(config: Config, views: Views) -> Validation:
+    how = {"data": config.data, "device": "cpu", "bf16": False}
+    return Validation(config.method, config.spec, find_sources(config.data), views, **how)
 
 
 @pytest.fixture
@@ -189,7 +193,7 @@ def test_a_model_that_fails_is_told_and_a_good_one_is_not(
     folder, there, back = rendered
     engine = {"device": "cpu", "precision": "fp32"}
     config = tiny_config(data={"path": (folder,), "validation": 12}, engine=engine)
-    validation = Validation(config, find_sources(config.data), Views({"a2b": model() if model else there, "b2a": back}))
+    validation = _looking(config, Views({"a2b": model() if model else there, "b2a": back}))
     figures = validation.score()
     found = {one.name for one in failures([{"images": 1, **figures}, {"images": 2, **figures}])}
     assert {name for name in found if name.endswith("_b2a")} == set()
@@ -202,7 +206,7 @@ def test_a_model_that_becomes_worse_is_told(rendered: tuple[str, _Known, _Known]
 
     def told(*models: nn.Module) -> list[str]:
         views = [Views({"a2b": model, "b2a": back}) for model in models]
-        rows = [Validation(config, find_sources(config.data), view).score() for view in views]
+        rows = [_looking(config, view).score() for view in views]
         return [one.name for one in failures([{"images": images, **row} for images, row in enumerate(rows)])]
 
     assert "validation/distance" in told(there, _Same(), _Same())

@@ -5,7 +5,7 @@ import pytest
 import torch
 from PIL import Image
 
-from velogan.metrics.resize import clean, legacy, rgb
+from velogan.metrics.resize import clean, rgb
 
 
 def _picture(height: int, width: int) -> np.ndarray:
@@ -24,10 +24,9 @@ def test_clean_is_pillows_bicubic_channel_by_channel_in_float32(size: tuple[int,
         assert np.abs(found - found.round()).max() > 0.1  # values between the levels stay
 
 
-def test_legacy_takes_four_neighbours_and_clean_takes_all() -> None:
+def test_clean_takes_all_neighbours() -> None:
     images = torch.full((1, 1, 64, 64), -1.0)
     images[..., ::8, :] = 1.0  # lines that a resize to an eighth sees in every row or misses
-    assert legacy(images, 8).amax().item() == pytest.approx(0, abs=1e-4)
     assert clean(images, 8).mean().item() == pytest.approx(255 / 8, rel=0.1)
 
 

@@ -8,8 +8,6 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from velogan.networks.efficientnet_lite import (
-    _STRIDE_ENDS,
-    WIDTHS,
     EfficientNetLite,
     Variant,
     _blocks,
@@ -35,21 +33,23 @@ def published(variant: Variant) -> dict[str, Tensor]:
         for name, norm in (("expand", "_bn0"), ("depthwise", "_bn1"), ("project", "_bn2")):
             if isinstance(conv := getattr(block, name), nn.Conv2d):
                 add(f"_blocks.{number}._{name}_conv", f"_blocks.{number}.{norm}", tuple(conv.weight.shape))
-    add("_conv_head", "_bn1", (1280, 320, 1, 1))
+    add("_conv_head", "_bn1", (1280, EfficientNetLite(None, variant=variant).widths[-1], 1, 1))
     return state | {"_fc.weight": torch.randn(1000, 1280) * 0.03, "_fc.bias": torch.zeros(1000)}
 
 
-@pytest.mark.parametrize(("variant", "count", "blocks"), [("lite0", 4_652_008, 16), ("lite1", 5_416_680, 21)])
+@pytest.mark.parametrize(
+    ("variant", "count", "blocks"), [("lite0", 4_652_008, 16), ("lite1", 5_416_680, 21), ("lite2", 6_092_072, 21)]
+)
 def test_size_strides_and_widths_are_the_published_ones(variant: Variant, count: int, blocks: int) -> None:
     state = published(variant)
     trained = (".running_mean", ".running_var", ".num_batches_tracked")
     assert sum(value.numel() for name, value in state.items() if not name.endswith(trained)) == count
     net = EfficientNetLite(folded(state), variant=variant)
-    assert (len(net.blocks), _STRIDE_ENDS[variant][-1]) == (blocks, blocks - 1)
+    assert (len(net.blocks), net.ends[-1]) == (blocks, blocks - 1)
     images = (torch.rand(2, 3, 72, 50) * 2 - 1).requires_grad_()
     maps = net.features(images)
     assert [tuple(one.shape) for one in maps] == [
-        (2, width, -(-72 // stride), -(-50 // stride)) for width, stride in zip(WIDTHS, (4, 8, 16, 32))
+        (2, width, -(-72 // stride), -(-50 // stride)) for width, stride in zip(net.widths, (4, 8, 16, 32))
     ]
     maps[0].sum().backward()
     assert images.grad is not None

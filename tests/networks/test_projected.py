@@ -140,7 +140,7 @@ def test_a_layer_is_seen_before_the_next_one_writes_into_it(monkeypatch: pytest.
 
 
 def test_features_that_nobody_knows_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"features=lite9: nothing has this name; choose lite0, lite1"):
+    with pytest.raises(ValueError, match=r"features=lite9: nothing has this name; choose lite0, lite1, lite2"):
         build_discriminator(DiscriminatorConfig(network="projected", features="lite9"))
 
 

@@ -38,11 +38,11 @@ class Evaluate(Asked):
         ),
     ] = ()
     features: Annotated[
-        Literal["none", "lite0", "lite1"] | None,
+        Literal["none", "lite1", "lite2"] | None,
         tyro.conf.arg(
-            help="The EfficientNet-Lite whose features give FID, KID and class shares. Default: lite0 where "
+            help="The EfficientNet-Lite whose features give FID, KID and class shares. Default: lite2 where "
             "the extra `features` has put it.",
-            metavar="none|lite0|lite1",
+            metavar="none|lite1|lite2",
         ),
     ] = None
     inception: Annotated[
@@ -82,16 +82,15 @@ class Evaluate(Asked):
 
         from velogan.evaluation.compare import compare
         from velogan.evaluation.evaluate import evaluate
-        from velogan.evaluation.features import MISSING_LITE
+        from velogan.evaluation.features import MISSING_JUDGE, default_features
         from velogan.evaluation.table import duplicates_line, render_table
-        from velogan.networks.pretrained import find_lite
         from velogan.observe.progress import Display
         from velogan.report import write_report
         from velogan.training.resolve import resolve_device
 
         inception = Path(self.inception) if self.inception not in (None, "auto") else self.inception
         classes = dict(_class(text) for text in self.classes)
-        features = self.features or ("lite0" if find_lite("lite0") else "none")
+        features = self.features or default_features()
         common: Any = {"squeezenet": self.squeezenet, "inception": inception, "classes": classes or None}
         common |= {"features": features, "device": resolve_device(self.device)}
         if self.against is not None and (self.data or self.checkpoint is not None or self.exact):
@@ -105,7 +104,7 @@ class Evaluate(Asked):
             else:
                 chosen = {"data": self.data, "checkpoint": self.checkpoint, "exact": self.exact}
                 result = evaluate(self.run, **chosen, **common)
-            missing = MISSING_LITE if self.features is None and features == "none" else None
+            missing = MISSING_JUDGE if self.features is None and features == "none" else None
             for line in filter(None, [duplicates_line(result), missing]):
                 display.say(line)
         Console(stderr=self.json).print(render_table(result))

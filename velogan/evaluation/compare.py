@@ -16,10 +16,9 @@ from velogan.data.pictures.values import to_unit
 from velogan.data.sets.pair import Task
 from velogan.data.sets.sources import Folder, cache_directory, list_images
 from velogan.evaluation.evaluate import Features, check_asked, load_networks, versions
-from velogan.evaluation.features import FeatureNetwork
+from velogan.evaluation.features import JUDGE, FeatureNetwork
 from velogan.evaluation.pictures import sample
 from velogan.evaluation.scoring import finite, halves
-from velogan.files import install
 from velogan.metrics.bootstrap import PROTOCOL
 from velogan.metrics.figures import (
     SLICED_PROTOCOL,
@@ -33,6 +32,7 @@ from velogan.metrics.figures import (
 )
 from velogan.metrics.pixel import psnr, ssim
 from velogan.metrics.sliced import PATCHES
+from velogan.networks.pretrained import package
 
 _REAL = "what one half of AGAINST scores against the other half: fewer pictures, so a little pessimistic"
 _BASELINE = "unknown: nothing says what the pictures were made from"
@@ -73,8 +73,8 @@ def compare(
     figures = means(_paired(fakes, reals, pairs), seed=seed) | figures
     if not figures:
         raise ValueError(
-            "against: pictures of several sizes can be compared through a feature network alone; set features=lite0 "
-            f"({install('features')}), squeezenet (a file) or inception (a file, or auto)"
+            "against: pictures of several sizes can be compared through a feature network alone; set "
+            f"features={JUDGE} ({package(JUDGE)}), squeezenet (a file) or inception (a file, or auto)"
         )
     scores = []
     for name, figure in figures.items():

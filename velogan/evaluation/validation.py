@@ -8,12 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from velogan.config import Config
+from velogan.data.config import DataConfig
 from velogan.data.sets.cache import Domain, open_domain
 from velogan.data.sets.loader import window
 from velogan.data.sets.sources import FEWEST, Side, Sources
 from velogan.evaluation.samples import middles, translated_and_third
-from velogan.methods.base import Views
+from velogan.methods.base import Method, Spec, Views
 from velogan.metrics.failures import signs
 from velogan.metrics.sliced import distance_of_maps, sliced_wasserstein
 from velogan.networks.pretrained import frozen_features
@@ -41,9 +41,12 @@ class Validation:
     (`metrics.failures`). `on` names the pictures; `missing` says why there are none.
     """
 
-    def __init__(self, config: Config, sources: Sources, views: Views):
-        self.views, self.config = views, config
-        judges = config.spec.discriminators.values()
+    def __init__(
+        self, method: Method, spec: Spec, sources: Sources, views: Views, *, data: DataConfig, device: str, bf16: bool
+    ):
+        self.method, self.spec, self.views, self.data = method, spec, views, data
+        self.device, self.bf16 = device, bf16
+        judges = spec.discriminators.values()
         self.features = next((one.features for one in judges if "projected" in one.network), None)
         self.name = FEATURE_SCORE if self.features else SCORE
         self.on = self.missing = ""
@@ -53,23 +56,23 @@ class Validation:
             self.missing = f"no pictures are held out ({why}): no checkpoint will be chosen as best"
             return
         try:
-            a, b = (_open(side, config) for side in (sources.a, sources.b))
+            a, b = (_open(side, data) for side in (sources.a, sources.b))
         except ValueError as error:
-            if config.data.strict:
+            if data.strict:
                 raise
             self.missing = f"no checkpoint will be chosen as best: {error}"
             return
-        size = _common_size([a, b], config)
+        size = _common_size([a, b], data, spec.multiple)
         self.a, self.b = middles(a, size), middles(b, size)
         self.on = f"{len(self.a)} held-out {sources.a.name} and {len(self.b)} held-out {sources.b.name}"
 
     def score(self) -> dict[str, Any]:
         """Figures by name for the log; that of `name` chooses the best. Unit of distances: deviation of real ones."""
-        ways = self.config.method.directions
+        ways = self.method.directions
         word = "reconstruction" if self.views.reconstruction else "cycle"
         distances, seen, differences, found = {}, {}, {}, {}
         for way, real, target in (("a2b", self.a, self.b), ("b2a" if "b2a" in ways else "b2b", self.b, self.a)):
-            fake, third = translated_and_third(real, way, self.views, config=self.config)
+            fake, third = translated_and_third(real, way, self.views, device=self.device, bf16=self.bf16)
             if way in ways:
                 wanted = target if self.views.translates else real
                 distances[f"{SCORE}_{way}"] = self.distance(way, fake, wanted)
@@ -91,21 +94,20 @@ class Validation:
     def _maps(self, images: Tensor) -> list[Tensor]:
         """What the trained network sees of `(N, C, H, W)` in [-1, 1]: maps `(N, c, h, w)`, the finest first."""
         assert self.features
-        device = torch.device(self.config.engine.device)
+        device = torch.device(self.device)
         see = frozen_features(self.features, device).maps
         parts = [see(some.to(device).expand(-1, 3, -1, -1)) for some in images.split(_AT_ONCE)]
         return [torch.cat([part.float().cpu() for part in same]) for same in zip(*parts)]
 
 
-def _open(side: Side, config: Config) -> Domain:
+def _open(side: Side, data: DataConfig) -> Domain:
     assert side.validation is not None
-    return open_domain(side.validation, config.data, test=True, **config.data.reading(side.letter))
+    return open_domain(side.validation, data, test=True, **data.reading(side.letter))
 
 
-def _common_size(domains: list[Domain], config: Config) -> tuple[int, int]:
+def _common_size(domains: list[Domain], data: DataConfig, multiple: int) -> tuple[int, int]:
     """The largest (height, width) that fits into all pictures and training might see."""
-    multiple = config.multiple
-    sizes = [window(config.data, shape) for domain in domains for shape in domain.shapes]
+    sizes = [window(data, shape) for domain in domains for shape in domain.shapes]
     sizes += [shape[:2] for domain in domains for shape in domain.shapes]
     height, width = (max(min(sides) // multiple, 1) * multiple for sides in zip(*sizes))
     return height, width

@@ -27,6 +27,11 @@ class Spec:
     discriminators: Mapping[Direction, DiscriminatorConfig]
     channels: Mapping[Letter, int]
 
+    @property
+    def multiple(self) -> int:
+        """What the sides of pictures must be divisible by, for all generators, in pixels."""
+        return max(generator.multiple for generator in self.generators.values())
+
 
 class Make(Protocol):
     """Builds networks, freshly initialised. A search hands in another one, which builds supernets."""

@@ -1,19 +1,18 @@
 """How much a figure would vary with other images: percentile bootstrap over images (Efron 1979).
 
 A resample weights each image by how often it is drawn. Distances then follow from products of features that are
-computed once. So the Fréchet and the kernel distance are implemented here again: torchmetrics would start anew for each
-resample, and its kernel distance would count an image drawn twice as two similar images.
+computed once (`distances.frechet_of`).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-from velogan.metrics.distances import check
+from velogan.metrics.distances import Weighted
 from velogan.metrics.sliced import cumulative_shares
 
 RESAMPLES = 400
@@ -27,7 +26,7 @@ PROTOCOL = {
     f"none if both sets have more than {MOST_IMAGES} images",
     "sliced_wasserstein": "over 32 directions and 128 steps of the values; shifted like frechet",
     "share": "no width if none or all of N images are in a class; the true share may still differ by up to 3 / N",
-    "kernel": "over whole sets, not subsets; without pairs of an image with itself",
+    "kernel": "over whole sets, without pairs of an image with itself",
 }
 
 Interval = tuple[float, float]
@@ -57,18 +56,9 @@ def resampled_means(values: Tensor, *, seed: int, resamples: int = RESAMPLES) ->
     return (weights * values.double().nan_to_num(0.0)).sum(dim=1) / weights.sum(dim=1)
 
 
-def resampled_frechet(x: Tensor, y: Tensor, *, seed: int) -> Tensor:
-    """Fréchet distances `(R,)` of resampled features `(N, D)` and `(M, D)`: see `frechet_of`."""
-    check(x, y)
-    distance = frechet_of(x, y)
-    return torch.stack([distance(w, v) for w, v in _both(len(x), len(y), seed=seed)])
-
-
-def resampled_kernel(x: Tensor, y: Tensor, *, seed: int) -> Tensor:
-    """Kernel distances `(R,)` of resampled features `(N, D)` and `(M, D)`: see `kernel_of`."""
-    check(x, y)
-    distance = kernel_of(x, y)
-    return torch.stack([distance(w, v) for w, v in _both(len(x), len(y), seed=seed)])
+def resampled_distances(distance: Weighted, n: int, m: int, *, seed: int) -> Tensor:
+    """A `distance` of resampled sets of `n` and `m` images, `(R,)`."""
+    return torch.stack([distance(w, v) for w, v in zip(times(n, seed=seed), times(m, seed=seed + 1))])
 
 
 def resampled_sliced(found: Sequence[Tensor], expected: Sequence[Tensor], *, seed: int) -> Tensor:
@@ -83,51 +73,3 @@ def resampled_sliced(found: Sequence[Tensor], expected: Sequence[Tensor], *, see
         apart = (w.float() @ x.flatten(1) / len(x) - v.float() @ y.flatten(1) / len(y)).abs()
         levels.append((apart.view(RESAMPLES, *x.shape[1:]).sum(dim=2) * width).mean(dim=1))
     return torch.stack(levels).mean(dim=0).double()
-
-
-def _both(n: int, m: int, *, seed: int) -> zip[tuple[Tensor, Tensor]]:
-    return zip(times(n, seed=seed), times(m, seed=seed + 1))
-
-
-def frechet_of(x: Tensor, y: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
-    """The Fréchet distance as a function of how often each image counts, `(N,)` and `(M,)` float64.
-
-    Heusel et al. 2017, equation 6. `Tr (C_x C_y)^(1/2)` is the sum of singular values of `X Yᵀ`, where `C = XᵀX`: no
-    matrix root, no matrix larger than the number of images, and exact for singular covariances.
-    """
-    x, y = x.double(), y.double()
-    centre = y.mean(dim=0)
-    x, y = x - centre, y - centre
-    within_x, within_y, across = x @ x.T, y @ y.T, x @ y.T
-
-    def distance(w: Tensor, v: Tensor) -> Tensor:
-        n, m = w.sum(), v.sum()
-        square_x, square_y, product = w @ within_x @ w / n**2, v @ within_y @ v / m**2, w @ across @ v / (n * m)
-        spread_x = (w @ within_x.diagonal() - n * square_x) / (n - 1)
-        spread_y = (v @ within_y.diagonal() - m * square_y) / (m - 1)
-        rows, columns = w.nonzero()[:, 0], v.nonzero()[:, 0]
-        centred = across - (w @ across / n)[None] - (across @ v / m)[:, None] + product
-        roots = w[rows].sqrt()[:, None] * centred[rows][:, columns] * v[columns].sqrt()
-        overlap = torch.linalg.svdvals(roots).sum() / ((n - 1) * (m - 1)).sqrt()
-        return (square_x + square_y - 2 * product + spread_x + spread_y - 2 * overlap).clamp(min=0)
-
-    return distance
-
-
-def kernel_of(x: Tensor, y: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
-    """The squared MMD as a function of how often each image counts, `(N,)` and `(M,)` float64.
-
-    Binkowski et al. 2018, equation 4, over the whole sets; an image drawn twice is not paired with itself. NaN if
-    only one image was drawn.
-    """
-    x, y = x.double(), y.double()
-    within_x, within_y, across = ((a @ b.T / x.shape[1] + 1) ** 3 for a, b in ((x, x), (y, y), (x, y)))
-
-    def within(kernel: Tensor, w: Tensor) -> Tensor:
-        itself = w.square()
-        return (w @ kernel @ w - itself @ kernel.diagonal()) / (w.sum() ** 2 - itself.sum())
-
-    def distance(w: Tensor, v: Tensor) -> Tensor:
-        return within(within_x, w) + within(within_y, v) - 2 * (w @ across @ v) / (w.sum() * v.sum())
-
-    return distance

@@ -1,25 +1,14 @@
-"""Distances between two sets of images, computed by torchmetrics over features that are computed once."""
+"""Distances between two sets of images, over features `(N, D)` and `(M, D)` that are computed once."""
 
 from __future__ import annotations
 
-import warnings
+from collections.abc import Callable
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-SUBSETS = {"subsets": 100, "subset_size": 1000}
-"""The subsets that a kernel distance is averaged over; their size is at most that of the smaller set."""
-
-
-class _Computed(nn.Module):
-    """Stands in for the network that torchmetrics expects: the features are computed already."""
-
-    def __init__(self, num_features: int) -> None:
-        super().__init__()
-        self.num_features = num_features
-
-    def forward(self, features: Tensor) -> Tensor:
-        return features
+Weighted = Callable[[Tensor, Tensor], Tensor]
+"""A distance as a function of how often each image of either set counts, `(N,)` and `(M,)` float64."""
 
 
 def frechet_distance(fake: Tensor, real: Tensor) -> float:
@@ -29,52 +18,70 @@ def frechet_distance(fake: Tensor, real: Tensor) -> float:
     n - 1. Few images bias it upwards, so compare only figures over equal counts.
     `fake`: `(N, D)`, `real`: `(M, D)`, at least two rows each, or `ValueError`.
     """
-    from torchmetrics.image.fid import FrechetInceptionDistance  # a slow import
+    _check(fake, real)
+    x, y = fake.double(), real.double()
+    between = (x.mean(dim=0) - y.mean(dim=0)).square().sum()
+    x, y = ((part - part.mean(dim=0)) / (len(part) - 1) ** 0.5 for part in (x, y))
+    # Tr (C_x C_y)^(1/2) is the sum of singular values of X Yᵀ, where C = XᵀX; a QR factor of X has the same C
+    short = [torch.linalg.qr(part, mode="r").R if len(part) > part.shape[1] else part for part in (x, y)]
+    overlap = torch.linalg.svdvals(short[0] @ short[1].T).sum()
+    return (between + x.square().sum() + y.square().sum() - 2 * overlap).clamp(min=0).item()
 
-    check(fake, real)
-    fake, real = _rotated(fake.double(), real.double())
-    metric = FrechetInceptionDistance(feature=_Computed(fake.shape[1]), normalize=True)
-    metric.update(fake, real=False)
-    metric.update(real, real=True)
-    return max(metric.compute().item(), 0.0)
+
+def kernel_distance(fake: Tensor, real: Tensor) -> float:
+    """Unbiased squared maximum mean discrepancy (MMD) of two whole sets of features; around 0 for like sets.
+
+    Binkowski et al. 2018, equation 4, with the kernel `(x·y / D + 1)³`.
+    `fake`: `(N, D)`, `real`: `(M, D)`, at least two rows each, or `ValueError`.
+    """
+    return kernel_of(fake, real)(torch.ones(len(fake)).double(), torch.ones(len(real)).double()).item()
 
 
-def _rotated(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    """Both sets rotated into their own subspace if images are fewer than features: same distance, small matrices."""
+def frechet_of(x: Tensor, y: Tensor) -> Weighted:
+    """`frechet_distance` as a function of how often each image counts.
+
+    It needs no matrix root, and no matrix larger than the number of images.
+    """
+    _check(x, y)
+    x, y = x.double(), y.double()
     centre = y.mean(dim=0)
     x, y = x - centre, y - centre
-    if len(x) + len(y) >= x.shape[1]:
-        return x, y
-    axes = torch.linalg.qr(torch.cat([x, y]).T).Q
-    return x @ axes, y @ axes
+    within_x, within_y, across = x @ x.T, y @ y.T, x @ y.T
+
+    def distance(w: Tensor, v: Tensor) -> Tensor:
+        n, m = w.sum(), v.sum()
+        square_x, square_y, product = w @ within_x @ w / n**2, v @ within_y @ v / m**2, w @ across @ v / (n * m)
+        spread_x = (w @ within_x.diagonal() - n * square_x) / (n - 1)
+        spread_y = (v @ within_y.diagonal() - m * square_y) / (m - 1)
+        rows, columns = w.nonzero()[:, 0], v.nonzero()[:, 0]
+        centred = across - (w @ across / n)[None] - (across @ v / m)[:, None] + product
+        roots = w[rows].sqrt()[:, None] * centred[rows][:, columns] * v[columns].sqrt()
+        overlap = torch.linalg.svdvals(roots).sum() / ((n - 1) * (m - 1)).sqrt()
+        return (square_x + square_y - 2 * product + spread_x + spread_y - 2 * overlap).clamp(min=0)
+
+    return distance
 
 
-def kernel_distance(fake: Tensor, real: Tensor, *, subsets: int, subset_size: int, seed: int) -> float:
-    """Mean over subsets of the unbiased squared MMD; around 0 for like sets.
+def kernel_of(x: Tensor, y: Tensor) -> Weighted:
+    """`kernel_distance` as a function of how often each image counts; an image drawn twice is not paired with itself.
 
-    Binkowski et al. 2018: kernel `(x·y / D + 1)³`, equation 4 over random subsets of equal size drawn without
-    replacement from either set. The size is `subset_size`, or the smaller set's if that is less.
-    `fake`: `(N, D)`, `real`: `(M, D)`, at least two rows each, or `ValueError`. Equal seeds give equal subsets; the
-    global generator is left as it was.
+    NaN if only one image was drawn.
     """
-    from torchmetrics.image.kid import KernelInceptionDistance  # a slow import
+    _check(x, y)
+    x, y = x.double(), y.double()
+    within_x, within_y, across = ((a @ b.T / x.shape[1] + 1) ** 3 for a, b in ((x, x), (y, y), (x, y)))
 
-    check(fake, real)
-    size = min(subset_size, len(fake), len(real))
-    if size == len(fake) == len(real):
-        subsets = 1  # every subset would be the whole
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Metric `Kernel Inception Distance` will save all", UserWarning)
-        metric = KernelInceptionDistance(feature=_Computed(fake.shape[1]), subsets=subsets, subset_size=size)
-    metric.update(fake.double(), real=False)
-    metric.update(real.double(), real=True)
-    with torch.random.fork_rng(devices=[]):
-        torch.random.default_generator.manual_seed(seed)
-        mean, _ = metric.compute()
-    return mean.item()
+    def within(kernel: Tensor, w: Tensor) -> Tensor:
+        itself = w.square()
+        return (w @ kernel @ w - itself @ kernel.diagonal()) / (w.sum() ** 2 - itself.sum())
+
+    def distance(w: Tensor, v: Tensor) -> Tensor:
+        return within(within_x, w) + within(within_y, v) - 2 * (w @ across @ v) / (w.sum() * v.sum())
+
+    return distance
 
 
-def check(x: Tensor, y: Tensor) -> None:
+def _check(x: Tensor, y: Tensor) -> None:
     """Raise `ValueError` unless both are features of the same kind of at least two images."""
     if x.ndim != 2 or y.ndim != 2 or x.shape[1] != y.shape[1]:
         raise ValueError(f"features must be (N, D) and (M, D), got {tuple(x.shape)} and {tuple(y.shape)}")

@@ -13,13 +13,12 @@ from velogan.metrics.bootstrap import (
     MOST_IMAGES,
     Interval,
     interval,
-    resampled_frechet,
-    resampled_kernel,
+    resampled_distances,
     resampled_means,
     resampled_sliced,
     times,
 )
-from velogan.metrics.distances import SUBSETS, frechet_distance, kernel_distance
+from velogan.metrics.distances import frechet_distance, frechet_of, kernel_distance, kernel_of
 from velogan.metrics.labels import accuracy, mean_iou
 from velogan.metrics.pixel import psnr, ssim
 from velogan.metrics.sliced import PATCHES, distances_of_patches, level_patches
@@ -31,15 +30,14 @@ Seen = Mapping[str, Tensor]
 
 CLASSIFIERS = {  # logits: what the names of shares begin with, and who classifies
     "squeezenet_logits": ("squeeze", "SqueezeNet"),
-    "lite0_logits": ("lite", "EfficientNet-Lite0"),
     "lite1_logits": ("lite1", "EfficientNet-Lite1"),
+    "lite2_logits": ("lite2", "EfficientNet-Lite2"),
 }
 DISTANCES = {  # features: names of the Fréchet and the kernel distance over them
     "inception": ("fid", "kid"),
-    "inception_legacy": ("fid_legacy", "kid_legacy"),
     "squeezenet": ("squeeze_fid", "squeeze_kid"),
-    "lite0": ("lite_fid", "lite_kid"),
     "lite1": ("lite1_fid", "lite1_kid"),
+    "lite2": ("lite2_fid", "lite2_kid"),
 }
 SLICED = "sliced_wasserstein"
 MOST_PATCHES = 2**15
@@ -73,18 +71,17 @@ def rows(seen: Seen, chosen: Tensor) -> Seen:
 def distances(fake: Seen, real: Seen, *, seed: int, resample: bool = False) -> dict[str, Figure]:
     """The sliced Wasserstein distance between two sets, and Fréchet and kernel distances over all features there are.
 
-    Pictures of several sizes have no sliced Wasserstein distance. `seed` draws subsets, directions and resamples.
+    Pictures of several sizes have no sliced Wasserstein distance. `seed` draws directions and resamples.
     """
     figures: dict[str, Figure] = _sliced(fake, real, seed=seed, resample=resample)
     for features in (name for name in DISTANCES if name in fake):
         x, y = fake[features], real[features]
-        frechet, kernel = frechet_distance(x, y), kernel_distance(x, y, seed=seed, **SUBSETS)
-        affordable = resample and min(len(x), len(y)) <= MOST_IMAGES
-        others = resampled_frechet(x, y, seed=seed) if affordable else None
         of_frechet, of_kernel = DISTANCES[features]
-        figures[of_frechet] = _figure(frechet, others, shifted=True, of_sets=True)
-        others = resampled_kernel(x, y, seed=seed) if resample else None
-        figures[of_kernel] = _figure(kernel, others, of_sets=True)
+        affordable = resample and min(len(x), len(y)) <= MOST_IMAGES
+        others = resampled_distances(frechet_of(x, y), len(x), len(y), seed=seed) if affordable else None
+        figures[of_frechet] = _figure(frechet_distance(x, y), others, shifted=True, of_sets=True)
+        others = resampled_distances(kernel_of(x, y), len(x), len(y), seed=seed) if resample else None
+        figures[of_kernel] = _figure(kernel_distance(x, y), others, of_sets=True)
     return figures
 
 
@@ -173,13 +170,11 @@ _MEANINGS = {
     "sliced_wasserstein": "Sliced Wasserstein distance of patches of translated {source} to those of real {target}",
     "fid": "Fréchet Inception distance (FID) of translated {source} to real {target}",
     "kid": "Kernel Inception distance (KID) of translated {source} to real {target}",
-    "fid_legacy": "FID of translated {source} to real {target} with the resize that older papers used",
-    "kid_legacy": "KID of translated {source} to real {target} with the resize that older papers used",
     "squeeze_fid": "Fréchet distance of translated {source} to real {target} over SqueezeNet features",
     "squeeze_kid": "Kernel distance of translated {source} to real {target} over SqueezeNet features",
 } | {
     name: f"{distance} distance of translated {{source}} to real {{target}} over EfficientNet-{variant} features"
-    for variant in ("Lite0", "Lite1")
+    for variant in ("Lite1", "Lite2")
     for name, distance in zip(DISTANCES[variant.lower()], ("Fréchet", "Kernel"))
 }
 

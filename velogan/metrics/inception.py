@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from velogan.metrics.resize import clean, legacy
+from velogan.metrics.resize import clean
 
 SIDE = 299
 
@@ -87,10 +87,6 @@ class Inception(nn.Module):
     def clean(self, images: Tensor) -> Tensor:
         """Features `(B, 2048)` of `(B, C, H, W)` in [-1, 1], resized and scaled as clean-fid does."""
         return self((clean(images, SIDE) - 128) / 128)
-
-    def legacy(self, images: Tensor) -> Tensor:
-        """Features `(B, 2048)` of `(B, C, H, W)` in [-1, 1], resized and scaled as pytorch-fid does."""
-        return self(legacy(images, SIDE) / 127.5 - 1)
 
 
 class _Conv(nn.Module):

@@ -6,7 +6,6 @@ from torch import Tensor
 from torch.nn import functional
 
 CLEAN = "antialiased bicubic in float32, clipped to 0 and 255, not rounded (as clean-fid; Parmar et al. 2022)"
-LEGACY = "bilinear without antialiasing in float32 (as pytorch-fid)"
 
 
 def rgb(images: Tensor) -> Tensor:
@@ -26,9 +25,3 @@ def clean(images: Tensor, side: int) -> Tensor:
     """
     levels = (rgb(images).float() + 1) * 127.5
     return functional.interpolate(levels, size=(side, side), mode="bicubic", antialias=True).clamp(0, 255)
-
-
-def legacy(images: Tensor, side: int) -> Tensor:
-    """Resize `(B, 1 or 3, H, W)` in [-1, 1] to `(B, 3, side, side)` float32 in 0..255 as `LEGACY` says."""
-    levels = (rgb(images).float() + 1) * 127.5
-    return functional.interpolate(levels, size=(side, side), mode="bilinear", align_corners=False)

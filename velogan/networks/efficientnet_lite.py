@@ -11,33 +11,33 @@ from torch.nn import functional
 
 from velogan.types import Form
 
-Variant = Literal["lite0", "lite1"]
+Variant = Literal["lite0", "lite1", "lite2"]
 
-SIDE: dict[Variant, int] = {"lite0": 224, "lite1": 240}
+SIDE: dict[Variant, int] = {"lite0": 224, "lite1": 240, "lite2": 260}
 """Sides in pixels of the pictures that the published weights were trained on."""
-
-WIDTHS = (24, 40, 112, 320)
-"""Channels of the maps that `features` gives, at strides 4, 8, 16 and 32."""
 
 FEATURES = 1280
 CLASSES = 1000
 
-_STAGES: tuple[tuple[dict[Variant, int], int, int, int, int], ...] = (  # blocks, kernel, stride, expansion, channels
-    ({"lite0": 1, "lite1": 1}, 3, 1, 1, 16),
-    ({"lite0": 2, "lite1": 3}, 3, 2, 6, 24),
-    ({"lite0": 2, "lite1": 3}, 5, 2, 6, 40),
-    ({"lite0": 3, "lite1": 4}, 3, 2, 6, 80),
-    ({"lite0": 3, "lite1": 4}, 5, 1, 6, 112),
-    ({"lite0": 4, "lite1": 5}, 5, 2, 6, 192),
-    ({"lite0": 1, "lite1": 1}, 3, 1, 6, 320),
-)
-_STRIDE_ENDS: dict[Variant, tuple[int, ...]] = {"lite0": (2, 4, 10, 15), "lite1": (3, 6, 14, 20)}
-"""The last block of each stride."""
+_STAGES = ((3, 1, 1), (3, 2, 6), (5, 2, 6), (3, 2, 6), (5, 1, 6), (5, 2, 6), (3, 1, 6))
+"""Kernel, stride and expansion of each stage."""
+_BLOCKS: dict[Variant, tuple[int, ...]] = {
+    "lite0": (1, 2, 2, 3, 3, 4, 1),
+    "lite1": (1, 3, 3, 4, 4, 5, 1),
+    "lite2": (1, 3, 3, 4, 4, 5, 1),
+}
+_CHANNELS: dict[Variant, tuple[int, ...]] = {
+    "lite0": (16, 24, 40, 80, 112, 192, 320),
+    "lite1": (16, 24, 40, 80, 112, 192, 320),
+    "lite2": (16, 24, 48, 88, 120, 208, 352),
+}
+_MAPS = (1, 2, 4, 6)
+"""The stages whose last blocks give the maps of `features`, at strides 4, 8, 16 and 32."""
 _NORM_EPSILON = 1e-3  # of the published batch norms
 
 
 class EfficientNetLite(nn.Module):
-    """EfficientNet-Lite0 or Lite1 with its head of 1000 ImageNet classes, frozen, in eval mode.
+    """EfficientNet-Lite0, Lite1 or Lite2 with its head of 1000 ImageNet classes, frozen, in eval mode.
 
     Tan and Le 2019, table 1, without squeeze-and-excitation, with ReLU6, and with stem and head of fixed width: what
     TensorFlow released as "lite". Batch norms are folded into the convolutions; padding is TensorFlow's "same".
@@ -47,11 +47,12 @@ class EfficientNetLite(nn.Module):
 
     def __init__(self, state: Mapping[str, Tensor] | None, *, variant: Variant) -> None:
         super().__init__()
-        self.ends = _STRIDE_ENDS[variant]
+        self.ends = tuple(sum(_BLOCKS[variant][: stage + 1]) - 1 for stage in _MAPS)  # the last block of each stride
+        self.widths = tuple(_CHANNELS[variant][stage] for stage in _MAPS)
         with torch.device("meta"):  # no random initial values: they would be replaced
             self.stem = _Conv(3, 32, 3, stride=2)
             self.blocks = nn.ModuleList(_blocks(variant))
-            self.head = _Conv(WIDTHS[-1], FEATURES, 1)
+            self.head = _Conv(self.widths[-1], FEATURES, 1)
             self.classifier = nn.Linear(FEATURES, CLASSES)
         try:
             if state is not None:
@@ -62,7 +63,7 @@ class EfficientNetLite(nn.Module):
         self.requires_grad_(False).eval()
 
     def features(self, images: Tensor) -> list[Tensor]:
-        """Maps of `(B, 3, H, W)` in [-1, 1]: `(B, WIDTHS[i], H / s, W / s)` for s = 4, 8, 16 and 32, rounded up.
+        """Maps of `(B, 3, H, W)` in [-1, 1]: `(B, widths[i], H / s, W / s)` for s = 4, 8, 16 and 32, rounded up.
 
         Gradients reach the images. Pictures are not resized.
         """
@@ -126,8 +127,8 @@ def _folded(published: Mapping[str, Tensor], conv: str, norm: str, name: str) ->
 
 def _blocks(variant: Variant) -> Iterator[nn.Module]:
     inputs = 32
-    for count, kernel, stride, expansion, outputs in _STAGES:
-        for number in range(count[variant]):
+    for (kernel, stride, expansion), count, outputs in zip(_STAGES, _BLOCKS[variant], _CHANNELS[variant]):
+        for number in range(count):
             yield _Block(inputs, outputs, kernel, stride=1 if number else stride, expansion=expansion)
             inputs = outputs
 

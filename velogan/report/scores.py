@@ -15,8 +15,6 @@ LABELS = {
     "label_iou": "Overlap with the true labels (IoU)",
     "fid": "FID to real pictures",
     "kid": "KID to real pictures",
-    "fid_legacy": "FID to real pictures, old resize",
-    "kid_legacy": "KID to real pictures, old resize",
     "psnr_object_db": "PSNR of the object to the truth",
     "psnr_background_db": "PSNR of the background to the input",
     "psnr_reconstruction_db": "PSNR of the reconstruction to the input",
@@ -26,13 +24,13 @@ LABELS = {
     "ssim_truth": "SSIM to the truth",
     "squeeze_fid": "squeeze-FID to real pictures",
     "squeeze_kid": "squeeze-KID to real pictures",
-    "lite_fid": "lite-FID to real pictures",
-    "lite_kid": "lite-KID to real pictures",
     "lite1_fid": "lite1-FID to real pictures",
     "lite1_kid": "lite1-KID to real pictures",
+    "lite2_fid": "lite2-FID to real pictures",
+    "lite2_kid": "lite2-KID to real pictures",
     "sliced_wasserstein": "Sliced Wasserstein distance to real pictures",
 }
-CLASSIFIERS = {"squeeze": "SqueezeNet", "lite": "EfficientNet-Lite0", "lite1": "EfficientNet-Lite1"}
+CLASSIFIERS = {"squeeze": "SqueezeNet", "lite1": "EfficientNet-Lite1", "lite2": "EfficientNet-Lite2"}
 SPLITS = {"validation": "held-out pictures", "train": "training pictures"}
 """The note beside a figure that is not of test pictures."""
 
@@ -41,8 +39,8 @@ TELLING = (
     "label_accuracy",
     "psnr_truth_db",
     "kid",
+    "lite2_kid",
     "lite1_kid",
-    "lite_kid",
     "squeeze_kid",
     "fid",
     "squeeze_fid",

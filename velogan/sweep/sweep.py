@@ -139,7 +139,7 @@ def _check_metric(plan: Plan, known: Sequence[Trial]) -> None:
             sources = find_sources(config.data)
         except ValueError:
             continue
-        check_metric(config, sources, plan.metric)
+        check_metric(plan.metric, config.method, config.spec, sources, data=config.data, device=config.engine.device)
 
 
 def rows_of(plan: Plan, out: Path, known: Sequence[Trial]) -> Rows:

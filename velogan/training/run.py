@@ -17,7 +17,6 @@ from velogan import __version__
 from velogan.config import Config, parse_config
 from velogan.data.sets.loader import PairLoader, window
 from velogan.data.sets.pair import Data, open_data
-from velogan.data.sets.sources import Sources
 from velogan.engine.capture import CapturedStep, CudaRecorder
 from velogan.engine.config import EngineConfig
 from velogan.engine.cudnn import measure_convolutions
@@ -50,7 +49,7 @@ from velogan.translate.model import load_translator
 from velogan.types import Batch, Decision, Direction, Nets
 
 Prepare = Callable[[Batch], Batch]
-Scoring = Callable[[Config, Sources, Views], Scores]
+Scoring = Callable[..., Scores]
 Placing = Callable[[Config, Trainer, Path, Data], AbstractContextManager[None]]
 
 
@@ -124,9 +123,15 @@ def _train(
         if not session:
             return follow(config, trainer)
         views = averaged_views(config, trainer.ema.nets)
-        grids = Sampler(session.folder, config, data.sources, views, log=session.log) if config.train.samples else None
+        engine = config.engine
+        how: dict[str, Any] = {"data": config.data, "device": engine.device, "bf16": engine.precision == "bf16"}
+        grids = None
+        if count := config.train.samples:
+            grids = Sampler(
+                session.folder, data.sources, views, count=count, multiple=config.spec.multiple, log=session.log, **how
+            )
         choices = _choices(session, config, trainer, data)
-        validation = scoring(config, data.sources, views)
+        validation = scoring(config.method, config.spec, data.sources, views, **how)
         with placing(config, trainer, session.folder, data) if placing else nullcontext():
             return session.run(display, grids=grids, validation=validation, choices=choices)
 
