@@ -98,7 +98,7 @@ def _parse_silently(argv: list[str]) -> Asked:
 def _overview(argv: list[str]) -> str:
     """The list of the commands; behind it, where `argv` asks for one that there is not, a guess at what was meant."""
     lines = ["usage: velogan COMMAND ...   (velogan COMMAND --help says more)", ""]
-    lines += [f"  {' '.join(words):<12} {command.summary}" for words, command in COMMANDS.items()]
+    lines += [f"  {' '.join(words):<13} {command.summary}" for words, command in COMMANDS.items()]
     if argv and argv[0] not in ("--help", "-h"):
         from velogan.files import nearest
 

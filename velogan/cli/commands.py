@@ -81,6 +81,10 @@ COMMANDS: dict[tuple[str, ...], Command] = {
     ("data", "render"): Command(
         "Render the built-in data set into a folder, with truth and masks for its test pictures.", "data:DataRender"
     ),
+    ("data", "download"): Command(
+        "Download a data set that the authors of CycleGAN publish, such as horse2zebra, into a folder.",
+        "data:DataDownload",
+    ),
     ("data", "check"): Command(
         "Look through a data set before training: counts, sizes, unreadable files, duplicates.", "data:DataCheck"
     ),

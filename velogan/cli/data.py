@@ -1,4 +1,4 @@
-"""`velogan data render`, `velogan data check` and `velogan data shards`."""
+"""`velogan data render`, `velogan data download`, `velogan data check` and `velogan data shards`."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 import tyro
 
 from velogan.cli.asked import Asked, Json, Outcome
+from velogan.data.sets.download import NAMES
 
 
 @dataclass(kw_only=True)
@@ -39,6 +40,30 @@ class DataRender(Asked):
             )
             display.say(f"{self.count} + {self.test_count} pictures in each domain: {folder}")
         return {"directory": str(folder), "train": self.count, "test": self.test_count}, 0
+
+
+@dataclass(kw_only=True)
+class DataDownload(Asked):
+    """Flags of `velogan data download`.
+
+    velogan data download horse2zebra horse2zebra
+    """
+
+    name: Annotated[tyro.conf.Positional[Literal[NAMES]], tyro.conf.arg(help="The data set.")]  # pyright: ignore[reportInvalidTypeForm]
+    directory: Annotated[
+        tyro.conf.Positional[Path], tyro.conf.arg(metavar="DIR", help="The folder to write, which must not exist.")
+    ]
+    json: Json = False
+
+    def execute(self, argv: list[str]) -> Outcome:
+        from velogan.data.sets.download import HOST, download
+        from velogan.observe.progress import Display
+
+        with Display() as display:
+            display.say(f"from {HOST}, its authors' host; see there who may use the pictures")
+            count = download(self.name, self.directory, progress=display.task("downloading (MB)"))
+            display.say(f"{count:,} pictures: {self.directory}; train on them with --data {self.directory}")
+        return {"directory": str(self.directory), "pictures": count}, 0
 
 
 @dataclass(kw_only=True)
