@@ -22,7 +22,7 @@ from torch import Tensor, nn
 pytest.importorskip("fastapi", reason="the extra serve is not installed")
 
 from velogan.serve.limits import Limits
-from velogan.serve.queue import Line
+from velogan.serve.queue import Queue
 from velogan.serve.server import bind, make_server
 from velogan.translate.doubt import Doubter
 from velogan.translate.model import Translator
@@ -57,7 +57,7 @@ class Served:
 
     url: str
     net: Negative
-    line: Line
+    queue: Queue
     client: httpx.Client
     stop: Callable[[], None]
 
@@ -67,7 +67,7 @@ class Served:
 
     def waits(self, pictures: int) -> None:
         """Returns once so many requests are inside."""
-        until(lambda: self.line.inside == pictures)
+        until(lambda: self.queue.inside == pictures)
 
 
 def until(true: Callable[[], object]) -> None:
@@ -135,8 +135,8 @@ def served(
         stack.callback(end)
         until(lambda: server.started)
         client = stack.enter_context(httpx.Client(base_url=url, timeout=30, trust_env=False, verify=False))
-        line = server.config.app._app.state.line  # pyright: ignore[reportAttributeAccessIssue]
-        yield Served(url, net, line, client, stop)
+        queue = server.config.app._app.state.queue  # pyright: ignore[reportAttributeAccessIssue]
+        yield Served(url, net, queue, client, stop)
 
 
 def _returned(images: Tensor, results: Tensor) -> Tensor:

@@ -187,10 +187,3 @@ def test_the_token_comes_from_the_address_or_is_asked_for(chromium: Any):
             _give(page, "one.png", png())
             page.wait_for_selector("#result:not([hidden])")
             context.close()
-
-
-def test_the_documentation_is_read_without_the_network(page: Any, server: Served):
-    page.goto(f"{server.url}/docs")
-    assert page.locator("h2 code").all_inner_texts()[:3] == ["GET /healthz", "GET /api/about", "POST /api/translate"]
-    assert page.evaluate("getComputedStyle(document.querySelector('main')).maxWidth") == "900px"
-    assert _fits(page)

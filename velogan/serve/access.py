@@ -12,7 +12,7 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from velogan.serve.limits import Refusal
-from velogan.serve.schema import Failure, Problem
+from velogan.serve.schema import ErrorAnswer, Problem
 
 _HEADERS = {
     "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'",
@@ -29,7 +29,7 @@ _DRAINED_SECONDS = 5
 
 def refused(refusal: Refusal) -> JSONResponse:
     """The answer that tells a refusal."""
-    body = Failure(error=Problem(code=refusal.code, message=refusal.message)).model_dump()
+    body = ErrorAnswer(error=Problem(code=refusal.code, message=refusal.message)).model_dump()
     headers = {} if refusal.after is None else {"Retry-After": str(refusal.after)}
     if refusal.status == 401:
         headers["WWW-Authenticate"] = "Bearer"

@@ -1,4 +1,4 @@
-"""The application: the page, its documentation and the API, over a line of pictures."""
+"""The application: the page and the API, over a queue of pictures."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from velogan.data.pictures.images import Picture
 from velogan.serve import pictures
 from velogan.serve.access import refused
 from velogan.serve.limits import Limits, Refusal
-from velogan.serve.page import docs, page, policy
-from velogan.serve.queue import Job, Line, Made
-from velogan.serve.schema import About, Asked, Failure, Health, Preview, Translated
+from velogan.serve.page import page, policy
+from velogan.serve.queue import Order, Queue, Served
+from velogan.serve.schema import ErrorAnswer, Health, Preview, ServerInfo, Translated, TranslateForm
 from velogan.serve.upload import read_upload
 from velogan.translate.doubt import Doubter
 from velogan.translate.files import pixels_of_a_pass
@@ -43,7 +43,7 @@ _FORM = {
                     "required": ["picture"],
                     "properties": {
                         "picture": {"type": "string", "format": "binary", "description": "The picture's file."},
-                        **Asked.model_json_schema()["properties"],
+                        **TranslateForm.model_json_schema()["properties"],
                     },
                 }
             }
@@ -52,14 +52,17 @@ _FORM = {
 }
 _ANSWERS = {
     200: {"content": {"image/*": {}}, "description": "With answer=picture the bytes of the file, else:"},
-    400: {"model": Failure, "description": "The form, a field or the file's name is not as it should be."},
-    401: {"model": Failure, "description": "The token is missing or wrong."},
-    408: {"model": Failure, "description": "The upload took too long."},
-    413: {"model": Failure, "description": "Too many bytes or pixels."},
-    415: {"model": Failure, "description": "The body is no form."},
-    422: {"model": Failure, "description": "The file is no picture that can be read or translated."},
-    503: {"model": Failure, "description": "Too many wait already; the header Retry-After says when to come again."},
-    504: {"model": Failure, "description": "The translation took too long."},
+    400: {"model": ErrorAnswer, "description": "The form, a field or the file's name is not as it should be."},
+    401: {"model": ErrorAnswer, "description": "The token is missing or wrong."},
+    408: {"model": ErrorAnswer, "description": "The upload took too long."},
+    413: {"model": ErrorAnswer, "description": "Too many bytes or pixels."},
+    415: {"model": ErrorAnswer, "description": "The body is no form."},
+    422: {"model": ErrorAnswer, "description": "The file is no picture that can be read or translated."},
+    503: {
+        "model": ErrorAnswer,
+        "description": "Too many wait already; the header Retry-After says when to come again.",
+    },
+    504: {"model": ErrorAnswer, "description": "The translation took too long."},
 }
 
 
@@ -76,30 +79,30 @@ def build_app(
 
     `doubters` make maps of doubt for the directions that have a way back.
 
-    Its `state.line` is the line of waiting pictures.
+    Its `state.queue` is the queue of waiting pictures.
     """
     device = next(iter(models.values())).device
     doubters = doubters or {}
 
-    def translate(job: Job, batch: Sequence[Picture], go_on: Before) -> list[Made]:
+    def translate(job: Order, batch: Sequence[Picture], go_on: Before) -> list[Served]:
         made = translate_pictures(models[job.direction], batch, tile=tile, before_tile=go_on)
         if not job.doubt:
-            return [Made(one) for one in made]
+            return [Served(one) for one in made]
         found = []
         for picture, one in zip(batch, made):
             go_on()
             try:
-                found.append(Made(one, doubters[job.direction].of(picture, tile=tile)))
+                found.append(Served(one, doubters[job.direction].of(picture, tile=tile)))
             except ValueError as error:
-                found.append(Made(one, no_doubt=str(error)))
+                found.append(Served(one, no_doubt=str(error)))
         return found
 
-    line = Line(translate, most=limits.waiting, batch_pixels=pixels_of_a_pass(device))
+    queue = Queue(translate, most=limits.waiting, batch_pixels=pixels_of_a_pass(device))
     pool = ThreadPoolExecutor(2, thread_name_prefix="pictures")
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        work = asyncio.create_task(line.work())
+        work = asyncio.create_task(queue.work())
         yield
         work.cancel()
         with suppress(asyncio.CancelledError):
@@ -110,20 +113,20 @@ def build_app(
         title="velogan",
         version=__version__,
         description="Pictures in, translated pictures out.",
-        docs_url=None,
+        docs_url=None,  # FastAPI's own pages load their scripts from another host
         redoc_url=None,
         lifespan=lifespan,
     )
-    app.state.line = line
+    app.state.queue = queue
     _tell_refusals(app)
 
     @app.get("/healthz", summary="Whether the server works; needs no token", response_description="It works.")
     async def healthz() -> Health:
-        return Health(waiting=line.inside)
+        return Health(waiting=queue.inside)
 
     @app.get("/api/about", summary="What this server translates, and what it takes", response_description="All of it.")
-    async def about() -> About:
-        return About(
+    async def about() -> ServerInfo:
+        return ServerInfo(
             name=name,
             directions={way: titles[way] for way in models},
             doubt=list(doubters),
@@ -136,7 +139,7 @@ def build_app(
 
     @app.post("/api/translate", summary=_SUMMARY, responses=_ANSWERS, response_model=Translated, openapi_extra=_FORM)  # pyright: ignore[reportArgumentType]
     async def translate_upload(request: Request) -> Response | Translated:
-        with line.admitted():
+        with queue.admitted():
             try:
                 async with asyncio.timeout(limits.seconds):
                     asked, named, data = await read_upload(request, limits)
@@ -144,7 +147,7 @@ def build_app(
                 raise Refusal(408, "slow_upload", f"the upload took more than {limits.seconds:g} s") from None
             return await _while_connected(request, answered(asked, named, data))
 
-    async def answered(asked: Asked, named: str, data: bytes) -> Response | Translated:
+    async def answered(asked: TranslateForm, named: str, data: bytes) -> Response | Translated:
         began = time.monotonic()
         direction = asked.direction or next(iter(models))
         if direction not in models:
@@ -155,8 +158,8 @@ def build_app(
                 400, "no_doubt", f"doubt needs a way back, and this run has none for {direction}: leave it out"
             )
         try:
-            source, made = await line.translated(
-                Job(direction, asked.doubt), lambda: pictures.read(data, limits), pool, seconds=limits.seconds
+            source, made = await queue.translated(
+                Order(direction, asked.doubt), lambda: pictures.read(data, limits), pool, seconds=limits.seconds
             )
         except ValueError as error:
             raise Refusal(422, "not_translated", f"this picture cannot be translated: {error}") from None
@@ -194,11 +197,6 @@ def build_app(
     @app.get("/", include_in_schema=False)
     async def index() -> HTMLResponse:
         return HTMLResponse(page(), headers={"Content-Security-Policy": policy(page())})
-
-    @app.get("/docs", include_in_schema=False)
-    async def documentation() -> HTMLResponse:
-        text = docs(app.openapi())
-        return HTMLResponse(text, headers={"Content-Security-Policy": policy(text)})
 
     return app
 

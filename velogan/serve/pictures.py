@@ -85,10 +85,10 @@ def shown(picture: Picture, form: PixelFormat) -> str:
     return f"data:{MEDIA_TYPES[suffix]};base64,{base64.b64encode(encode(suffix, small)).decode()}"
 
 
-def doubt(found: Doubt) -> schema.Doubt:
+def doubt(found: Doubt) -> schema.DoubtInfo:
     """A map of doubt as the API has it."""
     data = base64.b64encode(encode(".png", Picture(found.map[..., None]))).decode()
-    return schema.Doubt(map=data, mean=round(found.mean, 5), highest=schema.Patch(**asdict(found.highest)))
+    return schema.DoubtInfo(map=data, mean=round(found.mean, 5), highest=schema.DoubtSquare(**asdict(found.highest)))
 
 
 def overlay(levels: np.ndarray) -> str:

@@ -1,4 +1,4 @@
-"""Pictures that wait for the one worker: a bounded line, from which those of equal size go together."""
+"""Pictures that wait for the one worker: a bounded queue, in which those of equal size go together."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from velogan.translate.doubt import Doubt
 from velogan.types import Direction
 
 
-class Job(NamedTuple):
+class Order(NamedTuple):
     """What is asked for: a translation, and where it is not to be trusted."""
 
     direction: Direction
     doubt: bool = False
 
 
-class Made(NamedTuple):
+class Served(NamedTuple):
     """A translation; the map of doubt that was asked for, or why there is none."""
 
     picture: Picture
@@ -35,7 +35,7 @@ class Made(NamedTuple):
     no_doubt: str | None = None
 
 
-Translate = Callable[[Job, Sequence[Picture], Callable[[], None]], list[Made]]
+Translate = Callable[[Order, Sequence[Picture], Callable[[], None]], list[Served]]
 """What is asked for of pictures of one size and type, and what is called now and then: it raises when nobody waits."""
 
 _AHEAD_BYTES = 2**28
@@ -48,24 +48,24 @@ _LARGE = 2**22
 
 @dataclass(eq=False)
 class _Place:
-    """One picture in the line; `result` is its translation, or cancelled where nobody waits any more."""
+    """One picture in the queue; `result` is its translation, or cancelled where nobody waits any more."""
 
-    job: Job
+    order: Order
     picture: Picture
-    result: asyncio.Future[Made]
+    result: asyncio.Future[Served]
     started: bool = False
 
     @property
-    def kind(self) -> tuple[Job, tuple[int, ...], str]:
+    def kind(self) -> tuple[Order, tuple[int, ...], str]:
         """What those have in common that may go together."""
-        return self.job, self.picture.pixels.shape, self.picture.pixels.dtype.name
+        return self.order, self.picture.pixels.shape, self.picture.pixels.dtype.name
 
 
 class _Left(Exception):
     """Nobody waits for this translation any more."""
 
 
-class Line:
+class Queue:
     """Lets `most` requests in, and translates their pictures one batch after another in a thread of its own.
 
     A batch: the picture that has waited longest, and all of its kind up to `batch_pixels` pixels. Everything but
@@ -107,11 +107,11 @@ class Line:
         return max(1, min(60, math.ceil(self._inside * self._seconds / 2)))
 
     async def translated(
-        self, job: Job, read: Callable[[], Picture], pool: ThreadPoolExecutor, *, seconds: float
-    ) -> tuple[Picture, Made]:
+        self, order: Order, read: Callable[[], Picture], pool: ThreadPoolExecutor, *, seconds: float
+    ) -> tuple[Picture, Served]:
         """The picture that `read` decodes in a thread of `pool`, and what is made of it, both within `seconds`.
 
-        Cancelling this takes it out of the line; a translation in tiles that has begun ends with the tile.
+        Cancelling this takes it out of the queue; a translation in tiles that has begun ends with the tile.
         """
         place: _Place | None = None
         try:
@@ -120,7 +120,7 @@ class Line:
                     async with self._changed:
                         await self._changed.wait_for(lambda: self._held < _AHEAD_BYTES)
                     picture = await asyncio.get_running_loop().run_in_executor(pool, read)
-                    place = self._join(job, picture)
+                    place = self._join(order, picture)
                 await self._tell()
                 return picture, await place.result
         except TimeoutError:
@@ -136,16 +136,16 @@ class Line:
                     self._places.remove(place)
                 await self._tell()
 
-    def _join(self, job: Job, picture: Picture) -> _Place:
+    def _join(self, order: Order, picture: Picture) -> _Place:
         if self._closed:
             raise _stopping()
-        place = _Place(job, picture, asyncio.get_running_loop().create_future())
+        place = _Place(order, picture, asyncio.get_running_loop().create_future())
         self._held += picture.pixels.nbytes
         self._places.append(place)
         return place
 
     async def work(self) -> None:
-        """Translates what comes into the line, until cancelled."""
+        """Translates what comes into the queue, until cancelled."""
         loop = asyncio.get_running_loop()
         with ThreadPoolExecutor(1, thread_name_prefix="translate") as thread:
             while True:
@@ -183,7 +183,7 @@ class Line:
             self._places.remove(place)
         return batch
 
-    def _together(self, batch: Sequence[_Place]) -> list[Made] | list[BaseException]:
+    def _together(self, batch: Sequence[_Place]) -> list[Served] | list[BaseException]:
         """Their translations, or why not. What fails together is tried alone, lest one takes the others with it."""
 
         def go_on() -> None:
@@ -192,7 +192,7 @@ class Line:
 
         try:
             go_on()
-            return self._translate(batch[0].job, [place.picture for place in batch], go_on)
+            return self._translate(batch[0].order, [place.picture for place in batch], go_on)
         except Exception as error:
             if len(batch) > 1 and not isinstance(error, _Left):
                 return [one for place in batch for one in self._together([place])]  # pyright: ignore[reportReturnType]
@@ -201,7 +201,7 @@ class Line:
             return [error for _ in batch]
 
 
-def _settle(batch: Sequence[_Place], outcome: Sequence[Made | BaseException]) -> None:
+def _settle(batch: Sequence[_Place], outcome: Sequence[Served | BaseException]) -> None:
     for place, one in zip(batch, outcome):
         if place.result.done():
             continue

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from velogan.types import Direction
 
 
-class Asked(BaseModel):
+class TranslateForm(BaseModel):
     """The fields of a request beside the picture."""
 
     model_config = ConfigDict(extra="forbid")
@@ -36,7 +36,7 @@ class Preview(BaseModel):
     doubt: str | None = Field(None, description="Red, the less transparent the more doubtful; to be laid over `after`.")
 
 
-class Patch(BaseModel):
+class DoubtSquare(BaseModel):
     """A square of a picture, in pixels from the top left."""
 
     x: int
@@ -46,7 +46,7 @@ class Patch(BaseModel):
     mean: float = Field(description="Mean doubt there, in [0, 1].")
 
 
-class Doubt(BaseModel):
+class DoubtInfo(BaseModel):
     """Where not to trust a translation: docs/howto.md says what this is worth."""
 
     map: str = Field(
@@ -54,7 +54,7 @@ class Doubt(BaseModel):
         "of the range of values, or more."
     )
     mean: float = Field(description="Over the whole map, in [0, 1].")
-    highest: Patch = Field(description="The most doubtful square.")
+    highest: DoubtSquare = Field(description="The most doubtful square.")
 
 
 class Translated(BaseModel):
@@ -72,7 +72,7 @@ class Translated(BaseModel):
     seconds: float = Field(description="From the end of the upload to the answer.")
     picture: str = Field(description="The bytes of the translated file, in base64.")
     preview: Preview | None = None
-    doubt: Doubt | None = None
+    doubt: DoubtInfo | None = None
     no_doubt: str | None = Field(None, description="Why there is no map of doubt, where one was asked for.")
 
 
@@ -83,7 +83,7 @@ class Problem(BaseModel):
     message: str = Field(description="A sentence for people.")
 
 
-class Failure(BaseModel):
+class ErrorAnswer(BaseModel):
     """The answer with every status from 400 on."""
 
     error: Problem
@@ -96,7 +96,7 @@ class Health(BaseModel):
     waiting: int = Field(description="Requests that are being served.")
 
 
-class About(BaseModel):
+class ServerInfo(BaseModel):
     """What this server translates, and what it takes."""
 
     name: str = Field(description="The run's.")

@@ -95,7 +95,7 @@ def make_server(
             started()
 
         async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-            app.state.line.close()
+            app.state.queue.close()
             await super().shutdown(sockets)
 
     config = uvicorn.Config(

@@ -12,7 +12,7 @@ from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import ClientDisconnect, Request
 
 from velogan.serve.limits import Limits, Refusal
-from velogan.serve.schema import Asked
+from velogan.serve.schema import TranslateForm
 
 _MOST_NAME = 255
 _MOST_FIELD = 1000  # bytes
@@ -27,7 +27,7 @@ class _InMemory(MultiPartParser):
             file.close()
 
 
-async def read_upload(request: Request, limits: Limits) -> tuple[Asked, str, bytes]:
+async def read_upload(request: Request, limits: Limits) -> tuple[TranslateForm, str, bytes]:
     """The fields, the picture's name and its bytes. Raises `Refusal`."""
     kind = request.headers.get("content-type", "")
     if kind.partition(";")[0].strip().lower() != "multipart/form-data":
@@ -63,16 +63,16 @@ def _too_large(limits: Limits) -> Refusal:
     return Refusal(413, "too_large", f"more than {limits.upload_bytes / 2**20:g} MB: send a smaller file")
 
 
-def _asked(items: list[tuple[str, str | UploadFile]]) -> Asked:
+def _asked(items: list[tuple[str, str | UploadFile]]) -> TranslateForm:
     fields = {name: value for name, value in items if name != "picture"}
     if len(fields) < len(items) - 1:
         raise Refusal(400, "bad_field", "the form has a field twice: send each once")
     try:
-        return Asked.model_validate(fields)
+        return TranslateForm.model_validate(fields)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))[:40]
-        known = ", ".join(("picture", *Asked.model_fields))
+        known = ", ".join(("picture", *TranslateForm.model_fields))
         mend = f"the fields are {known}" if first["type"] == "extra_forbidden" else first["msg"].lower()
         raise Refusal(400, "bad_field", f"field {where!a}: {mend}") from None
 
