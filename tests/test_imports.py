@@ -243,7 +243,7 @@ def _names_a_method(source: str, kinds: set[str]) -> list[int]:
     for node in ast.walk(tree):
         texts: list[str] = []
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in documented:
-            texts = re.findall(r"\w+", node.value)
+            texts = [] if node.value.startswith("https://") else re.findall(r"\w+", node.value)
         elif isinstance(node, ast.Name):
             texts = [node.id]
         elif isinstance(node, ast.Attribute):

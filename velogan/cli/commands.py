@@ -82,7 +82,7 @@ COMMANDS: dict[tuple[str, ...], Command] = {
         "Render the built-in data set into a folder, with truth and masks for its test pictures.", "data:DataRender"
     ),
     ("data", "download"): Command(
-        "Download a data set that the authors of CycleGAN publish, such as horse2zebra, into a folder.",
+        "Download a data set such as horse2zebra from the host of its authors into a folder.",
         "data:DataDownload",
     ),
     ("data", "check"): Command(
