@@ -29,6 +29,8 @@ class Translate(Asked):
 
     velogan translate runs/zebras photos translated
 
+    velogan translate apples2oranges apple.png orange.png
+
     velogan translate runs/zebras zebra.jpg horse.jpg --direction b2a
 
     velogan translate runs/zebras photos translated --doubt
@@ -40,7 +42,11 @@ class Translate(Asked):
 
     model: Annotated[
         tyro.conf.Positional[Path],
-        tyro.conf.arg(metavar="RUN|FILE", help="A run folder, a .safetensors or .pth file, or hf://OWNER/NAME."),
+        tyro.conf.arg(
+            metavar="RUN|FILE",
+            help="A run folder, a .safetensors or .pth file, hf://OWNER/NAME, or apples2oranges, which comes "
+            "with velogan.",
+        ),
     ]
     input: Annotated[
         tyro.conf.Positional[Path],

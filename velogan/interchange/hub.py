@@ -1,4 +1,4 @@
-"""Models on the Hugging Face hub: found by name, and published."""
+"""Models by name: the one that comes with velogan, and those of the Hugging Face hub, found and published."""
 
 from __future__ import annotations
 
@@ -12,16 +12,22 @@ from velogan.files import require
 from velogan.interchange.folder import CONFIG, MANIFEST, NAMES, WEIGHTS
 from velogan.store.checkpoint import damage
 
+PRETRAINED = ("apples2oranges",)
+"""The models that come with velogan: of the built-in set at 64x64 pixels, made by benchmarks/pretrained.py."""
+
 _PART = r"[A-Za-z0-9][\w.-]*"
 _NAME = re.compile(rf"(?P<repository>{_PART}/{_PART})(@(?P<revision>[\w./-]+))?")
 _ADDRESS = re.compile(r"hf:/{1,2}(?P<name>.*)")  # a Path keeps one of the two slashes
 
 
 def local(path: Path | str) -> Path:
-    """The folder of `hf://OWNER/NAME` or `hf://OWNER/NAME@REVISION`, downloaded where it is not kept yet.
+    """The path of a model. `hf://OWNER/NAME` and `hf://OWNER/NAME@REVISION` are downloaded where they are not kept yet.
 
-    Any other path is given back as it is.
+    A name of `PRETRAINED` is the weights file that comes with velogan, unless there is such a path. Any other path is
+    given back as it is.
     """
+    if str(path) in PRETRAINED and not Path(path).exists():
+        return Path(__file__).parent / "pretrained" / f"{path}.safetensors"
     found = _ADDRESS.fullmatch(str(path))
     return download(found["name"]) if found else Path(path)
 

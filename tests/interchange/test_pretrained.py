@@ -1,0 +1,35 @@
+"""The translator that comes with velogan."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from velogan.cli import main
+from velogan.data.pictures.images import read_picture
+from velogan.data.rendered.apples2oranges import render_folder
+from velogan.interchange.hub import PRETRAINED, local
+
+
+def test_it_translates_pictures_that_it_has_not_seen(tmp_path: Path) -> None:
+    scenes = render_folder(tmp_path / "scenes", count=1, test_count=6, image_size=64, seed=7)
+    assert main(["translate", "apples2oranges", str(scenes / "testA"), str(tmp_path / "out"), "--exact"]) == 0
+
+    def error(folder: Path) -> float:
+        """Mean squared difference from the truth, on the objects."""
+        found = []
+        for name in sorted(one.name for one in folder.iterdir()):
+            made, truth = (read_picture(one / name).pixels.astype(float) for one in (folder, scenes / "truthA"))
+            found.append((made - truth)[read_picture(scenes / "maskA" / name).pixels[..., 0] > 127])
+        return float(np.square(np.concatenate(found)).mean())
+
+    gain = 10 * np.log10(error(scenes / "testA") / error(tmp_path / "out"))
+    assert gain > 9, f"{gain:.1f} dB over doing nothing"
+
+
+def test_a_folder_of_that_name_comes_first(tmp_path: Path, monkeypatch) -> None:
+    assert all(local(name).is_file() for name in PRETRAINED)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "apples2oranges").mkdir()
+    assert local("apples2oranges") == Path("apples2oranges")
