@@ -4,7 +4,8 @@ A line of JSON on standard input starts a command, and the answer is its process
 `{"argv": [...], "said": FILE, "out": FILE, "plain": BOOL, "env": {...}, "cwd": FOLDER, "code": TEXT}`.
 It runs with these environment variables in this folder, after this Python. Its standard error goes to `said`, its
 standard output to `out`, or to `said` too.
-`{"wait": PID}` answers with the exit code, below zero for a signal; with `"peak": true`, `[code, MB]` of most memory.
+`{"wait": PID}` answers with the exit code, below zero for a signal; with `"peak": true`, `[code, MB]` of most memory;
+with `"poll": true` at once, null while it runs.
 A `plain` process gives up root's right to pass over file modes.
 """
 
@@ -62,7 +63,7 @@ def start(
     ended = 99
     try:
         for number, file in ((2, said), (1, out)):
-            os.dup2(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC) if file else 2, number)
+            os.dup2(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND) if file else 2, number)
         os.environ.update(env)
         os.chdir(cwd)
         if plain:
@@ -79,8 +80,10 @@ def start(
         os._exit(ended)
 
 
-def wait(pid: int, peak: bool) -> object:
-    _, status, used = os.wait4(pid, 0)
+def wait(pid: int, *, peak: bool = False, poll: bool = False) -> object:
+    done, status, used = os.wait4(pid, os.WNOHANG if poll else 0)
+    if not done:
+        return None
     code = os.waitstatus_to_exitcode(status)
     return [code, used.ru_maxrss / (2**20 if sys.platform == "darwin" else 2**10)] if peak else code
 
@@ -93,7 +96,7 @@ def main() -> None:
     answers = os.fdopen(os.dup(1), "w")
     for line in sys.stdin:
         asked = json.loads(line)
-        answer = wait(asked["wait"], asked.get("peak", False)) if "wait" in asked else start(**asked)
+        answer = wait(asked.pop("wait"), **asked) if "wait" in asked else start(**asked)
         answers.write(json.dumps(answer) + "\n")
         answers.flush()
 

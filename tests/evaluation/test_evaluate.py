@@ -457,6 +457,7 @@ def test_refusals_name_the_mend(tmp_path: Path) -> None:
     assert not (run / "scores.json").exists()
 
 
+@pytest.mark.soak
 @pytest.mark.shared
 @pytest.mark.skipif(not WEIGHTS.is_file(), reason="the real images are not beside the project")
 def test_horses_and_zebras_are_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -60,8 +60,24 @@ def _run(tmp_path: Path, *, judge: str = "basic", blocks: int = 6) -> Path:
     return tmp_path / "run"
 
 
-@pytest.mark.parametrize("name", NETWORKS)
-@pytest.mark.parametrize("format", [pytest.param("onnx", marks=onnx), "torch"])
+CASES: list[tuple[Format, str]] = [(format, name) for format in ("onnx", "torch") for name in NETWORKS]
+USUAL = {
+    ("onnx", "resnet"),
+    ("onnx", "unet"),
+    ("onnx", "mask"),
+    ("onnx", "cells"),
+    ("torch", "resnet"),
+    ("torch", "mask"),
+}
+
+
+@pytest.mark.parametrize(
+    ("format", "name"),
+    [
+        pytest.param(*case, marks=[onnx] * (case[0] == "onnx") + [pytest.mark.soak] * (case not in USUAL))
+        for case in CASES
+    ],
+)
 def test_another_program_computes_the_same_at_any_size(format: Format, name: str, tmp_path: Path):
     model = _translator(**NETWORKS[name])
     made = export(model, tmp_path / f"net{SUFFIXES[format]}", format=format)

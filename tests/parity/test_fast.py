@@ -104,7 +104,8 @@ def test_bf16_losses_stay_within_two_percent_of_the_reference(
 @pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler")
 @pytest.mark.timeout(600)
 @pytest.mark.filterwarnings("ignore")  # torch.compile's own
-def test_a_compiled_network_equals_the_plain_one(tiny_config: Callable[..., Config]):
+def test_a_compiled_network_equals_the_plain_one(tiny_config: Callable[..., Config], monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("torch._inductor.config.compile_threads", 1)  # else it starts processes to compile in
     config = tiny_config(engine={"kernels": "plain", "compile": "on", "precision": "fp32", "threads": 1})
     torch.manual_seed(0)
     net = build_generator(config.generator)

@@ -20,6 +20,8 @@ from velogan.sweep.cores import available, held
 from velogan.sweep.folder import State, note, noted, run_folder, state_of
 from velogan.sweep.plan import Plan
 
+pytestmark = pytest.mark.usefixtures("forked")
+
 
 def start(out: Path, plan: Plan, report: Callable[[int, float], None] = lambda percent, score: None) -> State:
     trial = plan.known_trials()[0]

@@ -57,8 +57,8 @@ def parents(pid: int) -> list[int]:
 def test_a_lost_node_loses_no_trial(cluster: Any, tiny_plan: Callable[..., Plan], tmp_path: Path) -> None:
     node = cluster.add_node(num_cpus=1)
     raylet = node.all_processes["raylet"][0].process.pid
-    base = tiny_plan().bases["cyclegan"].change(train={"checkpoint_every": "20 images"})
-    plan = tiny_plan(bases={"cyclegan": base}, seeds=2, budget="200 images")
+    base = tiny_plan().bases["cyclegan"].change(train={"checkpoint_every": "10 images"})
+    plan = tiny_plan(bases={"cyclegan": base}, seeds=2, budget="100 images")
     names = [trial.name for trial in plan.known_trials()]
     moved: list[str] = []
     over = Event()
@@ -86,6 +86,7 @@ def test_a_lost_node_loses_no_trial(cluster: Any, tiny_plan: Callable[..., Plan]
     assert "continuing" in (tmp_path / "status" / f"{moved[0]}.log").read_text()
 
 
+@pytest.mark.soak
 def test_three_trials_share_a_gpu(cluster: Any, tiny_plan: Callable[..., Plan], tmp_path: Path) -> None:
     import ray
 

@@ -64,6 +64,7 @@ def start(out: Path, plan: Plan, name: str) -> State:
     return attempt(out, trial.name, tree, report=lambda *_: None, source=trial.source, **common)
 
 
+@pytest.mark.usefixtures("forked")
 def test_a_search_is_the_first_stage_of_the_trials_that_share_it(make: Callable[..., Plan], tmp_path: Path) -> None:
     plan, out = make(), tmp_path / "out"
     search = out / "searches" / "found,seed=0"

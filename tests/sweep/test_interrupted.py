@@ -17,10 +17,11 @@ import pytest
 from velogan.store.checkpoint import list_checkpoints
 
 FLAGS = shlex.split(
-    "--vary optimizer.lr=0.001,0.002 --images 200 --image-size 32 --generator.channels 2 --generator.blocks 1 "
+    "--images 200 --image-size 32 --generator.channels 2 --generator.blocks 1 "
     "--discriminator.channels 2 --data.render-count 22 --data.render-test 1 --data.validation 2 --train.samples 0 "
     "--train.no-tensorboard --train.checkpoint-every 10i --engine.precision fp32 --engine.kernels plain --json"
 )
+TWO = ("--vary", "optimizer.lr=0.001,0.002")
 PATIENCE_S = 240.0
 
 
@@ -43,9 +44,31 @@ def pids_of(session: int) -> list[int]:
 
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="it looks for processes in /proc")
 @pytest.mark.timeout(900)
+def test_a_killed_sweep_goes_on_and_leaves_nothing_behind_when_it_is_interrupted(tmp_path: Path) -> None:
+    one = ("--vary", "optimizer.lr=0.001")
+    before: dict[str, int] = {}
+    for number, code in ((signal.SIGKILL, -9), (signal.SIGINT, 130)):
+        process = _start(tmp_path, *one)
+        _until(lambda process=process, before=before: _saved(tmp_path) != before or process.poll() is not None)
+        process.send_signal(number)
+        _, said = process.communicate(timeout=PATIENCE_S)
+        assert process.returncode == code, said
+        _until(lambda: not pids_of(os.getpid()))
+        after = _saved(tmp_path)
+        for name, images in before.items():
+            assert f"continuing {tmp_path / 'trials' / name} at {images} images" in (
+                (tmp_path / "status" / f"{name}.log").read_text()
+            )
+            assert images < after[name] < 200
+        before = after
+
+
+@pytest.mark.soak
+@pytest.mark.skipif(not Path("/proc").is_dir(), reason="it looks for processes in /proc")
+@pytest.mark.timeout(900)
 def test_two_sweeps_at_once_leave_nothing_behind_and_go_on(tmp_path: Path) -> None:
     codes = {signal.SIGINT: 130, signal.SIGKILL: -9}
-    processes = {number: _start(tmp_path / number.name) for number in codes}
+    processes = {number: _start(tmp_path / number.name, *TWO) for number in codes}
     waiting = dict(processes)
     while waiting:  # each at its first checkpoint: later it might be done
         _until(lambda: any(_has_saved_or_ended(tmp_path / number.name, one) for number, one in waiting.items()))
@@ -56,7 +79,7 @@ def test_two_sweeps_at_once_leave_nothing_behind_and_go_on(tmp_path: Path) -> No
         assert process.returncode == codes[number], said
     _until(lambda: not pids_of(os.getpid()))
     saved = {number: _saved(tmp_path / number.name) for number in codes}
-    processes = {number: _start(tmp_path / number.name) for number in codes}
+    processes = {number: _start(tmp_path / number.name, *TWO) for number in codes}
     for number, process in processes.items():
         said, wrong = process.communicate(timeout=PATIENCE_S)
         assert process.returncode == 0, wrong
@@ -69,11 +92,11 @@ def test_two_sweeps_at_once_leave_nothing_behind_and_go_on(tmp_path: Path) -> No
             assert 10 <= images < 200
 
 
-def _start(out: Path) -> subprocess.Popen[str]:
+def _start(out: Path, *more: str) -> subprocess.Popen[str]:
     script = "import signal, sys\nsignal.signal(signal.SIGINT, signal.default_int_handler)\n"
     script += "from velogan.cli import main\nsys.exit(main(sys.argv[1:]))"
     return subprocess.Popen(
-        [sys.executable, "-c", script, "sweep", "--data", "apples2oranges", "--out", str(out), *FLAGS],
+        [sys.executable, "-c", script, "sweep", "--data", "apples2oranges", "--out", str(out), *FLAGS, *more],
         env={**os.environ, "VELOGAN_TEST": str(os.getpid())},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

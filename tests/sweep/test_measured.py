@@ -35,6 +35,7 @@ def trained(out: Path, plan: Plan, told: list[float]) -> State:
     return attempt(out, trial.name, config, report=lambda percent, score: told.append(score), **common)
 
 
+@pytest.mark.usefixtures("forked")
 def test_a_trial_is_measured_at_its_checkpoints_and_tested_once(
     tiny_plan: Callable[..., Plan], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

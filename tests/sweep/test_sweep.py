@@ -7,6 +7,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ import pytest
 from velogan.config import write_yaml
 from velogan.scale.connected import connected
 from velogan.store.lock import locked
+from velogan.sweep import scheduling
 from velogan.sweep import sweep as module
 from velogan.sweep.axes import parse_axis
 from velogan.sweep.folder import log_file, run_folder, state_of
@@ -84,15 +86,15 @@ def test_optuna_chooses_settings_and_goes_on(ray: None, tiny_plan: Callable[...,
 def test_asha_stops_what_is_behind_of_settings_at_random(
     ray: None, tiny_plan: Callable[..., Plan], tmp_path: Path
 ) -> None:
-    rare = {"cyclegan": tiny_plan().bases["cyclegan"].change(train={"checkpoint_every": "20 images"})}
+    rare = {"cyclegan": tiny_plan().bases["cyclegan"].change(train={"checkpoint_every": "8 images"})}
     drawn: dict[str, Any] = {"vary": [parse_axis("optimizer.lr=1e-9..1e-8:log")], "search": "random", "trials": 4}
-    result = run(tiny_plan(**drawn, stop_early="asha", budget="200 images", bases=rare), tmp_path)
+    result = run(tiny_plan(**drawn, stop_early="asha", budget="80 images", bases=rare), tmp_path)
     assert len(result["trials"]) == 4
     found = set(statuses(result).values())
     assert found <= {"done", "stopped early"}
     assert "stopped early" in found
     stopped = next(one for one in result["trials"] if one["status"] == "stopped early")
-    assert stopped["images"] < 200
+    assert stopped["images"] < 80
     assert "best third" in stopped["reason"]
 
 
@@ -113,6 +115,17 @@ def test_a_folder_in_use_is_refused(tiny_plan: Callable[..., Plan], tmp_path: Pa
         run(tiny_plan(), tmp_path)
 
 
+def test_a_status_that_cannot_be_written_is_kept_for_the_end(tiny_plan: Callable[..., Plan], tmp_path: Path) -> None:
+    plan = tiny_plan()
+    (trial,) = plan.known_trials()
+    (tmp_path / "status" / f"{trial.name}.json").mkdir(parents=True)  # as on a full disk: writing raises OSError
+    watch = scheduling._callback(scheduling._Job(plan, tmp_path, (trial,), 1, "velogan sweep", tmp_path), lambda: None)
+    watch.on_trial_error(0, [], SimpleNamespace(config={"index": 0}, get_error=lambda: "a\nlost\n"))
+    (error,) = watch.unwritten
+    assert "seed=0.json" in str(error)
+
+
+@pytest.mark.soak
 def test_a_status_that_cannot_be_written_stops_no_other_trial(
     ray: None, tiny_plan: Callable[..., Plan], tmp_path: Path
 ) -> None:
