@@ -1,10 +1,11 @@
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import signal
+import subprocess
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 import pytest
 
 from velogan.config import Config
-from velogan.sweep import attempt
+from velogan.engine import child
 from velogan.sweep.plan import Plan
 
 
@@ -49,36 +50,32 @@ def tiny_plan(tiny_config: Callable[..., Config]) -> Callable[..., Plan]:
 class _Forked:
     """Stands for subprocess.Popen: a trial's process, forked from one that has imported everything."""
 
-    returncode: int | None = None
+    def __init__(self, zygote: Callable[[dict], Any], module: str, said: str, out: Path):
+        self._zygote, self._module, self._files = zygote, module, {"said": said, "out": str(out)}
+        self.returncode: int | None = None
 
-    def __init__(self, zygote: Callable[[dict], Any], request: Path, said: str):
-        self._ask, self._out = zygote, request.with_suffix(".out")
-        parent = json.loads(request.read_text())["parent"]
-        code = "import os, sys, velogan.sweep.child as child\nos.setsid()\n"
-        code += f"os.getppid = lambda: {parent}\nsys.exit(child.main([{str(request)!r}]))"
-        self.pid = zygote({"argv": [], "said": said, "out": str(self._out), "code": code})
-
-    def poll(self) -> int | None:
+    def communicate(self, request: str | None = None, timeout: float | None = None) -> tuple[str, None]:
+        if request is not None:
+            code = "import io, os, runpy, sys\nos.setsid()\n"
+            code += f"os.getppid = lambda: {os.getpid()}\nsys.stdin = io.StringIO({request!r})\n"
+            code += f"runpy.run_module({self._module!r}, run_name='__main__')"
+            self.pid = self._zygote({"argv": [], "code": code, **self._files})
+        if timeout:
+            time.sleep(timeout)
+        self.returncode = self._zygote({"wait": self.pid, "poll": bool(timeout)})
         if self.returncode is None:
-            self.returncode = self._ask({"wait": self.pid, "poll": True})
-        return self.returncode
+            raise subprocess.TimeoutExpired(self._module, timeout or 0)
+        return Path(self._files["out"]).read_text(), None
 
     def terminate(self) -> None:
         os.kill(self.pid, signal.SIGTERM)
 
-    def communicate(self) -> tuple[str, None]:
-        if self.returncode is None:
-            self.returncode = self._ask({"wait": self.pid})
-        text = self._out.read_text()
-        self._out.unlink()
-        return text, None
-
 
 @pytest.fixture
-def forked(zygote: Callable[[dict], Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def forked(zygote: Callable[[dict], Any], monkeypatch: pytest.MonkeyPatch, tmp_path_factory: Any) -> None:
     """Trials of this process are forked from the zygote, which spares their imports."""
 
     def popen(command: list[str], *, stderr: Any, **_rest: Any) -> _Forked:
-        return _Forked(zygote, Path(command[-1]), stderr.name)
+        return _Forked(zygote, command[-1], stderr.name, tmp_path_factory.mktemp("child") / "out")
 
-    monkeypatch.setattr(attempt.subprocess, "Popen", popen)
+    monkeypatch.setattr(child.subprocess, "Popen", popen)
