@@ -18,7 +18,7 @@ from velogan.store.checkpoint import save_checkpoint
 
 def _run(folder: Path, *, channels: int = 3) -> Path:
     torch.manual_seed(0)
-    config = GeneratorConfig(channels=4, blocks=1, init="kaiming", init_gain=1.0)
+    config = GeneratorConfig(channels=4, blocks=1, init="kaiming")
     form = {"channels": channels, "dtype": "uint8"}
     header = {"role": "G_A", "network": "generator", "config": config.model_dump(mode="json")}
     header |= {"in_channels": channels, "out_channels": channels, "input": form, "output": form}

@@ -53,7 +53,7 @@ def test_cyclegan_is_the_paper():
     assert (config.data.crop_size, config.data.load_side, config.data.batch_size) == (256, 286, 1)
     assert (config.generator.network, config.generator.blocks, config.generator.channels) == ("resnet", 9, 64)
     assert (config.discriminator.network, config.discriminator.channels) == ("basic", 64)
-    assert (config.generator.norm, config.generator.dropout, config.generator.init_gain) == ("instance", False, 0.02)
+    assert (config.generator.norm, config.generator.dropout, config.generator.init) == ("instance", False, "normal")
     method = config.method
     assert isinstance(method, CycleGAN)
     assert (method.gan, method.cycle_a, method.cycle_b) == ("lsgan", 10, 10)

@@ -44,8 +44,7 @@ SIZES: dict[Size, dict[str, int]] = {
 """The one dial: generator width and residual blocks, discriminator width. `l` is the paper's."""
 
 OF_RESNETS = {
-    name: GeneratorConfig.model_fields[name].default
-    for name in ("decoder", "antialias", "padding", "residual", "dropout")
+    name: GeneratorConfig.model_fields[name].default for name in ("decoder", "antialias", "padding", "dropout")
 }
 """What cells have not, as it is where it says nothing."""
 

@@ -59,8 +59,7 @@ def demo() -> Config:
     """
     return Config().change(
         data={"crop_size": 64, "batch_size": 2},
-        generator={"channels": 32, "blocks": 2, "norm": "none", "init": "kaiming"}
-        | {"identity_start": True, "output": "keep"},
+        generator={"channels": 32, "blocks": 2, "norm": "none", "init": "identity", "output": "keep"},
         discriminator={"channels": 32},
         method={"gan": "hinge", "cycle_a": 10.0, "cycle_b": 10.0, "identity_a": 1.0, "identity_b": 1.0},
         optimizer={"lr": 6e-4, "rules": ("D_*:lr=3e-4",)},
@@ -107,7 +106,7 @@ def onepair_plus() -> Config:
     velogan train onepair-plus --data apple2orange --out runs/oranges
     """
     return onepair().change(
-        generator={"norm": "none", "init": "kaiming", "identity_start": True, "output": "change"},
+        generator={"norm": "none", "init": "identity", "output": "change"},
         method={"scale": 1.0},
         optimizer={"lr": 4e-4},
     )

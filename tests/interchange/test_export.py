@@ -37,7 +37,7 @@ NETWORKS: dict[str, dict[str, Any]] = {
 
 
 def _header(role: str = "G_A", **fields: Any) -> dict[str, Any]:
-    config = GeneratorConfig.model_validate({"init": "kaiming", "init_gain": 1.0, **fields}).model_dump(mode="json")
+    config = GeneratorConfig.model_validate({"init": "kaiming", **fields}).model_dump(mode="json")
     return {"role": role, "network": "generator", "config": config, "in_channels": 3, "out_channels": 3}
 
 

@@ -11,14 +11,16 @@ from velogan.kernels.fused import Fused
 from velogan.kernels.native import NormKernels
 from velogan.networks.discriminators import DiscriminatorConfig, build_discriminator
 from velogan.networks.generators import GeneratorConfig, ResidualBlock, build_generator
+from velogan.networks.layers import initialise
 
 
-def _generator(**fields: Any) -> nn.Module:
-    return build_generator(GeneratorConfig.model_validate({"channels": 4, "blocks": 2, "init_gain": 0.3} | fields))
+def _generator(*, gain: float = 0.3, **fields: Any) -> nn.Module:
+    net = build_generator(GeneratorConfig.model_validate({"channels": 4, "blocks": 2} | fields))
+    return initialise(net, gain=gain)
 
 
 def _discriminator(**fields: Any) -> nn.Module:
-    return build_discriminator(DiscriminatorConfig.model_validate({"channels": 4, "init_gain": 0.3} | fields))
+    return initialise(build_discriminator(DiscriminatorConfig.model_validate({"channels": 4} | fields)), gain=0.3)
 
 
 CELLS = ("conv7", "max_pool", "conv7", "dilated5", "conv5", "conv3", "bilinear", "transposed3")
@@ -27,10 +29,8 @@ CODE = ("conv7", "conv4", *CELLS[1:], "conv5")
 NETS = {
     "resnet": lambda: _generator(),
     "resnet without blocks": lambda: _generator(blocks=0),
-    "resnet, batch norm": lambda: _generator(
-        norm="batch", init_gain=0.1
-    ),  # or the last tanh is at its ends in eval mode
-    "resnet, no norm": lambda: _generator(norm="none", init_gain=0.1),
+    "resnet, batch norm": lambda: _generator(norm="batch", gain=0.1),  # or the last tanh is at its ends in eval mode
+    "resnet, no norm": lambda: _generator(norm="none", gain=0.1),
     "resnet, resize": lambda: _generator(decoder="resize"),
     "unet": lambda: _generator(network="unet_128", channels=2),
     "cells": lambda: _generator(network="cells", channels=6, operations=CELLS),

@@ -18,7 +18,7 @@ CPU = torch.device("cpu")
 
 def _network(in_channels: int = 3, **config: Any) -> nn.Module:
     torch.manual_seed(0)
-    settings = {"channels": 4, "blocks": 1, "init": "kaiming", "init_gain": 1.0}
+    settings = {"channels": 4, "blocks": 1, "init": "kaiming"}
     return build_generator(GeneratorConfig.model_validate(settings | config), in_channels=in_channels).eval()
 
 

@@ -185,7 +185,7 @@ def test_a_fused_generator_trains_as_near_to_float32_as_plain_bfloat16(
     config: GeneratorConfig, build: Callable[[GeneratorConfig], nn.Module], gemm: Bf16Gemm, kernels: NormKernels
 ) -> None:
     torch.manual_seed(0)
-    net = build(config.model_copy(update={"init": "kaiming", "init_gain": 1.0}))
+    net = build(config.model_copy(update={"init": "kaiming"}))
     x, g = torch.rand(1, 3, 32, 32) * 2 - 1, torch.randn(1, 3, 32, 32)
     weights = [p for name, p in net.named_parameters() if name.endswith(("weight", "alpha"))]
     results = []

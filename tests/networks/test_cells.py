@@ -26,6 +26,7 @@ from velogan.networks.discriminators import (
     build_encoding_discriminator,
 )
 from velogan.networks.generators import GeneratorConfig, build_generator, compose, split
+from velogan.networks.layers import initialise
 
 SIDES: dict[Kind, int] = {"e": 6, "r": 12, "d": 24}
 
@@ -81,7 +82,7 @@ def test_gradients_of_a_dilated_convolution_of_any_width(name: str):
 
 def test_the_shapes_that_the_paper_gives():
     """256x256x3 to 64x64xH and back; the last activation is a tanh."""
-    net = build_generator(_generator(channels=5, init_gain=1.0))
+    net = initialise(build_generator(_generator(channels=5)), gain=1.0)
     stages, images = split(net), torch.randn(1, 3, 256, 256)
     assert stages.encoder(images).shape == (1, 5, 64, 64)
     assert stages.translator(stages.encoder(images)).shape == (1, 5, 64, 64)

@@ -13,6 +13,7 @@ from velogan.networks.discriminators import (
     build_encoding_discriminator,
 )
 from velogan.networks.generators import GeneratorConfig, build_generator, split
+from velogan.networks.layers import initialise
 
 
 def _build(**fields: Any) -> nn.Module:
@@ -94,11 +95,11 @@ def test_encodings_get_the_later_layers(fields: dict[str, Any], side: int):
 
 
 def test_a_logit_on_encodings_sees_73_pixels():
-    plain = GeneratorConfig(channels=2, blocks=1, norm="none", init_gain=0.5)
-    config = DiscriminatorConfig(channels=2, norm="none", init_gain=0.5)
+    plain = initialise(build_generator(GeneratorConfig(channels=2, blocks=1, norm="none")), gain=0.5)
+    config = DiscriminatorConfig(channels=2, norm="none")
     image = torch.randn(1, 3, 160, 160, requires_grad=True)
-    net = build_encoding_discriminator(config, in_channels=8)
-    net(split(build_generator(plain)).encoder(image))[0, 0, 9, 9].backward()
+    net = initialise(build_encoding_discriminator(config, in_channels=8), gain=0.5)
+    net(split(plain).encoder(image))[0, 0, 9, 9].backward()
     assert image.grad is not None
     rows = image.grad.abs().sum((0, 1, 3)).nonzero()
     assert int(rows.max() - rows.min()) + 1 == 73

@@ -6,8 +6,9 @@ import pytest
 import torch
 from torch import nn
 
-from velogan.networks.build import Networks
+from velogan.networks.build import Networks, build_network
 from velogan.networks.generators import GeneratorConfig, build_generator, compose, split
+from velogan.networks.layers import initialise
 from velogan.search.supernet import Supernets
 
 
@@ -47,8 +48,8 @@ def test_parameter_counts(fields: dict[str, Any], count: int):
 @pytest.mark.parametrize("fields", [{}, {"blocks": 0}, {"network": "unet_128"}, {"in_channels": 1, "out_channels": 2}])
 def test_images_keep_their_size_and_range(fields: dict[str, Any]):
     channels = {name: fields[name] for name in ("in_channels", "out_channels") if name in fields}
-    config = {"blocks": 1, "channels": 2, "init_gain": 1.0} | {n: v for n, v in fields.items() if n not in channels}
-    net = build_generator(GeneratorConfig.model_validate(config), **channels)
+    config = {"blocks": 1, "channels": 2} | {n: v for n, v in fields.items() if n not in channels}
+    net = initialise(build_generator(GeneratorConfig.model_validate(config), **channels), gain=1.0)
     images = torch.randn(2, fields.get("in_channels", 3), 128, 256)
     out = net(images)
     assert out.shape == (2, fields.get("out_channels", 3), 128, 256)
@@ -126,15 +127,15 @@ def test_a_residual_block_adds_its_input():
         {},
         {"decoder": "simple"},
         {"decoder": "resize"},
-        {"residual": False, "norm": "batch"},
+        {"norm": "batch"},
         {"antialias": "both"},
         {"padding": "reflect"},
         {"padding": "reflect", "antialias": "down", "decoder": "resize"},
     ],
 )
 def test_a_resnet_in_three_is_the_same_resnet(fields: dict[str, Any]):
-    config = GeneratorConfig.model_validate({"channels": 2, "blocks": 2, "init_gain": 0.5} | fields)
-    net = build_generator(config).eval()
+    net = initialise(build_generator(GeneratorConfig.model_validate({"channels": 2, "blocks": 2} | fields)), gain=0.5)
+    net.eval()
     stages = split(net)
     names = [set(stage.state_dict()) for stage in stages]
     assert set.union(*names) == set(net.state_dict())
@@ -158,7 +159,8 @@ def test_an_autoencoder_is_a_resnet_without_blocks():
 
 
 def test_a_position_of_an_encoding_sees_13_pixels():
-    encoder = split(build_generator(GeneratorConfig(channels=2, blocks=1, norm="none", init_gain=0.5))).encoder
+    net = build_generator(GeneratorConfig(channels=2, blocks=1, norm="none"))
+    encoder = split(initialise(net, gain=0.5)).encoder
     image = torch.randn(1, 3, 64, 64, requires_grad=True)
     encoder(image)[0, :, 8, 8].sum().backward()
     assert image.grad is not None
@@ -192,21 +194,11 @@ def test_the_resize_decoder_makes_no_checkerboard_of_even_features():
     assert spread["reference"] > 1e-2
 
 
-def test_a_block_that_is_not_residual_adds_no_input():
-    configs = (GeneratorConfig(channels=1, blocks=1, residual=on) for on in (True, False))
-    adds, plain = (split(build_generator(config)).translator for config in configs)
-    plain.load_state_dict(adds.state_dict())
-    encodings = torch.randn(1, 4, 4, 4)
-    torch.testing.assert_close(plain(encodings), (adds(encodings) - encodings).relu())
-
-
 @pytest.mark.parametrize(
     "field",
     [
         {"decoder": "simple"},
         {"decoder": "resize"},
-        {"residual": False},
-        {"identity_start": True},
         {"output": "change"},
         {"antialias": "up"},
         {"padding": "reflect"},
@@ -219,18 +211,26 @@ def test_a_unet_has_no_such_parts(field: dict[str, Any]):
 
 def test_blocks_that_begin_as_the_identity():
     fields = {"channels": 2, "blocks": 3, "norm": "none", "dropout": True}
-    stages = split(_build(**fields, identity_start=True))
+    stages = split(_build(**fields, init="identity"))
     encodings = torch.randn(1, 8, 4, 4)
     assert torch.equal(stages.translator(encodings), encodings)
     assert not torch.equal(split(_build(**fields)).translator(encodings), encodings)
     assert all(value.any() for stage in stages[::2] for name, value in stage.named_parameters() if "weight" in name)
-    cells = {"network": "cells", "channels": 8, "blocks": 2, "norm": "none", "identity_start": True}
+    cells = {"network": "cells", "channels": 8, "blocks": 2, "norm": "none", "init": "identity"}
     larger = torch.randn(1, 8, 5, 5)  # a dilated 5x5 convolution reflects four pixels
     for networks in (Networks(), Supernets()):
         net = networks.generator(GeneratorConfig.model_validate(cells))
         assert torch.equal(split(net).translator(larger), larger)
-    for wrong in ({"norm": "instance"}, {"residual": False}):
-        with pytest.raises(
-            ValueError, match=r"identity_start is for residual blocks without norms.*: set identity_start=false"
-        ):
-            _build(**fields | wrong, identity_start=True)
+    for wrong in ({"norm": "instance"}, {"network": "unet_128"}):
+        with pytest.raises(ValueError, match=r"init=identity is for residual blocks without norms.*: set init=kaiming"):
+            _build(**fields | wrong, init="identity")
+
+
+def test_headers_of_earlier_versions_are_read():
+    fields = GeneratorConfig(channels=2, blocks=1, norm="none", init="kaiming").model_dump()
+    old = {**fields, "residual": True, "init_gain": 0.02, "identity_start": True}
+    header = {"network": "generator", "in_channels": 3, "out_channels": 3}
+    now = build_network({**header, "config": fields})
+    assert build_network({**header, "config": old}).state_dict().keys() == now.state_dict().keys()
+    with pytest.raises(ValueError, match="residual"):
+        build_network({**header, "config": {**old, "residual": False}})

@@ -108,7 +108,7 @@ def test_instance_norm_has_the_right_gradient_in_any_layout(
 
 @pytest.mark.parametrize("norm", ["instance", "batch", "none"])
 def test_all_networks_declare_what_they_compute(norm: str):
-    sections: list[dict[str, Any]] = [{}, {"network": "unet_128"}, {"residual": False}]
+    sections: list[dict[str, Any]] = [{}, {"network": "unet_128"}]
     sections += [{"decoder": "simple", "output": "change"}, {"output": "mask"}, {"output": "keep"}]
     generators = [GeneratorConfig.model_validate({"channels": 2, "blocks": 1, "norm": norm, **one}) for one in sections]
     discriminators = [DiscriminatorConfig.model_validate({"network": one, "norm": norm}) for one in ("basic", "pixel")]

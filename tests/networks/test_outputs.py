@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from velogan.networks.generators import GeneratorConfig, build_generator, split
+from velogan.networks.layers import initialise
 from velogan.networks.outputs import (
     DETAIL,
     FAINT,
@@ -43,7 +44,7 @@ def test_how_much_changes_is_a_mean_over_channels():
 
 def test_a_change_generator_changes_the_image_as_what_is_decoded_changes():
     torch.manual_seed(0)
-    net = _build(output="change", decoder="simple", init_gain=0.5)
+    net = initialise(_build(output="change", decoder="simple"), gain=0.5)
     assert isinstance(net, ChangeGenerator)
     images = torch.rand(2, 3, 16, 16) * 2 - 1
     encoder, translator, decoder = split(net)

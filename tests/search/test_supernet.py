@@ -14,8 +14,8 @@ from velogan.networks.generators import GeneratorConfig, build_generator, split
 from velogan.search.supernet import Supernets, derive, mixtures, take_architecture
 
 CONFIGS: dict[str, dict[str, Any]] = {
-    "generator": {"network": "cells", "blocks": 1, "channels": 6, "init": "kaiming", "init_gain": 1.0},
-    "discriminator": {"network": "cells", "channels": 4, "init": "kaiming", "init_gain": 1.0},
+    "generator": {"network": "cells", "blocks": 1, "channels": 6, "init": "kaiming"},
+    "discriminator": {"network": "cells", "channels": 4, "init": "kaiming"},
 }
 
 

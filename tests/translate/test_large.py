@@ -18,7 +18,7 @@ from velogan.translate.tiles import reflected
 
 def _translator(**config: Any) -> Translator:
     torch.manual_seed(1)
-    settings = {"channels": 4, "blocks": 1, "init": "kaiming", "init_gain": 1.0}
+    settings = {"channels": 4, "blocks": 1, "init": "kaiming"}
     net = build_generator(GeneratorConfig.model_validate(settings | config)).eval().requires_grad_(False)
     return Translator(net, multiple=net.multiple, device=torch.device("cpu"))
 

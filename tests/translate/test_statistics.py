@@ -16,7 +16,7 @@ CELLS = ("conv5", "max_pool", "conv7", "dilated3", "conv3", "conv3", "bilinear",
 
 def _network(**config: Any) -> nn.Module:
     torch.manual_seed(3)
-    settings = {"channels": 3, "blocks": 2, "init": "kaiming", "init_gain": 1.0}
+    settings = {"channels": 3, "blocks": 2, "init": "kaiming"}
     net = build_generator(GeneratorConfig.model_validate(settings | config))
     for name, value in net.named_buffers():  # batch norms that have seen something
         if name.endswith("running_mean"):

@@ -65,10 +65,7 @@ class DiscriminatorConfig(BaseModel):
         description="The search space of cells. paper: two encoding cells. code: the authors' code, five operations, "
         "under spectral norm too.",
     )
-    init: InitName = Field(default="normal", description="Initialisation of the weights.")
-    init_gain: float = Field(
-        default=0.02, gt=0, description="Scale of init: standard deviation for normal, gain for the others."
-    )
+    init: InitName = Field(default="normal", description="The weights when training begins, as for a generator.")
 
     @model_validator(mode="after")
     def _cells_fit(self) -> DiscriminatorConfig:
@@ -161,7 +158,7 @@ def build_encoding_discriminator(
 def _started(model: nn.Sequential, config: DiscriminatorConfig) -> Discriminator:
     """The discriminator of these layers, with its first weights."""
     net = Discriminator(model)
-    initialise(net, init=config.init, gain=config.init_gain)
+    initialise(net, init=config.init)
     if config.norm == "spectral" or (config.network, config.space) == ("cells", "code"):
         spectrally_normalise(net)
     return net

@@ -74,12 +74,6 @@ class GeneratorConfig(BaseModel):
         "a stride of 2 they are seen at the left and the top alone, and a generator may draw lines there. reflect: "
         "the features themselves, mirrored, as before the first convolution and in the blocks.",
     )
-    residual: bool = Field(default=True, description="Each block of a resnet adds its result to its input.")
-    identity_start: bool = Field(
-        default=False,
-        description="Residual blocks change nothing when training begins: the last convolution of each begins at "
-        "zero. Only for norm=none, where blocks that begin at random may die early.",
-    )
     output: Literal["image", "change", "mask", "keep"] = Field(
         default="image",
         description="image: a resnet's decoder makes the translation. change: it decodes the features before and after "
@@ -100,16 +94,18 @@ class GeneratorConfig(BaseModel):
         description="What cells stand in. paper: the encoding cell sees the image and the decoding cell makes it. "
         "code: with an operation more before and one behind, as in the authors' code.",
     )
-    init: InitName = Field(default="normal", description="Initialisation of the weights.")
-    init_gain: float = Field(
-        default=0.02, gt=0, description="Scale of init: standard deviation for normal, gain for the others."
+    init: InitName | Literal["identity"] = Field(
+        default="normal",
+        description="The weights when training begins. normal: as the reference implementation has them; xavier, "
+        "kaiming, orthogonal: for comparisons with programs that begin so. identity: as kaiming, and residual blocks "
+        "change nothing at first. It is for norm=none, where blocks that begin at random may die early.",
     )
 
     @model_validator(mode="after")
     def _check_combinations(self) -> GeneratorConfig:
-        resnets = ["decoder", "antialias", "padding", "residual"] if self.network != "resnet" else []
+        resnets = ["decoder", "antialias", "padding"] if self.network != "resnet" else []
         if self.network not in ("resnet", "cells"):
-            resnets += ["identity_start", *(["output"] if self.output == "change" else [])]
+            resnets += ["output"] if self.output == "change" else []
         for name in [*resnets, *(["dropout"] if self.network == "cells" else [])]:
             if (value := getattr(self, name)) != type(self).model_fields[name].default:
                 raise ValueError(f"{name}={value} is for resnets, not {self.network}: leave it out, or use resnet")
@@ -130,10 +126,10 @@ class GeneratorConfig(BaseModel):
                 "output=change takes the difference of two decoded pictures, and instance norm would scale each "
                 "differently: set decoder=simple, or norm=none"
             )
-        if self.identity_start and (self.norm != "none" or not self.residual):
+        if self.init == "identity" and (self.norm != "none" or not self.has_stages):
             raise ValueError(
-                f"identity_start is for residual blocks without norms, not norm={self.norm} with "
-                f"residual={self.residual}: set identity_start=false, or norm=none and residual=true"
+                f"init=identity is for residual blocks without norms, not network={self.network} with "
+                f"norm={self.norm}: set init=kaiming, or norm=none and network=resnet"
             )
         return self
 
@@ -195,8 +191,10 @@ def build_generator(
         build = _resnet if config.network == "resnet" else _unet
         model = build(config, in_channels, out_channels + masks)
     net = Generator(model, multiple=config.multiple)
-    initialise(net, init=config.init, gain=config.init_gain)
-    if config.identity_start:
+    if config.init != "identity":
+        initialise(net, init=config.init)
+    else:
+        initialise(net, init="kaiming")
         for layer in _last_convolutions(net):
             nn.init.zeros_(layer.weight)
     if masks:
@@ -303,44 +301,30 @@ class ResidualBlock(nn.Module):
 
     def __init__(self, channels: int, *, norm: NormName, dropout: bool):
         super().__init__()
-        self.conv_block = _convolutions(channels, norm=norm, dropout=dropout)
+        make_norm, bias = norm_layer(norm), norm == "instance"
+        self.conv_block = nn.Sequential(
+            nn.ReflectionPad2d(1),
+            nn.Conv2d(channels, channels, 3, bias=bias),
+            make_norm(channels),
+            nn.ReLU(),
+            *([nn.Dropout(0.5)] if dropout else []),
+            nn.ReflectionPad2d(1),
+            nn.Conv2d(channels, channels, 3, bias=bias),
+            make_norm(channels),
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         return x + self.conv_block(x)
 
 
-class PlainBlock(nn.Sequential):
-    """The layers of a residual block without the addition, then a ReLU."""
-
-    def __init__(self, channels: int, *, norm: NormName, dropout: bool):
-        super().__init__()
-        self.conv_block = _convolutions(channels, norm=norm, dropout=dropout)
-        self.activation = nn.ReLU()
-
-
-_BLOCKS = (ResidualBlock, PlainBlock, ResidualCell)
+_BLOCKS = (ResidualBlock, ResidualCell)
 _ENCODER_LAYERS = 10  # three convolutions with norm and ReLU, and padding; and what halving may add: blurs, paddings
-
-
-def _convolutions(channels: int, *, norm: NormName, dropout: bool) -> nn.Sequential:
-    make_norm, bias = norm_layer(norm), norm == "instance"
-    return nn.Sequential(
-        nn.ReflectionPad2d(1),
-        nn.Conv2d(channels, channels, 3, bias=bias),
-        make_norm(channels),
-        nn.ReLU(),
-        *([nn.Dropout(0.5)] if dropout else []),
-        nn.ReflectionPad2d(1),
-        nn.Conv2d(channels, channels, 3, bias=bias),
-        make_norm(channels),
-    )
 
 
 def _resnet(config: GeneratorConfig, c_in: int, c_out: int) -> nn.Sequential:
     layers = list(_encoder(config, c_in))
-    block = ResidualBlock if config.residual else PlainBlock
     width = 4 * config.channels
-    layers += [block(width, norm=config.norm, dropout=config.dropout) for _ in range(config.blocks)]
+    layers += [ResidualBlock(width, norm=config.norm, dropout=config.dropout) for _ in range(config.blocks)]
     return nn.Sequential(*layers, *_decoder(config, c_out))
 
 

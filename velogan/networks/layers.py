@@ -14,6 +14,9 @@ from velogan.types import Form
 NormName = Literal["instance", "batch", "sync_batch", "none"]
 InitName = Literal["normal", "xavier", "kaiming", "orthogonal"]
 
+INIT_GAIN = 0.02
+"""Deviation of normal weights, and gain of xavier and orthogonal ones, in the reference implementation."""
+
 
 class InstanceNorm2d(nn.InstanceNorm2d):
     """torch's layer with a correct gradient: on a CPU torch misreads the channels-last gradient of one image."""
@@ -90,7 +93,7 @@ def norm_layer(name: NormName) -> Callable[[int], nn.Module]:
             return lambda channels: nn.Identity()
 
 
-def initialise(net: nn.Module, *, init: InitName = "normal", gain: float = 0.02) -> nn.Module:
+def initialise(net: nn.Module, *, init: InitName = "normal", gain: float = INIT_GAIN) -> nn.Module:
     """Fills every convolution and linear weight from `init` (bias 0) and every batch-norm weight from N(1, gain).
 
     `normal` is N(0, gain); `xavier` is Xavier normal with `gain`; `kaiming` is He normal for fan-in;

@@ -100,7 +100,6 @@ def options(header: Mapping[str, Any]) -> list[str]:
         "norm": _NORMS,
         "decoder": ("reference",),
         "padding": ("zeros",),
-        "residual": (True,),
         "output": ("image",),
     }
     for name, values in has.items():

@@ -86,7 +86,7 @@ class _Seen(nn.Module):
 def places(config: GeneratorConfig, *, ends: Ends, side: int) -> tuple[list[Place], int]:
     """The places for operations in a generator, and the parameters of all else in it. Nothing is computed."""
     found: list[Place] = []
-    config = config.model_copy(update={"operations": (), "identity_start": False})
+    config = config.model_copy(update={"operations": (), "init": "normal"})
     with torch.device("meta"), torch.no_grad():
         net = build_generator(
             config, in_channels=ends[0], out_channels=ends[1], fill=lambda slot: _Seen(slot, found.append)

@@ -34,7 +34,7 @@ from velogan.evaluation.validation import Validation
 from velogan.methods.base import Role, Views
 from velogan.methods.capabilities import Chooses, Remarks, TakesTrained, TrainedGenerator, TrainsByDirection, capability
 from velogan.methods.fit import check_sizes, phases_of
-from velogan.networks.build import Networks
+from velogan.networks.build import Networks, current
 from velogan.networks.generators import GeneratorConfig
 from velogan.objectives.base import SPLITS, Objective
 from velogan.observe.progress import Display
@@ -183,7 +183,7 @@ def build_roles(config: Config) -> dict[str, Role]:
 
 def _trained(run: Path) -> TrainedGenerator:
     found = load_translator(run)
-    return TrainedGenerator(found.net, GeneratorConfig.model_validate(found.header["config"]))
+    return TrainedGenerator(found.net, GeneratorConfig.model_validate(current(found.header["config"])))
 
 
 def _nets(roles: Mapping[str, Role]) -> dict[str, nn.Module]:

@@ -12,16 +12,14 @@ from torch import nn
 from velogan.data.sets.pair import Data
 from velogan.interchange.hub import local
 from velogan.methods.base import Method, Role, Spec, ends
+from velogan.networks.build import current
 from velogan.networks.reference import Recognised
 from velogan.translate.weights import networks_at
 from velogan.types import GENERATOR_FILES, Direction, Nets
 
 _AVERAGED = ".ema"
-_UNSEEN = ("network", "norm", "decoder", "padding", "residual", "output", "space", "operations")
+_UNSEEN = ("network", "norm", "decoder", "padding", "output", "space", "operations")
 """Fields that change what a network computes, though its weights may have the same names and shapes."""
-
-_BEGINNING = ("init", "init_gain", "identity_start")
-"""Fields that say how a network begins."""
 
 
 def stored(method: Method, spec: Spec, roles: Mapping[str, Role], averages: Nets) -> dict[str, nn.Module]:
@@ -117,14 +115,14 @@ def _misfit(net: nn.Module, header: Mapping[str, Any], found: Recognised) -> str
 
 def _facts(header: Mapping[str, Any], *, unseen: bool) -> dict[str, Any]:
     """What the header says of the network, by the names of fields; `unseen`: only what no weight shows."""
-    kind, config = str(header.get("network")), header.get("config")
+    kind, config = str(header.get("network")), current(header.get("config"))
     section = "discriminator" if kind.endswith("discriminator") else kind
     facts = {"kind": kind, **{f"{section}.{name}": value for name, value in dict(config or {}).items()}}
     if facts.get(f"{section}.norm") == "sync_batch":
         facts[f"{section}.norm"] = "batch"
     if unseen:
         return {name: value for name, value in facts.items() if name.rpartition(".")[2] in ("kind", *_UNSEEN)}
-    facts = {name: value for name, value in facts.items() if name.rpartition(".")[2] not in _BEGINNING}
+    facts.pop(f"{section}.init", None)
     return facts | {name: header[name] for name in ("in_channels", "out_channels") if name in header}
 
 
