@@ -137,8 +137,8 @@ def test_a_run_folder_or_file_is_a_start_for_more_flags(tmp_path: Path):
             "--optimizer.momentum 0.9: adam has no momentum, sgd and rmsprop have: add --optimizer.kind sgd, or leave",
         ),
         (
-            "train --data d --schedule.step-epochs 5 --schedule.kind cosine --dry-run",
-            "--schedule.step-epochs 5: cosine has no step_epochs, step has: add --schedule.kind step, or leave",
+            "train --data d --schedule.patience 6 --schedule.kind cosine --dry-run",
+            "--schedule.patience 6: cosine has no patience, plateau has: add --schedule.kind plateau, or leave",
         ),
         ("train --data d --out r --generator.operations nope", "the flags: generator: operations=nope is for cells"),
         ("train --data d --out r --train.length soon", "is no duration"),

@@ -135,7 +135,7 @@ def _values(trainer: Trainer) -> list[Tensor]:
 
 RULES = (
     "G_A:kind=sgd,momentum=0.9,lr=0.01,clip_norm=0.1,warmup=5 images",
-    "D_A:kind=adamw,weight_decay=0.1,clip_value=0.01,schedule=exponential,every=3 images",
+    "D_A:kind=adamw,weight_decay=0.1,clip_norm=0.01,schedule=exponential,every=3 images",
 )
 
 

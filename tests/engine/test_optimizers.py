@@ -65,7 +65,7 @@ def test_every_setting_may_be_a_networks_own():
         weight_decay=0.1,
         rules=(
             "G_A: kind=adamw, lr=1e-3, weight_decay=0.2, clip_norm=1, schedule=exponential, gamma=0.9, every=50i",
-            "G_B:kind=radam,clip_value=0.5,warmup=5 %",
+            "G_B:kind=radam,clip_norm=0.5,warmup=5 %",
             "D_A:kind=sgd,momentum=0.9",
             "D_B:kind=rmsprop,beta2=0.99,momentum=0.3",
         ),
@@ -78,7 +78,7 @@ def test_every_setting_may_be_a_networks_own():
         "D_B": "RMSprop",
     }
     assert [(made[name]["lr"], made[name]["weight_decay"]) for name in ROLES] == [(1e-3, 0.2), *[(2e-4, 0.1)] * 3]
-    assert [(made[name]["clip_norm"], made[name]["clip_value"]) for name in ROLES[:2]] == [(1.0, None), (None, 0.5)]
+    assert [made[name]["clip_norm"] for name in ROLES] == [1.0, 0.5, None, None]
     assert made["G_A"]["schedule"] == {"kind": "exponential", "gamma": 0.9, "every": "50 images"}
     assert made["G_B"]["schedule"] == {"warmup": "5 percent"}
     assert made["D_A"]["momentum"] == 0.9
@@ -225,11 +225,9 @@ def test_rules_cost_no_kernel():
 
 
 @pytest.mark.parametrize("fused", [False, True])
-def test_gradients_are_clipped_by_value_and_by_the_norm_of_each_network(fused: bool):
+def test_gradients_are_clipped_by_the_norm_of_each_network(fused: bool):
     nets = _nets()
-    config = OptimizerConfig(
-        kind="sgd", lr=1.0, rules=("G_A:clip_norm=0.5", "G_B:clip_value=0.1", "D_A:clip_norm=0.1,clip_value=0.1")
-    )
+    config = OptimizerConfig(kind="sgd", lr=1.0, rules=("G_A:clip_norm=0.5", "D_A:clip_norm=0.1"))
     optimizers = build_optimizers(config, phases=PHASES, nets=nets, fused=fused)
     before = copy.deepcopy(nets)
     _update(nets, [])  # leaves gradients
@@ -238,11 +236,10 @@ def test_gradients_are_clipped_by_value_and_by_the_norm_of_each_network(fused: b
         optimizer.step()
     moved = {role: _flat(before[role].parameters()) - _flat(nets[role].parameters()) for role in ROLES}
     assert all(gradient.norm() > 0.5 for gradient in gradients.values())
-    cut = gradients["D_A"].clamp(-0.1, 0.1)
     expected = {
         "G_A": gradients["G_A"] * 0.5 / gradients["G_A"].norm(),
-        "G_B": gradients["G_B"].clamp(-0.1, 0.1),
-        "D_A": cut * 0.1 / cut.norm(),
+        "G_B": gradients["G_B"],
+        "D_A": gradients["D_A"] * 0.1 / gradients["D_A"].norm(),
         "D_B": gradients["D_B"],
     }
     for role in ROLES:
@@ -335,8 +332,8 @@ def test_each_network_may_have_a_schedule_of_its_own():
 
 def test_step_cosine_exponential_and_constant_equal_torch():
     kinds = torch.optim.lr_scheduler
-    step = _torch_factors(12, lambda o: kinds.StepLR(o, step_size=5, gamma=0.3))
-    assert _factors(12, kind="step", step_epochs=5, gamma=0.3) == pytest.approx(step)
+    step = _torch_factors(110, lambda o: kinds.StepLR(o, step_size=50, gamma=0.3))
+    assert _factors(110, kind="step", gamma=0.3) == pytest.approx(step)
     cosine = _torch_factors(12, lambda o: kinds.CosineAnnealingLR(o, T_max=12))
     assert _factors(12, kind="cosine") == pytest.approx(cosine)
     exponential = _torch_factors(12, lambda o: kinds.ExponentialLR(o, gamma=0.8))
@@ -353,7 +350,7 @@ def test_plateau_equals_torch():
         expected.append(optimizer.param_groups[0]["lr"])
         scheduler.step(loss)
     assert len(set(expected)) >= 3
-    seen = _factors(len(losses), losses, kind="plateau", gamma=0.2, patience=2, threshold=0.01)
+    seen = _factors(len(losses), losses, kind="plateau", gamma=0.2, patience=2)
     assert seen == pytest.approx(expected)
 
 

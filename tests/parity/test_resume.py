@@ -67,7 +67,7 @@ CASES: dict[str, dict[str, Any]] = {
             "pool_size": 3,
         },
     },
-    "plateau": FAST | {"schedule": {"kind": "plateau", "patience": 1, "threshold": 0.0}},
+    "plateau": FAST | {"schedule": {"kind": "plateau", "patience": 1}},
     "optimizers": FAST
     | {
         "optimizer": {
@@ -80,7 +80,7 @@ CASES: dict[str, dict[str, Any]] = {
         "schedule": {"kind": "exponential", "gamma": 0.9, "every": "3 images", "warmup": "9 images"},
     },
     "optimizers, not fused": FAST
-    | {"optimizer": {"rules": ("*_A:kind=radam,clip_value=1e-3", "G_B:kind=rmsprop,lr=1e-4,momentum=0.9,warmup=50 %")}},
+    | {"optimizer": {"rules": ("*_A:kind=radam,clip_norm=1e-3", "G_B:kind=rmsprop,lr=1e-4,momentum=0.9,warmup=50 %")}},
 }
 
 

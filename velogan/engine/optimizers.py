@@ -24,21 +24,19 @@ class ScheduleConfig(BaseModel):
 
     kind: Literal["linear", "step", "plateau", "cosine", "exponential", "constant"] = Field(
         default="linear",
-        description="linear: constant, then down to nearly 0; step: times `gamma` every `step_epochs`; plateau: times "
-        "`gamma` when the generators' loss (the translators') has not improved for `patience` epochs; cosine: "
-        "half a cosine to 0; "
-        "exponential: times `gamma` an epoch; constant.",
+        description="linear: constant, then down to nearly 0; step: times `gamma` at the end of each span `every`; "
+        "plateau: times `gamma` when the generators' loss (the translators') has not improved by 1 % for `patience` "
+        "epochs; cosine: half a cosine to 0; exponential: times `gamma` in each span `every`, a little with each step; "
+        "constant.",
     )
     hold: float = Field(default=0.5, ge=0, le=1, description="linear: share of the run before the rate starts to fall.")
     gamma: float = Field(default=0.1, gt=0, le=1, description="Factor of step, plateau and exponential.")
-    step_epochs: int = Field(default=50, ge=1, description="step: epochs between falls.")
     every: Duration | None = Field(
         default=None,
-        description="step and exponential: the span in which the rate becomes `gamma` times what it was, instead of "
-        "epochs: 10000 images. step falls at its end, exponential a little with each step.",
+        description="step and exponential: the span in which the rate becomes `gamma` times what it was: 10000 "
+        "images. Default: 50 epochs of step, one of exponential.",
     )
     patience: int = Field(default=5, ge=1, description="plateau: epochs without improvement.")
-    threshold: float = Field(default=0.01, ge=0, description="plateau: relative improvement that counts.")
     warmup: Duration | None = Field(
         default=None, description="The span at the start in which the rate rises from 0, beside the schedule: 5 %."
     )
@@ -64,9 +62,6 @@ class OptimizerConfig(BaseModel):
     )
     momentum: float = Field(default=0.0, ge=0, lt=1, description="Momentum of sgd and rmsprop.")
     weight_decay: float = Field(default=0.0, ge=0, description="Pull of the weights towards 0.")
-    clip_value: float | None = Field(
-        default=None, gt=0, description="The largest size of a gradient's element; larger ones are cut to it."
-    )
     clip_norm: float | None = Field(
         default=None, gt=0, description="The largest norm of a network's gradient; a longer one is scaled down to it."
     )
@@ -105,8 +100,7 @@ class OptimizerConfig(BaseModel):
             settings |= {"momentum": own.momentum}
         else:
             settings |= {"betas": (own.beta1, own.beta2)}
-        clips = {"clip_value": own.clip_value, "clip_norm": own.clip_norm}
-        return own.kind, settings | clips | {"name": network, "schedule": schedule}
+        return own.kind, settings | {"clip_norm": own.clip_norm, "name": network, "schedule": schedule}
 
 
 _OWN_KEYS: dict[Kind, tuple[str, ...]] = {
@@ -120,8 +114,8 @@ _KEYS = {key for keys in _OWN_KEYS.values() for key in keys}
 
 _OWN_SCHEDULE_KEYS: dict[str, tuple[str, ...]] = {
     "linear": ("hold",),
-    "step": ("gamma", "step_epochs", "every"),
-    "plateau": ("gamma", "patience", "threshold"),
+    "step": ("gamma", "every"),
+    "plateau": ("gamma", "patience"),
     "cosine": (),
     "exponential": ("gamma", "every"),
     "constant": (),
@@ -173,7 +167,7 @@ def _parse_rule(rule: str) -> tuple[str, dict[str, Any], dict[str, Any]]:
     return pattern.strip(), changes, schedule
 
 
-_MAY_BE_NONE = ("clip_norm", "clip_value", "warmup", "every")
+_MAY_BE_NONE = ("clip_norm", "warmup", "every")
 
 
 def _checked(rule: str, section: type[BaseModel], fields: dict[str, str]) -> dict[str, Any]:
@@ -252,7 +246,7 @@ def check_rules(config: OptimizerConfig, networks: Sequence[str]) -> None:
 
 def _build(kind: Kind, groups: list[dict[str, Any]], *, fused: bool) -> torch.optim.Optimizer:
     optimizer = _CLASSES[kind](groups, **({"fused": True} if fused else {}))
-    if any(group["clip_value"] or group["clip_norm"] for group in groups):
+    if any(group["clip_norm"] for group in groups):
         optimizer.register_step_pre_hook(_clip)
     if fused and all(p.device.type == "cpu" for group in groups for p in group["params"]):
         optimizer.register_step_pre_hook(_gradients_like_weights)
@@ -263,10 +257,8 @@ def _build(kind: Kind, groups: list[dict[str, Any]], *, fused: bool) -> torch.op
 
 
 def _clip(optimizer: torch.optim.Optimizer, *_: object) -> None:
-    """Clips gradients, network by network, without waiting for the device: their elements, then their norm."""
+    """Clips gradients, network by network, without waiting for the device."""
     for group in optimizer.param_groups:
-        if group["clip_value"]:
-            nn.utils.clip_grad_value_(group["params"], group["clip_value"])
         if group["clip_norm"]:  # Pascanu et al. 2013, algorithm 1
             nn.utils.clip_grad_norm_(group["params"], group["clip_norm"])
 
@@ -349,6 +341,13 @@ Passed = Callable[[Span], float]
 """How many times a span has passed since the start of the run, with the fraction of the next."""
 
 
+_IMPROVES = 0.01
+"""The relative improvement that counts for `plateau`, as in the reference implementation."""
+
+_STEP = 50
+"""Epochs between the falls of `step`, as in the reference implementation."""
+
+
 @dataclass
 class _Plateau:
     """What `plateau` knows of the watched loss."""
@@ -358,7 +357,7 @@ class _Plateau:
     waited: int = 0
 
     def see(self, loss: float, config: ScheduleConfig) -> None:
-        if self.best is None or loss < self.best * (1 - math.copysign(config.threshold, self.best)):
+        if self.best is None or loss < self.best * (1 - math.copysign(_IMPROVES, self.best)):
             self.best, self.waited = loss, 0
         else:
             self.waited += 1
@@ -395,7 +394,7 @@ class Schedule:
                 held = round(self.epochs * config.hold)
                 return 1.0 - max(0, self.epoch - held) / (max(self.epochs - held, 0) + 1)
             case "step":
-                falls = math.floor(passed(parse_span(config.every))) if config.every else past // config.step_epochs
+                falls = math.floor(passed(parse_span(config.every))) if config.every else past // _STEP
                 return config.gamma**falls
             case "cosine":  # Loshchilov and Hutter 2017, eq. 5, one period, minimum 0
                 return 0.5 * (1 + math.cos(math.pi * min(past / self.epochs, 1.0)))
