@@ -188,7 +188,6 @@ def _train(
     """Two steps, the second a replay, with all that follows steps. `spoil` is done to each batch within them."""
     captured = config.engine.mode != "eager"
     assert config.engine.capture == ("on" if captured else "off")
-    assert config.engine.fused_optimizer == "on"
     assert config.engine.precision in ("bf16", "fp16")
     loader = _loader(config, dtype)
 

@@ -20,7 +20,7 @@ from velogan.training.forward import forward_nets
 from velogan.training.run import build_step, decide
 
 SIDE = 32
-FAST = {"batched": "on", "layout": "channels_last", "fused_optimizer": "on", "kernels": "native"}
+FAST = {"batched": "on", "layout": "channels_last", "kernels": "native"}
 
 
 def _three_steps(config: Config) -> tuple[list[dict[str, Tensor]], dict[str, nn.Module]]:

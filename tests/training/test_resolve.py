@@ -24,9 +24,9 @@ def _resolve(config: EngineConfig | None = None, *, norm: str = "instance", kern
 
 def test_auto_on_a_cpu_takes_everything_fast_and_says_why():
     chosen, picks = _resolve(EngineConfig(device="cpu"))
-    assert (chosen.batched, chosen.fused_optimizer, chosen.kernels, chosen.compile) == ("on", "on", "native", "off")
+    assert (chosen.batched, chosen.kernels, chosen.compile) == ("on", "native", "off")
     assert chosen.threads == default_threads()
-    assert (chosen.capture, chosen.streams) == ("off", "off")
+    assert chosen.capture == "off"
     assert set(picks) == {"device", *REFERENCE}
     assert all(pick.why for pick in picks.values())
     assert all(getattr(chosen, what) == pick.choice for what, pick in picks.items())
@@ -108,7 +108,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> EngineConfig:
 
 def test_auto_on_a_gpu_captures_the_step(gpu: EngineConfig):
     chosen, picks = _resolve(gpu)
-    assert (chosen.capture, chosen.streams, chosen.batched, chosen.compile) == ("on", "off", "on", "on")
+    assert (chosen.capture, chosen.batched, chosen.compile) == ("on", "on", "on")
     assert "host" in picks["capture"].why
 
 
@@ -136,16 +136,16 @@ def test_fp16_on_a_cpu_is_plain_and_without_second_derivatives():
         _resolve(half, second_derivatives=True)
 
 
-PLAIN = {"kernels": "plain", "streams": "off"}
+PLAIN = {"kernels": "plain"}
 
 
 @pytest.mark.parametrize(
     ("mode", "expected"),
     [
-        ("eager", PLAIN | {"compile": "off", "capture": "off", "batched": "on", "fused_optimizer": "on"}),
+        ("eager", PLAIN | {"compile": "off", "capture": "off", "batched": "on"}),
         ("compiled", PLAIN | {"compile": "on", "capture": "off", "batched": "on"}),
         ("graph", PLAIN | {"compile": "on", "capture": "on", "batched": "on"}),
-        ("streams", PLAIN | {"streams": "on", "capture": "on", "batched": "off"}),
+        ("streams", PLAIN | {"capture": "on", "batched": "off"}),
     ],
 )
 def test_a_mode_decides_what_is_auto_and_nothing_else(mode: str, expected: dict[str, str], gpu: EngineConfig):
@@ -188,7 +188,7 @@ def test_the_modes_of_a_cpu_leave_the_native_kernels_out(mode: str, compile: str
     monkeypatch.setattr(room, "compiler_missing", lambda device: "")
     chosen, _ = _resolve(EngineConfig.model_validate({"mode": mode, "device": "cpu", "precision": "fp32"}))
     assert (chosen.kernels, chosen.compile, chosen.capture, chosen.streams) == ("plain", compile, "off", "off")
-    assert (chosen.batched, chosen.fused_optimizer, chosen.layout) == ("on", "on", "channels_last")
+    assert (chosen.batched, chosen.layout) == ("on", "channels_last")
 
 
 @pytest.mark.parametrize("mode", ["graph", "streams"])
@@ -197,24 +197,21 @@ def test_modes_for_cuda_are_refused_elsewhere(mode: str):
         _resolve(EngineConfig.model_validate({"mode": mode, "device": "cpu"}))
 
 
-@pytest.mark.parametrize("what", ["capture", "streams"])
-def test_switches_for_cuda_are_refused_elsewhere(what: str):
-    asked = EngineConfig.model_validate({"device": "cpu", "precision": "fp32", "batched": "off", what: "on"})
-    with pytest.raises(ValueError, match=rf"engine.{what}=on needs a CUDA device, .* set engine.{what}=off"):
-        _resolve(asked)
+def test_capture_is_refused_elsewhere():
+    with pytest.raises(ValueError, match=r"engine.capture=on needs a CUDA device, .* set engine.capture=off"):
+        _resolve(EngineConfig(device="cpu", precision="fp32", capture="on"))
 
 
 @pytest.mark.parametrize(
-    ("settings", "changed", "why"),
+    ("settings", "why"),
     [
-        ({"skips": True}, {}, "on_nonfinite=skip"),
-        ({"one_size": False}, {}, "differ in size"),
-        ({}, {"fused_optimizer": "off"}, "plain optimizers"),
-        ({"optimizers": {"adam", "rmsprop"}}, {}, "plain optimizers"),
+        ({"skips": True}, "on_nonfinite=skip"),
+        ({"one_size": False}, "differ in size"),
+        ({"optimizers": {"adam", "rmsprop"}}, "no fused rmsprop"),
     ],
 )
-def test_what_cannot_be_captured_is_not(settings: dict[str, Any], changed: dict[str, str], why: str, gpu: EngineConfig):
-    chosen, picks = _resolve(gpu.model_copy(update=changed), **settings)
+def test_what_cannot_be_captured_is_not(settings: dict[str, Any], why: str, gpu: EngineConfig):
+    chosen, picks = _resolve(gpu, **settings)
     assert chosen.capture == "off"
     assert why in picks["capture"].why
 
@@ -224,11 +221,9 @@ def test_what_cannot_be_captured_is_not(settings: dict[str, Any], changed: dict[
     [
         ({"capture": "on"}, {"skips": True}, r"engine.capture=on cannot leave out .* set engine.capture=off, or train"),
         ({"mode": "graph"}, {"skips": True}, r"engine.capture=on cannot leave out broken steps"),
-        ({"capture": "on", "fused_optimizer": "off"}, {}, r"needs fused optimizers: set engine.fused_optimizer=on"),
         ({"capture": "on"}, {"optimizers": {"radam"}}, r"set an optimizer kind of adam, adamw, sgd, or engine.capture"),
-        ({"fused_optimizer": "on"}, {"optimizers": {"radam"}}, r"no fused radam: set engine.fused_optimizer=off, or"),
-        ({"mode": "streams", "batched": "on"}, {}, r"engine.streams=on runs cycles apart: set engine.batched=off"),
-        ({"mode": "streams"}, {"norm": "batch"}, r"changes the mathematics of batch norm.* set engine.streams=off"),
+        ({"mode": "streams", "batched": "on"}, {}, r"engine.mode=streams runs cycles apart: set engine.batched=off"),
+        ({"mode": "streams"}, {"norm": "batch"}, r"changes the mathematics of batch norm.* set engine.mode=auto"),
     ],
 )
 def test_combinations_that_cannot_be_are_refused_with_the_mend(

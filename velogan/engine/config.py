@@ -105,7 +105,7 @@ class EngineConfig(BaseModel):
         description="reference: the slow path, computed as in the reference implementation (float32, eager, "
         "contiguous, one pass per image, plain optimizers). auto: the fastest way to compute the same step. The others "
         "set some of the fields below where these are auto. eager: plain layers; compiled: torch.compile; graph: the "
-        "step captured in a CUDA graph; streams: the two cycles on two CUDA streams.",
+        "step captured in a CUDA graph; streams: the two cycles, A to B to A and B to A to B, on two streams.",
     )
     device: str = Field(default="auto", description="auto, cpu, cuda, cuda:1, mps: where to train.")
     precision: Literal["auto", "fp32", "bf16", "fp16"] = Field(
@@ -118,9 +118,6 @@ class EngineConfig(BaseModel):
     )
     batched: Literal["auto", "on", "off"] = Field(
         default="auto", description="Run passes through the same weights together; exact with per-sample norms."
-    )
-    fused_optimizer: Literal["auto", "on", "off"] = Field(
-        default="auto", description="Update a whole network by one operation."
     )
     kernels: Literal["auto", "winograd", "native", "plain"] = Field(
         default="auto",
@@ -141,10 +138,6 @@ class EngineConfig(BaseModel):
     capture: Literal["auto", "on", "off"] = Field(
         default="auto",
         description="Record a step once as a CUDA graph and replay it, so that the GPU does not wait for Python.",
-    )
-    streams: Literal["auto", "on", "off"] = Field(
-        default="auto",
-        description="Run the two cycles (A to B and back, B to A and back) on two CUDA streams; auto is off.",
     )
     threads: int | None = Field(
         default=None, ge=1, le=4096, description="CPU threads. Default: as many as the machine has cores."

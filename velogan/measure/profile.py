@@ -83,7 +83,7 @@ def profile(config: Config, *, steps: int, out: Path, display: Display) -> dict[
     roles = {"phases": [phase.name for phase in training.phases], "networks": list(training.trainer.nets)}
     timeline = read_timeline(load_events(trace), **roles)
     looked, held = training.look(roles)
-    if engine.capture == "on" and engine.streams == "off":  # kernels of two streams have no fixed order
+    if engine.capture == "on" and engine.mode != "streams":  # kernels of two streams have no fixed order
         timeline = borrow_places(timeline, looked)
     result = {
         "steps": steps,

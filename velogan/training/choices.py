@@ -51,7 +51,8 @@ def decide_again(config: Config, before: EngineConfig) -> tuple[EngineConfig, li
     }
     if "mode" in asked or "device" in asked:  # all else was decided for the other
         return *decide(config), f"asked for {_listed(asked)}"
-    wanted = before.model_copy(update={"mode": "auto", **asked} if asked else {})
+    bound = before.mode == "reference" and not asked.keys() <= {"threads"}  # that mode decides all else
+    wanted = before.model_copy(update={"mode": "auto", **asked} if bound else asked)
     missing = unable(wanted)
     if not missing and not asked:
         return before, [], ""

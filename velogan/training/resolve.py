@@ -21,20 +21,18 @@ REFERENCE = {
     "precision": "fp32",
     "layout": "contiguous",
     "batched": "off",
-    "fused_optimizer": "off",
     "kernels": "plain",
     "checkpoint_activations": "off",
     "compile": "off",
     "capture": "off",
-    "streams": "off",
 }
 
 MODES: dict[str, dict[str, str]] = {
     "auto": {},
-    "eager": {"kernels": "plain", "compile": "off", "capture": "off", "streams": "off"},
-    "compiled": {"kernels": "plain", "compile": "on", "capture": "off", "streams": "off"},
-    "graph": {"capture": "on", "streams": "off"},
-    "streams": {"batched": "off", "streams": "on"},
+    "eager": {"kernels": "plain", "compile": "off", "capture": "off"},
+    "compiled": {"kernels": "plain", "compile": "on", "capture": "off"},
+    "graph": {"capture": "on"},
+    "streams": {"batched": "off"},
 }
 """What each mode chooses for a field that is `auto`."""
 
@@ -63,9 +61,8 @@ def device_for(config: EngineConfig) -> torch.device:
             raise ValueError(
                 f"engine.mode={config.mode} needs a CUDA device, and this is {device}: set engine.mode=auto"
             )
-        for what in ("capture", "streams"):
-            if getattr(config, what) == "on":
-                raise ValueError(f"engine.{what}=on needs a CUDA device, and this is {device}: set engine.{what}=off")
+        if config.capture == "on":
+            raise ValueError(f"engine.capture=on needs a CUDA device, and this is {device}: set engine.capture=off")
     return device
 
 
@@ -120,7 +117,6 @@ def resolve(
         "precision": lambda: _precision(device, second=second_derivatives),
         "layout": lambda: _layout(device),
         "batched": lambda: _batched(norms, one_size=one_size),
-        "fused_optimizer": lambda: _fused_optimizer(device, optimizers),
         "kernels": lambda: _kernels(
             device,
             norms,
@@ -139,12 +135,11 @@ def resolve(
         ),
         "capture": lambda: _capture(
             device,
-            fused=chosen["fused_optimizer"] == "on",
+            unfused=_unfused(optimizers),
             skips=skips,
             one_size=one_size,
             redraws=dropout and chosen["checkpoint_activations"] == "on",
         ),
-        "streams": lambda: ("off", "on only where asked for"),
     }
     for what, rule in rules.items():
         asked, of_mode = getattr(config, what), MODES[config.mode].get(what)
@@ -154,7 +149,16 @@ def resolve(
             choice, why = (of_mode, f"engine.mode={config.mode}") if of_mode else rule()
         chosen[what] = choice
         picks.append(Decision(what, choice, why))
-    _refuse(chosen, device, norms=norms, optimizers=optimizers, second=second_derivatives, skips=skips, dropout=dropout)
+    _refuse(
+        chosen,
+        device,
+        mode=config.mode,
+        norms=norms,
+        optimizers=optimizers,
+        second=second_derivatives,
+        skips=skips,
+        dropout=dropout,
+    )
     return config.model_copy(update=chosen), picks
 
 
@@ -177,12 +181,6 @@ def _batched(norms: set[str], *, one_size: bool) -> tuple[str, str]:
     if norms & {"batch", "sync_batch"}:
         return "off", "batch norm sees a batch, so passes must stay apart"
     return "on", "exact, since norms are per sample"
-
-
-def _fused_optimizer(device: torch.device, optimizers: set[str]) -> tuple[str, str]:
-    if missing := _unfused(optimizers):
-        return "off", f"PyTorch has no fused {missing}"
-    return "on", f"one kernel per step on {device.type}"
 
 
 def _unfused(optimizers: set[str]) -> str:
@@ -232,13 +230,13 @@ def _compile(
     return "on", "the run is long enough to gain more than compilation takes"
 
 
-def _capture(device: torch.device, *, fused: bool, skips: bool, one_size: bool, redraws: bool) -> tuple[str, str]:
+def _capture(device: torch.device, *, unfused: str, skips: bool, one_size: bool, redraws: bool) -> tuple[str, str]:
     if device.type != "cuda":
         return "off", "only a CUDA step can be captured"
     if skips:
         return "off", "train.on_nonfinite=skip waits for the device in every phase"
-    if not fused:
-        return "off", "plain optimizers wait for the device in every phase"
+    if unfused:
+        return "off", f"PyTorch has no fused {unfused}, so the optimizer waits for the device in every phase"
     if not one_size:
         return "off", "the images differ in size"
     if redraws:
@@ -250,6 +248,7 @@ def _refuse(
     chosen: dict[str, object],
     device: torch.device,
     *,
+    mode: str,
     norms: set[str],
     optimizers: set[str],
     second: bool,
@@ -297,18 +296,15 @@ def _refuse(
         raise ValueError(
             "engine.capture=on cannot leave out broken steps: set engine.capture=off, or train.on_nonfinite=stop"
         )
-    if chosen["fused_optimizer"] == "on" and (missing := _unfused(optimizers)):
+    if chosen["capture"] == "on" and _unfused(optimizers):
         raise ValueError(
-            f"engine.fused_optimizer=on: PyTorch has no fused {missing}: set engine.fused_optimizer=off, or another "
-            f"kind of optimizer: {', '.join(FUSED)}"
+            f"engine.capture=on needs fused optimizers: set an optimizer kind of {', '.join(FUSED)}, or "
+            "engine.capture=off"
         )
-    if chosen["capture"] == "on" and chosen["fused_optimizer"] == "off":
-        mend = f"an optimizer kind of {', '.join(FUSED)}" if _unfused(optimizers) else "engine.fused_optimizer=on"
-        raise ValueError(f"engine.capture=on needs fused optimizers: set {mend}, or engine.capture=off")
-    if chosen["streams"] == "on" and chosen["batched"] == "on":
-        raise ValueError("engine.streams=on runs cycles apart: set engine.batched=off, or engine.streams=off")
-    if chosen["streams"] == "on" and running:
+    if mode == "streams" and chosen["batched"] == "on":
+        raise ValueError("engine.mode=streams runs cycles apart: set engine.batched=off, or engine.mode=auto")
+    if mode == "streams" and running:
         raise ValueError(
-            "engine.streams=on changes the mathematics of batch norm, whose running statistics depend on the order of "
-            "the cycles: set engine.streams=off, or norm=instance"
+            "engine.mode=streams changes the mathematics of batch norm, whose running statistics depend on the order "
+            "of the cycles: set engine.mode=auto, or norm=instance"
         )

@@ -24,7 +24,7 @@ from velogan.engine.directions import DirectionRanks
 from velogan.engine.ema import EMA
 from velogan.engine.loss_scale import LossScale
 from velogan.engine.memory import keep_freed_memory
-from velogan.engine.optimizers import build_optimizers, check_rules, trained
+from velogan.engine.optimizers import FUSED, build_optimizers, check_rules, trained
 from velogan.engine.ranks import Ranks, joined
 from velogan.engine.step import Step
 from velogan.engine.streams import Streams
@@ -236,7 +236,9 @@ def build_step(
     phases = objective.phases()
     twice = [name for name, role in roles.items() if role.twice_differentiated]
     lean = [name for name, role in roles.items() if role.averaged and engine.checkpoint_activations == "on"]
-    optimizers = build_optimizers(config.optimizer, phases=phases, nets=nets, fused=engine.fused_optimizer == "on")
+    fused = engine.mode != "reference"
+    optimizers = build_optimizers(config.optimizer, phases=phases, nets=nets, fused=fused)
+    frozen_at_a_break = device.type == "cuda" and fused and config.optimizer.kinds <= set(FUSED)
     if only:
         phases = [phase for phase in phases if phase.name in only]
         optimizers = {name: one for name, one in optimizers.items() if name.partition("/")[0] in only}
@@ -247,8 +249,8 @@ def build_step(
         optimizers=optimizers,
         autocast={"bf16": torch.bfloat16, "fp16": torch.float16}.get(engine.precision),
         channels_last=engine.layout == "channels_last",
-        check_later=device.type == "cuda" and engine.fused_optimizer == "on" and config.train.on_nonfinite == "stop",
-        runner=Streams(device) if engine.streams == "on" else None,
+        check_later=frozen_at_a_break and config.train.on_nonfinite == "stop",
+        runner=Streams(device) if engine.mode == "streams" else None,
         prepare={split: prepare(split) for split in objective.draws} if prepare else None,
         accumulate=config.train.accumulate,
         scale=LossScale(device) if engine.precision == "fp16" else None,

@@ -163,5 +163,5 @@ def _held(modules: Iterable[nn.Module], optimizers: Iterable[torch.optim.Optimiz
 
 
 def _described(engine: Mapping[str, Any]) -> str:
-    shown = ("precision", "layout", "kernels", "compile", "capture", "streams")
+    shown = ("precision", "layout", "kernels", "compile", "capture")
     return ", ".join(f"{name} {engine[name]}" for name in shown if name in engine)
