@@ -279,7 +279,7 @@ def measure(run: Path, others: list[Path], *, part: str) -> dict[str, dict[str, 
     config = read_config(run)
     found = {}
     for way in config.method.directions:
-        scene = scenes(way, first=FIRST[part], size=config.data.crop_size, seed=config.data.render_seed)
+        scene = scenes(way, first=FIRST[part], size=config.data.crop_size, seed=0)
         signals = Signals(run, way, others)
         error = far(signals.net(scene.images), scene.truths)
         figures = {name: agreement(map, error, scene) for name, map in signals.maps(scene.images).items()}

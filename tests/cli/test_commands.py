@@ -86,8 +86,8 @@ def test_cyclegan_is_the_default():
         ("--size s", {"generator": {"channels": 32, "blocks": 6}, "discriminator": {"channels": 32}}),
         ("--size s --generator.norm batch", {"generator": {"channels": 32, "blocks": 6, "norm": "batch"}}),
         ("--image-size 128 --seed 7", {"data": {"crop_size": 128}, "train": {"seed": 7}}),
-        ("--data.strict", {"data": {"strict": True}}),
-        ("--data.strict true", {"data": {"strict": True}}),
+        ("--data.turn", {"data": {"turn": True}}),
+        ("--data.turn true", {"data": {"turn": True}}),
         ("--data.no-flip", {"data": {"flip": False}}),
         ("--data.flip False", {"data": {"flip": False}}),
         (

@@ -182,7 +182,7 @@ def value_of(argv: Sequence[str], flag: str) -> str | None:
 
 
 def plain_flags(argv: Sequence[str], base: Config) -> list[str]:
-    """Lets `--data.strict true` be written as well as `--data.strict` and `--data.no-strict`."""
+    """Lets `--data.turn true` be written as well as `--data.turn` and `--data.no-turn`."""
     switches = {
         f"--{section}.{name}".replace("_", "-"): (section, name)
         for section, fields in base.model_dump().items()

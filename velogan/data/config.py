@@ -97,10 +97,6 @@ class DataConfig(BaseModel):
         "are either all held out for validation or all trained on. A picture without a match is a group of its own. "
         "Example: '^patient[0-9]+'. Default: each picture is a group of its own.",
     )
-    strict: bool = Field(
-        default=False,
-        description="Stop at a picture that cannot be read, instead of leaving it out and saying so.",
-    )
     cache_dir: str | None = Field(
         default=None,
         description="Folder for decoded pictures, shared by all runs and safe to delete; several users may share it. "
@@ -111,18 +107,11 @@ class DataConfig(BaseModel):
         description="Shards: the pictures of a sample to train on, by what follows the first dot of their names, as "
         "WebDataset has it: 'jpg;png'. Default: all pictures.",
     )
-    shuffle: int = Field(
-        default=16384,
-        ge=1,
-        description="Shards: among how many pictures the order is random at a time. Where both domains have at most so "
-        "many, the order is that of pictures in folders.",
-    )
     workers: int | None = Field(
         default=None, ge=1, le=1024, description="Threads that decode pictures. Default: one for each processor core."
     )
     render_count: int = Field(default=400, ge=1, description="apples2oranges: training pictures in each domain.")
     render_test: int = Field(default=48, ge=1, description="apples2oranges: test pictures in each domain.")
-    render_seed: int = Field(default=0, ge=0, description="apples2oranges: seed of the pictures.")
 
     @property
     def load_side(self) -> int:

@@ -116,7 +116,7 @@ def _choice(folder: ImageSource, letter: Letter, data: DataConfig, wanted: int) 
         try:
             domain = open_some(folder.names, tried)
         except ValueError:
-            if data.strict or tried >= len(folder.names):
+            if tried >= len(folder.names):
                 raise
         else:
             if len(domain) >= wanted or tried >= len(folder.names):

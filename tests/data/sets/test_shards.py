@@ -20,6 +20,7 @@ from webdataset.writer import ShardWriter
 from velogan.data.config import DataConfig
 from velogan.data.pictures.images import Picture, encode
 from velogan.data.sets import indexing, shards
+from velogan.data.sets import loader as room
 from velogan.data.sets.cache import Domain, open_domain
 from velogan.data.sets.check import check
 from velogan.data.sets.loader import PairLoader
@@ -106,8 +107,11 @@ def test_nothing_of_them_is_decoded_again_or_kept(both: tuple[Path, Path], monke
     assert train(asked)[0].digest == first.digest
 
 
-def test_a_bounded_order_takes_every_picture_once_an_epoch_and_can_begin_anywhere(both: tuple[Path, Path]) -> None:
-    asked = config(both[1], shuffle=10, validation=0, flip=False, crop_size=20)
+def test_a_bounded_order_takes_every_picture_once_an_epoch_and_can_begin_anywhere(
+    both: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(room, "SHUFFLED", 10)
+    asked = config(both[1], validation=0, flip=False, crop_size=20)
     a, b, _ = train(asked)
     loader = PairLoader(a, b, asked, seed=3, device="cpu")
     planned = [loader.plan(place) for place in range(60)]
@@ -122,8 +126,9 @@ def test_a_bounded_order_takes_every_picture_once_an_epoch_and_can_begin_anywher
         assert np.array_equal(one, other)
 
 
-def test_two_ranks_take_disjoint_parts_of_one_order(both: tuple[Path, Path]) -> None:
-    asked = config(both[1], shuffle=10)
+def test_two_ranks_take_disjoint_parts_of_one_order(both: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(room, "SHUFFLED", 10)
+    asked = config(both[1])
     ranks = [batches(asked, count=6, rank=rank, ranks=2) for rank in (0, 1)]
     alone = batches(asked, count=12)
     for place, one in enumerate(alone):
@@ -224,8 +229,6 @@ def test_damaged_members_are_left_out_and_named(tmp_path: Path) -> None:
     a, _, said = train(config(one, other(tmp_path)))
     assert a.names[:] == [f"one.tar/{number}.png" for number in range(4)]
     assert [line for line in said if "left out 1 of 5" in line and "one.tar/bad.png (damaged PNG" in line]
-    with pytest.raises(ValueError, match=r"one.tar/bad.png cannot be read: .*data.strict"):
-        train(config(one, other(tmp_path), strict=True))
 
 
 def test_a_member_of_each_sample_is_chosen(tmp_path: Path) -> None:
@@ -319,9 +322,10 @@ def server(tmp_path: Path) -> Iterator[str]:
 
 def test_shards_at_web_addresses(both: tuple[Path, Path], server: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shards, "_PAUSES", (0, 0, 0))
+    monkeypatch.setattr(room, "SHUFFLED", 10)
     count = len([*(both[1] / "trainA").iterdir()])
-    web = config(*(f"{server}/shards/train{x}/train{x}-{{000000..{count - 1:06d}}}.tar" for x in "AB"), shuffle=10)
-    local = config(both[1] / "trainA", both[1] / f"trainB/trainB-{{000000..{count - 1:06d}}}.tar", shuffle=10)
+    web = config(*(f"{server}/shards/train{x}/train{x}-{{000000..{count - 1:06d}}}.tar" for x in "AB"))
+    local = config(both[1] / "trainA", both[1] / f"trainB/trainB-{{000000..{count - 1:06d}}}.tar")
     for one, other in zip(batches(local, count=3), batches(web, count=3), strict=True):
         assert np.array_equal(one, other)
     with pytest.raises(ValueError, match=r"nowhere.tar cannot be read .*404"):

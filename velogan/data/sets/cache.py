@@ -122,7 +122,7 @@ def open_domain(
     most that any of the pictures has. Grey pictures become colour, colour pictures grey; a picture that cannot be
     converted is left out. `value_range`: the pixel values that stand for -1 and +1; None means the whole range of the
     integer type.
-    Raises `ValueError` if no picture can be read, if one cannot be read under `data.strict`, or if pixels that are
+    Raises `ValueError` if no picture can be read, or if pixels that are
     floats come without a range.
     """
     if isinstance(folder, Shards) and not test:
@@ -167,11 +167,12 @@ def _streamed(shards: Shards, config: DataConfig, channels: int | None) -> Domai
 
 def _checked(domain: Domain, folder: ImageSource, config: DataConfig, value_range: Range | None) -> Domain:
     """Give the domain with its range; raises `ValueError` as `open_domain` does."""
-    if domain.skipped and (config.strict or not len(domain)):
+    if domain.skipped and not len(domain):
         name, reason = domain.skipped[0]
-        mend = "mend or remove it, or set data.strict to false" if len(domain) else "put pictures there"
-        count = "" if len(domain) else f" (nor any of the {len(domain.skipped)} files in {folder.where})"
-        raise ValueError(f"data.path (--data) {folder.path_of(name)} cannot be read{count}: {reason}; {mend}")
+        raise ValueError(
+            f"data.path (--data) {folder.path_of(name)} cannot be read (nor any of the {len(domain.skipped)} files in "
+            f"{folder.where}): {reason}; put pictures there"
+        )
     if domain.format.dtype == "float32" and value_range is None:
         first = domain.image(0)
         raise ValueError(

@@ -32,6 +32,9 @@ _HALVES = 2**31 + 1
 _ORDERS = 2**31 + 2
 """Likewise for the orders of many pictures in shards."""
 
+SHUFFLED = 16384
+"""Among how many pictures of shards the order is random at a time: with fewer, it is that of pictures in folders."""
+
 _AHEAD = 2  # batches
 
 _MOST_THREADS = 8
@@ -97,7 +100,7 @@ class PairLoader:
     independent. All random choices depend only on `seed` and the position, the number of images seen so far.
     `resident` holds, per domain, the `(N, H, W, C)` images that lie on the device, or None.
 
-    Where a domain's pictures lie in shards, and one has more than `data.shuffle`, each domain has an order of its own
+    Where a domain's pictures lie in shards, and one has more than `SHUFFLED`, each domain has an order of its own
     that looks at so many pictures at a time (`order.BoundedShuffle`), and all of its pictures are taken before any is
     taken again.
 
@@ -128,9 +131,9 @@ class PairLoader:
         self._indices, self._salt = {"A": a, "B": b}, salt
         self._epoch = lru_cache(maxsize=2)(self._draw_epoch)
         self._orders = None
-        if (self.a.streamed or self.b.streamed) and len(self) > self.config.shuffle:
+        if (self.a.streamed or self.b.streamed) and len(self) > SHUFFLED:
             self._orders = tuple(
-                BoundedShuffle(len(indices), self.config.shuffle, (self.seed, _ORDERS, *salt, letter))
+                BoundedShuffle(len(indices), SHUFFLED, (self.seed, _ORDERS, *salt, letter))
                 for letter, indices in enumerate((a, b), start=1)
             )
             self._numbers = lru_cache(maxsize=2)(self._draw_numbers)
@@ -163,15 +166,15 @@ class PairLoader:
         return order, np.hstack([random.random((len(self), count)) for count in (7, 4)])
 
     def _draw_numbers(self, part: int) -> np.ndarray:
-        """As `_draw_epoch`'s second, for the `part`-th `data.shuffle` images of the whole training."""
+        """As `_draw_epoch`'s second, for the `part`-th `SHUFFLED` images of the whole training."""
         seed = [self.seed, _ORDERS, *self._salt, 0, part]
-        return np.random.Generator(np.random.Philox(np.random.SeedSequence(seed))).random((self.config.shuffle, 11))
+        return np.random.Generator(np.random.Philox(np.random.SeedSequence(seed))).random((SHUFFLED, 11))
 
     def _drawn(self, place: int) -> tuple[int, int, np.ndarray]:
         """Give the image at `place`, counted from the training's first: A's and B's pictures, and its 11 numbers."""
         of_a, of_b = self._indices["A"], self._indices["B"]
         if self._orders is not None:
-            part, slot = divmod(place, self.config.shuffle)
+            part, slot = divmod(place, SHUFFLED)
             if self.config.serial_batches:
                 place %= len(self)
                 chosen = place % len(of_a), place % len(of_b)

@@ -241,14 +241,14 @@ def _rendered(config: DataConfig, progress: Callable[[int, int], None] | None) -
     whole = config.preprocess in ("crop", "none")
     load, test = config.load_side, config.load_side if whole else config.crop_size
     counts = f"{config.render_count}-{config.render_test}"
-    name = f"{BUILT_IN}-v{VERSION}-{load}-{test}-{counts}-seed{config.render_seed}"
+    name = f"{BUILT_IN}-v{VERSION}-{load}-{test}-{counts}-seed0"
     return render_folder(
         cache_directory(config) / "rendered" / name,
         count=config.render_count,
         test_count=config.render_test,
         image_size=load,
         test_size=test,
-        seed=config.render_seed,
+        seed=0,
         progress=progress,
     )
 
