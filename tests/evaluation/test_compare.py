@@ -75,10 +75,9 @@ def test_two_folders_are_compared_without_a_run(network: Callable[[Tensor], Tens
     assert result["protocol"]["images"] == {"folder": 20, "against": 30, "equal_names": 10}
     assert [column.header for column in render_table(result).columns] == [
         "score",
-        "",
-        "real against\nreal",
         "value",
         "doing\nnothing",
+        "real\npictures",
     ]
 
 

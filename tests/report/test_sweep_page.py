@@ -163,6 +163,6 @@ def test_a_curve_of_one_point_is_seen() -> None:
 
 
 def test_figures_have_names_for_people() -> None:
-    assert metric_label("validation/distance") == "Sliced Wasserstein distance to real pictures"
-    assert metric_label("validation/distance_b2a") == "Sliced Wasserstein distance to real pictures, B → A"
+    assert metric_label("validation/distance") == "Patch distance"
+    assert metric_label("validation/distance_b2a") == "Patch distance, B → A"
     assert metric_label("validation/cycle_a") == "Difference of A after the cycle"

@@ -83,8 +83,8 @@ class Evaluate(Asked):
         from velogan.evaluation.compare import compare
         from velogan.evaluation.evaluate import evaluate
         from velogan.evaluation.features import MISSING_JUDGE, default_features
-        from velogan.evaluation.table import duplicates_line, render_table
-        from velogan.observe.progress import Display
+        from velogan.evaluation.table import duplicates_line, render_table, verdict_lines
+        from velogan.observe.progress import Display, printable
         from velogan.report import write_report
         from velogan.training.resolve import resolve_device
 
@@ -107,7 +107,10 @@ class Evaluate(Asked):
             missing = MISSING_JUDGE if self.features is None and features == "none" else None
             for line in filter(None, [duplicates_line(result), missing]):
                 display.say(line)
-        Console(stderr=self.json).print(render_table(result))
+        console = Console(stderr=self.json)
+        for line in verdict_lines(result):
+            console.print(printable(line), markup=False, highlight=False)
+        console.print(render_table(result))
         if self.against is None:
             write_report([self.run])
         return result, 0

@@ -41,8 +41,8 @@ from velogan.store.checkpoint import damage, find_checkpoint, imported, read_bes
 from velogan.translate.model import Translator, Weights, Which, load_translator
 from velogan.types import GENERATOR_FILES, Direction
 
-REAL = "what real pictures score against other real pictures: as good as can be expected"
-BASELINE = "what doing nothing scores: the input taken for its own translation"
+REAL = "real pictures against other real ones: as good as can be expected"
+BASELINE = "the input taken for its own translation"
 
 Features = Literal["none"] | Judge
 """The EfficientNet-Lite that gives features."""

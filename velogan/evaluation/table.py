@@ -3,31 +3,46 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import groupby
 from typing import Any
 
+from rich.box import SIMPLE_HEAD
+from rich.markup import escape
 from rich.table import Table
 
-from velogan.report.scores import SAME, deviation, grouped, heading, split_of
+from velogan.report.scores import SAME, WEIGHTS_NOTE, deviation, figure, grouped, heading, label, split_of
+from velogan.report.verdict import verdict
 
 
 def render_table(result: Mapping[str, Any]) -> Table:
-    """The scores as a table: a row for each figure and direction, a column for each translator.
+    """The scores as a table of at most 80 columns: a part for each direction, a column for each translator.
 
     An arrow shows which way is better; the second line of a row is half the width of the 95 % interval.
     """
     protocol, (columns, rows) = result["protocol"], grouped(result["scores"])
     same = ["best"] if protocol.get("best") == SAME else []
-    table = Table(caption="\n".join(_notes(protocol)), caption_justify="left")
-    for title in ("score", "", "real against\nreal", *map(heading, columns), *same, "doing\nnothing"):
-        left = title in ("score", "")
-        # in a narrow terminal names are folded, figures never cut
-        table.add_column(title, no_wrap=title != "score", overflow="fold", justify="left" if left else "right")
-    for row in rows:
-        arrow = {"higher": "↑", "lower": "↓"}[row.first["better"]]
-        cells = [_cell(row.by_column.get(column)) for column in columns] + ["= last" for _ in same]
-        real, baseline = (_number(row.first[key]) for key in ("real", "baseline"))
-        table.add_row(f"{row.first['name']} {arrow}", _way(row.first), real, *cells, baseline)
+    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), caption="\n".join(_notes(protocol)), caption_justify="left")
+    titles = [heading(column).replace(" ", "\n") for column in columns]
+    for title in ("score", *titles, *same, "doing\nnothing", "real\npictures"):
+        left = title == "score"
+        table.add_column(title, no_wrap=not left, overflow="fold", justify="left" if left else "right")
+    for way, of_way in groupby(rows, key=lambda row: _way(row.first, protocol)):
+        if way:
+            table.add_section()
+            table.add_row(f"[bold]{escape(way)}[/bold]")
+        for row in of_way:
+            arrow = {"higher": "↑", "lower": "↓"}[row.first["better"]]
+            cells = [_cell(row.by_column.get(column)) for column in columns] + ["= last" for _ in same]
+            nothing, real = (_value(row.first, row.first[key]) for key in ("baseline", "real"))
+            table.add_row(f"{escape(label(row.first))} {arrow}", *cells, nothing, real)
     return table
+
+
+def verdict_lines(result: Mapping[str, Any]) -> list[str]:
+    """What became better than doing nothing, what worse, and what to do; a warning where the judge was the teacher."""
+    protocol = result["protocol"]
+    lines = verdict(result["scores"], _names(protocol))
+    return [*lines, *([f"careful: {protocol['judge']}"] if protocol.get("judge") else [])]
 
 
 def duplicates_line(result: Mapping[str, Any]) -> str | None:
@@ -47,8 +62,9 @@ def _notes(protocol: Mapping[str, Any]) -> list[str]:
         notes.append(f"best: {protocol['best']}")
     return [
         *notes,
-        f"real against real: {protocol['real']}",
         f"doing nothing: {protocol['baseline']}",
+        f"real pictures: {protocol['real']}",
+        *([WEIGHTS_NOTE] if protocol.get("checkpoints") else []),
         "±: 95 % of resampled sets of images",
     ]
 
@@ -65,16 +81,28 @@ def _on_which(protocol: Mapping[str, Any]) -> list[str]:
     return [text for split, text in said.items() if split in splits]
 
 
-def _way(score: Mapping[str, Any]) -> str:
+def _names(protocol: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
+    """The domains that each direction leads from and to; empty for two folders of pictures."""
+    data = protocol.get("data", {})
+    if not {"a", "b"} <= data.keys():
+        return {}
+    a, b = data["a"]["name"], data["b"]["name"]
+    return {"a2b": (a, b), "b2a": (b, a)}
+
+
+def _way(score: Mapping[str, Any], protocol: Mapping[str, Any]) -> str:
     """The direction, and which pictures were scored if they are no test pictures."""
-    return "\n".join(filter(None, [score["direction"], split_of(score).replace(" ", "\n")]))
+    way = score["direction"]
+    ends = _names(protocol).get(way, ())
+    return ", ".join(filter(None, [" → ".join(ends) or way, split_of(score)]))
 
 
 def _cell(score: Mapping[str, Any] | None) -> str:
-    half = None if score is None else deviation(score)
-    value = _number(None if score is None else score["value"])
-    return value if half is None else f"{value}\n[dim]±{half:.2g}[/dim]"
+    if score is None:
+        return "-"
+    half, value = deviation(score), _value(score, score["value"])
+    return value if half is None else f"{value}\n[dim]±{100 * half if value.endswith('%') else half:.2g}[/dim]"
 
 
-def _number(value: float | None) -> str:
-    return "-" if value is None else f"{value:.4g}"
+def _value(score: Mapping[str, Any], value: float | None) -> str:
+    return "-" if value is None else figure(score, value)

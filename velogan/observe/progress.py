@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from datetime import datetime, timedelta
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TaskProgressColumn, TextColumn
@@ -107,6 +108,25 @@ class _Line:
         if done == total or now - self._printed >= PLAIN_INTERVAL_S:
             self._printed = now
             self._display.say(f"{self._name}: {detail}")
+
+
+_GAVE = (  # images seen, and what a training of so many gave: benchmarks/RECORDS.md
+    (2_000, "so few show that all parts work; do not expect good pictures"),
+    (10_000, "3,000 made the built-in apples into oranges; real photographs need more"),
+    (100_000, "17,000 with the preset fast made about half of 120 horses into zebras"),
+)
+_GAVE_MORE = "the papers train for 200 epochs: 267,000 images of horse2zebra"
+
+
+def forecast(images: int, *, images_per_s: float, total: int | None, left_s: float | None) -> str:
+    """What to expect of a run, in one line: speed, images until the end, when that is, and what so many gave.
+
+    `left_s`: seconds until the end; None where unknown.
+    """
+    whole = total or (images + round(images_per_s * left_s) if left_s else images)
+    end = f", until {(datetime.now() + timedelta(seconds=left_s)):%H:%M}" if left_s else ""
+    gave = next((words for most, words in _GAVE if whole < most), _GAVE_MORE)
+    return f"this machine sees {images_per_s:.3g} images/s, the run about {whole:,}{end}: {gave}"
 
 
 def printable(text: str) -> str:

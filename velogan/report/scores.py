@@ -10,27 +10,27 @@ from typing import Any
 from velogan.report.facts import Facts, is_number
 
 LABELS = {
-    "structure": "Layout kept from the input",
-    "label_accuracy": "Pixels with the true label",
-    "label_iou": "Overlap with the true labels (IoU)",
-    "fid": "FID to real pictures",
-    "kid": "KID to real pictures",
-    "psnr_object_db": "PSNR of the object to the truth",
-    "psnr_background_db": "PSNR of the background to the input",
-    "psnr_reconstruction_db": "PSNR of the reconstruction to the input",
-    "psnr_truth_db": "PSNR to the truth",
-    "ssim_object": "SSIM of the object to the truth",
-    "ssim_reconstruction": "SSIM of the reconstruction to the input",
-    "ssim_truth": "SSIM to the truth",
-    "squeeze_fid": "squeeze-FID to real pictures",
-    "squeeze_kid": "squeeze-KID to real pictures",
-    "lite1_fid": "lite1-FID to real pictures",
-    "lite1_kid": "lite1-KID to real pictures",
-    "lite2_fid": "lite2-FID to real pictures",
-    "lite2_kid": "lite2-KID to real pictures",
-    "sliced_wasserstein": "Sliced Wasserstein distance to real pictures",
+    "structure": "Layout kept",
+    "label_accuracy": "Right labels",
+    "label_iou": "Label IoU",
+    "fid": "FID",
+    "kid": "KID",
+    "psnr_object_db": "Object PSNR",
+    "psnr_background_db": "Background PSNR",
+    "psnr_reconstruction_db": "Reconstruction PSNR",
+    "psnr_truth_db": "Truth PSNR",
+    "ssim_object": "Object SSIM",
+    "ssim_reconstruction": "Reconstruction SSIM",
+    "ssim_truth": "Truth SSIM",
+    "squeeze_fid": "squeeze-FID",
+    "squeeze_kid": "squeeze-KID",
+    "lite1_fid": "lite1-FID",
+    "lite1_kid": "lite1-KID",
+    "lite2_fid": "lite2-FID",
+    "lite2_kid": "lite2-KID",
+    "sliced_wasserstein": "Patch distance",
 }
-CLASSIFIERS = {"squeeze": "SqueezeNet", "lite1": "EfficientNet-Lite1", "lite2": "EfficientNet-Lite2"}
+"""Short names of figures, for tables of 80 columns; the sentence `what` of a score says what it is."""
 SPLITS = {"validation": "held-out pictures", "train": "training pictures"}
 """The note beside a figure that is not of test pictures."""
 
@@ -48,7 +48,7 @@ TELLING = (
     "ssim_truth",
     "sliced_wasserstein",
 )
-"""The headline quotes the first of these scores that the run has, else its first score."""
+"""Figures in the order in which a verdict names them."""
 
 
 SAME = "the same checkpoint as last"
@@ -68,18 +68,22 @@ class Row:
 
 @dataclass(frozen=True, kw_only=True)
 class Bar:
-    """Places on a track from the worst (0) to the best (1); None if the figure is unknown."""
+    """Places on a track from the worst (0) to the best (1); None if the figure is unknown.
+
+    `rival`: whether doing nothing is a result to beat, and not one end of the track.
+    """
 
     value: float
     nothing: float | None
     real: float | None
+    rival: bool = True
 
 
 def label(score: Mapping[str, Any]) -> str:
     """What the score is called, for people."""
     name = str(score.get("name", "score"))
     if share := re.fullmatch(r"(\w+)_share_class_(\d+)", name):
-        return f"Share classified as class {share[2]} by {CLASSIFIERS.get(share[1], share[1])}"
+        return f"Class {share[2]} ({share[1]})"
     return LABELS.get(name) or name.removesuffix("_db").replace("_", " ")
 
 
@@ -107,9 +111,14 @@ def grouped(scores: Sequence[Mapping[str, Any]]) -> tuple[list[Column], list[Row
     return columns, [Row(first=next(iter(row.values())), by_column=row) for row in rows.values()]
 
 
+WEIGHTS = {"ema": "averaged", "raw": "raw"}
+WEIGHTS_NOTE = "averaged: a moving average of the weights, which `translate` uses; raw: the weights of the last step."
+
+
 def heading(column: Column) -> str:
-    """What a column is called: "last ema"."""
-    return " ".join(filter(None, column)) or "value"
+    """What a column is called: "last averaged"."""
+    checkpoint, weights = column
+    return " ".join(filter(None, (checkpoint, WEIGHTS.get(weights, weights)))) or "value"
 
 
 def real_of(score: Mapping[str, Any]) -> str:
@@ -165,15 +174,10 @@ def bar(score: Mapping[str, Any], among: Sequence[Mapping[str, Any]]) -> Bar:
         part = (value - low) / (high - low)
         return 1 - part if score.get("better") == "lower" else part
 
-    # Doing nothing keeps the whole layout: this is the end of the track, not a result to beat.
-    nothing, real = None if name == "structure" else place(score.get("baseline")), place(score.get("real"))
-    return Bar(value=place(score["value"]) or 0, nothing=nothing, real=real)
-
-
-def telling(facts: Facts) -> dict[str, Any] | None:
-    """The score that the headline quotes."""
-    ranked = [score for name in TELLING for score in facts.scores if score.get("name") == name]
-    return next(iter(ranked + facts.scores), None)
+    nothing, real = place(score.get("baseline")), place(score.get("real"))
+    # doing nothing keeps the whole layout: the end of the track, not a result to beat
+    rival = nothing is not None and name != "structure"
+    return Bar(value=place(score["value"]) or 0, nothing=nothing, real=real, rival=rival)
 
 
 def chosen(facts: Facts) -> str:
@@ -190,21 +194,3 @@ def chosen(facts: Facts) -> str:
     }.get(name, f"lowest {name}")
     among = f"{scored.index(images) + 1} of {len(scored)}"
     return f"Best: checkpoint {among}, at {images:,} images, {what} ({best['score']:.3g}) on {best.get('on')}."
-
-
-def sentence(facts: Facts) -> str:
-    """The result of a run in one sentence."""
-    score = telling(facts)
-    if score is None and facts.architecture:
-        return "A search: the command “velogan train --genotype” trains what it finds."
-    if score is None:
-        return "Not scored yet: the command “velogan evaluate” does it."
-    on = f"on {split_of(score)}" if split_of(score) else ""
-    best = "best checkpoint" if score.get("checkpoint") == "best" else ""
-    aside = ", ".join(filter(None, [best, on]))
-    text = f"{label(score)}{f' ({aside})' if aside else ''}: {figure(score, score['value'])}"
-    better = gain(score)
-    if better is None:
-        return text + "."
-    amount = figure(score, abs(better)).replace(" %", " percentage points")
-    return f"{text}, {amount} {'better' if better >= 0 else 'worse'} than doing nothing."

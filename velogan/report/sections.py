@@ -13,6 +13,7 @@ from velogan.report import scores
 from velogan.report.facts import Facts, flat, is_number, listing, mapping
 from velogan.report.failures import failures
 from velogan.report.pictures import before_after
+from velogan.report.verdict import sentence
 from velogan.search.history import warnings as of_search
 
 ARROW = " → "
@@ -42,7 +43,7 @@ def head(runs: list[Facts]) -> str:
     if len(runs) > 1:
         items = "".join(
             f"<li>{_key(number)}<b>{text(facts.name)}</b> "
-            f'{text(scores.sentence(facts))}<br><span class="facts">{_about(facts)}</span></li>'
+            f'{text(sentence(facts))}<br><span class="facts">{_about(facts)}</span></li>'
             for number, facts in enumerate(runs)
         )
         return f'<h1>{text(title(runs))}</h1><ul class="runs">{items}</ul>'
@@ -52,7 +53,7 @@ def head(runs: list[Facts]) -> str:
         for before, after in before_after(facts)
     )
     strip = f'<div class="pairs">{pairs}</div>' if pairs else ""
-    lead = f'<p class="lead">{text(scores.sentence(facts))}</p>'
+    lead = f'<p class="lead">{text(sentence(facts))}</p>'
     best = f'<p class="facts">{text(chosen)}</p>' if (chosen := scores.chosen(facts)) else ""
     best += warnings(facts)
     return f'<h1>{text(title(runs))}</h1>{lead}<p class="facts">{_about(facts)}</p>{best}{strip}'
@@ -117,7 +118,8 @@ def _translators(facts: Facts) -> str:
     """Every figure of every checkpoint and kind of weights, with its interval, between real pictures and nothing."""
     columns, rows = scores.grouped(facts.scores)
     same = facts.protocol.get("best") == scores.SAME
-    titles = ["", "", "real against real", *map(scores.heading, columns), *(["best"] if same else []), "doing nothing"]
+    shown = [*map(scores.heading, columns), *(["best"] if same else [])]
+    titles = ["", "", *shown, "doing nothing", "real against real"]
     lines = []
     for row in rows:
         way = ARROW.join(facts.way(direction)) if (direction := row.first.get("direction")) in ("a2b", "b2a") else ""
@@ -127,11 +129,14 @@ def _translators(facts: Facts) -> str:
             text(scores.figure(row.first, row.first.get(key))) if is_number(row.first.get(key)) else "–"
             for key in ("real", "baseline")
         )
-        shown = "".join(f"<td>{cell}</td>" for cell in (text(way), real, *cells, baseline))
+        filled = zip(titles[1:], (text(way), *cells, baseline, real))
+        shown = "".join(f'<td data-title="{text(title)}">{cell}</td>' for title, cell in filled)
         lines.append(f"<tr><th>{text(scores.label(row.first))}</th>{shown}</tr>")
     head = "".join(f"<th>{text(title)}</th>" for title in titles)
-    note = '<p class="note">Small: 95 % of resampled sets of images give figures in this range.</p>'
-    return f'<div class="card figures"><table><tr>{head}</tr>{"".join(lines)}</table>{note}</div>'
+    said = f"Small: 95 % of resampled sets of images give figures in this range. {scores.WEIGHTS_NOTE}"
+    note = f'<p class="note">{text(said)}</p>'
+    table = f'<div class="card figures"><table><tr>{head}</tr>{"".join(lines)}</table>{note}</div>'
+    return _details("Every checkpoint, with intervals", table)
 
 
 def _value(score: Mapping[str, Any] | None) -> str:
@@ -145,7 +150,7 @@ def _score(group: list[tuple[int, Facts, dict[str, Any]]], many: bool) -> str:
     among = [score for _, _, score in group]
     first, lines = among[0], []
     for number, facts, score in group:
-        weights = " · ".join(str(score[name]) for name in ("weights", "checkpoint") if score.get(name))
+        weights = scores.heading((str(score.get("checkpoint") or ""), str(score.get("weights") or "")))
         on = f" · {scores.split_of(score)}" if scores.split_of(score) else ""
         name = _key(number) + text(facts.name + on) if many else text(weights + on)
         value = text(scores.figure(score, score["value"]))
@@ -165,9 +170,9 @@ def _score(group: list[tuple[int, Facts, dict[str, Any]]], many: bool) -> str:
 
 
 def _bar(bar: scores.Bar, *, hue: str) -> str:
-    start = bar.nothing or 0
+    start = (bar.nothing or 0) if bar.rival else 0
     left, width = min(start, bar.value), abs(bar.value - start)
-    worse = " worse" if bar.nothing is not None and bar.value < start else ""
+    worse = " worse" if bar.value < start else ""
     places = [("nothing", bar.nothing), ("real", bar.real), ("value", bar.value)]
     marks = [
         f'<span class="mark {kind}" style="left:{place:.1%}"></span>' for kind, place in places if place is not None
@@ -205,7 +210,7 @@ def _speed(facts: Facts, *, reasons: bool) -> str:
     seconds = facts.last("seconds")
     tiles = [
         (f"{usual['images_per_s']:.3g}", "images per second") if "images_per_s" in usual else None,
-        (f"{usual['step_ms']:.3g} ms", "per step") if "step_ms" in usual else None,
+        (_milliseconds(usual["step_ms"]), "per step") if "step_ms" in usual else None,
         (duration(seconds), "of training") if seconds else None,
         (f"{facts.images:,}", "images seen") if facts.images else None,
     ]
@@ -222,6 +227,10 @@ def _speed(facts: Facts, *, reasons: bool) -> str:
         + (_details("What the engine picked, and why", f"<dl>{picked}</dl>", shown=reasons) if picked else "")
         + (_details("The machine", machine) if machine else "")
     )
+
+
+def _milliseconds(value: float) -> str:
+    return f"{value / 1000:.2f} s" if value >= 1000 else f"{value:.3g} ms"
 
 
 def configuration(runs: list[Facts]) -> str:

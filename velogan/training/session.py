@@ -22,7 +22,7 @@ from velogan.engine.trainer import MOST_SKIPPED, Hook, Trainer, stop_on_signal
 from velogan.files import write_text
 from velogan.methods.base import Role
 from velogan.observe.log import Log, read_stats
-from velogan.observe.progress import Display, Training
+from velogan.observe.progress import Display, Training, forecast
 from velogan.report import write_report
 from velogan.report.failures import ENDED, failures
 from velogan.store.checkpoint import (
@@ -53,6 +53,9 @@ MAY_CHANGE += ("train.on_nonfinite", "train.patience", "method.patience", "train
 MAY_CHANGE += ("train.start", "train.split")
 """Fields that may differ when a run is continued, besides those of the engine: they do not change what is learned."""
 
+
+FORECAST_S = 60.0
+"""Seconds of training after which a run says what to expect."""
 
 STRAGGLES = 1.5
 """How many times the others' time the work of a slow rank takes."""
@@ -124,6 +127,7 @@ class Session:
         self.engine = engine_of(self.record)
         self._failed: set[str] = set()
         self._told: set[str] = set()
+        self._began, self._forecast = 0.0, False
         self.choices: Choices | None = None
         self.length: Length
         self._slow: list[int] = []  # the slowest rank of each line of the log, as long as it is the same
@@ -191,14 +195,34 @@ class Session:
         self.engine: EngineConfig | None = engine
         put_back(self.folder)
         whole, broken = newest_whole(self.folder)
-        write_text(self.folder / "config.yaml", write_yaml(config))
         self._resume(whole, broken)
-        self._record(picks, why, origin, began=whole is not None and not weights_only(whole))
+        longer = self._is_longer()
+        if not longer:
+            write_text(self.folder / "config.yaml", write_yaml(config))
+        self._record(picks, why, origin, began=whole is not None and not weights_only(whole), longer=longer)
         self.log = Log(self.folder, tensorboard=config.train.tensorboard, say=self.say)
         self.log.truncate(trainer.images)
 
-    def _record(self, picks: Sequence[Decision], why: str, origin: Mapping[str, Any], *, began: bool) -> None:
+    def _is_longer(self) -> bool:
+        """Whether the run has seen more images than are asked for; then it keeps the length that it has."""
+        file, length = self.folder / "config.yaml", self.config.train.length
+        asked = parse_length(length, epoch=self.trainer.epoch).total
+        longer = asked is not None and asked < self.trainer.images
+        longer = longer and file.is_file() and read_config(file).train.length != length
+        if longer:
+            self.say(
+                f"{self.folder} has seen {self.trainer.images:,} images already, more than {length}: "
+                "nothing is trained; a larger --images goes on"
+            )
+        return longer
+
+    def _record(
+        self, picks: Sequence[Decision], why: str, origin: Mapping[str, Any], *, began: bool, longer: bool
+    ) -> None:
         record = self.record
+        if began and not longer and origin.get("command"):  # the command that repeats the run as long as it is now
+            record = {**record, "command": origin["command"]}
+            write_record(self.folder, record)
         if "data" not in record:
             record = {**new_record(origin, self.data), **record}
         if began and (changed := changed_domains(record, self.data)):
@@ -210,8 +234,8 @@ class Session:
             return
         if why:
             self.say(f"the engine computes another way from {self.trainer.images:,} images on: {why}")
-        for pick in picks:
-            self.say(f"{pick.what}: {pick.choice} ({pick.why})")
+        for line in engine_lines(picks):
+            self.say(line)
         images, device = self.trainer.images, self.trainer.device
         write_record(self.folder, with_engine(record, self.engine, picks, images=images, why=why, device=device))
 
@@ -273,6 +297,7 @@ class Session:
         length = self.length = parse_length(train.length, epoch=trainer.epoch)
         self.validation, self.choices = validation, choices
         before, seconds = trainer.images, trainer.clock.seconds
+        self._began = seconds
         with self.log, stop_on_signal(trainer):
             bar = display.training(length.total)
             hooks = [Hook(parse_span(train.log_every), lambda images: self._log_tick(images, length, bar))]
@@ -346,6 +371,9 @@ class Session:
         else:
             left = trainer.clock.eta(max(length.total - images, 0))
         bar.update(images, images_per_s=speed, eta_s=left, losses=short)
+        if not self._forecast and trainer.clock.seconds - self._began >= FORECAST_S:
+            self._forecast = True
+            self.say(forecast(images, images_per_s=speed, total=length.total, left_s=left))
 
     def _choose(self, images: int) -> None:
         assert self.choices is not None
@@ -444,3 +472,12 @@ class Session:
             f"{self.folder}: {where}; {skip}. To mend the cause begin a new run folder with a lower "
             f"optimizer.lr{half}, and look at the pictures with `velogan data check`"
         )
+
+
+def engine_lines(picks: Sequence[Decision]) -> list[str]:
+    """What a run computes with, in three lines, and what its data decided; all reasons stand in run.json."""
+    of_engine = {pick.what: pick for pick in picks if pick.what in EngineConfig.model_fields}
+    used = [pick.what if pick.choice == "on" else pick.choice for pick in of_engine.values() if pick.choice != "off"]
+    told = [pick for pick in picks if pick.what not in of_engine or pick.what in ("precision", "kernels")]
+    lines = [f"engine: {', '.join(used)} (reasons: run.json)"] if used else []
+    return lines + [f"{pick.what}: {pick.choice} ({pick.why})" for pick in told]
