@@ -82,7 +82,7 @@ def test_the_page_says_what_the_interval_holds_and_which_end_is_better(page: Cal
     verdicts = found(TWO)["verdicts"]
     verdicts["lr=2"] |= {"difference": -0.1, "interval_95": [-0.3, -0.01], "over": "seeds and pictures"}
     higher = page(TWO, verdicts=verdicts, better="higher")
-    assert "<b>lr=1</b> has the highest Sliced Wasserstein" in higher
+    assert "<b>lr=1</b> has the highest Patch" in higher
     assert "<td>0.100 <small>0.0100 to 0.300</small></td>" in higher
     assert "a bootstrap over seeds and pictures (10,000 resamples). " in higher
 

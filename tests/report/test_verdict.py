@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from velogan.report.facts import read_facts
-from velogan.report.verdict import sentence, verdict
+from velogan.report.verdict import result, verdict
 
 MakeScore = Callable[..., dict[str, Any]]
 MakeRun = Callable[..., Path]
@@ -20,9 +20,10 @@ def test_what_became_better_and_what_worse_is_said_with_a_mend(score: MakeScore)
         score("structure", 0.7, baseline=1.0),
         score("kid", 0.2, baseline=0.21, better="lower", interval_95=[0.15, 0.25]),
     ]
-    said, mend = verdict(given, NAMES)
+    summary, said, mend = verdict(given, NAMES)
+    assert summary.startswith("Mixed: ")
     assert said == (
-        "apples to oranges: better than doing nothing by Object PSNR (20.6 dB, doing nothing 13.0 dB); worse by "
+        "apples to oranges: better by Object PSNR (20.6 dB, doing nothing 13.0 dB); worse by "
         "lite2-FID (373.0, doing nothing 181.0); the background changed (18.2 dB to the input)."
     )
     assert "larger --images" in mend
@@ -31,22 +32,26 @@ def test_what_became_better_and_what_worse_is_said_with_a_mend(score: MakeScore)
 
 def test_a_translator_that_loses_to_doing_nothing_is_told_and_a_good_one_needs_no_mend(score: MakeScore) -> None:
     bad = verdict([score("kid", 0.3, baseline=0.1, better="lower", direction="b2a")], NAMES)
-    assert bad[0] == "oranges to apples: worse than doing nothing by KID (0.300, doing nothing 0.100)."
-    assert len(bad) == 2
+    assert bad[:2] == [
+        "Worse than doing nothing.",
+        "oranges to apples: worse by KID (0.300, doing nothing 0.100).",
+    ]
+    assert len(bad) == 3
     assert verdict([score("psnr_object_db", 25.0), score("psnr_background_db", 36.0, baseline=None)], NAMES) == [
-        "apples to oranges: better than doing nothing by Object PSNR (25.0 dB, doing nothing 12.2 dB)."
+        "Better than doing nothing.",
+        "apples to oranges: better by Object PSNR (25.0 dB, doing nothing 12.2 dB).",
     ]
 
 
 def test_the_first_translator_is_judged_and_another_checkpoint_than_the_last_is_named(score: MakeScore) -> None:
     first, other = score("kid", 1.5, baseline=3.0, better="lower"), score("kid", 9.0, better="lower", weights="raw")
-    assert "better than doing nothing by KID (1.50" in verdict([first, other], NAMES)[0]
+    assert "better by KID (1.50" in verdict([first, other], NAMES)[1]
     best = score("kid", 0.75, baseline=3.0, better="lower", checkpoint="best", split="validation")
-    assert verdict([best], NAMES)[0].startswith("apples to oranges (best checkpoint, on held-out pictures): better")
+    assert verdict([best], NAMES)[1].startswith("apples to oranges (best checkpoint, on held-out pictures): better")
 
 
 def test_without_a_figure_of_doing_nothing_the_most_telling_one_is_quoted(make_run: MakeRun, score: MakeScore) -> None:
     alone = [score("squeeze_share_class_950", 0.42, baseline=None), score("squeeze_kid", 0.5, baseline=None)]
     assert verdict(alone, NAMES) == []
-    assert sentence(read_facts(make_run(scores=alone))) == "squeeze-KID: 0.500."
-    assert sentence(read_facts(make_run("new", scores=[]))).startswith("Not scored yet")
+    assert result(read_facts(make_run(scores=alone))) == ["squeeze-KID: 0.500."]
+    assert result(read_facts(make_run("new", scores=[])))[0].startswith("Not scored yet")

@@ -83,9 +83,10 @@ class Evaluate(Asked):
         from velogan.evaluation.compare import compare
         from velogan.evaluation.evaluate import evaluate
         from velogan.evaluation.features import MISSING_JUDGE, default_features
-        from velogan.evaluation.table import duplicates_line, render_table, verdict_lines
+        from velogan.evaluation.table import domains, duplicates_line, render_table
         from velogan.observe.progress import Display, printable
         from velogan.report import write_report
+        from velogan.report.verdict import verdict
         from velogan.training.resolve import resolve_device
 
         inception = Path(self.inception) if self.inception not in (None, "auto") else self.inception
@@ -108,7 +109,9 @@ class Evaluate(Asked):
             for line in filter(None, [duplicates_line(result), missing]):
                 display.say(line)
         console = Console(stderr=self.json)
-        for line in verdict_lines(result):
+        protocol = result["protocol"]
+        warning = [f"careful: {protocol['judge']}"] if protocol.get("judge") else []
+        for line in [*verdict(result["scores"], domains(protocol)), *warning]:
             console.print(printable(line), markup=False, highlight=False)
         console.print(render_table(result))
         if self.against is None:

@@ -176,8 +176,6 @@ class Scorer:
             what += f"; real against real: {b} that have nothing to do with the input"
         elif name in bounds.real:
             what += f"; real against real: {f'real {b}' if is_share(name) else bounds.real_of}"
-        if math.isfinite(bounds.baseline.get(name, math.nan)):
-            what += f"; doing nothing: {a} left as they are"
         return f"{what}{SPLITS[source.split]}."
 
     def figures(self, source: Real, target: Real, fakes: Pictures, seen: Seen, *, resample: bool) -> dict[str, Figure]:

@@ -11,7 +11,6 @@ from rich.markup import escape
 from rich.table import Table
 
 from velogan.report.scores import SAME, WEIGHTS_NOTE, deviation, figure, grouped, heading, label, split_of
-from velogan.report.verdict import verdict
 
 
 def render_table(result: Mapping[str, Any]) -> Table:
@@ -38,11 +37,13 @@ def render_table(result: Mapping[str, Any]) -> Table:
     return table
 
 
-def verdict_lines(result: Mapping[str, Any]) -> list[str]:
-    """What became better than doing nothing, what worse, and what to do; a warning where the judge was the teacher."""
-    protocol = result["protocol"]
-    lines = verdict(result["scores"], _names(protocol))
-    return [*lines, *([f"careful: {protocol['judge']}"] if protocol.get("judge") else [])]
+def domains(protocol: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
+    """The domains that each direction leads from and to; empty for two folders of pictures."""
+    data = protocol.get("data", {})
+    if not {"a", "b"} <= data.keys():
+        return {}
+    a, b = data["a"]["name"], data["b"]["name"]
+    return {"a2b": (a, b), "b2a": (b, a)}
 
 
 def duplicates_line(result: Mapping[str, Any]) -> str | None:
@@ -81,19 +82,10 @@ def _on_which(protocol: Mapping[str, Any]) -> list[str]:
     return [text for split, text in said.items() if split in splits]
 
 
-def _names(protocol: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
-    """The domains that each direction leads from and to; empty for two folders of pictures."""
-    data = protocol.get("data", {})
-    if not {"a", "b"} <= data.keys():
-        return {}
-    a, b = data["a"]["name"], data["b"]["name"]
-    return {"a2b": (a, b), "b2a": (b, a)}
-
-
 def _way(score: Mapping[str, Any], protocol: Mapping[str, Any]) -> str:
     """The direction, and which pictures were scored if they are no test pictures."""
     way = score["direction"]
-    ends = _names(protocol).get(way, ())
+    ends = domains(protocol).get(way, ())
     return ", ".join(filter(None, [" → ".join(ends) or way, split_of(score)]))
 
 

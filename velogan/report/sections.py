@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import json
+import re
 import statistics
 from collections.abc import Mapping
 from typing import Any
@@ -13,7 +14,7 @@ from velogan.report import scores
 from velogan.report.facts import Facts, flat, is_number, listing, mapping
 from velogan.report.failures import failures
 from velogan.report.pictures import before_after
-from velogan.report.verdict import sentence
+from velogan.report.verdict import result
 from velogan.search.history import warnings as of_search
 
 ARROW = " → "
@@ -43,7 +44,7 @@ def head(runs: list[Facts]) -> str:
     if len(runs) > 1:
         items = "".join(
             f"<li>{_key(number)}<b>{text(facts.name)}</b> "
-            f'{text(sentence(facts))}<br><span class="facts">{_about(facts)}</span></li>'
+            f'{text(" ".join(result(facts)[:3]))}<br><span class="facts">{_about(facts)}</span></li>'
             for number, facts in enumerate(runs)
         )
         return f'<h1>{text(title(runs))}</h1><ul class="runs">{items}</ul>'
@@ -53,10 +54,18 @@ def head(runs: list[Facts]) -> str:
         for before, after in before_after(facts)
     )
     strip = f'<div class="pairs">{pairs}</div>' if pairs else ""
-    lead = f'<p class="lead">{text(sentence(facts))}</p>'
+    first, *others = result(facts)
+    lead = f'<p class="lead">{text(first)}</p>'
+    if others:
+        lead += f'<ul class="verdict">{"".join(f"<li>{_flags(text(one))}</li>" for one in others)}</ul>'
     best = f'<p class="facts">{text(chosen)}</p>' if (chosen := scores.chosen(facts)) else ""
     best += warnings(facts)
     return f'<h1>{text(title(runs))}</h1>{lead}<p class="facts">{_about(facts)}</p>{best}{strip}'
+
+
+def _flags(said: str) -> str:
+    """Escaped text in which flags are not broken."""
+    return re.sub(r"--[\w.-]*\w", r'<code class="token">\g<0></code>', said)
 
 
 def warnings(facts: Facts) -> str:
@@ -237,7 +246,7 @@ def configuration(runs: list[Facts]) -> str:
     """The command to repeat each run, and the fields of its configuration."""
     body = "".join(
         (f"<h3>{_key(number)}{text(facts.name)}</h3>" if len(runs) > 1 else "")
-        + f'<div class="command"><pre>{text(facts.run["command"])}</pre>'
+        + f'<div class="command"><pre>{_tokens(str(facts.run["command"]))}</pre>'
         '<button class="copy">Copy</button></div>'
         for number, facts in enumerate(runs)
         if facts.run.get("command")
@@ -251,6 +260,11 @@ def configuration(runs: list[Facts]) -> str:
         summary = "The whole configuration" + (f", {len(preset)} changed from the preset" if preset else "")
         body += _details(summary, _table(fields[0], preset))
     return _section("Repeat it", body) if body else ""
+
+
+def _tokens(command: str) -> str:
+    """A command whose lines break between words, not after the hyphens of a flag."""
+    return " ".join(f'<span class="token">{text(word)}</span>' for word in command.split(" "))
 
 
 def _differences(runs: list[Facts], fields: list[dict[str, Any]]) -> str:

@@ -13,44 +13,53 @@ CHANGED_DB = 25.0
 MOST_NAMED = 3
 """Figures that a sentence names of those that became better, and of those that became worse."""
 
+_SUMMARY = {  # some figures became better, some worse
+    (True, False): "Better than doing nothing.",
+    (True, True): "Mixed: better than doing nothing by some figures, worse by others.",
+    (False, True): "Worse than doing nothing.",
+    (False, False): "No better than doing nothing, and no worse, as far as so few pictures tell.",
+}
 _LONGER = "Train longer: the same command with a larger --images goes on with this run"
 _MASK = "begin a run with --generator.output mask, which keeps backgrounds"
 
 
 def verdict(scores: Sequence[Mapping[str, Any]], names: Mapping[str, tuple[str, str]]) -> list[str]:
-    """A sentence for each direction, on its first translator, and one that says what to do where something is wrong.
+    """The verdict in a sentence, one for each direction, and one that says what to do where something is wrong.
 
-    `names` are those of the domains that a direction leads from and to. Figures count where doing nothing lies outside
-    their 95 % interval. Empty where nothing was compared with doing nothing.
+    Of each direction its first translator counts, and figures for which doing nothing lies outside the 95 % interval.
+    `names` are those of the domains that a direction leads from and to. Empty where nothing was compared with doing
+    nothing.
     """
     _, rows = grouped(scores)
-    sentences, poor, changed = [], False, False
+    sentences, good, poor, changed = [], False, False, False
     for way in dict.fromkeys(str(row.first.get("direction")) for row in rows):
         shown = [row.first for row in rows if str(row.first.get("direction")) == way]
         better, worse = _against_nothing(shown)
-        parts = [f"better than doing nothing by {_named(better)}"] if better else []
-        parts += [f"{'worse' if better else 'worse than doing nothing'} by {_named(worse)}"] if worse else []
+        parts = [f"better by {_named(better)}"] if better else []
+        parts += [f"worse by {_named(worse)}"] if worse else []
         kept = next((one["value"] for one in shown if one.get("name") == "psnr_background_db"), None)
         if is_number(kept) and kept < CHANGED_DB:
             parts.append(f"the background changed ({kept:.1f} dB to the input)")
             changed = True
-        poor = poor or bool(worse)
+        good, poor = good or bool(better), poor or bool(worse)
         if parts:
             where = " to ".join(names[way]) if way in names else way
             sentences.append(f"{where}{_aside(shown[0])}: {'; '.join(parts)}.")
+    if not sentences:
+        return []
     if poor or changed:
         sentences.append(f"{_LONGER}{f'. Or {_MASK}' if changed else ''}.")
-    return sentences
+    return [_SUMMARY[good, poor], *sentences]
 
 
-def sentence(facts: Facts) -> str:
-    """The result of a run in words, whether it was scored or not."""
+def result(facts: Facts) -> list[str]:
+    """The result of a run in sentences, the first one a summary, whether it was scored or not."""
     if facts.scores:
         said = verdict(facts.scores, {way: facts.way(way) for way in ("a2b", "b2a")})
-        return " ".join(one[:1].upper() + one[1:] for one in said) or _first(facts.scores)
+        return [one[:1].upper() + one[1:] for one in said] or [_first(facts.scores)]
     if facts.architecture:
-        return "A search: the command “velogan train --genotype” trains what it finds."
-    return "Not scored yet: the command “velogan evaluate” does it."
+        return ["A search: the command “velogan train --genotype” trains what it finds."]
+    return ["Not scored yet: the command “velogan evaluate” does it."]
 
 
 def _against_nothing(scores: Sequence[Mapping[str, Any]]) -> tuple[list[Mapping[str, Any]], list[Mapping[str, Any]]]:
