@@ -14,7 +14,7 @@ import pytest
 
 from velogan.config import Config
 from velogan.engine import child
-from velogan.sweep.plan import Plan
+from velogan.sweep.plan import SweepPlan
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -33,16 +33,16 @@ def _apart_from_other_sweeps() -> Iterator[None]:
 
 
 @pytest.fixture
-def tiny_plan(tiny_config: Callable[..., Config]) -> Callable[..., Plan]:
+def tiny_plan(tiny_config: Callable[..., Config]) -> Callable[..., SweepPlan]:
     """A sweep of runs of a few images, with held-out pictures."""
 
-    def make(**changes: Any) -> Plan:
+    def make(**changes: Any) -> SweepPlan:
         base = tiny_config(
             data={"render_count": 22, "validation": 2},
             train={"checkpoint_every": "2 images"},
             engine={"threads": None, "kernels": "plain", "precision": "fp32"},
         )
-        return Plan(**{"bases": {"cyclegan": base}, "budget": "6 images"} | changes)
+        return SweepPlan(**{"bases": {"cyclegan": base}, "budget": "6 images"} | changes)
 
     return make
 

@@ -17,19 +17,19 @@ from velogan.store.checkpoint import list_checkpoints
 from velogan.sweep import attempt as module
 from velogan.sweep.attempt import attempt
 from velogan.sweep.cores import available, held
-from velogan.sweep.folder import State, note, noted, run_folder, state_of
-from velogan.sweep.plan import Plan
+from velogan.sweep.folder import TrialState, note, noted, run_folder, state_of
+from velogan.sweep.plan import SweepPlan
 
 pytestmark = pytest.mark.usefixtures("forked")
 
 
-def start(out: Path, plan: Plan, report: Callable[[int, float], None] = lambda percent, score: None) -> State:
+def start(out: Path, plan: SweepPlan, report: Callable[[int, float], None] = lambda percent, score: None) -> TrialState:
     trial = plan.known_trials()[0]
     common: dict[str, Any] = {"budget": plan.budget, "metric": plan.metric, "origin": {"command": "here"}}
     return attempt(out, trial.name, trial.config.model_dump(mode="json"), cores=1, report=report, **common)
 
 
-def test_a_trial_is_a_run_and_reports_its_scores(tiny_plan: Callable[..., Plan], tmp_path: Path) -> None:
+def test_a_trial_is_a_run_and_reports_its_scores(tiny_plan: Callable[..., SweepPlan], tmp_path: Path) -> None:
     told: list[tuple[int, float]] = []
     found = start(tmp_path, tiny_plan(), lambda percent, score: told.append((percent, score)))
     assert (found.status, found.images, found.percent) == ("done", 6, 100)
@@ -41,7 +41,7 @@ def test_a_trial_is_a_run_and_reports_its_scores(tiny_plan: Callable[..., Plan],
     assert state_of(tmp_path, "seed=0", budget="8 images", metric=SCORE).status == "waiting"
 
 
-def test_a_trial_that_fails_tells_why(tiny_plan: Callable[..., Plan], tmp_path: Path) -> None:
+def test_a_trial_that_fails_tells_why(tiny_plan: Callable[..., SweepPlan], tmp_path: Path) -> None:
     plan = tiny_plan()
     base = plan.bases["cyclegan"].change(data={"path": (str(tmp_path / "nowhere"),)})
     found = start(tmp_path, tiny_plan(bases={"cyclegan": base}))
@@ -49,7 +49,7 @@ def test_a_trial_that_fails_tells_why(tiny_plan: Callable[..., Plan], tmp_path: 
     assert "nowhere" in found.reason
 
 
-def test_a_killed_trial_goes_on_from_its_checkpoint(tiny_plan: Callable[..., Plan], tmp_path: Path) -> None:
+def test_a_killed_trial_goes_on_from_its_checkpoint(tiny_plan: Callable[..., SweepPlan], tmp_path: Path) -> None:
     killed: list[int] = []
 
     def kill() -> None:
@@ -70,7 +70,7 @@ def test_a_killed_trial_goes_on_from_its_checkpoint(tiny_plan: Callable[..., Pla
 
 
 def test_one_that_is_killed_again_and_again_has_failed(
-    tiny_plan: Callable[..., Plan], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tiny_plan: Callable[..., SweepPlan], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "ask", lambda *rest, **more: (-9, {}))
     found = start(tmp_path, tiny_plan())
@@ -78,7 +78,7 @@ def test_one_that_is_killed_again_and_again_has_failed(
     assert "signal 9 3 times" in found.reason
 
 
-def test_one_that_is_stopped_has_saved(tiny_plan: Callable[..., Plan], tmp_path: Path) -> None:
+def test_one_that_is_stopped_has_saved(tiny_plan: Callable[..., SweepPlan], tmp_path: Path) -> None:
     def stop(percent: int, score: float) -> None:
         raise SystemExit
 
@@ -107,5 +107,5 @@ def test_cores_are_held_by_one_at_a_time(tmp_path: Path) -> None:
     assert got == [available()]
 
 
-def _saves_at(tiny_plan: Callable[..., Plan], every: str) -> dict[str, Any]:
+def _saves_at(tiny_plan: Callable[..., SweepPlan], every: str) -> dict[str, Any]:
     return {"cyclegan": tiny_plan().bases["cyclegan"].change(train={"checkpoint_every": every})}

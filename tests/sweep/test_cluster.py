@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from velogan.store.checkpoint import list_checkpoints
-from velogan.sweep.axes import parse_axis
+from velogan.sweep.dimensions import parse_dimension
 from velogan.sweep.folder import run_folder
-from velogan.sweep.plan import Plan
+from velogan.sweep.plan import SweepPlan
 from velogan.sweep.scheduling import require_ray
 from velogan.sweep.sweep import sweep
 from velogan.sweep.table import Table
@@ -36,7 +36,7 @@ def cluster() -> Iterator[Any]:
     made.shutdown()
 
 
-def run(cluster: Any, plan: Plan, out: Path, parallel: int, table: Table) -> dict[str, str]:
+def run(cluster: Any, plan: SweepPlan, out: Path, parallel: int, table: Table) -> dict[str, str]:
     result = sweep(plan, out, command="velogan sweep", table=table, parallel=parallel, address=cluster.address)
     return {one["name"]: one["status"] for one in result["trials"]}
 
@@ -54,7 +54,7 @@ def parents(pid: int) -> list[int]:
     return found
 
 
-def test_a_lost_node_loses_no_trial(cluster: Any, tiny_plan: Callable[..., Plan], tmp_path: Path) -> None:
+def test_a_lost_node_loses_no_trial(cluster: Any, tiny_plan: Callable[..., SweepPlan], tmp_path: Path) -> None:
     node = cluster.add_node(num_cpus=1)
     raylet = node.all_processes["raylet"][0].process.pid
     base = tiny_plan().bases["cyclegan"].change(train={"checkpoint_every": "10 images"})
@@ -87,11 +87,11 @@ def test_a_lost_node_loses_no_trial(cluster: Any, tiny_plan: Callable[..., Plan]
 
 
 @pytest.mark.soak
-def test_three_trials_share_a_gpu(cluster: Any, tiny_plan: Callable[..., Plan], tmp_path: Path) -> None:
+def test_three_trials_share_a_gpu(cluster: Any, tiny_plan: Callable[..., SweepPlan], tmp_path: Path) -> None:
     import ray
 
     node = cluster.add_node(num_cpus=3, num_gpus=1)
-    plan = tiny_plan(vary=[parse_axis("optimizer.lr=0.001,0.002,0.003")])
+    plan = tiny_plan(vary=[parse_dimension("optimizer.lr=0.001,0.002,0.003")])
     names = [trial.name for trial in plan.known_trials()]
     left: list[float] = []
     seen: dict[str, str] = {}

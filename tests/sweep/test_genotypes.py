@@ -20,8 +20,8 @@ from velogan.networks.sizes import size
 from velogan.store.checkpoint import list_checkpoints
 from velogan.sweep.attempt import attempt
 from velogan.sweep.cost import cost
-from velogan.sweep.folder import State
-from velogan.sweep.plan import Plan, Trial
+from velogan.sweep.folder import TrialState
+from velogan.sweep.plan import SweepPlan, Trial
 from velogan.sweep.planfile import read_plan
 from velogan.sweep.sweep import check_folders, rows_of, summary
 
@@ -36,7 +36,7 @@ VARIANTS = """
 
 
 @pytest.fixture
-def make(tiny_config: Callable[..., Config], tmp_path: Path) -> Callable[..., Plan]:
+def make(tiny_config: Callable[..., Config], tmp_path: Path) -> Callable[..., SweepPlan]:
     base = tiny_config(
         data={"render_count": 22, "validation": 2},
         train={"checkpoint_every": "3 images"},
@@ -44,7 +44,7 @@ def make(tiny_config: Callable[..., Config], tmp_path: Path) -> Callable[..., Pl
     )
     sections = base.model_dump(mode="json", exclude={"method"})
 
-    def plan(search: str = SEARCH, variants: str = VARIANTS) -> Plan:
+    def plan(search: str = SEARCH, variants: str = VARIANTS) -> SweepPlan:
         path = tmp_path / "plan.yaml"
         head = f"data: apples2oranges\nimages: 2\nseeds: 2\nconfig: {json.dumps(sections)}\n"
         path.write_text(f"{head}searches:\n  {search}\nvariants:{variants}\n")
@@ -53,11 +53,11 @@ def make(tiny_config: Callable[..., Config], tmp_path: Path) -> Callable[..., Pl
     return plan
 
 
-def of(plan: Plan, name: str, seed: int = 0) -> Trial:
+def of(plan: SweepPlan, name: str, seed: int = 0) -> Trial:
     return next(one for one in plan.known_trials() if one.name == f"preset={name},seed={seed}")
 
 
-def start(out: Path, plan: Plan, name: str) -> State:
+def start(out: Path, plan: SweepPlan, name: str) -> TrialState:
     trial = of(plan, name)
     common: dict[str, Any] = {"budget": plan.budget, "metric": plan.metric, "origin": {"command": "here"}, "cores": 1}
     tree = trial.config.model_dump(mode="json")
@@ -65,7 +65,9 @@ def start(out: Path, plan: Plan, name: str) -> State:
 
 
 @pytest.mark.usefixtures("forked")
-def test_a_search_is_the_first_stage_of_the_trials_that_share_it(make: Callable[..., Plan], tmp_path: Path) -> None:
+def test_a_search_is_the_first_stage_of_the_trials_that_share_it(
+    make: Callable[..., SweepPlan], tmp_path: Path
+) -> None:
     plan, out = make(), tmp_path / "out"
     search = out / "searches" / "found,seed=0"
     killed: list[int] = []
@@ -111,7 +113,7 @@ def test_a_search_is_the_first_stage_of_the_trials_that_share_it(make: Callable[
         check_folders(out, make(SEARCH.replace("9", "90")).known_trials())
 
 
-def test_seeds_search_and_draw_for_themselves(make: Callable[..., Plan]) -> None:
+def test_seeds_search_and_draw_for_themselves(make: Callable[..., SweepPlan]) -> None:
     plan = make()
     sources = [of(plan, "N", seed).source for seed in (0, 1)]
     assert [one and one.search.train.seed for one in sources] == [0, 1]
@@ -122,7 +124,7 @@ def test_seeds_search_and_draw_for_themselves(make: Callable[..., Plan]) -> None
     assert {str(of(fixed, "N", seed).source.folder(Path())) for seed in (0, 1)} == {"searches/found,seed=7"}  # pyright: ignore
 
 
-def test_found_networks_cost_what_others_of_their_size_do(make: Callable[..., Plan]) -> None:
+def test_found_networks_cost_what_others_of_their_size_do(make: Callable[..., SweepPlan]) -> None:
     plan, probed, said = make(), [], []
 
     def probe(config: Config, cores: Sequence[int]) -> StepCost:
@@ -135,7 +137,7 @@ def test_found_networks_cost_what_others_of_their_size_do(make: Callable[..., Pl
     assert "2 searches" in said[0]
 
 
-def test_what_cannot_have_its_size_fails_alone(make: Callable[..., Plan], tmp_path: Path) -> None:
+def test_what_cannot_have_its_size_fails_alone(make: Callable[..., SweepPlan], tmp_path: Path) -> None:
     plan = make(
         variants="\n  C: {}\n  N: {genotype: {from: found, match: own}}"
     )  # of 16 feature maps none are within 1 %
@@ -163,12 +165,12 @@ def test_what_cannot_have_its_size_fails_alone(make: Callable[..., Plan], tmp_pa
     ],
 )
 def test_what_is_wrong_is_said_before_anything_starts(
-    search: str, genotype: str, said: str, make: Callable[..., Plan]
+    search: str, genotype: str, said: str, make: Callable[..., SweepPlan]
 ) -> None:
     with pytest.raises(ValueError, match=said):
         make(search, f"\n  N: {{genotype: {genotype}}}")
 
 
-def test_a_search_that_nothing_is_built_of_is_refused(make: Callable[..., Plan]) -> None:
+def test_a_search_that_nothing_is_built_of_is_refused(make: Callable[..., SweepPlan]) -> None:
     with pytest.raises(ValueError, match=r"searches\.found: no variant has it"):
         make(variants="\n  C: {}")

@@ -19,8 +19,8 @@ from velogan.sweep import sweep as module
 from velogan.sweep import tested
 from velogan.sweep.attempt import attempt
 from velogan.sweep.cores import available
-from velogan.sweep.folder import State, resampled_of, run_folder, scores_of, state_of
-from velogan.sweep.plan import Plan, Trial
+from velogan.sweep.folder import TrialState, resampled_of, run_folder, scores_of, state_of
+from velogan.sweep.plan import SweepPlan, Trial
 from velogan.sweep.sweep import check_measured, rows_of, summary, sweep
 from velogan.sweep.table import Table
 from velogan.sweep.tested import chosen_figures as measure_tests
@@ -28,7 +28,7 @@ from velogan.sweep.tested import chosen_figures as measure_tests
 PSNR = "validation/psnr_object_db"
 
 
-def trained(out: Path, plan: Plan, told: list[float]) -> State:
+def trained(out: Path, plan: SweepPlan, told: list[float]) -> TrialState:
     trial = plan.known_trials()[0]
     common: dict[str, Any] = {"budget": plan.budget, "metric": plan.metric, "cores": 1, "origin": {"command": "here"}}
     config = trial.config.model_dump(mode="json")
@@ -37,7 +37,7 @@ def trained(out: Path, plan: Plan, told: list[float]) -> State:
 
 @pytest.mark.usefixtures("forked")
 def test_a_trial_is_measured_at_its_checkpoints_and_tested_once(
-    tiny_plan: Callable[..., Plan], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tiny_plan: Callable[..., SweepPlan], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plan, told = tiny_plan(metric="psnr_object_db"), list[float]()
     monkeypatch.setattr(attempting, "held", lambda count: nullcontext(available()[:count]))  # sweeps may run beside it
@@ -89,10 +89,10 @@ def test_the_best_checkpoint_of_a_trial_is_at_the_better_end(metric: str, best: 
     assert resampled_of(run_folder(tmp_path, "one"), metric) == best[1]
 
 
-def test_the_best_setting_is_at_the_better_end(tiny_plan: Callable[..., Plan], tmp_path: Path) -> None:
-    def rows(plan: Plan) -> list[tuple[Trial, State]]:
+def test_the_best_setting_is_at_the_better_end(tiny_plan: Callable[..., SweepPlan], tmp_path: Path) -> None:
+    def rows(plan: SweepPlan) -> list[tuple[Trial, TrialState]]:
         trials = [Trial(f"lr={lr},seed={seed}", {}, seed, plan.bases["cyclegan"]) for lr in (1, 2) for seed in (0, 1)]
-        return [(trial, State("done", score=score)) for trial, score in zip(trials, (20.0, 21.0, 18.0, 25.0))]
+        return [(trial, TrialState("done", score=score)) for trial, score in zip(trials, (20.0, 21.0, 18.0, 25.0))]
 
     for metric, best in (("psnr_object_db", "lr=2,seed=1"), ("fid", "lr=1,seed=0")):
         plan = tiny_plan(metric=metric, seeds=2)
@@ -110,7 +110,7 @@ def test_a_metric_that_cannot_be_had_is_refused_before_anything_starts(
     metric: str,
     data: dict[str, Any],
     said: str,
-    tiny_plan: Callable[..., Plan],
+    tiny_plan: Callable[..., SweepPlan],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

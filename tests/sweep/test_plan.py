@@ -9,17 +9,17 @@ import pytest
 from velogan.config import Config
 from velogan.measure.probe import StepCost, probe
 from velogan.recipes import RECIPES
-from velogan.sweep.axes import SCORED_EVERY, parse_axis
 from velogan.sweep.cost import cost
-from velogan.sweep.plan import Plan, Trial
+from velogan.sweep.dimensions import SCORED_EVERY, parse_dimension
+from velogan.sweep.plan import SweepPlan, Trial
 from velogan.sweep.planfile import make_plan, read_plan
 
 PLANS = sorted((Path(__file__).parents[2] / "benchmarks" / "plans").glob("*.yaml"))
 
 
-def plan(*vary: str, **changes: Any) -> Plan:
+def plan(*vary: str, **changes: Any) -> SweepPlan:
     asked: dict[str, Any] = {"bases": {"demo": RECIPES["demo"]()}, "minutes": None, "images": 500} | changes
-    return make_plan(vary=tuple(map(parse_axis, vary)), **asked)
+    return make_plan(vary=tuple(map(parse_dimension, vary)), **asked)
 
 
 def names(trials: list[Trial]) -> list[str]:
@@ -172,7 +172,7 @@ def test_the_cost_of_each_kind_of_run_is_measured_once() -> None:
     assert found["seconds"] == sum(one["seconds"] for one in found["trials"])
 
 
-def test_a_probe_trains_a_few_steps(tiny_plan: Callable[..., Plan]) -> None:
+def test_a_probe_trains_a_few_steps(tiny_plan: Callable[..., SweepPlan]) -> None:
     found = probe(tiny_plan().known_trials()[0].config, [0])
     assert found.seconds > 0
     assert found.memory_mb > 50
@@ -189,7 +189,7 @@ def test_the_plans_of_the_benchmarks_are_plans(name: str) -> None:
 )
 def test_what_is_no_setting_to_vary_is_refused(text: str, said: str) -> None:
     with pytest.raises(ValueError, match=said):
-        parse_axis(text)
+        parse_dimension(text)
 
 
 def test_trials_have_no_patience_of_their_own() -> None:

@@ -17,9 +17,9 @@ from velogan.scale.connected import connected
 from velogan.store.lock import locked
 from velogan.sweep import scheduling
 from velogan.sweep import sweep as module
-from velogan.sweep.axes import parse_axis
+from velogan.sweep.dimensions import parse_dimension
 from velogan.sweep.folder import log_file, run_folder, state_of
-from velogan.sweep.plan import Plan
+from velogan.sweep.plan import SweepPlan
 from velogan.sweep.scheduling import MISSING, Resources, shared
 from velogan.sweep.sweep import sweep
 from velogan.sweep.table import Table
@@ -34,7 +34,7 @@ def ray() -> Iterator[None]:
         yield
 
 
-def run(plan: Plan, out: Path) -> dict[str, Any]:
+def run(plan: SweepPlan, out: Path) -> dict[str, Any]:
     return sweep(plan, out, command="velogan sweep", table=Table(quiet=True))
 
 
@@ -43,9 +43,9 @@ def statuses(result: dict[str, Any]) -> dict[str, str]:
 
 
 def test_a_grid_with_a_trial_that_fails_goes_on_and_grows(
-    ray: None, tiny_plan: Callable[..., Plan], tmp_path: Path
+    ray: None, tiny_plan: Callable[..., SweepPlan], tmp_path: Path
 ) -> None:
-    axes = [parse_axis(f"data.path=[apples2oranges],[{tmp_path}/nowhere]")]
+    axes = [parse_dimension(f"data.path=[apples2oranges],[{tmp_path}/nowhere]")]
     base = {"cyclegan": tiny_plan().bases["cyclegan"].change(train={"samples": 1})}
     result = run(tiny_plan(vary=axes, bases=base), tmp_path / "out")
     good, bad = result["trials"]
@@ -64,15 +64,15 @@ def test_a_grid_with_a_trial_that_fails_goes_on_and_grows(
 
     stats = Path(good["run"]) / "stats.jsonl"
     before = stats.read_bytes(), stats.stat().st_mtime_ns
-    more = run(tiny_plan(vary=[parse_axis("data.path=[apples2oranges]")], seeds=2, bases=base), tmp_path / "out")
+    more = run(tiny_plan(vary=[parse_dimension("data.path=[apples2oranges]")], seeds=2, bases=base), tmp_path / "out")
     assert list(statuses(more).values()) == ["done", "done"]
     assert more["trials"][0]["name"] == good["name"]
     assert (stats.read_bytes(), stats.stat().st_mtime_ns) == before
     assert "preparing" not in log_file(tmp_path / "out", more["trials"][1]["name"]).read_text()  # once, for all
 
 
-def test_optuna_chooses_settings_and_goes_on(ray: None, tiny_plan: Callable[..., Plan], tmp_path: Path) -> None:
-    asked: dict[str, Any] = {"vary": [parse_axis("optimizer.lr=1e-5..1e-2:log")], "search": "optuna"}
+def test_optuna_chooses_settings_and_goes_on(ray: None, tiny_plan: Callable[..., SweepPlan], tmp_path: Path) -> None:
+    asked: dict[str, Any] = {"vary": [parse_dimension("optimizer.lr=1e-5..1e-2:log")], "search": "optuna"}
     first = run(tiny_plan(**asked, trials=1), tmp_path)
     second = run(tiny_plan(**asked, trials=2), tmp_path)
     assert len(first["trials"]) == 1
@@ -84,10 +84,10 @@ def test_optuna_chooses_settings_and_goes_on(ray: None, tiny_plan: Callable[...,
 
 
 def test_asha_stops_what_is_behind_of_settings_at_random(
-    ray: None, tiny_plan: Callable[..., Plan], tmp_path: Path
+    ray: None, tiny_plan: Callable[..., SweepPlan], tmp_path: Path
 ) -> None:
     rare = {"cyclegan": tiny_plan().bases["cyclegan"].change(train={"checkpoint_every": "8 images"})}
-    drawn: dict[str, Any] = {"vary": [parse_axis("optimizer.lr=1e-9..1e-8:log")], "search": "random", "trials": 4}
+    drawn: dict[str, Any] = {"vary": [parse_dimension("optimizer.lr=1e-9..1e-8:log")], "search": "random", "trials": 4}
     result = run(tiny_plan(**drawn, stop_early="asha", budget="80 images", bases=rare), tmp_path)
     assert len(result["trials"]) == 4
     found = set(statuses(result).values())
@@ -99,7 +99,7 @@ def test_asha_stops_what_is_behind_of_settings_at_random(
 
 
 def test_a_folder_of_another_sweep_is_refused_before_anything_starts(
-    tiny_plan: Callable[..., Plan], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tiny_plan: Callable[..., SweepPlan], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trial = tiny_plan().known_trials()[0]
     folder = run_folder(tmp_path, trial.name)
@@ -110,12 +110,14 @@ def test_a_folder_of_another_sweep_is_refused_before_anything_starts(
         run(tiny_plan(), tmp_path)
 
 
-def test_a_folder_in_use_is_refused(tiny_plan: Callable[..., Plan], tmp_path: Path) -> None:
+def test_a_folder_in_use_is_refused(tiny_plan: Callable[..., SweepPlan], tmp_path: Path) -> None:
     with locked(tmp_path), pytest.raises(ValueError, match="is in use by process"):
         run(tiny_plan(), tmp_path)
 
 
-def test_a_status_that_cannot_be_written_is_kept_for_the_end(tiny_plan: Callable[..., Plan], tmp_path: Path) -> None:
+def test_a_status_that_cannot_be_written_is_kept_for_the_end(
+    tiny_plan: Callable[..., SweepPlan], tmp_path: Path
+) -> None:
     plan = tiny_plan()
     (trial,) = plan.known_trials()
     (tmp_path / "status" / f"{trial.name}.json").mkdir(parents=True)  # as on a full disk: writing raises OSError
@@ -127,7 +129,7 @@ def test_a_status_that_cannot_be_written_is_kept_for_the_end(tiny_plan: Callable
 
 @pytest.mark.soak
 def test_a_status_that_cannot_be_written_stops_no_other_trial(
-    ray: None, tiny_plan: Callable[..., Plan], tmp_path: Path
+    ray: None, tiny_plan: Callable[..., SweepPlan], tmp_path: Path
 ) -> None:
     plan = tiny_plan(seeds=2)
     bad, good = plan.known_trials()
@@ -138,7 +140,7 @@ def test_a_status_that_cannot_be_written_stops_no_other_trial(
 
 
 def test_without_the_extra_one_sentence_names_it(
-    tiny_plan: Callable[..., Plan], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tiny_plan: Callable[..., SweepPlan], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "ray.tune", None)
     with pytest.raises(ValueError, match=re.escape(MISSING)):

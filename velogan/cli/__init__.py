@@ -17,7 +17,7 @@ from velogan.cli.commands import COMMANDS
 from velogan.engine.processes import EndOfRun, ToldElsewhere, first, local_rank, several
 
 if TYPE_CHECKING:
-    from velogan.cli.asked import Asked
+    from velogan.cli.flags import Flags
 
 __all__ = ["COMMANDS", "main"]
 
@@ -71,7 +71,7 @@ def _complain(error: Exception) -> None:
     print("velogan: " + "\n".join(map(printable, text.split("\n"))), file=sys.stderr)
 
 
-def _parse(argv: list[str]) -> Asked:
+def _parse(argv: list[str]) -> Flags:
     """The command with its flags. A wrong flag ends the process with a message and exit code 2."""
     words = next((words for words in COMMANDS if tuple(argv[: len(words)]) == words), None)
     if words is None:
@@ -89,7 +89,7 @@ def _parse(argv: list[str]) -> Asked:
     return command.load().parse(argv[len(words) :], prog=prog, description=command.description())
 
 
-def _parse_silently(argv: list[str]) -> Asked:
+def _parse_silently(argv: list[str]) -> Flags:
     """As `_parse`: what is wrong with the flags, another process of this host says."""
     with open(os.devnull, "w") as nowhere, redirect_stderr(nowhere), redirect_stdout(nowhere):
         return _parse(argv)

@@ -7,12 +7,12 @@ from typing import Annotated
 
 import tyro
 
-from velogan.cli.asked import Asked, Json, Outcome
+from velogan.cli.flags import Flags, Json, Outcome
 from velogan.recipes import BENCHED
 
 
 @dataclass(kw_only=True)
-class Bench(Asked):
+class Bench(Flags):
     """Flags of `velogan bench`.
 
     velogan bench --only resnet_6,size=64

@@ -8,7 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from velogan.cli.asked import Asked
+    from velogan.cli.flags import Flags
 
 
 @dataclass(frozen=True)
@@ -18,7 +18,7 @@ class Command:
     summary: str
     place: str
 
-    def load(self) -> type[Asked]:
+    def load(self) -> type[Flags]:
         """Its class, whose fields are its flags."""
         module, name = self.place.split(":")
         return getattr(import_module(f"velogan.cli.{module}"), name)
@@ -68,7 +68,7 @@ COMMANDS: dict[tuple[str, ...], Command] = {
         "Where the time of a training step goes: a page, a JSON and a trace, from steps under the profiler.",
         "profile:Profile",
     ),
-    ("report",): Command("Write the page of one run, or a comparison of several.", "report:Report"),
+    ("report",): Command("Write the page of one run, or a comparison of several.", "report:ReportPage"),
     ("sweep",): Command(
         "Train many runs that differ in what --vary names, scheduled by Ray Tune, and compare them on one page.",
         "sweep:Sweep",

@@ -9,12 +9,12 @@ from typing import Annotated, Literal
 
 import tyro
 
-from velogan.cli.asked import Asked, Json, Outcome
+from velogan.cli.flags import Flags, Json, Outcome
 from velogan.data.sets.download import NAMES
 
 
 @dataclass(kw_only=True)
-class DataRender(Asked):
+class DataRender(Flags):
     """Flags of `velogan data render`."""
 
     name: Annotated[tyro.conf.Positional[Literal["apples2oranges"]], tyro.conf.arg(help="The data set.")]
@@ -43,7 +43,7 @@ class DataRender(Asked):
 
 
 @dataclass(kw_only=True)
-class DataDownload(Asked):
+class DataDownload(Flags):
     """Flags of `velogan data download`.
 
     velogan data download horse2zebra horse2zebra
@@ -67,7 +67,7 @@ class DataDownload(Asked):
 
 
 @dataclass(kw_only=True)
-class DataCheck(Asked):
+class DataCheck(Flags):
     """Flags of `velogan data check`."""
 
     path: Annotated[tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="PATH [PATH]", help="The data set.")]
@@ -84,7 +84,7 @@ class DataCheck(Asked):
 
 
 @dataclass(kw_only=True)
-class DataShards(Asked):
+class DataShards(Flags):
     """Flags of `velogan data shards`.
 
     velogan data shards photos/trainA shards/trainA

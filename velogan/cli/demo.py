@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
-from velogan.cli.asked import Asked, Json, Outcome, check_writable
+from velogan.cli.flags import Flags, Json, Outcome, check_writable
 from velogan.recipes import DEMOS, RECIPES
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ else:
 
 
 @dataclass(kw_only=True)
-class Demo(Asked):
+class Demo(Flags):
     """Flags of `velogan demo`."""
 
     preset: Annotated[

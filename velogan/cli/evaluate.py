@@ -8,11 +8,11 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
-from velogan.cli.asked import EXACT, Asked, Json, Outcome
+from velogan.cli.flags import EXACT, Flags, Json, Outcome
 
 
 @dataclass(kw_only=True)
-class Evaluate(Asked):
+class Evaluate(Flags):
     """Flags of `velogan evaluate`.
 
     velogan evaluate runs/zebras --classes zebra=340

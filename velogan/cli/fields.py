@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn, Self
 import tyro
 from pydantic import ValidationError
 
-from velogan.cli.asked import Asked, Json, asks_help, show_help
+from velogan.cli.flags import Flags, Json, asks_help, show_help
 from velogan.config import Config, Size, differences, explain, field_names, read_config
 from velogan.engine.optimizers import unread
 from velogan.files import nearest
@@ -26,7 +26,7 @@ else:
 
 
 @dataclass(kw_only=True)
-class Fields(Asked):
+class Fields(Flags):
     """What a configuration is made from, besides the preset."""
 
     data: Annotated[
@@ -96,7 +96,7 @@ def _show_help(command: type[Fields], argv: Sequence[str], base: Config, *, prog
                 f"--help {section}: there is no such section{nearest(section, known)}; there are {', '.join(known)}"
             )
         value = getattr(base, section)
-        flags = dataclasses.make_dataclass("Flags", [(section, type(value), dataclasses.field(default=value))])
+        flags = dataclasses.make_dataclass("Help", [(section, type(value), dataclasses.field(default=value))])
         description = f"The fields of the section {section}, with their values here."
         tyro.cli(flags, args=["--help"], prog=prog, description=description)
     description += (

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from velogan.cli.asked import check_writable
 from velogan.cli.fields import Configured, data_is_named
+from velogan.cli.flags import check_writable
 from velogan.config import Config, differences
 from velogan.engine.processes import first
 from velogan.methods.base import ends

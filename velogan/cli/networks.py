@@ -9,11 +9,11 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
-from velogan.cli.asked import Asked, Checkpoint, Json, Outcome, Weights
+from velogan.cli.flags import Checkpoint, Flags, Json, Outcome, Weights
 
 
 @dataclass(kw_only=True)
-class Import(Asked):
+class Import(Flags):
     """Flags of `velogan import`.
 
     velogan import checkpoints/horse2zebra runs/zebras
@@ -38,7 +38,7 @@ class Import(Asked):
 
 
 @dataclass(kw_only=True)
-class Export(Asked):
+class Export(Flags):
     """Flags of `velogan export`.
 
     velogan export runs/zebras zebras.onnx --format onnx

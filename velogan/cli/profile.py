@@ -8,8 +8,8 @@ from typing import Annotated
 
 import tyro
 
-from velogan.cli.asked import Outcome
 from velogan.cli.fields import Configured, configure, data_is_named
+from velogan.cli.flags import Outcome
 
 
 @dataclass(kw_only=True)

@@ -9,11 +9,11 @@ from typing import Annotated
 
 import tyro
 
-from velogan.cli.asked import Asked, Json, Outcome
+from velogan.cli.flags import Flags, Json, Outcome
 
 
 @dataclass(kw_only=True)
-class Report(Asked):
+class ReportPage(Flags):
     """Flags of `velogan report`."""
 
     runs: Annotated[tyro.conf.Positional[tuple[Path, ...]], tyro.conf.arg(metavar="RUN [RUN ...]", help="Run folders.")]

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
-from velogan.cli.asked import Outcome
 from velogan.cli.dry_run import dry_run
 from velogan.cli.fields import configure, file_or_preset, value_of
 from velogan.cli.filling import Filling, check_data, check_hidden, fill, length, show_sizes
+from velogan.cli.flags import Outcome
 from velogan.config import SIZES, Config, read_config
 from velogan.engine.processes import first
 from velogan.recipes import DEFAULT, to_search

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from velogan.cli.asked import EXACT, Asked, Checkpoint, Json, Outcome, Weights
+from velogan.cli.flags import EXACT, Checkpoint, Flags, Json, Outcome, Weights
 from velogan.cli.placed import placed
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(kw_only=True)
-class Serve(Asked):
+class Serve(Flags):
     """Flags of `velogan serve`.
 
     velogan serve runs/zebras

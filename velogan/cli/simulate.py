@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
-from velogan.cli.asked import Outcome
 from velogan.cli.fields import Configured, configure
+from velogan.cli.flags import Outcome
 from velogan.config import Config
 from velogan.recipes import DEFAULT, RECIPES
 

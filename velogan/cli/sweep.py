@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
-from velogan.cli.asked import Outcome
 from velogan.cli.fields import Fields, base_config, configure, data_is_named, plain_flags
+from velogan.cli.flags import Outcome
 from velogan.config import Config
 from velogan.files import nearest
 from velogan.recipes import DEFAULT, RECIPES
 
 if TYPE_CHECKING:
-    from velogan.sweep.plan import Plan
+    from velogan.sweep.plan import SweepPlan
 
 
 @dataclass(kw_only=True)
@@ -108,9 +108,9 @@ def _preset(argv: Sequence[str]) -> str:
     return next((word for flag, word in behind if word in RECIPES and not flag.startswith("--")), DEFAULT)
 
 
-def _plan(asked: Sweep, argv: list[str]) -> Plan:
+def _plan(asked: Sweep, argv: list[str]) -> SweepPlan:
     """The plan of a file, or of flags. ValueError where both say which runs there are."""
-    from velogan.sweep.axes import parse_axis
+    from velogan.sweep.dimensions import parse_dimension
     from velogan.sweep.planfile import make_plan, read_plan
 
     if asked.parallel is not None and asked.parallel < 1:
@@ -136,7 +136,7 @@ def _plan(asked: Sweep, argv: list[str]) -> Plan:
         raise ValueError("--data is missing: name a folder with trainA and trainB, two folders, or apples2oranges")
     rest: Any = {name: getattr(asked, name) for name in ("seeds", "search", "trials", "metric", "stop_early")}
     bases = {preset: _sweep_base(argv[1:], preset) for preset in presets}
-    vary = tuple(map(parse_axis, asked.vary))
+    vary = tuple(map(parse_dimension, asked.vary))
     return make_plan(bases, minutes=asked.minutes, images=asked.images, vary=vary, **rest)
 
 
@@ -151,7 +151,7 @@ def _sweep_base(argv: list[str], preset: str) -> Config:
     return configure(asked)
 
 
-def _sweep_dry(asked: Sweep, plan: Plan) -> dict[str, Any]:
+def _sweep_dry(asked: Sweep, plan: SweepPlan) -> dict[str, Any]:
     from rich.console import Console
 
     from velogan.measure.probe import probe

@@ -9,10 +9,10 @@ from typing import Annotated, Literal
 
 import tyro
 
-from velogan.cli.asked import Outcome
 from velogan.cli.dry_run import dry_run
 from velogan.cli.fields import configure
 from velogan.cli.filling import Filling, check_data, check_hidden, fill, length, show_sizes
+from velogan.cli.flags import Outcome
 from velogan.config import Config
 
 EXCHANGED_STEPS = 5

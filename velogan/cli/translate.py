@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
-from velogan.cli.asked import EXACT, Asked, Checkpoint, Json, Outcome, Weights
+from velogan.cli.flags import EXACT, Checkpoint, Flags, Json, Outcome, Weights
 from velogan.cli.placed import placed
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(kw_only=True)
-class Translate(Asked):
+class Translate(Flags):
     """Flags of `velogan translate`.
 
     velogan translate runs/zebras photos translated

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import time
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import asdict
@@ -24,6 +23,7 @@ from velogan.engine.nonfinite import NonFiniteError
 from velogan.engine.step import After, Step
 from velogan.engine.trainer import Loader, Stepper, Trainer
 from velogan.measure.traces.breakdown import idle, idle_by_phase, kernels, launches, owners, strip, temporal
+from velogan.measure.traces.glance import allow_captured_graphs
 from velogan.measure.traces.memory import AVERAGES, MOMENTS, POOL, WEIGHTS, Held, memory_timeline
 from velogan.measure.traces.reading import borrow_places, load_events, read_timeline
 from velogan.measure.traces.timeline import LOADER, REST, STEP, Timeline
@@ -66,9 +66,7 @@ def profile(config: Config, *, steps: int, out: Path, display: Display) -> dict[
         )
     config = config.model_copy(update={"engine": engine})
     if engine.capture == "on":
-        os.environ.setdefault(
-            "TEARDOWN_CUPTI", "0"
-        )  # needed for captured graphs; torch.profiler sets it for those that it knows of
+        allow_captured_graphs()
     out.mkdir(parents=True, exist_ok=True)
     training = _Training(build_trainer(config, data), config, device)
     warm_up = _round(training.phases) if engine.capture == "on" else WARM_UP

@@ -11,7 +11,7 @@ from typing import Any
 
 from velogan.engine.child import ask
 from velogan.sweep.cores import held
-from velogan.sweep.folder import State, log_file, note, run_folder, saved, scores_of, share, state_of
+from velogan.sweep.folder import TrialState, log_file, note, run_folder, saved, scores_of, share, state_of
 from velogan.sweep.genotypes import Source
 
 MOST_DEATHS = 3
@@ -33,7 +33,7 @@ def attempt(
     report: Report,
     facts: Mapping[str, Any] = MappingProxyType({}),
     source: Source | None = None,
-) -> State:
+) -> TrialState:
     """Trains until done, failed, or `report` raises; a killed run goes on from its checkpoint. Writes the status.
 
     `cores` are how many it computes with, and stays on, unless `config` says engine.threads. What is done already is

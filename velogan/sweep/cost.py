@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
@@ -13,26 +13,15 @@ from velogan.config import Config
 from velogan.engine.duration import parse_span
 from velogan.files import duration
 from velogan.sweep.cores import available
-from velogan.sweep.plan import Plan, Trial
+from velogan.sweep.plan import SweepPlan, Trial
 from velogan.sweep.scheduling import Resources, shared
 
 MOST_PROBES = 8
 """So many kinds of runs are measured, a few seconds each; the cost of others is left open."""
 
 
-class StepCost(Protocol):
-    """What a step costs; see `measure.probe.StepCost`."""
-
-    @property
-    def seconds(self) -> float: ...
-    @property
-    def memory_mb(self) -> float: ...
-    @property
-    def gpu_memory_mb(self) -> float: ...
-
-
-Probe = Callable[[Config, Sequence[int]], StepCost]
-"""Measures a step of a configuration on some cores. ValueError where it cannot."""
+Probe = Callable[[Config, Sequence[int]], Any]
+"""Measures what a step of a configuration costs on some cores, as `measure.probe` does. ValueError where it cannot."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +35,7 @@ class Cost:
 
 
 def cost(
-    plan: Plan, trials: Sequence[Trial], *, parallel: int | None, probe: Probe, say: Callable[[str], None]
+    plan: SweepPlan, trials: Sequence[Trial], *, parallel: int | None, probe: Probe, say: Callable[[str], None]
 ) -> dict[str, Any]:
     """`trials`, each with what `Cost` has; `count`; `parallel`, `cores`, `gpus` of each; `seconds` of training in all.
 
@@ -89,13 +78,11 @@ def _kind(trial: Trial) -> str:
     return repr({name: value != 0 if isinstance(value, float) else value for name, value in trial.settings.items()})
 
 
-def _steps(
-    trials: Sequence[Trial], cores: Sequence[int], probe: Probe, say: Callable[[str], None]
-) -> dict[str, StepCost]:
+def _steps(trials: Sequence[Trial], cores: Sequence[int], probe: Probe, say: Callable[[str], None]) -> dict[str, Any]:
     kinds: dict[str, Trial] = {}
     for trial in trials:
         kinds.setdefault(_kind(trial), trial)
-    found: dict[str, StepCost] = {}
+    found: dict[str, Any] = {}
     for kind, trial in list(kinds.items())[:MOST_PROBES]:
         engine = {"threads": trial.config.engine.threads or len(cores)}
         try:
@@ -114,7 +101,7 @@ def _stand_in(trial: Trial) -> Config:
     return trial.source.built(trial.config, trial.source.drawn(trial.seed)) if trial.source else trial.config
 
 
-def _cost(budget: str, step: StepCost | None) -> Cost:
+def _cost(budget: str, step: Any | None) -> Cost:
     span = parse_span(budget)
     seconds = 60 * span.amount if span.unit == "minutes" else None
     images = int(span.amount) if span.unit == "images" else None

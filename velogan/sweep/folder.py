@@ -23,7 +23,7 @@ Status = Literal["waiting", "running", "done", "failed", "stopped early"]
 
 
 @dataclass(frozen=True)
-class State:
+class TrialState:
     """How far a trial is: `percent` of its budget, `images` seen, training `seconds`, the best `score` so far.
 
     `score` is None before the first one; `reason` says why it failed or was stopped.
@@ -56,14 +56,19 @@ def note(out: Path, name: str, status: Status, reason: str = "", **facts: Any) -
 
 def noted(out: Path, name: str) -> Mapping[str, Any]:
     """What was kept last; nothing where the file is missing or damaged."""
+    return read_mapping(_status_file(out, name))
+
+
+def read_mapping(file: Path) -> Mapping[str, Any]:
+    """The JSON object in a file; an empty one where the file is missing or damaged."""
     try:
-        found = json.loads(_status_file(out, name).read_text(encoding="utf-8"))
+        found = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}
 
 
-def state_of(out: Path, name: str, *, budget: str, metric: str) -> State:
+def state_of(out: Path, name: str, *, budget: str, metric: str) -> TrialState:
     """How a trial stands. Done is what has a checkpoint at the end of `budget`, whatever else is kept."""
     run, kept = run_folder(out, name), noted(out, name)
     images, seconds = saved(run)
@@ -72,13 +77,13 @@ def state_of(out: Path, name: str, *, budget: str, metric: str) -> State:
     found = best_row(rows, metric)
     figures: dict[str, Any] = {"score": found[metric] if found else None}
     if percent >= 100:
-        return State("done", percent=100, images=images, seconds=seconds, **figures)
+        return TrialState("done", percent=100, images=images, seconds=seconds, **figures)
     for row in rows:  # a running trial is further than its last checkpoint
         images, seconds = max(images, int(row["images"])), max(seconds, row.get("seconds") or 0.0)
     percent = min(share(budget, images=images, seconds=seconds), 99)
     status = kept.get("status")
     ended = status in ("running", "failed") or (status == "stopped early" and kept.get("budget") == budget)
-    return State(
+    return TrialState(
         status if ended else "waiting",  # pyright: ignore[reportArgumentType]
         str(kept.get("reason", "")) if ended else "",
         percent=percent,

@@ -25,7 +25,7 @@ from velogan.networks.sizes import reference
 from velogan.observe.progress import Display
 from velogan.recipes import to_search
 from velogan.search.recorder import GENOTYPE
-from velogan.sweep.axes import changed, scored_at_shares
+from velogan.sweep.dimensions import changed, scored_at_shares
 from velogan.sweep.folder import saved
 from velogan.training.session import Session
 from velogan.types import Direction

@@ -18,7 +18,7 @@ from velogan.config import Config, field_names
 from velogan.engine.duration import Duration
 from velogan.evaluation.metric import parse_metric
 from velogan.evaluation.validation import SCORE
-from velogan.sweep.axes import PRESET, SIZE, Axis, changed, scored_at_shares
+from velogan.sweep.dimensions import PRESET, SIZE, Dimension, changed, scored_at_shares
 from velogan.sweep.genotypes import Source
 
 Search = Literal["grid", "random", "optuna"]
@@ -58,7 +58,7 @@ class Trial:
             return self.config
 
 
-class Plan(BaseModel):
+class SweepPlan(BaseModel):
     """What to run: `bases` are whole configurations by the preset they come from; `budget` is each trial's length.
 
     `sources` are of the presets whose networks a search finds, or which are drawn from its space. `metric` is given as
@@ -69,7 +69,7 @@ class Plan(BaseModel):
 
     bases: dict[str, Config] = Field(min_length=1)
     sources: dict[str, Source] = {}
-    vary: tuple[Axis, ...] = ()
+    vary: tuple[Dimension, ...] = ()
     seeds: int = Field(default=1, ge=1, le=1000)
     budget: Duration
     search: Search = "grid"
@@ -83,7 +83,7 @@ class Plan(BaseModel):
         return parse_metric(value)
 
     @model_validator(mode="after")
-    def _fits(self) -> Plan:
+    def _fits(self) -> SweepPlan:
         twice = [one.field for one in self.vary if sum(one.field == other.field for other in self.vary) > 1]
         if twice:
             raise ValueError(f"--vary {twice[0]} is there twice: name all its values in one")
@@ -111,11 +111,11 @@ class Plan(BaseModel):
             raise ValueError("--search optuna scores a setting by all its seeds: leave --stop-early or --seeds out")
 
     @property
-    def axes(self) -> tuple[Axis, ...]:
+    def axes(self) -> tuple[Dimension, ...]:
         """What varies; several presets are one more thing that does."""
         if len(self.bases) == 1:
             return self.vary
-        return (Axis(field=PRESET, values=tuple(self.bases)), *self.vary)
+        return (Dimension(field=PRESET, values=tuple(self.bases)), *self.vary)
 
     def trial(self, settings: Mapping[str, Any], seed: int) -> Trial:
         """The run with `settings` and `seed`. ValueError where they make no configuration."""

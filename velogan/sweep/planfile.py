@@ -11,9 +11,9 @@ from velogan.config import Config, Size, explain
 from velogan.evaluation.validation import SCORE
 from velogan.files import nearest, parse_yaml
 from velogan.recipes import DEFAULT, RECIPES
-from velogan.sweep.axes import changed, check_field, make_axis
+from velogan.sweep.dimensions import changed, check_field, make_dimension
 from velogan.sweep.genotypes import Source, make_search, make_source
-from velogan.sweep.plan import Plan, Search
+from velogan.sweep.plan import Search, SweepPlan
 
 GENOTYPE = "genotype"
 """What a variant may have besides fields."""
@@ -46,7 +46,7 @@ class PlanFile(BaseModel):
     stop_early: Literal["asha"] | None = None
 
 
-def read_plan(path: Path) -> Plan:
+def read_plan(path: Path) -> SweepPlan:
     """The plan that a YAML file holds. ValueError names the file, the field and the mend."""
     try:
         tree = parse_yaml(path.read_text(encoding="utf-8"))
@@ -63,7 +63,7 @@ def read_plan(path: Path) -> Plan:
             sources=_sources(file),
             minutes=file.minutes,
             images=file.images,
-            vary=tuple(make_axis(field, given) for field, given in file.vary.items()),
+            vary=tuple(make_dimension(field, given) for field, given in file.vary.items()),
             **file.model_dump(include={"seeds", "search", "trials", "metric", "stop_early"}),
         )
     except ValidationError as error:
@@ -72,13 +72,13 @@ def read_plan(path: Path) -> Plan:
         raise ValueError(f"{path}: {error}") from None
 
 
-def make_plan(bases: dict[str, Config], *, minutes: float | None, images: int | None, **rest: Any) -> Plan:
+def make_plan(bases: dict[str, Config], *, minutes: float | None, images: int | None, **rest: Any) -> SweepPlan:
     """A plan whose trials train for so many `minutes`, or on so many `images`: one of the two."""
     if (minutes is None) == (images is None):
         raise ValueError("how long is a trial? give --minutes or --images, one of the two")
     budget = f"{images} images" if minutes is None else f"{minutes} minutes"
     try:
-        return Plan(bases=bases, budget=budget, **rest)
+        return SweepPlan(bases=bases, budget=budget, **rest)
     except ValidationError as error:
         raise ValueError(explain(error, source="the sweep")) from None
 

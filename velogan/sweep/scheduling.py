@@ -18,7 +18,7 @@ from velogan.files import install
 from velogan.scale.connected import QUIET
 from velogan.sweep.attempt import attempt
 from velogan.sweep.folder import Status, note, noted
-from velogan.sweep.plan import Plan, Trial
+from velogan.sweep.plan import SweepPlan, Trial
 
 MISSING = f"velogan sweep needs Ray Tune, which is not installed here: {install('sweep')}"
 FIRST_STOP = 10
@@ -74,7 +74,7 @@ def found_resources(*, parallel: int | None, trials: int, device: str) -> Resour
 
 
 def run_trials(
-    plan: Plan,
+    plan: SweepPlan,
     out: Path,
     trials: Sequence[Trial],
     *,
@@ -152,7 +152,7 @@ def _tune(
 class _Job:
     """What a worker must know."""
 
-    plan: Plan
+    plan: SweepPlan
     out: Path
     trials: tuple[Trial, ...]
     cores: int
@@ -244,7 +244,7 @@ class _Here:
         return _Here, (None,)
 
 
-def _search(plan: Plan, earlier: Sequence[tuple[Mapping[str, Any], float | None]]) -> Any:
+def _search(plan: SweepPlan, earlier: Sequence[tuple[Mapping[str, Any], float | None]]) -> Any:
     import optuna
     from ray.tune.search import Repeater
     from ray.tune.search.optuna import OptunaSearch
@@ -266,6 +266,6 @@ def _search(plan: Plan, earlier: Sequence[tuple[Mapping[str, Any], float | None]
     return Repeater(search, repeat=plan.seeds) if plan.seeds > 1 else search
 
 
-def _sign(plan: Plan) -> int:
+def _sign(plan: SweepPlan) -> int:
     """What scores are multiplied by for Tune, for which lower is better."""
     return -1 if higher_is_better(plan.metric) else 1

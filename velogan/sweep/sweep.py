@@ -20,23 +20,23 @@ from velogan.observe.log import read_stats
 from velogan.report.sweep_page import write_sweep
 from velogan.scale.connected import connected
 from velogan.store.lock import locked
-from velogan.sweep.folder import State, note, noted, resampled_of, run_folder, scores_of, share, state_of
+from velogan.sweep.folder import TrialState, note, noted, resampled_of, run_folder, scores_of, share, state_of
 from velogan.sweep.pictures import held_out_pictures
-from velogan.sweep.plan import Plan, Trial
+from velogan.sweep.plan import SweepPlan, Trial
 from velogan.sweep.scheduling import found_resources, require_ray, run_trials
 from velogan.sweep.table import Table
 from velogan.sweep.tested import chosen_figures
 from velogan.sweep.verdict import verdicts
 from velogan.training.session import Session
 
-Rows = list[tuple[Trial, State]]
+Rows = list[tuple[Trial, TrialState]]
 
 SAVING_S = 60.0
 """How long trials that were stopped may take to save, in seconds."""
 
 
 def sweep(
-    plan: Plan,
+    plan: SweepPlan,
     out: Path,
     *,
     command: str,
@@ -69,7 +69,7 @@ def sweep(
             return _finish(plan, out, rows_of(plan, out, known), facts, table)
 
 
-def _finish(plan: Plan, out: Path, rows: Rows, facts: Mapping[str, Any], table: Table) -> dict[str, Any]:
+def _finish(plan: SweepPlan, out: Path, rows: Rows, facts: Mapping[str, Any], table: Table) -> dict[str, Any]:
     """Tests the chosen runs, writes `sweep.json` and the page, and returns what the command prints."""
     result = summary(plan, rows, out)
     tested = chosen_figures(plan, result, out, table)
@@ -96,7 +96,7 @@ def _again(result: Mapping[str, Any], out: Path) -> str:
     return shlex.join(words)
 
 
-def _curves(plan: Plan, rows: Rows, out: Path) -> dict[str, list[list[tuple[float, float]]]]:
+def _curves(plan: SweepPlan, rows: Rows, out: Path) -> dict[str, list[list[tuple[float, float]]]]:
     """By setting, a list for each seed: percent of the budget, and the score there."""
     curves: dict[str, list[list[tuple[float, float]]]] = {}
     for trial, _ in rows:
@@ -119,7 +119,7 @@ def check_folders(out: Path, trials: Sequence[Trial]) -> None:
             raise ValueError(f"{out} holds the trials of another sweep: name a new --out ({error})") from None
 
 
-def check_measured(plan: Plan, rows: Rows, out: Path) -> None:
+def check_measured(plan: SweepPlan, rows: Rows, out: Path) -> None:
     """ValueError where a trial was scored, but not by the plan's metric: its scores cannot be compared."""
     for trial, _ in rows:
         run = run_folder(out, trial.name)
@@ -130,7 +130,7 @@ def check_measured(plan: Plan, rows: Rows, out: Path) -> None:
             )
 
 
-def _check_metric(plan: Plan, known: Sequence[Trial]) -> None:
+def _check_metric(plan: SweepPlan, known: Sequence[Trial]) -> None:
     """ValueError where the metric cannot be had of some trial's pictures. Pictures that are missing fail later."""
     trials = known or [plan.trial({axis.field: axis.draw(random.Random(0)) for axis in plan.axes}, 0)]
     configs = {str((one.config.data, one.config.method)): one.config for one in trials}
@@ -142,13 +142,13 @@ def _check_metric(plan: Plan, known: Sequence[Trial]) -> None:
         check_metric(plan.metric, config.method, config.spec, sources, data=config.data, device=config.engine.device)
 
 
-def rows_of(plan: Plan, out: Path, known: Sequence[Trial]) -> Rows:
+def rows_of(plan: SweepPlan, out: Path, known: Sequence[Trial]) -> Rows:
     """All trials of the plan with their states: those `known`, or those that optuna has tried so far."""
     trials = list(known) if plan.search != "optuna" else _tried(plan, out)
     return [(trial, state_of(out, trial.name, budget=plan.budget, metric=plan.metric)) for trial in trials]
 
 
-def summary(plan: Plan, rows: Rows, out: Path) -> dict[str, Any]:
+def summary(plan: SweepPlan, rows: Rows, out: Path) -> dict[str, Any]:
     """`trials`, and `best`: the trial with the best score of the setting with the best mean over its seeds."""
     taken = [trial.source.seconds(out) if trial.source else 0.0 for trial, _ in rows]
     trials = [
@@ -178,7 +178,7 @@ def summary(plan: Plan, rows: Rows, out: Path) -> dict[str, Any]:
 
 
 def _train(
-    plan: Plan,
+    plan: SweepPlan,
     out: Path,
     known: Sequence[Trial],
     *,
@@ -206,7 +206,7 @@ def _train(
         run_trials(plan, out, left, resources=resources, command=command, step=step, **common)
 
 
-def _step(plan: Plan, out: Path, known: Sequence[Trial], table: Table) -> Callable[..., None]:
+def _step(plan: SweepPlan, out: Path, known: Sequence[Trial], table: Table) -> Callable[..., None]:
     def step(*, last: bool = False) -> None:
         if last or table.due():
             table.show([(trial.name, state) for trial, state in rows_of(plan, out, known)])
@@ -214,7 +214,7 @@ def _step(plan: Plan, out: Path, known: Sequence[Trial], table: Table) -> Callab
     return step
 
 
-def _tried(plan: Plan, out: Path) -> list[Trial]:
+def _tried(plan: SweepPlan, out: Path) -> list[Trial]:
     """The trials of an optuna search that have a status and settings of this plan."""
     trials = []
     for path in sorted((out / "status").glob("*.json")):
@@ -225,9 +225,9 @@ def _tried(plan: Plan, out: Path) -> list[Trial]:
     return [trial for trial in trials if trial.seed < plan.seeds]
 
 
-def _earlier(plan: Plan, rows: Rows) -> list[tuple[Mapping[str, Any], float | None]]:
+def _earlier(plan: SweepPlan, rows: Rows) -> list[tuple[Mapping[str, Any], float | None]]:
     """Settings that optuna tried before, with the mean of their scores; None where a seed is still to be run."""
-    found: dict[str, list[tuple[Trial, State]]] = {}
+    found: dict[str, list[tuple[Trial, TrialState]]] = {}
     for trial, state in rows:
         found.setdefault(trial.setting, []).append((trial, state))
     earlier: list[tuple[Mapping[str, Any], float | None]] = []
@@ -252,7 +252,7 @@ def _wait_until_saved(out: Path, rows: Rows) -> None:
                 time.sleep(0.1)
 
 
-def _facts(plan: Plan) -> dict[str, Any]:
+def _facts(plan: SweepPlan) -> dict[str, Any]:
     return {
         "budget": plan.budget,
         "metric": plan.metric,

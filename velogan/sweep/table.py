@@ -12,7 +12,7 @@ from rich.table import Table as Rows
 
 from velogan.files import duration
 from velogan.observe.progress import printable
-from velogan.sweep.folder import State
+from velogan.sweep.folder import TrialState
 
 EVERY_S = 2.0
 
@@ -45,7 +45,7 @@ class Table:
         self._next = time.monotonic() + EVERY_S
         return True
 
-    def show(self, rows: Sequence[tuple[str, State]]) -> None:
+    def show(self, rows: Sequence[tuple[str, TrialState]]) -> None:
         """Shows `rows` now; without a terminal, a line for each trial whose status is another."""
         if self._quiet:
             return
@@ -59,7 +59,7 @@ class Table:
                 self.say(f"{name}: {state.status}{score}{f' ({state.reason})' if state.reason else ''}")
 
 
-def rendered(rows: Sequence[tuple[str, State]]) -> Rows:
+def rendered(rows: Sequence[tuple[str, TrialState]]) -> Rows:
     """The table: trial, status, images, score, training time left."""
     table = Rows(box=None, pad_edge=False)
     for name, side in (("trial", "left"), ("", "left"), ("images", "right"), ("score", "right"), ("left", "right")):

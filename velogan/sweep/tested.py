@@ -12,12 +12,13 @@ from velogan.evaluation.evaluate import evaluate
 from velogan.evaluation.metric import features_of
 from velogan.files import write_text
 from velogan.store.checkpoint import digest, find_checkpoint
-from velogan.sweep.plan import Plan
+from velogan.sweep.folder import read_mapping
+from velogan.sweep.plan import SweepPlan
 from velogan.sweep.table import Table
 from velogan.training.resolve import resolve_device
 
 
-def chosen_figures(plan: Plan, result: Mapping[str, Any], out: Path, table: Table) -> dict[str, dict[str, float]]:
+def chosen_figures(plan: SweepPlan, result: Mapping[str, Any], out: Path, table: Table) -> dict[str, dict[str, float]]:
     """Scores on test pictures of the chosen setting's finished runs, by trial; those that are kept are not measured
     again."""
     chosen = next((one["setting"] for one in result["trials"] if one["name"] == result["best"]), None)
@@ -29,12 +30,12 @@ def _file(out: Path, name: str) -> Path:
     return out / "status" / f"{name}.test.json"
 
 
-def _tested(plan: Plan, run: Path, file: Path, table: Table) -> dict[str, float]:
+def _tested(plan: SweepPlan, run: Path, file: Path, table: Table) -> dict[str, float]:
     """Figures of the best checkpoint's averaged generators by name and direction; none without test pictures."""
     try:
         best = find_checkpoint(run, "best")
         of = {"checkpoint": best.name, "sha256": digest(best), "budget": plan.budget, "metric": plan.metric}
-        if (kept := _kept(file)).get("of") == of:
+        if (kept := read_mapping(file)).get("of") == of:
             return kept["scores"]
         device = resolve_device(read_config(run).engine.device)
         found = evaluate(run, checkpoint="best", device=device, **features_of(plan.metric))["scores"]
@@ -48,11 +49,3 @@ def _tested(plan: Plan, run: Path, file: Path, table: Table) -> dict[str, float]
     }
     write_text(file, json.dumps({"of": of, "scores": scores}, indent=1))
     return scores
-
-
-def _kept(file: Path) -> Mapping[str, Any]:
-    try:
-        found = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}

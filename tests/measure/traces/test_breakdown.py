@@ -21,7 +21,7 @@ from velogan.measure.traces.breakdown import (
     union,
 )
 from velogan.measure.traces.reading import load_events, read_timeline
-from velogan.measure.traces.timeline import Launch, Place, Timeline, Work
+from velogan.measure.traces.timeline import Activity, Launch, Owner, Timeline
 
 WINDOW = 470 - 50
 BUSY = 100 + 10 + 4 + 100 + (470 - 450)  # convolution, mean, its gradient, the convolution's, and what overlaps
@@ -108,11 +108,11 @@ def test_owners_share_out_all_busy_time(timeline: Timeline):
 
 def _on_a_cpu() -> Timeline:
     """A loader's operator, then in a phase one that calls another, and one after 60 us of nothing."""
-    loader, phase = Place("", "loader", ""), Place("generator", "G_A", "forward")
+    loader, phase = Owner("", "loader", ""), Owner("generator", "G_A", "forward")
 
-    def operator(name: str, *spans: tuple[float, float], kind: Any, place: Place, launch: Launch | None) -> Work:
+    def operator(name: str, *spans: tuple[float, float], kind: Any, place: Owner, launch: Launch | None) -> Activity:
         whole = spans[-1][1] - spans[0][0]
-        return Work(name, spans, whole, kind, "copies and fills" if kind == "memory" else "other", place, launch)
+        return Activity(name, spans, whole, kind, "copies and fills" if kind == "memory" else "other", place, launch)
 
     return Timeline(
         device="cpu",

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch.profiler import record_function
 
 from velogan.measure.traces.glance import BETWEEN, glance, rise
-from velogan.measure.traces.timeline import Allocation, Place
+from velogan.measure.traces.timeline import Allocation, Owner
 
 CPU = torch.device("cpu")
 
@@ -32,7 +32,7 @@ def test_memory_is_the_most_that_is_alive_at_once():
 
 
 def test_what_was_there_before_is_not_given_back():
-    place = Place("one", "", "")
+    place = Owner("one", "", "")
     taken = [(1, 100), (2, 50), (1, -100), (3, -4000), (4, 60), (1, 10), (1, -10), (1, -100)]
     events = [Allocation(time, address, size, place, False) for time, (address, size) in enumerate(taken)]
     assert rise(events) == 150

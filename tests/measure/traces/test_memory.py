@@ -5,15 +5,15 @@ from dataclasses import replace
 import pytest
 
 from velogan.measure.traces.memory import Held, memory_timeline
-from velogan.measure.traces.timeline import Allocation, Place, Timeline
+from velogan.measure.traces.timeline import Allocation, Owner, Timeline
 
-FORWARD = Place("generator", "G_A", "forward")
-BACKWARD = Place("generator", "G_A", "backward")
-UPDATE = Place("generator", "optimizer", "update")
-REST = Place("", "rest", "")
+FORWARD = Owner("generator", "G_A", "forward")
+BACKWARD = Owner("generator", "G_A", "backward")
+UPDATE = Owner("generator", "optimizer", "update")
+REST = Owner("", "rest", "")
 
 
-def _timeline(*changes: tuple[float, int, int, Place]) -> Timeline:
+def _timeline(*changes: tuple[float, int, int, Owner]) -> Timeline:
     """Two steps of 100 us, each one phase with its update 80 us into it."""
     allocations = [Allocation(time, address, size, place, on_device=False) for time, address, size, place in changes]
     return Timeline(

@@ -12,7 +12,7 @@ from torch import nn
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from velogan.measure.traces.reading import borrow_places, load_events, read_timeline
-from velogan.measure.traces.timeline import Place, Timeline
+from velogan.measure.traces.timeline import Owner, Timeline
 
 FILE = Path(__file__).with_name("cuda_trace.json")
 """One step of a generator on CUDA, written by hand: a network, its loss, both ways, and an update."""
@@ -25,13 +25,13 @@ def _read(events: list[dict[str, Any]]) -> Timeline:
 def test_a_kernel_belongs_to_whoever_launched_it():
     places = {one.name.split(" ")[0].split("<")[0]: one.place for one in _read(load_events(FILE)).work}
     assert places == {
-        "implicit_convolve_sgemm": Place("generator", "G_A", "forward"),
-        "reduce_kernel": Place("generator", "losses", "forward"),
-        "mean_backward_kernel": Place("generator", "losses", "backward"),
-        "cudnn::wgrad_kernel": Place("generator", "G_A", "backward"),
-        "Memset": Place("generator", "G_A", "backward"),  # adding up the gradient of what came before it
-        "multi_tensor_apply_kernel": Place("generator", "optimizer", "update"),
-        "Memcpy": Place("generator", "optimizer", "update"),
+        "implicit_convolve_sgemm": Owner("generator", "G_A", "forward"),
+        "reduce_kernel": Owner("generator", "losses", "forward"),
+        "mean_backward_kernel": Owner("generator", "losses", "backward"),
+        "cudnn::wgrad_kernel": Owner("generator", "G_A", "backward"),
+        "Memset": Owner("generator", "G_A", "backward"),  # adding up the gradient of what came before it
+        "multi_tensor_apply_kernel": Owner("generator", "optimizer", "update"),
+        "Memcpy": Owner("generator", "optimizer", "update"),
     }
 
 
@@ -91,13 +91,13 @@ def test_a_real_backward_pass_goes_to_the_networks_that_recorded_it(tmp_path: Pa
     timeline = _profiled(step, tmp_path)
     found = {(one.name, one.place.phase): one.place for one in timeline.work}
     for phase in ("one", "two"):
-        assert found["aten::convolution", phase] == Place(phase, "G", "forward")
-        assert found["aten::addmm", phase] == Place(phase, "D", "forward")
-        assert found["PowBackward0", phase] == Place(phase, "losses", "backward")
-        assert found["AddmmBackward0", phase] == Place(phase, "D", "backward")
-        assert found["MeanBackward1", phase] == Place(phase, "D", "backward")
-        assert found["TanhBackward0", phase] == Place(phase, "G", "backward")
-        assert found["aten::convolution_backward", phase] == Place(phase, "G", "backward")
+        assert found["aten::convolution", phase] == Owner(phase, "G", "forward")
+        assert found["aten::addmm", phase] == Owner(phase, "D", "forward")
+        assert found["PowBackward0", phase] == Owner(phase, "losses", "backward")
+        assert found["AddmmBackward0", phase] == Owner(phase, "D", "backward")
+        assert found["MeanBackward1", phase] == Owner(phase, "D", "backward")
+        assert found["TanhBackward0", phase] == Owner(phase, "G", "backward")
+        assert found["aten::convolution_backward", phase] == Owner(phase, "G", "backward")
         assert {one.place.network for one in timeline.work if one.place.way == "update"} == {"optimizer"}
 
 
@@ -129,4 +129,4 @@ def test_kernels_of_a_graph_borrow_their_places():
     assert {one.launch.kernels for one in captured.work if one.launch} == {len(kernels) + 1}
     known = {one.name: one.place for one in _read(plain).work}
     for one in borrow_places(captured, _read(plain)).work:
-        assert one.place == known.get(one.name, Place("", "rest", ""))
+        assert one.place == known.get(one.name, Owner("", "rest", ""))

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from velogan.measure.traces.timeline import GROUPS, LOADER, REST, Launch, Span, Timeline, Work
+from velogan.measure.traces.timeline import GROUPS, LOADER, REST, Activity, Launch, Span, Timeline
 
 KERNEL_WAIT_US = 0.03
 """A shorter gap between kernels is the device's own overhead: HTA's consecutive_kernel_delay of 30 ns."""
@@ -86,7 +86,7 @@ def idle(timeline: Timeline) -> Answer:
     return answer | {"of": {"count": of[0], "microseconds": round(of[1], 3)}}
 
 
-def _reason(following: Work | None, start: float, end: float) -> str:
+def _reason(following: Activity | None, start: float, end: float) -> str:
     if following is not None and following.launch is not None and following.launch.start > start:
         return "host_wait"
     return "kernel_wait" if end - start < KERNEL_WAIT_US else "other"
@@ -100,7 +100,7 @@ def kernels(timeline: Timeline, *, top: int = 15) -> Answer:
     work, window = timeline.work, _length(timeline.window)
     of = (len(work), sum(one.microseconds for one in work))
 
-    def amount(chosen: Sequence[Work]) -> Answer:
+    def amount(chosen: Sequence[Activity]) -> Answer:
         return figure(len(chosen), sum(one.microseconds for one in chosen), of=of, window=window)
 
     memory = [one for one in work if one.kind == "memory"]
@@ -117,7 +117,7 @@ def kernels(timeline: Timeline, *, top: int = 15) -> Answer:
     }
 
 
-def _memory_kind(work: Work) -> str:
+def _memory_kind(work: Activity) -> str:
     """The start of the kernel's name as in HTA ("Memcpy DtoH"); on a CPU the operator's name."""
     return work.name[:11] if work.name.startswith("Memcpy") else work.name.split(" (")[0]
 
@@ -164,7 +164,7 @@ def launches(timeline: Timeline) -> Answer:
     return answer
 
 
-def _delays(launched: Iterable[tuple[Work, Launch]]) -> list[float]:
+def _delays(launched: Iterable[tuple[Activity, Launch]]) -> list[float]:
     first: dict[Launch, float] = {}
     for one, launch in launched:
         first[launch] = min(first.get(launch, one.start), one.start)
@@ -277,8 +277,8 @@ def gaps_between(busy: Sequence[Span], window: Span) -> list[Span]:
     return gaps + ([(at, window[1])] if window[1] > at else [])
 
 
-def _by(work: Iterable[Work], key: Any) -> dict[Any, list[Work]]:
-    found: dict[Any, list[Work]] = {}
+def _by(work: Iterable[Activity], key: Any) -> dict[Any, list[Activity]]:
+    found: dict[Any, list[Activity]] = {}
     for one in work:
         found.setdefault(key(one), []).append(one)
     return found

@@ -25,7 +25,7 @@ class Glance:
 
     `rise`: the largest growth of live tensors in CPU memory, in bytes; memory that libraries allocate for themselves is
     not counted. `busy_s`: the seconds in which an operator ran, on CUDA a kernel or a copy. `seconds`: by group of
-    `observe.timeline`, and BETWEEN.
+    `timeline.GROUPS`, and BETWEEN.
     """
 
     rise: int
@@ -37,9 +37,7 @@ def glance(run: Callable[[], object], *, device: torch.device, phases: Sequence[
     """Calls `run`, a step with profiler ranges of the names `phases`, once under the profiler."""
     cuda = device.type == "cuda"
     if cuda:
-        os.environ.setdefault(
-            "TEARDOWN_CUPTI", "0"
-        )  # needed for captured graphs; torch.profiler sets it for those that it knows of
+        allow_captured_graphs()
     activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if cuda else [])]
     with profile(activities=activities, profile_memory=not cuda, acc_events=True) as seen, record_function(STEP):
         run()
@@ -59,6 +57,11 @@ def glance(run: Callable[[], object], *, device: torch.device, phases: Sequence[
         busy_s=busy,
         seconds=seconds | {BETWEEN: max(0.0, whole - busy)},
     )
+
+
+def allow_captured_graphs() -> None:
+    """Lets the profiler see captured graphs, of which torch.profiler itself knows only some."""
+    os.environ.setdefault("TEARDOWN_CUPTI", "0")
 
 
 def rise(allocations: Iterable[Allocation]) -> int:

@@ -20,7 +20,7 @@ from velogan.measure.traces.timeline import (
     UPDATE,
     Allocation,
     Launch,
-    Place,
+    Owner,
     Span,
 )
 
@@ -46,7 +46,7 @@ class Call:
     start: float
     end: float
     operator: bool
-    place: Place
+    place: Owner
     group: str
     inside: Call | None
     children: list[Span] = field(default_factory=list)
@@ -76,7 +76,7 @@ class Host:
         self.loading: list[Span] = []
         self._read_ranges(events, set(phases))
         self.operators: list[Call] = []
-        self.launches: dict[int, tuple[Launch, Place, str]] = {}
+        self.launches: dict[int, tuple[Launch, Owner, str]] = {}
         self.allocations: list[Allocation] = []
         self._owners: dict[int, str] = {}
         self._last: dict[Any, str] = {}
@@ -128,38 +128,38 @@ class Host:
         inside = above if above is None or above.operator else above.inside
         return Call(name, start, end, operator, place, group, inside)
 
-    def _place(self, event: Mapping[str, Any], name: str, above: Call | None) -> Place:
+    def _place(self, event: Mapping[str, Any], name: str, above: Call | None) -> Owner:
         if above is not None:
             place = above.place
         else:
             phase = self._phase(start_of(event))
-            place = Place(phase, LOSSES if phase else REST, "forward" if phase else "")
+            place = Owner(phase, LOSSES if phase else REST, "forward" if phase else "")
         if event["cat"] == "user_annotation":
             return self._of_range(event, name, place)
         number, thread = int(event.get("args", {}).get("Sequence number", -1)), event.get("tid")
         if name.startswith(_ENGINE):
             network = self._owners.get(number, self._last.get(thread, LOSSES))
             self._last[thread] = network
-            return Place(place.phase, network, "backward")
+            return Owner(place.phase, network, "backward")
         if number >= 0 and place.way == "forward":
             self._owners[number] = place.network  # several operators may share a number: autograd recorded the last one
         return place
 
-    def _of_range(self, event: Mapping[str, Any], name: str, place: Place) -> Place:
+    def _of_range(self, event: Mapping[str, Any], name: str, place: Owner) -> Owner:
         if name in self._networks:
-            return Place(place.phase, name, "forward" if place.way in ("", "forward") else place.way)
+            return Owner(place.phase, name, "forward" if place.way in ("", "forward") else place.way)
         if name == LOADER:
-            return Place("", LOADER, "")
+            return Owner("", LOADER, "")
         if name.startswith("Optimizer."):
-            return Place(place.phase, OPTIMIZER, "update")
+            return Owner(place.phase, OPTIMIZER, "update")
         phase = self._phase(start_of(event))
-        return place if place.phase == phase else Place(phase, LOSSES if phase else REST, "forward" if phase else "")
+        return place if place.phase == phase else Owner(phase, LOSSES if phase else REST, "forward" if phase else "")
 
     def _remember_launch(self, event: Mapping[str, Any], above: Call | None) -> None:
         correlation = event.get("args", {}).get("correlation")
         if correlation is not None:
             launch = Launch(start_of(event), float(event["dur"]))
-            place = above.place if above is not None else Place(self._phase(launch.start), REST, "")
+            place = above.place if above is not None else Owner(self._phase(launch.start), REST, "")
             self.launches[int(correlation)] = (launch, place, above.group if above is not None else "")
 
     def _remember_memory(self, event: Mapping[str, Any], above: Call | None) -> None:
@@ -167,7 +167,7 @@ class Host:
         if event["name"] != "[memory]" or "Bytes" not in args:
             return
         time = start_of(event)
-        place = above.place if above is not None else Place(self._phase(time), REST, "")
+        place = above.place if above is not None else Owner(self._phase(time), REST, "")
         self.allocations.append(
             Allocation(
                 time=time,

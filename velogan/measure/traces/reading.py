@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from velogan.measure.traces.host import Host, group_of, start_of
-from velogan.measure.traces.timeline import MOVEMENT, OTHER, REST, STEP, Kind, Launch, Place, Span, Timeline, Work
+from velogan.measure.traces.timeline import MOVEMENT, OTHER, REST, STEP, Activity, Kind, Launch, Owner, Span, Timeline
 
 _COMMUNICATION = re.compile(r"nccl|gloo|c10d")
 _DEVICE = {"kernel", "gpu_memcpy", "gpu_memset"}
@@ -72,7 +72,7 @@ def borrow_places(captured: Timeline, plain: Timeline) -> Timeline:
     return replace(captured, work=work)
 
 
-def _operators(host: Host, window: Span) -> list[Work]:
+def _operators(host: Host, window: Span) -> list[Activity]:
     work = []
     before = window[0]
     for call in host.operators:
@@ -85,16 +85,16 @@ def _operators(host: Host, window: Span) -> list[Work]:
         group = call.group or OTHER
         kind: Kind = "memory" if group == MOVEMENT else "compute"
         kind = "communication" if _COMMUNICATION.search(call.name) else kind
-        work.append(Work(call.name, call.spans(), call.end - call.start, kind, group, call.place, launch))
+        work.append(Activity(call.name, call.spans(), call.end - call.start, kind, group, call.place, launch))
     return work
 
 
-def _kernels(events: list[Mapping[str, Any]], host: Host) -> Iterator[Work]:
+def _kernels(events: list[Mapping[str, Any]], host: Host) -> Iterator[Activity]:
     started: dict[int, int] = {}
     for event in events:
         correlation = int(event.get("args", {}).get("correlation", -1))
         started[correlation] = started.get(correlation, 0) + 1
-    nowhere = Place("", REST, "")
+    nowhere = Owner("", REST, "")
     for event in events:
         name, start, duration = str(event["name"]), start_of(event), float(event["dur"])
         correlation = int(event.get("args", {}).get("correlation", -1))
@@ -103,7 +103,7 @@ def _kernels(events: list[Mapping[str, Any]], host: Host) -> Iterator[Work]:
             launch = Launch(launch.start, launch.duration, started[correlation])
         kind = _kernel_kind(name)
         group = MOVEMENT if kind == "memory" else group or group_of(name) or OTHER
-        yield Work(name, ((start, start + duration),), duration, kind, group, place, launch)
+        yield Activity(name, ((start, start + duration),), duration, kind, group, place, launch)
 
 
 def _kernel_kind(name: str) -> Kind:

@@ -30,7 +30,7 @@ GROUPS = (CONVOLUTION, NORM, MOVEMENT, UPDATE, COMPILED, OTHER)
 
 
 @dataclass(frozen=True)
-class Place:
+class Owner:
     """Where work belongs: the phase, the network (or REST, LOSSES, OPTIMIZER, LOADER), and forward or backward."""
 
     phase: str
@@ -55,7 +55,7 @@ class Launch:
 
 
 @dataclass(frozen=True)
-class Work:
+class Activity:
     """One kernel or operator. `spans` exclude the operators inside it; `whole` is the duration including them.
 
     `launch` is None for an operator that another operator called.
@@ -66,7 +66,7 @@ class Work:
     whole: float
     kind: Kind
     group: str
-    place: Place
+    place: Owner
     launch: Launch | None = None
 
     @property
@@ -85,7 +85,7 @@ class Allocation:
     time: float
     address: int
     size: int
-    place: Place
+    place: Owner
     on_device: bool
 
 
@@ -98,5 +98,5 @@ class Timeline:
     steps: list[Span]
     phases: list[tuple[str, Span]]
     updates: list[Span]
-    work: list[Work]
+    work: list[Activity]
     allocations: list[Allocation] = field(default_factory=list)

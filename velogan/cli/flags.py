@@ -36,7 +36,7 @@ Outcome = tuple[dict[str, Any], int]
 """What a command gives: the object that --json prints, and the exit code."""
 
 
-class Asked(ABC):
+class Flags(ABC):
     """A command with what was asked of it. Its help is its docstring, from the second paragraph on."""
 
     FIRST: ClassVar[tuple[str, ...]] = ()
@@ -77,7 +77,7 @@ def asks_help(argv: Sequence[str]) -> bool:
 
 
 def show_help(
-    command: type[Asked],
+    command: type[Flags],
     names: Iterable[str] = (),
     *,
     prog: str,
@@ -92,7 +92,7 @@ def show_help(
     for name in names or known:
         hint = hints[name] if name in defaults else Annotated[hints[name], tyro.conf.arg(help_behavior_hint=_default)]
         shown.append((name, hint, dataclasses.field(default=known[name])))
-    flags = dataclasses.make_dataclass("Flags", shown, kw_only=True)
+    flags = dataclasses.make_dataclass("Help", shown, kw_only=True)
     config = () if defaults else (tyro.conf.FlagCreatePairsOff,)
     tyro.cli(flags, args=["--help"], prog=prog, description=description, config=config)
     raise AssertionError("help ends the process")

@@ -23,7 +23,7 @@ SCORED_EVERY = "10 %"
 _RANGE = re.compile(r"\s*([^\s,:]+?)\s*\.\.\s*([^\s,:]+)\s*(:log)?\s*")
 
 
-class Axis(BaseModel):
+class Dimension(BaseModel):
     """One thing that differs between trials: `values`, or numbers from `low` to `high`, even in their logarithm where
     `log`."""
 
@@ -55,15 +55,15 @@ class Axis(BaseModel):
         return round(number) if self.whole else number
 
 
-def parse_axis(text: str) -> Axis:
+def parse_dimension(text: str) -> Dimension:
     """`field=v1,v2` or `field=low..high` or `field=low..high:log`. ValueError names what is wrong, and the mend."""
     field, equals, given = text.partition("=")
     if not equals or not field.strip() or not given.strip():
         raise ValueError(f"--vary {text}: write field=value,value or field=low..high, like optimizer.lr=0.005,0.01")
-    return make_axis(field.strip(), given if _RANGE.fullmatch(given) else split(given))
+    return make_dimension(field.strip(), given if _RANGE.fullmatch(given) else split(given))
 
 
-def make_axis(field: str, given: Any) -> Axis:
+def make_dimension(field: str, given: Any) -> Dimension:
     """An axis from a plan file: a list of values, one value, or a text with a range."""
     check_field(field)
     if isinstance(given, str) and (found := _RANGE.fullmatch(given)):
@@ -71,7 +71,7 @@ def make_axis(field: str, given: Any) -> Axis:
     values = tuple(given) if isinstance(given, list | tuple) else (given,)
     if not values:
         raise ValueError(f"--vary {field}: name at least one value")
-    return Axis(field=field, values=values)
+    return Dimension(field=field, values=values)
 
 
 def check_field(field: str) -> None:
@@ -88,7 +88,7 @@ def check_field(field: str) -> None:
         raise ValueError(f"{field}: there is no such field to vary{nearest(field, [SIZE, *known])}")
 
 
-def _range(field: str, low: str, high: str, log: str | None) -> Axis:
+def _range(field: str, low: str, high: str, log: str | None) -> Dimension:
     shown = f"--vary {field}={low}..{high}{log or ''}"
     try:
         bounds = float(low), float(high)
@@ -99,7 +99,7 @@ def _range(field: str, low: str, high: str, log: str | None) -> Axis:
     if log and bounds[0] <= 0:
         raise ValueError(f"{shown}: a range on a logarithmic scale begins above 0")
     whole = all(re.fullmatch(r"[+-]?\d+", bound) for bound in (low, high))
-    return Axis(field=field, low=bounds[0], high=bounds[1], log=bool(log), whole=whole)
+    return Dimension(field=field, low=bounds[0], high=bounds[1], log=bool(log), whole=whole)
 
 
 def split(text: str) -> list[Any]:
