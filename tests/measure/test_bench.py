@@ -36,6 +36,7 @@ def tiny(monkeypatch: pytest.MonkeyPatch, tiny_config: Callable[..., Config]) ->
 
     monkeypatch.setattr(Case, "config", property(config))
     monkeypatch.setattr("velogan.measure.bench.contestant._LEAST_S", 0.0)
+    monkeypatch.setattr("velogan.measure.bench.measure.matmul_tflops", lambda device: 0.1)  # seconds in slow bf16
     return Case("resnet_9", "basic", 32, 2)
 
 

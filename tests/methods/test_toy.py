@@ -161,6 +161,7 @@ def test_it_is_profiled_and_benched_by_the_command_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr("velogan.measure.bench.contestant._LEAST_S", 0.0)
+    monkeypatch.setattr("velogan.measure.bench.measure.matmul_tflops", lambda device: 0.1)  # seconds in slow bf16
     found = _answer(capsys, "profile", *STEP, "--steps", 2, "--out", tmp_path / "profile")
     with gzip.open(found["trace"], "rt") as file:
         events = {event["name"] for event in json.load(file)["traceEvents"] if event.get("cat") == "user_annotation"}
