@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from velogan.report.svg import Picture, text_width
+from velogan.report.plots import Drawing, text_width
 
 _WIDTH, _HEIGHT, _LEFT, _RIGHT, _TOP, _BOTTOM = 480, 320, 44, 16, 56, 62
 
@@ -22,7 +22,7 @@ def draw(curves: Sequence[dict[str, Any]]) -> str:
     """The picture as SVG. Raises `ValueError` if there is nothing to draw."""
     if not curves or not all(curve["images"] for curve in curves):
         raise ValueError("there are no curves to draw: give what benchmarks/curves.py wrote")
-    picture = Picture(_WIDTH, _HEIGHT)
+    picture = Drawing(_WIDTH, _HEIGHT)
     picture.text(16, 26, "One training, computed in several ways", size=16, weight=600)
     picture.text(16, 45, "generators' loss by images seen, from one seed", kind="soft")
     right = max(max(curve["images"]) for curve in curves)

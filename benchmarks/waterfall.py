@@ -19,7 +19,7 @@ import torch
 from velogan.measure.bench.cases import Plan, make_plan
 from velogan.measure.bench.measure import bench
 from velogan.recipes import DEFAULT
-from velogan.report.svg import Picture, text_width
+from velogan.report.plots import Drawing, text_width
 from velogan.training.resolve import REFERENCE, resolve_device
 
 _WIDTH, _LEFT, _RIGHT = 480, 16, 16
@@ -52,7 +52,7 @@ def draw(result: dict[str, Any]) -> str:
     groups = [name for name in rows[0]["where"] if any(row["where"][name] >= 0.005 for row in rows)]
     longest = max(row["step_ms"] for row in rows)
     legend = _legend_rows(groups)
-    picture = Picture(_WIDTH, _TOP + _ROW * (len(rows) + 1) + 22 * len(legend) + 14)
+    picture = Drawing(_WIDTH, _TOP + _ROW * (len(rows) + 1) + 22 * len(legend) + 14)
     picture.text(_LEFT, 26, f"One training step, {_name(case)}", size=16, weight=600)
     picture.text(_LEFT, 46, f"{result['machine']['device']}; milliseconds", kind="soft", size=12)
     scale = (_WIDTH - _LEFT - _RIGHT) / longest
@@ -75,7 +75,7 @@ def draw(result: dict[str, Any]) -> str:
 
 
 def _row(
-    picture: Picture,
+    picture: Drawing,
     y: float,
     row: dict[str, Any],
     *,

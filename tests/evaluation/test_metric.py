@@ -14,7 +14,14 @@ from torch import Tensor, nn
 from velogan.config import Config
 from velogan.data.pictures.images import Picture, save_picture
 from velogan.data.sets.sources import find_sources
-from velogan.evaluation.metric import RESAMPLED, Measured, check_metric, features_of, higher_is_better, parse_metric
+from velogan.evaluation.metric import (
+    RESAMPLED,
+    MetricValidation,
+    check_metric,
+    features_of,
+    higher_is_better,
+    parse_metric,
+)
 from velogan.evaluation.validation import SCORE, Validation
 from velogan.methods.base import Views
 from velogan.metrics.bootstrap import RESAMPLES
@@ -56,7 +63,7 @@ def check(config: Config, metric: str) -> None:
 def measured(config: Config, metric: str, **nets: nn.Module) -> dict[str, Any]:
     views = Views({"a2b": nn.Identity(), "b2a": nn.Identity()} | nets)  # pyright: ignore[reportArgumentType]
     how = {"data": config.data, "device": "cpu", "bf16": False, "metric": parse_metric(metric)}
-    return Measured(config.method, config.spec, find_sources(config.data), views, **how).score()
+    return MetricValidation(config.method, config.spec, find_sources(config.data), views, **how).score()
 
 
 @pytest.mark.parametrize(
@@ -159,7 +166,7 @@ def test_a_metric_over_other_pictures_lies_around_it(metric: str, rendered: Conf
 
 def test_measuring_changes_nothing_that_training_computes(rendered: Config, tmp_path: Path) -> None:
     rendered = rendered.change(train={"checkpoint_every": "2 images"})
-    scoring = partial(Measured, metric=parse_metric("psnr_object_db"))
+    scoring = partial(MetricValidation, metric=parse_metric("psnr_object_db"))
     with Display() as display:
         common: dict[str, Any] = {"display": display, "origin": {"preset": "test", "command": "test"}}
         plain = train(rendered, tmp_path / "plain", **common)

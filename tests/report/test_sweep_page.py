@@ -10,7 +10,7 @@ from xml.etree import ElementTree
 import pytest
 
 from velogan.report.sweep_page import write_sweep
-from velogan.report.sweep_plots import FOOT, HEAD, LINE_HEIGHT, Line, curves, parallel
+from velogan.report.sweep_plots import FOOT, HEAD, LINE_HEIGHT, Setting, curves, parallel
 from velogan.report.sweep_tables import metric_label
 
 
@@ -138,7 +138,7 @@ def heights(svg: str) -> dict[str, list[float]]:
 def test_lines_lie_where_their_values_do(better: str) -> None:
     scores = (0.1, 0.2, 0.3) if better == "lower" else (0.3, 0.2, 0.1)
     values = ((1e-4, 1, "b"), (1e-3, 3, "a"), (1e-2, 5, "c"))
-    lines = [Line(name, value, score) for name, value, score in zip("xyz", values, scores)]
+    lines = [Setting(name, value, score) for name, value, score in zip("xyz", values, scores)]
     found = heights(parallel(["lr", "blocks", "kind"], lines, better=better))
     middle = (HEAD + FOOT) / 2
     assert [*found.values()][::-1] == [
@@ -150,7 +150,7 @@ def test_lines_lie_where_their_values_do(better: str) -> None:
 
 
 def test_labels_of_an_axis_do_not_lie_on_each_other() -> None:
-    lines = [Line(str(n), (n / 7, f"kind {n}", 1), n * n) for n in range(1, 200)]
+    lines = [Setting(str(n), (n / 7, f"kind {n}", 1), n * n) for n in range(1, 200)]
     texts = [*ElementTree.fromstring(parallel(["a", "b", "c"], lines, better="lower")).iter("text")]
     for across in {one.get("x") for one in texts}:
         places = sorted(float(one.get("y") or 0) for one in texts if one.get("x") == across)

@@ -109,7 +109,7 @@ def check_metric(metric: str, method: Method, spec: Spec, sources: Sources, *, d
                 raise ValueError(f"metric={figure}: held-out pictures give none for {asked}{why}; {mend}")
 
 
-class Measured(Validation):
+class MetricValidation(Validation):
     """`Validation`, and the figure of a metric beside its own: of each direction, and the mean over them.
 
     Runs on equal pictures resample equally, so that their metrics can be compared resample by resample. The best

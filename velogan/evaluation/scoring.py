@@ -42,7 +42,7 @@ SPLITS: dict[Split, str] = {
 
 
 @dataclass(frozen=True)
-class Bounds:
+class References:
     """Figures of one direction by name: of real pictures against those that `real_of` names, and of doing nothing."""
 
     real: dict[str, float]
@@ -74,7 +74,7 @@ class Scorer:
         answers = open_answers(side, other, domain.names, self.data, task=self.task)
         return Real(side, split, domain.names, pictures, answers, domain.skipped, seen)
 
-    def bounds(self, source: Real, target: Real) -> Bounds:
+    def bounds(self, source: Real, target: Real) -> References:
         """The figures of real pictures and of doing nothing, as translations from `source` to `target`."""
         real, real_of = self._real(len(source.pictures), target)
         unrelated = each.unrelated_structure(source, target, self.seed)
@@ -86,7 +86,7 @@ class Scorer:
             same = given.format.channels == source.pictures.format.channels
             seen = source.seen if same else self.look(given, f"looking at {source.side.name}")
             nothing = self.figures(source, target, given, seen, resample=False)
-        return Bounds(real, {name: figure.value for name, figure in nothing.items()}, real_of)
+        return References(real, {name: figure.value for name, figure in nothing.items()}, real_of)
 
     def _real(self, count: int, target: Real) -> tuple[dict[str, float], str]:
         """Figures of real pictures of the target against others: `count` of them, or fewer if there are not so many."""
@@ -101,7 +101,7 @@ class Scorer:
             figures, real_of = distances(train, target.seen, seed=self.seed), f"{len(domain)} train {name}"
         return {key: figure.value for key, figure in (figures | shares).items()}, real_of
 
-    def score(self, translator: Translator, source: Real, target: Real, bounds: Bounds) -> Iterator[dict[str, Any]]:
+    def score(self, translator: Translator, source: Real, target: Real, bounds: References) -> Iterator[dict[str, Any]]:
         """The entries of one translator in `scores`, without the keys that name the translator."""
         word = source.side.name
         fakes = self.made(translator, source, target.pictures.format, f"translating {word}")
@@ -169,7 +169,7 @@ class Scorer:
             ]
         }
 
-    def _sentence(self, name: str, source: Real, target: Real, bounds: Bounds) -> str:
+    def _sentence(self, name: str, source: Real, target: Real, bounds: References) -> str:
         a, b = source.side.name, target.side.name
         what = meaning(name, source=a, target=b, classes=self.classes)
         if name == "structure":

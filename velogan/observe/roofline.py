@@ -52,7 +52,7 @@ def record_convolutions(step: Callable[[], object]) -> Counter[Convolution]:
     """The convolution calls of `step`, with how often it makes each."""
     calls: Counter[Convolution] = Counter()
 
-    class Recorder(TorchDispatchMode):
+    class OperationRecorder(TorchDispatchMode):
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             name = func.overloadpacket._qualified_op_name
             if name == "aten::convolution":
@@ -63,7 +63,7 @@ def record_convolutions(step: Callable[[], object]) -> Counter[Convolution]:
                 calls[_call(x, weight, gradient, wanted[:2], geometry)] += 1
             return func(*args, **(kwargs or {}))
 
-    with Recorder():
+    with OperationRecorder():
         step()
     return calls
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from velogan.networks.cells import GEOMETRY, Kind, discriminator_kinds, generator_kinds
 from velogan.networks.genotype import Genotype
-from velogan.report.svg import Picture, text_width
+from velogan.report.plots import Drawing, text_width
 from velogan.types import Direction
 
 WIDTH = 436
@@ -73,7 +73,7 @@ def discriminator_cells(genotype: Genotype, way: Direction) -> list[Cell]:
     return cells
 
 
-def generators(picture: Picture, genotype: Genotype, y: float, *, domains: Sequence[str] = ("A", "B")) -> float:
+def generators(picture: Drawing, genotype: Genotype, y: float, *, domains: Sequence[str] = ("A", "B")) -> float:
     """Draws the generators from `y` on and returns where they end."""
     ends: dict[Direction, str] = {"a2b": " → ".join(domains), "b2a": " → ".join(reversed(domains))}
     ways: list[Direction] = [way for way in ends if way in genotype.generators]
@@ -84,7 +84,7 @@ def generators(picture: Picture, genotype: Genotype, y: float, *, domains: Seque
     return _networks(picture, y, {heads[way]: generator_cells(genotype, way) for way in ways}, residual=True)
 
 
-def discriminators(picture: Picture, genotype: Genotype, y: float, *, domains: Sequence[str] = ("A", "B")) -> float:
+def discriminators(picture: Drawing, genotype: Genotype, y: float, *, domains: Sequence[str] = ("A", "B")) -> float:
     """Draws the discriminators from `y` on and returns where they end."""
     judged: dict[Direction, tuple[str, str]] = {
         "a2b": ("D_A", f"judges {domains[1]}"),
@@ -94,7 +94,7 @@ def discriminators(picture: Picture, genotype: Genotype, y: float, *, domains: S
     return _networks(picture, y, cells, residual=False)
 
 
-def legend(picture: Picture, y: float) -> float:
+def legend(picture: Drawing, y: float) -> float:
     """Draws what shapes and colours mean, from `y` on, and returns where it ends."""
     entries = [
         ("conv5", "convolution, transposed too: its taps, to scale"),
@@ -121,7 +121,7 @@ def legend(picture: Picture, y: float) -> float:
 
 def genotype_file(genotype: Genotype, *, title: str = "A genotype") -> str:
     """All networks of a genotype and the legend, as an SVG file."""
-    picture = Picture(WIDTH, 0)
+    picture = Drawing(WIDTH, 0)
     y = generators(picture, genotype, 14)
     if genotype.discriminators:
         y = discriminators(picture, genotype, y + 24)
@@ -134,15 +134,15 @@ def drawn(genotype: Genotype, *, domains: Sequence[str]) -> list[str]:
     parts = [("generators", generators)] + [("discriminators", discriminators)] * bool(genotype.discriminators)
     pictures = []
     for name, draw in parts:
-        picture = Picture(WIDTH, 0)
+        picture = Drawing(WIDTH, 0)
         picture.height = draw(picture, genotype, 0, domains=domains)
         pictures.append(picture.inline(label=f"The cells of the {name}, from top to bottom"))
-    picture = Picture(WIDTH, 0)
+    picture = Drawing(WIDTH, 0)
     picture.height = legend(picture, 0)
     return [*pictures, picture.inline(label="What shapes and colours mean")]
 
 
-def _networks(picture: Picture, y: float, columns: Mapping[tuple[str, str], list[Cell]], *, residual: bool) -> float:
+def _networks(picture: Drawing, y: float, columns: Mapping[tuple[str, str], list[Cell]], *, residual: bool) -> float:
     ends = []
     for number, ((name, words), cells) in enumerate(columns.items()):
         x = number * (_COLUMN + _GAP)
@@ -159,7 +159,7 @@ def _networks(picture: Picture, y: float, columns: Mapping[tuple[str, str], list
     return max(ends)
 
 
-def _cell(picture: Picture, x: float, y: float, cell: Cell, *, adds: bool) -> float:
+def _cell(picture: Drawing, x: float, y: float, cell: Cell, *, adds: bool) -> float:
     """A cell with the arrow into it, and with what it adds."""
     name, kind, operations = cell
     middle, top = x + (_LEFT + _RIGHT) / 2, y + _BETWEEN
@@ -184,20 +184,20 @@ def _adds(cell: Cell) -> bool:
     return cell.kind == "r" and len(cell.operations) == 2
 
 
-def _outline(picture: Picture, left: float, right: float, y: float, height: float, kind: Kind, *, slant: float) -> None:
+def _outline(picture: Drawing, left: float, right: float, y: float, height: float, kind: Kind, *, slant: float) -> None:
     upper, lower = (slant if kind == "e" else 0), (slant if kind == "d" else 0)
     corners = [(left - upper, y), (right + upper, y), (right + lower, y + height), (left - lower, y + height)]
     picture.line([*corners, corners[0]], "flow", width=1.5)
 
 
-def _operation(picture: Picture, x: float, y: float, name: str) -> None:
+def _operation(picture: Drawing, x: float, y: float, name: str) -> None:
     length = _LONGEST * taps(name) / _MOST_TAPS
     picture.rect(x, y + 1.5, length, _ROW - 3, hue(name), opacity=0.2, rx=3, title=f"{name}: {taps(name)} taps")
     _glyph(picture, x + 14, y + _ROW / 2, name)
     picture.text(x + 33, y + _ROW / 2 + 5, title(name), size=14)
 
 
-def _glyph(picture: Picture, x: float, y: float, name: str) -> None:
+def _glyph(picture: Drawing, x: float, y: float, name: str) -> None:
     """The taps of a kernel around (x, y); four pixels for what has none."""
     if taps(name) > 1:
         kernel, dilation, _ = GEOMETRY.get(name) or GEOMETRY["conv3"]
@@ -212,7 +212,7 @@ def _glyph(picture: Picture, x: float, y: float, name: str) -> None:
         picture.rect(x - 6.5 + 7 * across, y - 6.5 + 7 * down, 6, 6, "soft", opacity=shade)
 
 
-def _plus(picture: Picture, x: float, y: float) -> None:
+def _plus(picture: Drawing, x: float, y: float) -> None:
     picture.rect(x - 6, y - 6, 12, 12, "sum", rx=6)
     picture.line([(x - 3.5, y), (x + 3.5, y)], "flow", width=1.5)
     picture.line([(x, y - 3.5), (x, y + 3.5)], "flow", width=1.5)

@@ -1,120 +1,160 @@
-"""Pictures of a profile as HTML and SVG, without a script."""
+"""What all plots are drawn with: SVG shapes, labels and round marks, for a page or for a file of its own."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Sequence
+from html import escape
 
-from velogan.report.sections import text
-from velogan.report.svg import Picture
-
-Point = tuple[float, float]
-
-WIDTH, HALF = 1000, 540
-"""Widths of pictures in SVG units: across the page, and in one of two columns."""
-
-
-@dataclass(frozen=True)
-class Part:
-    """A share of a bar: `hue` is a CSS colour, or None for hatching (idle time)."""
-
-    name: str
-    share: float
-    hue: str | None
+_FONT = 'system-ui, -apple-system, "Segoe UI", Roboto, "Liberation Sans", sans-serif'
+_LIGHT = ("#fff", "#e4dfd7", "#23211e", "#6d6861")
+_DARK = ("#1e2025", "#33353c", "#ece9e4", "#9d988f")
+_HUES_LIGHT = ("#d9570f", "#2f6fde", "#2c8c4b", "#8a4fd0", "#b8860b", "#0f8b99", "#a3a9b5")
+_HUES_DARK = ("#ff8f45", "#6ea2ff", "#5cc97d", "#b98cf5", "#e3b341", "#45c5d3", "#6b7280")
 
 
-def key(hue: str | None) -> str:
-    """The little square before a name in a legend."""
-    return f'<span class="legend-key" style="--hue:{hue}"></span>' if hue else '<span class="legend-key idle"></span>'
+Points = Sequence[tuple[float, float]]
 
 
-def stack(parts: Iterable[Part]) -> str:
-    """One bar of parts side by side; shares are of the whole bar."""
-    pieces = "".join(
-        f'<i class="{"" if part.hue else "idle"}" style="flex:{part.share:.5f} 0 0;--hue:{part.hue}"'
-        f' title="{text(part.name)}: {part.share:.1%}"></i>'
-        for part in parts
-        if part.share > 0
-    )
-    return f'<div class="stack">{pieces}</div>'
+def text_width(text: str, size: float) -> float:
+    """About how wide `text` is, in the units of `size`."""
+    return 0.56 * size * len(text)
 
 
-def share(value: float, hue: str) -> str:
-    """A small bar beside a number."""
-    return f'<span class="share" style="--hue:{hue}"><i style="width:{100 * min(value, 1):.2f}%"></i></span>'
+class Drawing:
+    """Shapes on `width` x `height`: part of a page (`inline`), or a file with its own colours (`file`).
+
+    The classes of a file's colours are `c0` to `c6`, `roofline`, `saved`, `flow`, `sum`, `ink` and `soft`.
+    On a page, `fill` and `stroke` may be any CSS colour. A `title` is shown beside the pointer.
+    """
+
+    def __init__(self, width: float, height: float):
+        self.width, self.height = width, height
+        self._parts: list[str] = []
+
+    def _add(self, tag: str, inside: str = "", **attributes: object) -> None:
+        """Adds an element; an attribute that is None or empty is left out."""
+        given = {name.rstrip("_").replace("_", "-"): value for name, value in attributes.items()}
+        told = " ".join(f'{name}="{_told(value)}"' for name, value in given.items() if value not in (None, ""))
+        self._parts.append(f"<{tag} {told}>{inside}</{tag}>" if inside else f"<{tag} {told}/>")
+
+    def rect(
+        self,
+        x: float,
+        y: float,
+        width: float,
+        height: float,
+        kind: str = "",
+        *,
+        fill: str | None = None,
+        rx: float | None = None,
+        opacity: float | None = None,
+        title: str = "",
+    ) -> None:
+        """A filled box; the kind `saved` is outlined."""
+        box = {"x": x, "y": y, "width": max(width, 0.0), "height": height}
+        self._add("rect", _title(title), **box, class_=kind, fill=fill, rx=rx, opacity=opacity)
+
+    def text(
+        self,
+        x: float,
+        y: float,
+        text: str,
+        *,
+        kind: str = "ink",
+        size: float | None = 12,
+        anchor: str = "start",
+        weight: int | None = 400,
+    ) -> None:
+        """One line of text with its baseline at `y`."""
+        look = {"class_": kind, "font_size": size, "text_anchor": anchor, "font_weight": weight}
+        self._add("text", escape(text), x=x, y=y, **look)
+
+    def label(self, x: float, y: float, words: str, *, anchor: str, kind: str = "") -> None:
+        """One line of text in the page's own size and colour, with its baseline at `y`."""
+        self.text(x, y, words, kind=kind, size=None, weight=None, anchor=anchor)
+
+    def grid(self, y: float, *, left: float, right: float) -> None:
+        """A level line across a plot."""
+        self.line([(left, y), (right, y)], "grid", width=None)
+
+    def line(
+        self,
+        points: Points,
+        kind: str = "",
+        *,
+        width: float | None = 1.5,
+        stroke: str | None = None,
+        title: str = "",
+    ) -> None:
+        """A line through `points`."""
+        look = {"class_": f"line {kind}".strip(), "stroke_width": width, "stroke": stroke}
+        self._add("polyline", _title(title), points=points, **look)
+
+    def polygon(
+        self, points: Points, kind: str = "", *, fill: str | None = None, opacity: float | None = None, title: str = ""
+    ) -> None:
+        """A filled area within `points`."""
+        self._add("polygon", _title(title), points=points, class_=kind, fill=fill, opacity=opacity)
+
+    def dots(self, x: float, y: float, step: float, rows: int, columns: int, *, kind: str, side: float) -> None:
+        """`rows` x `columns` squares, `step` apart, the centre of the first at (x, y); `kind` colours lines."""
+        lines = "".join(f"M{x - side / 2:.2f} {y + step * row:.2f}h{step * columns:.2f}" for row in range(rows))
+        dashes = f"{side:g} {step - side:g}"
+        self._add("path", d=lines, class_=f"line {kind}", stroke_width=side, stroke_dasharray=dashes)
+
+    def inline(self, *, label: str = "") -> str:
+        """The picture as part of a page, whose style it takes; `label` is what a screen reader says."""
+        said = f' aria-label="{escape(label)}"' if label else ""
+        return f'<svg viewBox="0 0 {self.width:g} {self.height:g}" role="img"{said}>{"".join(self._parts)}</svg>'
+
+    def file(self, *, title: str) -> str:
+        """The picture as a file; `title` is what a screen reader says."""
+        body = "\n".join(self._parts)
+        return (
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {self.width:g} {self.height:g}" '
+            f'width="{self.width:g}" height="{self.height:g}" role="img">\n<title>{escape(title)}</title>\n'
+            f"<style>\nsvg {{ max-width: 100%; height: auto; font-family: {_FONT}; }}\n"
+            f"{_colours(_LIGHT, _HUES_LIGHT)}\n"
+            f"@media (prefers-color-scheme: dark) {{\n{_colours(_DARK, _HUES_DARK)}\n}}\n"
+            f'</style>\n<rect x="0.5" y="0.5" width="{self.width - 1:g}" height="{self.height - 1:g}" rx="12" '
+            f'class="card"/>\n{body}\n</svg>\n'
+        )
 
 
-def strip(lanes: Sequence[str], spans: Sequence[tuple[int, float, float, str, str]], *, length: float) -> str:
-    """A timeline: `spans` are (lane, start, end, colour, title), `length` is the whole time; times are in us."""
-    left, row, gap = 86, 22, 4
-    height = len(lanes) * (row + gap)
-    x = (WIDTH - left) / length
-    picture = Picture(WIDTH, height + 22)
-    for number, name in enumerate(lanes):
-        y = number * (row + gap)
-        _label(picture, left - 8, y + 15, name, anchor="end")
-        _grid(picture, y + row + 2, left=left, right=WIDTH)
-    for lane, start, end, hue, title in spans:
-        width = max(x * (end - start), 0.6)
-        picture.rect(left + x * start, lane * (row + gap), width, row, fill=hue, rx=2, title=title)
-    _axis(picture, length, left=left, width=WIDTH - left, y=height + 16)
-    return picture.inline()
+def round_numbers(low: float, high: float) -> list[float]:
+    """At most seven round numbers between two."""
+    if high <= low:
+        return [low]
+    step = 10.0 ** math.floor(math.log10((high - low) / 2))
+    step *= next(many for many in (0.5, 1, 2, 5, 10) if (high - low) / (many * step) <= 6)
+    return [round(number * step, 12) for number in range(math.ceil(low / step), math.floor(high / step) + 1)]
 
 
-def areas(times: Sequence[float], layers: Mapping[str, tuple[Sequence[float], str]], *, unit: str) -> str:
-    """Stacked areas over `times` in us; each layer has values, in `unit`, and a colour."""
-    left, height, top = 72, 240, 8
-    length = max(times[-1], 1e-9)
-    most = max(map(sum, zip(*(values for values, _ in layers.values())))) or 1.0
-    steps = [at for at, _ in _ticks(most, "")]
-    x, y = (HALF - left - 10) / length, (height - top) / most
-
-    def point(time: float, value: float) -> Point:
-        return left + x * time, height - y * value
-
-    picture = Picture(HALF, height + 24)
-    for at in steps:
-        _grid(picture, height - y * at, left=left, right=HALF)
-        _label(picture, left - 8, height - y * at + 4, f"{at:g} {unit}", anchor="end")
-    below = [0.0] * len(times)
-    for name, (values, hue) in layers.items():
-        above = [low + value for low, value in zip(below, values)]
-        # a level holds until the next moment
-        upper = [corner for i in range(len(times)) for corner in _corners(times, above, i, point)]
-        lower = [corner for i in range(len(times)) for corner in _corners(times, below, i, point)]
-        picture.polygon([*upper, *reversed(lower)], fill=hue, title=name)
-        below = above
-    _axis(picture, length, left=left, width=HALF - left - 10, y=height + 18)
-    return picture.inline()
+def _title(text: str) -> str:
+    return f"<title>{escape(text)}</title>" if text else ""
 
 
-def _corners(
-    times: Sequence[float], values: Sequence[float], i: int, point: Callable[[float, float], Point]
-) -> list[Point]:
-    corners = [point(times[i], values[i])]
-    return [point(times[i], values[i - 1]), *corners] if i else corners
+def _told(value: object) -> str:
+    if isinstance(value, float):
+        return f"{value:.2f}"
+    if isinstance(value, (list, tuple)):
+        return " ".join(f"{x:.1f},{y:.1f}" for x, y in value)
+    return escape(str(value))
 
 
-def _label(picture: Picture, x: float, y: float, words: str, *, anchor: str) -> None:
-    picture.text(x, y, words, kind="", size=None, weight=None, anchor=anchor)
-
-
-def _grid(picture: Picture, y: float, *, left: float, right: float) -> None:
-    picture.line([(left, y), (right, y)], "grid", width=None)
-
-
-def _axis(picture: Picture, length: float, *, left: float, width: float, y: float) -> None:
-    """Times up to `length` us."""
-    scale, unit = next(
-        (scale, unit) for scale, unit in ((1e6, "s"), (1e3, "ms"), (1, "µs")) if scale == 1 or length >= 2 * scale
-    )
-    for at, last in _ticks(length / scale, unit):
-        x = left + width * at * scale / length
-        _label(picture, x, y, f"{at:g}{last}", anchor="end" if last else "middle")
-
-
-def _ticks(length: float, unit: str) -> list[tuple[float, str]]:
-    """Round numbers from 0 to `length`, about six of them; the last carries the unit."""
-    step = next(m * 10.0**e for e in range(-6, 12) for m in (1, 2, 5) if length / (m * 10.0**e) <= 6.5)
-    marks = [round(number * step, 6) for number in range(int(length / step + 1e-9) + 1)]
-    return [(mark, f" {unit}" if mark == marks[-1] and unit else "") for mark in marks]
+def _colours(base: Sequence[str], hues: Sequence[str]) -> str:
+    card, edge, ink, soft = base
+    rules = [
+        f".card {{ fill: {card}; stroke: {edge}; }}",
+        f".ink {{ fill: {ink}; }}",
+        f".soft {{ fill: {soft}; }}",
+        f".roofline {{ fill: {soft}; }}",
+        f".saved {{ fill: none; stroke: {soft}; stroke-dasharray: 3 3; }}",
+        f".line.grid {{ stroke: {edge}; }}",
+        ".line { fill: none; stroke-linejoin: round; }",
+        f".line.flow {{ stroke: {soft}; }}",
+        f".sum {{ fill: {card}; stroke: {soft}; }}",
+    ]
+    rules += [f".c{n} {{ fill: {hue}; }} .line.c{n} {{ fill: none; stroke: {hue}; }}" for n, hue in enumerate(hues)]
+    return "\n".join(rules)

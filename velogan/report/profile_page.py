@@ -9,8 +9,8 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
-from velogan.report.plots import areas, key, share, strip
 from velogan.report.profile_figures import Profile, hue, percent, piece, table, time
+from velogan.report.profile_plots import areas, key, share, strip
 from velogan.report.profile_questions import four_questions
 from velogan.report.sections import text
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from velogan.report.plots import Part, key, share, stack
 from velogan.report.profile_figures import NAMES, Profile, card, hue, percent, piece, table, time
+from velogan.report.profile_plots import Part, key, share, stack
 from velogan.report.sections import text
 
 

@@ -59,7 +59,7 @@ Column = tuple[str, str]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Row:
+class FigureRow:
     """One figure of one direction: the score to show first, and every translator's."""
 
     first: Mapping[str, Any]
@@ -101,14 +101,14 @@ def figure(score: Mapping[str, Any], value: Any) -> str:
     return f"{value:.1f}" if abs(value) >= 10 else f"{value:#.3g}"
 
 
-def grouped(scores: Sequence[Mapping[str, Any]]) -> tuple[list[Column], list[Row]]:
+def grouped(scores: Sequence[Mapping[str, Any]]) -> tuple[list[Column], list[FigureRow]]:
     """The scores as rows, one for each direction and name, and the columns that these have, in order."""
     rows: dict[tuple[str, str], dict[Column, Mapping[str, Any]]] = {}
     for score in scores:
         column = (str(score.get("checkpoint") or ""), str(score.get("weights") or ""))
         rows.setdefault((str(score.get("direction")), str(score.get("name"))), {})[column] = score
     columns = list(dict.fromkeys(column for row in rows.values() for column in row))
-    return columns, [Row(first=next(iter(row.values())), by_column=row) for row in rows.values()]
+    return columns, [FigureRow(first=next(iter(row.values())), by_column=row) for row in rows.values()]
 
 
 WEIGHTS = {"ema": "averaged", "raw": "raw"}

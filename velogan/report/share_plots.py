@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from statistics import fmean
 
+from velogan.report.plots import Drawing
 from velogan.report.sections import text
-from velogan.report.svg import Picture
 from velogan.search.history import Mixture, Tick, entropy, kind, winner
 
 MOST_POINTS = 60
@@ -64,7 +64,7 @@ def shares(history: Sequence[Tick], network: str) -> str:
 def _figure(history: Sequence[Tick], network: str, place: str, *, label: str) -> str:
     last = history[-1]["shares"][network][place]
     best = winner(last)
-    picture = Picture(_WIDTH, _HEIGHT)
+    picture = Drawing(_WIDTH, _HEIGHT)
     scale = _WIDTH / max(history[-1]["images"], 1)
     names = sorted(last, key=_order)
     sums = [[0.0] for _ in history]
@@ -104,13 +104,13 @@ def entropies(history: Sequence[Tick], network: str) -> str:
     def place(images: float, value: float) -> tuple[float, float]:
         return left + (width - left - right) * images / end, top + (height - top - bottom) * (1 - value)
 
-    picture = Picture(width, height)
+    picture = Drawing(width, height)
     for value in (0.0, 0.5, 1.0):
-        picture.line([place(0, value), place(end, value)], "grid", width=None)
-        _label(picture, left - 7, place(0, value)[1] + 4, f"{value:g}", anchor="end")
+        picture.grid(place(0, value)[1], left=left, right=width - right)
+        picture.label(left - 7, place(0, value)[1] + 4, f"{value:g}", anchor="end")
     for images, anchor in ((0, "start"), (end, "end")):
         words = f"{images:,} images" if images else "0"
-        _label(picture, place(images, 0)[0], height - bottom + 18, words, anchor=anchor)
+        picture.label(place(images, 0)[0], height - bottom + 18, words, anchor=anchor)
     means: dict[str, float] = {}
     mixtures = history[-1]["shares"][network]
     for letter in dict.fromkeys(map(kind, mixtures.values())):
@@ -124,7 +124,7 @@ def entropies(history: Sequence[Tick], network: str) -> str:
         picture.line(points, width=2.5, stroke=hue, title=f"mean of {letter} cells")
         means[letter] = points[-1][1]
     for letter, y in _apart(means).items():
-        _label(picture, width - right + 5, y + 4, letter, anchor="start", kind="letter")
+        picture.label(width - right + 5, y + 4, letter, anchor="start", kind="letter")
     return picture.inline(label=f"{network}: entropy of every choice over {end:,} images")
 
 
@@ -135,7 +135,3 @@ def _apart(heights: Mapping[str, float], *, least: float = 13) -> dict[str, floa
     for letter, y in sorted(heights.items(), key=lambda one: one[1]):
         below = placed[letter] = max(y, below + least)
     return placed
-
-
-def _label(picture: Picture, x: float, y: float, words: str, *, anchor: str, kind: str = "") -> None:
-    picture.text(x, y, words, kind=kind, size=None, weight=None, anchor=anchor)

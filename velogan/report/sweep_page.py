@@ -15,7 +15,7 @@ from velogan.files import write_text
 from velogan.report.facts import read_facts
 from velogan.report.pictures import before_after, inline
 from velogan.report.sections import text
-from velogan.report.sweep_plots import Line, curves, parallel, parallel_width
+from velogan.report.sweep_plots import Setting, curves, parallel, parallel_width
 from velogan.report.sweep_tables import (
     MOST_SHOWN,
     WAYS,
@@ -139,7 +139,7 @@ def _parallel(found: Mapping[str, Any]) -> str:
     return f'<div class="card">{body}<p class="note">{note}</p></div>'
 
 
-def _lines(found: Mapping[str, Any]) -> list[Line]:
+def _lines(found: Mapping[str, Any]) -> list[Setting]:
     """Settings with a score, the best first; at the end those that were stopped early."""
     trials: dict[str, list[Mapping[str, Any]]] = {}
     for one in found["trials"]:
@@ -150,7 +150,7 @@ def _lines(found: Mapping[str, Any]) -> list[Line]:
         if name not in means and (known := [one["score"] for one in group if one["score"] is not None]):
             means[name] = fmean(known)
     return [
-        Line(name, [trials[name][0]["settings"][field] for field in found["vary"]], mean, finished=name in verdicts)
+        Setting(name, [trials[name][0]["settings"][field] for field in found["vary"]], mean, finished=name in verdicts)
         for name, mean in means.items()
     ]
 

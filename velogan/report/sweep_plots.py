@@ -9,7 +9,7 @@ from statistics import fmean
 from typing import Any
 
 from velogan.report.facts import is_number
-from velogan.report.svg import Picture, Points
+from velogan.report.plots import Drawing, Points, round_numbers
 
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 1000, 380, 76, 28, 10, 40
 APART = 190
@@ -27,7 +27,7 @@ Seeds = Sequence[Sequence[tuple[float, float]]]
 
 
 @dataclass(frozen=True)
-class Line:
+class Setting:
     """A setting in parallel coordinates: its values in the order of the axes, and its score."""
 
     name: str
@@ -37,7 +37,7 @@ class Line:
 
 
 @dataclass(frozen=True)
-class Axis:
+class Scale:
     """`place` gives the share of the axis, from the bottom, at which a value lies; `marks` are (share, label)."""
 
     place: Callable[[Any], float]
@@ -58,13 +58,13 @@ def curves(settings: Mapping[str, Seeds], hues: Sequence[str]) -> str:
         across, up = percent / 100, (score - low) / (high - low)
         return LEFT + (WIDTH - LEFT - RIGHT) * across, HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * up
 
-    picture = Picture(WIDTH, HEIGHT)
-    for score in _round(low, high):
+    picture = Drawing(WIDTH, HEIGHT)
+    for score in round_numbers(low, high):
         _, y = place(0, score)
-        picture.line([(LEFT, y), (WIDTH - RIGHT, y)], "grid", width=None)
-        _label(picture, LEFT - 10, y + 4, f"{score:g}", anchor="end")
+        picture.grid(y, left=LEFT, right=WIDTH - RIGHT)
+        picture.label(LEFT - 10, y + 4, f"{score:g}", anchor="end")
     for percent in range(0, 101, 20):
-        _label(picture, place(percent, low)[0], HEIGHT - BOTTOM + 22, f"{percent} %", anchor="middle")
+        picture.label(place(percent, low)[0], HEIGHT - BOTTOM + 22, f"{percent} %", anchor="middle")
     for band, hue in zip(bands.values(), hues):
         area = [place(x, top) for x, _, _, top in band] + [place(x, bottom) for x, bottom, _, _ in reversed(band)]
         picture.polygon(area, fill=f"color-mix(in srgb, {hue} 16%, transparent)")
@@ -74,7 +74,7 @@ def curves(settings: Mapping[str, Seeds], hues: Sequence[str]) -> str:
     return picture.inline()
 
 
-def parallel(fields: Sequence[str], lines: Sequence[Line], *, better: str) -> str:
+def parallel(fields: Sequence[str], lines: Sequence[Setting], *, better: str) -> str:
     """An axis for each field and one for the score, whose best end is at the top; a line for each setting.
 
     `lines` are in order, the best one first. They go from orange to blue; those that have not finished are grey.
@@ -82,7 +82,7 @@ def parallel(fields: Sequence[str], lines: Sequence[Line], *, better: str) -> st
     axes = [_axis([line.values[number] for line in lines]) for number in range(len(fields))]
     last = _axis([line.score for line in lines])
     axes.append(last if better == "higher" else _turned(last))
-    picture = Picture(parallel_width(len(fields)), FOOT + 14)
+    picture = Drawing(parallel_width(len(fields)), FOOT + 14)
     step = (picture.width - 30 - 90) / len(fields)
     thin = 2.2 if len(lines) <= MANY else 1.4
     across = [30 + step * number for number in range(len(axes))]
@@ -97,11 +97,9 @@ def parallel(fields: Sequence[str], lines: Sequence[Line], *, better: str) -> st
     for number, (x, axis, name) in enumerate(zip(across, axes, [*fields, "score"])):
         anchor = "start" if number == 0 else "end" if number == len(fields) else "middle"
         picture.line([(x, HEAD), (x, FOOT)], "axis", width=None)
-        _label(
-            picture, x - 20 if number == 0 else x + 20 if anchor == "end" else x, 20, name, anchor=anchor, kind="name"
-        )
+        picture.label(x - 20 if number == 0 else x + 20 if anchor == "end" else x, 20, name, anchor=anchor, kind="name")
         for share, words in _not_too_near(axis.marks):
-            _label(picture, x + 7, _height(share) + 4, words, anchor="start", kind="halo")
+            picture.label(x + 7, _height(share) + 4, words, anchor="start", kind="halo")
     return picture.inline()
 
 
@@ -124,28 +122,28 @@ def _visible(points: Points) -> Points:
     return [(points[0][0] - 4, points[0][1]), points[0]] if len(points) == 1 else points
 
 
-def _axis(values: Sequence[Any]) -> Axis:
+def _axis(values: Sequence[Any]) -> Scale:
     """Numbers on a linear scale, or a logarithmic one where they are positive and span more than a decade; all else
     evenly."""
     if not all(map(is_number, values)):
         words = list(dict.fromkeys(map(str, values)))
         shares = {word: _share(number, 0, len(words) - 1) for number, word in enumerate(words)}
-        return Axis(lambda value: shares[str(value)], [(share, _short(word)) for word, share in shares.items()])
+        return Scale(lambda value: shares[str(value)], [(share, _short(word)) for word, share in shares.items()])
     low, high = min(values), max(values)
     log = low > 0 and high > 10 * low
     scale = math.log if log else float
     marked = sorted(set(values))
     if len(marked) > FEW:
-        marked = _round_logarithms(low, high) if log else _round(low, high)
+        marked = _round_logarithms(low, high) if log else round_numbers(low, high)
 
     def place(value: Any) -> float:
         return _share(scale(value), scale(low), scale(high))
 
-    return Axis(place, [(place(value), f"{value:.4g}") for value in marked])
+    return Scale(place, [(place(value), f"{value:.4g}") for value in marked])
 
 
-def _turned(axis: Axis) -> Axis:
-    return Axis(lambda value: 1 - axis.place(value), [(1 - share, label) for share, label in axis.marks])
+def _turned(axis: Scale) -> Scale:
+    return Scale(lambda value: 1 - axis.place(value), [(1 - share, label) for share, label in axis.marks])
 
 
 def _share(value: float, low: float, high: float) -> float:
@@ -154,15 +152,6 @@ def _share(value: float, low: float, high: float) -> float:
 
 def _height(share: float) -> float:
     return FOOT - (FOOT - HEAD) * share
-
-
-def _round(low: float, high: float) -> list[float]:
-    """About five round numbers between two."""
-    if high <= low:
-        return [low]
-    step = 10.0 ** math.floor(math.log10((high - low) / 2))
-    step *= next(many for many in (0.5, 1, 2, 5, 10) if (high - low) / (many * step) <= 6)
-    return [round(number * step, 12) for number in range(math.ceil(low / step), math.floor(high / step) + 1)]
 
 
 def _round_logarithms(low: float, high: float) -> list[float]:
@@ -187,7 +176,3 @@ def _ramp(rank: int, count: int) -> str:
 
 def _short(word: str) -> str:
     return word if len(word) <= LONGEST else f"{word[: LONGEST - 1]}…"
-
-
-def _label(picture: Picture, x: float, y: float, words: str, *, anchor: str, kind: str = "") -> None:
-    picture.text(x, y, words, kind=kind, size=None, weight=None, anchor=anchor)

@@ -37,7 +37,7 @@ def verdict(scores: Sequence[Mapping[str, Any]], names: Mapping[str, tuple[str, 
         better, worse = _against_nothing(shown)
         parts = [f"better by {_named(better)}"] if better else []
         parts += [f"worse by {_named(worse)}"] if worse else []
-        kept = next((one["value"] for one in shown if one.get("name") == "psnr_background_db"), None)
+        kept = next((one["value"] for one in shown if one.get("name") == "psnr_background_db"), CHANGED_DB)
         if is_number(kept) and kept < CHANGED_DB:
             parts.append(f"the background changed ({kept:.1f} dB to the input)")
             changed = True

@@ -11,7 +11,7 @@ from typing import Any
 
 from velogan.config import parse_config
 from velogan.engine.child import answer
-from velogan.evaluation.metric import Measured
+from velogan.evaluation.metric import MetricValidation
 from velogan.observe.progress import Display
 from velogan.store.lock import locked
 from velogan.sweep.genotypes import Source
@@ -28,7 +28,7 @@ def _train(request: Mapping[str, Any]) -> dict[str, Any]:
     """
     run = Path(request["run"])
     _wait_for(run)
-    scoring = partial(Measured, metric=request["metric"])
+    scoring = partial(MetricValidation, metric=request["metric"])
     with Display() as display:
         config, origin = parse_config(request["config"]), request["origin"]
         if request["source"]:
