@@ -11,11 +11,11 @@ from torch import Tensor, nn
 
 from velogan.networks.generators import GeneratorConfig, build_generator
 from velogan.networks.outputs import KeepGenerator, MaskGenerator
-from velogan.translate.tiles import RAMP, Axis, axis, blended, reach, reflected
+from velogan.translate.tiles import RAMP, TileAxis, axis, blended, reach, reflected
 
 
 @st.composite
-def axes(draw: st.DrawFn) -> Axis:
+def axes(draw: st.DrawFn) -> TileAxis:
     multiple = draw(st.sampled_from([1, 4, 8]))
     size = draw(st.integers(2, 20)) * multiple
     overlap = draw(st.integers(0, size // 2 // multiple)) * multiple
@@ -24,7 +24,7 @@ def axes(draw: st.DrawFn) -> Axis:
 
 @settings(deadline=None)
 @given(axes())
-def test_tiles_cover_a_side_and_their_weights_add_up_to_one(tiles: Axis) -> None:
+def test_tiles_cover_a_side_and_their_weights_add_up_to_one(tiles: TileAxis) -> None:
     total = torch.zeros(tiles.length)
     for start, weights in zip(tiles.starts, tiles.weights):
         assert start % tiles.multiple == 0
@@ -35,7 +35,7 @@ def test_tiles_cover_a_side_and_their_weights_add_up_to_one(tiles: Axis) -> None
 
 
 @given(axes())
-def test_cores_take_every_pixel_once(tiles: Axis) -> None:
+def test_cores_take_every_pixel_once(tiles: TileAxis) -> None:
     spans = [
         (round(start + first * tiles.size), round(start + last * tiles.size))
         for start, (first, last) in zip(tiles.starts, tiles.cores)

@@ -15,12 +15,14 @@ import torch
 from velogan.data.pictures.films import is_film
 from velogan.data.pictures.images import SUFFIXES, Picture, suffix_for
 from velogan.translate.films import translate_film
-from velogan.translate.jobs import Work, find_jobs
+from velogan.translate.jobs import PictureJob, find_jobs
 from velogan.translate.large import plan
 from velogan.translate.model import Translator
 from velogan.translate.pictures import output_format, translate_equal, translate_in_tiles
 from velogan.translate.scans import find_scans, has_pictures, translate_scans
 from velogan.translate.summary import Progress, Summary, reason_of
+
+_Decoded = tuple[PictureJob, Picture]
 
 _AHEAD = 32  # pictures decoded but not translated, or translated but not saved: bounds memory
 _AHEAD_FILE_BYTES = 2**25  # of files that are read ahead
@@ -112,7 +114,7 @@ def check_options(*, format: str | None, tile: int | None) -> None:
 
 def translate_jobs(
     model: Translator,
-    jobs: Sequence[Work],
+    jobs: Sequence[PictureJob],
     *,
     overwrite: bool = False,
     tile: int | None = None,
@@ -138,10 +140,10 @@ def translate_jobs(
 class _Run:
     """One call of `translate`: work in progress, and results so far."""
 
-    def __init__(self, model: Translator, jobs: Sequence[Work], *, overwrite: bool, progress: Progress | None):
+    def __init__(self, model: Translator, jobs: Sequence[PictureJob], *, overwrite: bool, progress: Progress | None):
         self._model, self._jobs, self._overwrite, self._progress = model, jobs, overwrite, progress
         self._taken = {job.target for job in jobs}
-        self._saves: deque[tuple[Work, int, Future[None]]] = deque()
+        self._saves: deque[tuple[PictureJob, int, Future[None]]] = deque()
         self.translated, self.skipped, self.tiled = 0, 0, 0
         self.failed: list[tuple[str, str]] = []
         self.renamed: list[tuple[str, str]] = []
@@ -176,7 +178,7 @@ class _Run:
             job, _, save = self._saves.popleft()
             self._finish(job, save.exception())
 
-    def _finish(self, job: Work, error: BaseException | None) -> None:
+    def _finish(self, job: PictureJob, error: BaseException | None) -> None:
         if error is None:
             self.translated += 1
         else:
@@ -187,9 +189,9 @@ class _Run:
         if self._progress is not None:
             self._progress(self.skipped + self.translated + len(self.failed), len(self._jobs))
 
-    def _decoded(self, jobs: Sequence[Work], pool: ThreadPoolExecutor) -> Iterator[tuple[Work, Picture]]:
+    def _decoded(self, jobs: Sequence[PictureJob], pool: ThreadPoolExecutor) -> Iterator[_Decoded]:
         """Read pictures in threads, a bounded number ahead, in order; those that fail are left out."""
-        waiting: deque[tuple[Work, int, Future[Picture]]] = deque()
+        waiting: deque[tuple[PictureJob, int, Future[Picture]]] = deque()
         upcoming = deque(jobs)
         while waiting or upcoming:
             while upcoming and len(waiting) < _AHEAD:
@@ -212,7 +214,7 @@ class _Run:
             else:
                 yield job, picture
 
-    def _placed(self, job: Work, picture: Picture) -> Work:
+    def _placed(self, job: PictureJob, picture: Picture) -> PictureJob:
         """The job with a format that can hold the result."""
         form = output_format(self._model, picture)
         blank = np.broadcast_to(np.zeros((), form.dtype), (*picture.pixels.shape[:2], form.channels))
@@ -232,8 +234,8 @@ def pixels_of_a_pass(device: torch.device) -> int:
     return (1 if device.type == "cpu" else 16) * 256 * 256
 
 
-def _equal_sizes(decoded: Iterator[tuple[Work, Picture]], batch_pixels: int) -> Iterator[list[tuple[Work, Picture]]]:
-    groups: dict[tuple[tuple[int, ...], str], list[tuple[Work, Picture]]] = {}
+def _equal_sizes(decoded: Iterator[_Decoded], batch_pixels: int) -> Iterator[list[_Decoded]]:
+    groups: dict[tuple[tuple[int, ...], str], list[_Decoded]] = {}
     for job, picture in decoded:
         kind = (picture.pixels.shape, picture.pixels.dtype.name)
         group = groups.setdefault(kind, [])

@@ -12,10 +12,10 @@ from typing import Protocol, TypeVar
 from velogan.data.pictures.images import SUFFIXES, Picture, read_picture, save_picture
 from velogan.data.sets.sources import list_images
 
-One = TypeVar("One", bound="Work")
+One = TypeVar("One", bound="PictureJob")
 
 
-class Work(Protocol):
+class PictureJob(Protocol):
     """One picture to translate: where it is read and where its translation goes, which need not be files.
 
     `name` is for messages; `target` names the translation, and by its suffix the format; `scratch` is a folder for

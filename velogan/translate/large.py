@@ -15,7 +15,7 @@ from torch import Tensor
 
 from velogan.translate.model import Translator
 from velogan.translate.statistics import Moments, Piece, folded, measure, needs_sharing, waiting_values
-from velogan.translate.tiles import RAMP, Axis, axis, blended, reach
+from velogan.translate.tiles import RAMP, TileAxis, axis, blended, reach
 
 WHOLE_PIXELS = 2**21
 """Pictures of more pixels are tiled, unless the user says otherwise."""
@@ -34,10 +34,10 @@ Before = Callable[[], object]
 
 
 @dataclass(frozen=True)
-class Plan:
+class Tiling:
     """How a picture is tiled; `axes` are rows and columns, over sides extended to the network's multiple."""
 
-    axes: tuple[Axis, Axis]
+    axes: tuple[TileAxis, TileAxis]
 
     @property
     def tiles(self) -> int:
@@ -45,7 +45,7 @@ class Plan:
         return len(self.axes[0].starts) * len(self.axes[1].starts)
 
 
-def plan(model: Translator, height: int, width: int, *, tile: int | None) -> Plan | None:
+def plan(model: Translator, height: int, width: int, *, tile: int | None) -> Tiling | None:
     """The tiles for a picture, or None if it is translated whole.
 
     `tile`: their side in pixels, rounded up to what the network takes; 0: never tiled; None: `TILE`, for pictures of
@@ -61,12 +61,12 @@ def plan(model: Translator, height: int, width: int, *, tile: int | None) -> Pla
     overlap = _up(min(2 * reach(model.net) + RAMP, size // 3), multiple)
     sides = (max(_up(side, multiple), 2 * multiple) for side in (height, width))
     rows, columns = (axis(side, size=size, overlap=overlap, multiple=multiple) for side in sides)
-    return Plan((rows, columns))
+    return Tiling((rows, columns))
 
 
 @torch.inference_mode()
 def translate_large(
-    model: Translator, tiles: Plan, read: Read, *, rounded: bool, scratch: Path, before_tile: Before = lambda: None
+    model: Translator, tiles: Tiling, read: Read, *, rounded: bool, scratch: Path, before_tile: Before = lambda: None
 ) -> Iterator[tuple[int, Tensor]]:
     """Give the translated picture in bands of rows: each one's first row, and `(C, h, W)` in [-1, 1] on the CPU.
 
@@ -88,7 +88,7 @@ def translate_large(
 
 
 def _moments(
-    model: Translator, tiles: Plan, read: Read, *, rounded: bool, scratch: Path, before_tile: Before
+    model: Translator, tiles: Tiling, read: Read, *, rounded: bool, scratch: Path, before_tile: Before
 ) -> list[Moments]:
     """The moments over all tiles; over evenly spread samples if the disk has no room for all tiles."""
     rows, columns = tiles.axes
@@ -117,7 +117,7 @@ def _room(folder: Path) -> int:
     return shutil.disk_usage(folder).free
 
 
-def _spread(whole: Axis, side: int, share: float) -> list[int]:
+def _spread(whole: TileAxis, side: int, share: float) -> list[int]:
     """Starts of evenly spread samples along one side; with those along the other they cover `share` of a picture."""
     count = max(1, int(whole.length / side * math.sqrt(share)))
     gap = (whole.length - side) / count

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from velogan.data.pictures.images import Picture
 from velogan.data.pictures.values import PixelFormat, from_unit, to_channels, to_unit
-from velogan.translate.large import Before, Plan, translate_large
+from velogan.translate.large import Before, Tiling, translate_large
 from velogan.translate.model import Translator
 from velogan.translate.tiles import reflected
 
@@ -30,7 +30,7 @@ def translate_equal(model: Translator, pictures: Sequence[Picture]) -> list[Pict
 
 
 def translate_in_tiles(
-    model: Translator, picture: Picture, tiles: Plan, *, scratch: Path, before_tile: Before = lambda: None
+    model: Translator, picture: Picture, tiles: Tiling, *, scratch: Path, before_tile: Before = lambda: None
 ) -> Picture:
     """Translate a picture in tiles, into its own array if that is writeable and the result has its channels and type.
 

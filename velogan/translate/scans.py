@@ -12,8 +12,8 @@ import numpy as np
 
 from velogan import __version__
 from velogan.data.pictures.images import Picture
-from velogan.data.pictures.made import Made
 from velogan.data.pictures.picture import damage_told
+from velogan.data.pictures.provenance import Provenance
 from velogan.data.pictures.scans import MAY_BE_SCANS, Scan, read_scan, scan_suffix
 from velogan.data.sets.sources import list_files, list_images
 from velogan.files import replacing, require, sha256
@@ -100,7 +100,7 @@ def translate_scans(
     return Summary(translated, skipped, tuple(sorted(failed)), tiled, (), time.perf_counter() - started)
 
 
-def _translate(model: Translator, job: ScanJob, made: Made, *, tile: int | None, batch_pixels: int) -> bool:
+def _translate(model: Translator, job: ScanJob, made: Provenance, *, tile: int | None, batch_pixels: int) -> bool:
     scan = read_scan(job.source)
     if model.input.range is None and scan.bits not in _WHOLE:
         raise ValueError(
@@ -139,9 +139,9 @@ def _kind(path: Path) -> str:
     return ".dcm" if suffix == ".dicom" else suffix
 
 
-def _made(model: Translator) -> Made:
+def _made(model: Translator) -> Provenance:
     digest = "unknown" if model.file is None else sha256(model.file)
-    return Made("velogan", __version__, "in memory" if model.file is None else _name(model.file), digest)
+    return Provenance("velogan", __version__, "in memory" if model.file is None else _name(model.file), digest)
 
 
 def _name(file: Path) -> str:

@@ -19,7 +19,7 @@ RAMP = 16
 
 
 @dataclass(frozen=True)
-class Axis:
+class TileAxis:
     """Tiles along one side: `size` pixels each, from `starts` on, over `length` in all."""
 
     length: int
@@ -62,16 +62,16 @@ class Axis:
         ]
 
 
-def axis(length: int, *, size: int, overlap: int, multiple: int) -> Axis:
+def axis(length: int, *, size: int, overlap: int, multiple: int) -> TileAxis:
     """Spread as few tiles as possible evenly over `length`; starts, `size` and `length` are multiples of `multiple`.
 
     Neighbours overlap by at least `overlap` pixels. A side shorter than `size` is one tile.
     """
     if length <= size:
-        return Axis(length, length, (0,), multiple)
+        return TileAxis(length, length, (0,), multiple)
     count = math.ceil((length - overlap) / (size - overlap))
     step = (length - size) / max(count - 1, 1)
-    return Axis(length, size, tuple(round(i * step / multiple) * multiple for i in range(count)), multiple)
+    return TileAxis(length, size, tuple(round(i * step / multiple) * multiple for i in range(count)), multiple)
 
 
 def reach(net: nn.Module) -> int:
@@ -104,7 +104,7 @@ def reach(net: nn.Module) -> int:
     return math.ceil(total)
 
 
-def blended(rows: Axis, columns: Axis, translate: Callable[[int, int], Tensor]) -> Iterator[tuple[int, Tensor]]:
+def blended(rows: TileAxis, columns: TileAxis, translate: Callable[[int, int], Tensor]) -> Iterator[tuple[int, Tensor]]:
     """Give the picture in bands of finished rows, from the top: each band's first row, and `(C, h, W)`.
 
     `translate(top, left)` gives the tile there, `(C, rows.size, columns.size)`. Memory: one row of tiles.

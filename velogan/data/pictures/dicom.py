@@ -38,8 +38,8 @@ from pydicom.uid import (
 )
 from pydicom.valuerep import DSfloat
 
-from velogan.data.pictures.made import Made
 from velogan.data.pictures.picture import Picture, assemble, check_size
+from velogan.data.pictures.provenance import Provenance
 from velogan.data.pictures.values import PixelFormat, to_channels
 
 logging.getLogger("pydicom").addHandler(logging.NullHandler())  # it logs flaws that it can pass over
@@ -201,7 +201,7 @@ class DicomScan:
             planes[:, index // deep, deep - 1 - index % deep] = np.frombuffer(plane, np.uint8)[:size]
         return planes.reshape(-1, deep).copy().view(f"<u{deep}").reshape(-1)
 
-    def written(self, slices: list[np.ndarray], form: PixelFormat, made: Made) -> bytes:
+    def written(self, slices: list[np.ndarray], form: PixelFormat, made: Provenance) -> bytes:
         """A file of a new series: patient, study and geometry kept, all that speaks of the old pixels replaced."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of values that were against the rules before
@@ -293,7 +293,7 @@ def _syntax(data: bytes) -> UID:
     return UID("")
 
 
-def _state(dataset: Dataset, made: Made) -> None:
+def _state(dataset: Dataset, made: Provenance) -> None:
     """Say in the header what this is, where it came from, and who made it; give it identifiers of its own."""
     now = datetime.now()
     source = Dataset()
@@ -322,7 +322,7 @@ def _state(dataset: Dataset, made: Made) -> None:
     dataset.InstanceCreationDate, dataset.InstanceCreationTime = now.strftime("%Y%m%d"), now.strftime("%H%M%S")
 
 
-def _renewed(uid: str, made: Made) -> UID:
+def _renewed(uid: str, made: Provenance) -> UID:
     """An identifier that is a function of the old one, the weights and the version: a second call gives it again."""
     return UID(f"2.25.{uuid.uuid5(_NAMES, f'{uid} {made.sha256} {made.version}').int}")
 

@@ -16,8 +16,8 @@ from nibabel.nifti1 import Nifti1Extension, Nifti1Header, Nifti1Image
 from nibabel.nifti2 import Nifti2Header, Nifti2Image
 from nibabel.orientations import apply_orientation, io_orientation, ornt_transform
 
-from velogan.data.pictures.made import Made
 from velogan.data.pictures.picture import HEADERS, Picture, assemble, check_size
+from velogan.data.pictures.provenance import Provenance
 from velogan.data.pictures.values import PixelFormat, to_channels
 
 _KINDS: dict[bytes, tuple[type[Nifti1Header], type[Nifti1Image]]] = {
@@ -62,7 +62,7 @@ class NiftiScan:
         plane = apply_orientation(values, self._turn)[:, :, 0]
         return assemble(np.ascontiguousarray(np.rot90(plane)))
 
-    def written(self, slices: list[np.ndarray], form: PixelFormat, made: Made) -> bytes:
+    def written(self, slices: list[np.ndarray], form: PixelFormat, made: Provenance) -> bytes:
         """The volume with other values, and a text in `descrip` and in an extension that says who made it."""
         planes = [np.rot90(to_channels(one, 1)[..., 0], k=-1) for one in slices]
         back = ornt_transform(np.array(_AS_STORED).T, self._turn)

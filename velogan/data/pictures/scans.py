@@ -12,8 +12,8 @@ from typing import Protocol
 
 import numpy as np
 
-from velogan.data.pictures.made import Made
 from velogan.data.pictures.picture import HEADERS, MAX_BYTES, Picture, admitted_by, damage_told
+from velogan.data.pictures.provenance import Provenance
 from velogan.data.pictures.values import PixelFormat
 
 SUFFIXES = (".dcm", ".dicom", ".nii.gz", ".nii")
@@ -39,7 +39,7 @@ class Scan(Protocol):
         """One of them: grey or RGB, in the values that the file means."""
         ...
 
-    def written(self, slices: list[np.ndarray], form: PixelFormat, made: Made) -> bytes:
+    def written(self, slices: list[np.ndarray], form: PixelFormat, made: Provenance) -> bytes:
         """The bytes of such a file with other slices, `(H, W, C)` in `form`, and all else kept; it says who made it.
 
         Call it once: the scan may be used up. ValueError where the format cannot hold them.

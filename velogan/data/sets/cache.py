@@ -1,9 +1,8 @@
 """Prepared pictures: decoded and resized once, then kept in a cache.
 
-An entry is a directory `<cache>/prepared/<key>` with `pixels.bin` (all pictures, end to end, in one type),
-`thumbnails.bin` (one of each, made from the file's own pixels) and `index.json` (names, shapes, type, checksum, what
-was left out). The key covers every file's name and bytes and every setting that changes a pixel, so an entry never goes
-stale. The checksum is verified whenever an entry is opened.
+An entry is a directory `<cache>/prepared/<key>` with `pixels.bin` (all pictures, end to end, in one type) and
+`index.json` (names, shapes, type, checksum, what was left out). The key covers every file's name and bytes and every
+setting that changes a pixel, so an entry never goes stale. The checksum is verified whenever an entry is opened.
 """
 
 from __future__ import annotations
@@ -22,7 +21,6 @@ import numpy as np
 from velogan.data.aside import building, move_into_place
 from velogan.data.config import DataConfig
 from velogan.data.pictures.values import PixelFormat, Range
-from velogan.data.sets.near_duplicates import SIZE, ThumbnailFiles
 from velogan.data.sets.pixels import PixelFile, Shape, offsets
 from velogan.data.sets.sources import ImageSource, cache_directory, content_hash
 from velogan.data.sets.streamed import Shards, StreamedPixels, prepared, several_line
@@ -39,8 +37,7 @@ class Domain:
     `pixels` is a flat array of uint8, uint16 or float32, in memory, in a file or made when asked for, in which the
     pictures of `shapes` (H, W, C) lie one after another; `format` says what its values stand for; `skipped` names the
     files that could not be read, with the reason; `digest` is equal for equal domains; `note` is a line for the user,
-    or empty;
-    `thumbnails` is `(N, 192)`, see `near_duplicates`, and empty for pictures that do not come from files.
+    or empty.
     """
 
     names: Sequence[str]
@@ -50,7 +47,6 @@ class Domain:
     digest: str = ""
     format: PixelFormat = field(default_factory=PixelFormat)
     note: str = ""
-    thumbnails: np.ndarray | ThumbnailFiles = field(default_factory=lambda: np.zeros((0, SIZE), np.float32), repr=False)
 
     @classmethod
     def from_arrays(
@@ -161,7 +157,6 @@ def _streamed(shards: Shards, config: DataConfig, channels: int | None) -> Domai
         hashlib.sha256(repr(settings).encode()).hexdigest(),
         form,
         several_line(kept),
-        kept.thumbnails,
     )
 
 
@@ -211,8 +206,7 @@ def _load(directory: Path) -> tuple[Domain | None, str]:
         skipped = tuple((name, reason) for name, reason in index["skipped"])
         form = PixelFormat(shapes[0][2] if shapes else 1, index["dtype"])
         digest = hashlib.sha256(repr((index["names"], index["dtype"], shapes, index["sha256"])).encode()).hexdigest()
-        thumbnails = np.fromfile(directory / "thumbnails.bin", "<f4").reshape(len(shapes), SIZE)
-        return Domain(tuple(index["names"]), shapes, pixels, skipped, digest, form, thumbnails=thumbnails), ""
+        return Domain(tuple(index["names"]), shapes, pixels, skipped, digest, form), ""
     except (OSError, ValueError, KeyError, TypeError) as error:
         return None, f"cannot be read ({error})"
 

@@ -28,7 +28,7 @@ _SHOWN = 8  # names in a line of text
 
 
 @dataclass(frozen=True)
-class _Seen:
+class _Checked:
     """What was found in one file.
 
     `values`: the lowest and highest pixel; `content`: the hash of the pixels; `thumbnail`: see `near_duplicates`.
@@ -77,9 +77,11 @@ def find_leaks(
     return _leaks(_look_at(folders, progress))
 
 
-def _look_at(folders: Mapping[str, ImageSource], progress: Callable[[int, int], None] | None) -> dict[str, list[_Seen]]:
+def _look_at(
+    folders: Mapping[str, ImageSource], progress: Callable[[int, int], None] | None
+) -> dict[str, list[_Checked]]:
     total = sum(len(folder.names) for folder in folders.values())
-    seen: dict[str, list[_Seen]] = {}
+    seen: dict[str, list[_Checked]] = {}
     done = 0
     with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
         for key, folder in folders.items():
@@ -92,13 +94,13 @@ def _look_at(folders: Mapping[str, ImageSource], progress: Callable[[int, int], 
     return seen
 
 
-def _look(folder: ImageSource, name: str) -> _Seen:
+def _look(folder: ImageSource, name: str) -> _Checked:
     try:
         picture = folder.read(name)
     except OSError as error:
-        return _Seen(name, reason=error.strerror or str(error))
+        return _Checked(name, reason=error.strerror or str(error))
     except ValueError as error:
-        return _Seen(name, reason=str(error))
+        return _Checked(name, reason=str(error))
     pixels = picture.pixels
     height, width, channels = pixels.shape
     grey = channels == 3 and all(np.array_equal(pixels[..., 0], pixels[..., other]) for other in (1, 2))
@@ -106,7 +108,7 @@ def _look(folder: ImageSource, name: str) -> _Seen:
     content = hashlib.sha256(f"{shown.shape} {pixels.dtype}".encode())
     for top in range(0, height, _ROWS):  # a band at a time, since hashing needs a copy
         content.update(np.ascontiguousarray(shown[top : top + _ROWS]).data)
-    return _Seen(
+    return _Checked(
         name,
         mode=_mode(picture),
         dtype=pixels.dtype.name,
@@ -128,7 +130,7 @@ def _mode(picture: Picture) -> str:
     return depth + _COLOURS[channels] + alpha
 
 
-def _summary(folder: ImageSource, found: list[_Seen]) -> dict:
+def _summary(folder: ImageSource, found: list[_Checked]) -> dict:
     good = [one for one in found if not one.reason]
     groups = defaultdict(list)
     for one in good:
@@ -156,7 +158,7 @@ def _spread(values: list[int]) -> dict | None:
     return {"min": min(values), "median": median(values), "max": max(values)} if values else None
 
 
-def _leaks(seen: dict[str, list[_Seen]], held: str = "test") -> list[dict]:
+def _leaks(seen: dict[str, list[_Checked]], held: str = "test") -> list[dict]:
     """List each picture of the split `held` that equals a training picture, or nearly, with the nearest one."""
     leaks = []
     for dtype in _DEEPER:  # values of different types have different scales
@@ -169,16 +171,16 @@ def _leaks(seen: dict[str, list[_Seen]], held: str = "test") -> list[dict]:
     return leaks
 
 
-def _of_split(seen: dict[str, list[_Seen]], split: str, dtype: str) -> list[tuple[str, _Seen]]:
+def _of_split(seen: dict[str, list[_Checked]], split: str, dtype: str) -> list[tuple[str, _Checked]]:
     return [(key, one) for key in seen if key.startswith(split) for one in seen[key] if one.dtype == dtype]
 
 
-def _straddling(seen: dict[str, list[_Seen]], sources: Sources) -> list[dict]:
+def _straddling(seen: dict[str, list[_Checked]], sources: Sources) -> list[dict]:
     """List the pictures that would be held out for validation although training sees near duplicates of them."""
     found = []
     for side in (sources.a, sources.b):
         held = set(side.validation.names if side.validation else ())
-        split: dict[str, list[_Seen]] = {"train": [], "validation": []}
+        split: dict[str, list[_Checked]] = {"train": [], "validation": []}
         for one in seen[f"train{side.letter}"]:
             split["validation" if one.name in held else "train"].append(one)
         for leak in _leaks(split, "validation"):

@@ -1,6 +1,6 @@
 """What lies where in a shard: looked through once, every picture decoded, and kept in the cache.
 
-An entry is a directory `<cache>/shards/<key>` with `arrays.npz`, `thumbnails.bin` and `index.json`. The key covers
+An entry is a directory `<cache>/shards/<key>` with `arrays.npz` and `index.json`. The key covers
 address, size and time of change (of a web address: what its server says of them), so a shard that changes is looked
 through again. Nothing in it depends on how the pictures are prepared.
 """
@@ -25,7 +25,6 @@ from velogan.data.aside import building, move_into_place
 from velogan.data.pictures.images import decode
 from velogan.data.pictures.picture import HEADERS, MAX_BYTES
 from velogan.data.sets.ahead import in_order
-from velogan.data.sets.near_duplicates import thumbnail
 from velogan.data.sets.shards import Shard, changed
 from velogan.data.sets.tars import damage_told, is_picture, members
 from velogan.files import sha256
@@ -46,7 +45,7 @@ _ARRAYS = {
 }
 
 
-class Made(Sequence[str]):
+class LazyNames(Sequence[str]):
     """Names that are made when they are asked for."""
 
     @overload
@@ -57,14 +56,14 @@ class Made(Sequence[str]):
         """Give one name, or several."""
         if isinstance(number, slice):
             return [self[one] for one in range(*number.indices(len(self)))]
-        return self.made(range(len(self))[number])
+        return self.name_at(range(len(self))[number])
 
     @abstractmethod
-    def made(self, number: int) -> str:
+    def name_at(self, number: int) -> str:
         """Make the name of this number, from 0 on."""
 
 
-class Names(Made):
+class Names(LazyNames):
     """Many names in one block of bytes."""
 
     def __init__(self, block: bytes):
@@ -84,7 +83,7 @@ class Names(Made):
     def __len__(self) -> int:
         return len(self._ends)
 
-    def made(self, number: int) -> str:
+    def name_at(self, number: int) -> str:
         first = int(self._ends[number - 1]) + 1 if number else 0
         return self._block[first : int(self._ends[number])].decode("utf-8", "surrogateescape")
 
@@ -103,7 +102,7 @@ class ShardIndex:
 
     `names`: their paths in it; `arrays`: by picture, `offset` and `size` of its file, `crc` of its bytes, and of the
     decoded picture `height`, `width`, `channels` and `depth` (a place in `DEPTHS`); `skipped`: names that cannot be
-    read, with the reason; `sha256`: of the whole shard; `thumbnails`: their file.
+    read, with the reason; `sha256`: of the whole shard.
     """
 
     shard: Shard
@@ -111,7 +110,6 @@ class ShardIndex:
     arrays: dict[str, np.ndarray]
     skipped: tuple[tuple[str, str], ...]
     sha256: str
-    thumbnails: Path
 
     def __len__(self) -> int:
         return len(self.names)
@@ -152,23 +150,22 @@ def _load(directory: Path, shard: Shard) -> ShardIndex | None:
     """Open an entry; None if there is none, or it is damaged."""
     try:
         index = json.loads((directory / "index.json").read_text())
-        if any(sha256(directory / name) != index["files"][name] for name in ("arrays.npz", "thumbnails.bin")):
+        if sha256(directory / "arrays.npz") != index["files"]["arrays.npz"]:
             return None
         with np.load(directory / "arrays.npz", allow_pickle=False) as kept:
             arrays = {name: kept[name] for name in _ARRAYS}
             names = Names(kept["names"].tobytes())
         skipped = tuple((name, reason) for name, reason in index["skipped"])
-        return ShardIndex(shard, names, arrays, skipped, index["sha256"], directory / "thumbnails.bin")
+        return ShardIndex(shard, names, arrays, skipped, index["sha256"])
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
 
 @dataclass(frozen=True)
-class _Seen:
+class _Indexed:
     shape: tuple[int, ...]
     dtype: str
     crc: int
-    thumbnail: np.ndarray
 
 
 class _Found:
@@ -183,8 +180,7 @@ class _Found:
 def _look_through(fresh: Path, shard: Shard, pool: Executor, *, ahead: int, progress: Callable[[int], None]) -> None:
     for left in reversed(range(_TRIES)):
         try:
-            with (fresh / "thumbnails.bin").open("wb") as thumbnails:
-                found, digest = _looked(shard, thumbnails, pool, ahead=ahead, progress=progress)
+            found, digest = _looked(shard, pool, ahead=ahead, progress=progress)
             break
         except (HTTPException, ConnectionError, TimeoutError) as error:  # a web address stopped in the middle
             if not left:
@@ -193,14 +189,12 @@ def _look_through(fresh: Path, shard: Shard, pool: Executor, *, ahead: int, prog
     arrays = {name: column.astype(kind) for (name, kind), column in zip(_ARRAYS.items(), columns)}
     arrays["names"] = np.frombuffer(Names.of(found.names).block, np.uint8)
     np.savez(fresh / "arrays.npz", **arrays)  # pyright: ignore[reportArgumentType]
-    files = {name: sha256(fresh / name) for name in ("arrays.npz", "thumbnails.bin")}
+    files = {"arrays.npz": sha256(fresh / "arrays.npz")}
     text = json.dumps({"address": shard.address, "sha256": digest, "files": files, "skipped": found.skipped})
     (fresh / "index.json").write_text(text)
 
 
-def _looked(
-    shard: Shard, thumbnails: IO[bytes], pool: Executor, *, ahead: int, progress: Callable[[int], None]
-) -> tuple[_Found, str]:
+def _looked(shard: Shard, pool: Executor, *, ahead: int, progress: Callable[[int], None]) -> tuple[_Found, str]:
     """Decode every picture of a shard; give what was found, and the SHA-256 of the shard."""
     found = _Found()
     with shard.opened() as file:
@@ -215,7 +209,6 @@ def _looked(
                         depth = DEPTHS.index(seen.dtype)
                         found.rows.append((offset, len(data), seen.crc, *seen.shape, depth))
                         found.names.append(name)
-                        thumbnails.write(seen.thumbnail.astype("<f4").tobytes())
                     progress(len(found.names) + len(found.skipped))
                 while stream.read(2**20):
                     pass
@@ -256,12 +249,12 @@ def _unfit(member: TarInfo, known: set[str]) -> str:
     return f"a file of {member.size >> 20} MiB" if member.size > MAX_BYTES + HEADERS else ""
 
 
-def _look(data: bytes) -> _Seen | str:
+def _look(data: bytes) -> _Indexed | str:
     try:
         pixels = decode(data).pixels
     except ValueError as error:
         return str(error)
-    return _Seen(pixels.shape, pixels.dtype.name, zlib.crc32(data), thumbnail(pixels))
+    return _Indexed(pixels.shape, pixels.dtype.name, zlib.crc32(data))
 
 
 class _Hashed:

@@ -50,7 +50,7 @@ _TURNS = (0, MIRROR | TRANSPOSE, MIRROR | UPEND, UPEND | TRANSPOSE)  # by quarte
 
 
 @dataclass(frozen=True)
-class Plan:
+class CropPlan:
     """The crops of one batch: `A` and `B`, `(B, 4)` int64 on the host, are rows of (index, top, left, flip)."""
 
     A: Tensor
@@ -187,7 +187,7 @@ class PairLoader:
         place_b = item % len(of_b) if self.config.serial_batches else int(draws[0] * len(of_b))
         return int(of_a[item % len(of_a)]), int(of_b[place_b]), draws
 
-    def plan(self, position: int) -> Plan:
+    def plan(self, position: int) -> CropPlan:
         """Plan the batch of the step that begins at `position` images seen."""
         a, b = [], []
         first = position + self.rank * self.config.batch_size
@@ -195,7 +195,7 @@ class PairLoader:
             of_a, of_b, draws = self._drawn(place)
             a.append(self._row(self.a, of_a, draws[[1, 2, 3, 7, 8]]))
             b.append(self._row(self.b, of_b, draws[[4, 5, 6, 9, 10]]))
-        return Plan(torch.tensor(a), torch.tensor(b))
+        return CropPlan(torch.tensor(a), torch.tensor(b))
 
     def _row(self, domain: Domain, index: int, draws: np.ndarray) -> tuple[int, int, int, int]:
         shape = domain.shape(index)
@@ -204,7 +204,7 @@ class PairLoader:
         flip = MIRROR * (self.config.flip and draws[2] > 0.5) + UPEND * (self.config.flip_vertical and draws[3] > 0.5)
         return index, top, left, flip ^ (_TURNS[int(4 * draws[4])] if self.config.turn else 0)
 
-    def gather(self, plan: Plan) -> Batch:
+    def gather(self, plan: CropPlan) -> Batch:
         """Give each domain's crops `(B, h, w, C)`, cut by NumPy, or its plan if its pictures lie on the device."""
         return {"A": self._gather("A", self.a, plan.A), "B": self._gather("B", self.b, plan.B)}
 

@@ -18,8 +18,7 @@ from velogan.data.pictures.images import Picture, decode
 from velogan.data.pictures.picture import check_size
 from velogan.data.pictures.preprocess import prepare, prepared_shape
 from velogan.data.pictures.values import deepen, to_channels
-from velogan.data.sets.indexing import DEPTHS, Made, ShardIndex, open_index
-from velogan.data.sets.near_duplicates import ThumbnailFiles
+from velogan.data.sets.indexing import DEPTHS, LazyNames, ShardIndex, open_index
 from velogan.data.sets.pixels import Shape, offsets
 from velogan.data.sets.shards import Shard
 
@@ -90,13 +89,6 @@ class Shards:
         return np.concatenate([index.arrays[name] for index in self.indexes])[self.chosen]
 
     @property
-    def thumbnails(self) -> ThumbnailFiles:
-        """Give the chosen pictures' thumbnails, which stay in their files."""
-        first = np.searchsorted(self.chosen, self.starts)
-        rows = [self.chosen[a:b] - start for a, b, start in zip(first, first[1:], self.starts)]
-        return ThumbnailFiles([index.thumbnails for index in self.indexes], rows)
-
-    @property
     def digest(self) -> str:
         """A hash of the shards' contents and the choice."""
         contents = repr([index.sha256 for index in self.indexes]).encode()
@@ -122,7 +114,7 @@ class Shards:
         return self.indexes[shard].read(place)
 
 
-class _Chosen(Made):
+class _Chosen(LazyNames):
     """Names of what was chosen."""
 
     def __init__(self, shards: Shards, name: Callable[[int, str], str]):
@@ -131,7 +123,7 @@ class _Chosen(Made):
     def __len__(self) -> int:
         return len(self._shards.chosen)
 
-    def made(self, number: int) -> str:
+    def name_at(self, number: int) -> str:
         shard, place = self._shards.place(number)
         return self._name(shard, self._shards.indexes[shard].names[place])
 

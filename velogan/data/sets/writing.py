@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
@@ -15,7 +14,6 @@ from velogan.data.config import DataConfig
 from velogan.data.pictures.preprocess import prepare
 from velogan.data.pictures.values import deepen, to_channels
 from velogan.data.sets.ahead import in_order
-from velogan.data.sets.near_duplicates import thumbnail
 from velogan.data.sets.sources import ImageSource
 
 Progress = Callable[[int, int], None]
@@ -34,16 +32,13 @@ def write_pictures(
     channels: int | None,
     progress: Progress | None,
 ) -> dict[str, Any]:
-    """Write `pixels.bin` and `thumbnails.bin` into the folder `fresh`; return their index for JSON.
+    """Write `pixels.bin` into the folder `fresh`; return its index for JSON.
 
     `test` and `channels`: as in `cache.open_domain`. The index holds `names`, `shapes` (H, W, C), `dtype` and
-    `skipped` (names with reasons). Raises `OSError` if the files cannot be written.
+    `skipped` (names with reasons). Raises `OSError` if the file cannot be written.
     """
     index = _write_raw(fresh / "pixels.bin", folder, config, pool, test=test, progress=progress)
     _conform(fresh / "pixels.bin", index, channels)
-    with (fresh / "thumbnails.bin").open("wb") as file:
-        file.write(np.array(index.pop("thumbnails"), "<f4").tobytes())
-        to_disk(file)
     return index
 
 
@@ -63,9 +58,9 @@ def _write_raw(
     progress: Progress | None,
 ) -> dict[str, Any]:
     """Write every picture with its own type and channels; return `names`, `shapes`, `dtypes` and so on."""
-    index: dict[str, Any] = {"names": [], "shapes": [], "dtypes": [], "thumbnails": [], "skipped": []}
+    index: dict[str, Any] = {"names": [], "shapes": [], "dtypes": [], "skipped": []}
 
-    def prepare_one(name: str) -> _Prepared | str:
+    def prepare_one(name: str) -> np.ndarray | str:
         return _prepare_one(folder, name, config, test=test)
 
     with path.open("wb") as file:
@@ -75,10 +70,9 @@ def _write_raw(
                 index["skipped"].append((name, result))
             else:
                 index["names"].append(name)
-                index["shapes"].append(result.pixels.shape)
-                index["dtypes"].append(str(result.pixels.dtype))
-                index["thumbnails"].append(result.thumbnail)
-                file.write(np.ascontiguousarray(result.pixels).data)
+                index["shapes"].append(result.shape)
+                index["dtypes"].append(str(result.dtype))
+                file.write(np.ascontiguousarray(result).data)
             if progress:
                 progress(done, len(folder.names))
         to_disk(file)
@@ -93,13 +87,13 @@ def _conform(path: Path, index: dict[str, Any], channels: int | None) -> None:
     index["dtype"] = dtype
     if set(types) <= {dtype} and {shape[2] for shape in shapes} <= {wanted}:
         return
-    named = list(zip(index["names"], shapes, types, index["thumbnails"]))
-    index |= {"names": [], "shapes": [], "thumbnails": []}
+    named = list(zip(index["names"], shapes, types))
+    index |= {"names": [], "shapes": []}
     aside = path.with_name("raw.bin")
     path.rename(aside)
     raw, start = np.memmap(aside, np.uint8, "r"), 0
     with path.open("wb") as file:
-        for name, shape, kind, small in named:
+        for name, shape, kind in named:
             stop = start + int(np.prod(shape)) * np.dtype(kind).itemsize
             picture, start = raw[start:stop].view(kind).reshape(shape), stop
             try:
@@ -109,31 +103,16 @@ def _conform(path: Path, index: dict[str, Any], channels: int | None) -> None:
                 continue
             index["names"].append(name)
             index["shapes"].append(picture.shape)
-            index["thumbnails"].append(small)
             file.write(np.ascontiguousarray(picture).data)
         to_disk(file)
     del raw
     aside.unlink()
 
 
-@dataclass(frozen=True)
-class _Prepared:
-    """One picture's prepared pixels, and a thumbnail of the picture before it was resized."""
-
-    pixels: np.ndarray
-    thumbnail: np.ndarray
-
-    @property
-    def nbytes(self) -> int:
-        """The bytes that `in_order` counts."""
-        return self.pixels.nbytes
-
-
-def _prepare_one(folder: ImageSource, name: str, config: DataConfig, *, test: bool) -> _Prepared | str:
+def _prepare_one(folder: ImageSource, name: str, config: DataConfig, *, test: bool) -> np.ndarray | str:
     """One prepared picture, or the reason why it cannot be read."""
     try:
-        pixels = folder.read(name).pixels
-        return _Prepared(prepare(pixels, config, test=test), thumbnail(pixels))
+        return prepare(folder.read(name).pixels, config, test=test)
     except OSError as error:
         return error.strerror or str(error)
     except ValueError as error:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Made:
+class Provenance:
     """Who made a synthetic scan: the program with its version, and the weights with their SHA-256."""
 
     program: str
