@@ -1,11 +1,12 @@
 from __future__ import annotations
 
 import io
+import re
 
 import pytest
 from rich.console import Console
 
-from velogan.observe.progress import Display, duration
+from velogan.observe.progress import Display, duration, forecast
 
 
 class Now:
@@ -85,3 +86,12 @@ def test_nothing_goes_to_standard_output(capsys: pytest.CaptureFixture[str]) -> 
 )
 def test_durations_are_written_for_people(seconds: float, text: str) -> None:
     assert duration(seconds) == text
+
+
+def test_a_forecast_says_speed_images_end_and_what_so_many_gave() -> None:
+    said = forecast(300, images_per_s=5.04, total=600, left_s=60.0)
+    assert re.fullmatch(r"this machine sees 5.04 images/s, the run about 600, until \d\d:\d\d: so few show .*", said)
+    by_time = forecast(300, images_per_s=10.0, total=None, left_s=2_000.0)
+    assert "the run about 20,300" in by_time
+    assert "17,000" in by_time
+    assert "267,000" in forecast(300, images_per_s=50.0, total=266_800, left_s=None)

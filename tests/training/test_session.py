@@ -103,6 +103,16 @@ def test_the_configuration_pins_nobody_to_the_first_machine(train: Train, tmp_pa
     assert (engine.device, engine.kernels, engine.precision) == ("auto", "auto", "auto")
 
 
+def test_a_shorter_command_than_before_says_so_and_changes_nothing(train: Train, tmp_path: Path):
+    said = train(2)
+    assert len([line for line in said.splitlines() if line.startswith(("engine:", "precision:", "kernels:"))]) <= 3
+    train(4)
+    config, record = ((tmp_path / "run" / name).read_text() for name in ("config.yaml", "run.json"))
+    assert "--images 4" in json.loads(record)["command"]
+    assert "has seen 4 images already, more than 2 images: nothing is trained" in train(2)
+    assert [(tmp_path / "run" / name).read_text() for name in ("config.yaml", "run.json")] == [config, record]
+
+
 def test_a_run_whose_record_is_lost_decides_anew(train: Train, tmp_path: Path):
     train(2)
     (tmp_path / "run" / "run.json").write_text("{")

@@ -1,4 +1,4 @@
-"""What gives a run's translator its way back, which its maps of doubt need."""
+"""Maps of doubt for a run's translator, by its autoencoder or by the generator of the other direction."""
 
 from __future__ import annotations
 

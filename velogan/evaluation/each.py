@@ -1,4 +1,4 @@
-"""Figures that each translation has on its own, before they become means over all pictures."""
+"""Figures of single translations, before they are averaged over all pictures."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Scoring a run: its translations against the true ones if these are known, and against real pictures.
 
-Beside every figure stand the figures of real pictures and of doing nothing: see `REAL` and `BASELINE`.
+Every figure is reported together with those of real pictures and of doing nothing: see `REAL` and `BASELINE`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a search chooses by: one figure of the held-out pictures, measured at each checkpoint. Never test pictures."""
+"""The figure by which a sweep compares runs: of held-out training pictures, at each checkpoint; never of test ones."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def check_metric(metric: str, method: Method, spec: Spec, sources: Sources, *, d
 
 
 class MetricValidation(Validation):
-    """`Validation`, and the figure of a metric beside its own: of each direction, and the mean over them.
+    """`Validation` that also measures a metric: for each direction, and the mean over them.
 
     Runs on equal pictures resample equally, so that their metrics can be compared resample by resample. The best
     checkpoint of a run is chosen as `Validation` chooses it.
@@ -183,9 +183,9 @@ class MetricValidation(Validation):
 
 
 class _AsTrained(nn.Module):
-    """A view in the engine's precision, for fp16 in float32.
+    """A generator in the precision of training: bfloat16 if `bf16`, else float32.
 
-    What it may keep for training does not come of inference mode.
+    It computes outside inference mode: tensors that a layer keeps from there could not be used in training.
     """
 
     def __init__(self, net: nn.Module, bf16: bool):
@@ -208,7 +208,7 @@ def _parts(name: str) -> tuple[str, Direction | None]:
 
 
 def _opened(sources: Sources, metric: str, data: DataConfig, device: str) -> tuple[Scorer, tuple[Real, Real]]:
-    """What measures the figure, and both domains' held-out pictures with what they should become."""
+    """The scorer of a metric, and the held-out pictures of A and of B with their true translations if known."""
     asked, cache = features_of(metric), cache_directory(data)
     classes = asked.pop("classes")
     networks = load_networks(**asked, cache=cache, device="cpu" if device == "auto" else device, task=_quiet)
@@ -240,7 +240,7 @@ def _with_answers(sources: Sources, rendered: Path) -> Iterator[Side]:
 
 
 def _given(sources: Sources, metric: str, data: DataConfig, device: str) -> Mapping[Direction, list[str]]:
-    """The figures that the held-out pictures give, by direction: those of black pictures in place of translations."""
+    """The names of the figures that held-out pictures give, by direction, found by scoring black pictures."""
     scorer, (a, b) = _opened(sources, metric, data, device)
     found: dict[Direction, list[str]] = {}
     pairs: tuple[tuple[Direction, Real, Real], ...] = (("a2b", a, b), ("b2a", b, a))
@@ -254,7 +254,7 @@ def _given(sources: Sources, metric: str, data: DataConfig, device: str) -> Mapp
 
 
 def _check_views(method: Method, spec: Spec, name: str, figure: str) -> None:
-    """ValueError where the method has no such way back or reconstruction; its networks take no memory for that."""
+    """ValueError where the method lacks the way back or the reconstruction that a figure needs."""
     with torch.device("meta"):
         nets = {key: role.net for key, role in method.roles(spec, Networks()).items()}
         views = method.views(nets, spec)

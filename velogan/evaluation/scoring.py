@@ -1,4 +1,4 @@
-"""The figures of one translator, beside those of real pictures and of doing nothing."""
+"""The figures of one translator, with those of real pictures and of doing nothing for comparison."""
 
 from __future__ import annotations
 

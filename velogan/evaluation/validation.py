@@ -23,7 +23,8 @@ SCORE = "validation/distance"
 """The name, in the log and in best.json, of the figure that chooses; lower is better."""
 
 FEATURE_SCORE = "validation/feature_distance"
-"""The same where discriminators look at a trained network's features; lower is better, not comparable with `SCORE`."""
+"""The figure that chooses where discriminators use a trained network's features; lower is better, not comparable with
+`SCORE`."""
 
 _AT_ONCE = 8
 """Pictures that the trained network looks at together."""
@@ -90,7 +91,7 @@ class Validation:
 
     @torch.inference_mode()
     def _maps(self, images: Tensor) -> list[Tensor]:
-        """What the trained network sees of `(N, C, H, W)` in [-1, 1]: maps `(N, c, h, w)`, the finest first."""
+        """The trained network's feature maps `(N, c, h, w)` of images `(N, C, H, W)` in [-1, 1], the finest first."""
         assert self.features
         device = torch.device(self.device)
         see = frozen_features(self.features, device).maps

@@ -1,4 +1,4 @@
-"""The figures of translations by name: how each is measured, which way is better, what it means."""
+"""All figures of translations by name: how each is measured, whether higher is better, what it means."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""SqueezeNet v1.0 as a feature network that needs no download."""
+"""SqueezeNet v1.0 as a feature network, from a file of its weights."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The facts in the files of a run folder. Any of them may be missing or damaged: the rest is shown."""
+"""What the files of a run folder say of the run. A file may be missing or damaged; the others are still read."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MOST_POINTS = 600
 
 @dataclass(frozen=True, kw_only=True)
 class Facts:
-    """One run, as its files tell it."""
+    """The contents of one run's files."""
 
     folder: Path
     name: str

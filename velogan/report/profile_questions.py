@@ -11,7 +11,7 @@ from velogan.report.sections import text
 
 
 def four_questions(profile: Profile) -> str:
-    """Is it busy, why is it idle, what runs, what does launching cost: the cards as HTML."""
+    """The cards as HTML: is the device busy, why is it idle, which kernels run, what does launching cost."""
     cards = [_temporal(profile), _idle(profile), _kernels(profile), _launches(profile)]
     return f'<div class="columns">{"".join(cards)}</div>'
 

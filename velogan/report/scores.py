@@ -13,8 +13,6 @@ LABELS = {
     "structure": "Layout kept",
     "label_accuracy": "Right labels",
     "label_iou": "Label IoU",
-    "fid": "FID",
-    "kid": "KID",
     "psnr_object_db": "Object PSNR",
     "psnr_background_db": "Background PSNR",
     "psnr_reconstruction_db": "Reconstruction PSNR",
@@ -22,12 +20,6 @@ LABELS = {
     "ssim_object": "Object SSIM",
     "ssim_reconstruction": "Reconstruction SSIM",
     "ssim_truth": "Truth SSIM",
-    "squeeze_fid": "squeeze-FID",
-    "squeeze_kid": "squeeze-KID",
-    "lite1_fid": "lite1-FID",
-    "lite1_kid": "lite1-KID",
-    "lite2_fid": "lite2-FID",
-    "lite2_kid": "lite2-KID",
     "sliced_wasserstein": "Patch distance",
 }
 """Short names of figures, for tables of 80 columns; the sentence `what` of a score says what it is."""
@@ -84,6 +76,8 @@ def label(score: Mapping[str, Any]) -> str:
     name = str(score.get("name", "score"))
     if share := re.fullmatch(r"(\w+)_share_class_(\d+)", name):
         return f"Class {share[2]} ({share[1]})"
+    if distance := re.fullmatch(r"(\w+_)?(fid|kid)", name):
+        return f"{(distance[1] or '').replace('_', '-')}{distance[2].upper()}"
     return LABELS.get(name) or name.removesuffix("_db").replace("_", " ")
 
 

@@ -14,6 +14,7 @@ from velogan.report import scores
 from velogan.report.facts import Facts, flat, is_number, listing, mapping
 from velogan.report.failures import failures
 from velogan.report.pictures import before_after
+from velogan.report.profile_figures import time
 from velogan.report.verdict import result
 from velogan.search.history import warnings as of_search
 
@@ -219,7 +220,7 @@ def _speed(facts: Facts, *, reasons: bool) -> str:
     seconds = facts.last("seconds")
     tiles = [
         (f"{usual['images_per_s']:.3g}", "images per second") if "images_per_s" in usual else None,
-        (_milliseconds(usual["step_ms"]), "per step") if "step_ms" in usual else None,
+        (time(1000 * usual["step_ms"]), "per step") if "step_ms" in usual else None,
         (duration(seconds), "of training") if seconds else None,
         (f"{facts.images:,}", "images seen") if facts.images else None,
     ]
@@ -236,10 +237,6 @@ def _speed(facts: Facts, *, reasons: bool) -> str:
         + (_details("What the engine picked, and why", f"<dl>{picked}</dl>", shown=reasons) if picked else "")
         + (_details("The machine", machine) if machine else "")
     )
-
-
-def _milliseconds(value: float) -> str:
-    return f"{value / 1000:.2f} s" if value >= 1000 else f"{value:.3g} ms"
 
 
 def configuration(runs: list[Facts]) -> str:
