@@ -25,7 +25,7 @@ from velogan.engine.ranks import Ranks, joined
 from velogan.engine.step import Step
 from velogan.recipes import cyclegan
 from velogan.training.choices import decide
-from velogan.training.run import build_step
+from velogan.training.run import step_of
 
 Spent = tuple[float, float]
 """Milliseconds of the wall and of the processor."""
@@ -36,12 +36,12 @@ def main(side: int, rounds: int) -> None:
         config = cyclegan().change(engine={"threads": 1}, data={"crop_size": side})
         config = config.model_copy(update={"engine": ranks.share(decide(config)[0])})
         torch.set_num_threads(1)
-        draws = build_step(config, shape=(side, side))[1].draws["train"]
+        draws = step_of(config, shape=(side, side))[1].draws["train"]
         torch.manual_seed(0)
         batch = {letter: torch.rand(1, 3, side, side) * 2 - 1 for letter in "AB"} | {"uniform": torch.rand(draws, 1)}
 
         def steps(of: Ranks) -> Callable[[], None]:
-            step, _, _ = build_step(config, shape=(side, side), ranks=of)
+            step, _, _ = step_of(config, shape=(side, side), ranks=of)
             assert isinstance(step, Step)
 
             def run() -> None:

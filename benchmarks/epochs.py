@@ -28,7 +28,7 @@ from velogan.observe.machine import machine
 from velogan.observe.progress import Display
 from velogan.recipes import BENCHED, RECIPES
 from velogan.training.choices import decide
-from velogan.training.run import build_trainer, fit_channels
+from velogan.training.run import fit_channels, trainer_of
 
 TABLE_1 = {
     1: (66.27, 32.92, 2.0128),
@@ -54,7 +54,7 @@ class Entrant:
         config, _ = fit_channels(self.config, self.data)
         check_sizes(config.method, config.spec, self.data.shapes(config.data))
         config = config.model_copy(update={"engine": decide(config)[0]})
-        self.config, self.trainer = config, build_trainer(config, self.data)
+        self.config, self.trainer = config, trainer_of(config, self.data)
         self.length = parse_length(config.train.length, epoch=self.trainer.epoch)
 
     def take_turn(self) -> tuple[int, float]:

@@ -42,7 +42,7 @@ from velogan.scale.load import load_of
 from velogan.scale.memory import memory_speed
 from velogan.scale.simulate import ETHERNET, Cluster, Link, row
 from velogan.training.choices import decide
-from velogan.training.run import build_step
+from velogan.training.run import step_of
 
 ADDRESSES = ("10.88.0.1", "10.88.0.2")
 NAMES = tuple(f"links-{os.getpid()}-{letter}" for letter in "ab")
@@ -195,7 +195,7 @@ def work(ways: dict) -> None:
 
 def _step(config: Config, ranks: Ranks) -> Callable[[], None]:
     side = config.data.crop_size
-    step, objective, _ = build_step(config, shape=(side, side))
+    step, objective, _ = step_of(config, shape=(side, side))
     assert isinstance(step, Step)
     batch = {letter: torch.rand(1, 3, side, side) * 2 - 1 for letter in "AB"}
     batch["uniform"] = torch.rand(objective.draws["train"], 1)

@@ -18,14 +18,14 @@ from velogan.engine.step import Step
 from velogan.recipes import RECIPES
 from velogan.scale.load import load_of
 from velogan.training.choices import decide
-from velogan.training.run import build_step
+from velogan.training.run import step_of
 
 
 def main(preset: str, side: int, rounds: int) -> None:
     config = RECIPES[preset]().change(engine={"threads": 1}, data={"crop_size": side})
     config = config.model_copy(update={"engine": decide(config)[0]})
     torch.set_num_threads(1)
-    step, objective, _ = build_step(config, shape=(side, side))
+    step, objective, _ = step_of(config, shape=(side, side))
     assert isinstance(step, Step)
     batch = {letter: torch.rand(1, 3, side, side) * 2 - 1 for letter in "AB"}
     batch["uniform"] = torch.rand(objective.draws["train"], 1)

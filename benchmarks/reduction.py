@@ -24,7 +24,7 @@ from velogan.engine.ranks import Ranks, joined
 from velogan.engine.step import Step
 from velogan.recipes import cyclegan
 from velogan.training.choices import decide
-from velogan.training.run import build_step
+from velogan.training.run import step_of
 
 BUCKET = 25 * 2**20 // 4
 """Numbers in a bucket, DistributedDataParallel's default."""
@@ -81,7 +81,7 @@ def main(side: int, rounds: int) -> None:
         config = cyclegan().change(engine={"threads": 1}, data={"crop_size": side})
         config = config.model_copy(update={"engine": ranks.share(decide(config)[0])})
         torch.set_num_threads(1)
-        step, objective, nets = build_step(config, shape=(side, side))
+        step, objective, nets = step_of(config, shape=(side, side))
         assert isinstance(step, Step)
         buckets, rounded = Buckets(ranks.rank, ranks.world), Ranks(ranks.rank, ranks.world)
         rounded.exchanged = torch.bfloat16

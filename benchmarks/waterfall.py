@@ -16,11 +16,12 @@ from typing import Any
 
 import torch
 
+from velogan.engine.device import resolve_device
 from velogan.measure.bench.cases import Plan, make_plan
 from velogan.measure.bench.measure import bench
 from velogan.recipes import DEFAULT
 from velogan.report.plots import Drawing, text_width
-from velogan.training.resolve import REFERENCE, resolve_device
+from velogan.training.resolve import REFERENCE
 
 _WIDTH, _LEFT, _RIGHT = 480, 16, 16
 _ROW, _BAR, _TOP = 46, 18, 66

@@ -9,7 +9,8 @@ from velogan.config import Config
 from velogan.engine.optimizers import Schedule
 from velogan.methods.cyclegan import CycleGAN
 from velogan.recipes import RECIPES
-from velogan.training.run import build_step, decide
+from velogan.training.choices import decide
+from velogan.training.run import step_of
 
 
 def _tiny(config: Config) -> Config:
@@ -23,7 +24,7 @@ def test_a_recipe_takes_a_step(name: str):
     assert recipe.__doc__
     assert "velogan " in recipe.__doc__  # how to run it
     config = _tiny(recipe())
-    step, objective, nets = build_step(config, shape=(32, 32))
+    step, objective, nets = step_of(config, shape=(32, 32))
     before = {role: [value.clone() for value in net.parameters()] for role, net in nets.items()}
     batch = {side: torch.rand(config.data.batch_size, 3, 32, 32) * 2 - 1 for side in "AB"}
     batch["uniform"] = torch.rand(objective.draws["train"], config.data.batch_size)
@@ -37,7 +38,7 @@ def test_one_adam_two_or_four_are_presets():
     rates = {}
     for name in ("adam-joint", "adam-each-decay", "adam-each-rates"):
         config = RECIPES[name]()
-        step, *_ = build_step(_tiny(config), shape=(32, 32))
+        step, *_ = step_of(_tiny(config), shape=(32, 32))
         schedule = Schedule(config.schedule, step.optimizers, epochs=200)
         schedule.apply(lambda span: span.passed(images=15_000, seconds=0, progress=0.5, epoch=1000))
         groups = [group for optimizer in step.optimizers.values() for group in optimizer.param_groups]

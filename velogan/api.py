@@ -13,6 +13,7 @@ import torch
 
 from velogan.config import Config, read_config
 from velogan.data.sets.sources import code_directory
+from velogan.engine.device import resolve_device
 from velogan.evaluation.doubt import doubter_of
 from velogan.evaluation.evaluate import Features
 from velogan.evaluation.evaluate import evaluate as _evaluate
@@ -25,7 +26,6 @@ from velogan.interchange.importing import import_reference as _import_reference
 from velogan.kernels.inference import Accelerator
 from velogan.observe.progress import Display
 from velogan.recipes import DEFAULT, RECIPES
-from velogan.training.resolve import resolve_device
 from velogan.training.run import train as _train
 from velogan.training.session import Result
 from velogan.translate.doubt import Doubt, Doubter

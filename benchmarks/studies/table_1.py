@@ -18,12 +18,12 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
+from velogan.engine.device import resolve_device
 from velogan.engine.step import Step
 from velogan.measure.bench.cases import Case
 from velogan.measure.bench.contestant import Contestant
 from velogan.measure.bench.measure import warm_up
 from velogan.objectives.base import parts_run_by, side_by_side
-from velogan.training.resolve import resolve_device
 
 TABLE_1 = {"resnet_9": {"baseline": 734.42, "streams": 809.28}, "unet_256": {"baseline": 150.90, "streams": 175.50}}
 """The paper's milliseconds at batch 16 on an A100: the reference implementation, and its two cycles on two streams. The

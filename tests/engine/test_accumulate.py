@@ -14,7 +14,7 @@ from velogan.config import Config
 from velogan.data.sets.cache import Domain
 from velogan.data.sets.pair import Data
 from velogan.training.choices import decide
-from velogan.training.run import build_step, build_trainer
+from velogan.training.run import step_of, trainer_of
 
 SIDE = 32
 METHODS: dict[str, dict[str, Any]] = {
@@ -26,7 +26,7 @@ METHODS: dict[str, dict[str, Any]] = {
 def _trained(config: Config) -> tuple[list[Tensor], list[dict[str, Tensor]]]:
     """The weights after three updates of two images of each domain, and the losses on the way."""
     config = config.model_copy(update={"engine": decide(config)[0]})
-    step, objective, nets = build_step(config, shape=(SIDE, SIDE))
+    step, objective, nets = step_of(config, shape=(SIDE, SIDE))
     random, rows = torch.Generator().manual_seed(1), []
     for number in range(3):
         batch = {side: torch.rand(2, 3, SIDE, SIDE, generator=random) * 2 - 1 for side in "AB"}
@@ -57,7 +57,7 @@ def test_a_step_counts_all_images_of_its_update(tiny_config: Callable[..., Confi
     domain = Domain.from_arrays(pictures)
     config = tiny_config(train={"accumulate": 3}, data={"batch_size": 2}, engine={"precision": "fp32"})
     config = config.model_copy(update={"engine": decide(config)[0]})
-    trainer = build_trainer(config, Data(sources=None, a=domain, b=domain))  # pyright: ignore
+    trainer = trainer_of(config, Data(sources=None, a=domain, b=domain))  # pyright: ignore
     assert trainer.batch_size == 6
     batches = trainer.loaders["train"].batches(0)
     assert next(batches)["A"].shape[0] == 6
@@ -68,4 +68,4 @@ def test_pictures_of_several_sizes_are_refused(tiny_config: Callable[..., Config
     domain = Domain.from_arrays([np.zeros((side, 32, 3), np.uint8) for side in (32, 36)])
     config = tiny_config(train={"accumulate": 2}, data={"preprocess": "none"}, method={"pool_size": 0})
     with pytest.raises(ValueError, match=r"train.accumulate=2 needs images of one size.*: set train.accumulate=1 or"):
-        build_trainer(config, Data(sources=None, a=domain, b=domain))  # pyright: ignore
+        trainer_of(config, Data(sources=None, a=domain, b=domain))  # pyright: ignore

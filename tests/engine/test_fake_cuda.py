@@ -30,7 +30,7 @@ from velogan.networks.generators import build_generator
 from velogan.observe.statistics import EpochLoss, Stats
 from velogan.recipes import RECIPES
 from velogan.training.choices import decide
-from velogan.training.run import build_step
+from velogan.training.run import step_of
 from velogan.types import Batch
 
 pytestmark = pytest.mark.skipif(
@@ -196,7 +196,7 @@ def _train(
         assert (batch["A"].device, batch["A"].dtype, batch["A"].shape) == (CUDA, torch.float32, (2, 3, SIDE, SIDE))
         return spoil(batch) or batch
 
-    step, objective, nets = build_step(config, shape=(SIDE, SIDE), prepare=lambda split: prepare)
+    step, objective, nets = step_of(config, shape=(SIDE, SIDE), prepare=lambda split: prepare)
     after = [Stats(), EpochLoss(CUDA, phase=config.method.plateau_phase), ema := EMA(nets, half_life=1000, rampup=0.05)]
     for number in range(2):
         batch = loader.gather(loader.plan(2 * number)) | {"uniform": torch.rand(objective.draws["train"], 2)}

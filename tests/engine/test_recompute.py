@@ -13,7 +13,7 @@ from velogan.config import Config
 from velogan.kernels.native import NormKernels
 from velogan.training.choices import decide
 from velogan.training.forward import bf16_gemm
-from velogan.training.run import build_step
+from velogan.training.run import step_of
 
 NATIVE = {"kernels": "native", "precision": "fp32"}
 PLAIN = {"kernels": "plain", "precision": "bf16"}
@@ -52,7 +52,7 @@ def _trained(config: Config) -> tuple[list[Tensor], int]:
     """The weights after two steps, and the bytes kept in them."""
     config = config.model_copy(update={"engine": decide(config)[0]})
     side = config.data.crop_size
-    step, objective, nets = build_step(config, shape=(side, side))
+    step, objective, nets = step_of(config, shape=(side, side))
     random, kept = torch.Generator().manual_seed(1), _Kept()
     with torch.autograd.graph.saved_tensors_hooks(kept, lambda tensor: tensor):
         for number in range(2):

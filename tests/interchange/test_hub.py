@@ -24,7 +24,7 @@ from velogan.interchange.hub import local
 from velogan.networks.build import build_network
 from velogan.networks.generators import GeneratorConfig
 from velogan.store.checkpoint import save_checkpoint
-from velogan.training.run import build_roles
+from velogan.training.build import build_roles
 from velogan.training.weights import begin
 
 needs_hub = pytest.mark.skipif(find_spec("huggingface_hub") is None, reason="huggingface_hub not installed: extra hub")
@@ -319,7 +319,12 @@ def test_a_model_is_published_and_found_by_its_name(hub: Hub, tmp_path: Path):
     assert main(["export", "hf://me/zebras", str(tmp_path / "theirs"), "--format", "reference"]) == 0
     small = {"generator": {"channels": 2, "blocks": 1}, "discriminator": {"channels": 2}}
     config = velogan.preset().change(**small)
-    said = begin(config.method, config.spec, build_roles(config), start=Path("hf://me/zebras"))
+    said = begin(
+        config.method,
+        config.spec,
+        build_roles(config.method, config.spec, seed=config.train.seed),
+        start=Path("hf://me/zebras"),
+    )
     assert "the run begins with G_A, G_B of hf:" in said
     assert "beginning anew: D_A, D_B" in said
 

@@ -12,7 +12,7 @@ from velogan.cli import main
 from velogan.config import Config
 from velogan.measure.profile import profile
 from velogan.observe.progress import Display
-from velogan.training.run import build_roles
+from velogan.training.build import build_roles
 
 ROLES = {"G_A", "G_B", "D_A", "D_B"}
 
@@ -70,7 +70,7 @@ def test_the_answers_add_up(found: dict[str, Any]):
 
 def test_the_memory_is_that_of_the_networks(found: dict[str, Any]):
     largest = {(one["category"], one["network"]): max(one["bytes"]) for one in found["memory"]["series"]}
-    for role, one in build_roles(_tiny()).items():
+    for role, one in build_roles(_tiny().method, _tiny().spec, seed=_tiny().train.seed).items():
         weights = sum(parameter.nbytes for parameter in one.net.parameters())
         assert largest["weights", role] == weights
         assert largest["moments", role] == pytest.approx(2 * weights, rel=0.05)  # a bias before a norm may have none

@@ -24,7 +24,8 @@ from velogan.observe.log import read_stats
 from velogan.observe.progress import Display
 from velogan.report import write_report
 from velogan.store.checkpoint import load_weights
-from velogan.training.run import build_roles, train
+from velogan.training.build import build_roles
+from velogan.training.run import train
 from velogan.training.session import Result
 from velogan.translate.model import load_translator
 
@@ -99,7 +100,7 @@ def test_the_reconstruction_is_scored_without_the_translator(one_pair: Callable[
 def test_the_composed_generator_is_an_ordinary_one(one_pair: Callable[..., Config], tmp_path: Path):
     """Large pictures in tiles have the statistics of the whole picture."""
     config = one_pair()
-    nets = {name: role.net for name, role in build_roles(config).items()}
+    nets = {name: role.net for name, role in build_roles(config.method, config.spec, seed=config.train.seed).items()}
     net = config.method.views(nets, config.spec).generators["a2b"]
     images = torch.rand(1, 3, 32, 32) * 2 - 1
     by_parts = nets["R"](nets["T_A"](nets["E"](images)))

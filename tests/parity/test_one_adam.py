@@ -12,7 +12,8 @@ import pytest
 import torch
 
 from velogan.config import Config
-from velogan.training.run import build_step, decide
+from velogan.training.choices import decide
+from velogan.training.run import step_of
 
 SIDE = 32
 
@@ -27,9 +28,9 @@ def _batch(number: int) -> dict[str, torch.Tensor]:
 def test_one_adam_over_all_networks_is_the_pair_bit_for_bit(gan: str, tiny_config: Callable[..., Config]):
     config = tiny_config(engine={"mode": "reference"}, method={"gan": gan, "pool_size": 2})
     config = config.model_copy(update={"engine": decide(config)[0]})
-    step, _, expected = build_step(config, shape=(SIDE, SIDE))
+    step, _, expected = step_of(config, shape=(SIDE, SIDE))
     assert len(step.optimizers) == 2
-    _, objective, nets = build_step(config, shape=(SIDE, SIDE))
+    _, objective, nets = step_of(config, shape=(SIDE, SIDE))
     adam = torch.optim.Adam([p for net in nets.values() for p in net.parameters()], lr=2e-4, betas=(0.5, 0.999))
     for number in range(5):
         step({"train": _batch(number)}, number=number)
@@ -50,7 +51,7 @@ def test_one_adam_over_all_networks_is_the_pair_bit_for_bit(gan: str, tiny_confi
 def test_the_sum_of_all_losses_would_pull_the_discriminators_towards_the_fakes(tiny_config: Callable[..., Config]):
     config = tiny_config(engine={"mode": "reference"})
     config = config.model_copy(update={"engine": decide(config)[0]})
-    _, objective, nets = build_step(config, shape=(SIDE, SIDE))
+    _, objective, nets = step_of(config, shape=(SIDE, SIDE))
     generator, _ = objective.phases()
     terms = generator.loss(nets, _batch(0), {}).terms
     weights = [p for role in ("D_A", "D_B") for p in nets[role].parameters()]

@@ -17,7 +17,8 @@ from velogan.engine.step import Step
 from velogan.engine.trainer import Trainer
 from velogan.kernels.native import NormKernels
 from velogan.observe.progress import Display
-from velogan.training.run import build_step, decide, train
+from velogan.training.choices import decide
+from velogan.training.run import step_of, train
 
 SIDE, STEPS = 32, 4
 METHOD: dict[str, Any] = {"generator": {"channels": 4, "blocks": 1}}
@@ -38,7 +39,7 @@ SLOW, FAST = {"mode": "reference", "threads": 1}, {"precision": "fp32", "kernels
 
 def _built(config: Config) -> tuple[Any, Any, dict[str, nn.Module]]:
     config = config.model_copy(update={"engine": decide(config)[0]})
-    return build_step(config, shape=(SIDE, SIDE))
+    return step_of(config, shape=(SIDE, SIDE))
 
 
 def _batches(draws: int) -> list[dict[str, Tensor]]:

@@ -16,7 +16,7 @@ from velogan.engine.capture import CapturedStep
 from velogan.engine.optimizers import make_capturable
 from velogan.engine.step import Step
 from velogan.training.choices import decide
-from velogan.training.run import build_step
+from velogan.training.run import step_of
 
 SIDE, STEPS = 32, 7
 SHARED: dict[str, Any] = {
@@ -34,7 +34,7 @@ CASES: dict[str, dict[str, Any]] = {
 
 
 def _rows(config: Config, recorder: Any) -> Iterator[dict[str, float]]:
-    step, objective, _ = build_step(config, shape=(SIDE, SIDE))
+    step, objective, _ = step_of(config, shape=(SIDE, SIDE))
     assert isinstance(step, Step)
     assert step.optimizers["penalty"] is step.optimizers["discriminator"]  # else Adam would undo the penalty's weight
     if recorder is None:

@@ -17,7 +17,8 @@ from velogan.engine.duration import parse_length
 from velogan.engine.ema import EMA
 from velogan.engine.trainer import Trainer, step_seed
 from velogan.methods.cyclegan import CycleGAN
-from velogan.training.run import build_step, decide
+from velogan.training.choices import decide
+from velogan.training.run import step_of
 
 EPOCHS, SIDE = 5, 32
 
@@ -139,7 +140,7 @@ def test_five_steps_equal_the_textbook_loop_bit_for_bit(case: str, tiny_config: 
     sections["method"] = {"pool_size": 2, **sections["method"]}  # full after two steps, so that it swaps
     config = tiny_config(engine={"mode": "reference", "threads": 1}, **sections)
     config = config.model_copy(update={"engine": decide(config)[0]})
-    step, objective, nets = build_step(config, shape=(SIDE, SIDE))
+    step, objective, nets = step_of(config, shape=(SIDE, SIDE))
     size, random = config.data.batch_size, torch.Generator().manual_seed(1)
     batches = [
         {side: torch.rand(size, 3, SIDE, SIDE, generator=random) * 2 - 1 for side in "AB"} for _ in range(EPOCHS)

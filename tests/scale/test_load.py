@@ -12,7 +12,7 @@ from velogan.engine.ranks import Ranks
 from velogan.recipes import RECIPES
 from velogan.scale.load import load_of
 from velogan.training.followers import as_split
-from velogan.training.run import build_step
+from velogan.training.run import step_of
 
 TINY = {
     "generator": {"channels": 4, "blocks": 1},
@@ -37,7 +37,7 @@ def test_the_bytes_are_those_of_the_exchanges(preset: str, precision: str, monke
     ranks = as_split(Counting(), config)
     assert isinstance(ranks, Counting)
     monkeypatch.setattr("torch.distributed.all_reduce", lambda flat: ranks.sent.append(flat.nbytes))
-    step, objective, _ = build_step(config, shape=(32, 32), ranks=ranks)
+    step, objective, _ = step_of(config, shape=(32, 32), ranks=ranks)
     batch = {letter: torch.rand(1, 3, 32, 32) for letter in "AB"} | {"uniform": torch.rand(objective.draws["train"], 1)}
     step({"train": batch})
     assert [size for phase in load_of(config).phases for size in phase.exchanges] == ranks.sent

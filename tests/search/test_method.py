@@ -24,8 +24,9 @@ from velogan.networks.genotype import Genotype, read_genotype
 from velogan.observe.progress import Display
 from velogan.search.recorder import Chosen
 from velogan.search.supernet import Supernets, mixtures
+from velogan.training.build import build_roles
 from velogan.training.choices import decide
-from velogan.training.run import build_roles, build_step, build_trainer, train
+from velogan.training.run import step_of, train, trainer_of
 from velogan.training.session import Result
 from velogan.types import Batch
 
@@ -57,7 +58,7 @@ def search(tiny_config: Callable[..., Config]) -> Callable[..., Config]:
 
 
 def _step(config: Config, side: int = 32) -> tuple[Any, Any, dict[str, nn.Module]]:
-    return build_step(config.model_copy(update={"engine": decide(config)[0]}), shape=(side, side))
+    return step_of(config.model_copy(update={"engine": decide(config)[0]}), shape=(side, side))
 
 
 def _batches(draws: Any, number: int = 0, side: int = 32) -> dict[str, Batch]:
@@ -173,7 +174,7 @@ def test_the_halves_share_no_picture(search: Callable[..., Config]):
     config = search(scheme="swapped-halves")
     config = config.model_copy(update={"engine": decide(config)[0]})
     with Display() as display:
-        trainer = build_trainer(config, open_data(config.data, task=display.task, say=display.say))
+        trainer = trainer_of(config, open_data(config.data, task=display.task, say=display.say))
     first, second = (
         {int(loader.plan(place).A[0, 0]) for place in range(40)}  # pyright: ignore
         for loader in trainer.loaders.values()
@@ -184,7 +185,7 @@ def test_the_halves_share_no_picture(search: Callable[..., Config]):
 
 def test_averages_have_architecture_weights_of_their_own(search: Callable[..., Config]):
     config = search()
-    roles = {name: role.net for name, role in build_roles(config).items()}
+    roles = {name: role.net for name, role in build_roles(config.method, config.spec, seed=config.train.seed).items()}
     averages = _weights_apart(roles)
     views = config.method.views(averages, config.spec)
     with torch.no_grad():
@@ -239,7 +240,7 @@ def test_discriminators_that_are_not_of_cells_stay_as_they_are(search: Callable[
 
 def test_one_pair_is_searched_part_by_part(search: Callable[..., Config]):
     config = search(inner={"kind": "onepair", "direction": "both"})
-    nets = {name: role.net for name, role in build_roles(config).items()}
+    nets = {name: role.net for name, role in build_roles(config.method, config.spec, seed=config.train.seed).items()}
     assert {"arch_E", "arch_T_A", "arch_T_B", "arch_R", "arch_D_A", "arch_D_B"} <= set(nets)
     with torch.no_grad():
         for net in nets.values():
@@ -260,7 +261,7 @@ def test_one_pair_is_searched_part_by_part(search: Callable[..., Config]):
 def test_what_is_fixed_is_not_searched(search: Callable[..., Config]):
     judge = ("conv3", "conv4", "max_pool", "conv5")
     config = search(sections={"discriminator": {"operations": judge}})
-    nets = {name: role.net for name, role in build_roles(config).items()}
+    nets = {name: role.net for name, role in build_roles(config.method, config.spec, seed=config.train.seed).items()}
     assert {name for name in nets if name.startswith("arch_")} == {"arch_G_A", "arch_G_B"}
     choice = _chooser(config).choice(nets, config.spec, nn.Module())
     assert choice.genotype().discriminators == {"a2b": judge, "b2a": judge}

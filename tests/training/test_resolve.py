@@ -5,11 +5,13 @@ from typing import Any
 import pytest
 import torch
 
+from velogan.engine import device as devices
 from velogan.engine.config import EngineConfig
+from velogan.engine.device import resolve_device
 from velogan.engine.processes import default_threads
 from velogan.kernels import precision
 from velogan.training import resolve as room
-from velogan.training.resolve import REFERENCE, resolve, resolve_device
+from velogan.training.resolve import REFERENCE, resolve
 
 KERNELS: Any = object()
 
@@ -101,7 +103,7 @@ def test_compilation_pays_on_a_gpu_in_a_long_run(seconds: float | None, choice: 
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch) -> EngineConfig:
     """A configuration that takes this machine for one with CUDA and all that compiles for it."""
-    monkeypatch.setattr(room, "resolve_device", torch.device)
+    monkeypatch.setattr(devices, "resolve_device", torch.device)
     monkeypatch.setattr(room, "compiler_missing", lambda device: "")
     return EngineConfig(device="cuda", precision="bf16")
 

@@ -45,11 +45,11 @@ class Bench(Flags):
     def execute(self, argv: list[str]) -> Outcome:
         from rich.console import Console
 
+        from velogan.engine.device import resolve_device
         from velogan.measure.bench.cases import make_plan
         from velogan.measure.bench.measure import bench
         from velogan.measure.bench.table import render
         from velogan.observe.progress import Display
-        from velogan.training.resolve import resolve_device
 
         if self.rounds < 1:
             raise ValueError(f"--rounds {self.rounds}: at least one round is needed")

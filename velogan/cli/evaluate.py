@@ -80,6 +80,7 @@ class Evaluate(Flags):
     def execute(self, argv: list[str]) -> Outcome:
         from rich.console import Console
 
+        from velogan.engine.device import resolve_device
         from velogan.evaluation.compare import compare
         from velogan.evaluation.evaluate import evaluate
         from velogan.evaluation.features import MISSING_JUDGE, default_features
@@ -87,7 +88,6 @@ class Evaluate(Flags):
         from velogan.observe.progress import Display, printable
         from velogan.report import write_report
         from velogan.report.verdict import verdict
-        from velogan.training.resolve import resolve_device
 
         inception = Path(self.inception) if self.inception not in (None, "auto") else self.inception
         classes = dict(_class(text) for text in self.classes)

@@ -8,8 +8,8 @@ from typing import Any
 def placed(device: str, *, exact: bool) -> dict[str, Any]:
     """Arguments of `load_translator` and `load_all`: the device, and what makes the network faster there."""
     from velogan.data.sets.sources import code_directory
+    from velogan.engine.device import resolve_device
     from velogan.kernels.inference import Accelerator
-    from velogan.training.resolve import resolve_device
 
     where = resolve_device(device)
     return {"device": where, "accelerate": None if exact else Accelerator(where, code_directory() / "kernels")}

@@ -34,7 +34,7 @@ from velogan.observe.progress import Display
 from velogan.observe.roofline import synchronise
 from velogan.report.profile_page import write_profile
 from velogan.training.choices import decide
-from velogan.training.run import build_trainer, fit_channels
+from velogan.training.run import fit_channels, trainer_of
 from velogan.types import Batch, Decision
 
 WARM_UP = 3
@@ -68,7 +68,7 @@ def profile(config: Config, *, steps: int, out: Path, display: Display) -> dict[
     if engine.capture == "on":
         allow_captured_graphs()
     out.mkdir(parents=True, exist_ok=True)
-    training = _Training(build_trainer(config, data), config, device)
+    training = _Training(trainer_of(config, data), config, device)
     warm_up = _round(training.phases) if engine.capture == "on" else WARM_UP
     display.say(f"warming up: {warm_up} steps")
     training.run(warm_up)

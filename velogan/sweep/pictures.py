@@ -16,12 +16,12 @@ from velogan.config import Config, read_config
 from velogan.data.sets.cache import Domain
 from velogan.data.sets.loader import normalise, window
 from velogan.data.sets.sources import code_directory, find_sources
+from velogan.engine.device import resolve_device
 from velogan.evaluation.pictures import open_side
 from velogan.kernels.inference import Accelerator
 from velogan.methods.base import ends
 from velogan.observe.samples import grid
 from velogan.report.sweep_tables import MOST_SHOWN
-from velogan.training.resolve import resolve_device
 from velogan.translate.model import load_translator
 
 MOST_PICTURES = 6

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from velogan.config import read_config
+from velogan.engine.device import resolve_device
 from velogan.evaluation.evaluate import evaluate
 from velogan.evaluation.metric import features_of
 from velogan.files import write_text
@@ -15,7 +16,6 @@ from velogan.store.checkpoint import digest, find_checkpoint
 from velogan.sweep.folder import read_mapping
 from velogan.sweep.plan import SweepPlan
 from velogan.sweep.table import Table
-from velogan.training.resolve import resolve_device
 
 
 def chosen_figures(plan: SweepPlan, result: Mapping[str, Any], out: Path, table: Table) -> dict[str, dict[str, float]]:

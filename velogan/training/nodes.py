@@ -21,8 +21,8 @@ from velogan.methods.fit import phases_of
 from velogan.observe.progress import Display
 from velogan.training.modules import FOLDER, Ask, Led, Module, Node, modules_of, place
 from velogan.training.ray import check_ray, on_nodes
-from velogan.training.run import build_trainer
 from velogan.training.run import train as train_whole
+from velogan.training.run import trainer_of
 from velogan.training.session import Result
 
 SETTING = "train.exchange_every (--modules)"
@@ -112,7 +112,7 @@ def make_node(
         with Display(quiet=True) as display:
             data = open_data(config.data, task=display.task, say=display.say)
         _check_pictures(data, digests)
-        return build_trainer(config, data, ranks=led, only=module.phases)
+        return trainer_of(config, data, ranks=led, only=module.phases)
 
     return Node(module, build, folder)
 

@@ -12,11 +12,12 @@ import torch
 from torch import Tensor, nn
 
 from velogan.config import Config
+from velogan.engine.device import resolve_device
 from velogan.measure.bench.pictures import Feed
 from velogan.measure.traces.glance import BETWEEN, glance
 from velogan.observe.roofline import synchronise
-from velogan.training.resolve import resolve_device
-from velogan.training.run import build_step, decide
+from velogan.training.choices import decide
+from velogan.training.run import step_of
 from velogan.types import Batch
 
 _LEAST_S = 0.25
@@ -54,7 +55,7 @@ class Contestant:
         config = config.model_copy(update={"engine": self.engine})
         size, count = config.data.crop_size, config.images_per_update
         prepare = (lambda split: feed.loader.finish) if feed else None
-        self.step, objective, nets = build_step(config, shape=(size, size), prepare=prepare)
+        self.step, objective, nets = step_of(config, shape=(size, size), prepare=prepare)
         torch.manual_seed(0)
         random = {
             letter: torch.rand(count, channels, size, size, device=self.device) * 2 - 1

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from velogan.data.sets.pair import Data
+from velogan.engine.device import resolve_device
 from velogan.measure.bench.cases import Case, Plan
 from velogan.measure.bench.contestant import Contestant
 from velogan.measure.bench.pictures import Feed, feed, noise
@@ -31,7 +32,6 @@ from velogan.observe.roofline import (
     total,
 )
 from velogan.recipes import DEFAULT
-from velogan.training.resolve import resolve_device
 
 Say = Callable[[str], None]
 LeaveOut = Callable[[Case, str, Exception], None]

@@ -1,0 +1,225 @@
+"""Networks by role, step, loaders and trainer of a run, each wired from the sections of the configuration it needs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from velogan.data.config import DataConfig
+from velogan.data.sets.loader import PairLoader, window
+from velogan.data.sets.pair import Data
+from velogan.engine.capture import CapturedStep, CudaRecorder
+from velogan.engine.config import EngineConfig, TrainConfig
+from velogan.engine.cudnn import measure_convolutions
+from velogan.engine.device import resolve_device
+from velogan.engine.directions import DirectionRanks
+from velogan.engine.ema import EMA
+from velogan.engine.loss_scale import LossScale
+from velogan.engine.memory import keep_freed_memory
+from velogan.engine.optimizers import FUSED, OptimizerConfig, ScheduleConfig, build_optimizers
+from velogan.engine.ranks import Ranks
+from velogan.engine.step import Step
+from velogan.engine.streams import Streams
+from velogan.engine.trainer import Stepper, Trainer
+from velogan.methods.base import Method, Role, Spec, Views
+from velogan.methods.capabilities import TakesTrained, TrainedGenerator, TrainsByDirection, capability
+from velogan.networks.build import Networks, current
+from velogan.networks.generators import GeneratorConfig
+from velogan.objectives.base import SPLITS, Objective
+from velogan.training.forward import forward_net, forward_nets
+from velogan.translate.model import load_translator
+from velogan.types import Batch, Direction, Nets
+
+Prepare = Callable[[Batch], Batch]
+"""Makes the batch that a step takes of what a loader gives: `PairLoader.finish`."""
+
+
+def build_roles(method: Method, spec: Spec, *, seed: int) -> dict[str, Role]:
+    """The networks by role, initialised from `seed` in the reference implementation's order, on the CPU.
+
+    ValueError where the run that they should start from has none that fit.
+    """
+    torch.manual_seed(seed)
+    roles = method.roles(spec, Networks())
+    if taker := capability(method, TakesTrained):
+        taker.take_trained(_nets(roles), _trained)
+    return roles
+
+
+def _trained(run: Path) -> TrainedGenerator:
+    found = load_translator(run)
+    return TrainedGenerator(found.net, GeneratorConfig.model_validate(current(found.header["config"])))
+
+
+def _nets(roles: Mapping[str, Role]) -> dict[str, nn.Module]:
+    return {name: role.net for name, role in roles.items()}
+
+
+def averaged_views(method: Method, spec: Spec, averages: Nets, engine: EngineConfig) -> Views:
+    """The generators that sample grids and validation look at: over the weights of `averages`, as fast as training."""
+    plain = engine.model_copy(update={"compile": "off"})  # few pictures, of several shapes
+    views = method.views(averages, spec)
+    faster = partial(forward_net, engine=plain)
+    generators: dict[Direction, nn.Module] = {way: faster(net) for way, net in views.generators.items()}
+    reconstruction = faster(views.reconstruction) if views.reconstruction else None
+    return replace(views, generators=generators, reconstruction=reconstruction)
+
+
+def build_objective(
+    method: Method, spec: Spec, *, shape: tuple[int, int], engine: EngineConfig, ranks: Ranks | None
+) -> Objective:
+    """The losses of the method for images of `shape` (H, W); of one direction where the ranks are divided so."""
+    asked: dict[str, Any] = {"shape": shape, "batched": engine.batched == "on"}
+    by_direction = capability(method, TrainsByDirection)
+    if by_direction and isinstance(ranks, DirectionRanks):
+        return by_direction.one_direction(spec, number=ranks.rank, swap=ranks.swap, **asked)
+    return method.objective(spec, **asked)
+
+
+def build_step(
+    method: Method,
+    spec: Spec,
+    roles: Mapping[str, Role],
+    *,
+    shape: tuple[int, int],
+    engine: EngineConfig,
+    optimizer: OptimizerConfig,
+    train: TrainConfig,
+    one_size: bool = True,
+    prepare: Callable[[str], Prepare] | None = None,
+    ranks: Ranks | None = None,
+    only: Sequence[str] = (),
+) -> tuple[Stepper, Objective, dict[str, nn.Module]]:
+    """The step for images of `shape` (H, W), its objective, and the networks of `roles`, on the device of `engine`.
+
+    Nothing in `engine` is `auto`. `one_size`: all images have that shape. `prepare` gives the `finish` of a split's
+    loader, where the step is fed from loaders. `only` names the phases that run, where some are left out.
+    """
+    device = resolve_device(engine.device)
+    if device.type == "cpu":
+        keep_freed_memory()
+    measure_convolutions(device, one_size=one_size)
+    nets = {name: net.to(device) for name, net in _nets(roles).items()}
+    objective = build_objective(method, spec, shape=shape, engine=engine, ranks=ranks)
+    objective.state.to(device)
+    if engine.layout == "channels_last":
+        for module in (*nets.values(), objective.state):
+            module.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
+    phases = objective.phases()
+    twice = [name for name, role in roles.items() if role.twice_differentiated]
+    lean = [name for name, role in roles.items() if role.averaged and engine.checkpoint_activations == "on"]
+    fused = engine.mode != "reference"
+    optimizers = build_optimizers(optimizer, phases=phases, nets=nets, fused=fused)
+    frozen_at_a_break = device.type == "cuda" and fused and optimizer.kinds <= set(FUSED)
+    if only:
+        phases = [phase for phase in phases if phase.name in only]
+        optimizers = {name: one for name, one in optimizers.items() if name.partition("/")[0] in only}
+    step = Step(
+        phases,
+        nets=nets,
+        forward_nets=forward_nets(nets, engine, plain=twice, recomputed=lean),
+        optimizers=optimizers,
+        autocast={"bf16": torch.bfloat16, "fp16": torch.float16}.get(engine.precision),
+        channels_last=engine.layout == "channels_last",
+        check_later=frozen_at_a_break and train.on_nonfinite == "stop",
+        runner=Streams(device) if engine.mode == "streams" else None,
+        prepare={split: prepare(split) for split in objective.draws} if prepare else None,
+        accumulate=train.accumulate,
+        scale=LossScale(device) if engine.precision == "fp16" else None,
+        ranks=ranks,
+    )
+    if engine.capture == "on":
+        step = CapturedStep(step, state=objective.state, recorder=CudaRecorder(device))
+    return step, objective, nets
+
+
+def build_trainer(
+    method: Method,
+    spec: Spec,
+    pictures: Data,
+    *,
+    data: DataConfig,
+    train: TrainConfig,
+    engine: EngineConfig,
+    optimizer: OptimizerConfig,
+    schedule: ScheduleConfig,
+    roles: Mapping[str, Role] | None = None,
+    ranks: Ranks | None = None,
+    only: Sequence[str] = (),
+) -> Trainer:
+    """The trainer of a run on `pictures`, with its step and loaders. `roles` are built where they are not given.
+
+    `only` names the phases of a step, where some are left out.
+    """
+    ranks = ranks or Ranks()
+    set_threads(engine)
+    device, count = resolve_device(engine.device), data.batch_size * train.accumulate
+    _check_one_size(method, pictures, data, accumulate=train.accumulate)
+    loader = cache(partial(_open_loader, pictures, data, count=count, seed=train.seed, device=device, ranks=ranks))
+    roles = roles or build_roles(method, spec, seed=train.seed)
+    step, objective, nets = build_step(
+        method,
+        spec,
+        roles,
+        shape=window(data, pictures.a.shape(0)),
+        engine=engine,
+        optimizer=optimizer,
+        train=train,
+        one_size="crop" in data.preprocess,
+        prepare=lambda split: loader(split).finish,
+        ranks=ranks,
+        only=only,
+    )
+    averaged = {name: net for name, net in nets.items() if roles[name].averaged}
+    return Trainer(
+        step,
+        {split: loader(split) for split in objective.draws},
+        nets=nets,
+        ema=EMA(averaged, half_life=train.ema_images, rampup=train.ema_rampup),
+        state=objective.state,
+        draws=objective.draws,
+        schedule=schedule,
+        plateau_phase=method.plateau_phase,
+        batch_size=count * ranks.parts,
+        seed=train.seed,
+        device=device,
+        on_nonfinite=train.on_nonfinite,
+        ranks=ranks,
+        owned=getattr(objective, "owned", ()),
+        swaps_at=getattr(objective, "swaps_at", math.inf),
+    )
+
+
+def set_threads(engine: EngineConfig) -> None:
+    """Lets PyTorch compute with as many threads as `engine` says, where it says a number."""
+    if engine.threads:
+        torch.set_num_threads(engine.threads)
+
+
+def _check_one_size(method: Method, pictures: Data, data: DataConfig, *, accumulate: int) -> None:
+    shapes = pictures.shapes(data)
+    needs = {method.one_size: 0} | ({f"train.accumulate={accumulate}": 1} if accumulate > 1 else {})
+    for field, mend in needs.items() if len(shapes) > 1 else ():
+        if field:
+            raise ValueError(
+                f"{field} needs images of one size, but data.preprocess={data.preprocess} gives {len(shapes)}: "
+                f"set {field.partition('=')[0]}={mend} or a preprocess that crops"
+            )
+
+
+def _open_loader(
+    pictures: Data, data: DataConfig, split: str, *, count: int, seed: int, device: torch.device, ranks: Ranks
+) -> PairLoader:
+    """The loader of a split (`objectives.base.SPLITS`), which gives `count` images of each domain at a time."""
+    assert split in SPLITS, split
+    asked = data.model_copy(update={"batch_size": count})
+    place = {"rank": ranks.part, "ranks": ranks.parts}
+    whole = PairLoader(pictures.a, pictures.b, asked, seed=seed, device=device, **place)
+    return whole if split == "train" else whole.half(SPLITS.index(split) - 1)
