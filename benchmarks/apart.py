@@ -20,8 +20,8 @@ from typing import Any
 from velogan.evaluation.evaluate import evaluate
 from velogan.observe.progress import Display
 from velogan.recipes import RECIPES
-from velogan.training.modules import Ask
-from velogan.training.nodes import modules_asked, placed
+from velogan.training.nodes.placed import Ask
+from velogan.training.nodes.run import modules_asked, placed
 from velogan.training.run import train
 
 ENGINE = {"device": "cpu", "precision": "bf16", "layout": "channels_last", "kernels": "winograd", "threads": 1}

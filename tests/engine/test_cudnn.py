@@ -8,7 +8,7 @@ import torch
 
 from velogan.config import Config
 from velogan.engine.cudnn import measure_convolutions
-from velogan.training import run
+from velogan.training import build
 from velogan.training.choices import decide
 from velogan.training.run import step_of
 
@@ -32,7 +32,7 @@ def test_a_step_says_whether_its_images_are_of_one_size(
     mode: str, preprocess: str, one_size: bool, tiny_config: Callable[..., Config], monkeypatch: pytest.MonkeyPatch
 ):
     told: list[Any] = []
-    monkeypatch.setattr(run, "measure_convolutions", lambda device, *, one_size: told.append((device.type, one_size)))
+    monkeypatch.setattr(build, "measure_convolutions", lambda device, *, one_size: told.append((device.type, one_size)))
     config = tiny_config(engine={"mode": mode, "device": "cpu"}, data={"preprocess": preprocess})
     step_of(config.model_copy(update={"engine": decide(config)[0]}), shape=(32, 32))
     assert told == [("cpu", one_size)]

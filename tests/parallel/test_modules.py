@@ -23,11 +23,12 @@ from velogan.engine.nonfinite import NonFiniteError
 from velogan.observe.log import read_stats
 from velogan.observe.progress import Display
 from velogan.store.checkpoint import list_checkpoints, load_state, load_weights
-from velogan.training import nodes as apart
 from velogan.training import run
-from velogan.training.modules import Ask, Given, Report, Task
-from velogan.training.nodes import modules_asked, modules_of_method, placed
-from velogan.training.ray import on_nodes
+from velogan.training.nodes import run as apart
+from velogan.training.nodes.node import Given, Report, Task
+from velogan.training.nodes.placed import Ask
+from velogan.training.nodes.ray import on_nodes
+from velogan.training.nodes.run import modules_asked, modules_of_method, placed
 from velogan.training.session import Result
 from velogan.translate.model import load_translator
 
@@ -192,12 +193,12 @@ def test_nobody_else_takes_the_setting_for_nothing(tiny, tmp_path: Path):
         run.train(tiny(every="1 epoch"), tmp_path / "run", display=display, origin={})
 
 
-def test_the_flag_asks_for_an_exchange_every_epoch(capsys: pytest.CaptureFixture[str]):
+def test_the_flag_asks_for_an_exchange_every_five_steps(capsys: pytest.CaptureFixture[str]):
     def every(*words: str) -> str | None:
         asked = Train.parse(["onepair", "--data", "d", *words], prog="velogan train", description="")
         return configure_train(asked).train.exchange_every
 
-    assert every("--modules") == "1 epochs"
+    assert every("--modules") == "5 images"
     assert every("--modules", "--train.exchange-every", "50i") == "50 images"
     assert main(["train", "onepair", "--data", "d", "--address", "auto"]) == 2
     assert "--address auto is of a Ray for nodes: add --modules" in capsys.readouterr().err

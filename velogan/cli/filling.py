@@ -84,7 +84,7 @@ def fill(asked: Filling, config: Config, argv: list[str], *, address: str | None
     if config.train.exchange_every is None:
         from velogan.training.run import train
     else:
-        from velogan.training.nodes import train as train_apart
+        from velogan.training.nodes.run import train as train_apart
 
         train = partial(train_apart, address=address)
     preset = str(asked.config) if asked.config else asked.preset

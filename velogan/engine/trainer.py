@@ -265,7 +265,7 @@ class Trainer:
     def state_dict(self) -> dict[str, Any]:
         """What training computed besides the networks and their averages; all ranks must ask, the first gets all."""
         self.collect()
-        own = _on_cpu(self.state.state_dict())
+        own = on_cpu(self.state.state_dict())
         mine, *others = [own] if self.owned else self.ranks.gather_first(own) or [{}]
         return {
             "images": self.images,
@@ -286,7 +286,7 @@ class Trainer:
 
     def _optimizer_states(self) -> dict[str, Any]:
         mine = {name: optimizer_state(optimizer, of=self._mine) for name, optimizer in self._optimizers().items()}
-        found = self.ranks.gather_first(_on_cpu(mine)) if self.owned else []
+        found = self.ranks.gather_first(on_cpu(mine)) if self.owned else []
         return {name: joined_states([one[name] for one in found]) for name in mine} if found else mine
 
     def collect(self) -> None:
@@ -324,11 +324,13 @@ class Trainer:
                 self.load_state_dict(state)
 
 
-def _on_cpu(state: Any) -> Any:
-    """A tree of dicts with its tensors on the CPU."""
+def on_cpu(state: Any) -> Any:
+    """A copy of nested dicts and lists with all tensors on the CPU."""
+    if isinstance(state, Tensor):
+        return state.detach().to("cpu", copy=True)
     if isinstance(state, Mapping):
-        return {name: _on_cpu(value) for name, value in state.items()}
-    return state.cpu() if isinstance(state, Tensor) else state
+        return {name: on_cpu(value) for name, value in state.items()}
+    return [on_cpu(value) for value in state] if isinstance(state, (list, tuple)) else state
 
 
 def _next(opened: Opened) -> Batches:

@@ -9,7 +9,8 @@ from typing import Any
 
 from velogan.files import install
 from velogan.scale.connected import QUIET, connected
-from velogan.training.modules import Ask, Given, Node, Report, Task
+from velogan.training.nodes.node import Given, Node, Report, Task
+from velogan.training.nodes.placed import Ask
 
 MISSING = f"train.exchange_every (--modules) needs Ray, which is not installed here: {install('scale')}"
 

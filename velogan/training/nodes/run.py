@@ -19,8 +19,9 @@ from velogan.engine.processes import several
 from velogan.engine.trainer import Trainer
 from velogan.methods.fit import phases_of
 from velogan.observe.progress import Display
-from velogan.training.modules import FOLDER, Ask, Led, Module, Node, modules_of, place
-from velogan.training.ray import check_ray, on_nodes
+from velogan.training.nodes.node import FOLDER, Led, Module, Node, modules_of
+from velogan.training.nodes.placed import Ask, place
+from velogan.training.nodes.ray import check_ray, on_nodes
 from velogan.training.run import train as train_whole
 from velogan.training.run import trainer_of
 from velogan.training.session import Result
