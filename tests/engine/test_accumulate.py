@@ -19,7 +19,7 @@ from velogan.training.run import step_of, trainer_of
 SIDE = 32
 METHODS: dict[str, dict[str, Any]] = {
     "cyclegan": {"penalty": "r1", "penalty_every": 2, "augment": ["shift"]},
-    "onepair": {"kind": "onepair", "direction": "both", "image_adversarial": 1.0, "contrast": 1.0},
+    "onepair": {"kind": "onepair", "direction": "both"},
 }
 
 

@@ -94,7 +94,6 @@ def tensors(name: str, node: Any) -> dict[str, Tensor]:
     ("method", "modules"),
     [
         ("onepair", {"autoencoder": ("E", "R"), "translator": ("T_A",), "discriminator": ("D_A",)}),
-        ({"kind": "onepair", "through_encoder": True}, {"generator": ("E", "R", "T_A"), "discriminator": ("D_A",)}),
         (
             {"kind": "cyclegan", "penalty": "r1", "penalty_every": 2},
             {"generator": ("G_A", "G_B"), "penalty": ("D_A", "D_B")},

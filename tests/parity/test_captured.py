@@ -69,8 +69,6 @@ CASES: dict[str, dict[str, Any]] = {
         "method": {
             "kind": "onepair",
             "direction": "both",
-            "image_adversarial": 1.0,
-            "contrast": 1.0,
             "scale": 1.0,
             "pool_size": 2,
         },

@@ -58,7 +58,6 @@ CASES: dict[str, dict[str, Any]] = {
         "generator": {"norm": "none"},
         "method": {
             "kind": "onepair",
-            "image_adversarial": 1.0,
             "augment": ["shift"],
             "augment_probability": 0.7,
             "penalty": "r1",
