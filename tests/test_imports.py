@@ -97,6 +97,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "kernels",
         "networks",
         "data",
+        "engine.device",
         "observe",
         "interchange",
         "translate",
