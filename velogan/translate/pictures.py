@@ -1,4 +1,4 @@
-"""Translating pictures in memory: their depth, alpha and colour profile are kept."""
+"""Translating pictures in memory: their depth, alpha, colour profile, EXIF and resolution are kept."""
 
 from __future__ import annotations
 
@@ -92,4 +92,4 @@ def _with_rest(picture: Picture, pixels: np.ndarray) -> Picture:
             pixels.dtype
         )
     same = pixels.shape[2] == picture.pixels.shape[2]
-    return Picture(pixels, alpha, picture.icc if same else None)
+    return Picture(pixels, alpha, picture.icc if same else None, picture.notes)

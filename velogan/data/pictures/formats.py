@@ -11,13 +11,14 @@ import re
 import struct
 import zlib
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import imagecodecs
 import numpy as np
 from PIL import BmpImagePlugin, GifImagePlugin, Image, ImageFile, PpmImagePlugin
 
-from velogan.data.pictures.exif import orientation_of
+from velogan.data.pictures.notes import Notes, kept_exif, orientation_of, told
 from velogan.data.pictures.picture import Picture, assemble, check_size, merged
 
 QUALITY = 95
@@ -40,11 +41,15 @@ def decode_png(data: bytes) -> Picture:
     channels = {0: 1, 2: 3, 3: 4, 4: 2, 6: 4}[colour]
     check_size(height, width, channels * (2 if depth == 16 else 1))
     orientation, icc, see_through, packed = 1, None, False, 0
+    exif, notes = None, Notes()
     needed: list[bytes | memoryview] = [memoryview(data)[:8]]
     for kind, start, stop in _png_chunks(data):
         body = memoryview(data)[start + 8 : stop - 4]
         if kind == b"eXIf":
-            orientation = orientation_of(bytes(body))
+            orientation, exif = orientation_of(bytes(body)), kept_exif(bytes(body))
+        elif kind == b"pHYs" and len(body) == 9 and body[8] == 1:  # for a metre
+            across, down = struct.unpack(">II", body[:8])
+            notes = told((across, 100), (down, 100), 3)
         elif kind == b"iCCP":
             icc = _profile(bytes(body))
         elif kind in (b"IHDR", b"PLTE", b"IDAT", b"IEND"):
@@ -65,7 +70,7 @@ def decode_png(data: bytes) -> Picture:
         raise ValueError("the PNG file is truncated") from error
     channels = 1 if pixels.ndim == 2 else pixels.shape[2]
     alpha = channels - 1 if channels in (2, 4) else None
-    return assemble(pixels, alpha=alpha, icc=icc, orientation=orientation)
+    return assemble(pixels, alpha=alpha, icc=icc, orientation=orientation, notes=replace(notes, exif=exif))
 
 
 def _png_chunks(data: bytes) -> Iterator[tuple[bytes, int, int]]:
@@ -92,6 +97,10 @@ def encode_png(picture: Picture) -> bytes:
     pixels = pixels[:, :, 0] if pixels.shape[2] == 1 else pixels  # it refuses an axis of length 1 and stride 0
     data = bytes(imagecodecs.png_encode(pixels, level=1))
     chunks = [] if picture.icc is None else [b"iCCPicc\0\0" + zlib.compress(picture.icc)]
+    if density := picture.notes.per_inch():
+        chunks.append(b"pHYs" + struct.pack(">IIB", *(min(round(one / 0.0254), 2**31 - 1) for one in density), 1))
+    if picture.notes.exif:
+        chunks.append(b"eXIf" + picture.notes.exif)
     made = [struct.pack(">I", len(body) - 4) + body + struct.pack(">I", zlib.crc32(body)) for body in chunks]
     return b"".join((data[:33], *made, data[33:]))
 
@@ -101,12 +110,12 @@ def encode_png(picture: Picture) -> bytes:
 
 def decode_webp(data: bytes) -> Picture:
     """Decode a WebP file: RGB or RGBA; an animation's first frame."""
-    orientation, icc, size = 1, None, None
+    orientation, icc, size, exif = 1, None, None, None
     for kind, body in _webp_chunks(data):
         if size is None:
             size = _webp_size(kind, body)
         if kind == b"EXIF":
-            orientation = orientation_of(body)
+            orientation, exif = orientation_of(body), kept_exif(body)
         elif kind == b"ICCP":
             icc = body or None
     if size is None:
@@ -114,7 +123,7 @@ def decode_webp(data: bytes) -> Picture:
     check_size(*size, bytes_per_pixel=4, working=4)
     pixels = imagecodecs.webp_decode(data)
     alpha = 3 if pixels.shape[2] == 4 else None
-    return assemble(pixels, alpha=alpha, icc=icc, orientation=orientation)
+    return assemble(pixels, alpha=alpha, icc=icc, orientation=orientation, notes=Notes(exif))
 
 
 def _webp_chunks(data: bytes) -> Iterator[tuple[bytes, bytes]]:
@@ -231,10 +240,14 @@ def decode_with_pillow(kind: type[ImageFile.ImageFile], data: bytes) -> np.ndarr
 
 
 def encode_with_pillow(picture: Picture, name: str, **settings: int) -> bytes:
-    """Encode 8 bits in the format that Pillow knows by `name`, with alpha and colour profile."""
+    """Encode 8 bits in the format that Pillow knows by `name`, with alpha, colour profile, EXIF and resolution."""
     pixels = merged(picture)
     file = io.BytesIO()
     image = Image.fromarray(pixels[..., 0] if pixels.shape[2] == 1 else pixels)
     kept: dict[str, Any] = {} if picture.icc is None else {"icc_profile": picture.icc}
+    if picture.notes.exif:
+        kept["exif"] = b"Exif\0\0" + picture.notes.exif
+    if density := picture.notes.per_inch():
+        kept["dpi"] = tuple(min(round(one), 65535) for one in density)
     (image.convert("RGBA") if image.mode == "LA" else image).save(file, name, **settings, **kept)
     return file.getvalue()

@@ -15,6 +15,8 @@
 | `.npy` | `(H, W)` or `(H, W, C)`, channels last; bool is 0 and 255 |
 | EXIF orientation | upright (JPEG, PNG, WebP, TIFF) |
 | colour profile (ICC) | kept from and to JPEG, PNG, WebP, TIFF |
+| EXIF | kept from and to JPEG, PNG, WebP, upright and without its thumbnail |
+| resolution | kept from and to JPEG, PNG, TIFF |
 
 The first bytes of a file tell its format, not its name.
 """

@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import simplejpeg
 from PIL import JpegImagePlugin
 
-from velogan.data.pictures.exif import orientation_of
 from velogan.data.pictures.formats import QUALITY, decode_with_pillow, encode_with_pillow
+from velogan.data.pictures.notes import Notes, kept_exif, orientation_of, told
 from velogan.data.pictures.picture import Picture, assemble, check_size
 
 _SMALL = 2**20  # pixels: any number of scans of so small a picture is fast
@@ -25,13 +25,13 @@ def decode_jpeg(data: bytes) -> Picture:
     check_size(height, width, min(colours, 3), working=header.working + (4 if colours == 4 else 0))
     if colours == 4:
         pixels = decode_with_pillow(JpegImagePlugin.JpegImageFile, header.plain)
-        return assemble(pixels, orientation=header.orientation)
+        return assemble(pixels, orientation=header.orientation, notes=header.notes)
     try:
         pixels = simplejpeg.decode_jpeg(data, colorspace="GRAY" if colours == 1 else "RGB")
     except ValueError:  # it fails on harmless warnings too; Pillow fails on damage only
         check_size(height, width, colours, working=header.working + 4)
         pixels = decode_with_pillow(JpegImagePlugin.JpegImageFile, header.plain)
-    return assemble(pixels, icc=header.icc, orientation=header.orientation)
+    return assemble(pixels, icc=header.icc, orientation=header.orientation, notes=header.notes)
 
 
 @dataclass(frozen=True)
@@ -48,14 +48,23 @@ class JpegHeader:
     orientation: int
     icc: bytes | None
     plain: bytes
+    notes: Notes
 
 
 def read_jpeg_header(data: bytes) -> JpegHeader:
     """Read a JPEG's header; raises `ValueError` if the file is too short for its pixels, or has too many scans."""
     orientation, profile, frame, rest = 1, {}, None, [data[:2]]
+    exif, notes = None, Notes()
     for marker, start, stop in _jpeg_segments(data):
         if marker == 0xE1 and data.startswith(b"Exif\0\0", start + 4):
-            orientation = orientation_of(data[start + 4 : stop])
+            orientation, exif = orientation_of(data[start + 4 : stop]), kept_exif(data[start + 4 : stop])
+        elif (
+            marker == 0xE0
+            and data.startswith(b"JFIF\0", start + 4)
+            and stop >= start + 16
+            and data[start + 11] in (1, 2)
+        ):
+            notes = told(*struct.unpack_from(">HH", data, start + 12), data[start + 11] + 1)
         elif marker == 0xE2 and data.startswith(b"ICC_PROFILE\0", start + 4):
             profile[data[start + 16]] = data[start + 18 : stop]
         elif 0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC):
@@ -73,7 +82,7 @@ def read_jpeg_header(data: bytes) -> JpegHeader:
     icc = b"".join(profile[key] for key in sorted(profile)) or None
     samples = [(factor >> 4) * (factor & 15) for factor in factors]
     working = 2 * sum(samples) / max([1, *samples]) if kind == 0xC2 or scans > 1 else 0
-    return JpegHeader(height, width, components, working, orientation, icc, b"".join(rest))
+    return JpegHeader(height, width, components, working, orientation, icc, b"".join(rest), replace(notes, exif=exif))
 
 
 def _jpeg_segments(data: bytes) -> Iterator[tuple[int, int, int]]:

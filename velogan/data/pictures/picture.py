@@ -10,6 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from velogan.data.pictures.notes import NOTHING, Notes
+
 MAX_BYTES = 2**30
 """The most bytes of decoded pixels; 16384x16384 pixels of 8-bit RGB take three quarters of it."""
 
@@ -59,13 +61,14 @@ class Picture:
     """A picture at its own depth, upright.
 
     `pixels`: `(H, W, C)` uint8, uint16 or float32 (floats and signed integers unchanged), colours without alpha;
-    `alpha`: `(H, W)` of the same type, or None; `icc`: the colour profile's bytes, or None. The arrays are writable and
-    may be views of one block.
+    `alpha`: `(H, W)` of the same type, or None; `icc`: the colour profile's bytes, or None;
+    `notes`: what else the file says that a translation keeps. The arrays are writable and may be views of one block.
     """
 
     pixels: np.ndarray
     alpha: np.ndarray | None = None
     icc: bytes | None = None
+    notes: Notes = NOTHING
 
 
 def check_size(height: int, width: int, bytes_per_pixel: float, *, working: float = 0) -> None:
@@ -122,6 +125,7 @@ def assemble(
     alpha: int | None = None,
     icc: bytes | None = None,
     orientation: int = 1,
+    notes: Notes = NOTHING,
 ) -> Picture:
     """Make a picture of `(H, W)` or `(H, W, C)` decoded values; `alpha` is that channel's index.
 
@@ -130,14 +134,15 @@ def assemble(
     array = plain(array if array.ndim == 3 else array[:, :, None])
     if orientation in range(2, 9):
         turned = array.swapaxes(0, 1) if orientation >= 5 else array
+        notes = notes.turned() if orientation >= 5 else notes
         down = -1 if orientation in (3, 4, 7, 8) else 1
         across = -1 if orientation in (2, 3, 6, 7) else 1
         array = np.ascontiguousarray(turned[::down, ::across])
     if alpha is None:
-        return Picture(array, icc=icc)
+        return Picture(array, icc=icc, notes=notes)
     if alpha == array.shape[2] - 1:
-        return Picture(array[..., :-1], array[..., -1], icc)
-    return Picture(np.delete(array, alpha, axis=2), array[..., alpha], icc)
+        return Picture(array[..., :-1], array[..., -1], icc, notes)
+    return Picture(np.delete(array, alpha, axis=2), array[..., alpha], icc, notes)
 
 
 def merged(picture: Picture) -> np.ndarray:

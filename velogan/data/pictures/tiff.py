@@ -13,6 +13,7 @@ from PIL import Image
 from tifffile import TiffFile, TiffPage
 
 from velogan.data.pictures.jpeg import read_jpeg_header
+from velogan.data.pictures.notes import told
 from velogan.data.pictures.picture import MAX_BYTES, Picture, assemble, check_size, merged, pixel_bytes, plain
 
 logging.getLogger("tifffile").addHandler(logging.NullHandler())  # it logs flaws that it can repair
@@ -30,6 +31,7 @@ _ONE_FILE: dict[str, Any] = {f"is_{form}": False for form in ("ome", "lsm", "ndp
 """Formats of microscopes: for these, tifffile may open other files or regroup the pages."""
 
 _ORIENTATION, _ICC = 274, 34675
+_RESOLUTION = (282, 283, 296)
 
 
 def decode_tiff(data: bytes) -> Picture:
@@ -52,11 +54,14 @@ def decode_tiff(data: bytes) -> Picture:
         own = first.photometric in (_WHITE_IS_ZERO, _GREY, _RGB, _PALETTE)
         icc = first.tags.valueof(_ICC) if own else None
         turned = first.tags.valueof(_ORIENTATION)
+        across, down, unit = (first.tags.valueof(tag) for tag in _RESOLUTION)
+        notes = told(across, down, int(unit) if isinstance(unit, int) else 2)
     return assemble(
         array,
         alpha=alpha,
         icc=icc if isinstance(icc, bytes) else None,
         orientation=turned if isinstance(turned, int) else 1,
+        notes=notes,
     )
 
 
@@ -201,7 +206,7 @@ def encode_tiff(picture: Picture) -> bytes:
     extras = ["unspecified"] * (0 if channels == 3 else channels - 1) + (
         ["unassalpha"] if picture.alpha is not None else []
     )
-    file = io.BytesIO()
+    file, resolution = io.BytesIO(), picture.notes.resolution
     tifffile.imwrite(
         file,
         array[..., 0] if array.shape[2] == 1 else array,
@@ -212,6 +217,8 @@ def encode_tiff(picture: Picture) -> bytes:
         compressionargs={"level": 4},
         predictor=True,
         iccprofile=picture.icc,
+        resolution=resolution and (resolution[0].as_integer_ratio(), resolution[1].as_integer_ratio()),
+        resolutionunit=None if resolution is None else picture.notes.unit,
         metadata=None,
         maxworkers=1,
     )

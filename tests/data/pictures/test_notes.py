@@ -1,0 +1,91 @@
+"""EXIF and resolution, from files and into files."""
+
+from __future__ import annotations
+
+import io
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+import tifffile
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+
+from velogan.data.pictures.images import decode, encode
+from velogan.data.pictures.notes import Notes, kept_exif, orientation_of
+
+PIXELS = np.random.default_rng(0).integers(0, 256, (6, 8, 3), dtype=np.uint8)
+MAKE, GPS = 0x010F, 0x8825
+
+
+def _file(form: str, **how: Any) -> bytes:
+    file = io.BytesIO()
+    Image.fromarray(PIXELS).save(file, form, **how)
+    return file.getvalue()
+
+
+def _exif(*, orientation: int) -> bytes:
+    exif = Image.Exif()
+    exif[MAKE], exif[0x0112] = "a maker", orientation
+    exif.get_ifd(GPS)[1] = "N"
+    return exif.tobytes()
+
+
+@pytest.mark.parametrize("into", [".jpg", ".png", ".webp"])
+@pytest.mark.parametrize("form", ["JPEG", "PNG", "WEBP"])
+def test_exif_is_kept_but_for_the_orientation_which_is_applied(form: str, into: str) -> None:
+    picture = decode(_file(form, exif=_exif(orientation=6)))
+    assert picture.pixels.shape == (8, 6, 3)
+    with Image.open(io.BytesIO(encode(into, picture))) as written:
+        exif = written.getexif()
+        assert (exif[MAKE], exif[0x0112], exif.get_ifd(GPS)[1]) == ("a maker", 1, "N")
+        assert written.size == (6, 8)
+    assert decode(encode(into, picture)).pixels.shape == (8, 6, 3)
+
+
+@pytest.mark.parametrize("into", [".jpg", ".png", ".tiff"])
+@pytest.mark.parametrize("form", ["JPEG", "PNG", "TIFF"])
+def test_resolution_is_kept_and_turned_with_the_picture(form: str, into: str) -> None:
+    how = {} if form == "TIFF" else {"exif": _exif(orientation=6)}
+    picture = decode(_file(form, dpi=(300, 150), **how))
+    with Image.open(io.BytesIO(encode(into, picture))) as written:
+        assert written.info["dpi"] == pytest.approx((300, 150) if form == "TIFF" else (150, 300), abs=0.02)
+
+
+@pytest.mark.parametrize("unit", [1, 2, 3])
+def test_tiff_keeps_fractions_and_their_unit(unit: int) -> None:
+    file = io.BytesIO()
+    tifffile.imwrite(file, PIXELS, resolution=((10001, 3), (20000, 7)), resolutionunit=unit, metadata=None)
+    picture = decode(file.getvalue())
+    assert picture.notes == Notes(resolution=(Fraction(10001, 3), Fraction(20000, 7)), unit=unit)
+    assert decode(encode(".tiff", picture)).notes == picture.notes
+
+
+@pytest.mark.parametrize("order", ["<", ">"])
+def test_the_thumbnail_is_blanked_since_it_shows_the_original(order: str) -> None:
+    def number(value: int, size: int) -> bytes:
+        return value.to_bytes(size, "little" if order == "<" else "big")
+
+    def entry(tag: int, value: int) -> bytes:
+        return number(tag, 2) + number(4, 2) + number(1, 4) + number(value, 4)
+
+    upright = number(0x0112, 2) + number(3, 2) + number(1, 4) + number(8, 2) + b"\0\0"
+    start = (b"II*\0" if order == "<" else b"MM\0*") + number(8, 4)
+    exif = start + number(1, 2) + upright + number(26, 4)
+    exif += number(2, 2) + entry(0x0201, 56) + entry(0x0202, 9) + number(0, 4) + b"THUMBNAIL" + b"maker"
+    assert orientation_of(exif) == 8
+    kept = kept_exif(exif)
+    assert kept is not None
+    assert orientation_of(kept) == 1
+    assert b"THUMBNAIL" not in kept
+    assert kept.endswith(b"maker")
+    assert len(kept) == len(exif)
+
+
+@given(st.binary(max_size=80), st.sampled_from([b"II*\0", b"MM\0*", b"Exif\0\0II*\0\x08\0\0\0"]))
+def test_damaged_exif_is_kept_in_length_or_dropped(rest: bytes, start: bytes) -> None:
+    kept = kept_exif(start + rest)
+    assert kept is None or len(kept) == len((start + rest).removeprefix(b"Exif\0\0"))
+    assert 1 <= orientation_of(kept or b"") <= 8
