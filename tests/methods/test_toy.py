@@ -171,15 +171,15 @@ def test_it_is_profiled_and_benched_by_the_command_line(
 
 
 def test_killed_and_started_again_it_ends_bit_identical(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    expected = _answer(capsys, *_flags(tmp_path / "unbroken", images=40))
-    flags = _flags(tmp_path / "killed", images=40)
+    expected = _answer(capsys, *_flags(tmp_path / "unbroken", images=80))
+    flags = _flags(tmp_path / "killed", images=80)
     process = subprocess.Popen([sys.executable, __file__, *flags], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     while process.poll() is None and len(list_checkpoints(tmp_path / "killed")) < 2:
         time.sleep(0.005)
     process.kill()
     assert process.wait() != 0, "it came through before it was killed"
     result = _answer(capsys, *flags)
-    assert result["images_seen"] == 40
+    assert result["images_seen"] == 80
     assert result["weights_sha256"] == expected["weights_sha256"]
 
 
