@@ -19,8 +19,8 @@ from velogan.evaluation.evaluate import Features
 from velogan.evaluation.evaluate import evaluate as _evaluate
 from velogan.evaluation.features import default_features
 from velogan.interchange.bundle import write_export
+from velogan.interchange.card import CardMetadata
 from velogan.interchange.export import Format
-from velogan.interchange.folder import About
 from velogan.interchange.hub import local, named, require_hub, upload
 from velogan.interchange.importing import import_reference as _import_reference
 from velogan.kernels.inference import Accelerator
@@ -134,7 +134,7 @@ class Model:
         `license`: an identifier of the hub, such as mit; None: the card says that none is stated. `datasets`: names of
         data sets on the hub. `picture`: a file that the card shows before and after. Gives what `export` gives.
         """
-        return self._save(Path(folder), About(license, tuple(datasets), Path(picture) if picture else None))
+        return self._save(Path(folder), CardMetadata(license, tuple(datasets), Path(picture) if picture else None))
 
     def push_to_hub(
         self,
@@ -151,19 +151,19 @@ class Model:
         `private`: None: as its owner has set for new ones. You are who has logged in (`hf auth login`, or `HF_TOKEN`).
         """
         require_hub()
-        about = About(license, tuple(datasets), Path(picture) if picture else None, repo_id)
+        metadata = CardMetadata(license, tuple(datasets), Path(picture) if picture else None, repo_id)
         with tempfile.TemporaryDirectory() as folder:
-            self._save(Path(folder), about)
+            self._save(Path(folder), metadata)
             return upload(Path(folder), repo_id, private=private, message=commit_message)
 
-    def _save(self, folder: Path, about: About) -> dict[str, Any]:
+    def _save(self, folder: Path, metadata: CardMetadata) -> dict[str, Any]:
         file = self.translator.file
         if file is None:
             raise ValueError("this model is of no file: load it from a run or a file, then save it")
         if self.path is None or self.path.is_file():
-            return write_export(file, folder, format="hub", about=about)
+            return write_export(file, folder, format="hub", metadata=metadata)
         weights = "ema" if file.stem.endswith(".ema") else "raw"
-        return write_export(file.parent, folder, format="hub", weights=weights, about=about)
+        return write_export(file.parent, folder, format="hub", weights=weights, metadata=metadata)
 
     @property
     def device(self) -> torch.device:
@@ -234,7 +234,7 @@ def export(
 ) -> dict[str, Any]:
     """Writes generators for other programs, as `velogan export`: `file`, `max_difference`, `megabytes`, `card`.
 
-    `int8`: a folder of pictures by which ONNX is put into 8 bits; gives `psnr` and `faster` too.
+    `int8`: a folder of pictures by which ONNX is put into 8 bits; gives `psnr` too.
     """
     small = Path(int8) if int8 else None
     return write_export(local(path), Path(out), format=format, direction=direction, weights=weights, int8=small)

@@ -144,7 +144,7 @@ def test_what_is_not_stated_is_said(tmp_path: Path):
         (["run", "run/checkpoints/000000005", "--format", "hub"], "which this would overwrite"),
         (["run", "out.safetensors", "--format", "hub"], "name one without a suffix"),
         (["run", "out", "--format", "hub", "--license", "my own"], "license='my own' is no identifier"),
-        (["run", "out", "--format", "torch", "--license", "mit"], "for the page of format=hub"),
+        (["run", "out", "--format", "torch", "--license", "mit"], "for the card of format=hub"),
         (["run", "out", "--format", "hub", "--picture", "nothing.png"], "picture=nothing.png cannot be shown"),
         (["hf://nothing", "out", "--format", "hub"], "names no model of the hub"),
     ],
@@ -297,7 +297,7 @@ def test_a_model_is_published_and_found_by_its_name(hub: Hub, tmp_path: Path):
     assert hub.commits["me/zebras"] == ["Upload a velogan model"]
     card = ModelCard(held["README.md"].decode())
     assert (card.data.license, card.data.library_name) == ("mit", "velogan")  # pyright: ignore[reportAttributeAccessIssue]
-    assert 'velogan.load("hf://me/zebras")' in card.text
+    assert 'velogan.load("hf://me/zebras", direction="a2b")' in card.text
 
     held["model.pkl"] = held["latest_net_G_A.pth"] = b"cos\nsystem\n(S'false'\ntR."  # nothing of ours: never fetched
     expected = model.translate(_photo())

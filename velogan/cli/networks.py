@@ -88,7 +88,7 @@ class Export(Flags):
         Path | None,
         tyro.conf.arg(
             help="For onnx and one direction: in 8 bits, for CPUs, by this folder of pictures to translate (32 will "
-            "do). The card says how far results are from float32, and how much faster they come.",
+            "do). The card says how far results are from float32.",
             metavar="FOLDER",
         ),
     ] = None
@@ -96,16 +96,16 @@ class Export(Flags):
 
     def execute(self, argv: list[str]) -> Outcome:
         from velogan.interchange.bundle import write_export
-        from velogan.interchange.folder import About
+        from velogan.interchange.card import CardMetadata
         from velogan.interchange.hub import local
 
         common: Any = {"direction": self.direction, "weights": self.weights, "checkpoint": self.checkpoint}
-        for_page = (self.license, self.datasets, self.picture)
-        common["about"] = About(*for_page) if any(for_page) else None
+        for_card = (self.license, self.datasets, self.picture)
+        common["metadata"] = CardMetadata(*for_card) if any(for_card) else None
         result = write_export(local(self.model), self.out, format=self.format, int8=self.int8, **common)
         difference, size = result["max_difference"], result["megabytes"]
         far = f"at most {difference:.2g} from PyTorch"
         if self.int8:
-            far = f"{result['psnr']:.1f} dB from float32, {result['faster']:.1f} times as fast"
+            far = f"{result['psnr']:.1f} dB from float32"
         print(f"{self.out}: {size} MB, {far}; card: {result['card']}", file=sys.stderr)
         return result, 0

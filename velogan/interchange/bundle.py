@@ -1,18 +1,26 @@
-"""What `velogan export` writes: one direction as a file, or a folder of all that there are, with a card beside."""
+"""The writer of `velogan export`: one direction as a file, or a folder of all that there are, with a card beside."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
 from pathlib import Path
 from typing import Any
 
-from velogan.files import write_text
-from velogan.interchange.card import card
-from velogan.interchange.export import SUFFIXES, Exported, Format, export, save_reference
-from velogan.interchange.folder import About, finish, prepare
+from PIL import Image
+
+import velogan
+from velogan.files import replacing, write_text
+from velogan.interchange.card import CardMetadata, Files, card
+from velogan.interchange.export import SUFFIXES, Format, export, save_reference
+from velogan.interchange.hub import CONFIG, EXAMPLE, MANIFEST, PAGE, WEIGHTS
+from velogan.store.checkpoint import write_manifest
+from velogan.translate.memory import translate_images
 from velogan.translate.model import Translator, Weights, Which, load_translator
 from velogan.translate.weights import networks_at
 from velogan.types import GENERATOR_FILES, Direction
+
+_EXAMPLE_SIDE = 512
+_EIGHT_BITS = ("1", "L", "LA", "P", "PA", "RGB", "RGBA", "CMYK", "YCbCr")
 
 
 def write_export(
@@ -23,86 +31,116 @@ def write_export(
     direction: Direction | None = None,
     weights: Weights | None = None,
     checkpoint: Which = "last",
-    about: About | None = None,
+    metadata: CardMetadata | None = None,
     int8: Path | None = None,
 ) -> dict[str, Any]:
     """Exports what `path`, a run or a file, holds; gives `file`, `max_difference`, `megabytes` and `card`.
 
     `out` with the format's suffix is one file, of a2b where no `direction` is given; else a folder, with a file for the
     direction, or for each that there is. A folder of format reference is one of its `checkpoints/NAME`, with the
-    discriminators that it knows. Format hub is a folder that others' programs know the parts of, with the page that
-    `about` is for. `int8`: a folder of pictures to translate, by which one direction as ONNX is put into 8 bits; then
-    `psnr` and `faster`, of `int8.Quantised`, are given too.
+    discriminators that it knows. Format hub is a folder in the form of the Hugging Face hub, which is a checkpoint,
+    too; `metadata` is for its card. `int8`: a folder of pictures to translate, by which one direction as ONNX is put
+    into 8 bits; then `psnr`, to float32 in dB, is given too.
     """
-    if about and format != "hub":
-        raise ValueError(f"format={format}: a licence, data sets and a picture are for the page of format=hub")
-    if int8 and not (direction or out.suffix == SUFFIXES[format] or path.is_file()):
-        raise ValueError("int8 takes pictures of one domain: name a direction, or a file to write")
-    common: Any = {"weights": weights, "checkpoint": checkpoint}
     single = out.suffix == SUFFIXES[format]
+    if metadata and format != "hub":
+        raise ValueError(f"format={format}: a licence, data sets and a picture are for the card of format=hub")
+    if int8 and not (direction or single or path.is_file()):
+        raise ValueError("int8 takes pictures of one domain: name a direction, or a file to write")
+    if single and format == "hub":
+        raise ValueError(f"{out}: format=hub is a folder: name one without a suffix")
     if out.is_file() is not single and out.exists():
         raise ValueError(f"{out} is a {'folder' if single else 'file'} already: name another")
+    common: Any = {"weights": weights, "checkpoint": checkpoint}
     if single or direction:
         model = load_translator(path, direction=direction, **common)
         models: dict[Direction, Translator] = {_way(model): model}
     else:
         models = load_all(path, **common)
     if format == "hub":
-        prepare(out)
-    made, left_out = [], []
+        _clear(out)
+    files = {}
     for way, model in models.items():
         name = out if single else out / f"{_name(way, format, alone=len(models) == 1)}{SUFFIXES[format]}"
-        made.append(export(model, name, format=format, int8=int8))
-    if format == "reference" and not single and len(models) > 1:
-        left_out = _judges(path, out)
+        files[way] = model, export(model, name, format=format, int8=int8)
+    left_out = _write_discriminators(path, out) if format == "reference" and not single and len(models) > 1 else []
+    metadata, example = metadata or CardMetadata(), None
+    if metadata.picture:
+        example = EXAMPLE
+        _write_example(next(iter(models.values())), metadata.picture, out / EXAMPLE)
+    page = out.with_name(f"{out.name}.md") if single else out / PAGE
+    write_text(page, card(files, metadata, format=format, left_out=left_out, example=example))
     if format == "hub":
-        return {**_summary(out, made), "card": str(finish(out, models, made, about or About()))}
-    page = out.with_name(f"{out.name}.md") if single else out / "README.md"
-    write_text(page, card(models, made, format=format, left_out=left_out))
-    return {**_summary(out, made), "card": str(page)}
-
-
-def _summary(out: Path, made: Sequence[Exported]) -> dict[str, Any]:
-    small = made[0].int8
-    return {
+        _write_manifests(out, files)
+    written = [one for _, one in files.values()]
+    told: dict[str, Any] = {
         "file": str(out),
-        "max_difference": max(one.max_difference for one in made),
-        "megabytes": round(sum(one.megabytes for one in made), 3),
-        **({"psnr": round(small.psnr, 2), "faster": round(small.faster, 2)} if small else {}),
+        "max_difference": max(one.max_difference for one in written),
+        "megabytes": round(sum(one.megabytes for one in written), 3),
+        "card": str(page),
     }
+    return {**told, "psnr": round(written[0].int8.psnr, 2)} if written[0].int8 else told
 
 
 def load_all(path: Path, **settings: Any) -> dict[Direction, Translator]:
     """The generators of `path` by direction: all of a folder, the one of a file. `settings` are `load_translator`'s."""
-    ways = [None] if path.is_file() else _ways(path)
-    return {_way(model): model for model in (load_translator(path, direction=way, **settings) for way in ways)}
-
-
-def _ways(path: Path) -> list[Direction | None]:
-    found = networks_at(path)
-    return [way for way, role in GENERATOR_FILES.items() if role in found] or [None]
+    found = () if path.is_file() else networks_at(path)
+    ways: list[Direction | None] = [way for way, role in GENERATOR_FILES.items() if role in found]
+    models = [load_translator(path, direction=way, **settings) for way in ways or [None]]
+    return {_way(model): model for model in models}
 
 
 def _way(model: Translator) -> Direction:
     return next(way for way, role in GENERATOR_FILES.items() if role == model.header["role"])
 
 
-def _name(way: str, format: Format, *, alone: bool) -> str:
-    if format == "hub":
-        return GENERATOR_FILES[way]  # pyright: ignore[reportArgumentType]
-    if format != "reference":
-        return way
-    return "latest_net_G" if alone else f"latest_net_{GENERATOR_FILES[way]}"  # pyright: ignore[reportArgumentType]
+def _name(way: Direction, format: Format, *, alone: bool) -> str:
+    if format == "reference":
+        return "latest_net_G" if alone else f"latest_net_{GENERATOR_FILES[way]}"
+    return GENERATOR_FILES[way] if format == "hub" else way
 
 
-def _judges(path: Path, out: Path) -> list[str]:
-    """Writes the discriminators; gives the names of those that the reference implementation does not have."""
+def _write_discriminators(path: Path, out: Path) -> list[str]:
+    """Gives the roles of those that the reference implementation does not have."""
     left_out = []
     for role, network in networks_at(path).items():
-        if role.startswith("G_"):
-            continue
-        try:
-            save_reference(network, out / f"latest_net_{role}.pth")
-        except ValueError:
-            left_out.append(role)
+        if not role.startswith("G_"):
+            try:
+                save_reference(network, out / f"latest_net_{role}.pth")
+            except ValueError:
+                left_out.append(role)
     return left_out
+
+
+def _clear(out: Path) -> None:
+    """Removes what an earlier export left in `out`. ValueError where it is a run or one of its checkpoints."""
+    of_a_run = [name for name in ("config.yaml", "state.safetensors") if (out / name).exists()]
+    if of_a_run or ((out / MANIFEST).exists() and not (out / CONFIG).exists()):
+        raise ValueError(f"{out} is a run or one of its checkpoints, which this would overwrite: name another folder")
+    for name in (MANIFEST, EXAMPLE, *WEIGHTS):  # the manifest first: half a folder is none
+        (out / name).unlink(missing_ok=True)
+
+
+def _write_manifests(out: Path, files: Files) -> None:
+    """Writes the hub's `config.json`, then the manifest that makes the folder a checkpoint."""
+    networks = {way: {"file": one.file.name, **model.header} for way, (model, one) in files.items()}
+    config = {"library_name": "velogan", "velogan": velogan.__version__, "model_type": "velogan", "networks": networks}
+    write_text(out / CONFIG, json.dumps(config, indent=1))
+    write_manifest(out, images=max(int(model.header.get("images_seen") or 0) for model, _ in files.values()))
+
+
+def _write_example(model: Translator, picture: Path, file: Path) -> None:
+    """Writes the picture and its translation side by side."""
+    try:
+        with Image.open(picture) as opened:
+            if opened.mode not in _EIGHT_BITS:
+                raise ValueError(f"its pixels are {opened.mode}")
+            before = opened.convert("RGB")
+    except (OSError, ValueError, Image.DecompressionBombError) as error:
+        raise ValueError(f"picture={picture} cannot be shown: {error}; name a picture of 8 bits") from None
+    before.thumbnail((_EXAMPLE_SIDE, _EXAMPLE_SIDE))
+    both = Image.new("RGB", (2 * before.width, before.height))
+    both.paste(before, (0, 0))
+    both.paste(translate_images(model, before).convert("RGB"), (before.width, 0))
+    with replacing(file) as aside:
+        both.save(aside, format="PNG")

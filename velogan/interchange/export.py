@@ -1,4 +1,4 @@
-"""A generator in the formats of others, each checked against the network that it was made from."""
+"""A generator in the formats of other programs; each file is checked against the network that it was made from."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from velogan.files import replacing, require
-from velogan.interchange.int8 import Quantised, quantise
+from velogan.interchange.int8 import Quantised, quantise, run_onnx
 from velogan.networks.build import build_network
 from velogan.networks.outputs import ChangeGenerator, changed
 from velogan.networks.pickles import read_tensors
@@ -40,9 +40,9 @@ Size = tuple[int, int]
 class Exported:
     """A file that was written and checked.
 
-    `max_difference`: the largest from eager PyTorch in float32, in [-1, 1], over pictures of `sizes` (H, W) in batches
-    of 1 and 2; `by`: what computed it, with its version. `int8`: what is known of one in 8 bits; then `max_difference`
-    and `sizes` are of the pictures that judged it.
+    `max_difference`: the largest difference from eager PyTorch in float32, in [-1, 1], over pictures of `sizes` (H, W)
+    in batches of 1 and 2; `by`: the program that computed it, with its version. `int8`: the comparison of a file in 8
+    bits with float32; then `max_difference` and `sizes` are those of this comparison.
     """
 
     file: Path
@@ -61,8 +61,8 @@ def export(model: Translator, file: Path, *, format: Format, int8: Path | None =
     """Writes the generator of `model`, which is on the CPU, to `file` and checks it by running what was written.
 
     onnx and torch take batches of any size, and sides of any multiple of `model.multiple` pixels. `int8`: a folder of
-    pictures by which ONNX is put into 8 bits, once it was checked in float32. ValueError where the format cannot hold
-    it, or its results differ by more than `MOST`.
+    pictures that calibrate ONNX in 8 bits, after the check in float32. ValueError where the format cannot hold the
+    network, or results differ by more than `MOST`.
     """
     if format == "onnx":
         require("onnx", *_NEEDS, user="format=onnx")
@@ -80,7 +80,8 @@ def export(model: Translator, file: Path, *, format: Format, int8: Path | None =
                     f"{file}: computed by {by} the results differ by {difference:.2g} from PyTorch's, more than "
                     f"{MOST}: choose another format"
                 )
-            small = quantise(model, named, int8) if int8 else None
+            with _quiet():
+                small = quantise(model, named, int8) if int8 else None
             named.replace(aside)
         finally:
             named.unlink(missing_ok=True)
@@ -93,8 +94,6 @@ Run = Callable[[Tensor], Tensor]
 
 
 def _onnx(model: Translator, file: Path) -> tuple[Run, str]:
-    import onnxruntime
-
     with _quiet():
         program = torch.onnx.export(
             _plain(model.net),
@@ -108,12 +107,7 @@ def _onnx(model: Translator, file: Path) -> tuple[Run, str]:
         )
     assert program is not None
     program.save(file)
-    session = onnxruntime.InferenceSession(str(file), providers=["CPUExecutionProvider"])
-
-    def run(images: Tensor) -> Tensor:
-        return torch.from_numpy(session.run(None, {"image": images.numpy()})[0])
-
-    return run, f"ONNX Runtime {version('onnxruntime')}"
+    return run_onnx(file), f"ONNX Runtime {version('onnxruntime')}"
 
 
 def _torch(model: Translator, file: Path) -> tuple[Run, str]:
@@ -194,15 +188,11 @@ def _difference(model: Translator, run: Run, size: Size, *, count: int) -> float
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without what the exporters say about themselves."""
-    loggers = [logging.getLogger(name) for name in ("torch.onnx", "torch.export")]
-    levels = [logger.level for logger in loggers]
-    registration = logging.getLogger("torch.onnx._internal.exporter._registration")
+    """Without what the exporters log and warn of."""
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
     try:
-        for logger in (*loggers, registration):
-            logger.setLevel(logging.ERROR)
         with warnings.catch_warnings(action="ignore"), torch.no_grad():
             yield
     finally:
-        for logger, level in zip((*loggers, registration), (*levels, logging.NOTSET)):
-            logger.setLevel(level)
+        logging.disable(before)

@@ -9,8 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from velogan.files import require
-from velogan.interchange.folder import CONFIG, MANIFEST, NAMES, WEIGHTS
 from velogan.store.checkpoint import damage
+from velogan.types import GENERATOR_FILES
+
+CONFIG, MANIFEST, PAGE, EXAMPLE = "config.json", "manifest.json", "README.md", "example.png"
+WEIGHTS = tuple(f"{role}.safetensors" for role in GENERATOR_FILES.values())
+NAMES = (CONFIG, MANIFEST, PAGE, EXAMPLE, *WEIGHTS)
+"""All files that the folder of a published model may hold."""
 
 PRETRAINED = ("apples2oranges",)
 """The models that come with velogan: of the built-in set at 64x64 pixels, made by benchmarks/pretrained.py."""
