@@ -49,8 +49,8 @@ Features = Literal["none"] | Judge
 
 
 @dataclass(frozen=True)
-class Column:
-    """One kind of translator that is scored: which weights of which checkpoint."""
+class Candidate:
+    """A translator that is scored: which weights of which checkpoint."""
 
     checkpoint: Which
     weights: Weights
@@ -90,7 +90,7 @@ def evaluate(
     check_asked(classes, features, squeezenet, limit)
     ways = config.method.directions
     ways = _kept(find_checkpoint(run, checkpoint or "last"), ways)
-    columns, missing = _columns(run, checkpoint, ways)
+    candidates, missing = _candidates(run, checkpoint, ways)
     networks = load_networks(features, squeezenet, inception, cache_directory(config.data), device=device, task=task)
     scorer = Scorer(config.data, networks, classes or {}, limit, seed, task)
     sources, trained = _sources(run, config, given=len(data) == 2, task=task)
@@ -103,11 +103,11 @@ def evaluate(
         if direction not in ways:
             continue
         bounds = scorer.bounds(source, target)
-        for column in columns:
+        for candidate in candidates:
             translator = load_translator(
-                column.folder, direction=direction, weights=column.weights, device=device, accelerate=accelerate
+                candidate.folder, direction=direction, weights=candidate.weights, device=device, accelerate=accelerate
             )
-            common = {"direction": direction, "weights": column.weights, "checkpoint": column.checkpoint}
+            common = {"direction": direction, "weights": candidate.weights, "checkpoint": candidate.checkpoint}
             scores += [score | common for score in scorer.score(translator, source, target, bounds)]
             if owner := capability(config.method, HasAutoencoder):
                 autoencoder = replace(translator, net=owner.autoencoder_of(translator.net))
@@ -115,7 +115,7 @@ def evaluate(
             records.append(_record(translator, common, target))
     protocol = versions() | {
         "run": str(run),
-        "checkpoints": {column.checkpoint: column.folder.name for column in columns},
+        "checkpoints": {candidate.checkpoint: candidate.folder.name for candidate in candidates},
         "best": missing or read_best(run),
         "networks": records,
         "data": {
@@ -218,26 +218,26 @@ def _sources(run: Path, config: Config, *, given: bool, task: Task) -> tuple[Sou
     return Sources(a, b, aligned=False), {side.letter: side.train for side in (own.a, own.b)}
 
 
-def _columns(run: Path, checkpoint: Which | None, ways: Sequence[Direction]) -> tuple[list[Column], str | None]:
+def _candidates(run: Path, checkpoint: Which | None, ways: Sequence[Direction]) -> tuple[list[Candidate], str | None]:
     """The translators to score, and why the best checkpoint is missing among them, or None."""
-    columns: list[Column] = []
+    found: list[Candidate] = []
     if checkpoint != "best":
         last = find_checkpoint(run, "last")
-        columns += [Column("last", weights, last) for weights in _weights(last, ways)]
+        found += [Candidate("last", weights, last) for weights in _weights(last, ways)]
     if checkpoint == "best":
         best = find_checkpoint(run, "best")
-        return [Column("best", _weights(best, ways)[0], best)], None
+        return [Candidate("best", _weights(best, ways)[0], best)], None
     if checkpoint == "last":
-        return columns, None
+        return found, None
     try:
         best = find_checkpoint(run, "best")
     except ValueError:
-        return columns, "none was chosen"
-    if best == columns[0].folder:
-        return columns, SAME
+        return found, "none was chosen"
+    if best == found[0].folder:
+        return found, SAME
     if broken := damage(best):
-        return columns, broken
-    return [*columns, Column("best", _weights(best, ways)[0], best)], None
+        return found, broken
+    return [*found, Candidate("best", _weights(best, ways)[0], best)], None
 
 
 def _kept(folder: Path, ways: Sequence[Direction]) -> Sequence[Direction]:

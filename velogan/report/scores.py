@@ -106,7 +106,9 @@ def grouped(scores: Sequence[Mapping[str, Any]]) -> tuple[list[Column], list[Fig
 
 
 WEIGHTS = {"ema": "averaged", "raw": "raw"}
-WEIGHTS_NOTE = "averaged: a moving average of the weights, which `translate` uses; raw: the weights of the last step."
+WEIGHTS_NOTE = (
+    "averaged: a moving average of the weights, which “velogan translate” uses; raw: the weights of the last step."
+)
 
 
 def heading(column: Column) -> str:

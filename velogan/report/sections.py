@@ -143,7 +143,7 @@ def _translators(facts: Facts) -> str:
         shown = "".join(f'<td data-title="{text(title)}">{cell}</td>' for title, cell in filled)
         lines.append(f"<tr><th>{text(scores.label(row.first))}</th>{shown}</tr>")
     head = "".join(f"<th>{text(title)}</th>" for title in titles)
-    said = f"Small: 95 % of resampled sets of images give figures in this range. {scores.WEIGHTS_NOTE}"
+    said = f"Small: 95 % of resampled sets of images give figures in this range. {scores.WEIGHTS_NOTE}".replace("`", "")
     note = f'<p class="note">{text(said)}</p>'
     table = f'<div class="card figures"><table><tr>{head}</tr>{"".join(lines)}</table>{note}</div>'
     return _details("Every checkpoint, with intervals", table)
