@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol, runtime_checkable
 
@@ -78,6 +78,26 @@ def form_of(net: nn.Module) -> Form | None:
 def layers_of(net: nn.Module) -> list[nn.Module]:
     """The children of `net` in order; unlike `children` it repeats what stands there twice."""
     return [child for child in net._modules.values() if child is not None]
+
+
+Marks = Mapping[Form | None, tuple[Sequence[nn.Module], Sequence[nn.Module]]]
+"""Modules that stand before and behind the layers of a module of some form, for whoever follows a walk."""
+
+
+def walk(net: nn.Module, marks: Marks) -> Iterator[nn.Module]:
+    """The layers of `net` in the order in which they run, between the marks of the forms around them.
+
+    A module whose form has no marks is given whole.
+    """
+    form = form_of(net)
+    if form not in marks:
+        yield net
+        return
+    before, behind = marks[form]
+    yield from before
+    for layer in layers_of(net):
+        yield from walk(layer, marks)
+    yield from behind
 
 
 def hooked(net: nn.Module) -> bool:

@@ -37,10 +37,10 @@ class ConvWeightGrad:
     def __call__(self, x: Tensor) -> Tensor:
         if not self._gemm.computes(x):
             return torch.convolution(x, self._conv.weight, None, *self._geometry)
-        return _Convolution.apply(x, self._conv.weight, self._gemm, self._geometry)  # pyright: ignore[reportReturnType]
+        return _ConvolutionOp.apply(x, self._conv.weight, self._gemm, self._geometry)  # pyright: ignore[reportReturnType]
 
 
-class _Convolution(torch.autograd.Function):
+class _ConvolutionOp(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x: Tensor, weight: Tensor, gemm: Bf16Gemm | Fp32Gemm, geometry: list[Any]):
         image, weight = dense(x.to(gemm.dtype)), weight.to(gemm.dtype)

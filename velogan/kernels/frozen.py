@@ -79,7 +79,7 @@ class _Weights(Protocol):
     def weight(self, way: Literal["across", "down"], number: int) -> Tensor: ...
 
 
-class _Block(Protocol):
+class _FrozenBlock(Protocol):
     expand: nn.Conv2d | None
     depthwise: nn.Conv2d
     project: nn.Conv2d
@@ -88,7 +88,7 @@ class _Block(Protocol):
 
 class _Net(Protocol):
     stem: nn.Conv2d
-    blocks: Sequence[_Block]
+    blocks: Sequence[_FrozenBlock]
     ends: tuple[int, ...]
 
 

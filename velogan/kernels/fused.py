@@ -24,11 +24,11 @@ from velogan.kernels.plan import (
     JOIN,
     KEEP,
     SAVE,
+    Opaque,
     Plan,
     Planned,
     State,
     Step,
-    Whole,
     apply,
     join,
     keep,
@@ -86,7 +86,7 @@ def _plan(left: list[nn.Module], kernels: NormKernels, gemm: Products | None) ->
             plan.append((layer, _convolve(layer, gemm)))
         elif gemm is not None and (with_bias := _winograd(layer, gemm, biased=True)) is not None:
             plan.append((layer, apply(with_bias)))
-        elif isinstance(layer, Whole) and form_of(layer.of[0]) == "mixture" and half is not None:
+        elif isinstance(layer, Opaque) and form_of(layer.of[0]) == "mixture" and half is not None:
             plan.append((layer, apply(partial(layer, convolve=partial(winograd_convolution, gemm=half)))))
         elif is_thin(layer):
             plan.append((layer, _thin(layer, half)))

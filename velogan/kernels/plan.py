@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from velogan.types import Form, form_of, hooked, layers_of
+from velogan.types import Marks, form_of, hooked, walk
 
 
 @dataclass
@@ -34,7 +34,7 @@ KEEP, JOIN = nn.Identity(), nn.Identity()
 """Marks at both ends of what a U-Net's skip connection passes."""
 
 
-class Whole(nn.Module):
+class Opaque(nn.Module):
     """A module that is called as it is, even if it derives from a known layer."""
 
     def __init__(self, net: nn.Module):
@@ -43,26 +43,16 @@ class Whole(nn.Module):
         self.of = (net,)
 
 
-_MARKS: dict[Form | None, tuple[list[nn.Module], list[nn.Module]]] = {
-    "sequence": ([], []),
-    "residual": ([SAVE], [ADD]),
-    "skip": ([KEEP], [JOIN]),
-}
+_MARKS: Marks = {"sequence": ((), ()), "residual": ((SAVE,), (ADD,)), "skip": ((KEEP,), (JOIN,))}
 
 
 def tokens(net: nn.Module) -> Iterator[nn.Module]:
-    """The layers of `net` in order, with marks; what does not declare its form is a `Whole`."""
-    form = form_of(net)
-    if form in _MARKS:
-        before, behind = _MARKS[form]
-        yield from before
-        for layer in layers_of(net):
-            yield from tokens(layer)
-        yield from behind
-    elif form != "layer":
-        yield Whole(net)
-    elif not isinstance(net, nn.Identity):
-        yield net
+    """The layers of `net` in order, with marks; what does not declare its form is `Opaque`."""
+    for layer in walk(net, _MARKS):
+        if form_of(layer) != "layer":
+            yield Opaque(layer)
+        elif not isinstance(layer, nn.Identity) or layer in (SAVE, ADD, KEEP, JOIN):
+            yield layer
 
 
 Plan = list[tuple[nn.Module, Step]]
@@ -123,7 +113,7 @@ def recomputing(plan: Plan, *, random: bool) -> list[Step]:
     return [*made, _Segment(segment, random=random)] if segment else made
 
 
-_CONVOLUTIONS = (nn.Conv2d, nn.ConvTranspose2d, Whole)
+_CONVOLUTIONS = (nn.Conv2d, nn.ConvTranspose2d, Opaque)
 _BEGINS = (*_CONVOLUTIONS, nn.ReflectionPad2d, nn.Upsample)
 
 

@@ -37,12 +37,12 @@ def fits_winograd(layer: nn.Module) -> TypeGuard[nn.Conv2d]:
     )
 
 
-class _Taps(TypedDict):
+class _WinogradTaps(TypedDict):
     kernel: int
     dilation: int
 
 
-def _taps(conv: nn.Conv2d) -> _Taps:
+def _taps(conv: nn.Conv2d) -> _WinogradTaps:
     return {"kernel": conv.kernel_size[0], "dilation": conv.dilation[0]}
 
 
@@ -98,7 +98,7 @@ def winograd_convolution(
     out, channels, *kernel = weight.shape
     if not computes_half(x) or kernel not in [[side, side] for side in KERNELS] or min(out, channels) < LEAST:
         return F.conv2d(x, weight, bias, dilation=dilation)
-    taps: _Taps = {"kernel": kernel[0], "dilation": dilation}
+    taps: _WinogradTaps = {"kernel": kernel[0], "dilation": dilation}
     return _convolve(x, weight, bias, gemm.winograd_weights(weight), taps, gemm, lambda: None)
 
 
@@ -107,7 +107,7 @@ def _convolve(
     weight: Tensor,
     bias: Tensor | None,
     transformed: tuple[Tensor, Tensor],
-    taps: _Taps,
+    taps: _WinogradTaps,
     gemm: Bf16Gemm | Fp32Gemm,
     behind: Callable[[], None],
 ) -> Tensor:
@@ -124,7 +124,7 @@ class _Winograd(torch.autograd.Function):
         weight: Tensor,
         bias: Tensor | None,
         transformed: tuple[Tensor, Tensor],
-        taps: _Taps,
+        taps: _WinogradTaps,
         gemm: Bf16Gemm | Fp32Gemm,
         behind: Callable[[], None],
     ):

@@ -57,11 +57,11 @@ class Inception(nn.Module):
     def __init__(self, state: Mapping[str, Tensor]) -> None:
         super().__init__()
         with torch.device("meta"):  # no random initial values for 24 million weights
-            self.Conv2d_1a_3x3 = _Conv(3, 32, (3, 3), stride=2)
-            self.Conv2d_2a_3x3 = _Conv(32, 32, (3, 3))
-            self.Conv2d_2b_3x3 = _Conv(32, 64, (3, 3), padding=(1, 1))
-            self.Conv2d_3b_1x1 = _Conv(64, 80, (1, 1))
-            self.Conv2d_4a_3x3 = _Conv(80, 192, (3, 3))
+            self.Conv2d_1a_3x3 = _InceptionConv(3, 32, (3, 3), stride=2)
+            self.Conv2d_2a_3x3 = _InceptionConv(32, 32, (3, 3))
+            self.Conv2d_2b_3x3 = _InceptionConv(32, 64, (3, 3), padding=(1, 1))
+            self.Conv2d_3b_1x1 = _InceptionConv(64, 80, (1, 1))
+            self.Conv2d_4a_3x3 = _InceptionConv(80, 192, (3, 3))
             for name, (inputs, branches, width, pooled) in _BLOCKS.items():
                 self.add_module(name, _Mixed(inputs, branches, width, pooled, maximum=name == "Mixed_7c"))
             self.fc = nn.Linear(self.num_features, 1008)
@@ -89,7 +89,7 @@ class Inception(nn.Module):
         return self((clean(images, SIDE) - 128) / 128)
 
 
-class _Conv(nn.Module):
+class _InceptionConv(nn.Module):
     def __init__(self, inputs: int, outputs: int, kernel: tuple[int, int], **settings: Any) -> None:
         super().__init__()
         self.conv = nn.Conv2d(inputs, outputs, kernel, bias=False, **settings)
@@ -106,7 +106,7 @@ class _Mixed(nn.Module):
         super().__init__()
         self.chains = [self._chain(name, chain.format(width), inputs) for name, chain in branches.items()]
         self.maximum = maximum
-        self.branch_pool = _Conv(inputs, pooled, (1, 1)) if pooled else None
+        self.branch_pool = _InceptionConv(inputs, pooled, (1, 1)) if pooled else None
 
     def _chain(self, branch: str, chain: str, inputs: int) -> list[list[str]]:
         """Make one branch's convolutions; return their names, link by link."""
@@ -120,7 +120,9 @@ class _Mixed(nn.Module):
                 outputs, rows, columns = (int(part) for part in re.split("[@x]", size))
                 padding = (0, 0) if stride else (rows // 2, columns // 2)
                 name = branch if len(links) == 1 else f"{branch}_{number}{letter if '|' in link else ''}"
-                self.add_module(name, _Conv(inputs, outputs, (rows, columns), stride=int(stride or 1), padding=padding))
+                self.add_module(
+                    name, _InceptionConv(inputs, outputs, (rows, columns), stride=int(stride or 1), padding=padding)
+                )
                 names[-1].append(name)
             inputs = outputs
         return names

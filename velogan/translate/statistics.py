@@ -18,7 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from velogan.types import Form, form_of, layers_of
+from velogan.types import Marks, form_of, layers_of, walk
 
 Moments = tuple[Tensor, Tensor]
 """Mean and variance of each channel, `(C,)` float32."""
@@ -226,11 +226,7 @@ class _Total:
 
 
 _SAVE, _ADD, _APPEND = nn.Identity(), nn.Identity(), nn.Identity()  # marks around branches
-_MARKS: dict[Form | None, tuple[list[nn.Module], list[nn.Module]]] = {
-    "sequence": ([], []),
-    "residual": ([_SAVE], [_ADD]),
-    "skip": ([_SAVE], [_APPEND]),
-}
+_MARKS: Marks = {"sequence": ((), ()), "residual": ((_SAVE,), (_ADD,)), "skip": ((_SAVE,), (_APPEND,))}
 _MEET = nn.Identity()  # marks a value that several later layers use
 
 
@@ -240,13 +236,9 @@ def _steps(net: nn.Module) -> list[nn.Module]:
     A module without a form is one step. In a network of the form "change" or "mask", the steps lead from the input to
     the decoded translation, through every norm.
     """
-    form = form_of(net)
-    if form in ("change", "mask"):
+    if form_of(net) in ("change", "mask"):
         return [step for stage in layers_of(net) for step in (*_steps(stage), _MEET)]
-    if form not in _MARKS:
-        return [net]
-    before, behind = _MARKS[form]
-    return [*before, *(step for layer in layers_of(net) for step in _steps(layer)), *behind]
+    return list(walk(net, _MARKS))
 
 
 def _advance(state: _State, steps: Sequence[nn.Module], found: Mapping[nn.Module, Moments]) -> None:
