@@ -10,8 +10,8 @@ from pydantic import ValidationError
 from velogan.networks.genotype import Genotype, read_genotype
 from velogan.report.facts import Facts, mapping
 from velogan.report.genotype import drawn
-from velogan.report.sections import text
-from velogan.report.share_plots import entropies, key, shares, thinned
+from velogan.report.sections import key, text
+from velogan.report.share_plots import entropies, legend, shares, thinned
 from velogan.search.history import Tick, unchanged_since
 
 FEW = 8
@@ -26,11 +26,7 @@ def architecture(runs: Sequence[Facts]) -> str:
         body += _shares(history) if history else ""
     else:
         diagrams = ((number, facts, _diagram(facts)) for number, facts in enumerate(runs))
-        body = "".join(
-            f'<h3><i class="key" style="--hue:var(--c{number % 8})"></i>{text(facts.name)}</h3>{shown}'
-            for number, facts, shown in diagrams
-            if shown
-        )
+        body = "".join(f"<h3>{key(number)}{text(facts.name)}</h3>{shown}" for number, facts, shown in diagrams if shown)
     return f'<section class="architecture"><h2>Architecture</h2>{body}</section>' if body else ""
 
 
@@ -90,5 +86,5 @@ def _shares(history: Sequence[Tick]) -> str:
     return (
         "<h3>Shares of operations</h3>"
         f'<p class="note">A picture for each choice, from 0 to {images:,} images. The largest share at the end is '
-        f'named.</p>{key(history)}<div class="mixtures">{cards}</div>'
+        f'named.</p>{legend(history)}<div class="mixtures">{cards}</div>'
     )

@@ -34,10 +34,10 @@ def write_report(runs: list[Path], out: Path | None = None) -> Path:
 
 def render(runs: list[Facts]) -> str:
     """The page as text."""
-    return Template(_own("page.html")).substitute(
+    return Template(own("page.html")).substitute(
         title=sections.text(sections.title(runs)),
-        style=_own("page.css"),
-        script="\n".join(map(_own, ("page.js", "pictures.js", "curves.js"))),
+        style=own("page.css"),
+        script="\n".join(map(own, ("page.js", "pictures.js", "curves.js"))),
         data=in_script(_data(runs)),
         head=sections.head(runs),
         scores=sections.results(runs),
@@ -52,7 +52,8 @@ def in_script(value: Any) -> str:
     return json.dumps(value, allow_nan=False).replace("<", "\\u003c")
 
 
-def _own(name: str) -> str:
+def own(name: str) -> str:
+    """A file of this room, as text."""
     return files("velogan.report").joinpath(name).read_text(encoding="utf-8")
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from importlib.resources import files
 from pathlib import Path
 from string import Template
 from typing import Any
 
+from velogan.report.page import own
 from velogan.report.profile_figures import Profile, hue, percent, piece, table, time
 from velogan.report.profile_plots import areas, key, share, strip
 from velogan.report.profile_questions import four_questions
@@ -26,7 +26,6 @@ LAYERS = (
 
 def write_profile(profile: Profile, out: Path) -> Path:
     """Write the page of `profile`; return `out`."""
-    own = files("velogan.report")
     sections = {
         "Four questions": four_questions(profile),
         "One step": _strip(profile),
@@ -34,9 +33,9 @@ def write_profile(profile: Profile, out: Path) -> Path:
         f"Top {piece(profile)}s": _top(profile),
         "Memory": _memory(profile),
     }
-    page = Template(own.joinpath("profile.html").read_text(encoding="utf-8")).substitute(
+    page = Template(own("profile.html")).substitute(
         title="Where a step’s time goes",
-        style="\n".join(own.joinpath(name).read_text(encoding="utf-8") for name in ("page.css", "profile.css")),
+        style="\n".join(own(name) for name in ("page.css", "profile.css")),
         head=_head(profile),
         sections="\n".join(f"<section><h2>{name}</h2>{body}</section>" for name, body in sections.items()),
         trace=text(Path(profile["trace"]).name),

@@ -44,7 +44,7 @@ def head(runs: list[Facts]) -> str:
     """Headline, result in one sentence, what was run, and the newest pairs of pictures."""
     if len(runs) > 1:
         items = "".join(
-            f"<li>{_key(number)}<b>{text(facts.name)}</b> "
+            f"<li>{key(number)}<b>{text(facts.name)}</b> "
             f'{text(" ".join(result(facts)[:3]))}<br><span class="facts">{_about(facts)}</span></li>'
             for number, facts in enumerate(runs)
         )
@@ -162,10 +162,10 @@ def _score(group: list[tuple[int, Facts, dict[str, Any]]], many: bool) -> str:
     for number, facts, score in group:
         weights = scores.heading((str(score.get("checkpoint") or ""), str(score.get("weights") or "")))
         on = f" · {scores.split_of(score)}" if scores.split_of(score) else ""
-        name = _key(number) + text(facts.name + on) if many else text(weights + on)
+        name = key(number) + text(facts.name + on) if many else text(weights + on)
         value = text(scores.figure(score, score["value"]))
         lines.append(f'<div class="line"><span>{name}</span><b>{value}</b></div>')
-        lines.append(_bar(scores.bar(score, among), hue=_hue(number) if many else "var(--accent)"))
+        lines.append(_bar(scores.bar(score, among), hue=hue(number) if many else "var(--accent)"))
     known = [
         f"{what} {scores.figure(first, first[key])}"
         for key, what in (("baseline", "doing nothing:"), ("real", f"{scores.real_of(first)}:"))
@@ -206,7 +206,7 @@ def speed(runs: list[Facts]) -> str:
         body = _speed(runs[0], reasons=True)
     else:
         blocks = [(number, facts.name, _speed(facts, reasons=False)) for number, facts in enumerate(runs)]
-        body = "".join(f"<h3>{_key(number)}{text(name)}</h3>{block}" for number, name, block in blocks if block)
+        body = "".join(f"<h3>{key(number)}{text(name)}</h3>{block}" for number, name, block in blocks if block)
     return _section("Speed", body) if body else ""
 
 
@@ -242,9 +242,8 @@ def _speed(facts: Facts, *, reasons: bool) -> str:
 def configuration(runs: list[Facts]) -> str:
     """The command to repeat each run, and the fields of its configuration."""
     body = "".join(
-        (f"<h3>{_key(number)}{text(facts.name)}</h3>" if len(runs) > 1 else "")
-        + f'<div class="command"><pre>{_tokens(str(facts.run["command"]))}</pre>'
-        '<button class="copy">Copy</button></div>'
+        (f"<h3>{key(number)}{text(facts.name)}</h3>" if len(runs) > 1 else "")
+        + command(str(facts.run["command"]), '<button class="copy">Copy</button>')
         for number, facts in enumerate(runs)
         if facts.run.get("command")
     )
@@ -259,9 +258,10 @@ def configuration(runs: list[Facts]) -> str:
     return _section("Repeat it", body) if body else ""
 
 
-def _tokens(command: str) -> str:
-    """A command whose lines break between words, not after the hyphens of a flag."""
-    return " ".join(f'<span class="token">{text(word)}</span>' for word in command.split(" "))
+def command(line: str, button: str = "") -> str:
+    """A command in a box, whose lines break between words, not after the hyphens of a flag."""
+    words = " ".join(f'<span class="token">{text(word)}</span>' for word in line.split(" "))
+    return f'<div class="command"><pre>{words}</pre>{button}</div>'
 
 
 def _differences(runs: list[Facts], fields: list[dict[str, Any]]) -> str:
@@ -271,7 +271,7 @@ def _differences(runs: list[Facts], fields: list[dict[str, Any]]) -> str:
         values = [plain(config[name]) if name in config else "—" for config in fields]
         if len(set(values)) > 1:
             lines = "".join(
-                f'<div class="line"><span>{_key(number)}{text(facts.name)}</span><code>{text(value)}</code></div>'
+                f'<div class="line"><span>{key(number)}{text(facts.name)}</span><code>{text(value)}</code></div>'
                 for number, (facts, value) in enumerate(zip(runs, values))
             )
             blocks.append(f'<div class="score"><h4>{text(name)}</h4>{lines}</div>')
@@ -293,12 +293,14 @@ def plain(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, default=str, ensure_ascii=False)
 
 
-def _hue(number: int) -> str:
+def hue(number: int) -> str:
+    """The colour of a run or a setting by its number, as CSS."""
     return f"var(--c{number % 8})"
 
 
-def _key(number: int) -> str:
-    return f'<i class="key" style="--hue:{_hue(number)}"></i>'
+def key(number: int) -> str:
+    """The dot of that colour, before a name."""
+    return f'<i class="key" style="--hue:{hue(number)}"></i>'
 
 
 def _details(summary: str, body: str, *, shown: bool = False) -> str:

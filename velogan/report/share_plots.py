@@ -86,7 +86,7 @@ def _order(name: str) -> tuple[int, str]:
     return (known.index(name) if name in OPERATIONS else len(known), name)
 
 
-def key(history: Sequence[Tick]) -> str:
+def legend(history: Sequence[Tick]) -> str:
     """Names and colours of all operations that occur; those that never meet in a mixture may share a colour."""
     names = {name for mixtures in history[-1]["shares"].values() for one in mixtures.values() for name in one}
     alike: dict[str, list[str]] = {}

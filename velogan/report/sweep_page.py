@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from importlib.resources import files
 from pathlib import Path
 from statistics import fmean
 from string import Template
@@ -13,15 +12,15 @@ from PIL import Image
 
 from velogan.files import write_text
 from velogan.report.facts import read_facts
+from velogan.report.page import own
 from velogan.report.pictures import before_after, inline
-from velogan.report.sections import text
+from velogan.report.sections import command, hue, text
 from velogan.report.sweep_plots import Setting, curves, parallel, parallel_width
 from velogan.report.sweep_tables import (
     MOST_SHOWN,
     WAYS,
     extreme,
     figure,
-    hue,
     key,
     main_test,
     metric_label,
@@ -41,7 +40,6 @@ def write_sweep(found: Mapping[str, Any], out: Path) -> Path:
     seed of (percent of the budget, score); and `pictures`: by setting, its best `run` and, by direction, `pairs` of
     input and translation as `(H, W, 3)` uint8.
     """
-    own = files("velogan.report")
     shown = list(found["verdicts"])[:MOST_SHOWN]
     sections = {
         "Settings": settings_table(found),
@@ -52,9 +50,9 @@ def write_sweep(found: Mapping[str, Any], out: Path) -> Path:
         "On test pictures": tests_table(found),
         "Runs": runs_table(found),
     }
-    page = Template(own.joinpath("sweep.html").read_text(encoding="utf-8")).substitute(
+    page = Template(own("sweep.html")).substitute(
         title="Sweep",
-        style=own.joinpath("page.css").read_text(encoding="utf-8"),
+        style=own("page.css"),
         head=_head(found),
         sections="\n".join(f"<section><h2>{name}</h2>{body}</section>" for name, body in sections.items() if body),
     )
@@ -202,7 +200,7 @@ def _row(title: str, images: str) -> str:
 def _again(found: Mapping[str, Any]) -> str:
     if found["best"] is None:
         return ""
-    return f'<div class="command"><pre>{text(found["again"])}</pre></div>'
+    return command(found["again"])
 
 
 def _count(number: int, what: str) -> str:

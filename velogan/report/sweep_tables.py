@@ -8,11 +8,10 @@ from statistics import fmean
 from typing import Any
 
 from velogan.files import duration
-from velogan.report import scores
+from velogan.report import scores, sections
 from velogan.report.facts import mapping
 from velogan.report.sections import text
 
-COLOURS = 8
 MOST_SHOWN = 8
 """Settings whose curves and pictures are shown: the best ones."""
 MOST_ROWS = 12
@@ -207,11 +206,6 @@ def figure(value: float | None, digits: int = 4) -> str:
     return "" if value is None else f"{value:#.{digits}g}".removesuffix(".")
 
 
-def hue(number: int) -> str:
-    """The colour of a setting by its rank, as CSS."""
-    return f"var(--c{number % COLOURS})"
-
-
 def key(number: int) -> str:
     """The colour of a setting in plots; none for those that are not in them."""
-    return f'<span class="key" style="--hue:{hue(number)}"></span>' if number < MOST_SHOWN else ""
+    return sections.key(number) if number < MOST_SHOWN else ""
