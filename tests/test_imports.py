@@ -301,3 +301,23 @@ def test_signs_that_it_is_failing():
     assert not [name for name in MAY_IMPORT["recipes"] if name.startswith("engine")], "a recipe imports from engine"
     top = {path.stem for path in (ROOT / "velogan").glob("*.py")} - {"__init__", "__main__"}
     assert top <= {"api", "config", "recipes", "types", "files"}, "a new module at the top"
+
+
+LATE = {
+    "data.pictures.scans": {"data.pictures.dicom", "data.pictures.nifti"},
+    "serve.server": {"serve.access", "serve.app"},
+}
+"""Modules that need an extra, and who imports them when they are asked for."""
+
+
+def test_imports_stand_at_the_top_but_where_a_command_starts():
+    found = []
+    for module, path in _modules().items():
+        for function in ast.walk(ast.parse(path.read_text())):
+            if not isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef)) or _room(module) in ("cli", "api", ""):
+                continue
+            for node in ast.walk(function):
+                name = (node.module or "") if isinstance(node, ast.ImportFrom) else ""
+                if name.startswith("velogan.") and name[8:] not in LATE.get(module[8:], set()):
+                    found.append(f"{module}:{node.lineno} imports {name} in {function.name}")
+    assert not found, "\n".join(found)

@@ -31,7 +31,7 @@ from velogan.search.budget import Budget, Fit, Limit, check
 from velogan.search.supernet import (
     Architecture,
     Supernets,
-    Whole,
+    WithArchitecture,
     derive,
     give_architecture,
     mixtures,
@@ -208,7 +208,7 @@ class Searched(Method):
 
     def views(self, nets: Nets, spec: Spec) -> Views:
         found = self._inner_views(nets, spec)
-        return replace(found, generators={way: Whole(net) for way, net in found.generators.items()})
+        return replace(found, generators={way: WithArchitecture(net) for way, net in found.generators.items()})
 
     def _inner_views(self, nets: Nets, spec: Spec) -> Views:
         """Over the architecture weights that belong to `nets`: an average has been copied apart from its own."""

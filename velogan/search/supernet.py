@@ -124,7 +124,7 @@ def give_architecture(net: nn.Module, architecture: Architecture) -> None:
         object.__setattr__(mixed, "alpha", architecture.alpha[number])  # not registered
 
 
-class Whole(nn.Module):
+class WithArchitecture(nn.Module):
     """A supernet, and its architecture weights, which were taken, as one network: for a file that holds both."""
 
     def __init__(self, net: nn.Module, architectures: Sequence[nn.Module] | None = None):
@@ -142,10 +142,10 @@ class Whole(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return self.net(x)
 
-    def by(self, other: Callable[[nn.Module], nn.Module]) -> Whole:
+    def by(self, other: Callable[[nn.Module], nn.Module]) -> WithArchitecture:
         """The same with its network computed by `other`."""
         faster = self.net.by(other) if isinstance(self.net, Composed) else other(self.net)
-        return Whole(faster, list(self.architectures))
+        return WithArchitecture(faster, list(self.architectures))
 
 
 def mixtures(net: nn.Module) -> dict[str, Mixed]:
@@ -172,8 +172,8 @@ def _halved(x: Tensor, layers: _Layers, shares: _Shares) -> Tensor:
     """Kind e. The dilated 5x5 sees every second pixel only; the average of 2x2 pixels is a convolution too."""
     names = [name for name in layers if name in _DENSE]
     reach = max(GEOMETRY[name].before for name in names)
-    taps = [_Taps(layers[name].weight, shares[name], _place(name, reach)) for name in names]
-    taps.append(_Taps(layers["avg_pool"].weight, shares["avg_pool"] / 4, slice(reach, reach + 2)))
+    taps = [_Kernel(layers[name].weight, shares[name], _place(name, reach)) for name in names]
+    taps.append(_Kernel(layers["avg_pool"].weight, shares["avg_pool"] / 4, slice(reach, reach + 2)))
     dense = F.conv2d(x, _summed(taps, reach), _bias(layers, shares, but="max_pool"), stride=2, padding=reach)
     far = F.conv2d(x[:, :, ::2, ::2], shares["dilated5"] * layers["dilated5"].weight, padding=2)
     return dense + far + _point(F.max_pool2d(x, 2), "max_pool", layers, shares)
@@ -185,7 +185,7 @@ def _kept(x: Tensor, layers: _Layers, shares: _Shares, convolve: Convolve) -> Te
     x = F.pad(x, (reach,) * 4, mode="reflect")
     inner = GEOMETRY["conv7"].before if direct(x) else reach
     names = [name for name in layers if GEOMETRY[name].before <= inner]
-    taps = [_Taps(layers[name].weight, shares[name], _place(name, inner)) for name in names]
+    taps = [_Kernel(layers[name].weight, shares[name], _place(name, inner)) for name in names]
     if not direct(x):
         return convolve9(x, _summed(taps, inner), bias)
     near = convolve(x[:, :, 1:-1, 1:-1], _summed(taps, inner), bias)
@@ -194,8 +194,8 @@ def _kept(x: Tensor, layers: _Layers, shares: _Shares, convolve: Convolve) -> Te
 
 def _doubled(x: Tensor, layers: _Layers, shares: _Shares) -> Tensor:
     """Kind d. Nearest pixels are two taps of the transposed convolution."""
-    near = _Taps(layers["nearest"].weight.transpose(0, 1), shares["nearest"], slice(1, 3))
-    taps = [_Taps(layers["transposed3"].weight, shares["transposed3"], slice(0, 3)), near]
+    near = _Kernel(layers["nearest"].weight.transpose(0, 1), shares["nearest"], slice(1, 3))
+    taps = [_Kernel(layers["transposed3"].weight, shares["transposed3"], slice(0, 3)), near]
     bias = _bias(layers, shares, but="bilinear")
     sharp = F.conv_transpose2d(x, _summed(taps, 1), bias, stride=2, padding=1, output_padding=1)
     return sharp + F.interpolate(_point(x, "bilinear", layers, shares), scale_factor=2, mode="bilinear")
@@ -223,7 +223,7 @@ def _bias(layers: _Layers, shares: _Shares, *, but: str = "") -> Tensor | None:
     return torch.stack(found).sum(0) if found else None
 
 
-class _Taps(NamedTuple):
+class _Kernel(NamedTuple):
     """A kernel, its share, and its rows and columns in the sum; one that is smaller than these is repeated."""
 
     weight: Tensor
@@ -231,7 +231,7 @@ class _Taps(NamedTuple):
     place: slice
 
 
-def _summed(taps: Sequence[_Taps], reach: int) -> Tensor:
+def _summed(taps: Sequence[_Kernel], reach: int) -> Tensor:
     """The sum of kernels, `(c_out, c_in, 2 reach + 1, 2 reach + 1)`."""
     shares = torch.stack([one.share for one in taps])
     places = [one.place for one in taps]

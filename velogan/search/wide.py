@@ -31,11 +31,11 @@ def direct(x: Tensor) -> bool:
 
 def convolve9(x: Tensor, kernel: Tensor, bias: Tensor | None = None) -> Tensor:
     """`F.conv2d(x, kernel, bias)` for kernels of 9x9, up to rounding, of `(B, C, H + 8, W + 8)` float32."""
-    result: Tensor = _Convolution.apply(x, kernel)  # pyright: ignore[reportAssignmentType]
+    result: Tensor = _WideConvolution.apply(x, kernel)  # pyright: ignore[reportAssignmentType]
     return result if bias is None else result + bias.view(-1, 1, 1)
 
 
-class _Convolution(torch.autograd.Function):
+class _WideConvolution(torch.autograd.Function):
     """`x` and `kernel` are kept, and transformed again: their transforms are several times as large.
 
     The gradient is of operations that have gradients themselves, so that there are second derivatives.

@@ -27,6 +27,7 @@ from velogan.recipes import to_search
 from velogan.search.recorder import GENOTYPE
 from velogan.sweep.dimensions import changed, scored_at_shares
 from velogan.sweep.folder import saved
+from velogan.training.run import train
 from velogan.training.session import Session
 from velogan.types import Direction
 
@@ -121,8 +122,6 @@ class Source(BaseModel):
 
         Where another process runs it, this one waits.
         """
-        from velogan.training.run import train
-
         folder = self.folder(out)
         folder.parent.mkdir(parents=True, exist_ok=True)
         with open(f"{folder}.lock", "ab") as lock:
