@@ -24,7 +24,7 @@ from velogan.training.nodes.placed import Ask
 from velogan.training.nodes.run import modules_asked, placed
 from velogan.training.run import train
 
-ENGINE = {"device": "cpu", "precision": "bf16", "layout": "channels_last", "kernels": "winograd", "threads": 1}
+ENGINE = {"device": "cpu", "precision": "bf16", "kernels": "winograd", "threads": 1}
 
 
 @contextmanager

@@ -59,6 +59,6 @@ def test_cyclegan_is_the_paper():
     assert isinstance(method, CycleGAN)
     assert (method.gan, method.cycle_a, method.cycle_b) == ("lsgan", 10, 10)
     assert (method.adversarial_a, method.adversarial_b) == (1, 1)
-    assert (method.identity_a, method.identity_b, method.pool_size) == (0.5, 0.5, 50)
+    assert (method.identity, method.pool_size) == (0.5, 50)
     assert (config.optimizer.lr, config.optimizer.beta1, config.optimizer.beta2) == (2e-4, 0.5, 0.999)
     assert (config.train.length, config.schedule.kind, config.schedule.hold) == ("200 epochs", "linear", 0.5)

@@ -38,8 +38,8 @@ def fast() -> Config:
             generator={"output": "mask", "decoder": "resize", "padding": "reflect"},
             discriminator={"network": "projected+basic", "feature_size": 224},
             method={"gan": "hinge", "augment": ("shift", "cutout")}
-            | {"cycle_a": 2.0, "cycle_b": 2.0, "identity_a": 0.0, "identity_b": 0.0}
-            | {"edges_a": 20.0, "edges_b": 20.0, "untranslated": 0.25},
+            | {"cycle_a": 2.0, "cycle_b": 2.0, "identity": 0.0}
+            | {"edges": 20.0, "untranslated": 0.25},
             optimizer={"rules": ("D_*:lr=1e-4",)},
             schedule={"kind": "constant"},
             train={"length": "40 minutes", "checkpoint_every": "10 %", "ema_rampup": 0.2},
@@ -61,7 +61,7 @@ def demo() -> Config:
         data={"crop_size": 64, "batch_size": 2},
         generator={"channels": 32, "blocks": 2, "norm": "none", "init": "identity", "output": "keep"},
         discriminator={"channels": 32},
-        method={"gan": "hinge", "cycle_a": 10.0, "cycle_b": 10.0, "identity_a": 1.0, "identity_b": 1.0},
+        method={"gan": "hinge", "cycle_a": 10.0, "cycle_b": 10.0, "identity": 1.0},
         optimizer={"lr": 6e-4, "rules": ("D_*:lr=3e-4",)},
         schedule={"kind": "constant"},
         train={"length": "3000 images", "log_every": "1 %", "sample_every": "4 %", "ema_images": 1000},

@@ -217,7 +217,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         {
             "generator": {"norm": "batch", "dropout": True},
             "discriminator": {"norm": "batch", "network": "pixel"},
-            "method": {"gan": "vanilla", "identity_a": 0.0, "identity_b": 0.0},
+            "method": {"gan": "vanilla", "identity": 0.0},
         },
     ),
     "cyclegan, not captured": ("cyclegan", {"engine": {"mode": "eager"}}),

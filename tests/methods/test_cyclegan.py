@@ -46,7 +46,7 @@ def _by_hand() -> tuple[dict[str, nn.Module], dict[str, Tensor]]:
 @pytest.mark.parametrize("batched", [False, True])
 def test_terms_by_hand(batched: bool):
     nets, batch = _by_hand()
-    objective = _objective(batched=batched, shape=(1, 1, 1), cycle_a=10.0, cycle_b=20.0, identity_a=0.5, identity_b=0.5)
+    objective = _objective(batched=batched, shape=(1, 1, 1), cycle_a=10.0, cycle_b=20.0, identity=0.5)
     out = objective.generator_loss(nets, batch, {})
     # fake B = 0.2, back A = 0.7; fake A = 0.3, back B = 0.6; the same B = -0.4, the same A = 0.6
     expected = {
@@ -76,10 +76,10 @@ def test_terms_by_hand(batched: bool):
 def test_the_penalty_is_weighted_and_halved_with_the_rest():
     nets, batch = _by_hand()
     carry = {"fake_a": torch.zeros(1, 1, 1, 1), "fake_b": torch.zeros(1, 1, 1, 1)}
-    objective = _objective(shape=(1, 1, 1), gan="wgangp", gradient_penalty=7.0)
+    objective = _objective(shape=(1, 1, 1), gan="wgangp")
     terms = objective.discriminator_loss(nets, batch, carry).terms
-    assert float(terms["a"].detach()) == pytest.approx(0.5 * (-(3 * -0.2) + 0 + 7 * (3 - 1) ** 2))
-    assert float(terms["b"].detach()) == pytest.approx(0.5 * (-(0.1 - 1) + -1 + 7 * (1 - 1) ** 2))
+    assert float(terms["a"].detach()) == pytest.approx(0.5 * (-(3 * -0.2) + 0 + 10 * (3 - 1) ** 2))
+    assert float(terms["b"].detach()) == pytest.approx(0.5 * (-(0.1 - 1) + -1 + 10 * (1 - 1) ** 2))
 
 
 @pytest.mark.parametrize(("penalty", "factor"), [("r1", 0.25), ("zero_centred", 0.5)])
@@ -182,9 +182,9 @@ def test_edges_are_compared_with_those_of_each_translation_s_own_input():
         **{role: build_discriminator(DiscriminatorConfig(network="pixel", channels=2)) for role in ("D_A", "D_B")},
     }
     batch = {side: torch.rand(2, *SHAPE) * 2 - 1 for side in "AB"} | {"uniform": torch.rand(6, 2)}
-    out = _objective(edges_a=3.0, edges_b=5.0).generator_loss(nets, batch, {})
+    out = _objective(edges=3.0).generator_loss(nets, batch, {})
     plain = _objective().generator_loss(nets, batch, {})
-    for letter, made, given, weight in (("a", "fake_b", "A", 3.0), ("b", "fake_a", "B", 5.0)):
+    for letter, made, given, weight in (("a", "fake_b", "A", 3.0), ("b", "fake_a", "B", 3.0)):
         wanted = weight * lost_edges(out.carry[made], batch[given])
         assert out.terms[f"edges_{letter}"].item() == pytest.approx(wanted.item())
         assert wanted.item() > 0.1
@@ -196,7 +196,7 @@ def test_no_identity_no_pass_for_it():
     nets, batch = _by_hand()
     calls = []
     nets["G_A"].register_forward_hook(lambda *_: calls.append("G_A"))
-    out = _objective(shape=(1, 1, 1), identity_a=0.0, identity_b=0.0).generator_loss(nets, batch, {})
+    out = _objective(shape=(1, 1, 1), identity=0.0).generator_loss(nets, batch, {})
     assert set(out.terms) == {"adversarial_a", "adversarial_b", "cycle_a", "cycle_b"}
     assert len(calls) == 2
 
@@ -213,7 +213,7 @@ def test_batched_passes_equal_separate_ones(gan: str, identity: float, count: in
     results = []
     for batched in (False, True):
         mine = copy.deepcopy(nets)
-        objective = _objective(batched=batched, gan=gan, identity_a=identity, identity_b=identity)
+        objective = _objective(batched=batched, gan=gan, identity=identity)
         first = objective.generator_loss(mine, batch, {})
         first.total.backward()
         gradients = {
@@ -265,11 +265,11 @@ def test_the_cycles_do_not_depend_on_each_other():
     assert all(torch.equal(value, results[1][name]) for name, value in results[0].items())
 
 
-def test_adversarial_and_identity_weights_are_of_one_direction_each():
+def test_adversarial_weights_are_of_one_direction_each_and_identity_of_both():
     nets, batch = _by_hand()
     even = _objective(shape=(1, 1, 1)).generator_loss(nets, batch, {}).terms
-    weights: dict[str, Any] = {"adversarial_a": 3.0, "adversarial_b": 0.5, "identity_a": 1.0, "identity_b": 0.25}
+    weights: dict[str, Any] = {"adversarial_a": 3.0, "adversarial_b": 0.5, "identity": 0.25}
     odd = _objective(shape=(1, 1, 1), **weights).generator_loss(nets, batch, {}).terms
-    for name, factor in {"adversarial_a": 3.0, "adversarial_b": 0.5, "identity_a": 2.0, "identity_b": 0.5}.items():
+    for name, factor in {"adversarial_a": 3.0, "adversarial_b": 0.5, "identity_a": 0.5, "identity_b": 0.5}.items():
         assert odd[name].item() == pytest.approx(factor * even[name].item())
         assert even[name].item() > 0

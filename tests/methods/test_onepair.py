@@ -228,16 +228,6 @@ def test_plateau_watches_a_phase_that_there_is(fields: dict[str, Any], phase: st
     assert phase in [one.name for one in _objective(**fields).phases()]
 
 
-def test_weights_of_the_way_back_are_its_own():
-    method = OnePair(direction="both", adversarial=2.0, adversarial_b=0.0, deviation_target_b=3.0)
-    assert [method.weight("adversarial", way) for way in "AB"] == [2.0, 0.0]
-    assert [method.weight("deviation_target", way) for way in "AB"] == [10.0, 3.0]
-    objective = _objective(direction="both", adversarial_b=0.0)
-    assert objective.discriminators == ("D_A",)
-    with pytest.raises(ValueError, match=r"adversarial_b=1.0 is of the direction B to A: set direction=both"):
-        OnePair(adversarial_b=1.0)
-
-
 def _spec(**generator: Any) -> Spec:
     config, judge = GeneratorConfig.model_validate(generator), DiscriminatorConfig()
     return Spec({"a2b": config, "b2a": config}, {"a2b": judge, "b2a": judge}, {"A": 3, "B": 3})

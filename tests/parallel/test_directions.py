@@ -22,8 +22,8 @@ CASES = {
     # plain kernels move a bias in front of a norm, too, whose gradient is a rounding error: by Adam a full step
     "as the preset": ["--engine.kernels", "native", "--method.pool-size", "2"],
     "all else": [
-        *("--optimizer.kind", "sgd", "--engine.batched", "off", "--method.pool-size", "2", "--method.identity-b", "0"),
-        *("--method.edges-a", "3", "--method.edges-b", "2", "--method.untranslated", "0.3"),
+        *("--optimizer.kind", "sgd", "--engine.batched", "off", "--method.pool-size", "2"),
+        *("--method.edges", "3", "--method.untranslated", "0.3"),
         *(*STABILISED, "--method.penalty-every", "2", "--method.discriminator-steps", "2", "--train.accumulate", "2"),
     ],
 }

@@ -65,7 +65,7 @@ def test_a_captured_step_equals_the_plain_one(case: str, recorder: Any, tiny_con
         discriminator={"norm": "spectral"},
         generator={"norm": "none", "decoder": "resize"},
         method=CASES[case],
-        engine={"threads": 1, "precision": "fp32", "layout": "channels_last"},
+        engine={"threads": 1, "precision": "fp32"},
     )
     config = config.model_copy(update={"engine": decide(config)[0]})
     plain, captured = list(_rows(config, None)), list(_rows(config, recorder))

@@ -67,7 +67,7 @@ def _textbook(nets: Mapping[str, Any], batches: list[dict[str, Tensor]], config:
     g_a, g_b, d_a, d_b = (nets[role] for role in ("G_A", "G_B", "D_A", "D_B"))
     method = config.method
     assert isinstance(method, CycleGAN)
-    kind, identity = method.gan, method.identity_a
+    kind, identity = method.gan, method.identity
     adam_g = torch.optim.Adam(itertools.chain(g_a.parameters(), g_b.parameters()), lr=2e-4, betas=(0.5, 0.999))
     adam_d = torch.optim.Adam(itertools.chain(d_a.parameters(), d_b.parameters()), lr=2e-4, betas=(0.5, 0.999))
     pool_a, pool_b = ImagePool(method.pool_size), ImagePool(method.pool_size)
@@ -123,7 +123,7 @@ CASES: dict[str, dict[str, dict[str, Any]]] = {
     "lsgan": {},
     "vanilla": {"method": {"gan": "vanilla"}},
     "wgangp": {"method": {"gan": "wgangp"}},
-    "no identity": {"method": {"identity_a": 0.0, "identity_b": 0.0}},
+    "no identity": {"method": {"identity": 0.0}},
     "no pool": {"method": {"pool_size": 0}},
     "batch of 2, dropout": {"data": {"batch_size": 2}, "generator": {"dropout": True}},
     "batch norm": {

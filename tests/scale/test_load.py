@@ -18,7 +18,7 @@ TINY = {
     "generator": {"channels": 4, "blocks": 1},
     "discriminator": {"channels": 4},
     "data": {"crop_size": 32},
-    "engine": {"precision": "fp32", "kernels": "plain", "threads": 1, "layout": "contiguous"},
+    "engine": {"precision": "fp32", "kernels": "plain", "threads": 1},
 }
 FLAGS = ["--image-size", "32", "--generator.channels", "4", "--generator.blocks", "1", "--discriminator.channels", "4"]
 

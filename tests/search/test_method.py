@@ -81,7 +81,7 @@ def _changed(before: dict[str, list[Tensor]], after: dict[str, list[Tensor]]) ->
 
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_each_phase_trains_what_it_should_on_its_split(scheme: str, search: Callable[..., Config]):
-    step, objective, nets = _step(search(scheme=scheme, swap=0.25))
+    step, objective, nets = _step(search(scheme=scheme))
     pairs = {"generator": {"G_A", "G_B"}, "discriminator": {"D_A", "D_B"}}
     of_weights, of_architecture = {
         "one-step": ("train", "train"),
@@ -90,7 +90,7 @@ def test_each_phase_trains_what_it_should_on_its_split(scheme: str, search: Call
         "swapped-halves": ("first_half", "second_half"),
     }[scheme]
     assert set(objective.draws) == {of_weights, of_architecture}
-    assert objective.swaps_at == (0.25 if scheme == "swapped-halves" else math.inf)
+    assert objective.swaps_at == (0.5 if scheme == "swapped-halves" else math.inf)
     seen = {}
     for phase in step.due(0):
         before = _weights(nets)
@@ -276,7 +276,6 @@ def test_what_is_fixed_is_not_searched(search: Callable[..., Config]):
         ({}, {"generator": {"network": "resnet"}}, r"generator\.network=resnet has no operations .* velogan search"),
         ({}, {"discriminator": {"space": "code"}}, "generator.space and discriminator.space are code and paper"),
         ({"inner": "onepair"}, {"generator_b": {"channels": 8}}, "generator_b differs from generator"),
-        ({"swap": 1.0}, {}, "swap=1.0"),
     ],
 )
 def test_what_cannot_be_searched_is_refused(

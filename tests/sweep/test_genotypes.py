@@ -40,7 +40,7 @@ def make(tiny_config: Callable[..., Config], tmp_path: Path) -> Callable[..., Sw
     base = tiny_config(
         data={"render_count": 22, "validation": 2},
         train={"checkpoint_every": "3 images"},
-        engine={"threads": None, "kernels": "plain", "precision": "fp32", "layout": "contiguous"},
+        engine={"threads": None, "kernels": "plain", "precision": "fp32"},
     )
     sections = base.model_dump(mode="json", exclude={"method"})
 

@@ -205,6 +205,6 @@ def test_a_weight_of_nothing_is_a_kind_of_its_own() -> None:
         kinds.append(config)
         return StepCost(seconds=1.0, memory_mb=100.0, gpu_memory_mb=0.0)
 
-    asked = plan("method.identity_a=0.0,0.5,1.0")
+    asked = plan("method.identity=0.0,0.5,1.0")
     cost(asked, asked.known_trials(), parallel=1, probe=probed, say=print)
     assert len(kinds) == 2

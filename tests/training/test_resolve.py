@@ -190,7 +190,7 @@ def test_the_modes_of_a_cpu_leave_the_native_kernels_out(mode: str, compile: str
     monkeypatch.setattr(room, "compiler_missing", lambda device: "")
     chosen, _ = _resolve(EngineConfig.model_validate({"mode": mode, "device": "cpu", "precision": "fp32"}))
     assert (chosen.kernels, chosen.compile, chosen.capture) == ("plain", compile, "off")
-    assert (chosen.batched, chosen.layout) == ("on", "channels_last")
+    assert (chosen.batched, chosen.channels_last) == ("on", True)
 
 
 @pytest.mark.parametrize("mode", ["graph", "streams"])

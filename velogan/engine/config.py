@@ -113,9 +113,6 @@ class EngineConfig(BaseModel):
         description="Number type of convolutions; weights, losses and updates stay float32. fp16 is for GPUs without "
         "bf16: losses are scaled, and an update whose gradients overflow is skipped.",
     )
-    layout: Literal["auto", "contiguous", "channels_last"] = Field(
-        default="auto", description="Memory layout of images."
-    )
     batched: Literal["auto", "on", "off"] = Field(
         default="auto", description="Run passes through the same weights together; exact with per-sample norms."
     )
@@ -142,3 +139,8 @@ class EngineConfig(BaseModel):
     threads: int | None = Field(
         default=None, ge=1, le=4096, description="CPU threads. Default: as many as the machine has cores."
     )
+
+    @property
+    def channels_last(self) -> bool:
+        """Whether images lie channels-last in memory, the layout in which convolutions are fastest, but for Metal's."""
+        return self.mode != "reference" and not self.device.startswith("mps")

@@ -36,20 +36,19 @@ class CycleGAN(Adversarial):
     adversarial_b: float = Field(default=1.0, ge=0, description="Weight of the adversarial loss of G_B, by D_B.")
     cycle_a: float = Field(default=10.0, ge=0, description="Weight of |G_B(G_A(a)) - a|.")
     cycle_b: float = Field(default=10.0, ge=0, description="Weight of |G_A(G_B(b)) - b|.")
-    identity_a: float = Field(
+    identity: float = Field(
         default=0.5,
         ge=0,
-        description="Weight of |G_A(b) - b|, as a factor of cycle_b: 0.5 times 10 is 5. It asks that images of B stay "
-        "as they are. Left out where A and B differ in their number of channels.",
+        description="Weight of |G_A(b) - b| as a factor of cycle_b (0.5 times 10 is 5), and of |G_B(a) - a| as one of "
+        "cycle_a: images of the target domain stay as they are. More against inverted colours, less against copies. "
+        "Left out where A and B differ in their number of channels.",
     )
-    identity_b: float = Field(default=0.5, ge=0, description="The same for |G_B(a) - a|, as a factor of cycle_a.")
-    edges_a: float = Field(
+    edges: float = Field(
         default=0.0,
         ge=0,
-        description="Weight of the edges of a that G_A(a) has lost, whatever the brightness and the colours. It keeps "
-        "shapes, and does not hinder new things where a is flat.",
+        description="Weight of the edges of an image that its translation has lost, whatever the brightness and the "
+        "colours. It keeps shapes, and does not hinder new things where the image is flat.",
     )
-    edges_b: float = Field(default=0.0, ge=0, description="The same for b and G_B(b).")
     pool_size: int = Field(
         default=50,
         ge=0,
@@ -71,7 +70,6 @@ class CycleGAN(Adversarial):
         le=1,
         description="The share of images that `augment` changes: below 1 where discriminators learn too slowly.",
     )
-    gradient_penalty: float = Field(default=10.0, ge=0, description="Weight of the gradient penalty; wgangp only.")
 
     @model_validator(mode="after")
     def _probability_of_something(self) -> CycleGAN:
@@ -105,7 +103,7 @@ class CycleGAN(Adversarial):
             return []
         unlike = f"channels of domain A: {a}, of domain B: {b}"
         off = {
-            "identity loss": self.identity_a or self.identity_b,
+            "identity loss": self.identity,
             "untranslated images for discriminators": self.untranslated,
         }
         return [Decision(name, "off", unlike) for name, wanted in off.items() if wanted]
@@ -146,6 +144,9 @@ class CycleGAN(Adversarial):
     def views(self, nets: Nets, spec: Spec) -> Views:
         return Views({"a2b": nets["G_A"], "b2a": nets["G_B"]})
 
+
+GRADIENT_PENALTY = 10.0
+"""Weight of the penalty that belongs to `gan=wgangp` (Gulrajani et al. 2017, section 4)."""
 
 _DRAWS = 6
 """Uniform numbers for an image without augmentation: two for each pool, one for each gradient penalty."""
@@ -202,7 +203,7 @@ class CycleGANObjective:
         self.untranslated = config.untranslated if same else 0.0
         self.plain_draws = _DRAWS + 6 * self.augmenter.count
         self.draws: Mapping[str, int] = {"train": self.plain_draws + (2 if self.untranslated else 0)}
-        self.identity = {"a": config.identity_a, "b": config.identity_b} if same else {"a": 0.0, "b": 0.0}
+        self.identity = config.identity if same else 0.0
         self.pool_a = FakePool(config.pool_size, shape_a)
         self.pool_b = FakePool(config.pool_size, shape_b)
         self.state: nn.Module = nn.ModuleDict({"fake_a": self.pool_a, "fake_b": self.pool_b})
@@ -237,10 +238,10 @@ class CycleGANObjective:
         for way in self.ways:
             if way.same in seen:
                 loss = F.l1_loss(seen[way.same].float(), batch[way.target]) * cycles[way.target]
-                terms[f"identity_{way.letter}"] = loss * self.identity[way.letter]
-        for way in self.ways:
-            if weight := getattr(config, f"edges_{way.letter}"):
-                terms[f"edges_{way.letter}"] = lost_edges(seen[way.fake], batch[way.source]) * weight
+                terms[f"identity_{way.letter}"] = loss * self.identity
+        if config.edges:
+            for way in self.ways:
+                terms[f"edges_{way.letter}"] = lost_edges(seen[way.fake], batch[way.source]) * config.edges
         return Out(total=_sum_of(terms), terms=terms, carry={way.fake: seen[way.fake].float() for way in self.ways})
 
     def penalty_loss(self, nets: Nets, batch: Batch, carry: Carry) -> Out:
@@ -298,15 +299,13 @@ class CycleGANObjective:
         if not self.batched:
             cycles = side_by_side(partial(_cycle, g_a, g_b, a), partial(_cycle, g_b, g_a, b))
             (seen["fake_b"], seen["back_a"]), (seen["fake_a"], seen["back_b"]) = cycles
-            if self.identity["a"]:
-                seen["same_b"] = g_a(b)
-            if self.identity["b"]:
-                seen["same_a"] = g_b(a)
-            return seen
-        seen["fake_b"], *same_b = together(g_a, a, *([b] if self.identity["a"] else []))
-        same_a = [a] if self.identity["b"] else []
-        seen["fake_a"], *same_a, seen["back_a"] = together(g_b, b, *same_a, seen["fake_b"])
-        seen |= {f"same_{letter}": same for letter, found in (("b", same_b), ("a", same_a)) for same in found}
+            return seen | ({"same_b": g_a(b), "same_a": g_b(a)} if self.identity else {})
+        if self.identity:
+            seen["fake_b"], seen["same_b"] = together(g_a, a, b)
+            seen["fake_a"], seen["same_a"], seen["back_a"] = together(g_b, b, a, seen["fake_b"])
+        else:
+            seen["fake_b"] = g_a(a)
+            seen["fake_a"], seen["back_a"] = together(g_b, b, seen["fake_b"])
         seen["back_b"] = g_a(seen["fake_a"])
         return seen
 
@@ -335,7 +334,7 @@ class CycleGANObjective:
             loss = loss + gan_loss(by_features, real=False, kind=kind, weights=weights)
             loss = loss + gan_loss(by_pixels, real=False, kind=kind)
         if kind == "wgangp":
-            loss = loss + self.config.gradient_penalty * gradient_penalty(discriminator, real=real, fake=fake, mix=mix)
+            loss = loss + GRADIENT_PENALTY * gradient_penalty(discriminator, real=real, fake=fake, mix=mix)
         return loss * 0.5
 
 
@@ -365,13 +364,10 @@ class OneDirection(CycleGANObjective):
 
     def phases(self) -> list[Phase]:
         """As of the whole objective."""
-        config = self.config
         names = {
             "generator": ["adversarial_a", "adversarial_b", "cycle_a", "cycle_b"]
-            + ["identity_a"] * bool(self.identity["a"])
-            + ["identity_b"] * bool(self.identity["b"])
-            + ["edges_a"] * bool(config.edges_a)
-            + ["edges_b"] * bool(config.edges_b),
+            + (["identity_a", "identity_b"] if self.identity else [])
+            + (["edges_a", "edges_b"] if self.config.edges else []),
             "discriminator": ["a", "b"],
             "penalty": ["penalty_a", "penalty_b"],
         }
@@ -380,11 +376,10 @@ class OneDirection(CycleGANObjective):
     def _translate(self, nets: Nets, batch: Batch) -> dict[str, Tensor]:
         (way,) = self.ways
         net, source, target = nets[way.generator], batch[way.source], batch[way.target]
-        identity = bool(self.identity[way.letter])
-        fake, *same = together(net, source, *([target] if identity and self.batched else []))
+        fake, *same = together(net, source, *([target] if self.identity and self.batched else []))
         theirs = traded(fake.float(), (len(target), source.shape[1], *target.shape[2:]), self.swap)
         seen = {way.fake: fake, way.back: net(theirs)}
-        if identity:
+        if self.identity:
             seen[way.same] = same[0] if self.batched else net(target)
         return seen
 

@@ -74,12 +74,6 @@ class OnePair(Adversarial):
         ge=0,
         description="Weight of |T(E(a)) - E(a)|: encodings of the source change no more than they are forced to.",
     )
-    adversarial_b: float | None = Field(
-        default=None, ge=0, description="`adversarial` for the direction B to A. Default: the same."
-    )
-    deviation_target_b: float | None = Field(
-        default=None, ge=0, description="`deviation_target` for the direction B to A. Default: the same."
-    )
     pool_size: int = Field(
         default=50, ge=0, description="Earlier fakes kept per discriminator, which sees some of them again."
     )
@@ -91,9 +85,6 @@ class OnePair(Adversarial):
                 f"start={self.start} and stage={self.stage} do not go together: name the autoencoder's run with "
                 "stage=translator, and none otherwise"
             )
-        for name in ("adversarial_b", "deviation_target_b"):
-            if (value := getattr(self, name)) is not None and self.direction == "a2b":
-                raise ValueError(f"{name}={value} is of the direction B to A: set direction=both, or leave it out")
         return self
 
     @property
@@ -116,11 +107,6 @@ class OnePair(Adversarial):
     @property
     def one_size(self) -> str:
         return f"method.pool_size={self.pool_size}" if self.pool_size else ""
-
-    def weight(self, name: Literal["adversarial", "deviation_target"], letter: str) -> float:
-        """A weight that may differ between the directions, for the translator with this letter."""
-        of_b = getattr(self, f"{name}_b")
-        return of_b if letter == "B" and of_b is not None else getattr(self, name)
 
     def check(self, spec: Spec) -> None:
         generator, (a, b) = spec.generators["a2b"], (spec.channels["A"], spec.channels["B"])
@@ -162,7 +148,7 @@ class OnePair(Adversarial):
                 generator = make.generator(spec.generators[way], in_channels=channels, out_channels=channels)
                 translator = split(generator).translator
             roles[f"T_{name}"] = Role(net=translator, averaged=True)
-            if self.weight("adversarial", name):
+            if self.adversarial:
                 roles[f"D_{name}"] = self._encoding_discriminator(spec, way, make, judges=target)
         return roles
 
@@ -240,7 +226,7 @@ class OnePairObjective:
     ):
         self.config, self.batched = config, batched
         self.letters = ways = [_letter(way) for way in config.translated]
-        self.discriminators = tuple(f"D_{way}" for way in ways if config.weight("adversarial", way))
+        self.discriminators = tuple(f"D_{way}" for way in ways if config.adversarial)
         self.pools = {role: FakePool(config.pool_size, encoding) for role in self.discriminators}
         self.state: nn.Module = nn.ModuleDict(self.pools)
         mixes = len(self.pools) if config.penalty == "zero_centred" else 0
@@ -336,18 +322,18 @@ class OnePairObjective:
         config, encoded = self.config, _encoded(carry)
         source, target = _from(way, encoded)
         terms: dict[str, Tensor] = {}
-        if deviation := config.weight("deviation_target", way):
+        if config.deviation_target:
             fake, same = _from(way, _over(nets[f"T_{way}"], encoded))
-            terms["deviation_target"] = deviation * l1_loss(same, target.detach())
+            terms["deviation_target"] = config.deviation_target * l1_loss(same, target.detach())
         else:
             fake = nets[f"T_{way}"](source)
         if config.deviation_source:
             terms["deviation_source"] = config.deviation_source * l1_loss(fake, source.detach())
         fakes: dict[str, Tensor] = {}
-        if adversarial := config.weight("adversarial", way):
+        if config.adversarial:
             fakes[f"fake_D_{way}"] = fake.float()
             verdict = fooling_loss(nets[f"D_{way}"](fake), kind=config.gan)
-            terms["adversarial"] = adversarial * verdict
+            terms["adversarial"] = config.adversarial * verdict
         return terms, fakes
 
     def _real(self, role: str, carry: Carry) -> Tensor:

@@ -58,7 +58,7 @@ _KINDS: dict[str, _Kind] = {
         "well if that is how the two kinds of pictures differ)",
         (
             ("a new run with another train.seed", ""),
-            ("a larger method.identity_a", "identity_a"),
+            ("a larger method.identity", "identity"),
             ("a larger method.deviation_source", "deviation_source"),
             ("generator.output=mask", "cycle_a"),
         ),
@@ -77,7 +77,7 @@ _KINDS: dict[str, _Kind] = {
         lambda value: value < 0.01,
         "translations are copies of their inputs (they differ by {value:.1%} of the range of values)",
         (
-            ("smaller method.identity_a, method.cycle_a and method.edges_a", "cycle_a"),
+            ("smaller method.identity, method.cycle_a and method.edges", "cycle_a"),
             ("method.untranslated=0.25", _UNTRANSLATED),
             ("a smaller method.deviation_source and method.deviation_target", "deviation_source"),
             _LONGER,

@@ -42,6 +42,9 @@ from velogan.types import GENERATOR_FILES, Batch, Direction, Nets
 ARCHITECTURE = "arch_"
 """Before the name of a role: that of its architecture weights. Before that of a phase: its twin, which trains them."""
 
+BUDGET_WEIGHT = 10.0
+"""Weight of log(expected cost / budget)^2 where a generator is dearer than its budget."""
+
 Loss = Callable[[Nets, Batch, Carry], Out]
 
 
@@ -69,13 +72,8 @@ class Searched(Method):
         default="one-step",
         description="What trains the architecture weights. one-step: each phase, with its networks. two-step: a "
         "second set of phases, on the same pictures, trains them alone. halves: that, and one half of the pictures "
-        "trains the weights and the other the architecture. swapped-halves: and the halves change places at `swap`.",
-    )
-    swap: float = Field(
-        default=0.5,
-        gt=0,
-        lt=1,
-        description="swapped-halves: the share of the run after which they change places.",
+        "trains the weights and the other the architecture. swapped-halves: and the halves change places in the "
+        "middle of the run.",
     )
     patience: int = Field(
         default=0, ge=0, description="End the search when what is chosen has not changed for so many epochs; 0: never."
@@ -91,9 +89,6 @@ class Searched(Method):
         default="",
         description="The most that each generator may cost for a picture of the size that is trained on: 2GMAC, "
         "5Mparam, 20MB, or 30ms measured on this machine. Empty: no limit.",
-    )
-    budget_weight: float = Field(
-        default=10.0, gt=0, description="budget: weight of log(expected cost / budget)^2 where a generator is dearer."
     )
 
     @field_validator("budget")
@@ -180,7 +175,7 @@ class Searched(Method):
 
         def penalty(given: Nets) -> Tensor:
             theirs = {name: given[name] for name in weights}
-            return self.budget_weight * limit.penalty(self._inner_views({**nets, **theirs}, spec).generators)
+            return BUDGET_WEIGHT * limit.penalty(self._inner_views({**nets, **theirs}, spec).generators)
 
         return SearchObjective(self, inner, weights, limit=limit, penalty=penalty, limited=whole & weights)
 
@@ -338,7 +333,7 @@ class SearchObjective:
                 f"method.scheme={config.scheme} decides which pictures train what, and so does method.inner: set "
                 "method.scheme=one-step"
             )
-        self.swaps_at = config.swap if config.scheme == "swapped-halves" else math.inf
+        self.swaps_at = 0.5 if config.scheme == "swapped-halves" else math.inf
         if config.scheme in ("halves", "swapped-halves"):
             self.draws = dict.fromkeys(HALVES, self.draws["train"])
         self.state: nn.Module = nn.ModuleDict(dict(zip(("weights", "architecture"), (one.state for one in inner))))

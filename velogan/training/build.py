@@ -109,7 +109,7 @@ def build_step(
     nets = {name: net.to(device) for name, net in _nets(roles).items()}
     objective = build_objective(method, spec, shape=shape, engine=engine, ranks=ranks)
     objective.state.to(device)
-    if engine.layout == "channels_last":
+    if engine.channels_last:
         for module in (*nets.values(), objective.state):
             module.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
     phases = objective.phases()
@@ -127,7 +127,7 @@ def build_step(
         forward_nets=forward_nets(nets, engine, plain=twice, recomputed=lean),
         optimizers=optimizers,
         autocast={"bf16": torch.bfloat16, "fp16": torch.float16}.get(engine.precision),
-        channels_last=engine.layout == "channels_last",
+        channels_last=engine.channels_last,
         check_later=frozen_at_a_break and train.on_nonfinite == "stop",
         runner=Streams(device) if engine.mode == "streams" else None,
         prepare={split: prepare(split) for split in objective.draws} if prepare else None,

@@ -20,7 +20,6 @@ COMPILE_PAYS_AFTER_S = 1200.0
 
 REFERENCE = {
     "precision": "fp32",
-    "layout": "contiguous",
     "batched": "off",
     "kernels": "plain",
     "checkpoint_activations": "off",
@@ -87,7 +86,6 @@ def resolve(
         return config.model_copy(update=chosen | REFERENCE), picks
     rules = {
         "precision": lambda: _precision(device, second=second_derivatives),
-        "layout": lambda: _layout(device),
         "batched": lambda: _batched(norms, one_size=one_size),
         "kernels": lambda: _kernels(
             device,
@@ -139,12 +137,6 @@ def _precision(device: torch.device, *, second: bool) -> tuple[str, str]:
     if choice == "fp16" and second:
         return "fp32", "this GPU has no bf16, and the gradient penalty's small numbers vanish in float16"
     return choice, why
-
-
-def _layout(device: torch.device) -> tuple[str, str]:
-    if device.type == "mps":
-        return "contiguous", "the layout its kernels are made for"
-    return "channels_last", "the layout its convolutions are fastest in"
 
 
 def _batched(norms: set[str], *, one_size: bool) -> tuple[str, str]:

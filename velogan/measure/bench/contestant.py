@@ -164,5 +164,5 @@ def _held(modules: Iterable[nn.Module], optimizers: Iterable[torch.optim.Optimiz
 
 
 def _described(engine: Mapping[str, Any]) -> str:
-    shown = ("precision", "layout", "kernels", "compile", "capture")
+    shown = ("precision", "kernels", "compile", "capture")
     return ", ".join(f"{name} {engine[name]}" for name in shown if name in engine)
