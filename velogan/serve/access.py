@@ -1,4 +1,4 @@
-"""Who may ask: the token, the name by which the server was called, and headers that keep a browser strict."""
+"""Access to the server: the token, the host names it answers to, and the headers that restrict a browser."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _DRAINED_SECONDS = 5
 
 
 def refused(refusal: Refusal) -> JSONResponse:
-    """The answer that tells a refusal."""
+    """The HTTP answer to a request that is refused."""
     body = ErrorAnswer(error=Problem(code=refusal.code, message=refusal.message)).model_dump()
     headers = {} if refusal.after is None else {"Retry-After": str(refusal.after)}
     if refusal.status == 401:
@@ -37,8 +37,11 @@ def refused(refusal: Refusal) -> JSONResponse:
 
 
 class Guard:
-    """Around the whole application. `token`: what `/api` asks for; without one, only calls by one of the names `hosts`
-    are served, so that no web page elsewhere can have a browser ask for it (DNS rebinding)."""
+    """A wrapper of the whole application that checks who may call it.
+
+    `token`: every call of `/api` must bring it; without one, only calls by one of the names `hosts` are served, so that
+    no web page elsewhere can make a browser call this server (DNS rebinding).
+    """
 
     def __init__(self, app: ASGIApp, *, token: str | None, hosts: Collection[str]):
         self._app, self._token, self._hosts = app, token, hosts
@@ -79,23 +82,19 @@ class Guard:
 
 
 class _Upload:
-    """The body of a request, of which the rest is thrown away where nobody wanted it."""
+    """The body of a request; `drain` throws away what the application did not read of it."""
 
     def __init__(self, scope: Scope, receive: Receive):
         headers = Headers(scope=scope)
-        self._receive, self._asked = receive, False
-        self._waits = headers.get("expect", "").lower() == "100-continue"  # sends nothing until it is asked to
+        self._receive = receive
         self._left = "content-length" in headers or "transfer-encoding" in headers
 
     async def receive(self) -> Message:
-        self._asked = True
         message = await self._receive()
         self._left = message["type"] == "http.request" and message.get("more_body", False)
         return message
 
     async def drain(self) -> None:
-        if self._waits and not self._asked:
-            return
         thrown = 0
         try:
             async with asyncio.timeout(_DRAINED_SECONDS):

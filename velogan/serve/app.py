@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 import base64
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
 from urllib.parse import quote
 
 import numpy as np
@@ -21,18 +20,15 @@ from velogan.serve import pictures
 from velogan.serve.access import refused
 from velogan.serve.limits import Limits, Refusal
 from velogan.serve.page import page, policy
-from velogan.serve.queue import Order, Queue, Served
+from velogan.serve.queue import Queue
 from velogan.serve.schema import ErrorAnswer, Health, Preview, ServerInfo, Translated, TranslateForm
 from velogan.serve.upload import read_upload
 from velogan.translate.doubt import Doubter
-from velogan.translate.files import pixels_of_a_pass
-from velogan.translate.large import Before
 from velogan.translate.memory import translate_pictures
 from velogan.translate.model import Translator
 from velogan.translate.pictures import output_format
 from velogan.types import Direction
 
-_SUMMARY = "Translate a picture"
 _FORM = {
     "requestBody": {
         "required": True,
@@ -52,17 +48,7 @@ _FORM = {
 }
 _ANSWERS = {
     200: {"content": {"image/*": {}}, "description": "With answer=picture the bytes of the file, else:"},
-    400: {"model": ErrorAnswer, "description": "The form, a field or the file's name is not as it should be."},
-    401: {"model": ErrorAnswer, "description": "The token is missing or wrong."},
-    408: {"model": ErrorAnswer, "description": "The upload took too long."},
-    413: {"model": ErrorAnswer, "description": "Too many bytes or pixels."},
-    415: {"model": ErrorAnswer, "description": "The body is no form."},
-    422: {"model": ErrorAnswer, "description": "The file is no picture that can be read or translated."},
-    503: {
-        "model": ErrorAnswer,
-        "description": "Too many wait already; the header Retry-After says when to come again.",
-    },
-    504: {"model": ErrorAnswer, "description": "The translation took too long."},
+    **{status: {"model": ErrorAnswer} for status in (400, 401, 408, 413, 415, 422, 503, 504)},
 }
 
 
@@ -75,39 +61,17 @@ def build_app(
     tile: int | None = None,
     doubters: Mapping[Direction, Doubter] | None = None,
 ) -> FastAPI:
-    """The application over `models`; `titles` are for people; `tile` as `velogan translate` has it.
+    """The application over `models`; `titles` are for people; `tile` is that of `velogan translate`.
 
-    `doubters` make maps of doubt for the directions that have a way back.
-
-    Its `state.queue` is the queue of waiting pictures.
+    `doubters` make maps of doubt for the directions that have a way back. Its `state.queue` is the queue of requests.
     """
-    device = next(iter(models.values())).device
     doubters = doubters or {}
-
-    def translate(job: Order, batch: Sequence[Picture], go_on: Before) -> list[Served]:
-        made = translate_pictures(models[job.direction], batch, tile=tile, before_tile=go_on)
-        if not job.doubt:
-            return [Served(one) for one in made]
-        found = []
-        for picture, one in zip(batch, made):
-            go_on()
-            try:
-                found.append(Served(one, doubters[job.direction].of(picture, tile=tile)))
-            except ValueError as error:
-                found.append(Served(one, no_doubt=str(error)))
-        return found
-
-    queue = Queue(translate, most=limits.waiting, batch_pixels=pixels_of_a_pass(device))
-    pool = ThreadPoolExecutor(2, thread_name_prefix="pictures")
+    queue = Queue(most=limits.waiting)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        work = asyncio.create_task(queue.work())
         yield
-        work.cancel()
-        with suppress(asyncio.CancelledError):
-            await work
-        pool.shutdown(cancel_futures=True)
+        queue.close(wait=True)
 
     app = FastAPI(
         title="velogan",
@@ -137,62 +101,70 @@ def build_app(
             version=__version__,
         )
 
-    @app.post("/api/translate", summary=_SUMMARY, responses=_ANSWERS, response_model=Translated, openapi_extra=_FORM)  # pyright: ignore[reportArgumentType]
+    def answer(
+        form: TranslateForm, direction: Direction, named: str, data: bytes, go_on: Callable[[], None]
+    ) -> Response | Translated:
+        """Decodes, translates and encodes one picture; `go_on` raises where nobody waits for it any more."""
+        began, model = time.monotonic(), models[direction]
+        source = pictures.read(data, limits)
+        try:
+            (result,) = translate_pictures(model, [source], tile=tile, before_tile=go_on)
+        except ValueError as error:
+            raise Refusal(422, "not_translated", f"this picture cannot be translated: {error}") from None
+        doubt = no_doubt = None
+        if form.doubt:
+            go_on()
+            try:
+                doubt = doubters[direction].of(source, tile=tile)
+            except ValueError as error:
+                no_doubt = str(error)
+        file = pictures.written(named, data, result)
+        kind = pictures.MEDIA_TYPES[file.suffix]
+        if form.answer == "picture":
+            disposition = f"attachment; filename*=UTF-8''{quote(file.name, safe='')}"
+            return Response(file.data, media_type=kind, headers={"Content-Disposition": disposition})
+        return Translated(
+            name=file.name,
+            direction=direction,
+            width=result.pixels.shape[1],
+            height=result.pixels.shape[0],
+            format=file.suffix[1:],
+            media_type=kind,
+            kept_format=file.kept,
+            seconds=round(time.monotonic() - began, 3),
+            picture=base64.b64encode(file.data).decode(),
+            preview=Preview(
+                before=pictures.shown(source, model.input),
+                after=pictures.shown(result, output_format(model, source)),
+                doubt=pictures.overlay(doubt.map) if doubt else None,
+            )
+            if form.preview
+            else None,
+            doubt=pictures.doubt(doubt) if doubt else None,
+            no_doubt=no_doubt,
+        )
+
+    @app.post(
+        "/api/translate",
+        summary="Translate a picture",
+        responses=_ANSWERS,  # pyright: ignore[reportArgumentType]
+        response_model=Translated,
+        openapi_extra=_FORM,
+    )
     async def translate_upload(request: Request) -> Response | Translated:
         with queue.admitted():
             try:
                 async with asyncio.timeout(limits.seconds):
-                    asked, named, data = await read_upload(request, limits)
+                    form, named, data = await read_upload(request, limits)
             except TimeoutError:
                 raise Refusal(408, "slow_upload", f"the upload took more than {limits.seconds:g} s") from None
-            return await _while_connected(request, answered(asked, named, data))
-
-    async def answered(asked: TranslateForm, named: str, data: bytes) -> Response | Translated:
-        began = time.monotonic()
-        direction = asked.direction or next(iter(models))
-        if direction not in models:
-            raise Refusal(400, "no_direction", f"direction={direction}: this run has {', '.join(models)} alone")
-        model = models[direction]
-        if asked.doubt and direction not in doubters:
-            raise Refusal(
-                400, "no_doubt", f"doubt needs a way back, and this run has none for {direction}: leave it out"
-            )
-        try:
-            source, made = await queue.translated(
-                Order(direction, asked.doubt), lambda: pictures.read(data, limits), pool, seconds=limits.seconds
-            )
-        except ValueError as error:
-            raise Refusal(422, "not_translated", f"this picture cannot be translated: {error}") from None
-        result = made.picture
-
-        def finish() -> Response | Translated:
-            file = pictures.written(named, data, result)
-            kind = pictures.MEDIA_TYPES[file.suffix]
-            if asked.answer == "picture":
-                disposition = f"attachment; filename*=UTF-8''{quote(file.name, safe='')}"
-                return Response(file.data, media_type=kind, headers={"Content-Disposition": disposition})
-            return Translated(
-                name=file.name,
-                direction=direction,
-                width=result.pixels.shape[1],
-                height=result.pixels.shape[0],
-                format=file.suffix[1:],
-                media_type=kind,
-                kept_format=file.kept,
-                seconds=round(time.monotonic() - began, 3),
-                picture=base64.b64encode(file.data).decode(),
-                preview=Preview(
-                    before=pictures.shown(source, model.input),
-                    after=pictures.shown(result, output_format(model, source)),
-                    doubt=pictures.overlay(made.doubt.map) if made.doubt else None,
-                )
-                if asked.preview
-                else None,
-                doubt=pictures.doubt(made.doubt) if made.doubt else None,
-                no_doubt=made.no_doubt,
-            )
-
-        return await asyncio.get_running_loop().run_in_executor(pool, finish)
+            way = form.direction or next(iter(models))
+            if way not in models:
+                raise Refusal(400, "no_direction", f"direction={way}: this run has {', '.join(models)} alone")
+            if form.doubt and way not in doubters:
+                raise Refusal(400, "no_doubt", f"doubt needs a way back, and this run has none for {way}: leave it out")
+            work = queue.run(lambda go_on: answer(form, way, named, data, go_on), seconds=limits.seconds)
+            return await _while_connected(request, work)
 
     @app.get("/", include_in_schema=False)
     async def index() -> HTMLResponse:

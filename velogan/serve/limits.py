@@ -1,4 +1,4 @@
-"""What one request may take, and what a request that may not be served is told."""
+"""The limits of requests, and the refusal of one that is not served."""
 
 from __future__ import annotations
 

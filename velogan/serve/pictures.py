@@ -1,4 +1,4 @@
-"""Bytes to pictures and back, as `velogan translate` has it, within a request's limits; and what a browser shows."""
+"""Decoding of uploads within the limits, encoding of results as `velogan translate` does, and previews for browsers."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ class Translated(BaseModel):
     )
     media_type: str
     kept_format: bool = Field(description="Whether the format is that of the upload.")
-    seconds: float = Field(description="From the end of the upload to the answer.")
+    seconds: float = Field(description="Of decoding, translating and encoding, without waiting.")
     picture: str = Field(description="The bytes of the translated file, in base64.")
     preview: Preview | None = None
     doubt: DoubtInfo | None = None
