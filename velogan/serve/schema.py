@@ -47,7 +47,7 @@ class DoubtSquare(BaseModel):
 
 
 class DoubtInfo(BaseModel):
-    """Where not to trust a translation: docs/howto.md says what this is worth."""
+    """Where not to trust a translation: docs/evaluation.md says what this is worth."""
 
     map: str = Field(
         description="A grey PNG in base64, as large as the picture: 255 where the input or the result are off by half "
