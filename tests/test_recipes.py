@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from velogan.config import Config
-from velogan.engine.optimizers import Schedule
+from velogan.engine.schedules import Schedule
 from velogan.methods.cyclegan import CycleGAN
 from velogan.recipes import RECIPES
 from velogan.training.choices import decide

@@ -22,7 +22,8 @@ from pydantic import (
 
 from velogan.data.config import DataConfig
 from velogan.engine.config import EngineConfig, TrainConfig
-from velogan.engine.optimizers import OptimizerConfig, ScheduleConfig, check_schedule_rules
+from velogan.engine.optimizers import OptimizerConfig, check_schedule_rules
+from velogan.engine.schedules import ScheduleConfig
 from velogan.files import nearest, parse_yaml
 from velogan.methods import DEFAULT
 from velogan.methods.base import Method, Spec, ends

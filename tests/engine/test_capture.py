@@ -20,7 +20,8 @@ from velogan.engine.capture import CapturedStep, Recorder
 from velogan.engine.duration import parse_length, parse_span
 from velogan.engine.ema import EMA
 from velogan.engine.nonfinite import NonFiniteError
-from velogan.engine.optimizers import OptimizerConfig, ScheduleConfig, build_optimizers, make_capturable
+from velogan.engine.optimizers import OptimizerConfig, build_optimizers, make_capturable
+from velogan.engine.schedules import ScheduleConfig
 from velogan.engine.step import Step
 from velogan.engine.trainer import Hook, Trainer
 from velogan.methods.cyclegan import CycleGAN, CycleGANObjective

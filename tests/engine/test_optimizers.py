@@ -17,14 +17,13 @@ from velogan.config import Config
 from velogan.engine.duration import Span
 from velogan.engine.optimizers import (
     OptimizerConfig,
-    Schedule,
-    ScheduleConfig,
     build_optimizers,
     load_optimizer_state,
     make_capturable,
     optimizer_state,
     optimizers_of,
 )
+from velogan.engine.schedules import Schedule, ScheduleConfig
 from velogan.objectives.base import Out, Phase
 
 ROLES = ("G_A", "G_B", "D_A", "D_B")

@@ -14,7 +14,7 @@ from velogan.engine.duration import parse_length, parse_span
 from velogan.engine.ema import EMA
 from velogan.engine.loss_scale import LossScale
 from velogan.engine.nonfinite import NonFiniteError
-from velogan.engine.optimizers import ScheduleConfig
+from velogan.engine.schedules import ScheduleConfig
 from velogan.engine.step import After
 from velogan.engine.trainer import MOST_SKIPPED, Hook, Trainer, step_seed, stop_on_signal
 

@@ -17,14 +17,9 @@ from velogan.engine.duration import Length, Span
 from velogan.engine.ema import EMA
 from velogan.engine.loss_scale import LossScale
 from velogan.engine.nonfinite import NOTHING, NonFiniteError
-from velogan.engine.optimizers import (
-    Schedule,
-    ScheduleConfig,
-    joined_states,
-    load_optimizer_state,
-    optimizer_state,
-)
+from velogan.engine.optimizers import joined_states, load_optimizer_state, optimizer_state
 from velogan.engine.ranks import Ranks
+from velogan.engine.schedules import Schedule, ScheduleConfig
 from velogan.engine.step import After
 from velogan.objectives.base import HALVES, Owned
 from velogan.observe.clock import Clock

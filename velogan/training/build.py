@@ -23,8 +23,9 @@ from velogan.engine.directions import DirectionRanks
 from velogan.engine.ema import EMA
 from velogan.engine.loss_scale import LossScale
 from velogan.engine.memory import keep_freed_memory
-from velogan.engine.optimizers import FUSED, OptimizerConfig, ScheduleConfig, build_optimizers
+from velogan.engine.optimizers import FUSED, OptimizerConfig, build_optimizers
 from velogan.engine.ranks import Ranks
+from velogan.engine.schedules import ScheduleConfig
 from velogan.engine.step import Step
 from velogan.engine.streams import Streams
 from velogan.engine.trainer import Stepper, Trainer
