@@ -1,4 +1,4 @@
-"""velogan from Python: the names that stay. `import velogan` has them all (docs/python.md)."""
+"""velogan from Python: the public names, which `import velogan` has, too (docs/python.md)."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ class Model:
     def _save(self, folder: Path, metadata: CardMetadata) -> dict[str, Any]:
         file = self.translator.file
         if file is None:
-            raise ValueError("this model is of no file: load it from a run or a file, then save it")
+            raise ValueError("this model was not loaded from a file: load it from a run or a file, then save it")
         if self.path is None or self.path.is_file():
             return write_export(file, folder, format="hub", metadata=metadata)
         weights = "ema" if file.stem.endswith(".ema") else "raw"
@@ -167,12 +167,12 @@ class Model:
 
     @property
     def device(self) -> torch.device:
-        """Where it computes."""
+        """The device that it computes on."""
         return self.translator.device
 
     @property
     def facts(self) -> dict[str, Any]:
-        """What the file says of it: network, pictures, images seen."""
+        """The header of its weights file: network, pixel formats, images seen."""
         return dict(self.translator.header)
 
     def translate(self, images: Images, *, tile: int | None = None) -> Images:

@@ -42,7 +42,7 @@ class PictureJob(Protocol):
         ...
 
     def is_taken(self, target: Path) -> bool:
-        """Whether `target` is that of a picture which this call does not know of."""
+        """Whether another picture, which this call does not translate, would be written to `target`."""
         ...
 
     def moved(self: One, target: Path) -> One:

@@ -30,7 +30,7 @@ Read = Callable[[tuple[int, int], tuple[int, int]], Tensor]
 
 
 Before = Callable[[], object]
-"""Called before the work on a tile; it may raise, which ends the whole."""
+"""Called before each tile is computed; an exception that it raises ends the translation."""
 
 
 @dataclass(frozen=True)

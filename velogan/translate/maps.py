@@ -53,7 +53,7 @@ def write_maps(
     without: Collection[str] = (),
     progress: Callable[[int, int], None] | None = None,
 ) -> list[Map]:
-    """The map of every picture but those named in `without`; call it when they have been translated.
+    """Writes the map of each picture but those named in `without`, after their translations were written.
 
     A map that is there and no older than its translation is kept and read. A file with a map's name that is no map
     is never overwritten. `tile` is that of `translate`: a picture that it translates in tiles gets no map.

@@ -1,4 +1,4 @@
-"""What came of translating files."""
+"""Counts of the translated, skipped and failed files of a call."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Summary:
     frames: int = 0
 
     def and_also(self, other: Summary) -> Summary:
-        """Both together, where one followed the other."""
+        """The sum of two summaries, of calls one after the other."""
         return Summary(
             translated=self.translated + other.translated,
             skipped=self.skipped + other.skipped,
@@ -38,7 +38,7 @@ class Summary:
 
 
 def reason_of(error: BaseException) -> str:
-    """Why something failed, in a line for people."""
+    """The reason of a failure as one line."""
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     return str(error) or type(error).__name__

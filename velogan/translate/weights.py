@@ -13,7 +13,7 @@ _FILE = re.compile(r"(?P<epoch>latest|\d+)_net_(?P<role>[GD](?:_[AB])?)\.pth")
 
 
 def networks_at(path: Path) -> dict[str, Recognised]:
-    """Networks by role (G_A, D_B): those that a run's last checkpoint has without averaging, or those of others' files.
+    """Networks by role (G_A, D_B): the raw ones of a run's last checkpoint, or those of the reference's files.
 
     ValueError where there are none.
     """

@@ -1,4 +1,4 @@
-"""Who made a picture that no camera and no scanner did."""
+"""What headers of synthetic scans say of the program and the weights that made them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Provenance:
 
     @property
     def text(self) -> str:
-        """A sentence for headers."""
+        """The sentences that are written into headers."""
         return (
             f"Synthetic: computed by {self.program} {self.version} from another image, with the weights "
             f"{self.weights} (SHA-256 {self.sha256}). Not acquired from a patient. Not for diagnosis."

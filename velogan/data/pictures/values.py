@@ -60,7 +60,7 @@ def to_channels(pixels: np.ndarray, channels: int) -> np.ndarray:
 
 
 def deepen(pixels: np.ndarray, dtype: str) -> np.ndarray:
-    """Give pixels as the same or a deeper `dtype` (uint8, uint16, float32); 8 bits are spread over all 16."""
+    """Converts pixels to the same or a deeper `dtype` (uint8, uint16, float32); 255 of 8 bits becomes 65535 of 16."""
     if pixels.dtype == np.uint8 and dtype == "uint16":
         return pixels.astype(np.uint16) * 257
     return pixels.astype(dtype, copy=False)

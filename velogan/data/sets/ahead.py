@@ -59,7 +59,7 @@ def in_order(
 
 
 class _Room:
-    """The bytes that each item may take, by its number."""
+    """The shared allowance of bytes: how many each item has taken, by its number."""
 
     def __init__(self) -> None:
         self._changed = Condition()
@@ -93,14 +93,14 @@ class _Room:
             self._changed.notify_all()
 
     def call(self, number: int) -> None:
-        """Item `number` is due: free the results before it."""
+        """Item `number` is the next to be returned: the bytes of the results before it are free again."""
         with self._changed:
             self._due = number
             self._taken = {other: size for other, size in self._taken.items() if other >= number}
             self._changed.notify_all()
 
     def close(self) -> None:
-        """Make all that wait fail."""
+        """Ends the waiting of all items, which fail with RuntimeError."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()

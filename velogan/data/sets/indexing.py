@@ -1,4 +1,4 @@
-"""What lies where in a shard: looked through once, every picture decoded, and kept in the cache.
+"""The index of a shard: where each picture lies, and its size, found by decoding all once and kept in the cache.
 
 An entry is a directory `<cache>/shards/<key>` with `arrays.npz` and `index.json`. The key covers
 address, size and time of change (of a web address: what its server says of them), so a shard that changes is looked
@@ -46,7 +46,7 @@ _ARRAYS = {
 
 
 class LazyNames(Sequence[str]):
-    """Names that are made when they are asked for."""
+    """A sequence of names, each computed when it is asked for."""
 
     @overload
     def __getitem__(self, number: int) -> str: ...
@@ -60,7 +60,7 @@ class LazyNames(Sequence[str]):
 
     @abstractmethod
     def name_at(self, number: int) -> str:
-        """Make the name of this number, from 0 on."""
+        """Returns the name at this index, from 0 on."""
 
 
 class Names(LazyNames):
@@ -169,7 +169,7 @@ class _Indexed:
 
 
 class _Found:
-    """What a look through a shard gathers."""
+    """The rows, names and unreadable members found in a shard so far."""
 
     def __init__(self) -> None:
         self.rows: list[tuple[int, ...]] = []

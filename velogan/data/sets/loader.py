@@ -27,10 +27,10 @@ RESIDENT_SHARE = 0.25
 """Share of a device's free memory that one domain may take up; a larger one stays on the host."""
 
 _HALVES = 2**31 + 1
-"""A seed larger than any epoch: random numbers of halves differ from those of epochs."""
+"""A part of seeds that is larger than any epoch, so that halves draw other random numbers than epochs do."""
 
 _ORDERS = 2**31 + 2
-"""Likewise for the orders of many pictures in shards."""
+"""The same for the orders of pictures in shards."""
 
 SHUFFLED = 16384
 """Among how many pictures of shards the order is random at a time: with fewer, it is that of pictures in folders."""
@@ -41,10 +41,10 @@ _MOST_THREADS = 8
 """Threads that read pictures of shards, where `data.workers` is not set."""
 
 INDEX, TOP, LEFT, FLIP = range(4)
-"""Columns of a plan."""
+"""Columns of a crop plan."""
 
 MIRROR, UPEND, TRANSPOSE = 1, 2, 4
-"""What a plan's flip adds up: left and right exchanged, then top and bottom, then rows and columns."""
+"""Bits of a crop's flip, applied in this order: left and right, top and bottom, rows and columns exchanged."""
 
 _TURNS = (0, MIRROR | TRANSPOSE, MIRROR | UPEND, UPEND | TRANSPOSE)  # by quarters, as numpy.rot90 counts them
 

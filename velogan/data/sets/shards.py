@@ -25,7 +25,7 @@ _PAUSES = (0.5, 1, 2, 4, 8, 16)
 """Seconds to wait before a web address is asked again."""
 _TIMEOUT = 60  # seconds without a byte
 _PASSING = {408, 425, 429, 500, 502, 503, 504}
-"""HTTP's answers that another try may better."""
+"""HTTP status codes after which the same request is sent again."""
 _MOST = 10**6
 _AT_ONCE = 16  # web addresses
 
@@ -70,7 +70,7 @@ class Shard:
 
 
 def changed(address: str) -> OSError:
-    """The error of a shard that is not what it was when its index was made."""
+    """The error for a shard whose bytes differ from those that its index was made of."""
     return OSError(
         errno.EIO, "this shard has changed since it was looked through: start the command again for a new look", address
     )
@@ -213,7 +213,7 @@ def _again(address: str, act: Callable[[], Result]) -> Result:
 
 
 class _Passing(Exception):
-    """A failure that another try may better."""
+    """A failure after which the same request is sent again."""
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Pictures in shards: a choice of them as a source, and their prepared pixels, computed when they are asked for."""
+"""Training from shards: the chosen pictures as a source, and their prepared pixels, computed on request."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from velogan.data.sets.pixels import Shape, offsets
 from velogan.data.sets.shards import Shard
 
 _LOOKED_AT = 100
-"""Names of each shard in which samples of several pictures are looked for."""
+"""How many names of each shard are searched for samples that hold several pictures."""
 
 
 @dataclass(frozen=True)
@@ -61,11 +61,11 @@ class Shards:
         return shard, whole - int(self.starts[shard])
 
     def some(self, numbers: Iterable[int] | np.ndarray) -> Shards:
-        """Choose by numbers among those chosen."""
+        """Returns those of the chosen pictures that have these numbers, counted among the chosen ones."""
         return replace(self, chosen=self.chosen[np.asarray(numbers, np.int64)], skipped=())
 
     def named(self, names: Iterable[str]) -> Shards:
-        """Choose by names."""
+        """Returns the pictures of these names."""
         found = [self._find(name) for name in names]
         return replace(
             self, chosen=np.array([self.starts[shard] + place for shard, place in found], np.int64), skipped=()
@@ -115,7 +115,7 @@ class Shards:
 
 
 class _Chosen(LazyNames):
-    """Names of what was chosen."""
+    """The names of the chosen pictures, made when they are asked for."""
 
     def __init__(self, shards: Shards, name: Callable[[int, str], str]):
         self._shards, self._name = shards, name

@@ -1,4 +1,4 @@
-"""Members of a tar file, one after the other. What is damaged is an error: `tarfile` takes it for the end."""
+"""Members of a tar file, one after the other. Damage raises an error, where `tarfile` alone would see the end."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def members(file: IO[bytes]) -> Iterator[tuple[tars.TarFile, tars.TarInfo]]:
 
 
 def forget(tar: Any) -> None:
-    """Else it keeps every member's header."""
+    """Drops the members' headers, all of which an open tar file would keep in memory."""
     tar.members = []
 
 
