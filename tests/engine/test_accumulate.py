@@ -11,10 +11,11 @@ import torch
 from torch import Tensor
 
 from velogan.config import Config
-from velogan.data.sets.cache import Domain
 from velogan.data.sets.pair import Data
 from velogan.training.choices import decide
 from velogan.training.run import step_of, trainer_of
+
+from ..domains import domain_in_memory
 
 SIDE = 32
 METHODS: dict[str, dict[str, Any]] = {
@@ -54,7 +55,7 @@ def test_two_batches_of_one_train_like_one_batch_of_two(method: str, pool: int, 
 
 def test_a_step_counts_all_images_of_its_update(tiny_config: Callable[..., Config]):
     pictures = [np.full((36, 36, 3), value, np.uint8) for value in range(6)]
-    domain = Domain.from_arrays(pictures)
+    domain = domain_in_memory(pictures)
     config = tiny_config(train={"accumulate": 3}, data={"batch_size": 2}, engine={"precision": "fp32"})
     config = config.model_copy(update={"engine": decide(config)[0]})
     trainer = trainer_of(config, Data(sources=None, a=domain, b=domain))  # pyright: ignore
@@ -65,7 +66,7 @@ def test_a_step_counts_all_images_of_its_update(tiny_config: Callable[..., Confi
 
 
 def test_pictures_of_several_sizes_are_refused(tiny_config: Callable[..., Config]):
-    domain = Domain.from_arrays([np.zeros((side, 32, 3), np.uint8) for side in (32, 36)])
+    domain = domain_in_memory([np.zeros((side, 32, 3), np.uint8) for side in (32, 36)])
     config = tiny_config(train={"accumulate": 2}, data={"preprocess": "none"}, method={"pool_size": 0})
     with pytest.raises(ValueError, match=r"train.accumulate=2 needs images of one size.*: set train.accumulate=1 or"):
         trainer_of(config, Data(sources=None, a=domain, b=domain))  # pyright: ignore

@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from velogan.data.config import DataConfig
-from velogan.data.sets.cache import Domain
 from velogan.data.sets.loader import PairLoader, on_device
 from velogan.engine.capture import CapturedStep, Recorder
 from velogan.engine.duration import parse_length, parse_span
@@ -28,6 +27,8 @@ from velogan.methods.cyclegan import CycleGAN, CycleGANObjective
 from velogan.networks.discriminators import DiscriminatorConfig, build_discriminator
 from velogan.networks.generators import GeneratorConfig, build_generator
 from velogan.store.checkpoint import load_state, save_checkpoint
+
+from ..domains import domain_in_memory
 
 SIDE, EPOCH = 16, 4
 
@@ -52,9 +53,7 @@ class Again:
 def _loader(*, resident: bool) -> PairLoader:
     """Pictures to be cropped and flipped; with `resident`, as on a GPU, out of the device's memory."""
     random = np.random.default_rng(0)
-    a, b = (
-        Domain.from_arrays([random.integers(0, 256, (20, 20, 3), np.uint8) for _ in range(EPOCH)]) for _ in range(2)
-    )
+    a, b = (domain_in_memory([random.integers(0, 256, (20, 20, 3), np.uint8) for _ in range(EPOCH)]) for _ in range(2))
     loader = PairLoader(a, b, DataConfig(crop_size=SIDE, load_size=20), seed=0, device="cpu")
     if resident:
         loader.resident["A"], loader.resident["B"] = (on_device(domain, loader.device) for domain in (a, b))

@@ -21,7 +21,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from velogan.config import Config
-from velogan.data.sets.cache import Domain
 from velogan.data.sets.loader import PairLoader
 from velogan.engine.capture import WARM_UPS, CudaRecorder
 from velogan.engine.ema import EMA
@@ -32,6 +31,8 @@ from velogan.recipes import RECIPES
 from velogan.training.choices import decide
 from velogan.training.run import step_of
 from velogan.types import Batch
+
+from ..domains import domain_in_memory
 
 pytestmark = pytest.mark.skipif(
     torch.version.cuda is None, reason="torch is not linked with CUDA: its fake tensors cannot be on cuda"
@@ -176,7 +177,7 @@ def _config(recipe: str, **sections: Any) -> Config:
 def _loader(config: Config, dtype: type[np.generic]) -> PairLoader:
     """Pictures that lie on the device."""
     pictures = [np.zeros((SIDE + 4, SIDE + 4, 3), dtype)] * 4
-    a, b = (Domain.from_arrays(pictures) for _ in "AB")
+    a, b = (domain_in_memory(pictures) for _ in "AB")
     loader = PairLoader(a, b, config.data, seed=0, device=CUDA)
     assert all(images is not None and images.device == CUDA for images in loader.resident.values())
     return loader

@@ -15,13 +15,14 @@ from rich.console import Console
 
 from velogan.cli import main
 from velogan.config import Config
-from velogan.data.sets.cache import Domain
 from velogan.data.sets.loader import PairLoader
 from velogan.measure.bench.cases import Case, make_plan
 from velogan.measure.bench.contestant import Contestant
 from velogan.measure.bench.measure import bench
 from velogan.measure.bench.pictures import Feed
 from velogan.measure.bench.table import render
+
+from ..domains import domain_in_memory
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 
@@ -241,7 +242,7 @@ def test_gradients_of_the_step_before_are_counted_once(tiny_config: Callable[...
 
 def test_both_feeds_go_through_the_same_step(tiny: Case):
     seen: list[dict[str, Any]] = []
-    black, white = [Domain.from_arrays(list(np.full((2, 40, 40, 3), value, np.uint8))) for value in (0, 255)]
+    black, white = [domain_in_memory(list(np.full((2, 40, 40, 3), value, np.uint8))) for value in (0, 255)]
     loader = PairLoader(black, white, tiny.config.data, seed=0, device="cpu")
     batch = {"A": torch.zeros(2, 32, 32, 3), "B": torch.ones(2, 32, 32, 3)}
     feed = Feed(loader, iter([batch]))

@@ -14,6 +14,8 @@ from velogan.data.sets import sources
 from velogan.data.sets.cache import Domain, open_domain
 from velogan.data.sets.sources import Folder, cache_directory, list_images
 
+from ...domains import domain_in_memory
+
 CONFIG = DataConfig(load_size=32, crop_size=24, workers=2)
 
 
@@ -104,7 +106,7 @@ def test_two_builders_at_once(make_folder) -> None:
 
 def test_domain_of_arrays() -> None:
     images = [np.full((2, 3, 3), 7, np.uint8), np.full((4, 2, 3), 9, np.uint8)]
-    domain = Domain.from_arrays(images)
+    domain = domain_in_memory(images)
     assert len(domain) == 2
     assert domain.shape(1) == (4, 2, 3)
     assert np.array_equal(domain.image(1), images[1])

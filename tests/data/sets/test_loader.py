@@ -21,12 +21,14 @@ from velogan.data.sets.loader import (
     on_device,
 )
 
+from ...domains import domain_in_memory
+
 
 def domain_of(count: int, *shapes: tuple[int, int], seed: int = 0) -> Domain:
     random = np.random.default_rng(seed)
     sizes = shapes or ((20, 20),)
     images = [random.integers(0, 256, (*sizes[index % len(sizes)], 3), np.uint8) for index in range(count)]
-    return Domain.from_arrays(images)
+    return domain_in_memory(images)
 
 
 def loader_of(a: Domain, b: Domain, *, seed: int = 0, **settings) -> PairLoader:
@@ -61,7 +63,7 @@ def test_batch_size_does_not_change_the_stream() -> None:
 
 def test_values_and_layout() -> None:
     levels = np.arange(256, dtype=np.uint8).reshape(16, 16, 1).repeat(3, axis=2)
-    loader = loader_of(Domain.from_arrays([levels]), domain_of(1), flip=False, load_size=16, preprocess="crop")
+    loader = loader_of(domain_in_memory([levels]), domain_of(1), flip=False, load_size=16, preprocess="crop")
     batch = loader.batch(0)["A"]
     assert batch.shape == (1, 3, 16, 16)
     assert batch.dtype == torch.float32
@@ -231,8 +233,8 @@ def test_device_batches_equal_host_batches(shapes: tuple[tuple[int, int], ...]) 
 def test_sixteen_bits_and_floats_reach_the_networks_at_their_own_depth() -> None:
     ramp = np.linspace(0, 65535, 16 * 16).round().astype(np.uint16).reshape(16, 16, 1)
     floats = ramp.astype(np.float32) / 65535 * 2000 - 1000
-    a = Domain.from_arrays([ramp])
-    b = Domain.from_arrays([floats], value_range=(-1000.0, 500.0))
+    a = domain_in_memory([ramp])
+    b = domain_in_memory([floats], value_range=(-1000.0, 500.0))
     batch = loader_of(a, b, flip=False, crop_size=16, load_size=16).batch(0)
     wanted = torch.from_numpy(ramp.astype(np.float64)[:, :, 0] / 65535 * 2 - 1)
     assert torch.allclose(batch["A"][0, 0].double(), wanted, atol=1e-6)

@@ -48,17 +48,6 @@ class Domain:
     format: PixelFormat = field(default_factory=PixelFormat)
     note: str = ""
 
-    @classmethod
-    def from_arrays(
-        cls, images: Sequence[np.ndarray], names: Sequence[str] = (), *, value_range: Range | None = None
-    ) -> Domain:
-        """Make a domain in memory of `(H, W, C)` arrays, which have one type and one number of channels."""
-        names = tuple(names) or tuple(f"{index:05d}" for index in range(len(images)))
-        pixels = np.concatenate([image.reshape(-1) for image in images])
-        digest = hashlib.sha256(repr((names, [image.shape for image in images])).encode() + pixels.tobytes())
-        form = PixelFormat(images[0].shape[2], str(images[0].dtype), value_range)
-        return cls(names, tuple(image.shape for image in images), pixels, digest=digest.hexdigest(), format=form)
-
     def __len__(self) -> int:
         return len(self.names)
 
