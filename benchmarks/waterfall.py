@@ -32,8 +32,7 @@ def chain(only: str, *, device: torch.device) -> Plan:
     """The reference, then one more change in each row, up to the default of `device`, for the method DEFAULT."""
     steps: list[tuple[str, dict[str, Any]]] = [
         ("reference", {"mode": "reference"}),
-        ("passes together, fused Adam", {"mode": "auto", "batched": "on", "fused_optimizer": "on"}),
-        ("channels-last", {"layout": "channels_last"}),
+        ("passes together, fused Adam, channels-last", {"mode": "auto", "batched": "on"}),
         ("bf16", {"precision": "bf16"}),
     ]
     if device.type == "cuda":
