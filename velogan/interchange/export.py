@@ -137,7 +137,7 @@ def save_reference(network: Recognised, file: Path) -> None:
 
 
 class _Apart(nn.Module):
-    """A `ChangeGenerator` that decodes twice, not once in a batch of two halves, which would fix the batch's size."""
+    """A `ChangeGenerator` that decodes in two calls: one call with a doubled batch would fix the batch size."""
 
     def __init__(self, net: ChangeGenerator):
         super().__init__()
@@ -177,7 +177,7 @@ def _example(model: Translator) -> Tensor:
 
 @torch.inference_mode()
 def _difference(model: Translator, run: Run, size: Size, *, count: int) -> float:
-    """The largest difference over noise, and over something smooth."""
+    """The largest difference, over noise (`count` 1) or smooth pictures."""
     generator = torch.Generator().manual_seed(0)
     channels = model.header.get("in_channels", 3)
     noise = torch.rand(count, channels, *size, generator=generator) * 2 - 1

@@ -23,7 +23,7 @@ MOST_PICTURES = 32
 """The pictures of a folder that are used, evenly spread: every fourth for the comparison, the others to calibrate."""
 
 LEAST = 30.0
-"""dB of PSNR to float32, below which a file is refused."""
+"""The least PSNR to float32, in dB; a file below it is refused."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ def quantise(model: Translator, file: Path, pictures: Path) -> Quantised:
 
 
 def _pictures(model: Translator, folder: Path) -> list[Tensor]:
-    """Pictures as the network takes them, `(1, C, side, side)`, at the size of its training."""
+    """The pictures as inputs of the network, `(1, C, side, side)` in [-1, 1], at the size of its training."""
     names = list_images(folder) if folder.is_dir() else ()
     if len(names) < 2:
         raise ValueError(

@@ -12,13 +12,13 @@ from string import Template
 
 @cache
 def page() -> str:
-    """The page, which asks the API for all that it shows."""
+    """The page as HTML with its own style and script."""
     return Template(_own("page.html")).substitute(style=_own("page.css"), script=_own("page.js"))
 
 
 @cache
 def policy(text: str) -> str:
-    """The Content-Security-Policy under which a page runs its own style and script, by their hashes, and no other."""
+    """The Content-Security-Policy that allows only the page's own style and script, by their hashes."""
     hashes = {
         tag: " ".join(f"'sha256-{_hash(body)}'" for body in re.findall(rf"<{tag}>(.*?)</{tag}>", text, re.DOTALL))
         for tag in ("style", "script")

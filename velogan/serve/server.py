@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 _CONNECTIONS = 512
-"""At once; further ones get a bare 503."""
+"""The most connections at once; further ones get a 503 without a body of ours."""
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -43,7 +43,7 @@ def bind(host: str, port: int) -> socket.socket:
 
 
 def token_for(host: str, given: str | None) -> str | None:
-    """The token to ask for: the one `given`; else a new one where other machines can reach `host`, and else none."""
+    """The token that calls must bring: `given`; else a new one where other machines can reach `host`; else none."""
     if given is not None:
         if len(given) < 16 or not given.isascii() or not given.isprintable() or " " in given:
             raise ValueError("--token: give at least 16 letters and digits, without spaces, or leave it out")
@@ -54,8 +54,8 @@ def token_for(host: str, given: str | None) -> str | None:
 def serve(server: uvicorn.Server, listening: socket.socket, *, say: Callable[[str], None]) -> dict[str, Any]:
     """Serves until it is interrupted; gives `host`, `port` and the number of `requests`.
 
-    At Ctrl-C or SIGTERM nobody is let in any more, those that wait are refused, and what is being translated is
-    finished.
+    At Ctrl-C or SIGTERM it admits no request any more, refuses those that wait, and finishes the translation that has
+    begun.
     """
     host, port = listening.getsockname()[:2]
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # which uvicorn calls again at its end
@@ -80,7 +80,7 @@ def make_server(
     host: str = "127.0.0.1",
     started: Callable[[], None] = lambda: None,
 ) -> uvicorn.Server:
-    """What serves `models` under the name `host`; `started` is called when it does."""
+    """The server of `models`, called by the name `host`; it calls `started` once it accepts requests."""
     import uvicorn
 
     from velogan.serve.access import Guard
@@ -112,7 +112,7 @@ def make_server(
 
 
 def address(listening: socket.socket, token: str | None) -> str:
-    """The page's, with the token behind `#`, which no browser sends to anybody."""
+    """The address of the page, with the token behind `#`, which no browser sends to a server."""
     host, port = listening.getsockname()[:2]
     if ipaddress.ip_address(host).is_unspecified:
         host = socket.gethostname()

@@ -1,4 +1,4 @@
-"""A picture and its fields from the body of a request: in memory, within the limits, and never on a disk."""
+"""Reading of an upload: the picture and the fields of a form, in memory, within the limits, never on a disk."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _MOST_FIELD = 1000  # bytes
 
 
 class _InMemory(MultiPartParser):
-    spool_max_size = 2**62  # never a temporary file: the body's size is bounded by who reads it
+    spool_max_size = 2**62  # never a temporary file: `_counted` bounds the body
 
     def close(self) -> None:
-        """Closes every file, those too that the form broke off in."""
+        """Closes every file, also one that an incomplete form left open."""
         for file in self._files_to_close_on_error:
             file.close()
 
@@ -78,7 +78,7 @@ def _asked(items: list[tuple[str, str | UploadFile]]) -> TranslateForm:
 
 
 def _checked(name: str) -> str:
-    """`name`, which is only ever sent back, if it is that of a file and of nothing else."""
+    """`name`, which is only ever sent back. Raises `Refusal` where it is more than the name of a file."""
     odd = any(unicodedata.category(letter)[0] == "C" for letter in name)
     if odd or name in (".", "..") or "/" in name or "\\" in name or len(name) > _MOST_NAME:
         raise Refusal(
