@@ -28,7 +28,11 @@ class Adversarial(Method):
         "zero_centred: at mixtures of real and made ones. It needs second derivatives, so the discriminators run "
         "without the native kernels.",
     )
-    penalty_weight: float = Field(default=10.0, gt=0, description="Weight of `penalty`; for r1 it is gamma.")
+    penalty_weight: float = Field(
+        default=0.1,
+        gt=0,
+        description="Weight of `penalty`; for r1 it is gamma. 10, as papers have it, is far too strong in short trainings.",
+    )
     penalty_every: int = Field(
         default=16, ge=1, description="`penalty` is computed in each so many-th step, with so many times its weight."
     )
