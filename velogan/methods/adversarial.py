@@ -31,7 +31,7 @@ class Adversarial(Method):
     penalty_weight: float = Field(
         default=0.1,
         gt=0,
-        description="Weight of `penalty`; for r1 it is gamma. 10, as papers have it, is far too strong in short trainings.",
+        description="Weight of `penalty`; for r1 it is gamma. A paper's 10 is far too strong in short trainings.",
     )
     penalty_every: int = Field(
         default=16, ge=1, description="`penalty` is computed in each so many-th step, with so many times its weight."
