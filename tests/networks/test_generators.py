@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from velogan.networks.build import Networks, build_network
+from velogan.networks.build import Networks
 from velogan.networks.generators import GeneratorConfig, build_generator, compose, split
 from velogan.networks.layers import initialise
 from velogan.search.supernet import Supernets
@@ -224,13 +224,3 @@ def test_blocks_that_begin_as_the_identity():
     for wrong in ({"norm": "instance"}, {"network": "unet_128"}):
         with pytest.raises(ValueError, match=r"init=identity is for residual blocks without norms.*: set init=kaiming"):
             _build(**fields | wrong, init="identity")
-
-
-def test_headers_of_earlier_versions_are_read():
-    fields = GeneratorConfig(channels=2, blocks=1, norm="none", init="kaiming").model_dump()
-    old = {**fields, "residual": True, "init_gain": 0.02, "identity_start": True}
-    header = {"network": "generator", "in_channels": 3, "out_channels": 3}
-    now = build_network({**header, "config": fields})
-    assert build_network({**header, "config": old}).state_dict().keys() == now.state_dict().keys()
-    with pytest.raises(ValueError, match="residual"):
-        build_network({**header, "config": {**old, "residual": False}})

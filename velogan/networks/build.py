@@ -23,7 +23,7 @@ class Networks:
 
 def build_network(header: Mapping[str, Any]) -> nn.Module:
     """A freshly initialised network as the `header` of a weights file describes it. ValueError for a wrong header."""
-    kind, config = header.get("network"), current(header.get("config"))
+    kind, config = header.get("network"), header.get("config")
     channels: dict[str, Any] = {
         name: _channels(header, name) for name in ("in_channels", "out_channels") if name in header
     }
@@ -35,17 +35,6 @@ def build_network(header: Mapping[str, Any]) -> nn.Module:
         case "encoding_discriminator":
             return build_encoding_discriminator(DiscriminatorConfig.model_validate(config), **channels)
     raise ValueError(f"network={kind!r:.40} is not a kind of network")
-
-
-def current(config: Any) -> Any:
-    """The `config` of a header that an earlier version wrote, without the fields that are gone.
-
-    They said how the weights began, or that blocks are residual, which all are now.
-    """
-    if not isinstance(config, Mapping):
-        return config
-    gone = {"init_gain", "identity_start"} | ({"residual"} if config.get("residual") is True else set())
-    return {name: value for name, value in config.items() if name not in gone}
 
 
 def _channels(header: Mapping[str, Any], name: str) -> int:

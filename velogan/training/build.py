@@ -31,7 +31,7 @@ from velogan.engine.streams import Streams
 from velogan.engine.trainer import Stepper, Trainer
 from velogan.methods.base import Method, Role, Spec, Views
 from velogan.methods.capabilities import TakesTrained, TrainedGenerator, TrainsByDirection, capability
-from velogan.networks.build import Networks, current
+from velogan.networks.build import Networks
 from velogan.networks.generators import GeneratorConfig
 from velogan.objectives.base import SPLITS, Objective
 from velogan.training.forward import forward_net, forward_nets
@@ -56,7 +56,7 @@ def build_roles(method: Method, spec: Spec, *, seed: int) -> dict[str, Role]:
 
 def _trained(run: Path) -> TrainedGenerator:
     found = load_translator(run)
-    return TrainedGenerator(found.net, GeneratorConfig.model_validate(current(found.header["config"])))
+    return TrainedGenerator(found.net, GeneratorConfig.model_validate(found.header["config"]))
 
 
 def _nets(roles: Mapping[str, Role]) -> dict[str, nn.Module]:

@@ -12,7 +12,6 @@ from torch import nn
 from velogan.data.sets.pair import Data
 from velogan.interchange.hub import local
 from velogan.methods.base import Method, Role, Spec, ends
-from velogan.networks.build import current
 from velogan.networks.reference import Recognised
 from velogan.translate.weights import networks_at
 from velogan.types import GENERATOR_FILES, Direction, Nets
@@ -115,7 +114,7 @@ def _misfit(net: nn.Module, header: Mapping[str, Any], found: Recognised) -> str
 
 def _facts(header: Mapping[str, Any], *, unseen: bool) -> dict[str, Any]:
     """What the header says of the network, by the names of fields; `unseen`: only what no weight shows."""
-    kind, config = str(header.get("network")), current(header.get("config"))
+    kind, config = str(header.get("network")), header.get("config")
     section = "discriminator" if kind.endswith("discriminator") else kind
     facts = {"kind": kind, **{f"{section}.{name}": value for name, value in dict(config or {}).items()}}
     if facts.get(f"{section}.norm") == "sync_batch":
