@@ -287,7 +287,7 @@ def test_who_goes_away_leaves_the_line():
 
 
 def test_a_translation_in_tiles_ends_when_nobody_waits_for_it():
-    with served(seconds=0.3, tile=32) as server:
+    with served(seconds=1.0, tile=32) as server:
         server.net.free.clear()
         _refused(server.translate(png(size=(200, 200))), 504, "too_slow")
         server.net.free.set()
