@@ -46,8 +46,8 @@ Objective.discriminator_loss = broken
 
 DIE = """
 import os
-from velogan.engine.directions import Halves
-plain, calls = Halves.swap, []
+from velogan.engine.directions import DirectionRanks
+plain, calls = DirectionRanks.swap, []
 
 def dying(self, mine, shape):
     calls.append(1)
@@ -55,7 +55,7 @@ def dying(self, mine, shape):
         os._exit(9)
     return plain(self, mine, shape)
 
-Halves.swap = dying
+DirectionRanks.swap = dying
 """
 
 

@@ -59,7 +59,7 @@ def _head(profile: Profile) -> str:
     accumulated = f" × {profile['accumulate']}" if profile.get("accumulate", 1) > 1 else ""
     facts = [
         f"mode {engine['mode']}",
-        f"{engine['precision']}, {engine['layout'].replace('_', '-')}",
+        engine["precision"],
         f"kernels {engine['kernels']}, compile {engine['compile']}",
         f"{profile['image_size']}×{profile['image_size']}, batch {profile['batch_size']}{accumulated}",
         f"{profile['steps']} steps profiled, {_slower(profile['profiled_step_ms'] / profile['step_ms'] - 1)}",

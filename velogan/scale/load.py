@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from velogan.config import Config
-from velogan.methods.capabilities import TrainsByDirection, capability
+from velogan.methods.capabilities import TrainsByDirection
 from velogan.networks.build import Networks
 from velogan.objectives.base import Objective, Out, Phase
 from velogan.observe.roofline import flops, record_convolutions
@@ -86,8 +86,8 @@ def load_of(config: Config) -> Load:
 
 def _by_direction(nets: Nets, config: Config, whole: Sequence[PhaseLoad]) -> DirectionLoad | None:
     """The load of each of two processes that train a direction each, with an exchange that is played."""
-    method = capability(config.method, TrainsByDirection)
-    if method is None:
+    method = config.method
+    if not isinstance(method, TrainsByDirection):
         return None
     side, count = config.data.crop_size, config.images_per_update
     images = {letter: torch.empty(1, channels, side, side) for letter, channels in config.spec.channels.items()}

@@ -78,9 +78,8 @@ def build_objective(
 ) -> Objective:
     """The losses of the method for images of `shape` (H, W); of one direction where the ranks are divided so."""
     asked: dict[str, Any] = {"shape": shape, "batched": engine.batched == "on"}
-    by_direction = capability(method, TrainsByDirection)
-    if by_direction and isinstance(ranks, DirectionRanks):
-        return by_direction.one_direction(spec, number=ranks.rank, swap=ranks.swap, **asked)
+    if isinstance(method, TrainsByDirection) and isinstance(ranks, DirectionRanks):
+        return method.one_direction(spec, number=ranks.rank, swap=ranks.swap, **asked)
     return method.objective(spec, **asked)
 
 

@@ -12,7 +12,7 @@ from velogan.engine.nonfinite import NonFiniteError
 from velogan.engine.processes import ToldElsewhere
 from velogan.engine.ranks import Ranks
 from velogan.engine.trainer import Hook, Trainer, stop_on_signal
-from velogan.methods.capabilities import TrainsByDirection, capability
+from velogan.methods.capabilities import TrainsByDirection
 from velogan.search.method import METHODS
 
 
@@ -39,8 +39,8 @@ def as_split(ranks: Ranks, config: Config) -> Ranks:
             f"{asked} is for two processes, and there {'are' if ranks.several else 'is'} {ranks.world}: start with "
             "torchrun --nproc-per-node 2 -m velogan train ..., or set train.split=images"
         )
-    if not capability(config.method, TrainsByDirection):
-        can = " or ".join(kind for kind, method in METHODS.items() if capability(method(), TrainsByDirection))
+    if not isinstance(config.method, TrainsByDirection):
+        can = " or ".join(kind for kind, method in METHODS.items() if isinstance(method(), TrainsByDirection))
         raise ValueError(
             f"{asked} is for methods with networks of their own for each direction, and method={config.method.kind} "
             f"has none: set method={can}, or train.split=images"
