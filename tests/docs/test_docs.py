@@ -10,7 +10,7 @@ import json
 import re
 import shlex
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import av
 import nibabel
@@ -151,7 +151,7 @@ def test_the_flags_that_a_document_shows_exist(document: Path) -> None:
     for words in _shown(document):
         command = next((name for name in COMMANDS if tuple(words[: len(name)]) == name), None)
         assert command is not None, words
-        known = {field.name.replace("_", "-") for field in dataclasses.fields(COMMANDS[command].load())}
+        known = {field.name.replace("_", "-") for field in dataclasses.fields(cast(Any, COMMANDS[command].load()))}
         known |= {"json", "help", "help-all"} | {f"no-{name}" for name in known}
         asked = {word.partition("=")[0].removeprefix("--") for word in words if word.startswith("--")}
         assert {flag for flag in asked if "." not in flag} <= known, words
