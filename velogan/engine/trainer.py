@@ -199,6 +199,10 @@ class Trainer:
         return {split: loader.batches(position) for split, loader in self.loaders.items()}
 
     def _with_draws(self, batches: Batches, position: int) -> Batches:
+        """The batches as the step gets them: with random numbers, and with the halves swapped once that is due."""
+        if self.progress >= self._swaps_at:
+            one, other = HALVES
+            batches = {one: batches[other], other: batches[one]}
         torch.manual_seed(step_seed(self.seed, position))
         drawn = {split: batch | {"uniform": self._draw(split, len(batch["A"]))} for split, batch in batches.items()}
         if not self.ranks.first:  # what the networks draw themselves, as for dropout, is another number on each rank
@@ -215,9 +219,6 @@ class Trainer:
         return mine.pin_memory() if pinned else mine
 
     def _one_step(self, batches: Batches) -> None:
-        if self.progress >= self._swaps_at:
-            one, other = HALVES
-            batches = {one: batches[other], other: batches[one]}
         batches = self._with_draws(batches, self.images)
         number, images = self.images // self.batch_size, self.images + self.batch_size
         after: list[After] = [self.stats, self.epoch_loss]
