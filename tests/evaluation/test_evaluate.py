@@ -12,7 +12,7 @@ from rich.console import Console
 from torch import Tensor, nn
 
 import velogan.evaluation.evaluate
-from velogan.config import Config, write_yaml
+from velogan.config import Config, read_config, write_yaml
 from velogan.data.pictures.images import read_picture
 from velogan.data.rendered.apples2oranges import render_folder
 from velogan.evaluation.evaluate import evaluate
@@ -479,3 +479,18 @@ def test_horses_and_zebras_are_told_apart(tmp_path: Path, monkeypatch: pytest.Mo
     assert (back["baseline"], back["real"], back["better"]) == (pytest.approx(0.9, abs=5e-4), 0, "lower")
     for distance in ("squeeze_fid", "squeeze_kid"):
         assert scores[distance, "a2b"]["real"] < scores[distance, "a2b"]["baseline"] / 2
+
+
+@pytest.mark.parametrize(("taught", "warned"), [("lite2", True), ("lite0", False)])
+def test_a_run_that_was_trained_on_its_judge_is_told(
+    taught: str, warned: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = _run(tmp_path, _unpaired(tmp_path / "data"))
+    config = read_config(run).change(discriminator={"network": "projected", "features": taught})
+    (run / "config.yaml").write_text(write_yaml(config))
+    monkeypatch.setattr(velogan.evaluation.evaluate, "load_networks", lambda *_, **__: [])
+    judge = evaluate(run, features="lite2", limit=2)["protocol"].get("judge")
+    assert (judge is not None) == warned
+    if judge is not None:
+        assert "trained on lite2" in judge
+        assert "lite1" in judge
