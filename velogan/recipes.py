@@ -126,6 +126,19 @@ def demo_onepair() -> Config:
     )
 
 
+def contrast() -> Config:
+    """CUT: A to B alone, by one generator and one discriminator, whose patches stay themselves (Park et al. 2020).
+
+    velogan train contrast --data horse2zebra --out runs/zebras
+    """
+    return Config().change(
+        method="contrast",
+        generator={"antialias": "both", "init": "xavier"},
+        discriminator={"antialias": True, "init": "xavier"},
+        train={"length": "400 epochs"},
+    )
+
+
 def to_search(config: Config, *, inner: str | None = None, budget: str | None = None) -> Config:
     """`config` as a search of its method's architectures, one-step, as section 3 of CycleGANAS has it.
 
@@ -157,6 +170,7 @@ RECIPES: dict[str, Callable[[], Config]] = {
     "adam-joint": adam_joint,
     "adam-each-decay": adam_each_decay,
     "adam-each-rates": adam_each_rates,
+    "contrast": contrast,
     "onepair": onepair,
     "onepair-plus": onepair_plus,
     "demo-onepair": demo_onepair,

@@ -65,6 +65,11 @@ CASES: dict[str, dict[str, Any]] = {
             "pool_size": 3,
         },
     },
+    "contrast": FAST
+    | {
+        "generator": {"output": "mask", "blocks": 2},
+        "method": {"kind": "contrast", "direction": "both", "edges": 5.0, "pool_size": 3, "augment": ["cutout"]},
+    },
     "plateau": FAST | {"schedule": {"kind": "plateau", "patience": 1}},
     "optimizers": FAST
     | {

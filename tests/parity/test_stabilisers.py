@@ -28,6 +28,8 @@ SHARED: dict[str, Any] = {
 CASES: dict[str, dict[str, Any]] = {
     "cyclegan": SHARED
     | {"penalty": "zero_centred", "untranslated": 0.3, "augment": ["colour", "shift"], "augment_probability": 0.7},
+    "contrast": SHARED
+    | {"kind": "contrast", "direction": "both", "penalty": "r1", "untranslated": 0.3, "augment": ["shift"]},
     "onepair": SHARED | {"kind": "onepair", "penalty": "r1", "direction": "both"},
 }
 

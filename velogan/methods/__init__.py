@@ -4,10 +4,11 @@ A new method is a file here and a recipe.
 """
 
 from velogan.methods.base import Method
+from velogan.methods.contrast import Contrast
 from velogan.methods.cyclegan import CycleGAN
 from velogan.methods.onepair import OnePair
 
-METHODS: dict[str, type[Method]] = {method.kind: method for method in (CycleGAN, OnePair)}
+METHODS: dict[str, type[Method]] = {method.kind: method for method in (CycleGAN, Contrast, OnePair)}
 """By the name that a configuration's `method.kind` gives. A search can wrap each of them."""
 
 DEFAULT = CycleGAN()

@@ -34,10 +34,10 @@ def ssim(x: Tensor, y: Tensor, mask: Tensor | None = None) -> Tensor:
     small images.
     """
     _check(x, y, mask)
-    brightness, contrast = _ssim_parts(x, y)
+    brightness, contrasts = _ssim_parts(x, y)
     border = _WINDOW // 2
     inner = None if mask is None else mask[..., border:-border, border:-border]
-    return _mean(brightness * contrast, inner)
+    return _mean(brightness * contrasts, inner)
 
 
 def structure(x: Tensor, y: Tensor) -> Tensor:

@@ -9,6 +9,7 @@ from torch import nn
 
 from velogan.networks.discriminators import DiscriminatorConfig, build_discriminator, build_encoding_discriminator
 from velogan.networks.generators import GeneratorConfig, build_generator
+from velogan.networks.tapped import PatchHeads
 
 MOST_CHANNELS = 4096
 
@@ -34,11 +35,26 @@ def build_network(header: Mapping[str, Any]) -> nn.Module:
             return build_discriminator(DiscriminatorConfig.model_validate(config), **channels)
         case "encoding_discriminator":
             return build_encoding_discriminator(DiscriminatorConfig.model_validate(config), **channels)
+        case "patch_heads":
+            return PatchHeads(_widths(header))
     raise ValueError(f"network={kind!r:.40} is not a kind of network")
 
 
 def _channels(header: Mapping[str, Any], name: str) -> int:
-    count = header[name]
+    return _count(name, header[name])
+
+
+MOST_HEADS = 16
+
+
+def _widths(header: Mapping[str, Any]) -> list[int]:
+    widths = header.get("widths")
+    if not isinstance(widths, list) or not 1 <= len(widths) <= MOST_HEADS:
+        raise ValueError(f"widths={widths!r:.40} is not a list of 1 to {MOST_HEADS} numbers")
+    return [_count("widths", width) for width in widths]
+
+
+def _count(name: str, count: Any) -> int:
     if not isinstance(count, int) or not 1 <= count <= MOST_CHANNELS:
         raise ValueError(f"{name}={count!r:.40} is not a whole number from 1 to {MOST_CHANNELS}")
     return count

@@ -63,12 +63,12 @@ class Augmenter:
 
 def _colour(images: Tensor, uniform: Tensor) -> Tensor:
     """Brightness plus up to 0.5, saturation times 0 to 2, contrast times 0.5 to 1.5."""
-    brightness, saturation, contrast = (row.view(-1, 1, 1, 1) for row in uniform)
+    brightness, saturation, contrasts = (row.view(-1, 1, 1, 1) for row in uniform)
     images = images + (brightness - 0.5)
     grey = images.mean(1, keepdim=True)
     images = (images - grey) * (2 * saturation) + grey
     mean = images.mean((1, 2, 3), keepdim=True)
-    return (images - mean) * (contrast + 0.5) + mean
+    return (images - mean) * (contrasts + 0.5) + mean
 
 
 def _shift(images: Tensor, uniform: Tensor) -> Tensor:

@@ -128,3 +128,38 @@ def _brightness(images: Tensor) -> Tensor:
         return images.mean(1)
     red, green, blue = images.unbind(1)
     return 0.299 * red + 0.587 * green + 0.114 * blue
+
+
+TEMPERATURE = 0.07
+"""Of the contrast of patches, as in the paper."""
+
+
+def patch_contrast(made: Tensor, given: Tensor) -> Tensor:
+    """How badly each patch of a translation tells its own patch of the input from the input's others.
+
+    `made` and `given` are features `(B, n, C)` of length one; patch i of the one is to be patch i of the other. It is
+    the mean of -log(exp(v v+ / T) / sum of exp(v v' / T) over all v' of the same image) (Park et al. 2020, eq. 2 and 3,
+    as a mean over patches). `given` gets no gradient. A scalar in float32, about log n for features at random.
+    """
+    with torch.autocast("cpu" if made.is_meta else made.device.type, enabled=False):
+        alike = made.float() @ given.detach().float().mT / TEMPERATURE
+        return (alike.logsumexp(2) - alike.diagonal(dim1=1, dim2=2)).mean()
+
+
+def places(uniform: Tensor, among: int) -> Tensor:
+    """Different places for each image, `(B, n)`, at random among so many; `uniform` is `(count, B)` in [0, 1).
+
+    n is `count`, or `among` where that is less. The places lie in n ranges of equal length, one in each: that needs no
+    sorting, and covers the picture.
+    """
+    count = min(len(uniform), among)
+    first = torch.arange(count + 1, device=uniform.device) * among // count
+    lengths = first.diff()[:, None]
+    within = (uniform[:count] * lengths).long().clamp(max=lengths - 1)
+    return (first[:-1, None] + within).T
+
+
+def at_places(features: Tensor, where: Tensor) -> Tensor:
+    """`(B, n, C)`: what `features`, `(B, C, H, W)`, have at the places `where`, `(B, n)`, counted row by row."""
+    rows = features.permute(0, 2, 3, 1).flatten(1, 2)
+    return rows.gather(1, where[:, :, None].expand(-1, -1, rows.shape[2]))

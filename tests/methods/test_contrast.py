@@ -1,0 +1,196 @@
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from velogan.cli import main
+from velogan.config import Config
+from velogan.methods.contrast import PATCHES, Contrast, ContrastObjective
+from velogan.networks.build import build_network
+from velogan.networks.generators import GeneratorConfig, build_generator, compose
+from velogan.networks.outputs import masked
+from velogan.networks.tapped import tapped
+from velogan.objectives.losses import TEMPERATURE, at_places, fooling_loss, patch_contrast, places
+from velogan.store.checkpoint import load_weights
+from velogan.training.build import build_roles
+from velogan.training.choices import decide
+from velogan.training.run import step_of
+from velogan.types import Batch
+
+SIDE = 32
+
+
+def _config(tiny_config: Callable[..., Config], *, blocks: int = 3, output: str = "image", **method: Any) -> Config:
+    return tiny_config(generator={"blocks": blocks, "output": output}, method={"kind": "contrast", **method})
+
+
+def _objective(config: Config, *, batched: bool = False) -> ContrastObjective:
+    method = config.method
+    assert isinstance(method, Contrast)
+    return method.objective(config.spec, shape=(SIDE, SIDE), batched=batched)
+
+
+def _nets(config: Config) -> dict[str, nn.Module]:
+    return {name: role.net for name, role in build_roles(config.method, config.spec, seed=1).items()}
+
+
+def _batch(objective: ContrastObjective, *, images: int = 2) -> Batch:
+    random = torch.Generator().manual_seed(0)
+    batch = {side: torch.rand(images, 3, SIDE, SIDE, generator=random) * 2 - 1 for side in "AB"}
+    return batch | {"uniform": torch.rand(objective.draws["train"], images, generator=random)}
+
+
+def test_the_contrast_is_the_formula_of_the_paper():
+    random = torch.Generator().manual_seed(0)
+    made, given = (nn.functional.normalize(torch.randn(2, 5, 7, generator=random), dim=2) for _ in range(2))
+    expected = 0.0
+    for image in range(2):
+        for patch in range(5):
+            alike = [math.exp(float(made[image, patch] @ given[image, other]) / TEMPERATURE) for other in range(5)]
+            expected -= math.log(alike[patch] / sum(alike)) / 10
+    assert float(patch_contrast(made, given)) == pytest.approx(expected, rel=1e-5)
+
+
+def test_places_are_different_and_all_may_be_taken():
+    draws = torch.rand(8, 500, generator=torch.Generator().manual_seed(0))
+    found = places(draws, 21)
+    assert found.shape == (500, 8)
+    assert all(len(set(row.tolist())) == 8 for row in found)
+    assert set(found.flatten().tolist()) == set(range(21))
+    assert places(torch.full((8, 1), 1 - 2**-24), 21)[0].tolist() == [1, 4, 6, 9, 12, 14, 17, 20]  # ends of the ranges
+    assert places(draws, 5)[0].tolist() == [0, 1, 2, 3, 4], "fewer than asked for: each once"
+    features = torch.arange(12.0).view(1, 2, 2, 3)
+    assert at_places(features, torch.tensor([[1, 3]])).tolist() == [[[1.0, 7.0], [3.0, 9.0]]]
+
+
+@pytest.mark.parametrize(("blocks", "taps"), [(9, [0, 1, 5]), (3, [0, 1, 2]), (1, [0, 1]), (0, [0])])
+@pytest.mark.parametrize("config", [{}, {"antialias": "both", "padding": "reflect"}])
+def test_taps_are_where_the_paper_has_them_and_the_parts_are_the_generator(
+    blocks: int, taps: list[int], config: dict[str, Any]
+):
+    net = build_generator(GeneratorConfig(channels=2, blocks=blocks, **config))
+    before, behind = tapped(net)
+    x = torch.rand(1, 3, SIDE, SIDE) * 2 - 1
+    seen, ends = [], [stage.model[-1] for stage in before.stages]  # pyright: ignore
+    for layer in net.model.children():  # pyright: ignore
+        layer.register_forward_hook(lambda layer, given, out: seen.append(out) if layer in ends else None)
+    expected = net(x)
+    found = before(x)
+    assert [sum(type(one).__name__ == "ResidualBlock" for one in stage.modules()) for stage in before.stages][2:] == [
+        b - a for a, b in zip([0, *taps[1:]], taps[1:])
+    ] or blocks == 0
+    assert [isinstance(end, nn.Conv2d) for end in ends[:2]] == [True, True]
+    for mine, theirs in zip(found, seen[: len(ends)], strict=True):
+        assert torch.equal(mine, theirs)
+    assert torch.equal(behind(found[-1]), expected)
+    assert list(compose(*before.stages, behind).state_dict()) == list(net.state_dict())
+
+
+@pytest.mark.parametrize("output", ["image", "mask"])
+@pytest.mark.parametrize("batched", [False, True])
+def test_the_generators_loss_written_out(output: str, batched: bool, tiny_config: Callable[..., Config]):
+    config = _config(tiny_config, output=output, contrast=2.0, identity=0.5, gan="hinge")
+    objective, nets = _objective(config, batched=batched), _nets(config)
+    batch = _batch(objective)
+    out = objective.generator_loss(nets, batch, {})
+    before, behind, heads = nets["E_A"], nets["R_A"], nets["H_A"]
+
+    def translated(x: Tensor) -> Tensor:
+        made = behind(before(x)[-1])
+        return masked(made, x) if output == "mask" else made
+
+    def contrast(made: Tensor, given: Tensor) -> Tensor:
+        losses = []
+        drawn = batch["uniform"][-5 * PATCHES :]
+        for tap, (one, other) in enumerate(zip((made, *before(made)), (given, *before(given)), strict=True)):
+            where = places(drawn[tap * PATCHES :][:PATCHES], one.shape[2] * one.shape[3])
+            mine, theirs = (heads.heads[tap](at_places(x, where)) for x in (one, other))  # pyright: ignore
+            mine, theirs = (x / x.norm(dim=2, keepdim=True) for x in (mine, theirs))
+            logits = mine @ theirs.mT / 0.07
+            wanted = torch.arange(logits.shape[1]).expand(len(logits), -1)
+            losses.append(nn.functional.cross_entropy(logits.flatten(0, 1), wanted.flatten()))
+        return torch.stack(losses).mean()
+
+    fake, same = translated(batch["A"]), translated(batch["B"])
+    expected = {
+        "adversarial_a": fooling_loss(nets["D_A"](fake), kind="hinge"),
+        "contrast_a": contrast(fake, batch["A"]) * 2.0 / 1.5,
+        "identity_a": contrast(same, batch["B"]) * 2.0 * 0.5 / 1.5,
+    }
+    assert set(out.terms) == set(expected)
+    for name, value in expected.items():
+        torch.testing.assert_close(out.terms[name], value, rtol=2e-3, atol=1e-4)  # heads' lengths are 1 but for 1e-8
+    torch.testing.assert_close(out.total, sum(out.terms.values()))
+    assert torch.equal(out.carry["fake_b"], objective.translated(nets, objective.ways[0], batch["A"])) or batched
+
+
+def test_heads_and_both_parts_learn_from_the_contrast_alone(tiny_config: Callable[..., Config]):
+    config = _config(tiny_config, direction="both")
+    objective, nets = _objective(config), _nets(config)
+    terms = objective.generator_loss(nets, _batch(objective), {}).terms
+    (terms["contrast_a"] + terms["identity_b"]).backward()
+    for name in ("E_A", "R_A", "H_A", "E_B", "R_B", "H_B"):
+        for weight, value in nets[name].named_parameters():
+            moved = value.grad is not None and bool(value.grad.abs().sum() > 0)
+            before_a_norm = weight.endswith("bias") and not name.startswith("H")  # the norm takes it away again
+            assert moved or before_a_norm, (name, weight)
+    assert all(value.grad is None for value in nets["D_A"].parameters())
+
+
+def test_bf16_and_the_native_kernels_are_near_float32(tiny_config: Callable[..., Config]):
+    rows = []
+    for engine in ({"mode": "reference"}, {"precision": "bf16"}):
+        config = _config(tiny_config, output="mask").change(engine={"threads": 1, **engine})
+        config = config.model_copy(update={"engine": decide(config)[0]})
+        step, objective, _ = step_of(config, shape=(SIDE, SIDE))
+        rows.append({name: float(value) for name, value in step({"train": _batch(objective)}).items()})
+    assert rows[0].keys() == rows[1].keys()
+    for name, value in rows[0].items():
+        assert rows[1][name] == pytest.approx(value, rel=0.03), name
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"generator": {"network": "unet_128"}}, "network=unet_128 has no blocks.*set generator.network=resnet"),
+        ({"generator": {"output": "change", "norm": "none"}}, "output=change decodes twice.*set"),
+        ({"data": {"channels_a": 1}}, "A has 1 channels and B 3.*method=cyclegan"),
+        ({"discriminator": {"network": "projected"}, "method": {"untranslated": 0.1}}, "is for PatchGANs"),
+    ],
+)
+def test_what_does_not_suit_is_refused(changes: dict[str, Any], message: str, tiny_config: Callable[..., Config]):
+    changes = {**changes, "method": {"kind": "contrast", **changes.get("method", {})}}
+    with pytest.raises(ValueError, match=message):
+        tiny_config(**changes)
+
+
+def test_the_whole_job_by_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    run, words = tmp_path / "run", "--data.render-count 6 --data.render-test 2 --generator.channels 4 --json"
+    small = f"{words} --generator.blocks 2 --discriminator.channels 4 --image-size 32 --engine.threads 1 --images 4"
+    assert main(["train", "contrast", "--data", "apples2oranges", "--out", str(run), *small.split()]) == 0
+    trained = json.loads(capsys.readouterr().out.splitlines()[-1])
+    files = {file.stem: file for file in Path(trained["checkpoint"]).glob("*.safetensors")}
+    assert set(files) == {"G_A", "G_A.ema", "D_A", "H_A", "state"}
+    for name in set(files) - {"state"}:
+        header, weights = load_weights(files[name])
+        build_network(header).load_state_dict(weights)
+    for widths in ([], [0], "many", [3] * 17):
+        with pytest.raises(ValueError, match="widths="):
+            build_network({"network": "patch_heads", "widths": widths})
+    assert main(["evaluate", str(run), "--features", "none", "--json"]) == 0
+    scores = json.loads(capsys.readouterr().out.splitlines()[-1])["scores"]
+    assert {score["direction"] for score in scores} == {"a2b"}
+    exported = tmp_path / "G.pth"
+    assert main(["export", str(run), str(exported), "--format", "reference"]) == 0
+    assert exported.is_file()
+    capsys.readouterr()
+    again = ["--start", str(run), "--out", str(tmp_path / "more")]
+    assert main(["train", "contrast", "--data", "apples2oranges", *again, *small.split()]) == 0
+    assert "begins with D_A, G_A, H_A of" in capsys.readouterr().err

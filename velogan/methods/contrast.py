@@ -1,0 +1,201 @@
+"""Contrastive translation (CUT, "Contrastive Learning for Unpaired Image-to-Image Translation", Park et al. 2020).
+
+One generator and one discriminator a direction: no way back is needed, since patches of a translation are to be told by
+the generator's own encoder as those of the input at the same places. Roles: `E_A` is the first part of the generator
+from A to B, to its middle block, and `R_A` the rest; `H_A` are the heads that compare patches; `D_A` judges images of
+domain B. `E_B`, `R_B`, `H_B` and `D_B` are there for the other direction where both are trained.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from velogan.methods.base import Make, Role, Spec, Views, ends
+from velogan.methods.judged import WAYS, Judged, JudgedObjective, OneWay, sum_of
+from velogan.networks.generators import compose
+from velogan.networks.outputs import KeepGenerator, MaskGenerator, masked
+from velogan.networks.tapped import PatchHeads, Tapped, tapped
+from velogan.objectives.base import Carry, Out, Phase, together
+from velogan.objectives.losses import at_places, fooling_loss, lost_edges, patch_contrast, places
+from velogan.types import Batch, Direction, Nets
+
+PATCHES = 256
+"""Patches of an image that are compared at each tap."""
+
+TAPS = 5
+"""Pixels, and at most so many less one of the generator's features."""
+
+
+class Contrast(Judged):
+    """One generator and one discriminator a direction; patches of a translation are those of its input; images a, b."""
+
+    kind = "contrast"
+    summary = "a generator and a discriminator, and patches that stay themselves"
+
+    direction: Literal["a2b", "both"] = Field(
+        default="a2b", description="a2b: A to B alone; both: B to A as well, by networks of its own."
+    )
+    contrast: float = Field(
+        default=1.0,
+        gt=0,
+        description="Weight of the contrast: each patch of a translation is to be told as the patch of its input at "
+        "the same place, among 256 of these, at five depths of the generator. More keeps more of the input.",
+    )
+    identity: float = Field(
+        default=1.0,
+        ge=0,
+        description="The contrast of G(b) with b, as a factor of `contrast`: images of the target domain stay as they "
+        "are. 0 halves the generator's work; the paper's fast variant then has contrast=10.",
+    )
+    pool_size: int = Field(
+        default=0,
+        ge=0,
+        description="Earlier translations kept per direction, of which the discriminators see some again.",
+    )
+
+    @property
+    def directions(self) -> tuple[Direction, ...]:
+        return ("a2b", "b2a") if self.direction == "both" else ("a2b",)
+
+    def check(self, spec: Spec) -> None:
+        super().check(spec)
+        for way in self.directions:
+            generator = spec.generators[way]
+            if generator.network != "resnet":
+                raise ValueError(
+                    f"generator.network={generator.network} has no blocks between which method=contrast could look: "
+                    "set generator.network=resnet"
+                )
+            if generator.output == "change":
+                raise ValueError(
+                    "generator.output=change decodes twice, which method=contrast does not: set "
+                    "generator.output=image, mask or keep"
+                )
+        a, b = spec.channels["A"], spec.channels["B"]
+        if a != b:
+            raise ValueError(
+                f"method=contrast looks at translations with the encoder of their inputs, but A has {a} channels and "
+                f"B {b}: set data.channels_a and data.channels_b to the same number, or method=cyclegan"
+            )
+
+    def roles(self, spec: Spec, make: Make) -> dict[str, Role]:
+        roles: dict[str, Role] = {}
+        for way, of in self._ways:
+            source, target = ends(way)
+            config, letter = spec.generators[way], of.letter.upper()
+            whole = make.generator(config, in_channels=spec.channels[source], out_channels=spec.channels[target])
+            before, behind = tapped(whole.net if isinstance(whole, MaskGenerator) else whole)
+            widths = [spec.channels[source], *before.widths]
+            roles[f"E_{letter}"] = Role(net=before, averaged=True)
+            roles[f"R_{letter}"] = Role(net=behind, averaged=True)
+            roles[f"H_{letter}"] = Role(net=PatchHeads(widths), header={"network": "patch_heads", "widths": widths})
+            roles[of.discriminator] = self.discriminator(spec, way, make)
+        return roles
+
+    @property
+    def _ways(self) -> list[tuple[Direction, OneWay]]:
+        return list(zip(self.directions, WAYS))
+
+    def objective(self, spec: Spec, *, shape: tuple[int, int], batched: bool) -> ContrastObjective:
+        a, b = ((spec.channels[letter], *shape) for letter in ("A", "B"))
+        masks = {of.letter: spec.generators[way].output == "mask" for way, of in self._ways}
+        return ContrastObjective(self, masks, shape_a=a, shape_b=b, batched=batched)
+
+    def views(self, nets: Nets, spec: Spec) -> Views:
+        return Views({way: _whole(nets, of, spec.generators[way].output) for way, of in self._ways})
+
+
+_FORMS = {"mask": MaskGenerator, "keep": KeepGenerator}
+
+
+def _whole(nets: Nets, way: OneWay, output: str) -> nn.Module:
+    letter = way.letter.upper()
+    before = nets[f"E_{letter}"]
+    assert isinstance(before, Tapped)
+    net = compose(*before.stages, nets[f"R_{letter}"])
+    return _FORMS[output](net).train(before.training) if output in _FORMS else net
+
+
+Taps = tuple[Tensor, ...]
+"""An image batch `(B, C, H, W)` and what the first part of the generator makes of it, stage by stage."""
+
+
+class ContrastObjective(JudgedObjective):
+    """The losses as phases over the roles E, R, H and D of each direction.
+
+    `masks`: by the letter of a direction, whether its generator makes a mask. For the rest see `JudgedObjective`.
+    """
+
+    def __init__(
+        self,
+        config: Contrast,
+        masks: Mapping[str, bool],
+        *,
+        shape_a: tuple[int, int, int],
+        shape_b: tuple[int, int, int],
+        batched: bool = False,
+    ):
+        super().__init__(config, WAYS[: len(masks)], shape_a=shape_a, shape_b=shape_b, batched=batched)
+        self.config, self.masks = config, masks
+        self._places = self.draws["train"]
+        self.draws = {"train": self._places + TAPS * PATCHES}
+
+    def phases(self) -> list[Phase]:
+        """Of all directions."""
+        trained = tuple(f"{part}_{way.letter.upper()}" for way in self.ways for part in "ERH")
+        return self.played(trained, tuple(way.discriminator for way in self.ways))
+
+    def generator_loss(self, nets: Nets, batch: Batch, carry: Carry) -> Out:
+        """Adversarial loss, the contrast of translations and of what becomes of the target (eq. 5), lost edges.
+
+        The two contrasts share the weight, as in the authors' code.
+        """
+        config, terms, fakes = self.config, dict[str, Tensor](), dict[str, Tensor]()
+        for way in self.ways:
+            names = {"contrast": 1.0} | ({"identity": config.identity} if config.identity else {})
+            given = [batch[way.source], batch[way.target]][: len(names)]
+            made, before = self._translate(nets, way, given)
+            after = self._taps(nets, way, made)
+            fake = made[0]
+            verdict = nets[way.discriminator](self.seen(way.discriminator, fake, batch, 0))
+            terms[f"adversarial_{way.letter}"] = fooling_loss(verdict, kind=config.gan)
+            for (name, weight), one, other in zip(names.items(), after, before, strict=True):
+                loss = self._contrast(nets, way, one, other, batch)
+                terms[f"{name}_{way.letter}"] = loss * (config.contrast * weight / (1 + config.identity))
+            if config.edges:
+                terms[f"edges_{way.letter}"] = lost_edges(fake, batch[way.source]) * config.edges
+            fakes[way.fake] = fake.float()
+        return Out(total=sum_of(terms), terms=terms, carry=fakes)
+
+    def translated(self, nets: Nets, way: OneWay, images: Tensor) -> Tensor:
+        ((made,), _) = self._translate(nets, way, [images])
+        return made
+
+    def _translate(self, nets: Nets, way: OneWay, images: Sequence[Tensor]) -> tuple[list[Tensor], list[Taps]]:
+        """What becomes of each batch, and what the first part of the generator saw of it."""
+        taps = self._taps(nets, way, images)
+        made = self._each(nets[f"R_{way.letter.upper()}"], [one[-1] for one in taps])
+        masks = self.masks[way.letter]
+        return [masked(one, x) if masks else one for one, x in zip(made, images)], taps
+
+    def _taps(self, nets: Nets, way: OneWay, images: Sequence[Tensor]) -> list[Taps]:
+        seen = self._each(nets[f"E_{way.letter.upper()}"], images)
+        return [(x, *one) for x, one in zip(images, seen)]
+
+    def _contrast(self, nets: Nets, way: OneWay, made: Taps, given: Taps, batch: Batch) -> Tensor:
+        """The mean over taps of `patch_contrast`."""
+        heads, uniform = nets[f"H_{way.letter.upper()}"], batch["uniform"][self._places :]
+        drawn = uniform.split(PATCHES)[: len(made)]
+        where = [places(draws, x.shape[2] * x.shape[3]) for draws, x in zip(drawn, made, strict=True)]
+        queries = heads([at_places(x, at) for x, at in zip(made, where)])
+        keys = heads([at_places(x.detach(), at) for x, at in zip(given, where)])
+        return torch.stack([patch_contrast(one, other) for one, other in zip(queries, keys)]).mean()
+
+    def _each(self, net: nn.Module, images: Sequence[Tensor]) -> Sequence[Any]:
+        """`net` on each batch, in one pass where that is asked for."""
+        return together(net, *images) if self.batched else [net(x) for x in images]

@@ -1,0 +1,253 @@
+"""What methods have in common whose discriminators judge pictures: their fields, and the discriminators' losses."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import torch
+from pydantic import Field, model_validator
+from torch import Tensor, nn
+
+from velogan.methods.adversarial import Adversarial
+from velogan.methods.base import Make, Role, Spec, discriminator_header, ends
+from velogan.objectives.augment import AUGMENT, Augmentation, Augmenter
+from velogan.objectives.base import Carry, Out, Phase, together
+from velogan.objectives.losses import gan_loss, gradient_penalty
+from velogan.objectives.pool import FakePool
+from velogan.types import Batch, Direction, Letter, Nets
+
+
+class Judged(Adversarial):
+    """Fields of every method whose discriminators judge pictures."""
+
+    edges: float = Field(
+        default=0.0,
+        ge=0,
+        description="Weight of the edges of an image that its translation has lost, whatever the brightness and the "
+        "colours. It keeps shapes, and does not hinder new things where the image is flat.",
+    )
+    pool_size: int = Field(
+        default=50,
+        ge=0,
+        description="Earlier translations kept per direction, of which the discriminators see some again.",
+    )
+    untranslated: float = Field(
+        default=0.0,
+        ge=0,
+        le=0.5,
+        description="This share of the translations that the PatchGAN of D_A learns to refuse is replaced by images of "
+        "A as they are (for D_B: of B). So it does not forget that these are not of its domain, and doing nothing does "
+        "not pay. Heads on trained features are not asked about them. Left out where A and B differ in their number of "
+        "channels.",
+    )
+    augment: tuple[Augmentation, ...] = Field(default=(), description=AUGMENT)
+    augment_probability: float = Field(
+        default=1.0,
+        gt=0,
+        le=1,
+        description="The share of images that `augment` changes: below 1 where discriminators learn too slowly.",
+    )
+
+    @model_validator(mode="after")
+    def _probability_of_something(self) -> Judged:
+        if self.augment_probability != 1 and not self.augment:
+            raise ValueError(
+                f"augment_probability={self.augment_probability} has nothing to change: set augment=colour,shift, or "
+                "leave it out"
+            )
+        return self
+
+    @property
+    def one_size(self) -> str:
+        return f"method.pool_size={self.pool_size}" if self.pool_size else ""
+
+    def check(self, spec: Spec) -> None:
+        network = next((one.network for one in spec.discriminators.values() if one.network.startswith("projected")), "")
+        if network and self.gan == "wgangp":
+            raise ValueError(
+                f"discriminator.network={network} has several heads, and method.gan=wgangp is for one: set "
+                "method.gan=hinge"
+            )
+        if self.untranslated and any(one.network == "projected" for one in spec.discriminators.values()):
+            raise ValueError(
+                f"method.untranslated={self.untranslated:g} is for PatchGANs, and discriminator.network=projected has "
+                "none: set method.untranslated=0, or discriminator.network=projected+basic"
+            )
+
+    def discriminator(self, spec: Spec, way: Direction, make: Make) -> Role:
+        """What judges the translations of a direction."""
+        config, (_, target) = spec.discriminators[way], ends(way)
+        channels = spec.channels[target]
+        return Role(
+            net=make.discriminator(config, in_channels=channels),
+            header=discriminator_header(config, in_channels=channels),
+            judges=target,
+            twice_differentiated=self.second_derivatives,
+        )
+
+
+GRADIENT_PENALTY = 10.0
+"""Weight of the penalty that belongs to `gan=wgangp` (Gulrajani et al. 2017, section 4)."""
+
+_DRAWS = 6
+"""Uniform numbers for an image without augmentation: two for each pool, one for each gradient penalty."""
+
+
+@dataclass(frozen=True)
+class OneWay:
+    """The networks of one direction, its domains, and the names of what its generator makes.
+
+    `letter` is that of its networks and of its terms. `fake` is the translation of the source, `back` that of the other
+    direction's translation, `same` what becomes of the target's images.
+    """
+
+    number: int
+    letter: Literal["a", "b"]
+    generator: str
+    discriminator: str
+    source: Letter
+    target: Letter
+    fake: str
+    back: str
+    same: str
+
+
+WAYS = (
+    OneWay(0, "a", "G_A", "D_A", source="A", target="B", fake="fake_b", back="back_b", same="same_b"),
+    OneWay(1, "b", "G_B", "D_B", source="B", target="A", fake="fake_a", back="back_a", same="same_a"),
+)
+_JUDGES = tuple(way.discriminator for way in WAYS)
+
+
+class JudgedObjective:
+    """The losses of the discriminators, on what the method's generators make; a method adds those of these.
+
+    `ways` are those that are trained. `shape_a` and `shape_b` are the (C, H, W) of fakes of domain A and B, for the
+    pools; where C differs discriminators are shown no untranslated images. With `batched`, passes of one network are
+    run together, which is exact with per-sample norms; without, one image batch a pass.
+    """
+
+    def __init__(
+        self,
+        config: Judged,
+        ways: Sequence[OneWay],
+        *,
+        shape_a: tuple[int, int, int],
+        shape_b: tuple[int, int, int],
+        batched: bool = False,
+    ):
+        self.config, self.ways = config, ways
+        self.batched = batched
+        self.augmenter = Augmenter(config.augment, config.augment_probability)
+        self.untranslated = config.untranslated if shape_a[0] == shape_b[0] else 0.0
+        self.plain_draws = _DRAWS + 6 * self.augmenter.count
+        self.draws: Mapping[str, int] = {"train": self.plain_draws + (2 if self.untranslated else 0)}
+        self.pool_a = FakePool(config.pool_size, shape_a)
+        self.pool_b = FakePool(config.pool_size, shape_b)
+        self.state: nn.Module = nn.ModuleDict({"fake_a": self.pool_a, "fake_b": self.pool_b})
+
+    def generator_loss(self, nets: Nets, batch: Batch, carry: Carry) -> Out:
+        """Hands on the translations by `OneWay.fake`."""
+        raise NotImplementedError
+
+    def translated(self, nets: Nets, way: OneWay, images: Tensor) -> Tensor:
+        """What the generator of `way` makes of the images of its source."""
+        raise NotImplementedError
+
+    def played(self, generators: tuple[str, ...], discriminators: tuple[str, ...]) -> list[Phase]:
+        """The phases. Generators first: the discriminators see fakes from before the generators' update."""
+        config = self.config
+        generator = Phase(
+            name="generator", trains=generators, loss=self.generator_loss, every=config.discriminator_steps
+        )
+        discriminator = Phase(name="discriminator", trains=discriminators, loss=self.discriminator_loss)
+        if config.penalty == "none":
+            return [generator, discriminator]
+        penalty = replace(discriminator, name="penalty", loss=self.penalty_loss, every=config.penalty_every)
+        return [generator, penalty, discriminator]
+
+    def penalty_loss(self, nets: Nets, batch: Batch, carry: Carry) -> Out:
+        """The penalty alone, on the images that the discriminators see in this step, but for the pool."""
+        fakes = self._fakes(nets, batch, carry)
+        terms = {
+            f"penalty_{way.letter}": self.config.penalty_term(
+                nets[way.discriminator],
+                real=self.seen(way.discriminator, batch[way.target], batch, 2),
+                fake=self.seen(way.discriminator, fakes[way.fake], batch, 1),
+                mix=None if self.config.penalty == "r1" else batch["uniform"][4 + way.number],
+            )
+            for way in self.ways
+        }
+        return Out(total=sum_of(terms), terms=terms, carry=fakes)
+
+    def discriminator_loss(self, nets: Nets, batch: Batch, carry: Carry) -> Out:
+        """Half of real plus fake (section 7.1's slowdown), on fakes from the pool and on untranslated images."""
+        uniform, fakes = batch["uniform"], self._fakes(nets, batch, carry)
+        pools = {"fake_a": self.pool_a, "fake_b": self.pool_b}
+        terms: dict[str, Tensor] = {}
+        for way in self.ways:
+            role, number = way.discriminator, way.number
+            judged = pools[way.fake](fakes[way.fake], uniform[2 * number :][:2])
+            weights = None
+            if self.untranslated:
+                as_it_is = uniform[self.plain_draws + number] < self.untranslated
+                judged = torch.where(as_it_is.view(-1, 1, 1, 1), batch[way.source], judged)
+                weights = (~as_it_is) / (1 - self.untranslated)
+            fake, real = self.seen(role, judged, batch, 1), self.seen(role, batch[way.target], batch, 2)
+            terms[way.letter] = self._discriminator_term(
+                nets[role], real=real, fake=fake, weights=weights, mix=uniform[4 + number]
+            )
+        return Out(total=sum_of(terms), terms=terms)
+
+    def _fakes(self, nets: Nets, batch: Batch, carry: Carry) -> Carry:
+        """Those of the generators' phase; made anew in a step without it."""
+        if self.ways[0].fake in carry:
+            return carry
+        with torch.no_grad():
+            return {way.fake: self.translated(nets, way, batch[way.source]).float() for way in reversed(self.ways)}
+
+    def seen(self, role: str, images: Tensor, batch: Batch, call: int) -> Tensor:
+        """The images as the discriminator `role` sees them: made for the generator (0), made (1) or real (2)."""
+        judge, count = _JUDGES.index(role), self.augmenter.count
+        if not count:
+            return images
+        first = _DRAWS + (2 * call + judge) * count
+        return self.augmenter(images, batch["uniform"][first:][:count])
+
+    def _discriminator_term(
+        self,
+        discriminator: nn.Module,
+        *,
+        real: Tensor,
+        fake: Tensor,
+        weights: Tensor | None,
+        mix: Tensor,
+    ) -> Tensor:
+        """Half of real plus fake.
+
+        `weights` are those of fakes for heads on trained features. The PatchGAN, which comes last, has none.
+        """
+        kind = self.config.gan
+        on_real, on_fake = (
+            together(discriminator, real, fake) if self.batched else (discriminator(real), discriminator(fake))
+        )
+        loss = gan_loss(on_real, real=True, kind=kind, smoothing=self.config.smoothing)
+        if weights is None or isinstance(on_fake, Tensor):
+            loss = loss + gan_loss(on_fake, real=False, kind=kind)
+        else:
+            *by_features, by_pixels = on_fake
+            loss = loss + gan_loss(by_features, real=False, kind=kind, weights=weights)
+            loss = loss + gan_loss(by_pixels, real=False, kind=kind)
+        if kind == "wgangp":
+            loss = loss + GRADIENT_PENALTY * gradient_penalty(discriminator, real=real, fake=fake, mix=mix)
+        return loss * 0.5
+
+
+def sum_of(terms: dict[str, Tensor]) -> Tensor:
+    """The sum of all, in their order."""
+    first, *rest = terms.values()
+    for term in rest:
+        first = first + term
+    return first

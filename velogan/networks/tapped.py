@@ -1,0 +1,95 @@
+"""A generator in stages, so that a loss sees features on the way; and the heads by which it compares them.
+
+As "Contrastive Learning for Unpaired Image-to-Image Translation" (Park et al. 2020) has it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from velogan.networks.generators import Stage, split
+from velogan.networks.layers import initialise
+
+HEAD = 256
+"""Features of a patch behind a head (a two-layer MLP of 256 units)."""
+
+
+class Tapped(nn.Module):
+    """The first part of a generator: `(B, C, H, W)` to what each of its consecutive stages gives, the last one last."""
+
+    def __init__(self, stages: Sequence[nn.Module]):
+        super().__init__()
+        self.stages = nn.ModuleList(stages)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        seen: list[Tensor] = []
+        for stage in self.stages:
+            x = stage(x)
+            seen.append(x)
+        return tuple(seen)
+
+    @property
+    def widths(self) -> list[int]:
+        """Channels of what each stage gives."""
+        return [[x for x in stage.modules() if isinstance(x, nn.Conv2d)][-1].out_channels for stage in self.stages]
+
+    def by(self, other: Callable[[nn.Module], nn.Module]) -> Tapped:
+        """The same stages, over the same weights, each replaced by `other(stage)`."""
+        return Tapped([other(stage) for stage in self.stages])
+
+
+def tapped(net: nn.Module) -> tuple[Tapped, Stage]:
+    """A resnet `Generator` in two parts over its weights: up to its middle block, with taps, and what follows.
+
+    Taps are, as in the paper, the convolutions that halve the sides, the first block and, of nine, the
+    fifth; of fewer blocks, the one in the middle.
+    """
+    encoder, blocks, decoder = split(net)
+    layers = [*encoder.model.named_children(), *blocks.model.named_children()]
+    places = list(_taps(encoder.model, first=len(encoder.model), blocks=len(blocks.model)))
+    stages = [layers[begin:end] for begin, end in zip([0, *places], [*places, None])]
+    *before, behind = [Stage(_named(part)) for part in stages]
+    for name, layer in decoder.model.named_children():
+        behind.model.add_module(name, layer)
+    return Tapped(before), behind
+
+
+def _taps(encoder: nn.Sequential, *, first: int, blocks: int) -> Iterator[int]:
+    """Behind how many layers a tap is; `first` is the number of layers before the first of `blocks`."""
+    _, *halving = (place for place, layer in enumerate(encoder) if isinstance(layer, nn.Conv2d))
+    yield from (place + 1 for place in halving)
+    yield from sorted({first + min(1, blocks), first + min(blocks // 2 + 1, blocks)})
+
+
+def _named(layers: Sequence[tuple[str, nn.Module]]) -> nn.Sequential:
+    net = nn.Sequential()
+    for name, layer in layers:
+        net.add_module(name, layer)
+    return net
+
+
+class PatchHeads(nn.Module):
+    """A small head for each tap: features of patches `(B, n, widths[i])` to such of length one, `(B, n, HEAD)`."""
+
+    def __init__(self, widths: Sequence[int]):
+        super().__init__()
+        self.heads = nn.ModuleList(
+            nn.Sequential(nn.Linear(width, HEAD), nn.ReLU(), nn.Linear(HEAD, HEAD)) for width in widths
+        )
+        initialise(self)
+
+    def forward(self, patches: Sequence[Tensor]) -> list[Tensor]:
+        return [_of_length_one(head(part)) for head, part in zip(self.heads, patches, strict=True)]
+
+    def by(self, other: Callable[[nn.Module], nn.Module]) -> PatchHeads:
+        """Itself: it is no network of images."""
+        return self
+
+
+def _of_length_one(x: Tensor) -> Tensor:
+    """Each vector of `x`, `(..., C)`, divided by its length, in float32; one of nearly no length stays short."""
+    x = x.float()
+    return x * torch.rsqrt(x.square().sum(-1, keepdim=True) + 1e-8)
