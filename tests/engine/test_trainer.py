@@ -70,7 +70,7 @@ class _Step:
         return f"position {float(batch['A'][0, 0, 0, 0]):g}, draws {batch['uniform'].sum():.4f}"
 
 
-def _trainer(size: int = 1, *, on_nonfinite: Literal["stop", "skip"] = "stop", **schedule: Any) -> Trainer:
+def build_trainer(size: int = 1, *, on_nonfinite: Literal["stop", "skip"] = "stop", **schedule: Any) -> Trainer:
     nets = {"G_A": nn.Linear(1, 1)}
     return Trainer(
         _Step(),
@@ -93,14 +93,14 @@ def _run(trainer: Trainer, length: str, hooks: list[Hook]) -> None:
 
 
 def test_hooks_are_called_by_interval_and_at_the_end():
-    trainer, seen = _trainer(size=2), {"images": [], "percent": [], "epochs": [], "long": []}
+    trainer, seen = build_trainer(size=2), {"images": [], "percent": [], "epochs": [], "long": []}
     intervals = {"images": "6 images", "percent": "50 %", "epochs": "1.2 epochs", "long": "99 minutes"}
     _run(trainer, "26 images", [Hook(parse_span(text), seen[name].append) for name, text in intervals.items()])
     assert seen == {"images": [6, 12, 18, 24, 26], "percent": [14, 26], "epochs": [12, 24, 26], "long": [26]}
 
 
 def test_the_clock_stands_still_in_hooks():
-    trainer, gone = _trainer(), []
+    trainer, gone = build_trainer(), []
 
     def wait(images: int) -> None:
         before = trainer.clock.seconds
@@ -113,7 +113,7 @@ def test_the_clock_stands_still_in_hooks():
 
 
 def test_each_step_gets_its_batch_its_number_and_its_own_randomness():
-    trainer = _trainer(size=2)
+    trainer = build_trainer(size=2)
     _run(trainer, "8 images", [])
     calls = trainer.step.calls  # pyright: ignore
     assert [(call.position, call.number) for call in calls] == [(0, 0), (2, 1), (4, 2), (6, 3)]
@@ -125,7 +125,7 @@ def test_each_step_gets_its_batch_its_number_and_its_own_randomness():
 
 
 def test_an_end_asked_for_within_a_hook_still_calls_the_last_hooks():
-    trainer, saved = _trainer(), []
+    trainer, saved = build_trainer(), []
 
     def stop(images: int) -> None:
         trainer.stopping = True
@@ -135,7 +135,7 @@ def test_an_end_asked_for_within_a_hook_still_calls_the_last_hooks():
 
 
 def test_a_finished_run_takes_no_step():
-    trainer, seen = _trainer(), []
+    trainer, seen = build_trainer(), []
     trainer.images = 8
     _run(trainer, "8 images", [Hook(parse_span("1 images"), seen.append)])
     assert trainer.images == 8
@@ -144,7 +144,7 @@ def test_a_finished_run_takes_no_step():
 
 
 def test_the_schedule_gets_the_mean_loss_of_each_epoch():
-    trainer, finished = _trainer(kind="exponential", gamma=0.5), []
+    trainer, finished = build_trainer(kind="exponential", gamma=0.5), []
     finish = trainer.schedule.finish_epoch
     trainer.schedule.finish_epoch = lambda loss: (finished.append(loss), finish(loss))[1]
     trainer.run(parse_length("3 epochs", epoch=10))
@@ -153,14 +153,14 @@ def test_the_schedule_gets_the_mean_loss_of_each_epoch():
 
 
 def test_spans_of_the_schedule_move_the_rate_with_each_step():
-    trainer = _trainer(size=2, kind="exponential", gamma=0.5, every="10 images", warmup="50 %")
+    trainer = build_trainer(size=2, kind="exponential", gamma=0.5, every="10 images", warmup="50 %")
     _run(trainer, "16 images", [])
     expected = [min(images / 8, 1.0) * 0.5 ** (images / 10) for images in range(0, 16, 2)]
     assert [call.lr for call in trainer.step.calls] == pytest.approx(expected)  # pyright: ignore
 
 
 def test_the_average_is_updated_every_eighth_step_wherever_the_run_began():
-    trainer, weighed, updates = _trainer(size=2), [], []
+    trainer, weighed, updates = build_trainer(size=2), [], []
     trainer.ema.weigh = lambda images: weighed.append(images)
     trainer.ema.follow = lambda losses: updates.append(trainer.images)
     trainer.images = 6
@@ -170,7 +170,7 @@ def test_the_average_is_updated_every_eighth_step_wherever_the_run_began():
 
 
 def test_a_skipped_step_takes_no_average_away():
-    trainer, updates = _trainer(on_nonfinite="skip"), []
+    trainer, updates = build_trainer(on_nonfinite="skip"), []
     trainer.step.broken = {7}  # pyright: ignore
     trainer.ema.follow = lambda losses: updates.append(losses)
     _run(trainer, "16 images", [])
@@ -187,7 +187,7 @@ def test_step_seeds_are_distinct_and_well_mixed():
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_lets_the_step_finish_and_a_second_one_is_ordinary(number: signal.Signals):
-    trainer = _trainer()
+    trainer = build_trainer()
     both = (signal.SIGINT, signal.SIGTERM)
     before = [signal.signal(one, signal.default_int_handler) for one in both]  # a shell's background job ignores SIGINT
     try:
@@ -208,7 +208,7 @@ def _draws(position: int, size: int) -> str:
 
 
 def test_a_broken_step_stops_the_run_and_no_hook_sees_it():
-    trainer, seen = _trainer(size=2), []
+    trainer, seen = build_trainer(size=2), []
     trainer.step.broken = {3}  # pyright: ignore
     with pytest.raises(NonFiniteError) as caught:
         _run(trainer, "20 images", [Hook(parse_span("2 images"), seen.append)])
@@ -219,20 +219,20 @@ def test_a_broken_step_stops_the_run_and_no_hook_sees_it():
 
 
 def test_a_break_found_later_stops_the_run_before_any_hook_and_is_traced_to_its_own_batch():
-    trainer, seen = _trainer(size=2), []
+    trainer, seen = build_trainer(size=2), []
     trainer.step.late = NonFiniteError("generator", ["gradients"], number=1)  # pyright: ignore
     with pytest.raises(NonFiniteError) as caught:
         _run(trainer, "20 images", [Hook(parse_span("8 images"), seen.append)])
     assert (seen, trainer.images) == ([], 8)
     assert (caught.value.images, caught.value.origin) == (2, f"position 2, draws {_draws(2, 2)}")
-    trainer = _trainer()
+    trainer = build_trainer()
     trainer.step.late = caught.value  # pyright: ignore
     with pytest.raises(NonFiniteError):
         _run(trainer, "3 images", [])  # without hooks, at the end
 
 
 def test_skipped_steps_are_counted_and_enter_no_mean():
-    trainer, rows = _trainer(size=2, on_nonfinite="skip"), []
+    trainer, rows = build_trainer(size=2, on_nonfinite="skip"), []
     trainer.step.broken = {0, 2, 3}  # pyright: ignore
     hook = Hook(parse_span("4 images"), lambda images: rows.append((images, trainer.skipped, trainer.stats.tick())))
     _run(trainer, "12 images", [hook])
@@ -241,11 +241,11 @@ def test_skipped_steps_are_counted_and_enter_no_mean():
 
 
 def test_skipping_has_an_end_and_its_count_survives_a_restart():
-    trainer = _trainer(on_nonfinite="skip")
+    trainer = build_trainer(on_nonfinite="skip")
     trainer.step.broken = {1, *range(3, 1000)}  # pyright: ignore
     _run(trainer, f"{MOST_SKIPPED} images", [])
     assert trainer.skipped == MOST_SKIPPED - 2
-    again = _trainer(on_nonfinite="skip")
+    again = build_trainer(on_nonfinite="skip")
     again.step.broken = {1, *range(3, 1000)}  # pyright: ignore
     again.load_state_dict(trainer.state_dict())
     with pytest.raises(NonFiniteError):

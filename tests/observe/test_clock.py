@@ -29,9 +29,9 @@ def test_it_stands_still_before_the_start_and_in_pauses() -> None:
     assert clock.seconds == 0
     clock.start()
     now.seconds += 2
-    with clock.paused():
+    with clock.aside(counts=False):
         now.seconds += 50
-        with clock.paused():
+        with clock.aside(counts=False):
             now.seconds += 50
         now.seconds += 50
     clock.start()
@@ -41,7 +41,7 @@ def test_it_stands_still_before_the_start_and_in_pauses() -> None:
 
 def test_a_pause_ends_with_an_error_too() -> None:
     clock, now = running()
-    with suppress(KeyError), clock.paused():
+    with suppress(KeyError), clock.aside(counts=False):
         now.seconds += 9
         raise KeyError
     now.seconds += 1
@@ -51,7 +51,7 @@ def test_a_pause_ends_with_an_error_too() -> None:
 def test_a_stopped_clock_stays_stopped_through_a_pause() -> None:
     clock, now = running()
     clock.stop()
-    with clock.paused():
+    with clock.aside(counts=False):
         pass
     now.seconds += 4
     assert clock.seconds == 0
@@ -73,7 +73,7 @@ def test_speed_is_that_of_the_last_tick_without_pauses() -> None:
     clock, now = running()
     assert clock.tick(500) == 0
     now.seconds += 2
-    with clock.paused():
+    with clock.aside(counts=False):
         now.seconds += 100
     assert clock.tick(540) == 20
     now.seconds += 1
@@ -91,3 +91,22 @@ def test_eta_is_unknown_at_first_then_follows_the_speed() -> None:
     now.seconds += 3
     clock.tick(20)
     assert clock.eta(100) == pytest.approx(20)
+
+
+def test_what_counts_aside_is_no_work() -> None:
+    clock, now = running()
+    now.seconds += 2
+    with clock.aside(counts=True):
+        now.seconds += 50
+    now.seconds += 3
+    assert (clock.seconds, clock.worked) == (55, 5)
+
+
+def test_it_may_start_as_of_some_seconds_ago() -> None:
+    now = Now()
+    clock = Clock(now)
+    clock.load_state_dict({"seconds": 10})
+    clock.start(ago=4)
+    now.seconds += 1
+    clock.start(ago=100)
+    assert clock.seconds == 15

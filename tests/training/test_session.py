@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,9 +15,11 @@ import torch
 from velogan.cli import main
 from velogan.config import Config, read_config
 from velogan.engine.config import EngineConfig
+from velogan.observe.progress import Display
 from velogan.store.checkpoint import find_checkpoint, load_weights
 from velogan.training import choices as decide
 from velogan.training import forward as faster
+from velogan.training import run
 from velogan.translate.model import load_translator
 
 Train = Callable[..., str]
@@ -132,3 +135,20 @@ def test_the_networks_of_the_directions_may_differ(train: Train, tmp_path: Path)
     assert load_translator(run, direction="b2a")(torch.zeros(1, 3, 32, 32)).shape == (1, 3, 32, 32)
     assert "generator_b.channels is 4 here and 6 there" in train(4, "--generator-b.channels", "4", *flags[2:], code=2)
     assert "generator_b.blocks=-1: input should be" in train(4, "--generator-b.blocks", "-1", code=2)
+
+
+def test_a_run_whose_minutes_are_over_at_its_start_makes_a_step_and_ends(
+    tiny_config: Callable[..., Config], tmp_path: Path
+):
+    config = tiny_config(data={"render_count": 4, "render_test": 2}, train={"length": "1000 minutes", "samples": 0})
+    said: list[str] = []
+    with Display(quiet=True) as display:
+        display.say = said.append
+        asked: Any = {"display": display, "origin": {"preset": "", "command": ""}}
+        first = run.train(config, tmp_path / "run", **asked, began=time.monotonic() - 60_000)
+        again = run.train(config, tmp_path / "run", **asked)
+    assert (first.images_seen, first.finished) == (1, True)
+    assert (again.images_seen, again.finished) == (1, True)
+    assert "ends in 0 s, the last checkpoint and page included" in said
+    assert json.loads((first.checkpoint / "clock.json").read_text())["seconds"] >= 60_000
+    assert (tmp_path / "run" / "report.html").is_file()

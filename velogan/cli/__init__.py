@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 from collections.abc import Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from typing import TYPE_CHECKING
@@ -24,6 +25,8 @@ __all__ = ["COMMANDS", "main"]
 IN_SEVERAL_PROCESSES = (("train",), ("search",))
 """The commands that torchrun may start."""
 
+_BEGAN = time.monotonic()
+
 os.environ.setdefault("PYDANTIC_ERRORS_INCLUDE_URL", "0")  # a wrong field's message should fit the terminal
 
 
@@ -32,9 +35,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     Of several processes that torchrun started the first one speaks, and whichever has something else to tell.
     """
+    began = _BEGAN if argv is None else time.monotonic()
     argv = list(sys.argv[1:] if argv is None else argv)
     try:
         command = _parse(argv) if local_rank() == 0 else _parse_silently(argv)
+        type(command).began = began
         result, code = command.execute(argv)
     except EndOfRun as error:
         if not isinstance(error, ToldElsewhere):

@@ -94,6 +94,7 @@ def fill(asked: Filling, config: Config, argv: list[str], *, address: str | None
             asked.out,
             display=display,
             origin={"preset": preset, "command": shlex.join(["velogan", *argv]), "changed": _changed(asked, config)},
+            began=asked.began,
         )
         state = "done" if result.finished else "stopped, and the same command continues"
         display.say(f"{state}: {result.images_seen:,} images seen; page: {asked.out / 'report.html'}")

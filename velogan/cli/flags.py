@@ -44,6 +44,9 @@ class Flags(ABC):
 
     json: bool
 
+    began: ClassVar[float | None] = None
+    """When the command began, by `time.monotonic`: set by `main`, before all that it takes is imported."""
+
     @classmethod
     def parse(cls, argv: Sequence[str], *, prog: str, description: str) -> Self:
         """The command from its flags. ValueError says in one sentence what is wrong with them."""

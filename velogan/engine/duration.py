@@ -35,11 +35,12 @@ class Length:
 
     `ticks` are the epochs of the learning-rate schedule. A length in epochs has one tick per epoch, as in the
     reference. Any other has 200, like the paper's run. A length in minutes ends by the clock, so it takes the same time
-    on any machine.
+    on any machine; training ends so many seconds before as are `kept` for what follows it.
     """
 
     span: Span
     epoch: int
+    kept: float = 0.0
 
     @property
     def ticks(self) -> int:
@@ -52,9 +53,15 @@ class Length:
         scale = {"images": 1, "epochs": self.epoch}.get(self.span.unit)
         return None if scale is None else max(1, round(self.span.amount * scale))
 
+    @property
+    def seconds(self) -> float | None:
+        """The length in seconds; None where it is in images."""
+        return 60 * self.span.amount if self.total is None else None
+
     def progress(self, images: int, seconds: float) -> float:
-        """The share of the run that is done, up to 1."""
-        done = seconds / (self.span.amount * 60) if self.total is None else images / self.total
+        """The share of the training that is done, up to 1."""
+        whole = self.total
+        done = seconds / (60 * self.span.amount - self.kept) if whole is None else images / whole
         return min(done, 1.0)
 
     def tick(self, images: int, seconds: float) -> int:

@@ -6,13 +6,13 @@ import math
 import signal
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol
 
 import torch
 from torch import Tensor, nn
 
+from velogan.engine.allowance import Allowance
 from velogan.engine.duration import Length, Span
 from velogan.engine.ema import EMA
 from velogan.engine.loss_scale import LossScale
@@ -58,10 +58,16 @@ class Stepper(Protocol):
 
 @dataclass(frozen=True)
 class Hook:
-    """`call(images)` is called each time `every` has passed, and at the end of the run; the clock pauses meanwhile."""
+    """`call(images)` is called each time `every` has passed, and at the end of the run.
+
+    The clock pauses meanwhile, but in a run in minutes, whose length counts all. There a `dear` call is put off for as
+    long as the run cannot afford it (`Allowance`); `seconds` is a guess at what it takes.
+    """
 
     every: Span
     call: Callable[[int], None]
+    dear: bool = False
+    seconds: float = 0.0
 
 
 class Trainer:
@@ -105,8 +111,10 @@ class Trainer:
         self.images = self.skipped = self._skipped_in_row = 0
         self.stats, self.epoch_loss, self.clock = Stats(), EpochLoss(device, phase=plateau_phase), Clock()
         self.schedule = Schedule(schedule, step.optimizers)
-        self.stopping = self.enough = False
+        self.stopping = self.enough = self.put_off = False
         self.progress = 0.0
+        self.length: Length
+        self._allowance: Allowance | None = None
         self._swaps_at = swaps_at
         self._seconds, self._paced, self._stops = 0.0, 0.0, False
 
@@ -122,54 +130,91 @@ class Trainer:
         self.clock.start()
         self.clock.tick(self.images)
         self.pace()
+        self._allow(length, hooks)
         self._agree()
-        counts = self._counts(hooks, length)
+        counts = self._counts(hooks)
         try:
-            ended = self.done(length)
+            ended = self._stops or (self.images > 0 and self.done)
             while not ended:
-                self._advance(length)
+                self._advance()
                 self._one_step(_next(batches))
                 self._agree()
-                ended = self.done(length)  # asked only once a step: at the end every hook is called
-                counts = self._call_due(hooks, counts, length, ended=ended)
+                ended = self._stops or self.done  # asked only once a step: at the end every hook is called
+                counts = self._call_due(hooks, counts, ended=ended)
                 ended = ended or self.enough
         finally:
             self.clock.stop()
             _close(batches)
 
-    def done(self, length: Length) -> bool:
-        """Whether the run is at its end, or asked to stop."""
-        return self._stops or length.progress(self.images, self._seconds) >= 1
+    @property
+    def done(self) -> bool:
+        """Whether the training is at its end."""
+        return self.length.progress(self.images, self._seconds) >= 1
+
+    def _allow(self, length: Length, hooks: Sequence[Hook]) -> None:
+        """Keeps time for the last calls of a run in minutes, which follow its training."""
+        self.length, self._allowance = length, None
+        if length.seconds is not None and (dear := [hook.seconds for hook in hooks if hook.dear]):
+            self._allowance = Allowance(length.seconds, self.ranks.share(dear))
+            self.length = replace(length, kept=self._allowance.kept)
 
     def _agree(self) -> None:
         """The time and the wish to stop that count until the next step, on all ranks."""
         # not `stopping` itself: a signal during the exchange sets it, for the next one
         self._seconds, self._stops = self.ranks.agree(seconds=self.clock.seconds, stopping=self.stopping)
 
-    def _passed(self, span: Span, *, length: Length) -> float:
-        seconds = self._seconds
+    def _passed(self, span: Span) -> float:
+        seconds, length = self._seconds, self.length
         progress = length.progress(self.images, seconds)
         return span.passed(images=self.images, seconds=seconds, progress=progress, epoch=length.epoch)
 
-    def _counts(self, hooks: Sequence[Hook], length: Length) -> list[int]:
-        return [math.floor(self._passed(hook.every, length=length)) for hook in hooks]
+    def _counts(self, hooks: Sequence[Hook]) -> list[int]:
+        return [math.floor(self._passed(hook.every)) for hook in hooks]
 
-    def _call_due(self, hooks: Sequence[Hook], before: list[int], length: Length, *, ended: bool) -> list[int]:
-        counts = self._counts(hooks, length)
-        due = [hook for hook, count, earlier in zip(hooks, counts, before) if ended or count > earlier]
-        if due or ended:
-            self._check()  # before any hook: a checkpoint must not hold broken weights
-        self._call(due)
+    def _call_due(self, hooks: Sequence[Hook], before: list[int], *, ended: bool) -> list[int]:
+        """Calls what is due; gives the counts up to which all has been called."""
+        counts, due, kind = list(before), list[Hook](), 0
+        took: dict[int, float] = {}
+        for place, (hook, count) in enumerate(zip(hooks, self._counts(hooks))):
+            kind += hook.dear
+            if not ended and count <= before[place]:
+                continue
+            if not ended and hook.dear and not self._affords(kind - 1):
+                self.put_off = True
+                continue
+            if not due:
+                self._check()  # before any hook: a checkpoint must not hold broken weights
+            due.append(hook)
+            counts[place] = count
+            seconds = self._call(hook)
+            took |= {kind - 1: seconds} if hook.dear else {}
         if due:
-            self.enough = self.ranks.share(self.enough)
-        if self.enough:
-            self._call([hook for hook in hooks if hook not in due])
+            self.enough, took = self.ranks.share((self.enough, took))
+            self._took({} if ended else took)
+        elif ended:
+            self._check()
+        for hook in hooks if self.enough else ():
+            if hook not in due:
+                self._call(hook)
         return counts
 
-    def _call(self, hooks: Sequence[Hook]) -> None:
-        for hook in hooks:
-            with self.clock.paused():
-                hook.call(self.images)
+    def _call(self, hook: Hook) -> float:
+        """Seconds that the call took of the run."""
+        began = self.clock.seconds
+        with self.clock.aside(counts=self.length.seconds is not None):
+            hook.call(self.images)
+        return self.clock.seconds - began
+
+    def _affords(self, kind: int) -> bool:
+        progress = self.length.progress(self.images, self._seconds)
+        return self._allowance is None or self._allowance.affords(kind, progress=progress)
+
+    def _took(self, took: Mapping[int, float]) -> None:
+        if self._allowance is None:
+            return
+        for kind, seconds in took.items():
+            self._allowance.took(kind, seconds)
+        self.length = replace(self.length, kept=self._allowance.kept)
 
     def _check(self) -> None:
         try:
@@ -237,17 +282,17 @@ class Trainer:
                 self.ema.follow({})
         self.images = images
 
-    def _advance(self, length: Length) -> None:
-        schedule, tick = self.schedule, length.tick(self.images, self._seconds)
+    def _advance(self) -> None:
+        schedule, tick = self.schedule, self.length.tick(self.images, self._seconds)
         schedule.epoch = min(schedule.epoch, tick)  # a run that was made longer is earlier in its schedule
         while schedule.epoch < tick:
             schedule.finish_epoch(self.epoch_loss.take())
-        schedule.apply(partial(self._passed, length=length))
-        self.progress = length.progress(self.images, self._seconds)
+        schedule.apply(self._passed)
+        self.progress = max(self.progress, self.length.progress(self.images, self._seconds))  # more may be kept later
 
     def pace(self) -> list[float]:
         """Seconds that each rank has worked since the last call, without its waits for others; all must ask."""
-        before, self._paced = self._paced, self.clock.seconds
+        before, self._paced = self._paced, self.clock.worked
         return self.ranks.worked(self._paced - before)
 
     def _optimizers(self) -> dict[str, torch.optim.Optimizer]:
@@ -257,6 +302,13 @@ class Trainer:
             if all(optimizer is not other for other in found.values()):
                 found[name] = optimizer
         return found
+
+    def clock_state(self) -> dict[str, Any]:
+        """The clock's, for a checkpoint; at the end of the training what was kept for the end counts as spent."""
+        state, whole = self.clock.state_dict(), self.length.seconds
+        if whole is not None and self.length.progress(self.images, state["seconds"]) >= 1:
+            state["seconds"] = max(state["seconds"], whole)
+        return state
 
     def state_dict(self) -> dict[str, Any]:
         """What training computed besides the networks and their averages; all ranks must ask, the first gets all."""

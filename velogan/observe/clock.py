@@ -1,4 +1,4 @@
-"""Training time, without pauses, continued after restarts."""
+"""The time of a run, continued after restarts."""
 
 from __future__ import annotations
 
@@ -9,49 +9,57 @@ from typing import Any
 
 
 class Clock:
-    """Training seconds by a monotonic clock, so that changes of the wall clock do not matter.
+    """Seconds of a run by a monotonic clock, so that changes of the wall clock do not matter.
 
-    It does not run before `start`, nor within `paused`. `now` returns seconds and never goes back.
+    It does not run before `start`. `seconds` are those that count, `worked` those of training alone, without `aside`.
+    `now` returns seconds and never goes back.
     """
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         self._now = now
-        self._before = 0.0
+        self._before = self._aside = 0.0
         self._since: float | None = None
         self._tick: tuple[int, float] | None = None
         self._seconds_per_image = 0.0
 
     @property
     def seconds(self) -> float:
-        """Training seconds so far, including earlier starts of the same run."""
+        """Seconds so far, including earlier starts of the same run."""
         return self._before + (0.0 if self._since is None else self._now() - self._since)
 
-    def start(self) -> None:
-        """Starts the clock; no effect if it runs."""
+    @property
+    def worked(self) -> float:
+        """The same without what was aside, for differences within this process."""
+        return self.seconds - self._aside
+
+    def start(self, *, ago: float = 0.0) -> None:
+        """Starts the clock, as of so many seconds `ago`; no effect if it runs."""
         if self._since is None:
-            self._since = self._now()
+            self._since = self._now() - ago
 
     def stop(self) -> None:
         """Stops the clock; no effect if it is stopped."""
         self._before, self._since = self.seconds, None
 
     @contextmanager
-    def paused(self) -> Iterator[None]:
-        """Stops the clock within the context: for checkpoints and samples."""
-        ran = self._since is not None
-        self.stop()
+    def aside(self, *, counts: bool) -> Iterator[None]:
+        """For checkpoints and samples: the time within the context is no work. Unless it `counts`, the clock stops."""
+        ran, began = self._since is not None, self.seconds
+        if not counts:
+            self.stop()
         try:
             yield
         finally:
             if ran:
                 self.start()
+            self._aside += self.seconds - began
 
     def tick(self, images: int) -> float:
         """Images per second since the last tick; 0 at the first one.
 
         `images` is the number seen in the whole run.
         """
-        seconds = self.seconds
+        seconds = self.worked
         images_before, seconds_before = self._tick or (images, seconds)
         self._tick = (images, seconds)
         done, took = images - images_before, seconds - seconds_before

@@ -70,8 +70,8 @@ def follow(config: Config, trainer: Trainer) -> None:
     train, ranks = config.train, trainer.ranks
     hooks = [Hook(parse_span(train.log_every), give_pace)]
     if train.samples:
-        hooks.append(Hook(parse_span(train.sample_every), give_networks))
-    hooks.append(Hook(parse_span(train.checkpoint_every), give_state))
+        hooks.append(Hook(parse_span(train.sample_every), give_networks, dear=True))
+    hooks.append(Hook(parse_span(train.checkpoint_every), give_state, dear=True))
     with stop_on_signal(trainer):
         if ranks.share(False):
             try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -14,11 +15,13 @@ from velogan.config import Config, parse_config
 from velogan.data.sets.pair import Data, open_data
 from velogan.engine.config import EngineConfig
 from velogan.engine.device import device_for
+from velogan.engine.duration import parse_length
 from velogan.engine.optimizers import check_rules, trained
 from velogan.engine.ranks import Ranks, joined
 from velogan.engine.trainer import Stepper, Trainer
 from velogan.evaluation.samples import Sampler
 from velogan.evaluation.validation import Validation
+from velogan.files import duration
 from velogan.methods.base import Role
 from velogan.methods.capabilities import Chooses, Remarks, capability
 from velogan.methods.fit import check_sizes, phases_of
@@ -44,18 +47,21 @@ def train(
     origin: Mapping[str, Any],
     scoring: Scoring = Validation,
     placing: Placing | None = None,
+    began: float | None = None,
 ) -> Result:
     """Trains `config` in the folder `run`, or continues what is there. ValueError for what the user can mend.
 
     `origin` holds the `preset` and the `command` for the record; `scoring` makes what scores each checkpoint. Where
     torchrun started several processes, they train it together: the first one keeps the folder, and all get its result.
-    Within `placing` others compute the trainer's steps; see `nodes.train`.
+    Within `placing` others compute the trainer's steps; see `nodes.train`. A length in minutes counts from `began`, by
+    `time.monotonic`, or from this call.
     """
+    began = time.monotonic() if began is None else began
     if config.train.exchange_every is not None and placing is None:
         raise ValueError("train.exchange_every is for nodes, which `velogan train` alone starts: leave it out here")
     with joined(config.engine.device, lost_after=config.train.lost_after) as ranks:
         session = Session.open(run, config, say=display.say) if ranks.first else None
-        about = {"display": display, "origin": origin, "scoring": scoring, "placing": placing}
+        about = {"display": display, "origin": origin, "scoring": scoring, "placing": placing, "began": began}
         return ranks.share(_train(ranks, config, session, **about))
 
 
@@ -74,6 +80,7 @@ def _train(
     origin: Mapping[str, Any],
     scoring: Scoring,
     placing: Placing | None,
+    began: float,
 ) -> Result | None:
     """As `train`. Only the first rank has a session; the others follow it, and know no result."""
     tree, before = ranks.share((session.config.model_dump(), session.engine) if session else None)
@@ -86,7 +93,9 @@ def _train(
             set_threads(config.engine)
             if chooser := capability(config.method, Chooses):
                 chooser.check_size(config.spec, config.data.crop)
+    opens = time.monotonic()
     data = ranks.in_turn(lambda: open_data(config.data, task=display.task, say=display.say))
+    prepared = time.monotonic() - opens
     check_pictures(ranks, data)
     asked, notes = fit_channels(config, data)
     check_sizes(asked.method, asked.spec, data.shapes(asked.data))
@@ -103,12 +112,21 @@ def _train(
                 asked, engine, trainer, roles=roles, data=data, picks=[*notes, *picks], why=why, origin=origin
             )
         trainer.share(session.state if session else None)
+        if (whole := parse_length(config.train.length, epoch=trainer.epoch).seconds) is not None:
+            trainer.clock.start(ago=time.monotonic() - began - prepared)
+            display.say(_until(whole - trainer.clock.seconds, prepared))
         if not session:
             return follow(config, trainer)
         grids, validation = _watching(session, config, trainer, data, scoring)
         choices = _choices(session, config, trainer, data)
         with placing(config, trainer, session.folder, data) if placing else nullcontext():
             return session.run(display, grids=grids, validation=validation, choices=choices)
+
+
+def _until(left: float, prepared: float) -> str:
+    """What is said before a run in minutes, of the seconds that are left of it."""
+    aside = f"; the {duration(prepared)} of preparing pictures do not count" if prepared >= 1 else ""
+    return f"ends in {duration(max(left, 0.0))}, the last checkpoint and page included{aside}"
 
 
 def _watching(

@@ -15,6 +15,7 @@ from torch import nn
 
 from velogan.config import Config, differences, parse_config, read_config, write_yaml
 from velogan.data.sets.pair import Data
+from velogan.engine.allowance import SHARE
 from velogan.engine.config import EngineConfig
 from velogan.engine.duration import Length, parse_length, parse_span
 from velogan.engine.nonfinite import NonFiniteError
@@ -66,7 +67,7 @@ OFTEN = 4
 
 @dataclass(frozen=True)
 class Result:
-    """What a training command achieved; `seconds` are those of training, of the whole run."""
+    """What a training command achieved; `seconds` are those of the whole run that its length counts."""
 
     run: Path
     checkpoint: Path
@@ -117,6 +118,10 @@ class Scores(Protocol):
         """The figures by name, and what else the log shall hold beside them."""
         ...
 
+    def part(self) -> float:
+        """Does a part of the work of `score`, to learn what it takes; gives its share."""
+        ...
+
 
 class Session:
     """A run folder in use by this process."""
@@ -129,7 +134,6 @@ class Session:
         self._told: set[str] = set()
         self._began, self._forecast = 0.0, False
         self.choices: Choices | None = None
-        self.length: Length
         self._slow: list[int] = []  # the slowest rank of each line of the log, as long as it is the same
         self.state: dict[str, Any] | None = None
         """What the run continues from, once it is loaded."""
@@ -294,23 +298,24 @@ class Session:
         NonFiniteError where numbers break: then nothing is saved, and what was saved before stays.
         """
         trainer, train = self.trainer, self.config.train
-        length = self.length = parse_length(train.length, epoch=trainer.epoch)
+        length = trainer.length = parse_length(train.length, epoch=trainer.epoch)
         self.validation, self.choices = validation, choices
-        before, seconds = trainer.images, trainer.clock.seconds
-        self._began = seconds
+        before, worked = trainer.images, trainer.clock.worked
+        self._began = trainer.clock.seconds
         with self.log, stop_on_signal(trainer):
             bar = display.training(length.total)
             hooks = [Hook(parse_span(train.log_every), lambda images: self._log_tick(images, length, bar))]
             if grids is not None:
                 write = partial(self._sample, grids)
-                hooks.append(Hook(parse_span(train.sample_every), write))
+                hooks.append(Hook(parse_span(train.sample_every), write, dear=True))
             if choices is not None:
                 choices.start(trainer.images, length=length.total)
                 hooks.append(Hook(parse_span(train.log_every), self._choose))
             if validation.missing:
                 waits = f"; train.patience={train.patience} has no score to wait for" if train.patience else ""
                 self.say(validation.missing + waits)
-            hooks.append(Hook(parse_span(train.checkpoint_every), self._save))
+            guess = self._scoring_takes() if length.seconds is not None and validation.on else 0.0
+            hooks.append(Hook(parse_span(train.checkpoint_every), self._save, dear=True, seconds=guess))
             try:
                 if trainer.ranks.share(not self._ended_early()):
                     trainer.run(length, hooks=hooks)
@@ -319,19 +324,35 @@ class Session:
                 raise
             if trainer.ranks.share(not list_checkpoints(self.folder)):
                 self._save(trainer.images)
-        self._remakeable("report.html", write_report, [self.folder])
-        took = trainer.clock.seconds - seconds
+        if trainer.images == before:
+            self._write_page()
+        worked = trainer.clock.worked - worked
         last = list_checkpoints(self.folder)[-1]
         return Result(
             run=self.folder,
             checkpoint=last,
             images_seen=trainer.images,
-            images_per_s=(trainer.images - before) / took if took > 0 else 0.0,
+            images_per_s=(trainer.images - before) / worked if worked > 0 else 0.0,
             seconds=trainer.clock.seconds,
             weights_sha256=digest(last),
-            finished=length.progress(trainer.images, trainer.clock.seconds) >= 1 or self._ended_early(),
+            finished=self._at_end() or self._ended_early(),
             ranks=trainer.ranks.world,
         )
+
+    def _at_end(self) -> bool:
+        """Whether the training has its whole length; in minutes, what is kept for the end may be left."""
+        return self.trainer.length.progress(self.trainer.images, self.trainer.clock.seconds) >= 1
+
+    def _scoring_takes(self) -> float:
+        """About how many seconds a score of held-out pictures takes here."""
+        clock = self.trainer.clock
+        self.validation.part()  # the first time networks are loaded
+        began = clock.seconds
+        share = self.validation.part()
+        return (clock.seconds - began) / share
+
+    def _write_page(self) -> None:
+        self._remakeable("report.html", write_report, [self.folder])
 
     def _sample(self, grids: Grids, images: int) -> None:
         self.trainer.collect()
@@ -371,6 +392,9 @@ class Session:
         else:
             left = trainer.clock.eta(max(length.total - images, 0))
         bar.update(images, images_per_s=speed, eta_s=left, losses=short)
+        if trainer.put_off and "rare" not in self._told:
+            self._told.add("rare")
+            self.say(f"checkpoints and pictures come more seldom: they may take {SHARE:.0%} of the time")
         if not self._forecast and trainer.clock.seconds - self._began >= FORECAST_S:
             self._forecast = True
             self.say(forecast(images, images_per_s=speed, total=length.total, left_s=left))
@@ -403,7 +427,7 @@ class Session:
             networks=self._stored(),
             headers=self._headers(images),
             state=trainer.state_dict(),
-            clock=trainer.clock.state_dict(),
+            clock=trainer.clock_state(),
         )
         if self.validation.on:
             self._score(folder, images)
@@ -412,6 +436,7 @@ class Session:
             self.say(f"the score has not become better at {self.config.train.patience} checkpoints: the run ends")
             trainer.enough = True
         remove_old(self.folder, keep=self.config.train.keep)
+        self._write_page()
 
     def _headers(self, images: int) -> dict[str, dict[str, Any]]:
         data = self.config.data
@@ -427,7 +452,7 @@ class Session:
     def _score(self, folder: Path, images: int) -> None:
         """Scores the averaged generators on the held-out pictures; `folder` is best where nothing scored lower."""
         figures = self.validation.score()
-        ended = {ENDED: True} if self.length.progress(images, self.trainer.clock.seconds) >= 1 else {}
+        ended = {ENDED: True} if self._at_end() else {}
         self.log.write({"images": images, **figures, **ended})
         best = read_best(self.folder) or {}
         lowest = (

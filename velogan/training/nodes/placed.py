@@ -9,7 +9,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from velogan.engine.duration import Length, Span
+from velogan.engine.duration import Span
 from velogan.engine.loss_scale import LossScale
 from velogan.engine.nonfinite import NonFiniteError
 from velogan.engine.optimizers import load_optimizer_state
@@ -34,11 +34,9 @@ class Placed:
     Networks are exchanged each time `every` has passed, in images or epochs. `say` tells of nodes that began again.
     """
 
-    def __init__(
-        self, trainer: Trainer, modules: Sequence[Module], ask: Ask, *, every: Span, length: Length, say: Say
-    ) -> None:
+    def __init__(self, trainer: Trainer, modules: Sequence[Module], ask: Ask, *, every: Span, say: Say) -> None:
         self._trainer, self._modules, self._ask, self._say = trainer, modules, ask, say
-        self._every, self._length = every, length
+        self._every = every
         self.optimizers = trainer.step.optimizers
         self.scale: LossScale | None = None
         self._pending: list[Sequence[After]] = []
@@ -86,7 +84,7 @@ class Placed:
         if self._broken is not None:
             return
         began = time.monotonic()
-        task = Task(until, self._length, self._seconds(), shows=exchange or shows, saves=exchange)
+        task = Task(until, self._trainer.length, self._seconds(), shows=exchange or shows, saves=exchange)
         reports = self._ask(self._given, task)
         self._broken = next((report.broken for report in reports.values() if report.broken), None)
         self._tell(reports)
@@ -103,8 +101,8 @@ class Placed:
 
     def _seconds(self) -> float:
         """The time, never the end of the run: what is noted is computed."""
-        seconds, length = self._trainer.clock.seconds, self._length
-        return seconds if length.total is not None else min(seconds, length.span.amount * 60 * (1 - 1e-6))
+        seconds, length = self._trainer.clock.seconds, self._trainer.length
+        return seconds if length.seconds is None else min(seconds, (length.seconds - length.kept) * (1 - 1e-6))
 
     def _follow(self, reports: Mapping[str, Report]) -> None:
         """Hands the losses on, as means of the steps that are noted; counts what was skipped."""
@@ -149,9 +147,9 @@ class Elsewhere:
             yield {"A": torch.empty(0)}
 
 
-def place(trainer: Trainer, modules: Sequence[Module], ask: Ask, *, every: Span, length: Length, say: Say) -> Placed:
+def place(trainer: Trainer, modules: Sequence[Module], ask: Ask, *, every: Span, say: Say) -> Placed:
     """Lets nodes compute the steps of `trainer`, which has what it continues from."""
-    step = Placed(trainer, modules, ask, every=every, length=length, say=say)
+    step = Placed(trainer, modules, ask, every=every, say=say)
     trainer.step, trainer.loaders = step, {"train": Elsewhere(trainer.epoch)}
     trainer.draws = {"train": 0}
     return step

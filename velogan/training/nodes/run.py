@@ -14,7 +14,7 @@ from torch import nn
 
 from velogan.config import Config, parse_config
 from velogan.data.sets.pair import Data, open_data
-from velogan.engine.duration import parse_length, parse_span
+from velogan.engine.duration import parse_span
 from velogan.engine.processes import several
 from velogan.engine.trainer import Trainer
 from velogan.methods.fit import phases_of
@@ -36,13 +36,19 @@ _COPIES = 6
 
 
 def train(
-    config: Config, run: Path, *, display: Display, origin: Mapping[str, Any], address: str | None = None
+    config: Config,
+    run: Path,
+    *,
+    display: Display,
+    origin: Mapping[str, Any],
+    address: str | None = None,
+    began: float | None = None,
 ) -> Result:
     """As `run.train`, by a node for each module, of the Ray at `address` or of one that is started here."""
     modules = modules_asked(config)
     check_ray()
     placing = partial(placed, modules=modules, start=partial(on_nodes, address=address), say=display.say)
-    return train_whole(config, run, display=display, origin=origin, placing=placing)
+    return train_whole(config, run, display=display, origin=origin, placing=placing, began=began)
 
 
 def modules_asked(config: Config) -> list[Module]:
@@ -94,8 +100,7 @@ def placed(
     named = ", ".join(f"{one.name} ({', '.join(one.trains)})" for one in modules)
     say(f"nodes: {named}; networks are exchanged every {every}")
     with start(makes, cuda=cuda, memory=memory) as ask:
-        length = parse_length(config.train.length, epoch=trainer.epoch)
-        step = place(trainer, modules, ask, every=parse_span(every), length=length, say=say)
+        step = place(trainer, modules, ask, every=parse_span(every), say=say)
         yield
         took = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in step.seconds.items())
         say(f"processor time of the nodes: {took}")
