@@ -63,7 +63,7 @@ def write_sweep(found: Mapping[str, Any], out: Path) -> Path:
 def _head(found: Mapping[str, Any]) -> str:
     trials = found["trials"]
     counts = [f"{sum(one['status'] == status for one in trials)} {status}" for status in _statuses(trials)]
-    clock = "images" if found["budget"].endswith("images") else "minutes on each run's own training clock"
+    clock = "images" if found["budget"].endswith("images") else "minutes, everything counted"
     load = " to ".join(f"{one:g}" for one in found["load"])
     facts = [_count(len(trials), "run") + f": {', '.join(counts)}", f"each {found['budget']} (equal {clock})"]
     facts += [found["search"], f"load of the machine at start and end: {load}"]
