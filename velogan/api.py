@@ -79,7 +79,7 @@ def load(
     *,
     direction: Direction | None = None,
     weights: Weights | None = None,
-    checkpoint: Which = "last",
+    checkpoint: Which | None = None,
     device: str = "auto",
     exact: bool = False,
 ) -> Model:

@@ -14,15 +14,16 @@ from velogan.config import Config
 from velogan.data.pictures.images import Picture, save_picture
 from velogan.data.rendered.apples2oranges import Domain, render
 from velogan.data.sets.sources import find_sources
-from velogan.evaluation.validation import FEATURE_SCORE, SCORE, Validation
+from velogan.evaluation.validation import FEATURE_SCORE, NOTHING, SCORE, Validation
 from velogan.methods.base import Views
 from velogan.networks.pretrained import register_features
 from velogan.observe.log import read_stats
 from velogan.observe.progress import Display
 from velogan.report.failures import failures
-from velogan.store.checkpoint import find_checkpoint, list_checkpoints, read_best
+from velogan.store.checkpoint import find_checkpoint, list_checkpoints, mark_best, read_best, save_checkpoint, taken
 from velogan.training.run import train
 from velogan.training.session import Result
+from velogan.translate.model import load_translator
 
 
 def _train(config: Config, run: Path, said: list[str] | None = None) -> Result:
@@ -241,6 +242,79 @@ def test_without_held_out_pictures_there_is_no_best_and_that_is_said(
         find_checkpoint(tmp_path / "run", "best")
 
 
+@pytest.mark.parametrize(
+    ("scores", "nothing", "which"),
+    [
+        ((0.2, 0.28), None, "last"),
+        ((0.2, 0.31), None, "best"),
+        ((0.2, 0.28), 0.4, "last"),  # closes 0.12 where the best closed 0.2
+        ((0.2, 0.28), 0.3, "best"),  # 0.02 of 0.1
+        ((0.2, 0.1), 0.3, "last"),
+        ((0.2, 0.28, 0.24), 0.3, "last"),
+        ((0.5, 0.6), 0.4, "last"),  # neither is nearer than doing nothing, nor much worse than the other
+    ],
+)
+def test_a_run_that_ends_badly_says_so_and_its_best_checkpoint_is_used(
+    scores: tuple[float, ...],
+    nothing: float | None,
+    which: str,
+    config: Config,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+):
+    figures, known = iter(scores), {} if nothing is None else {NOTHING: nothing}
+    monkeypatch.setattr(Validation, "score", lambda self: {SCORE: next(figures), **known})
+    length = {"length": f"{len(scores)} images", "checkpoint_every": "1 images"}
+    said: list[str] = []
+    run = tmp_path / "run"
+    _train(config.change(train=length), run, said)
+    assert taken(run) == which
+    assert find_checkpoint(run, None) == find_checkpoint(run, which)  # pyright: ignore[reportArgumentType]
+    assert any("translations have become worse" in line for line in said) == (which == "best")
+    assert any("nearer to real pictures than the inputs" in line for line in said) == (scores[0] == 0.5)
+    seen = load_translator(run).header["images_seen"]
+    assert seen == (1 if which == "best" else len(scores))
+
+
+def test_what_was_used_instead_is_used_no_more_when_training_goes_on(tmp_path: Path):
+    folders = [
+        save_checkpoint(tmp_path, images=images, networks={}, headers={}, state={}, clock={}) for images in (1, 2)
+    ]
+    mark_best(tmp_path, checkpoint=folders[0], name=SCORE, score=0.1, on="some", instead_of=folders[1])
+    assert find_checkpoint(tmp_path, None) == folders[0]
+    newest = save_checkpoint(tmp_path, images=3, networks={}, headers={}, state={}, clock={})
+    assert find_checkpoint(tmp_path, None) == newest
+
+
+def test_a_damaged_best_checkpoint_is_not_used_instead(tmp_path: Path):
+    folders = [
+        save_checkpoint(tmp_path, images=images, networks={}, headers={}, state={}, clock={}) for images in (1, 2)
+    ]
+    mark_best(tmp_path, checkpoint=folders[0], name=SCORE, score=0.1, on="some", instead_of=folders[1])
+    (folders[0] / "state.safetensors").write_bytes(b"")
+    assert find_checkpoint(tmp_path, None) == folders[1]
+
+
+def test_doing_nothing_is_scored_by_the_same_figure(config: Config, with_features: Config):
+    for one in (config, with_features):
+        validation = _validation(one, 0.0, 0.0)
+        figures = validation.score()
+        assert figures[NOTHING] == pytest.approx(figures[validation.name], rel=1e-5)
+
+
+def test_another_network_judges_than_the_one_that_taught(config: Config, monkeypatch: pytest.MonkeyPatch):
+    judge = {"network": "projected+basic", "features": "lite0", "channels": 4}
+    taught = config.change(discriminator=judge, method={"gan": "hinge"})
+    there = {"lite0": Path("lite0"), "lite2": None}
+    monkeypatch.setattr("velogan.evaluation.validation.find_lite", there.get)
+    assert _validation(taught, 1.0, -1.0).features == "lite0"
+    there["lite2"] = Path("lite2")
+    validation = _validation(taught, 1.0, -1.0)
+    assert (validation.features, validation.name) == ("lite2", FEATURE_SCORE)
+    assert validation.on.endswith(", by lite2")
+    assert _validation(config, 1.0, -1.0).features is None
+
+
 def test_the_best_checkpoint_is_the_one_with_the_lowest_score(
     config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
@@ -250,7 +324,8 @@ def test_the_best_checkpoint_is_the_one_with_the_lowest_score(
     run = tmp_path / "run"
     _train(config, run)
     on = "2 held-out reds and 3 held-out greens"
-    assert read_best(run) == {"checkpoint": "000000004", "name": SCORE, "score": 0.25, "on": on}
+    best = {"checkpoint": "000000004", "name": SCORE, "score": 0.25, "on": on}
+    assert read_best(run) == {**best, "instead_of": "000000008"}
     assert [path.name for path in list_checkpoints(run)] == ["000000004", "000000008"]
     rows = [(row["images"], row[SCORE]) for row in read_stats(run) if SCORE in row]
     assert rows == [(2, 0.5), (4, 0.25), (6, None), (8, 0.75)]

@@ -56,11 +56,20 @@ def test_translations_that_became_worse_than_they_were_are_told() -> None:
     (found,) = failures(log("validation/distance", 0.2, 0.1, 0.12, 0.16, 0.17))
     assert (found.since, found.value) == (40, 0.17)
     assert "0.170, and was 0.100 at 20 images" in found.what
-    assert "--checkpoint best" in found.mend
+    assert "the best checkpoint, which translate takes" in found.mend
     assert failures(log("validation/distance", 0.2, 0.1, 0.12, 0.16, 0.14)) == []
     assert failures(log("validation/distance", 0.2, 0.16, 0.1)) == []
     (row,) = log("validation/distance", 0.2)
     assert failures([{**row, "validation/distance": 0.1}, {**row, "ended": True}])
+
+
+def test_a_run_that_is_never_nearer_than_doing_nothing_says_so_at_its_end() -> None:
+    stats = [{**row, "validation/nothing": 0.15} for row in log("validation/distance", 0.3, 0.2, 0.16)]
+    assert failures(stats) == []
+    stats[-1]["ended"] = True
+    (found,) = failures(stats)
+    assert "nearer to real pictures than the inputs are (0.160, doing nothing 0.150)" in found.what
+    assert failures([*stats[:-1], {**stats[-1], "validation/distance": 0.14}]) == []
 
 
 def _mends(method: Method | None) -> str:

@@ -26,7 +26,10 @@ if TYPE_CHECKING:
     from velogan.training.session import Result
     from velogan.types import Direction
 
-Minutes = Annotated[float | None, tyro.conf.arg(help="Length of the run in minutes, all counted but the preparing of pictures.", metavar="NUMBER")]
+Minutes = Annotated[
+    float | None,
+    tyro.conf.arg(help="Length of the run in minutes, all counted but the preparing of pictures.", metavar="NUMBER"),
+]
 Images = Annotated[int | None, tyro.conf.arg(help="Length of the run in images of each domain.", metavar="NUMBER")]
 Epochs = Annotated[
     float | None,

@@ -27,7 +27,11 @@ Weights = Annotated[
     ),
 ]
 Checkpoint = Annotated[
-    Literal["last", "best"], tyro.conf.arg(help="The last checkpoint of a run, or the best by validation.")
+    Literal["last", "best"] | None,
+    tyro.conf.arg(
+        help="Of a run: the last, or the best by held-out pictures. Default: the last, unless it is much worse.",
+        metavar="last|best",
+    ),
 ]
 
 EXACT = "Compute in plain float32, not with the accelerated network, which differs by a few levels of 8 bits."

@@ -71,7 +71,7 @@ class Export(Flags):
         tyro.conf.arg(help="This direction alone. Default: a2b for a file, all for a folder.", metavar="a2b|b2a"),
     ] = None
     weights: Weights = None
-    checkpoint: Checkpoint = "last"
+    checkpoint: Checkpoint = None
     license: Annotated[
         str | None,
         tyro.conf.arg(

@@ -57,7 +57,7 @@ class Serve(Flags):
         int, tyro.conf.arg(help="The most requests that are served or wait; others are told to come again.")
     ] = 16
     weights: Weights = None
-    checkpoint: Checkpoint = "last"
+    checkpoint: Checkpoint = None
     tile: Annotated[int | None, tyro.conf.arg(help="As translate has it; 0: never in tiles.", metavar="PIXELS")] = None
     exact: Annotated[bool, tyro.conf.arg(help=EXACT)] = False
     device: Annotated[str, tyro.conf.arg(help="Where to compute: auto, cpu, cuda or mps.")] = "auto"

@@ -52,7 +52,9 @@ class Sweep(Fields):
         ),
     ] = ()
     seeds: Annotated[int, tyro.conf.arg(help="Runs of each setting, with seeds from 0.")] = 1
-    minutes: Annotated[float | None, tyro.conf.arg(help="Length of each run, all counted but the preparing of pictures.")] = None
+    minutes: Annotated[
+        float | None, tyro.conf.arg(help="Length of each run, all counted but the preparing of pictures.")
+    ] = None
     images: Annotated[int | None, tyro.conf.arg(help="Images of each domain that each run trains on.")] = None
     search: Annotated[
         Literal["grid", "random", "optuna"],

@@ -63,7 +63,7 @@ class Translate(Flags):
         ),
     ] = None
     weights: Weights = None
-    checkpoint: Checkpoint = "last"
+    checkpoint: Checkpoint = None
     overwrite: Annotated[bool, tyro.conf.arg(help="Replace files that exist already; else they are left.")] = False
     format: Annotated[
         Literal["png", "jpg", "webp", "bmp", "tiff", "npy"] | None,
@@ -125,6 +125,8 @@ class Translate(Flags):
         model = _translator(self)
         maps = _maps(self, model) if self.doubt else None
         with Display() as display:
+            for line in _taken(self, model):
+                display.say(line)
             done = translate(
                 model,
                 self.input,
@@ -162,6 +164,17 @@ def _maps(asked: Translate, model: Translator) -> Callable[[Summary, Display], l
         return made
 
     return write
+
+
+def _taken(asked: Translate, model: Translator) -> list[str]:
+    """Which checkpoint of a run nobody chose, in a line."""
+    from velogan.store.checkpoint import list_checkpoints, taken
+
+    if asked.checkpoint is not None or not list_checkpoints(asked.model):
+        return []
+    which = taken(asked.model)
+    why = ", since by held-out pictures the last one is much worse" if which == "best" else ""
+    return [f"by the {which} checkpoint, of {model.header.get('images_seen', 0):,} images{why}"]
 
 
 def _doubt(made: Map) -> dict[str, Any]:

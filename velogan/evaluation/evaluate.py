@@ -37,7 +37,7 @@ from velogan.metrics.bootstrap import PROTOCOL
 from velogan.metrics.figures import SLICED_PROTOCOL
 from velogan.networks.pretrained import package
 from velogan.report.scores import SAME
-from velogan.store.checkpoint import damage, find_checkpoint, imported, read_best
+from velogan.store.checkpoint import damage, find_checkpoint, imported, read_best, taken
 from velogan.translate.model import Translator, Weights, Which, load_translator
 from velogan.types import GENERATOR_FILES, Direction
 
@@ -74,8 +74,9 @@ def evaluate(
 ) -> dict[str, Any]:
     """Score a run in all directions that it learned; write `RUN/scores.json` and return it: `protocol` and `scores`.
 
-    It scores the last checkpoint, averaged and raw, and the best one if that is another; `checkpoint` chooses one of
-    them. Translations are computed as `translate` does it, or plainly in float32 if `exact`.
+    It scores the last checkpoint, averaged and raw, and the best one if that is another, first of all where `translate`
+    takes that by itself; `checkpoint` chooses one of them. Translations are computed as `translate` does it, or plainly
+    in float32 if `exact`.
     `data`: other data than the run's own: a folder with testA and testB, apples2oranges, or two folders of test
     pictures. Without test pictures, those held out for validation are scored, and without these training pictures:
     `split` of each score says which.
@@ -117,6 +118,7 @@ def evaluate(
         "run": str(run),
         "checkpoints": {candidate.checkpoint: candidate.folder.name for candidate in candidates},
         "best": missing or read_best(run),
+        "taken": taken(run),
         "networks": records,
         "data": {
             "path": list(config.data.path),
@@ -237,7 +239,8 @@ def _candidates(run: Path, checkpoint: Which | None, ways: Sequence[Direction]) 
         return found, SAME
     if broken := damage(best):
         return found, broken
-    return [*found, Candidate("best", _weights(best, ways)[0], best)], None
+    other = [Candidate("best", _weights(best, ways)[0], best)]
+    return [*other, *found] if taken(run) == "best" else [*found, *other], None
 
 
 def _kept(folder: Path, ways: Sequence[Direction]) -> Sequence[Direction]:

@@ -59,6 +59,8 @@ def duplicates_line(result: Mapping[str, Any]) -> str | None:
 def _notes(protocol: Mapping[str, Any]) -> list[str]:
     notes = _on_which(protocol)
     notes += [f"{which}: checkpoint {name}" for which, name in protocol.get("checkpoints", {}).items()]
+    if protocol.get("taken") == "best":
+        notes.append("translate takes the best checkpoint, since by held-out pictures the last one is much worse")
     if isinstance(protocol.get("best"), str) and protocol["best"] != SAME:
         notes.append(f"best: {protocol['best']}")
     return [

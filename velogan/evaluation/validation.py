@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Set
 from statistics import fmean
 from typing import Any
 
@@ -12,11 +13,12 @@ from velogan.data.config import DataConfig
 from velogan.data.sets.cache import Domain, open_domain
 from velogan.data.sets.loader import window
 from velogan.data.sets.sources import FEWEST, Side, Sources
+from velogan.evaluation.features import JUDGE
 from velogan.evaluation.samples import middles, translated_and_third
 from velogan.methods.base import Method, Spec, Views
 from velogan.metrics.failures import signs
 from velogan.metrics.sliced import distance_of_maps, sliced_wasserstein
-from velogan.networks.pretrained import frozen_features
+from velogan.networks.pretrained import LITE_SHA256, find_lite, frozen_features
 from velogan.types import Direction
 
 SCORE = "validation/distance"
@@ -26,6 +28,9 @@ FEATURE_SCORE = "validation/feature_distance"
 """The figure that chooses where discriminators use a trained network's features; lower is better, not comparable with
 `SCORE`."""
 
+NOTHING = "validation/nothing"
+"""The figure that chooses, of the inputs themselves in place of translations."""
+
 _AT_ONCE = 8
 """Pictures that the trained network looks at together."""
 
@@ -34,9 +39,10 @@ class Validation:
     """Scores `views`, averaged generators by direction, on both domains' held-out pictures.
 
     The score is the sliced Wasserstein distance from translations to real pictures, mean over scales and directions.
-    Where a discriminator looks at a trained network's features, the same distance over its maps is logged too, and
-    chooses: patches of pixels did not tell stripes from grain (benchmarks/LOG.md). Both compare sets only, and do not
-    measure how much of a picture's content a translation keeps, since any weight between the two would be arbitrary.
+    Where a discriminator looks at a trained network's features, the same distance over such maps is logged too, and
+    chooses: patches of pixels did not tell stripes from grain (benchmarks/LOG.md). The maps are another network's where
+    that is installed, which no discriminator taught. Both compare sets only, and do not measure how much of a picture's
+    content a translation keeps, since any weight between the two would be arbitrary.
     Reconstructions of an autoencoder that is trained alone are compared with their own domain. Beside the score, the
     mean absolute difference of the cycle or of the reconstruction is logged, and signs of failure
     (`metrics.failures`). `on` names the pictures; `missing` says why there are none.
@@ -47,8 +53,7 @@ class Validation:
     ):
         self.method, self.spec, self.views, self.data = method, spec, views, data
         self.device, self.bf16 = device, bf16
-        judges = spec.discriminators.values()
-        self.features = next((one.features for one in judges if "projected" in one.network), None)
+        self.features = _features({one.features for one in spec.discriminators.values() if "projected" in one.network})
         self.name = FEATURE_SCORE if self.features else SCORE
         self.on = self.missing = ""
         if sources.a.validation is None or sources.b.validation is None:
@@ -63,7 +68,10 @@ class Validation:
             return
         size = _common_size([a, b], data, spec.multiple)
         self.a, self.b = middles(a, size), middles(b, size)
-        self.on = f"{len(self.a)} held-out {sources.a.name} and {len(self.b)} held-out {sources.b.name}"
+        by = f", by {self.features}" if self.features else ""
+        self.on = f"{len(self.a)} held-out {sources.a.name} and {len(self.b)} held-out {sources.b.name}{by}"
+        self._seen: tuple[list[Tensor], list[Tensor]] | None = None
+        self._nothing: dict[str, float] | None = None
 
     def score(self) -> dict[str, Any]:
         """Figures by name for the log; that of `name` chooses the best. Unit of distances: deviation of real ones."""
@@ -76,14 +84,26 @@ class Validation:
                 wanted = target if self.views.translates else real
                 distances[f"{SCORE}_{way}"] = self.distance(way, fake, wanted)
                 if self.features:
-                    seen[f"{FEATURE_SCORE}_{way}"] = distance_of_maps(self._maps(fake), self._maps(wanted))
+                    expected = self._real()[wanted is self.b]
+                    seen[f"{FEATURE_SCORE}_{way}"] = distance_of_maps(self._maps(fake), expected)
                 if self.views.translates:
                     found |= {f"failure/{name}_{way}": value for name, value in signs(fake, real, target).items()}
             if third is not None:
                 differences[f"validation/{word}_{way[0]}"] = (third - real).abs().mean().item()
         if seen:
             seen = {FEATURE_SCORE: fmean(seen.values()), **seen}
-        return {SCORE: fmean(distances.values()), **distances, **seen, **differences, **found}
+        return {SCORE: fmean(distances.values()), **distances, **seen, **differences, **found, **self.nothing()}
+
+    def nothing(self) -> dict[str, float]:
+        """The figure of `name` of the inputs as they are; none where they cannot stand for translations."""
+        if self._nothing is None:
+            self._nothing = {}
+            if self.views.translates and self.a.shape[1:] == self.b.shape[1:]:
+                a, b = self._real() if self.features else (self.a, self.b)
+                of = distance_of_maps if self.features else _of_patches
+                pairs = {"a2b": (a, b), "b2a": (b, a)}
+                self._nothing = {NOTHING: fmean(of(*pairs[way]) for way in self.method.directions)}  # pyright: ignore[reportArgumentType]
+        return self._nothing
 
     def part(self) -> float:
         """Translates one picture of each domain as `score` does, and gives the share of its work that this is."""
@@ -96,7 +116,13 @@ class Validation:
 
     def distance(self, way: Direction, fake: Tensor, wanted: Tensor) -> float:
         """How far the translations `fake` are from the pictures `wanted`, by patches."""
-        return fmean(sliced_wasserstein(fake, wanted))
+        return _of_patches(fake, wanted)
+
+    def _real(self) -> tuple[list[Tensor], list[Tensor]]:
+        """The maps of both domains' held-out pictures, which stay the same."""
+        if self._seen is None:
+            self._seen = self._maps(self.a), self._maps(self.b)
+        return self._seen
 
     @torch.inference_mode()
     def _maps(self, images: Tensor) -> list[Tensor]:
@@ -106,6 +132,19 @@ class Validation:
         see = frozen_features(self.features, device).maps
         parts = [see(some.to(device).expand(-1, 3, -1, -1)) for some in images.split(_AT_ONCE)]
         return [torch.cat([part.float().cpu() for part in same]) for same in zip(*parts)]
+
+
+def _of_patches(fake: Tensor, wanted: Tensor) -> float:
+    return fmean(sliced_wasserstein(fake, wanted))
+
+
+def _features(teachers: Set[str]) -> str | None:
+    """The network whose maps are compared, where discriminators look through `teachers`: the judge, if it is there.
+
+    A teacher that is no EfficientNet-Lite is for pictures that the judge does not know, and judges itself.
+    """
+    judges = JUDGE not in teachers and teachers <= set(LITE_SHA256) and find_lite(JUDGE) is not None
+    return JUDGE if teachers and judges else min(teachers, default=None)
 
 
 def _open(side: Side, data: DataConfig) -> Domain:

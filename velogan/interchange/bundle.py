@@ -30,7 +30,7 @@ def write_export(
     format: Format,
     direction: Direction | None = None,
     weights: Weights | None = None,
-    checkpoint: Which = "last",
+    checkpoint: Which | None = None,
     metadata: CardMetadata | None = None,
     int8: Path | None = None,
 ) -> dict[str, Any]:

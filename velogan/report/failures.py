@@ -21,11 +21,17 @@ LASTING = 2
 WINNING = 0.05
 """A discriminator has won when its loss is below this share of what it was at the beginning."""
 
-SCORE = "validation/distance"
-"""The score in the log that chooses the best checkpoint; less is better."""
+SCORES = ("validation/feature_distance", "validation/distance")
+"""The scores in the log that choose the best checkpoint, the first one where the log has it; less is better."""
+
+NOTHING = "validation/nothing"
+"""The same score of the inputs as they are, where the log has it."""
 
 DECAYED = 1.5
 """Translations have become worse when their score is above the best one times this."""
+
+KEPT = 0.5
+"""So they have, too, when they are less than this share as much nearer than doing nothing as the best ones."""
 
 _AUGMENT = "augment"
 _UNTRANSLATED = "untranslated"
@@ -99,7 +105,13 @@ def failures(stats: Sequence[Mapping[str, Any]], method: Mapping[str, Any] | Non
     names = dict.fromkeys(name for row in stats for name in row)
     signs = (_lasting(stats, name, method) for name in names if name.startswith(FAILURE))
     won = (_won(stats, name, method) for name in names if _JUDGES.fullmatch(name))
-    return [one for one in (*signs, _decayed(stats, method), *won) if one]
+    return [one for one in (*signs, _decayed(stats, method), _useless(stats), *won) if one]
+
+
+def ended_badly(stats: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether the last score of a log is so much worse than the best one that the best checkpoint should be used."""
+    points = _points(stats, _score(stats))
+    return bool(points) and _worse(points[-1][1], min(score for _, score in points), _nothing(stats))
 
 
 def _try(mends: Sequence[tuple[str, str]], method: Mapping[str, Any] | None) -> str:
@@ -128,16 +140,46 @@ def _lasting(stats: Sequence[Mapping[str, Any]], name: str, method: Mapping[str,
     return Failure(name, what, points[-1][1], since, _try(kind.mends, method))
 
 
+def _score(stats: Sequence[Mapping[str, Any]]) -> str:
+    """The score that chose."""
+    return next((name for name in SCORES if _points(stats, name)), SCORES[-1])
+
+
+def _nothing(stats: Sequence[Mapping[str, Any]]) -> float | None:
+    return next((row[NOTHING] for row in reversed(stats) if is_number(row.get(NOTHING))), None)
+
+
+def _worse(value: float, best: float, nothing: float | None) -> bool:
+    if nothing is not None and best < nothing:
+        return nothing - value < KEPT * (nothing - best)
+    return value > DECAYED * best
+
+
+def _useless(stats: Sequence[Mapping[str, Any]]) -> Failure | None:
+    """Said at the end alone: at their beginning all translations are worse than nothing."""
+    name, nothing = _score(stats), _nothing(stats)
+    points = _points(stats, name)
+    if nothing is None or not points or _lasts(stats, name) > 1:
+        return None
+    images, best = min(points, key=lambda point: point[1])
+    if best < nothing:
+        return None
+    what = f"no translations have been nearer to real pictures than the inputs are ({best:.3f}, doing nothing "
+    mends = [_LONGER, ("another preset", ""), ("a new run with another train.seed", "")]
+    return Failure(NOTHING, f"{what}{nothing:.3f})", best, images, _try(mends, None))
+
+
 def _decayed(stats: Sequence[Mapping[str, Any]], method: Mapping[str, Any] | None) -> Failure | None:
-    points = _points(stats, SCORE)
+    name, nothing = _score(stats), _nothing(stats)
+    points = _points(stats, name)
     images, best = min(points, key=lambda point: point[1], default=(0, 0.0))
-    since = _since(points, lambda value: value > DECAYED * best, lasting=_lasts(stats, SCORE))
+    since = _since(points, lambda value: _worse(value, best, nothing), lasting=_lasts(stats, name))
     if since is None:
         return None
     value = points[-1][1]
     what = f"translations have become worse (their distance to real pictures is {value:.3f}, and was {best:.3f} at "
-    mends = [("the best checkpoint (--checkpoint best)", ""), ("a new run with another train.seed", "")]
-    return Failure(SCORE, f"{what}{images:,} images)", value, since, _try(mends, method))
+    mends = [("the best checkpoint, which translate takes now", ""), ("a new run with another train.seed", "")]
+    return Failure(name, f"{what}{images:,} images)", value, since, _try(mends, method))
 
 
 _JUDGES = re.compile("loss/discriminator/([dp]_)?[ab]")

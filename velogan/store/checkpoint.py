@@ -166,13 +166,14 @@ def newest_whole(run: Path) -> tuple[Path | None, dict[Path, str]]:
     return None, {}
 
 
-def find_checkpoint(run: Path, which: Literal["last", "best"] = "last") -> Path:
+def find_checkpoint(run: Path, which: Literal["last", "best"] | None = "last") -> Path:
     """The newest checkpoint whose files match their checksums, or the best one.
 
+    None is the one to use: the newest, or the best where the newest is much worse (`mark_best`).
     A logged warning names damaged newer ones. ValueError if there is none; OSError if all of them, or the best, are
     damaged.
     """
-    if which == "best":
+    if which == "best" or (which is None and taken(run) == "best"):
         best = read_best(run)
         if best is None:
             raise ValueError(
@@ -210,10 +211,21 @@ def damage(folder: Path) -> str:
     return ""
 
 
-def mark_best(run: Path, *, checkpoint: Path, name: str, score: float, on: str) -> None:
-    """Records `checkpoint` as the best by the score `name`; `on` describes the pictures it was measured on."""
+def mark_best(run: Path, *, checkpoint: Path, name: str, score: float, on: str, instead_of: Path | None = None) -> None:
+    """Records `checkpoint` as the best by the score `name`; `on` describes the pictures it was measured on.
+
+    It is to be used `instead_of` that one, as long as that is the newest.
+    """
     content = {"checkpoint": checkpoint.name, "name": name, "score": score, "on": on}
-    write_text(run / "checkpoints" / "best.json", json.dumps(content))
+    instead = {"instead_of": instead_of.name} if instead_of else {}
+    write_text(run / "checkpoints" / "best.json", json.dumps(content | instead))
+
+
+def taken(run: Path) -> Literal["last", "best"]:
+    """Which checkpoint is used where nobody chooses: the best one where the newest is much worse and it is whole."""
+    best, newest = read_best(run), list_checkpoints(run)[-1:]
+    instead = best is not None and newest and best.get("instead_of") == newest[0].name
+    return "best" if best and instead and not damage(run / "checkpoints" / best["checkpoint"]) else "last"
 
 
 def read_best(run: Path) -> dict[str, Any] | None:

@@ -25,7 +25,7 @@ from velogan.methods.base import Role
 from velogan.observe.log import Log, read_stats
 from velogan.observe.progress import Display, Training, forecast
 from velogan.report import write_report
-from velogan.report.failures import ENDED, failures
+from velogan.report.failures import ENDED, ended_badly, failures
 from velogan.store.checkpoint import (
     damage,
     digest,
@@ -454,15 +454,16 @@ class Session:
         figures = self.validation.score()
         ended = {ENDED: True} if self._at_end() else {}
         self.log.write({"images": images, **figures, **ended})
-        best = read_best(self.folder) or {}
-        lowest = (
-            best["score"]
-            if (best.get("name"), best.get("on")) == (self.validation.name, self.validation.on)
-            else math.inf
-        )
         name, on = self.validation.name, self.validation.on
-        if figures[name] < lowest:
-            mark_best(self.folder, checkpoint=folder, name=name, score=figures[name], on=on)
+        best = read_best(self.folder) or {}
+        same = (best.get("name"), best.get("on")) == (name, on)
+        if figures[name] < (best["score"] if same else math.inf):
+            best = {"checkpoint": folder.name, "score": figures[name]}
+        elif not same:
+            return
+        chosen = folder.with_name(best["checkpoint"])
+        badly = folder if chosen != folder and ended_badly(read_stats(self.folder)) else None
+        mark_best(self.folder, checkpoint=chosen, name=name, score=best["score"], on=on, instead_of=badly)
 
     def _tell_failures(self) -> None:
         for one in failures(read_stats(self.folder), self.config.method.model_dump()):

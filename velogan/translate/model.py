@@ -100,7 +100,7 @@ def load_translator(
     *,
     direction: Direction | None = None,
     weights: Weights | None = None,
-    checkpoint: Which = "last",
+    checkpoint: Which | None = None,
     device: torch.device | str = "cpu",
     accelerate: Accelerate | None = None,
 ) -> Translator:
@@ -109,7 +109,8 @@ def load_translator(
 
     `direction`: None means a2b for a folder, and the file's own direction for a single file. `weights`: None means the
     exponential moving average if there is one, else the raw weights; a single file is taken as it is. `checkpoint`
-    chooses within a run folder. `accelerate` is for `Translator.quickly`.
+    chooses within a run folder; None means the last, or the best where the last is much worse. `accelerate` is for
+    `Translator.quickly`.
     Raises `ValueError` with the mend if there is no such generator.
     """
     path, device = Path(path), torch.device(device)
@@ -173,7 +174,7 @@ def _generator(
     return net
 
 
-def _generator_file(path: Path, direction: Direction, weights: Weights | None, checkpoint: Which) -> Path:
+def _generator_file(path: Path, direction: Direction, weights: Weights | None, checkpoint: Which | None) -> Path:
     if not path.exists():
         raise ValueError(f"{path} does not exist: name a run folder, a checkpoint folder or a .safetensors file")
     folder = path if (path / "manifest.json").is_file() else find_checkpoint(path, checkpoint)
