@@ -157,6 +157,26 @@ def test_a_wrong_plan_file_names_itself(text: str, said: str, tmp_path: Path) ->
     assert str(path) in str(found.value)
 
 
+def test_a_preset_of_a_plan_file_may_have_fields_of_its_own(tmp_path: Path) -> None:
+    path = tmp_path / "plan.yaml"
+    path.write_text("data: x\nimages: 5\npresets: {demo: {}, contrast: {method.direction: both}}\n")
+    found = read_plan(path)
+    assert [config.method.directions for config in found.bases.values()] == [("a2b", "b2a")] * 2
+    assert [trial.name for trial in found.known_trials()] == ["preset=demo,seed=0", "preset=contrast,seed=0"]
+    path.write_text("data: x\nimages: 5\npresets: {demo: {method.dirrection: both}}\n")
+    with pytest.raises(ValueError, match=r"method\.dirrection: there is no such field"):
+        read_plan(path)
+
+
+def test_a_plan_file_is_read_with_other_words(tmp_path: Path) -> None:
+    path = tmp_path / "plan.yaml"
+    path.write_text("data: x\nimages: 5\nseeds: 2\npresets: [demo]\n")
+    found = read_plan(path, data="y", images=7, seeds=None)
+    assert (found.budget, found.seeds, found.bases["demo"].data.path) == ("7 images", 2, ("y",))
+    with pytest.raises(ValueError, match="no such field"):
+        read_plan(path, sets="y")
+
+
 def test_the_cost_of_each_kind_of_run_is_measured_once() -> None:
     kinds: list[Config] = []
 

@@ -22,7 +22,8 @@ GENOTYPE = "genotype"
 class PlanFile(BaseModel):
     """What a plan file may hold.
 
-    `config` has sections and fields as a run's config.yaml has them. `variants` are several fields each that change
+    `config` has sections and fields as a run's config.yaml has them. `presets` are names, or mappings from each name to
+    the fields, by dotted name, that it alone has otherwise. `variants` are several fields each that change
     together, by dotted name; they are compared as presets are. A variant's `genotype` names one of `searches`, which
     are fields by dotted name too: see `genotypes`.
     """
@@ -30,7 +31,7 @@ class PlanFile(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     data: str | tuple[str, ...]
-    presets: tuple[str, ...] = Field(default=(DEFAULT,), min_length=1)
+    presets: tuple[str, ...] | dict[str, dict[str, Any]] = Field(default=(DEFAULT,), min_length=1)
     size: Size | None = None
     image_size: int | None = None
     config: dict[str, dict[str, Any]] = {}
@@ -46,8 +47,11 @@ class PlanFile(BaseModel):
     stop_early: Literal["asha"] | None = None
 
 
-def read_plan(path: Path) -> SweepPlan:
-    """The plan that a YAML file holds. ValueError names the file, the field and the mend."""
+def read_plan(path: Path, **instead: Any) -> SweepPlan:
+    """The plan that a YAML file holds; `instead` are words of it with other values, None where the file's counts.
+
+    ValueError names the file, the field and the mend.
+    """
     try:
         tree = parse_yaml(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -57,7 +61,7 @@ def read_plan(path: Path) -> SweepPlan:
     if not isinstance(tree, dict):
         raise ValueError(f"{path} holds no plan: it must be a mapping with data:, vary: and minutes: or images:")
     try:
-        file = PlanFile.model_validate(tree)
+        file = PlanFile.model_validate(tree | {name: value for name, value in instead.items() if value is not None})
         return make_plan(
             _bases(file),
             sources=_sources(file),
@@ -84,7 +88,12 @@ def make_plan(bases: dict[str, Config], *, minutes: float | None, images: int | 
 
 
 def _bases(file: PlanFile) -> dict[str, Config]:
-    bases = {preset: _base(file, preset) for preset in file.presets}
+    own: dict[str, dict[str, Any]] = (
+        file.presets if isinstance(file.presets, dict) else {preset: {} for preset in file.presets}
+    )
+    for field in (field for fields in own.values() for field in fields):
+        check_field(field)
+    bases = {preset: changed(_base(file, preset), fields) for preset, fields in own.items()}
     if not file.variants:
         return bases
     if len(bases) > 1:
@@ -104,7 +113,7 @@ def _sources(file: PlanFile) -> dict[str, Source]:
     """By variant, of those that have a genotype."""
     if not file.searches and not any(GENOTYPE in fields for fields in file.variants.values()):
         return {}
-    base = _base(file, file.presets[0])
+    base = _base(file, next(iter(file.presets)))
     searches = {
         name: Source(name=name, search=make_search(name, fields, base), seeded="train.seed" in fields)
         for name, fields in file.searches.items()
