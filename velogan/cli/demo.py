@@ -68,6 +68,7 @@ def _demo(run: Path, *, preset: str, minutes: float, display: Display, command: 
     begun = time.monotonic()
     config = RECIPES[preset]()
     placing, origin = partial(_stopped_after, 60 * minutes), {"preset": preset, "command": command}
+    display.say(f"training ends after {config.train.length}, or after {minutes:g} minutes if these come first")
     trained = train(config, run, display=display, origin=origin, placing=placing)
     held_out = find_sources(config.data).a.test
     assert isinstance(held_out, Folder)  # the built-in set has one
