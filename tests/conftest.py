@@ -17,8 +17,12 @@ import torch
 from torch import Tensor
 
 from velogan.config import Config
-from velogan.kernels.native import NormKernels, load_kernels
+from velogan.kernels.native import load_kernels
+from velogan.kernels.norms import NormKernels
 from velogan.training import choices as decide
+
+if not torch.cuda.is_available():
+    os.environ["TRITON_INTERPRET"] = "1"  # before anything imports Triton: its kernels then run on CPU tensors
 
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
 

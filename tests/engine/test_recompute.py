@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from velogan.config import Config
-from velogan.kernels.native import NormKernels
+from velogan.kernels.norms import NormKernels
 from velogan.training.choices import decide
 from velogan.training.forward import bf16_gemm
 from velogan.training.run import step_of

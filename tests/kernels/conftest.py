@@ -4,8 +4,24 @@ import os
 from pathlib import Path
 
 import pytest
+import torch
 
 from velogan.kernels.bf16_gemm import Bf16Gemm, load_bf16_gemm
+
+
+@pytest.fixture(
+    scope="session",
+    params=[
+        pytest.param("cuda", marks=pytest.mark.gpu),
+        pytest.param("cpu", marks=pytest.mark.skipif(torch.cuda.is_available(), reason="they run on the GPU here")),
+    ],
+)
+def device(request: pytest.FixtureRequest) -> torch.device:
+    """Where Triton's kernels run: a GPU, or in Triton's interpreter where there is none (TRITON_INTERPRET)."""
+    pytest.importorskip(
+        "triton", reason="Triton is not installed: it comes with torch for CUDA, and with the extra dev"
+    )
+    return torch.device(request.param)
 
 
 @pytest.fixture(scope="session")

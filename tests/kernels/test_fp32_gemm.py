@@ -13,7 +13,7 @@ from velogan.kernels.conv_weight_grad import ConvWeightGrad, fits_conv_weight_gr
 from velogan.kernels.fp32_gemm import Fp32Gemm, load_fp32_gemm
 from velogan.kernels.fused import Fused, training_gain
 from velogan.kernels.levels import LEVELS, SETTING, usable
-from velogan.kernels.native import NormKernels
+from velogan.kernels.norms import NormKernels
 from velogan.kernels.winograd import WinogradConvolution
 from velogan.networks.generators import GeneratorConfig, build_generator
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from velogan.kernels.fused import Fused
-from velogan.kernels.native import NormKernels
+from velogan.kernels.norms import NormKernels
 from velogan.networks.discriminators import DiscriminatorConfig, build_discriminator
 from velogan.networks.generators import GeneratorConfig, ResidualBlock, build_generator
 from velogan.networks.layers import initialise

@@ -11,7 +11,7 @@ import torch
 
 from velogan.kernels import levels, native
 from velogan.kernels.levels import LEVELS, SETTING, build_all, built, usable
-from velogan.kernels.native import NormKernels
+from velogan.kernels.norms import NormKernels
 
 FLAGS = {
     "avx512-bf16": " ".join(LEVELS["avx512-bf16"].needs),

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from velogan.kernels import native
-from velogan.kernels.native import NormKernels, load_kernels
+from velogan.kernels.native import load_kernels
+from velogan.kernels.norms import NormKernels
 
 LAST = torch.channels_last
 

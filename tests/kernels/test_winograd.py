@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from velogan.kernels.bf16_gemm import Bf16Gemm
 from velogan.kernels.fused import Fused
-from velogan.kernels.native import NormKernels
+from velogan.kernels.norms import NormKernels
 from velogan.kernels.winograd import KERNELS, WinogradConv2d, WinogradConvolution, fits_winograd
 from velogan.networks.generators import GeneratorConfig, build_generator
 from velogan.search.supernet import Supernets

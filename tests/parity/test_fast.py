@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from velogan.config import Config
 from velogan.kernels.bf16_gemm import load_bf16_gemm
-from velogan.kernels.native import NormKernels
+from velogan.kernels.norms import NormKernels
 from velogan.networks.generators import build_generator
 from velogan.training.choices import decide
 from velogan.training.forward import forward_nets

@@ -15,7 +15,7 @@ from velogan.config import Config
 from velogan.engine.capture import CapturedStep
 from velogan.engine.step import Step
 from velogan.engine.trainer import Trainer
-from velogan.kernels.native import NormKernels
+from velogan.kernels.norms import NormKernels
 from velogan.observe.progress import Display
 from velogan.training.choices import decide
 from velogan.training.run import step_of, train

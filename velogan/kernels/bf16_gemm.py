@@ -15,7 +15,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from velogan.kernels.native import empty, load_library
+from velogan.kernels.native import load_library
+from velogan.kernels.norms import empty
 
 BLOCK = 64
 """The number of features must be a multiple of this, but for Winograd's; only images may have few channels."""

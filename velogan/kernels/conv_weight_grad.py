@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from velogan.kernels.bf16_gemm import BLOCK, Bf16Gemm
 from velogan.kernels.fp32_gemm import Fp32Gemm
-from velogan.kernels.native import dense
+from velogan.kernels.norms import dense
 
 
 def fits_conv_weight_grad(layer: nn.Module, block: int = BLOCK) -> TypeGuard[nn.Conv2d | nn.ConvTranspose2d]:

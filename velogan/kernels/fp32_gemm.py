@@ -13,7 +13,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from velogan.kernels.native import empty, load_library
+from velogan.kernels.native import load_library
+from velogan.kernels.norms import empty
 
 
 def load_fp32_gemm(cache: Path) -> Fp32Gemm | None:

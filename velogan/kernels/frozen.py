@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from velogan.kernels.bf16_gemm import Bf16Gemm, computes_half
-from velogan.kernels.native import dense, empty
+from velogan.kernels.norms import dense, empty
 from velogan.types import form_of, hooked
 
 _LANES = 16

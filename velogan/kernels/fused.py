@@ -18,7 +18,7 @@ from velogan.kernels.bf16_gemm import Bf16Gemm, gain
 from velogan.kernels.conv_weight_grad import ConvWeightGrad, fits_conv_weight_grad
 from velogan.kernels.fp32_gemm import Fp32Gemm
 from velogan.kernels.frozen import FrozenMaps, FrozenMix, fits_frozen
-from velogan.kernels.native import NormKernels
+from velogan.kernels.norms import NormKernels
 from velogan.kernels.plan import (
     ADD,
     JOIN,

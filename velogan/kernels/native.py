@@ -22,12 +22,13 @@ from torch import Tensor
 
 from velogan.files import private_folder, refuse_shared
 from velogan.kernels.levels import HERE, LIBRARIES, asked, built, command, cpu_flags
+from velogan.kernels.norms import NormKernels, empty
 
 
 def load_kernels(cache: Path) -> NormKernels | None:
     """The kernels, built into `cache` if needed; None if they cannot be built or loaded."""
     library = load_library("norms", cache=cache)
-    return None if library is None else NormKernels(library)
+    return None if library is None else CppNorms(library)
 
 
 def load_library(name: str, *, cache: Path) -> ctypes.CDLL | None:
@@ -65,8 +66,8 @@ def _build(words: list[str], library: Path) -> None:
         made.replace(library)  # atomic: two processes may build at once
 
 
-class NormKernels:
-    """Binds the compiled library. Tensors are channels-last `(N, C, H, W)`, float32 or bfloat16."""
+class CppNorms(NormKernels):
+    """Those of the compiled library, on CPUs. Tensors are float32 or bfloat16."""
 
     def __init__(self, library: ctypes.CDLL):
         pointer, whole, real, flag = ctypes.c_void_p, ctypes.c_int64, ctypes.c_float, ctypes.c_int
@@ -78,31 +79,7 @@ class NormKernels:
         self._plain_forward.argtypes = [pointer] * 2 + [whole] * 2 + [pointer] + [whole] * 5 + [real, flag, flag]
         self._plain_backward.argtypes = [pointer] * 4 + [whole] * 5 + [real, flag, flag]
 
-    def norm(
-        self,
-        x: Tensor,
-        *,
-        residual: Tensor | None = None,
-        slope: float = 1.0,
-        pad: int = 0,
-        eps: float = 1e-5,
-    ) -> tuple[Tensor, Tensor]:
-        """Instance norm of `x` (Ulyanov et al. 2016, eq. 4), then leaky ReLU of `slope` (0 is ReLU, 1 is none) or
-        `+ residual`, then reflection padding of `pad` pixels.
-
-        Returns the result, `(N, C, H + 2 pad, W + 2 pad)` in x's type, and the same without its padding: a view to use
-        as a later `residual`. The backward pass of this operation adds the gradient of that view at no extra cost.
-        """
-        return _Norm.apply(self, x, residual, slope, pad, eps)  # pyright: ignore[reportReturnType]
-
-    def plain(
-        self, x: Tensor, *, residual: Tensor | None = None, slope: float = 1.0, pad: int = 0
-    ) -> tuple[Tensor, Tensor]:
-        """The same as `norm`, without the norm. `slope` is not negative, and is 1 with a `residual`."""
-        return _Plain.apply(self, x, residual, slope, pad)  # pyright: ignore[reportReturnType]
-
     def plain_forward(self, x: Tensor, residual: Tensor | None, *, slope: float, pad: int) -> Tensor:
-        """The padded result of `plain`."""
         n, c, h, w = x.shape
         out = empty(n, c, h + 2 * pad, w + 2 * pad, dtype=x.dtype)
         extra, strides = (None, (0, 0)) if residual is None else (residual.data_ptr(), residual.stride()[::2])
@@ -111,7 +88,6 @@ class NormKernels:
         return out
 
     def plain_backward(self, g: Tensor, inner: Tensor | None, out: Tensor | None, *, slope: float, pad: int) -> Tensor:
-        """The gradient of `x`, which is also the residual's. `out` is the result, given if there is an activation."""
         n, c, h, w = (*g.shape[:2], *(side - 2 * pad for side in g.shape[2:]))
         dx = empty(n, c, h, w, dtype=g.dtype)
         tensors = [t.data_ptr() if t is not None else None for t in (g, inner, out, dx)]
@@ -121,7 +97,6 @@ class NormKernels:
     def forward(
         self, x: Tensor, residual: Tensor | None, *, slope: float, pad: int, eps: float
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """The padded result of `norm`, and mean and reciprocal deviation `(N, C)` for the backward pass."""
         n, c, h, w = x.shape
         out = empty(n, c, h + 2 * pad, w + 2 * pad, dtype=x.dtype)
         mean, rstd = torch.empty(n, c), torch.empty(n, c)
@@ -142,7 +117,6 @@ class NormKernels:
         pad: int,
         residual: bool,
     ) -> tuple[Tensor, Tensor | None]:
-        """Gradients of `x` and of the residual, if any, from those of `norm`'s results: `g` and `inner`."""
         x, mean, rstd = saved
         n, c, h, w = x.shape
         dx = empty(n, c, h, w, dtype=x.dtype)
@@ -152,77 +126,5 @@ class NormKernels:
         return dx, dresidual
 
 
-def empty(n: int, c: int, h: int, w: int, *, dtype: torch.dtype) -> Tensor:
-    """`(N, C, H, W)`, dense and channels-last for any sizes; not a view, so that autograd adds gradients in place."""
-    return torch.empty_strided((n, c, h, w), (h * w * c, 1, w * c, c), dtype=dtype)
-
-
 def _half(x: Tensor) -> int:
     return int(x.dtype == torch.bfloat16)
-
-
-def dense(x: Tensor) -> Tensor:
-    """`x` with the strides that the kernels need. If a side is 1, torch calls other strides channels-last, too."""
-    n, c, h, w = x.shape
-    if x.stride() == (h * w * c, 1, w * c, c):
-        return x
-    return empty(n, c, h, w, dtype=x.dtype).copy_(x)
-
-
-def _rows(x: Tensor, like: Tensor) -> Tensor:
-    """`x` in the type of `like`, with adjacent pixels in each row; between rows and images there may be gaps."""
-    if x.dtype == like.dtype and x.stride()[1] == 1 and x.stride()[3] == x.shape[1]:
-        return x
-    return dense(x.to(like.dtype))
-
-
-class _Norm(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, kernels: NormKernels, x: Tensor, residual: Tensor | None, slope: float, pad: int, eps: float):
-        x = dense(x)
-        residual = _rows(residual, x) if residual is not None else None
-        out, mean, rstd = kernels.forward(x, residual, slope=slope, pad=pad, eps=eps)
-        ctx.save_for_backward(x, mean, rstd)
-        ctx.set_materialize_grads(False)
-        ctx.kernels, ctx.slope, ctx.pad, ctx.residual = kernels, slope, pad, residual is not None
-        height, width = x.shape[2:]
-        return out, out.detach()[:, :, pad : pad + height, pad : pad + width]
-
-    @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(ctx, *grads: Tensor | None):
-        x, mean, rstd = ctx.saved_tensors
-        padded, inner = (None if grad is None else dense(grad.to(x.dtype)) for grad in grads)
-        if padded is None:
-            n, c, h, w = x.shape
-            padded = empty(n, c, h + 2 * ctx.pad, w + 2 * ctx.pad, dtype=x.dtype).zero_()
-        dx, dresidual = ctx.kernels.backward(
-            padded, inner, saved=(x, mean, rstd), slope=ctx.slope, pad=ctx.pad, residual=ctx.residual
-        )
-        return None, dx, dresidual, None, None, None
-
-
-class _Plain(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, kernels: NormKernels, x: Tensor, residual: Tensor | None, slope: float, pad: int):
-        x = dense(x)
-        residual = _rows(residual, x) if residual is not None else None
-        out = kernels.plain_forward(x, residual, slope=slope, pad=pad)
-        ctx.save_for_backward(*([out] if slope != 1 else []))
-        ctx.set_materialize_grads(False)
-        ctx.kernels, ctx.slope, ctx.pad, ctx.residual = kernels, slope, pad, residual is not None
-        ctx.shape, ctx.dtype = x.shape, x.dtype
-        height, width = x.shape[2:]
-        return out, out.detach()[:, :, pad : pad + height, pad : pad + width]
-
-    @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(ctx, *grads: Tensor | None):
-        padded, inner = (None if grad is None else dense(grad.to(ctx.dtype)) for grad in grads)
-        pad = ctx.pad
-        if padded is None:
-            n, c, h, w = ctx.shape
-            padded = empty(n, c, h + 2 * pad, w + 2 * pad, dtype=ctx.dtype).zero_()
-        out, *_ = (*ctx.saved_tensors, None)  # asked for once: it may be computed for this
-        dx = ctx.kernels.plain_backward(padded, inner, out, slope=ctx.slope, pad=pad)
-        return None, dx, dx if ctx.residual else None, None, None

@@ -15,7 +15,7 @@ from torch.nn.utils.parametrize import is_parametrized
 
 from velogan.kernels.bf16_gemm import Bf16Gemm, computes_half
 from velogan.kernels.conv_weight_grad import fits_conv_weight_grad
-from velogan.kernels.native import dense, empty
+from velogan.kernels.norms import dense, empty
 from velogan.types import hooked
 
 

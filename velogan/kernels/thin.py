@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from velogan.kernels.bf16_gemm import BLOCK, Bf16Gemm, computes_half
-from velogan.kernels.native import dense
+from velogan.kernels.norms import dense
 
 THIN = 8
 """An input or output with at most so many channels counts as an image."""

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from velogan.kernels.bf16_gemm import Bf16Gemm, computes_half
 from velogan.kernels.fp32_gemm import Fp32Gemm
-from velogan.kernels.native import dense
+from velogan.kernels.norms import dense
 
 KERNELS = (3, 5, 7)
 

@@ -14,7 +14,8 @@ from velogan.engine.config import EngineConfig
 from velogan.kernels.bf16_gemm import Bf16Gemm, load_bf16_gemm
 from velogan.kernels.fp32_gemm import load_fp32_gemm
 from velogan.kernels.fused import Products, native
-from velogan.kernels.native import NormKernels, load_kernels
+from velogan.kernels.native import load_kernels
+from velogan.kernels.norms import NormKernels
 from velogan.kernels.plan import Planned, plain_plan, tokens
 from velogan.types import Composed, Nets
 

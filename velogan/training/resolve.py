@@ -11,7 +11,7 @@ from velogan.engine.config import EngineConfig
 from velogan.engine.device import device_for
 from velogan.engine.optimizers import FUSED
 from velogan.engine.processes import default_threads
-from velogan.kernels.native import NormKernels
+from velogan.kernels.norms import NormKernels
 from velogan.kernels.precision import precision_for
 from velogan.types import Decision
 
