@@ -1,0 +1,328 @@
+"""The items of `benchmarks/gpu.py`, the most important first. One more is a function with a sentence and `@item`."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from gpu_item import ROOT, Asked, Found, Training, item, scores_table, table, train_all
+
+CAPTURED = {"mode": "graph", "compile": "off"}
+"""The default step of a run that is too short for the compiler."""
+
+WAYS: dict[str, Mapping[str, Any]] = {
+    "reference": {"mode": "reference"},
+    "eager": {"mode": "eager"},
+    "captured": CAPTURED,
+}
+APPLES = {"load_size": 286, "crop_size": 256, "validation": 0}
+UNNAMED = ("--method.identity", "0")
+"""The text does not name the identity passes of the reference implementation."""
+SIMPLE = ("--generator.decoder", "simple")
+"""The text's less complex decoder."""
+
+
+@item(minutes=3)
+def tests(asked: Asked) -> Found:
+    """The tests that need a GPU"""
+    folder = ROOT / "tests" / "engine" if asked.tiny else ROOT / "tests"
+    files = sorted(str(file) for file in folder.rglob("test_*.py") if "mark.gpu" in file.read_text())
+    code, printed = asked.call(["-m", "pytest", "-m", "gpu", "-rfE", "-p", "no:cacheprovider", *files], "pytest")
+    lines = [line for line in printed.splitlines() if line.strip()] or ["pytest printed nothing: see pytest.log"]
+    broken = [line for line in lines if line.startswith(("FAILED", "ERROR"))]
+    return Found({"exit_code": code, "result": lines[-1], "broken": broken}, [lines[-1], *broken])
+
+
+@item(minutes=2.5)
+def steps(asked: Asked) -> Found:
+    """Whole steps of CycleGAN beside the reference's way, by turns, batch 1 and 8"""
+    return _bench(asked, {("resnet_9", 1): tuple(WAYS), ("unet_256", 1): tuple(WAYS), ("resnet_9", 8): tuple(WAYS)})
+
+
+@item(minutes=1.5)
+def profile(asked: Asked) -> Found:
+    """The reference's way under the profiler, with the shares of "Cycling Faster Through CycleGAN" beside ours"""
+    found = _profiled(asked, {"mode": "reference"})
+    temporal, kernels, idle, launches = (found[name] for name in ("temporal", "kernels", "idle", "launches"))
+    kinds = kernels["by_memory_kind"]
+    rows = [
+        ("device idle", "most of the time", temporal["idle"]["share_of_window"]),
+        ("computes", "most of the rest", temporal["compute"]["share_of_window"]),
+        ("only copies or communicates", "little", temporal["non_compute"]["share_of_window"]),
+        ("of kernels' time: computation", "93.5 %", kernels["compute"]["share_of_time"]),
+        ("of kernels' time: memory", "6.5 %", kernels["memory"]["share_of_time"]),
+        *(
+            (f"of memory kernels' time: {ours}", theirs, _of_memory(kinds, ours))
+            for ours, theirs in (("Memcpy DtoD", "69 %"), ("Memset", "18.2 %"), ("Memcpy HtoD", "12.8 %"))
+        ),
+        ("of idle time: waits for the host", "the vast majority", idle["host_wait"]["share_of_time"]),
+        ("kernels that start more than 100 us late", "–", (launches["delayed"] or {}).get("share_of_count")),
+        ("launches of more than 50 us", "–", launches["slow"]["share_of_count"]),
+        ("kernels shorter than their launch", "–", launches["short"]["share_of_count"]),
+    ]
+    return Found(
+        found, table(("reference's way, batch 1", "their text", "here"), [(*row[:2], _percent(row[2])) for row in rows])
+    )
+
+
+@item(minutes=1.5)
+def kernels(asked: Asked) -> Found:
+    """The kernels of the default captured step"""
+    found = _profiled(asked, CAPTURED)
+    rows = [
+        (
+            one["name"][:60].replace("|", "/"),
+            one["group"],
+            f"{one['count'] / found['steps']:.0f}",
+            f"{one['microseconds'] / found['steps'] / 1000:.2f}",
+            _percent(one["share_of_time"]),
+        )
+        for one in found["kernels"]["top"]
+    ]
+    whole = (
+        f"{found['step_ms']:.2f} ms a step, {found['kernels']['of']['count'] / found['steps']:.0f} kernels and copies"
+    )
+    return Found(found, [whole, "", *table(("kernel", "group", "a step", "ms a step", "share"), rows)])
+
+
+@item(minutes=2.5)
+def table_1(asked: Asked) -> Found:
+    """Table 1 of "Cycling Faster Through CycleGAN" at batch 16 and 1: plain, and each cycle on its own stream"""
+    sys.path.insert(0, str(ROOT / "benchmarks" / "studies"))
+    from table_1 import TABLE_1, measured
+
+    from velogan.measure.bench.cases import Case
+
+    side, batches = (32, (1,)) if asked.tiny else (256, (16, 1))
+    networks = ("resnet_9",) if asked.tiny else tuple(TABLE_1)
+    cases = tuple(Case(network, "basic", side, batch) for batch in batches for network in networks)
+    rows = measured(1 if asked.tiny else 5, cases)
+    columns = {
+        "theirs (A100, batch 16)": "paper_baseline_ms",
+        "their streams": "paper_streams_ms",
+        "reference": "reference_ms",
+        "fast": "fast_ms",
+        "streams": "streams_ms",
+    }
+    lines = [
+        [
+            row["network"],
+            row["batch_size"],
+            *("–" if row[key] is None else f"{row[key]:.2f}" for key in columns.values()),
+        ]
+        for row in rows
+    ]
+    return Found(rows, table(("generators' forward pass, ms", "batch", *columns), lines))
+
+
+@item(minutes=2)
+def epochs(asked: Asked) -> Found:
+    """An epoch of apples and oranges at 256x256: cyclegan, without identity, onepair with a simple decoder"""
+    data: dict[str, Any] = {"path": (asked.set("apple2orange"),), **APPLES}
+    from epochs import measure_epochs
+
+    from velogan.observe.progress import Display
+    from velogan.recipes import RECIPES
+
+    cut: dict[str, Any] = {}
+    if asked.tiny:
+        data |= {"load_size": 36, "crop_size": 32, "render_count": 10, "render_test": 2}
+        cut = {"generator": {"channels": 4, "blocks": 1}, "discriminator": {"channels": 4}}
+    engine: dict[str, Any] = {"engine": {"compile": "off"}}
+    full = RECIPES["cyclegan"]().change(data=data, **cut).change(**engine)
+    pair = RECIPES["onepair"]().change(data=data, **cut).change(generator={"decoder": "simple"}, **engine)
+    configs = {"cyclegan": full, "cyclegan, no identity": full.change(method={"identity": 0.0}), "onepair": pair}
+    with Display() as display:
+        found = measure_epochs(configs, fraction=1.0 if asked.tiny else 0.25, display=display)
+    lines = [
+        (row["method"], f"{60 * row['minutes']['1']:.1f}", f"{row['minutes']['15']:.2f}", f"{row['speed_up']:.2f}x")
+        for row in found["rows"]
+    ]
+    theirs = [
+        ("their Cycle-GAN", f"{60 * 66.27:.0f}", "994.09", "1.00x"),
+        ("their proposal", f"{60 * 32.92:.0f}", "493.80", "2.01x"),
+    ]
+    head = (f"epoch of {found['images_of_epoch']} images", "s", "15 epochs, min", "speed-up")
+    return Found(found, table(head, [*theirs, *lines]))
+
+
+@item(minutes=1.5)
+def fast(asked: Asked) -> Found:
+    """Steps of the preset `fast` at 128x128 and 256x256, images a second"""
+    from velogan.measure.bench.contestant import Contestant
+    from velogan.measure.bench.measure import warm_up
+    from velogan.recipes import RECIPES
+
+    rows = []
+    for side in (32,) if asked.tiny else (128, 256):
+        config = RECIPES["fast"]().change(data={"crop_size": side})
+        if asked.tiny:
+            config = config.change(discriminator={"network": "basic", "channels": 4}, generator={"channels": 4})
+        engine = {"mode": "eager"} if asked.tiny else CAPTURED
+        one = Contestant(f"fast at {side}", config, engine=engine, say=print)
+        warm_up(one.device)
+        one.warm_up()
+        seconds = statistics.median(one.timed(one.run) for _ in range(1 if asked.tiny else 4))
+        rows.append(
+            (
+                f"{side}x{side}",
+                config.images_per_update,
+                f"{1000 * seconds:.2f}",
+                f"{config.images_per_update / seconds:.0f}",
+            )
+        )
+    return Found(rows, table(("`fast`", "batch", "ms/step", "images/s"), rows))
+
+
+@item(minutes=5, least=4, timed=False)
+def fifteen(asked: Asked) -> Found:
+    """Fifteen epochs of real apples and oranges at 256x256 by each method, with scores and pictures side by side"""
+    common = ("--epochs", "15", "--image-size", "256", "--engine.compile", "off")
+    trainings = [
+        Training("cyclegan", "apple2orange", ("cyclegan", *common)),
+        Training("cyclegan-no-identity", "apple2orange", ("cyclegan", *common, *UNNAMED)),
+        Training("onepair-simple", "apple2orange", ("onepair", *common, *SIMPLE)),
+    ]
+    rows = train_all(asked, trainings[-1:] if asked.tiny else trainings)
+    picture = _side_by_side(asked, rows)
+    return Found({"rows": rows, "picture": picture}, [*scores_table(rows), "", f"Pictures: {picture}"])
+
+
+@item(minutes=2)
+def curves(asked: Asked) -> Found:
+    """Loss curves of the modes from one seed, one over the other"""
+    from curves import curve
+    from overlay import draw
+
+    modes = ("reference", "eager") if asked.tiny else ("reference", "eager", "graph", "streams")
+    found = [curve(mode, steps=20 if asked.tiny else 400) for mode in modes]
+    (asked.out / "curves.json").write_text(json.dumps(found) + "\n")
+    (asked.out / "curves.svg").write_text(draw(found))
+    return Found(
+        found,
+        table(
+            ("mode", "first ten steps", "last ten"),
+            [(one["mode"], f"{one['loss'][0]:.3f}", f"{one['loss'][-1]:.3f}") for one in found],
+        ),
+    )
+
+
+@item(minutes=5)
+def compiled(asked: Asked) -> Found:
+    """The step compiled and captured, beside the captured one: what torch.compile adds"""
+    return _bench(asked, {("resnet_9", 1): ("reference", "captured", "compiled, captured")})
+
+
+SETS = ("horse2zebra", "apple2orange", "facades", "maps", "monet2photo", "cityscapes", "ct2mri")
+
+TRIED: dict[str, tuple[str, ...]] = {"fast": ("fast", "--size", "s"), "cyclegan": ("cyclegan",)}
+"""What the table over all sets compares, by name: flags of `velogan train`."""
+
+
+@item(minutes=30, least=6, timed=False)
+def sets(asked: Asked) -> Found:
+    """All sets at 256x256 with the recommended recipe, and the paper's CycleGAN beside it for the same minutes"""
+    common = ("--image-size", "256", "--engine.compile", "off", "--data.workers", "2")
+    trainings = [
+        Training(f"{recipe}-{name}", name, (*flags, *common), minutes=10)
+        for name in SETS
+        for recipe, flags in TRIED.items()
+    ]
+    rows = train_all(asked, trainings[1:2] if asked.tiny else trainings)
+    return Found(rows, [f"{asked.at_once} trainings shared the GPU at a time.", "", *scores_table(rows)])
+
+
+def _bench(asked: Asked, cases: Mapping[tuple[str, int], tuple[str, ...]]) -> Found:
+    import torch
+
+    from velogan.measure.bench.cases import Case
+    from velogan.measure.bench.measure import bench
+
+    ways = {**WAYS, "compiled, captured": {"mode": "graph", "compile": "on"}}
+    if not torch.cuda.is_available():
+        ways = {"reference": {"mode": "reference"}, "eager": {"mode": "eager"}}
+    side = 32 if asked.tiny else 256
+    plan = {
+        Case("resnet_6" if asked.tiny else network, "basic", side, batch): {
+            name: ways[name] for name in named if name in ways
+        }
+        for (network, batch), named in list(cases.items())[: 1 if asked.tiny else None]
+    }
+    found = bench(plan, rounds=1 if asked.tiny else 4, seconds=asked.left - 20, say=print)
+    lines = [
+        (
+            f"{row['network']}, batch {row['batch_size']}",
+            row["mode"],
+            f"{row['step_ms']:.1f}",
+            _times(row["ratio_to_reference"]),
+            f"{1000 * row['batch_size'] / row['step_ms']:.3g}",
+            f"{row['tflops']:.3g}",
+            _percent(row["roof_share"]),
+            f"{row['peak_memory_mb']:,.0f}",
+            _percent(row["host_idle_share"]),
+            f"{row['first_step_s']:.1f}",
+        )
+        for row in found["rows"]
+    ]
+    head = ("case", "mode", "ms/step", "ratio", "images/s", "TFLOP/s", "roofline", "MB", "idle", "first s")
+    left_out = [
+        f"left out: {one['mode']} ({one['network']}, batch {one['batch_size']}): {one['reason']}"
+        for one in found["left_out"]
+    ]
+    return Found(found, [*table(head, lines), *left_out])
+
+
+def _profiled(asked: Asked, engine: Mapping[str, Any]) -> dict[str, Any]:
+    import torch
+
+    from velogan.config import Config
+    from velogan.measure.profile import profile as measured
+    from velogan.observe.progress import Display
+
+    config = Config().change(data={"render_count": 8, "render_test": 1}, engine=dict(engine))
+    if asked.tiny:
+        config = config.change(
+            data={"crop_size": 32}, generator={"channels": 4, "blocks": 1}, discriminator={"channels": 4}
+        )
+    if not torch.cuda.is_available():
+        config = config.change(engine={"mode": "eager"})
+    with Display() as display:
+        return measured(config, steps=2 if asked.tiny else 8, out=asked.out, display=display)
+
+
+def _side_by_side(asked: Asked, rows: list[dict[str, Any]]) -> str | None:
+    """One picture: a line for each of six test pictures, its translations by each run beside it; its path."""
+    from PIL import Image
+
+    from velogan.api import load
+
+    source = Path(asked.set("apple2orange")) / "testA"
+    runs = [row["run"] for row in rows if "scores" in row]
+    if not runs or not source.is_dir():
+        return None
+    side = 256
+    inputs = [Image.open(file).convert("RGB").resize((side, side)) for file in sorted(source.iterdir())[:6]]
+    columns = [inputs, *([load(run).translate(one) for one in inputs] for run in runs)]
+    sheet = Image.new("RGB", (side * len(columns), side * len(inputs)))
+    for x, column in enumerate(columns):
+        for y, picture in enumerate(column):
+            sheet.paste(picture, (x * side, y * side))
+    sheet.save(asked.out / "pictures.jpg", quality=88)
+    return str(asked.out / "pictures.jpg")
+
+
+def _of_memory(kinds: Mapping[str, Any], name: str) -> float | None:
+    whole = sum(kind["microseconds"] for kind in kinds.values())
+    return sum(kind["microseconds"] for key, kind in kinds.items() if key.startswith(name)) / whole if whole else None
+
+
+def _percent(value: float | None) -> str:
+    return "–" if value is None else f"{100 * value:.1f} %"
+
+
+def _times(value: float | None) -> str:
+    return "–" if value is None else f"{value:.2f}"
