@@ -13,11 +13,22 @@ from velogan.types import Letter
 
 BUILT_IN = "apples2oranges"
 
+WindowName = Literal["CT-soft-tissue", "CT-lung", "CT-bone", "CT-brain", "percentiles"]
+
+WINDOWS: dict[str, Range | None] = {
+    "CT-soft-tissue": (-160, 240),
+    "CT-lung": (-1350, 150),
+    "CT-bone": (-500, 1300),
+    "CT-brain": (0, 80),
+    "percentiles": None,
+}
+"""The values, in HU, that are darkest and brightest; None: each volume's own percentiles."""
+
 Preprocess = Literal["resize_and_crop", "crop", "scale_width", "scale_width_and_crop", "none"]
 
 
 class Reading(TypedDict):
-    """Arguments of `domains.cache.open_domain`: channels and range of values; None if not set."""
+    """Arguments of `sets.cache.open_domain`: channels, range of values, window of scans; None if not set."""
 
     channels: int | None
     value_range: Range | None
@@ -35,7 +46,7 @@ class DataConfig(BaseModel):
         description="One folder that holds trainA, trainB and, if you have them, testA and testB; or two "
         "folders of pictures, domain A then domain B; or apples2oranges, the built-in rendered set. Folders "
         "are looked through, with all folders in them, for jpg, jpeg, png, ppm, bmp, webp, tif, tiff and npy files, "
-        "and where there are none, for WebDataset shards (tar). Shards can be named too, in quotes: "
+        "and where there are none, for DICOM and NIfTI, or WebDataset shards (tar). Shards can be named, in quotes: "
         "'photos-{000..099}.tar', on disk or at https://, several joined by ::.",
     )
     preprocess: Preprocess = Field(
@@ -69,6 +80,22 @@ class DataConfig(BaseModel):
         "floating-point or signed. Default: the whole range of 8 or 16 bits.",
     )
     range_b: Range | None = Field(default=None, description="The same for domain B.")
+    window: tuple[WindowName, ...] | None = Field(
+        default=None,
+        min_length=1,
+        max_length=2,
+        description="DICOM and NIfTI: the values that training sees, for both domains, or for A then B. CT, in HU: "
+        "soft tissue -160 to 240, lung -1350 to 150, bone -500 to 1300, brain 0 to 80. percentiles: each volume's own, "
+        "0.5 to 99.5, for scales that mean nothing, as of MR. Numbers: range_a, range_b. Default: CT-soft-tissue for "
+        "CT, else percentiles.",
+    )
+    neighbours: int = Field(
+        default=0,
+        ge=0,
+        le=16,
+        description="DICOM and NIfTI: so many slices below and as many above are further channels of each slice, and a "
+        "translated slice is the mean of all that were computed of it: volumes become smoother from slice to slice.",
+    )
     flip: bool = Field(default=True, description="Mirror each picture left to right with probability one half.")
     flip_vertical: bool = Field(
         default=False,
@@ -129,6 +156,11 @@ class DataConfig(BaseModel):
             return {"channels": self.channels_a, "value_range": self.range_a}
         return {"channels": self.channels_b, "value_range": self.range_b}
 
+    def span(self, letter: Letter) -> Range | WindowName | None:
+        """What is asked for the values of scans in domain A or B: numbers, a window, or nothing."""
+        window = self.window[0 if letter == "A" else -1] if self.window else None
+        return (self.range_a if letter == "A" else self.range_b) or window
+
     @field_validator("path", mode="before")
     @classmethod
     def _one_for_each(cls, value: Any) -> Any:
@@ -157,6 +189,17 @@ class DataConfig(BaseModel):
         except re.error as error:
             raise ValueError(f"{value!r} is no regular expression: {error}; write one like '^patient[0-9]+'") from None
         return value
+
+    @model_validator(mode="after")
+    def _channels_are_slices(self) -> DataConfig:
+        wanted = 1 + 2 * self.neighbours
+        for name, channels in (("channels_a", self.channels_a), ("channels_b", self.channels_b)):
+            if self.neighbours and channels not in (None, wanted):
+                raise ValueError(
+                    f"neighbours={self.neighbours} makes {wanted} channels of each slice, and {name}={channels} asks "
+                    "for others: leave one of the two out"
+                )
+        return self
 
     @model_validator(mode="after")
     def _turns_squares(self) -> DataConfig:

@@ -46,7 +46,7 @@ class Sampler:
         log: Log,
     ):
         self.folder, self.views, self.log = run / "samples", views, log
-        self.how = {"device": device, "bf16": bf16}
+        self.how, self.beside = {"device": device, "bf16": bf16}, data.neighbours
         from_b = "b2a" if "b2a" in views.generators else "b2b"
         chosen = {"count": count, "multiple": multiple}
         self.pictures = {"a2b": _pictures(sources.a, data, **chosen), from_b: _pictures(sources.b, data, **chosen)}
@@ -66,9 +66,14 @@ class Sampler:
         """Translate the pictures with the averaged generators and write both grids."""
         for direction, (_, real, truth) in self.pictures.items():
             columns = [real, *translated_and_third(real, direction, self.views, **self.how), truth]
-            rows = torch.stack([as_rgb(column) for column in columns if column is not None], 1)
+            rows = torch.stack([as_rgb(_middle(column, self.beside)) for column in columns if column is not None], 1)
             write_grid(self.folder / f"{images:09d}-{direction}.png", rows)
             self.log.image(f"samples/{direction}", grid(rows), images=images)
+
+
+def _middle(slices: Tensor, beside: int) -> Tensor:
+    """Slices `(N, 1 + 2 * beside, H, W)` without their neighbours; any pictures where there are none beside."""
+    return slices[:, beside : beside + 1] if beside else slices
 
 
 @torch.no_grad()

@@ -21,6 +21,7 @@ from velogan.translate.model import Translator
 from velogan.translate.pictures import output_format, translate_equal, translate_in_tiles
 from velogan.translate.scans import find_scans, has_pictures, translate_scans
 from velogan.translate.summary import Progress, Summary, reason_of
+from velogan.translate.volumes import sees_volumes, translate_volumes
 
 _Decoded = tuple[PictureJob, Picture]
 
@@ -93,7 +94,7 @@ def translate(
     if not scans:
         return done
     return done.and_also(
-        translate_scans(
+        (translate_volumes if sees_volumes(model) else translate_scans)(
             model,
             scans,
             overwrite=overwrite,

@@ -56,8 +56,17 @@ def translate_in_tiles(
 
 
 def output_format(model: Translator, picture: Picture) -> PixelFormat:
-    """The format of the translation of `picture`: the picture's depth, unless the output has a declared range."""
-    trained = model.output
+    """The format of the translation of `picture`: the picture's depth, unless the output has a declared range.
+
+    ValueError where a picture alone does not say what the generator sees.
+    """
+    trained, given = model.output, model.input
+    if given.own_scale or given.neighbours:
+        raise ValueError(
+            "the run was trained on volumes, and sees "
+            f"{'slices with their neighbours' if given.neighbours else 'each on its own scale'}: name DICOM or NIfTI "
+            "files"
+        )
     if trained.range is not None or picture.pixels.dtype.kind == "f":
         return trained
     return replace(trained, dtype=picture.pixels.dtype.name)

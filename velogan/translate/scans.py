@@ -84,7 +84,7 @@ def translate_scans(
 ) -> Summary:
     """Translate the files one after another; each appears whole or not at all, and one that fails stops no other."""
     started = time.perf_counter()
-    made = _made(model)
+    made = made_by(model)
     translated, skipped, tiled, failed = 0, 0, 0, []
     for number, job in enumerate(jobs, start=1):
         try:
@@ -139,7 +139,8 @@ def _kind(path: Path) -> str:
     return ".dcm" if suffix == ".dicom" else suffix
 
 
-def _made(model: Translator) -> Provenance:
+def made_by(model: Translator) -> Provenance:
+    """What headers say of who made a translation."""
     digest = "unknown" if model.file is None else sha256(model.file)
     return Provenance("velogan", __version__, "in memory" if model.file is None else _name(model.file), digest)
 

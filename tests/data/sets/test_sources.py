@@ -33,15 +33,6 @@ def test_two_folders_are_trained_on(make_folder) -> None:
     assert (sources.b.name, len(sources.b.train.names), sources.b.test) == ("winter", 1, None)
 
 
-def test_medical_files_are_not_taken_for_an_empty_folder(make_folder, tmp_path: Path) -> None:
-    scans = tmp_path / "scans"
-    scans.mkdir()
-    (scans / "a").write_bytes(bytes(128) + b"DICM")
-    (scans / "b.nii.gz").touch()
-    with pytest.raises(ValueError, match=r"holds medical files \(2, for example a\).*docs/formats\.md"):
-        find(make_folder("mr", count=1), scans)
-
-
 def test_equal_test_names_are_aligned_pairs(make_folder, tmp_path: Path) -> None:
     for name in ("trainA", "trainB", "testA", "testB"):
         make_folder(f"set/{name}", count=2)

@@ -40,6 +40,7 @@ from pydicom.valuerep import DSfloat
 
 from velogan.data.pictures.picture import Picture, assemble, check_size
 from velogan.data.pictures.provenance import Provenance
+from velogan.data.pictures.scans import About
 from velogan.data.pictures.values import PixelFormat, to_channels
 
 logging.getLogger("pydicom").addHandler(logging.NullHandler())  # it logs flaws that it can pass over
@@ -128,6 +129,11 @@ class DicomScan:
 
     def __len__(self) -> int:
         return len(self._frames)
+
+    @property
+    def about(self) -> About:
+        """Patient, series and place, as the header has them."""
+        return _about(self._dataset)
 
     def picture(self, index: int) -> Picture:
         """A frame with its rescaling; unsigned values without one stay integers."""
@@ -257,6 +263,32 @@ def read_dicom(data: bytes) -> DicomScan:
             mend = "save it uncompressed, as `dcmdjpeg` or gdcm does"
             raise ValueError(f"its compression ({name}) is not supported: {mend}")
         return DicomScan(dcmread(io.BytesIO(data)), syntax)
+
+
+def _about(dataset: Dataset) -> About:
+    """A series has slices of one direction: pictures that show where they lie often stand among them."""
+    patient = str(dataset.get("PatientID") or dataset.get("PatientName") or dataset.get("StudyInstanceUID") or "")
+    turned, corner = (_numbers(dataset.get(f"Image{name}Patient")) for name in ("Orientation", "Position"))
+    position = None
+    if len(turned) == 6 and len(corner) == 3:
+        position = float(np.dot(np.cross(turned[:3], turned[3:]), corner))
+    number = _numbers([dataset.get("InstanceNumber")])
+    return About(
+        patient=patient,
+        series=" ".join([str(dataset.get("SeriesInstanceUID") or ""), *(f"{one:.1f}" for one in turned)]).strip(),
+        modality=str(dataset.get("Modality") or ""),
+        position=position,
+        number=int(number[0]) if number else None,
+    )
+
+
+def _numbers(values: Any) -> list[float]:
+    """Finite numbers of a header; none where one of them is something else."""
+    try:
+        found = [float(one) for one in values or ()]
+    except (TypeError, ValueError):
+        return []
+    return found if np.isfinite(found).all() else []
 
 
 def _as_rgb(array: np.ndarray) -> np.ndarray:

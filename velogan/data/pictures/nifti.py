@@ -18,6 +18,7 @@ from nibabel.orientations import apply_orientation, io_orientation, ornt_transfo
 
 from velogan.data.pictures.picture import HEADERS, Picture, assemble, check_size
 from velogan.data.pictures.provenance import Provenance
+from velogan.data.pictures.scans import About
 from velogan.data.pictures.values import PixelFormat, to_channels
 
 _KINDS: dict[bytes, tuple[type[Nifti1Header], type[Nifti1Image]]] = {
@@ -49,6 +50,11 @@ class NiftiScan:
 
     def __len__(self) -> int:
         return self._canonical[2] * self._sides[3]
+
+    @property
+    def about(self) -> About:
+        """Volumes in time; NIfTI says nothing of the patient."""
+        return About(times=self._sides[3])
 
     def picture(self, index: int) -> Picture:
         """An axial slice in the volume's units."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import stat
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
@@ -25,11 +26,30 @@ MAY_BE_SCANS = {".dcm", ".dicom", ".nii", ".gz", ""}
 _DICOM_AT, _DICOM = 128, b"DICM"
 
 
+@dataclass(frozen=True)
+class About:
+    """What a file says of its slices: whose they are, of which series and kind; empty where it does not say.
+
+    `position`: that of its first slice along the series, in mm; `number`: that of the file in the series; None where
+    unknown. `times`: how many volumes of equal size the file holds, one after another.
+    """
+
+    patient: str = ""
+    series: str = ""
+    modality: str = ""
+    position: float | None = None
+    number: int | None = None
+    times: int = 1
+
+
 class Scan(Protocol):
     """A file of slices. `bits`: how many of a stored value's bits are used."""
 
     @property
     def bits(self) -> int: ...
+
+    @property
+    def about(self) -> About: ...
 
     def __len__(self) -> int:
         """How many slices it has."""

@@ -21,12 +21,16 @@ class PixelFormat:
     """Channels, type and range of a domain's pixels.
 
     `channels` of `dtype` (uint8, uint16, float32); `range`: the pixel values that stand for -1 and +1; None means
-    the type's whole range. Raises `ValueError` for anything else.
+    the type's whole range. `own_scale`: values are those of a medical volume on its own scale, see
+    `data.sets.slices`; `neighbours`: of the channels, so many belong to the slices below and as many to those above.
+    Raises `ValueError` for anything else.
     """
 
     channels: int = 3
     dtype: str = "uint8"
     range: Range | None = None
+    own_scale: bool = False
+    neighbours: int = 0
 
     def __post_init__(self) -> None:
         if not isinstance(self.channels, int) or self.channels < 1:

@@ -22,6 +22,7 @@ from velogan.data.aside import building, move_into_place
 from velogan.data.config import DataConfig
 from velogan.data.pictures.values import PixelFormat, Range
 from velogan.data.sets.pixels import PixelFile, Shape, offsets
+from velogan.data.sets.slices import Slices
 from velogan.data.sets.sources import ImageSource, cache_directory, content_hash
 from velogan.data.sets.streamed import Shards, StreamedPixels, prepared, several_line
 from velogan.data.sets.writing import Progress, to_disk, write_pictures
@@ -157,6 +158,8 @@ def _checked(domain: Domain, folder: ImageSource, config: DataConfig, value_rang
             f"data.path (--data) {folder.path_of(name)} cannot be read (nor any of the {len(domain.skipped)} files in "
             f"{folder.where}): {reason}; put pictures there"
         )
+    if isinstance(folder, Slices):
+        value_range = folder.value_range
     if domain.format.dtype == "float32" and value_range is None:
         first = domain.image(0)
         raise ValueError(
@@ -164,7 +167,11 @@ def _checked(domain: Domain, folder: ImageSource, config: DataConfig, value_rang
             f"set data.range_a (domain B: data.range_b) to the two values that stand for darkest and brightest "
             f"({domain.names[0]} goes from {first.min():g} to {first.max():g}), for example --data.range-a -1000 1000"
         )
-    return replace(domain, format=replace(domain.format, range=value_range))
+    form = replace(domain.format, range=value_range)
+    if isinstance(folder, Slices):
+        notes = "; ".join(filter(None, (domain.note, folder.note)))
+        return replace(domain, format=folder.format(form), note=notes, skipped=(*folder.skipped, *domain.skipped))
+    return replace(domain, format=form)
 
 
 def _contents(folder: ImageSource, pool: ThreadPoolExecutor) -> bytes:

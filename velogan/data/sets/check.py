@@ -18,6 +18,7 @@ from velogan.data.config import DataConfig
 from velogan.data.pictures.images import Picture
 from velogan.data.sets.ahead import in_order
 from velogan.data.sets.near_duplicates import near_duplicates, thumbnail
+from velogan.data.sets.slices import Slices
 from velogan.data.sets.sources import ImageSource, Sources, find_sources
 
 _DEEPER = {"uint8": "", "uint16": "16-bit ", "float32": "float32 "}
@@ -137,6 +138,7 @@ def _summary(folder: ImageSource, found: list[_Checked]) -> dict:
         groups[one.content].append(one.name)
     return {
         "directory": folder.where,
+        "note": folder.note if isinstance(folder, Slices) else "",
         "pictures": len(good),
         "width": _spread([one.size[0] for one in good]),
         "height": _spread([one.size[1] for one in good]),
@@ -197,7 +199,7 @@ def render_text(result: dict) -> str:
     for key, folder in result["folders"].items():
         modes = ", ".join(f"{count} {mode}" for mode, count in folder["modes"].items())
         lines.append(f"{key}: {folder['pictures']} pictures ({modes or 'none readable'}){_sizes(folder)}")
-        lines += _values(key, folder["values"])
+        lines += [f"  {folder['note']}"] if folder["note"] else _values(key, folder["values"])
         if folder["grey"]:
             lines.append(f"  {_some('without colour', folder['grey'])}")
         if folder["unreadable"]:

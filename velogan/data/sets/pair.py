@@ -29,7 +29,7 @@ class Data:
 
 def open_data(config: DataConfig, *, task: Task, say: Callable[[str], None]) -> Data:
     """Find, render or decode the training pictures of both domains, once. Raises `ValueError` if there are none."""
-    found = task("rendering" if config.path[0] == BUILT_IN else "looking through shards")
+    found = task("rendering" if config.path[0] == BUILT_IN else "looking through files")
     sources = find_sources(config, progress=found)
     domains = []
     for side in (sources.a, sources.b):

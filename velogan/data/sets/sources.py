@@ -19,8 +19,11 @@ from velogan.data.pictures.scans import MAY_BE_SCANS, scan_suffix
 from velogan.data.rendered.apples2oranges import VERSION, render_folder
 from velogan.data.sets.shards import SUFFIX as SHARD
 from velogan.data.sets.shards import find_shards, identified, names_shards
+from velogan.data.sets.slices import Slices, open_slices
 from velogan.data.sets.streamed import open_shards
 from velogan.types import Letter
+
+LETTERS: tuple[Letter, Letter] = ("A", "B")
 
 FEWEST = 20
 """A domain with fewer training pictures than this holds none of them out."""
@@ -166,10 +169,23 @@ def find_sources(config: DataConfig, *, progress: Callable[[int, int], None] | N
     if config.group is not None:
         for side in sides:
             _check_groups(side, config.group)
+    if config.neighbours:
+        for side in sides:
+            _check_volumes(side, config.neighbours)
     if config.validation and fewest >= FEWEST:
         a, b = (_hold_out(side, config) for side in sides)
         sources = replace(sources, a=a, b=b)
     return sources
+
+
+def _check_volumes(side: Side, neighbours: int) -> None:
+    train = side.train
+    if not isinstance(train, Slices) or all(len(one.slices) == 1 for one in train.look.series):
+        what = "has volumes of one slice each" if isinstance(train, Slices) else "is no folder of DICOM or NIfTI files"
+        raise ValueError(
+            f"data.neighbours={neighbours} is for volumes of several slices, and {train.where} (domain {side.letter}) "
+            f"{what}: leave it out"
+        )
 
 
 def _check_groups(side: Side, expression: str) -> None:
@@ -193,11 +209,18 @@ def _hold_out(side: Side, config: DataConfig) -> Side:
     """
     total = len(side.train.names)
     most = min(config.validation, total // 10)
-    if config.group is None:
-        names = side.train.own_names
+    names = side.train.own_names
+    patients = side.train.patients if isinstance(side.train, Slices) else None
+    if config.group is None and patients is None:
         held = set(heapq.nsmallest(most, range(total), key=lambda number: _rank(names[number])))
     else:
-        held = _whole_groups(side, config.group, most)
+        groups = [_group_of(name, config.group) for name in names] if config.group is not None else patients or ()
+        held = _whole_groups([(bool(group), group or name) for group, name in zip(groups, names)], most)
+    if not held and config.group is None:
+        raise ValueError(
+            f"data.path (--data) {side.train.where}: more than half of the {total} slices of domain {side.letter} are "
+            "one patient's, so that none can be held out for validation: add patients, or set data.validation=0"
+        )
     if not held:
         raise ValueError(
             f"data.group={config.group!r} puts all {total} training pictures of domain {side.letter} into one group, "
@@ -211,15 +234,17 @@ def _rank(name: str) -> bytes:
     return hashlib.sha256(os.fsencode(name)).digest()
 
 
-def _whole_groups(side: Side, expression: str, most: int) -> set[int]:
-    """The numbers of the pictures of some groups, in the order of the hashes of the groups' names."""
+def _whole_groups(named: Sequence[tuple[bool, str]], most: int) -> set[int]:
+    """The numbers of the pictures of some groups, in the order of the hashes of the groups' names.
+
+    `named`: each picture's group, or False and its own name.
+    """
     groups: dict[tuple[bool, str], list[int]] = {}
-    for number, name in enumerate(side.train.own_names):
-        found = _group_of(name, expression)
-        groups.setdefault((bool(found), found or name), []).append(number)
+    for number, key in enumerate(named):
+        groups.setdefault(key, []).append(number)
     held: set[int] = set()
     for key in sorted(groups, key=lambda key: _rank(key[1])):
-        if 2 * len(groups[key]) > len(side.train.names):
+        if 2 * len(groups[key]) > len(named):
             continue
         if held and len(held) + len(groups[key]) > most:
             break
@@ -263,12 +288,11 @@ def _two_sets(config: DataConfig, progress: Callable[[int, int], None] | None) -
         )
     sides: list[Side] = []
     names = [_name_of(given) for given in config.path]
-    letters: tuple[Letter, Letter] = ("A", "B")
-    for letter, name, given in zip(letters, names if names[0] != names[1] else letters, config.path):
+    for letter, name, given in zip(LETTERS, names if names[0] != names[1] else LETTERS, config.path):
         if names_shards(given):
             train = open_shards(given, find_shards(given), config, cache_directory(config), progress=progress)
         else:
-            train = _pictures(Path(given).expanduser(), config, progress)
+            train = _pictures(Path(given).expanduser(), letter, config, progress)
         sides.append(Side(letter, name, train))
     return Sources(sides[0], sides[1], aligned=False)
 
@@ -289,7 +313,10 @@ def _one_folder(
             f"data.path (--data) {root} must hold trainA and trainB, and testA and testB if you have them, "
             f"but it {_found(root)}; name such a folder, two folders of pictures, or {BUILT_IN}"
         )
-    test_a, test_b = (_optional(root / f"test{letter}", config, progress) for letter in "AB")
+    test_a, test_b = (
+        _pictures(root / f"test{letter}", letter, config, progress) if (root / f"test{letter}").is_dir() else None
+        for letter in LETTERS
+    )
     aligned = isinstance(test_a, Folder) and isinstance(test_b, Folder) and test_a.names == test_b.names
     sides = []
     ordered: tuple[tuple[Letter, str, ImageSource | None, ImageSource | None], ...]
@@ -297,7 +324,7 @@ def _one_folder(
     for letter, name, test, other in ordered:
         truth, mask = root / f"truth{letter}", root / f"mask{letter}"
         answers = truth if truth.is_dir() else other.directory if aligned and isinstance(other, Folder) else None
-        train = _pictures(root / f"train{letter}", config, progress)
+        train = _pictures(root / f"train{letter}", letter, config, progress)
         objects = mask if mask.is_dir() else None
         sides.append(Side(letter, name, train, test, truth=answers, mask=objects))
     return Sources(sides[0], sides[1], aligned=aligned)
@@ -314,12 +341,15 @@ def _found(root: Path) -> str:
     return f"holds {', '.join(inside[:6])}" + (f" and {len(inside) - 6} more" if len(inside) > 6 else "")
 
 
-def _optional(directory: Path, config: DataConfig, progress: Callable[[int, int], None] | None) -> ImageSource | None:
-    return _pictures(directory, config, progress) if directory.is_dir() else None
+def _pictures(
+    directory: Path, letter: Letter, config: DataConfig, progress: Callable[[int, int], None] | None
+) -> ImageSource:
+    """Pictures of a folder, or where there are none, slices of the medical files in it, or pictures of its shards.
 
-
-def _pictures(directory: Path, config: DataConfig, progress: Callable[[int, int], None] | None) -> ImageSource:
-    """Pictures of a folder, or of the shards in it where there are no others."""
+    Slices of a medical file that is named itself, too.
+    """
+    if directory.is_file() and scan_suffix(directory) is not None:
+        return _slices(directory.parent, [directory.name], letter, config, progress)
     if not directory.is_dir():
         raise ValueError(f"data.path (--data) {directory} {_found(directory)}; name a folder of pictures")
     names = list_images(directory)
@@ -329,16 +359,22 @@ def _pictures(directory: Path, config: DataConfig, progress: Callable[[int, int]
     if shards:
         return open_shards(str(directory), identified(shards), config, cache_directory(config), progress=progress)
     if scans := [name for name in list_files(directory, MAY_BE_SCANS) if scan_suffix(directory / name) is not None]:
-        raise ValueError(
-            f"data.path (--data) {directory} holds medical files ({len(scans)}, for example {scans[0]}), which are "
-            "translated but not trained on: write their slices as .npy files first; docs/formats.md has the lines for "
-            "DICOM and NIfTI"
-        )
+        return _slices(directory, scans, letter, config, progress)
     kinds = " ".join(sorted(suffix[1:] for suffix in (*SUFFIXES, SHARD)))
     raise ValueError(
         f"data.path (--data) {directory} holds no picture ({kinds}), it {_found(directory)}; "
         "put pictures there or name another folder"
     )
+
+
+def _slices(
+    directory: Path,
+    files: Sequence[str],
+    letter: Letter,
+    config: DataConfig,
+    progress: Callable[[int, int], None] | None,
+) -> Slices:
+    return open_slices(directory, files, config, cache_directory(config), letter=letter, progress=progress)
 
 
 MAP = ".doubt.png"

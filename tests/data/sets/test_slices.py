@@ -1,0 +1,269 @@
+"""Training from DICOM and NIfTI: which slices there are, their values, whose they are, and volumes translated whole."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+nibabel = pytest.importorskip("nibabel", reason="the extra medical is not installed")
+pydicom = pytest.importorskip("pydicom", reason="the extra medical is not installed")
+
+from pydicom.dataset import FileDataset, FileMetaDataset  # noqa: E402
+from pydicom.uid import CTImageStorage, ExplicitVRLittleEndian, generate_uid  # noqa: E402
+
+from velogan.config import Config  # noqa: E402
+from velogan.data.config import DataConfig  # noqa: E402
+from velogan.data.sets.cache import Domain, open_domain  # noqa: E402
+from velogan.data.sets.slices import OWN_RANGE, Slices  # noqa: E402
+from velogan.data.sets.sources import find_sources  # noqa: E402
+from velogan.observe.progress import Display  # noqa: E402
+from velogan.training.run import train  # noqa: E402
+from velogan.translate.files import translate  # noqa: E402
+from velogan.translate.model import Translator, load_translator  # noqa: E402
+
+SIDE = 16
+
+
+def _series(folder: Path, patient: str, planes: np.ndarray, *, modality: str = "CT", backwards: bool = False) -> Path:
+    """A DICOM series, a file a slice, whose names do not tell the order; stored value = (HU + 1024) / 2."""
+    folder.mkdir(parents=True, exist_ok=True)
+    series = generate_uid()
+    for place, plane in enumerate(planes):
+        meta = FileMetaDataset()
+        meta.MediaStorageSOPClassUID, meta.TransferSyntaxUID = CTImageStorage, ExplicitVRLittleEndian
+        meta.MediaStorageSOPInstanceUID = generate_uid()
+        scan = FileDataset("", {}, file_meta=meta, preamble=bytes(128))
+        scan.SOPClassUID, scan.SOPInstanceUID = CTImageStorage, meta.MediaStorageSOPInstanceUID
+        scan.PatientID, scan.SeriesInstanceUID, scan.StudyInstanceUID = patient, series, generate_uid()
+        scan.Modality, scan.InstanceNumber = modality, len(planes) - place if backwards else place
+        scan.ImageOrientationPatient, scan.ImagePositionPatient = [1, 0, 0, 0, 1, 0], [0, 0, 2.5 * place]
+        scan.RescaleSlope, scan.RescaleIntercept = 2, -1024
+        scan.Rows, scan.Columns = plane.shape
+        scan.SamplesPerPixel, scan.PhotometricInterpretation, scan.PixelRepresentation = 1, "MONOCHROME2", 0
+        scan.BitsAllocated, scan.BitsStored, scan.HighBit = 16, 16, 15
+        scan.PixelData = ((plane + 1024) / 2).astype("<u2").tobytes()
+        name = f"{patient}-{place * 7 % 10}{place}.dcm"
+        pydicom.dcmwrite(folder / name, scan, enforce_file_format=True, implicit_vr=False, little_endian=True)
+    return folder
+
+
+def _planes(count: int, seed: int = 0) -> np.ndarray:
+    """Slices in HU, each brighter than the one before, of even numbers."""
+    random = np.random.default_rng(seed)
+    return np.stack([random.integers(0, 20, (SIDE, SIDE)) * 2 + 20.0 * place for place in range(count)])
+
+
+def _volume(path: Path, planes: np.ndarray) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    turned = np.stack([np.rot90(one, -1) for one in planes], axis=2).astype(np.float32)
+    nibabel.save(nibabel.Nifti1Image(turned, np.eye(4)), path)
+    return path
+
+
+def _config(*path: Path, **more: Any) -> DataConfig:
+    return DataConfig(
+        path=tuple(map(str, path)), crop_size=SIDE, load_size=SIDE, validation=more.pop("validation", 0), **more
+    )
+
+
+def _domain(source: Slices, config: DataConfig) -> Domain:
+    return open_domain(source, config, test=False, **config.reading("A"))
+
+
+def _slices(config: DataConfig) -> Slices:
+    found = find_sources(config).a.train
+    assert isinstance(found, Slices)
+    return found
+
+
+@pytest.fixture
+def other(tmp_path: Path) -> Path:
+    return _series(tmp_path / "other", "b", _planes(3))
+
+
+def test_slices_of_ct_are_read_in_hu_within_the_window_in_the_order_of_the_body(tmp_path: Path, other: Path) -> None:
+    planes = _planes(4)
+    planes[:, 0, :2] = -400, 400
+    config = _config(_series(tmp_path / "ct", "p", planes, backwards=True), other)
+    domain = _domain(_slices(config), config)
+    assert (domain.format.range, domain.format.own_scale, domain.format.dtype) == ((-160, 240), False, "float32")
+    by_name = {name: domain.image(number)[..., 0] for number, name in enumerate(domain.names)}
+    for place, plane in enumerate(planes):
+        np.testing.assert_array_equal(by_name[f"p-{place * 7 % 10}{place}.dcm"], plane.clip(-160, 240))
+    assert "4 slices of 1 volumes, 1 patients; window CT-soft-tissue" in domain.note
+
+
+def test_a_window_by_name_or_by_numbers(tmp_path: Path, other: Path) -> None:
+    folder = _series(tmp_path / "ct", "p", _planes(2))
+    assert _slices(_config(folder, other, window=("CT-lung", "CT-bone"))).value_range == (-1350, 150)
+    assert _slices(_config(folder, other, window=("CT-lung",), range_a=(0, 50))).value_range == (0, 50)
+    found = find_sources(_config(folder, other, window=("CT-lung", "CT-bone"))).b.train
+    assert isinstance(found, Slices)
+    assert found.value_range == (-500, 1300)
+    with pytest.raises(ValueError, match="window"):
+        _config(folder, other, window=("CT-heart",))
+
+
+def test_other_scans_than_ct_have_each_volume_s_own_scale(tmp_path: Path, other: Path) -> None:
+    _volume(tmp_path / "mr/a.nii.gz", _planes(4))
+    _volume(tmp_path / "mr/b.nii", _planes(4) * 1000)
+    config = _config(tmp_path / "mr", other)
+    domain = _domain(_slices(config), config)
+    assert domain.format.own_scale
+    assert domain.format.range == OWN_RANGE
+    one, same = (np.stack([domain.image(start + number) for number in range(4)]) for start in (0, 4))
+    np.testing.assert_allclose(one, same, atol=1e-2)
+    assert (one.min(), one.max()) == OWN_RANGE
+    assert domain.names[5] == "b.nii#0001"
+
+
+def test_kinds_that_have_no_range_in_common_are_refused(tmp_path: Path, other: Path) -> None:
+    _series(tmp_path / "all", "p", _planes(2))
+    _series(tmp_path / "all", "q", _planes(2), modality="MR")
+    with pytest.raises(ValueError, match=r"several kinds \(CT, MR\).*data\.window"):
+        find_sources(_config(tmp_path / "all", other))
+    assert _slices(_config(tmp_path / "all", other, window=("percentiles",))).look.own_scale
+
+
+def test_slices_without_content_are_left_out_and_counted(tmp_path: Path, other: Path) -> None:
+    planes = _planes(5)
+    planes[[0, 4]] = -1000
+    config = _config(_series(tmp_path / "ct", "p", planes), other)
+    domain = _domain(_slices(config), config)
+    assert len(domain) == 3
+    assert "2 of 5 slices are left out" in domain.note
+    _series(tmp_path / "air", "p", planes[[0, 4]])
+    with pytest.raises(ValueError, match=r"air: no slice has content in the window .*data\.window"):
+        find_sources(_config(tmp_path / "air", other))
+
+
+def test_whole_patients_are_held_out_the_same_in_both_domains(tmp_path: Path) -> None:
+    for side, count in (("A", 4), ("B", 3)):
+        for patient in range(9):
+            _series(tmp_path / side / f"{patient}", f"patient {patient}", _planes(count, patient))
+    sources = find_sources(_config(tmp_path / "A", tmp_path / "B", validation=8))
+    held = []
+    for side in (sources.a, sources.b):
+        assert isinstance(side.validation, Slices)
+        assert isinstance(side.train, Slices)
+        held.append(set(side.validation.patients))
+        assert len(side.validation.names) == {"A": 4, "B": 3}[side.letter]
+        assert not held[-1] & set(side.train.patients)
+    assert held[0] == held[1]
+
+
+def test_one_patient_alone_cannot_be_held_out(tmp_path: Path, other: Path) -> None:
+    config = _config(
+        _series(tmp_path / "ct", "p", _planes(24)), _series(tmp_path / "x", "q", _planes(24)), validation=2
+    )
+    with pytest.raises(ValueError, match=r"more than half of the 24 slices .* one patient's.*data\.validation=0"):
+        find_sources(config)
+
+
+def test_a_damaged_file_is_left_out_by_name_and_a_changed_one_is_read_again(tmp_path: Path, other: Path) -> None:
+    folder = _series(tmp_path / "ct", "p", _planes(3))
+    (folder / "broken.dcm").write_bytes(bytes(128) + b"DICM" + bytes(40))
+    config = _config(folder, other)
+    before = _domain(_slices(config), config)
+    assert [name for name, _ in before.skipped] == ["broken.dcm"]
+    assert len(before) == 3
+    (folder / "broken.dcm").unlink()
+    for file in folder.glob("*.dcm"):
+        file.unlink()
+    _series(folder, "p", _planes(3, seed=1))
+    after = _domain(_slices(config), config)
+    assert not after.skipped
+    assert after.digest != before.digest
+
+
+def test_neighbours_are_the_slices_below_and_above(tmp_path: Path, other: Path) -> None:
+    planes = _planes(3)
+    config = _config(_series(tmp_path / "ct", "p", planes, backwards=True), other, neighbours=1)
+    domain = _domain(_slices(config), config)
+    assert (domain.format.channels, domain.format.neighbours) == (3, 1)
+    for place, around in enumerate(((0, 0, 1), (0, 1, 2), (1, 2, 2))):
+        number = domain.names.index(f"p-{place * 7 % 10}{place}.dcm")
+        np.testing.assert_array_equal(domain.image(number), np.moveaxis(planes[list(around)], 0, -1))
+
+
+def test_neighbours_need_volumes(tmp_path: Path, other: Path, make_folder: Callable[..., Path]) -> None:
+    single = _series(tmp_path / "single", "p", _planes(1))
+    with pytest.raises(ValueError, match=r"data\.neighbours=1.*single \(domain A\) has volumes of one slice"):
+        find_sources(_config(single, other, neighbours=1))
+    with pytest.raises(ValueError, match=r"data\.neighbours=1.*\(domain B\) is no folder of DICOM"):
+        find_sources(_config(other, make_folder("pictures", count=2), neighbours=1))
+    with pytest.raises(ValueError, match=re.escape("neighbours=1 makes 3 channels of each slice, and channels_a=1")):
+        DataConfig(neighbours=1, channels_a=1)
+
+
+class _Shift(nn.Module):
+    """Each channel plus its number times 0.25: so the three parts of a slice differ."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + 0.25 * torch.arange(x.shape[1]).view(1, -1, 1, 1)
+
+
+def _translator(**form: Any) -> Translator:
+    form = {"channels": 3, "dtype": "float32", "range": (-1000, 1000), "neighbours": 1} | form
+    return Translator(_Shift(), multiple=4, device=torch.device("cpu"), header={"input": form, "output": form})
+
+
+@pytest.mark.parametrize("at_once", [1, 2, 100])
+def test_a_translated_slice_is_the_mean_of_what_was_computed_of_it(tmp_path: Path, at_once: int) -> None:
+    planes = _planes(4)
+    folder = _series(tmp_path / "ct", "p", planes, backwards=True)
+    summary = translate(_translator(), folder, tmp_path / "out", batch_pixels=at_once * SIDE * SIDE)
+    assert (summary.translated, summary.failed) == (4, ())
+    parts = [(0, 250), (0, 250, 500), (0, 250, 500), (250, 500)]
+    for place, plane in enumerate(planes):
+        name = f"p-{place * 7 % 10}{place}.dcm"
+        scan = pydicom.dcmread(tmp_path / "out" / name)
+        values = scan.pixel_array * float(scan.RescaleSlope) + float(scan.RescaleIntercept)
+        wanted = plane + np.mean(parts[place])
+        np.testing.assert_allclose(values, wanted, atol=0.1)
+    assert translate(_translator(), folder, tmp_path / "out").skipped == 4
+
+
+def test_a_volume_on_its_own_scale_is_read_as_in_training(tmp_path: Path, other: Path) -> None:
+    file = _volume(tmp_path / "mr/a.nii.gz", _planes(4) * 37)
+    config = _config(tmp_path / "mr", other)
+    seen = _domain(_slices(config), config)
+    model = Translator(
+        nn.Identity(),
+        multiple=4,
+        device=torch.device("cpu"),
+        header={
+            side: {"channels": 1, "dtype": "float32", "range": OWN_RANGE, "own_scale": True}
+            for side in ("input", "output")
+        },
+    )
+    translate(model, file, tmp_path / "out.nii.gz")
+    made = nibabel.load(tmp_path / "out.nii.gz").get_fdata()
+    for place in range(4):
+        np.testing.assert_allclose(np.rot90(made[..., place]), seen.image(place)[..., 0], atol=1e-3)
+
+
+def test_a_picture_does_not_pass_for_a_volume(tmp_path: Path, make_folder: Callable[..., Path]) -> None:
+    summary = translate(_translator(), make_folder("pictures", count=1), tmp_path / "out")
+    assert "name DICOM or NIfTI files" in summary.failed[0][1]
+
+
+def test_a_run_remembers_and_writes_a_series_back(tmp_path: Path, tiny_config: Callable[..., Config]) -> None:
+    a, b = (_series(tmp_path / name, name, _planes(3)) for name in "ab")
+    config = tiny_config(
+        data={"path": (str(a), str(b)), "neighbours": 1, "crop_size": 32, "load_size": 32},
+        train={"length": "2 images"},
+    )
+    with Display() as display:
+        train(config, tmp_path / "run", display=display, origin={})
+    model = load_translator(tmp_path / "run")
+    assert (model.input.neighbours, model.output.neighbours, model.input.range) == (1, 1, (-160, 240))
+    assert translate(model, a, tmp_path / "out").translated == 3
+    assert len({str(pydicom.dcmread(file).SeriesInstanceUID) for file in (tmp_path / "out").glob("*.dcm")}) == 1

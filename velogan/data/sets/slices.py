@@ -1,0 +1,412 @@
+"""Slices of medical volumes as pictures: by series, in a range of values, without those that have no content.
+
+What a look through the files finds is kept in the cache, under `<cache>/scans/<key>.json`; the key covers names, sizes
+and times of change. Patients stand there as hashes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import threading
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property, partial
+from pathlib import Path
+
+import numpy as np
+
+from velogan.data.config import WINDOWS, DataConfig
+from velogan.data.pictures.images import Picture
+from velogan.data.pictures.picture import admitted_by, damage_told
+from velogan.data.pictures.scans import Scan, read_scan, scan_suffix
+from velogan.data.pictures.values import PixelFormat, Range
+from velogan.data.sets.ahead import in_order
+from velogan.files import replacing, require
+from velogan.types import Letter
+
+VERSION = 1
+"""Rises when the same files give another look."""
+
+OWN_RANGE: Range = (0.0, 1000.0)
+"""What the percentiles `OWN_PERCENTILES` of a volume become where the volume has its own scale."""
+
+OWN_PERCENTILES = (0.5, 99.5)
+
+CONTENT = 0.01
+"""A slice has content where so large a share of it is brighter than a tenth of the range."""
+
+_BRIGHT = 0.1
+_SAMPLE = 2048  # values of a slice that percentiles and content are computed of
+_KEPT = 2**28  # bytes of files that stay open between slices
+
+Progress = Callable[[int, int], None]
+Slice = tuple[str, int]
+"""A file's name, and the slice's number in it."""
+
+
+@dataclass(frozen=True)
+class Series:
+    """A volume: its slices in their order through the body, and the values `low` to `high` that training sees of it.
+
+    `patient` is a hash, empty where the file does not say. `empty`: which slices have no content.
+    """
+
+    patient: str
+    modality: str
+    slices: tuple[Slice, ...]
+    empty: tuple[bool, ...] = ()
+    low: float = 0.0
+    high: float = 1.0
+
+
+@dataclass(frozen=True)
+class Look:
+    """What is in some files: their volumes, and the files that cannot be read, with the reason.
+
+    `window`: how the values' range was chosen; `own_scale`: each volume has its own.
+    """
+
+    series: tuple[Series, ...]
+    skipped: tuple[tuple[str, str], ...]
+    window: str
+    own_scale: bool
+
+
+class Scans:
+    """The files of a folder, of which the last ones that were read stay in memory. Threads may share it."""
+
+    def __init__(self, directory: Path):
+        self.directory = directory
+        self._open: OrderedDict[str, Scan] = OrderedDict()
+        self._sizes: dict[str, int] = {}
+        self._hashes: dict[tuple[str, int, int], str] = {}
+        self._lock = threading.Lock()
+
+    def scan(self, name: str) -> Scan:
+        """A file's slices. Raises `ValueError` and `OSError` as `read_scan` does."""
+        with self._lock:
+            if name not in self._open:
+                path = self.directory / name
+                token = admitted_by.set(lambda _: None)  # who waits for room here would hold up all others
+                try:
+                    self._open[name], self._sizes[name] = read_scan(path), path.stat().st_size
+                finally:
+                    admitted_by.reset(token)
+            self._open.move_to_end(name)
+            while len(self._open) > 1 and sum(map(self._sizes.__getitem__, self._open)) > _KEPT:
+                self._open.popitem(last=False)
+            return self._open[name]
+
+    def values(self, one: Slice) -> np.ndarray:
+        """A slice `(H, W)` float32 in the values that the file means. `ValueError` for colour."""
+        name, number = one
+        scan = self.scan(name)
+        with damage_told("scan", size=0):
+            pixels = scan.picture(number).pixels
+        if pixels.shape[2] != 1:
+            raise ValueError("a scan in colour: save its frames as pictures to train on them")
+        return pixels[..., 0].astype(np.float32, copy=False)
+
+    def hash_of(self, name: str) -> str:
+        """The SHA-256 of a file, or the reason why it cannot be read; computed anew where the file has changed."""
+        path = self.directory / name
+        try:
+            facts = path.stat()
+            key = (name, facts.st_size, facts.st_mtime_ns)
+            if key not in self._hashes:
+                with path.open("rb") as file:
+                    self._hashes[key] = hashlib.file_digest(file, "sha256").hexdigest()
+            return self._hashes[key]
+        except OSError as error:
+            return f"unreadable: {error.strerror}"
+
+
+@dataclass(frozen=True)
+class Slices:
+    """Slices to train on, a source of pictures as `sources.ImageSource` says.
+
+    `neighbours`: so many slices below and above are further channels of each, from below to above; at a volume's ends
+    the last one is repeated. `chosen` are the slices that are meant, by volume and place.
+    """
+
+    scans: Scans = field(repr=False)
+    look: Look = field(repr=False)
+    chosen: tuple[tuple[int, int], ...] = field(repr=False)
+    neighbours: int = 0
+    note: str = ""
+    skipped: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def where(self) -> str:
+        """The directory."""
+        return str(self.scans.directory)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """File and number: `p0.nii.gz#0012`; a file of one slice is called by its name."""
+        return self._names
+
+    @property
+    def own_names(self) -> tuple[str, ...]:
+        """The names."""
+        return self.names
+
+    @cached_property
+    def patients(self) -> tuple[str, ...]:
+        """Each slice's patient; its file, where that names none."""
+        found = [(self.look.series[volume], place) for volume, place in self.chosen]
+        return tuple(series.patient or series.slices[place][0] for series, place in found)
+
+    @property
+    def value_range(self) -> Range:
+        """The values that stand for -1 and +1."""
+        return OWN_RANGE if self.look.own_scale else (self.look.series[0].low, self.look.series[0].high)
+
+    def format(self, form: PixelFormat) -> PixelFormat:
+        """`form` with what the values and channels stand for."""
+        return replace(form, range=self.value_range, own_scale=self.look.own_scale, neighbours=self.neighbours)
+
+    def some(self, numbers: Iterable[int]) -> Slices:
+        """Choose by numbers."""
+        return replace(self, chosen=tuple(self.chosen[number] for number in numbers))
+
+    def named(self, names: Iterable[str]) -> Slices:
+        """Choose by names."""
+        return replace(self, chosen=tuple(self._places[name] for name in names))
+
+    def path_of(self, name: str) -> str:
+        """The path of a slice's file, with its number."""
+        return str(self.scans.directory / name)
+
+    def read(self, name: str) -> Picture:
+        """A slice `(H, W, 1 + 2 * neighbours)`, float32. Raises `OSError` and `ValueError` as `read_scan` does."""
+        volume, place = self._places[name]
+        series = self.look.series[volume]
+        return Picture(stacked(partial(self._scaled, series), series, place, self.neighbours))
+
+    def content(self, name: str) -> str:
+        """A hash of all that the picture follows from."""
+        volume, place = self._places[name]
+        series = self.look.series[volume]
+        files = [(self.scans.hash_of(file), number) for file, number in around(series, place, self.neighbours)]
+        facts = (VERSION, files, series.low, series.high, self.look.own_scale, self.neighbours)
+        return hashlib.sha256(repr(facts).encode()).hexdigest()
+
+    def _scaled(self, series: Series, one: Slice) -> np.ndarray:
+        return scaled(self.scans.values(one), series, own_scale=self.look.own_scale)
+
+    @cached_property
+    def _names(self) -> tuple[str, ...]:
+        return tuple(self._named(one) for one in self.chosen)
+
+    @cached_property
+    def _places(self) -> dict[str, tuple[int, int]]:
+        whole = [(volume, at) for volume, one in enumerate(self.look.series) for at in range(len(one.slices))]
+        return {self._named(one): one for one in whole}
+
+    @cached_property
+    def _single(self) -> set[str]:
+        """The files that hold one slice."""
+        counts = Counter(file for one in self.look.series for file, _ in one.slices)
+        return {file for file, count in counts.items() if count == 1}
+
+    def _named(self, one: tuple[int, int]) -> str:
+        file, number = self.look.series[one[0]].slices[one[1]]
+        return file if file in self._single else f"{file}#{number:04d}"
+
+
+def around(series: Series, place: int, neighbours: int) -> list[Slice]:
+    """The slice at `place` with its neighbours, from below to above; at the ends the last one is repeated."""
+    last = len(series.slices) - 1
+    return [series.slices[min(max(place + step, 0), last)] for step in range(-neighbours, neighbours + 1)]
+
+
+def stacked(values: Callable[[Slice], np.ndarray], series: Series, place: int, neighbours: int) -> np.ndarray:
+    """The `values` `(H, W)` of a slice and its neighbours as `(H, W, C)`."""
+    return np.stack([values(one) for one in around(series, place, neighbours)], axis=-1)
+
+
+def scaled(values: np.ndarray, series: Series, *, own_scale: bool) -> np.ndarray:
+    """Values clipped to the volume's range; with `own_scale` that range becomes `OWN_RANGE`."""
+    if own_scale:
+        values = (values - series.low) * (OWN_RANGE[1] / (series.high - series.low))
+        return values.clip(*OWN_RANGE)
+    return values.clip(series.low, series.high)
+
+
+def open_slices(
+    directory: Path,
+    files: Sequence[str],
+    config: DataConfig,
+    cache: Path,
+    *,
+    letter: Letter,
+    progress: Progress | None = None,
+) -> Slices:
+    """The slices with content of medical `files` below `directory`; looks through these where no earlier run did.
+
+    Raises `ValueError` that names the folder and the mend, where there is none, or where a library is missing.
+    """
+    for suffix in {scan_suffix(directory / name) or "DICOM" for name in files}:
+        require("medical", "nibabel" if ".nii" in suffix else "pydicom", user=f"a {suffix} file")
+    scans = Scans(directory)
+    look = _kept(cache, scans, files, config.span(letter), workers=config.workers, progress=progress)
+    if not look.series:
+        name, reason = look.skipped[0]
+        raise ValueError(f"data.path (--data) {directory / name} cannot be read ({reason}), nor any other file there")
+    chosen = [
+        (volume, place) for volume, one in enumerate(look.series) for place, empty in enumerate(one.empty) if not empty
+    ]
+    if not chosen:
+        raise ValueError(
+            f"data.path (--data) {directory}: no slice has content in the window {look.window}: name another as "
+            "data.window, or numbers as data.range_a (domain B: data.range_b)"
+        )
+    made = Slices(scans, look, tuple(chosen), config.neighbours, skipped=look.skipped)
+    return replace(made, note=_note(made))
+
+
+def _note(found: Slices) -> str:
+    look = found.look
+    total = sum(len(one.slices) for one in look.series)
+    patients = len(set(found.patients))
+    low, high = found.value_range
+    shown = "" if look.own_scale else f" ({low:g} to {high:g})"
+    parts = [
+        f"{len(found.chosen)} slices of {len(look.series)} volumes, {patients} patients; window {look.window}{shown}"
+    ]
+    if total > len(found.chosen):
+        parts.append(f"{total - len(found.chosen)} of {total} slices are left out, since they are dark in it")
+    return "; ".join(parts)
+
+
+def _kept(
+    cache: Path,
+    scans: Scans,
+    files: Sequence[str],
+    asked: Range | str | None,
+    *,
+    workers: int | None,
+    progress: Progress | None,
+) -> Look:
+    """As `look_through`, from the cache where it is kept there."""
+    facts = [(name, *_state(scans.directory / name)) for name in files]
+    key = hashlib.sha256(repr((VERSION, asked, facts)).encode("utf-8", "surrogateescape")).hexdigest()
+    file = cache / "scans" / f"{key}.json"
+    with suppress(OSError, ValueError, KeyError, TypeError):
+        tree = json.loads(file.read_text())
+        series = tuple(
+            Series(**{**one, "slices": tuple(map(tuple, one["slices"])), "empty": tuple(one["empty"])})
+            for one in tree["series"]
+        )
+        skipped = tuple((name, reason) for name, reason in tree["skipped"])
+        return Look(series, skipped, tree["window"], tree["own_scale"])
+    look = look_through(scans, files, asked, workers=workers, progress=progress)
+    with suppress(OSError), replacing(file) as aside:  # it can be made again
+        aside.write_text(json.dumps(asdict(look)))
+    return look
+
+
+def _state(path: Path) -> tuple[int, int]:
+    try:
+        facts = path.stat()
+    except OSError:
+        return 0, 0
+    return facts.st_size, facts.st_mtime_ns
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """A slice as it was found: what orders it, its size, and some of its values."""
+
+    slice: Slice
+    order: tuple[float, float, int]
+    sample: np.ndarray
+
+
+def look_through(
+    scans: Scans,
+    files: Sequence[str],
+    asked: Range | str | None,
+    *,
+    workers: int | None = None,
+    progress: Progress | None = None,
+) -> Look:
+    """Read every slice once: which volumes there are, their ranges, and which slices have no content.
+
+    `asked`: the range, or the name of a window; None: by the kind of scan, a window for soft tissue for CT, else each
+    volume's own percentiles. Slices of one DICOM series, direction and size are a volume; a NIfTI file holds one for
+    each time. `ValueError` where kinds are mixed and nothing is asked for.
+    """
+    found: dict[tuple[str, ...], list[_Seen]] = {}
+    skipped: list[tuple[str, str]] = []
+    count = workers or os.cpu_count() or 1
+    with ThreadPoolExecutor(count) as pool:
+        for done, (name, seen) in enumerate(in_order(pool, partial(_look_at, scans), files, ahead=2 * count), start=1):
+            if isinstance(seen, str):
+                skipped.append((name, seen))
+            else:
+                for key, one in seen:
+                    found.setdefault(key, []).append(one)
+            if progress:
+                progress(done, len(files))
+    modalities = sorted({key[1] for key in found})
+    window, span = _window(asked, modalities, scans.directory)
+    volumes = [_series(key, seen, span) for key, seen in sorted(found.items(), key=lambda item: item[1][0].slice)]
+    return Look(tuple(volumes), tuple(skipped), window, span is None)
+
+
+def _window(asked: Range | str | None, modalities: Sequence[str], directory: Path) -> tuple[str, Range | None]:
+    """What the range is called, and the range; None where each volume has its own."""
+    if isinstance(asked, tuple):
+        return "as data.range says", asked
+    if asked is not None:
+        return asked, WINDOWS[asked]
+    if "CT" not in modalities:
+        return "percentiles, each volume's own, as for all but CT", None
+    if len(modalities) > 1:
+        kinds = ", ".join(one or "not said" for one in modalities)
+        raise ValueError(
+            f"data.path (--data) {directory} holds scans of several kinds ({kinds}), which "
+            "have no range in common: name a folder for each, or set data.window"
+        )
+    return "CT-soft-tissue, as for all CT without data.window", WINDOWS["CT-soft-tissue"]
+
+
+def _series(key: tuple[str, ...], seen: list[_Seen], span: Range | None) -> Series:
+    places = {one.order[0] for one in seen}
+    by_place = len(places) == len(seen)  # else several volumes share a series: their numbers order them
+    seen = sorted(seen, key=lambda one: one.order if by_place else one.order[1:])
+    if span is None:
+        low, high = map(float, np.percentile(np.concatenate([one.sample for one in seen]), OWN_PERCENTILES))
+        span = (low, high if high > low else low + 1)
+    bright = span[0] + _BRIGHT * (span[1] - span[0])
+    empty = tuple(bool((one.sample > bright).mean() < CONTENT) for one in seen)
+    return Series(key[0], key[1], tuple(one.slice for one in seen), empty, *span)
+
+
+def _look_at(scans: Scans, name: str) -> list[tuple[tuple[str, ...], _Seen]] | str:
+    """The slices of a file, each with what names its volume; or the reason why the file cannot be read."""
+    try:
+        scan = scans.scan(name)
+        about, found = scan.about, []
+        each = len(scan) // about.times
+        patient = hashlib.sha256(about.patient.encode("utf-8", "replace")).hexdigest()[:16] if about.patient else ""
+        own = name if len(scan) > 1 or not about.series else about.series
+        for number in range(len(scan)):
+            values = scans.values((name, number))
+            step = max(1, values.size // _SAMPLE) | 1  # odd, so that no column of pixels is taken alone
+            place = about.position if len(scan) == 1 and about.position is not None else 0.0
+            order = (place + number, about.number or 0, number)
+            key = (patient, about.modality, own, str(number // each), str(values.shape))
+            found.append((key, _Seen((name, number), order, values.reshape(-1)[::step].copy())))
+        return found
+    except OSError as error:
+        return error.strerror or str(error)
+    except (ValueError, MemoryError) as error:
+        return str(error) or type(error).__name__

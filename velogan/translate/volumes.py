@@ -1,0 +1,139 @@
+"""Translating whole volumes, for generators that see a slice's neighbours or each volume on its own scale of values."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+
+from velogan.data.pictures.images import Picture
+from velogan.data.pictures.picture import damage_told
+from velogan.data.pictures.scans import read_scan
+from velogan.data.pictures.values import PixelFormat
+from velogan.data.sets.slices import Scans, Series, Slice, look_through, scaled, stacked
+from velogan.files import replacing
+from velogan.translate.large import plan
+from velogan.translate.model import Translator
+from velogan.translate.pictures import output_format, translate_equal, translate_in_tiles
+from velogan.translate.scans import ScanJob, made_by
+from velogan.translate.summary import Progress, Summary, reason_of
+
+
+def sees_volumes(model: Translator) -> bool:
+    """Whether the generator was trained on slices that a file alone does not tell it."""
+    return model.input.own_scale or model.input.neighbours > 0
+
+
+def translate_volumes(
+    model: Translator,
+    jobs: Sequence[ScanJob],
+    *,
+    overwrite: bool,
+    tile: int | None,
+    batch_pixels: int,
+    progress: Progress | None = None,
+) -> Summary:
+    """Translate files as `scans.translate_scans` does, each with the others of its volume.
+
+    With neighbours each slice is computed as the middle of its own, and as a neighbour of others: it becomes the mean.
+    A volume that fails stops no other.
+    """
+    started = time.perf_counter()
+    scans, named = Scans(Path()), {str(job.source): job for job in jobs}
+    span = "percentiles" if model.input.own_scale else model.input.range
+    look = look_through(scans, list(named), span)
+    failed = [(named[name].name, reason) for name, reason in look.skipped]
+    found = {name for one in look.series for name, _ in one.slices}
+    todo = {name for name in found if overwrite or not os.path.lexists(named[name].target)}
+    skipped = len(found) - len(todo)
+    done = _Written(model, scans, named)
+    for series in look.series:
+        try:
+            if todo.intersection(name for name, _ in series.slices):
+                scratch = named[series.slices[0][0]].target.parent
+                slices = _translated(model, scans, series, tile=tile, batch_pixels=batch_pixels, scratch=scratch)
+                done.take(slices, todo=todo)
+        except (RuntimeError, ValueError, MemoryError, OSError) as error:
+            left = {name for name, _ in series.slices} & todo - set(done.names)
+            failed += [(named[name].name, reason_of(error)) for name in left]
+            todo -= left
+        if progress is not None:
+            progress(skipped + len(failed) + len(done.names), len(named))
+    tiled = len(done.names) if done.tiled else 0
+    return Summary(len(done.names), skipped, tuple(sorted(failed)), tiled, (), time.perf_counter() - started)
+
+
+class _Written:
+    """Files that are written as soon as all of their slices are there."""
+
+    def __init__(self, model: Translator, scans: Scans, jobs: Mapping[str, ScanJob]):
+        self._model, self._scans, self._jobs, self._made = model, scans, jobs, made_by(model)
+        self._slices: dict[str, dict[int, np.ndarray]] = {}
+        self.names: list[str] = []
+        self.tiled = False
+
+    def take(self, slices: Iterator[tuple[Slice, np.ndarray, PixelFormat, bool]], *, todo: set[str]) -> None:
+        for (name, number), pixels, form, tiled in slices:
+            self.tiled |= tiled
+            if name not in todo:
+                continue
+            found = self._slices.setdefault(name, {})
+            found[number] = pixels
+            if len(found) == len(self._scans.scan(name)):
+                self._write(name, [found[place] for place in sorted(found)], form)
+                del self._slices[name]
+
+    def _write(self, name: str, slices: list[np.ndarray], form: PixelFormat) -> None:
+        job = self._jobs[name]
+        with damage_told("scan", size=0):
+            data = read_scan(job.source).written(slices, form, self._made)
+        with replacing(job.target) as aside:
+            aside.write_bytes(data)
+        self.names.append(name)
+
+
+def _translated(
+    model: Translator, scans: Scans, series: Series, *, tile: int | None, batch_pixels: int, scratch: Path
+) -> Iterator[tuple[Slice, np.ndarray, PixelFormat, bool]]:
+    """Each slice of a volume with its translation `(H, W, C)`, the format of that, and whether it was made in tiles."""
+    given, count = model.input.neighbours, len(series.slices)
+    plain = _plain(model)
+
+    @lru_cache(maxsize=2 * given + 2)
+    def values(one: Slice) -> np.ndarray:
+        return scaled(scans.values(one), series, own_scale=model.input.own_scale)
+
+    first = values(series.slices[0])
+    size = max(1, batch_pixels // first.size)
+    tiles = plan(plain, *first.shape, tile=tile)
+    sums: dict[int, np.ndarray] = {}
+    made, beside = 0, model.output.neighbours
+    for start in range(0, count, 1 if tiles else size):
+        places = range(start, min(start + (1 if tiles else size), count))
+        pictures = [Picture(stacked(values, series, place, given)) for place in places]
+        form = output_format(plain, pictures[0])
+        if tiles:
+            results = [translate_in_tiles(plain, one, tiles, scratch=scratch) for one in pictures]
+        else:
+            results = translate_equal(plain, pictures)
+        for place, result in zip(places, results):
+            for step in range(-beside, beside + 1) if beside else (0,):
+                if 0 <= place + step < count:
+                    part = result.pixels[..., [beside + step]] if beside else result.pixels
+                    sums[place + step] = sums[place + step] + part if place + step in sums else part
+        while made in sums and (made + beside < places.stop or places.stop == count):
+            parts = min(made + beside, count - 1) - max(made - beside, 0) + 1
+            whole = sums.pop(made)
+            yield series.slices[made], whole if parts == 1 else whole / np.float32(parts), form, tiles is not None
+            made += 1
+
+
+def _plain(model: Translator) -> Translator:
+    """The same generator for pictures whose channels and values are made ready."""
+    ready = {side: {**model.header.get(side, {}), "own_scale": False, "neighbours": 0} for side in ("input", "output")}
+    return replace(model, header={**model.header, **ready})
