@@ -13,8 +13,8 @@ import argparse
 from collections import defaultdict
 from pathlib import Path
 
-import nibabel
 import numpy as np
+from nibabel.nifti1 import Nifti1Image
 from PIL import Image
 
 import velogan
@@ -33,14 +33,14 @@ def volumes(source: Path, target: Path) -> None:
     target.mkdir(parents=True, exist_ok=True)
     for case, slices in cases.items():
         volume = np.stack(slices, axis=2).astype(np.float32)
-        nibabel.save(nibabel.Nifti1Image(volume, np.eye(4)), target / f"{case}.nii.gz")
+        Nifti1Image(volume, np.eye(4)).to_filename(target / f"{case}.nii.gz")
 
 
 def figures(made: Path, truth: Path) -> np.ndarray:
     """Mean over volumes: flicker of the translation, flicker of the true volume, mean absolute error."""
     found = []
     for file in sorted(truth.glob("*.nii.gz")):
-        one, other = nibabel.load(made / file.name).get_fdata(), nibabel.load(file).get_fdata()
+        one, other = (np.asarray(Nifti1Image.from_filename(path).dataobj) for path in (made / file.name, file))
         low, high = np.percentile(other, (0.5, 99.5))
         other = ((other - low) / (high - low) * FULL).clip(0, FULL)
         found.append([*(np.abs(np.diff(x, n=2, axis=2)).mean() for x in (one, other)), np.abs(one - other).mean()])

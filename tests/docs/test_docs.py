@@ -13,18 +13,13 @@ from pathlib import Path
 from typing import Any, cast
 
 import av
-import nibabel
 import numpy as np
-import pydicom
 import pytest
 import torch
-from pydicom.data import get_testdata_file
-from pydicom.uid import UID
 
 from velogan.cli import COMMANDS, main
 from velogan.config import Config, field_names
 from velogan.data.pictures.images import Picture, save_picture
-from velogan.data.pictures.scans import read_scan
 from velogan.networks.discriminators import DiscriminatorConfig, build_discriminator
 from velogan.networks.generators import GeneratorConfig, build_generator
 from velogan.recipes import RECIPES
@@ -88,7 +83,6 @@ def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         write(f"horse2zebra/testB/{index}.png")
         write(f"scans/ct/p{index // 2}-{index}.npy", dtype=np.float32, channels=1, most=1000)
         write(f"scans/mr/p{index // 2}-{index}.png", dtype=np.uint16, channels=1, most=4096)
-    write_scans(tmp_path)
     write_film(tmp_path / "film.mp4")
     theirs = tmp_path / "checkpoints" / "horse2zebra"
     theirs.mkdir(parents=True)
@@ -102,21 +96,6 @@ def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def write_scans(folder: Path) -> None:
-    """A series of DICOM, in Hounsfield units, and a NIfTI volume."""
-    file = get_testdata_file("CT_small.dcm", download=False)
-    assert isinstance(file, str)
-    for index in range(2):
-        scan = pydicom.dcmread(file)
-        scan.PatientID, scan.InstanceNumber = "p0", index + 1
-        scan.SOPInstanceUID = scan.file_meta.MediaStorageSOPInstanceUID = UID(f"{scan.SOPInstanceUID}.{index}")
-        (folder / "dicom").mkdir(exist_ok=True)
-        scan.save_as(folder / "dicom" / f"{index}.dcm")
-    (folder / "nifti").mkdir()
-    values = np.random.default_rng(0).integers(0, 4096, (40, 36, 2)).astype(np.int16)
-    nibabel.Nifti1Image(values, np.diag([-1, 1, 1, 1])).to_filename(folder / "nifti/p0.nii.gz")
-
-
 def write_film(file: Path) -> None:
     """Three frames without sound."""
     with av.open(str(file), "w") as film:
@@ -125,16 +104,6 @@ def write_film(file: Path) -> None:
         for level in (0, 100, 200):
             film.mux(video.encode(av.VideoFrame.from_ndarray(np.full((32, 48, 3), level, np.uint8), format="rgb24")))
         film.mux(video.encode(None))
-
-
-def test_the_snippets_make_slices_as_translation_reads_them(workplace: Path) -> None:
-    for block in re.findall(r"```python\n(.*?)```", (ROOT / "docs/formats.md").read_text(), re.DOTALL):
-        exec(block, {})
-    for index in range(2):
-        scan = read_scan(workplace / f"dicom/{index}.dcm").picture(0)
-        np.testing.assert_array_equal(np.load(workplace / f"scans/ct/p0-{index + 1:04d}.npy"), scan.pixels[..., 0])
-        volume = read_scan(workplace / "nifti/p0.nii.gz").picture(index)
-        np.testing.assert_array_equal(np.load(workplace / f"scans/mr/p0-{index:04d}.npy"), volume.pixels[..., 0])
 
 
 def _shown(document: Path) -> list[list[str]]:
