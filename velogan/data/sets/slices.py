@@ -321,7 +321,7 @@ def _state(path: Path) -> tuple[int, int]:
 
 
 @dataclass(frozen=True)
-class _Seen:
+class _Found:
     """A slice as it was found: what orders it, its size, and some of its values."""
 
     slice: Slice
@@ -343,7 +343,7 @@ def look_through(
     volume's own percentiles. Slices of one DICOM series, direction and size are a volume; a NIfTI file holds one for
     each time. `ValueError` where kinds are mixed and nothing is asked for.
     """
-    found: dict[tuple[str, ...], list[_Seen]] = {}
+    found: dict[tuple[str, ...], list[_Found]] = {}
     skipped: list[tuple[str, str]] = []
     count = workers or os.cpu_count() or 1
     with ThreadPoolExecutor(count) as pool:
@@ -378,7 +378,7 @@ def _window(asked: Range | str | None, modalities: Sequence[str], directory: Pat
     return "CT-soft-tissue, as for all CT without data.window", WINDOWS["CT-soft-tissue"]
 
 
-def _series(key: tuple[str, ...], seen: list[_Seen], span: Range | None) -> Series:
+def _series(key: tuple[str, ...], seen: list[_Found], span: Range | None) -> Series:
     places = {one.order[0] for one in seen}
     by_place = len(places) == len(seen)  # else several volumes share a series: their numbers order them
     seen = sorted(seen, key=lambda one: one.order if by_place else one.order[1:])
@@ -390,7 +390,7 @@ def _series(key: tuple[str, ...], seen: list[_Seen], span: Range | None) -> Seri
     return Series(key[0], key[1], tuple(one.slice for one in seen), empty, *span)
 
 
-def _look_at(scans: Scans, name: str) -> list[tuple[tuple[str, ...], _Seen]] | str:
+def _look_at(scans: Scans, name: str) -> list[tuple[tuple[str, ...], _Found]] | str:
     """The slices of a file, each with what names its volume; or the reason why the file cannot be read."""
     try:
         scan = scans.scan(name)
@@ -404,7 +404,7 @@ def _look_at(scans: Scans, name: str) -> list[tuple[tuple[str, ...], _Seen]] | s
             place = about.position if len(scan) == 1 and about.position is not None else 0.0
             order = (place + number, about.number or 0, number)
             key = (patient, about.modality, own, str(number // each), str(values.shape))
-            found.append((key, _Seen((name, number), order, values.reshape(-1)[::step].copy())))
+            found.append((key, _Found((name, number), order, values.reshape(-1)[::step].copy())))
         return found
     except OSError as error:
         return error.strerror or str(error)
