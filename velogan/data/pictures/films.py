@@ -29,6 +29,9 @@ _READ = {"format_whitelist": "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm"}  # none th
 _CODECS: dict[str, tuple[str, dict[str, str]]] = {
     "webm": ("libvpx-vp9", {"crf": "24", "b": "0", "row-mt": "1", "cpu-used": "4"})
 }
+_MATRICES = {1: 1, 2: 5, 4: 4, 5: 5, 6: 5, 7: 7, 9: 9}
+"""Codes of H.273 for how RGB becomes luma and two differences: those that are converted, each with its equal."""
+_LIMITED, _FULL = 1, 2  # black is 16 and white 235 of 255, or 0 and 255
 _X264: tuple[str, dict[str, str]] = ("libx264", {"crf": "17", "preset": "medium"})
 
 
@@ -81,6 +84,8 @@ class _Copy:
     """One film on its way into another file."""
 
     def __init__(self, film: InputContainer, out: OutputContainer, suffix: str, comment: str):
+        from av.video.reformatter import VideoReformatter
+
         self._film, self._out, self._suffix = film, out, suffix
         if not film.streams.video:
             raise ValueError("it has no pictures")
@@ -91,6 +96,8 @@ class _Copy:
         self._made: VideoStream | None = None
         self._early: list[Any] = []  # sound before the first frame: a file begins with all its streams
         self._shown: list[VideoFrame] = []  # read, and not yet written
+        self._coder = VideoReformatter()
+        self._coded = (0, 0)  # matrix and range of the values, which are the first frame's
 
         out.metadata.update({**film.metadata, "comment": comment})
         for stream in film.streams.audio:
@@ -133,25 +140,26 @@ class _Copy:
                         raise ValueError(f"its frames change size, to {frame.width}x{frame.height}: cut it there")
                     size = picture.shape
                     self._shown.append(frame)
-                    self._start(picture, turned=turned)
+                    self._start(frame, picture, turned=turned)
                 yield picture
                 del picture
 
-    def _start(self, picture: np.ndarray, *, turned: bool) -> None:
+    def _start(self, frame: VideoFrame, picture: np.ndarray, *, turned: bool) -> None:
         """Begin the pictures of the new film, which are of the first frame's size; `turned`: rows were columns."""
         if self._made is not None:
             return
         given, (height, width) = self._video, picture.shape[:2]
         codec, options = _CODECS.get(SUFFIXES[self._suffix], _X264)
         made = cast("VideoStream", self._out.add_stream(codec, rate=given.average_rate or 25, options=options))
-        self._made = made
+        self._made, self._coded = made, _coded(frame)
         made.width, made.height = width, height
         made.pix_fmt = "yuv444p" if height % 2 or width % 2 else "yuv420p"
         made.time_base = made.codec_context.time_base = given.time_base or Fraction(1, 90000)
         if shape := given.sample_aspect_ratio:  # of a pixel
             made.codec_context.sample_aspect_ratio = 1 / shape if turned else shape
-        for name in ("colorspace", "color_primaries", "color_trc", "color_range"):
-            setattr(made.codec_context, name, getattr(given.codec_context, name))
+        made.codec_context.color_primaries = given.codec_context.color_primaries
+        made.codec_context.color_trc = given.codec_context.color_trc
+        made.codec_context.colorspace, made.codec_context.color_range = self._coded
         while self._early:
             self._copy_sound(self._early.pop(0))
 
@@ -161,8 +169,15 @@ class _Copy:
         assert self._made is not None
         assert self._made.pix_fmt is not None
         with damage_told("film", size=0):
+            matrix, span = self._coded
             frame = VideoFrame.from_ndarray(picture, format="rgb24")
-            frame = frame.reformat(format=self._made.pix_fmt, dst_colorspace=shown.colorspace)
+            frame = self._coder.reformat(
+                frame,
+                format=self._made.pix_fmt,
+                src_color_range=_FULL,
+                dst_color_range=span or _LIMITED,
+                dst_colorspace=_MATRICES[matrix],
+            )
             frame.pts, frame.time_base = shown.pts, shown.time_base
             self._out.mux(self._made.encode(frame))
 
@@ -180,6 +195,19 @@ class _Copy:
     def _no_sound(self, stream: AudioStream) -> ValueError:
         name = stream.codec_context.name if stream.codec_context else "unknown"
         return ValueError(f"{self._suffix} cannot hold its sound ({name}): name an output that ends in .mkv")
+
+
+def _coded(frame: VideoFrame) -> tuple[int, int]:
+    """How the values of a film like `frame` are coded: matrix and range, as its file says them; those of HD for RGB.
+
+    ValueError for a matrix that is not converted.
+    """
+    if frame.format.is_rgb:
+        return 1, _LIMITED
+    matrix, span = int(frame.colorspace), int(frame.color_range)
+    if matrix not in _MATRICES:
+        raise ValueError(f"its colours are coded in a rare way (matrix {matrix} of H.273): convert it to BT.709 first")
+    return matrix, _FULL if frame.format.name.startswith("yuvj") else span
 
 
 def _upright(frame: VideoFrame) -> tuple[bool, np.ndarray]:
