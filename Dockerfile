@@ -6,10 +6,9 @@ RUN pip wheel --no-deps --wheel-dir /wheels /source
 
 FROM python:3.12-slim
 ARG TORCH_INDEX=https://download.pytorch.org/whl/cpu
-ARG EXTRAS=features
 RUN apt-get update && apt-get install -y --no-install-recommends libgomp1 && rm -rf /var/lib/apt/lists/*
 RUN --mount=type=bind,from=build,source=/wheels,target=/wheels \
-    pip install --no-cache-dir --extra-index-url "$TORCH_INDEX" "$(echo /wheels/velogan-*.whl)[$EXTRAS]"
+    pip install --no-cache-dir --extra-index-url "$TORCH_INDEX" /wheels/velogan-*.whl
 WORKDIR /work
 ENV VELOGAN_CACHE=/work/.velogan
 ENTRYPOINT ["velogan"]

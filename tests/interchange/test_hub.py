@@ -318,7 +318,7 @@ def test_a_model_is_published_and_found_by_its_name(hub: Hub, tmp_path: Path):
 
     assert main(["export", "hf://me/zebras", str(tmp_path / "theirs"), "--format", "reference"]) == 0
     small = {"generator": {"channels": 2, "blocks": 1}, "discriminator": {"channels": 2}}
-    config = velogan.preset().change(**small)
+    config = velogan.preset("cyclegan").change(**small)
     said = begin(
         config.method,
         config.spec,

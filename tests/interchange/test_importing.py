@@ -142,7 +142,16 @@ def test_a_run_begins_with_what_fits(tmp_path: Path, say: Say, tiny_config: Call
     small = ["--generator.channels", "4", "--generator.blocks", "1", "--generator-b.blocks", "2"]
     small += ["--discriminator.channels", "8", "--optimizer.lr", "1e-12", "--images", "1"]
     code, _, err = say(
-        "train", *TINY, *small, "--start", tmp_path / "theirs", "--data", "apples2oranges", "--out", tmp_path / "run"
+        "train",
+        "cyclegan",
+        *TINY,
+        *small,
+        "--start",
+        tmp_path / "theirs",
+        "--data",
+        "apples2oranges",
+        "--out",
+        tmp_path / "run",
     )
     assert code == 0, err
     assert "the run begins with G_A, G_B of" in err
@@ -167,6 +176,8 @@ def test_a_run_begins_with_what_fits(tmp_path: Path, say: Say, tiny_config: Call
     ):
         fine = ["--generator.blocks", "1", "--generator-b.blocks", "2", *flags]
         start = ["--start", tmp_path / "theirs" / "latest_net_G_A.pth"]
-        code, _, err = say("train", *TINY, *fine, *start, "--data", "apples2oranges", "--out", tmp_path / "other")
+        code, _, err = say(
+            "train", "cyclegan", *TINY, *fine, *start, "--data", "apples2oranges", "--out", tmp_path / "other"
+        )
         assert code == 2
         assert message in err

@@ -150,6 +150,7 @@ def test_bf16_and_the_native_kernels_are_near_float32(tiny_config: Callable[...,
         config = _config(tiny_config, output="mask").change(engine={"threads": 1, **engine})
         config = config.model_copy(update={"engine": decide(config)[0]})
         step, objective, _ = step_of(config, shape=(SIDE, SIDE))
+        assert isinstance(objective, ContrastObjective)
         rows.append({name: float(value) for name, value in step({"train": _batch(objective)}).items()})
     assert rows[0].keys() == rows[1].keys()
     for name, value in rows[0].items():

@@ -40,8 +40,7 @@ class Evaluate(Flags):
     features: Annotated[
         Literal["none", "lite1", "lite2"] | None,
         tyro.conf.arg(
-            help="The EfficientNet-Lite whose features give FID, KID and class shares. Default: lite2 where "
-            "the extra `features` has put it.",
+            help="The EfficientNet-Lite whose features give FID, KID and class shares. Default: lite2.",
             metavar="none|lite1|lite2",
         ),
     ] = None

@@ -59,9 +59,14 @@ class Fields(Flags):
     fields: Annotated[Config, tyro.conf.arg(name="")]
 
     @classmethod
+    def preset_of(cls, argv: Sequence[str]) -> str:
+        """The preset of a command line: its first word, or what the command takes where none is named."""
+        return named_preset(argv) or DEFAULT
+
+    @classmethod
     def base(cls, argv: Sequence[str]) -> Config:
         """What the flags `argv` change."""
-        return base_config(argv, preset_of(argv))
+        return base_config(argv, cls.preset_of(argv))
 
     @classmethod
     def flags(cls) -> list[str]:
@@ -106,21 +111,25 @@ def _show_help(command: type[Fields], argv: Sequence[str], base: Config, *, prog
     show_help(command, command.FIRST, prog=prog, description=description)
 
 
+PresetFlag = Annotated[
+    tyro.conf.Positional[Preset],
+    tyro.conf.arg(help=f"A named set of values for all fields: {', '.join(RECIPES)}.", metavar="PRESET"),
+]
+
+
 @dataclass(kw_only=True)
 class Configured(Fields):
     """What one configuration is made from."""
 
-    preset: Annotated[
-        tyro.conf.Positional[Preset],
-        tyro.conf.arg(help=f"A named set of values for all fields: {', '.join(RECIPES)}.", metavar="PRESET"),
-    ] = DEFAULT
+    preset: PresetFlag = DEFAULT
 
     @classmethod
     def parse(cls, argv: Sequence[str], *, prog: str, description: str) -> Self:
         """As every command; ValueError for a flag of the optimizer or the schedule that no network would read."""
         asked = super().parse(argv, prog=prog, description=description)
-        if asked.preset != preset_of(argv):
+        if not named_preset(argv) and asked.preset != cls.preset:
             raise ValueError(f"{asked.preset}: a preset comes before all flags: {prog} {asked.preset} ...")
+        asked.preset = cls.preset_of(argv)
         _check_read(asked.fields, cls.base(argv))
         return asked
 
@@ -138,9 +147,9 @@ def _check_read(config: Config, base: Config) -> None:
             )
 
 
-def preset_of(argv: Sequence[str]) -> str:
-    """The preset of a command line, which is its first word."""
-    return argv[0] if argv and not argv[0].startswith("-") else DEFAULT
+def named_preset(argv: Sequence[str]) -> str:
+    """The preset that a command line names, as its first word; empty where it names none."""
+    return argv[0] if argv and not argv[0].startswith("-") else ""
 
 
 def base_config(argv: Sequence[str], preset: str) -> Config:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
@@ -10,10 +12,12 @@ from typing import Annotated, Literal
 import tyro
 
 from velogan.cli.dry_run import dry_run
-from velogan.cli.fields import configure
+from velogan.cli.fields import PresetFlag, base_config, configure, named_preset, value_of
 from velogan.cli.filling import Filling, check_data, check_hidden, fill, length, show_sizes
 from velogan.cli.flags import Outcome
-from velogan.config import Config
+from velogan.config import SIZES, Config, read_config
+from velogan.engine.processes import first
+from velogan.recipes import DEFAULT, RECOMMENDED
 
 EXCHANGED_STEPS = 5
 """With --modules: after so many steps the nodes exchange their networks; as good as one process (docs/scale.md)."""
@@ -23,12 +27,15 @@ EXCHANGED_STEPS = 5
 class Train(Filling):
     """Flags of `velogan train`.
 
-    velogan train fast --data horse2zebra --out runs/zebras --minutes 40
+    velogan train --data horse2zebra --out runs/zebras
+
+    Without a preset this is the recommended recipe, at a size that this machine bears; --minutes sets its length.
     """
 
     FIRST = ("preset", "data", "out", "images", "minutes", "epochs", "size", "image_size", "method", "seed", "start")
     FIRST += ("config", "dry_run", "json")
 
+    preset: PresetFlag = RECOMMENDED
     start: Annotated[
         Path | None,
         tyro.conf.arg(
@@ -54,7 +61,7 @@ class Train(Filling):
         str | None,
         tyro.conf.arg(
             help="With --genotype, instead of --hidden: the H at which both generators together have the bytes of "
-            "two ResNet-9 of this width, within 1 %: C64 are the default preset's.",
+            "two ResNet-9 of this width, within 1 %: C64 are the paper's.",
             metavar="C64",
         ),
     ] = None
@@ -86,8 +93,26 @@ class Train(Filling):
         ),
     ] = None
 
+    @classmethod
+    def preset_of(cls, argv: Sequence[str]) -> str:
+        """Where none is named, the recommended one; with another method or networks the one they are compared with."""
+        others = any(value_of(argv, flag) for flag in ("--method", "--genotype", "--config"))
+        return named_preset(argv) or (DEFAULT if others else RECOMMENDED)
+
+    @classmethod
+    def base(cls, argv: Sequence[str]) -> Config:
+        """What the flags change: without a preset, the run that --out holds, or the recipe for this machine."""
+        if cls.preset_of(argv) != RECOMMENDED:
+            return super().base(argv)
+        out, device = value_of(argv, "--out"), value_of(argv, "--engine.device") or "auto"
+        if not named_preset(argv) and out and (Path(out) / "config.yaml").is_file():
+            return read_config(Path(out))
+        return base_config(argv, RECOMMENDED if device.startswith(("auto", "cuda")) else "fast")
+
     def execute(self, argv: list[str]) -> Outcome:
         config = configure_train(self)
+        if self.preset == RECOMMENDED and first():
+            print(_what_is_recommended(config), file=sys.stderr)
         if self.dry_run:
             return dry_run(config, usual=Config().change(method=config.method.kind), quiet=self.json), 0
         return dataclasses.asdict(fill(self, config, argv, address=self.address)), 0
@@ -108,6 +133,21 @@ def configure_train(asked: Train) -> Config:
     if asked.address is not None and not asked.modules and config.train.exchange_every is None:
         raise ValueError(f"--address {asked.address} is of a Ray for nodes: add --modules, or leave it out")
     return config.change(train=train)
+
+
+def _what_is_recommended(config: Config) -> str:
+    """What was picked where no preset is named, and why."""
+    from velogan.engine.device import resolve_device
+
+    generator, side = config.generator, config.data.crop_size
+    sizes = {(dial["channels"], dial["blocks"]): name for name, dial in SIZES.items()}
+    size = sizes.get((generator.channels, generator.blocks))
+    networks = f"size {size}" if size else f"{generator.channels} channels"
+    device = resolve_device(config.engine.device).type
+    return (
+        f"the recommended recipe: {networks}, squares of {side}x{side}, {config.train.length}, as a "
+        f"{'GPU' if device == 'cuda' else device.upper()} bears; --size, --image-size and --minutes change it"
+    )
 
 
 def _of_genotype(asked: Train, config: Config) -> Config:
