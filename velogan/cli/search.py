@@ -17,15 +17,12 @@ from velogan.cli.flags import Outcome
 from velogan.config import SIZES, Config, read_config
 from velogan.engine.processes import first
 from velogan.recipes import DEFAULT, to_search
-from velogan.search.method import METHODS
+from velogan.search.method import WRAPPED
 
 if TYPE_CHECKING:
     from velogan.networks.generators import GeneratorConfig
     from velogan.training.session import Result
     from velogan.types import Direction
-
-INNER = [kind for kind, method in METHODS.items() if "inner" not in method.model_fields]
-"""Methods that a search can be of."""
 
 
 @dataclass(kw_only=True)
@@ -57,7 +54,7 @@ class Search(Filling):
         tyro.conf.arg(
             help="The method whose networks are to be found; its fields are --method.inner.FIELD. Default: the "
             "preset's.",
-            metavar="|".join(INNER),
+            metavar="|".join(WRAPPED),
         ),
     ] = None
     hidden: Annotated[

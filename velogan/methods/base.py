@@ -90,6 +90,8 @@ class Method(BaseModel):
 
     kind: ClassVar[str]
     summary: ClassVar[str]
+    of_cells: ClassVar[bool] = True
+    """Whether its generators may be of cells, so that a search can wrap it."""
 
     @model_serializer(mode="wrap")
     def _with_kind(self, fields: SerializerFunctionWrapHandler) -> dict[str, Any]:

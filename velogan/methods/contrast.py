@@ -36,6 +36,7 @@ class Contrast(Judged):
 
     kind = "contrast"
     summary = "a generator and a discriminator, and patches that stay themselves"
+    of_cells = False
 
     direction: Literal["a2b", "both"] = Field(
         default="a2b", description="a2b: A to B alone; both: B to A as well, by networks of its own."

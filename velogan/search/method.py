@@ -48,14 +48,18 @@ BUDGET_WEIGHT = 10.0
 Loss = Callable[[Nets, Batch, Carry], Out]
 
 
+WRAPPED = [kind for kind, method in PLAIN.items() if method.of_cells]
+"""Methods that a search can be of."""
+
+
 def _parse_inner(value: Any) -> Any:
     """A method by its `kind`; a word alone is a kind."""
     if isinstance(value, Method):
         return value
     tree: Mapping[str, Any] = {"kind": value} if isinstance(value, str) else value
     kind = tree.get("kind", DEFAULT.kind) if isinstance(tree, Mapping) else value
-    if kind not in PLAIN:
-        raise ValueError(f"inner={str(kind)[:40]} is no method that a search can wrap: give {' or '.join(PLAIN)}")
+    if kind not in WRAPPED:
+        raise ValueError(f"inner={str(kind)[:40]} is no method that a search can wrap: give {' or '.join(WRAPPED)}")
     return PLAIN[kind].model_validate(tree)
 
 
