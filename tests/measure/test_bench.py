@@ -133,6 +133,9 @@ def test_rows_hold_what_they_say(tiny: Case):
             result["rooflines"][0]["tflops"] * result["rooflines"][0]["ms"]
         )
         assert sum(row["where"].values()) == pytest.approx(1)
+    roofline = result["rooflines"][0]
+    assert roofline["arithmetic_ms"] * 0.1 == pytest.approx(roofline["ms"] * roofline["tflops"])
+    for row in result["rows"]:
         assert row["where"]["convolution"] > 0.01
     assert result["rows"][0]["ratio_to_reference"] == result["rows"][0]["ratio_to_cyclegan"] == 1
     (left,) = result["left_out"]
@@ -142,6 +145,7 @@ def test_rows_hold_what_they_say(tiny: Case):
     text = shown(result)
     assert "left out: graph" in text
     assert "ratio" in text
+    assert f"(0.1 TFLOP/s): {roofline['arithmetic_ms']:.1f} ms" in text
     assert "CycleGAN" not in text, "there is no other method to compare with it"
 
 

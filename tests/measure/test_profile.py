@@ -10,9 +10,13 @@ import torch
 
 from velogan.cli import main
 from velogan.config import Config
-from velogan.measure.profile import profile
+from velogan.data.sets.pair import open_data
+from velogan.measure.profile import _Training, profile
 from velogan.observe.progress import Display
+from velogan.scale.load import load_of
 from velogan.training.build import build_roles
+from velogan.training.choices import decide
+from velogan.training.run import trainer_of
 
 ROLES = {"G_A", "G_B", "D_A", "D_B"}
 
@@ -101,6 +105,18 @@ def test_the_command_prints_the_answers(tmp_path: Path, capsys: pytest.CaptureFi
     assert Path(printed["trace"]).is_file()
 
 
+def test_the_bounds_of_a_step_are_of_its_own_convolutions(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("velogan.measure.profile.matmul_tflops", lambda device: 0.1)
+    config = _tiny()
+    config = config.model_copy(update={"engine": decide(config)[0]})
+    with Display(quiet=True) as display:
+        trainer = trainer_of(config, open_data(config.data, task=display.task, say=display.say))
+    found = _Training(trainer, config, torch.device("cpu")).roofline()
+    operations = load_of(config).flops
+    assert found["arithmetic_ms"] == pytest.approx(operations / 0.1 / 1e9, rel=1e-6)
+    assert found["ms"] > 0
+
+
 def test_what_cannot_be_profiled_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     assert main(["profile", "--steps", "0", "--out", str(tmp_path)]) == 2
     assert "--steps 0: it takes at least one" in capsys.readouterr().err
@@ -119,6 +135,7 @@ def test_kernels_on_a_gpu_find_their_networks(mode: str, tmp_path: Path):
     assert found["device"] == "cuda"
     assert {row["network"] for row in found["owners"]} >= ROLES
     assert found["launches"]["delayed"] is not None
+    assert 0 < found["roofline"]["arithmetic_ms"] < found["roofline"]["ms"]
     assert found["memory"]["peak"]["bytes"] <= torch.cuda.max_memory_allocated()
     of = found["launches"]["of"]
     if mode == "graph":  # no step is recorded during the profile

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+import pytest
 import torch
 import torch.nn.functional as F
 
-from velogan.observe.roofline import Roofline, flops, matmul_tflops, record_convolutions, total
+from velogan.observe.roofline import REPEATS, Roofline, flops, in_graph, matmul_tflops, record_convolutions, total
 
 CPU = torch.device("cpu")
 
@@ -31,3 +34,28 @@ def test_transposed_convolutions_count_from_their_input_s_places():
 
 def test_a_matmul_runs_at_some_speed():
     assert matmul_tflops(CPU) > 0
+
+
+def test_on_a_gpu_a_call_s_time_is_that_of_a_graph_of_many(monkeypatch: pytest.MonkeyPatch):
+    replayed: list[int] = []
+
+    def record(run: Callable[[], object], device: torch.device) -> Callable[[], object]:
+        assert device == CPU
+        run()
+        return lambda: replayed.append(1)
+
+    clock = iter(range(10**6))
+    monkeypatch.setattr("time.perf_counter", lambda: float(next(clock)))  # each replay takes a second
+    calls = record_convolutions(step)
+    times = Roofline(calls, device=CPU, record=record).times()
+    assert all(seconds == 1 / REPEATS for seconds in times.values())
+    assert len(replayed) == len(calls) * (4 * (1 + 2) + (1 + 3)), "four ways are tried, the best is measured again"
+
+
+@pytest.mark.gpu
+def test_a_replay_is_that_many_calls():
+    a = torch.zeros((), device="cuda")
+    replay = in_graph(lambda: a.add_(1), a.device)
+    a.zero_()
+    replay()
+    assert a.item() == REPEATS

@@ -95,6 +95,14 @@ def test_figures_have_their_denominators(found: dict[str, Any], tmp_path: Path):
     assert "activations 3.0 MiB" in words
 
 
+def test_the_bounds_of_a_step_are_said_where_they_were_measured(found: dict[str, Any], tmp_path: Path):
+    assert "without launches" not in _read(found, tmp_path)[1]
+    found |= {"roofline": {"ms": 6.0, "arithmetic_ms": 2.4, "matmul_tflops": 778.0}}
+    _, words = _read(found, tmp_path)
+    assert "convolutions alone, without launches, would take 6 ms" in words
+    assert "one large product (778 TFLOP/s), 2.4 ms" in words
+
+
 def test_names_are_text(found: dict[str, Any], tmp_path: Path):
     _, words = _read(found, tmp_path)
     assert "implicit_convolve_sgemm<float, 3>" in words

@@ -7,6 +7,7 @@ import math
 import time
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -31,7 +32,7 @@ from velogan.methods.fit import check_sizes
 from velogan.objectives.base import Phase
 from velogan.observe.machine import machine
 from velogan.observe.progress import Display
-from velogan.observe.roofline import synchronise
+from velogan.observe.roofline import Roofline, flops, matmul_tflops, record_convolutions, synchronise, total
 from velogan.report.profile_page import write_profile
 from velogan.training.choices import decide
 from velogan.training.run import fit_channels, trainer_of
@@ -92,6 +93,7 @@ def profile(config: Config, *, steps: int, out: Path, display: Display) -> dict[
         "device": timeline.device,
         **_answers(timeline),
         "memory": memory_timeline(looked, held),
+        "roofline": training.roofline() if device.type == "cuda" else None,
         "page": str(out / "profile.html"),
         "trace": str(trace),
     }
@@ -167,6 +169,15 @@ class _Training:
             trace = Path(folder) / "trace.json"
             self.record(2, trace, memory=True)
             return read_timeline(load_events(trace), **roles), held
+
+    def roofline(self) -> dict[str, float]:
+        """Milliseconds of a step's convolutions alone, and of its arithmetic at the speed of one large product."""
+        self.trainer.step = self._plain
+        self._plain.forward_nets = self.trainer.nets  # whose layers call only the library's convolutions
+        calls = record_convolutions(partial(self.run, 1))
+        tflops = matmul_tflops(self.device)
+        alone = total(calls, Roofline(calls, device=self.device).times())
+        return {"ms": 1000 * alone, "arithmetic_ms": flops(calls) / tflops / 1e9, "matmul_tflops": tflops}
 
     def _held(self) -> dict[int, Held]:
         trainer, found = self.trainer, {}

@@ -1,4 +1,7 @@
-"""The time of a step's convolutions alone: the roofline that a step's speed is compared with."""
+"""What bounds a step's speed: the time of its convolutions alone, and of its arithmetic at a large product's speed.
+
+On CUDA convolutions are timed inside a captured graph: most of them are over before the host could launch the next.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,11 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
+
+REPEATS = 50
+"""Calls of a convolution in a graph, which is launched as one: so that the launch does not count."""
+
+Run = Callable[[], object]
 
 
 @dataclass(frozen=True)
@@ -75,23 +83,53 @@ def _call(x: Tensor, weight: Tensor, gradient: Tensor | None, wanted: Any, geome
 
 
 class Roofline:
-    """Times each of `calls` alone, in the precision and layout that is fastest for it on `device`."""
+    """Times each of `calls` alone, in the precision and layout that is fastest for it on `device`.
 
-    def __init__(self, calls: Counter[Convolution], *, device: torch.device):
+    `record` makes a function that replays many calls of another as one; None on a CPU, which has no launches.
+    """
+
+    def __init__(
+        self,
+        calls: Counter[Convolution],
+        *,
+        device: torch.device,
+        record: Callable[[Run, torch.device], Run] | None = None,
+    ):
         self.device = device
+        self._record = record or (in_graph if device.type == "cuda" else None)
         self._best = {call: self._fastest(call) for call in calls}
 
     def times(self) -> dict[Convolution, float]:
         """Seconds of each call, measured now: the median of three runs."""
-        return {call: _time(best, self.device, runs=3) for call, best in self._best.items()}
+        return {call: self._time(best, runs=3) for call, best in self._best.items()}
 
-    def _fastest(self, call: Convolution) -> Callable[[], object]:
-        ways = [
+    def _fastest(self, call: Convolution) -> Run:
+        ways = (
             _ready(call, dtype=dtype, layout=layout, device=self.device)
             for dtype in (torch.bfloat16, torch.float32)
             for layout in (torch.channels_last, torch.contiguous_format)
-        ]
-        return min(ways, key=lambda way: _time(way, self.device, runs=2))
+        )
+        return min((self._recorded(way) for way in ways), key=lambda way: self._time(way, runs=2))
+
+    def _recorded(self, way: Run) -> Run:
+        return self._record(way, self.device) if self._record else way
+
+    def _time(self, run: Run, *, runs: int) -> float:
+        return _time(run, self.device, runs=runs, repeats=1) / (REPEATS if self._record else 1)
+
+
+def in_graph(run: Run, device: torch.device) -> Run:
+    """A function that replays `REPEATS` calls of `run`, captured in a CUDA graph."""
+    stream = torch.cuda.Stream(device)
+    stream.wait_stream(torch.cuda.current_stream(device))
+    with torch.cuda.stream(stream):
+        run()  # libraries choose algorithms before the capture
+    torch.cuda.current_stream(device).wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
+        for _ in range(REPEATS):
+            run()
+    return graph.replay
 
 
 def total(calls: Counter[Convolution], times: Mapping[Convolution, float]) -> float:
@@ -104,9 +142,7 @@ def flops(calls: Counter[Convolution]) -> int:
     return sum(call.flops * count for call, count in calls.items())
 
 
-def _ready(
-    call: Convolution, *, dtype: torch.dtype, layout: torch.memory_format, device: torch.device
-) -> Callable[[], object]:
+def _ready(call: Convolution, *, dtype: torch.dtype, layout: torch.memory_format, device: torch.device) -> Run:
     def tensor(shape: tuple[int, ...]) -> Tensor:
         return torch.randn(shape, device=device).to(dtype).contiguous(memory_format=layout)
 
@@ -124,13 +160,13 @@ def matmul_tflops(device: torch.device) -> float:
     seconds = []
     for dtype in (torch.bfloat16, torch.float32):
         a, b = (torch.randn(side, side, device=device).to(dtype) for _ in range(2))
-        seconds.append(_time(lambda a=a, b=b: a @ b, device, runs=3))
+        repeats = 10 if device.type == "cuda" else 1
+        seconds.append(_time(lambda a=a, b=b: a @ b, device, runs=3, repeats=repeats))
     return 2 * side**3 / min(seconds) / 1e12
 
 
-def _time(run: Callable[[], object], device: torch.device, *, runs: int) -> float:
-    """The median of `runs` timings. On CUDA each timing is the mean of several calls in a row, as in a step."""
-    repeats = 10 if device.type == "cuda" else 1
+def _time(run: Run, device: torch.device, *, runs: int, repeats: int) -> float:
+    """The median of `runs` timings, each the mean of so many calls in a row."""
     seconds = []
     run()
     for _ in range(runs):

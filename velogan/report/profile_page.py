@@ -65,7 +65,19 @@ def _head(profile: Profile) -> str:
         f"{profile['steps']} steps profiled, {_slower(profile['profiled_step_ms'] / profile['step_ms'] - 1)}",
         f"{machine['device']}, {machine['threads']} threads, torch {machine['torch']}",
     ]
+    lead += _bounds(profile)
     return f'<p class="lead">{lead}</p><p class="facts">{" · ".join(map(text, facts))}</p>'
+
+
+def _bounds(profile: Profile) -> str:
+    """What a step would take if it were only its convolutions, or only arithmetic; measured on CUDA."""
+    found = profile.get("roofline")
+    if not found:
+        return ""
+    return (
+        f" Its convolutions alone, without launches, would take {time(1000 * found['ms'])}; its arithmetic, as fast as "
+        f"one large product ({found['matmul_tflops']:.3g} TFLOP/s), {time(1000 * found['arithmetic_ms'])}."
+    )
 
 
 def _slower(share: float) -> str:

@@ -41,6 +41,9 @@ Contestants = dict[tuple[Case, str], Contestant]
 def bench(plan: Plan, *, rounds: int, say: Say, seconds: float = math.inf) -> dict[str, Any]:
     """Measures every way of every case of `plan`, in about so many `seconds` at most.
 
+    A roofline has `ms`, the step's convolutions alone, on CUDA inside a graph; and `arithmetic_ms`, as long as their
+    operations would take at the speed of one large product of matrices, `matmul_tflops`.
+
     In each of `rounds` every way of every method runs in turn, on ready pictures and on pictures of the loader, and the
     rooflines' convolutions are timed. Figures are medians over rounds; ratios and shares are medians of the ratio
     within a round. A roofline's convolutions are those of the method's eager mode, whose layers call only the library's
@@ -64,6 +67,8 @@ def bench(plan: Plan, *, rounds: int, say: Say, seconds: float = math.inf) -> di
             now = time.monotonic()
             until = now + (ends - now) / (len(groups) - number + 1)
             _measure(group, rounds=rounds, until=until, folder=Path(folder), found=found, say=say)
+    for roofline in found["rooflines"]:
+        roofline["arithmetic_ms"] = roofline["ms"] * roofline["tflops"] / matmul
     if not found["rows"]:
         raise ValueError("nothing can be measured here: " + "; ".join(left["reason"] for left in found["left_out"]))
     head = {"roof_tflops": found["rooflines"][0]["tflops"], "matmul_tflops": matmul, "machine": machine(device)}

@@ -26,6 +26,10 @@ def render(result: dict[str, Any]) -> Iterator[RenderableType]:
             title=f"{case.label}; roofline {roofline['ms']:,.1f} ms, {roofline['tflops']:.3g} TFLOP/s",
             rivals=rivals,
         )
+        yield (
+            f"roofline: its convolutions alone; its arithmetic, as fast as one large product "
+            f"({result['matmul_tflops']:.3g} TFLOP/s): {roofline['arithmetic_ms']:,.1f} ms"
+        )
         if roofline["rounds"] < result["rounds"]:
             yield f"{roofline['rounds']} of {result['rounds']} rounds: there was no time for more (--minutes)"
     for left in result["left_out"]:
