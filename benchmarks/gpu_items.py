@@ -119,6 +119,23 @@ def table_1(asked: Asked) -> Found:
     return Found(rows, table(("generators' forward pass, ms", "batch", *columns), lines))
 
 
+@item(minutes=3)
+def overlap(asked: Asked) -> Found:
+    """The cycles on two streams at batch 1 and 16: how long both run at once; each profile.html draws it"""
+    streams = {"mode": "streams", "kernels": "plain", "compile": "off", "capture": "off"}
+    ways = {"streams": streams, "streams in a graph": {**streams, "capture": "on"}}
+    batches = {"batch 1": 1} if asked.tiny else {"batch 1": 1, "batch 16": 16}
+    figures, rows = {}, []
+    for name, batch in batches.items():
+        for way, engine in ways.items():
+            out = f"{way.replace(' ', '-')}-{batch}"
+            found = figures[f"{way}, {name}"] = _profiled(asked, engine, batch=batch, out=out)
+            both = (found["streams"] or {}).get("overlap", {}).get("share_of_busy")
+            idle = found["temporal"]["idle"]["share_of_window"]
+            rows.append((name, way, f"{found['step_ms']:.1f}", _percent(both), _percent(idle)))
+    return Found(figures, table(("", "", "ms/step", "two streams at once, of busy time", "idle"), rows))
+
+
 @item(minutes=2)
 def epochs(asked: Asked) -> Found:
     """An epoch of apples and oranges at 256x256: cyclegan, without identity, onepair with a simple decoder"""
@@ -276,22 +293,23 @@ def _bench(asked: Asked, cases: Mapping[tuple[str, int], tuple[str, ...]]) -> Fo
     return Found(found, [*table(head, lines), *left_out])
 
 
-def _profiled(asked: Asked, engine: Mapping[str, Any]) -> dict[str, Any]:
+def _profiled(asked: Asked, engine: Mapping[str, Any], *, batch: int = 1, out: str = "") -> dict[str, Any]:
     import torch
 
     from velogan.config import Config
     from velogan.measure.profile import profile as measured
     from velogan.observe.progress import Display
 
-    config = Config().change(data={"render_count": 8, "render_test": 1}, engine=dict(engine))
+    data = {"render_count": max(8, batch), "render_test": 1, "batch_size": batch}
+    config = Config().change(data=data, engine=dict(engine))
     if asked.tiny:
         config = config.change(
             data={"crop_size": 32}, generator={"channels": 4, "blocks": 1}, discriminator={"channels": 4}
         )
     if not torch.cuda.is_available():
-        config = config.change(engine={"mode": "eager"})
+        config = config.change(engine={"mode": "eager", "capture": "off"})
     with Display() as display:
-        return measured(config, steps=2 if asked.tiny else 8, out=asked.out, display=display)
+        return measured(config, steps=2 if asked.tiny else 8, out=asked.out / out, display=display)
 
 
 def _side_by_side(asked: Asked, rows: list[dict[str, Any]]) -> str | None:

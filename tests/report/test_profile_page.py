@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from velogan.measure.traces.breakdown import idle, idle_by_phase, kernels, launches, owners, strip, temporal
+from velogan.measure.traces.breakdown import idle, idle_by_phase, kernels, launches, owners, streams, strip, temporal
 from velogan.measure.traces.reading import load_events, read_timeline
 from velogan.report.profile_figures import percent, time
 from velogan.report.profile_page import write_profile
@@ -36,6 +36,7 @@ def found() -> dict[str, Any]:
         "owners": owners(timeline),
         "phases": idle_by_phase(timeline),
         "strip": strip(timeline),
+        "streams": streams(timeline),
         "memory": {
             "microseconds": [0.0, 50.0],
             "series": [dict(zip(("category", "network", "bytes"), one)) for one in memory],
@@ -103,6 +104,21 @@ def test_the_bounds_of_a_step_are_said_where_they_were_measured(found: dict[str,
     assert "one large product (778 TFLOP/s), 2.4 ms" in words
 
 
+def test_distributions_are_drawn_with_what_is_late_or_short_in_red(found: dict[str, Any], tmp_path: Path):
+    source, words = _read(found, tmp_path)
+    assert "How late kernels start From launch to start. Red: over 100 µs." in words
+    assert 'style="height:33.3%;--red:100%" title="below 200 µs: 1, 116 µs in all"' in source
+    assert 'style="height:66.7%;--red:50%" title="below 5 µs: 2, 8 µs in all"' in source, "one of two kernels"
+
+
+def test_streams_are_drawn_where_there_are_several(found: dict[str, Any], tmp_path: Path):
+    _, words = _read(found, tmp_path)
+    assert "stream 7 stream 8" in words
+    assert "Two or more run at once for 8 µs, 3.4% of the time in which anything runs." in words
+    _, words = _read(found | {"streams": None}, tmp_path)
+    assert "stream 7" not in words
+
+
 def test_names_are_text(found: dict[str, Any], tmp_path: Path):
     _, words = _read(found, tmp_path)
     assert "implicit_convolve_sgemm<float, 3>" in words
@@ -111,7 +127,7 @@ def test_names_are_text(found: dict[str, Any], tmp_path: Path):
 
 def test_a_cpu_has_operators(found: dict[str, Any], tmp_path: Path):
     phases = [{"phase": "generator", "microseconds": 400.0, "idle": 100.0, "idle_share": 0.25}]
-    found |= {"device": "cpu", "phases": phases, "launches": found["launches"] | {"delayed": None}}
+    found |= {"device": "cpu", "phases": phases, "launches": found["launches"] | {"delayed": None, "delays": None}}
     found["idle"] |= {"kernel_wait": None}
     _, words = _read(found, tmp_path)
     assert "Top operators" in words

@@ -23,7 +23,7 @@ from velogan.engine.ema import EMA
 from velogan.engine.nonfinite import NonFiniteError
 from velogan.engine.step import After, Step
 from velogan.engine.trainer import Loader, Stepper, Trainer
-from velogan.measure.traces.breakdown import idle, idle_by_phase, kernels, launches, owners, strip, temporal
+from velogan.measure.traces.breakdown import idle, idle_by_phase, kernels, launches, owners, streams, strip, temporal
 from velogan.measure.traces.glance import allow_captured_graphs
 from velogan.measure.traces.memory import AVERAGES, MOMENTS, POOL, WEIGHTS, Held, memory_timeline
 from velogan.measure.traces.reading import borrow_places, load_events, read_timeline
@@ -128,6 +128,7 @@ def _answers(timeline: Timeline) -> dict[str, Any]:
         "owners": owners(timeline),
         "phases": idle_by_phase(timeline),
         "strip": strip(timeline),
+        "streams": streams(timeline),
     }
 
 

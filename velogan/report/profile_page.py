@@ -11,7 +11,7 @@ from typing import Any
 from velogan.report.page import own
 from velogan.report.profile_figures import Profile, hue, percent, piece, table, time
 from velogan.report.profile_plots import areas, key, share, strip
-from velogan.report.profile_questions import four_questions
+from velogan.report.profile_questions import distributions, four_questions
 from velogan.report.sections import text
 
 LAST = ("losses", "optimizer", "loader", "rest")
@@ -28,7 +28,8 @@ def write_profile(profile: Profile, out: Path) -> Path:
     """Write the page of `profile`; return `out`."""
     sections = {
         "Four questions": four_questions(profile),
-        "One step": _strip(profile),
+        "How often, how long": distributions(profile),
+        "One step": _strip(profile) + _streams(profile),
         "By phase and network": _owners(profile),
         f"Top {piece(profile)}s": _top(profile),
         "Memory": _memory(profile),
@@ -88,20 +89,34 @@ def _slower(share: float) -> str:
 
 def _strip(profile: Profile) -> str:
     found, lanes = profile["strip"], _networks(profile)
-    spans = [
-        (
-            lanes.index(span["network"]),
-            span["start"],
-            span["end"],
-            _paler(hue(span["network"])) if span["way"] == "backward" else hue(span["network"]),
-            f"{span['phase'] or 'outside phases'}, {span['network']} {span['way']}: "
-            + time(span["end"] - span["start"]),
-        )
-        for span in found["spans"]
-    ]
+    spans = [(lanes.index(span["network"]), *_span(span)) for span in found["spans"]]
     picture = strip(lanes, spans, length=found["microseconds"])
     note = '<p class="note">Full colour: forward. Pale: backward. Where no lane has colour, nothing runs.</p>'
     return f'<div class="card"><div class="picture long">{picture}</div>{note}</div>'
+
+
+def _span(span: Mapping[str, Any]) -> tuple[float, float, str, str]:
+    """Start, end, colour and title."""
+    colour = _paler(hue(span["network"])) if span["way"] == "backward" else hue(span["network"])
+    title = f"{span['phase'] or 'outside phases'}, {span['network']} {span['way']}: "
+    return span["start"], span["end"], colour, title + time(span["end"] - span["start"])
+
+
+def _streams(profile: Profile) -> str:
+    """The same step by stream of the device, where there are several."""
+    found = profile.get("streams")
+    if not found:
+        return ""
+    lanes = [f"stream {lane['stream']}" for lane in found["lanes"]]
+    spans = [(number, *_span(span)) for number, lane in enumerate(found["lanes"]) for span in lane["spans"]]
+    picture = strip(lanes, spans, length=found["microseconds"])
+    overlap = found["overlap"]
+    note = (
+        f'<p class="note">The same step by stream. Two or more run at once for {time(overlap["microseconds"])}, '
+        f"{percent(overlap['share_of_busy'])} of the time in which anything runs.</p>"
+    )
+    keys = "".join(f"<li>{key(hue(name))}{text(name)}</li>" for name in _networks(profile))
+    return f'<div class="card"><div class="picture long">{picture}</div><ul class="keys">{keys}</ul>{note}</div>'
 
 
 def _paler(colour: str) -> str:

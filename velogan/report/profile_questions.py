@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from velogan.report.profile_figures import NAMES, Profile, card, hue, percent, piece, table, time
@@ -87,9 +87,27 @@ def _launches(profile: Profile) -> str:
         "nothing."
     )
     body = table(("", "share of count", "share of time"), rows)
-    return card(
-        "What does launching cost?", note, body + _histogram(found["durations"], "waits" if on_cpu else "launches")
-    )
+    return card("What does launching cost?", note, body)
+
+
+def distributions(profile: Profile) -> str:
+    """Cards with bars: launches and kernels by duration, and on CUDA kernels by their delay."""
+    found, on_cpu, what = profile["launches"], profile["device"] == "cpu", piece(profile)
+    launch = ("the wait before them", "waits") if on_cpu else ("their launch", "launches")
+    shorter = {one["below"]: one["count"] for one in found["shorter"]}
+    bars = _histogram(found["kernels"], lambda one: shorter.get(one["below"], 0) / max(one["count"], 1))
+    drawn = [
+        (f"How long {what}s take", f"Red: shorter than {launch[0]}.", bars),
+        (
+            f"How long {launch[1]} take",
+            "Red: over 50 µs.",
+            _histogram(found["durations"], lambda one: one["below"] > 50),
+        ),
+    ]
+    if found["delays"]:
+        bars = _histogram(found["delays"], lambda one: one["below"] > 100)
+        drawn.append(("How late kernels start", "From launch to start. Red: over 100 µs.", bars))
+    return f'<div class="columns">{"".join(card(*one) for one in drawn)}</div>'
 
 
 def _row(name: str, figure: Mapping[str, Any], of: Mapping[str, Any]) -> str:
@@ -103,15 +121,13 @@ def _row(name: str, figure: Mapping[str, Any], of: Mapping[str, Any]) -> str:
     )
 
 
-def _histogram(bins: Sequence[Mapping[str, float]], what: str) -> str:
-    if not bins:
-        return ""
-    most = max(one["count"] for one in bins) or 1
+def _histogram(bins: Sequence[Mapping[str, float]], red: Callable[[Mapping[str, float]], float]) -> str:
+    """Bars of counts by duration; `red` is the share of a bar that is red."""
+    most = max((one["count"] for one in bins), default=0) or 1
     columns = "".join(
-        f'<div class="{"over" if one["below"] > 50 else ""}" style="height:{100 * one["count"] / most:.1f}%" '
+        f'<div style="height:{100 * one["count"] / most:.1f}%;--red:{100 * red(one):.0f}%" '
         f'title="below {time(one["below"])}: {one["count"]:g}, {time(one["microseconds"])} in all"></div>'
         for one in bins
     )
     ticks = "".join(f"<span>{time(one['below']) if i % 3 == 0 else ''}</span>" for i, one in enumerate(bins))
-    note = f'<p class="note">Number of {what} by duration; red: over 50 µs.</p>'
-    return f'<div class="bars">{columns}</div><div class="ticks">{ticks}</div>{note}'
+    return f'<div class="bars">{columns}</div><div class="ticks">{ticks}</div>'

@@ -16,6 +16,7 @@ from velogan.measure.traces.breakdown import (
     kernels,
     launches,
     owners,
+    streams,
     strip,
     temporal,
     union,
@@ -82,6 +83,37 @@ def test_launches(timeline: Timeline):
     _close(found["delayed"] | {"share_of_window": 0.27619}, 1, 450 - 334, counts=7, time=delays)
     assert found["of"]["launches"] == {"count": 7, "microseconds": spent}
     assert found["of"]["delays"] == {"count": 7, "microseconds": pytest.approx(delays)}
+
+
+def _counts(bins: list[dict[str, float]]) -> dict[float, float]:
+    return {one["below"]: one["count"] for one in bins if one["count"]}
+
+
+def test_distributions_of_delays_and_of_kernels_durations(timeline: Timeline):
+    found = launches(timeline)
+    # 5; 10 and 10; 23, 29 and 30.02; 116
+    assert _counts(found["delays"]) == {10: 1, 20: 2, 50: 3, 200: 1}
+    assert sum(one["microseconds"] for one in found["delays"]) == pytest.approx(223.02)
+    # 4 and 4; 10, 10 and 14; 100 and 100
+    assert _counts(found["kernels"]) == {5: 2, 20: 3, 200: 2}
+    assert _counts(found["shorter"]) == {5: 1}, "4 us, launched in 10"
+    assert launches(_on_a_cpu())["delays"] is None
+
+
+def test_streams_overlap_where_two_run_at_once(timeline: Timeline):
+    found = streams(timeline)
+    assert found
+    assert [lane["stream"] for lane in found["lanes"]] == [7, 8]
+    (copy,) = found["lanes"][1]["spans"]
+    assert (copy["network"], copy["start"], copy["end"]) == ("optimizer", 456 - 50, 470 - 50)
+    assert found["overlap"]["microseconds"] == 464 - 456
+    assert found["overlap"]["share_of_busy"] == pytest.approx(8 / BUSY, abs=1e-5)
+
+
+def test_one_stream_has_no_overlap(timeline: Timeline):
+    alone = replace(timeline, work=[one for one in timeline.work if one.stream == 7])
+    assert streams(alone) is None
+    assert streams(_on_a_cpu()) is None
 
 
 def test_a_graphs_launch_is_shared_out_among_its_kernels(timeline: Timeline):

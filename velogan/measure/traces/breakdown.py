@@ -133,7 +133,10 @@ def launches(timeline: Timeline) -> Answer:
     The launch of a captured graph is divided evenly among its kernels; only the first of them has a delay.
 
     On a CPU the kernels are the operators that Python or autograd calls. A launch is the host's time since the last
-    operator. `delayed` is None, as an operator runs when it is called.
+    operator. `delayed` and `delays` are None, as an operator runs when it is called.
+
+    `durations` (of launches), `delays`, `kernels` and `shorter` (durations of all kernels, and of those that are
+    `short`) are the distributions, as `histogram` gives them.
     """
     launched = [(one, one.launch) for one in timeline.work if one.launch is not None]
     if timeline.device == "cpu":
@@ -153,13 +156,17 @@ def launches(timeline: Timeline) -> Answer:
             "launches": {"count": len(calls), "microseconds": round(spent, 3)},
             "delays": None,
         },
-        "durations": histogram([launch.duration for launch in calls.values()]),
+        "durations": histogram(launch.duration for launch in calls.values()),
+        "kernels": histogram(times),
+        "shorter": histogram(short),
+        "delays": None,
     }
     if timeline.device == "cuda":
         delays = _delays(launched)
         long = [delay for delay in delays if delay > LONG_DELAY_US]
         answer["delayed"] = figure(len(long), sum(long), of=(len(delays), sum(delays)), window=window)
         answer["delayed"]["share_of_window"] = None
+        answer["delays"] = histogram(delays)
         answer["of"]["delays"] = {"count": len(delays), "microseconds": round(sum(delays), 3)}
     return answer
 
@@ -226,8 +233,47 @@ def strip(timeline: Timeline) -> Answer:
     On a CPU the step begins when the last one ended, so that it includes loading; on CUDA with its first kernel.
     """
     start, end = _middle_step(timeline)
+    return {"microseconds": round(end - start, 3), "spans": _by_place(timeline.work, (start, end))}
+
+
+def streams(timeline: Timeline) -> Answer | None:
+    """The step of `strip` by stream of the device, and the time in which two or more ran at once; None on one stream.
+
+    `spans` by stream are as those of `strip`; the share of `overlap` is of the step's busy time.
+    """
+    step = _middle_step(timeline)
+    inside = [one for one in timeline.work if step[0] <= one.start < step[1]]
+    by_stream = dict(sorted(_by([one for one in inside if one.stream is not None], lambda one: one.stream).items()))
+    if len(by_stream) < 2:
+        return None
+    busy = {stream: union(span for one in work for span in one.spans) for stream, work in by_stream.items()}
+    together = _overlaps(busy.values())
+    return {
+        "microseconds": round(_length(step), 3),
+        "lanes": [{"stream": stream, "spans": _by_place(work, step)} for stream, work in by_stream.items()],
+        "overlap": {
+            "microseconds": round(together, 3),
+            "share_of_busy": _share(together, _total(union(span for spans in busy.values() for span in spans))),
+        },
+    }
+
+
+def _overlaps(busy: Iterable[Sequence[Span]]) -> float:
+    """The time that two or more of the streams' spans cover."""
+    together, before, running = 0.0, 0.0, 0
+    for time, change in sorted(
+        (time, change) for spans in busy for span in spans for time, change in zip(span, (1, -1))
+    ):
+        together += (time - before) * (running > 1)
+        before, running = time, running + change
+    return together
+
+
+def _by_place(work: Iterable[Activity], window: Span) -> list[Answer]:
+    """The spans of work that begins within `window`, merged by place, in us from its start."""
+    start, end = window
     merged: list[Answer] = []
-    for one in sorted((one for one in timeline.work if start <= one.start < end), key=lambda one: one.start):
+    for one in sorted((one for one in work if start <= one.start < end), key=lambda one: one.start):
         place, last = one.place, merged[-1] if merged else None
         begin, finish = one.spans[0][0] - start, one.spans[-1][1] - start
         same = last is not None and (last["phase"], last["network"], last["way"]) == (
@@ -241,7 +287,7 @@ def strip(timeline: Timeline) -> Answer:
             merged.append(
                 {"phase": place.phase, "network": place.network, "way": place.way} | {"start": begin, "end": finish}
             )
-    return {"microseconds": round(end - start, 3), "spans": merged}
+    return merged
 
 
 def _middle_step(timeline: Timeline) -> Span:

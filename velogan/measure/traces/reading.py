@@ -97,13 +97,14 @@ def _kernels(events: list[Mapping[str, Any]], host: Host) -> Iterator[Activity]:
     nowhere = Owner("", REST, "")
     for event in events:
         name, start, duration = str(event["name"]), start_of(event), float(event["dur"])
-        correlation = int(event.get("args", {}).get("correlation", -1))
+        args = event.get("args", {})
+        correlation, stream = int(args.get("correlation", -1)), int(args.get("stream", 0))
         launch, place, group = host.launches.get(correlation, (None, nowhere, ""))
         if launch is not None:
             launch = Launch(launch.start, launch.duration, started[correlation])
         kind = _kernel_kind(name)
         group = MOVEMENT if kind == "memory" else group or group_of(name) or OTHER
-        yield Activity(name, ((start, start + duration),), duration, kind, group, place, launch)
+        yield Activity(name, ((start, start + duration),), duration, kind, group, place, launch, stream)
 
 
 def _kernel_kind(name: str) -> Kind:

@@ -58,7 +58,7 @@ class Launch:
 class Activity:
     """One kernel or operator. `spans` exclude the operators inside it; `whole` is the duration including them.
 
-    `launch` is None for an operator that another operator called.
+    `launch` is None for an operator that another operator called, `stream` is the device's, None on a CPU.
     """
 
     name: str
@@ -68,6 +68,7 @@ class Activity:
     group: str
     place: Owner
     launch: Launch | None = None
+    stream: int | None = None
 
     @property
     def start(self) -> float:
