@@ -253,6 +253,29 @@ def sets(asked: Asked) -> Found:
     return Found(rows, [f"{asked.at_once} trainings shared the GPU at a time.", "", *scores_table(rows)])
 
 
+CANDIDATES: dict[str, tuple[str, ...]] = {
+    "fast": ("fast", "--size", "s"),
+    "scenes": ("scenes", "--size", "s"),
+    "contrast-fast": ("contrast-fast", "--size", "s"),
+    "race": ("race", "--size", "s"),
+    "onepair-plus": ("onepair-plus", "--size", "s", "--method.direction", "both"),
+}
+"""What may be recommended, by name: flags of `velogan train`."""
+
+
+@item(minutes=22, least=7, timed=False)
+def recipes(asked: Asked) -> Found:
+    """Things, maps and landscapes at 256x256 by each recipe that may be recommended, for the same minutes"""
+    common = ("--image-size", "256", "--engine.compile", "off", "--data.workers", "2")
+    trainings = [
+        Training(f"{recipe}-{name}", name, (*flags, *common), minutes=5)
+        for name in ("horse2zebra", "maps", "monet2photo")
+        for recipe, flags in CANDIDATES.items()
+    ]
+    rows = train_all(asked, trainings[1:2] if asked.tiny else trainings)
+    return Found(rows, [f"{asked.at_once} trainings shared the GPU at a time.", "", *scores_table(rows)])
+
+
 def _bench(asked: Asked, cases: Mapping[tuple[str, int], tuple[str, ...]]) -> Found:
     import torch
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,10 +15,10 @@ import tyro
 from velogan.cli.dry_run import dry_run
 from velogan.cli.fields import PresetFlag, base_config, configure, named_preset, value_of
 from velogan.cli.filling import Filling, check_data, check_hidden, fill, length, show_sizes
-from velogan.cli.flags import Outcome
+from velogan.cli.flags import Outcome, check_writable
 from velogan.config import SIZES, Config, read_config
-from velogan.engine.processes import first
-from velogan.recipes import DEFAULT, RECOMMENDED
+from velogan.engine.processes import first, several
+from velogan.recipes import CANDIDATES, DEFAULT, RACE, RECOMMENDED
 
 EXCHANGED_STEPS = 5
 """With --modules: after so many steps the nodes exchange their networks; as good as one process (docs/scale.md)."""
@@ -102,19 +103,21 @@ class Train(Filling):
     @classmethod
     def base(cls, argv: Sequence[str]) -> Config:
         """What the flags change: without a preset, the run that --out holds, or the recipe for this machine."""
-        if cls.preset_of(argv) != RECOMMENDED:
+        if cls.preset_of(argv) not in (RECOMMENDED, RACE):
             return super().base(argv)
         out, device = value_of(argv, "--out"), value_of(argv, "--engine.device") or "auto"
-        if not named_preset(argv) and out and (Path(out) / "config.yaml").is_file():
+        if named_preset(argv) != RECOMMENDED and out and (Path(out) / "config.yaml").is_file():
             return read_config(Path(out))
         return base_config(argv, RECOMMENDED if device.startswith(("auto", "cuda")) else "fast")
 
     def execute(self, argv: list[str]) -> Outcome:
         config = configure_train(self)
-        if self.preset == RECOMMENDED and first():
+        if self.preset in (RECOMMENDED, RACE) and first():
             print(_what_is_recommended(config), file=sys.stderr)
         if self.dry_run:
             return dry_run(config, usual=Config().change(method=config.method.kind), quiet=self.json), 0
+        if self.preset == RACE and self.out is not None:
+            config = _raced(self, config, self.out, argv)
         return dataclasses.asdict(fill(self, config, argv, address=self.address)), 0
 
 
@@ -133,6 +136,23 @@ def configure_train(asked: Train) -> Config:
     if asked.address is not None and not asked.modules and config.train.exchange_every is None:
         raise ValueError(f"--address {asked.address} is of a Ray for nodes: add --modules, or leave it out")
     return config.change(train=train)
+
+
+def _raced(asked: Train, config: Config, out: Path, argv: list[str]) -> Config:
+    """The configuration of the race's best, which `out` holds then."""
+    from velogan.observe.progress import Display
+    from velogan.training.race import others, race, rest
+
+    if several():
+        raise ValueError("the preset race is for one process: name fast, scenes or contrast-fast")
+    check_writable("--out", out)
+    if (out / "config.yaml").is_file():
+        newly = length(asked) or value_of(argv, "--train.length")
+        return rest(config, others=others(out)) if newly else config
+    with Display() as display:
+        origin = {"command": shlex.join(["velogan", *argv])}
+        race({name: make(config) for name, make in CANDIDATES.items()}, out, display=display, origin=origin)
+    return read_config(out)
 
 
 def _what_is_recommended(config: Config) -> str:
