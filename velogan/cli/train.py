@@ -144,7 +144,7 @@ def _raced(asked: Train, config: Config, out: Path, argv: list[str]) -> Config:
     from velogan.training.race import others, race, rest
 
     if several():
-        raise ValueError("the preset race is for one process: name fast, scenes or contrast-fast")
+        raise ValueError(f"the preset {RACE} is for one process: name another")
     check_writable("--out", out)
     if (out / "config.yaml").is_file():
         newly = length(asked) or value_of(argv, "--train.length")
