@@ -250,6 +250,7 @@ def test_without_held_out_pictures_there_is_no_best_and_that_is_said(
         ((0.2, 0.28), 0.4, "last"),  # closes 0.12 where the best closed 0.2
         ((0.2, 0.28), 0.3, "best"),  # 0.02 of 0.1
         ((0.2, 0.1), 0.3, "last"),
+        ((0.2, 0.21), 0.212, "last"),
         ((0.2, 0.28, 0.24), 0.3, "last"),
         ((0.5, 0.6), 0.4, "last"),  # neither is nearer than doing nothing, nor much worse than the other
     ],

@@ -173,6 +173,7 @@ def test_a_plan_file_is_read_with_other_words(tmp_path: Path) -> None:
     path.write_text("data: x\nimages: 5\nseeds: 2\npresets: [demo]\n")
     found = read_plan(path, data="y", images=7, seeds=None)
     assert (found.budget, found.seeds, found.bases["demo"].data.path) == ("7 images", 2, ("y",))
+    assert read_plan(path, minutes=2.5).budget == "2.5 minutes"
     with pytest.raises(ValueError, match="no such field"):
         read_plan(path, sets="y")
 

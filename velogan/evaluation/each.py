@@ -14,7 +14,8 @@ from velogan.metrics.labels import confusion
 from velogan.metrics.pixel import psnr, ssim, structure
 
 _SMALLEST_SIDE = 11  # of pictures whose structure can be compared
-_MOST_DB = 60.0  # the most that one picture's PSNR counts: an exact copy must not decide the mean
+MOST_DB = 60.0
+"""The most that one picture's PSNR counts: an exact copy must not decide the mean."""
 
 
 def of_translations(source: Real, fakes: Pictures) -> dict[str, Tensor]:
@@ -33,13 +34,13 @@ def of_translations(source: Real, fakes: Pictures) -> dict[str, Tensor]:
                 keep(name, index, value[0])
         if min(fake.shape[-2:]) >= _SMALLEST_SIDE:
             keep("structure", index, structure(fake, given)[0])
-    return {name: bounded(values) if name.endswith("_db") else values for name, values in found.items()}
+    return {name: _bounded(values) if name.endswith("_db") else values for name, values in found.items()}
 
 
 def of_reconstructions(given: Pictures, backs: Pictures) -> dict[str, Tensor]:
     """Figures by name, one value for each reconstruction of the pictures `given`, `(N,)`."""
     pairs = [(backs.floats(index), given.floats(index)) for index in range(len(backs))]
-    found = {"psnr_reconstruction_db": bounded(torch.tensor([psnr(*pair).item() for pair in pairs]).double())}
+    found = {"psnr_reconstruction_db": _bounded(torch.tensor([psnr(*pair).item() for pair in pairs]).double())}
     if all(min(back.shape[-2:]) >= _SMALLEST_SIDE for back, _ in pairs):
         found["ssim_reconstruction"] = torch.tensor([ssim(*pair).item() for pair in pairs], dtype=torch.float64)
     return found
@@ -63,6 +64,6 @@ def confusions(source: Real, fakes: Pictures, labels: Tensor) -> Tensor:
     return torch.cat([confusion(fakes.floats(index), truth, labels) for index, truth in source.answers.truths.items()])
 
 
-def bounded(values: Tensor) -> Tensor:
-    """PSNRs of at most `_MOST_DB`; as they are if all are infinite."""
-    return values.clamp(max=_MOST_DB) if values.isfinite().any() else values
+def _bounded(values: Tensor) -> Tensor:
+    """PSNRs of at most `MOST_DB`; as they are if all are infinite."""
+    return values.clamp(max=MOST_DB) if values.isfinite().any() else values

@@ -14,7 +14,7 @@ from velogan.config import read_config
 from velogan.data.config import DataConfig
 from velogan.data.sets.cache import open_domain
 from velogan.data.sets.sources import Folder, Side, find_sources
-from velogan.evaluation.each import bounded
+from velogan.evaluation.each import MOST_DB
 from velogan.evaluation.pictures import Pictures
 from velogan.evaluation.scoring import Scorer
 from velogan.metrics.outside import STRIPED, grown, outside_db, stripes
@@ -43,7 +43,7 @@ def outside(run: Path, *, device: torch.device | str = "cpu") -> dict[Direction,
         real = scorer.open(held, other)
         fakes = scorer.made(load_translator(run, direction=way, device=device), real, real.pictures.format, "")
         values = [_measured(fakes.floats(n), real.pictures.floats(n), masks[name]) for n, name in enumerate(real.names)]
-        decibels = bounded(torch.tensor([decibels for decibels, _ in values]))
+        decibels = torch.tensor([decibels for decibels, _ in values]).clamp(max=MOST_DB)
         found[way] = {
             "psnr_outside_db": decibels.nanmean().item(),
             "striped_outside": fmean(share > STRIPED for _, share in values),

@@ -31,7 +31,10 @@ DECAYED = 1.5
 """Translations have become worse when their score is above the best one times this."""
 
 KEPT = 0.5
-"""So they have, too, when they are less than this share as much nearer than doing nothing as the best ones."""
+"""So they have, too, when they are less than this share as much nearer than doing nothing as the best ones, """
+
+NOTICED = 1.1
+"""and their score is above the best one times this: runs that hardly change anything differ by chance."""
 
 _AUGMENT = "augment"
 _UNTRANSLATED = "untranslated"
@@ -151,7 +154,7 @@ def _nothing(stats: Sequence[Mapping[str, Any]]) -> float | None:
 
 def _worse(value: float, best: float, nothing: float | None) -> bool:
     if nothing is not None and best < nothing:
-        return nothing - value < KEPT * (nothing - best)
+        return nothing - value < KEPT * (nothing - best) and value > NOTICED * best
     return value > DECAYED * best
 
 

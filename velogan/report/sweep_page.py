@@ -43,7 +43,7 @@ def write_sweep(found: Mapping[str, Any], out: Path) -> Path:
     shown = list(found["verdicts"])[:MOST_SHOWN]
     sections = {
         "Settings": settings_table(found),
-        "Held-out pictures": _pictures(found["pictures"]),
+        "Held-out pictures": strips(found["pictures"]),
         "Scores over training": _curves(found, shown),
         "Values and scores": _parallel(found),
         "Repeat the winner": _again(found),
@@ -153,18 +153,18 @@ def _lines(found: Mapping[str, Any]) -> list[Setting]:
     ]
 
 
-def _pictures(made: Mapping[str, Mapping[str, Any]]) -> str:
+def strips(made: Mapping[str, Mapping[str, Any]]) -> str:
     """For each direction the inputs, and below them what the best run of each setting makes of them."""
     titles = {name: f"{key(number)}{named(name)}" for number, name in enumerate(made)}
     cards = []
     for way in WAYS:
-        strips = {name: _strips(one["pairs"][way]) for name, one in made.items() if one["pairs"].get(way)}
+        shown_by = {name: _strips(one["pairs"][way]) for name, one in made.items() if one["pairs"].get(way)}
         rows, shown = "", None
-        for name, (before, after) in strips.items():
+        for name, (before, after) in shown_by.items():
             rows += (_row("input", before) if before != shown else "") + _row(titles[name], after)
             shown = before
         if rows:
-            names = read_facts(Path(made[next(iter(strips))]["run"])).way(way)
+            names = read_facts(Path(made[next(iter(shown_by))]["run"])).way(way)
             cards.append(f'<div class="card"><h3>{text(" → ".join(names))}</h3><div class="wide">{rows}</div></div>')
     note = "Pictures that none of these runs was trained on, by the best checkpoint of the best run of each setting."
     note = f'<p class="note">{note}</p>' if cards else ""

@@ -22,7 +22,7 @@ from velogan.kernels.inference import Accelerator
 from velogan.methods.base import ends
 from velogan.observe.samples import grid
 from velogan.report.sweep_tables import MOST_SHOWN
-from velogan.translate.model import load_translator
+from velogan.translate.model import Which, load_translator
 
 MOST_PICTURES = 6
 
@@ -30,11 +30,13 @@ Pairs = dict[str, list[tuple[np.ndarray, np.ndarray]]]
 """By direction: input and translation, `(H, W, 3)` uint8."""
 
 
-def held_out_pictures(found: Mapping[str, Any], *, say: Callable[[str], None]) -> dict[str, dict[str, Any]]:
+def held_out_pictures(
+    found: Mapping[str, Any], *, say: Callable[[str], None], checkpoint: Which | None = "best"
+) -> dict[str, dict[str, Any]]:
     """The same held-out pictures by the best run of each of the best settings: its `run` and its `pairs`, by setting.
 
-    They are translated by the averaged generators of the run's best checkpoint. `pairs` is empty where a run has no
-    held-out pictures or they cannot be translated; `say` gets the reason.
+    They are translated by the averaged generators of the run's `checkpoint`, as `load_translator` takes it. `pairs` is
+    empty where a run has no held-out pictures or they cannot be translated; `say` gets the reason.
     """
     runs = _best_runs(found)
     opened: dict[str, tuple[Config, dict[str, Domain]]] = {}
@@ -47,7 +49,7 @@ def held_out_pictures(found: Mapping[str, Any], *, say: Callable[[str], None]) -
     pictures: dict[str, dict[str, Any]] = {name: {"run": str(run), "pairs": {}} for name, run in runs.items()}
     for name, (config, domains) in opened.items():
         try:
-            pictures[name]["pairs"] = _pairs(runs[name], config, domains, names)
+            pictures[name]["pairs"] = _pairs(runs[name], config, domains, names, checkpoint)
         except (ValueError, OSError) as error:
             say(f"{runs[name]}: its held-out pictures cannot be translated ({error})")
     return pictures
@@ -89,11 +91,17 @@ def _accelerator(device: torch.device) -> Accelerator:
     return Accelerator(device, code_directory() / "kernels")
 
 
-def _pairs(run: Path, config: Config, domains: Mapping[str, Domain], names: Mapping[str, Sequence[str]]) -> Pairs:
+def _pairs(
+    run: Path,
+    config: Config,
+    domains: Mapping[str, Domain],
+    names: Mapping[str, Sequence[str]],
+    checkpoint: Which | None,
+) -> Pairs:
     device, pairs = resolve_device(config.engine.device), Pairs()
     for direction in config.method.directions:
         translator = load_translator(
-            run, direction=direction, checkpoint="best", device=device, accelerate=_accelerator(device)
+            run, direction=direction, checkpoint=checkpoint, device=device, accelerate=_accelerator(device)
         )
         letter = ends(direction)[0]
         inputs = [_input(domains[letter], name, config) for name in names[letter]]

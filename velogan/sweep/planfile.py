@@ -19,6 +19,9 @@ GENOTYPE = "genotype"
 """What a variant may have besides fields."""
 
 
+_LENGTHS = {"minutes", "images"}
+
+
 class PlanFile(BaseModel):
     """What a plan file may hold.
 
@@ -50,6 +53,7 @@ class PlanFile(BaseModel):
 def read_plan(path: Path, **instead: Any) -> SweepPlan:
     """The plan that a YAML file holds; `instead` are words of it with other values, None where the file's counts.
 
+    Images are in place of minutes, and the other way round.
     ValueError names the file, the field and the mend.
     """
     try:
@@ -60,8 +64,11 @@ def read_plan(path: Path, **instead: Any) -> SweepPlan:
         raise ValueError(f"{path} holds no plan, since it is not plain YAML: {error}") from None
     if not isinstance(tree, dict):
         raise ValueError(f"{path} holds no plan: it must be a mapping with data:, vary: and minutes: or images:")
+    instead = {name: value for name, value in instead.items() if value is not None}
+    if _LENGTHS & instead.keys():
+        tree = {name: value for name, value in tree.items() if name not in _LENGTHS}
     try:
-        file = PlanFile.model_validate(tree | {name: value for name, value in instead.items() if value is not None})
+        file = PlanFile.model_validate(tree | instead)
         return make_plan(
             _bases(file),
             sources=_sources(file),

@@ -1,0 +1,292 @@
+"""Recipes over many sets: trained, scored on test pictures, and laid side by side on one page, by one command.
+
+    python benchmarks/sets.py --sets ../shared/data --out runs/sets --minutes 10
+
+Each folder below `--sets` that has trainA and trainB is a set, and the built-in apples2oranges is one; `--only` names
+some. The plan file (benchmarks/plans/sets.yaml) names recipes and what they have in common; flags change sizes, lengths
+and seeds. The same command goes on where it was stopped. OUT/sets.html has the table, the same six held-out pictures of
+each set by each recipe, and all runs; OUT/sets.json has every figure. Scored is the checkpoint that `translate` takes.
+
+Closed is the share of the kernel distance between inputs and real pictures that a translation closes, over a network
+that no discriminator uses. Where a set has `maskA` or `maskB`, what changed outside the objects is measured on held-out
+training pictures. The table is for reporting: whoever chooses by it needs other pictures for the next report.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from statistics import fmean, median
+from string import Template
+from typing import Any
+
+from velogan.config import read_config
+from velogan.engine.device import resolve_device
+from velogan.evaluation.evaluate import evaluate
+from velogan.evaluation.outside import outside
+from velogan.files import write_text
+from velogan.observe.progress import Display
+from velogan.report.page import own
+from velogan.report.sections import text
+from velogan.report.sweep_page import strips
+from velogan.store.checkpoint import digest, find_checkpoint, taken
+from velogan.sweep.attempt import attempt
+from velogan.sweep.cores import available
+from velogan.sweep.folder import read_mapping
+from velogan.sweep.pictures import held_out_pictures
+from velogan.sweep.plan import Trial
+from velogan.sweep.planfile import read_plan
+
+ROOT = Path(__file__).resolve().parents[1]
+RENDERED = "apples2oranges"
+CLASSES = {"horse2zebra": {"b2a": 339, "a2b": 340}, "apple2orange": {"b2a": 948, "a2b": 950}}
+"""The ImageNet class of the target, by direction, of sets whose domains have one."""
+
+WAYS = {"a2b": "A to B", "b2a": "B to A"}
+FIGURES = {
+    "closed": ("Distance closed", "%"),
+    "share": ("Taken for the target's class", "%"),
+    "structure": ("Layout kept", ""),
+    "psnr_truth_db": ("To the truth", "dB"),
+    "psnr_object_db": ("Object to the truth", "dB"),
+    "label_accuracy": ("Pixels with the right label", "%"),
+    "psnr_outside_db": ("Outside the mask, to the input", "dB"),
+    "striped_outside": ("Pictures with stripes outside the mask", "%"),
+}
+"""Figures in the order of the page, with their units."""
+
+Cell = dict[str, Any]
+"""A figure of one direction of a set: `nothing` and `real` where known, and `recipes`: its values by recipe, a seed
+each."""
+
+Rows = dict[tuple[str, str], Cell]
+"""By set and direction."""
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("plan", nargs="?", type=Path, default=ROOT / "benchmarks" / "plans" / "sets.yaml")
+    parser.add_argument("--sets", type=Path, help="the folder with the sets")
+    parser.add_argument("--only", nargs="+", metavar="SET")
+    parser.add_argument("--recipes", nargs="+", metavar="PRESET", help="some of the plan's")
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--minutes", type=float)
+    parser.add_argument("--images", type=int)
+    parser.add_argument("--image-size", type=int)
+    parser.add_argument("--size", choices=["xs", "s", "m", "l"])
+    parser.add_argument("--seeds", type=int)
+    parser.add_argument("--parallel", type=int, default=1, help="trainings at a time")
+    parser.add_argument("--squeezenet", type=Path, help="SqueezeNet 1.0 judges, too")
+    parser.add_argument("--limit", type=int, help="at most so many test pictures of a domain")
+    asked = parser.parse_args()
+    trials = {name: list(_trials(asked, path)) for name, path in _sets(asked).items()}
+    with Display() as display:
+        _train(trials, asked, say=display.say)
+        runs = [_scored(name, trial, asked, display) for name, some in trials.items() for trial in some]
+        tables = tabled(runs)
+        pictures = {name: _pictures(asked.out / name, runs, name, display) for name in trials}
+        write_text(asked.out / "sets.json", json.dumps(runs, indent=1, default=str))
+        write_text(asked.out / "sets.html", page(tables, pictures, runs, command=sys.argv))
+        display.say(f"page: {asked.out / 'sets.html'}")
+    print("\n".join(markdown(tables)))
+    return 1 if any(one["reason"] for one in runs) else 0
+
+
+def _sets(asked: argparse.Namespace) -> dict[str, str]:
+    """Where pictures lie, by the name of the set. Ends with a sentence where there are none."""
+    folders = sorted(asked.sets.iterdir()) if asked.sets else []
+    found = {one.name: str(one) for one in folders if (one / "trainA").is_dir() and (one / "trainB").is_dir()}
+    found[RENDERED] = RENDERED
+    if unknown := [name for name in asked.only or () if name not in found]:
+        raise SystemExit(f"--only {' '.join(unknown)}: there are {', '.join(found)}")
+    return {name: found[name] for name in asked.only or found}
+
+
+def _trials(asked: argparse.Namespace, path: str) -> Iterator[Trial]:
+    words = {name: getattr(asked, name) for name in ("image_size", "size", "seeds", "minutes", "images")}
+    plan = read_plan(asked.plan, data=path, **words)
+    for trial in plan.known_trials():
+        if not asked.recipes or trial.settings["preset"] in asked.recipes:
+            yield trial
+
+
+def _train(trials: Mapping[str, Sequence[Trial]], asked: argparse.Namespace, *, say: Any) -> None:
+    """All sets' trials, so many at a time; what is done already is left."""
+    cores = max(1, len(available()) // asked.parallel)
+
+    def one(job: tuple[str, Trial]) -> None:
+        name, trial = job
+        found = attempt(
+            asked.out / name,
+            trial.name,
+            trial.config.model_dump(mode="json"),
+            budget=trial.config.train.length,
+            metric="validation/distance",
+            cores=cores,
+            origin={"preset": trial.settings["preset"], "command": " ".join(sys.argv)},
+            report=lambda percent, score: None,
+        )
+        why = f" ({found.reason})" if found.reason else ""
+        say(f"{name}, {trial.name}: {found.status}, {found.images:,} images{why}")
+
+    with ThreadPoolExecutor(asked.parallel) as pool:
+        list(pool.map(one, [(name, trial) for name, some in trials.items() for trial in some]))
+
+
+def _scored(name: str, trial: Trial, asked: argparse.Namespace, display: Display) -> dict[str, Any]:
+    """What is known of a run: `set`, `recipe`, `seed`, `run`, `reason` where it failed, and figures by direction."""
+    folder = asked.out / name
+    run = folder / "trials" / trial.name
+    known = {"set": name, "recipe": trial.settings["preset"], "seed": trial.seed, "run": str(run), "reason": ""}
+    kept = folder / "status" / f"{trial.name}.sets.json"
+    try:
+        at = find_checkpoint(run, None)
+        of = {"sha256": digest(at), "limit": asked.limit, "squeezenet": bool(asked.squeezenet)}
+        if (before := read_mapping(kept)).get("of") == of:
+            return {**known, **before["found"]}
+        device = resolve_device(read_config(run).engine.device)
+        shares = CLASSES.get(name, {})
+        scores = evaluate(
+            run,
+            checkpoint=taken(run),
+            features="lite2",
+            squeezenet=asked.squeezenet,
+            classes={f"class {index}": index for index in shares.values()},
+            limit=asked.limit,
+            device=device,
+            task=display.task,
+        )["scores"]
+        found = {"images": int(at.name), "checkpoint": taken(run), "ways": figures(scores, shares)}
+        for way, values in outside(run, device=device).items():
+            found["ways"][way] |= {figure: {"value": value} for figure, value in values.items()}
+        write_text(kept, json.dumps({"of": of, "found": found}))
+        return {**known, **found}
+    except (ValueError, OSError) as error:
+        status = read_mapping(folder / "status" / f"{trial.name}.json")
+        return {**known, "reason": str(status.get("reason") or error), "images": 0, "checkpoint": "", "ways": {}}
+
+
+def figures(scores: Sequence[Mapping[str, Any]], shares: Mapping[str, int]) -> dict[str, dict[str, Any]]:
+    """By direction, figures with their `value`, `nothing` and `real`, of what `evaluate` gives of averaged weights."""
+    ways: dict[str, dict[str, Any]] = {}
+    for score in scores:
+        if score["weights"] == "raw" and any(one["weights"] == "ema" for one in scores):
+            continue
+        name, way, found = score["name"], score["direction"], ways.setdefault(score["direction"], {})
+        value, nothing, real = (score[key] for key in ("value", "baseline", "real"))
+        judge = "" if name.startswith("lite2") else " (SqueezeNet)"
+        if name in ("lite2_kid", "squeeze_kid") and None not in (value, nothing, real) and nothing != real:
+            found[f"closed{judge}"] = {"value": (nothing - value) / (nothing - real)}
+        elif name.endswith(f"_share_class_{shares.get(way)}"):
+            found[f"share{judge}"] = {"value": value, "nothing": nothing, "real": real}
+        elif name in FIGURES:
+            found[name] = {"value": value, "nothing": nothing, "real": None}
+    return ways
+
+
+def tabled(runs: Sequence[Mapping[str, Any]]) -> dict[str, Rows]:
+    """By figure, its rows: those that some run has, in the order of `FIGURES`."""
+    tables: dict[str, Rows] = {}
+    for run in runs:
+        for way, found in run["ways"].items():
+            for name, one in found.items():
+                if name.partition(" ")[0] not in FIGURES or one["value"] is None:
+                    continue
+                row = tables.setdefault(name, {}).setdefault((run["set"], way), {"recipes": {}})
+                row |= {key: one[key] for key in ("nothing", "real") if one.get(key) is not None}
+                row["recipes"].setdefault(run["recipe"], []).append(one["value"])
+    order = list(FIGURES)
+    return dict(sorted(tables.items(), key=lambda item: (order.index(item[0].partition(" ")[0]), item[0])))
+
+
+def grid(name: str, rows: Rows) -> list[list[str]]:
+    """The head and the rows of a figure's table, as text; of what is closed, the median and the lowest at the end."""
+    recipes = list(dict.fromkeys(recipe for row in rows.values() for recipe in row["recipes"]))
+    kinds = [kind for kind in ("nothing", "real") if any(kind in row for row in rows.values())]
+    head = ["set", "direction", *({"nothing": "doing nothing", "real": "real pictures"}[kind] for kind in kinds)]
+    lines = [[*head, *recipes]]
+    for (of, way), row in rows.items():
+        known = [_shown(name, [row[kind]]) if kind in row else "" for kind in kinds]
+        lines.append([of, WAYS[way], *known, *(_shown(name, row["recipes"].get(recipe, [])) for recipe in recipes)])
+    if name.startswith("closed"):
+        for word, of in (("median", median), ("lowest", min)):
+            means = {
+                recipe: [fmean(row["recipes"][recipe]) for row in rows.values() if recipe in row["recipes"]]
+                for recipe in recipes
+            }
+            lines.append([word, "", *(_shown(name, [of(means[recipe])]) for recipe in recipes)])
+    return lines
+
+
+def _shown(name: str, values: Sequence[float]) -> str:
+    """The mean over seeds, and their range."""
+    if not values:
+        return ""
+    unit = FIGURES[name.partition(" ")[0]][1]
+
+    def one(value: float) -> str:
+        return f"{100 * value:.0f}" if unit == "%" else f"{value:.1f}" if unit == "dB" else f"{value:.2f}"
+
+    several = f" ({one(min(values))} to {one(max(values))})" if len(values) > 1 else ""
+    return f"{one(fmean(values))}{several}"
+
+
+def titled(name: str) -> str:
+    """A figure's name and its unit."""
+    first, _, judge = name.partition(" ")
+    words, unit = FIGURES[first]
+    return f"{words}{f' {judge}' if judge else ''}{f', {unit}' if unit else ''}"
+
+
+def markdown(tables: Mapping[str, Rows]) -> Iterator[str]:
+    """The tables as lines of Markdown."""
+    for name, rows in tables.items():
+        head, *lines = grid(name, rows)
+        yield from ("", titled(name), "", f"| {' | '.join(head)} |", "|---" * len(head) + "|")
+        yield from (f"| {' | '.join(line)} |" for line in lines)
+
+
+def _pictures(folder: Path, runs: Sequence[Mapping[str, Any]], name: str, display: Display) -> str:
+    """The same held-out pictures by each recipe's first run."""
+    mine = [one for one in runs if one["set"] == name and not one["reason"]]
+    trials = [{"status": "done", "score": one["seed"], "setting": one["recipe"], "run": one["run"]} for one in mine]
+    found = {"better": "lower", "trials": trials, "verdicts": {one["recipe"]: {} for one in mine}}
+    return strips(held_out_pictures(found, checkpoint=None, say=display.say))
+
+
+def page(
+    tables: Mapping[str, Rows],
+    pictures: Mapping[str, str],
+    runs: Sequence[Mapping[str, Any]],
+    *,
+    command: Sequence[str],
+) -> str:
+    """The whole page: what is closed first, then pictures, then other figures and runs."""
+    first, *others = [(titled(name), _table(grid(name, rows))) for name, rows in tables.items()] or [("", "")]
+    sections = [first, *((f"Held-out pictures: {name}", body) for name, body in pictures.items()), *others]
+    ran = [["set", "recipe", "seed", "images", "scored checkpoint", "failed"]]
+    ran += [[str(one[key]) for key in ("set", "recipe", "seed", "images", "checkpoint", "reason")] for one in runs]
+    sections.append(("Runs", _table(ran)))
+    said = f"{len(pictures)} sets, {len({one['recipe'] for one in runs})} recipes, {len(runs)} runs"
+    return Template(own("sweep.html")).substitute(
+        title="Recipes over sets",
+        style=own("page.css"),
+        head=f'<h1>Recipes over sets</h1><p class="lead">{said}.</p><p class="facts">{text(" ".join(command))}</p>',
+        sections="\n".join(f"<section><h2>{text(title)}</h2>{body}</section>" for title, body in sections if body),
+    )
+
+
+def _table(lines: Sequence[Sequence[str]]) -> str:
+    head, *rows = lines
+    heads = "".join(f"<th>{text(word)}</th>" for word in head)
+    body = "".join(f"<tr>{''.join(f'<td>{text(cell)}</td>' for cell in row)}</tr>" for row in rows)
+    table = f"<table><thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table>"
+    return f'<div class="card"><div class="wide">{table}</div></div>'
+
+
+if __name__ == "__main__":
+    sys.exit(main())

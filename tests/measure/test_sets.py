@@ -1,0 +1,94 @@
+"""benchmarks/sets.py: what it makes of scores, and its whole way on a tiny set."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from velogan.networks.pretrained import find_lite, package
+
+
+@pytest.fixture
+def sets(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """The script."""
+    monkeypatch.syspath_prepend(Path(__file__).parents[2] / "benchmarks")
+    return importlib.import_module("sets")
+
+
+def _score(name: str, value: float, nothing: float | None, real: float | None, **more: Any) -> dict[str, Any]:
+    return {
+        "name": name,
+        "value": value,
+        "baseline": nothing,
+        "real": real,
+        "direction": "a2b",
+        "weights": "ema",
+    } | more
+
+
+def test_closed_is_between_doing_nothing_and_real_pictures(sets: ModuleType) -> None:
+    scores = [
+        _score("lite2_kid", 0.4, 1.0, 0.2),
+        _score("lite2_kid", 0.9, 1.0, 0.2, weights="raw"),
+        _score("squeeze_kid", 0.6, 1.0, 0.2),
+        _score("lite2_kid", 0.4, None, 0.2, direction="b2a"),
+        _score("lite2_share_class_340", 0.5, 0.0, 0.9),
+        _score("lite2_share_class_339", 0.1, 0.8, 0.0),
+        _score("structure", 0.8, 1.0, 0.1),
+        _score("sliced_wasserstein", 0.1, 0.2, 0.1),
+    ]
+    found = sets.figures(scores, {"a2b": 340, "b2a": 339})
+    assert found["a2b"].keys() == {"closed", "closed (SqueezeNet)", "share", "structure"}
+    assert found["a2b"]["closed"]["value"] == pytest.approx(0.75)
+    assert found["a2b"]["closed (SqueezeNet)"]["value"] == pytest.approx(0.5)
+    assert found["a2b"]["share"] == {"value": 0.5, "nothing": 0.0, "real": 0.9}
+    assert found["b2a"] == {}
+
+
+def test_the_table_has_a_row_for_each_direction_and_the_median_of_all(sets: ModuleType) -> None:
+    def run(of: str, recipe: str, seed: int, a2b: float, b2a: float | None) -> dict[str, Any]:
+        ways = {"a2b": {"closed": {"value": a2b}}} | ({} if b2a is None else {"b2a": {"closed": {"value": b2a}}})
+        return {"set": of, "recipe": recipe, "seed": seed, "ways": ways}
+
+    runs = [run("maps", "fast", 0, 0.5, 0.7), run("maps", "fast", 1, 0.7, 0.9), run("faces", "fast", 0, 0.1, -0.2)]
+    tables = sets.tabled([*runs, run("maps", "onepair", 0, 0.3, None)])
+    assert sets.grid("closed", tables["closed"]) == [
+        ["set", "direction", "fast", "onepair"],
+        ["maps", "A to B", "60 (50 to 70)", "30"],
+        ["maps", "B to A", "80 (70 to 90)", ""],
+        ["faces", "A to B", "10", ""],
+        ["faces", "B to A", "-20", ""],
+        ["median", "", "35", "30"],
+        ["lowest", "", "-20", "30"],
+    ]
+    assert "| maps | A to B | 60 (50 to 70) | 30 |" in list(sets.markdown(tables))
+
+
+@pytest.mark.skipif(find_lite("lite2") is None, reason=f"the judge is not here: {package('lite2')}")
+def test_the_whole_way_on_a_tiny_set(
+    sets: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plan = tmp_path / "plan.yaml"
+    plan.write_text(
+        "data: apples2oranges\nimages: 2\npresets: {cyclegan: {}, onepair-plus: {}}\nimage_size: 32\nconfig:\n"
+        "  data: {render_count: 20, render_test: 4}\n  generator: {channels: 4, blocks: 1}\n"
+        "  discriminator: {channels: 4}\n  train: {samples: 0, tensorboard: false}\n"
+    )
+    monkeypatch.setattr(sys, "argv", ["sets.py", str(plan), "--out", str(tmp_path / "out"), "--limit", "4"])
+    assert sets.main() == 0
+    runs = json.loads((tmp_path / "out" / "sets.json").read_text())
+    assert [(one["set"], one["recipe"], one["images"]) for one in runs] == [
+        ("apples2oranges", "cyclegan", 2),
+        ("apples2oranges", "onepair-plus", 2),
+    ]
+    assert runs[0]["ways"].keys() == {"a2b", "b2a"}
+    assert runs[1]["ways"].keys() == {"a2b"}
+    html = (tmp_path / "out" / "sets.html").read_text()
+    assert html.count("<img ") == 2 * (2 + 2) - 2  # two held-out pictures of a domain, inputs once a direction
+    assert "Layout kept" in capsys.readouterr().out
