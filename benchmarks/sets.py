@@ -59,6 +59,11 @@ FIGURES = {
 }
 """Figures in the order of the page, with their units."""
 
+CLOSED = (
+    "0: as far from real pictures as doing nothing is; 100: as near as other real ones; below 0: farther. Kernel "
+    "distance over EfficientNet-Lite2, on test pictures."
+)
+
 Cell = dict[str, Any]
 """A figure of one direction of a set: `nothing` and `real` where known, and `recipes`: its values by recipe, a seed
 each."""
@@ -255,7 +260,8 @@ def _pictures(folder: Path, runs: Sequence[Mapping[str, Any]], name: str, displa
     mine = [one for one in runs if one["set"] == name and not one["reason"]]
     trials = [{"status": "done", "score": one["seed"], "setting": one["recipe"], "run": one["run"]} for one in mine]
     found = {"better": "lower", "trials": trials, "verdicts": {one["recipe"]: {} for one in mine}}
-    return strips(held_out_pictures(found, checkpoint=None, say=display.say))
+    note = "Pictures that none of these runs was trained on, by the checkpoint that translate takes of seed 0."
+    return strips(held_out_pictures(found, checkpoint=None, say=display.say), note)
 
 
 def page(
@@ -266,7 +272,10 @@ def page(
     command: Sequence[str],
 ) -> str:
     """The whole page: what is closed first, then pictures, then other figures and runs."""
-    first, *others = [(titled(name), _table(grid(name, rows))) for name, rows in tables.items()] or [("", "")]
+    first, *others = [
+        (titled(name), _table(grid(name, rows), CLOSED if name.startswith("closed") else ""))
+        for name, rows in tables.items()
+    ] or [("", "")]
     sections = [first, *((f"Held-out pictures: {name}", body) for name, body in pictures.items()), *others]
     ran = [["set", "recipe", "seed", "images", "scored checkpoint", "failed"]]
     ran += [[str(one[key]) for key in ("set", "recipe", "seed", "images", "checkpoint", "reason")] for one in runs]
@@ -275,17 +284,33 @@ def page(
     return Template(own("sweep.html")).substitute(
         title="Recipes over sets",
         style=own("page.css"),
-        head=f'<h1>Recipes over sets</h1><p class="lead">{said}.</p><p class="facts">{text(" ".join(command))}</p>',
+        head=f'<h1>Recipes over sets</h1><p class="lead">{text(_lead(tables))}</p>'
+        f'<p class="facts">{said} · {text(" ".join(command))}</p>',
         sections="\n".join(f"<section><h2>{text(title)}</h2>{body}</section>" for title, body in sections if body),
     )
 
 
-def _table(lines: Sequence[Sequence[str]]) -> str:
+def _lead(tables: Mapping[str, Rows]) -> str:
+    """The answer in a sentence: what each recipe closes over all directions, the best first."""
+    rows = tables.get("closed", {})
+    means: dict[str, list[float]] = {}
+    for row in rows.values():
+        for recipe, values in row["recipes"].items():
+            means.setdefault(recipe, []).append(fmean(values))
+    order = sorted(means, key=lambda recipe: -median(means[recipe]))
+    shown = (f"{recipe} {100 * median(means[recipe]):.0f} % ({100 * min(means[recipe]):.0f} %)" for recipe in order)
+    return (
+        f"Distance closed, median over directions (the lowest): {', '.join(shown)}." if order else "No run was scored."
+    )
+
+
+def _table(lines: Sequence[Sequence[str]], note: str = "") -> str:
     head, *rows = lines
     heads = "".join(f"<th>{text(word)}</th>" for word in head)
     body = "".join(f"<tr>{''.join(f'<td>{text(cell)}</td>' for cell in row)}</tr>" for row in rows)
     table = f"<table><thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table>"
-    return f'<div class="card"><div class="wide">{table}</div></div>'
+    said = f'<p class="note">{text(note)}</p>' if note else ""
+    return f'<div class="card"><div class="wide">{table}</div>{said}</div>'
 
 
 if __name__ == "__main__":

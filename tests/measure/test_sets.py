@@ -76,19 +76,18 @@ def test_the_whole_way_on_a_tiny_set(
 ) -> None:
     plan = tmp_path / "plan.yaml"
     plan.write_text(
-        "data: apples2oranges\nimages: 2\npresets: {cyclegan: {}, onepair-plus: {}}\nimage_size: 32\nconfig:\n"
+        "data: apples2oranges\nimages: 2\npresets: {cyclegan: {}}\nimage_size: 32\nconfig:\n"
         "  data: {render_count: 20, render_test: 4}\n  generator: {channels: 4, blocks: 1}\n"
         "  discriminator: {channels: 4}\n  train: {samples: 0, tensorboard: false}\n"
     )
-    monkeypatch.setattr(sys, "argv", ["sets.py", str(plan), "--out", str(tmp_path / "out"), "--limit", "4"])
+    monkeypatch.setattr(
+        sys, "argv", ["sets.py", str(plan), "--out", str(tmp_path / "out"), "--limit", "4", "--parallel", "2"]
+    )
     assert sets.main() == 0
     runs = json.loads((tmp_path / "out" / "sets.json").read_text())
-    assert [(one["set"], one["recipe"], one["images"]) for one in runs] == [
-        ("apples2oranges", "cyclegan", 2),
-        ("apples2oranges", "onepair-plus", 2),
-    ]
+    assert [(one["set"], one["recipe"], one["images"]) for one in runs] == [("apples2oranges", "cyclegan", 2)]
     assert runs[0]["ways"].keys() == {"a2b", "b2a"}
-    assert runs[1]["ways"].keys() == {"a2b"}
     html = (tmp_path / "out" / "sets.html").read_text()
-    assert html.count("<img ") == 2 * (2 + 2) - 2  # two held-out pictures of a domain, inputs once a direction
+    assert html.count("<img ") == 2 * (2 + 2)  # two held-out pictures of each domain, and their translations
+    assert "Distance closed, median over directions" in html
     assert "Layout kept" in capsys.readouterr().out

@@ -153,8 +153,11 @@ def _lines(found: Mapping[str, Any]) -> list[Setting]:
     ]
 
 
-def strips(made: Mapping[str, Mapping[str, Any]]) -> str:
-    """For each direction the inputs, and below them what the best run of each setting makes of them."""
+OF_THE_BEST = "Pictures that none of these runs was trained on, by the best checkpoint of the best run of each setting."
+
+
+def strips(made: Mapping[str, Mapping[str, Any]], note: str = OF_THE_BEST) -> str:
+    """For each direction the inputs, and below them what a run of each setting makes of them; `note` says which."""
     titles = {name: f"{key(number)}{named(name)}" for number, name in enumerate(made)}
     cards = []
     for way in WAYS:
@@ -166,7 +169,6 @@ def strips(made: Mapping[str, Mapping[str, Any]]) -> str:
         if rows:
             names = read_facts(Path(made[next(iter(shown_by))]["run"])).way(way)
             cards.append(f'<div class="card"><h3>{text(" → ".join(names))}</h3><div class="wide">{rows}</div></div>')
-    note = "Pictures that none of these runs was trained on, by the best checkpoint of the best run of each setting."
     note = f'<p class="note">{note}</p>' if cards else ""
     cards += [_sampled(titles[name], Path(one["run"])) for name, one in made.items() if not one["pairs"]]
     return f'{note}<div class="columns">{"".join(cards)}</div>' if any(cards) else ""
