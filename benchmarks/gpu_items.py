@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from gpu_item import ROOT, Asked, Found, Training, item, scores_table, table, train_all
+from gpu_item import ROOT, SQUEEZENET, Asked, Found, Training, item, scores_table, table, train_all
 
 CAPTURED = {"mode": "graph", "compile": "off"}
 """The default step of a run that is too short for the compiler."""
@@ -234,23 +234,37 @@ def compiled(asked: Asked) -> Found:
     return _bench(asked, {("resnet_9", 1): ("reference", "captured", "compiled, captured")})
 
 
-SETS = ("horse2zebra", "apple2orange", "facades", "maps", "monet2photo", "cityscapes", "ct2mri")
+TINY_PLAN = """data: apples2oranges
+images: 4
+presets: [cyclegan]
+image_size: 32
+config:
+  data: {render_count: 20, render_test: 4}
+  generator: {channels: 4, blocks: 1}
+  discriminator: {channels: 4}
+"""
 
-TRIED: dict[str, tuple[str, ...]] = {"fast": ("fast", "--size", "s"), "cyclegan": ("cyclegan",)}
-"""What the table over all sets compares, by name: flags of `velogan train`."""
 
-
-@item(minutes=30, least=6, timed=False)
+@item(minutes=60, least=12, timed=False)
 def sets(asked: Asked) -> Found:
-    """All sets at 256x256 with the recommended recipe, and the paper's CycleGAN beside it for the same minutes"""
-    common = ("--image-size", "256", "--engine.compile", "off", "--data.workers", "2")
-    trainings = [
-        Training(f"{recipe}-{name}", name, (*flags, *common), minutes=10)
-        for name in SETS
-        for recipe, flags in TRIED.items()
-    ]
-    rows = train_all(asked, trainings[1:2] if asked.tiny else trainings)
-    return Found(rows, [f"{asked.at_once} trainings shared the GPU at a time.", "", *scores_table(rows)])
+    """All sets at 256x256 by each recipe for the same minutes: the table and the page of benchmarks/sets.py"""
+    from sets import markdown, tabled
+
+    plan, words = ROOT / "benchmarks" / "plans" / "sets-gpu.yaml", ["--within", f"{asked.left / 60:.1f}"]
+    if asked.tiny:
+        plan, words = asked.out / "plan.yaml", ["--limit", "4"]
+        plan.write_text(TINY_PLAN)
+    elif asked.data is None:
+        raise ValueError("it needs sets: give a folder that has them as --data")
+    else:
+        words += ["--sets", str(asked.data), "--parallel", str(asked.at_once)]
+        words += ["--squeezenet", str(weights)] if (weights := asked.data / SQUEEZENET).is_file() else []
+    code, _ = asked.call(["benchmarks/sets.py", str(plan), "--out", str(asked.out), *words], "sets")
+    if not (asked.out / "sets.json").is_file():
+        raise ValueError(f"benchmarks/sets.py ended with exit code {code}: see sets.log")
+    runs = json.loads((asked.out / "sets.json").read_text())
+    failed = [f"failed: {one['set']}, {one['recipe']}: {one['reason']}" for one in runs if one["reason"]]
+    return Found(runs, [f"{asked.at_once} trainings shared the GPU at a time.", *markdown(tabled(runs)), *failed])
 
 
 CANDIDATES: dict[str, tuple[str, ...]] = {

@@ -19,14 +19,19 @@ import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from statistics import fmean, median
 from string import Template
 from typing import Any
 
+from gpu_item import CLASSES, SCORING_S, closed
+
 from velogan.config import read_config
 from velogan.engine.device import resolve_device
+from velogan.engine.duration import parse_span
 from velogan.evaluation.evaluate import evaluate
+from velogan.evaluation.features import default_features
 from velogan.evaluation.outside import outside
 from velogan.files import write_text
 from velogan.observe.progress import Display
@@ -43,9 +48,6 @@ from velogan.sweep.planfile import read_plan
 
 ROOT = Path(__file__).resolve().parents[1]
 RENDERED = "apples2oranges"
-CLASSES = {"horse2zebra": {"b2a": 339, "a2b": 340}, "apple2orange": {"b2a": 948, "a2b": 950}}
-"""The ImageNet class of the target, by direction, of sets whose domains have one."""
-
 WAYS = {"a2b": "A to B", "b2a": "B to A"}
 FIGURES = {
     "closed": ("Distance closed", "%"),
@@ -79,8 +81,10 @@ def main() -> int:
     parser.add_argument("--only", nargs="+", metavar="SET")
     parser.add_argument("--recipes", nargs="+", metavar="PRESET", help="some of the plan's")
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--minutes", type=float)
-    parser.add_argument("--images", type=int)
+    length = parser.add_mutually_exclusive_group()
+    length.add_argument("--minutes", type=float)
+    length.add_argument("--within", type=float, metavar="MINUTES", help="all of it, and at most the plan's length each")
+    length.add_argument("--images", type=int)
     parser.add_argument("--image-size", type=int)
     parser.add_argument("--size", choices=["xs", "s", "m", "l"])
     parser.add_argument("--seeds", type=int)
@@ -89,6 +93,9 @@ def main() -> int:
     parser.add_argument("--limit", type=int, help="at most so many test pictures of a domain")
     asked = parser.parse_args()
     trials = {name: list(_trials(asked, path)) for name, path in _sets(asked).items()}
+    if asked.within:
+        asked.minutes = _each(asked, sum(map(len, trials.values())), *next(iter(trials.values())))
+        trials = {name: list(_trials(asked, path)) for name, path in _sets(asked).items()}
     with Display() as display:
         _train(trials, asked, say=display.say)
         runs = [_scored(name, trial, asked, display) for name, some in trials.items() for trial in some]
@@ -114,9 +121,20 @@ def _sets(asked: argparse.Namespace) -> dict[str, str]:
 def _trials(asked: argparse.Namespace, path: str) -> Iterator[Trial]:
     words = {name: getattr(asked, name) for name in ("image_size", "size", "seeds", "minutes", "images")}
     plan = read_plan(asked.plan, data=path, **words)
-    for trial in plan.known_trials():
+    first = {"preset": next(iter(plan.bases))}  # of one preset alone, trials do not name it
+    for trial in (replace(one, settings=first | dict(one.settings)) for one in plan.known_trials()):
         if not asked.recipes or trial.settings["preset"] in asked.recipes:
             yield trial
+
+
+def _each(asked: argparse.Namespace, count: int, first: Trial, *_: Trial) -> float | None:
+    """Minutes of each of so many trainings, where all of them and their scores have `--within`."""
+    waves = -(-count // asked.parallel)
+    each = asked.within / waves - SCORING_S * asked.parallel / 60
+    if each < 1:
+        raise SystemExit(f"--within {asked.within:g} minutes is too short for {count} trainings: name fewer sets")
+    span = parse_span(first.config.train.length)
+    return min(each, span.amount) if span.unit == "minutes" else None
 
 
 def _train(trials: Mapping[str, Sequence[Trial]], asked: argparse.Namespace, *, say: Any) -> None:
@@ -154,11 +172,11 @@ def _scored(name: str, trial: Trial, asked: argparse.Namespace, display: Display
         if (before := read_mapping(kept)).get("of") == of:
             return {**known, **before["found"]}
         device = resolve_device(read_config(run).engine.device)
-        shares = CLASSES.get(name, {})
+        shares = dict(zip(WAYS, (int(word.partition("=")[2]) for word in CLASSES.get(name, ()))))
         scores = evaluate(
             run,
             checkpoint=taken(run),
-            features="lite2",
+            features=default_features(),
             squeezenet=asked.squeezenet,
             classes={f"class {index}": index for index in shares.values()},
             limit=asked.limit,
@@ -184,8 +202,8 @@ def figures(scores: Sequence[Mapping[str, Any]], shares: Mapping[str, int]) -> d
         name, way, found = score["name"], score["direction"], ways.setdefault(score["direction"], {})
         value, nothing, real = (score[key] for key in ("value", "baseline", "real"))
         judge = "" if name.startswith("lite2") else " (SqueezeNet)"
-        if name in ("lite2_kid", "squeeze_kid") and None not in (value, nothing, real) and nothing != real:
-            found[f"closed{judge}"] = {"value": (nothing - value) / (nothing - real)}
+        if name in ("lite2_kid", "squeeze_kid") and (share := closed(score)) is not None:
+            found[f"closed{judge}"] = {"value": share}
         elif name.endswith(f"_share_class_{shares.get(way)}"):
             found[f"share{judge}"] = {"value": value, "nothing": nothing, "real": real}
         elif name in FIGURES:

@@ -70,6 +70,7 @@ def test_the_table_has_a_row_for_each_direction_and_the_median_of_all(sets: Modu
     assert "| maps | A to B | 60 (50 to 70) | 30 |" in list(sets.markdown(tables))
 
 
+@pytest.mark.soak
 @pytest.mark.skipif(find_lite("lite2") is None, reason=f"the judge is not here: {package('lite2')}")
 def test_the_whole_way_on_a_tiny_set(
     sets: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -201,7 +201,7 @@ def test_a_probe_trains_a_few_steps(tiny_plan: Callable[..., SweepPlan]) -> None
 
 @pytest.mark.parametrize("name", [path.stem for path in PLANS])
 def test_the_plans_of_the_benchmarks_are_plans(name: str) -> None:
-    assert len(read_plan(PLANS[0].with_stem(name)).known_trials()) >= 9
+    assert len(read_plan(PLANS[0].with_stem(name)).known_trials()) >= 3
 
 
 @pytest.mark.parametrize(
