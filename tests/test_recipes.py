@@ -26,8 +26,8 @@ def test_a_recipe_takes_a_step(name: str):
     config = _tiny(recipe())
     step, objective, nets = step_of(config, shape=(32, 32))
     before = {role: [value.clone() for value in net.parameters()] for role, net in nets.items()}
-    batch = {side: torch.rand(config.data.batch_size, 3, 32, 32) * 2 - 1 for side in "AB"}
-    batch["uniform"] = torch.rand(objective.draws["train"], config.data.batch_size)
+    batch = {side: torch.rand(config.data.batch, 3, 32, 32) * 2 - 1 for side in "AB"}
+    batch["uniform"] = torch.rand(objective.draws["train"], config.data.batch)
     losses = step({"train": batch})
     assert all(value.isfinite() for value in losses.values())
     for role, net in nets.items():
@@ -47,6 +47,18 @@ def test_one_adam_two_or_four_are_presets():
     assert rates["adam-joint"] == [2e-4] * 4
     assert rates["adam-each-decay"] == pytest.approx([2e-4 * 0.9**1.5] * 4)
     assert rates["adam-each-rates"] == [1e-4, 5e-4, 2e-4, 2e-4]
+
+
+def test_keras_is_its_example():
+    config = RECIPES["keras"]()
+    assert (config.generator.norm, config.discriminator.norm) == ("instance_affine", "instance_affine")
+    method = config.method
+    assert isinstance(method, CycleGAN)
+    assert (method.gan, method.cycle_a, method.identity, method.pool_size) == ("lsgan", 10, 0.5, 0)
+    step, *_ = step_of(_tiny(config), shape=(32, 32))
+    groups = [group for optimizer in step.optimizers.values() for group in optimizer.param_groups]
+    assert {(group["lr"], group["betas"], group["eps"]) for group in groups} == {(2e-4, (0.5, 0.999), 1e-7)}
+    assert (config.schedule.kind, config.train.length, config.data.batch_size) == ("constant", "90 epochs", 1)
 
 
 def test_cyclegan_is_the_paper():

@@ -146,7 +146,7 @@ class Config(BaseModel):
     @property
     def images_per_update(self) -> int:
         """Images of each domain between two updates of a network."""
-        return self.data.batch_size * self.train.accumulate
+        return self.data.batch * self.train.accumulate
 
     def change(self, **sections: Any) -> Config:
         """A checked copy with fields replaced: `config.change(method="onepair", data={"crop_size": 64})`.

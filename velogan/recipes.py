@@ -149,6 +149,24 @@ def adam_each_rates() -> Config:
     return adam_joint().change(optimizer={"rules": ("G_A:lr=1e-4", "G_B:lr=5e-4", "D_*:lr=2e-4")})
 
 
+def keras() -> Config:
+    """The Keras CycleGAN example (A_K_Nain, 2020): its networks, losses and rates, and the 90 epochs of its weights.
+
+    Its instance norms have weights, it keeps no pool of past fakes, its rates do not fall, and Adam's epsilon is 1e-7.
+    docs/keras.md says where it still differs.
+
+    velogan train keras --data horse2zebra --out runs/zebras
+    """
+    return Config().change(
+        generator={"norm": "instance_affine"},
+        discriminator={"norm": "instance_affine"},
+        method={"pool_size": 0},
+        optimizer={"epsilon": 1e-7},
+        schedule={"kind": "constant"},
+        train={"length": "90 epochs"},
+    )
+
+
 def onepair() -> Config:
     """One autoencoder, one translator of its encodings, as "Improving Cycle-GAN using Intel AI DevCloud" (2018) has it.
 
@@ -232,6 +250,7 @@ RECIPES: dict[str, Callable[[], Config]] = {
     "adam-each-decay": adam_each_decay,
     "adam-each-rates": adam_each_rates,
     "contrast": contrast,
+    "keras": keras,
     "onepair": onepair,
     "onepair-plus": onepair_plus,
     "demo-onepair": demo_onepair,

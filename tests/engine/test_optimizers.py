@@ -66,7 +66,7 @@ def test_every_setting_may_be_a_networks_own():
             "G_A: kind=adamw, lr=1e-3, weight_decay=0.2, clip_norm=1, schedule=exponential, gamma=0.9, every=50i",
             "G_B:kind=radam,clip_norm=0.5,warmup=5 %",
             "D_A:kind=sgd,momentum=0.9",
-            "D_B:kind=rmsprop,beta2=0.99,momentum=0.3",
+            "D_B:kind=rmsprop,beta2=0.99,momentum=0.3,epsilon=1e-7",
         ),
     )
     made = _settings(config)
@@ -81,7 +81,7 @@ def test_every_setting_may_be_a_networks_own():
     assert made["G_A"]["schedule"] == {"kind": "exponential", "gamma": 0.9, "every": "50 images"}
     assert made["G_B"]["schedule"] == {"warmup": "5 percent"}
     assert made["D_A"]["momentum"] == 0.9
-    assert (made["D_B"]["alpha"], made["D_B"]["momentum"]) == (0.99, 0.3)
+    assert (made["D_B"]["alpha"], made["D_B"]["momentum"], made["D_B"]["eps"]) == (0.99, 0.3, 1e-7)
     assert config.kinds == {"adam", "adamw", "radam", "sgd", "rmsprop"}
 
 
@@ -99,7 +99,7 @@ def test_every_setting_may_be_a_networks_own():
         ("D_A:kind=muon", ": kind=muon: Input should be 'adam', 'adamw'"),
         ("D_A:schedule=fast", ": schedule=fast: Input should be 'linear', "),
         ("D_A:warmup=1000", ": warmup=1000: '1000' is no duration: write '500 images'"),
-        ("D_A:momentum=0.9", ": adam has no momentum, it has beta1 and beta2"),
+        ("D_A:momentum=0.9", ": adam has no momentum, it has beta1 and beta2 and epsilon"),
         ("D_A:kind=sgd,beta1=0.9", ": sgd has no beta1, it has momentum"),
         ("D_A:lr=1e-4,lr=2e-4", ": lr is there twice"),
         ("D_A:lr=none", ": lr=none: Input should be a valid number"),
@@ -180,6 +180,7 @@ KINDS: dict[str, tuple[str, Callable[..., torch.optim.Optimizer]]] = {
     "adam": ("adam", partial(torch.optim.Adam, lr=2e-4, betas=(0.5, 0.999))),
     "adam, L2": ("adam,weight_decay=0.1", partial(torch.optim.Adam, lr=2e-4, betas=(0.5, 0.999), weight_decay=0.1)),
     "adamw": ("adamw,weight_decay=0.1", partial(torch.optim.AdamW, lr=2e-4, betas=(0.5, 0.999), weight_decay=0.1)),
+    "adam, as Keras": ("adam,epsilon=1e-7", partial(torch.optim.Adam, lr=2e-4, betas=(0.5, 0.999), eps=1e-7)),
     "radam": ("radam,beta1=0.9", partial(torch.optim.RAdam, lr=2e-4, betas=(0.9, 0.999))),
     "sgd": ("sgd,momentum=0.9,lr=0.1", partial(torch.optim.SGD, lr=0.1, momentum=0.9)),
     "rmsprop": ("rmsprop,beta2=0.9,lr=1e-3", partial(torch.optim.RMSprop, lr=1e-3, alpha=0.9)),

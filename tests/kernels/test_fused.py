@@ -30,6 +30,7 @@ NETS = {
     "resnet": lambda: _generator(),
     "resnet without blocks": lambda: _generator(blocks=0),
     "resnet, batch norm": lambda: _generator(norm="batch", gain=0.1),  # or the last tanh is at its ends in eval mode
+    "resnet, norm with weights": lambda: _generator(norm="instance_affine"),
     "resnet, no norm": lambda: _generator(norm="none", gain=0.1),
     "resnet, resize": lambda: _generator(decoder="resize"),
     "unet": lambda: _generator(network="unet_128", channels=2),

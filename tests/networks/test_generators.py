@@ -36,6 +36,7 @@ def _unet_parameters(downs: int, width: int = 64) -> int:
     [
         ({}, 11_378_179),
         ({"blocks": 6}, 7_837_699),
+        ({"norm": "instance_affine"}, 11_383_427),  # each norm has two weights, and no bias before it
         ({"network": "unet_256"}, _unet_parameters(8)),
         ({"network": "unet_128"}, _unet_parameters(7)),
     ],

@@ -69,6 +69,7 @@ def test_the_seed_decides_the_weights():
     ("name", "kind", "parameters", "buffers"),
     [
         ("instance", nn.InstanceNorm2d, 0, 0),
+        ("instance_affine", nn.InstanceNorm2d, 2, 0),
         ("batch", nn.BatchNorm2d, 2, 3),
         ("sync_batch", nn.SyncBatchNorm, 2, 3),
         ("none", nn.Identity, 0, 0),
@@ -78,6 +79,16 @@ def test_norms(name: NormName, kind: type[nn.Module], parameters: int, buffers: 
     layer = norm_layer(name)(6)
     assert isinstance(layer, kind)
     assert (len(list(layer.parameters())), len(list(layer.buffers()))) == (parameters, buffers)
+
+
+def test_the_weights_of_instance_norms_begin_as_in_the_keras_example():
+    torch.manual_seed(0)
+    layer = initialise(norm_layer("instance_affine")(10_000))
+    assert isinstance(layer, nn.InstanceNorm2d)
+    assert layer.weight.std().item() == pytest.approx(0.02, rel=0.05)
+    assert abs(layer.weight.mean().item()) < 0.001
+    assert not layer.bias.any()
+    assert layer.eps == 1e-3
 
 
 def test_instance_norm_is_per_sample_in_training_and_after():

@@ -141,7 +141,7 @@ def test_five_steps_equal_the_textbook_loop_bit_for_bit(case: str, tiny_config: 
     config = tiny_config(engine={"mode": "reference", "threads": 1}, **sections)
     config = config.model_copy(update={"engine": decide(config)[0]})
     step, objective, nets = step_of(config, shape=(SIDE, SIDE))
-    size, random = config.data.batch_size, torch.Generator().manual_seed(1)
+    size, random = config.data.batch, torch.Generator().manual_seed(1)
     batches = [
         {side: torch.rand(size, 3, SIDE, SIDE, generator=random) * 2 - 1 for side in "AB"} for _ in range(EPOCHS)
     ]

@@ -38,6 +38,7 @@ def _picture(side: int, seed: int = 0) -> Tensor:
         ({}, 32),
         ({"network": "unet_128"}, 256),
         ({"dropout": True}, 32),
+        ({"norm": "instance_affine"}, 32),
         ({"output": "change", "decoder": "simple"}, 32),
         ({"output": "mask"}, 32),
         ({"output": "keep"}, 32),

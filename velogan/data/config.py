@@ -110,7 +110,11 @@ class DataConfig(BaseModel):
     serial_batches: bool = Field(
         default=False, description="Take the pictures in order, A and B side by side, instead of at random."
     )
-    batch_size: int = Field(default=1, ge=1, description="Pictures of each domain in one step, in each process.")
+    batch_size: int | Literal["auto"] = Field(
+        default=1,
+        description="Pictures of each domain in one step, in each process. auto: as many as memory bears, a power of "
+        "two, found by trying when a run begins.",
+    )
     validation: int = Field(
         default=32,
         ge=0,
@@ -141,6 +145,13 @@ class DataConfig(BaseModel):
     render_test: int = Field(default=48, ge=1, description="apples2oranges: test pictures in each domain.")
 
     @property
+    def batch(self) -> int:
+        """`batch_size`, which is a number once a run has begun. ValueError before that where it is auto."""
+        if self.batch_size == "auto":
+            raise ValueError("data.batch_size=auto is found when `velogan train` begins a run: give a number here")
+        return self.batch_size
+
+    @property
     def load_side(self) -> int:
         """The resolved `load_size`, in pixels."""
         return self.load_size or round(self.crop_size * 286 / 256)
@@ -160,6 +171,13 @@ class DataConfig(BaseModel):
         """What is asked for the values of scans in domain A or B: numbers, a window, or nothing."""
         window = self.window[0 if letter == "A" else -1] if self.window else None
         return (self.range_a if letter == "A" else self.range_b) or window
+
+    @field_validator("batch_size", mode="before")
+    @classmethod
+    def _a_number_or_auto(cls, value: Any) -> Any:
+        if value != "auto" and not (str(value).isdecimal() and int(value)):
+            raise ValueError("give a whole number from 1 on, or auto")
+        return value
 
     @field_validator("path", mode="before")
     @classmethod

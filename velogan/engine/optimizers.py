@@ -32,6 +32,11 @@ class OptimizerConfig(BaseModel):
     beta2: float = Field(
         default=0.999, ge=0, lt=1, description="Decay of the squared gradient's running mean, of all but sgd."
     )
+    epsilon: float = Field(
+        default=1e-8,
+        ge=0,
+        description="Added to the root of the squared gradient's mean, of all but sgd. PyTorch's is 1e-8, Keras' 1e-7.",
+    )
     momentum: float = Field(default=0.0, ge=0, lt=1, description="Momentum of sgd and rmsprop.")
     weight_decay: float = Field(default=0.0, ge=0, description="Pull of the weights towards 0.")
     clip_norm: float | None = Field(
@@ -67,20 +72,20 @@ class OptimizerConfig(BaseModel):
         own = self.model_copy(update=changes)
         settings = {"lr": own.lr, "initial_lr": own.lr, "weight_decay": own.weight_decay}
         if own.kind == "rmsprop":
-            settings |= {"alpha": own.beta2, "momentum": own.momentum}
+            settings |= {"alpha": own.beta2, "momentum": own.momentum, "eps": own.epsilon}
         elif own.kind == "sgd":
             settings |= {"momentum": own.momentum}
         else:
-            settings |= {"betas": (own.beta1, own.beta2)}
+            settings |= {"betas": (own.beta1, own.beta2), "eps": own.epsilon}
         return own.kind, settings | {"clip_norm": own.clip_norm, "name": network, "schedule": schedule}
 
 
 _OWN_KEYS: dict[Kind, tuple[str, ...]] = {
-    "adam": ("beta1", "beta2"),
-    "adamw": ("beta1", "beta2"),
-    "radam": ("beta1", "beta2"),
+    "adam": ("beta1", "beta2", "epsilon"),
+    "adamw": ("beta1", "beta2", "epsilon"),
+    "radam": ("beta1", "beta2", "epsilon"),
     "sgd": ("momentum",),
-    "rmsprop": ("beta2", "momentum"),
+    "rmsprop": ("beta2", "epsilon", "momentum"),
 }
 _KEYS = {key for keys in _OWN_KEYS.values() for key in keys}
 

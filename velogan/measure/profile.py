@@ -110,7 +110,7 @@ def _round(phases: Sequence[Phase]) -> int:
 def _settings(config: Config, picks: Iterable[Decision]) -> dict[str, Any]:
     return {
         "image_size": config.data.crop_size,
-        "batch_size": config.data.batch_size,
+        "batch_size": config.data.batch,
         "accumulate": config.train.accumulate,
         "generator": config.generator.model_dump(mode="json"),
         "discriminator": config.discriminator.model_dump(mode="json"),

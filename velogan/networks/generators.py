@@ -55,7 +55,11 @@ class GeneratorConfig(BaseModel):
         description="Feature maps after the first convolution (ngf). Of cells: those of the encoding, H; a resnet's "
         "encoding has four times `channels`.",
     )
-    norm: NormName = Field(default="instance", description="Normalisation after convolutions.")
+    norm: NormName = Field(
+        default="instance",
+        description="Normalisation after convolutions. instance_affine: with weights, and no bias before it, as in the "
+        "Keras example.",
+    )
     dropout: bool = Field(default=False, description="Dropout 0.5 in residual blocks, or in the U-Net's inner blocks.")
     decoder: Literal["reference", "simple", "resize"] = Field(
         default="reference",
@@ -121,7 +125,7 @@ class GeneratorConfig(BaseModel):
             raise ValueError(
                 f"decoder=resize and antialias={self.antialias} are two ways to double the sides: choose one of them"
             )
-        if self.output == "change" and self.norm == "instance" and self.decoder != "simple":
+        if self.output == "change" and self.norm.startswith("instance") and self.decoder != "simple":
             raise ValueError(
                 "output=change takes the difference of two decoded pictures, and instance norm would scale each "
                 "differently: set decoder=simple, or norm=none"

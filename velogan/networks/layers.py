@@ -11,7 +11,7 @@ from torch.nn.utils.parametrizations import spectral_norm
 
 from velogan.types import Form
 
-NormName = Literal["instance", "batch", "sync_batch", "none"]
+NormName = Literal["instance", "instance_affine", "batch", "sync_batch", "none"]
 InitName = Literal["normal", "xavier", "kaiming", "orthogonal"]
 
 INIT_GAIN = 0.02
@@ -79,12 +79,15 @@ class _Sum(torch.autograd.Function):
 def norm_layer(name: NormName) -> Callable[[int], nn.Module]:
     """The norm constructor for a channel count.
 
-    `instance` is per sample, without affine weights or running statistics, as CycleGAN uses it;
+    `instance` is per sample, without affine weights or running statistics, as CycleGAN uses it; `instance_affine` has
+    weights, and the epsilon of the Keras CycleGAN example's layer (tensorflow_addons' InstanceNormalization);
     `batch` and `sync_batch` have both (the latter shares statistics between processes); `none` is the identity.
     """
     match name:
         case "instance":
             return lambda channels: InstanceNorm2d(channels, affine=False, track_running_stats=False)
+        case "instance_affine":
+            return lambda channels: InstanceNorm2d(channels, eps=1e-3, affine=True, track_running_stats=False)
         case "batch":
             return nn.BatchNorm2d
         case "sync_batch":
@@ -96,8 +99,9 @@ def norm_layer(name: NormName) -> Callable[[int], nn.Module]:
 def initialise(net: nn.Module, *, init: InitName = "normal", gain: float = INIT_GAIN) -> nn.Module:
     """Fills every convolution and linear weight from `init` (bias 0) and every batch-norm weight from N(1, gain).
 
-    `normal` is N(0, gain); `xavier` is Xavier normal with `gain`; `kaiming` is He normal for fan-in;
-    `orthogonal` has gain `gain`. Draws from the default generator in module order. Returns `net`.
+    Weights of instance norms come from N(0, gain), as in the Keras CycleGAN example. `normal` is N(0, gain); `xavier`
+    is Xavier normal with `gain`; `kaiming` is He normal for fan-in; `orthogonal` has gain `gain`. Draws from the
+    default generator in module order. Returns `net`.
     """
     fill = {
         "normal": lambda weight: nn.init.normal_(weight, 0.0, gain),
@@ -112,6 +116,9 @@ def initialise(net: nn.Module, *, init: InitName = "normal", gain: float = INIT_
                 nn.init.zeros_(module.bias)
         elif isinstance(module, (nn.BatchNorm2d, nn.SyncBatchNorm)):
             nn.init.normal_(module.weight, 1.0, gain)
+            nn.init.zeros_(module.bias)
+        elif isinstance(module, nn.InstanceNorm2d) and module.affine:
+            nn.init.normal_(module.weight, 0.0, gain)
             nn.init.zeros_(module.bias)
     return net
 

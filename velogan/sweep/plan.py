@@ -123,6 +123,8 @@ class SweepPlan(BaseModel):
         given = {name: value for name, value in settings.items() if name != PRESET}
         try:
             config = changed(self.bases[preset], given)
+            if config.data.batch_size == "auto":
+                raise ValueError("data.batch_size=auto is for one run: give a number, the same for all trials")
         except ValueError as error:
             raise ValueError(f"{trial_name(settings, seed)}: {error}") from None
         config = scored_at_shares(config.change(train={"length": self.budget, "seed": seed}))

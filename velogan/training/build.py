@@ -160,7 +160,7 @@ def build_trainer(
     """
     ranks = ranks or Ranks()
     set_threads(engine)
-    device, count = resolve_device(engine.device), data.batch_size * train.accumulate
+    device, count = resolve_device(engine.device), data.batch * train.accumulate
     _check_one_size(method, pictures, data, accumulate=train.accumulate)
     loader = cache(partial(_open_loader, pictures, data, count=count, seed=train.seed, device=device, ranks=ranks))
     roles = roles or build_roles(method, spec, seed=train.seed)

@@ -28,6 +28,7 @@ from velogan.methods.fit import check_sizes, phases_of
 from velogan.objectives.base import Objective
 from velogan.observe.progress import Display
 from velogan.search.recorder import Chosen
+from velogan.training.batch import with_batch
 from velogan.training.build import Prepare, averaged_views, build_roles, build_step, build_trainer, set_threads
 from velogan.training.choices import decide, decide_again, for_all, on_this_host
 from velogan.training.followers import as_split, check_pictures, follow
@@ -99,6 +100,7 @@ def _train(
     check_pictures(ranks, data)
     asked, notes = fit_channels(config, data)
     check_sizes(asked.method, asked.spec, data.shapes(asked.data))
+    asked, batch = with_batch(asked, data, ranks)
     with session.lock() if session else nullcontext():
         chosen = _decided(ranks, asked, before) if session else None
         engine, picks, why = ranks.share(chosen)
@@ -109,7 +111,7 @@ def _train(
         trainer = trainer_of(config, data, roles=roles, ranks=ranks)
         if session:
             session.start(
-                asked, engine, trainer, roles=roles, data=data, picks=[*notes, *picks], why=why, origin=origin
+                asked, engine, trainer, roles=roles, data=data, picks=[*notes, *batch, *picks], why=why, origin=origin
             )
         trainer.share(session.state if session else None)
         if (whole := parse_length(config.train.length, epoch=trainer.epoch).seconds) is not None:
@@ -158,7 +160,7 @@ def _choices(session: Session, config: Config, trainer: Trainer, data: Data) -> 
         epoch=trainer.epoch,
         provenance=provenance,
         rate=max((group["lr"] for kind, group in groups if "adam" in kind), default=None),
-        step=config.data.batch_size * config.train.accumulate,
+        step=config.images_per_update,
         say=session.say,
     )
 

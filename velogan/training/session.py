@@ -150,6 +150,8 @@ class Session:
         if imported(run):
             return cls(run, config, say=say)
         saved = read_config(run)
+        if config.data.batch_size == "auto":  # it was found when the run began
+            config = config.change(data={"batch_size": saved.data.batch_size})
         changed = differences(config, saved)
         kept = {name: values for name, values in changed.items() if not name.startswith("engine.")}
         wrong = {name: values for name, values in kept.items() if name not in MAY_CHANGE}

@@ -190,8 +190,8 @@ class PairLoader:
     def plan(self, position: int) -> CropPlan:
         """Plan the batch of the step that begins at `position` images seen."""
         a, b = [], []
-        first = position + self.rank * self.config.batch_size
-        for place in range(first, first + self.config.batch_size):
+        first = position + self.rank * self.config.batch
+        for place in range(first, first + self.config.batch):
             of_a, of_b, draws = self._drawn(place)
             a.append(self._row(self.a, of_a, draws[[1, 2, 3, 7, 8]]))
             b.append(self._row(self.b, of_b, draws[[4, 5, 6, 9, 10]]))
@@ -280,7 +280,7 @@ def _gathered(loader: PairLoader, position: int) -> Iterator[Batch]:
     def gather(place: int) -> Batch:
         return loader.gather(loader.plan(place))
 
-    places = count(position, loader.ranks * loader.config.batch_size)
+    places = count(position, loader.ranks * loader.config.batch)
     if not (loader.a.streamed or loader.b.streamed):
         yield from map(gather, places)
         return
@@ -331,9 +331,9 @@ def _check_sizes(side: str, domain: Domain, config: DataConfig) -> None:
                     f"{width}x{height} pixels; set crop_size to at most {min(height, width) // 4 * 4}, "
                     "remove the picture, or choose data.preprocess=resize_and_crop"
                 )
-    elif config.batch_size > 1 and not domain.uniform:
+    elif config.batch > 1 and not domain.uniform:
         raise ValueError(
-            f"data.batch_size={config.batch_size} needs pictures of one size, but data.preprocess="
+            f"data.batch_size={config.batch} needs pictures of one size, but data.preprocess="
             f"{config.preprocess} leaves {len(set(domain.shapes))} sizes in domain {side}; set "
             "batch_size to 1 or choose a preprocess with a crop"
         )

@@ -1,0 +1,139 @@
+"""`data.batch_size=auto`: the number that memory bears, found once."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from velogan.cli import main
+from velogan.config import Config, read_config
+from velogan.data.sets.pair import Data
+from velogan.engine.memory import free_memory_mb
+from velogan.engine.ranks import Ranks
+from velogan.training import batch as room
+from velogan.training.batch import largest, with_batch
+
+from ..domains import domain_in_memory
+
+Answer = Callable[[int], tuple[int, dict[str, Any]]]
+
+TINY = Config().change(
+    data={"batch_size": "auto", "crop_size": 32},
+    generator={"channels": 2, "blocks": 1},
+    discriminator={"channels": 2},
+    engine={"device": "cpu", "threads": 1, "mode": "reference"},
+)
+
+
+def _answers(monkeypatch: pytest.MonkeyPatch, answer: Answer) -> list[int]:
+    """Stands in for the process that tries; the batches that were tried."""
+    tried: list[int] = []
+
+    def ask(module: str, request: Mapping[str, Any], **_: Any) -> tuple[int, dict[str, Any]]:
+        tried.append(request["config"]["data"]["batch_size"])
+        return answer(tried[-1])
+
+    monkeypatch.setattr(room, "ask", ask)
+    return tried
+
+
+def test_a_cpu_is_never_asked_for_more_than_it_has(monkeypatch: pytest.MonkeyPatch):
+    tried = _answers(monkeypatch, lambda count: (0, {"mb": 100.0 + 50 * count, "refused": ""}))
+    assert largest(TINY, most=100, kept=[], room=500) == (8, "16 images would take about 900 MB of 500")
+    assert tried == [1, 2, 4, 8]
+    assert largest(TINY, most=100, kept=[], room=160) == (1, "2 images took 200 MB of 160")
+    assert largest(TINY, most=5, kept=[], room=500) == (4, "it takes 300 MB, and more than 5 are not tried")
+
+
+def test_a_gpu_says_what_does_not_fit(monkeypatch: pytest.MonkeyPatch):
+    refused = "did not fit"
+    tried = _answers(monkeypatch, lambda count: (0, {"mb": 50.0 * count, "refused": refused if count > 4 else ""}))
+    assert largest(TINY, most=100, kept=[], room=None) == (4, "8 images did not fit")
+    assert tried == [1, 2, 4, 8]
+
+
+def test_a_process_that_was_killed_had_too_much(monkeypatch: pytest.MonkeyPatch):
+    _answers(monkeypatch, lambda count: (0, {"mb": 1.0, "refused": ""}) if count == 1 else (-9, {}))
+    assert largest(TINY, most=100, kept=[], room=None) == (1, "2 images did not fit")
+
+
+def test_what_is_wrong_with_the_configuration_is_told(monkeypatch: pytest.MonkeyPatch):
+    _answers(monkeypatch, lambda count: (2, {"error": "engine.compile=on needs g++"}))
+    with pytest.raises(ValueError, match=r"engine\.compile=on needs g\+\+"):
+        largest(TINY, most=100, kept=[], room=None)
+
+
+def test_a_step_is_tried_for_real():
+    count, why = largest(TINY, most=1, kept=[], room=free_memory_mb())
+    assert (count, why.partition(" MB, ")[2]) == (1, "and more than 1 are not tried")
+    assert 50 < float(why.split()[2].replace(",", "")) < free_memory_mb()
+
+
+@pytest.mark.gpu
+def test_a_gpu_s_memory_is_found():
+    count, why = largest(TINY.change(engine={"device": "cuda"}), most=2, kept=[], room=None)
+    assert count == 2, why
+    assert torch.cuda.is_available()
+
+
+def _data() -> Data:
+    domain = domain_in_memory([np.zeros((36, 36, 3), np.uint8)] * 6)
+    return Data(a=domain, b=domain, sources=None)  # pyright: ignore[reportArgumentType]
+
+
+def test_all_ranks_take_the_least(monkeypatch: pytest.MonkeyPatch):
+    class Two(Ranks):
+        def gather(self, value: Any) -> list[Any]:
+            return [value, (2, "4 images did not fit")]
+
+    tried = _answers(monkeypatch, lambda count: (0, {"mb": 1.0, "refused": ""}))
+    config, picks = with_batch(TINY, _data(), Two(world=2, local_world=1))
+    assert tried == [1, 2]  # of six pictures, shared by two
+    assert config.data.batch == 2
+    assert [(pick.what, pick.choice) for pick in picks] == [("batch", "2")]
+    assert with_batch(config, _data(), Two(world=2)) == (config, [])
+
+
+@pytest.mark.parametrize(
+    ("fields", "why"),
+    [
+        ({"data": {"preprocess": "none"}}, "auto needs pictures of one size"),
+        ({}, "auto: 1 image did not fit; choose a smaller --size"),
+    ],
+)
+def test_what_cannot_be_found_is_refused(fields: dict[str, Any], why: str, monkeypatch: pytest.MonkeyPatch):
+    _answers(monkeypatch, lambda count: (0, {"mb": 0.0, "refused": "did not fit"}))
+    with pytest.raises(ValueError, match=why):
+        with_batch(TINY.change(**fields), _data(), Ranks())
+
+
+def test_a_continued_run_keeps_what_was_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    tried = _answers(monkeypatch, lambda count: (0, {"mb": 1.0, "refused": "did not fit" if count > 2 else ""}))
+    flags = f"""train --data apples2oranges --image-size 32 --out {tmp_path / "run"} --data.batch-size auto
+        --train.samples 0 --train.tensorboard false --data.render-count 8 --data.render-test 2
+        --discriminator.channels 4 --generator.channels 4 --generator.blocks 1 --engine.threads 1"""
+    assert main([*flags.split(), "--images", "2"]) == 0
+    assert "batch: 2 (4 images did not fit)" in capsys.readouterr().err
+    assert read_config(tmp_path / "run").data.batch_size == 2
+    picked = json.loads((tmp_path / "run/run.json").read_text())["picked"]
+    assert {"what": "batch", "choice": "2", "why": "4 images did not fit"} in picked
+    assert main([*flags.split(), "--images", "4"]) == 0
+    assert tried == [1, 2, 4]
+
+
+def test_others_ask_for_a_number(capsys: pytest.CaptureFixture[str]):
+    with pytest.raises(ValueError, match=r"data\.batch_size=auto is found when `velogan train` begins a run"):
+        _ = TINY.images_per_update
+    with pytest.raises(ValueError, match="give a whole number from 1 on, or auto"):
+        Config().change(data={"batch_size": 0})
+    sweep = "sweep fast --data apples2oranges --out s --images 8 --vary data.batch_size=1,auto"
+    assert main(sweep.split()) == 2
+    assert "data.batch_size=auto is for one run" in capsys.readouterr().err

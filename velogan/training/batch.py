@@ -1,0 +1,72 @@
+"""`data.batch_size=auto`: as many images a step as memory bears, found by trying steps in processes of their own.
+
+On a CUDA device the batch is doubled until its step is refused. On a CPU the next one is tried only where, by the two
+before it, it stays below a share of the memory that is free.
+"""
+
+from __future__ import annotations
+
+import subprocess
+
+from velogan.config import Config
+from velogan.data.sets.pair import Data
+from velogan.engine.child import ask
+from velogan.engine.device import device_for
+from velogan.engine.memory import free_memory_mb
+from velogan.engine.ranks import Ranks
+from velogan.types import Decision
+
+MOST = 1024
+"""No larger batch is tried."""
+
+SHARE = 0.8
+"""Of the memory that is free, what a step may take: sample grids and scores want some, too."""
+
+
+def with_batch(config: Config, data: Data, ranks: Ranks) -> tuple[Config, list[Decision]]:
+    """`config` with a number where data.batch_size is auto, the same on all ranks: the least that one of them found.
+
+    ValueError where not even one image fits, or where it cannot be found.
+    """
+    if config.data.batch_size != "auto":
+        return config, []
+    if config.data.crop is None:
+        raise ValueError(
+            f"data.batch_size=auto needs pictures of one size, and data.preprocess={config.data.preprocess} keeps "
+            "their own: give a number, or choose a preprocess with a crop"
+        )
+    device = device_for(config.engine).type
+    if device not in ("cpu", "cuda"):
+        raise ValueError(f"data.batch_size=auto does not know how much memory {device} has: give a number")
+    most = min(MOST, max(1, min(len(data.a), len(data.b)) // ranks.parts))
+    kept = [one.pixels.nbytes for one in (data.a, data.b) if one.uniform and not one.streamed]
+    room = SHARE * free_memory_mb() / ranks.local_world if device == "cpu" else None
+    count, why = min(ranks.gather(largest(config, most=most, kept=kept, room=room)))
+    if count == 0:
+        raise ValueError(f"data.batch_size=auto: {why}; choose a smaller --size or --image-size")
+    return config.change(data={"batch_size": count}), [Decision("batch", str(count), why)]
+
+
+def largest(config: Config, *, most: int, kept: list[int], room: float | None) -> tuple[int, str]:
+    """The largest power of two up to `most` whose step fits, 0 for none, and why it is no larger one.
+
+    `kept` are the bytes of each domain's pictures, which a CUDA device keeps where they fit; `room` is what a CPU's
+    step may take, in MB of 2^20 bytes.
+    """
+    taken: list[float] = []
+    while (count := 2 ** len(taken)) <= most:
+        images = f"{count} image{'s' if count > 1 else ''}"
+        if room is not None and len(taken) > 1:
+            expected = taken[-1] + 2 * (taken[-1] - taken[-2])  # on the line through the last two
+            if expected > room:
+                return count // 2, f"{images} would take about {expected:,.0f} MB of {room:,.0f}"
+        request = {"config": config.change(data={"batch_size": count}).model_dump(mode="json"), "kept": kept}
+        code, found = ask("velogan.training.trial", request, cores=[], said=subprocess.DEVNULL)
+        if code == 2 and "error" in found:
+            raise ValueError(found["error"])
+        if code or found["refused"]:
+            return count // 2, f"{images} {found.get('refused') or 'did not fit'}"
+        if room is not None and found["mb"] > room:
+            return count // 2, f"{images} took {found['mb']:,.0f} MB of {room:,.0f}"
+        taken.append(found["mb"])
+    return count // 2, f"it takes {taken[-1]:,.0f} MB, and more than {most} are not tried"
