@@ -27,6 +27,7 @@ from velogan.engine.schedules import ScheduleConfig
 from velogan.files import nearest, parse_yaml
 from velogan.methods import DEFAULT
 from velogan.methods.base import Method, Spec, ends
+from velogan.methods.capabilities import TakesPairs
 from velogan.networks.cells import blocks_of
 from velogan.networks.discriminators import DiscriminatorConfig
 from velogan.networks.generators import GeneratorConfig
@@ -130,7 +131,22 @@ class Config(BaseModel):
     def _sections_fit(self) -> Config:
         self.method.check(self.spec)
         check_schedule_rules(self.optimizer.rules, self.schedule)
+        if self.data.pairs is not None:
+            self._takes_pairs()
         return self
+
+    def _takes_pairs(self) -> None:
+        if not isinstance(self.method, TakesPairs):
+            can = " or ".join(kind for kind, method in METHODS.items() if isinstance(method(), TakesPairs))
+            raise ValueError(
+                f"data.pairs={self.data.pairs} is not for method={self.method.kind}: set method={can}, or leave it out"
+            )
+        for field, alone in (("split", "images"), ("exchange_every", None)):
+            if getattr(self.train, field) != alone:
+                raise ValueError(
+                    f"data.pairs={self.data.pairs} needs all networks in one process, and train.{field}="
+                    f"{getattr(self.train, field)} divides them: leave one of the two out"
+                )
 
     @property
     def spec(self) -> Spec:

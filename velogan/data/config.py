@@ -128,6 +128,15 @@ class DataConfig(BaseModel):
         "are either all held out for validation or all trained on. A picture without a match is a group of its own. "
         "Example: '^patient[0-9]+'. Default: each picture is a group of its own.",
     )
+    pairs: str | None = Field(
+        default=None,
+        description="A folder that holds A and B, in which pictures of the same things have equal names: translations "
+        "of these are held against the truth, by pixels, and by trained features where a discriminator has such. A "
+        "pair is cropped and flipped alike.",
+    )
+    pairs_every: int = Field(
+        default=1, ge=1, description="`pairs`: the generators learn from pairs after each so many-th step."
+    )
     cache_dir: str | None = Field(
         default=None,
         description="Folder for decoded pictures, shared by all runs and safe to delete; several users may share it. "

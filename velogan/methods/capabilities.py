@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, TypeVar, runtime_checkable
 
-from torch import nn
+from torch import Tensor, nn
 
 from velogan.methods.base import Method, Spec
 from velogan.networks.generators import GeneratorConfig
 from velogan.networks.genotype import Genotype
 from velogan.objectives.directions import DirectionObjective, Swap
-from velogan.types import Decision, Nets
+from velogan.types import Batch, Decision, Direction, Nets
 
 Capability = TypeVar("Capability")
 
@@ -60,6 +60,15 @@ class TrainsByDirection(Protocol):
         self, spec: Spec, *, shape: tuple[int, int], batched: bool, number: int, swap: Swap
     ) -> DirectionObjective:
         """The part of `objective` that the process `number` of two computes; `swap` exchanges images with the other."""
+        ...
+
+
+@runtime_checkable
+class TakesPairs(Protocol):
+    """A method that can learn from pairs, too: its losses may call whole generators of images."""
+
+    def translations(self, nets: Nets, spec: Spec, batch: Batch) -> Mapping[Direction, Tensor]:
+        """What the generators make of a batch, by direction; `nets` may be faster forms of the networks by role."""
         ...
 
 

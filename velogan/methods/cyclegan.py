@@ -75,6 +75,9 @@ class CycleGAN(Judged):
         a, b = ((spec.channels[letter], *shape) for letter in ("A", "B"))
         return OneDirection(self, shape_a=a, shape_b=b, batched=batched, number=number, swap=swap)
 
+    def translations(self, nets: Nets, spec: Spec, batch: Batch) -> dict[Direction, Tensor]:
+        return {"a2b": nets["G_A"](batch["A"]), "b2a": nets["G_B"](batch["B"])}
+
     def views(self, nets: Nets, spec: Spec) -> Views:
         return Views({"a2b": nets["G_A"], "b2a": nets["G_B"]})
 

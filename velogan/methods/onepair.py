@@ -186,6 +186,14 @@ class OnePair(Adversarial):
             batched=batched,
         )
 
+    def translations(self, nets: Nets, spec: Spec, batch: Batch) -> dict[Direction, Tensor]:
+        made: dict[Direction, Tensor] = {}
+        for way in self.translated:
+            parts = nets["E"], nets[f"T_{_letter(way)}"], nets["R"]
+            whole = ChangeGenerator(*parts) if spec.generators["a2b"].output == "change" else nn.Sequential(*parts)
+            made[way] = whole(batch[ends(way)[0]])
+        return made
+
     def views(self, nets: Nets, spec: Spec) -> Views:
         autoencoder = compose(nets["E"], nets["R"])
         if self.reconstructs:

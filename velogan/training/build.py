@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from velogan.data.config import DataConfig
-from velogan.data.sets.loader import PairLoader, window
+from velogan.data.sets.loader import AlignedLoader, PairLoader, window
 from velogan.data.sets.pair import Data
 from velogan.engine.capture import CapturedStep, CudaRecorder
 from velogan.engine.config import EngineConfig, TrainConfig
@@ -30,10 +30,12 @@ from velogan.engine.step import Step
 from velogan.engine.streams import Streams
 from velogan.engine.trainer import Stepper, Trainer
 from velogan.methods.base import Method, Role, Spec, Views
-from velogan.methods.capabilities import TakesTrained, TrainedGenerator, TrainsByDirection, capability
+from velogan.methods.capabilities import TakesPairs, TakesTrained, TrainedGenerator, TrainsByDirection, capability
 from velogan.networks.build import Networks
 from velogan.networks.generators import GeneratorConfig
-from velogan.objectives.base import SPLITS, Objective
+from velogan.networks.pretrained import frozen_features
+from velogan.objectives.base import PAIRS, SPLITS, Objective
+from velogan.objectives.pairs import WithPairs
 from velogan.training.forward import forward_net, forward_nets
 from velogan.translate.model import load_translator
 from velogan.types import Batch, Direction, Nets
@@ -83,6 +85,24 @@ def build_objective(
     return method.objective(spec, **asked)
 
 
+def with_pairs(
+    objective: Objective, method: Method, spec: Spec, nets: Nets, *, every: int, device: torch.device
+) -> WithPairs:
+    """The objective with a phase on pairs, whose features are those that discriminators look at, if any do."""
+    assert isinstance(method, TakesPairs)
+    if not method.views(nets, spec).translates:
+        raise ValueError("data.pairs is for runs that translate, not for an autoencoder alone: leave it out")
+    trains = next(phase.trains for phase in objective.phases() if phase.name == method.plateau_phase)
+    features = next((one.features for one in spec.discriminators.values() if "projected" in one.network), None)
+    see = frozen_features(features, device).maps if features else None
+    translate = partial(_translations, method, spec)
+    return WithPairs(objective, translate, trains=trains, every=every, see=see)
+
+
+def _translations(method: TakesPairs, spec: Spec, nets: Nets, batch: Batch) -> Mapping[Direction, Tensor]:
+    return method.translations(nets, spec, batch)
+
+
 def build_step(
     method: Method,
     spec: Spec,
@@ -96,8 +116,11 @@ def build_step(
     prepare: Callable[[str], Prepare] | None = None,
     ranks: Ranks | None = None,
     only: Sequence[str] = (),
+    pairs_every: int = 0,
 ) -> tuple[Stepper, Objective, dict[str, nn.Module]]:
     """The step for images of `shape` (H, W), its objective, and the networks of `roles`, on the device of `engine`.
+
+    `pairs_every`: in each so many-th step the generators learn from pairs, too; 0: there are none.
 
     Nothing in `engine` is `auto`. `one_size`: all images have that shape. `prepare` gives the `finish` of a split's
     loader, where the step is fed from loaders. `only` names the phases that run, where some are left out.
@@ -108,6 +131,8 @@ def build_step(
     measure_convolutions(device, one_size=one_size)
     nets = {name: net.to(device) for name, net in _nets(roles).items()}
     objective = build_objective(method, spec, shape=shape, engine=engine, ranks=ranks)
+    if pairs_every:
+        objective = with_pairs(objective, method, spec, nets, every=pairs_every, device=device)
     objective.state.to(device)
     if engine.channels_last:
         for module in (*nets.values(), objective.state):
@@ -176,6 +201,7 @@ def build_trainer(
         prepare=lambda split: loader(split).finish,
         ranks=ranks,
         only=only,
+        pairs_every=data.pairs_every if pictures.pairs else 0,
     )
     averaged = {name: net for name, net in nets.items() if roles[name].averaged}
     return Trainer(
@@ -221,5 +247,7 @@ def _open_loader(
     assert split in SPLITS, split
     asked = data.model_copy(update={"batch_size": count})
     place = {"rank": ranks.part, "ranks": ranks.parts}
+    if split == PAIRS and pictures.pairs:
+        return AlignedLoader(*pictures.pairs, asked, seed=seed, device=device, **place)
     whole = PairLoader(pictures.a, pictures.b, asked, seed=seed, device=device, **place)
     return whole if split == "train" else whole.half(SPLITS.index(split) - 1)

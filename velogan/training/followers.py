@@ -18,9 +18,10 @@ from velogan.search.method import METHODS
 
 def check_pictures(ranks: Ranks, data: Data) -> None:
     """ValueError where a rank found other pictures than the first one did."""
-    digests = ranks.gather((data.a.digest, data.b.digest))
+    pairs = [one.digest for one in data.pairs or ()]
+    digests = ranks.gather((data.a.digest, data.b.digest, *pairs))
     for number, found in enumerate(digests):
-        for letter, mine, first in zip("AB", found, digests[0]):
+        for letter, mine, first in zip(("A", "B", "A in data.pairs", "B in data.pairs"), found, digests[0]):
             if mine != first:
                 raise ValueError(
                     f"data.path (--data): {ranks.named(number)} has other pictures of domain {letter} than "

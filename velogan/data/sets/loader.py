@@ -32,6 +32,9 @@ _HALVES = 2**31 + 1
 _ORDERS = 2**31 + 2
 """The same for the orders of pictures in shards."""
 
+_PAIRS = 2**31 + 3
+"""The same for pairs."""
+
 SHUFFLED = 16384
 """Among how many pictures of shards the order is random at a time: with fewer, it is that of pictures in folders."""
 
@@ -234,6 +237,40 @@ class PairLoader:
     def batches(self, position: int) -> Generator[Batch, None, None]:
         """Yield gathered batches from `position` on, without end, read in the background; `finish` completes them."""
         return _prefetched(self, position)
+
+
+class AlignedLoader(PairLoader):
+    """Pairs of pictures, `a` and `b` in one order: an epoch has each once, and both are cropped and flipped alike.
+
+    ValueError for a pair of two sizes.
+    """
+
+    def __init__(
+        self,
+        a: Domain,
+        b: Domain,
+        config: DataConfig,
+        *,
+        seed: int,
+        device: torch.device | str,
+        rank: int = 0,
+        ranks: int = 1,
+    ):
+        for name, one, other in zip(a.names, a.shapes, b.shapes, strict=True):
+            if one[:2] != other[:2]:
+                raise ValueError(
+                    f"data.pairs: {name} is {one[1]}x{one[0]} pixels in A and {other[1]}x{other[0]} in B: give both "
+                    "one size, or set data.preprocess=resize_and_crop"
+                )
+        super().__init__(a, b, config, seed=seed, device=device, rank=rank, ranks=ranks)
+        self._take(np.arange(len(a)), np.arange(len(b)), (_PAIRS,))
+
+    def plan(self, position: int) -> CropPlan:
+        """Plan the batch of the step that begins at `position` images seen: the same crops of both."""
+        first = position + self.rank * self.config.batch_size
+        drawn = (self._drawn(place) for place in range(first, first + self.config.batch_size))
+        rows = torch.tensor([self._row(self.a, index, draws[[1, 2, 3, 7, 8]]) for index, _, draws in drawn])
+        return CropPlan(rows, rows)
 
 
 def _prefetched(loader: PairLoader, position: int) -> Generator[Batch, None, None]:

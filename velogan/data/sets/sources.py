@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Protocol, Self
 
 from velogan.data.config import BUILT_IN, DataConfig
@@ -365,6 +365,25 @@ def _pictures(
         f"data.path (--data) {directory} holds no picture ({kinds}), it {_found(directory)}; "
         "put pictures there or name another folder"
     )
+
+
+def find_pairs(root: Path) -> tuple[tuple[Folder, Folder], tuple[str, ...]]:
+    """The pictures of A and B below `root` that have equal names but for the suffix, in one order; and all others.
+
+    ValueError with the mend where there are none.
+    """
+    named = []
+    for letter in LETTERS:
+        directory = root / letter
+        if not directory.is_dir():
+            raise ValueError(f"data.pairs={root} must hold A and B, but it {_found(root)}: name such a folder")
+        named.append({str(PurePosixPath(name).with_suffix("")): name for name in list_images(directory)})
+    both = sorted(named[0].keys() & named[1].keys())
+    if not both:
+        raise ValueError(f"data.pairs={root}: no picture of A has the name of one of B: give pairs equal names")
+    folders = tuple(Folder(root / letter, tuple(one[key] for key in both)) for letter, one in zip(LETTERS, named))
+    alone = [f"{letter}/{one[key]}" for letter, one in zip(LETTERS, named) for key in one if key not in both]
+    return (folders[0], folders[1]), tuple(alone)
 
 
 def _slices(
