@@ -44,8 +44,8 @@ class Pass:
     def __init__(self, part: str, way: str, *, width: int, side: int, half: bool):
         merged = way.startswith("merged") if not way.startswith("one") else None
         net = _network(part, width, merged=merged).to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
-        kernels = norm_kernels()
-        assert kernels is not None
+        kernels = norm_kernels(torch.device("cpu"))
+        assert not isinstance(kernels, str)
         self.net, self.half = net, half
         self.forward: Callable[[Tensor], Tensor] = net
         if "native" in way:

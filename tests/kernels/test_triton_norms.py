@@ -42,7 +42,7 @@ def _results(
     leaves = [value.detach().requires_grad_() for value in inputs]
     given = compute(*leaves)
     used = [(out.double() * weight.to(out.device)).sum() for out, weight in zip(given, weights) if weight is not None]
-    grads = torch.autograd.grad(sum(used), leaves)  # pyright: ignore[reportArgumentType]
+    grads = torch.autograd.grad(torch.stack(used).sum(), leaves)
     return [value.detach().double().cpu() for value in (*given, *grads)]
 
 

@@ -20,7 +20,7 @@ def _resolve(config: EngineConfig | None = None, *, norm: str = "instance", kern
     asked: dict[str, Any] = {"gemm_gain": lambda precision: 0.0, "second_derivatives": False, "run_seconds": None}
     asked |= {"skips": False, "one_size": True, "optimizers": {"adam"}, "dropout": False, **settings}
     config = config or EngineConfig(device="cpu", precision="fp32")
-    chosen, picks = resolve(config, load_kernels=lambda: kernels, norms={norm}, **asked)
+    chosen, picks = resolve(config, load_kernels=lambda device: kernels, norms={norm}, **asked)
     return chosen, {pick.what: pick for pick in picks}
 
 
@@ -74,15 +74,15 @@ def test_batch_norm_keeps_passes_apart_and_refuses_otherwise(norm: str):
 
 
 def test_the_gradient_penalty_refuses_compilation():
-    assert _resolve(kernels=None, second_derivatives=True)[0].compile == "off"
+    assert _resolve(kernels="there is none", second_derivatives=True)[0].compile == "off"
     with pytest.raises(ValueError, match=r"engine.compile=on cannot compute wgangp"):
         _resolve(EngineConfig(device="cpu", precision="fp32", compile="on"), second_derivatives=True)
 
 
 def test_missing_kernels_leave_the_plain_layers():
-    chosen, picks = _resolve(kernels=None)
+    chosen, picks = _resolve(kernels="install g++")
     assert chosen.kernels == "plain"
-    assert "install g++" in picks["kernels"].why
+    assert picks["kernels"].why == "install g++"
     assert _resolve(norm="batch")[0].kernels == "plain"
 
 
@@ -112,6 +112,40 @@ def test_auto_on_a_gpu_captures_the_step(gpu: EngineConfig):
     chosen, picks = _resolve(gpu)
     assert (chosen.capture, chosen.batched, chosen.compile) == ("on", "on", "on")
     assert "host" in picks["capture"].why
+
+
+@pytest.mark.parametrize(
+    ("seconds", "asked", "kernels", "compile"),
+    [
+        (60.0, {}, "native", "off"),
+        (None, {}, "plain", "on"),
+        (60.0, {"compile": "on"}, "plain", "on"),
+        (None, {"compile": "off"}, "native", "off"),
+        (None, {"kernels": "native"}, "native", "off"),
+        (60.0, {"mode": "compiled"}, "plain", "on"),
+        (None, {"mode": "eager"}, "plain", "off"),
+        (None, {"checkpoint_activations": "on"}, "native", "off"),
+    ],
+)
+def test_on_a_gpu_the_kernels_stand_where_nothing_is_compiled(
+    seconds: float | None, asked: dict[str, Any], kernels: str, compile: str, gpu: EngineConfig
+):
+    chosen, picks = _resolve(gpu.model_copy(update=asked), run_seconds=seconds)
+    assert (chosen.kernels, chosen.compile) == (kernels, compile)
+    assert "faster" not in picks["compile"].why  # which nobody has measured
+
+
+def test_kernels_that_do_not_run_on_a_gpu_leave_the_plain_layers_and_say_so(gpu: EngineConfig):
+    chosen, picks = _resolve(gpu, run_seconds=60, kernels="Triton's kernels do not run here: no driver")
+    assert (chosen.kernels, chosen.compile) == ("plain", "off")
+    assert picks["kernels"].why == "Triton's kernels do not run here: no driver"
+
+
+def test_kernels_of_another_device_are_refused(gpu: EngineConfig):
+    with pytest.raises(ValueError, match=r"engine.kernels=winograd is for CPUs, not cuda"):
+        _resolve(gpu.model_copy(update={"kernels": "winograd"}))
+    with pytest.raises(ValueError, match=r"engine.kernels=native and engine.compile=on are two ways"):
+        _resolve(gpu.model_copy(update={"kernels": "native", "compile": "on"}))
 
 
 @pytest.mark.parametrize(

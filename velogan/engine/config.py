@@ -118,9 +118,9 @@ class EngineConfig(BaseModel):
     )
     kernels: Literal["auto", "winograd", "native", "plain"] = Field(
         default="auto",
-        description="On a CPU. plain: PyTorch's own layers; native: norm, activation, residual and padding as one "
-        "compiled operation; winograd: native, and the residual blocks' convolutions by Winograd's algorithm and the "
-        "other convolutions' gradients.",
+        description="plain: PyTorch's own layers; native: norm, activation, residual and padding as one operation, "
+        "compiled C++ on a CPU, Triton on CUDA; winograd, on a CPU: native, and the residual blocks' convolutions by "
+        "Winograd's algorithm and the other convolutions' gradients.",
     )
     checkpoint_activations: Literal["auto", "on", "off"] = Field(
         default="auto",

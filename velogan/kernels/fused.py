@@ -1,4 +1,4 @@
-"""Runs a network on the CPU with norm, activation, residual add and padding fused into one operation.
+"""Runs a network with norm, activation, residual add and padding fused into one operation, on a CPU or a GPU.
 
 The plan is made once, from the modules that declare their form; the weights are shared with the network. Other modules,
 and unknown layers, are called as they are, so any network runs.
@@ -18,6 +18,7 @@ from velogan.kernels.bf16_gemm import Bf16Gemm, gain
 from velogan.kernels.conv_weight_grad import ConvWeightGrad, fits_conv_weight_grad
 from velogan.kernels.fp32_gemm import Fp32Gemm
 from velogan.kernels.frozen import FrozenMaps, FrozenMix, fits_frozen
+from velogan.kernels.half import HalfConvolutions, fits_half
 from velogan.kernels.norms import NormKernels
 from velogan.kernels.plan import (
     ADD,
@@ -47,13 +48,20 @@ Products = Bf16Gemm | Fp32Gemm
 class Fused(Planned):
     """`net` with fused steps: same weights, same result up to rounding, no second derivatives.
 
-    With `gemm`, convolutions in its precision are native where that is faster. Modules without a form
-    (`types.form_of`) are called as they are. For `recompute` and hooks see `Planned`.
+    With `gemm`, convolutions in its precision are native where that is faster. With kernels for GPUs, the library's
+    convolutions share the casts of their weights (`HalfConvolutions`). Modules without a form (`types.form_of`) are
+    called as they are. For `recompute` and hooks see `Planned`.
     """
 
     def __init__(self, net: nn.Module, kernels: NormKernels, gemm: Products | None = None, *, recompute: bool = False):
-        plan = _plan(list(tokens(net)), kernels, gemm)
+        convolutions = HalfConvolutions()
+        plan = _plan(list(tokens(net)), kernels, convolutions if kernels.on_gpu else gemm)
         super().__init__(net, plan, layout=torch.channels_last, recompute=recompute)
+        self._convolutions = convolutions
+
+    def forward(self, x: Tensor) -> Tensor:
+        with self._convolutions.for_a_pass(x):
+            return super().forward(x)
 
 
 def native(net: nn.Module, *, kernels: NormKernels, gemm: Products | None, recompute: bool = False) -> nn.Module:
@@ -74,21 +82,25 @@ def _half(gemm: Products | None) -> Bf16Gemm | None:
     return gemm if isinstance(gemm, Bf16Gemm) else None
 
 
-def _plan(left: list[nn.Module], kernels: NormKernels, gemm: Products | None) -> Plan:
+def _plan(left: list[nn.Module], kernels: NormKernels, how: Products | HalfConvolutions | None) -> Plan:
     plan: Plan = []
+    on_gpu, gemm = (how, None) if isinstance(how, HalfConvolutions) else (None, how)
     half = _half(gemm)
     marks: dict[nn.Module, Step] = {SAVE: save, KEEP: keep, JOIN: join}
     while left:
         layer = left.pop(0)
         if layer in marks:
             plan.append((layer, marks[layer]))
-        elif isinstance(layer, (nn.Conv2d, nn.ConvTranspose2d)) and _needs_no_bias(layer, left):
+        elif on_gpu is not None and fits_half(layer):
+            biased = layer.bias is not None and not _needs_no_bias(layer, left)
+            plan.append((layer, apply(on_gpu.step(layer, biased=biased))))
+        elif on_gpu is None and isinstance(layer, (nn.Conv2d, nn.ConvTranspose2d)) and _needs_no_bias(layer, left):
             plan.append((layer, _convolve(layer, gemm)))
         elif gemm is not None and (with_bias := _winograd(layer, gemm, biased=True)) is not None:
             plan.append((layer, apply(with_bias)))
         elif isinstance(layer, Opaque) and form_of(layer.of[0]) == "mixture" and half is not None:
             plan.append((layer, apply(partial(layer, convolve=partial(winograd_convolution, gemm=half)))))
-        elif is_thin(layer):
+        elif on_gpu is None and is_thin(layer):
             plan.append((layer, _thin(layer, half)))
         elif _is_plain_norm(layer):
             adds = bool(left) and left[0] is ADD

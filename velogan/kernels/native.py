@@ -69,6 +69,8 @@ def _build(words: list[str], library: Path) -> None:
 class CppNorms(NormKernels):
     """Those of the compiled library, on CPUs. Tensors are float32 or bfloat16."""
 
+    on_gpu = False
+
     def __init__(self, library: ctypes.CDLL):
         pointer, whole, real, flag = ctypes.c_void_p, ctypes.c_int64, ctypes.c_float, ctypes.c_int
         self._forward = library.norm_forward

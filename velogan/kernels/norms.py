@@ -6,6 +6,7 @@ What computes it is a `NormKernels`: compiled C++ on CPUs (`native.py`), Triton 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -13,6 +14,8 @@ from torch import Tensor
 
 class NormKernels(ABC):
     """The operation on channels-last tensors `(N, C, H, W)`."""
+
+    on_gpu: ClassVar[bool]
 
     def norm(
         self,

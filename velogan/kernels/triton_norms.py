@@ -9,11 +9,12 @@ Triton's interpreter (`TRITON_INTERPRET=1`) runs the same code on CPU tensors, w
 
 from __future__ import annotations
 
-from functools import partial
+from collections.abc import Callable
+from typing import Protocol
 
 import torch
-import triton
-import triton.language as tl
+import triton  # pyright: ignore[reportMissingImports]
+import triton.language as tl  # pyright: ignore[reportMissingImports]
 from torch import Tensor
 
 from velogan.kernels.norms import NormKernels, empty
@@ -33,6 +34,8 @@ _COMBINED = 8
 
 class TritonNorms(NormKernels):
     """Computed by Triton, on the device of the tensors; float32, bfloat16 or float16."""
+
+    on_gpu = True
 
     def plain_forward(self, x: Tensor, residual: Tensor | None, *, slope: float, pad: int) -> Tensor:
         return _written(x, residual, None, slope=slope, pad=pad)
@@ -137,10 +140,16 @@ def _or(x: Tensor | None, other: Tensor) -> Tensor:
     return other if x is None else x
 
 
-_jit = partial(
-    triton.jit, do_not_specialize=["h", "w", "pixels_all", "chunk", "chunks", "residual_image", "residual_row"]
-)
-"""A kernel that is compiled once for all sizes of pictures."""
+class _Launched(Protocol):
+    """A kernel; `kernel[programs](...)` launches it."""
+
+    def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., None]: ...
+
+
+def _jit(kernel: Callable[..., None]) -> _Launched:
+    """Compiled once for all sizes of pictures."""
+    sizes = ["h", "w", "pixels_all", "chunk", "chunks", "residual_image", "residual_row"]
+    return triton.jit(kernel, do_not_specialize=sizes)
 
 
 @_jit

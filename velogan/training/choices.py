@@ -69,7 +69,9 @@ def decide_again(config: Config, before: EngineConfig) -> tuple[EngineConfig, li
 def unable(engine: EngineConfig) -> str:
     """Why this machine cannot compute with the choices `engine`; empty if it can."""
     return cannot_follow(
-        engine, native=lambda: norm_kernels() is not None, gemm=lambda: products(engine.precision) is not None
+        engine,
+        native=lambda device: not isinstance(norm_kernels(device), str),
+        gemm=lambda: products(engine.precision) is not None,
     )
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection
 from functools import partial
 from pathlib import Path
 
+import torch
 from torch import nn
 
 from velogan.data.sets.sources import code_directory
@@ -14,15 +15,21 @@ from velogan.engine.config import EngineConfig
 from velogan.kernels.bf16_gemm import Bf16Gemm, load_bf16_gemm
 from velogan.kernels.fp32_gemm import load_fp32_gemm
 from velogan.kernels.fused import Products, native
+from velogan.kernels.gpu import load_gpu_kernels
 from velogan.kernels.native import load_kernels
 from velogan.kernels.norms import NormKernels
 from velogan.kernels.plan import Planned, plain_plan, tokens
 from velogan.types import Composed, Nets
 
 
-def norm_kernels() -> NormKernels | None:
-    """The native norm kernels; None where they cannot be built."""
-    return load_kernels(code_directory() / "kernels")
+def norm_kernels(device: torch.device) -> NormKernels | str:
+    """The native norm kernels for `device`, or why there are none."""
+    if device.type == "cuda":
+        return load_gpu_kernels(device, code_directory() / "kernels")
+    if device.type != "cpu":
+        return "the native kernels are for CPUs and CUDA"
+    made = load_kernels(code_directory() / "kernels")
+    return "they could not be built: install g++ for about twice the speed" if made is None else made
 
 
 def bf16_gemm() -> Bf16Gemm | None:
@@ -55,13 +62,12 @@ def forward_nets(
     """
     fast: Callable[..., nn.Module] | None = None
     if engine.kernels in ("native", "winograd"):
-        kernels = norm_kernels()
+        kernels = norm_kernels(torch.device(engine.device))
         gemm = products(engine.precision) if engine.kernels == "winograd" else None
-        if kernels is None or (gemm is None and engine.kernels == "winograd"):
-            raise ValueError(
-                f"engine.kernels={engine.kernels} cannot be built here, or this CPU cannot run it: install g++, or set "
-                "engine.kernels=plain"
-            )
+        if isinstance(kernels, str):
+            raise ValueError(f"engine.kernels={engine.kernels} cannot be used: {kernels}; or set engine.kernels=plain")
+        if gemm is None and engine.kernels == "winograd":
+            raise ValueError("engine.kernels=winograd: this CPU cannot run it, set engine.kernels=native")
         fast = partial(native, kernels=kernels, gemm=gemm)
     elif engine.compile == "on":
         fast = partial(compiled, cache=compile_cache())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 
@@ -37,18 +38,19 @@ MODES: dict[str, dict[str, str]] = {
 """What each mode chooses for a field that is `auto`."""
 
 
-def cannot_follow(chosen: EngineConfig, *, native: Callable[[], bool], gemm: Callable[[], bool]) -> str:
+def cannot_follow(chosen: EngineConfig, *, native: Callable[[torch.device], bool], gemm: Callable[[], bool]) -> str:
     """Why this machine cannot compute with the `chosen` settings, perhaps of another machine; empty if it can.
 
-    `native` and `gemm` tell whether native kernels and native convolutions of the chosen precision are available.
+    `native` and `gemm` tell whether native kernels for a device and native convolutions of the chosen precision are
+    available.
     """
     try:
         device = device_for(chosen)
     except ValueError:
         return f"there is no device {chosen.device} here"
-    if chosen.kernels in ("native", "winograd") and not native():
+    if chosen.kernels in ("native", "winograd") and not native(device):
         return "the native kernels cannot be built here"
-    if chosen.kernels == "winograd" and not gemm():
+    if chosen.kernels == "winograd" and (device.type != "cpu" or not gemm()):
         return "this CPU cannot run engine.kernels=winograd"
     if chosen.compile == "on" and (missing := compiler_missing(device)):
         return f"torch.compile lacks {missing} here"
@@ -60,7 +62,7 @@ def cannot_follow(chosen: EngineConfig, *, native: Callable[[], bool], gemm: Cal
 def resolve(
     config: EngineConfig,
     *,
-    load_kernels: Callable[[], NormKernels | None],
+    load_kernels: Callable[[torch.device], NormKernels | str],
     gemm_gain: Callable[[str], float],
     norms: set[str],
     optimizers: set[str],
@@ -72,8 +74,8 @@ def resolve(
 ) -> tuple[EngineConfig, list[Decision]]:
     """`config` with every `auto` decided, and the reasons.
 
-    `gemm_gain` measures how many times faster native convolutions of a precision are than the library's; 0 if there are
-    none.
+    `load_kernels` gives the native kernels for a device, or says why there are none. `gemm_gain` measures how many
+    times faster native convolutions of a precision are than the library's; 0 if there are none.
     `norms` are the kinds of norm in the networks, `optimizers` those of optimizers. `second_derivatives`: the loss
     needs them (wgangp). `run_seconds` is the length of the run, if known. `skips`: broken steps are skipped.
     `one_size`: all images have one size. `dropout`: networks draw random numbers.
@@ -84,6 +86,13 @@ def resolve(
     if config.mode == "reference":
         picks.append(Decision("mode", "reference", "asked for: float32, eager, one pass per image, plain optimizers"))
         return config.model_copy(update=chosen | REFERENCE), picks
+
+    def compiling(*, native: bool) -> tuple[str, str]:
+        recomputes, missing = config.checkpoint_activations == "on", compiler_missing(device)
+        given: dict[str, Any] = {"second": second_derivatives, "seconds": run_seconds, "missing": missing}
+        return _compile(device, native=native, recomputes=recomputes, **given)
+
+    compile_asked = config.compile if config.compile != "auto" else MODES[config.mode].get("compile")
     rules = {
         "precision": lambda: _precision(device, second=second_derivatives),
         "batched": lambda: _batched(norms, one_size=one_size),
@@ -93,16 +102,10 @@ def resolve(
             load_kernels,
             gemm_gain,
             precision=str(chosen["precision"]),
+            compiles=device.type == "cuda" and (compile_asked or compiling(native=False)[0]) == "on",
         ),
         "checkpoint_activations": lambda: ("off", "only where asked for: it takes time"),
-        "compile": lambda: _compile(
-            device,
-            native=chosen["kernels"] != "plain",
-            recomputes=chosen["checkpoint_activations"] == "on",
-            second=second_derivatives,
-            seconds=run_seconds,
-            missing=compiler_missing(device),
-        ),
+        "compile": lambda: compiling(native=chosen["kernels"] != "plain"),
         "capture": lambda: _capture(
             device,
             unfused=_unfused(optimizers),
@@ -154,19 +157,22 @@ def _unfused(optimizers: set[str]) -> str:
 def _kernels(
     device: torch.device,
     norms: set[str],
-    load_kernels: Callable[[], NormKernels | None],
+    load_kernels: Callable[[torch.device], NormKernels | str],
     gemm_gain: Callable[[str], float],
     *,
     precision: str,
+    compiles: bool,
 ) -> tuple[str, str]:
-    if device.type != "cpu":
-        return "plain", "the native kernels are for CPUs"
+    if compiles:
+        return "plain", "torch.compile writes kernels for this run"
     if precision == "fp16":
         return "plain", "the native kernels know float32 and bfloat16"
     if not norms & {"instance", "none"}:
         return "plain", "the native kernels are for instance norm, or none"
-    if load_kernels() is None:
-        return "plain", "they could not be built: install g++ for about twice the speed"
+    if isinstance(found := load_kernels(device), str):
+        return "plain", found
+    if device.type != "cpu":
+        return "native", "norm, activation, residual and padding by Triton, checked here against the plain layers"
     gain = gemm_gain(precision)
     if gain > 1.1:
         return (
@@ -183,7 +189,7 @@ def _compile(
         return "off", "the gradient penalty needs second derivatives"
     if recomputes:
         return "off", "it chooses by itself which activations it keeps"
-    if native:
+    if native and device.type == "cpu":
         return "off", "the native kernels are faster and start at once"
     if device.type != "cuda":
         return "off", f"its start-up takes more time than it saves on {device.type}"
@@ -191,6 +197,8 @@ def _compile(
         return "off", f"it needs {missing}, which is not installed"
     if seconds is not None and seconds < COMPILE_PAYS_AFTER_S:
         return "off", f"the run is shorter than {COMPILE_PAYS_AFTER_S / 60:.0f} minutes"
+    if native:
+        return "off", "engine.kernels=native takes its place"
     return "on", "the run is long enough to gain more than compilation takes"
 
 
@@ -220,6 +228,14 @@ def _refuse(
     dropout: bool,
 ) -> None:
     running = norms & {"batch", "sync_batch"}
+    if chosen["kernels"] == "winograd" and device.type != "cpu":
+        raise ValueError(f"engine.kernels=winograd is for CPUs, not {device}: set engine.kernels=native, or plain")
+    if chosen["kernels"] == "native" and device.type not in ("cpu", "cuda"):
+        raise ValueError(f"engine.kernels=native is for CPUs and CUDA, not {device}: set engine.kernels=plain")
+    if chosen["kernels"] == "native" and chosen["compile"] == "on" and device.type == "cuda":
+        raise ValueError(
+            "engine.kernels=native and engine.compile=on are two ways to write the same kernels: set one of them"
+        )
     if chosen["precision"] == "fp16" and chosen["kernels"] != "plain":
         raise ValueError(
             f"engine.kernels={chosen['kernels']} does not compute in float16: set engine.precision=bf16, or "
