@@ -224,6 +224,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "cyclegan, not captured": ("cyclegan", {"engine": {"mode": "eager"}}),
     "cyclegan, float16": ("cyclegan", {"engine": {"precision": "fp16"}}),
     "cyclegan, less memory": ("cyclegan", {"train": {"accumulate": 2}, "engine": {"checkpoint_activations": "on"}}),
+    "contrast": ("contrast", {"method": {"direction": "both"}}),
     "onepair": ("onepair", {}),
     "onepair-plus": ("onepair-plus", {}),
     "onepair-plus, both directions": ("onepair-plus", {"method": {"direction": "both"}}),
