@@ -264,7 +264,8 @@ def sets(asked: Asked) -> Found:
         raise ValueError(f"benchmarks/sets.py ended with exit code {code}: see sets.log")
     runs = json.loads((asked.out / "sets.json").read_text())
     failed = [f"failed: {one['set']}, {one['recipe']}: {one['reason']}" for one in runs if one["reason"]]
-    return Found(runs, [f"{asked.at_once} trainings shared the GPU at a time.", *markdown(tabled(runs)), *failed])
+    shared = [] if asked.tiny else [f"{asked.at_once} trainings shared the GPU at a time."]
+    return Found(runs, [*shared, *markdown(tabled(runs)), *failed])
 
 
 CANDIDATES: dict[str, tuple[str, ...]] = {

@@ -152,6 +152,7 @@ def _raced(asked: Train, config: Config, out: Path, argv: list[str]) -> Config:
     with Display() as display:
         origin = {"command": shlex.join(["velogan", *argv])}
         race({name: make(config) for name, make in CANDIDATES.items()}, out, display=display, origin=origin)
+    type(asked).began = None  # what the race took is taken from the length of the rest
     return read_config(out)
 
 
