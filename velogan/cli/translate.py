@@ -170,11 +170,11 @@ def _taken(asked: Translate, model: Translator) -> list[str]:
     """Which checkpoint of a run nobody chose, in a line."""
     from velogan.store.checkpoint import list_checkpoints, taken
 
-    if asked.checkpoint is not None or not list_checkpoints(asked.model):
+    if asked.checkpoint is not None or model.file is None or not list_checkpoints(asked.model):
         return []
     which = taken(asked.model)
     why = ", since by held-out pictures the last one is much worse" if which == "best" else ""
-    return [f"by the {which} checkpoint, of {model.header.get('images_seen', 0):,} images{why}"]
+    return [f"by the {which} checkpoint, of {int(model.file.parent.name):,} images{why}"]
 
 
 def _doubt(made: Map) -> dict[str, Any]:
