@@ -30,7 +30,7 @@ def train(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Train:
     """Trains to so many images in one folder; returns what was said."""
 
     def run(images: int, *more: str, code: int = 0) -> str:
-        flags = f"""train --data apples2oranges --images {images} --image-size 32 --out {tmp_path / "run"}
+        flags = f"""train cyclegan --data apples2oranges --images {images} --image-size 32 --out {tmp_path / "run"}
             --train.samples 0 --train.tensorboard false --data.render-count 4 --data.render-test 2
             --discriminator.channels 4 --generator.channels 4 --generator.blocks 1 --engine.threads 1"""
         capsys.readouterr()
