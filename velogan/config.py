@@ -27,7 +27,7 @@ from velogan.engine.schedules import ScheduleConfig
 from velogan.files import nearest, parse_yaml
 from velogan.methods import DEFAULT
 from velogan.methods.base import Method, Spec, ends
-from velogan.methods.capabilities import TakesPairs
+from velogan.methods.capabilities import TakesMasks, TakesPairs
 from velogan.networks.cells import blocks_of
 from velogan.networks.discriminators import DiscriminatorConfig
 from velogan.networks.generators import GeneratorConfig
@@ -131,21 +131,22 @@ class Config(BaseModel):
     def _sections_fit(self) -> Config:
         self.method.check(self.spec)
         check_schedule_rules(self.optimizer.rules, self.schedule)
-        if self.data.pairs is not None:
-            self._takes_pairs()
+        for field, kind in (("pairs", TakesPairs), ("masks_a", TakesMasks), ("masks_b", TakesMasks)):
+            if getattr(self.data, field) is not None:
+                self._adds_terms(field, kind)
         return self
 
-    def _takes_pairs(self) -> None:
-        if not isinstance(self.method, TakesPairs):
-            can = " or ".join(kind for kind, method in METHODS.items() if isinstance(method(), TakesPairs))
-            raise ValueError(
-                f"data.pairs={self.data.pairs} is not for method={self.method.kind}: set method={can}, or leave it out"
-            )
-        for field, alone in (("split", "images"), ("exchange_every", None)):
-            if getattr(self.train, field) != alone:
+    def _adds_terms(self, field: str, kind: type) -> None:
+        """ValueError where a run cannot have what `data.<field>` adds to a method's losses."""
+        asked = f"data.{field}={getattr(self.data, field)}"
+        if not isinstance(self.method, kind):
+            can = " or ".join(name for name, method in METHODS.items() if isinstance(method(), kind))
+            raise ValueError(f"{asked} is not for method={self.method.kind}: set method={can}, or leave it out")
+        for name, alone in (("split", "images"), ("exchange_every", None)):
+            if getattr(self.train, name) != alone:
                 raise ValueError(
-                    f"data.pairs={self.data.pairs} needs all networks in one process, and train.{field}="
-                    f"{getattr(self.train, field)} divides them: leave one of the two out"
+                    f"{asked} needs all networks in one process, and train.{name}={getattr(self.train, name)} divides "
+                    "them: leave one of the two out"
                 )
 
     @property

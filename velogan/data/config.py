@@ -137,6 +137,12 @@ class DataConfig(BaseModel):
     pairs_every: int = Field(
         default=1, ge=1, description="`pairs`: the generators learn from pairs after each so many-th step."
     )
+    masks_a: str | None = Field(
+        default=None,
+        description="A folder with a mask for each training picture of domain A, under its name: white on what may "
+        "change, black on what the translation must leave as it is.",
+    )
+    masks_b: str | None = Field(default=None, description="The same for domain B.")
     cache_dir: str | None = Field(
         default=None,
         description="Folder for decoded pictures, shared by all runs and safe to delete; several users may share it. "

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from velogan.methods.base import Method, Spec
 from velogan.networks.generators import GeneratorConfig
 from velogan.networks.genotype import Genotype
+from velogan.objectives.base import Carry
 from velogan.objectives.directions import DirectionObjective, Swap
 from velogan.types import Batch, Decision, Direction, Nets
 
@@ -69,6 +70,15 @@ class TakesPairs(Protocol):
 
     def translations(self, nets: Nets, spec: Spec, batch: Batch) -> Mapping[Direction, Tensor]:
         """What the generators make of a batch, by direction; `nets` may be faster forms of the networks by role."""
+        ...
+
+
+@runtime_checkable
+class TakesMasks(Protocol):
+    """A method whose phase `plateau_phase` hands on translations of images, so that terms on these can be added."""
+
+    def fakes(self, carry: Carry) -> Mapping[Direction, Tensor]:
+        """The translations, by direction, in what that phase hands on."""
         ...
 
 

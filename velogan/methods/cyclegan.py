@@ -75,6 +75,9 @@ class CycleGAN(Judged):
         a, b = ((spec.channels[letter], *shape) for letter in ("A", "B"))
         return OneDirection(self, shape_a=a, shape_b=b, batched=batched, number=number, swap=swap)
 
+    def fakes(self, carry: Carry) -> dict[Direction, Tensor]:
+        return {"a2b": carry["fake_b"], "b2a": carry["fake_a"]}
+
     def translations(self, nets: Nets, spec: Spec, batch: Batch) -> dict[Direction, Tensor]:
         return {"a2b": nets["G_A"](batch["A"]), "b2a": nets["G_B"](batch["B"])}
 

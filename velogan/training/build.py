@@ -30,11 +30,19 @@ from velogan.engine.step import Step
 from velogan.engine.streams import Streams
 from velogan.engine.trainer import Stepper, Trainer
 from velogan.methods.base import Method, Role, Spec, Views
-from velogan.methods.capabilities import TakesPairs, TakesTrained, TrainedGenerator, TrainsByDirection, capability
+from velogan.methods.capabilities import (
+    TakesMasks,
+    TakesPairs,
+    TakesTrained,
+    TrainedGenerator,
+    TrainsByDirection,
+    capability,
+)
 from velogan.networks.build import Networks
 from velogan.networks.generators import GeneratorConfig
 from velogan.networks.pretrained import frozen_features
 from velogan.objectives.base import PAIRS, SPLITS, Objective
+from velogan.objectives.masks import WithMasks
 from velogan.objectives.pairs import WithPairs
 from velogan.training.forward import forward_net, forward_nets
 from velogan.translate.model import load_translator
@@ -117,10 +125,12 @@ def build_step(
     ranks: Ranks | None = None,
     only: Sequence[str] = (),
     pairs_every: int = 0,
+    masked: bool = False,
 ) -> tuple[Stepper, Objective, dict[str, nn.Module]]:
     """The step for images of `shape` (H, W), its objective, and the networks of `roles`, on the device of `engine`.
 
     `pairs_every`: in each so many-th step the generators learn from pairs, too; 0: there are none.
+    `masked`: batches hold masks of what may change.
 
     Nothing in `engine` is `auto`. `one_size`: all images have that shape. `prepare` gives the `finish` of a split's
     loader, where the step is fed from loaders. `only` names the phases that run, where some are left out.
@@ -131,6 +141,9 @@ def build_step(
     measure_convolutions(device, one_size=one_size)
     nets = {name: net.to(device) for name, net in _nets(roles).items()}
     objective = build_objective(method, spec, shape=shape, engine=engine, ranks=ranks)
+    if masked:
+        assert isinstance(method, TakesMasks)
+        objective = WithMasks(objective, method.fakes, name=method.plateau_phase)
     if pairs_every:
         objective = with_pairs(objective, method, spec, nets, every=pairs_every, device=device)
     objective.state.to(device)
@@ -202,6 +215,7 @@ def build_trainer(
         ranks=ranks,
         only=only,
         pairs_every=data.pairs_every if pictures.pairs else 0,
+        masked=bool(pictures.masks),
     )
     averaged = {name: net for name, net in nets.items() if roles[name].averaged}
     return Trainer(
@@ -249,5 +263,5 @@ def _open_loader(
     place = {"rank": ranks.part, "ranks": ranks.parts}
     if split == PAIRS and pictures.pairs:
         return AlignedLoader(*pictures.pairs, asked, seed=seed, device=device, **place)
-    whole = PairLoader(pictures.a, pictures.b, asked, seed=seed, device=device, **place)
+    whole = PairLoader(pictures.a, pictures.b, asked, seed=seed, device=device, masks=pictures.masks, **place)
     return whole if split == "train" else whole.half(SPLITS.index(split) - 1)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+
 import torch
 
 from velogan.config import Config
@@ -18,10 +20,10 @@ from velogan.search.method import METHODS
 
 def check_pictures(ranks: Ranks, data: Data) -> None:
     """ValueError where a rank found other pictures than the first one did."""
-    pairs = [one.digest for one in data.pairs or ()]
-    digests = ranks.gather((data.a.digest, data.b.digest, *pairs))
+    others = [one.digest for one in (*(data.pairs or ()), *data.masks.values())]
+    digests = ranks.gather((data.a.digest, data.b.digest, hashlib.sha256(repr(others).encode()).hexdigest()))
     for number, found in enumerate(digests):
-        for letter, mine, first in zip(("A", "B", "A in data.pairs", "B in data.pairs"), found, digests[0]):
+        for letter, mine, first in zip(("A", "B", "A or B, in pairs or masks"), found, digests[0]):
             if mine != first:
                 raise ValueError(
                     f"data.path (--data): {ranks.named(number)} has other pictures of domain {letter} than "

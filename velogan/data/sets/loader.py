@@ -6,7 +6,7 @@ import copy
 import os
 import queue
 import threading
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
@@ -101,6 +101,7 @@ class PairLoader:
     An epoch is max(|A|, |B|) images in random order; image i takes A's picture i mod |A| and one of B's at
     random with replacement (in order, i mod |B|, under `serial_batches`). Crops and flips of A and B are
     independent. All random choices depend only on `seed` and the position, the number of images seen so far.
+    `masks` hold, by domain, a mask for each of its pictures, in their order; they are cropped as these are.
     `resident` holds, per domain, the `(N, H, W, C)` images that lie on the device, or None.
 
     Where a domain's pictures lie in shards, and one has more than `SHUFFLED`, each domain has an order of its own
@@ -121,7 +122,9 @@ class PairLoader:
         device: torch.device | str,
         rank: int = 0,
         ranks: int = 1,
+        masks: Mapping[str, Domain] | None = None,
     ):
+        self.masks = masks or {}
         self.a, self.b, self.config, self.seed, self.rank, self.ranks = a, b, config, seed, rank, ranks
         self.device = torch.device(device)
         for side, domain in (("A", a), ("B", b)):
@@ -209,7 +212,12 @@ class PairLoader:
 
     def gather(self, plan: CropPlan) -> Batch:
         """Give each domain's crops `(B, h, w, C)`, cut by NumPy, or its plan if its pictures lie on the device."""
-        return {"A": self._gather("A", self.a, plan.A), "B": self._gather("B", self.b, plan.B)}
+        gathered = {"A": self._gather("A", self.a, plan.A), "B": self._gather("B", self.b, plan.B)}
+        for letter, domain in self.masks.items():
+            rows = plan.A if letter == "A" else plan.B
+            size = window(self.config, domain.shape(int(rows[0, INDEX])))
+            gathered[f"mask_{letter.lower()}"] = _gather(domain, rows, size)
+        return gathered
 
     def _gather(self, side: str, domain: Domain, plan: Tensor) -> Tensor:
         if self.resident[side] is not None:
@@ -219,9 +227,14 @@ class PairLoader:
     def finish(self, gathered: Batch) -> Batch:
         """Make the batch: `A` and `B`, `(B, C, h, w)` float32 in [-1, 1] on the device; other tensors are only moved.
 
+        Where there are masks, `mask_a` and `mask_b`, `(B, 1, h, w)`, are 1 and 0.
+
         It never waits for the device, so it can be part of a captured step.
         """
         moved = {name: part.to(self.device, non_blocking=True) for name, part in gathered.items()}
+        for letter, domain in self.masks.items():
+            mask = normalise(moved[f"mask_{letter.lower()}"], domain.format.range)
+            moved[f"mask_{letter.lower()}"] = (mask > 0).float()
         return {**moved, "A": self._finish("A", self.a, moved["A"]), "B": self._finish("B", self.b, moved["B"])}
 
     def _finish(self, side: str, domain: Domain, part: Tensor) -> Tensor:

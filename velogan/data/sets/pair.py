@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
 
 from velogan.data.config import BUILT_IN, DataConfig
 from velogan.data.sets.cache import Domain, open_domain
 from velogan.data.sets.loader import crop_shapes
 from velogan.data.sets.slices import Slices
-from velogan.data.sets.sources import LETTERS, Sources, find_pairs, find_sources
+from velogan.data.sets.sources import LETTERS, Folder, Side, Sources, find_pairs, find_sources, list_images
 
 Task = Callable[[str], Callable[[int, int], None]]
 """Called with a task's name; returns a function that takes the task's progress as (done, total)."""
@@ -18,12 +18,13 @@ Task = Callable[[str], Callable[[int, int], None]]
 
 @dataclass(frozen=True)
 class Data:
-    """Both domains: where they came from, the prepared training pictures, and pairs in one order, if there are any."""
+    """Both domains: where they came from, the training pictures, pairs in one order, and masks by letter, if any."""
 
     sources: Sources
     a: Domain
     b: Domain
     pairs: tuple[Domain, Domain] | None = None
+    masks: Mapping[str, Domain] = field(default_factory=dict)
 
     def shapes(self, config: DataConfig) -> set[tuple[int, int]]:
         """Every (height, width) that training may see."""
@@ -44,7 +45,43 @@ def open_data(config: DataConfig, *, task: Task, say: Callable[[str], None]) -> 
     a, b = domains
     if config.pairs and (isinstance(sources.a.train, Slices) or isinstance(sources.b.train, Slices)):
         raise ValueError(f"data.pairs={config.pairs} is for pictures, not for DICOM and NIfTI: leave it out")
-    return Data(sources, a, b, _open_pairs(config, (a, b), task=task, say=say) if config.pairs else None)
+    pairs = _open_pairs(config, (a, b), task=task, say=say) if config.pairs else None
+    masks = {}
+    for side, domain, given in ((sources.a, a, config.masks_a), (sources.b, b, config.masks_b)):
+        if given is not None:
+            masks[side.letter] = _open_masks(config, side, domain, Path(given).expanduser(), task=task)
+    return Data(sources, a, b, pairs, masks)
+
+
+def _open_masks(config: DataConfig, side: Side, domain: Domain, folder: Path, *, task: Task) -> Domain:
+    """A mask for each picture of `domain`, in their order. ValueError where one is missing, or of another size."""
+    asked = f"data.masks_{side.letter.lower()}={folder}"
+    if not isinstance(side.train, Folder):
+        raise ValueError(f"{asked} is for folders of pictures, not for {side.train.where}: leave it out")
+    if not folder.is_dir():
+        raise ValueError(f"{asked} is no folder: name one that holds a mask for each picture")
+    there = {_stem(name): name for name in list_images(folder)}
+    lacking = [name for name in domain.names if _stem(name) not in there]
+    if lacking:
+        raise ValueError(
+            f"{asked} lacks masks for {len(lacking)} of {len(domain)} pictures, for example for {lacking[0]}: add them "
+            "(white: may change), or take these pictures away"
+        )
+    source = Folder(folder, tuple(there[_stem(name)] for name in domain.names))
+    masks = open_domain(source, config, test=False, channels=1, progress=task(f"preparing masks {side.letter}"))
+    if masks.skipped:
+        raise ValueError(f"{asked}: {masks.skipped_line}; mend them")
+    for name, shape, mask in zip(domain.names, domain.shapes, masks.shapes):
+        if shape[:2] != mask[:2]:
+            raise ValueError(
+                f"{asked}: the mask of {name} is {mask[1]}x{mask[0]} pixels where its picture is "
+                f"{shape[1]}x{shape[0]}: give both one size"
+            )
+    return masks
+
+
+def _stem(name: str) -> str:
+    return str(PurePosixPath(name).with_suffix(""))
 
 
 def _open_pairs(

@@ -1,0 +1,99 @@
+"""What masks say must be kept: a mask for each picture, cropped with it, and a loss on what changes outside."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from velogan.config import Config
+from velogan.data.config import DataConfig
+from velogan.data.pictures.images import Picture, save_picture
+from velogan.data.sets.loader import PairLoader
+from velogan.data.sets.pair import Data, open_data
+from velogan.objectives.masks import changed_outside
+from velogan.observe.progress import Display
+from velogan.training.run import train
+
+
+@pytest.fixture
+def pictures(tmp_path: Path) -> Path:
+    """Four pictures in A and B; the masks of A say where a picture is bright."""
+    for index in range(4):
+        for letter in "AB":
+            pixels = np.random.default_rng([index, ord(letter)]).integers(0, 2, (40, 40, 1), np.uint8) * 255
+            for folder, kept in ((f"train{letter}", pixels.repeat(3, axis=2)), (f"mask{letter}", pixels)):
+                (tmp_path / "set" / folder).mkdir(parents=True, exist_ok=True)
+                save_picture(tmp_path / "set" / folder / f"{index}.png", Picture(kept))
+    return tmp_path / "set"
+
+
+def _open(pictures: Path, **more: object) -> Data:
+    config = DataConfig(path=(str(pictures),), crop_size=32, load_size=40, masks_a=str(pictures / "maskA"), **more)  # pyright: ignore
+    return open_data(config, task=lambda name: lambda done, total: None, say=lambda line: None)
+
+
+def test_a_mask_is_cropped_and_flipped_with_its_picture(pictures: Path) -> None:
+    data = _open(pictures)
+    config = DataConfig(crop_size=32, load_size=40, turn=True, flip_vertical=True, batch_size=2)
+    loader = PairLoader(data.a, data.b, config, seed=0, device="cpu", masks=data.masks)
+    plain = PairLoader(data.a, data.b, config, seed=0, device="cpu")
+    for position in range(0, 16, 2):
+        batch = loader.batch(position)
+        assert batch.keys() == {"A", "B", "mask_a"}
+        torch.testing.assert_close(batch["mask_a"], (batch["A"][:, :1] > 0).float())
+        assert all(torch.equal(batch[letter], plain.batch(position)[letter]) for letter in "AB")
+
+
+def test_changed_outside() -> None:
+    given = torch.zeros(2, 3, 4, 4)
+    made, mask = given.clone(), torch.zeros(2, 1, 4, 4)
+    mask[:, :, :2] = 1
+    made[:, :, :2] = 9.0
+    assert changed_outside(made, given, mask).item() == 0
+    made[0, :, 2:] = 0.5
+    assert changed_outside(made, given, mask).item() == pytest.approx(0.25)
+    assert changed_outside(made, given, torch.ones_like(mask)).item() == 0
+
+
+def test_masks_that_lack_or_do_not_fit_are_refused(pictures: Path, tmp_path: Path) -> None:
+    (pictures / "maskA/2.png").unlink()
+    with pytest.raises(ValueError, match=r"data\.masks_a=.* lacks masks for 1 of 4 pictures, for example for 2\.png"):
+        _open(pictures)
+    save_picture(pictures / "maskA/2.png", Picture(np.zeros((20, 40, 1), np.uint8)))
+    with pytest.raises(ValueError, match=r"the mask of 2\.png is 40x20 pixels where its picture is 40x40"):
+        _open(pictures, preprocess="none")
+    (pictures / "maskA/2.png").write_bytes(b"no picture")
+    with pytest.raises(ValueError, match=r"data\.masks_a=.*2\.png.*mend them"):
+        _open(pictures)
+
+
+def test_masks_are_for_methods_whose_translations_a_phase_hands_on() -> None:
+    with pytest.raises(ValueError, match=re.escape("data.masks_a=x is not for method=onepair: set method=cyclegan")):
+        Config().change(data={"masks_a": "x"}, method="onepair")
+    with pytest.raises(ValueError, match=re.escape("train.split=directions divides them")):
+        Config().change(data={"masks_b": "x"}, train={"split": "directions"})
+
+
+def test_a_run_with_masks_is_continued_bit_for_bit(
+    tiny_config: Callable[..., Config], pictures: Path, tmp_path: Path
+) -> None:
+    masks = {f"masks_{letter}": str(pictures / f"mask{letter.upper()}") for letter in "ab"}
+
+    def finish(run: str, images: int, **data: object) -> str:
+        of = {"path": (str(pictures),), "validation": 0, **data}
+        config = tiny_config(data=of, train={"length": f"{images} images"}, schedule={"kind": "constant"})
+        with Display() as display:
+            return train(config, tmp_path / run, display=display, origin={}).weights_sha256
+
+    unbroken = finish("unbroken", 6, **masks)
+    finish("stopped", 3, **masks)
+    assert finish("stopped", 6, **masks) == unbroken
+    told = (tmp_path / "unbroken/stats.jsonl").read_text()
+    assert "generator/kept_a" in told
+    assert "generator/kept_b" in told
+    assert finish("without", 6) != unbroken

@@ -1,0 +1,53 @@
+"""Keeping what masks say must be kept: a term more in the phase that trains the generators."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+
+from torch import Tensor
+
+from velogan.objectives.base import Carry, Objective, Out, Phase
+from velogan.types import Batch, Direction, Nets
+
+KEPT = 10.0
+"""Weight of the term: that of CycleGAN's cycle."""
+
+Fakes = Callable[[Carry], Mapping[Direction, Tensor]]
+"""The translations `(B, C, H, W)` among what a phase hands on."""
+
+
+class WithMasks:
+    """An `inner` objective whose phase `name` also pays for what its translations change where they must not.
+
+    The batch holds `mask_a`, `mask_b` or both, `(B, 1, H, W)`, 1 where a picture may change and 0 where it stays.
+    """
+
+    def __init__(self, inner: Objective, fakes: Fakes, *, name: str):
+        self._inner, self._fakes, self._name = inner, fakes, name
+        self.draws, self.state = inner.draws, inner.state
+
+    def phases(self) -> list[Phase]:
+        """Those of the inner objective."""
+        return [
+            replace(phase, loss=partial(self._loss, phase)) if phase.name == self._name else phase
+            for phase in self._inner.phases()
+        ]
+
+    def _loss(self, phase: Phase, nets: Nets, batch: Batch, carry: Carry) -> Out:
+        out = phase.loss(nets, batch, carry)
+        terms, total = dict(out.terms), out.total
+        for way, fake in self._fakes(out.carry).items():
+            letter = way[0]
+            if f"mask_{letter}" in batch:
+                terms[f"kept_{letter}"] = changed_outside(fake, batch[letter.upper()], batch[f"mask_{letter}"]) * KEPT
+                total = total + terms[f"kept_{letter}"]
+        return replace(out, terms=terms, total=total)
+
+
+def changed_outside(made: Tensor, given: Tensor, mask: Tensor) -> Tensor:
+    """The mean of |made - given|, `(B, C, H, W)`, where `mask`, `(B, 1, H, W)`, is 0; 0 where it is 1 everywhere."""
+    outside = 1 - mask
+    count = (outside.sum() * made.shape[1]).clamp(min=1)
+    return ((made.float() - given.float()).abs() * outside).sum() / count
