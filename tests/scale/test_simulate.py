@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
 
+from velogan.cli.simulate import _measured_step
+from velogan.config import Config
+from velogan.measure.probe import StepCost
 from velogan.scale.asked import parse_bandwidth, parse_devices, parse_latency
 from velogan.scale.load import DirectionLoad, Load, PhaseLoad
 from velogan.scale.simulate import (
@@ -172,3 +176,18 @@ def test_a_bandwidth_that_is_none_is_told(text: str):
 def test_a_latency_that_is_none_is_told(text: str):
     with pytest.raises(ValueError, match=r"--latency .*: write a number and a unit, as 50us"):
         parse_latency(text, "--latency")
+
+
+@pytest.mark.parametrize(("asked", "capture"), [({}, "off"), ({"capture": "on"}, "on"), ({"mode": "graph"}, "auto")])
+def test_a_step_is_measured_as_several_processes_compute_it(
+    asked: dict[str, str], capture: str, monkeypatch: pytest.MonkeyPatch
+):
+    measured: list[Config] = []
+
+    def probe(config: Config, cores: Sequence[int]) -> StepCost:
+        measured.append(config)
+        return StepCost(seconds=0.5, memory_mb=1.0, gpu_memory_mb=1.0)
+
+    monkeypatch.setattr("velogan.measure.probe.probe", probe)
+    assert _measured_step(Config().change(engine=asked), per_host=1) == 0.5
+    assert measured[0].engine.capture == capture

@@ -140,10 +140,16 @@ def _cluster(asked: Simulate) -> Cluster:
 
 
 def _measured_step(config: Config, *, per_host: int) -> float:
-    """Seconds for an image of each domain, on the share of this machine's cores that one of `per_host` devices has."""
+    """Seconds for an image of each domain, as several processes compute it: uncaptured where nobody asks for more.
+
+    It has the share of this machine's cores that one of `per_host` devices has.
+    """
     from velogan.measure.probe import probe
     from velogan.sweep.cores import available
 
     cores = available()
     cores = cores[: max(1, len(cores) // per_host)]
-    return probe(config.change(engine={"threads": config.engine.threads or len(cores)}), cores).seconds
+    engine: dict[str, Any] = {"threads": config.engine.threads or len(cores)}
+    if config.engine.capture == "auto" and config.engine.mode != "graph":
+        engine["capture"] = "off"  # as `training.choices.for_all` decides for several processes
+    return probe(config.change(engine=engine), cores).seconds

@@ -81,11 +81,22 @@ class Ranks:
             return dict(terms)
         weights = list(parameters)
         missing = torch.tensor([weight.grad is None for weight in weights])
-        parts = [_in_memory_order(weight) for weight in weights]
-        parts += [value.detach().float().reshape(1) for value in terms.values()]
-        parts.append((~missing).to(weights[0]))
-        flat = torch.cat(parts).div_(self.world)  # before the sum, which then cannot overflow
-        numbers = sum(weight.numel() for weight in weights)
+        flat = self._divided(weights, terms, (~missing).to(weights[0]))
+        self.exchange(flat, sum(weight.numel() for weight in weights))
+        present = flat[-len(weights) :].tolist() if missing.any() else []
+        found = [not missing[number] or present[number] for number in range(len(weights))]
+        return self.unpacked(flat, weights, list(terms), present=found)
+
+    @torch.no_grad()
+    def packed(self, parameters: Sequence[nn.Parameter], terms: Mapping[str, Tensor]) -> Tensor:
+        """This rank's part of what `mean` gives, as one flat tensor, for `exchange` and then `unpacked`.
+
+        With these three a captured step exchanges between two of its recordings. Missing gradients count as zeros.
+        """
+        return self._divided(parameters, terms)
+
+    def exchange(self, flat: Tensor, numbers: int) -> None:
+        """Sums `flat` over all ranks; the first `numbers` of it are gradients."""
         with self._exchange():
             if self.exchanged is torch.float32:
                 dist.all_reduce(flat)
@@ -94,13 +105,31 @@ class Ranks:
                 dist.all_reduce(rounded)
                 flat[:numbers] = rounded
                 dist.all_reduce(flat[numbers:])
-        offset, present = 0, flat[-len(weights) :].tolist() if missing.any() else []
-        for number, weight in enumerate(weights):
-            if not missing[number] or present[number]:
+
+    @torch.no_grad()
+    def unpacked(
+        self, flat: Tensor, parameters: Sequence[nn.Parameter], terms: Sequence[str], *, present: Sequence[Any]
+    ) -> dict[str, Tensor]:
+        """Makes parts of `flat` the gradients of the `present` ones of `parameters`; returns the means of `terms`."""
+        offset = 0
+        for weight, there in zip(parameters, present, strict=True):
+            if there:
                 weight.grad = flat.as_strided(weight.shape, weight.stride(), offset)
             offset += weight.numel()
         means = flat[offset : offset + len(terms)].clone()  # else it would hold the memory of all gradients
         return dict(zip(terms, means.unbind()))
+
+    def having(self, parameters: Sequence[nn.Parameter]) -> list[bool]:
+        """Which of `parameters` have a gradient on some rank."""
+        there = torch.tensor([weight.grad is not None for weight in parameters], dtype=torch.uint8)
+        with self._exchange():
+            dist.all_reduce(there, op=dist.ReduceOp.MAX)
+        return there.bool().tolist()
+
+    def _divided(self, parameters: Sequence[nn.Parameter], terms: Mapping[str, Tensor], *more: Tensor) -> Tensor:
+        parts = [_in_memory_order(weight) for weight in parameters]
+        parts += [value.detach().float().reshape(1) for value in terms.values()]
+        return torch.cat([*parts, *more]).div_(self.world)  # before the sum, which then cannot overflow
 
     def everywhere(self, flags: Tensor) -> Tensor:
         """Which of a phase's `flags` are true on all ranks; after `mean` all have the same."""

@@ -35,7 +35,7 @@ class After(Protocol):
 
 
 @dataclass
-class _Part:
+class Portion:
     """A part of a split's batch, and what earlier phases of the step handed on for it."""
 
     batch: Batch
@@ -120,16 +120,20 @@ class Step:
         after: Sequence[After] = (),
     ) -> dict[str, Tensor]:
         """Runs the given `phases`, due or not. With `check_later` the step's `number` may be on the device."""
-        parts = {split: self._parts(split, batch) for split, batch in batches.items()}
+        parts = {split: self.portions(split, batch) for split, batch in batches.items()}
         seen: dict[str, Tensor] = {}
         for phase in phases:
             with record_function(phase.name):
                 seen |= self._run_phase(phase, parts[phase.split], number)
+        self.finish(seen, after)
+        return seen
+
+    def finish(self, losses: Mapping[str, Tensor], after: Sequence[After]) -> None:
+        """What follows the phases."""
         if self.scale is not None:
             self.scale.adapt()
         for one in after:
-            one.follow(seen)
-        return seen
+            one.follow(losses)
 
     def check(self) -> None:
         """With `check_later`, waits for the device; NonFiniteError if a step since the start was broken."""
@@ -141,7 +145,7 @@ class Step:
 
         With `check_later` the carry of earlier phases is computed anew, with the updated weights.
         """
-        parts = {split: self._parts(split, batch) for split, batch in batches.items()}
+        parts = {split: self.portions(split, batch) for split, batch in batches.items()}
         for phase in self.phases:
             for number, part in enumerate(parts[phase.split]):
                 if phase.name == error.phase:
@@ -155,27 +159,44 @@ class Step:
                 return NOTHING
         return ""
 
-    def _parts(self, split: str, batch: Batch) -> list[_Part]:
+    def portions(self, split: str, batch: Batch) -> list[Portion]:
         """What the losses are computed on, one after the other."""
         whole = self.laid_out(self.prepare[split](batch) if split in self.prepare else batch)
         if self.accumulate == 1:
-            return [_Part(whole)]
+            return [Portion(whole)]
         cut = {name: value.chunk(self.accumulate, 1 if name == "uniform" else 0) for name, value in whole.items()}
-        return [_Part({name: pieces[number] for name, pieces in cut.items()}) for number in range(self.accumulate)]
+        return [Portion({name: pieces[number] for name, pieces in cut.items()}) for number in range(self.accumulate)]
 
     def laid_out(self, batch: Batch) -> Batch:
         """`batch` with its images in the memory layout that the networks are given."""
         return {k: v.contiguous(memory_format=self.layout) if v.ndim == 4 else v for k, v in batch.items()}
 
-    def _run_phase(self, phase: Phase, parts: Sequence[_Part], number: int | Tensor) -> dict[str, Tensor]:
-        optimizers = optimizers_of(phase, self.optimizers)
-        for optimizer in optimizers:
-            optimizer.zero_grad(set_to_none=True)
+    def parameters(self, phase: Phase) -> list[nn.Parameter]:
+        """All that the phase updates."""
+        groups = (group for optimizer in optimizers_of(phase, self.optimizers) for group in optimizer.param_groups)
+        return [parameter for group in groups for parameter in group["params"]]
+
+    def _run_phase(self, phase: Phase, parts: Sequence[Portion], number: int | Tensor) -> dict[str, Tensor]:
         held = self.nets.values() if self.latch is None else ()
         buffers = [(buffer, buffer.clone()) for net in held for buffer in net.buffers()]
-        terms, carries = self._gradients(phase, parts)
-        parameters = [p for optimizer in optimizers for group in optimizer.param_groups for p in group["params"]]
-        terms = self.ranks.mean(parameters, terms)
+        terms, carries = self.gradients(phase, parts)
+        terms = self.ranks.mean(self.parameters(phase), terms)
+        return self.update(phase, terms, number=number, buffers=buffers, carries=carries)
+
+    def update(
+        self,
+        phase: Phase,
+        terms: dict[str, Tensor],
+        *,
+        number: int | Tensor,
+        buffers: Sequence[tuple[Tensor, Tensor]] = (),
+        carries: Sequence[Carry] = (),
+    ) -> dict[str, Tensor]:
+        """Checks the phase's gradients and `terms`, and updates its networks; returns the terms as `phase/term`.
+
+        `buffers`, with their values before the phase, and what its parts were given are for a phase that is broken.
+        """
+        parameters = self.parameters(phase)
         if self.scale is not None:
             self.scale.unscale(parameters)
         flags = self.ranks.everywhere(finite_flags(terms.values(), parameters))
@@ -191,15 +212,17 @@ class Step:
                 buffer.copy_(before)
             raise NonFiniteError(phase.name, broken_names(names, flags), number=int(number), carries=carries)
         left_out = self.latch is None and self.scale is not None and bool(self.scale.skips)
-        for optimizer in () if left_out else optimizers:
+        for optimizer in () if left_out else optimizers_of(phase, self.optimizers):
             optimizer.step()
         return {f"{phase.name}/{name}": value for name, value in terms.items()}
 
-    def _gradients(self, phase: Phase, parts: Sequence[_Part]) -> tuple[dict[str, Tensor], list[Carry]]:
-        """Leaves the mean of the parts' gradients in the networks.
+    def gradients(self, phase: Phase, parts: Sequence[Portion]) -> tuple[dict[str, Tensor], list[Carry]]:
+        """Leaves the mean of the parts' gradients in the networks, and no others.
 
         Returns the means of their terms, detached, and what each part was given; the parts then hold what they hand on.
         """
+        for optimizer in optimizers_of(phase, self.optimizers):
+            optimizer.zero_grad(set_to_none=True)
         sums: dict[str, Tensor] = {}
         given: list[Carry] = [dict(part.carry) for part in parts]
         for part in parts:

@@ -82,13 +82,20 @@ def for_all(
     if not ranks.several:
         return engine, picks
     if engine.capture == "on":
-        if asked.engine.capture == "on" or asked.engine.mode == "graph":
+        inside = "networks of one direction each exchange images" if ranks.parts == 1 else ""
+        inside = inside or ("norm=sync_batch exchanges statistics" if _shares_statistics(asked) else "")
+        wanted = asked.engine.capture == "on" or asked.engine.mode == "graph"
+        if inside and wanted:
             raise ValueError(
-                "engine.capture=on with several processes: what they exchange is not captured; set engine.capture=off"
+                f"engine.capture=on with several processes: {inside} within a pass, which is not captured; set "
+                "engine.capture=off"
             )
-        off = Decision("capture", "off", "several processes exchange gradients, which is not captured")
-        engine = engine.model_copy(update={"capture": "off"})
-        picks = [off if pick.what == "capture" else pick for pick in picks]
+        if inside or not wanted:
+            why = (
+                inside or "several processes: what is between their exchanges is captured where engine.capture=on asks"
+            )
+            engine = engine.model_copy(update={"capture": "off"})
+            picks = [Decision("capture", "off", why) if pick.what == "capture" else pick for pick in picks]
     if engine.device.startswith("mps"):
         raise ValueError(
             f"engine.device={engine.device} with several processes cannot be used: say --engine.device cpu"
@@ -98,6 +105,11 @@ def for_all(
     if ranks.parts == 1:
         each = f"the networks of one direction each: {count} {'image' if count == 1 else 'images'} an update"
     return engine, [*picks, Decision("processes", f"{ranks.world} of {each}", "started by torchrun")]
+
+
+def _shares_statistics(config: Config) -> bool:
+    sections = (*config.spec.generators.values(), *config.spec.discriminators.values())
+    return any(section.norm == "sync_batch" for section in sections)
 
 
 def on_this_host(ranks: Ranks, asked: EngineConfig, engine: EngineConfig) -> EngineConfig:

@@ -1,0 +1,31 @@
+"""A step of two processes, recorded in pieces with the exchange between them, by `benchmarks/parted.py`."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+
+@pytest.fixture
+def parted(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.syspath_prepend(Path(__file__).parents[2] / "benchmarks")
+    return importlib.import_module("parted")
+
+
+def test_pieces_equal_plain_steps_bit_for_bit_and_one_process_with_both_batches(parted: Any):
+    for found in parted.started("cpu"):
+        assert found["to_plain"] == 0
+        assert found["to_one"] < 1e-3
+        assert found["moved"] > 0.1
+
+
+@pytest.mark.gpu
+@pytest.mark.timeout(600)
+def test_two_processes_on_one_gpu_equal_one_with_both_batches(parted: Any):
+    for found in parted.started("cuda"):
+        assert found["device"] == "cuda"
+        assert found["to_one"] < 1e-3
+        assert found["moved"] > 0.1
