@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import hashlib
 import os
+import re
 import shlex
 import stat
 from collections.abc import Iterable, Iterator
@@ -94,6 +95,11 @@ class _PlainValues(yaml.SafeLoader):
         if self.check_event(yaml.AliasEvent):
             raise yaml.YAMLError("aliases (*name) are not taken; write the value itself")
         return super().compose_node(parent, index)
+
+
+def names_a_file(path: Path) -> bool:
+    """Whether a path that is no folder is named as files are, with a suffix of a letter and up to five more."""
+    return not path.is_dir() and re.fullmatch(r"\.[A-Za-z][A-Za-z0-9]{1,5}", path.suffix) is not None
 
 
 def duration(seconds: float) -> str:

@@ -77,7 +77,7 @@ def valid() -> dict[str, bytes]:
         "jpeg.tif": tiff(_COLOUR, compression="jpeg"),
         "float.tif": tiff(_GREY.astype(np.float32)),
         "tiles.tif": tiff(np.tile(_COLOUR, (2, 2, 1)), tile=(16, 16), compression="adobe_deflate"),
-        "pages.tif": tiff(np.stack([_GREY] * 5), photometric="minisblack"),
+        "pages.tif": tiff(np.stack([_GREY] * 5), photometric="minisblack", metadata={"axes": "CYX"}),
         "big.tif": tiff(_COLOUR, bigtiff=True),
         "u8.npy": npy(_COLOUR),
         "f4.npy": npy(_GREY.astype(np.float32)),

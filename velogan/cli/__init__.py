@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from velogan import __version__
 from velogan.cli.commands import COMMANDS
+from velogan.cli.flags import check_writable
 from velogan.engine.processes import EndOfRun, ToldElsewhere, first, local_rank, several
 
 if TYPE_CHECKING:
@@ -40,6 +41,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         command = _parse(argv) if local_rank() == 0 else _parse_silently(argv)
         type(command).began = began
+        for flag, folder in command.places():
+            check_writable(flag, folder)
         result, code = command.execute(argv)
     except EndOfRun as error:
         if not isinstance(error, ToldElsewhere):

@@ -25,6 +25,9 @@ class DataRender(Flags):
     seed: Annotated[int, tyro.conf.arg(help="Seed of the pictures.")] = 0
     json: Json = False
 
+    def places(self) -> list[tuple[str, Path]]:
+        return [("DIR", self.directory)]
+
     def execute(self, argv: list[str]) -> Outcome:
         from velogan.data.rendered.apples2oranges import render_folder
         from velogan.observe.progress import Display
@@ -54,6 +57,9 @@ class DataDownload(Flags):
         tyro.conf.Positional[Path], tyro.conf.arg(metavar="DIR", help="The folder to write, which must not exist.")
     ]
     json: Json = False
+
+    def places(self) -> list[tuple[str, Path]]:
+        return [("DIR", self.directory)]
 
     def execute(self, argv: list[str]) -> Outcome:
         from velogan.data.sets.download import HOST, download
@@ -97,6 +103,9 @@ class DataShards(Flags):
     ]
     megabytes: Annotated[int, tyro.conf.arg(help="The most megabytes (MiB) of a shard.", metavar="NUMBER")] = 256
     json: Json = False
+
+    def places(self) -> list[tuple[str, Path]]:
+        return [("OUT", self.out)]
 
     def execute(self, argv: list[str]) -> Outcome:
         from velogan.data.sets.pack import pack

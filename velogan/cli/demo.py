@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
-from velogan.cli.flags import Flags, Json, Outcome, check_writable
+from velogan.cli.flags import Flags, Json, Outcome
 from velogan.recipes import DEMOS, RECIPES
 
 if TYPE_CHECKING:
@@ -42,12 +42,14 @@ class Demo(Flags):
     out: Annotated[Path, tyro.conf.arg(help="The run folder.")] = Path("runs/demo")
     json: Json = False
 
+    def places(self) -> list[tuple[str, Path]]:
+        return [("--out", self.out)]
+
     def execute(self, argv: list[str]) -> Outcome:
         from velogan.observe.progress import Display
 
         if not self.minutes > 0:
             raise ValueError(f"--minutes {self.minutes:g}: give a number above 0")
-        check_writable("--out", self.out)
         with Display() as display:
             command = shlex.join(["velogan", *argv])
             return _demo(self.out, preset=self.preset, minutes=self.minutes, display=display, command=command), 0

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import tyro
 
-from velogan.cli.flags import EXACT, Flags, Json, Outcome
+from velogan.cli.flags import EXACT, Flags, Json, Outcome, check_writable
 
 
 @dataclass(kw_only=True)
@@ -99,6 +100,11 @@ class Evaluate(Flags):
             raise ValueError(f"--data {' '.join(self.data)}: name one folder, or two")
         with Display() as display:
             common |= {"limit": self.limit, "task": display.task}
+            if self.against is None:
+                try:
+                    check_writable("RUN", self.run)
+                except ValueError as error:
+                    display.say(f"careful: figures are printed alone, since {error}")
             if self.against is not None:
                 result = compare(self.run, self.against, **common)
             else:
@@ -113,9 +119,14 @@ class Evaluate(Flags):
         for line in [*verdict(result["scores"], domains(protocol)), *warning]:
             console.print(printable(line), markup=False, highlight=False)
         console.print(render_table(result))
-        if self.against is None:
-            write_report([self.run])
-        return result, 0
+        if self.against is None and not result.get("unwritten"):
+            try:
+                write_report([self.run])
+            except OSError as error:
+                result["unwritten"] = str(error)
+        if unwritten := result.get("unwritten"):
+            print(f"velogan: {printable(unwritten)}", file=sys.stderr)
+        return result, 1 if unwritten else 0
 
 
 def _class(text: str) -> tuple[str, int]:

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import tyro
 
 from velogan.cli.fields import Configured, data_is_named
-from velogan.cli.flags import check_writable
 from velogan.config import Config, differences
 from velogan.engine.processes import first
 from velogan.methods.base import ends
@@ -52,6 +51,9 @@ class Filling(Configured):
         bool, tyro.conf.arg(help="Say what would be done, how long it takes and with how much memory, and stop.")
     ] = False
 
+    def places(self) -> list[tuple[str, Path]]:
+        return [("--out", self.out)] if self.out is not None and not self.dry_run else []
+
 
 def length(asked: Filling) -> dict[str, Any]:
     """What the flags say of the run's length, as fields of the section train."""
@@ -81,7 +83,6 @@ def fill(asked: Filling, config: Config, argv: list[str], *, address: str | None
     """Trains in the run folder that was asked for, with progress on standard error; `address` is of a Ray for nodes."""
     if asked.out is None:
         raise ValueError("--out is missing: name the folder that the run is kept in")
-    check_writable("--out", asked.out)
     from velogan.observe.progress import Display
 
     if config.train.exchange_every is None:

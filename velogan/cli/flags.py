@@ -36,6 +36,17 @@ Checkpoint = Annotated[
 
 EXACT = "Compute in plain float32, not with the accelerated network, which differs by a few levels of 8 bits."
 
+REFERENCE = (
+    " dataroot name checkpoints_dir suffix gpu_ids model input_nc output_nc ngf ndf netG netD n_layers_D norm "
+    "init_type init_gain no_dropout dataset_mode direction serial_batches num_threads batch_size load_size crop_size "
+    "max_dataset_size preprocess no_flip display_winsize epoch load_iter which_epoch verbose use_wandb "
+    "wandb_project_name n_epochs n_epochs_decay niter niter_decay lr beta1 lr_policy lr_decay_iters gan_mode lambda_A "
+    "lambda_B lambda_identity lambda_L1 pool_size continue_train epoch_count phase save_latest_freq save_epoch_freq "
+    "save_by_iter print_freq display_freq update_html_freq display_ncols display_id display_server display_env "
+    "display_port no_html results_dir num_test how_many ntest aspect_ratio eval "
+)
+"""The flags of the reference implementation, which docs/migration.md lists."""
+
 Outcome = tuple[dict[str, Any], int]
 """What a command gives: the object that --json prints, and the exit code."""
 
@@ -72,6 +83,10 @@ class Flags(ABC):
     def flags(cls) -> list[str]:
         """All flags, as --image-size."""
         return [f"--{field.name.replace('_', '-')}" for field in dataclasses.fields(cls)]  # pyright: ignore[reportArgumentType]
+
+    def places(self) -> list[tuple[str, Path]]:
+        """The folders that the command writes into, each with the flag that names it; tried before it begins."""
+        return []
 
     @abstractmethod
     def execute(self, argv: list[str]) -> Outcome:
@@ -114,7 +129,9 @@ def sentence(said: str, argv: Sequence[str], *, flags: Sequence[str]) -> str:
     """What tyro `said` of a wrong command line, in one sentence that names the flag, the value and the mend."""
     said = " ".join(re.sub(r"[─-╿]", " ", said).split()).partition(" For full helptext")[0]
     if found := re.search(r"Unrecognized options: ([^\s,]+)", said):
-        return f"{found[1]}: there is no such flag here{_similar(found[1], flags)}"
+        there = "; docs/migration.md says what pytorch-CycleGAN-and-pix2pix's flags are here"
+        known = f" {re.sub('^-+|=.*', '', found[1]).replace('-', '_')} " in REFERENCE
+        return f"{found[1]}: there is no such flag here{_similar(found[1], flags)}{there if known else ''}"
     if found := re.search(r"Error parsing (--[\w.-]+): (.*?) Argument helptext", said):
         flag, why = found.groups()
         wanted = "a whole number" if "'int'" in why or "int()" in why else "a number"
@@ -152,6 +169,11 @@ def _similar(flag: str, flags: Sequence[str]) -> str:
     flag = flag.partition("=")[0].replace("_", "-")
     same = [one for one in flags if one.rpartition(".")[2] == flag.lstrip("-")]
     return f"; did you mean {' or '.join(same[:3])}?" if same else nearest(flag, flags)
+
+
+def folder_of(out: Path) -> Path:
+    """The folder of what a flag names, which is a file where its name has a suffix, or else the folder itself."""
+    return out.parent if out.is_file() or (out.suffix and not out.is_dir()) else out
 
 
 def check_writable(flag: str, folder: Path) -> None:

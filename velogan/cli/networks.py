@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
-from velogan.cli.flags import Checkpoint, Flags, Json, Outcome, Weights
+from velogan.cli.flags import Checkpoint, Flags, Json, Outcome, Weights, folder_of
 
 
 @dataclass(kw_only=True)
@@ -27,6 +27,9 @@ class Import(Flags):
     ]
     run: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="RUN", help="The run folder to make.")]
     json: Json = False
+
+    def places(self) -> list[tuple[str, Path]]:
+        return [("RUN", self.run)]
 
     def execute(self, argv: list[str]) -> Outcome:
         from velogan.interchange.importing import import_reference
@@ -93,6 +96,9 @@ class Export(Flags):
         ),
     ] = None
     json: Json = False
+
+    def places(self) -> list[tuple[str, Path]]:
+        return [("OUT", folder_of(self.out))]
 
     def execute(self, argv: list[str]) -> Outcome:
         from velogan.interchange.bundle import write_export

@@ -26,6 +26,9 @@ class Profile(Configured):
         Path, tyro.conf.arg(help="The folder for profile.html, profile.json and trace.json.gz (ui.perfetto.dev).")
     ] = Path("profile")
 
+    def places(self) -> list[tuple[str, Path]]:
+        return [("--out", self.out)]
+
     def execute(self, argv: list[str]) -> Outcome:
         from velogan.measure.profile import profile
         from velogan.observe.progress import Display

@@ -85,6 +85,9 @@ class Sweep(Fields):
         """The first preset's configuration: what all of them share is parsed with it."""
         return base_config(argv, _preset(argv))
 
+    def places(self) -> list[tuple[str, Path]]:
+        return [("--out", self.out)] if self.out is not None and not self.dry_run else []
+
     def execute(self, argv: list[str]) -> Outcome:
         from velogan.sweep.sweep import check_folders, sweep
         from velogan.sweep.table import Table

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
-from velogan.cli.flags import EXACT, Checkpoint, Flags, Json, Outcome, Weights
+from velogan.cli.flags import EXACT, Checkpoint, Flags, Json, Outcome, Weights, folder_of
 from velogan.cli.placed import placed
 
 if TYPE_CHECKING:
@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from velogan.translate.files import Summary
     from velogan.translate.maps import Map
     from velogan.translate.model import Translator
+
+
+_SHOWN = 5  # files that failed, by name
 
 
 @dataclass(kw_only=True)
@@ -109,6 +112,9 @@ class Translate(Flags):
     ] = None
     json: Json = False
 
+    def places(self) -> list[tuple[str, Path]]:
+        return [("output", folder_of(self.output))]
+
     def execute(self, argv: list[str]) -> Outcome:
         from velogan.engine.memory import peak_memory_mb
         from velogan.observe.progress import Display
@@ -138,7 +144,7 @@ class Translate(Flags):
                 progress=display.task("translating"),
             )
             example = done.renamed[0] if done.renamed else None
-            _tell_translated(display, done, renamed=len(done.renamed), example=example)
+            _tell_translated(display, done, self.output, renamed=len(done.renamed), example=example)
             doubts = maps(done, display) if maps else []
         result, code = _translated(done, peak_memory_mb())
         if maps:
@@ -206,7 +212,7 @@ def _translate_at_scale(asked: Translate, workers: int) -> Outcome:
             address=asked.address,
             progress=display.count("translating"),
         )
-        _tell_translated(display, done, renamed=done.renamed, example=done.example)
+        _tell_translated(display, done, asked.output, renamed=done.renamed, example=done.example)
     result, code = _translated(done, done.peak_memory_mb)
     return {**result, "workers": workers}, code
 
@@ -228,14 +234,19 @@ def _translator_of_worker(asked: Translate, gpus: int) -> Translator:
     return _translator(asked if gpus else dataclasses.replace(asked, device="cpu"))
 
 
-def _tell_translated(display: Display, done: Summary | Total, *, renamed: int, example: tuple[str, str] | None) -> None:
-    for name, reason in done.failed:
+def _tell_translated(
+    display: Display, done: Summary | Total, output: Path, *, renamed: int, example: tuple[str, str] | None
+) -> None:
+    for name, reason in done.failed[:_SHOWN]:
         display.say(f"{name}: {reason}")
+    if len(done.failed) > _SHOWN:
+        display.say(f"and {len(done.failed) - _SHOWN} more that failed; --json names them all")
     if example is not None:
         name, suffix = example
         more = f" and {renamed - 1} more" if renamed > 1 else ""
         display.say(f"{name}{more} saved in a format that can hold the result: {suffix}")
-    display.say(f"{done.translated} translated, {done.skipped} there already, {len(done.failed)} failed")
+    counts = f"{done.translated} translated, {done.skipped} there already, {len(done.failed)} failed"
+    display.say(f"{counts}: {'in ' if output.is_dir() else ''}{output}")
 
 
 def _translated(done: Summary | Total, peak_mb: float) -> Outcome:

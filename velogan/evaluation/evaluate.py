@@ -84,6 +84,7 @@ def evaluate(
     share of each class. `squeezenet`: the file with the weights of SqueezeNet v1.0, for the same over that network.
     `inception`: the file with the standard weights for FID and KID, or auto to have it downloaded to the cache.
     `limit`: at most so many test pictures of each domain, drawn by `seed`.
+    Where the file cannot be written, `unwritten` of what is returned says why.
     Raises `ValueError` with the mend if the run, the data or a file is missing or unusable.
     """
     run, task = Path(run), task or _quiet
@@ -140,7 +141,10 @@ def evaluate(
     if warning := _taught_by(features, config.spec):
         protocol["judge"] = warning
     result = {"protocol": protocol, "scores": scores}
-    write_text(run / "scores.json", json.dumps(result, indent=1, allow_nan=False))
+    try:
+        write_text(run / "scores.json", json.dumps(result, indent=1, allow_nan=False))
+    except OSError as error:  # hours of work are in `result`
+        result["unwritten"] = str(error)
     return result
 
 

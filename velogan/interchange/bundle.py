@@ -9,7 +9,7 @@ from typing import Any
 from PIL import Image
 
 import velogan
-from velogan.files import replacing, write_text
+from velogan.files import names_a_file, replacing, write_text
 from velogan.interchange.card import CardMetadata, Files, card
 from velogan.interchange.export import SUFFIXES, Format, export, save_reference
 from velogan.interchange.hub import CONFIG, EXAMPLE, MANIFEST, PAGE, WEIGHTS
@@ -49,6 +49,9 @@ def write_export(
         raise ValueError("int8 takes pictures of one domain: name a direction, or a file to write")
     if single and format == "hub":
         raise ValueError(f"{out}: format=hub is a folder: name one without a suffix")
+    if names_a_file(out) and not single:
+        file = "" if format == "hub" else f", or a file that ends in {SUFFIXES[format]}"
+        raise ValueError(f"{out} is named like a file, and format={format} is not written so: name a folder{file}")
     if out.is_file() is not single and out.exists():
         raise ValueError(f"{out} is a {'folder' if single else 'file'} already: name another")
     common: Any = {"weights": weights, "checkpoint": checkpoint}

@@ -27,6 +27,8 @@ def write_report(runs: list[Path], out: Path | None = None) -> Path:
     folders = [Path(run) for run in runs]
     beside = folders[0].resolve().parent / "comparison.html"
     out = out or (folders[0] / "report.html" if len(runs) == 1 else beside)
+    if out.suffix != ".html":
+        raise ValueError(f"{out}: the page is HTML: name a file that ends in .html")
     page = render([read_facts(folder) for folder in folders])
     write_text(out, page)
     return out

@@ -17,8 +17,8 @@ from velogan import __version__
 from velogan.data.pictures.films import SUFFIXES, change_film, count_frames, is_film
 from velogan.data.pictures.images import Picture
 from velogan.data.pictures.values import to_channels
-from velogan.files import replacing, require
-from velogan.translate.jobs import printable
+from velogan.files import names_a_file, replacing, require
+from velogan.translate.jobs import printable, written
 from velogan.translate.large import plan
 from velogan.translate.model import Translator
 from velogan.translate.pictures import output_format, translate_equal, translate_in_tiles
@@ -52,7 +52,7 @@ def translate_film(
     smoother = Smoother(smooth)
     name = printable(source.name)
     if target.is_dir() or not is_film(target):
-        if target.suffix and not target.is_dir():
+        if names_a_file(target):
             raise ValueError(f"output {target} is no film: name a folder, or a file that ends in {', '.join(SUFFIXES)}")
         target = target / source.name
     if os.path.realpath(source) == os.path.realpath(target):
@@ -96,7 +96,7 @@ def _translate(
             progress(shown, shown)  # what a film says of its length is not exact
 
     comment = f"Synthetic: translated by velogan {__version__}"
-    with replacing(target) as aside:
+    with written(target), replacing(target) as aside:
         return change_film(source, aside, change, suffix=target.suffix.lower(), comment=comment)
 
 

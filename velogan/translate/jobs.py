@@ -5,12 +5,16 @@ from __future__ import annotations
 import hashlib
 import os
 import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol, TypeVar
 
+from velogan.data.pictures.films import SUFFIXES as FILMS
 from velogan.data.pictures.images import SUFFIXES, Picture, read_picture, save_picture
 from velogan.data.sets.sources import list_images
+from velogan.files import names_a_file
 
 One = TypeVar("One", bound="PictureJob")
 
@@ -99,6 +103,10 @@ class Job:
 
     def save(self, picture: Picture) -> None:
         """Write the file under a hidden name, which no listing takes for a picture, and rename it."""
+        with written(self.target):
+            self._save(picture)
+
+    def _save(self, picture: Picture) -> None:
         mark = secrets.token_hex(6) if self.alone else hashlib.sha256(os.fsencode(self.target.name)).hexdigest()[:16]
         fresh = self.target.with_name(f".fresh-{mark}{self.target.suffix}")
         self.target.parent.mkdir(parents=True, exist_ok=True)
@@ -124,6 +132,8 @@ def find_jobs(source: Path, target: Path, *, suffix: str | None) -> list[Job]:
         raise ValueError(f"output {target} is the input folder itself: name another folder")
     if target.is_file():
         raise ValueError(f"output {target} is a file, but the input is a folder: name a folder")
+    if target.suffix.lower() in (*SUFFIXES, *FILMS) and not target.is_dir():
+        raise ValueError(f"output {target} is named like a file, but input {source} is a folder: name a folder")
     inside = os.path.realpath(target) + os.sep  # earlier translations, if the output lies within the input
     names = [name for name in list_images(source) if not os.path.realpath(source / name).startswith(inside)]
     if not names:
@@ -132,6 +142,15 @@ def find_jobs(source: Path, target: Path, *, suffix: str | None) -> list[Job]:
     jobs = [Job(printable(name), source / name, target / renamed(Path(name), suffix)) for name in names]
     _refuse_collisions(jobs)
     return jobs
+
+
+@contextmanager
+def written(target: Path) -> Iterator[None]:
+    """Around the writing of a file: OSError names it, and no other."""
+    try:
+        yield
+    except OSError as error:
+        raise OSError(error.errno, f"{target} cannot be written ({error.strerror})", str(target)) from error
 
 
 def printable(name: str) -> str:
@@ -143,6 +162,11 @@ def _single(source: Path, target: Path, suffix: str | None) -> Job:
     if target.suffix.lower() in SUFFIXES and not target.is_dir():
         if suffix is not None and target.suffix.lower() != suffix:
             raise ValueError(f"output {target} and format={suffix[1:]} contradict each other: leave one out")
+    elif names_a_file(target):
+        raise ValueError(
+            f"output {target} is named like a file, and {target.suffix} is not written for input {source}: name a "
+            f"folder, or a file that ends in {' '.join(sorted(SUFFIXES))}"
+        )
     else:
         target = target / renamed(Path(source.name), suffix)
     if os.path.realpath(target) == os.path.realpath(source):

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from velogan.data.pictures.images import Picture
-from velogan.data.pictures.values import PixelFormat, from_unit, to_channels, to_unit
+from velogan.data.pictures.values import PixelFormat, deepen, from_unit, to_channels, to_unit
 from velogan.translate.large import Before, Tiling, translate_large
 from velogan.translate.model import Translator
 from velogan.translate.tiles import reflected
@@ -58,9 +58,11 @@ def translate_in_tiles(
 def output_format(model: Translator, picture: Picture) -> PixelFormat:
     """The format of the translation of `picture`: the picture's depth, unless the output has a declared range.
 
-    ValueError where a picture alone does not say what the generator sees.
+    ValueError where a picture alone does not say what the generator sees, or the declared range is not for it, see
+    `values.deepen`.
     """
     trained, given = model.output, model.input
+    deepen(picture.pixels[:0], picture.pixels.dtype.name, given.range)  # it refuses what training leaves out
     if given.own_scale or given.neighbours:
         raise ValueError(
             "the run was trained on volumes, and sees "

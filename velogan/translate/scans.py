@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -16,8 +16,8 @@ from velogan.data.pictures.picture import damage_told
 from velogan.data.pictures.provenance import Provenance
 from velogan.data.pictures.scans import MAY_BE_SCANS, Scan, read_scan, scan_suffix
 from velogan.data.sets.sources import list_files, list_images
-from velogan.files import replacing, require, sha256
-from velogan.translate.jobs import printable
+from velogan.files import names_a_file, replacing, require, sha256
+from velogan.translate.jobs import printable, written
 from velogan.translate.large import plan
 from velogan.translate.model import Translator
 from velogan.translate.pictures import output_format, translate_equal, translate_in_tiles
@@ -45,6 +45,11 @@ def find_scans(source: Path, target: Path) -> list[ScanJob]:
         if suffix is None:
             return []
         inside = target.is_dir() or scan_suffix(target) is None
+        if inside and names_a_file(target):
+            raise ValueError(
+                f"output {target} is named like a file, and {target.suffix} is not written for input {source}: a scan "
+                f"stays what it is; name a folder, or a file that ends in {suffix or '.dcm'}"
+            )
         jobs = [ScanJob(printable(source.name), source, target / source.name if inside else target)]
         if not inside and _kind(jobs[0].target) != _kind(source):
             raise ValueError(f"output {target} is of another kind than input {source}: a scan stays what it is")
@@ -108,12 +113,12 @@ def _translate(model: Translator, job: ScanJob, made: Provenance, *, tile: int |
             "train with data.range_a and data.range_b"
         )
     with damage_told("scan", size=0):
-        first = scan.picture(0)
+        first = _in_units(model, scan.picture(0))
     height, width = first.pixels.shape[:2]
     form = output_format(model, first)
     tiles = plan(model, height, width, tile=tile)
     results: list[np.ndarray] = []
-    for pictures in _batches(scan, 1 if tiles else max(1, batch_pixels // (height * width))):
+    for pictures in _batches(model, scan, 1 if tiles else max(1, batch_pixels // (height * width))):
         if tiles:
             scratch = job.target.parent
             made_now = [translate_in_tiles(model, one, tiles, scratch=scratch) for one in pictures]
@@ -122,15 +127,22 @@ def _translate(model: Translator, job: ScanJob, made: Provenance, *, tile: int |
         results += [one.pixels for one in made_now]
     with damage_told("scan", size=0):
         data = scan.written(results, form, made)
-    with replacing(job.target) as aside:
+    with written(job.target), replacing(job.target) as aside:
         aside.write_bytes(data)
     return tiles is not None
 
 
-def _batches(scan: Scan, size: int) -> Iterator[list[Picture]]:
+def _in_units(model: Translator, picture: Picture) -> Picture:
+    """Grey slices are values in a unit, of however few bits, where the run has a range; colours are pictures."""
+    if model.input.range is None or picture.pixels.dtype != np.uint8 or picture.pixels.shape[2] > 1:
+        return picture
+    return replace(picture, pixels=picture.pixels.astype(np.uint16))
+
+
+def _batches(model: Translator, scan: Scan, size: int) -> Iterator[list[Picture]]:
     for start in range(0, len(scan), size):
         with damage_told("scan", size=0):
-            pictures = [scan.picture(index) for index in range(start, min(start + size, len(scan)))]
+            pictures = [_in_units(model, scan.picture(index)) for index in range(start, min(start + size, len(scan)))]
         yield pictures
 
 

@@ -274,9 +274,33 @@ def test_npy() -> None:
         assert read.dtype == wanted.dtype
 
 
-def test_tiff_pages_are_channels() -> None:
-    pages = values(5, 9, 7, dtype="uint16")
-    assert np.array_equal(decode(tiff(pages, photometric="minisblack")).pixels, np.moveaxis(pages, 0, -1))
+SAYING = {"OME-XML": {"ome": True}, "ImageJ": {"imagej": True}, "tifffile": {}}
+
+
+@pytest.mark.parametrize("how", SAYING)
+@pytest.mark.parametrize(("axis", "meaning"), [("C", "channels"), ("Z", "slices"), ("T", "times")])
+def test_tiff_pages_are_what_their_description_says(how: str, axis: str, meaning: str) -> None:
+    pages = values(3, 9, 7, dtype="uint16")
+    data = tiff(pages, photometric="minisblack", metadata={"axes": f"{axis}YX"}, **SAYING[how])
+    if axis == "C":
+        assert np.array_equal(decode(data).pixels, np.moveaxis(pages, 0, -1))
+    else:
+        with pytest.raises(ValueError, match=f"its 3 pages are {meaning}, as its description says: save each as"):
+            decode(data)
+
+
+def test_tiff_pages_of_which_nothing_is_said_are_not_guessed_at() -> None:
+    for said in ({}, {"metadata": None}, {"description": "channels=3", "metadata": None}):
+        data = tiff(values(3, 9, 7, dtype="uint16"), photometric="minisblack", **said)
+        with pytest.raises(ValueError, match="3 pages, and nothing says whether they are channels, slices or times"):
+            decode(data)
+    stack = b"ImageJ=1.54f\nimages=3\nslices=3\n"
+    data = tiff(values(9, 7, dtype="uint16"), photometric="minisblack", description=stack, metadata=None)
+    with pytest.raises(ValueError, match="3 images behind 1 pages"):
+        decode(data)
+
+
+def test_tiff_pages_of_colour_are_refused() -> None:
     with pytest.raises(ValueError, match="2 colour pages"):
         decode(tiff(values(2, 9, 7, 3), photometric="rgb"))
 

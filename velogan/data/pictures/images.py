@@ -11,7 +11,7 @@
 | CMYK, YCCK, YCbCr, Lab | RGB; the profile of CMYK and Lab is dropped |
 | grey+alpha, RGBA | colours and alpha apart; premultiplied alpha (TIFF) is divided out |
 | animation | its first frame |
-| several equal grey TIFF pages | channels; pages of another size (previews, pyramid levels) are skipped |
+| several equal grey TIFF pages | channels where OME-XML, ImageJ or tifffile says so, else refused; others are skipped |
 | `.npy` | `(H, W)` or `(H, W, C)`, channels last; bool is 0 and 255 |
 | EXIF orientation | upright (JPEG, PNG, WebP, TIFF) |
 | colour profile (ICC) | kept from and to JPEG, PNG, WebP, TIFF |

@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import logging
 import math
+import re
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -30,6 +32,16 @@ _COLOURS = {_RGB: 3, _CMYK: 4, _YCBCR: 3, _LAB: 3}
 _ONE_FILE: dict[str, Any] = {f"is_{form}": False for form in ("ome", "lsm", "ndpi", "scanimage", "imagej")}
 """Formats of microscopes: for these, tifffile may open other files or regroup the pages."""
 
+_APART = "save each as a file of its own"
+_COUNTS = {
+    "channels": r'\bSizeC="(\d+)"|^channels=(\d+)',
+    "slices": r'\bSizeZ="(\d+)"|^slices=(\d+)',
+    "times": r'\bSizeT="(\d+)"|^frames=(\d+)',
+}
+_MARKS = re.compile(r"<OME\b|^ImageJ=")
+_AXES = re.compile(r'^\{.*"axes": "([A-Z])YX"')  # as tifffile writes it
+_LONGEST_TEXT = 2**16
+
 _ORIENTATION, _ICC = 274, 34675
 _RESOLUTION = (282, 283, 296)
 
@@ -45,9 +57,20 @@ def decode_tiff(data: bytes) -> Picture:
         first = pages[0]
         for page in pages:
             _check(page, data, len(pages))
+        said = _said(first.description)
+        if said.images > max(1, len(pages)):
+            raise ValueError(f"{said.images} images behind {len(pages)} pages, as ImageJ stores large stacks: {_APART}")
         if len(pages) > 1:
             if any(page.photometric not in (_WHITE_IS_ZERO, _GREY) or page.samplesperpixel > 1 for page in pages):
                 raise ValueError(f"{len(pages)} colour pages; only grey pages can be channels: save one picture a file")
+            if said.slices * said.times > 1:
+                what = "slices" if said.times == 1 else "times" if said.slices == 1 else "slices and times"
+                raise ValueError(f"its {len(pages)} pages are {what}, as its description says: {_APART}")
+            if said.channels != len(pages):
+                raise ValueError(
+                    f"{len(pages)} pages, and nothing says whether they are channels, slices or times: {_APART}, or "
+                    "save channels in one page, or as OME-TIFF or ImageJ does, which say it"
+                )
             array, alpha = np.stack([_values(page)[..., 0] for page in pages], axis=-1), None
         else:
             array, alpha = _colours(first, _values(first))
@@ -63,6 +86,35 @@ def decode_tiff(data: bytes) -> Picture:
         orientation=turned if isinstance(turned, int) else 1,
         notes=notes,
     )
+
+
+@dataclass(frozen=True)
+class _Said:
+    """What a description says that pages are: how many channels, slices and times; `channels` 0 where it says nothing.
+
+    `images`: how many ImageJ says there are.
+    """
+
+    channels: int = 0
+    slices: int = 1
+    times: int = 1
+    images: int = 0
+
+
+def _said(description: str) -> _Said:
+    """What OME-XML, ImageJ or tifffile wrote of the pages."""
+    text = description[:_LONGEST_TEXT]
+    if axis := _AXES.match(text):
+        shape = re.search(r'"shape": \[(\d{1,6}),', text)
+        count = int(shape[1]) if shape else 0
+        return {"C": _Said(count), "T": _Said(1, times=count)}.get(axis[1], _Said(1, slices=count))
+    if not _MARKS.search(text):
+        return _Said()
+    counts = {name: re.search(pattern, text, re.MULTILINE) for name, pattern in _COUNTS.items()}
+    found = {name: int((one[1] or one[2])[:6]) for name, one in counts.items() if one}
+    images = re.search(r"^images=(\d{1,6})", text, re.MULTILINE)
+    known = {"channels": 1} if found else {}
+    return _Said(**(known | found), images=int(images[1]) if images else 0)
 
 
 def _pages(file: TiffFile) -> list[TiffPage]:

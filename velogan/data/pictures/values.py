@@ -63,11 +63,24 @@ def to_channels(pixels: np.ndarray, channels: int) -> np.ndarray:
     raise ValueError(f"a picture of {have} channels where {channels} are wanted: only grey and RGB can be converted")
 
 
-def deepen(pixels: np.ndarray, dtype: str) -> np.ndarray:
-    """Converts pixels to the same or a deeper `dtype` (uint8, uint16, float32); 255 of 8 bits becomes 65535 of 16."""
-    if pixels.dtype == np.uint8 and dtype == "uint16":
-        return pixels.astype(np.uint16) * 257
-    return pixels.astype(dtype, copy=False)
+def deepen(pixels: np.ndarray, dtype: str, range: Range | None) -> np.ndarray:
+    """Converts pixels to the same or a deeper `dtype` (uint8, uint16, float32), as training and translation read them.
+
+    Without a declared `range`, 255 of 8 bits becomes 65535 of 16. With one, values are what they are, in its unit;
+    ValueError for 8 bits, which hold pictures and no units, where the range goes beyond them.
+    """
+    if pixels.dtype != np.uint8:
+        return pixels.astype(dtype, copy=False)
+    if range is not None and not fits_8_bits(range):
+        raise ValueError(
+            "8 bits, 0 to 255, where the declared range of values goes beyond them: save it in the unit of the range"
+        )
+    return pixels.astype(np.uint16) * 257 if dtype == "uint16" and range is None else pixels.astype(dtype, copy=False)
+
+
+def fits_8_bits(range: Range) -> bool:
+    """Whether a range lies within the values that 8 bits have."""
+    return range[0] >= 0 and range[1] <= 255
 
 
 def to_unit(pixels: Tensor, range: Range | None) -> Tensor:

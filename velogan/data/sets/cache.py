@@ -15,12 +15,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from velogan.data.aside import building, move_into_place
 from velogan.data.config import DataConfig
-from velogan.data.pictures.values import PixelFormat, Range
+from velogan.data.pictures.values import PixelFormat, Range, fits_8_bits
 from velogan.data.sets.pixels import PixelFile, Shape, offsets
 from velogan.data.sets.slices import Slices
 from velogan.data.sets.sources import ImageSource, cache_directory, content_hash
@@ -112,13 +113,16 @@ def open_domain(
     floats come without a range.
     """
     if isinstance(folder, Shards) and not test:
-        return _checked(_streamed(folder, config, channels), folder, config, value_range)
+        return _checked(_streamed(folder, config, channels, value_range), folder, config, value_range)
     workers = config.workers or os.cpu_count() or 1
+    units = None if value_range is None else fits_8_bits(value_range)
     domain, note, damage, directory = None, "", "", Path()
     with ThreadPoolExecutor(workers) as pool:  # hashing, decoding and resizing release Python's lock
         contents = _contents(folder, pool)
         for asked in dict.fromkeys((None, channels)):  # the pictures' own channels may be those asked for
-            directory = cache_directory(config) / "prepared" / _key(contents, config, test=test, channels=asked)
+            directory = (
+                cache_directory(config) / "prepared" / _key(contents, config, test=test, channels=asked, units=units)
+            )
             domain, damage = _load(directory)
             if damage:
                 note = f"the prepared pictures in {directory} {damage}: preparing them again"
@@ -126,7 +130,8 @@ def open_domain(
                 note = ""
                 break
         else:
-            _build(directory, folder, config, pool, test=test, channels=channels, progress=progress)
+            asked_for: Any = {"test": test, "channels": channels, "value_range": value_range, "progress": progress}
+            _build(directory, folder, config, pool, **asked_for)
             domain, damage = _load(directory)
     if domain is None:
         raise ValueError(
@@ -135,14 +140,14 @@ def open_domain(
     return _checked(replace(domain, note=note), folder, config, value_range)
 
 
-def _streamed(shards: Shards, config: DataConfig, channels: int | None) -> Domain:
-    kept, shapes, dtype, bad = prepared(shards, config, test=False, channels=channels)
+def _streamed(shards: Shards, config: DataConfig, channels: int | None, value_range: Range | None) -> Domain:
+    kept, shapes, dtype, bad = prepared(shards, config, test=False, channels=channels, value_range=value_range)
     form = PixelFormat(shapes[0][2] if shapes else 1, dtype)
     settings = (VERSION, config.preprocess, config.load_side, config.crop_size, form.channels, dtype, kept.digest)
     return Domain(
         kept.names,
         shapes,
-        StreamedPixels(kept, config, shapes, dtype=dtype, test=False),
+        StreamedPixels(kept, config, shapes, dtype=dtype, test=False, value_range=value_range),
         (*shards.skipped, *bad),
         hashlib.sha256(repr(settings).encode()).hexdigest(),
         form,
@@ -180,8 +185,10 @@ def _contents(folder: ImageSource, pool: ThreadPoolExecutor) -> bytes:
     return "".join(f"{name!r}\0{content}\n" for name, content in zip(folder.names, hashes)).encode()
 
 
-def _key(contents: bytes, config: DataConfig, *, test: bool, channels: int | None) -> str:
+def _key(contents: bytes, config: DataConfig, *, test: bool, channels: int | None, units: bool | None) -> str:
+    """The name of an entry; `units`: None without a declared range, else whether 8 bits can follow it."""
     settings = (VERSION, config.preprocess, config.load_side, config.crop_size, test, channels)
+    settings += () if units is None else (units,)
     return hashlib.sha256(repr(settings).encode() + contents).hexdigest()
 
 
@@ -215,16 +222,19 @@ def _build(
     *,
     test: bool,
     channels: int | None,
+    value_range: Range | None,
     progress: Progress | None,
 ) -> None:
+    units = None if value_range is None else fits_8_bits(value_range)
+    how: Any = {"test": test, "channels": channels}
     try:
         with building(directory.parent) as fresh:
-            index = write_pictures(fresh, folder, config, pool, test=test, channels=channels, progress=progress)
+            index = write_pictures(fresh, folder, config, pool, value_range=value_range, progress=progress, **how)
             index["sha256"] = content_hash(fresh / "pixels.bin")
             with (fresh / "index.json").open("w") as file:
                 json.dump(index, file)
                 to_disk(file)
-            if _key(_contents(folder, pool), config, test=test, channels=channels) != directory.name:
+            if _key(_contents(folder, pool), config, units=units, **how) != directory.name:
                 raise ValueError(
                     f"data.path (--data) {folder.where}: pictures changed while they were prepared; start again "
                     "when nothing writes there"

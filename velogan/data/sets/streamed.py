@@ -17,7 +17,7 @@ from velogan.data.config import DataConfig
 from velogan.data.pictures.images import Picture, decode
 from velogan.data.pictures.picture import check_size
 from velogan.data.pictures.preprocess import prepare, prepared_shape
-from velogan.data.pictures.values import deepen, to_channels
+from velogan.data.pictures.values import Range, deepen, to_channels
 from velogan.data.sets.indexing import DEPTHS, LazyNames, ShardIndex, open_index
 from velogan.data.sets.pixels import Shape, offsets
 from velogan.data.sets.shards import Shard
@@ -197,8 +197,18 @@ class StreamedPixels:
     `shapes` are those of the prepared pictures; `dtype` and `channels` what all are brought to.
     """
 
-    def __init__(self, shards: Shards, config: DataConfig, shapes: Sequence[Shape], *, dtype: str, test: bool):
+    def __init__(
+        self,
+        shards: Shards,
+        config: DataConfig,
+        shapes: Sequence[Shape],
+        *,
+        dtype: str,
+        test: bool,
+        value_range: Range | None,
+    ):
         self._shards, self._config, self._shapes, self._test = shards, config, shapes, test
+        self._range = value_range
         self.dtype = np.dtype(dtype)
         self._offsets = offsets(shapes)
         self.nbytes = int(self._offsets[-1]) * self.dtype.itemsize
@@ -212,11 +222,11 @@ class StreamedPixels:
     def _picture(self, number: int) -> np.ndarray:
         shard, place = self._shards.place(number)
         pixels = prepare(decode(self._shards.indexes[shard].read(place)).pixels, self._config, test=self._test)
-        return np.ascontiguousarray(to_channels(deepen(pixels, self.dtype.name), self._shapes[number][2]))
+        return np.ascontiguousarray(to_channels(deepen(pixels, self.dtype.name, self._range), self._shapes[number][2]))
 
 
 def prepared(
-    shards: Shards, config: DataConfig, *, test: bool, channels: int | None
+    shards: Shards, config: DataConfig, *, test: bool, channels: int | None, value_range: Range | None
 ) -> tuple[Shards, tuple[Shape, ...], str, list[tuple[str, str]]]:
     """Say what preparing will give: the pictures that can be converted, their shapes, their type, and the others.
 
@@ -233,7 +243,7 @@ def prepared(
         shape = prepared_shape(config, height, width, test=test)
         try:
             check_size(*shape, have * np.dtype(DEPTHS[depth]).itemsize)
-            to_channels(np.zeros((1, have), DEPTHS[depth]), wanted)
+            to_channels(deepen(np.zeros((1, have), DEPTHS[depth]), dtype, value_range), wanted)
         except ValueError as error:
             reasons[-1] = str(error)
         shapes.append((*shape, wanted))

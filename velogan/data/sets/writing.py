@@ -12,7 +12,7 @@ import numpy as np
 
 from velogan.data.config import DataConfig
 from velogan.data.pictures.preprocess import prepare
-from velogan.data.pictures.values import deepen, to_channels
+from velogan.data.pictures.values import Range, deepen, fits_8_bits, to_channels
 from velogan.data.sets.ahead import in_order
 from velogan.data.sets.sources import ImageSource
 
@@ -30,15 +30,16 @@ def write_pictures(
     *,
     test: bool,
     channels: int | None,
+    value_range: Range | None,
     progress: Progress | None,
 ) -> dict[str, Any]:
     """Write `pixels.bin` into the folder `fresh`; return its index for JSON.
 
-    `test` and `channels`: as in `cache.open_domain`. The index holds `names`, `shapes` (H, W, C), `dtype` and
-    `skipped` (names with reasons). Raises `OSError` if the file cannot be written.
+    `test`, `channels` and `value_range`: as in `cache.open_domain`. The index holds `names`, `shapes` (H, W, C),
+    `dtype` and `skipped` (names with reasons). Raises `OSError` if the file cannot be written.
     """
     index = _write_raw(fresh / "pixels.bin", folder, config, pool, test=test, progress=progress)
-    _conform(fresh / "pixels.bin", index, channels)
+    _conform(fresh / "pixels.bin", index, channels, value_range)
     return index
 
 
@@ -79,13 +80,14 @@ def _write_raw(
     return index
 
 
-def _conform(path: Path, index: dict[str, Any], channels: int | None) -> None:
+def _conform(path: Path, index: dict[str, Any], channels: int | None, value_range: Range | None) -> None:
     """Convert what `_write_raw` wrote to the deepest type and to `channels` (None: the most that occur)."""
     types, shapes = index.pop("dtypes"), index["shapes"]
     dtype = max(types, key=_DEPTHS.index, default="uint8")
     wanted: int = channels or max((shape[2] for shape in shapes), default=1)
     index["dtype"] = dtype
-    if set(types) <= {dtype} and {shape[2] for shape in shapes} <= {wanted}:
+    plain = "uint8" not in types or value_range is None or fits_8_bits(value_range)
+    if plain and set(types) <= {dtype} and {shape[2] for shape in shapes} <= {wanted}:
         return
     named = list(zip(index["names"], shapes, types))
     index |= {"names": [], "shapes": []}
@@ -97,7 +99,7 @@ def _conform(path: Path, index: dict[str, Any], channels: int | None) -> None:
             stop = start + int(np.prod(shape)) * np.dtype(kind).itemsize
             picture, start = raw[start:stop].view(kind).reshape(shape), stop
             try:
-                picture = to_channels(deepen(picture, dtype), wanted)
+                picture = to_channels(deepen(picture, dtype, value_range), wanted)
             except ValueError as error:
                 index["skipped"].append((name, str(error)))
                 continue
