@@ -129,7 +129,7 @@ def sentence(said: str, argv: Sequence[str], *, flags: Sequence[str]) -> str:
     """What tyro `said` of a wrong command line, in one sentence that names the flag, the value and the mend."""
     said = " ".join(re.sub(r"[─-╿]", " ", said).split()).partition(" For full helptext")[0]
     if found := re.search(r"Unrecognized options: ([^\s,]+)", said):
-        there = "; docs/migration.md says what pytorch-CycleGAN-and-pix2pix's flags are here"
+        there = "; docs/migration.md has the reference implementation's flags"
         known = f" {re.sub('^-+|=.*', '', found[1]).replace('-', '_')} " in REFERENCE
         return f"{found[1]}: there is no such flag here{_similar(found[1], flags)}{there if known else ''}"
     if found := re.search(r"Error parsing (--[\w.-]+): (.*?) Argument helptext", said):

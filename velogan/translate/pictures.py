@@ -62,13 +62,13 @@ def output_format(model: Translator, picture: Picture) -> PixelFormat:
     `values.deepen`.
     """
     trained, given = model.output, model.input
-    deepen(picture.pixels[:0], picture.pixels.dtype.name, given.range)  # it refuses what training leaves out
     if given.own_scale or given.neighbours:
         raise ValueError(
             "the run was trained on volumes, and sees "
             f"{'slices with their neighbours' if given.neighbours else 'each on its own scale'}: name DICOM or NIfTI "
             "files"
         )
+    deepen(picture.pixels[:0], picture.pixels.dtype.name, given.range)  # it refuses what training leaves out
     if trained.range is not None or picture.pixels.dtype.kind == "f":
         return trained
     return replace(trained, dtype=picture.pixels.dtype.name)
