@@ -79,9 +79,9 @@ CASES: dict[str, dict[str, Any]] = {
 SAME_EACH_TIME = {"data": {"crop_size": 128}, "generator": {"network": "unet_128"}}
 """No reflection, whose gradient adds up in any order."""
 MODES: dict[str, dict[str, str]] = {
-    "graph": {"mode": "graph", "compile": "off"},
-    "streams": {"mode": "streams", "compile": "off", "capture": "off"},
-    "streams in a graph": {"mode": "streams", "compile": "off"},
+    "graph": {"mode": "graph", "compile": "off", "kernels": "plain"},
+    "streams": {"mode": "streams", "compile": "off", "kernels": "plain", "capture": "off"},
+    "streams in a graph": {"mode": "streams", "compile": "off", "kernels": "plain"},
 }
 
 
@@ -106,8 +106,34 @@ def test_compiled_float32_losses_equal_the_eager_ones_to_rounding(mode: str, tin
         assert row == pytest.approx(wanted, rel=1e-3, abs=1e-4)
 
 
+TRITON: dict[str, dict[str, str]] = {
+    "not captured": {"capture": "off"},
+    "graph": {"mode": "graph"},
+    "streams in a graph": {"mode": "streams"},
+}
+
+
+@pytest.mark.parametrize("mode", TRITON)
+def test_float32_losses_of_tritons_kernels_equal_those_of_plain_layers_to_rounding(
+    mode: str, tiny_config: Callable[..., Config]
+):
+    asked = {"device": "cuda", "precision": "fp32"}
+    expected = _losses(tiny_config(engine={"mode": "eager", **asked}))
+    losses = _losses(tiny_config(engine={**asked, "kernels": "native", **TRITON[mode]}))
+    for row, wanted in zip(losses, expected, strict=True):
+        assert row == pytest.approx(wanted, rel=1e-3, abs=1e-4)
+
+
+def test_captured_bf16_losses_of_tritons_kernels_are_those_that_are_not_captured(tiny_config: Callable[..., Config]):
+    asked = {"device": "cuda", "precision": "bf16", "kernels": "native"}
+    expected = _losses(tiny_config(engine={"capture": "off", **asked}))
+    losses = _losses(tiny_config(engine={"mode": "graph", **asked}))
+    for row, wanted in zip(losses, expected, strict=True):
+        assert row == pytest.approx(wanted, rel=1e-4, abs=1e-5)
+
+
 def test_bf16_losses_stay_within_two_percent_of_the_eager_ones(tiny_config: Callable[..., Config]):
-    asked = {"device": "cuda", "precision": "bf16", "compile": "off"}
+    asked = {"device": "cuda", "precision": "bf16", "compile": "off", "kernels": "plain"}
     expected = _losses(tiny_config(engine={"mode": "eager", **asked}, **SAME_EACH_TIME))
     losses = _losses(tiny_config(engine={"mode": "graph", **asked}, **SAME_EACH_TIME))
     for row, wanted in zip(losses, expected, strict=True):
