@@ -80,6 +80,7 @@ class Evaluate(Flags):
     def execute(self, argv: list[str]) -> Outcome:
         from rich.console import Console
 
+        from velogan.data.sets.sources import left_out
         from velogan.engine.device import resolve_device
         from velogan.evaluation.compare import compare
         from velogan.evaluation.evaluate import evaluate
@@ -110,6 +111,9 @@ class Evaluate(Flags):
             else:
                 chosen = {"data": self.data, "checkpoint": self.checkpoint, "exact": self.exact}
                 result = evaluate(self.run, **chosen, **common)
+            compared = [self.run, self.against] if self.against else [*map(Path, result["protocol"]["data"]["path"])]
+            for line in filter(None, [left_out(folder.expanduser(), scans=False) for folder in compared]):
+                display.say(line)
             missing = MISSING_JUDGE if self.features is None and features == "none" else None
             for line in filter(None, [duplicates_line(result), missing]):
                 display.say(line)

@@ -116,6 +116,7 @@ class Translate(Flags):
         return [("output", folder_of(self.output))]
 
     def execute(self, argv: list[str]) -> Outcome:
+        from velogan.data.sets.sources import left_out
         from velogan.engine.memory import peak_memory_mb
         from velogan.observe.progress import Display
         from velogan.translate.files import translate
@@ -145,6 +146,8 @@ class Translate(Flags):
             )
             example = done.renamed[0] if done.renamed else None
             _tell_translated(display, done, self.output, renamed=len(done.renamed), example=example)
+            if others := left_out(self.input, scans=True):
+                display.say(others)
             doubts = maps(done, display) if maps else []
         result, code = _translated(done, peak_memory_mb())
         if maps:

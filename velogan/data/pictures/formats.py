@@ -16,7 +16,7 @@ from typing import Any
 
 import imagecodecs
 import numpy as np
-from PIL import BmpImagePlugin, GifImagePlugin, Image, ImageFile, PpmImagePlugin
+from PIL import AvifImagePlugin, BmpImagePlugin, GifImagePlugin, Image, ImageFile, PpmImagePlugin
 
 from velogan.data.pictures.notes import Notes, kept_exif, orientation_of, told
 from velogan.data.pictures.picture import Picture, assemble, check_size, merged
@@ -212,6 +212,16 @@ def decode_gif(data: bytes) -> Picture:
     if height * width > 4096 * len(data):  # the most pixels that a code of 9 to 12 bits can stand for
         raise ValueError(f"the GIF file is truncated: {len(data)} bytes for {width}x{height} pixels")
     return _with_alpha(decode_with_pillow(GifImagePlugin.GifImageFile, data))
+
+
+def decode_avif(data: bytes) -> Picture:
+    """Decode an AVIF file, or a sequence's first picture, to 8 bits."""
+    with AvifImagePlugin.AvifImageFile(io.BytesIO(data)) as picture:
+        icc, exif = picture.info.get("icc_profile"), picture.info.get("exif", b"")
+    pixels = decode_with_pillow(AvifImagePlugin.AvifImageFile, data)
+    alpha = 3 if pixels.shape[2] == 4 else None
+    turned = orientation_of(exif)
+    return assemble(pixels, alpha=alpha, icc=icc, orientation=turned, notes=Notes(kept_exif(exif)))
 
 
 def _with_alpha(pixels: np.ndarray) -> Picture:

@@ -30,6 +30,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from velogan.data.pictures.formats import (
+    decode_avif,
     decode_bmp,
     decode_gif,
     decode_png,
@@ -78,7 +79,11 @@ _DECODERS: tuple[tuple[re.Pattern[bytes], str, Callable[[bytes], Picture]], ...]
     (re.compile(rb"P[1-6]\s"), "PPM", decode_ppm),
     (re.compile(rb"\x93NUMPY"), "npy", decode_npy),
     (re.compile(rb"GIF8"), "GIF", decode_gif),
+    (re.compile(rb"....ftypavi[fs]", re.DOTALL), "AVIF", decode_avif),
 )
+_WEAK = {"BMP": re.compile(rb"BM.{4}\0{4}", re.DOTALL), "PPM": re.compile(rb"P[1-6]\s+[#\d]")}
+"""More of what such files begin with, for names that do not say that they are pictures."""
+_CAMERAS = {".dng", ".nef", ".cr2", ".arw", ".orf", ".rw2", ".pef", ".srw"}  # raw sensor values behind a TIFF header
 _ENCODERS: dict[str, Callable[[Picture], bytes]] = {
     ".jpg": encode_jpeg,
     ".jpeg": encode_jpeg,
@@ -91,6 +96,9 @@ _ENCODERS: dict[str, Callable[[Picture], bytes]] = {
     ".npy": encode_npy,
 }
 SUFFIXES = frozenset(_ENCODERS)
+"""Of files that are written."""
+READ = SUFFIXES | {".jfif", ".jpe", ".gif", ".pgm", ".pbm", ".avif"}
+"""Of files that are read, too; a file of another name is looked into."""
 
 _LONGEST_SIDE = {".jpg": 65500, ".jpeg": 65500, ".webp": 16383}
 _LONGEST_MAGIC = 12  # bytes at a file's start that say what it is
@@ -114,6 +122,22 @@ def read_picture(path: Path | str) -> Picture:
             file.seek(0)
             admitted_by.get()(facts.st_size)
         return decode(file.read())
+
+
+def is_picture(path: Path) -> bool:
+    """Whether a file is taken for a picture: by its name, or else by its first bytes. Raw files of cameras are none."""
+    suffix = path.suffix.lower()
+    if suffix in READ or suffix in _CAMERAS:
+        return suffix in READ
+    try:
+        if not stat.S_ISREG(path.stat().st_mode):  # opening a pipe would wait for a writer
+            return False
+        with path.open("rb") as file:
+            start = file.read(_LONGEST_MAGIC)
+        name, _ = _format_of(start)
+    except (OSError, ValueError):
+        return False
+    return name not in _WEAK or _WEAK[name].match(start) is not None
 
 
 def decode(data: bytes) -> Picture:
@@ -160,7 +184,7 @@ def suffix_of(data: bytes) -> str:
         name, _ = _format_of(data)
     except ValueError:
         return ".png"
-    return {"JPEG": ".jpg", "GIF": ".png"}.get(name, f".{name.lower()}")
+    return {"JPEG": ".jpg", "GIF": ".png", "AVIF": ".png"}.get(name, f".{name.lower()}")
 
 
 def suffix_for(suffix: str, picture: Picture) -> str:

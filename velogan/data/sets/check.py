@@ -19,7 +19,7 @@ from velogan.data.pictures.images import Picture
 from velogan.data.sets.ahead import in_order
 from velogan.data.sets.near_duplicates import near_duplicates, thumbnail
 from velogan.data.sets.slices import Slices
-from velogan.data.sets.sources import ImageSource, Sources, find_sources
+from velogan.data.sets.sources import Folder, ImageSource, Sources, find_sources, left_out
 
 _DEEPER = {"uint8": "", "uint16": "16-bit ", "float32": "float32 "}
 _COLOURS = {1: "grey", 3: "RGB"}
@@ -138,6 +138,7 @@ def _summary(folder: ImageSource, found: list[_Checked]) -> dict:
         groups[one.content].append(one.name)
     return {
         "directory": folder.where,
+        "left_out": left_out(folder.directory, scans=False) if isinstance(folder, Folder) else "",
         "note": folder.note if isinstance(folder, Slices) else "",
         "pictures": len(good),
         "width": _spread([one.size[0] for one in good]),
@@ -200,6 +201,7 @@ def render_text(result: dict) -> str:
         modes = ", ".join(f"{count} {mode}" for mode, count in folder["modes"].items())
         lines.append(f"{key}: {folder['pictures']} pictures ({modes or 'none readable'}){_sizes(folder)}")
         lines += [f"  {folder['note']}"] if folder["note"] else _values(key, folder["values"])
+        lines += [f"  {folder['left_out']}"] if folder["left_out"] else []
         if folder["grey"]:
             lines.append(f"  {_some('without colour', folder['grey'])}")
         if folder["unreadable"]:

@@ -29,7 +29,7 @@ from velogan.data.sets.shards import Shard, changed
 from velogan.data.sets.tars import damage_told, is_picture, members
 from velogan.files import sha256
 
-VERSION = 1
+VERSION = 2
 """Rises when the same shard gives another index."""
 
 DEPTHS = ("uint8", "uint16", "float32")

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from velogan.data.aside import building, move_into_place
+from velogan.data.pictures.images import READ
 from velogan.data.sets.shards import SUFFIX
 from velogan.data.sets.sources import list_images
 from velogan.data.sets.tars import forget
@@ -31,6 +32,11 @@ def pack(
     names = list_images(folder)
     if not names:
         raise ValueError(f"{folder} holds no pictures: name a folder that does")
+    if unnamed := [name for name in names if Path(name).suffix.lower() not in READ]:
+        raise ValueError(
+            f"{folder / unnamed[0]} is a picture ({len(unnamed)} are like it), but its name does not say so, and "
+            "readers of shards go by names: rename it"
+        )
     with building(out.absolute().parent, f".building-{out.name}-") as fresh:
         made = _write(folder, names, fresh, out.name, most_bytes, progress or (lambda done, total: None))
         move_into_place(fresh, out.absolute(), whole=lambda: True)

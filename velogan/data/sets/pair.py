@@ -10,7 +10,7 @@ from velogan.data.config import BUILT_IN, DataConfig
 from velogan.data.sets.cache import Domain, open_domain
 from velogan.data.sets.loader import crop_shapes
 from velogan.data.sets.slices import Slices
-from velogan.data.sets.sources import LETTERS, Folder, Side, Sources, find_pairs, find_sources, list_images
+from velogan.data.sets.sources import LETTERS, Folder, Side, Sources, find_pairs, find_sources, left_out, list_images
 from velogan.data.sets.tone import tone
 
 Task = Callable[[str], Callable[[int, int], None]]
@@ -40,9 +40,9 @@ def open_data(config: DataConfig, *, task: Task, say: Callable[[str], None]) -> 
     for side in (sources.a, sources.b):
         progress = task(f"preparing {side.letter}")
         domain = open_domain(side.train, config, test=False, **config.reading(side.letter), progress=progress)
-        for line in filter(
-            None, (domain.note, domain.skipped_line, tone(domain, f"--data.range-{side.letter.lower()}"))
-        ):
+        others = left_out(side.train.directory, scans=False) if isinstance(side.train, Folder) else ""
+        dark = tone(domain, f"--data.range-{side.letter.lower()}")
+        for line in filter(None, (domain.note, domain.skipped_line, others, dark)):
             say(f"domain {side.letter}: {line}")
         domains.append(domain)
     a, b = domains

@@ -6,6 +6,7 @@ import hashlib
 import heapq
 import os
 import re
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -13,7 +14,7 @@ from pathlib import Path, PurePosixPath
 from typing import Protocol, Self
 
 from velogan.data.config import BUILT_IN, DataConfig
-from velogan.data.pictures.images import SUFFIXES, Picture, read_picture
+from velogan.data.pictures.images import SUFFIXES, Picture, is_picture, read_picture
 from velogan.data.pictures.picture import HEADERS, MAX_BYTES
 from velogan.data.pictures.scans import MAY_BE_SCANS, scan_suffix
 from velogan.data.rendered.apples2oranges import VERSION, render_folder
@@ -402,22 +403,46 @@ MAP = ".doubt.png"
 
 def list_images(directory: Path) -> tuple[str, ...]:
     """List picture files below a directory, as `list_files` does, without maps of doubt."""
-    return tuple(name for name in list_files(directory, SUFFIXES) if not name.endswith(MAP))
+    names = list_files(directory)
+    return tuple(name for name in names if not name.endswith(MAP) and is_picture(directory / name))
 
 
-def list_files(directory: Path, suffixes: Collection[str]) -> tuple[str, ...]:
-    """List files with one of `suffixes` below a directory: paths relative to it, with `/`, sorted, none hidden.
+def left_out(directory: Path, *, scans: bool) -> str:
+    """A line that counts, by the ends of their names, the files below a folder that are no pictures; `scans` are none.
 
-    Links are followed, except to a folder that contains them.
+    Nothing where there are none, or no folder.
     """
+    if not directory.is_dir():
+        return ""
+    others = [
+        Path(name)
+        for name in list_files(directory)
+        if not (name.endswith((MAP, SHARD)) or is_picture(directory / name))
+        and not (scans and scan_suffix(directory / name) is not None)
+    ]
+    counts = Counter(path.suffix.lower() or "without a suffix" for path in others).most_common()
+    shown = ", ".join(f"{count} {kind}" for kind, count in counts[:8])
+    return f"left out of {directory}, since they are no pictures that are read: {shown}" if counts else ""
+
+
+def list_files(directory: Path, suffixes: Collection[str] | None = None) -> tuple[str, ...]:
+    """List files, all or with one of `suffixes`, below a directory: paths relative to it, sorted, none hidden.
+
+    Links are followed, except to a folder that contains them. ValueError for a folder that cannot be read.
+    """
+
+    def refuse(error: OSError) -> None:
+        why = f"cannot be read ({error.strerror})"
+        raise ValueError(f"folder {error.filename} {why}: make it readable, or move it away")
+
     names = []
     above = {str(directory): {os.path.realpath(directory)}}
-    for parent, folders, files in os.walk(directory, followlinks=True):
+    for parent, folders, files in os.walk(directory, onerror=refuse, followlinks=True):
         chain = above.pop(parent)
         real = {folder: os.path.realpath(os.path.join(parent, folder)) for folder in folders}
         folders[:] = [folder for folder in folders if real[folder] not in chain]
         above |= {os.path.join(parent, folder): chain | {real[folder]} for folder in folders}
         for file in files:
-            if not file.startswith(".") and Path(file).suffix.lower() in suffixes:
+            if not file.startswith(".") and (suffixes is None or Path(file).suffix.lower() in suffixes):
                 names.append((Path(parent) / file).relative_to(directory).as_posix())
     return tuple(sorted(names))

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import PurePosixPath
 from typing import IO, Any
 
-from velogan.data.pictures.images import SUFFIXES
+from velogan.data.pictures.images import READ
 
 _BLOCK = 2**20
 _ENDS = ("EOFHeaderError", "EmptyHeaderError")
@@ -50,4 +50,4 @@ def forget(tar: Any) -> None:
 def is_picture(member: tars.TarInfo) -> bool:
     """Whether a member is a file with a picture's name; hidden files are not."""
     path = PurePosixPath(member.name)
-    return member.isreg() and not path.name.startswith(".") and path.suffix.lower() in SUFFIXES
+    return member.isreg() and not path.name.startswith(".") and path.suffix.lower() in READ
