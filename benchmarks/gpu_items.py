@@ -14,10 +14,14 @@ from gpu_item import ROOT, SQUEEZENET, Asked, Found, Training, item, scores_tabl
 CAPTURED = {"mode": "graph", "compile": "off"}
 """The default step of a run that is too short for the compiler."""
 
+NATIVE = {"kernels": "native", "compile": "off", "capture": "on"}
+"""The same with our own kernels for norms, in Triton."""
+
 WAYS: dict[str, Mapping[str, Any]] = {
     "reference": {"mode": "reference"},
     "eager": {"mode": "eager"},
     "captured": CAPTURED,
+    "native, captured": NATIVE,
 }
 APPLES = {"load_size": 286, "crop_size": 256, "validation": 0}
 UNNAMED = ("--method.identity", "0")
@@ -37,7 +41,7 @@ def tests(asked: Asked) -> Found:
     return Found({"exit_code": code, "result": lines[-1], "broken": broken}, [lines[-1], *broken])
 
 
-@item(minutes=2.5)
+@item(minutes=3.5)
 def steps(asked: Asked) -> Found:
     """Whole steps of CycleGAN beside the reference's way, by turns, batch 1 and 8"""
     return _bench(asked, {("resnet_9", 1): tuple(WAYS), ("unet_256", 1): tuple(WAYS), ("resnet_9", 8): tuple(WAYS)})
@@ -71,8 +75,18 @@ def profile(asked: Asked) -> Found:
 
 @item(minutes=1.5)
 def kernels(asked: Asked) -> Found:
-    """The kernels of the default captured step"""
-    found = _profiled(asked, CAPTURED)
+    """The kernels of the captured step by PyTorch's own layers"""
+    return _kernels(asked, CAPTURED)
+
+
+@item(minutes=1.5)
+def native(asked: Asked) -> Found:
+    """The kernels of the captured step with our own for norms, in Triton"""
+    return _kernels(asked, NATIVE)
+
+
+def _kernels(asked: Asked, engine: Mapping[str, Any]) -> Found:
+    found = _profiled(asked, engine)
     rows = [
         (
             one["name"][:60].replace("|", "/"),
@@ -303,6 +317,28 @@ def recipes(asked: Asked) -> Found:
     ]
     rows = train_all(asked, trainings[1:2] if asked.tiny else trainings)
     return Found(rows, [f"{asked.at_once} trainings shared the GPU at a time.", "", *scores_table(rows)])
+
+
+@item(minutes=30, least=6, timed=False)
+def seeds(asked: Asked) -> Found:
+    """Five seeds of horses and maps with the recommended recipe: does one end far below the others?"""
+    common = (*CANDIDATES["fast"], "--image-size", "256", "--engine.compile", "off", "--data.workers", "2")
+    trainings = [
+        Training(f"{name}-{seed}", name, common, seed=seed, minutes=10)
+        for name in ("horse2zebra", "maps")
+        for seed in range(5)
+    ]
+    rows = train_all(asked, trainings[:1] if asked.tiny else trainings)
+    return Found(rows, [f"{asked.at_once} trainings shared the GPU at a time.", "", *scores_table(rows)])
+
+
+@item(minutes=30, least=6, timed=False)
+def hour(asked: Asked) -> Found:
+    """An hour of horses and of landscapes with the recommended recipe; `--only hour` goes on with what OUT has"""
+    flags = (*CANDIDATES["fast"], "--image-size", "256", "--engine.compile", "off", "--minutes", "60")
+    trainings = [Training(name, name, flags) for name in ("horse2zebra", "monet2photo")]
+    rows = train_all(asked, trainings[:1] if asked.tiny else trainings)
+    return Found(rows, scores_table(rows))
 
 
 def _bench(asked: Asked, cases: Mapping[tuple[str, int], tuple[str, ...]]) -> Found:

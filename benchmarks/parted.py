@@ -137,6 +137,10 @@ def compare(rank: int, store: str, *, device: str, timed: bool) -> dict[str, Any
     found["to_one"] = max(float((a - b).norm() / (b.norm() + 1e-2)) for a, b in pairs)
     start = [weight.detach().cpu() for weight in built(tiny(device, **alike), Ranks(), None)[1]]
     found["moved"] = max(float((a - b).norm() / (b.norm() + 1e-2)) for a, b in zip(one, start))
+    if device == "cuda":  # with weights that are cast once for a phase
+        half = tiny(device, **alike, engine={"precision": "bf16", "kernels": "native"})
+        pairs = zip(trained(half, ranks, recorder()), trained(half, ranks, None))
+        found["half_to_plain"] = max(float((a - b).norm() / (b.norm() + 1e-2)) for a, b in pairs)
     if timed:
         found["ms"] = dict(_times(ranks, recorder))
     dist.destroy_process_group()

@@ -28,4 +28,5 @@ def test_two_processes_on_one_gpu_equal_one_with_both_batches(parted: Any):
     for found in parted.started("cuda"):
         assert found["device"] == "cuda"
         assert found["to_one"] < 1e-3
+        assert found["half_to_plain"] < 0.1 * found["moved"], "no piece has weights of before"
         assert found["moved"] > 0.1
