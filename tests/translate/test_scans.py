@@ -13,7 +13,7 @@ import pydicom
 import pytest
 import torch
 from nibabel.nifti1 import Nifti1Extension
-from pydicom.dataset import FileDataset, FileMetaDataset
+from pydicom.dataset import Dataset, FileDataset, FileMetaDataset
 from pydicom.encaps import encapsulate
 from pydicom.pixels import convert_color_space
 from pydicom.uid import (
@@ -209,6 +209,15 @@ def test_monochrome1_is_turned_and_unused_bits_are_ignored(tmp_path: Path, dtype
     np.testing.assert_array_equal(read_scan(file).picture(0).pixels[..., 0], turned)
     translate(_model(given=(0, 4095)), file, tmp_path / "out.dcm")
     assert pydicom.dcmread(tmp_path / "out.dcm").PhotometricInterpretation == "MONOCHROME2"
+
+
+def test_tables_of_the_old_values_are_left_out(tmp_path: Path) -> None:
+    names = ("RealWorldValueMappingSequence", "HistogramSequence", "PresentationLUTSequence")
+    told = {name: [Dataset()] for name in names}
+    file = _dicom(tmp_path / "a.dcm", _stored(most=4095, dtype=np.uint16), RescaleSlope=1, RescaleIntercept=0, **told)
+    assert set(told) <= set(pydicom.dcmread(file).dir())
+    assert translate(_model(given=(0, 4095)), file, tmp_path / "out.dcm").failed == ()
+    assert not set(told) & set(pydicom.dcmread(tmp_path / "out.dcm").dir())
 
 
 def test_frames_and_colour(tmp_path: Path) -> None:
