@@ -32,9 +32,9 @@ def pictures(tmp_path: Path) -> Path:
     return tmp_path / "set"
 
 
-def _open(pictures: Path, **more: object) -> Data:
+def _open(pictures: Path, *, say: Callable[[str], None] = print, **more: object) -> Data:
     config = DataConfig(path=(str(pictures),), crop_size=32, load_size=40, masks_a=str(pictures / "maskA"), **more)  # pyright: ignore
-    return open_data(config, task=lambda name: lambda done, total: None, say=lambda line: None)
+    return open_data(config, task=lambda name: lambda done, total: None, say=say)
 
 
 def test_a_mask_is_cropped_and_flipped_with_its_picture(pictures: Path) -> None:
@@ -60,15 +60,29 @@ def test_changed_outside() -> None:
     assert changed_outside(made, given, torch.ones_like(mask)).item() == 0
 
 
-def test_masks_that_lack_or_do_not_fit_are_refused(pictures: Path, tmp_path: Path) -> None:
+def test_a_picture_without_a_mask_may_change_everywhere_and_is_counted(pictures: Path) -> None:
     (pictures / "maskA/2.png").unlink()
-    with pytest.raises(ValueError, match=r"data\.masks_a=.* lacks masks for 1 of 4 pictures, for example for 2\.png"):
-        _open(pictures)
+    said: list[str] = []
+    data = _open(pictures, say=said.append)
+    assert "no mask for 1 of 4 pictures, which may change everywhere, for example 2.png" in "".join(said)
+    loader = PairLoader(data.a, data.b, DataConfig(crop_size=32, load_size=40), seed=0, device="cpu", masks=data.masks)
+    for position in range(4):
+        batch = loader.batch(position)
+        free = data.a.names[int(loader.plan(position).A[0, 0])] == "2.png"
+        bright = torch.ones(1, 1, 32, 32) if free else (batch["A"][:, :1] > 0).float()
+        torch.testing.assert_close(batch["mask_a"], bright)
+
+
+def test_masks_that_do_not_fit_are_refused(pictures: Path) -> None:
     save_picture(pictures / "maskA/2.png", Picture(np.zeros((20, 40, 1), np.uint8)))
     with pytest.raises(ValueError, match=r"the mask of 2\.png is 40x20 pixels where its picture is 40x40"):
         _open(pictures, preprocess="none")
     (pictures / "maskA/2.png").write_bytes(b"no picture")
     with pytest.raises(ValueError, match=r"data\.masks_a=.*2\.png.*mend them"):
+        _open(pictures)
+    for mask in (pictures / "maskA").iterdir():
+        mask.rename(mask.with_name(f"other-{mask.name}"))
+    with pytest.raises(ValueError, match=r"data\.masks_a=.* holds no mask with the name of a picture, as of 0\.png"):
         _open(pictures)
 
 

@@ -139,8 +139,8 @@ class DataConfig(BaseModel):
     )
     masks_a: str | None = Field(
         default=None,
-        description="A folder with a mask for each training picture of domain A, under its name: white on what may "
-        "change, black on what the translation must leave as it is.",
+        description="A folder with masks of the training pictures of domain A, under their names: white on what may "
+        "change, black on what the translation must leave as it is. A picture without one may change everywhere.",
     )
     masks_b: str | None = Field(default=None, description="The same for domain B.")
     cache_dir: str | None = Field(

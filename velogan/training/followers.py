@@ -20,7 +20,7 @@ from velogan.search.method import METHODS
 
 def check_pictures(ranks: Ranks, data: Data) -> None:
     """ValueError where a rank found other pictures than the first one did."""
-    others = [one.digest for one in (*(data.pairs or ()), *data.masks.values())]
+    others = [one.digest for one in (*(data.pairs or ()), *(masks.domain for masks in data.masks.values()))]
     digests = ranks.gather((data.a.digest, data.b.digest, hashlib.sha256(repr(others).encode()).hexdigest()))
     for number, found in enumerate(digests):
         for letter, mine, first in zip(("A", "B", "A or B, in pairs or masks"), found, digests[0]):

@@ -95,13 +95,35 @@ def crop_shapes(config: DataConfig, domain: Domain) -> set[tuple[int, int]]:
     return {window(config, shape) for shape in domain.shapes}
 
 
+@dataclass(frozen=True)
+class Masks:
+    """Masks of a domain's pictures: `(H, W, 1)` in `domain`, at `places` by the picture's number, -1 where it has none.
+
+    A picture without a mask may change everywhere.
+    """
+
+    domain: Domain
+    places: tuple[int, ...]
+
+    def gather(self, plan: Tensor, size: tuple[int, int]) -> Tensor:
+        """The masks' crops `(B, h, w, 1)` for a `plan` of the pictures'."""
+        whole = torch.from_numpy(
+            np.full((1, *size, 1), np.iinfo(self.domain.format.dtype).max, self.domain.format.dtype)
+        )
+        cut = []
+        for row in plan.clone():
+            row[INDEX] = place = self.places[int(row[INDEX])]
+            cut.append(whole if place < 0 else _gather(self.domain, row[None], size))
+        return cut[0] if len(cut) == 1 else torch.cat(cut)
+
+
 class PairLoader:
     """Unpaired batches of two domains, in the reference's order.
 
     An epoch is max(|A|, |B|) images in random order; image i takes A's picture i mod |A| and one of B's at
     random with replacement (in order, i mod |B|, under `serial_batches`). Crops and flips of A and B are
     independent. All random choices depend only on `seed` and the position, the number of images seen so far.
-    `masks` hold, by domain, a mask for each of its pictures, in their order; they are cropped as these are.
+    `masks` are, by domain, those of its pictures; they are cropped as these are.
     `resident` holds, per domain, the `(N, H, W, C)` images that lie on the device, or None.
 
     Where a domain's pictures lie in shards, and one has more than `SHUFFLED`, each domain has an order of its own
@@ -122,7 +144,7 @@ class PairLoader:
         device: torch.device | str,
         rank: int = 0,
         ranks: int = 1,
-        masks: Mapping[str, Domain] | None = None,
+        masks: Mapping[str, Masks] | None = None,
     ):
         self.masks = masks or {}
         self.a, self.b, self.config, self.seed, self.rank, self.ranks = a, b, config, seed, rank, ranks
@@ -213,10 +235,10 @@ class PairLoader:
     def gather(self, plan: CropPlan) -> Batch:
         """Give each domain's crops `(B, h, w, C)`, cut by NumPy, or its plan if its pictures lie on the device."""
         gathered = {"A": self._gather("A", self.a, plan.A), "B": self._gather("B", self.b, plan.B)}
-        for letter, domain in self.masks.items():
-            rows = plan.A if letter == "A" else plan.B
-            size = window(self.config, domain.shape(int(rows[0, INDEX])))
-            gathered[f"mask_{letter.lower()}"] = _gather(domain, rows, size)
+        for letter, masks in self.masks.items():
+            pictures, rows = (self.a, plan.A) if letter == "A" else (self.b, plan.B)
+            size = window(self.config, pictures.shape(int(rows[0, INDEX])))
+            gathered[f"mask_{letter.lower()}"] = masks.gather(rows, size)
         return gathered
 
     def _gather(self, side: str, domain: Domain, plan: Tensor) -> Tensor:
@@ -232,9 +254,9 @@ class PairLoader:
         It never waits for the device, so it can be part of a captured step.
         """
         moved = {name: part.to(self.device, non_blocking=True) for name, part in gathered.items()}
-        for letter, domain in self.masks.items():
-            mask = normalise(moved[f"mask_{letter.lower()}"], domain.format.range)
-            moved[f"mask_{letter.lower()}"] = (mask > 0).float()
+        for letter in self.masks:
+            name = f"mask_{letter.lower()}"
+            moved[name] = (normalise(moved[name]) > 0).float()
         return {**moved, "A": self._finish("A", self.a, moved["A"]), "B": self._finish("B", self.b, moved["B"])}
 
     def _finish(self, side: str, domain: Domain, part: Tensor) -> Tensor:

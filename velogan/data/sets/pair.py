@@ -8,7 +8,7 @@ from pathlib import Path, PurePosixPath
 
 from velogan.data.config import BUILT_IN, DataConfig
 from velogan.data.sets.cache import Domain, open_domain
-from velogan.data.sets.loader import crop_shapes
+from velogan.data.sets.loader import Masks, crop_shapes
 from velogan.data.sets.slices import Slices
 from velogan.data.sets.sources import LETTERS, Folder, Side, Sources, find_pairs, find_sources, left_out, list_images
 from velogan.data.sets.tone import tone
@@ -25,7 +25,7 @@ class Data:
     a: Domain
     b: Domain
     pairs: tuple[Domain, Domain] | None = None
-    masks: Mapping[str, Domain] = field(default_factory=dict)
+    masks: Mapping[str, Masks] = field(default_factory=dict)
 
     def shapes(self, config: DataConfig) -> set[tuple[int, int]]:
         """Every (height, width) that training may see."""
@@ -52,12 +52,14 @@ def open_data(config: DataConfig, *, task: Task, say: Callable[[str], None]) -> 
     masks = {}
     for side, domain, given in ((sources.a, a, config.masks_a), (sources.b, b, config.masks_b)):
         if given is not None:
-            masks[side.letter] = _open_masks(config, side, domain, Path(given).expanduser(), task=task)
+            masks[side.letter] = _open_masks(config, side, domain, Path(given).expanduser(), task=task, say=say)
     return Data(sources, a, b, pairs, masks)
 
 
-def _open_masks(config: DataConfig, side: Side, domain: Domain, folder: Path, *, task: Task) -> Domain:
-    """A mask for each picture of `domain`, in their order. ValueError where one is missing, or of another size."""
+def _open_masks(
+    config: DataConfig, side: Side, domain: Domain, folder: Path, *, task: Task, say: Callable[[str], None]
+) -> Masks:
+    """The masks of the pictures of `domain`; says how many have none. ValueError where one is of another size."""
     asked = f"data.masks_{side.letter.lower()}={folder}"
     if not isinstance(side.train, Folder):
         raise ValueError(f"{asked} is for folders of pictures, not for {side.train.where}: leave it out")
@@ -65,22 +67,28 @@ def _open_masks(config: DataConfig, side: Side, domain: Domain, folder: Path, *,
         raise ValueError(f"{asked} is no folder: name one that holds a mask for each picture")
     there = {_stem(name): name for name in list_images(folder)}
     lacking = [name for name in domain.names if _stem(name) not in there]
+    if len(lacking) == len(domain):
+        raise ValueError(f"{asked} holds no mask with the name of a picture, as of {lacking[0]}: name another folder")
     if lacking:
-        raise ValueError(
-            f"{asked} lacks masks for {len(lacking)} of {len(domain)} pictures, for example for {lacking[0]}: add them "
-            "(white: may change), or take these pictures away"
+        say(
+            f"{asked} has no mask for {len(lacking)} of {len(domain)} pictures, which may change everywhere, for "
+            f"example {lacking[0]}"
         )
-    source = Folder(folder, tuple(there[_stem(name)] for name in domain.names))
+    having = [name for name in domain.names if _stem(name) in there]
+    source = Folder(folder, tuple(there[_stem(name)] for name in having))
     masks = open_domain(source, config, test=False, channels=1, progress=task(f"preparing masks {side.letter}"))
     if masks.skipped:
         raise ValueError(f"{asked}: {masks.skipped_line}; mend them")
-    for name, shape, mask in zip(domain.names, domain.shapes, masks.shapes):
+    numbers = {name: number for number, name in enumerate(having)}
+    places = tuple(numbers.get(name, -1) for name in domain.names)
+    for name, shape, place in zip(domain.names, domain.shapes, places):
+        mask = masks.shapes[place] if place >= 0 else shape
         if shape[:2] != mask[:2]:
             raise ValueError(
                 f"{asked}: the mask of {name} is {mask[1]}x{mask[0]} pixels where its picture is "
                 f"{shape[1]}x{shape[0]}: give both one size"
             )
-    return masks
+    return Masks(masks, places)
 
 
 def _stem(name: str) -> str:
