@@ -302,8 +302,8 @@ class AlignedLoader(PairLoader):
 
     def plan(self, position: int) -> CropPlan:
         """Plan the batch of the step that begins at `position` images seen: the same crops of both."""
-        first = position + self.rank * self.config.batch_size
-        drawn = (self._drawn(place) for place in range(first, first + self.config.batch_size))
+        first = position + self.rank * self.config.batch
+        drawn = (self._drawn(place) for place in range(first, first + self.config.batch))
         rows = torch.tensor([self._row(self.a, index, draws[[1, 2, 3, 7, 8]]) for index, _, draws in drawn])
         return CropPlan(rows, rows)
 
