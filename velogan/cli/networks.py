@@ -49,6 +49,8 @@ class Export(Flags):
     velogan export runs/zebras checkpoints/zebras --format reference
 
     velogan export runs/zebras out/hub --format hub --license mit
+
+    velogan export runs/zebras site --format web
     """
 
     model: Annotated[
@@ -62,11 +64,12 @@ class Export(Flags):
         ),
     ]
     format: Annotated[
-        Literal["onnx", "torch", "reference", "hub"],
+        Literal["onnx", "torch", "reference", "hub", "web"],
         tyro.conf.arg(
             help="onnx: with any height and width (extra `onnx`); torch: a program of torch.export; reference: weights "
-            "that the reference implementation loads; hub: a folder with a page, as Hugging Face's hub has them.",
-            metavar="onnx|torch|reference|hub",
+            "that the reference implementation loads; hub: a folder with a page, as Hugging Face's hub has "
+            "them; web: a folder for any web host, whose page translates on the visitor's machine (extra `onnx`).",
+            metavar="onnx|torch|reference|hub|web",
         ),
     ]
     direction: Annotated[
@@ -95,6 +98,14 @@ class Export(Flags):
             metavar="FOLDER",
         ),
     ] = None
+    onnxruntime: Annotated[
+        Path | None,
+        tyro.conf.arg(
+            help="For web, where npm cannot be reached: the file of the package onnxruntime-web. Default: fetched from "
+            "npm once, by its checksum.",
+            metavar="FILE",
+        ),
+    ] = None
     json: Json = False
 
     def places(self) -> list[tuple[str, Path]]:
@@ -108,10 +119,13 @@ class Export(Flags):
         common: Any = {"direction": self.direction, "weights": self.weights, "checkpoint": self.checkpoint}
         for_card = (self.license, self.datasets, self.picture)
         common["metadata"] = CardMetadata(*for_card) if any(for_card) else None
-        result = write_export(local(self.model), self.out, format=self.format, int8=self.int8, **common)
+        common |= {"int8": self.int8, "onnxruntime": self.onnxruntime}
+        result = write_export(local(self.model), self.out, format=self.format, **common)
         difference, size = result["max_difference"], result["megabytes"]
         far = f"at most {difference:.2g} from PyTorch"
         if self.int8:
             far = f"{result['psnr']:.1f} dB from float32"
+        if "half" in result:
+            far += f", weights in {'float16' if result['half'] else 'float32, since float16 changes results'}"
         print(f"{self.out}: {size} MB, {far}; card: {result['card']}", file=sys.stderr)
         return result, 0

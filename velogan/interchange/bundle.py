@@ -13,6 +13,7 @@ from velogan.files import names_a_file, replacing, write_text
 from velogan.interchange.card import CardMetadata, Files, card
 from velogan.interchange.export import SUFFIXES, Format, export, save_reference
 from velogan.interchange.hub import CONFIG, EXAMPLE, MANIFEST, PAGE, WEIGHTS
+from velogan.interchange.site import check_for_browsers, fetch_runtime, write_site
 from velogan.store.checkpoint import write_manifest
 from velogan.translate.memory import translate_images
 from velogan.translate.model import Translator, Weights, Which, load_translator
@@ -33,6 +34,7 @@ def write_export(
     checkpoint: Which | None = None,
     metadata: CardMetadata | None = None,
     int8: Path | None = None,
+    onnxruntime: Path | None = None,
 ) -> dict[str, Any]:
     """Exports what `path`, a run or a file, holds; gives `file`, `max_difference`, `megabytes` and `card`.
 
@@ -40,17 +42,20 @@ def write_export(
     direction, or for each that there is. A folder of format reference is one of its `checkpoints/NAME`, with the
     discriminators that it knows. Format hub is a folder in the form of the Hugging Face hub, which is a checkpoint,
     too; `metadata` is for its card. `int8`: a folder of pictures to translate, by which one direction as ONNX is put
-    into 8 bits; then `psnr`, to float32 in dB, is given too.
+    into 8 bits; then `psnr`, to float32 in dB, is given too. Format web is a folder for any web host; `onnxruntime` is
+    the package that runs there (`site.fetch_runtime`), and `half` is given too: whether weights are in float16.
     """
     single = out.suffix == SUFFIXES[format]
     if metadata and format != "hub":
         raise ValueError(f"format={format}: a licence, data sets and a picture are for the card of format=hub")
     if int8 and not (direction or single or path.is_file()):
         raise ValueError("int8 takes pictures of one domain: name a direction, or a file to write")
-    if single and format == "hub":
-        raise ValueError(f"{out}: format=hub is a folder: name one without a suffix")
+    if onnxruntime and format != "web":
+        raise ValueError(f"format={format} runs in no browser: leave onnxruntime out, or choose format=web")
+    if single and format in ("hub", "web"):
+        raise ValueError(f"{out}: format={format} is a folder: name one without a suffix")
     if names_a_file(out) and not single:
-        file = "" if format == "hub" else f", or a file that ends in {SUFFIXES[format]}"
+        file = "" if format in ("hub", "web") else f", or a file that ends in {SUFFIXES[format]}"
         raise ValueError(f"{out} is named like a file, and format={format} is not written so: name a folder{file}")
     if out.is_file() is not single and out.exists():
         raise ValueError(f"{out} is a {'folder' if single else 'file'} already: name another")
@@ -60,6 +65,13 @@ def write_export(
         models: dict[Direction, Translator] = {_way(model): model}
     else:
         models = load_all(path, **common)
+    if format in ("hub", "web"):
+        _refuse_runs(out)
+    runtime = b""
+    if format == "web":
+        for model in models.values():
+            check_for_browsers(model)
+        runtime = fetch_runtime(onnxruntime)
     if format == "hub":
         _clear(out)
     files = {}
@@ -75,6 +87,8 @@ def write_export(
     write_text(page, card(files, metadata, format=format, left_out=left_out, example=example))
     if format == "hub":
         _write_manifests(out, files)
+    if format == "web":
+        write_site(out, path.stem if path.is_file() else path.resolve().name, files, runtime)
     written = [one for _, one in files.values()]
     told: dict[str, Any] = {
         "file": str(out),
@@ -82,6 +96,8 @@ def write_export(
         "megabytes": round(sum(one.megabytes for one in written), 3),
         "card": str(page),
     }
+    if format == "web":
+        told["half"] = all(one.half for one in written)
     return {**told, "psnr": round(written[0].int8.psnr, 2)} if written[0].int8 else told
 
 
@@ -115,11 +131,15 @@ def _write_discriminators(path: Path, out: Path) -> list[str]:
     return left_out
 
 
-def _clear(out: Path) -> None:
-    """Removes what an earlier export left in `out`. ValueError where it is a run or one of its checkpoints."""
+def _refuse_runs(out: Path) -> None:
+    """ValueError where `out` is a run or one of its checkpoints."""
     of_a_run = [name for name in ("config.yaml", "state.safetensors") if (out / name).exists()]
     if of_a_run or ((out / MANIFEST).exists() and not (out / CONFIG).exists()):
         raise ValueError(f"{out} is a run or one of its checkpoints, which this would overwrite: name another folder")
+
+
+def _clear(out: Path) -> None:
+    """Removes what an earlier export left in `out`."""
     for name in (MANIFEST, EXAMPLE, *WEIGHTS):  # the manifest first: half a folder is none
         (out / name).unlink(missing_ok=True)
 

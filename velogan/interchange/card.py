@@ -14,7 +14,7 @@ import yaml
 
 import velogan
 from velogan.files import sha256
-from velogan.interchange.export import Exported, Format
+from velogan.interchange.export import MOST_HALF, Exported, Format
 from velogan.networks.reference import Recognised, options
 from velogan.translate.model import Translator
 from velogan.types import Direction
@@ -108,7 +108,7 @@ def _section(direction: Direction, model: Translator, written: Exported, format:
     """The table of one file."""
     header = model.header
     network = Recognised(header, model.net.state_dict())
-    programs = format in ("onnx", "torch")
+    programs = format in ("onnx", "torch", "web")
     sides = f"; height and width any multiples of {model.multiple}, any batch" if programs else ""
     sizes = ", ".join(f"{width}x{height}" for height, width in written.sizes)
     exact = "no difference at all" if written.max_difference == 0 else f"at most {written.max_difference:.2g}"
@@ -127,6 +127,9 @@ def _section(direction: Direction, model: Translator, written: Exported, format:
         "SHA-256 of these weights": sha256(model.file) if model.file else "unknown",
         "SHA-256 of the file": sha256(written.file),
     }
+    if written.half is not None:
+        kept = f"float32, since results in float16 differ by more than {MOST_HALF:.2g}"
+        rows["weights are stored in"] = "float16" if written.half else kept
     if small := written.int8:
         told = f"PSNR {small.psnr:.1f} dB to float32, the mean of {small.pictures} pictures"
         rows["in 8 bits"] = f"{told} that the calibration did not use"

@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from velogan.files import replacing, require
+from velogan.interchange.half import halve
 from velogan.interchange.int8 import Quantised, quantise, run_onnx
 from velogan.networks.build import build_network
 from velogan.networks.outputs import ChangeGenerator, changed
@@ -24,11 +25,20 @@ from velogan.networks.reference import Recognised, recognise, to_reference
 from velogan.store.checkpoint import save_network
 from velogan.translate.model import Translator, load_translator
 
-Format = Literal["onnx", "torch", "reference", "hub"]
-SUFFIXES: dict[Format, str] = {"onnx": ".onnx", "torch": ".pt2", "reference": ".pth", "hub": ".safetensors"}
+Format = Literal["onnx", "torch", "reference", "hub", "web"]
+SUFFIXES: dict[Format, str] = {
+    "onnx": ".onnx",
+    "torch": ".pt2",
+    "reference": ".pth",
+    "hub": ".safetensors",
+    "web": ".onnx",
+}
 
 MOST = 1e-3
 """The largest difference from eager PyTorch, in [-1, 1], that an export may have."""
+
+MOST_HALF = 2 / 255
+"""As `MOST`, for weights in float16: one level of 255. Where that is exceeded, they stay float32."""
 
 _NEEDS = ("onnx", "onnxscript", "onnxruntime")
 _MOST_SIDE = 2**14
@@ -41,14 +51,16 @@ class Exported:
     """A file that was written and checked.
 
     `max_difference`: the largest difference from eager PyTorch in float32, in [-1, 1], over pictures of `sizes` (H, W)
-    in batches of 1 and 2; `by`: the program that computed it, with its version. `int8`: the comparison of a file in 8
-    bits with float32; then `max_difference` and `sizes` are those of this comparison.
+    in batches of 1 and 2; `by`: the program that computed it, with its version. `half`: whether weights are stored in
+    float16; None where that was not tried. `int8`: the comparison of a file in 8 bits with float32; then
+    `max_difference` and `sizes` are those of this comparison.
     """
 
     file: Path
     max_difference: float
     sizes: list[Size]
     by: str
+    half: bool | None = None
     int8: Quantised | None = None
 
     @property
@@ -61,20 +73,21 @@ def export(model: Translator, file: Path, *, format: Format, int8: Path | None =
     """Writes the generator of `model`, which is on the CPU, to `file` and checks it by running what was written.
 
     onnx and torch take batches of any size, and sides of any multiple of `model.multiple` pixels. `int8`: a folder of
-    pictures that calibrate ONNX in 8 bits, after the check in float32. ValueError where the format cannot hold the
-    network, or results differ by more than `MOST`.
+    pictures that calibrate ONNX in 8 bits, after the check in float32. web is onnx with weights in float16 where these
+    change nothing that is seen. ValueError where the format cannot hold the network, or results differ by more than
+    `MOST`.
     """
-    if format == "onnx":
-        require("onnx", *_NEEDS, user="format=onnx")
+    if format in ("onnx", "web"):
+        require("onnx", *_NEEDS, user=f"format={format}")
     if int8 and format != "onnx":
         raise ValueError(f"format={format} holds float32 alone: leave int8 out, or choose format=onnx")
-    write = {"onnx": _onnx, "torch": _torch, "reference": _reference, "hub": _hub}[format]
+    write = {"onnx": _onnx, "torch": _torch, "reference": _reference, "hub": _hub, "web": _onnx}[format]
     with replacing(file) as aside:
         named = aside.with_name(aside.name + SUFFIXES[format])  # libraries look at the suffix
         try:
             run, by = write(model, named)
             sizes = _sizes(model)
-            difference = max(_difference(model, run, size, count=count) for size in sizes for count in (1, 2))
+            difference = _farthest(model, run, sizes)
             if not difference <= MOST:
                 raise ValueError(
                     f"{file}: computed by {by} the results differ by {difference:.2g} from PyTorch's, more than "
@@ -82,12 +95,27 @@ def export(model: Translator, file: Path, *, format: Format, int8: Path | None =
                 )
             with _quiet():
                 small = quantise(model, named, int8) if int8 else None
+            half = _halved(model, named, sizes) if format == "web" else None
             named.replace(aside)
         finally:
             named.unlink(missing_ok=True)
     if small:
         return Exported(file, small.max_difference, [(small.side, small.side)], by, int8=small)
-    return Exported(file, difference, sizes, by)
+    return Exported(file, half or difference, sizes, by, half=None if format != "web" else half is not None)
+
+
+def _halved(model: Translator, file: Path, sizes: list[Size]) -> float | None:
+    """Puts the weights of an ONNX file into float16; gives the largest difference, or None where they stay float32."""
+    made = file.with_name(f"{file.stem}-half.onnx")
+    try:
+        halve(file, made)
+        difference = _farthest(model, run_onnx(made), sizes)
+        if not difference <= MOST_HALF:
+            return None
+        made.replace(file)
+    finally:
+        made.unlink(missing_ok=True)
+    return difference
 
 
 Run = Callable[[Tensor], Tensor]
@@ -173,6 +201,10 @@ def _sizes(model: Translator) -> list[Size]:
 def _example(model: Translator) -> Tensor:
     side = max(64, 2 * model.multiple)
     return torch.zeros(2, model.header.get("in_channels", 3), side, side + max(32, model.multiple))
+
+
+def _farthest(model: Translator, run: Run, sizes: list[Size]) -> float:
+    return max(_difference(model, run, size, count=count) for size in sizes for count in (1, 2))
 
 
 @torch.inference_mode()

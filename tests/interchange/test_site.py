@@ -1,0 +1,91 @@
+"""The folder of `--format web` in Debian's Chromium: the page computes what `velogan translate` computes, and asks
+nobody but its host."""
+
+from __future__ import annotations
+
+import functools
+import http.server
+import os
+import shutil
+import threading
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from velogan.interchange import site
+from velogan.interchange.bundle import write_export
+from velogan.interchange.export import export
+from velogan.interchange.hub import local
+from velogan.translate.files import translate
+from velogan.translate.model import Translator, load_translator
+
+MISSING = [name for name in ("onnx", "onnxscript", "onnxruntime") if find_spec(name) is None]
+pytestmark = pytest.mark.skipif(bool(MISSING), reason=f"{', '.join(MISSING)} not installed: the extra onnx")
+CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
+RUNTIME = Path("~/.cache/velogan").expanduser() / site.RUNTIME  # the tests' own cache is new each time
+
+
+class _Quiet(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, *said: object) -> None: ...
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium on this machine")
+@pytest.mark.skipif(not RUNTIME.is_file(), reason=f"there is no {RUNTIME}: `velogan export --format web` fetches it")
+def test_the_page_computes_what_translate_does_and_asks_nobody_else(tmp_path: Path):
+    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    model, out = local(Path("apples2oranges")), tmp_path / "site"
+    assert write_export(model, out, format="web", onnxruntime=RUNTIME)["half"]
+    down, across = np.mgrid[:70, :90]
+    colours = np.stack([down * 3, across * 2, (down + across) % 256], axis=-1).astype(np.uint8)
+    Image.fromarray(colours).save(tmp_path / "one.png")
+    translate(load_translator(model), tmp_path / "one.png", tmp_path / "want.png")
+    handler = functools.partial(_Quiet, directory=str(out))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server, playwright.sync_playwright() as started:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        url, asked, wrong = f"http://127.0.0.1:{server.server_address[1]}/", [], []
+        env = {**os.environ, "HOME": str(tmp_path)}
+        browser = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"], env=env)
+        page = browser.new_page(viewport={"width": 390, "height": 844})
+        page.on("request", lambda request: asked.append((request.method, request.url)))
+        page.on("pageerror", lambda error: wrong.append(str(error)))
+        page.goto(f"{url}?by=wasm")
+        page.wait_for_selector("#drop:not([hidden])")
+        page.set_input_files("#file", str(tmp_path / "one.png"))
+        page.wait_for_selector("#result:not([hidden]), #error:not([hidden])", timeout=120_000)
+        assert page.locator("#error").is_hidden(), page.inner_text("#error")
+        with page.expect_download() as loading:
+            page.click("#download")
+        loading.value.save_as(tmp_path / "got.png")
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+        browser.close()
+        server.shutdown()
+    got, want = (np.asarray(Image.open(tmp_path / f"{name}.png").convert("RGB"), float) for name in ("got", "want"))
+    assert got.shape == want.shape
+    assert 10 * np.log10(255**2 / np.mean((got - want) ** 2)) >= 40
+    assert not wrong
+    assert all(method == "GET" and address.startswith((url, "blob:", "data:")) for method, address in asked)
+
+
+def test_weights_stay_float32_where_float16_would_be_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    model = load_translator(local(Path("apples2oranges")))
+    small = export(model, tmp_path / "half.onnx", format="web")
+    monkeypatch.setattr("velogan.interchange.export.MOST_HALF", 0)
+    whole = export(model, tmp_path / "whole.onnx", format="web")
+    assert (small.half, whole.half) == (True, False)
+    assert whole.max_difference < small.max_difference
+    assert small.megabytes < 0.7 * whole.megabytes
+
+
+def test_what_a_browser_cannot_show_and_a_wrong_package_are_refused(tmp_path: Path):
+    model = load_translator(local(Path("apples2oranges")))
+    scan = Translator(
+        model.net, multiple=4, device=model.device, header={"input": {"dtype": "float32", "range": [-160, 240]}}
+    )
+    with pytest.raises(ValueError, match="reads values from -160 to 240"):
+        site.check_for_browsers(scan)
+    (tmp_path / "other.tgz").write_bytes(b"other")
+    with pytest.raises(ValueError, match=r"onnxruntime=.*other\.tgz is not onnxruntime-web-1\.30\.0\.tgz"):
+        site.fetch_runtime(tmp_path / "other.tgz")
