@@ -138,12 +138,12 @@ def test_the_networks_of_the_directions_may_differ(train: Train, tmp_path: Path)
 
 
 def test_a_run_whose_minutes_are_over_at_its_start_makes_a_step_and_ends(
-    tiny_config: Callable[..., Config], tmp_path: Path
+    tiny_config: Callable[..., Config], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     config = tiny_config(data={"render_count": 4, "render_test": 2}, train={"length": "1000 minutes", "samples": 0})
     said: list[str] = []
     with Display(quiet=True) as display:
-        display.say = said.append
+        monkeypatch.setattr(display, "say", said.append)
         asked: Any = {"display": display, "origin": {"preset": "", "command": ""}}
         first = run.train(config, tmp_path / "run", **asked, began=time.monotonic() - 60_000)
         again = run.train(config, tmp_path / "run", **asked)

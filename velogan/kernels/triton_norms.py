@@ -149,7 +149,7 @@ class _Launched(Protocol):
 def _jit(kernel: Callable[..., None]) -> _Launched:
     """Compiled once for all sizes of pictures."""
     sizes = ["h", "w", "pixels_all", "chunk", "chunks", "residual_image", "residual_row"]
-    return triton.jit(kernel, do_not_specialize=sizes)
+    return triton.jit(kernel, do_not_specialize=sizes)  # pyright: ignore[reportCallIssue]
 
 
 @_jit
@@ -254,8 +254,8 @@ def _folded(g, inner, n, pixel, channel, mask, h, w, c, pad: tl.constexpr, has_i
     wide, tall = w + 2 * pad, h + 2 * pad
     total = tl.zeros(mask.shape, tl.float32)
     base = g + n * tall * wide * c
-    for i in tl.static_range(0, 3 if pad > 0 else 1):
-        for j in tl.static_range(0, 3 if pad > 0 else 1):
+    for i in tl.static_range(0, 3 if pad > 0 else 1):  # pyright: ignore[reportGeneralTypeIssues]
+        for j in tl.static_range(0, 3 if pad > 0 else 1):  # pyright: ignore[reportGeneralTypeIssues]
             y, y_shown = _line(row, h, i, pad)
             z, z_shown = _line(column, w, j, pad)
             there = mask & (y_shown & z_shown)[:, None]

@@ -37,7 +37,7 @@ def loader_of(a: Domain, b: Domain, *, seed: int = 0, **settings) -> PairLoader:
 
 
 def rows(loader: PairLoader, count: int) -> tuple[torch.Tensor, torch.Tensor]:
-    plans = [loader.plan(position) for position in range(0, count, loader.config.batch_size)]
+    plans = [loader.plan(position) for position in range(0, count, loader.config.batch)]
     return torch.cat([plan.A for plan in plans]), torch.cat([plan.B for plan in plans])
 
 

@@ -63,9 +63,9 @@ def train(asked: DataConfig) -> tuple[Domain, Domain, list[str]]:
     return data.a, data.b, said
 
 
-def batches(asked: DataConfig, *, start: int = 0, count: int, **place: int) -> list[np.ndarray]:
+def batches(asked: DataConfig, *, start: int = 0, count: int, rank: int = 0, ranks: int = 1) -> list[np.ndarray]:
     a, b, _ = train(asked)
-    made = PairLoader(a, b, asked, seed=3, device="cpu", **place).batches(start)
+    made = PairLoader(a, b, asked, seed=3, device="cpu", rank=rank, ranks=ranks).batches(start)
     found = [next(made) for _ in range(count)]
     made.close()
     return [np.concatenate([batch["A"], batch["B"]]) for batch in found]
