@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import copy
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from velogan.kernels.bf16_gemm import Bf16Gemm
 from velogan.kernels.frozen import FrozenMaps, FrozenMix, fits_frozen
+from velogan.kernels.half import FrozenHalf
 from velogan.kernels.spectral import SpectralHead, fits_head
 from velogan.networks.efficientnet_lite import EfficientNetLite, Maps
 from velogan.networks.projected import Mix, _head
@@ -69,6 +72,34 @@ def test_maps_in_bfloat16_are_as_near_as_the_plain_ones(
 def test_maps_in_float32_are_exact(maps: Maps, native: FrozenMaps) -> None:
     exact = _results(copy.deepcopy(maps).double(), _images(2, 37, 50), dtype=torch.float64, half=False)
     assert max(_away(_results(native, _images(2, 37, 50), dtype=torch.float32, half=False), exact)) < 1e-5
+
+
+def test_maps_of_a_gpu_are_those_of_the_autocast_without_casts_of_weights(maps: Maps) -> None:
+    images, half = _images(2, 50, 36), FrozenHalf(maps)
+    assert not list(half.parameters())
+    plain = _results(maps, images, dtype=torch.float32, half=True)
+    assert all(map(torch.equal, _results(half, images, dtype=torch.float32, half=True), plain))
+    exact = _results(maps, images, dtype=torch.float32, half=False)
+    assert all(map(torch.equal, _results(half, images, dtype=torch.float32, half=False), exact))
+    casts: list[int] = []
+    for net in (maps, half):
+        with torch.autocast("cpu", torch.bfloat16), torch.no_grad(), _Casts() as seen:
+            net(images)
+        casts.append(seen.count)
+    convolutions = sum(isinstance(layer, nn.Conv2d) for layer in maps.net.modules()) - 1  # the last makes no map
+    assert casts == [2 * convolutions + 1, 1]  # weights and biases, and the images
+
+
+class _Casts(TorchDispatchMode):
+    """Counts changes of a type."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.count += func is torch.ops.aten._to_copy.default
+        return func(*args, **(kwargs or {}))
 
 
 def test_maps_depend_on_no_number_of_threads_and_keep_nan(native: FrozenMaps) -> None:

@@ -19,10 +19,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from velogan.engine.optimizers import build_optimizers
 from velogan.engine.step import Step
-from velogan.kernels.fused import Fused
+from velogan.kernels.fused import Fused, native
+from velogan.kernels.half import FrozenHalf
 from velogan.networks.layers import InstanceNorm2d
+from velogan.networks.pretrained import frozen_features
 from velogan.recipes import RECIPES
 from velogan.training.build import build_roles
+from velogan.types import Composed, form_of
 
 SIDE = 256
 KERNELS = ("_sums", "_moments", "_result", "_plain_gradient", "_gradient_sums", "_means", "_gradient")
@@ -82,22 +85,34 @@ def _laid_out(net: nn.Module) -> nn.Module:
 
 
 @pytest.fixture
-def fake() -> Iterator[None]:
-    with FakeTensorMode():
+def features() -> nn.Module:
+    """The frozen features of `fast`, made before tensors are fake."""
+    for device in ("meta", "cpu"):
+        frozen_features("lite0", torch.device(device))
+    return FrozenHalf(frozen_features("lite0", torch.device("cpu")).maps)
+
+
+@pytest.fixture
+def fake(features: nn.Module) -> Iterator[None]:
+    with FakeTensorMode(allow_non_fake_inputs=True):  # the features are real
         yield
 
 
-def _step(forward: Callable[[nn.Module], nn.Module]) -> _Launches:
-    """What a step of `cyclegan`, ResNet-9, batch 1, launches."""
-    config = RECIPES["cyclegan"]()
+def _step(
+    forward: Callable[[nn.Module], nn.Module], *, recipe: str = "cyclegan", side: int = SIDE, batch_size: int = 1
+) -> _Launches:
+    """What a step launches."""
+    config = RECIPES[recipe]()
     roles = build_roles(config.method, config.spec, seed=0)
     nets = {name: _laid_out(role.net) for name, role in roles.items()}
-    _laid_out((objective := config.method.objective(config.spec, shape=(SIDE, SIDE), batched=True)).state)
+    _laid_out((objective := config.method.objective(config.spec, shape=(side, side), batched=True)).state)
     phases = objective.phases()
     step = Step(
         phases,
         nets=nets,
-        forward_nets={name: forward(net) for name, net in nets.items()},
+        forward_nets={
+            name: net.by(forward) if isinstance(net, Composed) else forward(net) for name, net in nets.items()
+        },
         optimizers=build_optimizers(config.optimizer, phases=phases, nets=nets, fused=True),
         autocast=torch.bfloat16,
         channels_last=True,
@@ -106,24 +121,32 @@ def _step(forward: Callable[[nn.Module], nn.Module]) -> _Launches:
     for optimizer in step.optimizers.values():  # a GPU's have no hooks
         optimizer._optimizer_step_pre_hooks.clear()
         optimizer._optimizer_step_post_hooks.clear()
-    images = {name: torch.rand(1, 3, SIDE, SIDE).contiguous(memory_format=torch.channels_last) for name in "AB"}
-    batch: dict[str, Tensor] = images | {"uniform": torch.rand(objective.draws["train"], 1)}
+    images = {
+        name: torch.rand(batch_size, 3, side, side).contiguous(memory_format=torch.channels_last) for name in "AB"
+    }
+    batch: dict[str, Tensor] = images | {"uniform": torch.rand(objective.draws["train"], batch_size)}
     for _ in range(2):  # the first makes moments
         with _Launches() as launches:
             step({"train": batch})
     return launches
 
 
-def test_a_fused_step_launches_less_and_copies_no_layouts(fake: None, monkeypatch: pytest.MonkeyPatch):
+@pytest.fixture
+def kernels(monkeypatch: pytest.MonkeyPatch) -> tuple[Any, Counter[str]]:
+    """Triton's kernels, and how often each was launched."""
     pytest.importorskip("triton", reason="Triton is not installed")
     # on a CPU alone it lays gradients out anew
     monkeypatch.setattr(InstanceNorm2d, "forward", nn.InstanceNorm2d.forward)
-    plain = _step(lambda net: net)
     room = import_module("velogan.kernels.triton_norms")
-    triton: Counter[str] = Counter()
+    launched: Counter[str] = Counter()
     for name in KERNELS:
-        monkeypatch.setattr(room, name, _Counted(name, triton))
-    fused = _step(lambda net: Fused(net, room.TritonNorms()))
+        monkeypatch.setattr(room, name, _Counted(name, launched))
+    return room.TritonNorms(), launched
+
+
+def test_a_fused_step_launches_less_and_copies_no_layouts(kernels: tuple[Any, Counter[str]], fake: None):
+    norms, triton = kernels
+    plain, fused = _step(lambda net: net), _step(lambda net: Fused(net, norms))
     assert plain.seen["convolution"] == fused.seen["convolution"] == 92
     assert len(plain.layouts) > 90
     assert fused.layouts == []
@@ -131,3 +154,15 @@ def test_a_fused_step_launches_less_and_copies_no_layouts(fake: None, monkeypatc
     assert fused.seen["_foreach_copy_"] <= 11  # casts of weights, and of gradients
     assert triton.total() == 2 * 491  # of both steps
     assert fused.seen.total() + triton.total() / 2 < 0.62 * plain.seen.total()
+
+
+@pytest.mark.soak
+def test_a_step_of_fast_launches_less(kernels: tuple[Any, Counter[str]], features: nn.Module, fake: None):
+    norms, triton = kernels
+    asked: Any = {"recipe": "fast", "side": 128, "batch_size": 4}
+    plain = _step(lambda net: net, **asked)
+    fused = _step(lambda net: features if form_of(net) == "maps" else native(net, kernels=norms, gemm=None), **asked)
+    assert plain.seen["convolution"] == fused.seen["convolution"]
+    assert fused.seen["_to_copy"] < 0.3 * plain.seen["_to_copy"]  # no weight of the features
+    assert triton.total() == 2 * 287
+    assert fused.seen.total() + triton.total() / 2 < 0.83 * plain.seen.total()

@@ -18,7 +18,7 @@ from velogan.kernels.bf16_gemm import Bf16Gemm, gain
 from velogan.kernels.conv_weight_grad import ConvWeightGrad, fits_conv_weight_grad
 from velogan.kernels.fp32_gemm import Fp32Gemm
 from velogan.kernels.frozen import FrozenMaps, FrozenMix, fits_frozen
-from velogan.kernels.half import HalfConvolutions, fits_half
+from velogan.kernels.half import FrozenHalf, HalfConvolutions, fits_half
 from velogan.kernels.norms import NormKernels
 from velogan.kernels.plan import (
     ADD,
@@ -65,10 +65,14 @@ class Fused(Planned):
 
 
 def native(net: nn.Module, *, kernels: NormKernels, gemm: Products | None, recompute: bool = False) -> nn.Module:
-    """`net` computed natively as far as possible: frozen features and their mixing by `FrozenMaps` and `FrozenMix`,
-    small heads of spectrally normalised convolutions by `SpectralHead`, other networks by `Fused`, which takes
-    `recompute`."""
+    """`net` computed natively as far as possible.
+
+    Frozen features by `FrozenMaps`, on a GPU by `FrozenHalf`; their mixing by `FrozenMix`; small heads of spectrally
+    normalised convolutions by `SpectralHead`; other networks by `Fused`, which takes `recompute`.
+    """
     form, half = form_of(net), _half(gemm)
+    if form == "maps" and kernels.on_gpu and not any(weight.requires_grad for weight in net.parameters()):
+        return FrozenHalf(net)
     if form == "maps":
         return FrozenMaps(net, half) if half is not None and fits_frozen(net) else net
     if form == "mix":

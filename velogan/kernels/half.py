@@ -1,4 +1,5 @@
-"""The convolutions of a network in autocast's type, with weights that are cast once for all passes of a phase.
+"""The convolutions of a network in autocast's type, with weights that are cast once for all passes of a phase; those of
+a frozen network once for all.
 
 Autocast casts each weight by itself, those of frozen networks in every pass, and autograd casts each gradient back and
 adds up those of several passes one by one. Here all weights of a network are cast by one operation, and the gradients
@@ -7,6 +8,7 @@ of all passes become float32 by one, are added in float32, and have the layout o
 
 from __future__ import annotations
 
+import copy
 import weakref
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -14,6 +16,8 @@ from typing import Any, TypeGuard
 
 import torch
 from torch import Tensor, nn
+
+from velogan.types import hooked
 
 Convolution = nn.Conv2d | nn.ConvTranspose2d
 
@@ -26,6 +30,24 @@ def fits_half(layer: nn.Module) -> TypeGuard[Convolution]:
         and not isinstance(layer.padding, str)
         and layer.padding_mode == "zeros"
     )
+
+
+class FrozenHalf(nn.Module):
+    """`net`, whose weights are frozen, over a copy of them in bfloat16, channels-last, under an autocast to bfloat16.
+
+    Otherwise `net` itself. The bits are those of the autocast, which casts frozen weights again in every pass.
+    """
+
+    def __init__(self, net: nn.Module):
+        super().__init__()
+        half = copy.deepcopy(net).to(torch.bfloat16).to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
+        self._nets = [net, half]  # in a list, so that nobody takes their weights for this module's
+
+    def forward(self, images: Tensor) -> Any:
+        kind, (net, half) = images.device.type, self._nets
+        if hooked(net) or not torch.is_autocast_enabled(kind) or torch.get_autocast_dtype(kind) != torch.bfloat16:
+            return net(images)
+        return half(images.contiguous(memory_format=torch.channels_last))
 
 
 class HalfConvolutions:
