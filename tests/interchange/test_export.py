@@ -97,6 +97,23 @@ def test_another_program_computes_the_same_at_any_size(format: Format, name: str
 
 
 @onnx
+def test_an_onnx_file_says_what_it_takes_and_is_of_the_opset_asked_for(tmp_path: Path):
+    import onnx as library
+
+    model = _translator(**NETWORKS["resnet"])
+    made = export(model, tmp_path / "net.onnx", format="onnx", opset=20, license="mit")
+    loaded = library.load(made.file)
+    assert [one.version for one in loaded.opset_import if not one.domain] == [20]
+    told = {one.key: one.value for one in loaded.metadata_props}
+    assert (told["direction"], told["license"], told["multiple"]) == ("a2b", "mit", "4")
+    assert told["range"].startswith("[-1, 1]")
+    with pytest.raises(ValueError, match=r"opset=3 cannot be written: give one from 18 to \d+"):
+        export(model, tmp_path / "old.onnx", format="onnx", opset=3)
+    with pytest.raises(ValueError, match="opset=20 is for format=onnx"):
+        export(model, tmp_path / "net.pt2", format="torch", opset=20)
+
+
+@onnx
 def test_eight_bits_agree_with_float32_and_the_card_says_how_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     from onnx import load
 

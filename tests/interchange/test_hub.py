@@ -144,7 +144,7 @@ def test_what_is_not_stated_is_said(tmp_path: Path):
         (["run", "run/checkpoints/000000005", "--format", "hub"], "which this would overwrite"),
         (["run", "out.safetensors", "--format", "hub"], "name one without a suffix"),
         (["run", "out", "--format", "hub", "--license", "my own"], "license='my own' is no identifier"),
-        (["run", "out", "--format", "torch", "--license", "mit"], "for the card of format=hub"),
+        (["run", "out", "--format", "torch", "--license", "mit"], "a licence for hub and onnx"),
         (["run", "out", "--format", "hub", "--picture", "nothing.png"], "picture=nothing.png cannot be shown"),
         (["hf://nothing", "out", "--format", "hub"], "names no model of the hub"),
     ],

@@ -89,6 +89,14 @@ def test_a_folder_becomes_a_run_that_translates_and_trains_on(tmp_path: Path, sa
     assert "begins with" not in err
 
 
+def test_a_file_of_a_trainer_that_wraps_its_weights_is_read(tmp_path: Path, say: Say):
+    net = theirs.trained(theirs.Resnet(blocks=1, width=4), 0)
+    torch.save({"state_dict": net.state_dict(), "epoch": 3}, tmp_path / "net.pth")
+    code, result, _ = say("import", tmp_path / "net.pth", tmp_path / "run")
+    assert code == 0
+    assert [one["role"] for one in result["networks"]] == ["G_A"]
+
+
 def test_a_file_becomes_one_direction_that_is_evaluated(tmp_path: Path, say: Say):
     net = theirs.trained(theirs.Resnet(blocks=1, norm="old instance"))
     state = {f"module.{name}": value for name, value in net.state_dict().items()}

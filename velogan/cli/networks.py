@@ -81,7 +81,8 @@ class Export(Flags):
     license: Annotated[
         str | None,
         tyro.conf.arg(
-            help="For hub: the licence, by the hub's identifier. Default: said to be not stated.", metavar="mit|..."
+            help="For hub and onnx: the licence, by the hub's identifier. Default: said to be not stated.",
+            metavar="mit|...",
         ),
     ] = None
     datasets: Annotated[
@@ -97,6 +98,10 @@ class Export(Flags):
             "do). The card says how far results are from float32.",
             metavar="FOLDER",
         ),
+    ] = None
+    opset: Annotated[
+        int | None,
+        tyro.conf.arg(help="For onnx: the version of its operators. Default: the exporter's own.", metavar="NUMBER"),
     ] = None
     onnxruntime: Annotated[
         Path | None,
@@ -119,7 +124,7 @@ class Export(Flags):
         common: Any = {"direction": self.direction, "weights": self.weights, "checkpoint": self.checkpoint}
         for_card = (self.license, self.datasets, self.picture)
         common["metadata"] = CardMetadata(*for_card) if any(for_card) else None
-        common |= {"int8": self.int8, "onnxruntime": self.onnxruntime}
+        common |= {"int8": self.int8, "opset": self.opset, "onnxruntime": self.onnxruntime}
         result = write_export(local(self.model), self.out, format=self.format, **common)
         difference, size = result["max_difference"], result["megabytes"]
         far = f"at most {difference:.2g} from PyTorch"

@@ -34,6 +34,7 @@ def write_export(
     checkpoint: Which | None = None,
     metadata: CardMetadata | None = None,
     int8: Path | None = None,
+    opset: int | None = None,
     onnxruntime: Path | None = None,
 ) -> dict[str, Any]:
     """Exports what `path`, a run or a file, holds; gives `file`, `max_difference`, `megabytes` and `card`.
@@ -41,13 +42,16 @@ def write_export(
     `out` with the format's suffix is one file, of a2b where no `direction` is given; else a folder, with a file for the
     direction, or for each that there is. A folder of format reference is one of its `checkpoints/NAME`, with the
     discriminators that it knows. Format hub is a folder in the form of the Hugging Face hub, which is a checkpoint,
-    too; `metadata` is for its card. `int8`: a folder of pictures to translate, by which one direction as ONNX is put
-    into 8 bits; then `psnr`, to float32 in dB, is given too. Format web is a folder for any web host; `onnxruntime` is
-    the package that runs there (`site.fetch_runtime`), and `half` is given too: whether weights are in float16.
+    too; `metadata` is for its card, and its licence for an ONNX file, too. `opset`: see `export`. `int8`: a folder of
+    pictures to translate, by which one direction as ONNX is put into 8 bits; then `psnr`, to float32 in dB, is given
+    too. Format web is a folder for any web host; `onnxruntime` is the package that runs there (`site.fetch_runtime`),
+    and `half` is given too: whether weights are in float16.
     """
     single = out.suffix == SUFFIXES[format]
-    if metadata and format != "hub":
-        raise ValueError(f"format={format}: a licence, data sets and a picture are for the card of format=hub")
+    if metadata and format != "hub" and (format != "onnx" or metadata.datasets or metadata.picture):
+        raise ValueError(
+            f"format={format}: data sets and a picture are for the card of format=hub, a licence for hub and onnx"
+        )
     if int8 and not (direction or single or path.is_file()):
         raise ValueError("int8 takes pictures of one domain: name a direction, or a file to write")
     if onnxruntime and format != "web":
@@ -77,7 +81,8 @@ def write_export(
     files = {}
     for way, model in models.items():
         name = out if single else out / f"{_name(way, format, alone=len(models) == 1)}{SUFFIXES[format]}"
-        files[way] = model, export(model, name, format=format, int8=int8)
+        told_license = metadata.license if metadata else None
+        files[way] = model, export(model, name, format=format, int8=int8, opset=opset, license=told_license)
     left_out = _write_discriminators(path, out) if format == "reference" and not single and len(models) > 1 else []
     metadata, example = metadata or CardMetadata(), None
     if metadata.picture:

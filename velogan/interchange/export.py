@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal
@@ -15,6 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+import velogan
 from velogan.files import replacing, require
 from velogan.interchange.half import halve
 from velogan.interchange.int8 import Quantised, quantise, run_onnx
@@ -24,6 +27,7 @@ from velogan.networks.pickles import read_tensors
 from velogan.networks.reference import Recognised, recognise, to_reference
 from velogan.store.checkpoint import save_network
 from velogan.translate.model import Translator, load_translator
+from velogan.types import GENERATOR_FILES
 
 Format = Literal["onnx", "torch", "reference", "hub", "web"]
 SUFFIXES: dict[Format, str] = {
@@ -42,6 +46,9 @@ MOST_HALF = 2 / 255
 
 _NEEDS = ("onnx", "onnxscript", "onnxruntime")
 _MOST_SIDE = 2**14
+
+LEAST_OPSET = 18
+"""The least version of ONNX' operators that the exporter writes."""
 
 Size = tuple[int, int]
 
@@ -69,10 +76,20 @@ class Exported:
         return self.file.stat().st_size / 1e6
 
 
-def export(model: Translator, file: Path, *, format: Format, int8: Path | None = None) -> Exported:
+def export(
+    model: Translator,
+    file: Path,
+    *,
+    format: Format,
+    int8: Path | None = None,
+    opset: int | None = None,
+    license: str | None = None,
+) -> Exported:
     """Writes the generator of `model`, which is on the CPU, to `file` and checks it by running what was written.
 
-    onnx and torch take batches of any size, and sides of any multiple of `model.multiple` pixels. `int8`: a folder of
+    onnx and torch take batches of any size, and sides of any multiple of `model.multiple` pixels. `opset`: the version
+    of ONNX' operators; None: the exporter's own. An ONNX file says in its metadata what it takes and gives, and the
+    `license`. `int8`: a folder of
     pictures that calibrate ONNX in 8 bits, after the check in float32. web is onnx with weights in float16 where these
     change nothing that is seen. ValueError where the format cannot hold the network, or results differ by more than
     `MOST`.
@@ -81,7 +98,10 @@ def export(model: Translator, file: Path, *, format: Format, int8: Path | None =
         require("onnx", *_NEEDS, user=f"format={format}")
     if int8 and format != "onnx":
         raise ValueError(f"format={format} holds float32 alone: leave int8 out, or choose format=onnx")
-    write = {"onnx": _onnx, "torch": _torch, "reference": _reference, "hub": _hub, "web": _onnx}[format]
+    if opset is not None and format != "onnx":
+        raise ValueError(f"opset={opset} is for format=onnx: leave it out of format={format}")
+    onnx = partial(_onnx, opset=opset, license=license)
+    write = {"onnx": onnx, "torch": _torch, "reference": _reference, "hub": _hub, "web": onnx}[format]
     with replacing(file) as aside:
         named = aside.with_name(aside.name + SUFFIXES[format])  # libraries look at the suffix
         try:
@@ -121,7 +141,10 @@ def _halved(model: Translator, file: Path, sizes: list[Size]) -> float | None:
 Run = Callable[[Tensor], Tensor]
 
 
-def _onnx(model: Translator, file: Path) -> tuple[Run, str]:
+def _onnx(model: Translator, file: Path, *, opset: int | None, license: str | None) -> tuple[Run, str]:
+    newest = _newest_opset()
+    if opset is not None and not LEAST_OPSET <= opset <= newest:
+        raise ValueError(f"opset={opset} cannot be written: give one from {LEAST_OPSET} to {newest}")
     with _quiet():
         program = torch.onnx.export(
             _plain(model.net),
@@ -131,11 +154,38 @@ def _onnx(model: Translator, file: Path) -> tuple[Run, str]:
             external_data=False,
             input_names=["image"],
             output_names=["translated"],
+            opset_version=opset,
             verbose=False,
         )
     assert program is not None
+    if opset not in (None, written := program.model.opset_imports[""]):
+        raise ValueError(f"opset={opset}: this network was written with {written}; give that, or leave opset out")
+    program.model.metadata_props.update(_metadata(model, license))
     program.save(file)
     return run_onnx(file), f"ONNX Runtime {version('onnxruntime')}"
+
+
+def _newest_opset() -> int:
+    """That of the version of ONNX which is installed."""
+    import onnx
+
+    return onnx.defs.onnx_opset_version()
+
+
+def _metadata(model: Translator, license: str | None) -> dict[str, str]:
+    """What an ONNX file says of itself, as text; pixel formats and sizes as JSON."""
+    known = model.header
+    told = {
+        "velogan": velogan.__version__,
+        "direction": next(way for way, role in GENERATOR_FILES.items() if role == known["role"]),
+        "range": "[-1, 1], channels first",
+        "input": json.dumps(known.get("input")),
+        "output": json.dumps(known.get("output")),
+        "image_size": json.dumps(known.get("image_size")),
+        "multiple": str(model.multiple),
+        "license": license or "not stated",
+    }
+    return {name: value for name, value in told.items() if value != "null"}
 
 
 def _torch(model: Translator, file: Path) -> tuple[Run, str]:

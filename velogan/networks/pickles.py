@@ -20,7 +20,7 @@ _ZIP = b"PK\x03\x04"
 
 
 def read_tensors(file: Path) -> dict[str, Tensor]:
-    """The tensors by name that a `.pth` file holds, on the CPU.
+    """The tensors by name that a `.pth` file holds, by itself or as its `state_dict`, on the CPU.
 
     ValueError, which says why, where it is damaged or too large, holds anything but named tensors, or asks for a
     function to be called: no function is.
@@ -29,6 +29,8 @@ def read_tensors(file: Path) -> dict[str, Tensor]:
         raise ValueError(f"{file} is no file: name a .pth file, or a folder that holds some")
     _check_size(file)
     found = _load(file)
+    if isinstance(found, Mapping) and isinstance(found.get("state_dict"), Mapping):
+        found = found["state_dict"]
     if not isinstance(found, Mapping):
         raise ValueError(f"{file} holds a {type(found).__name__}, not tensors by name: save a state_dict")
     if not found:
