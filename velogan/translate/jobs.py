@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Protocol, TypeVar
 
 from velogan.data.pictures.films import SUFFIXES as FILMS
+from velogan.data.pictures.geography import world_file, world_suffix
 from velogan.data.pictures.images import SUFFIXES, Picture, read_picture, save_picture
 from velogan.data.sets.sources import list_images
-from velogan.files import names_a_file
+from velogan.files import names_a_file, write_text
 
 One = TypeVar("One", bound="PictureJob")
 
@@ -112,9 +113,18 @@ class Job:
         self.target.parent.mkdir(parents=True, exist_ok=True)
         try:
             save_picture(fresh, picture)
+            if world := world_file(self.source):
+                _write_world(self.target, *world)
             fresh.replace(self.target)
         finally:
             fresh.unlink(missing_ok=True)
+
+
+def _write_world(target: Path, world: str, projection: str) -> None:
+    """Writes the world file of `target`, and what its numbers mean where that is known."""
+    write_text(target.with_suffix(world_suffix(target)), world)
+    if projection:
+        write_text(target.with_suffix(".prj"), projection)
 
 
 def find_jobs(source: Path, target: Path, *, suffix: str | None) -> list[Job]:

@@ -6,7 +6,7 @@
 | 1, 2, 4 bits | uint8, scaled to 0..255 |
 | 9 to 15 bits of TIFF | uint16, unchanged |
 | 32-bit integers of TIFF within 0..65535 | uint16, unchanged |
-| signed integers, floats | float32, unchanged; NaN and infinity are refused |
+| signed integers, floats | float32, unchanged; infinity is refused, and NaN but in TIFF |
 | palette | RGB, with alpha if a colour is transparent |
 | CMYK, YCCK, YCbCr, Lab | RGB; the profile of CMYK and Lab is dropped |
 | grey+alpha, RGBA | colours and alpha apart; premultiplied alpha (TIFF) is divided out |
@@ -17,6 +17,7 @@
 | colour profile (ICC) | kept from and to JPEG, PNG, WebP, TIFF |
 | EXIF | kept from and to JPEG, PNG, WebP, upright and without its thumbnail |
 | resolution | kept from and to JPEG, PNG, TIFF |
+| place on the Earth, pixels without data | kept from and to TIFF; for the networks these have the mean |
 
 The first bytes of a file tell its format, not its name.
 """

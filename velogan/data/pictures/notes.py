@@ -1,4 +1,4 @@
-"""What a file says of its picture beside the pixels, and what a translation keeps of that: EXIF and resolution.
+"""What a file says of its picture beside the pixels, and what a translation keeps: EXIF, resolution, geography.
 
 EXIF is kept byte for byte, so that what makers put there by offset stays whole, but for two things: the orientation is
 1, since pictures are read upright, and the thumbnail, which shows the original, is blanked and no longer named.
@@ -10,6 +10,8 @@ import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from fractions import Fraction
+
+from velogan.data.pictures.geography import NOWHERE, Geography
 
 ORIENTATION = 0x0112
 _THUMBNAIL = (0x0201, 0x0202)  # where it is, and how many bytes
@@ -25,11 +27,13 @@ class Notes:
     """`exif`: a block that begins with `II` or `MM`, or None; `resolution`: pixels across and down for `unit`.
 
     `unit`: that of TIFF: 2 is an inch, 3 a centimetre, 1 none, so that only the pixels' shape is told.
+    `geography`: of a TIFF alone.
     """
 
     exif: bytes | None = None
     resolution: tuple[Fraction, Fraction] | None = None
     unit: int = 2
+    geography: Geography = NOWHERE
 
     def turned(self) -> Notes:
         """As it is of the picture with rows and columns exchanged."""

@@ -96,11 +96,12 @@ def pixel_bytes(dtype: np.dtype) -> tuple[int, int]:
     return own, 0 if dtype.kind in "uf" and dtype.itemsize == own and dtype.isnative else dtype.itemsize
 
 
-def plain(array: np.ndarray) -> np.ndarray:
+def plain(array: np.ndarray, *, finite: bool = True) -> np.ndarray:
     """Give an array of any number type as uint8, uint16 or float32.
 
     bool becomes 0 and 255; unsigned 32- and 64-bit values become uint16 if they fit; signed integers and other
-    floats become float32. Raises `ValueError` for NaN and infinities, and for types that are no numbers.
+    floats become float32. Raises `ValueError` for NaN and infinities, unless not `finite`, and for types that are no
+    numbers.
     """
     kind, size = array.dtype.kind, array.dtype.itemsize
     if kind == "b":
@@ -113,7 +114,7 @@ def plain(array: np.ndarray) -> np.ndarray:
         raise ValueError(f"pixels of type {array.dtype} are no real numbers")
     with np.errstate(over="ignore"):
         array = array.astype(np.float32, copy=False)
-    wrong = array.size - int(np.count_nonzero(np.isfinite(array)))
+    wrong = array.size - int(np.count_nonzero(np.isfinite(array))) if finite else 0
     if wrong:
         raise ValueError(f"{wrong} of {array.size} pixel values are NaN or infinite")
     return array

@@ -6,7 +6,7 @@ import io
 import logging
 import math
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,7 @@ import tifffile
 from PIL import Image
 from tifffile import TiffFile, TiffPage
 
+from velogan.data.pictures.geography import filled, geography_of, may_be_empty
 from velogan.data.pictures.jpeg import read_jpeg_header
 from velogan.data.pictures.notes import told
 from velogan.data.pictures.picture import MAX_BYTES, Picture, assemble, check_size, merged, pixel_bytes, plain
@@ -79,6 +80,12 @@ def decode_tiff(data: bytes) -> Picture:
         turned = first.tags.valueof(_ORIENTATION)
         across, down, unit = (first.tags.valueof(tag) for tag in _RESOLUTION)
         notes = told(across, down, int(unit) if isinstance(unit, int) else 2)
+        if turned in (None, 1):  # nobody turns what lies on a map
+            known = geography_of(first)
+            if may_be_empty(array, known):
+                colours = [channel for channel in range(array.shape[2]) if channel != alpha]
+                array[..., colours], known = filled(array[..., colours], known)
+            notes = replace(notes, geography=known)
     return assemble(
         array,
         alpha=alpha,
@@ -185,7 +192,7 @@ def _values(page: TiffPage) -> np.ndarray:
     array = array[0] if array.shape[0] == 1 else np.moveaxis(array[..., 0], 0, -1)
     if array.dtype.kind in "iu" and array.dtype.itemsize == 4 and array.min() >= 0 and array.max() <= 65535:
         array = array.astype(np.uint16)
-    array = np.ascontiguousarray(plain(array))
+    array = np.ascontiguousarray(plain(array, finite=False))  # NaN may mean that there are no data
     if page.photometric == _PALETTE or array.dtype.kind == "f":
         return array
     bits = 8 if page.bitspersample == 1 else page.bitspersample  # `plain` has made 1 bit 0 and 255
@@ -254,6 +261,8 @@ def _unmultiplied(array: np.ndarray, alpha: int) -> np.ndarray:
 
 def encode_tiff(picture: Picture) -> bytes:
     """Encode any picture with deflate: 1 channel as grey, 3 as RGB, others as grey with extra samples; alpha last."""
+    geography = picture.notes.geography
+    picture = replace(picture, pixels=geography.put_back(picture.pixels))
     channels, array = picture.pixels.shape[2], merged(picture)
     extras = ["unspecified"] * (0 if channels == 3 else channels - 1) + (
         ["unassalpha"] if picture.alpha is not None else []
@@ -271,6 +280,7 @@ def encode_tiff(picture: Picture) -> bytes:
         iccprofile=picture.icc,
         resolution=resolution and (resolution[0].as_integer_ratio(), resolution[1].as_integer_ratio()),
         resolutionunit=None if resolution is None else picture.notes.unit,
+        extratags=geography.tags(),
         metadata=None,
         maxworkers=1,
     )

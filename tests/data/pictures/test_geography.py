@@ -1,0 +1,105 @@
+"""Where pictures lie on the Earth, and pixels without data, survive a translation."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tifffile
+from tifffile import DATATYPE
+
+from velogan.data.pictures.geography import world_file
+from velogan.data.pictures.images import Picture, decode, read_picture, save_picture
+from velogan.translate.jobs import Job
+
+PLACES: list[Any] = [
+    (33550, DATATYPE.DOUBLE, 3, (10.0, 10.0, 0.0), True),
+    (33922, DATATYPE.DOUBLE, 6, (0.0, 0.0, 0.0, 399960.0, 5300040.0, 0.0), True),
+    (34735, DATATYPE.SHORT, 8, (1, 1, 0, 1, 3072, 0, 1, 32632), True),
+    (34737, DATATYPE.ASCII, 0, "WGS 84 / UTM zone 32N|", True),
+]
+WORLD = "10.0\n0.0\n0.0\n-10.0\n399965.0\n5300035.0\n"
+
+
+def _tiff(pixels: np.ndarray, *more: Any) -> bytes:
+    file = io.BytesIO()
+    kind = "rgb" if pixels.ndim == 3 else "minisblack"
+    tifffile.imwrite(file, pixels, photometric=kind, metadata=None, extratags=[*PLACES, *more])
+    return file.getvalue()
+
+
+def _nodata(text: str) -> Any:
+    return (42113, DATATYPE.ASCII, 0, text, True)
+
+
+def _tags(file: Path) -> dict[int, Any]:
+    with tifffile.TiffFile(file) as opened:
+        page = opened.pages[0]
+        assert isinstance(page, tifffile.TiffPage)
+        return {code: page.tags.valueof(code) for code in (*(one[0] for one in PLACES), 42113)}
+
+
+def _again(picture: Picture, file: Path, *, by: float) -> np.ndarray:
+    """The pixels of a translation that is so much brighter, as they are written."""
+    save_picture(file, Picture(picture.pixels + picture.pixels.dtype.type(by), picture.alpha, notes=picture.notes))
+    return tifffile.imread(file)
+
+
+def test_places_are_kept_and_nodata_is_filled_and_put_back(tmp_path: Path):
+    pixels = np.full((6, 8, 3), 100, np.uint8)
+    pixels[1, :4] = 0
+    pixels[2, 2] = (0, 0, 9)  # only one of its channels holds something
+    read = decode(_tiff(pixels, _nodata("0")))
+    assert read.pixels[1, 0].tolist() == [98, 98, 98]  # the mean of what holds something
+    assert read.pixels[2, 2].tolist() == [0, 0, 9]
+    written = _again(read, tmp_path / "a.tif", by=5)
+    assert (written[1, :4] == 0).all()
+    assert (written[0] == 105).all()
+    tags = _tags(tmp_path / "a.tif")
+    assert tags[42113] == "0"
+    assert [tags[one[0]] for one in PLACES] == [one[3] for one in PLACES]
+
+
+@pytest.mark.parametrize("said", ["", "nan", "-9999"])
+def test_floats_without_data_are_filled_and_put_back(said: str, tmp_path: Path):
+    pixels = np.linspace(0, 1, 48, dtype=np.float32).reshape(6, 8)
+    pixels[3, 3:] = np.nan if said != "-9999" else -9999
+    read = decode(_tiff(pixels, *([_nodata(said)] if said else [])))
+    assert 0 < read.pixels[3, 3, 0] < 1
+    written = _again(read, tmp_path / "a.tif", by=1)
+    np.testing.assert_array_equal(written[3, 3:], pixels[3, 3:])
+    np.testing.assert_allclose(written[:3], pixels[:3] + 1)
+    assert _tags(tmp_path / "a.tif")[42113] == (said or "nan")
+
+
+def test_a_value_that_the_translation_cannot_hold_is_an_error(tmp_path: Path):
+    read = decode(_tiff(np.where(np.eye(6), np.float32(-9999), np.float32(1)), _nodata("-9999")))
+    deep = Picture(np.zeros((6, 6, 1), np.uint16), notes=read.notes)
+    with pytest.raises(ValueError, match="-9999, which means no data in the input, is no uint16"):
+        save_picture(tmp_path / "a.tif", deep)
+
+
+def test_infinity_and_nan_elsewhere_are_refused_as_before(tmp_path: Path):
+    pixels = np.ones((4, 4), np.float32)
+    pixels[0, 0] = np.inf
+    with pytest.raises(ValueError, match="1 of 16 pixel values are NaN or infinite"):
+        decode(_tiff(pixels))
+
+
+def test_a_world_file_goes_along(tmp_path: Path):
+    pixels = np.full((6, 8, 3), 100, np.uint8)
+    save_picture(tmp_path / "in.jpg", Picture(pixels))
+    (tmp_path / "in.jgw").write_text(WORLD)
+    (tmp_path / "in.prj").write_text('PROJCS["UTM"]')
+    job = Job("in.jpg", tmp_path / "in.jpg", tmp_path / "out" / "in.png")
+    job.save(read_picture(job.source))
+    assert sorted(one.name for one in job.target.parent.iterdir()) == ["in.pgw", "in.png", "in.prj"]
+    assert world_file(job.target) == (WORLD, 'PROJCS["UTM"]')
+
+
+def test_other_text_is_no_world_file(tmp_path: Path):
+    (tmp_path / "in.jgw").write_text("not numbers\n" * 6)
+    assert world_file(tmp_path / "in.jpg") is None

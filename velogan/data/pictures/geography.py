@@ -1,0 +1,135 @@
+"""Where a GeoTIFF or a picture with a world file lies on the Earth, and which of its pixels hold nothing.
+
+A translation has the pixels of its input at the same places, so what says where they lie stays true of it. Tags: OGC
+19-008r4, GeoTIFF 1.1, section 7.1; GDAL's tag of the value that means "no data".
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from tifffile import DATATYPE, TiffPage
+
+_PLACES = {
+    33550: DATATYPE.DOUBLE,  # ModelPixelScale
+    33922: DATATYPE.DOUBLE,  # ModelTiepoint
+    34264: DATATYPE.DOUBLE,  # ModelTransformation
+    34735: DATATYPE.SHORT,  # GeoKeyDirectory
+    34736: DATATYPE.DOUBLE,  # GeoDoubleParams
+    34737: DATATYPE.ASCII,  # GeoAsciiParams
+}
+_NODATA = 42113
+
+Tag = tuple[int, DATATYPE, int, str | tuple[float, ...], bool]
+"""A tag as tifffile writes it: code, type, count, value, and whether it stands on the first page alone."""
+
+
+@dataclass(frozen=True)
+class Geography:
+    """`places`: the tags that say where the pixels lie. `empty`: `(H, W)`, true where a pixel holds nothing, or None;
+    `nodata`: the value that says so, NaN included; None where none does."""
+
+    places: tuple[Tag, ...] = ()
+    empty: np.ndarray | None = field(default=None, compare=False)
+    nodata: float | None = None
+
+    def put_back(self, pixels: np.ndarray) -> np.ndarray:
+        """`(H, W, C)` with the value that means "no data" where the input had it.
+
+        Raises `ValueError` where the type of `pixels` does not hold it.
+        """
+        if self.empty is None or self.nodata is None:
+            return pixels
+        kind = pixels.dtype
+        if kind.kind != "f" and not (float(self.nodata).is_integer() and 0 <= self.nodata <= np.iinfo(kind).max):
+            raise ValueError(
+                f"{self.nodata:g}, which means no data in the input, is no {kind}, as which it is translated: give the "
+                "target domain a range of floating-point values, or change the input's tag GDAL_NODATA"
+            )
+        return np.where(self.empty[..., None], kind.type(self.nodata), pixels)
+
+    def tags(self) -> list[Tag]:
+        """All tags, that of GDAL included."""
+        said = "" if self.nodata is None else "nan" if math.isnan(self.nodata) else f"{self.nodata:.17g}"
+        return [*self.places, *([(_NODATA, DATATYPE.ASCII, 0, said, True)] if said else [])]
+
+
+NOWHERE = Geography()
+"""Of a picture that does not say where it lies."""
+
+
+def geography_of(page: TiffPage) -> Geography:
+    """What the tags of `page` say, before its pixels are seen."""
+    places: list[Tag] = []
+    for code, kind in _PLACES.items():
+        value = page.tags.valueof(code)
+        if isinstance(value, str) and kind == DATATYPE.ASCII:
+            places.append((code, kind, 0, value, True))
+        elif (
+            isinstance(value, tuple) and kind != DATATYPE.ASCII and all(isinstance(one, (int, float)) for one in value)
+        ):
+            places.append((code, kind, len(value), value, True))
+    said = str(page.tags.valueof(_NODATA) or "").strip("\0 ")
+    try:
+        return Geography(tuple(places), nodata=float(said)) if said else Geography(tuple(places))
+    except ValueError:  # no number, so nothing can equal it
+        return Geography(tuple(places))
+
+
+def may_be_empty(pixels: np.ndarray, known: Geography) -> bool:
+    """Whether a pixel may hold nothing: of floats, and where a value says so."""
+    return pixels.dtype.kind == "f" or known.nodata is not None
+
+
+def filled(pixels: np.ndarray, known: Geography) -> tuple[np.ndarray, Geography]:
+    """`(H, W, C)` with the mean of each channel where a pixel holds nothing, and `known` with these places.
+
+    A pixel holds nothing where all its channels have the value for that, or one is NaN.
+    """
+    empty = np.zeros(pixels.shape[:2], bool)
+    if pixels.dtype.kind == "f":
+        empty[np.isnan(pixels).any(axis=2)] = True
+    nodata = known.nodata
+    if nodata is not None and not math.isnan(nodata):
+        empty[(pixels == nodata).all(axis=2)] = True
+    elif empty.any():
+        nodata = math.nan
+    if not empty.any() or empty.all():
+        return pixels, Geography(known.places, nodata=known.nodata)
+    mean = pixels[~empty].mean(axis=0, dtype=np.float64)
+    mean = mean if pixels.dtype.kind == "f" else mean.round()
+    return np.where(empty[..., None], mean.astype(pixels.dtype), pixels), Geography(known.places, empty, nodata)
+
+
+def world_file(picture: Path) -> tuple[str, str] | None:
+    """The text of the world file beside `picture`, and of its `.prj`, empty where there is none; None without any.
+
+    Names: photo.jgw or photo.jpgw beside photo.jpg, or photo.wld.
+    """
+    for suffix in _suffixes(picture):
+        file = picture.with_suffix(suffix)
+        if file.is_file() and file.stat().st_size < 2**12 and _is_world(text := file.read_text("latin-1")):
+            prj = picture.with_suffix(".prj")
+            return text, prj.read_text("utf-8", "replace") if prj.is_file() and prj.stat().st_size < 2**16 else ""
+    return None
+
+
+def _is_world(text: str) -> bool:
+    """Whether it is six numbers: a pixel's size and turn, and where the first one lies."""
+    try:
+        return len([float(number) for number in text.split()]) == 6
+    except ValueError:
+        return False
+
+
+def world_suffix(picture: Path) -> str:
+    """The suffix of a world file for `picture`: .jgw for .jpg."""
+    return _suffixes(picture)[0]
+
+
+def _suffixes(picture: Path) -> tuple[str, str, str]:
+    suffix = picture.suffix.lower()
+    return f".{suffix[1:2]}{suffix[-1:]}w", f"{suffix}w", ".wld"
