@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import yaml
@@ -133,3 +134,14 @@ def nearest(name: str, names: Iterable[str]) -> str:
     """`; did you mean x?` for the valid name closest to `name`, or nothing."""
     close = difflib.get_close_matches(name, list(names), n=1, cutoff=0.5)
     return f"; did you mean {close[0]}?" if close else ""
+
+
+def check_writable(flag: str, folder: Path) -> None:
+    """ValueError where nothing can be written into a folder, which need not exist yet."""
+    above = next(one for one in (folder.absolute(), *folder.absolute().parents) if one.exists())
+    try:
+        TemporaryDirectory(prefix=".velogan-", dir=above).cleanup()
+    except OSError as error:
+        raise ValueError(
+            f"{flag} {folder}: nothing can be written to {above} ({error.strerror}): name another folder"
+        ) from None

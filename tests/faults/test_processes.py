@@ -64,7 +64,7 @@ def test_killed_while_it_renders_and_started_again(flags, start, velogan, tmp_pa
     cache = tmp_path / "cache"
     more = ("--data.cache-dir", str(cache), "--data.render-count", "40", "--data.render-test", "1")
     command = flags(tmp_path / "run", *more, images=2)
-    command[2] = "apples2oranges"
+    command[3] = "apples2oranges"
     process = start(command)
     while not list(cache.glob("rendered/.building-*/trainA/*.png")):
         time.sleep(0.001)

@@ -94,7 +94,7 @@ def test_results_that_cannot_be_written_are_shown_or_refused_and_earlier_ones_st
     assert disk.run(f"cp -r {unbroken()} {disk.mount}/run") == "0"
     (run / "scores.json").write_text("{}")
     disk.remount("ro")
-    code, said = velogan(["evaluate", str(run)])
+    code, said = velogan(["evaluate", str(run), "--json"])
     assert code == 1
     assert "figures are printed alone" in said
     assert "doing" in said

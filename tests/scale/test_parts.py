@@ -112,7 +112,8 @@ def test_what_a_killed_worker_left_of_a_picture_is_gone_afterwards(
     with monkeypatch.context() as patch:
         patch.setattr(Path, "replace", lambda *_: (_ for _ in ()).throw(OSError("killed")))
         patch.setattr(Path, "unlink", lambda *_, **__: None)
-        assert translate(found).failed == [("a.png", "killed")]
+        [(name, reason)] = translate(found).failed
+        assert (name, "cannot be written (killed)" in reason) == ("a.png", True)
     assert [name.startswith(".fresh-") for name in written(tmp_path / "out")] == [True]
     assert translate(found).translated == 1
     assert written(tmp_path / "out") == ["a.png"]

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 
 from velogan import __version__
 from velogan.cli.commands import COMMANDS
-from velogan.cli.flags import check_writable
 from velogan.engine.processes import EndOfRun, ToldElsewhere, first, local_rank, several
+from velogan.files import check_writable
 
 if TYPE_CHECKING:
     from velogan.cli.flags import Flags

@@ -9,7 +9,8 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
-from velogan.cli.flags import EXACT, Flags, Json, Outcome, check_writable
+from velogan.cli.flags import EXACT, Flags, Json, Outcome
+from velogan.files import check_writable
 
 
 @dataclass(kw_only=True)

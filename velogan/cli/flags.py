@@ -9,7 +9,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import redirect_stderr
 from io import StringIO
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from types import MappingProxyType
 from typing import Annotated, Any, ClassVar, Literal, NoReturn, Self, get_type_hints
 
@@ -174,14 +173,3 @@ def _similar(flag: str, flags: Sequence[str]) -> str:
 def folder_of(out: Path) -> Path:
     """The folder of what a flag names, which is a file where its name has a suffix, or else the folder itself."""
     return out.parent if out.is_file() or (out.suffix and not out.is_dir()) else out
-
-
-def check_writable(flag: str, folder: Path) -> None:
-    """ValueError where nothing can be written into a folder, which need not exist yet."""
-    above = next(one for one in (folder.absolute(), *folder.absolute().parents) if one.exists())
-    try:
-        TemporaryDirectory(prefix=".velogan-", dir=above).cleanup()
-    except OSError as error:
-        raise ValueError(
-            f"{flag} {folder}: nothing can be written to {above} ({error.strerror}): name another folder"
-        ) from None

@@ -15,9 +15,10 @@ import tyro
 from velogan.cli.dry_run import dry_run
 from velogan.cli.fields import PresetFlag, base_config, configure, named_preset, value_of
 from velogan.cli.filling import Filling, check_data, check_hidden, fill, length, show_sizes
-from velogan.cli.flags import Outcome, check_writable
+from velogan.cli.flags import Outcome
 from velogan.config import SIZES, Config, read_config
 from velogan.engine.processes import first, several
+from velogan.files import check_writable
 from velogan.recipes import CANDIDATES, DEFAULT, RACE, RECOMMENDED
 
 EXCHANGED_STEPS = 5

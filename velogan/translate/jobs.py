@@ -160,7 +160,7 @@ def written(target: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise OSError(error.errno, f"{target} cannot be written ({error.strerror})", str(target)) from error
+        raise OSError(error.errno, f"{target} cannot be written ({error.strerror or error})", str(target)) from error
 
 
 def printable(name: str) -> str:
