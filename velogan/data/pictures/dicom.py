@@ -38,9 +38,9 @@ from pydicom.uid import (
 )
 from pydicom.valuerep import DSfloat
 
+from velogan.data.pictures.about import About
 from velogan.data.pictures.picture import Picture, assemble, check_size
 from velogan.data.pictures.provenance import Provenance
-from velogan.data.pictures.scans import About
 from velogan.data.pictures.values import PixelFormat, to_channels
 
 logging.getLogger("pydicom").addHandler(logging.NullHandler())  # it logs flaws that it can pass over

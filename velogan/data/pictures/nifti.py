@@ -16,9 +16,9 @@ from nibabel.nifti1 import Nifti1Extension, Nifti1Header, Nifti1Image
 from nibabel.nifti2 import Nifti2Header, Nifti2Image
 from nibabel.orientations import apply_orientation, io_orientation, ornt_transform
 
+from velogan.data.pictures.about import About
 from velogan.data.pictures.picture import HEADERS, Picture, assemble, check_size
 from velogan.data.pictures.provenance import Provenance
-from velogan.data.pictures.scans import About
 from velogan.data.pictures.values import PixelFormat, to_channels
 
 _KINDS: dict[bytes, tuple[type[Nifti1Header], type[Nifti1Image]]] = {

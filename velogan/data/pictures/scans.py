@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import os
 import stat
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 import numpy as np
 
+from velogan.data.pictures.about import About
 from velogan.data.pictures.picture import HEADERS, MAX_BYTES, Picture, admitted_by, damage_told
 from velogan.data.pictures.provenance import Provenance
 from velogan.data.pictures.values import PixelFormat
@@ -24,22 +24,6 @@ MAY_BE_SCANS = {".dcm", ".dicom", ".nii", ".gz", ""}
 """The last suffixes of names that `scan_suffix` may know."""
 
 _DICOM_AT, _DICOM = 128, b"DICM"
-
-
-@dataclass(frozen=True)
-class About:
-    """What a file says of its slices: whose they are, of which series and kind; empty where it does not say.
-
-    `position`: that of its first slice along the series, in mm; `number`: that of the file in the series; None where
-    unknown. `times`: how many volumes of equal size the file holds, one after another.
-    """
-
-    patient: str = ""
-    series: str = ""
-    modality: str = ""
-    position: float | None = None
-    number: int | None = None
-    times: int = 1
 
 
 class Scan(Protocol):
