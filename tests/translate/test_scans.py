@@ -103,7 +103,7 @@ def test_a_series_becomes_a_new_one_that_says_it_is_synthetic(tmp_path: Path) ->
     slices = [_stored(index) for index in range(3)]
     files = [
         _dicom(tmp_path / "in/deep" / name, stored, InstanceNumber=index, ImagePositionPatient=[0, 0, 2.5 * index])
-        for index, (name, stored) in enumerate(zip(("a.dcm", "b.DCM", "IM3"), slices))
+        for index, (name, stored) in enumerate(zip(("a.IMA", "b.DCM", "IM3"), slices))
     ]
     (tmp_path / "in/notes").write_text("no scan")
     seen: list[tuple[int, int]] = []

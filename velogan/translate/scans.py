@@ -148,7 +148,7 @@ def _batches(model: Translator, scan: Scan, size: int) -> Iterator[list[Picture]
 
 def _kind(path: Path) -> str:
     suffix = scan_suffix(path) or ".dcm"
-    return ".dcm" if suffix == ".dicom" else suffix
+    return ".dcm" if suffix in (".dicom", ".ima") else suffix
 
 
 def made_by(model: Translator) -> Provenance:

@@ -17,10 +17,10 @@ from velogan.data.pictures.picture import HEADERS, MAX_BYTES, Picture, admitted_
 from velogan.data.pictures.provenance import Provenance
 from velogan.data.pictures.values import PixelFormat
 
-SUFFIXES = (".dcm", ".dicom", ".nii.gz", ".nii")
+SUFFIXES = (".dcm", ".dicom", ".ima", ".nii.gz", ".nii")
 """What the names of such files end in. DICOM files without any suffix are found by their bytes."""
 
-MAY_BE_SCANS = {".dcm", ".dicom", ".nii", ".gz", ""}
+MAY_BE_SCANS = {".dcm", ".dicom", ".ima", ".nii", ".gz", ""}
 """The last suffixes of names that `scan_suffix` may know."""
 
 _DICOM_AT, _DICOM = 128, b"DICM"
