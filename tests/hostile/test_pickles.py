@@ -54,7 +54,8 @@ def test_damaged_and_misused_files_are_refused(tmp_path: Path):
     for value, message in (
         ([torch.zeros(1)], "holds a list"),
         ({}, "holds no tensors"),
-        ({"state_dict": {"a": torch.zeros(1)}}, "'state_dict' holds a dict"),
+        ({"weights": {"a": torch.zeros(1)}}, "'weights' holds a dict"),
+        ({"state_dict": {}}, "holds no tensors"),
         ({3: torch.zeros(1)}, "'3' holds"),
         ({"a": torch.zeros(3, 3).to_sparse()}, "no plain tensor"),
         ({"a": torch.zeros(1).expand(2**40)}, "more than 4 GiB"),

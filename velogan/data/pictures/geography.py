@@ -7,6 +7,7 @@ A translation has the pixels of its input at the same places, so what says where
 from __future__ import annotations
 
 import math
+import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -109,11 +110,11 @@ def world_file(picture: Path) -> tuple[str, str] | None:
 
     Names: photo.jgw or photo.jpgw beside photo.jpg, or photo.wld.
     """
-    for suffix in _suffixes(picture):
+    for suffix in _suffixes(picture):  # `os.path`, since a name may become too long for a file
         file = picture.with_suffix(suffix)
-        if file.is_file() and file.stat().st_size < 2**12 and _is_world(text := file.read_text("latin-1")):
+        if os.path.isfile(file) and file.stat().st_size < 2**12 and _is_world(text := file.read_text("latin-1")):
             prj = picture.with_suffix(".prj")
-            return text, prj.read_text("utf-8", "replace") if prj.is_file() and prj.stat().st_size < 2**16 else ""
+            return text, prj.read_text("utf-8", "replace") if os.path.isfile(prj) and prj.stat().st_size < 2**16 else ""
     return None
 
 
