@@ -173,6 +173,7 @@ def test_a_run_folder_or_file_is_a_start_for_more_flags(tmp_path: Path):
         ("train --data d --out r --train.length soon", "is no duration"),
         ("train --data d --out r --images 0", "--images 0: give a number above 0"),
         ("train --data d --out r --images abc", "velogan: --images abc: give a whole number"),
+        ("train --data d --out r --data.batch-size x", "velogan: --data.batch-size x: give a whole number, or auto"),
         ("train --data d --out r --minutes soon", "velogan: --minutes soon: give a number"),
         ("train --data d --out r --data.range-a 1 b", "velogan: --data.range-a 1 b: give two numbers"),
         ("train --data d --out r --seed", "velogan: --seed: its value is missing"),

@@ -134,6 +134,8 @@ def sentence(said: str, argv: Sequence[str], *, flags: Sequence[str]) -> str:
     if found := re.search(r"Error parsing (--[\w.-]+): (.*?) Argument helptext", said):
         flag, why = found.groups()
         wanted = "a whole number" if "'int'" in why or "int()" in why else "a number"
+        if word := re.search(r"choices \('(?!None')(\w+)',\)", why):
+            wanted += f", or {word[1]}"
         given = " ".join([flag, *_values(argv, flag)])
         return f"{given}: give {'two numbers' if 'FLOAT FLOAT' in why else wanted}"
     if found := re.search(r"invalid choice '(.*?)' for argument '(.*?)'\. Expected one of \((.*)\)", said):
