@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from velogan.config import Config
+from velogan.data.pictures.images import Picture, save_picture
 from velogan.kernels.native import load_kernels
 from velogan.kernels.norms import NormKernels
 from velogan.training import choices as decide
@@ -91,6 +92,34 @@ def tiny_config() -> Callable[..., Config]:
         return tiny.change(**sections)
 
     return make
+
+
+@pytest.fixture
+def kept(tmp_path: Path) -> dict[str, Any]:
+    """The section `data` of four pictures a domain, with masks of three of A, none like another, and two pairs."""
+    folder, random = tmp_path / "kept", np.random.default_rng(0)
+    for index in range(4):
+        mask = np.zeros((36, 36, 1), np.uint8)
+        mask[: 9 * index] = 255
+        names = ("trainA", "trainB", "pairs/A", "pairs/B")[: 4 if index < 2 else 2]
+        pictures = {name: random.integers(0, 256, (36, 36, 3), np.uint8) for name in names}
+        for name, pixels in (pictures | ({"masks": mask} if index else {})).items():
+            (folder / name).mkdir(parents=True, exist_ok=True)
+            save_picture(folder / name / f"{index}.png", Picture(pixels))
+    return {"path": (str(folder),), "pairs": f"{folder}/pairs", "masks_a": f"{folder}/masks"}
+
+
+@pytest.fixture
+def volumes(tmp_path: Path) -> dict[str, Any]:
+    """The section `data` of two NIfTI volumes of two slices a domain, whose slices are seen with their neighbours."""
+    nibabel = pytest.importorskip("nibabel", reason="the extra medical is not installed")
+    random = np.random.default_rng(0)
+    for letter in "AB":
+        (tmp_path / f"volumes/train{letter}").mkdir(parents=True)
+        for index in range(2):
+            values = random.integers(0, 1000, (36, 36, 2)).astype(np.float32)
+            nibabel.save(nibabel.Nifti1Image(values, np.eye(4)), tmp_path / f"volumes/train{letter}/{index}.nii")
+    return {"path": (str(tmp_path / "volumes"),), "neighbours": 1}
 
 
 @dataclass

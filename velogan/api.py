@@ -243,6 +243,9 @@ def export(
     return write_export(local(path), Path(out), format=format, direction=direction, weights=weights, int8=small)
 
 
-def import_reference(source: PathLike, run: PathLike) -> dict[str, Any]:
-    """Makes a run folder of the reference implementation's weights, as `velogan import`: `run`, `networks`."""
-    return _import_reference(Path(source), Path(run))
+def import_reference(source: PathLike, run: PathLike, *, picture_statistics: bool = False) -> dict[str, Any]:
+    """Makes a run folder of the reference implementation's weights, as `velogan import`: `run`, `networks`.
+
+    `picture_statistics`: batch norm takes each picture's own statistics, as the reference's test.py does.
+    """
+    return _import_reference(Path(source), Path(run), picture_statistics=picture_statistics)

@@ -430,6 +430,26 @@ def test_a_state_is_read_whether_it_was_captured_or_not(before: bool, then: bool
 
 
 @pytest.mark.parametrize("kind", ["adam", "adamw", "sgd,momentum=0.9"])
+def test_a_weight_whose_first_gradient_comes_later_is_updated_by_fused_kinds_too(kind: str):
+    start, updated = nn.Linear(5, 3), []
+    images = torch.randn(4, 5)
+    for fused in (True, False):
+        net = copy.deepcopy(start)
+        phase = Phase(name="one", trains=("G",), loss=_nothing)
+        config = OptimizerConfig(rules=(f"G:kind={kind},lr=0.1",))
+        optimizer = build_optimizers(config, phases=[phase], nets={"G": net}, fused=fused)["one"]
+        for parts in ((net.weight,), (net.weight, net.bias), (net.bias,), (net.weight, net.bias)):
+            net(images).square().mean().backward()
+            for weight in net.parameters():
+                weight.grad = weight.grad if any(weight is part for part in parts) else None
+            optimizer.step()
+            optimizer.zero_grad()
+        updated.append([weight.detach() for weight in net.parameters()])
+    torch.testing.assert_close(*updated)
+    assert not torch.equal(updated[0][1], start.bias)
+
+
+@pytest.mark.parametrize("kind", ["adam", "adamw", "sgd,momentum=0.9"])
 @pytest.mark.parametrize("given", ["channels-last", "contiguous"])
 def test_fused_kinds_update_channels_last_weights_and_adams_without_copies(given: str, kind: str):
     torch.manual_seed(0)

@@ -138,6 +138,50 @@ def test_a_folder_of_cut_becomes_one_direction_that_translates_and_is_exported(t
     assert say("export", run, tmp_path / "net.pt2", "--format", "torch")[0] == 0
 
 
+@pytest.mark.parametrize(
+    ("make", "side"),
+    [
+        (lambda: theirs.Resnet(blocks=2, norm="batch", dropout=True), 32),
+        (lambda: theirs.Resnet(blocks=1, norm="batch", blur=("down", "up")), 36),
+        (lambda: theirs.Unet(norm="batch", dropout=True), 128),
+    ],
+    ids=["resnet", "cut", "unet"],
+)
+def test_batch_norm_takes_the_statistics_of_each_picture_where_asked(
+    make: Callable[[], nn.Module], side: int, tmp_path: Path, say: Say
+):
+    net = theirs.trained(make())
+    torch.save(net.state_dict(), tmp_path / "net.pth")
+    for layer in net.modules():
+        layer.train(isinstance(layer, nn.BatchNorm2d))  # as test.py without --eval, but for dropout
+    assert say("import", tmp_path / "net.pth", tmp_path / "trained")[0] == 0
+    assert say("import", tmp_path / "net.pth", tmp_path / "run", "--picture-statistics")[0] == 0
+    images = torch.rand(2, 3, side, side) * 2 - 1
+    images[1] *= 0.1
+    with torch.no_grad():
+        wanted = torch.cat([net(images[:1]), net(images[1:])])
+    close: Any = {"atol": 2e-6, "rtol": 0.0}
+    torch.testing.assert_close(load_translator(tmp_path / "run")(images), wanted, **close)
+    assert (load_translator(tmp_path / "trained")(images) - wanted).abs().max() > 0.01
+    if side != 32:
+        return
+    runtime = pytest.importorskip("onnxruntime", reason="the extra onnx is not installed")
+    pytest.importorskip("onnxscript", reason="the extra onnx is not installed")
+    assert say("export", tmp_path / "run", tmp_path / "net.onnx", "--format", "onnx")[0] == 0
+    session = runtime.InferenceSession(str(tmp_path / "net.onnx"), providers=["CPUExecutionProvider"])
+    (found,) = session.run(None, {"image": images.numpy()})
+    torch.testing.assert_close(torch.from_numpy(found), wanted, **close)
+
+
+def test_the_statistics_of_each_picture_are_refused_where_norms_take_them_anyway(tmp_path: Path, say: Say):
+    torch.save(theirs.Resnet(blocks=1).state_dict(), tmp_path / "net.pth")
+    code, _, err = say("import", tmp_path / "net.pth", tmp_path / "run", "--picture-statistics")
+    assert code == 2
+    assert "is for generators with batch norm, and" in err
+    assert "has norm instance: leave it out" in err
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_discriminator_alone_is_no_run(tmp_path: Path, say: Say):
     torch.save(theirs.Patch().state_dict(), tmp_path / "d.pth")
     code, _, err = say("import", tmp_path / "d.pth", tmp_path / "run")

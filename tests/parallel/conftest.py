@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -62,14 +62,22 @@ def start(zygote: Callable[[dict], int], tmp_path_factory: pytest.TempPathFactor
 def flags() -> Callable[..., list[str]]:
     """`flags(run, images=10, every=10, preset="cyclegan", ...)`: a training that takes a moment; more words.
 
-    `command` may be `search`.
+    `command` may be `search`; `data` is a section in place of the built-in set's, its path first.
     """
 
     def make(
-        run: Path, *more: str, images: int = 10, every: int = 10, preset: str = "cyclegan", command: str = "train"
+        run: Path,
+        *more: str,
+        images: int = 10,
+        every: int = 10,
+        preset: str = "cyclegan",
+        command: str = "train",
+        data: Mapping[str, Any] | None = None,
     ) -> list[str]:
         wraps = "inner." if command == "search" else ""
-        words = f"""{command} {preset} --data apples2oranges --images {images} --image-size 32 --seed 3 --json
+        path, *others = (data or {"path": ["apples2oranges"]}).items()
+        more = (*more, *(word for name, value in others for word in (f"--data.{name.replace('_', '-')}", str(value))))
+        words = f"""{command} {preset} --data {" ".join(path[1])} --images {images} --image-size 32 --seed 3 --json
             --out {run} --engine.precision fp32 --engine.kernels plain --discriminator.channels 4
             --train.checkpoint-every {every}i --train.log-every 1i --train.samples 0 --train.tensorboard false
             --train.keep 9 --data.render-count 6 --data.render-test 2 --method.{wraps}pool-size 0

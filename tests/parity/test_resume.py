@@ -103,7 +103,7 @@ def shards(tiny_config: Callable[..., Config], tmp_path: Path, monkeypatch: pyte
     return {"path": (str(tmp_path / "shards"),)}
 
 
-@pytest.mark.parametrize("case", [*CASES, "shards"])
+@pytest.mark.parametrize("case", [*CASES, "shards", "volumes", "kept"])
 def test_stopped_and_continued_equals_unbroken(
     case: str,
     tiny_config: Callable[..., Config],
@@ -111,7 +111,7 @@ def test_stopped_and_continued_equals_unbroken(
     monkeypatch: pytest.MonkeyPatch,
     request: pytest.FixtureRequest,
 ):
-    changes = CASES.get(case) or FAST | {"data": request.getfixturevalue("shards")}
+    changes = CASES.get(case) or FAST | {"data": request.getfixturevalue(case)}
     epochs = 3 if case == "projected" else 5  # of four images
     config = tiny_config(**changes).change(train={"length": f"{epochs} epochs", "ema_images": 8})
     monkeypatch.setattr(LossScale, "PATIENCE", 4)  # steps until float16's scale is doubled

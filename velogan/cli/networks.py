@@ -26,6 +26,13 @@ class Import(Flags):
         tyro.conf.arg(metavar="FILE|FOLDER", help="A generator's .pth file, or a folder checkpoints/NAME."),
     ]
     run: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="RUN", help="The run folder to make.")]
+    picture_statistics: Annotated[
+        bool,
+        tyro.conf.arg(
+            help="Batch norm of generators takes the statistics of each picture, as the reference's test.py does "
+            "without --eval, and not those of training. Dropout stays off."
+        ),
+    ] = False
     json: Json = False
 
     def places(self) -> list[tuple[str, Path]]:
@@ -34,7 +41,7 @@ class Import(Flags):
     def execute(self, argv: list[str]) -> Outcome:
         from velogan.interchange.importing import import_reference
 
-        result = import_reference(self.source, self.run)
+        result = import_reference(self.source, self.run, picture_statistics=self.picture_statistics)
         for one in result["networks"]:
             print(f"{one['role']}: {one['network']}, {one['parameters']:,} parameters", file=sys.stderr)
         return result, 0

@@ -225,6 +225,8 @@ def _build(kind: Kind, groups: list[dict[str, Any]], *, fused: bool) -> torch.op
     optimizer = _CLASSES[kind](groups, **({"fused": True} if fused else {}))
     if any(group["clip_norm"] for group in groups):
         optimizer.register_step_pre_hook(_clip)
+    if fused and kind == "sgd":
+        optimizer.register_step_pre_hook(_momentum_for_all)
     if fused and all(p.device.type == "cpu" for group in groups for p in group["params"]):
         optimizer.register_step_pre_hook(_gradients_like_weights)
         if kind != "sgd":  # whose momentum is laid out like the first gradients, with strides and all
@@ -238,6 +240,14 @@ def _clip(optimizer: torch.optim.Optimizer, *_: object) -> None:
     for group in optimizer.param_groups:
         if group["clip_norm"]:  # Pascanu et al. 2013, algorithm 1
             nn.utils.clip_grad_norm_(group["params"], group["clip_norm"])
+
+
+def _momentum_for_all(optimizer: torch.optim.Optimizer, *_: object) -> None:
+    """Momentum begins as zeros: torch's fused kernel fails where a weight has its first gradient after others."""
+    for group in optimizer.param_groups:
+        for weight in group["params"] if group["momentum"] else ():
+            if weight.grad is not None and "momentum_buffer" not in optimizer.state[weight]:
+                optimizer.state[weight]["momentum_buffer"] = torch.zeros_like(weight)
 
 
 def _gradients_like_weights(optimizer: torch.optim.Optimizer, *_: object) -> None:

@@ -11,16 +11,17 @@ from velogan.config import Config, write_yaml
 from velogan.data.pictures.values import PixelFormat
 from velogan.files import write_text
 from velogan.networks.build import build_network
-from velogan.networks.reference import Recognised
+from velogan.networks.reference import Recognised, by_picture
 from velogan.store.checkpoint import save_checkpoint
 from velogan.store.record import write_record
 from velogan.translate.weights import foreign_file, foreign_folder
 
 
-def import_reference(source: Path, run: Path) -> dict[str, Any]:
+def import_reference(source: Path, run: Path, *, picture_statistics: bool = False) -> dict[str, Any]:
     """Makes the run folder `run` of one file, or of a folder `checkpoints/NAME`; gives `run` and `networks`.
 
-    A file becomes the direction a2b, a folder with both generators a run that can be trained on. ValueError where
+    A file becomes the direction a2b, a folder with both generators a run that can be trained on. `picture_statistics`:
+    batch norm of generators takes the statistics of each picture in place of those of training. ValueError where
     `source` holds no such networks, or `run` is there already.
     """
     if run.exists() and (not run.is_dir() or any(run.iterdir())):
@@ -28,6 +29,8 @@ def import_reference(source: Path, run: Path) -> dict[str, Any]:
     if not source.exists():
         raise ValueError(f"{source} does not exist: name a .pth file, or a folder checkpoints/NAME")
     found = _usable(source)
+    if picture_statistics:
+        found = _by_picture(found, source)
     config = _config(found)
     nets = {role: build_network(network.header) for role, network in found.items()}
     for role, net in nets.items():
@@ -35,7 +38,8 @@ def import_reference(source: Path, run: Path) -> dict[str, Any]:
     headers = {role: _header(role, network, config) for role, network in found.items()}
     save_checkpoint(run, images=0, networks=nets, headers=headers, state=None, clock=None)
     write_text(run / "config.yaml", write_yaml(config))
-    write_record(run, {"velogan": velogan.__version__, "imported": str(source)})
+    origin = {"imported": str(source), "picture_statistics": picture_statistics}
+    write_record(run, {"velogan": velogan.__version__, **origin})
     told = [{"role": role, "network": one.words, "parameters": one.parameters} for role, one in found.items()]
     return {"run": str(run), "networks": told}
 
@@ -56,6 +60,16 @@ def _usable(source: Path) -> dict[str, Recognised]:
     return {
         role: one for role, one in found.items() if one.generates or one.header["in_channels"] == makes.get(role[-1])
     }
+
+
+def _by_picture(found: dict[str, Recognised], source: Path) -> dict[str, Recognised]:
+    norms = {role: one.header["config"]["norm"] for role, one in found.items() if one.generates}
+    if "batch" not in norms.values():
+        raise ValueError(
+            f"--picture-statistics is for generators with batch norm, and {source} has norm "
+            f"{', '.join(sorted(set(norms.values())))}: leave it out"
+        )
+    return {role: by_picture(one) if norms.get(role) == "batch" else one for role, one in found.items()}
 
 
 def _config(found: dict[str, Recognised]) -> Config:

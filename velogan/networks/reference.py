@@ -88,6 +88,21 @@ def to_reference(network: Recognised) -> dict[str, Tensor]:
     return {name.replace("model.", "net.", 1) if pixel else name: value for name, value in network.state.items()}
 
 
+def by_picture(network: Recognised) -> Recognised:
+    """A network with batch norm as it computes in training mode, one picture at a time: instance norm with weights.
+
+    Ours adds a hundred times batch norm's epsilon to the variance; so the convolution before each norm becomes ten
+    times as large, which the norm divides away.
+    """
+    norms = {name.removesuffix(".running_mean") for name in network.state if name.endswith(".running_mean")}
+    state = {name: value for name, value in network.state.items() if not name.endswith(_STATISTICS)}
+    for norm in norms:
+        layers, _, place = norm.rpartition(".")
+        state[f"{layers}.{int(place) - 1}.weight"] = state[f"{layers}.{int(place) - 1}.weight"] * 10
+    header = {**network.header, "config": {**network.header["config"], "norm": "instance_affine"}}
+    return Recognised(header, state)
+
+
 def options(header: Mapping[str, Any]) -> list[str]:
     """The flags of the reference implementation that make the network; CUT's where it is anti-aliased. ValueError where
     none do."""

@@ -47,7 +47,10 @@ class WithMasks:
 
 
 def changed_outside(made: Tensor, given: Tensor, mask: Tensor) -> Tensor:
-    """The mean of |made - given|, `(B, C, H, W)`, where `mask`, `(B, 1, H, W)`, is 0; 0 where it is 1 everywhere."""
+    """The mean of |made - given|, `(B, C, H, W)`, where `mask`, `(B, 1, H, W)`, is 0; 0 where it is 1 everywhere.
+
+    A scalar, the mean over the pictures of their means, so that parts of a batch add up to it.
+    """
     outside = 1 - mask
-    count = (outside.sum() * made.shape[1]).clamp(min=1)
-    return ((made.float() - given.float()).abs() * outside).sum() / count
+    count = (outside.sum((1, 2, 3)) * made.shape[1]).clamp(min=1)
+    return (((made.float() - given.float()).abs() * outside).sum((1, 2, 3)) / count).mean()
