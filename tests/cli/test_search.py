@@ -212,3 +212,6 @@ def test_a_search_has_the_preset_s_networks_as_cells():
         assert config.generator.space == "code"
         assert config.schedule.kind == "constant"
         assert config.optimizer == before.optimizer
+        assert config.train.length == (
+            "400 epochs" if before.train.length == Config().train.length else before.train.length
+        )

@@ -31,7 +31,7 @@ from velogan.training.session import Result
 from velogan.types import Batch
 
 CELLS = {"network": "cells", "channels": 4}
-SCHEMES = ("one-step", "two-step", "halves", "swapped-halves")
+SCHEMES = ("one-step", "two-step", "two-domains", "halves", "swapped-halves")
 
 
 def _chooser(config: Config) -> Chooses:
@@ -86,6 +86,7 @@ def test_each_phase_trains_what_it_should_on_its_split(scheme: str, search: Call
     of_weights, of_architecture = {
         "one-step": ("train", "train"),
         "two-step": ("train", "train"),
+        "two-domains": ("train", "train"),
         "halves": ("first_half", "second_half"),
         "swapped-halves": ("first_half", "second_half"),
     }[scheme]
@@ -106,6 +107,25 @@ def test_each_phase_trains_what_it_should_on_its_split(scheme: str, search: Call
     assert objective.state.state_dict().keys() >= {"weights.fake_a.images"} | (
         set() if scheme == "one-step" else {"architecture.fake_a.images"}
     )
+
+
+def test_two_domains_train_the_weights_by_a_and_the_architecture_by_b(search: Callable[..., Config]):
+    """The paper's words, "w using A and alpha using B" (section 4.1); a discriminator needs both to tell them apart."""
+
+    def trained(side: int) -> dict[str, list[Tensor]]:
+        step, objective, nets = _step(search(scheme="two-domains", inner={"edges": 1.0}))
+        batch = _batches(objective.draws)
+        batch["train"] |= {"A": -batch["train"]["A"]} if side == 0 else {"B": -batch["train"]["B"]} if side == 1 else {}
+        for phase in (one for one in step.due(0) if "generator" in one.name):
+            step.run_phases([phase], batch, number=0)
+        return _weights(nets)
+
+    other_a, other_b, plain = map(trained, range(3))
+    weights, architecture = {"G_A", "G_B"}, {"arch_G_A", "arch_G_B"}
+    assert _changed(plain, other_b) == architecture
+    assert _changed(plain, other_a) == weights | architecture, "the architecture's step comes after the weights'"
+    with pytest.raises(ValueError, match=r"inner=onepair does not tell apart: set method\.scheme=two-step"):
+        _step(search(scheme="two-domains", inner="onepair"))
 
 
 def test_one_step_is_plain_training_of_supernets(search: Callable[..., Config]):

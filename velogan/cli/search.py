@@ -25,6 +25,10 @@ if TYPE_CHECKING:
     from velogan.types import Direction
 
 
+PAPER_LENGTH = "400 epochs"
+"""Of a search, where nobody says how long: "the maximum search epoch" of section 4."""
+
+
 @dataclass(kw_only=True)
 class Search(Filling):
     """Flags of `velogan search`.
@@ -46,7 +50,7 @@ class Search(Filling):
         str | None,
         tyro.conf.arg(
             help="How the architecture weights are trained: --method.scheme. Default: one-step.",
-            metavar="one-step|two-step|halves|swapped-halves",
+            metavar="one-step|two-step|two-domains|halves|swapped-halves",
         ),
     ] = None
     inner: Annotated[
@@ -97,9 +101,11 @@ class Search(Filling):
 
     @classmethod
     def base(cls, argv: Sequence[str]) -> Config:
-        """A search of the preset's networks."""
+        """A search of the preset's networks, as long as the paper's; presets of minutes keep theirs."""
         base, size = file_or_preset(argv, next(iter(argv), DEFAULT)), value_of(argv, "--size")
         inner, budget = value_of(argv, "--inner"), value_of(argv, "--budget")
+        if value_of(argv, "--config") is None and base.train.length == Config().train.length:
+            base = base.change(train={"length": PAPER_LENGTH})
         return to_search(base.sized(size) if size in SIZES else base, inner=inner, budget=budget)
 
     def execute(self, argv: list[str]) -> Outcome:
@@ -109,7 +115,7 @@ class Search(Filling):
             return _count(self), 0
         config = configure_search(self)
         if self.dry_run:
-            return dry_run(config, usual=to_search(Config()), quiet=self.json), 0
+            return dry_run(config, usual=self.base([]), quiet=self.json), 0
         result = fill(self, config, argv)
         return _found(result) if first() else {}, 0
 

@@ -14,7 +14,7 @@ from velogan.networks.generators import GeneratorConfig
 from velogan.networks.genotype import Genotype
 from velogan.objectives.base import Carry
 from velogan.objectives.directions import DirectionObjective, Swap
-from velogan.types import Batch, Decision, Direction, Nets
+from velogan.types import Batch, Decision, Direction, Letter, Nets
 
 Capability = TypeVar("Capability")
 
@@ -61,6 +61,15 @@ class TrainsByDirection(Protocol):
         self, spec: Spec, *, shape: tuple[int, int], batched: bool, number: int, swap: Swap
     ) -> DirectionObjective:
         """The part of `objective` that the process `number` of two computes; `swap` exchanges images with the other."""
+        ...
+
+
+@runtime_checkable
+class ToldByDomain(Protocol):
+    """A method whose generators' losses are terms of one domain's pictures each."""
+
+    def domain_of(self, term: str) -> Letter | None:
+        """The domain whose pictures the term is about, by its name in the log; None: both."""
         ...
 
 

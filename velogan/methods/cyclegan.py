@@ -20,7 +20,7 @@ from velogan.methods.judged import WAYS, Judged, JudgedObjective, OneWay, sum_of
 from velogan.objectives.base import Carry, Out, Owned, Phase, side_by_side, together
 from velogan.objectives.directions import DirectionObjective, Swap, traded
 from velogan.objectives.losses import fooling_loss, lost_edges
-from velogan.types import Batch, Decision, Direction, Nets
+from velogan.types import Batch, Decision, Direction, Letter, Nets
 
 
 class CycleGAN(Judged):
@@ -80,6 +80,12 @@ class CycleGAN(Judged):
 
     def translations(self, nets: Nets, spec: Spec, batch: Batch) -> dict[Direction, Tensor]:
         return {"a2b": nets["G_A"](batch["A"]), "b2a": nets["G_B"](batch["B"])}
+
+    def domain_of(self, term: str) -> Letter | None:
+        name, _, letter = term.rpartition("_")
+        if name not in ("adversarial", "cycle", "identity", "edges"):
+            return None
+        return "A" if (letter == "a") != (name == "identity") else "B"
 
     def views(self, nets: Nets, spec: Spec) -> Views:
         return Views({"a2b": nets["G_A"], "b2a": nets["G_B"]})

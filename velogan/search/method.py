@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -20,7 +21,8 @@ from torch import Tensor, nn
 from velogan.methods import DEFAULT
 from velogan.methods import METHODS as PLAIN
 from velogan.methods.base import Make, Method, Role, Spec, Views, ends
-from velogan.methods.capabilities import Choice, TakesTrained, TrainedGenerator, capability
+from velogan.methods.capabilities import Choice, TakesTrained, ToldByDomain, TrainedGenerator, capability
+from velogan.methods.judged import sum_of
 from velogan.networks.build import Networks
 from velogan.networks.cells import discriminator_kinds, hand_made
 from velogan.networks.discriminators import DiscriminatorConfig
@@ -37,7 +39,7 @@ from velogan.search.supernet import (
     mixtures,
     take_architecture,
 )
-from velogan.types import GENERATOR_FILES, Batch, Direction, Nets
+from velogan.types import GENERATOR_FILES, Batch, Direction, Letter, Nets
 
 ARCHITECTURE = "arch_"
 """Before the name of a role: that of its architecture weights. Before that of a phase: its twin, which trains them."""
@@ -72,12 +74,13 @@ class Searched(Method):
     inner: Annotated[SerializeAsAny[Method], BeforeValidator(_parse_inner)] = Field(
         default=DEFAULT, description="The method whose networks are searched, and its fields."
     )
-    scheme: Literal["one-step", "two-step", "halves", "swapped-halves"] = Field(
+    scheme: Literal["one-step", "two-step", "two-domains", "halves", "swapped-halves"] = Field(
         default="one-step",
         description="What trains the architecture weights. one-step: each phase, with its networks. two-step: a "
-        "second set of phases, on the same pictures, trains them alone. halves: that, and one half of the pictures "
-        "trains the weights and the other the architecture. swapped-halves: and the halves change places in the "
-        "middle of the run.",
+        "second set of phases, on the same pictures, trains them alone. two-domains: that, and the generators' weights "
+        "learn by the losses of domain A's pictures, their architecture by those of B's. halves: as two-step, and one "
+        "half of the pictures trains the weights and the other the architecture. swapped-halves: and the halves change "
+        "places in the middle of the run.",
     )
     patience: int = Field(
         default=0, ge=0, description="End the search when what is chosen has not changed for so many epochs; 0: never."
@@ -120,6 +123,11 @@ class Searched(Method):
 
     def check(self, spec: Spec) -> None:
         self.inner.check(spec)
+        if self.scheme == "two-domains" and capability(self.inner, ToldByDomain) is None:
+            raise ValueError(
+                "method.scheme=two-domains needs losses of one domain's pictures each, which "
+                f"method.inner={self.inner.kind} does not tell apart: set method.scheme=two-step"
+            )
         for way in self.directions:
             if spec.generators[way].network != "cells":
                 raise ValueError(
@@ -349,11 +357,26 @@ class SearchObjective:
         plain = self.inner[0].phases()
         if len(self.inner) == 1:
             return [self._training(phase, (*phase.trains, *self._searched(phase))) for phase in plain]
+        searched = [phase for phase in self.inner[1].phases() if self._searched(phase)]
+        if self.config.scheme == "two-domains":  # "w using A and alpha using B" (section 4.1)
+            plain, searched = self._of("A", plain), self._of("B", searched)
         first = [self._training(phase, phase.trains) for phase in plain]
-        twins = [self._twin(phase) for phase in self.inner[1].phases() if self._searched(phase)]
-        if self.config.scheme == "two-step":
+        twins = [self._twin(phase) for phase in searched]
+        if len(self.draws) == 1:
             return [*first, *twins]
         return [*_on(HALVES[0], first), *_on(HALVES[1], twins)]
+
+    def _of(self, domain: Letter, phases: Sequence[Phase]) -> list[Phase]:
+        """`phases` without the terms of the other domain's pictures; a discriminator needs both, and keeps its own."""
+        told = capability(self.config.inner, ToldByDomain)
+        assert told is not None
+
+        def part(loss: Loss, nets: Nets, batch: Batch, carry: Carry) -> Out:
+            out = loss(nets, batch, carry)
+            terms = {name: term for name, term in out.terms.items() if told.domain_of(name) in (domain, None)}
+            return replace(out, total=sum_of(terms), terms=terms)
+
+        return [replace(phase, loss=partial(part, phase.loss)) for phase in phases]
 
     def _twin(self, phase: Phase) -> Phase:
         return replace(self._training(phase, self._searched(phase)), name=ARCHITECTURE + phase.name)
