@@ -73,6 +73,21 @@ def test_a_picture_without_a_mask_may_change_everywhere_and_is_counted(pictures:
         torch.testing.assert_close(batch["mask_a"], bright)
 
 
+def test_what_is_inside_is_kept_where_that_is_asked_for(pictures: Path) -> None:
+    said: list[str] = []
+    _open(pictures, say=said.append)
+    (pictures / "maskA/2.png").unlink()
+    data = _open(pictures, say=said.append, masks_keep="inside")
+    assert "domain A: 4 masks: what is black there stays as it is" in said
+    assert "domain A: 3 masks: what is white there stays as it is" in said
+    loader = PairLoader(data.a, data.b, DataConfig(crop_size=32, load_size=40), seed=0, device="cpu", masks=data.masks)
+    for position in range(4):
+        batch = loader.batch(position)
+        free = data.a.names[int(loader.plan(position).A[0, 0])] == "2.png"
+        dark = torch.ones(1, 1, 32, 32) if free else (batch["A"][:, :1] <= 0).float()
+        torch.testing.assert_close(batch["mask_a"], dark)
+
+
 def test_masks_that_do_not_fit_are_refused(pictures: Path) -> None:
     save_picture(pictures / "maskA/2.png", Picture(np.zeros((20, 40, 1), np.uint8)))
     with pytest.raises(ValueError, match=r"the mask of 2\.png is 40x20 pixels where its picture is 40x40"):
@@ -91,6 +106,16 @@ def test_masks_are_for_methods_whose_translations_a_phase_hands_on() -> None:
         Config().change(data={"masks_a": "x"}, method="onepair")
     with pytest.raises(ValueError, match=re.escape("train.split=directions divides them")):
         Config().change(data={"masks_b": "x"}, train={"split": "directions"})
+
+
+def test_a_one_sided_run_pays_for_what_it_changes(
+    tiny_config: Callable[..., Config], pictures: Path, tmp_path: Path
+) -> None:
+    of = {"path": (str(pictures),), "validation": 0, "masks_a": str(pictures / "maskA")}
+    config = tiny_config(method="contrast", data=of, train={"length": "2 images"})
+    with Display() as display:
+        train(config, tmp_path / "run", display=display, origin={})
+    assert "generator/kept_a" in (tmp_path / "run/stats.jsonl").read_text()
 
 
 def test_a_run_with_masks_is_continued_bit_for_bit(

@@ -143,6 +143,10 @@ class DataConfig(BaseModel):
         "change, black on what the translation must leave as it is. A picture without one may change everywhere.",
     )
     masks_b: str | None = Field(default=None, description="The same for domain B.")
+    masks_keep: Literal["outside", "inside"] = Field(
+        default="outside",
+        description="`masks_a`, `masks_b`: what stays as it is: outside, what is black; inside, what is white.",
+    )
     cache_dir: str | None = Field(
         default=None,
         description="Folder for decoded pictures, shared by all runs and safe to delete; several users may share it. "

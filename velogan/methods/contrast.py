@@ -107,6 +107,9 @@ class Contrast(Judged):
         masks = {of.letter: spec.generators[way].output == "mask" for way, of in self._ways}
         return ContrastObjective(self, masks, shape_a=a, shape_b=b, batched=batched)
 
+    def fakes(self, carry: Carry) -> dict[Direction, Tensor]:
+        return {way: carry[of.fake] for way, of in self._ways}
+
     def views(self, nets: Nets, spec: Spec) -> Views:
         return Views({way: _whole(nets, of, spec.generators[way].output) for way, of in self._ways})
 

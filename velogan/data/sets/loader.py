@@ -99,21 +99,22 @@ def crop_shapes(config: DataConfig, domain: Domain) -> set[tuple[int, int]]:
 class Masks:
     """Masks of a domain's pictures: `(H, W, 1)` in `domain`, at `places` by the picture's number, -1 where it has none.
 
-    A picture without a mask may change everywhere.
+    White is what may change, or where `inverted`, black. A picture without a mask may change everywhere.
     """
 
     domain: Domain
     places: tuple[int, ...]
+    inverted: bool = False
 
     def gather(self, plan: Tensor, size: tuple[int, int]) -> Tensor:
-        """The masks' crops `(B, h, w, 1)` for a `plan` of the pictures'."""
-        whole = torch.from_numpy(
-            np.full((1, *size, 1), np.iinfo(self.domain.format.dtype).max, self.domain.format.dtype)
-        )
+        """The masks' crops `(B, h, w, 1)` for a `plan` of the pictures', white on what may change."""
+        most = np.iinfo(self.domain.format.dtype).max
+        whole = torch.from_numpy(np.full((1, *size, 1), most, self.domain.format.dtype))
         cut = []
         for row in plan.clone():
             row[INDEX] = place = self.places[int(row[INDEX])]
-            cut.append(whole if place < 0 else _gather(self.domain, row[None], size))
+            mask = whole if place < 0 else _gather(self.domain, row[None], size)
+            cut.append(torch.from_numpy(np.invert(mask.numpy())) if self.inverted and place >= 0 else mask)
         return cut[0] if len(cut) == 1 else torch.cat(cut)
 
 

@@ -88,7 +88,10 @@ def _open_masks(
                 f"{asked}: the mask of {name} is {mask[1]}x{mask[0]} pixels where its picture is "
                 f"{shape[1]}x{shape[0]}: give both one size"
             )
-    return Masks(masks, places)
+    inside = config.masks_keep == "inside"
+    colour, count = "white" if inside else "black", len(having)
+    say(f"domain {side.letter}: {count} {'mask' if count == 1 else 'masks'}: what is {colour} there stays as it is")
+    return Masks(masks, places, inverted=inside)
 
 
 def _stem(name: str) -> str:
