@@ -40,6 +40,8 @@ class Translate(Flags):
 
     velogan translate runs/zebras film.mp4 zebras.mp4 --smooth 0.8
 
+    velogan translate runs/zebras photos translated --masks masks
+
     velogan translate runs/zebras 'shards/*.tar' translated --workers 8
     """
 
@@ -96,6 +98,18 @@ class Translate(Flags):
             help="Write beside each result, as NAME.doubt.png, a map of where not to trust it. RUN is a folder then."
         ),
     ] = False
+    masks: Annotated[
+        Path | None,
+        tyro.conf.arg(
+            help="A mask for each picture, under its name: what is black there stays as it was, pixel for pixel; grey "
+            "mixes. Of one picture, the mask itself.",
+            metavar="DIR|FILE",
+        ),
+    ] = None
+    masks_keep: Annotated[
+        Literal["outside", "inside"],
+        tyro.conf.arg(help="What masks keep: outside, what is black; inside, what is white.", metavar="outside|inside"),
+    ] = "outside"
     exact: Annotated[bool, tyro.conf.arg(help=EXACT)] = False
     device: Annotated[str, tyro.conf.arg(help="Where to compute: auto, cpu, cuda or mps.")] = "auto"
     workers: Annotated[
@@ -121,9 +135,16 @@ class Translate(Flags):
         from velogan.observe.progress import Display
         from velogan.translate.files import translate
 
+        if self.masks is None and self.masks_keep != "outside":
+            raise ValueError(
+                f"--masks-keep {self.masks_keep} says what masks keep, and there are none: add --masks DIR"
+            )
         if self.workers is not None:
-            if self.doubt:
-                raise ValueError(f"--doubt is for one process, but --workers is {self.workers}: leave one of them out")
+            for flag, asked in (("--doubt", self.doubt), ("--masks", self.masks)):
+                if asked:
+                    raise ValueError(
+                        f"{flag} is for one process, but --workers is {self.workers}: leave one of them out"
+                    )
             return _translate_at_scale(self, self.workers)
         if self.address is not None:
             raise ValueError(f"--address {self.address} is for many processes: add --workers N, or leave it out")
@@ -142,6 +163,8 @@ class Translate(Flags):
                 format=self.format,
                 tile=self.tile,
                 smooth=self.smooth,
+                masks=self.masks,
+                keep=self.masks_keep,
                 progress=display.task("translating"),
             )
             example = done.renamed[0] if done.renamed else None

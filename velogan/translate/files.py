@@ -7,6 +7,7 @@ import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,7 @@ from velogan.data.pictures.films import is_film
 from velogan.data.pictures.images import SUFFIXES, Picture, suffix_for
 from velogan.translate.films import translate_film
 from velogan.translate.jobs import PictureJob, find_jobs
+from velogan.translate.kept import Keep, find_masks
 from velogan.translate.large import plan
 from velogan.translate.model import Translator
 from velogan.translate.pictures import output_format, translate_equal, translate_in_tiles
@@ -39,6 +41,8 @@ def translate(
     format: str | None = None,
     tile: int | None = None,
     smooth: float = 0.0,
+    masks: Path | None = None,
+    keep: Keep = "outside",
     batch_pixels: int | None = None,
     progress: Progress | None = None,
 ) -> Summary:
@@ -54,12 +58,20 @@ def translate(
     equal size share a pass of up to `batch_pixels` pixels; a larger one goes alone. `progress(done, total)` counts
     files, from the calling thread. Scans are DICOM and NIfTI files; they stay what they are, see `scans.py`.
     Of a film, frames are counted, and `smooth` is the share of what was shown before, see `films.py`.
+    `masks`: a folder with a mask for each picture, under its name, or for one picture a file; what it says to `keep`
+    is the input's, pixel for pixel.
     Raises `ValueError` with the mend if the input is missing or empty, or would be overwritten, or if two pictures
     would become one file.
     """
     check_options(format=format, tile=tile)
     input, output = Path(input), Path(output)
     batch_pixels = batch_pixels or pixels_of_a_pass(model.device)
+    scans = find_scans(input, output)
+    if masks is not None and (scans or is_film(input)):
+        name = scans[0].name if scans else input
+        raise ValueError(
+            f"masks {masks} are for pictures, but {name} is a {'scan' if scans else 'film'}: leave them out"
+        )
     if is_film(input) and input.is_file():
         if format is not None:
             raise ValueError(
@@ -77,12 +89,15 @@ def translate(
         )
     if smooth:
         raise ValueError(f"smooth={smooth} is for films, but input {input} is none: leave it out")
-    scans = find_scans(input, output)
     if scans and format is not None:
         raise ValueError(
             f"format={format} is for pictures, but {scans[0].name} is a scan, which stays one: leave it out"
         )
     jobs = [] if scans and not has_pictures(input) else find_jobs(input, output, suffix=format and f".{format}")
+    if masks is not None:
+        names = [str(job.source.relative_to(input)) if input.is_dir() else job.source.name for job in jobs]
+        found = find_masks(masks, names, keep=keep, source=input)
+        jobs = [replace(job, mask=mask) for job, mask in zip(jobs, found)]
     done = translate_jobs(
         model,
         jobs,

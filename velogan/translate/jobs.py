@@ -16,6 +16,7 @@ from velogan.data.pictures.geography import world_file, world_suffix
 from velogan.data.pictures.images import SUFFIXES, Picture, read_picture, save_picture
 from velogan.data.sets.sources import list_images
 from velogan.files import names_a_file, write_text
+from velogan.translate.kept import Mask
 
 One = TypeVar("One", bound="PictureJob")
 
@@ -65,13 +66,14 @@ class Job:
 
     `alone`: whether all jobs of these folders are one call's. Otherwise others work beside it: pictures whose
     translations might get this one's name are looked for in the source's folder, and what a killed process left of this
-    translation is replaced.
+    translation is replaced. `mask`: what of the picture stays as it was; None: nothing must.
     """
 
     name: str
     source: Path
     target: Path
     alone: bool = True
+    mask: Mask | None = None
 
     @property
     def scratch(self) -> Path:
@@ -87,7 +89,9 @@ class Job:
 
     def read(self) -> Picture:
         """The picture; raises `ValueError` or `OSError` with the reason."""
-        return read_picture(self.source)
+        picture = read_picture(self.source)
+        height, width, _ = picture.pixels.shape
+        return replace(picture, mask=self.mask.read((height, width))) if self.mask else picture
 
     def is_done(self) -> bool:
         """Whether there is such a file already."""

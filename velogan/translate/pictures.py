@@ -12,6 +12,7 @@ from torch import Tensor
 
 from velogan.data.pictures.images import Picture
 from velogan.data.pictures.values import PixelFormat, deepen, from_unit, to_channels, to_unit
+from velogan.translate.kept import composed
 from velogan.translate.large import Before, Tiling, translate_large
 from velogan.translate.model import Translator
 from velogan.translate.tiles import reflected
@@ -26,7 +27,8 @@ def translate_equal(model: Translator, pictures: Sequence[Picture]) -> list[Pict
     pixels = np.stack([to_channels(picture.pixels, source.channels) for picture in pictures])
     images = _images(pixels, source, model.device)
     results = _pixels(model.quickly(images, rounded=form.dtype == "uint8"), form)
-    return [_with_rest(picture, result) for picture, result in zip(pictures, results)]
+    kept = [_kept(picture, result, of) for picture, result, of in zip(pictures, results, pixels)]
+    return [_with_rest(picture, result) for picture, result in zip(pictures, kept)]
 
 
 def translate_in_tiles(
@@ -51,7 +53,9 @@ def translate_in_tiles(
     rounded = form.dtype == "uint8"
     for top, band in translate_large(model, tiles, read, rounded=rounded, scratch=scratch, before_tile=before_tile):
         rows = result[top : top + band.shape[1]]
-        rows[:] = _pixels(band[None, :, : len(rows), :width], form)[0]
+        made = _pixels(band[None, :, : len(rows), :width], form)[0]
+        here = slice(top, top + len(rows))
+        rows[:] = _kept(picture, made, to_channels(pixels[here], form.channels), here)
     return _with_rest(picture, result)
 
 
@@ -69,9 +73,12 @@ def output_format(model: Translator, picture: Picture) -> PixelFormat:
             "files"
         )
     deepen(picture.pixels[:0], picture.pixels.dtype.name, given.range)  # it refuses what training leaves out
-    if trained.range is not None or picture.pixels.dtype.kind == "f":
-        return trained
-    return replace(trained, dtype=picture.pixels.dtype.name)
+    own = trained.range is not None or picture.pixels.dtype.kind == "f"
+    form = trained if own else replace(trained, dtype=picture.pixels.dtype.name)
+    theirs = (picture.pixels.dtype.name, given.channels, given.range)
+    if picture.mask is not None and (form.dtype, form.channels, form.range) != theirs:
+        raise ValueError("a mask cannot keep it: its translation has another type, channels or range; leave masks out")
+    return form
 
 
 def to_images(model: Translator, picture: Picture) -> Tensor:
@@ -88,6 +95,11 @@ def _images(pixels: np.ndarray, form: PixelFormat, device: torch.device) -> Tens
 def _pixels(images: Tensor, form: PixelFormat) -> np.ndarray:
     """`(B, C, H, W)` in [-1, 1] as `(B, H, W, C)` pixels."""
     return from_unit(images, form.dtype, form.range).permute(0, 2, 3, 1).cpu().contiguous().numpy()
+
+
+def _kept(picture: Picture, made: np.ndarray, given: np.ndarray, rows: slice = slice(None)) -> np.ndarray:
+    """Those `rows` of the translation, with what the picture's mask keeps of its pixels, as the generator sees them."""
+    return made if picture.mask is None else composed(made, given, picture.mask[rows])
 
 
 def _part(pixels: np.ndarray, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:

@@ -63,12 +63,14 @@ class Picture:
     `pixels`: `(H, W, C)` uint8, uint16 or float32 (floats and signed integers unchanged), colours without alpha;
     `alpha`: `(H, W)` of the same type, or None; `icc`: the colour profile's bytes, or None;
     `notes`: what else the file says that a translation keeps. The arrays are writable and may be views of one block.
+    `mask`: `(H, W, 1)` uint8 or uint16, 0 where a translation leaves it as it is, or None.
     """
 
     pixels: np.ndarray
     alpha: np.ndarray | None = None
     icc: bytes | None = None
     notes: Notes = NOTHING
+    mask: np.ndarray | None = None
 
 
 def check_size(height: int, width: int, bytes_per_pixel: float, *, working: float = 0) -> None:

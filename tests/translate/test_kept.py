@@ -1,0 +1,141 @@
+"""Translations composed with their inputs by masks."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from velogan.cli import main
+from velogan.data.pictures.images import Picture, read_picture, save_picture
+from velogan.translate.files import translate
+from velogan.translate.kept import composed
+from velogan.translate.model import Translator
+
+
+class Negative(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return -x
+
+
+def _model(**formats: object) -> Translator:
+    return Translator(Negative(), multiple=4, device=torch.device("cpu"), header=dict(formats))
+
+
+def _save(path: Path, *shape: int, seed: int = 0, dtype: type = np.uint8) -> np.ndarray:
+    pixels = np.random.default_rng(seed).integers(0, np.iinfo(dtype).max, shape, dtype)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    save_picture(path, Picture(pixels))
+    return pixels
+
+
+def _half(path: Path, height: int, width: int) -> None:
+    """A mask that is white in its left half."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pixels = np.zeros((height, width, 1), np.uint8)
+    pixels[:, : width // 2] = 255
+    save_picture(path, Picture(pixels))
+
+
+@pytest.mark.parametrize("tile", [None, 24], ids=["whole", "tiles"])
+@pytest.mark.parametrize("dtype", [np.uint8, np.uint16])
+@pytest.mark.parametrize("keep", ["outside", "inside"])
+def test_what_a_mask_keeps_is_the_input_pixel_for_pixel(tmp_path: Path, keep: str, dtype: type, tile: int | None):
+    names = ("one.png", "deep/two.png")
+    given = {name: _save(tmp_path / "in" / name, 50, 44, 3, seed=n, dtype=dtype) for n, name in enumerate(names)}
+    for name in given:
+        _half((tmp_path / "masks" / name).with_suffix(".bmp"), 50, 44)
+    done = translate(
+        _model(),
+        tmp_path / "in",
+        tmp_path / "out",
+        tile=tile,
+        masks=tmp_path / "masks",
+        keep=keep,  # pyright: ignore[reportArgumentType]
+    )
+    assert (done.translated, done.tiled, done.failed) == (2, 2 if tile else 0, ())
+    changed = np.s_[:, :22] if keep == "outside" else np.s_[:, 22:]
+    for name, pixels in given.items():
+        wanted = pixels.copy()
+        wanted[changed] = np.iinfo(dtype).max - pixels[changed]
+        np.testing.assert_array_equal(read_picture(tmp_path / "out" / name).pixels, wanted)
+
+
+def test_grey_mixes() -> None:
+    made, given = np.full((1, 3, 1), 200, np.uint8), np.full((1, 3, 1), 100, np.uint8)
+    mask = np.array([0, 51, 255], np.uint8).reshape(1, 3, 1)
+    assert composed(made, given, mask).ravel().tolist() == [100, 120, 200]
+
+
+def test_a_mask_for_one_picture_may_be_a_file(tmp_path: Path) -> None:
+    given = _save(tmp_path / "horse.png", 20, 20, 3)
+    _half(tmp_path / "its-mask.png", 20, 20)
+    translate(_model(), tmp_path / "horse.png", tmp_path / "out.png", masks=tmp_path / "its-mask.png")
+    made = read_picture(tmp_path / "out.png").pixels
+    np.testing.assert_array_equal(made[:, 10:], given[:, 10:])
+    np.testing.assert_array_equal(made[:, :10], 255 - given[:, :10])
+
+
+def test_a_grey_picture_through_a_colour_run(tmp_path: Path) -> None:
+    given = _save(tmp_path / "horse.png", 20, 20, 1)
+    _half(tmp_path / "masks/horse.png", 20, 20)
+    translate(_model(), tmp_path / "horse.png", tmp_path / "out.png", masks=tmp_path / "masks")
+    np.testing.assert_array_equal(read_picture(tmp_path / "out.png").pixels[:, 10:], given[:, 10:].repeat(3, axis=2))
+
+
+def test_missing_masks_are_said_before_anything_is_written(tmp_path: Path) -> None:
+    for number in range(3):
+        _save(tmp_path / "in" / f"{number}.png", 20, 20, 3)
+    _half(tmp_path / "masks/1.png", 20, 20)
+    with pytest.raises(ValueError, match=r"masks .* has none for 2 of 3 pictures, for example 0\.png: add"):
+        translate(_model(), tmp_path / "in", tmp_path / "out", masks=tmp_path / "masks")
+    with pytest.raises(ValueError, match=r"masks .*nowhere: there is no such folder"):
+        translate(_model(), tmp_path / "in", tmp_path / "out", masks=tmp_path / "nowhere")
+    with pytest.raises(ValueError, match=r"1\.png is a file, but input .* is a folder"):
+        translate(_model(), tmp_path / "in", tmp_path / "out", masks=tmp_path / "masks/1.png")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_mask_that_does_not_fit_fails_by_name(tmp_path: Path) -> None:
+    for name in ("a.png", "b.png", "c.png", "d.png"):
+        _save(tmp_path / "in" / name, 20, 20, 3)
+    _half(tmp_path / "masks/a.png", 20, 10)
+    (tmp_path / "masks/b.png").write_bytes(b"nothing")
+    save_picture(tmp_path / "masks/c.tiff", Picture(np.zeros((20, 20, 1), np.float32)))
+    _half(tmp_path / "masks/d.png", 20, 20)
+    done = translate(_model(), tmp_path / "in", tmp_path / "out", masks=tmp_path / "masks")
+    why = dict(done.failed)
+    assert done.translated == 1
+    assert re.search(r"its mask .*a\.png is 10x20 pixels, and the picture 20x20: give both one size", why["a.png"])
+    assert re.search(r"its mask .*b\.png: not a picture that can be read", why["b.png"])
+    assert re.search(r"its mask .*c\.tiff holds floating-point", why["c.png"])
+
+
+@pytest.mark.parametrize("output", [{"channels": 3, "range": (0, 100)}, {"channels": 1}])
+def test_nothing_is_kept_of_pictures_whose_translations_are_of_another_kind(tmp_path: Path, output: dict[str, object]):
+    _save(tmp_path / "in.png", 20, 20, 3)
+    _half(tmp_path / "mask.png", 20, 20)
+    done = translate(
+        _model(input={"channels": 3}, output=output), tmp_path / "in.png", tmp_path / "out", masks=tmp_path / "mask.png"
+    )
+    assert [reason for _, reason in done.failed] == [
+        "a mask cannot keep it: its translation has another type, channels or range; leave masks out"
+    ]
+
+
+def test_films_scans_and_many_processes_take_no_masks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "film.mp4").write_bytes(b"\0\0\0\x18ftypmp42")
+    with pytest.raises(ValueError, match=r"masks .* are for pictures, but .*film\.mp4 is a film: leave them out"):
+        translate(_model(), tmp_path / "film.mp4", tmp_path / "out.mp4", masks=tmp_path)
+    (tmp_path / "scan.dcm").write_bytes(b"\0" * 128 + b"DICM")
+    with pytest.raises(ValueError, match=r"masks .* are for pictures, but scan\.dcm is a scan: leave them out"):
+        translate(_model(), tmp_path / "scan.dcm", tmp_path / "out", masks=tmp_path)
+    asked = ["translate", "apples2oranges", str(tmp_path), str(tmp_path / "out")]
+    assert main([*asked, "--workers", "2", "--masks", str(tmp_path)]) == 2
+    assert "--masks is for one process, but --workers is 2" in capsys.readouterr().err
+    assert main([*asked, "--masks-keep", "inside"]) == 2
+    assert "--masks-keep inside says what masks keep, and there are none" in capsys.readouterr().err
