@@ -30,6 +30,9 @@ _PICTURES = "import numpy, PIL.Image; PIL.Image.fromarray(numpy.zeros((40, 48, 3
 _SCAN = (
     "import nibabel, numpy; nibabel.save(nibabel.Nifti1Image(numpy.ones((16, 16, 2), 'int16'), numpy.eye(4)), 'a.nii')"
 )
+_HEIC = (
+    "import PIL.Image, pillow_heif; pillow_heif.from_pillow(PIL.Image.new('RGB', (48, 40))).save('a.heic', quality=90)"
+)
 _FILM = """import av, numpy
 with av.open('a.mp4', 'w') as film:
     video = film.add_stream('libx264', rate=10)
@@ -64,6 +67,7 @@ RUNS: dict[str, list[str]] = {
     "sweep": [f"velogan sweep {HELD_OUT} --images 1 --vary optimizer.lr=0.001,0.002 --out sweep"],
     "scale": ["velogan translate run in out/scale --workers 1"],
     "video": [f"py {_FILM}", "velogan translate run a.mp4 out/a.mp4"],
+    "heic": [f"py {_HEIC}", "velogan translate run a.heic out/heic.png"],
     "docs": [f"py -m sphinx -W -q {ROOT / 'docs'} site"],
 }
 """By extra, but for `dev`, which holds the others: what runs in a folder that has `run`, `ranged` and pictures in `in`.

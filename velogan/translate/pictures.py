@@ -107,12 +107,13 @@ def _part(pixels: np.ndarray, rows: np.ndarray, columns: np.ndarray) -> np.ndarr
 
 
 def _with_rest(picture: Picture, pixels: np.ndarray) -> Picture:
-    """The translated pixels with the picture's alpha, and its colour profile if the channels are as many."""
+    """The translated pixels with the picture's alpha and notes; without its colours' profile if channels differ."""
     alpha = picture.alpha
     if alpha is not None and alpha.dtype != pixels.dtype:
         share = alpha.astype(np.float64) / _LEVELS[alpha.dtype.name] * _LEVELS[pixels.dtype.name]
         alpha = (share if pixels.dtype.kind == "f" else share.round().clip(0, _LEVELS[pixels.dtype.name])).astype(
             pixels.dtype
         )
-    same = pixels.shape[2] == picture.pixels.shape[2]
-    return Picture(pixels, alpha, picture.icc if same else None, picture.notes)
+    if pixels.shape[2] == picture.pixels.shape[2]:
+        return Picture(pixels, alpha, picture.icc, picture.notes)
+    return Picture(pixels, alpha, notes=replace(picture.notes, colours=()))  # these were of other colours

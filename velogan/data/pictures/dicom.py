@@ -22,6 +22,7 @@ from pydicom.dataset import Dataset
 from pydicom.encaps import generate_frames
 from pydicom.filereader import data_element_generator
 from pydicom.sequence import Sequence
+from pydicom.tag import Tag
 from pydicom.uid import (
     JPEG2000,
     UID,
@@ -76,6 +77,8 @@ _OF_THE_OLD_PIXELS = (
     "LargestImagePixelValue",
     "SmallestPixelValueInSeries",
     "LargestPixelValueInSeries",
+    "SmallestImagePixelValueInPlane",
+    "LargestImagePixelValueInPlane",
     "PixelPaddingValue",
     "PixelPaddingRangeLimit",
     "WindowCenter",
@@ -95,6 +98,10 @@ _OF_THE_OLD_PIXELS = (
 )
 
 
+_OF_THE_OLD_COLOURS = ("ICCProfile", "ColorSpace")
+_OVERLAY_BIT, _OVERLAY_DATA = 0x0102, 0x3000
+
+
 class DicomScan:
     """A DICOM file: one slice, or as many as it has frames. Made by `read_dicom`."""
 
@@ -110,6 +117,8 @@ class DicomScan:
             raise ValueError(
                 f"its kind of colour ({kind[:20]}, as {syntax.name}) is not supported; save it as MONOCHROME2 or RGB"
             )
+        if "DoseGridScaling" in dataset:
+            raise ValueError("a plan's dose, which is no picture")
         if "SharedFunctionalGroupsSequence" in dataset or "ModalityLUTSequence" in dataset:
             raise ValueError("an enhanced file, or one whose values are a table: save it as one plain file a slice")
         self._allocated, self.bits = int(dataset.BitsAllocated), int(dataset.BitsStored)
@@ -229,9 +238,18 @@ class DicomScan:
         if channels == 3 and array.dtype != np.uint8:
             raise ValueError(f"colour of type {array.dtype} does not fit into DICOM: translate grey files, or 8 bits")
         low, high = form.range or (0.0, float(np.iinfo(array.dtype).max))
-        for name in _OF_THE_OLD_PIXELS:
+        old = (*_OF_THE_OLD_PIXELS, *(_OF_THE_OLD_COLOURS if channels != self._channels else ()))
+        for name in old:
             if name in dataset:
                 delattr(dataset, name)
+        for overlay in [one.tag for one in dataset if one.tag.group >> 8 == 0x60 and one.tag.elem == _OVERLAY_BIT]:
+            if Tag(overlay.group, _OVERLAY_DATA) not in dataset:  # it was in unused bits of the old pixels
+                for one in dataset.group_dataset(overlay.group):
+                    del dataset[one.tag]
+        if "Units" in dataset:
+            dataset.Units = "NONE"
+        if self._inverted and "PixelIntensityRelationshipSign" in dataset:
+            dataset.PixelIntensityRelationshipSign = -dataset.PixelIntensityRelationshipSign
         if channels == 1:
             slope, intercept = DSfloat(1.0), DSfloat(0.0)
             if array.dtype.kind == "f":

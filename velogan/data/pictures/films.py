@@ -105,6 +105,8 @@ class _Copy:
                 self._sound[stream.index] = out.add_stream_from_template(stream)
             except Exception as error:
                 raise self._no_sound(stream) from error
+            told = {key: stream.metadata[key] for key in ("language", "title") if key in stream.metadata}
+            self._sound[stream.index].metadata.update(told)
 
     def all(self, change: Change) -> int:
         """Play it through."""
@@ -135,6 +137,8 @@ class _Copy:
             for frame in frames:
                 with damage_told("film", size=0):
                     check_size(frame.height, frame.width, 3, working=9)
+                    if frame.interlaced_frame:
+                        raise ValueError("its frames are interlaced, of two moments each: make it progressive first")
                     turned, picture = _upright(frame)
                     if size not in (None, picture.shape):
                         raise ValueError(f"its frames change size, to {frame.width}x{frame.height}: cut it there")

@@ -1,4 +1,4 @@
-"""Decoding and encoding of PNG, WebP, PPM, BMP and GIF files; JPEG and TIFF have modules of their own.
+"""Decoding of PNG, WebP, PPM, BMP, GIF, AVIF, HEIC and JPEG 2000 files, and encoding; JPEG and TIFF are elsewhere.
 
 Headers are read here, before a library sees the file: sizes are checked before pixels are allocated, and orientation
 and colour profile are found without the libraries' warnings.
@@ -16,10 +16,19 @@ from typing import Any
 
 import imagecodecs
 import numpy as np
-from PIL import AvifImagePlugin, BmpImagePlugin, GifImagePlugin, Image, ImageFile, PpmImagePlugin
+from PIL import (
+    AvifImagePlugin,
+    BmpImagePlugin,
+    GifImagePlugin,
+    Image,
+    ImageFile,
+    Jpeg2KImagePlugin,
+    PpmImagePlugin,
+)
 
 from velogan.data.pictures.notes import Notes, kept_exif, orientation_of, told
 from velogan.data.pictures.picture import Picture, assemble, check_size, merged
+from velogan.files import require
 
 QUALITY = 95
 """Of JPEG and WebP."""
@@ -27,6 +36,7 @@ QUALITY = 95
 _MAX_PROFILE = 2**24  # bytes of a colour profile; real ones stay below 4 MiB
 _PNG_DEPTHS = {0: (1, 2, 4, 8, 16), 2: (8, 16), 3: (1, 2, 4, 8), 4: (8, 16), 6: (8, 16)}  # by colour type
 _PNG_TRANSPARENCY = {0: (2,), 2: (6,), 3: range(1, 257)}  # bytes, by colour type
+_PNG_COLOURS = {b"gAMA": 4, b"cHRM": 32, b"sRGB": 1, b"cICP": 4}  # their bytes
 _ROWS = 256
 
 
@@ -41,7 +51,7 @@ def decode_png(data: bytes) -> Picture:
     channels = {0: 1, 2: 3, 3: 4, 4: 2, 6: 4}[colour]
     check_size(height, width, channels * (2 if depth == 16 else 1))
     orientation, icc, see_through, packed = 1, None, False, 0
-    exif, notes = None, Notes()
+    exif, notes, colours = None, Notes(), []
     needed: list[bytes | memoryview] = [memoryview(data)[:8]]
     for kind, start, stop in _png_chunks(data):
         body = memoryview(data)[start + 8 : stop - 4]
@@ -52,6 +62,8 @@ def decode_png(data: bytes) -> Picture:
             notes = told((across, 100), (down, 100), 3)
         elif kind == b"iCCP":
             icc = _profile(bytes(body))
+        elif _PNG_COLOURS.get(kind) == len(body):
+            colours.append((kind, bytes(body)))
         elif kind in (b"IHDR", b"PLTE", b"IDAT", b"IEND"):
             needed.append(memoryview(data)[start:stop])
             packed += len(body) * (kind == b"IDAT")
@@ -70,7 +82,9 @@ def decode_png(data: bytes) -> Picture:
         raise ValueError("the PNG file is truncated") from error
     channels = 1 if pixels.ndim == 2 else pixels.shape[2]
     alpha = channels - 1 if channels in (2, 4) else None
-    return assemble(pixels, alpha=alpha, icc=icc, orientation=orientation, notes=replace(notes, exif=exif))
+    return assemble(
+        pixels, alpha=alpha, icc=icc, orientation=orientation, notes=replace(notes, exif=exif, colours=tuple(colours))
+    )
 
 
 def _png_chunks(data: bytes) -> Iterator[tuple[bytes, int, int]]:
@@ -96,7 +110,8 @@ def encode_png(picture: Picture) -> bytes:
     pixels = merged(picture)
     pixels = pixels[:, :, 0] if pixels.shape[2] == 1 else pixels  # it refuses an axis of length 1 and stride 0
     data = bytes(imagecodecs.png_encode(pixels, level=1))
-    chunks = [] if picture.icc is None else [b"iCCPicc\0\0" + zlib.compress(picture.icc)]
+    chunks = [kind + body for kind, body in picture.notes.colours]
+    chunks += [] if picture.icc is None else [b"iCCPicc\0\0" + zlib.compress(picture.icc)]
     if density := picture.notes.per_inch():
         chunks.append(b"pHYs" + struct.pack(">IIB", *(min(round(one / 0.0254), 2**31 - 1) for one in density), 1))
     if picture.notes.exif:
@@ -216,12 +231,36 @@ def decode_gif(data: bytes) -> Picture:
 
 def decode_avif(data: bytes) -> Picture:
     """Decode an AVIF file, or a sequence's first picture, to 8 bits."""
-    with AvifImagePlugin.AvifImageFile(io.BytesIO(data)) as picture:
-        icc, exif = picture.info.get("icc_profile"), picture.info.get("exif", b"")
-    pixels = decode_with_pillow(AvifImagePlugin.AvifImageFile, data)
+    return _of_a_phone(AvifImagePlugin.AvifImageFile, data)
+
+
+def decode_heic(data: bytes) -> Picture:
+    """Decode a HEIC file's main picture to 8 bits. ValueError without the extra that knows them."""
+    require("heic", "pillow_heif", user="a HEIC picture")
+    from pillow_heif import HeifImageFile
+
+    return _of_a_phone(HeifImageFile, data)
+
+
+def _of_a_phone(kind: type[ImageFile.ImageFile], data: bytes) -> Picture:
+    with kind(io.BytesIO(data)) as picture:
+        icc, exif = picture.info.get("icc_profile"), picture.info.get("exif") or b""
+    pixels = decode_with_pillow(kind, data)
     alpha = 3 if pixels.shape[2] == 4 else None
     turned = orientation_of(exif)
     return assemble(pixels, alpha=alpha, icc=icc, orientation=turned, notes=Notes(kept_exif(exif)))
+
+
+def decode_jpeg2000(data: bytes) -> Picture:
+    """Decode a JPEG 2000 file or codestream, at its own depth."""
+    with Jpeg2KImagePlugin.Jpeg2KImageFile(io.BytesIO(data)) as picture:
+        width, height = picture.size
+        channels = len(picture.getbands())
+    check_size(height, width, channels * 2, working=channels * 4)
+    pixels = imagecodecs.jpeg2k_decode(data)
+    if pixels.shape[:2] != (height, width):
+        raise ValueError(f"pixels of shape {pixels.shape} behind a header of {width}x{height}")
+    return _with_alpha(pixels if pixels.ndim == 3 else pixels[:, :, None])
 
 
 def _with_alpha(pixels: np.ndarray) -> Picture:

@@ -21,6 +21,7 @@ _PLACES = {
     34735: DATATYPE.SHORT,  # GeoKeyDirectory
     34736: DATATYPE.DOUBLE,  # GeoDoubleParams
     34737: DATATYPE.ASCII,  # GeoAsciiParams
+    50844: DATATYPE.DOUBLE,  # RPCCoefficient
 }
 _NODATA = 42113
 

@@ -13,7 +13,9 @@
 | animation | its first frame |
 | several equal grey TIFF pages | channels where OME-XML, ImageJ or tifffile says so, else refused; others are skipped |
 | `.npy` | `(H, W)` or `(H, W, C)`, channels last; bool is 0 and 255 |
-| EXIF orientation | upright (JPEG, PNG, WebP, TIFF) |
+| JPEG 2000 of 9 to 15 bits | uint16, unchanged |
+| AVIF, HEIC | 8 bits |
+| EXIF orientation | upright (JPEG, PNG, WebP, TIFF, AVIF, HEIC) |
 | colour profile (ICC) | kept from and to JPEG, PNG, WebP, TIFF |
 | EXIF | kept from and to JPEG, PNG, WebP, upright and without its thumbnail |
 | resolution | kept from and to JPEG, PNG, TIFF |
@@ -28,12 +30,15 @@ import os
 import re
 import stat
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from velogan.data.pictures.formats import (
     decode_avif,
     decode_bmp,
     decode_gif,
+    decode_heic,
+    decode_jpeg2000,
     decode_png,
     decode_ppm,
     decode_webp,
@@ -81,6 +86,8 @@ _DECODERS: tuple[tuple[re.Pattern[bytes], str, Callable[[bytes], Picture]], ...]
     (re.compile(rb"\x93NUMPY"), "npy", decode_npy),
     (re.compile(rb"GIF8"), "GIF", decode_gif),
     (re.compile(rb"....ftypavi[fs]", re.DOTALL), "AVIF", decode_avif),
+    (re.compile(rb"....ftyp(hei[cxms]|hev[cxms])", re.DOTALL), "HEIC", decode_heic),
+    (re.compile(rb"\0\0\0\x0cjP  |\xff\x4f\xff\x51"), "JPEG 2000", decode_jpeg2000),
 )
 _WEAK = {"BMP": re.compile(rb"BM.{4}\0{4}", re.DOTALL), "PPM": re.compile(rb"P[1-6]\s+[#\d]")}
 """More of what such files begin with, for names that do not say that they are pictures."""
@@ -98,9 +105,10 @@ _ENCODERS: dict[str, Callable[[Picture], bytes]] = {
 }
 SUFFIXES = frozenset(_ENCODERS)
 """Of files that are written."""
-READ = SUFFIXES | {".jfif", ".jpe", ".gif", ".pgm", ".pbm", ".avif"}
+READ = SUFFIXES | {".jfif", ".jpe", ".gif", ".pgm", ".pbm", ".avif", ".heic", ".heif", ".jp2", ".j2k", ".jpf", ".jpx"}
 """Of files that are read, too; a file of another name is looked into."""
 
+_SPACES = {b"GRAY": 1, b"RGB ": 3, b"CMYK": 4}  # what a profile says, at its bytes 16 to 19, that it is of
 _LONGEST_SIDE = {".jpg": 65500, ".jpeg": 65500, ".webp": 16383}
 _LONGEST_MAGIC = 12  # bytes at a file's start that say what it is
 _SMALL_FILE = 2**24  # bytes
@@ -167,7 +175,8 @@ def encode(suffix: str, picture: Picture) -> bytes:
     """Give the bytes of a picture file; `suffix` names the format.
 
     JPEG and WebP have quality 95, JPEG with colour at full resolution; the other formats are lossless. WebP turns grey
-    into RGB. Raises `ValueError` if the format cannot hold the picture (see `suffix_for`).
+    into RGB. A colour profile is written where it is of the colours that the file has. Raises `ValueError` if the
+    format cannot hold the picture (see `suffix_for`).
     """
     if suffix not in SUFFIXES:
         raise ValueError(f"{suffix or 'no suffix'} names no picture format: name one of {', '.join(sorted(SUFFIXES))}")
@@ -176,6 +185,9 @@ def encode(suffix: str, picture: Picture) -> bytes:
         what = f"{width}x{height} pixels of {picture.pixels.dtype}, {channels} channels"
         what += " and alpha" if picture.alpha is not None else ""
         raise ValueError(f"{suffix} cannot hold {what}: save it as {suffix_for(suffix, picture)}")
+    colours = 3 if suffix == ".webp" else picture.pixels.shape[2]
+    if picture.icc is not None and _SPACES.get(picture.icc[16:20], colours) != colours:
+        picture = replace(picture, icc=None)
     return _ENCODERS[suffix](picture)
 
 
@@ -185,7 +197,7 @@ def suffix_of(data: bytes) -> str:
         name, _ = _format_of(data)
     except ValueError:
         return ".png"
-    return {"JPEG": ".jpg", "GIF": ".png", "AVIF": ".png"}.get(name, f".{name.lower()}")
+    return ".jpg" if name == "JPEG" else own if (own := f".{name.lower()}") in SUFFIXES else ".png"
 
 
 def suffix_for(suffix: str, picture: Picture) -> str:

@@ -79,6 +79,10 @@ class NiftiScan:
         header.set_data_dtype(volume.dtype)
         header["scl_slope"], header["scl_inter"] = 1, 0
         header["cal_min"], header["cal_max"] = form.range or (0, 0)
+        header["intent_code"] = header["intent_p1"] = header["intent_p2"] = header["intent_p3"] = 0
+        header["intent_name"] = header["aux_file"] = b""  # what values mean, and how they are coloured
+        for name in {"glmax", "glmin"} & set(header):
+            header[name] = 0
         header["descrip"] = f"SYNTHETIC by {made.program} {made.version}, not for diagnosis"[:79].encode()
         header.extensions.append(Nifti1Extension(_COMMENT, made.text.encode()))
         header["vox_offset"] = 0  # room for the extension is found anew

@@ -1,7 +1,8 @@
 """What a file says of its picture beside the pixels, and what a translation keeps: EXIF, resolution, geography.
 
-EXIF is kept byte for byte, so that what makers put there by offset stays whole, but for two things: the orientation is
-1, since pictures are read upright, and the thumbnail, which shows the original, is blanked and no longer named.
+EXIF is kept byte for byte, so that what makers put there by offset stays whole, but for three things: the orientation
+is 1, since pictures are read upright; what is told of rows and of columns changes places where these do; and the
+thumbnail, which shows the original, is blanked and no longer named.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from velogan.data.pictures.geography import NOWHERE, Geography
 
 ORIENTATION = 0x0112
 _THUMBNAIL = (0x0201, 0x0202)  # where it is, and how many bytes
+_CAMERA = 0x8769  # where the directory of the camera's settings is
+_ACROSS_DOWN = ((0x0100, 0x0101), (0x011A, 0x011B), (0xA002, 0xA003), (0xA20E, 0xA20F))  # sides and resolutions
 _SHORT, _ENTRY = 3, 12
 _CENTIMETRES = Fraction(254, 100)  # of an inch
 _MOST_EXIF = 2**16 - 64  # of a JPEG file; others rarely have more
@@ -27,12 +30,13 @@ class Notes:
     """`exif`: a block that begins with `II` or `MM`, or None; `resolution`: pixels across and down for `unit`.
 
     `unit`: that of TIFF: 2 is an inch, 3 a centimetre, 1 none, so that only the pixels' shape is told.
-    `geography`: of a TIFF alone.
+    `colours`: what a PNG says of its colours beside a profile, as its chunks. `geography`: of a TIFF alone.
     """
 
     exif: bytes | None = None
     resolution: tuple[Fraction, Fraction] | None = None
     unit: int = 2
+    colours: tuple[tuple[bytes, bytes], ...] = ()
     geography: Geography = NOWHERE
 
     def turned(self) -> Notes:
@@ -81,6 +85,8 @@ def kept_exif(exif: bytes) -> bytes | None:
     made = bytearray(exif.removeprefix(b"Exif\0\0"))
     try:
         order, start, count = _first(made)
+        if orientation_of(exif) >= 5:
+            _exchange(made, order, start, count)
         for at, tag, kind in _entries(made, order, start, count):
             if (tag, kind) == (ORIENTATION, _SHORT):
                 struct.pack_into(order + "H", made, at + 8, 1)
@@ -92,6 +98,19 @@ def kept_exif(exif: bytes) -> bytes | None:
     except struct.error:
         return None
     return bytes(made) if count and len(made) <= _MOST_EXIF else None
+
+
+def _exchange(made: bytearray, order: str, start: int, count: int) -> None:
+    """What is told of rows for columns, and the other way round, in a directory and that of the camera."""
+    places = {tag: at for at, tag, _ in _entries(made, order, start, count)}
+    if _CAMERA in places:
+        inner = struct.unpack_from(order + "I", made, places[_CAMERA] + 8)[0]
+        places |= {
+            tag: at for at, tag, _ in _entries(made, order, inner, struct.unpack_from(order + "H", made, inner)[0])
+        }
+    for one, other in ((places[one], places[other]) for one, other in _ACROSS_DOWN if {one, other} <= places.keys()):
+        first, second = (slice(at + 2, at + _ENTRY) for at in (one, other))
+        made[first], made[second] = made[second], made[first]
 
 
 def _blank(made: bytearray, order: str, second: int) -> None:

@@ -16,7 +16,7 @@ from tifffile import TiffFile, TiffPage
 
 from velogan.data.pictures.geography import filled, geography_of, may_be_empty
 from velogan.data.pictures.jpeg import read_jpeg_header
-from velogan.data.pictures.notes import told
+from velogan.data.pictures.notes import Notes, told
 from velogan.data.pictures.picture import MAX_BYTES, Picture, assemble, check_size, merged, pixel_bytes, plain
 
 logging.getLogger("tifffile").addHandler(logging.NullHandler())  # it logs flaws that it can repair
@@ -42,6 +42,8 @@ _COUNTS = {
 _MARKS = re.compile(r"<OME\b|^ImageJ=")
 _AXES = re.compile(r'^\{.*"axes": "([A-Z])YX"')  # as tifffile writes it
 _LONGEST_TEXT = 2**16
+_FOR_A_CENTIMETRE = dict.fromkeys(("micron", "um", "µm", r"\u00B5m"), 10**4) | {"nm": 10**7, "mm": 10, "cm": 1}
+_NO_UNIT = 1
 
 _ORIENTATION, _ICC = 274, 34675
 _RESOLUTION = (282, 283, 296)
@@ -79,7 +81,7 @@ def decode_tiff(data: bytes) -> Picture:
         icc = first.tags.valueof(_ICC) if own else None
         turned = first.tags.valueof(_ORIENTATION)
         across, down, unit = (first.tags.valueof(tag) for tag in _RESOLUTION)
-        notes = told(across, down, int(unit) if isinstance(unit, int) else 2)
+        notes = _measured(told(across, down, int(unit) if isinstance(unit, int) else 2), first.description)
         if turned in (None, 1):  # nobody turns what lies on a map
             known = geography_of(first)
             if may_be_empty(array, known):
@@ -122,6 +124,16 @@ def _said(description: str) -> _Said:
     images = re.search(r"^images=(\d{1,6})", text, re.MULTILINE)
     known = {"channels": 1} if found else {}
     return _Said(**(known | found), images=int(images[1]) if images else 0)
+
+
+def _measured(notes: Notes, description: str) -> Notes:
+    """Notes with the resolution for a centimetre where ImageJ's description, which is not kept, has its unit."""
+    unit = re.search(r"^unit=(\S+)", description[:_LONGEST_TEXT], re.MULTILINE)
+    by = _FOR_A_CENTIMETRE.get(unit[1]) if unit else None
+    if notes.resolution is None or notes.unit != _NO_UNIT or by is None:
+        return notes
+    across, down = ((one * by).limit_denominator(2**8) for one in notes.resolution)
+    return Notes(resolution=(across, down), unit=3) if max(across, down) < 2**24 else Notes()
 
 
 def _pages(file: TiffFile) -> list[TiffPage]:
