@@ -34,7 +34,12 @@ PARTS = (
 )
 """Two builds of ONNX Runtime: for browsers without and with WebGPU, each a script and its program."""
 
-_PAGE = ("index.html", "page.css", "page.js", "worker.js")
+_PAGE = {
+    "index.html": ("interchange/web/index.html",),
+    "page.css": ("translate/page.css",),
+    "page.js": ("translate/page.js", "interchange/web/page.js"),
+    "worker.js": ("interchange/web/worker.js",),
+}
 _MOST = 2**27  # bytes of the package
 _TIMEOUT = 30  # seconds without a byte
 
@@ -87,10 +92,10 @@ def check_for_browsers(model: Translator) -> None:
             )
 
 
-def write_site(out: Path, name: str, made: Mapping[Direction, tuple[Translator, Exported]], runtime: bytes) -> None:
+def write_site(out: Path, title: str, made: Mapping[Direction, tuple[Translator, Exported]], runtime: bytes) -> None:
     """Writes what the generators in `out` need to be a site. `runtime` is from `fetch_runtime`."""
-    for part in _PAGE:
-        write_text(out / part, files("velogan.interchange").joinpath("web", part).read_text(encoding="utf-8"))
+    for name, parts in _PAGE.items():
+        write_text(out / name, "".join(files("velogan").joinpath(part).read_text(encoding="utf-8") for part in parts))
     with tarfile.open(fileobj=io.BytesIO(runtime)) as archive:
         for part in PARTS:
             member = archive.extractfile(f"package/dist/{part}")
@@ -108,7 +113,7 @@ def write_site(out: Path, name: str, made: Mapping[Direction, tuple[Translator, 
         }
         for way, (model, one) in made.items()
     }
-    write_text(out / "site.json", json.dumps({"name": name, "directions": facts}, indent=1))
+    write_text(out / "site.json", json.dumps({"name": title, "directions": facts}, indent=1))
 
 
 def _title(way: Direction, model: Translator) -> str:

@@ -1,6 +1,3 @@
-
-"use strict";
-const part = (id) => document.getElementById(id);
 let token = new URLSearchParams(location.hash.slice(1)).get("token") || sessionStorage.getItem("token") || "";
 let about = null;
 let chosen = null;     // the file
@@ -8,13 +5,6 @@ let request = null;    // the AbortController of what is being asked
 let url = null;        // of the result, for the download
 
 if (token && location.hash) history.replaceState(null, "", location.pathname);  // it should not stay in the address
-
-function show(id, yes) { part(id).hidden = !yes; }
-
-function say(text, busy = false) {
-  part("status").textContent = text;
-  part("status").classList.toggle("busy", busy);
-}
 
 function complain(text, again = false) {
   part("reason").textContent = text;
@@ -57,25 +47,13 @@ async function start() {
   part("name").textContent = document.title = about.name;
   const takes = `or drop one here: up to ${Math.floor(about.max_upload_bytes / 2 ** 20) || "less than 1"} MB and ${+(about.max_pixels / 1e6).toFixed(1)} megapixels`;
   part("takes").textContent = takes;
-  const ways = Object.entries(about.directions);
-  part("directions").querySelectorAll(".way").forEach((old) => old.remove());
-  ways.forEach(([way, title], index) => {
-    const label = document.createElement("label"), input = document.createElement("input"), text = document.createElement("span");
-    label.className = "way";
-    Object.assign(input, { type: "radio", name: "direction", value: way, checked: index === 0 });
-    input.addEventListener("change", () => { show("doubting", doubtful()); if (chosen) translate(); });
-    text.textContent = title;
-    label.append(input, text);
-    part("directions").append(label);
-  });
+  offer(about.directions, () => { show("doubting", doubtful()); if (chosen) translate(); });
   show("directions", true);
   show("doubting", doubtful());
   show("drop", true);
 }
 
-function way() { return document.querySelector("input[name=direction]:checked").value; }
-
-function doubtful() { return about.doubt.includes(way()); }
+function doubtful() { return about.doubt.includes(direction()); }
 
 function plain(error) {
   if (error.status === 503) return "Many pictures are waiting already. Try again in a moment.";
@@ -95,7 +73,7 @@ async function translate() {
   say(`Translating ${chosen.name} …`, true);
   const form = new FormData();
   form.set("picture", chosen, chosen.name.replace(/[\/\\\p{C}]/gu, "_").slice(-200));
-  form.set("direction", way());
+  form.set("direction", direction());
   if (doubtful() && part("doubts").checked) form.set("doubt", "true");
   form.set("preview", "true");
   try {
@@ -133,30 +111,14 @@ async function present(found) {
   slide(50);
 }
 
-function slide(to) {
-  part("slider").value = to;
-  part("slider").setAttribute("aria-valuetext", `${to} % before, ${100 - to} % after`);
-  part("compare").style.setProperty("--at", `${to}%`);
-  part("left").classList.toggle("away", to < 15);
-  part("right").classList.toggle("away", to > 85);
-}
-
 function take(files) {
   if (!files || !files.length || !about) return;
   chosen = files[0];
   translate();
 }
 
-part("slider").addEventListener("input", (event) => slide(Number(event.target.value)));
 part("doubts").addEventListener("change", () => { if (chosen) translate(); });
-part("file").addEventListener("change", (event) => { take([...event.target.files]); event.target.value = ""; });
 part("enter").addEventListener("submit", (event) => { event.preventDefault(); token = part("token").value.trim(); complain(""); start(); });
-for (const kind of ["dragover", "dragleave", "drop"]) {
-  document.addEventListener(kind, (event) => {
-    event.preventDefault();
-    part("drop").classList.toggle("over", kind === "dragover");
-    if (kind === "drop") take(event.dataTransfer.files);
-  });
-}
 document.addEventListener("paste", (event) => take(event.clipboardData.files));
+listen(take);
 start();

@@ -13,7 +13,8 @@ from string import Template
 @cache
 def page() -> str:
     """The page as HTML with its own style and script."""
-    return Template(_own("page.html")).substitute(style=_own("page.css"), script=_own("page.js"))
+    script = _file("translate", "page.js") + _file("serve", "page.js")
+    return Template(_file("serve", "page.html")).substitute(style=_file("translate", "page.css"), script=script)
 
 
 @cache
@@ -33,5 +34,5 @@ def _hash(text: str) -> str:
     return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
-def _own(name: str) -> str:
-    return files("velogan.serve").joinpath(name).read_text(encoding="utf-8")
+def _file(room: str, name: str) -> str:
+    return files(f"velogan.{room}").joinpath(name).read_text(encoding="utf-8")

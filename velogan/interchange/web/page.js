@@ -1,16 +1,7 @@
-"use strict";
-const part = (id) => document.getElementById(id);
 const base = new URL(".", location.href).href;
 const only = new URLSearchParams(location.search).get("by");  // ?by=wasm leaves WebGPU alone
 let site = null, source = null, worker = null, chosen = null, camera = null, turn = 0;
 let queue = Promise.resolve();  // the worker translates one picture after another
-
-function show(id, yes) { part(id).hidden = !yes; }
-
-function say(text, busy = false) {
-  part("status").textContent = text;
-  part("status").classList.toggle("busy", busy);
-}
 
 function complain(text) {
   part("reason").textContent = text;
@@ -30,19 +21,11 @@ async function start() {
     return complain("This page is not whole: site.json or worker.js is missing beside it.");
   }
   part("name").textContent = document.title = site.name;
-  for (const [way, { title }] of Object.entries(site.directions)) {
-    const label = document.createElement("label"), input = document.createElement("input"), text = document.createElement("span");
-    label.className = "way";
-    Object.assign(input, { type: "radio", name: "direction", value: way, checked: !part("directions").querySelector("input") });
-    input.addEventListener("change", again);
-    text.textContent = title;
-    label.append(input, text);
-    part("directions").append(label);
-  }
+  offer(Object.fromEntries(Object.entries(site.directions).map(([way, { title }]) => [way, title])), again);
   for (const id of ["directions", "drop", "tools"]) show(id, true);
 }
 
-function way() { return site.directions[document.querySelector("input[name=direction]:checked").value]; }
+function way() { return site.directions[direction()]; }
 
 function compute(message) {
   const next = queue.then(() => new Promise((resolve, reject) => {
@@ -174,24 +157,8 @@ function download() {
   }, "image/png");
 }
 
-function slide(to) {
-  part("slider").value = to;
-  part("slider").setAttribute("aria-valuetext", `${to} % before, ${100 - to} % after`);
-  part("compare").style.setProperty("--at", `${to}%`);
-  part("left").classList.toggle("away", to < 15);
-  part("right").classList.toggle("away", to > 85);
-}
-
-part("slider").addEventListener("input", (event) => slide(Number(event.target.value)));
 part("side").addEventListener("change", again);
 part("camera").addEventListener("click", film);
 part("download").addEventListener("click", download);
-part("file").addEventListener("change", (event) => { take([...event.target.files]); event.target.value = ""; });
-for (const kind of ["dragover", "dragleave", "drop"]) {
-  document.addEventListener(kind, (event) => {
-    event.preventDefault();
-    part("drop").classList.toggle("over", kind === "dragover");
-    if (kind === "drop") take(event.dataTransfer.files);
-  });
-}
+listen(take);
 start();
