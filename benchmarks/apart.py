@@ -20,18 +20,31 @@ from typing import Any
 from velogan.evaluation.evaluate import evaluate
 from velogan.observe.progress import Display
 from velogan.recipes import RECIPES
-from velogan.training.nodes.placed import Ask
+from velogan.training.nodes.node import Given, Report, Task
 from velogan.training.nodes.run import modules_asked, placed
 from velogan.training.run import train
 
 ENGINE = {"device": "cpu", "precision": "bf16", "kernels": "winograd", "threads": 1}
 
 
+class Here:
+    """All nodes in this process, one after the other."""
+
+    def __init__(self, makes: Mapping[str, Any]):
+        self._nodes, self._tasks = {name: make() for name, make in makes.items()}, dict[str, tuple[Given, Task]]()
+
+    def give(self, name: str, given: Given, task: Task) -> None:
+        self._tasks[name] = given, task
+
+    def hear(self) -> tuple[str, Report]:
+        name = next(iter(self._tasks))
+        return name, self._nodes[name].advance(*self._tasks.pop(name))
+
+
 @contextmanager
-def here(makes: Mapping[str, Any], *, cuda: bool, memory: int) -> Iterator[Ask]:
-    """All nodes in this process."""
-    nodes = {name: make() for name, make in makes.items()}
-    yield lambda given, task: {name: node.advance(given, task) for name, node in nodes.items()}
+def here(makes: Mapping[str, Any], *, cuda: bool, memory: int) -> Iterator[Here]:
+    """As `on_nodes`."""
+    yield Here(makes)
 
 
 def measure(folder: Path, *, images: int, every: str | None, seed: int) -> dict[str, Any]:

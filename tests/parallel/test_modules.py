@@ -20,13 +20,14 @@ from velogan.cli import main
 from velogan.cli.train import Train, configure_train
 from velogan.config import Config
 from velogan.engine.nonfinite import NonFiniteError
+from velogan.engine.trainer import Trainer
 from velogan.observe.log import read_stats
 from velogan.observe.progress import Display
 from velogan.store.checkpoint import list_checkpoints, load_state, load_weights
 from velogan.training import run
 from velogan.training.nodes import run as apart
 from velogan.training.nodes.node import Given, Report, Task
-from velogan.training.nodes.placed import Ask
+from velogan.training.nodes.placed import Nodes
 from velogan.training.nodes.ray import on_nodes
 from velogan.training.nodes.run import modules_asked, modules_of_method, placed
 from velogan.training.session import Result
@@ -35,28 +36,57 @@ from velogan.translate.model import load_translator
 Started = Callable[..., Any]
 
 
-@contextmanager
-def in_turn(makes: Mapping[str, Any], **_: Any) -> Iterator[Ask]:
-    """All nodes in this process, one after the other."""
-    nodes = {name: make() for name, make in makes.items()}
-    yield lambda given, task: {name: node.advance(given, task) for name, node in nodes.items()}
+class Timed:
+    """All nodes in this process; a step of each takes so long. Who is ready first by that clock is heard first."""
+
+    def __init__(self, makes: Mapping[str, Any], takes: Mapping[str, float]):
+        self.nodes, self.takes = {name: make() for name, make in makes.items()}, takes
+        self.tasks: dict[str, tuple[Given, Task]] = {}
+        self.ready: dict[str, float] = {}
+        self.seen = dict.fromkeys(self.nodes, 0)
+        self.now = 0.0
+
+    def give(self, name: str, given: Given, task: Task) -> None:
+        assert name not in self.tasks, "one task at a time"
+        self.tasks[name] = given, task
+        self.ready[name] = self.now + self.takes.get(name, 1.0) * (task.until - self.seen[name])
+
+    def hear(self) -> tuple[str, Report]:
+        name = min(self.tasks, key=lambda one: self.ready[one])
+        report = self.nodes[name].advance(*self.tasks.pop(name))
+        self.now, self.seen[name] = self.ready[name], report.images
+        return name, report
 
 
 @contextmanager
-def losing(makes: Mapping[str, Any], *, name: str, at: int, **asked: Any) -> Iterator[Ask]:
-    """Nodes under Ray; the one of this name is killed once more than `at` images are seen."""
-    with on_nodes(makes, address=None, **asked) as ask:
-        killed: list[str] = []
+def in_turn(makes: Mapping[str, Any], *, kind: type[Timed] = Timed, **asked: Any) -> Iterator[Timed]:
+    yield kind(makes, asked.get("takes", {}))
 
-        def losing_one(given: Given, task: Task) -> Mapping[str, Report]:
-            reports = ask(given, task)
-            if task.until > at and not killed:
-                killed.append(reports[name].process)
-                os.kill(int(killed[0].rpartition(" ")[2]), signal.SIGKILL)
-            return reports
 
-        yield losing_one
-        assert killed
+class Losing:
+    """Nodes of which the one of this name is killed once more than `at` images are seen."""
+
+    def __init__(self, nodes: Nodes, name: str, at: int):
+        self.nodes, self.name, self.at, self.until, self.killed = nodes, name, at, 0, ""
+
+    def give(self, name: str, given: Given, task: Task) -> None:
+        self.until = task.until
+        self.nodes.give(name, given, task)
+
+    def hear(self) -> tuple[str, Report]:
+        name, report = self.nodes.hear()
+        if name == self.name and self.until > self.at and not self.killed:
+            self.killed = report.process
+            os.kill(int(self.killed.rpartition(" ")[2]), signal.SIGKILL)
+        return name, report
+
+
+@contextmanager
+def losing(makes: Mapping[str, Any], *, name: str, at: int, **asked: Any) -> Iterator[Nodes]:
+    with on_nodes(makes, address=None, **asked) as nodes:
+        one = Losing(nodes, name, at)
+        yield one
+        assert one.killed
 
 
 @pytest.fixture
@@ -136,6 +166,64 @@ def test_a_run_that_goes_on_from_an_exchange_is_an_unbroken_one(tiny, tmp_path: 
     trained(tiny(every="6 images", images=6), tmp_path / "broken")
     again = trained(tiny(every="6 images"), tmp_path / "broken")
     assert again.weights_sha256 == unbroken.weights_sha256
+
+
+STEPS = {"autoencoder": 0.1, "translator": 1.0, "discriminator": 0.3}
+"""How long a step of each module takes: the translator's node is the slowest by far."""
+
+
+def test_without_waiting_fast_nodes_are_at_their_end_while_the_slow_one_takes_what_is_newest(tiny, tmp_path: Path):
+    """Each job trains on, and takes the others' newest weights at the end of its own epochs ("Improving ...")."""
+    order: list[tuple[str, int]] = []
+    given: dict[int, Tensor] = {}
+
+    class Noting(Timed):
+        def give(self, name: str, what: Given, task: Task) -> None:
+            if name == "translator":
+                given[what.images] = next(iter(what.nets["E"].values()))
+            super().give(name, what, task)
+
+        def hear(self) -> tuple[str, Report]:
+            name, report = super().hear()
+            order.append((name, report.images))
+            return name, report
+
+    start = partial(in_turn, kind=Noting, takes=STEPS)
+    free = trained(tiny(every="4 images", exchange_waits=False), tmp_path / "free", start)
+    assert (free.finished, free.images_seen) == (True, 12)
+    assert order.index(("autoencoder", 12)) < order.index(("translator", 4)) < order.index(("translator", 12))
+    assert list(given) == [0, 4, 8]
+    assert not given[0].equal(given[4])
+    assert given[4].equal(given[8]), "the autoencoder was at its end"
+    trained(tiny(), tmp_path / "one")
+    optimizers = [load_state(list_checkpoints(tmp_path / name)[-1])[0]["optimizers"] for name in ("one", "free")]
+    one, other = (tensors("", found["autoencoder"]["state"]) for found in optimizers)
+    assert all(one[name].equal(other[name]) for name in one), "it needs no other network"
+
+
+def test_without_waiting_a_run_that_goes_on_trains_no_module_twice(
+    tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    config, start = tiny(every="4 images", images=24, exchange_waits=False), partial(in_turn, takes=STEPS)
+    take_step = Trainer._one_step
+
+    def step_and_stop(trainer: Trainer, batch: Any) -> None:  # nodes' trainers are led, and do not ask
+        take_step(trainer, batch)
+        trainer.stopping = trainer.images == 8
+
+    monkeypatch.setattr(Trainer, "_one_step", step_and_stop)
+    stopped, finished = (trained(config, tmp_path, start) for _ in range(2))
+    assert (stopped.finished, stopped.images_seen) == (False, 8)
+    assert (finished.finished, finished.images_seen) == (True, 24)
+    updates = [
+        {
+            name: {int(moments["step"]) for moments in found["state"].values()}
+            for name, found in load_state(folder)[0]["optimizers"].items()
+        }
+        for folder in list_checkpoints(tmp_path)
+    ]
+    assert updates[0] == {"autoencoder": {12}, "translator": {4}, "discriminator": {12}}, "these were at their end"
+    assert updates[-1] == {"autoencoder": {12}, "translator": {12}, "discriminator": {12}}
 
 
 def test_a_number_that_is_not_finite_is_told_with_its_place(tiny, tmp_path: Path):

@@ -60,7 +60,7 @@ def _tied(one: Phase, other: Phase) -> bool:
 
 @dataclass(frozen=True)
 class Given:
-    """What all nodes have at `images` seen: every network's weights by role, and the objective's state.
+    """What a node computes with from `images` seen on: every network's weights by role, and the objective's state.
 
     `averages` and `trainer`, what else a checkpoint holds, are there at the start of a job only: later each node knows
     its own.
@@ -99,12 +99,13 @@ class Trained:
 
 @dataclass(frozen=True)
 class Report:
-    """What a node did: means of its losses since the last report, steps that it skipped in the whole run.
+    """What a node did: images seen, means of its losses since the last report, steps skipped in the whole run.
 
     `seconds` of the processor it has worked in this `process`. `broken` are the phase, the names, the number of the
     step and the origin of numbers that were not finite.
     """
 
+    images: int
     losses: Mapping[str, float]
     skipped: int
     seconds: float
@@ -162,6 +163,7 @@ class Node:
         if task.saves and broken is None:
             self._save()
         return Report(
+            images=trainer.images,
             losses=trainer.stats.tick(),
             skipped=trainer.skipped,
             seconds=time.process_time() - self._began,

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -15,11 +17,8 @@ from velogan.engine.nonfinite import NonFiniteError
 from velogan.engine.optimizers import load_optimizer_state
 from velogan.engine.step import After
 from velogan.engine.trainer import Trainer, on_cpu
-from velogan.training.nodes.node import Given, Module, Report, Task, fill, weights_of
+from velogan.training.nodes.node import Given, Module, Report, Task, Trained, fill, weights_of
 from velogan.types import Batch
-
-Ask = Callable[[Given, Task], Mapping[str, Report]]
-"""Gives all nodes a task and waits for their reports, by module."""
 
 Say = Callable[[str], None]
 """Tells the user a line."""
@@ -28,30 +27,48 @@ PIECE_S = 2.0
 """About how many seconds nodes compute before they are heard again: so late is a wish to stop."""
 
 
+class Nodes(Protocol):
+    """Nodes by the names of their modules; each has one task at a time."""
+
+    def give(self, name: str, given: Given, task: Task) -> None:
+        """Gives a node a task."""
+        ...
+
+    def hear(self) -> tuple[str, Report]:
+        """Waits for the next report of a node that has a task: its name, and the report."""
+        ...
+
+
 class Placed:
     """A step that nodes compute: the `trainer`'s own, whose networks and optimizers it keeps up to date.
 
-    Networks are exchanged each time `every` has passed, in images or epochs. `say` tells of nodes that began again.
+    Networks are exchanged each time `every` has passed, in images or epochs. With `waits` all nodes exchange together.
+    Without, each that has come so far takes what the others have handed in last, and goes on to its own end: the run
+    is then as far as its slowest node. `say` tells of nodes that began again.
     """
 
-    def __init__(self, trainer: Trainer, modules: Sequence[Module], ask: Ask, *, every: Span, say: Say) -> None:
-        self._trainer, self._modules, self._ask, self._say = trainer, modules, ask, say
-        self._every = every
+    def __init__(
+        self, trainer: Trainer, modules: Sequence[Module], nodes: Nodes, *, every: Span, waits: bool, say: Say
+    ) -> None:
+        self._trainer, self._nodes, self._say = trainer, nodes, say
+        self._every, self._waits = every, waits
         self.optimizers = trainer.step.optimizers
         self.scale: LossScale | None = None
         self._pending: list[Sequence[After]] = []
-        self._piece, self._shown, self._skipped = 1, True, trainer.skipped
+        self._piece, self._losses = 1, dict[str, Tensor]()
+        self._skipped_before, self._skipped = trainer.skipped, dict[str, int]()
         self._broken: tuple[str, Sequence[str], int, str] | None = None
         self._processes: dict[str, str] = {}
         self.seconds: dict[str, float] = {}
         """Of the processor, by module, in its present process."""
-        self._given = Given(
+        first = Given(
             trainer.images,
             weights_of(trainer.nets),
             on_cpu(trainer.state.state_dict()),
             averages=weights_of(trainer.ema.nets),
             trainer=on_cpu(trainer.state_dict()),
         )
+        self._standing = {one.name: _Standing(first, trainer.images, trainer.images) for one in modules}
 
     def __call__(
         self, batches: Mapping[str, Batch], *, number: int = 0, after: Sequence[After] = ()
@@ -59,9 +76,8 @@ class Placed:
         """Notes a step; `batches` are empty. Its losses reach `after` when the nodes are heard."""
         self._pending.append(after)
         before, until = self._trainer.images, self._trainer.images + self._trainer.batch_size
-        if self._exchanges(until) > self._exchanges(before):
-            self._catch_up(until, exchange=True)
-        elif len(self._pending) >= self._piece:
+        exchange = self._waits and self._exchanges(until) > self._exchanges(before)
+        if exchange or len(self._pending) >= self._piece:
             self._catch_up(until)
         return {}
 
@@ -70,8 +86,7 @@ class Placed:
 
     def check(self) -> None:
         """Waits for the nodes, and takes what they trained. NonFiniteError where one found such numbers."""
-        if self._pending or not self._shown:
-            self._catch_up(self._trainer.images, shows=True)
+        self._catch_up(self._trainer.images, shows=True)
         if self._broken is not None:
             phase, found, number, _ = self._broken
             raise NonFiniteError(phase, found, number=number)
@@ -80,57 +95,104 @@ class Placed:
         """Where its node says that it began."""
         return "" if self._broken is None else self._broken[3]
 
-    def _catch_up(self, until: int, *, exchange: bool = False, shows: bool = False) -> None:
-        if self._broken is not None:
-            return
+    def _catch_up(self, until: int, *, shows: bool = False) -> None:
+        """Until all nodes have seen so many images, and with `shows` have shown what they trained."""
         began = time.monotonic()
-        task = Task(until, self._trainer.length, self._seconds(), shows=exchange or shows, saves=exchange)
-        reports = self._ask(self._given, task)
-        self._broken = next((report.broken for report in reports.values() if report.broken), None)
-        self._tell(reports)
-        self._follow(reports)
+        while self._broken is None:
+            for name, one in self._standing.items():
+                if not one.busy and (task := self._next(one, until, shows=shows)):
+                    one.busy = True
+                    self._nodes.give(name, one.given, task)
+            if all((one.shown if shows else one.images) >= until for one in self._standing.values()):
+                break
+            self._hear()
+        for after in self._pending if self._losses else ():
+            for one in after:
+                one.follow(self._losses)
         if self._pending:
             share = PIECE_S / max(time.monotonic() - began, 1e-3)
             self._piece = max(1, round(len(self._pending) * min(share, 2.0)))  # at most twice as many as before
-        self._pending, self._shown = [], task.shows
-        if task.shows and self._broken is None:
-            self._collect(reports)
-        if exchange:
-            nets, state = weights_of(self._trainer.nets), on_cpu(self._trainer.state.state_dict())
-            self._given = Given(until, nets, state)
+        self._pending = []
+
+    def _next(self, one: _Standing, until: int, *, shows: bool) -> Task | None:
+        """What a node that is free shall do now; None: it waits."""
+        end = self._trainer.length.total or math.inf
+        ahead = one.images >= until
+        if ahead and shows and one.shown < until:
+            return self._task(one.images, shows=True)
+        if ahead and (self._waits or one.images >= end):
+            return None
+        if one.images >= self._end_of(one):
+            if one.shown < one.images:  # from its own checkpoint: what it has is not known here
+                return self._task(one.images, shows=True)
+            self._exchange(one)
+        stop = min(self._end_of(one), end if ahead else until)
+        exchanges = stop == self._end_of(one)
+        return self._task(int(stop), shows=shows or exchanges, saves=exchanges)
+
+    def _task(self, until: int, *, shows: bool, saves: bool = False) -> Task:
+        return Task(until, self._trainer.length, self._seconds(), shows=shows, saves=saves)
+
+    def _end_of(self, one: _Standing) -> int:
+        """The images at which a node's copies are old: after the first step with which the interval has passed."""
+        if one.end is None:
+            one.end, passed = one.given.images, self._exchanges(one.given.images)
+            while self._exchanges(one.end) == passed:
+                one.end += self._trainer.batch_size
+        return one.end
+
+    def _exchange(self, one: _Standing) -> None:
+        """New copies for a node; for all of them where they wait for each other."""
+        nets, state = weights_of(self._trainer.nets), on_cpu(self._trainer.state.state_dict())
+        given = Given(one.images, nets, state)
+        for node in self._standing.values() if self._waits else [one]:
+            node.given, node.end = given, None
 
     def _seconds(self) -> float:
         """The time, never the end of the run: what is noted is computed."""
         seconds, length = self._trainer.clock.seconds, self._trainer.length
         return seconds if length.seconds is None else min(seconds, (length.seconds - length.kept) * (1 - 1e-6))
 
-    def _follow(self, reports: Mapping[str, Report]) -> None:
-        """Hands the losses on, as means of the steps that are noted; counts what was skipped."""
-        losses = {name: torch.tensor(mean) for report in reports.values() for name, mean in report.losses.items()}
-        for after in self._pending if losses else ():
-            for one in after:
-                one.follow(losses)
-        self._trainer.skipped = self._skipped + sum(report.skipped - self._skipped for report in reports.values())
+    def _hear(self) -> None:
+        """Takes a report: where the node is, its losses, what it skipped, and what it trained where it shows that."""
+        name, report = self._nodes.hear()
+        one, before = self._standing[name], self._skipped_before
+        one.busy, one.images = False, report.images
+        if self._processes.setdefault(name, report.process) != report.process:
+            self._say(
+                f"the node of {name} was lost and has begun again from its checkpoint, of {one.given.images:,} "
+                f"images: {report.process}"
+            )
+        self._processes[name], self.seconds[name] = report.process, report.seconds
+        self._losses |= {loss: torch.tensor(mean) for loss, mean in report.losses.items()}
+        self._skipped[name] = report.skipped - before
+        self._trainer.skipped = before + sum(self._skipped.values())
+        self._broken = self._broken or report.broken
+        if report.trained is not None and self._broken is None:
+            one.shown = report.images
+            self._collect(report.trained)
 
-    def _tell(self, reports: Mapping[str, Report]) -> None:
-        for name, report in reports.items():
-            if self._processes.setdefault(name, report.process) != report.process:
-                self._say(
-                    f"the node of {name} was lost and has begun again from its checkpoint, of {self._given.images:,} "
-                    f"images: {report.process}"
-                )
-            self._processes[name], self.seconds[name] = report.process, report.seconds
+    def _collect(self, trained: Trained) -> None:
+        trainer = self._trainer
+        fill(trainer.nets, trained.nets)
+        fill(trainer.ema.nets, trained.averages)
+        for name, moments in trained.optimizers.items():
+            load_optimizer_state(self.optimizers[name], moments)
+        trainer.state.load_state_dict(dict(trainer.state.state_dict()) | dict(trained.objective))
 
-    def _collect(self, reports: Mapping[str, Report]) -> None:
-        trainer, state = self._trainer, dict(self._trainer.state.state_dict())
-        for report in reports.values():
-            assert report.trained is not None
-            fill(trainer.nets, report.trained.nets)
-            fill(trainer.ema.nets, report.trained.averages)
-            state |= report.trained.objective
-            for name, moments in report.trained.optimizers.items():
-                load_optimizer_state(self.optimizers[name], moments)
-        trainer.state.load_state_dict(state)
+
+@dataclass
+class _Standing:
+    """Where a node stands: images that it has seen, and of how many it has `shown` what it trained.
+
+    `given` is what it computes with since its last exchange, `end` the images at its next one, once that is known.
+    """
+
+    given: Given
+    images: int
+    shown: int
+    end: int | None = None
+    busy: bool = False
 
 
 class Elsewhere:
@@ -147,9 +209,9 @@ class Elsewhere:
             yield {"A": torch.empty(0)}
 
 
-def place(trainer: Trainer, modules: Sequence[Module], ask: Ask, *, every: Span, say: Say) -> Placed:
+def place(trainer: Trainer, modules: Sequence[Module], nodes: Nodes, *, every: Span, waits: bool, say: Say) -> Placed:
     """Lets nodes compute the steps of `trainer`, which has what it continues from."""
-    step = Placed(trainer, modules, ask, every=every, say=say)
+    step = Placed(trainer, modules, nodes, every=every, waits=waits, say=say)
     trainer.step, trainer.loaders = step, {"train": Elsewhere(trainer.epoch)}
     trainer.draws = {"train": 0}
     return step

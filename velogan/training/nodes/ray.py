@@ -10,7 +10,7 @@ from typing import Any
 from velogan.files import install
 from velogan.scale.connected import QUIET, connected
 from velogan.training.nodes.node import Given, Node, Report, Task
-from velogan.training.nodes.placed import Ask
+from velogan.training.nodes.placed import Nodes
 
 MISSING = f"train.exchange_every (--modules) needs Ray, which is not installed here: {install('scale')}"
 
@@ -33,7 +33,7 @@ def check_ray() -> None:
 
 
 @contextmanager
-def on_nodes(makes: Mapping[str, Make], *, address: str | None, cuda: bool, memory: int) -> Iterator[Ask]:
+def on_nodes(makes: Mapping[str, Make], *, address: str | None, cuda: bool, memory: int) -> Iterator[Nodes]:
     """A node for each module, spread over the hosts of the Ray at `address`, or over this host's cores.
 
     `makes` must be picklable; with `cuda` each node has a GPU, or an equal part of one. `memory`, in bytes, is what
@@ -48,18 +48,28 @@ def on_nodes(makes: Mapping[str, Make], *, address: str | None, cuda: bool, memo
             ray.get([actor.ready.remote() for actor in actors.values()])
         except RayError as error:
             raise _failed(error, "cannot be started") from error
-        given: list[Any] = [None, None]
+        yield _Actors(ray, actors)
 
-        def ask(what: Given, task: Task) -> Mapping[str, Report]:
-            if given[0] is not what:
-                given[:] = what, ray.put(what)
-            waiting = [actor.advance.remote(given[1], task) for actor in actors.values()]
-            try:
-                return dict(zip(actors, ray.get(waiting), strict=True))
-            except RayError as error:
-                raise _failed(error, "cannot go on") from error
 
-        yield ask
+class _Actors:
+    """`Nodes` that are actors of `ray`."""
+
+    def __init__(self, ray: Any, actors: Mapping[str, Any]):
+        self._ray, self._actors = ray, actors
+        self._sent: dict[str, tuple[Given, Any]] = {}
+        self._working: dict[Any, str] = {}
+
+    def give(self, name: str, given: Given, task: Task) -> None:
+        sent = next((one for one in self._sent.values() if one[0] is given), None) or (given, self._ray.put(given))
+        self._sent[name] = sent
+        self._working[self._actors[name].advance.remote(sent[1], task)] = name
+
+    def hear(self) -> tuple[str, Report]:
+        (ready, *_), _ = self._ray.wait(list(self._working), num_returns=1)
+        try:
+            return self._working.pop(ready), self._ray.get(ready)
+        except self._ray.exceptions.RayError as error:
+            raise _failed(error, "cannot go on") from error
 
 
 def _start(makes: Mapping[str, Make], *, cuda: bool) -> dict[str, Any]:

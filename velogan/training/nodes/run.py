@@ -20,7 +20,7 @@ from velogan.engine.trainer import Trainer
 from velogan.methods.fit import phases_of
 from velogan.observe.progress import Display
 from velogan.training.nodes.node import FOLDER, Led, Module, Node, modules_of
-from velogan.training.nodes.placed import Ask, place
+from velogan.training.nodes.placed import Nodes, place
 from velogan.training.nodes.ray import check_ray, on_nodes
 from velogan.training.run import train as train_whole
 from velogan.training.run import trainer_of
@@ -28,8 +28,8 @@ from velogan.training.session import Result
 
 SETTING = "train.exchange_every (--modules)"
 
-Start = Callable[..., AbstractContextManager[Ask]]
-"""Makes nodes by name and gives a way to ask them."""
+Start = Callable[..., AbstractContextManager[Nodes]]
+"""Makes nodes by name."""
 
 _COPIES = 6
 """How many times the bytes of all weights are sent at once: by nodes, with averages and moments, and to them."""
@@ -88,19 +88,21 @@ def placed(
 ) -> Iterator[None]:
     """Within the context nodes compute the steps of `trainer`, which has what the run in `folder` continues from.
 
-    `start` makes them, as `on_nodes` does. Their own checkpoints are of this job alone, for a node that is lost.
+    `start` makes them, as `on_nodes` does. Their own checkpoints are of this job alone, for a node that is lost; where
+    nodes do not wait for each other, one that is ahead of the run goes on from its own in the next job, too.
     """
-    every = config.train.exchange_every
+    every, waits = config.train.exchange_every, config.train.exchange_waits
     assert every is not None
     own = folder.resolve() / FOLDER
-    shutil.rmtree(own, ignore_errors=True)
+    if waits or trainer.images == 0:
+        shutil.rmtree(own, ignore_errors=True)
     tree, digests = config.model_dump(), {"A": data.a.digest, "B": data.b.digest}
     makes = {one.name: partial(make_node, tree, one, own / one.name, digests) for one in modules}
     cuda, memory = trainer.device.type == "cuda", _COPIES * sum(map(_bytes, trainer.nets.values()))
     named = ", ".join(f"{one.name} ({', '.join(one.trains)})" for one in modules)
-    say(f"nodes: {named}; networks are exchanged every {every}")
-    with start(makes, cuda=cuda, memory=memory) as ask:
-        step = place(trainer, modules, ask, every=parse_span(every), say=say)
+    say(f"nodes: {named}; networks are exchanged every {every}{'' if waits else ', and nobody waits'}")
+    with start(makes, cuda=cuda, memory=memory) as nodes:
+        step = place(trainer, modules, nodes, every=parse_span(every), waits=waits, say=say)
         yield
         took = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in step.seconds.items())
         say(f"processor time of the nodes: {took}")
