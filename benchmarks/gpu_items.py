@@ -296,11 +296,13 @@ def sets(asked: Asked) -> Found:
     return Found(runs, [*shared, *markdown(tabled(runs)), *failed])
 
 
+_PLAIN = ("--generator.output", "image")
+_JUDGED = ("--method.gan", "hinge", "--method.augment", "shift", "cutout")
+
 CANDIDATES: dict[str, tuple[str, ...]] = {
     "fast": ("fast", "--size", "s"),
-    "scenes": ("scenes", "--size", "s"),
-    "contrast-fast": ("contrast-fast", "--size", "s"),
-    "race": ("race", "--size", "s"),
+    "image": ("fast", "--size", "s", *_PLAIN, "--method.edges", "0", "--method.untranslated", "0"),
+    "patches": ("fast", "--size", "s", *_PLAIN, "--method", "contrast", "--method.direction", "both", *_JUDGED),
     "onepair-plus": ("onepair-plus", "--size", "s", "--method.direction", "both"),
 }
 """What may be recommended, by name: flags of `velogan train`."""

@@ -61,49 +61,6 @@ def recommended() -> Config:
     return fast().sized("s").change(data={"crop_size": 256}, train={"length": "10 minutes"})
 
 
-def scenes() -> Config:
-    """`fast` for pictures that change as a whole: a plain picture in place of the mask, and nothing that holds edges.
-
-    velogan train scenes --data maps --out runs/maps
-    """
-    return _scenes(fast())
-
-
-def contrast_fast() -> Config:
-    """`scenes` by patches that stay themselves in place of a way back (Park et al. 2020), in both directions.
-
-    velogan train contrast-fast --data maps --out runs/maps
-    """
-    return _contrast(fast())
-
-
-def _things(config: Config) -> Config:
-    return config
-
-
-def _scenes(config: Config) -> Config:
-    return config.change(generator={"output": "image"}, method={"edges": 0.0, "untranslated": 0.0})
-
-
-def _contrast(config: Config) -> Config:
-    kept = config.method.model_dump(include={"gan", "augment"})
-    return config.change(generator={"output": "image"}, method={**kept, "kind": "contrast", "direction": "both"})
-
-
-CANDIDATES: dict[str, Callable[[Config], Config]] = {"things": _things, "scenes": _scenes, "contrast": _contrast}
-"""Of a race, by name: what each makes of the recommended recipe."""
-
-
-def race() -> Config:
-    """The recommended recipe against `scenes` and `contrast-fast`: each gets a tenth of the time, the best goes on.
-
-    The best has the lowest distance of held-out pictures by a trained network that no discriminator uses.
-
-    velogan train race --data maps --out runs/maps
-    """
-    return recommended()
-
-
 def demo() -> Config:
     """Apples to oranges on the built-in rendered set at 64x64, in minutes on two CPU cores.
 
@@ -244,9 +201,6 @@ RECIPES: dict[str, Callable[[], Config]] = {
     "auto": recommended,
     "cyclegan": cyclegan,
     "fast": fast,
-    "scenes": scenes,
-    "contrast-fast": contrast_fast,
-    "race": race,
     "demo": demo,
     "adam-joint": adam_joint,
     "adam-each-decay": adam_each_decay,
@@ -260,9 +214,6 @@ RECIPES: dict[str, Callable[[], Config]] = {
 
 RECOMMENDED = "auto"
 """The recipe of somebody who trains and names none. What it is depends on the machine."""
-
-RACE = "race"
-"""The recipe of which `CANDIDATES` compete."""
 
 DEFAULT = "cyclegan"
 """The recipe that others are measured against, and that of commands which measure."""

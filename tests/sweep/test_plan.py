@@ -144,7 +144,6 @@ def test_variants_change_several_fields_together(tmp_path: Path) -> None:
         ("data: x\nimages: 5\nvariants: {a: {optimizer.lrr: 1}}\n", "optimizer.lrr: there is no such field"),
         ("data: x\nimages: 5\nsteps: 3\n", "steps: there is no such field"),
         ("data: x\nimages: 5\npresets: [demmo]\n", "did you mean demo"),
-        ("data: x\nimages: 5\npresets: [race]\n", "race is several trainings, for `velogan train` alone"),
         ("data: x\nimages: 5\nvary: {optimizer.lrr: [1]}\n", "optimizer.lrr"),
         ("data: x\n", "--minutes or --images"),
         ("- 1\n", "mapping"),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,9 +16,8 @@ from velogan.cli.fields import PresetFlag, base_config, configure, named_preset,
 from velogan.cli.filling import Filling, check_data, check_hidden, fill, length, show_sizes
 from velogan.cli.flags import Outcome
 from velogan.config import SIZES, Config, read_config
-from velogan.engine.processes import first, several
-from velogan.files import check_writable
-from velogan.recipes import CANDIDATES, DEFAULT, RACE, RECOMMENDED
+from velogan.engine.processes import first
+from velogan.recipes import DEFAULT, RECOMMENDED
 
 EXCHANGED_STEPS = 5
 """With --modules: after so many steps the nodes exchange their networks; as good as one process (docs/scale.md)."""
@@ -104,7 +102,7 @@ class Train(Filling):
     @classmethod
     def base(cls, argv: Sequence[str]) -> Config:
         """What the flags change: without a preset, the run that --out holds, or the recipe for this machine."""
-        if cls.preset_of(argv) not in (RECOMMENDED, RACE):
+        if cls.preset_of(argv) != RECOMMENDED:
             return super().base(argv)
         out, device = value_of(argv, "--out"), value_of(argv, "--engine.device") or "auto"
         if named_preset(argv) != RECOMMENDED and out and (Path(out) / "config.yaml").is_file():
@@ -113,12 +111,10 @@ class Train(Filling):
 
     def execute(self, argv: list[str]) -> Outcome:
         config = configure_train(self)
-        if self.preset in (RECOMMENDED, RACE) and first():
+        if self.preset == RECOMMENDED and first():
             print(_what_is_recommended(config), file=sys.stderr)
         if self.dry_run:
             return dry_run(config, usual=Config().change(method=config.method.kind), quiet=self.json), 0
-        if self.preset == RACE and self.out is not None:
-            config = _raced(self, config, self.out, argv)
         return dataclasses.asdict(fill(self, config, argv, address=self.address)), 0
 
 
@@ -137,24 +133,6 @@ def configure_train(asked: Train) -> Config:
     if asked.address is not None and not asked.modules and config.train.exchange_every is None:
         raise ValueError(f"--address {asked.address} is of a Ray for nodes: add --modules, or leave it out")
     return config.change(train=train)
-
-
-def _raced(asked: Train, config: Config, out: Path, argv: list[str]) -> Config:
-    """The configuration of the race's best, which `out` holds then."""
-    from velogan.observe.progress import Display
-    from velogan.training.race import others, race, rest
-
-    if several():
-        raise ValueError(f"the preset {RACE} is for one process: name another")
-    check_writable("--out", out)
-    if (out / "config.yaml").is_file():
-        newly = length(asked) or value_of(argv, "--train.length")
-        return rest(config, others=others(out)) if newly else config
-    with Display() as display:
-        origin = {"command": shlex.join(["velogan", *argv])}
-        race({name: make(config) for name, make in CANDIDATES.items()}, out, display=display, origin=origin)
-    type(asked).began = None  # what the race took is taken from the length of the rest
-    return read_config(out)
 
 
 def _what_is_recommended(config: Config) -> str:

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from velogan.config import Config, Size, explain
 from velogan.evaluation.validation import SCORE
 from velogan.files import nearest, parse_yaml
-from velogan.recipes import DEFAULT, RACE, RECIPES
+from velogan.recipes import DEFAULT, RECIPES
 from velogan.sweep.dimensions import changed, check_field, make_dimension
 from velogan.sweep.genotypes import Source, make_search, make_source
 from velogan.sweep.plan import Search, SweepPlan
@@ -138,8 +138,6 @@ def _sources(file: PlanFile) -> dict[str, Source]:
 def _base(file: PlanFile, preset: str) -> Config:
     if preset not in RECIPES:
         raise ValueError(f"presets: {preset} is no preset{nearest(preset, RECIPES)}; there are {', '.join(RECIPES)}")
-    if preset == RACE:
-        raise ValueError(f"presets: {preset} is several trainings, for `velogan train` alone: name another")
     base = RECIPES[preset]().sized(file.size) if file.size else RECIPES[preset]()
     data: dict[str, Any] = {"path": (file.data,) if isinstance(file.data, str) else file.data}
     data |= {} if file.image_size is None else {"crop_size": file.image_size}
