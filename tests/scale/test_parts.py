@@ -11,10 +11,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from velogan.cli import main
 from velogan.data.pictures.images import decode
+from velogan.data.sets.sources import list_images
 from velogan.scale import parts, shards, work
 from velogan.scale.parts import Input, find_input
-from velogan.scale.translate import translate_part
+from velogan.scale.translate import Total, translate_part
 from velogan.scale.work import Done, Options
 from velogan.translate.model import Translator
 
@@ -182,3 +184,20 @@ def test_a_damaged_shard_is_named_and_nothing_is_written(
     assert (name, done.translated) == ("0.tar", 0)
     assert reason.startswith("damaged shard: ")
     assert written(tmp_path / "out") == []
+
+
+def test_workers_take_the_files_that_one_process_takes_and_count_the_others(
+    tmp_path: Path,
+    picture: Callable[..., bytes],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for name in ("a.png", "b.jfif", "plain", "c.heic"):
+        put(tmp_path / "in" / name, picture(0))
+    put(tmp_path / "in/a.png.doubt.png", picture(0))
+    put(tmp_path / "in/notes.txt", b"no picture")
+    put(tmp_path / "in/scan.dcm", bytes(128) + b"DICM")
+    assert sorted(find_input(tmp_path / "in", tmp_path / "out").names()) == list(list_images(tmp_path / "in"))
+    monkeypatch.setattr("velogan.scale.translate.translate_at_scale", lambda *_, **__: Total(seconds=1))
+    assert main(["translate", "apples2oranges", str(tmp_path / "in"), str(tmp_path / "out"), "--workers", "2"]) == 0
+    assert "no pictures that are read: 1 .txt, 1 .dcm" in capsys.readouterr().err

@@ -222,6 +222,7 @@ def _doubt(made: Map) -> dict[str, Any]:
 
 
 def _translate_at_scale(asked: Translate, workers: int) -> Outcome:
+    from velogan.data.sets.sources import left_out
     from velogan.interchange.hub import local
     from velogan.observe.progress import Display
     from velogan.scale.translate import Options, translate_at_scale
@@ -239,6 +240,8 @@ def _translate_at_scale(asked: Translate, workers: int) -> Outcome:
             progress=display.count("translating"),
         )
         _tell_translated(display, done, asked.output, renamed=done.renamed, example=done.example)
+        if others := left_out(asked.input, scans=False):
+            display.say(others)
     result, code = _translated(done, done.peak_memory_mb)
     return {**result, "workers": workers}, code
 

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from glob import has_magic, iglob
 from pathlib import Path
 
-from velogan.data.pictures.images import SUFFIXES
+from velogan.data.pictures.images import SUFFIXES, is_picture
+from velogan.data.sets.sources import MAP
 from velogan.scale.work import WINDOW, WINDOW_BYTES
 
 SHARD = ".tar"
@@ -32,7 +33,7 @@ class Input:
             yield self.file
         elif self.pattern is not None:
             found = iglob(self.pattern, root_dir=self.root, recursive=True)
-            yield from (name for name in found if _wanted(name) and (self.root / name).is_file())
+            yield from (name for name in found if _wanted(self.root / name) and (self.root / name).is_file())
         else:
             yield from _walk(self.root, "", frozenset(), os.path.realpath(self.output))
 
@@ -87,9 +88,8 @@ def is_shard(name: str) -> bool:
     return name.endswith(SHARD)
 
 
-def _wanted(name: str) -> bool:
-    file = os.path.basename(name)
-    return not file.startswith(".") and (is_shard(file) or os.path.splitext(file)[1].lower() in SUFFIXES)
+def _wanted(path: Path) -> bool:
+    return not path.name.startswith(".") and (is_shard(path.name) or (not path.name.endswith(MAP) and is_picture(path)))
 
 
 def _walk(root: Path, below: str, above: frozenset[str], output: str) -> Iterator[str]:
@@ -103,7 +103,7 @@ def _walk(root: Path, below: str, above: frozenset[str], output: str) -> Iterato
             name = os.path.join(below, entry.name)
             if entry.is_dir():
                 yield from _walk(root, name, above | {real}, output)
-            elif _wanted(entry.name):
+            elif _wanted(folder / entry.name):
                 yield name
 
 
