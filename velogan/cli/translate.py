@@ -110,6 +110,14 @@ class Translate(Flags):
         Literal["outside", "inside"],
         tyro.conf.arg(help="What masks keep: outside, what is black; inside, what is white.", metavar="outside|inside"),
     ] = "outside"
+    pages: Annotated[
+        Literal["channels", "slices"] | None,
+        tyro.conf.arg(
+            help="What several pages of a TIFF are: channels of one picture, where it does not say; or slices, each of "
+            "which is translated alone. Default: what the file says, else it is refused.",
+            metavar="channels|slices",
+        ),
+    ] = None
     exact: Annotated[bool, tyro.conf.arg(help=EXACT)] = False
     device: Annotated[str, tyro.conf.arg(help="Where to compute: auto, cpu, cuda or mps.")] = "auto"
     workers: Annotated[
@@ -140,7 +148,7 @@ class Translate(Flags):
                 f"--masks-keep {self.masks_keep} says what masks keep, and there are none: add --masks DIR"
             )
         if self.workers is not None:
-            for flag, asked in (("--doubt", self.doubt), ("--masks", self.masks)):
+            for flag, asked in (("--doubt", self.doubt), ("--masks", self.masks), ("--pages", self.pages)):
                 if asked:
                     raise ValueError(
                         f"{flag} is for one process, but --workers is {self.workers}: leave one of them out"
@@ -165,6 +173,7 @@ class Translate(Flags):
                 smooth=self.smooth,
                 masks=self.masks,
                 keep=self.masks_keep,
+                pages=self.pages,
                 progress=display.task("translating"),
             )
             example = done.renamed[0] if done.renamed else None

@@ -96,6 +96,12 @@ class DataConfig(BaseModel):
         description="DICOM and NIfTI: so many slices below and as many above are further channels of each slice, and a "
         "translated slice is the mean of all that were computed of it: volumes become smoother from slice to slice.",
     )
+    pages: Literal["channels", "slices"] | None = Field(
+        default=None,
+        description="TIFF: what several pages are. channels: of one picture, where the file does not say what they "
+        "are. slices: each page is trained on alone, as slices of NIfTI are. Default: what the file says, else it is "
+        "refused.",
+    )
     flip: bool = Field(default=True, description="Mirror each picture left to right with probability one half.")
     flip_vertical: bool = Field(
         default=False,

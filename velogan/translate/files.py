@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import torch
@@ -24,6 +25,8 @@ from velogan.translate.pictures import output_format, translate_equal, translate
 from velogan.translate.scans import find_scans, has_pictures, translate_scans
 from velogan.translate.summary import Progress, Summary, reason_of
 from velogan.translate.volumes import sees_volumes, translate_volumes
+
+Pages = Literal["channels", "slices"]
 
 _Decoded = tuple[PictureJob, Picture]
 
@@ -43,6 +46,7 @@ def translate(
     smooth: float = 0.0,
     masks: Path | None = None,
     keep: Keep = "outside",
+    pages: Pages | None = None,
     batch_pixels: int | None = None,
     progress: Progress | None = None,
 ) -> Summary:
@@ -59,14 +63,14 @@ def translate(
     files, from the calling thread. Scans are DICOM and NIfTI files; they stay what they are, see `scans.py`.
     Of a film, frames are counted, and `smooth` is the share of what was shown before, see `films.py`.
     `masks`: a folder with a mask for each picture, under its name, or for one picture a file; what it says to `keep`
-    is the input's, pixel for pixel.
+    is the input's, pixel for pixel. `pages`: what the pages of a TIFF are; slices are translated one by one.
     Raises `ValueError` with the mend if the input is missing or empty, or would be overwritten, or if two pictures
     would become one file.
     """
     check_options(format=format, tile=tile)
     input, output = Path(input), Path(output)
     batch_pixels = batch_pixels or pixels_of_a_pass(model.device)
-    scans = find_scans(input, output)
+    scans = find_scans(input, output, stacks=pages == "slices")
     if masks is not None and (scans or is_film(input)):
         name = scans[0].name if scans else input
         raise ValueError(
@@ -94,6 +98,8 @@ def translate(
             f"format={format} is for pictures, but {scans[0].name} is a scan, which stays one: leave it out"
         )
     jobs = [] if scans and not has_pictures(input) else find_jobs(input, output, suffix=format and f".{format}")
+    stacks = {scan.source for scan in scans}
+    jobs = [replace(job, pages_are_channels=pages == "channels") for job in jobs if job.source not in stacks]
     if masks is not None:
         names = [str(job.source.relative_to(input)) if input.is_dir() else job.source.name for job in jobs]
         found = find_masks(masks, names, keep=keep, source=input)

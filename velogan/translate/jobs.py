@@ -66,7 +66,8 @@ class Job:
 
     `alone`: whether all jobs of these folders are one call's. Otherwise others work beside it: pictures whose
     translations might get this one's name are looked for in the source's folder, and what a killed process left of this
-    translation is replaced. `mask`: what of the picture stays as it was; None: nothing must.
+    translation is replaced. `mask`: what of the picture stays as it was; None: nothing must. `pages_are_channels`: see
+    `read_picture`.
     """
 
     name: str
@@ -74,6 +75,7 @@ class Job:
     target: Path
     alone: bool = True
     mask: Mask | None = None
+    pages_are_channels: bool = False
 
     @property
     def scratch(self) -> Path:
@@ -89,7 +91,7 @@ class Job:
 
     def read(self) -> Picture:
         """The picture; raises `ValueError` or `OSError` with the reason."""
-        picture = read_picture(self.source)
+        picture = read_picture(self.source, pages_are_channels=self.pages_are_channels)
         height, width, _ = picture.pixels.shape
         return replace(picture, mask=self.mask.read((height, width))) if self.mask else picture
 

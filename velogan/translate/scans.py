@@ -14,9 +14,9 @@ from velogan import __version__
 from velogan.data.pictures.images import Picture
 from velogan.data.pictures.picture import damage_told
 from velogan.data.pictures.provenance import Provenance
-from velogan.data.pictures.scans import MAY_BE_SCANS, Scan, read_scan, scan_suffix
+from velogan.data.pictures.scans import MAY_BE_SCANS, STACKS, Scan, read_scan, require_for, scan_suffix
 from velogan.data.sets.sources import list_files, list_images
-from velogan.files import names_a_file, replacing, require, sha256
+from velogan.files import names_a_file, replacing, sha256
 from velogan.translate.jobs import printable, written
 from velogan.translate.large import plan
 from velogan.translate.model import Translator
@@ -35,29 +35,32 @@ class ScanJob:
     target: Path
 
 
-def find_scans(source: Path, target: Path) -> list[ScanJob]:
+def find_scans(source: Path, target: Path, *, stacks: bool = False) -> list[ScanJob]:
     """The DICOM and NIfTI files to translate: `source` itself, or those below it; none where there are none.
+
+    `stacks`: TIFF files, too.
 
     ValueError with the mend if a library for them is missing, or the input would be overwritten.
     """
     if not source.is_dir():
-        suffix = scan_suffix(source) if os.path.lexists(source) else None
+        suffix = _kind(source, stacks=stacks) if os.path.lexists(source) else None
         if suffix is None:
             return []
-        inside = target.is_dir() or scan_suffix(target) is None
+        inside = target.is_dir() or _kind(target, stacks=stacks) is None
         if inside and names_a_file(target):
             raise ValueError(
                 f"output {target} is named like a file, and {target.suffix} is not written for input {source}: a scan "
-                f"stays what it is; name a folder, or a file that ends in {suffix or '.dcm'}"
+                f"stays what it is; name a folder, or a file that ends in {suffix}"
             )
         jobs = [ScanJob(printable(source.name), source, target / source.name if inside else target)]
-        if not inside and _kind(jobs[0].target) != _kind(source):
+        if not inside and _kind(jobs[0].target, stacks=stacks) != suffix:
             raise ValueError(f"output {target} is of another kind than input {source}: a scan stays what it is")
     elif os.path.realpath(source) == os.path.realpath(target):
         return []  # which is refused with the pictures
     else:
         below = os.path.realpath(target) + os.sep  # earlier translations, if the output lies within the input
-        names = [name for name in list_files(source, MAY_BE_SCANS) if scan_suffix(source / name) is not None]
+        may_be = MAY_BE_SCANS | (STACKS if stacks else set())
+        names = [name for name in list_files(source, may_be) if _kind(source / name, stacks=stacks) is not None]
         jobs = [
             ScanJob(printable(name), source / name, target / name)
             for name in names
@@ -66,8 +69,7 @@ def find_scans(source: Path, target: Path) -> list[ScanJob]:
     if jobs and target.is_file() and source.is_dir():
         raise ValueError(f"output {target} is a file, but the input is a folder: name a folder")
     for job in jobs:
-        suffix = scan_suffix(job.source) or "DICOM"
-        require("medical", "nibabel" if ".nii" in suffix else "pydicom", user=f"a {suffix} file")
+        require_for(job.source)
         if os.path.realpath(job.source) == os.path.realpath(job.target):
             raise ValueError(f"output {job.target} is the input itself: name another file or folder")
     return jobs
@@ -146,9 +148,12 @@ def _batches(model: Translator, scan: Scan, size: int) -> Iterator[list[Picture]
         yield pictures
 
 
-def _kind(path: Path) -> str:
-    suffix = scan_suffix(path) or ".dcm"
-    return ".dcm" if suffix in (".dicom", ".ima") else suffix
+def _kind(path: Path, *, stacks: bool) -> str | None:
+    """The suffix of files of one kind; None for what is no scan."""
+    suffix = scan_suffix(path)
+    if suffix is None:
+        return ".tif" if stacks and path.suffix.lower() in STACKS else None
+    return ".dcm" if suffix in (".dicom", ".ima", "") else suffix
 
 
 def made_by(model: Translator) -> Provenance:

@@ -285,7 +285,7 @@ def test_tiff_pages_are_what_their_description_says(how: str, axis: str, meaning
     if axis == "C":
         assert np.array_equal(decode(data).pixels, np.moveaxis(pages, 0, -1))
     else:
-        with pytest.raises(ValueError, match=f"its 3 pages are {meaning}, as its description says: save each as"):
+        with pytest.raises(ValueError, match=f"its 3 pages are {meaning}, as its description says: translate each"):
             decode(data)
 
 

@@ -114,8 +114,8 @@ _LONGEST_MAGIC = 12  # bytes at a file's start that say what it is
 _SMALL_FILE = 2**24  # bytes
 
 
-def read_picture(path: Path | str) -> Picture:
-    """Read a picture file upright and at its own depth; see the module's table.
+def read_picture(path: Path | str, *, pages_are_channels: bool = False) -> Picture:
+    """Read a picture file upright and at its own depth; see the module's table, and `tiff.decode_tiff` for pages.
 
     Raises `ValueError` with the reason if it is no picture, damaged, or larger than `MAX_BYTES` when decoded,
     `OSError` if it cannot be read at all.
@@ -130,7 +130,7 @@ def read_picture(path: Path | str) -> Picture:
             _format_of(file.read(_LONGEST_MAGIC))
             file.seek(0)
             admitted_by.get()(facts.st_size)
-        return decode(file.read())
+        return decode(file.read(), pages_are_channels=pages_are_channels)
 
 
 def is_picture(path: Path) -> bool:
@@ -149,13 +149,13 @@ def is_picture(path: Path) -> bool:
     return name not in _WEAK or _WEAK[name].match(start) is not None
 
 
-def decode(data: bytes) -> Picture:
+def decode(data: bytes, *, pages_are_channels: bool = False) -> Picture:
     """Decode the bytes of a picture file; raises `ValueError` with the reason, and nothing else."""
     if not data:
         raise ValueError("the file is empty")
     name, decoder = _format_of(data)
     with damage_told(name, size=len(data)):
-        return decoder(data)
+        return decode_tiff(data, channels=True) if name == "TIFF" and pages_are_channels else decoder(data)
 
 
 def _format_of(data: bytes) -> tuple[str, Callable[[bytes], Picture]]:

@@ -1,4 +1,4 @@
-"""Medical files of one or many slices: DICOM and NIfTI, read with their rescaling and written back as synthetic.
+"""Files of one or many slices: DICOM and NIfTI, read with their rescaling and written back as synthetic; TIFF stacks.
 
 The libraries that know them, pydicom and nibabel, are loaded when there is such a file.
 """
@@ -15,13 +15,18 @@ import numpy as np
 from velogan.data.pictures.about import About
 from velogan.data.pictures.picture import HEADERS, MAX_BYTES, Picture, admitted_by, damage_told
 from velogan.data.pictures.provenance import Provenance
+from velogan.data.pictures.tiff import read_stack
 from velogan.data.pictures.values import PixelFormat
+from velogan.files import require
 
 SUFFIXES = (".dcm", ".dicom", ".ima", ".nii.gz", ".nii")
 """What the names of such files end in. DICOM files without any suffix are found by their bytes."""
 
 MAY_BE_SCANS = {".dcm", ".dicom", ".ima", ".nii", ".gz", ""}
 """The last suffixes of names that `scan_suffix` may know."""
+
+STACKS = {".tif", ".tiff"}
+"""What the names of pictures of several pages end in, which are files of slices where the user says so."""
 
 _DICOM_AT, _DICOM = 128, b"DICM"
 
@@ -61,9 +66,12 @@ def scan_suffix(path: Path) -> str | None:
 
 
 def read_scan(path: Path) -> Scan:
-    """Read a DICOM or NIfTI file; raises `ValueError` with the reason if it is damaged, too large or none of them."""
-    suffix = scan_suffix(path)
-    if suffix is None:
+    """Read a DICOM or NIfTI file, or a TIFF whose pages are slices.
+
+    Raises `ValueError` with the reason if it is damaged, too large or none of them.
+    """
+    suffix, stack = scan_suffix(path), path.suffix.lower() in STACKS
+    if suffix is None and not stack:
         raise ValueError(f"no medical file: names of these end in {', '.join(SUFFIXES)}")
     facts = os.stat(path)
     if not stat.S_ISREG(facts.st_mode):
@@ -74,6 +82,9 @@ def read_scan(path: Path) -> Scan:
         raise ValueError("the file is empty")
     admitted_by.get()(facts.st_size)
     data = path.read_bytes()
+    if suffix is None:
+        with damage_told("TIFF", size=len(data)):
+            return read_stack(data)
     if suffix.startswith(".nii"):
         from velogan.data.pictures.nifti import read_nifti
 
@@ -83,6 +94,14 @@ def read_scan(path: Path) -> Scan:
 
     with damage_told("DICOM", size=len(data)):
         return read_dicom(data)
+
+
+def require_for(path: Path) -> None:
+    """ValueError, which names the extra, where the library for a medical file is missing."""
+    suffix = scan_suffix(path)
+    if suffix is not None:
+        module = "nibabel" if ".nii" in suffix else "pydicom"
+        require("medical", module, user=f"a {suffix or 'DICOM'} file")
 
 
 def _says_dicom(path: Path) -> bool:

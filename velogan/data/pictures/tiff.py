@@ -14,10 +14,13 @@ import tifffile
 from PIL import Image
 from tifffile import TiffFile, TiffPage
 
+from velogan.data.pictures.about import About
 from velogan.data.pictures.geography import filled, geography_of, may_be_empty
 from velogan.data.pictures.jpeg import read_jpeg_header
 from velogan.data.pictures.notes import Notes, told
 from velogan.data.pictures.picture import MAX_BYTES, Picture, assemble, check_size, merged, pixel_bytes, plain
+from velogan.data.pictures.provenance import Provenance
+from velogan.data.pictures.values import PixelFormat
 
 logging.getLogger("tifffile").addHandler(logging.NullHandler())  # it logs flaws that it can repair
 
@@ -33,14 +36,14 @@ _COLOURS = {_RGB: 3, _CMYK: 4, _YCBCR: 3, _LAB: 3}
 _ONE_FILE: dict[str, Any] = {f"is_{form}": False for form in ("ome", "lsm", "ndpi", "scanimage", "imagej")}
 """Formats of microscopes: for these, tifffile may open other files or regroup the pages."""
 
-_APART = "save each as a file of its own"
+_APART = "translate each alone by --pages slices, train on each by --data.pages slices"
 _COUNTS = {
     "channels": r'\bSizeC="(\d+)"|^channels=(\d+)',
     "slices": r'\bSizeZ="(\d+)"|^slices=(\d+)',
     "times": r'\bSizeT="(\d+)"|^frames=(\d+)',
 }
 _MARKS = re.compile(r"<OME\b|^ImageJ=")
-_AXES = re.compile(r'^\{.*"axes": "([A-Z])YX"')  # as tifffile writes it
+_AXES = re.compile(r'^\{.*"axes": "([A-Z])YXS?"')  # as tifffile writes it
 _LONGEST_TEXT = 2**16
 _FOR_A_CENTIMETRE = dict.fromkeys(("micron", "um", "µm", r"\u00B5m"), 10**4) | {"nm": 10**7, "mm": 10, "cm": 1}
 _NO_UNIT = 1
@@ -49,45 +52,98 @@ _ORIENTATION, _ICC = 274, 34675
 _RESOLUTION = (282, 283, 296)
 
 
-def decode_tiff(data: bytes) -> Picture:
+def decode_tiff(data: bytes, *, channels: bool = False) -> Picture:
     """Decode the bytes of a TIFF file; raises `ValueError` for unsupported kinds and false sizes.
 
     Grey, RGB, palette, CMYK, Lab (8 bits) and JPEG's YCbCr; the last four become RGB. Smaller pages (previews, pyramid
-    levels) are skipped. 1 to 7 bits are scaled to 8; 9 to 15 bits stay unchanged, in uint16.
+    levels) are skipped. 1 to 7 bits are scaled to 8; 9 to 15 bits stay unchanged, in uint16. `channels`: several pages
+    are that, where the file does not say what they are.
     """
     with TiffFile(io.BytesIO(data), **_ONE_FILE) as file:
-        pages = _pages(file)
-        first = pages[0]
-        for page in pages:
-            _check(page, data, len(pages))
-        said = _said(first.description)
-        if said.images > max(1, len(pages)):
-            raise ValueError(f"{said.images} images behind {len(pages)} pages, as ImageJ stores large stacks: {_APART}")
+        pages = _checked(file, data)
+        said = _said(pages[0].description)
         if len(pages) > 1:
             if any(page.photometric not in (_WHITE_IS_ZERO, _GREY) or page.samplesperpixel > 1 for page in pages):
-                raise ValueError(f"{len(pages)} colour pages; only grey pages can be channels: save one picture a file")
+                raise ValueError(f"{len(pages)} colour pages; only grey pages can be channels: {_APART}")
             if said.slices * said.times > 1:
                 what = "slices" if said.times == 1 else "times" if said.slices == 1 else "slices and times"
                 raise ValueError(f"its {len(pages)} pages are {what}, as its description says: {_APART}")
-            if said.channels != len(pages):
+            if said.channels != len(pages) and not (channels and not said.channels):
                 raise ValueError(
-                    f"{len(pages)} pages, and nothing says whether they are channels, slices or times: {_APART}, or "
-                    "save channels in one page, or as OME-TIFF or ImageJ does, which say it"
+                    f"{len(pages)} pages, and nothing says whether they are channels, slices or times: {_APART}; if "
+                    "they are channels, --pages channels, in training --data.pages channels"
                 )
-            array, alpha = np.stack([_values(page)[..., 0] for page in pages], axis=-1), None
-        else:
-            array, alpha = _colours(first, _values(first))
-        own = first.photometric in (_WHITE_IS_ZERO, _GREY, _RGB, _PALETTE)
-        icc = first.tags.valueof(_ICC) if own else None
-        turned = first.tags.valueof(_ORIENTATION)
-        across, down, unit = (first.tags.valueof(tag) for tag in _RESOLUTION)
-        notes = _measured(told(across, down, int(unit) if isinstance(unit, int) else 2), first.description)
-        if turned in (None, 1):  # nobody turns what lies on a map
-            known = geography_of(first)
-            if may_be_empty(array, known):
-                colours = [channel for channel in range(array.shape[2]) if channel != alpha]
-                array[..., colours], known = filled(array[..., colours], known)
-            notes = replace(notes, geography=known)
+        return _picture(pages)
+
+
+class TiffStack:
+    """A TIFF file whose pages are pictures of their own, slices or times. Made by `read_stack`."""
+
+    def __init__(self, data: bytes):
+        self._file = TiffFile(io.BytesIO(data), **_ONE_FILE)
+        self._pages = _checked(self._file, data)
+        first = self._pages[0]
+        self.bits = first.dtype.itemsize * 8 if first.dtype else 0
+
+    def __len__(self) -> int:
+        return len(self._pages)
+
+    @property
+    def about(self) -> About:
+        """Nothing is known."""
+        return About()
+
+    def picture(self, index: int) -> Picture:
+        """A page."""
+        return _picture([self._pages[index]])
+
+    def written(self, slices: list[np.ndarray], form: PixelFormat, made: Provenance) -> bytes:
+        """Such a file, with alpha, resolution and place on the Earth as they were."""
+        given = [self.picture(index) for index in range(len(self))]
+        pages = [replace(one, pixels=pixels, icc=None) for one, pixels in zip(given, slices)]
+        if pages[0].alpha is not None and pages[0].alpha.dtype != slices[0].dtype:
+            raise ValueError("pages with alpha become values of another type: save them without alpha")
+        axis = "T" if _said(self._pages[0].description).times > 1 else "Z"
+        return _encoded(pages, axis=axis)
+
+
+def read_stack(data: bytes) -> TiffStack:
+    """Read the bytes of a TIFF file of several pages; raises `ValueError` as `decode_tiff` does."""
+    return TiffStack(data)
+
+
+def _checked(file: TiffFile, data: bytes) -> list[TiffPage]:
+    """The pages of a file, whose sizes are those of their headers."""
+    pages = _pages(file)
+    for page in pages:
+        _check(page, data, len(pages))
+    said = _said(pages[0].description)
+    if said.images > max(1, len(pages)):
+        raise ValueError(
+            f"{said.images} images behind {len(pages)} pages, as ImageJ stores large stacks: save each as a file "
+            "of its own"
+        )
+    return pages
+
+
+def _picture(pages: list[TiffPage]) -> Picture:
+    """A page, or grey pages as channels."""
+    first = pages[0]
+    if len(pages) > 1:
+        array, alpha = np.stack([_values(page)[..., 0] for page in pages], axis=-1), None
+    else:
+        array, alpha = _colours(first, _values(first))
+    own = first.photometric in (_WHITE_IS_ZERO, _GREY, _RGB, _PALETTE)
+    icc = first.tags.valueof(_ICC) if own else None
+    turned = first.tags.valueof(_ORIENTATION)
+    across, down, unit = (first.tags.valueof(tag) for tag in _RESOLUTION)
+    notes = _measured(told(across, down, int(unit) if isinstance(unit, int) else 2), first.description)
+    if turned in (None, 1):  # nobody turns what lies on a map
+        known = geography_of(first)
+        if may_be_empty(array, known):
+            colours = [channel for channel in range(array.shape[2]) if channel != alpha]
+            array[..., colours], known = filled(array[..., colours], known)
+        notes = replace(notes, geography=known)
     return assemble(
         array,
         alpha=alpha,
@@ -273,27 +329,32 @@ def _unmultiplied(array: np.ndarray, alpha: int) -> np.ndarray:
 
 def encode_tiff(picture: Picture) -> bytes:
     """Encode any picture with deflate: 1 channel as grey, 3 as RGB, others as grey with extra samples; alpha last."""
-    geography = picture.notes.geography
-    picture = replace(picture, pixels=geography.put_back(picture.pixels))
-    channels, array = picture.pixels.shape[2], merged(picture)
-    extras = ["unspecified"] * (0 if channels == 3 else channels - 1) + (
-        ["unassalpha"] if picture.alpha is not None else []
-    )
-    file, resolution = io.BytesIO(), picture.notes.resolution
+    return _encoded([picture])
+
+
+def _encoded(pages: list[Picture], *, axis: str = "") -> bytes:
+    """Pages of one size, which `axis` names: Z slices, T times."""
+    first = pages[0]
+    shown = [merged(replace(one, pixels=one.notes.geography.put_back(one.pixels))) for one in pages]
+    array, channels = np.stack(shown) if axis else shown[0], first.pixels.shape[2]
+    extras = ["unspecified"] * (0 if channels == 3 else channels - 1)
+    extras += ["unassalpha"] if first.alpha is not None else []
+    file, resolution = io.BytesIO(), first.notes.resolution
+    single = array.shape[-1] == 1
     tifffile.imwrite(
         file,
-        array[..., 0] if array.shape[2] == 1 else array,
+        array[..., 0] if single else array,
         photometric="rgb" if channels == 3 else "minisblack",
-        planarconfig="contig" if array.shape[2] > 1 else None,
+        planarconfig=None if single else "contig",
         extrasamples=extras or None,
         compression="adobe_deflate",
         compressionargs={"level": 4},
         predictor=True,
-        iccprofile=picture.icc,
+        iccprofile=first.icc,
         resolution=resolution and (resolution[0].as_integer_ratio(), resolution[1].as_integer_ratio()),
-        resolutionunit=None if resolution is None else picture.notes.unit,
-        extratags=geography.tags(),
-        metadata=None,
+        resolutionunit=None if resolution is None else first.notes.unit,
+        extratags=first.notes.geography.tags(),
+        metadata={"axes": f"{axis}YX{'' if single else 'S'}"} if axis else None,
         maxworkers=1,
     )
     return file.getvalue()

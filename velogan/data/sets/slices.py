@@ -23,10 +23,10 @@ import numpy as np
 from velogan.data.config import WINDOWS, DataConfig
 from velogan.data.pictures.images import Picture
 from velogan.data.pictures.picture import admitted_by, damage_told
-from velogan.data.pictures.scans import Scan, read_scan, scan_suffix
+from velogan.data.pictures.scans import Scan, read_scan, require_for
 from velogan.data.pictures.values import PixelFormat, Range
 from velogan.data.sets.ahead import in_order
-from velogan.files import replacing, require
+from velogan.files import replacing
 from velogan.types import Letter
 
 VERSION = 1
@@ -252,8 +252,8 @@ def open_slices(
 
     Raises `ValueError` that names the folder and the mend, where there is none, or where a library is missing.
     """
-    for suffix in {scan_suffix(directory / name) or "DICOM" for name in files}:
-        require("medical", "nibabel" if ".nii" in suffix else "pydicom", user=f"a {suffix} file")
+    for name in files:
+        require_for(directory / name)
     scans = Scans(directory)
     look = _kept(cache, scans, files, config.span(letter), workers=config.workers, progress=progress)
     if not look.series:

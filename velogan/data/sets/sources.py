@@ -16,7 +16,7 @@ from typing import Protocol, Self
 from velogan.data.config import BUILT_IN, DataConfig
 from velogan.data.pictures.images import SUFFIXES, Picture, is_picture, read_picture
 from velogan.data.pictures.picture import HEADERS, MAX_BYTES
-from velogan.data.pictures.scans import MAY_BE_SCANS, scan_suffix
+from velogan.data.pictures.scans import MAY_BE_SCANS, STACKS, scan_suffix
 from velogan.data.rendered.apples2oranges import VERSION, render_folder
 from velogan.data.sets.shards import SUFFIX as SHARD
 from velogan.data.sets.shards import find_shards, identified, names_shards
@@ -66,10 +66,14 @@ class ImageSource(Protocol):
 
 @dataclass(frozen=True)
 class Folder:
-    """Pictures below one directory: their paths relative to it, sorted."""
+    """Pictures below one directory: their paths relative to it, sorted.
+
+    `pages_are_channels`: pages of a TIFF that does not say what they are.
+    """
 
     directory: Path
     names: tuple[str, ...]
+    pages_are_channels: bool = False
 
     @property
     def where(self) -> str:
@@ -83,11 +87,11 @@ class Folder:
 
     def some(self, numbers: Iterable[int]) -> Folder:
         """Choose by numbers."""
-        return Folder(self.directory, tuple(self.names[number] for number in numbers))
+        return replace(self, names=tuple(self.names[number] for number in numbers))
 
     def named(self, names: Iterable[str]) -> Folder:
         """Choose by names."""
-        return Folder(self.directory, tuple(names))
+        return replace(self, names=tuple(names))
 
     def path_of(self, name: str) -> str:
         """The path of a picture."""
@@ -95,13 +99,15 @@ class Folder:
 
     def read(self, name: str) -> Picture:
         """Read a picture. Raises `OSError` and `ValueError` as `read_picture` does."""
-        return read_picture(self.directory / name)
+        return read_picture(self.directory / name, pages_are_channels=self.pages_are_channels)
 
     def content(self, name: str) -> str:
         """Give the hash of a picture's file; one too large for a picture is not read."""
         path = self.directory / name
         size = path.stat().st_size if path.is_file() else 0
-        return f"unreadable: {size} bytes" if size > MAX_BYTES + HEADERS else content_hash(path)
+        if size > MAX_BYTES + HEADERS:
+            return f"unreadable: {size} bytes"
+        return content_hash(path) + " pages are channels" * self.pages_are_channels
 
 
 def content_hash(path: Path) -> str:
@@ -354,8 +360,15 @@ def _pictures(
     if not directory.is_dir():
         raise ValueError(f"data.path (--data) {directory} {_found(directory)}; name a folder of pictures")
     names = list_images(directory)
+    if names and config.pages == "slices":
+        if others := [name for name in names if Path(name).suffix.lower() not in STACKS]:
+            raise ValueError(
+                f"data.pages=slices is for folders of TIFF files, and {directory} holds other pictures, for example "
+                f"{others[0]}: move them away, or leave it out"
+            )
+        return _slices(directory, names, letter, config, progress)
     if names:
-        return Folder(directory, names)
+        return Folder(directory, names, pages_are_channels=config.pages == "channels")
     shards = [str(directory / name) for name in list_files(directory, {SHARD})]
     if shards:
         return open_shards(str(directory), identified(shards), config, cache_directory(config), progress=progress)

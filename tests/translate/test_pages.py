@@ -1,0 +1,89 @@
+"""TIFF files of several pages that say nothing of them: refused, until a flag says what they are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tifffile
+import torch
+from torch import Tensor, nn
+
+from velogan.cli import main
+from velogan.data.config import DataConfig
+from velogan.data.sets.sources import find_sources
+from velogan.translate.files import translate
+from velogan.translate.model import Translator
+
+STACK = np.random.default_rng(0).integers(0, 256, (3, 16, 24), dtype=np.uint8)
+
+
+class Negative(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return -x
+
+
+def _model(channels: int) -> Translator:
+    header = {end: {"channels": channels, "dtype": "uint8"} for end in ("input", "output")}
+    return Translator(Negative(), multiple=4, device=torch.device("cpu"), header=header)
+
+
+@pytest.fixture
+def stack(tmp_path: Path) -> Path:
+    (tmp_path / "in").mkdir()
+    tifffile.imwrite(tmp_path / "in/a.tif", STACK, photometric="minisblack", metadata=None, resolution=(30, 20))
+    return tmp_path / "in/a.tif"
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_they_are_refused_with_the_flag(stack: Path, tmp_path: Path, channels: int) -> None:
+    ((_, reason),) = translate(_model(channels), stack, tmp_path / "out").failed
+    assert "nothing says" in reason
+    assert "--pages slices" in reason
+    assert "--pages channels" in reason
+
+
+def test_channels(stack: Path, tmp_path: Path) -> None:
+    done = translate(_model(3), stack, tmp_path / "out", pages="channels")
+    assert (done.translated, done.failed) == (1, ())
+    assert np.array_equal(tifffile.imread(tmp_path / "out/a.tif"), 255 - np.moveaxis(STACK, 0, -1))
+
+
+@pytest.mark.parametrize("named", ["in", "in/a.tif"])
+def test_slices_are_translated_one_by_one_and_written_as_such(stack: Path, tmp_path: Path, named: str) -> None:
+    done = translate(_model(3), tmp_path / named, tmp_path / "out", pages="slices")
+    assert (done.translated, done.failed) == (1, ())
+    with tifffile.TiffFile(tmp_path / "out/a.tif") as file:
+        assert len(file.pages) == 3
+        assert file.series[0].axes == "ZYXS"
+        assert [file.pages[0].tags[tag].value for tag in (282, 283)] == [(30, 1), (20, 1)]
+    written = tifffile.imread(tmp_path / "out/a.tif")
+    assert np.abs(written[..., 0].astype(int) - (255 - STACK)).max() <= 1
+    ((_, reason),) = translate(_model(1), tmp_path / "out/a.tif", tmp_path / "again").failed
+    assert "colour pages" in reason
+
+
+def test_grey_slices_stay_grey_and_say_what_they_are(stack: Path, tmp_path: Path) -> None:
+    for name in ("out", "again"):
+        assert translate(_model(1), stack, tmp_path / name, pages="slices").failed == ()
+        stack = tmp_path / name / "a.tif"
+    assert np.array_equal(tifffile.imread(stack), STACK)
+    ((_, reason),) = translate(_model(1), stack, tmp_path / "more").failed
+    assert "its 3 pages are slices, as its description says" in reason
+
+
+def test_training_reads_them_by_the_same_flag(stack: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "b").mkdir()
+    tifffile.imwrite(tmp_path / "b/b.tif", 255 - STACK, photometric="minisblack", metadata=None)
+    folders = (str(stack.parent), str(tmp_path / "b"))
+    sources = find_sources(DataConfig(path=folders, pages="channels", validation=0))
+    assert sources.a.train.read("a.tif").pixels.shape == (16, 24, 3)
+    sources = find_sources(DataConfig(path=folders, pages="slices", range_a=(0, 255), range_b=(0, 255), validation=0))
+    assert list(sources.a.train.names) == [f"a.tif#{number:04d}" for number in range(3)]
+    assert np.array_equal(sources.a.train.read("a.tif#0001").pixels[..., 0], STACK[1])
+    (tmp_path / "b/c.png").write_bytes(b"\x89PNG\r\n\x1a\n")
+    with pytest.raises(ValueError, match=r"data.pages=slices is for folders of TIFF files, .* for example c.png"):
+        find_sources(DataConfig(path=folders, pages="slices"))
+    assert main(["translate", "apples2oranges", *folders, "--workers", "2", "--pages", "slices"]) == 2
+    assert "--pages is for one process" in capsys.readouterr().err
