@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import yaml
 from gpu_item import ROOT, SQUEEZENET, Asked, Found, Training, item, scores_table, table, train_all
 
 CAPTURED = {"mode": "graph", "compile": "off"}
@@ -262,34 +263,64 @@ def compiled(asked: Asked) -> Found:
     return _bench(asked, {("resnet_9", 1): ("reference", "captured", "compiled, captured")})
 
 
-TINY_PLAN = """data: apples2oranges
-images: 4
-presets: [cyclegan]
-image_size: 32
-config:
-  data: {render_count: 20, render_test: 4}
-  generator: {channels: 4, blocks: 1}
-  discriminator: {channels: 4}
-"""
+PLANS = ROOT / "benchmarks" / "plans"
+TINY_SETS = {
+    "images": 4,
+    "seeds": 1,
+    "image_size": 32,
+    "config": {
+        "data": {"render_count": 20, "render_test": 4},
+        "generator": {"blocks": 1},
+        "discriminator": {"channels": 4},
+    },
+}
+"""Words of a plan file in place of its own where sizes are tiny."""
 
 
 @item(minutes=60, least=12, timed=False)
 def sets(asked: Asked) -> Found:
     """All sets at 256x256 by each recipe for the same minutes: the table and the page of benchmarks/sets.py"""
-    from sets import markdown, tabled
+    within = ("--within", f"{asked.left / 60:.1f}")
+    return _by_sets(asked, "sets-gpu.yaml", *within, tiny={**TINY_SETS, "presets": ["cyclegan"], "size": "xs"})
 
-    plan, words = ROOT / "benchmarks" / "plans" / "sets-gpu.yaml", ["--within", f"{asked.left / 60:.1f}"]
+
+@item(minutes=90, least=9, timed=False)
+def searches(asked: Asked) -> Found:
+    """CycleGANAS' comparisons at 128x128 on horses, facades and apples; `--only searches` goes on with what OUT has"""
+    of = ("--last", "--only", "horse2zebra", "facades", "apple2orange")
+    found = _by_sets(asked, "search-paper.yaml", *of)
+    from scatter import draw, panels
+
+    (asked.out / "scatter.svg").write_text(draw(panels(found.figures)), encoding="utf-8")
+    return found
+
+
+@item(minutes=60, least=9, timed=False)
+def optimizers(asked: Asked) -> Found:
+    """One optimizer, several, and each its rate on unlike domains; `--only optimizers` goes on with what OUT has"""
+    return _by_sets(asked, "optimizers.yaml", "--last", "--only", "cityscapes", "horse2zebra", "facades")
+
+
+def _by_sets(asked: Asked, name: str, *words: str, tiny: Mapping[str, Any] = TINY_SETS) -> Found:
+    """What benchmarks/sets.py makes of the plan, on all sets or as `words` say; `tiny` is in place of its words."""
+    plan = PLANS / name
     if asked.tiny:
-        plan, words = asked.out / "plan.yaml", ["--limit", "4"]
-        plan.write_text(TINY_PLAN)
+        tree = yaml.safe_load(plan.read_text(encoding="utf-8")) | dict(tiny)
+        tree.pop("minutes", None)
+        for search in tree.get("searches", {}).values():
+            search["train.length"] = "2 images"
+        plan, words = asked.out / "plan.yaml", ("--limit", "4", "--last")
+        plan.write_text(yaml.safe_dump(tree, sort_keys=False), encoding="utf-8")
     elif asked.data is None:
         raise ValueError("it needs sets: give a folder that has them as --data")
     else:
-        words += ["--sets", str(asked.data), "--parallel", str(asked.at_once)]
-        words += ["--squeezenet", str(weights)] if (weights := asked.data / SQUEEZENET).is_file() else []
+        words += ("--sets", str(asked.data), "--parallel", str(asked.at_once))
+        words += ("--squeezenet", str(weights)) if (weights := asked.data / SQUEEZENET).is_file() else ()
+    from sets import markdown, tabled
+
     code, _ = asked.call(["benchmarks/sets.py", str(plan), "--out", str(asked.out), *words], "sets")
     if not (asked.out / "sets.json").is_file():
-        raise ValueError(f"benchmarks/sets.py ended with exit code {code}: see sets.log")
+        raise ValueError(f"benchmarks/sets.py ended with exit code {code} before all was trained: see sets.log")
     runs = json.loads((asked.out / "sets.json").read_text())
     failed = [f"failed: {one['set']}, {one['recipe']}: {one['reason']}" for one in runs if one["reason"]]
     shared = [] if asked.tiny else [f"{asked.at_once} trainings shared the GPU at a time."]

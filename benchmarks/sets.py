@@ -5,7 +5,8 @@
 Each folder below `--sets` that has trainA and trainB is a set, and the built-in apples2oranges is one; `--only` names
 some. The plan file (benchmarks/plans/sets.yaml) names recipes and what they have in common; flags change sizes, lengths
 and seeds. The same command goes on where it was stopped. OUT/sets.html has the table, the same six held-out pictures of
-each set by each recipe, and all runs; OUT/sets.json has every figure. Scored is the checkpoint that `translate` takes.
+each set by each recipe, and all runs; OUT/sets.json has every figure. Scored is the checkpoint that `translate` takes,
+or with `--last` the last. Variants of a plan are recipes, too; those with a genotype search first.
 
 Closed is the share of the kernel distance between inputs and real pictures that a translation closes, over a network
 that no discriminator uses. Where a set has `maskA` or `maskB`, what changed outside the objects is measured on held-out
@@ -90,6 +91,7 @@ def main() -> int:
     parser.add_argument("--seeds", type=int)
     parser.add_argument("--parallel", type=int, default=1, help="trainings at a time")
     parser.add_argument("--squeezenet", type=Path, help="SqueezeNet 1.0 judges, too")
+    parser.add_argument("--last", action="store_true", help="score the last checkpoints")
     parser.add_argument("--limit", type=int, help="at most so many test pictures of a domain")
     asked = parser.parse_args()
     trials = {name: list(_trials(asked, path)) for name, path in _sets(asked).items()}
@@ -152,6 +154,7 @@ def _train(trials: Mapping[str, Sequence[Trial]], asked: argparse.Namespace, *, 
             cores=cores,
             origin={"preset": trial.settings["preset"], "command": " ".join(sys.argv)},
             report=lambda percent, score: None,
+            source=trial.source,
         )
         why = f" ({found.reason})" if found.reason else ""
         say(f"{name}, {trial.name}: {found.status}, {found.images:,} images{why}")
@@ -167,7 +170,8 @@ def _scored(name: str, trial: Trial, asked: argparse.Namespace, display: Display
     known = {"set": name, "recipe": trial.settings["preset"], "seed": trial.seed, "run": str(run), "reason": ""}
     kept = folder / "status" / f"{trial.name}.sets.json"
     try:
-        at = find_checkpoint(run, None)
+        which = "last" if asked.last else taken(run)
+        at = find_checkpoint(run, which)
         of = {"sha256": digest(at), "limit": asked.limit, "squeezenet": bool(asked.squeezenet)}
         if (before := read_mapping(kept)).get("of") == of:
             return {**known, **before["found"]}
@@ -175,7 +179,7 @@ def _scored(name: str, trial: Trial, asked: argparse.Namespace, display: Display
         shares = dict(zip(WAYS, (int(word.partition("=")[2]) for word in CLASSES.get(name, ()))))
         scores = evaluate(
             run,
-            checkpoint=taken(run),
+            checkpoint=which,
             features=default_features(),
             squeezenet=asked.squeezenet,
             classes={f"class {index}": index for index in shares.values()},
@@ -183,7 +187,7 @@ def _scored(name: str, trial: Trial, asked: argparse.Namespace, display: Display
             device=device,
             task=display.task,
         )["scores"]
-        found = {"images": int(at.name), "checkpoint": taken(run), "ways": figures(scores, shares)}
+        found = {"images": int(at.name), "checkpoint": which, "ways": figures(scores, shares)}
         for way, values in outside(run, device=device).items():
             found["ways"][way] |= {figure: {"value": value} for figure, value in values.items()}
         write_text(kept, json.dumps({"of": of, "found": found}))
