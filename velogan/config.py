@@ -154,10 +154,11 @@ class Config(BaseModel):
         """What the networks shall be. ValueError where `generator_b` or `discriminator_b` does not fit the other."""
         generator = _merged(self.generator, self.generator_b, "generator_b")
         discriminator = _merged(self.discriminator, self.discriminator_b, "discriminator_b")
+        a, b = self.data.channels_a or 3, self.data.channels_b or 3
         return Spec(
-            generators={"a2b": self.generator, "b2a": generator},
+            generators={"a2b": self.generator.between(a, b), "b2a": generator.between(b, a)},
             discriminators={"a2b": self.discriminator, "b2a": discriminator},
-            channels={"A": self.data.channels_a or 3, "B": self.data.channels_b or 3},
+            channels={"A": a, "B": b},
         )
 
     @property

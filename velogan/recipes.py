@@ -21,13 +21,13 @@ def cyclegan() -> Config:
 def fast() -> Config:
     """Good pictures in minutes: 128x128, small generators with a mask, judged by trained features.
 
-    The mask keeps what need not change, so no identity loss asks for it, and the cycle weighs little: that edges stay
-    where they were keeps shapes. The trained features see small pictures enlarged, up to the size that they were
-    trained with. Strokes and colours change with every few hundred images, so a step sees four of them, the average is
-    long, and the discriminators learn at half the rate. Rates do not fall: with falling ones changes became fewer.
-    Squares cut out keep the discriminators from knowing their pictures by heart, and untranslated pictures among the
-    translations keep the PatchGANs from taking the input's domain for their own. Features are mirrored at borders, so
-    that no lines appear there.
+    The mask, where A and B have as many channels, keeps what need not change, so no identity loss asks for it, and
+    the cycle weighs little: that edges stay where they were keeps shapes. The trained features see small pictures
+    enlarged, up to the size that they were trained with. Strokes and colours change with every few hundred images,
+    so a step sees four of them, the average is long, and the discriminators learn at half the rate. Rates do not
+    fall: with falling ones changes became fewer. Squares cut out keep the discriminators from knowing their
+    pictures by heart, and untranslated pictures among the translations keep the PatchGANs from taking the input's
+    domain for their own. Features are mirrored at borders, so that no lines appear there.
     docs/training.md has the figures.
 
     velogan train fast --data horse2zebra --out runs/zebras
@@ -37,7 +37,7 @@ def fast() -> Config:
         .sized("xs")
         .change(
             data={"crop_size": 128, "batch_size": 4},
-            generator={"output": "mask", "decoder": "resize", "padding": "reflect"},
+            generator={"output": "auto", "decoder": "resize", "padding": "reflect"},
             discriminator={"network": "projected+basic", "feature_size": 224},
             method={"gan": "hinge", "augment": ("shift", "cutout")}
             | {"cycle_a": 2.0, "cycle_b": 2.0, "identity": 0.0}

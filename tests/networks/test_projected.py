@@ -179,6 +179,11 @@ def test_grey_pictures_are_seen_as_colour_ones() -> None:
     assert torch.equal(net(grey)[0], net(grey.repeat(1, 3, 1, 1))[0])
 
 
-def test_other_channels_are_refused_with_the_mend() -> None:
-    with pytest.raises(ValueError, match=r"projected sees pictures of 1 or 3 channels, not 4.*network=basic"):
-        made(channels=4)
+@pytest.mark.parametrize(
+    ("count", "thirds"),
+    [(2, [[0], [0, 1], [1]]), (4, [[0, 1], [1, 2], [2, 3]]), (7, [[0, 1, 2], [2, 3, 4], [4, 5, 6]])],
+)
+def test_of_other_channels_features_see_thirds(count: int, thirds: list[list[int]]) -> None:
+    net, images = made(channels=count).eval(), torch.rand(1, count, 32, 32)
+    seen = torch.stack([images[:, third].mean(1) for third in thirds], dim=1)
+    assert torch.equal(net(images)[0], net(seen)[0])

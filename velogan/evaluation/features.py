@@ -21,7 +21,7 @@ from velogan.metrics.inception import Inception
 from velogan.metrics.resize import CLEAN, clean
 from velogan.metrics.squeezenet import RESIZE, SCALE, SqueezeNet
 from velogan.networks.efficientnet_lite import SIDE, EfficientNetLite
-from velogan.networks.pretrained import LITE_SHA256, find_lite, lite_weights, package
+from velogan.networks.pretrained import LITE_SHA256, find_lite, in_three, lite_weights, package
 
 INCEPTION_URL = (
     "https://github.com/mseitzer/pytorch-fid/releases/download/fid_weights/pt_inception-2015-12-05-6726825d.pth"
@@ -135,7 +135,7 @@ def load_lite(variant: Judge, cache: Path, device: torch.device | str) -> Featur
 
     @torch.inference_mode()
     def look(images: Tensor) -> dict[str, Tensor]:
-        features, logits = net(clean(images.to(device), side) / 127.5 - 1)
+        features, logits = net(clean(in_three(images.to(device)), side) / 127.5 - 1)
         return {variant: features.cpu(), f"{variant}_logits": logits.cpu()}
 
     what = f"EfficientNet-{variant.capitalize()}, mean of its head over space, 1280 features; not comparable with FID"

@@ -18,7 +18,7 @@ from velogan.evaluation.samples import middles, translated_and_third
 from velogan.methods.base import Method, Spec, Views
 from velogan.metrics.failures import signs
 from velogan.metrics.sliced import distance_of_maps, sliced_wasserstein
-from velogan.networks.pretrained import LITE_SHA256, find_lite, frozen_features
+from velogan.networks.pretrained import LITE_SHA256, find_lite, frozen_features, in_three
 from velogan.types import Direction
 
 SCORE = "validation/distance"
@@ -130,7 +130,7 @@ class Validation:
         assert self.features
         device = torch.device(self.device)
         see = frozen_features(self.features, device).maps
-        parts = [see(some.to(device).expand(-1, 3, -1, -1)) for some in images.split(_AT_ONCE)]
+        parts = [see(in_three(some.to(device))) for some in images.split(_AT_ONCE)]
         return [torch.cat([part.float().cpu() for part in same]) for same in zip(*parts)]
 
 

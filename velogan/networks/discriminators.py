@@ -110,24 +110,19 @@ def build_discriminator(
     """A freshly initialised discriminator of images with `in_channels` channels.
 
     `fill` makes what stands at the places of operations in cells; without it, the operations of `config`. ValueError
-    where `projected` cannot see so many, or has no features here.
+    where `projected` has no features here.
     """
     if config.network == "projected":
-        return _projected(config, in_channels, patch=None)
+        return _projected(config, patch=None)
     if config.network == "cells":
         return _started(_cells(config, in_channels, fill=fill), config)
     layers = config.layers if config.network == "n_layers" else 3
     pixel = config.network == "pixel"
     net = _started(_pixel(config, in_channels) if pixel else _patch(config, in_channels, layers=layers), config)
-    return _projected(config, in_channels, patch=net) if config.network == "projected+basic" else net
+    return _projected(config, patch=net) if config.network == "projected+basic" else net
 
 
-def _projected(config: DiscriminatorConfig, in_channels: int, *, patch: nn.Module | None) -> ProjectedDiscriminator:
-    if in_channels not in (1, 3):
-        raise ValueError(
-            f"discriminator.network={config.network} sees pictures of 1 or 3 channels, not {in_channels}: set "
-            "discriminator.network=basic"
-        )
+def _projected(config: DiscriminatorConfig, *, patch: nn.Module | None) -> ProjectedDiscriminator:
     width = HEADS * config.channels
     return ProjectedDiscriminator(config.features, width=width, size=config.feature_size, patch=patch)
 

@@ -78,7 +78,7 @@ class GeneratorConfig(BaseModel):
         "a stride of 2 they are seen at the left and the top alone, and a generator may draw lines there. reflect: "
         "the features themselves, mirrored, as before the first convolution and in the blocks.",
     )
-    output: Literal["image", "change", "mask", "keep"] = Field(
+    output: Literal["image", "change", "mask", "keep", "auto"] = Field(
         default="image",
         description="image: a resnet's decoder makes the translation. change: it decodes the features before and after "
         "the blocks, and the difference is added to the input, so that what the blocks leave alone stays as it was; "
@@ -86,7 +86,7 @@ class GeneratorConfig(BaseModel):
         "replaces the input, and ends where the input has edges. keep: once trained, the less its picture differs "
         "from the input, the less of the difference is taken over, so what should not change stays as it was. With "
         "mask and keep a trained network leaves fine detail as well where it would change little, and A and B need as "
-        "many channels.",
+        "many channels. auto: mask where they have as many, else image.",
     )
     operations: tuple[str, ...] = Field(
         default=(),
@@ -137,6 +137,12 @@ class GeneratorConfig(BaseModel):
             )
         return self
 
+    def between(self, in_channels: int, out_channels: int) -> GeneratorConfig:
+        """The same between pictures of so many channels, where `output=auto` is decided."""
+        if self.output != "auto":
+            return self
+        return self.model_copy(update={"output": "mask" if in_channels == out_channels else "image"})
+
     @property
     def multiple(self) -> int:
         """Image sides must be divisible by this."""
@@ -175,6 +181,7 @@ def build_generator(
     `fill` makes what stands at the places of operations in cells; without it, the operations of `config`. ValueError
     for a mask, or what keeps parts of the input, between pictures of different channels.
     """
+    config = config.between(in_channels, out_channels)
     masks = config.output == "mask"
     if config.output in ("mask", "keep") and in_channels != out_channels:
         raise ValueError(

@@ -80,6 +80,20 @@ class Features:
     fingerprint: str
 
 
+def in_three(images: Tensor) -> Tensor:
+    """Three channels, `(B, 3, H, W)`, of `(B, C, H, W)`, for networks that know photographs.
+
+    Each is the mean of a third of the channels in their order, rounded outwards. So three stay as they are, grey is
+    repeated, and of more none is left out: those of a satellite, in the order of their wavelengths, become broad
+    bands in that order.
+    """
+    count = images.shape[1]
+    if count in (1, 3):
+        return images.expand(-1, 3, -1, -1)
+    thirds = [(count * part // 3, -(-count * (part + 1) // 3)) for part in range(3)]
+    return torch.stack([images[:, first:end].mean(1) for first, end in thirds], dim=1)
+
+
 Build = Callable[[], tuple[nn.Module, Sequence[str]]]
 _BUILDERS: dict[str, Build] = {}
 

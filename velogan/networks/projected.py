@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from velogan.networks.layers import initialise, spectrally_normalise
-from velogan.networks.pretrained import frozen_features
+from velogan.networks.pretrained import frozen_features, in_three
 from velogan.types import Form, form_of
 
 
@@ -26,7 +26,8 @@ class ProjectedDiscriminator(nn.Module):
     sees it as it is.
 
     The features are no part of the weights: all discriminators of a process share them (`pretrained.frozen_features`).
-    The weights hold their fingerprint, and are refused where the features are others. C is 3, or 1, which is repeated.
+    The weights hold their fingerprint, and are refused where the features are others. They see C channels as
+    `pretrained.in_three` makes three of them; `patch` sees all.
     """
 
     def __init__(self, features: str, *, width: int, size: int | None = None, patch: nn.Module | None = None):
@@ -49,7 +50,7 @@ class ProjectedDiscriminator(nn.Module):
     def mixed(self, x: Tensor) -> list[Tensor]:
         """What the heads see: features `(B, width, h, w)`, the finest first."""
         see = frozen_features(self.features, x.device).maps if self._see is None else self._see
-        return self._mix[0](see(_enlarged(x, self.size).expand(-1, 3, -1, -1)))
+        return self._mix[0](see(_enlarged(in_three(x), self.size)))
 
     def get_extra_state(self) -> Tensor:
         """The fingerprint of the features, as bytes."""

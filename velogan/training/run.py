@@ -175,7 +175,21 @@ def fit_channels(config: Config, data: Data) -> tuple[Config, list[Decision]]:
     channels = {"channels_a": data.a.format.channels, "channels_b": data.b.format.channels}
     config = config.change(data=channels)
     remarks = capability(config.method, Remarks)
-    return config, remarks.remarks(config.spec) if remarks else []
+    return config, _by_channels(config) + (remarks.remarks(config.spec) if remarks else [])
+
+
+def _by_channels(config: Config) -> list[Decision]:
+    """What the configuration leaves to the channels of the pictures, and why it is so."""
+    spec, found = config.spec, list[Decision]()
+    a, b = spec.channels["A"], spec.channels["B"]
+    if config.generator.output == "auto":
+        why = "A and B have as many channels" if a == b else f"a mask keeps parts of the input: A has {a}, B {b}"
+        found.append(Decision("generator.output", spec.generators["a2b"].output, why))
+    if any(one.network.startswith("projected") for one in spec.discriminators.values()):
+        for count in sorted({a, b} - {1, 3}):
+            why = f"a network of photographs: each is the mean of a third of the {count}"
+            found.append(Decision("discriminator.features", "see three channels", why))
+    return found
 
 
 def step_of(

@@ -152,6 +152,8 @@ class Session:
         saved = read_config(run)
         if config.data.batch_size == "auto":  # it was found when the run began
             config = config.change(data={"batch_size": saved.data.batch_size})
+        if config.generator.output == "auto":
+            config = config.change(generator={"output": saved.generator.output})
         changed = differences(config, saved)
         kept = {name: values for name, values in changed.items() if not name.startswith("engine.")}
         wrong = {name: values for name, values in kept.items() if name not in MAY_CHANGE}

@@ -1,0 +1,58 @@
+"""The recommended recipe takes any two kinds of pictures, from training to a file for other programs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from velogan.cli import main
+from velogan.networks.outputs import MaskGenerator
+from velogan.networks.pretrained import find_lite
+from velogan.translate.model import load_translator
+
+pytestmark = pytest.mark.skipif(find_lite("lite0") is None, reason="the weights of EfficientNet-Lite0 are missing")
+SIDES = {"A": 36, "B": 44}
+"""Of the pictures: their sizes make no difference."""
+
+
+def _write(folder: Path, *, count: int, channels: int, side: int) -> None:
+    folder.mkdir(parents=True)
+    draw = np.random.default_rng([side, channels])
+    for number in range(count):
+        coarse = draw.integers(0, 256, (4, 4, channels), dtype=np.uint8)
+        np.save(folder / f"{number}.npy", np.kron(coarse, np.ones((side // 4, side // 4, 1), np.uint8)))
+
+
+def _shapes(folder: Path) -> set[tuple[int, ...]]:
+    return {np.load(file).shape for file in folder.iterdir()}
+
+
+@pytest.mark.parametrize(("a", "b"), [(1, 3), (3, 1), (1, 1), (2, 2), (4, 4), (4, 3)])
+def test_any_channels(a: int, b: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    for letter, channels in (("A", a), ("B", b)):
+        _write(tmp_path / f"train{letter}", count=20, channels=channels, side=SIDES[letter])
+        _write(tmp_path / f"test{letter}", count=3, channels=channels, side=SIDES[letter])
+    run = tmp_path / "run"
+    words = f"""train --data {tmp_path} --out {run} --image-size 32 --generator.channels 2 --generator.blocks 1
+        --discriminator.channels 2 --discriminator.feature-size 32 --data.batch-size 1 --data.validation 2
+        --train.samples 1 --train.tensorboard false --engine.threads 1""".split()
+    assert main([*words, "--images", "1"]) == 0
+    said = capsys.readouterr().err
+    assert f"generator.output: {'mask' if a == b else 'image'} (" in said
+    assert ("discriminator.features: see three channels" in said) == (not {a, b} <= {1, 3})
+    assert main([*words, "--images", "2"]) == 0
+    assert f"continuing {run} at 1 images" in capsys.readouterr().err
+
+    for letter, way, made in (("A", "a2b", b), ("B", "b2a", a)):
+        assert isinstance(load_translator(run, direction=way).net, MaskGenerator) == (a == b)
+        out = tmp_path / f"out{letter}"
+        assert main(["translate", str(run), str(tmp_path / f"test{letter}"), str(out), "--direction", way]) == 0
+        side = SIDES[letter]
+        assert _shapes(out) == {(side, side) if made == 1 else (side, side, made)}
+    assert main(["evaluate", str(run), "--features", "none", "--json"]) == 0
+    scores = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert {one["direction"] for one in scores["scores"]} == {"a2b", "b2a"}
+    assert main(["export", str(run), str(tmp_path / "net.pt2"), "--format", "torch"]) == 0
