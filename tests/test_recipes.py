@@ -8,6 +8,7 @@ import torch
 from velogan.config import Config
 from velogan.engine.schedules import Schedule
 from velogan.methods.cyclegan import CycleGAN
+from velogan.networks.outputs import MaskGenerator
 from velogan.recipes import RECIPES
 from velogan.training.choices import decide
 from velogan.training.run import step_of
@@ -32,6 +33,16 @@ def test_a_recipe_takes_a_step(name: str):
     assert all(value.isfinite() for value in losses.values())
     for role, net in nets.items():
         assert not all(map(torch.equal, net.parameters(), before[role])), role
+
+
+@pytest.mark.parametrize(("a", "b"), [(1, 3), (3, 1), (1, 1), (2, 2), (4, 4), (4, 3)])
+def test_the_recommended_recipe_takes_a_step_between_any_channels(a: int, b: int):
+    config = _tiny(RECIPES["auto"]().change(data={"channels_a": a, "channels_b": b, "batch_size": 1}))
+    step, objective, nets = step_of(config, shape=(32, 32))
+    assert [isinstance(nets[role], MaskGenerator) for role in ("G_A", "G_B")] == [a == b] * 2
+    batch = {letter: torch.rand(1, count, 32, 32) * 2 - 1 for letter, count in (("A", a), ("B", b))}
+    batch["uniform"] = torch.rand(objective.draws["train"], 1)
+    assert all(value.isfinite() for value in step({"train": batch}).values())
 
 
 def test_one_adam_two_or_four_are_presets():
