@@ -23,7 +23,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "networks": set(),
     "objectives": set(),
     "metrics": set(),
-    "data": set(),
+    "data": {"metrics.labels"},
     "observe": set(),
     "store": set(),
     "methods": {"networks", "objectives"},

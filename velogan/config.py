@@ -27,7 +27,7 @@ from velogan.engine.schedules import ScheduleConfig
 from velogan.files import nearest, parse_yaml
 from velogan.methods import DEFAULT
 from velogan.methods.base import Method, Spec, ends
-from velogan.methods.capabilities import TakesMasks, TakesPairs
+from velogan.methods.capabilities import TakesPairs, TakesTerms
 from velogan.networks.cells import blocks_of
 from velogan.networks.discriminators import DiscriminatorConfig
 from velogan.networks.generators import GeneratorConfig
@@ -131,7 +131,8 @@ class Config(BaseModel):
     def _sections_fit(self) -> Config:
         self.method.check(self.spec)
         check_schedule_rules(self.optimizer.rules, self.schedule)
-        for field, kind in (("pairs", TakesPairs), ("masks_a", TakesMasks), ("masks_b", TakesMasks)):
+        terms = ("masks_a", "masks_b", "labels_a", "labels_b")
+        for field, kind in (("pairs", TakesPairs), *((name, TakesTerms) for name in terms)):
             if getattr(self.data, field) is not None:
                 self._adds_terms(field, kind)
         return self

@@ -40,7 +40,7 @@ def _open(pictures: Path, *, say: Callable[[str], None] = print, **more: object)
 def test_a_mask_is_cropped_and_flipped_with_its_picture(pictures: Path) -> None:
     data = _open(pictures)
     config = DataConfig(crop_size=32, load_size=40, turn=True, flip_vertical=True, batch_size=2)
-    loader = PairLoader(data.a, data.b, config, seed=0, device="cpu", masks=data.masks)
+    loader = PairLoader(data.a, data.b, config, seed=0, device="cpu", beside=data.beside)
     plain = PairLoader(data.a, data.b, config, seed=0, device="cpu")
     for position in range(0, 16, 2):
         batch = loader.batch(position)
@@ -64,8 +64,10 @@ def test_a_picture_without_a_mask_may_change_everywhere_and_is_counted(pictures:
     (pictures / "maskA/2.png").unlink()
     said: list[str] = []
     data = _open(pictures, say=said.append)
-    assert "no mask for 1 of 4 pictures, which may change everywhere, for example 2.png" in "".join(said)
-    loader = PairLoader(data.a, data.b, DataConfig(crop_size=32, load_size=40), seed=0, device="cpu", masks=data.masks)
+    assert "none for 1 of 4 pictures, which may change everywhere, for example 2.png" in "".join(said)
+    loader = PairLoader(
+        data.a, data.b, DataConfig(crop_size=32, load_size=40), seed=0, device="cpu", beside=data.beside
+    )
     for position in range(4):
         batch = loader.batch(position)
         free = data.a.names[int(loader.plan(position).A[0, 0])] == "2.png"
@@ -80,7 +82,9 @@ def test_what_is_inside_is_kept_where_that_is_asked_for(pictures: Path) -> None:
     data = _open(pictures, say=said.append, masks_keep="inside")
     assert "domain A: 4 masks: what is black there stays as it is" in said
     assert "domain A: 3 masks: what is white there stays as it is" in said
-    loader = PairLoader(data.a, data.b, DataConfig(crop_size=32, load_size=40), seed=0, device="cpu", masks=data.masks)
+    loader = PairLoader(
+        data.a, data.b, DataConfig(crop_size=32, load_size=40), seed=0, device="cpu", beside=data.beside
+    )
     for position in range(4):
         batch = loader.batch(position)
         free = data.a.names[int(loader.plan(position).A[0, 0])] == "2.png"
@@ -90,14 +94,14 @@ def test_what_is_inside_is_kept_where_that_is_asked_for(pictures: Path) -> None:
 
 def test_masks_that_do_not_fit_are_refused(pictures: Path) -> None:
     save_picture(pictures / "maskA/2.png", Picture(np.zeros((20, 40, 1), np.uint8)))
-    with pytest.raises(ValueError, match=r"the mask of 2\.png is 40x20 pixels where its picture is 40x40"):
+    with pytest.raises(ValueError, match=r"that of 2\.png is 40x20 pixels where its picture is 40x40"):
         _open(pictures, preprocess="none")
     (pictures / "maskA/2.png").write_bytes(b"no picture")
     with pytest.raises(ValueError, match=r"data\.masks_a=.*2\.png.*mend them"):
         _open(pictures)
     for mask in (pictures / "maskA").iterdir():
         mask.rename(mask.with_name(f"other-{mask.name}"))
-    with pytest.raises(ValueError, match=r"data\.masks_a=.* holds no mask with the name of a picture, as of 0\.png"):
+    with pytest.raises(ValueError, match=r"data\.masks_a=.* holds no masks with the name of a picture, as of 0\.png"):
         _open(pictures)
 
 

@@ -153,6 +153,13 @@ class DataConfig(BaseModel):
         default="outside",
         description="`masks_a`, `masks_b`: what stays as it is: outside, what is black; inside, what is white.",
     )
+    labels_a: str | None = Field(
+        default=None,
+        description="A folder with label maps of the training pictures of domain A, under their names: flat colours, "
+        "or in one channel the numbers of classes, of which 255 is none. A small segmenter learns from them, and "
+        "translations keep the classes of their inputs, in both directions.",
+    )
+    labels_b: str | None = Field(default=None, description="The same for domain B, with the same classes.")
     cache_dir: str | None = Field(
         default=None,
         description="Folder for decoded pictures, shared by all runs and safe to delete; several users may share it. "

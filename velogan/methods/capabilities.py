@@ -83,7 +83,7 @@ class TakesPairs(Protocol):
 
 
 @runtime_checkable
-class TakesMasks(Protocol):
+class TakesTerms(Protocol):
     """A method whose phase `plateau_phase` hands on translations of images, so that terms on these can be added."""
 
     def fakes(self, carry: Carry) -> Mapping[Direction, Tensor]:

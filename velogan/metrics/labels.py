@@ -12,9 +12,10 @@ from torch.nn import functional
 _MOST_CLASSES = 40
 _FLAT = 12.0  # levels of 255 that a pixel and its eight neighbours lie within, in a flat area saved as JPEG
 _TIGHT = 8.0  # levels by which flat areas of one class differ
-_APART = 32.0  # colours nearer than this are one class
 _PIXELS = 2000  # the most that are examined in each picture
 _SHARE = 0.8
+APART = 32.0
+"""Colours nearer than this, in levels of 255, are one class."""
 _RARE = 1e-3
 
 
@@ -35,7 +36,7 @@ def find_labels(truths: Sequence[Tensor]) -> Tensor | None:
             break
         found.append(centre / 127.5)
         close.append(near)
-        rest = rest[distance > _APART]
+        rest = rest[distance > APART]
     if len(found) < 2:
         return None
     flat = sum(close) >= _SHARE * len(levels) and sum(close[1:]) >= _SHARE * (len(levels) - close[0])
@@ -80,7 +81,7 @@ def confusion(fakes: Tensor, truths: Tensor, labels: Tensor) -> Tensor:
     pairs = true * count + taken
     counts = [
         torch.bincount(pair[near], minlength=count**2).view(count, count)
-        for pair, near in zip(pairs, distance <= _APART)
+        for pair, near in zip(pairs, distance <= APART)
     ]
     return torch.stack(counts).double()
 

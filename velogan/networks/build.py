@@ -9,6 +9,7 @@ from torch import nn
 
 from velogan.networks.discriminators import DiscriminatorConfig, build_discriminator, build_encoding_discriminator
 from velogan.networks.generators import GeneratorConfig, build_generator
+from velogan.networks.segmenter import build_segmenter
 from velogan.networks.tapped import PatchHeads
 
 MOST_CHANNELS = 4096
@@ -35,6 +36,9 @@ def build_network(header: Mapping[str, Any]) -> nn.Module:
             return build_discriminator(DiscriminatorConfig.model_validate(config), **channels)
         case "encoding_discriminator":
             return build_encoding_discriminator(DiscriminatorConfig.model_validate(config), **channels)
+        case "segmenter":
+            sizes = {name: _channels(header, name) for name in ("classes", "channels")}
+            return build_segmenter(**channels, **sizes)
         case "patch_heads":
             return PatchHeads(_widths(header))
     raise ValueError(f"network={kind!r:.40} is not a kind of network")

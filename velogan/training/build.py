@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
@@ -31,17 +31,18 @@ from velogan.engine.streams import Streams
 from velogan.engine.trainer import Stepper, Trainer
 from velogan.methods.base import Method, Role, Spec, Views
 from velogan.methods.capabilities import (
-    TakesMasks,
     TakesPairs,
+    TakesTerms,
     TakesTrained,
     TrainedGenerator,
     TrainsByDirection,
     capability,
 )
-from velogan.networks.build import Networks
+from velogan.networks.build import Networks, build_network
 from velogan.networks.generators import GeneratorConfig
 from velogan.networks.pretrained import frozen_features
 from velogan.objectives.base import PAIRS, SPLITS, Objective
+from velogan.objectives.classes import SEGMENTER, WithClasses
 from velogan.objectives.masks import WithMasks
 from velogan.objectives.pairs import WithPairs
 from velogan.training.forward import forward_net, forward_nets
@@ -52,16 +53,35 @@ Prepare = Callable[[Batch], Batch]
 """Makes the batch that a step takes of what a loader gives: `PairLoader.finish`."""
 
 
-def build_roles(method: Method, spec: Spec, *, seed: int) -> dict[str, Role]:
+def build_roles(method: Method, spec: Spec, *, seed: int, colours: Tensor | None = None) -> dict[str, Role]:
     """The networks by role, initialised from `seed` in the reference implementation's order, on the CPU.
 
-    ValueError where the run that they should start from has none that fit.
+    With the `colours` of classes there is a segmenter, too. ValueError where the run that they should start from has
+    none that fit, or pictures of A and B have other channels, which no one segmenter sees.
     """
     torch.manual_seed(seed)
     roles = method.roles(spec, Networks())
+    if colours is not None:
+        roles[SEGMENTER] = _segmenter(spec, colours)
     if taker := capability(method, TakesTrained):
         taker.take_trained(_nets(roles), _trained)
     return roles
+
+
+_WIDEST = 32
+"""The most channels of a segmenter, which has those of the generator."""
+
+
+def _segmenter(spec: Spec, colours: Tensor) -> Role:
+    a, b = spec.channels["A"], spec.channels["B"]
+    if a != b:
+        raise ValueError(
+            f"data.labels_a, data.labels_b: the segmenter sees pictures of both domains, but A has {a} channels and B "
+            f"{b}: set data.channels_a and data.channels_b to the same number"
+        )
+    channels = min(spec.generators["a2b"].channels, _WIDEST)
+    header = {"network": "segmenter", "in_channels": a, "classes": len(colours), "channels": channels}
+    return Role(net=build_network(header), header={**header, "colours": colours.int().tolist()})
 
 
 def _trained(run: Path) -> TrainedGenerator:
@@ -125,12 +145,13 @@ def build_step(
     ranks: Ranks | None = None,
     only: Sequence[str] = (),
     pairs_every: int = 0,
-    masked: bool = False,
+    beside: Collection[str] = (),
 ) -> tuple[Stepper, Objective, dict[str, nn.Module]]:
     """The step for images of `shape` (H, W), its objective, and the networks of `roles`, on the device of `engine`.
 
     `pairs_every`: in each so many-th step the generators learn from pairs, too; 0: there are none.
-    `masked`: batches hold masks of what may change.
+    `beside`: the names of what else batches hold: masks of what may change, and classes, for which `roles` has a
+    segmenter.
 
     Nothing in `engine` is `auto`. `one_size`: all images have that shape. `prepare` gives the `finish` of a split's
     loader, where the step is fed from loaders. `only` names the phases that run, where some are left out.
@@ -141,9 +162,10 @@ def build_step(
     measure_convolutions(device, one_size=one_size)
     nets = {name: net.to(device) for name, net in _nets(roles).items()}
     objective = build_objective(method, spec, shape=shape, engine=engine, ranks=ranks)
-    if masked:
-        assert isinstance(method, TakesMasks)
-        objective = WithMasks(objective, method.fakes, name=method.plateau_phase)
+    for prefix, wrapped in (("mask_", WithMasks), ("label_", WithClasses)):
+        if any(name.startswith(prefix) for name in beside):
+            assert isinstance(method, TakesTerms)
+            objective = wrapped(objective, method.fakes, name=method.plateau_phase)
     if pairs_every:
         objective = with_pairs(objective, method, spec, nets, every=pairs_every, device=device)
     objective.state.to(device)
@@ -201,7 +223,7 @@ def build_trainer(
     device, count = resolve_device(engine.device), data.batch * train.accumulate
     _check_one_size(method, pictures, data, accumulate=train.accumulate)
     loader = cache(partial(_open_loader, pictures, data, count=count, seed=train.seed, device=device, ranks=ranks))
-    roles = roles or build_roles(method, spec, seed=train.seed)
+    roles = roles or build_roles(method, spec, seed=train.seed, colours=pictures.colours)
     step, objective, nets = build_step(
         method,
         spec,
@@ -215,7 +237,7 @@ def build_trainer(
         ranks=ranks,
         only=only,
         pairs_every=data.pairs_every if pictures.pairs else 0,
-        masked=bool(pictures.masks),
+        beside=pictures.beside,
     )
     averaged = {name: net for name, net in nets.items() if roles[name].averaged}
     return Trainer(
@@ -263,5 +285,5 @@ def _open_loader(
     place = {"rank": ranks.part, "ranks": ranks.parts}
     if split == PAIRS and pictures.pairs:
         return AlignedLoader(*pictures.pairs, asked, seed=seed, device=device, **place)
-    whole = PairLoader(pictures.a, pictures.b, asked, seed=seed, device=device, masks=pictures.masks, **place)
+    whole = PairLoader(pictures.a, pictures.b, asked, seed=seed, device=device, beside=pictures.beside, **place)
     return whole if split == "train" else whole.half(SPLITS.index(split) - 1)

@@ -26,6 +26,7 @@ from velogan.methods.base import Role
 from velogan.methods.capabilities import Chooses, Remarks, capability
 from velogan.methods.fit import check_sizes, phases_of
 from velogan.objectives.base import Objective
+from velogan.objectives.classes import SEGMENTER
 from velogan.observe.progress import Display
 from velogan.search.recorder import Chosen
 from velogan.training.batch import with_batch
@@ -69,7 +70,9 @@ def train(
 def check_names(config: Config) -> None:
     """Raise `ValueError` for a rule of the section optimizer that names no network that is trained."""
     if config.optimizer.rules:
-        check_rules(config.optimizer, trained(phases_of(config.method, config.spec)))
+        labelled = config.data.labels_a is not None or config.data.labels_b is not None
+        networks = [*trained(phases_of(config.method, config.spec)), *([SEGMENTER] if labelled else [])]
+        check_rules(config.optimizer, networks)
 
 
 def _train(
@@ -105,7 +108,7 @@ def _train(
         chosen = _decided(ranks, asked, before) if session else None
         engine, picks, why = ranks.share(chosen)
         config = asked.model_copy(update={"engine": on_this_host(ranks, asked.engine, engine)})
-        roles = build_roles(config.method, config.spec, seed=config.train.seed)
+        roles = build_roles(config.method, config.spec, seed=config.train.seed, colours=data.colours)
         if session and (weights := session.begins_from()) is not None:
             display.say(begin(config.method, config.spec, roles, start=weights))
         trainer = trainer_of(config, data, roles=roles, ranks=ranks)

@@ -31,8 +31,10 @@ def prepared_shape(config: DataConfig, height: int, width: int, *, test: bool) -
     return height, width
 
 
-def prepare(image: np.ndarray, config: DataConfig, *, test: bool) -> np.ndarray:
+def prepare(image: np.ndarray, config: DataConfig, *, test: bool, nearest: bool = False) -> np.ndarray:
     """Resize `(H, W, C)` uint8, uint16 or float32 with Pillow's antialiased bicubic to `prepared_shape`.
+
+    `nearest`: by the nearest pixel instead, so that no new values arise.
 
     Raises `ValueError` if the result would be too large, for example from a very tall picture.
     """
@@ -40,20 +42,22 @@ def prepare(image: np.ndarray, config: DataConfig, *, test: bool) -> np.ndarray:
     check_size(height, width, image.shape[2] * image.itemsize)
     if image.shape[:2] == (height, width):
         return image
-    return resize(image, height, width)
+    return resize(image, height, width, by=Image.Resampling.NEAREST if nearest else Image.Resampling.BICUBIC)
 
 
-def resize(image: np.ndarray, height: int, width: int) -> np.ndarray:
-    """Resize `(H, W, C)` with Pillow's antialiased bicubic, in the type's own range.
+def resize(
+    image: np.ndarray, height: int, width: int, *, by: Image.Resampling = Image.Resampling.BICUBIC
+) -> np.ndarray:
+    """Resize `(H, W, C)` with Pillow's antialiased bicubic, or `by` another of its ways, in the type's own range.
 
     8 bits are computed in Pillow's integer arithmetic, deeper types in float32; integers are rounded and clipped.
     """
     if image.dtype == np.uint8 and image.shape[2] == 3 and image.size < _LARGE:
-        return np.asarray(Image.fromarray(image).resize((width, height), Image.Resampling.BICUBIC))
+        return np.asarray(Image.fromarray(image).resize((width, height), by))
     kind, planes = np.uint8 if image.dtype == np.uint8 else np.float32, []
     for channel in range(image.shape[2]):  # one at a time to save memory, as each is a copy
         plane = Image.fromarray(np.ascontiguousarray(image[:, :, channel], dtype=kind))
-        planes.append(np.asarray(plane.resize((width, height), Image.Resampling.BICUBIC)))
+        planes.append(np.asarray(plane.resize((width, height), by)))
     small = np.stack(planes, axis=2)
     if image.dtype == np.uint16:
         return small.round().clip(0, np.iinfo(np.uint16).max).astype(np.uint16)

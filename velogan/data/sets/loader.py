@@ -21,6 +21,7 @@ from velogan.data.pictures.values import Range, to_unit
 from velogan.data.sets.ahead import in_order
 from velogan.data.sets.cache import Domain
 from velogan.data.sets.order import BoundedShuffle
+from velogan.metrics.labels import APART, assign
 from velogan.types import Batch
 
 RESIDENT_SHARE = 0.25
@@ -96,26 +97,78 @@ def crop_shapes(config: DataConfig, domain: Domain) -> set[tuple[int, int]]:
 
 
 @dataclass(frozen=True)
-class Masks:
-    """Masks of a domain's pictures: `(H, W, 1)` in `domain`, at `places` by the picture's number, -1 where it has none.
-
-    White is what may change, or where `inverted`, black. A picture without a mask may change everywhere.
-    """
+class Beside:
+    """What lies beside a domain's pictures: `(H, W, C)` in `domain`, at `places` by the picture's number; -1: none."""
 
     domain: Domain
     places: tuple[int, ...]
-    inverted: bool = False
 
     def gather(self, plan: Tensor, size: tuple[int, int]) -> Tensor:
-        """The masks' crops `(B, h, w, 1)` for a `plan` of the pictures', white on what may change."""
-        most = np.iinfo(self.domain.format.dtype).max
-        whole = torch.from_numpy(np.full((1, *size, 1), most, self.domain.format.dtype))
+        """The crops `(B, h, w, C)` for a `plan` of the pictures'."""
         cut = []
         for row in plan.clone():
             row[INDEX] = place = self.places[int(row[INDEX])]
-            mask = whole if place < 0 else _gather(self.domain, row[None], size)
-            cut.append(torch.from_numpy(np.invert(mask.numpy())) if self.inverted and place >= 0 else mask)
+            cut.append(self._missing(size) if place < 0 else self._there(_gather(self.domain, row[None], size)))
         return cut[0] if len(cut) == 1 else torch.cat(cut)
+
+    def finish(self, gathered: Tensor) -> Tensor:
+        """What a batch holds of these crops, on their device."""
+        raise NotImplementedError
+
+    def _there(self, crop: Tensor) -> Tensor:
+        raise NotImplementedError
+
+    def _missing(self, size: tuple[int, int]) -> Tensor:
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Masks(Beside):
+    """Masks: white is what may change, or where `inverted`, black. A picture without one may change everywhere.
+
+    A batch holds `(B, 1, h, w)`: 1 on what may change, 0 elsewhere.
+    """
+
+    inverted: bool = False
+
+    def finish(self, gathered: Tensor) -> Tensor:
+        return (normalise(gathered) > 0).float()
+
+    def _there(self, crop: Tensor) -> Tensor:
+        return torch.from_numpy(np.invert(crop.numpy())) if self.inverted else crop
+
+    def _missing(self, size: tuple[int, int]) -> Tensor:
+        dtype = self.domain.format.dtype
+        return torch.from_numpy(np.full((1, *size, 1), np.iinfo(dtype).max, dtype))
+
+
+@dataclass(frozen=True)
+class Labels(Beside):
+    """Label maps, whose classes are `colours`, `(K, C)` in levels of 8 bits: colours, or numbers where C is 1.
+
+    A batch holds the classes `(B, h, w)`, 0 to K - 1, and -1 where there is none.
+    """
+
+    colours: Tensor
+
+    def finish(self, gathered: Tensor) -> Tensor:
+        classes = classes_of(gathered, self.colours.to(gathered.device))
+        return torch.where(gathered[..., 0] < 0, -1, classes)
+
+    def _there(self, crop: Tensor) -> Tensor:
+        return crop.to(torch.int16)
+
+    def _missing(self, size: tuple[int, int]) -> Tensor:
+        return torch.full((1, *size, self.colours.shape[1]), -1, dtype=torch.int16)
+
+
+def classes_of(maps: Tensor, colours: Tensor) -> Tensor:
+    """The class `(B, h, w)` of each pixel of `(B, h, w, C)` levels of 8 bits, by the nearest of the `colours` `(K, C)`.
+
+    It is -1 where none is near. Where C is 1, they are numbers of classes, and only the same number counts.
+    """
+    nearest, distance = assign((maps / 127.5 - 1).movedim(-1, 1), colours / 127.5 - 1)
+    return torch.where(distance <= (APART if colours.shape[1] > 1 else 0.5), nearest, -1)
 
 
 class PairLoader:
@@ -124,7 +177,8 @@ class PairLoader:
     An epoch is max(|A|, |B|) images in random order; image i takes A's picture i mod |A| and one of B's at
     random with replacement (in order, i mod |B|, under `serial_batches`). Crops and flips of A and B are
     independent. All random choices depend only on `seed` and the position, the number of images seen so far.
-    `masks` are, by domain, those of its pictures; they are cropped as these are.
+    `beside`: what lies beside the pictures, by its name in a batch, whose last letter is the domain's: `mask_a`. It is
+    cropped as these are.
     `resident` holds, per domain, the `(N, H, W, C)` images that lie on the device, or None.
 
     Where a domain's pictures lie in shards, and one has more than `SHUFFLED`, each domain has an order of its own
@@ -145,9 +199,9 @@ class PairLoader:
         device: torch.device | str,
         rank: int = 0,
         ranks: int = 1,
-        masks: Mapping[str, Masks] | None = None,
+        beside: Mapping[str, Beside] | None = None,
     ):
-        self.masks = masks or {}
+        self.beside = beside or {}
         self.a, self.b, self.config, self.seed, self.rank, self.ranks = a, b, config, seed, rank, ranks
         self.device = torch.device(device)
         for side, domain in (("A", a), ("B", b)):
@@ -236,10 +290,9 @@ class PairLoader:
     def gather(self, plan: CropPlan) -> Batch:
         """Give each domain's crops `(B, h, w, C)`, cut by NumPy, or its plan if its pictures lie on the device."""
         gathered = {"A": self._gather("A", self.a, plan.A), "B": self._gather("B", self.b, plan.B)}
-        for letter, masks in self.masks.items():
-            pictures, rows = (self.a, plan.A) if letter == "A" else (self.b, plan.B)
-            size = window(self.config, pictures.shape(int(rows[0, INDEX])))
-            gathered[f"mask_{letter.lower()}"] = masks.gather(rows, size)
+        for name, beside in self.beside.items():
+            pictures, rows = (self.a, plan.A) if name.endswith("a") else (self.b, plan.B)
+            gathered[name] = beside.gather(rows, window(self.config, pictures.shape(int(rows[0, INDEX]))))
         return gathered
 
     def _gather(self, side: str, domain: Domain, plan: Tensor) -> Tensor:
@@ -250,14 +303,12 @@ class PairLoader:
     def finish(self, gathered: Batch) -> Batch:
         """Make the batch: `A` and `B`, `(B, C, h, w)` float32 in [-1, 1] on the device; other tensors are only moved.
 
-        Where there are masks, `mask_a` and `mask_b`, `(B, 1, h, w)`, are 1 and 0.
+        What lies beside the pictures is there under its name.
 
         It never waits for the device, so it can be part of a captured step.
         """
         moved = {name: part.to(self.device, non_blocking=True) for name, part in gathered.items()}
-        for letter in self.masks:
-            name = f"mask_{letter.lower()}"
-            moved[name] = (normalise(moved[name]) > 0).float()
+        moved |= {name: beside.finish(moved[name]) for name, beside in self.beside.items()}
         return {**moved, "A": self._finish("A", self.a, moved["A"]), "B": self._finish("B", self.b, moved["B"])}
 
     def _finish(self, side: str, domain: Domain, part: Tensor) -> Tensor:

@@ -110,6 +110,14 @@ class Folder:
         return content_hash(path) + " pages are channels" * self.pages_are_channels
 
 
+class LabelMaps(Folder):
+    """Label maps below one directory, which are resized by the nearest pixel."""
+
+    def content(self, name: str) -> str:
+        """Give the hash of a map's file, which is not that of the same file as a picture."""
+        return f"labels {super().content(name)}"
+
+
 def content_hash(path: Path) -> str:
     """Give the SHA-256 of a file's bytes, or the reason why they cannot be read."""
     if not path.is_file():  # opening a pipe would wait for a writer

@@ -14,7 +14,7 @@ from velogan.data.config import DataConfig
 from velogan.data.pictures.preprocess import prepare
 from velogan.data.pictures.values import Range, deepen, fits_8_bits, to_channels
 from velogan.data.sets.ahead import in_order
-from velogan.data.sets.sources import ImageSource
+from velogan.data.sets.sources import ImageSource, LabelMaps
 
 Progress = Callable[[int, int], None]
 """Called with (pictures done, pictures in all)."""
@@ -114,7 +114,7 @@ def _conform(path: Path, index: dict[str, Any], channels: int | None, value_rang
 def _prepare_one(folder: ImageSource, name: str, config: DataConfig, *, test: bool) -> np.ndarray | str:
     """One prepared picture, or the reason why it cannot be read."""
     try:
-        return prepare(folder.read(name).pixels, config, test=test)
+        return prepare(folder.read(name).pixels, config, test=test, nearest=isinstance(folder, LabelMaps))
     except OSError as error:
         return error.strerror or str(error)
     except ValueError as error:

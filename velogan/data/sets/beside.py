@@ -1,0 +1,149 @@
+"""What lies beside the training pictures, under their names: masks, and label maps with their classes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from velogan.data.config import DataConfig
+from velogan.data.sets.cache import Domain, open_domain
+from velogan.data.sets.loader import Beside, Labels, Masks, classes_of, normalise
+from velogan.data.sets.sources import Folder, LabelMaps, Side, list_images
+from velogan.metrics.labels import find_labels
+
+Task = Callable[[str], Callable[[int, int], None]]
+"""Called with a task's name; returns a function that takes the task's progress as (done, total)."""
+
+Say = Callable[[str], None]
+
+NONE = 255
+"""In maps of numbers, what stands for no class, as in Cityscapes' and VOC's."""
+
+MOST_CLASSES = 255
+_LOOKED_AT = 200
+"""Label maps in which colours are looked for."""
+
+
+def open_beside(
+    config: DataConfig, domains: Sequence[tuple[Side, Domain]], *, task: Task, say: Say
+) -> dict[str, Beside]:
+    """The masks and label maps that `config` names, by their names in a batch. ValueError where they do not fit."""
+    found: dict[str, Beside] = {}
+    maps: dict[str, tuple[Domain, tuple[int, ...]]] = {}
+    for side, domain in domains:
+        letter = side.letter.lower()
+        if (given := getattr(config, f"masks_{letter}")) is not None:
+            asked, lacking = f"data.masks_{letter}={given}", "may change everywhere"
+            masks, places = _open(config, side, domain, given, asked, lacking, Folder, channels=1, task=task, say=say)
+            inside = config.masks_keep == "inside"
+            colour, count = "white" if inside else "black", len(masks)
+            say(
+                f"domain {side.letter}: {count} {'mask' if count == 1 else 'masks'}: what is {colour} there stays as "
+                "it is"
+            )
+            found[f"mask_{letter}"] = Masks(masks, places, inverted=inside)
+        if (given := getattr(config, f"labels_{letter}")) is not None:
+            asked, lacking = f"data.labels_{letter}={given}", "may change their classes"
+            maps[letter] = _open(config, side, domain, given, asked, lacking, LabelMaps, task=task, say=say)
+    if maps:
+        colours = _classes(config, {letter: labels for letter, (labels, _) in maps.items()}, say=say)
+        found |= {f"label_{letter}": Labels(*one, colours=colours) for letter, one in maps.items()}
+    return found
+
+
+def _open(
+    config: DataConfig,
+    side: Side,
+    domain: Domain,
+    given: str,
+    asked: str,
+    lacking: str,
+    kind: type[Folder],
+    *,
+    task: Task,
+    say: Say,
+    **how: Any,
+) -> tuple[Domain, tuple[int, ...]]:
+    """The pictures of the folder `given`, and for each of `domain` its place among them, -1 where it has none.
+
+    Says how many have none, which are `lacking`. ValueError where one is of another size.
+    """
+    what, folder = asked.removeprefix("data.").partition("_")[0], Path(given).expanduser()
+    if not isinstance(side.train, Folder):
+        raise ValueError(f"{asked} is for folders of pictures, not for {side.train.where}: leave it out")
+    if not folder.is_dir():
+        raise ValueError(f"{asked} is no folder: name one that holds {what} under the names of the pictures")
+    there = {_stem(name): name for name in list_images(folder)}
+    without = [name for name in domain.names if _stem(name) not in there]
+    if len(without) == len(domain):
+        raise ValueError(f"{asked} holds no {what} with the name of a picture, as of {without[0]}: name another folder")
+    if without:
+        say(f"{asked} has none for {len(without)} of {len(domain)} pictures, which {lacking}, for example {without[0]}")
+    having = [name for name in domain.names if _stem(name) in there]
+    source = kind(folder, tuple(there[_stem(name)] for name in having))
+    found = open_domain(source, config, test=False, **how, progress=task(f"preparing {what} {side.letter}"))
+    if found.skipped:
+        raise ValueError(f"{asked}: {found.skipped_line}; mend them")
+    numbers = {name: number for number, name in enumerate(having)}
+    places = tuple(numbers.get(name, -1) for name in domain.names)
+    for name, shape, place in zip(domain.names, domain.shapes, places):
+        other = found.shapes[place] if place >= 0 else shape
+        if shape[:2] != other[:2]:
+            raise ValueError(
+                f"{asked}: that of {name} is {other[1]}x{other[0]} pixels where its picture is {shape[1]}x{shape[0]}: "
+                "give both one size"
+            )
+    return found, places
+
+
+def _stem(name: str) -> str:
+    return str(PurePosixPath(name).with_suffix(""))
+
+
+def _classes(config: DataConfig, maps: dict[str, Domain], *, say: Say) -> Tensor:
+    """The classes of all label maps, as `Labels` has them; says what they are."""
+    asked = " and ".join(f"data.labels_{letter}={getattr(config, f'labels_{letter}')}" for letter in maps)
+    kinds = {(one.format.channels, one.format.dtype) for one in maps.values()}
+    if len(kinds) > 1 or kinds & {(channels, "float32") for channels, _ in kinds}:
+        raise ValueError(f"{asked}: give label maps of one kind, of 8 bits: all of numbers (grey), or all of colours")
+    sample = [one.image(n) for one in maps.values() for n in range(0, len(one), -(-len(one) // _LOOKED_AT))]
+    ((channels, dtype),) = kinds
+    colours = _numbers(maps.values(), asked) if channels == 1 else _colours(sample, dtype, asked)
+    none = np.mean([(classes_of(torch.from_numpy(one)[None].float(), colours) < 0).float().mean() for one in sample])
+    how = f"{'numbers' if channels == 1 else 'colours'} {_shown(colours)}"
+    say(f"labels: {len(colours)} classes, {how}; {none:.1%} of pixels have none")
+    return colours
+
+
+def _numbers(maps: Any, asked: str) -> Tensor:
+    found = sorted({int(value) for one in maps for n in range(len(one)) for value in np.unique(one.image(n))})
+    if found != [0, NONE]:  # which is a picture in black and white
+        found = [value for value in found if value != NONE]
+    if len(found) < 2 or found[-1] > NONE or len(found) > MOST_CLASSES:
+        raise ValueError(
+            f"{asked}: {len(found)} numbers from {found[0] if found else '-'} to {found[-1] if found else '-'} are no "
+            f"classes: give maps of 2 to {MOST_CLASSES} numbers below {NONE}, which stands for no class"
+        )
+    return torch.tensor(found, dtype=torch.float32)[:, None]
+
+
+def _colours(sample: Sequence[np.ndarray], dtype: str, asked: str) -> Tensor:
+    if dtype == "uint8":
+        found = find_labels([normalise(torch.from_numpy(one)[None])[0] for one in sample])
+        if found is not None:
+            return torch.tensor(sorted(((found + 1) * 127.5).round().tolist()), dtype=torch.float32)
+    raise ValueError(
+        f"{asked}: these are no label maps, which have a few flat colours in 8 bits, or one channel with the numbers "
+        "of classes: name a folder with such"
+    )
+
+
+def _shown(colours: Tensor) -> str:
+    levels = colours.int().tolist()
+    words = [str(one[0]) if len(one) == 1 else "#" + "".join(f"{level:02x}" for level in one) for one in levels]
+    return " ".join(words[:8]) + (f" and {len(words) - 8} more" if len(words) > 8 else "")

@@ -1,0 +1,95 @@
+"""Classes that keep their place: a segmenter, trained along on label maps, judges translations.
+
+CyCADA, "Cycle-Consistent Adversarial Domain Adaptation" (Hoffman et al. 2018), equation 4: what a segmenter sees in a
+translation is to be what there was in its input. There the segmenter is trained before, on the labelled domain, and
+says what there was; here it is trained along, and where label maps say what there was, these are believed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from velogan.objectives.base import Carry, Objective, Out, Phase
+from velogan.objectives.masks import Fakes
+from velogan.types import Batch, Nets
+
+SEGMENTER = "S"
+"""The role of the segmenter: images of both domains `(B, C, H, W)` to logits `(B, K, H, W)`."""
+
+WEIGHT = 1.0
+"""Of the term, as in CyCADA."""
+
+SURE = 0.9
+"""The least probability of a class that the segmenter is believed where there is no label map."""
+
+
+class WithClasses:
+    """An `inner` objective with a phase more, before all others, that trains the segmenter on label maps.
+
+    Its phase `name` also pays for each pixel of a translation that the segmenter takes for another class than its
+    input had there. A pixel counts as soon as the segmenter knows it: where there is a label, if it tells it of the
+    input; in a domain without label maps, if it is sure. So a segmenter that knows nothing yet teaches nothing.
+
+    The batch holds `label_a`, `label_b` or both, `(B, H, W)`, -1 where a pixel has no class.
+    """
+
+    def __init__(self, inner: Objective, fakes: Fakes, *, name: str):
+        self._inner, self._fakes, self._name = inner, fakes, name
+        self.draws, self.state = inner.draws, inner.state
+
+    def phases(self) -> list[Phase]:
+        """That of the segmenter, and those of the inner objective."""
+        return [
+            Phase(name="segmenter", trains=(SEGMENTER,), loss=self.segmenter_loss),
+            *(
+                replace(phase, loss=partial(self._loss, phase)) if phase.name == self._name else phase
+                for phase in self._inner.phases()
+            ),
+        ]
+
+    def segmenter_loss(self, nets: Nets, batch: Batch, carry: Carry) -> Out:
+        """The cross-entropy of real pictures with their label maps; `right` is the share of their pixels told."""
+        total, terms = batch["A"].new_zeros(()), dict[str, Tensor]()
+        for letter in "ab":
+            if (labels := batch.get(f"label_{letter}")) is not None:
+                logits = nets[SEGMENTER](batch[letter.upper()]).float()
+                loss = wrong_classes(logits, labels)
+                terms[f"classes_{letter}"] = loss
+                terms[f"right_{letter}"] = (logits.argmax(1) == labels).float().mean()
+                total = total + loss
+        return Out(total=total, terms=terms)
+
+    def _loss(self, phase: Phase, nets: Nets, batch: Batch, carry: Carry) -> Out:
+        out = phase.loss(nets, batch, carry)
+        terms, total = dict(out.terms), out.total
+        for way, fake in self._fakes(out.carry).items():
+            letter = way[0]
+            with torch.no_grad():
+                logits = nets[SEGMENTER](batch[letter.upper()]).float()
+            classes = known(logits, batch.get(f"label_{letter}"))
+            terms[f"classes_{letter}"] = wrong_classes(nets[SEGMENTER](fake).float(), classes) * WEIGHT
+            total = total + terms[f"classes_{letter}"]
+        return replace(out, terms=terms, total=total)
+
+
+def known(logits: Tensor, labels: Tensor | None) -> Tensor:
+    """What a segmenter knows of pictures by its `logits`, `(B, K, H, W)`: the class `(B, H, W)`, -1 where it does not.
+
+    With `labels`, it knows what it tells rightly; without, what it is sure of.
+    """
+    sure, told = logits.softmax(1).max(1)
+    return torch.where(sure >= SURE if labels is None else told == labels, told, -1)
+
+
+def wrong_classes(logits: Tensor, classes: Tensor) -> Tensor:
+    """The cross-entropy of `logits` `(B, K, H, W)` with `classes` `(B, H, W)`: the mean over pixels, 0 for those of -1.
+
+    So the mean over the parts of a batch is that of the batch.
+    """
+    told = F.log_softmax(logits, 1).gather(1, classes.clamp(min=0)[:, None])[:, 0]
+    return -(told * (classes >= 0)).mean()
