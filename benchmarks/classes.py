@@ -19,7 +19,7 @@ from torch import Tensor, nn
 import velogan
 from velogan.data.config import DataConfig
 from velogan.data.sets.cache import open_domain
-from velogan.data.sets.loader import Labels, PairLoader, classes_of, normalise
+from velogan.data.sets.loader import PairLoader, classes_of, normalise
 from velogan.data.sets.pair import Data, open_data
 from velogan.data.sets.sources import Folder, LabelMaps
 from velogan.metrics.labels import intersection_over_union
@@ -57,15 +57,15 @@ def divide(data: Path, out: Path) -> dict[str, str]:
 def judge(data: Data, config: DataConfig) -> nn.Module:
     """A segmenter of photographs, B."""
     torch.manual_seed(1)
-    labels = data.beside["label_b"]
-    assert isinstance(labels, Labels)
-    header = {"network": "segmenter", "in_channels": 3, "classes": len(labels.colours), "channels": 32}
+    assert data.colours is not None
+    header = {"network": "segmenter", "in_channels": 3, "classes": len(data.colours), "channels": 32}
     net, loader = build_network(header), PairLoader(data.a, data.b, config, seed=1, device="cpu", beside=data.beside)
     optimizer = torch.optim.Adam(net.parameters(), lr=1e-3)
     for step in range(STEPS):
         batch = loader.batch(step * config.batch)
         optimizer.zero_grad()
-        wrong_classes(net(batch["B"]), batch["label_b"]).backward()
+        labels = batch["label_b"]
+        wrong_classes(net(batch["B"]), labels, (labels >= 0).float()).backward()
         optimizer.step()
     return net.eval()
 
@@ -125,10 +125,8 @@ def main() -> None:
     given, photos = (normalise(pictures(asked.out / f"set/test{letter}", config)) for letter in "AB")
     print(f"real photographs, by the judge: {agreement(net(photos), classes)}")
     for name in ("without", "with"):
-        there, back = (
-            load_translator(asked.out / name, direction=way, weights="raw")(x)
-            for way, x in (("a2b", given), ("b2a", photos))
-        )
+        there = load_translator(asked.out / name, direction="a2b", weights="raw")(given)
+        back = load_translator(asked.out / name, direction="b2a", weights="raw")(photos)
         print(f"{name} labels, translated maps, by the judge: {agreement(net(there), classes)}")
         levels = (back.movedim(1, -1) + 1) * 127.5
         nearest = (levels[..., None, :] - colours).square().sum(-1).neg().movedim(-1, 1)

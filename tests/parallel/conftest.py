@@ -107,7 +107,7 @@ def close() -> Callable[..., None]:
 def _computed(run: Path) -> dict[str, Tensor]:
     """All weights, their averages, and the state of the optimizers, by name."""
     folder = list_checkpoints(run)[-1]
-    found = {f"{file.name} {k}": v for file in folder.glob("*_?*.safetensors") for k, v in load_file(file).items()}
+    found = {f"{file.name} {k}": v for file in folder.glob("[A-Z]*.safetensors") for k, v in load_file(file).items()}
     state, _ = load_state(folder)
     return found | dict(_tensors("", {**state, "losses": torch.tensor(state["losses"])}))
 

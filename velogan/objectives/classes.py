@@ -32,8 +32,9 @@ class WithClasses:
     """An `inner` objective with a phase more, before all others, that trains the segmenter on label maps.
 
     Its phase `name` also pays for each pixel of a translation that the segmenter takes for another class than its
-    input had there. A pixel counts as soon as the segmenter knows it: where there is a label, if it tells it of the
-    input; in a domain without label maps, if it is sure. So a segmenter that knows nothing yet teaches nothing.
+    input had there. A pixel counts as far as the segmenter knows it, by the probability that it gives of the input for
+    the label; in a domain without label maps, for what it tells itself, if it is sure. So a segmenter that knows
+    little yet teaches little.
 
     The batch holds `label_a`, `label_b` or both, `(B, H, W)`, -1 where a pixel has no class.
     """
@@ -58,7 +59,7 @@ class WithClasses:
         for letter in "ab":
             if (labels := batch.get(f"label_{letter}")) is not None:
                 logits = nets[SEGMENTER](batch[letter.upper()]).float()
-                loss = wrong_classes(logits, labels)
+                loss = wrong_classes(logits, labels, (labels >= 0).float())
                 terms[f"classes_{letter}"] = loss
                 terms[f"right_{letter}"] = (logits.argmax(1) == labels).float().mean()
                 total = total + loss
@@ -71,25 +72,32 @@ class WithClasses:
             letter = way[0]
             with torch.no_grad():
                 logits = nets[SEGMENTER](batch[letter.upper()]).float()
-            classes = known(logits, batch.get(f"label_{letter}"))
-            terms[f"classes_{letter}"] = wrong_classes(nets[SEGMENTER](fake).float(), classes) * WEIGHT
+            seen = known(logits, batch.get(f"label_{letter}"))
+            terms[f"classes_{letter}"] = wrong_classes(nets[SEGMENTER](fake).float(), *seen) * WEIGHT
             total = total + terms[f"classes_{letter}"]
         return replace(out, terms=terms, total=total)
 
 
-def known(logits: Tensor, labels: Tensor | None) -> Tensor:
-    """What a segmenter knows of pictures by its `logits`, `(B, K, H, W)`: the class `(B, H, W)`, -1 where it does not.
+def known(logits: Tensor, labels: Tensor | None) -> tuple[Tensor, Tensor]:
+    """What a segmenter knows of pictures by its `logits`, `(B, K, H, W)`: classes, and from 0 to 1 how far, `(B, H, W)`.
 
-    With `labels`, it knows what it tells rightly; without, what it is sure of.
+    With `labels` the classes are these; without, what it tells, and it knows only what it is sure of.
     """
-    sure, told = logits.softmax(1).max(1)
-    return torch.where(sure >= SURE if labels is None else told == labels, told, -1)
+    shares = logits.softmax(1)
+    if labels is None:
+        sure, told = shares.max(1)
+        return told, sure * (sure >= SURE)
+    return labels, _of(shares, labels) * (labels >= 0)
 
 
-def wrong_classes(logits: Tensor, classes: Tensor) -> Tensor:
-    """The cross-entropy of `logits` `(B, K, H, W)` with `classes` `(B, H, W)`: the mean over pixels, 0 for those of -1.
+def wrong_classes(logits: Tensor, classes: Tensor, weights: Tensor) -> Tensor:
+    """The cross-entropy of `logits` `(B, K, H, W)` with `classes`, times `weights`, both `(B, H, W)`: a mean.
 
-    So the mean over the parts of a batch is that of the batch.
+    It is one over all pixels, whatever they weigh: so the mean over the parts of a batch is that of the batch.
     """
-    told = F.log_softmax(logits, 1).gather(1, classes.clamp(min=0)[:, None])[:, 0]
-    return -(told * (classes >= 0)).mean()
+    return -(_of(F.log_softmax(logits, 1), classes) * weights).mean()
+
+
+def _of(values: Tensor, classes: Tensor) -> Tensor:
+    """The value of each pixel's class, of `(B, K, H, W)`; that of class 0 where there is none."""
+    return values.gather(1, classes.clamp(min=0)[:, None])[:, 0]
