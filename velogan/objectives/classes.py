@@ -79,7 +79,7 @@ class WithClasses:
 
 
 def known(logits: Tensor, labels: Tensor | None) -> tuple[Tensor, Tensor]:
-    """What a segmenter knows of pictures by its `logits`, `(B, K, H, W)`: classes, and from 0 to 1 how far, `(B, H, W)`.
+    """What a segmenter knows of pictures by its `logits`, `(B, K, H, W)`: classes, and how far, 0 to 1, `(B, H, W)`.
 
     With `labels` the classes are these; without, what it tells, and it knows only what it is sure of.
     """
