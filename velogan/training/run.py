@@ -70,9 +70,8 @@ def train(
 def check_names(config: Config) -> None:
     """Raise `ValueError` for a rule of the section optimizer that names no network that is trained."""
     if config.optimizer.rules:
-        labelled = config.data.labels_a is not None or config.data.labels_b is not None
-        networks = [*trained(phases_of(config.method, config.spec)), *([SEGMENTER] if labelled else [])]
-        check_rules(config.optimizer, networks)
+        more = [SEGMENTER] if config.data.labels_a or config.data.labels_b else []
+        check_rules(config.optimizer, [*trained(phases_of(config.method, config.spec)), *more])
 
 
 def _train(
