@@ -217,7 +217,7 @@ def test_a_model_that_becomes_worse_is_told(rendered: tuple[str, _Known, _Known]
 
 def test_a_discriminator_that_wins_is_told_without_held_out_pictures(config: Config, tmp_path: Path):
     said: list[str] = []
-    train = {"length": "64 images", "log_every": "8 images", "patience": 2}
+    train = {"length": "64 images", "log_every": "2 images", "patience": 2}
     rules = ("G_*:lr=1e-9", "D_*:lr=1e-2,schedule=constant")
     config = config.change(train=train, optimizer={"rules": rules}, data={"validation": 0})
     _train(config, tmp_path / "run", said)

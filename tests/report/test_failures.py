@@ -36,12 +36,13 @@ def test_a_failure_is_told_while_it_lasts(values: tuple[float | None, ...], sinc
 
 
 def test_a_discriminator_wins_when_little_is_left_of_its_first_loss() -> None:
-    (found,) = failures(log("loss/discriminator/a", 0.5, 0.2, 0.01, 0.02))
+    (found,) = failures(log("loss/discriminator/a", 0.5, 0.2, *[0.01] * 9, 0.02))
     assert (found.since, found.value) == (30, 0.02)
+    assert failures(log("loss/discriminator/a", 0.5, 0.2, *[0.01] * 9)) == []  # single steps of a short run
     assert "discriminator D_A" in found.what
     assert failures(log("loss/discriminator/a", 0.5, 0.2, 0.2, 0.2)) == []
-    assert failures(log("loss/discriminator/total", 0.5, 0.01, 0.01)) == []
-    assert failures(log("loss/discriminator/a", 5.0, -3.0, 0.0, 0.0)) == []  # a critic's loss has no level
+    assert failures(log("loss/discriminator/total", 0.5, *[0.01] * 10)) == []
+    assert failures(log("loss/discriminator/a", 5.0, -3.0, *[0.0] * 10)) == []  # a critic's loss has no level
 
 
 def test_at_the_end_of_a_run_one_measurement_is_enough() -> None:
@@ -76,7 +77,8 @@ def _mends(method: Method | None) -> str:
     shown = {f"failure/{name}_a2b": value for name, value in SIGNS.items()} | {"validation/distance": 0.3}
     stats = [{"images": 10, "loss/discriminator/d_a": 1.0, "loss/discriminator/a": 1.0, "validation/distance": 0.1}]
     stats += [
-        {"images": images, "loss/discriminator/d_a": 0.01, "loss/discriminator/a": 0.01, **shown} for images in (20, 30)
+        {"images": images, "loss/discriminator/d_a": 0.01, "loss/discriminator/a": 0.01, **shown}
+        for images in range(20, 120, 10)
     ]
     found = failures(stats, method.model_dump() if method else None)
     assert len(found) == 7
@@ -108,6 +110,8 @@ def test_what_to_try_follows_what_discriminators_see() -> None:
     assert "method.inner.cycle_a" in _mends(Searched())
     assert "method.untranslated=0.25" in _mends(CycleGAN())
     assert "untranslated" not in _mends(CycleGAN(untranslated=0.1))
+    assert "method.augment" in _mends(CycleGAN())
+    assert "augment" not in _mends(CycleGAN(augment=("shift",)))
 
 
 def test_unknown_signs_and_torn_rows_are_passed_over() -> None:

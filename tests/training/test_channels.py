@@ -12,6 +12,7 @@ from velogan.cli import main
 from velogan.networks.outputs import MaskGenerator
 from velogan.networks.pretrained import find_lite
 from velogan.translate.model import load_translator
+from velogan.types import GENERATOR_FILES
 
 pytestmark = pytest.mark.skipif(find_lite("lite0") is None, reason="the weights of EfficientNet-Lite0 are missing")
 SIDES = {"A": 36, "B": 44}
@@ -46,7 +47,8 @@ def test_any_channels(a: int, b: int, tmp_path: Path, capsys: pytest.CaptureFixt
     assert main([*words, "--images", "2"]) == 0
     assert f"continuing {run} at 1 images" in capsys.readouterr().err
 
-    for letter, way, made in (("A", "a2b", b), ("B", "b2a", a)):
+    for way, made in zip(GENERATOR_FILES, (b, a)):
+        letter = way[0].upper()
         assert isinstance(load_translator(run, direction=way).net, MaskGenerator) == (a == b)
         out = tmp_path / f"out{letter}"
         assert main(["translate", str(run), str(tmp_path / f"test{letter}"), str(out), "--direction", way]) == 0

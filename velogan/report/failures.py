@@ -19,7 +19,10 @@ LASTING = 2
 """A sign counts when so many measurements in a row show it; at the end of a run the last one is enough."""
 
 WINNING = 0.05
-"""A discriminator has won when its loss is below this share of what it was at the beginning."""
+"""A discriminator has won when its loss is below this share of what it was at the beginning, """
+
+WON_FOR = 10
+"""in so many rows of the log: in a short run a row is one step, and discriminators that win soon lose again."""
 
 SCORES = ("validation/feature_distance", "validation/distance")
 """The scores in the log that choose the best checkpoint, the first one where the log has it; less is better."""
@@ -76,7 +79,7 @@ _KINDS: dict[str, _Kind] = {
         lambda value: value < 0.25,
         "translations are nearly all the same (their distances are {value:.0%} of those of inputs or of real pictures)",
         (
-            ("a lower rate of the discriminators (optimizer.rules D_*:lr=1e-4)", ""),
+            ("a lower rate of the discriminators (optimizer.rules D_*:lr=5e-5)", ""),
             ("method.augment", _AUGMENT),
             ("a larger method.cycle_a", "cycle_a"),
             ("a larger method.deviation_source", "deviation_source"),
@@ -128,7 +131,7 @@ def _try(mends: Sequence[tuple[str, str]], method: Mapping[str, Any] | None) -> 
 
 def _has(fields: Mapping[str, Any], field: str) -> bool:
     """Whether a method with these `fields` has that one, lets it do something, and does not do so already."""
-    return field in fields and not (field == _UNTRANSLATED and fields[field])
+    return field in fields and not (field in (_UNTRANSLATED, _AUGMENT) and fields[field])
 
 
 def _lasting(stats: Sequence[Mapping[str, Any]], name: str, method: Mapping[str, Any] | None) -> Failure | None:
@@ -194,13 +197,13 @@ def _won(stats: Sequence[Mapping[str, Any]], name: str, method: Mapping[str, Any
     if not points or min(value for _, value in points) < 0:  # a loss that may be negative has no such level
         return None
     first = points[0][1]
-    since = _since(points, lambda value: value < WINNING * first, lasting=LASTING)
+    since = _since(points, lambda value: value < WINNING * first, lasting=WON_FOR)
     if since is None:
         return None
     role, share = name.rpartition("/")[2].upper(), points[-1][1] / first
     role = role if "_" in role else f"D_{role}"
     what = f"discriminator {role} tells every translation from real pictures (its loss is {share:.0%} of the first)"
-    mends = [(f"a lower rate (optimizer.rules {role}:lr=1e-4)", ""), ("method.augment", _AUGMENT)]
+    mends = [(f"a lower rate (optimizer.rules {role}:lr=5e-5)", ""), ("method.augment", _AUGMENT)]
     return Failure(name, what, points[-1][1], since, _try(mends, method))
 
 
