@@ -9,7 +9,7 @@ from velogan.config import Config
 from velogan.methods.base import Method
 from velogan.methods.cyclegan import CycleGAN
 from velogan.methods.onepair import OnePair
-from velogan.report.failures import failures
+from velogan.report.failures import ended_badly, failures
 from velogan.search.method import METHODS, Searched
 
 
@@ -71,6 +71,26 @@ def test_a_run_that_is_never_nearer_than_doing_nothing_says_so_at_its_end() -> N
     (found,) = failures(stats)
     assert "nearer to real pictures than the inputs are (0.160, doing nothing 0.150)" in found.what
     assert failures([*stats[:-1], {**stats[-1], "validation/distance": 0.14}]) == []
+
+
+def test_one_direction_that_became_worse_is_not_hidden_by_the_other() -> None:
+    stats = [
+        {"images": 10 * number, "validation/distance": (there + 0.2) / 2, **NOTHING_IS_1}
+        | {"validation/distance_a2b": there, "validation/distance_b2a": 0.2}
+        for number, there in enumerate((0.9, 0.25, 0.3, 0.66))
+    ]
+    assert failures(stats) == []
+    (found,) = failures([*stats[:-1], {**stats[-1], "ended": True}])
+    assert found.what.startswith("a2b: translations have become worse")
+    assert "is 0.660, and was 0.250 at 10 images" in found.what
+    assert [ended_badly(stats[:count]) for count in (2, 3, 4)] == [False, False, True]
+
+    useless = [{**row, "validation/distance_a2b": 1.1, "ended": True} for row in stats[:3]]
+    (found,) = failures(useless)
+    assert found.what.startswith("a2b: no translations have been nearer")
+
+
+NOTHING_IS_1 = dict.fromkeys(("validation/nothing", "validation/nothing_a2b", "validation/nothing_b2a"), 1.0)
 
 
 def _mends(method: Method | None) -> str:

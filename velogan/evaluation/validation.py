@@ -29,7 +29,7 @@ FEATURE_SCORE = "validation/feature_distance"
 `SCORE`."""
 
 NOTHING = "validation/nothing"
-"""The figure that chooses, of the inputs themselves in place of translations."""
+"""The figure that chooses, of the inputs themselves in place of translations; behind it may stand a direction."""
 
 _AT_ONCE = 8
 """Pictures that the trained network looks at together."""
@@ -102,7 +102,8 @@ class Validation:
                 a, b = self._real() if self.features else (self.a, self.b)
                 of = distance_of_maps if self.features else _of_patches
                 pairs = {"a2b": (a, b), "b2a": (b, a)}
-                self._nothing = {NOTHING: fmean(of(*pairs[way]) for way in self.method.directions)}  # pyright: ignore[reportArgumentType]
+                found = {f"{NOTHING}_{way}": of(*pairs[way]) for way in self.method.directions}  # pyright: ignore[reportArgumentType]
+                self._nothing = {NOTHING: fmean(found.values()), **found}
         return self._nothing
 
     def part(self) -> float:

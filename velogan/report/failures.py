@@ -111,13 +111,25 @@ def failures(stats: Sequence[Mapping[str, Any]], method: Mapping[str, Any] | Non
     names = dict.fromkeys(name for row in stats for name in row)
     signs = (_lasting(stats, name, method) for name in names if name.startswith(FAILURE))
     won = (_won(stats, name, method) for name in names if _JUDGES.fullmatch(name))
-    return [one for one in (*signs, _decayed(stats, method), _useless(stats), *won) if one]
+    found = (*signs, *_told(_decayed, stats, method), *_told(_useless, stats, method), *won)
+    return [one for one in found if one]
 
 
 def ended_badly(stats: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether the last score of a log is so much worse than the best one that the best checkpoint should be used."""
-    points = _points(stats, _score(stats))
-    return bool(points) and _worse(points[-1][1], min(score for _, score in points), _nothing(stats))
+    """Whether the last score of a log, of both directions or of one, is so much worse than that of the best checkpoint
+    that this should be used."""
+    scored = [(*_scored(stats, way), _nothing(stats, way)) for way in _WAYS]
+    return any(_worse(points[-1][1], best, nothing) for points, (_, best), nothing in scored if points)
+
+
+def _told(
+    find: Callable[[Sequence[Mapping[str, Any]], Mapping[str, Any] | None, str], Failure | None],
+    stats: Sequence[Mapping[str, Any]],
+    method: Mapping[str, Any] | None,
+) -> list[Failure | None]:
+    """What is found in the score; where that is nothing, in the scores of single directions, which it may hide."""
+    both, *single = _WAYS
+    return [found] if (found := find(stats, method, both)) else [find(stats, method, way) for way in single]
 
 
 def _try(mends: Sequence[tuple[str, str]], method: Mapping[str, Any] | None) -> str:
@@ -146,13 +158,26 @@ def _lasting(stats: Sequence[Mapping[str, Any]], name: str, method: Mapping[str,
     return Failure(name, what, points[-1][1], since, _try(kind.mends, method))
 
 
-def _score(stats: Sequence[Mapping[str, Any]]) -> str:
-    """The score that chose."""
-    return next((name for name in SCORES if _points(stats, name)), SCORES[-1])
+_WAYS = ("", "_a2b", "_b2a")
+"""What follows the names of scores: those of both directions, and of one."""
 
 
-def _nothing(stats: Sequence[Mapping[str, Any]]) -> float | None:
-    return next((row[NOTHING] for row in reversed(stats) if is_number(row.get(NOTHING))), None)
+def _score(stats: Sequence[Mapping[str, Any]], way: str = "") -> str:
+    """The score that chose, or that of a direction."""
+    return next((name for name in SCORES if _points(stats, name)), SCORES[-1]) + way
+
+
+def _nothing(stats: Sequence[Mapping[str, Any]], way: str) -> float | None:
+    return next((row[NOTHING + way] for row in reversed(stats) if is_number(row.get(NOTHING + way))), None)
+
+
+def _scored(stats: Sequence[Mapping[str, Any]], way: str) -> tuple[list[tuple[int, float]], tuple[int, float]]:
+    """The scores of `way`, each with the images seen; and that of the checkpoint which the score chose, (0, 0) where
+    there is none."""
+    whole, name = _score(stats), _score(stats, way)
+    rows = [row for row in stats if is_number(row.get(whole)) and is_number(row.get(name))]
+    best = min(rows, key=lambda row: row[whole], default={name: 0.0})
+    return _points(rows, name), (int(best.get("images", 0)), best[name])
 
 
 def _worse(value: float, best: float, nothing: float | None) -> bool:
@@ -161,31 +186,36 @@ def _worse(value: float, best: float, nothing: float | None) -> bool:
     return value > DECAYED * best
 
 
-def _useless(stats: Sequence[Mapping[str, Any]]) -> Failure | None:
+def _useless(stats: Sequence[Mapping[str, Any]], method: Mapping[str, Any] | None, way: str) -> Failure | None:
     """Said at the end alone: at their beginning all translations are worse than nothing."""
-    name, nothing = _score(stats), _nothing(stats)
+    name, nothing = _score(stats, way), _nothing(stats, way)
     points = _points(stats, name)
     if nothing is None or not points or _lasts(stats, name) > 1:
         return None
     images, best = min(points, key=lambda point: point[1])
     if best < nothing:
         return None
-    what = f"no translations have been nearer to real pictures than the inputs are ({best:.3f}, doing nothing "
+    what = (
+        f"{_of(way)}no translations have been nearer to real pictures than the inputs are ({best:.3f}, doing nothing "
+    )
     mends = [_LONGER, ("another preset", ""), ("a new run with another train.seed", "")]
-    return Failure(NOTHING, f"{what}{nothing:.3f})", best, images, _try(mends, None))
+    return Failure(NOTHING + way, f"{what}{nothing:.3f})", best, images, _try(mends, method))
 
 
-def _decayed(stats: Sequence[Mapping[str, Any]], method: Mapping[str, Any] | None) -> Failure | None:
-    name, nothing = _score(stats), _nothing(stats)
-    points = _points(stats, name)
-    images, best = min(points, key=lambda point: point[1], default=(0, 0.0))
+def _decayed(stats: Sequence[Mapping[str, Any]], method: Mapping[str, Any] | None, way: str) -> Failure | None:
+    name, nothing = _score(stats, way), _nothing(stats, way)
+    points, (images, best) = _scored(stats, way)
     since = _since(points, lambda value: _worse(value, best, nothing), lasting=_lasts(stats, name))
     if since is None:
         return None
     value = points[-1][1]
-    what = f"translations have become worse (their distance to real pictures is {value:.3f}, and was {best:.3f} at "
+    what = f"{_of(way)}translations have become worse (their distance to real pictures is {value:.3f}, and was "
     mends = [("the best checkpoint, which translate takes now", ""), ("a new run with another train.seed", "")]
-    return Failure(name, f"{what}{images:,} images)", value, since, _try(mends, method))
+    return Failure(name, f"{what}{best:.3f} at {images:,} images)", value, since, _try(mends, method))
+
+
+def _of(way: str) -> str:
+    return f"{way[1:]}: " if way else ""
 
 
 _JUDGES = re.compile("loss/discriminator/([dp]_)?[ab]")
