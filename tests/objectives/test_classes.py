@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,6 +24,7 @@ from velogan.objectives.classes import SEGMENTER, WithClasses, known, wrong_clas
 from velogan.observe.progress import Display
 from velogan.store.checkpoint import list_checkpoints, load_weights
 from velogan.training.build import build_roles
+from velogan.training.record import changed_domains, new_record
 from velogan.training.run import train
 
 COLOURS = np.array([[0, 0, 0], [250, 20, 30], [20, 200, 250]], np.uint8)
@@ -115,6 +118,15 @@ def test_maps_that_do_not_fit_are_refused(pictures: Path) -> None:
     config = Config().change(data={"channels_a": 1})
     with pytest.raises(ValueError, match="segmenter sees pictures of both domains, but A has 1 channels and B 3"):
         build_roles(config.method, config.spec, seed=0, colours=torch.zeros(2, 3))
+
+
+def test_maps_that_have_changed_are_noticed_when_a_run_goes_on(pictures: Path) -> None:
+    asked: dict[str, Any] = {f"labels_{letter}": str(pictures / f"numbers{letter.upper()}") for letter in "ab"}
+    data = _open(pictures, **asked)
+    record = new_record({}, data)
+    assert changed_domains(record, data) == []
+    shutil.copy(pictures / "numbersB/1.png", pictures / "numbersB/0.png")
+    assert changed_domains(record, _open(pictures, **asked)) == ["B (label)"]
 
 
 def test_only_what_the_segmenter_knows_counts() -> None:
