@@ -265,7 +265,7 @@ def compiled(asked: Asked) -> Found:
 
 PLANS = ROOT / "benchmarks" / "plans"
 TINY_SETS = {
-    "images": 4,
+    "images": 8,
     "seeds": 1,
     "image_size": 32,
     "config": {

@@ -23,6 +23,7 @@ from velogan.networks.sizes import size
 from velogan.report.plots import Drawing, round_numbers, text_width
 
 C64 = "C64"
+WAYS = {"a2b": "A to B", "b2a": "B to A"}
 PAPER = {
     ("horse2zebra", "a2b"): {"N64": 38.05 / 45.78, "C'64": 45.19 / 45.78},
     ("horse2zebra", "b2a"): {"N64": 131.44 / 133.42, "C'64": 132.87 / 133.42},
@@ -95,7 +96,7 @@ def _panel(picture: Drawing, place: tuple[str, str], panel: Panel, *, left: floa
     def at(x: float, y: float) -> tuple[float, float]:
         return left + _LEFT + wide * x / widest, top + _TOP + high * (highest - y) / (highest - lowest)
 
-    picture.text(left + 16, top + 22, f"{place[0]}, {place[1].replace('2', ' to ').upper()}", size=13, weight=600)
+    picture.text(left + 16, top + 22, f"{place[0]}, {WAYS[place[1]]}", size=13, weight=600)
     for y in round_numbers(lowest, highest):
         picture.line([at(0, y), at(widest, y)], "grid", width=1)
         picture.text(at(0, y)[0] - 6, at(0, y)[1] + 4, f"{y:g}", kind="soft", size=11, anchor="end")
