@@ -158,6 +158,9 @@ def test_lite_is_converted_once_and_checked(lite: Path, tmp_path: Path, monkeypa
     monkeypatch.setattr(torch, "load", lambda *_args, **_settings: pytest.fail("converted a second time"))
     assert torch.equal(load_lite("lite2", cache, "cpu").look(images)["lite2"], seen["lite2"])
     monkeypatch.undo()
+    many = torch.rand(2, 5, 20, 30) * 2 - 1
+    thirds = torch.stack([many[:, :2].mean(1), many[:, 1:4].mean(1), many[:, 3:].mean(1)], dim=1)
+    assert torch.equal(network.look(many)["lite2"], network.look(thirds)["lite2"])
     kept.write_bytes(kept.read_bytes()[:1000])  # damaged: made anew
     assert torch.equal(load_lite("lite2", cache, "cpu").look(images)["lite2"], seen["lite2"])
     kept.unlink()

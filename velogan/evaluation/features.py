@@ -140,4 +140,5 @@ def load_lite(variant: Judge, cache: Path, device: torch.device | str) -> Featur
 
     what = f"EfficientNet-{variant.capitalize()}, mean of its head over space, 1280 features; not comparable with FID"
     record = {variant: what, "sha256": LITE_SHA256[variant], "resize": f"to {side}x{side}, {CLEAN}"}
+    record["channels"] = "grey repeated; of two, or more than three, the mean of each third"
     return FeatureNetwork(look, record)

@@ -189,17 +189,15 @@ def _worse(value: float, best: float, nothing: float | None) -> bool:
 def _useless(stats: Sequence[Mapping[str, Any]], method: Mapping[str, Any] | None, way: str) -> Failure | None:
     """Said at the end alone: at their beginning all translations are worse than nothing."""
     name, nothing = _score(stats, way), _nothing(stats, way)
-    points = _points(stats, name)
+    points, best = _scored(stats, way)
     if nothing is None or not points or _lasts(stats, name) > 1:
         return None
-    images, best = min(points, key=lambda point: point[1])
-    if best < nothing:
+    images, value = min(best, points[-1], key=lambda point: point[1])
+    if value < nothing:
         return None
-    what = (
-        f"{_of(way)}no translations have been nearer to real pictures than the inputs are ({best:.3f}, doing nothing "
-    )
+    what = f"{_of(way)}translations are no nearer to real pictures than the inputs are ({value:.3f}, doing nothing "
     mends = [_LONGER, ("another preset", ""), ("a new run with another train.seed", "")]
-    return Failure(NOTHING + way, f"{what}{nothing:.3f})", best, images, _try(mends, method))
+    return Failure(NOTHING + way, f"{what}{nothing:.3f})", value, images, _try(mends, method))
 
 
 def _decayed(stats: Sequence[Mapping[str, Any]], method: Mapping[str, Any] | None, way: str) -> Failure | None:
