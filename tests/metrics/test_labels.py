@@ -58,6 +58,19 @@ def test_pictures_of_light_are_no_label_maps(channels: int) -> None:
     assert find_labels([torch.zeros(channels, 16, 16)]) is None  # nor is one colour
 
 
+def test_scans_clipped_to_black_and_white_are_no_label_maps() -> None:
+    """Air is black and bone is white, exactly; what lies between is a texture of few levels."""
+    scan = torch.full((1, 128, 128), -1.0)
+    scan[:, 20:110, 20:110] = 1
+    noise = torch.rand(1, 60, 60, generator=torch.Generator().manual_seed(0))
+    scan[:, 35:95, 35:95] = -0.3 + 0.12 * (noise - 0.5)
+    assert find_labels([scan, scan.flip(2)]) is None
+    scan[:, 35:95, 35:95] = -0.3
+    labels = find_labels([scan])
+    assert labels is not None
+    assert len(labels) == 3
+
+
 def test_pixels_take_the_nearest_colour() -> None:
     labels = torch.tensor([[-1.0, -1.0], [1.0, 0.0]])
     images = torch.tensor([[[[-0.9, 0.9]], [[-1.0, 0.2]]]])

@@ -17,6 +17,8 @@ _SHARE = 0.8
 APART = 32.0
 """Colours nearer than this, in levels of 255, are one class."""
 _RARE = 1e-3
+_CLIPPED = 0.94  # of 1, where black and white begin
+_FLAT_SHARE = 0.55  # cityscapes' and facades' label maps in grey: 0.64 and more; slices of CT and MR: up to 0.51
 
 
 def find_labels(truths: Sequence[Tensor]) -> Tensor | None:
@@ -24,8 +26,11 @@ def find_labels(truths: Sequence[Tensor]) -> Tensor | None:
 
     In label maps, nearly all pixels of flat areas lie close to one of a few colours. This must also hold without the
     most frequent colour, since a flat background alone makes no label map. Flat areas of photographs have many colours
-    in between. Edges do not count, since JPEG and resizing change them. `truths`: `(C, H, W)` in [-1, 1].
+    in between. Edges do not count, since JPEG and resizing change them. Of grey scans only black and white are flat.
+    `truths`: `(C, H, W)` in [-1, 1].
     """
+    if truths[0].shape[0] == 1 and _flat_between(truths) < _FLAT_SHARE:
+        return None
     levels = torch.cat([_flat_pixels(truth * 127.5) for truth in truths])
     rest, found, close = levels, [], []
     while len(rest) and len(found) < _MOST_CLASSES:
@@ -45,9 +50,23 @@ def find_labels(truths: Sequence[Tensor]) -> Tensor | None:
 
 def _flat_pixels(levels: Tensor) -> Tensor:
     """Some pixels `(N, C)` of one picture `(C, H, W)` that are like their neighbours."""
-    highest, lowest = (functional.max_pool2d(sign * levels[None], 3, 1, 1)[0] * sign for sign in (1, -1))
-    pixels = levels.flatten(1).T[((highest - lowest).amax(dim=0) <= _FLAT).flatten()]
+    pixels = levels.flatten(1).T[_is_flat(levels).flatten()]
     return pixels[:: max(len(pixels) // _PIXELS, 1)]
+
+
+def _is_flat(levels: Tensor) -> Tensor:
+    """Where a pixel of `(C, H, W)` is like its neighbours: `(H, W)`."""
+    highest, lowest = (functional.max_pool2d(sign * levels[None], 3, 1, 1)[0] * sign for sign in (1, -1))
+    return (highest - lowest).amax(dim=0) <= _FLAT
+
+
+def _flat_between(truths: Sequence[Tensor]) -> float:
+    """The share of flat pixels of those that are neither black nor white; 1 where there are none."""
+    flat, between = 0, 0
+    for truth in truths:
+        inside = truth[0].abs() < _CLIPPED
+        flat, between = flat + int((_is_flat(truth * 127.5) & inside).sum()), between + int(inside.sum())
+    return flat / between if between else 1.0
 
 
 def _densest(levels: Tensor) -> Tensor:
