@@ -152,6 +152,12 @@ def test_a_run_becomes_a_folder_of_the_reference_and_back(tmp_path: Path):
     names = {f"latest_net_{role}.pth" for role in ("G_A", "G_B", "D_A", "D_B")}
     assert {path.name for path in (tmp_path / "out").iterdir()} == {*names, "README.md"}
     assert "--netG resnet_6blocks --ngf 2" in (tmp_path / "out" / "README.md").read_text()
+    write_export(run, tmp_path / "out", format="reference")  # over its own card
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "README.md").write_text("my words")
+    with pytest.raises(ValueError, match=r"README.md is there already, and the model's card would overwrite it"):
+        write_export(run, tmp_path / "mine", format="reference")
+    assert [path.name for path in (tmp_path / "mine").iterdir()] == ["README.md"]
     state = torch.load(tmp_path / "out" / "latest_net_G_B.pth", weights_only=True)
     ema = load_translator(run, direction="b2a").net.state_dict()
     assert all(torch.equal(state[name], value) for name, value in ema.items())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeVar
 
 import numpy as np
@@ -46,6 +46,14 @@ class Pictures:
         pixels = torch.from_numpy(np.stack([self.arrays[index] for index in indices]))
         return to_unit(pixels, self.format.range).permute(0, 3, 1, 2)
 
+    def shown(self) -> Pictures:
+        """As people see them: of slices with neighbours the middle ones."""
+        beside = self.format.neighbours
+        if not beside:
+            return self
+        form = replace(self.format, channels=1, neighbours=0)
+        return Pictures([array[..., beside : beside + 1] for array in self.arrays], form)
+
     def like(self, other: Pictures) -> Pictures | None:
         """The same pictures with as many channels as `other`; None if they cannot be converted."""
         channels = other.format.channels
@@ -53,7 +61,7 @@ class Pictures:
             arrays = [to_channels(array, channels) for array in self.arrays]
         except ValueError:
             return None
-        return Pictures(arrays, PixelFormat(channels, self.format.dtype, self.format.range))
+        return Pictures(arrays, replace(self.format, channels=channels))
 
     def map(
         self, function: Callable[[Tensor], Sequence[Any] | Tensor], progress: Callable[[int, int], None]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -147,7 +147,7 @@ class Scorer:
             return from_unit(out, form.dtype, form.range).permute(0, 2, 3, 1).contiguous()
 
         made = source.pictures.map(translate, self.task(phase))
-        return Pictures([one.numpy() for one in made], PixelFormat(made[0].shape[-1], form.dtype, form.range))
+        return Pictures([one.numpy() for one in made], replace(form, channels=made[0].shape[-1]))
 
     def _classes(self, name: str, source: Real, fakes: Pictures) -> dict[str, Any]:
         """The agreement of each label, beside a figure that is a mean over labels."""
@@ -189,6 +189,7 @@ class Scorer:
 
     def look(self, pictures: Pictures, phase: str) -> Seen:
         """The networks' features and logits of pictures, and patches if all pictures are of one size."""
+        pictures = pictures.shown()
         one_size = len({array.shape for array in pictures.arrays}) == 1
 
         def seen_by_all(images: Tensor) -> list[dict[str, Tensor]]:

@@ -10,7 +10,7 @@ from PIL import Image
 
 import velogan
 from velogan.files import names_a_file, replacing, write_text
-from velogan.interchange.card import CardMetadata, Files, card
+from velogan.interchange.card import BEGINS, CardMetadata, Files, card
 from velogan.interchange.export import SUFFIXES, Format, export, save_reference
 from velogan.interchange.hub import CONFIG, EXAMPLE, MANIFEST, PAGE, WEIGHTS
 from velogan.interchange.site import check_for_browsers, fetch_runtime, write_site
@@ -63,6 +63,9 @@ def write_export(
         raise ValueError(f"{out} is named like a file, and format={format} is not written so: name a folder{file}")
     if out.is_file() is not single and out.exists():
         raise ValueError(f"{out} is a {'folder' if single else 'file'} already: name another")
+    page = out.with_name(f"{out.name}.md") if single else out / PAGE
+    if page.is_file() and not page.read_text("utf-8", "replace").startswith(BEGINS):
+        raise ValueError(f"{page} is there already, and the model's card would overwrite it: name another place")
     common: Any = {"weights": weights, "checkpoint": checkpoint}
     if single or direction:
         model = load_translator(path, direction=direction, **common)
@@ -88,7 +91,6 @@ def write_export(
     if metadata.picture:
         example = EXAMPLE
         _write_example(next(iter(models.values())), metadata.picture, out / EXAMPLE)
-    page = out.with_name(f"{out.name}.md") if single else out / PAGE
     write_text(page, card(files, metadata, format=format, left_out=left_out, example=example))
     if format == "hub":
         _write_manifests(out, files)

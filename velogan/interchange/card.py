@@ -37,6 +37,9 @@ model = velogan.load("hf://{name}", direction="{direction}")
 model.translate(Image.open("photo.jpg")).save("translated.png")""",
 }
 
+BEGINS = "---\nlibrary_name: velogan\n"
+"""How every card begins."""
+
 Files = Mapping[Direction, tuple[Translator, Exported]]
 """The generators by direction, each with the file that was written of it."""
 

@@ -15,6 +15,7 @@ from velogan.data.pictures.images import Picture
 from velogan.data.pictures.picture import damage_told
 from velogan.data.pictures.provenance import Provenance
 from velogan.data.pictures.scans import MAY_BE_SCANS, STACKS, Scan, read_scan, require_for, scan_suffix
+from velogan.data.pictures.values import fits
 from velogan.data.sets.sources import list_files, list_images
 from velogan.files import names_a_file, replacing, sha256
 from velogan.translate.jobs import printable, written
@@ -136,9 +137,10 @@ def _translate(model: Translator, job: ScanJob, made: Provenance, *, tile: int |
 
 def _in_units(model: Translator, picture: Picture) -> Picture:
     """Grey slices are values in a unit, of however few bits, where the run has a range; colours are pictures."""
-    if model.input.range is None or picture.pixels.dtype != np.uint8 or picture.pixels.shape[2] > 1:
+    pixels, span = picture.pixels, model.input.range
+    if span is None or pixels.shape[2] > 1 or fits(pixels.dtype.name, span):
         return picture
-    return replace(picture, pixels=picture.pixels.astype(np.uint16))
+    return replace(picture, pixels=pixels.astype(np.uint16 if fits("uint16", span) else np.float32))
 
 
 def _batches(model: Translator, scan: Scan, size: int) -> Iterator[list[Picture]]:

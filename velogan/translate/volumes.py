@@ -17,6 +17,7 @@ from velogan.data.pictures.scans import read_scan
 from velogan.data.pictures.values import PixelFormat
 from velogan.data.sets.slices import Scans, Series, Slice, look_through, scaled, stacked
 from velogan.files import replacing
+from velogan.translate.jobs import written
 from velogan.translate.large import plan
 from velogan.translate.model import Translator
 from velogan.translate.pictures import output_format, translate_equal, translate_in_tiles
@@ -92,7 +93,7 @@ class _Written:
         job = self._jobs[name]
         with damage_told("scan", size=0):
             data = read_scan(job.source).written(slices, form, self._made)
-        with replacing(job.target) as aside:
+        with written(job.target), replacing(job.target) as aside:
             aside.write_bytes(data)
         self.names.append(name)
 

@@ -231,6 +231,15 @@ def test_damaged_members_are_left_out_and_named(tmp_path: Path) -> None:
     assert [line for line in said if "left out 1 of 5" in line and "one.tar/bad.png (damaged PNG" in line]
 
 
+def test_damaged_members_are_named_where_others_are_held_out(tmp_path: Path) -> None:
+    good = {f"{number}.png": png(number) for number in range(24)}
+    paths = [tar(tmp_path / f"{letter}.tar", {**good, "bad.png": b"no picture"}) for letter in "ab"]
+    side = find_sources(config(*paths, validation=2)).a
+    assert side.validation is not None
+    assert len(side.validation.names) == 2
+    assert [name for name, _ in open_domain(side.train, config(*paths), test=False).skipped] == ["a.tar/bad.png"]
+
+
 def test_a_member_of_each_sample_is_chosen(tmp_path: Path) -> None:
     files = {f"{number}.{kind}": png(number) for number in range(3) for kind in ("png", "mask.png")}
     one = tar(tmp_path / "one.tar", files)

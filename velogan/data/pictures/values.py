@@ -67,20 +67,22 @@ def deepen(pixels: np.ndarray, dtype: str, range: Range | None) -> np.ndarray:
     """Converts pixels to the same or a deeper `dtype` (uint8, uint16, float32), as training and translation read them.
 
     Without a declared `range`, 255 of 8 bits becomes 65535 of 16. With one, values are what they are, in its unit;
-    ValueError for 8 bits, which hold pictures and no units, where the range goes beyond them.
+    ValueError where their type cannot have it, see `fits`.
     """
-    if pixels.dtype != np.uint8:
-        return pixels.astype(dtype, copy=False)
-    if range is not None and not fits_8_bits(range):
+    if range is not None and not fits(pixels.dtype.name, range):
+        kind = "8 bits, 0 to 255" if pixels.dtype == np.uint8 else "16 bits without a sign, 0 to 65535"
         raise ValueError(
-            "8 bits, 0 to 255, where the declared range of values goes beyond them: save it in the unit of the range"
+            f"{kind}, where the declared range of values goes beyond them: save it in the unit of the range"
         )
-    return pixels.astype(np.uint16) * 257 if dtype == "uint16" and range is None else pixels.astype(dtype, copy=False)
+    if pixels.dtype == np.uint8 and dtype == "uint16" and range is None:
+        return pixels.astype(np.uint16) * 257
+    return pixels.astype(dtype, copy=False)
 
 
-def fits_8_bits(range: Range) -> bool:
-    """Whether a range lies within the values that 8 bits have."""
-    return range[0] >= 0 and range[1] <= 255
+def fits(dtype: str, range: Range) -> bool:
+    """Whether values of `dtype` can be in the unit of a range: not below 0 without a sign, nor above 255 in 8 bits,
+    which hold pictures and no units."""
+    return dtype == "float32" or (range[0] >= 0 and (dtype == "uint16" or range[1] <= 255))
 
 
 def to_unit(pixels: Tensor, range: Range | None) -> Tensor:

@@ -21,7 +21,7 @@ import numpy as np
 
 from velogan.data.aside import building, move_into_place
 from velogan.data.config import DataConfig
-from velogan.data.pictures.values import PixelFormat, Range, fits_8_bits
+from velogan.data.pictures.values import PixelFormat, Range, fits
 from velogan.data.sets.pixels import PixelFile, Shape, offsets
 from velogan.data.sets.slices import Slices
 from velogan.data.sets.sources import ImageSource, cache_directory, content_hash
@@ -115,7 +115,7 @@ def open_domain(
     if isinstance(folder, Shards) and not test:
         return _checked(_streamed(folder, config, channels, value_range), folder, config, value_range)
     workers = config.workers or os.cpu_count() or 1
-    units = None if value_range is None else fits_8_bits(value_range)
+    units = _units(value_range)
     domain, note, damage, directory = None, "", "", Path()
     with ThreadPoolExecutor(workers) as pool:  # hashing, decoding and resizing release Python's lock
         contents = _contents(folder, pool)
@@ -185,11 +185,15 @@ def _contents(folder: ImageSource, pool: ThreadPoolExecutor) -> bytes:
     return "".join(f"{name!r}\0{content}\n" for name, content in zip(folder.names, hashes)).encode()
 
 
-def _key(contents: bytes, config: DataConfig, *, test: bool, channels: int | None, units: bool | None) -> str:
-    """The name of an entry; `units`: None without a declared range, else whether 8 bits can follow it."""
+def _key(contents: bytes, config: DataConfig, *, test: bool, channels: int | None, units: tuple[bool, ...]) -> str:
+    """The name of an entry; `units`: which types can follow the declared range, empty without one."""
     settings = (VERSION, config.preprocess, config.load_side, config.crop_size, test, channels)
-    settings += () if units is None else (units,)
+    settings += units
     return hashlib.sha256(repr(settings).encode() + contents).hexdigest()
+
+
+def _units(value_range: Range | None) -> tuple[bool, ...]:
+    return () if value_range is None else tuple(fits(dtype, value_range) for dtype in ("uint8", "uint16"))
 
 
 def _load(directory: Path) -> tuple[Domain | None, str]:
@@ -225,7 +229,7 @@ def _build(
     value_range: Range | None,
     progress: Progress | None,
 ) -> None:
-    units = None if value_range is None else fits_8_bits(value_range)
+    units = _units(value_range)
     how: Any = {"test": test, "channels": channels}
     try:
         with building(directory.parent) as fresh:

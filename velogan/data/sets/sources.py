@@ -21,7 +21,7 @@ from velogan.data.rendered.apples2oranges import VERSION, render_folder
 from velogan.data.sets.shards import SUFFIX as SHARD
 from velogan.data.sets.shards import find_shards, identified, names_shards
 from velogan.data.sets.slices import Slices, open_slices
-from velogan.data.sets.streamed import open_shards
+from velogan.data.sets.streamed import Shards, open_shards
 from velogan.types import Letter
 
 LETTERS: tuple[Letter, Letter] = ("A", "B")
@@ -242,6 +242,8 @@ def _hold_out(side: Side, config: DataConfig) -> Side:
             "so that none can be held out for validation: let it find smaller groups, or set data.validation=0"
         )
     train = side.train.some([number for number in range(total) if number not in held])
+    if isinstance(train, Shards) and isinstance(side.train, Shards):
+        train = replace(train, skipped=side.train.skipped)
     return replace(side, train=train, validation=side.train.some(sorted(held)))
 
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from velogan.data.config import DataConfig
 from velogan.data.pictures.preprocess import prepare
-from velogan.data.pictures.values import Range, deepen, fits_8_bits, to_channels
+from velogan.data.pictures.values import Range, deepen, fits, to_channels
 from velogan.data.sets.ahead import in_order
 from velogan.data.sets.sources import ImageSource, LabelMaps
 
@@ -86,7 +86,7 @@ def _conform(path: Path, index: dict[str, Any], channels: int | None, value_rang
     dtype = max(types, key=_DEPTHS.index, default="uint8")
     wanted: int = channels or max((shape[2] for shape in shapes), default=1)
     index["dtype"] = dtype
-    plain = "uint8" not in types or value_range is None or fits_8_bits(value_range)
+    plain = value_range is None or all(fits(kind, value_range) for kind in types)
     if plain and set(types) <= {dtype} and {shape[2] for shape in shapes} <= {wanted}:
         return
     named = list(zip(index["names"], shapes, types))
