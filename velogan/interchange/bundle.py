@@ -10,7 +10,7 @@ from PIL import Image
 
 import velogan
 from velogan.files import names_a_file, replacing, write_text
-from velogan.interchange.card import BEGINS, CardMetadata, Files, card
+from velogan.interchange.card import SIGNED, CardMetadata, Files, card
 from velogan.interchange.export import SUFFIXES, Format, export, save_reference
 from velogan.interchange.hub import CONFIG, EXAMPLE, MANIFEST, PAGE, WEIGHTS
 from velogan.interchange.site import check_for_browsers, fetch_runtime, write_site
@@ -64,7 +64,7 @@ def write_export(
     if out.is_file() is not single and out.exists():
         raise ValueError(f"{out} is a {'folder' if single else 'file'} already: name another")
     page = out.with_name(f"{out.name}.md") if single else out / PAGE
-    if page.is_file() and not page.read_text("utf-8", "replace").startswith(BEGINS):
+    if page.is_file() and SIGNED not in page.read_text("utf-8", "replace"):
         raise ValueError(f"{page} is there already, and the model's card would overwrite it: name another place")
     common: Any = {"weights": weights, "checkpoint": checkpoint}
     if single or direction:

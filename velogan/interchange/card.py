@@ -37,8 +37,8 @@ model = velogan.load("hf://{name}", direction="{direction}")
 model.translate(Image.open("photo.jpg")).save("translated.png")""",
 }
 
-BEGINS = "---\nlibrary_name: velogan\n"
-"""How every card begins."""
+SIGNED = "Written by velogan "
+"""How the last line of every card begins."""
 
 Files = Mapping[Direction, tuple[Translator, Exported]]
 """The generators by direction, each with the file that was written of it."""
@@ -86,7 +86,7 @@ def card(
         parts = [_header(files, metadata), *parts]
         stated = f"`{metadata.license}`, as its publisher states." if metadata.license else _UNSTATED
         parts += [f"## Licence\n\nOf these weights: {stated}\n"]
-    return "\n".join([*parts, f"Written by velogan {velogan.__version__}, PyTorch {torch.__version__}.\n"])
+    return "\n".join([*parts, f"{SIGNED}{velogan.__version__}, PyTorch {torch.__version__}.\n"])
 
 
 def _header(files: Files, metadata: CardMetadata) -> str:
