@@ -19,6 +19,7 @@ from torch import Tensor
 from velogan.cli import main
 from velogan.cli.train import Train, configure_train
 from velogan.config import Config
+from velogan.engine.ema import EMA
 from velogan.engine.nonfinite import NonFiniteError
 from velogan.engine.trainer import Trainer
 from velogan.observe.log import read_stats
@@ -140,7 +141,8 @@ def test_phases_that_train_the_same_networks_are_one_module(method, modules, tin
 )
 def test_with_an_exchange_after_every_step_nodes_compute_what_one_process_does(method, tiny, tmp_path: Path):
     """Bit for bit: all losses of such a method are functions of the weights from before the step."""
-    one, other = (trained(tiny(method, every=every), tmp_path / str(every)) for every in (None, "2 images"))
+    configs = [tiny(method, every=every, images=2 * EMA.EVERY) for every in (None, "2 images")]
+    one, other = (trained(config, tmp_path / str(config.train.exchange_every)) for config in configs)
     assert other.weights_sha256 == one.weights_sha256
     rows = [read_stats(tmp_path / name) for name in ("None", "2 images")]
     names = [name for name in rows[0][0] if name.startswith(("loss/", "lr/"))]
@@ -189,16 +191,20 @@ def test_without_waiting_fast_nodes_are_at_their_end_while_the_slow_one_takes_wh
             return name, report
 
     start = partial(in_turn, kind=Noting, takes=STEPS)
-    free = trained(tiny(every="4 images", exchange_waits=False), tmp_path / "free", start)
-    assert (free.finished, free.images_seen) == (True, 12)
-    assert order.index(("autoencoder", 12)) < order.index(("translator", 4)) < order.index(("translator", 12))
-    assert list(given) == [0, 4, 8]
+    free = trained(tiny(every="4 images", images=20, exchange_waits=False), tmp_path / "free", start)
+    assert (free.finished, free.images_seen) == (True, 20)
+    assert order.index(("autoencoder", 20)) < order.index(("translator", 4)) < order.index(("translator", 20))
+    assert list(given) == [0, 4, 8, 12, 16]
     assert not given[0].equal(given[4])
-    assert given[4].equal(given[8]), "the autoencoder was at its end"
-    trained(tiny(), tmp_path / "one")
-    optimizers = [load_state(list_checkpoints(tmp_path / name)[-1])[0]["optimizers"] for name in ("one", "free")]
-    one, other = (tensors("", found["autoencoder"]["state"]) for found in optimizers)
+    assert given[4].equal(given[16]), "the autoencoder was at its end"
+    trained(tiny(images=20), tmp_path / "one")
+    ends = [list_checkpoints(tmp_path / name)[-1] for name in ("one", "free")]
+    one, other = (tensors("", load_state(end)[0]["optimizers"]["autoencoder"]["state"]) for end in ends)
     assert all(one[name].equal(other[name]) for name in one), "it needs no other network"
+    weights, averages = ([load_weights(end / f"G_A{kind}.safetensors")[1] for end in ends] for kind in ("", ".ema"))
+    same = [name for name in weights[0] if weights[0][name].equal(weights[1][name])]
+    assert same
+    assert all(averages[0][name].equal(averages[1][name]) for name in same)
 
 
 def test_without_waiting_a_run_that_goes_on_trains_no_module_twice(

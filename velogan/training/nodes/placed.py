@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Protocol
 
 import torch
@@ -106,8 +107,8 @@ class Placed:
             if all((one.shown if shows else one.images) >= until for one in self._standing.values()):
                 break
             self._hear()
-        for after in self._pending if self._losses else ():
-            for one in after:
+        for one in chain.from_iterable(self._pending if self._losses else ()):
+            if one is not self._trainer.ema:  # nodes average what they train
                 one.follow(self._losses)
         if self._pending:
             share = PIECE_S / max(time.monotonic() - began, 1e-3)
