@@ -26,7 +26,7 @@ from velogan.search.method import METHODS
 def test_yaml_gives_back_every_recipe(name: str, tmp_path: Path):
     config = RECIPES[name]()
     (tmp_path / "config.yaml").write_text(write_yaml(config))
-    assert read_config(tmp_path) == read_config(tmp_path / "config.yaml") == config
+    assert read_config(str(tmp_path)) == read_config(tmp_path) == read_config(tmp_path / "config.yaml") == config
 
 
 def test_yaml_gives_back_what_is_not_plain(tmp_path: Path):

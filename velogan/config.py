@@ -254,8 +254,9 @@ def parse_config(tree: Mapping[str, Any], *, source: str = "the configuration") 
         raise ValueError(explain(error, source=source)) from None
 
 
-def read_config(path: Path) -> Config:
+def read_config(path: Path | str) -> Config:
     """A Config from YAML, such as a run folder's config.yaml. ValueError where it does not fit."""
+    path = Path(path)
     path = path / "config.yaml" if path.is_dir() else path
     if not path.is_file():
         raise ValueError(f"--config {path}: there is no such file; every run folder holds a config.yaml")

@@ -1,4 +1,4 @@
-"""The commands of the README and of getting started run, in their order, with short lengths and tiny networks.
+"""The commands of the README, of getting started and of `PAGES` run, in order, with short lengths and tiny networks.
 
 Commands of other documents are checked for flags that there are.
 """
@@ -9,6 +9,7 @@ import dataclasses
 import json
 import re
 import shlex
+import shutil
 from pathlib import Path
 from typing import Any, cast
 
@@ -18,6 +19,7 @@ import pytest
 import torch
 
 from velogan.cli import COMMANDS, main
+from velogan.cli.train import Train, configure_train
 from velogan.config import Config, field_names
 from velogan.data.pictures.images import Picture, save_picture
 from velogan.networks.discriminators import DiscriminatorConfig, build_discriminator
@@ -33,6 +35,16 @@ TINY = {
     "train": {"samples": 1},
     "engine": {"precision": "fp32", "kernels": "plain", "threads": 1},
 }
+
+
+PAGES = ["howto", "formats", "migration", "keras", "evaluation", "serve"]
+NOT_RUN = {
+    "--format onnx": "it takes seconds: tests/interchange/test_export.py",
+    "--format torch": "the same",
+    "velogan serve": "it waits for requests: tests/serve",
+    "--format web": "it takes a package of npm: tests/interchange/test_site.py",
+}
+"""What is only parsed, and who runs it."""
 
 
 OF_THE_SHELL = {". .venv/bin/activate"}
@@ -56,6 +68,8 @@ def tiny(line: str) -> list[str]:
     line = re.sub(r"--image-size \d+", "--image-size 32", line)
     if line.startswith("velogan train") and "--out runs/zebras" not in line:
         line += " --data.validation 0"
+    if " --config " in line:
+        line += " --image-size 32"
     if line.startswith("velogan bench"):
         line = line.replace("size=64", "size=32,cyclegan") + " --rounds 1"
     return shlex.split(line)[1:]
@@ -106,18 +120,21 @@ def write_film(file: Path) -> None:
         film.mux(video.encode(None))
 
 
-def _shown(document: Path) -> list[list[str]]:
-    """The words of each command that a document shows in a block of code, behind `velogan`."""
+def _shown(document: Path) -> list[str]:
+    """Each command that a document shows in a block of code."""
     text, lines = document.read_text().replace("\\\n", " "), []
     for block in re.findall(r"^```(?:sh)?\n(.*?)^```", text, re.DOTALL | re.MULTILINE):
         lines += block.splitlines()
     lines += [line.strip() for line in text.splitlines() if line.startswith("    ")]
-    return [shlex.split(line)[1:] for line in lines if line.startswith("velogan ")]
+    lines = [re.sub(r"^torchrun .*? -m velogan ", "velogan ", line) for line in lines]
+    return [line for line in lines if line.startswith("velogan ")]
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
 def test_the_flags_that_a_document_shows_exist(document: Path) -> None:
-    for words in _shown(document):
+    inline = re.findall(r"`(velogan [a-z][^`]* -[^`]*)`", document.read_text())
+    for line in [*_shown(document), *inline]:
+        words = shlex.split(line)[1:]
         command = next((name for name in COMMANDS if tuple(words[: len(name)]) == name), None)
         assert command is not None, words
         known = {field.name.replace("_", "-") for field in dataclasses.fields(cast(Any, COMMANDS[command].load()))}
@@ -133,6 +150,25 @@ def test_the_fields_that_a_page_names_exist(document: Path) -> None:
     named = {flag.replace("_", "-").replace(".no-", ".") for flag in flags}
     known |= {"section.field", "method.inner"}
     assert named <= known | {name.replace("method.", "method.inner.", 1) for name in known}
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_the_values_that_a_page_gives_to_fields_are_taken(document: Path) -> None:
+    """By one of the presets: flags with values within a sentence or a table."""
+    presets = list(RECIPES)
+    for code in dict.fromkeys(re.findall(r"`(--[a-z-]+\.[a-z][^`]* [^`]+)`", document.read_text())):
+        if code not in ("--section.field VALUE", "--method.hidden H"):
+            taken = next((one for one in presets if _taken([one, "--data", "d", *shlex.split(code)])), None)
+            assert taken, code
+            presets.sort(key=taken.__ne__)  # the next is probably of the same one
+
+
+def _taken(words: list[str]) -> bool:
+    try:
+        configure_train(Train.parse(words, prog="velogan train", description=""))
+    except ValueError:
+        return False
+    return True
 
 
 def test_the_migration_names_every_option_of_the_reference() -> None:
@@ -155,6 +191,57 @@ def test_the_commands_run(document: str, workplace: Path, capsys: pytest.Capture
     run(lines, capsys)
     assert (workplace / "runs/first/report.html").is_file()
     assert len(list((workplace / "runs/first/translated").iterdir())) == 4
+
+
+@pytest.fixture
+def pages(workplace: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """What the pages speak of more; two images a training, which looks at pictures by no trained features."""
+    nibabel = pytest.importorskip("nibabel", reason="the extra medical is not installed")
+    pydicom = pytest.importorskip("pydicom", reason="the extra medical is not installed")
+    for name in RECIPES:
+        recipe = RECIPES[name]().change(train={"length": "2 images"}, discriminator={"network": "basic"})
+        monkeypatch.setitem(RECIPES, name, lambda recipe=recipe: recipe)
+    for copy in ("game", "streets", "maps/trainA", "maps/trainB", "maps-pairs/A", "maps-pairs/B"):
+        shutil.copytree("horse2zebra/trainA", copy)
+    shutil.copy("film.mp4", "drive.mp4")
+    masks = {f"horse2zebra/mask{letter}/{index}.png": 40 for letter in "AB" for index in range(22)}
+    for mask, side in (masks | {"masks/one.png": 46, "masks/deeper/two.png": 33}).items():
+        Path(mask).parent.mkdir(parents=True, exist_ok=True)
+        save_picture(Path(mask), Picture(np.full((side, side, 1), 255, np.uint8)))
+    values = np.random.default_rng(0).integers(0, 900, (40, 40, 3)).astype(np.int16)
+    for name in ("scans/t1/p0", "scans/t2/p0", "nifti/t1/p0", "nifti/t2/p0", "nifti/p0"):
+        Path(name).parent.mkdir(parents=True, exist_ok=True)
+        nibabel.save(nibabel.Nifti1Image(values, np.eye(4)), f"{name}.nii.gz")
+    slice_of_ct = pydicom.dcmread(pydicom.data.get_testdata_file("CT_small.dcm"))
+    for folder in ("dicom", "ct/plain", "ct/contrast"):
+        Path(folder).mkdir(parents=True)
+        for number in range(2):
+            slice_of_ct.SOPInstanceUID = slice_of_ct.file_meta.MediaStorageSOPInstanceUID = f"1.2.{number}"
+            slice_of_ct.InstanceNumber, slice_of_ct.ImagePositionPatient = number, [0, 0, number]
+            slice_of_ct.save_as(f"{folder}/{number}.dcm")
+    return workplace
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_the_commands_of_a_page_run(page: str, pages: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = _shown(ROOT / f"docs/{page}.md")
+    assert lines
+    begun = "velogan train fast --data horse2zebra --out runs/zebras"
+    if begun not in lines and any(" runs/zebras " in line and "train" not in line for line in lines):
+        lines.insert(0, begun)
+    parsed = [line for line in lines if any(words in line for words in NOT_RUN)]
+    for line in parsed:
+        words = shlex.split(line)[1:]
+        COMMANDS[words[0],].load().parse(words[1:], prog=f"velogan {words[0]}", description="")
+    run([line for line in dict.fromkeys(lines) if line not in parsed], capsys)
+    names: dict[str, object] = {}
+    for block in re.findall(r"```python\n(.*?)```", (ROOT / f"docs/{page}.md").read_text(), re.DOTALL):
+        code, (other,) = (
+            compile(block, page, "exec"),
+            re.findall(r"^import (mlflow|wandb)$", block, re.MULTILINE) or [""],
+        )
+        if not other:
+            exec(code, names)
 
 
 def test_the_examples_in_python_run(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:

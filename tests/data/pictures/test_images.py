@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from velogan.data.pictures import picture as limits
-from velogan.data.pictures.images import SUFFIXES, Picture, decode, read_picture, save_picture, suffix_for
+from velogan.data.pictures.images import SUFFIXES, Picture, decode, is_picture, read_picture, save_picture, suffix_for
 
 LOSSY = {".jpg", ".jpeg", ".webp"}
 KEEPS_PROFILE = {".jpg", ".jpeg", ".png", ".webp", ".tif", ".tiff"}
@@ -492,3 +492,11 @@ def test_damage_gives_a_reason_or_a_picture(data: st.DataObject) -> None:
 
 
 _FORMATS = _every_format()
+
+
+def test_a_dicom_file_that_begins_like_a_tiff_is_no_picture(tmp_path: Path):
+    """DICOM leaves the first 128 bytes to others (PS3.10, 7.1), and some write the header of a TIFF there."""
+    start = struct.pack("<2sHI", b"II", 42, 8).ljust(128, b"\0")
+    for name, then, taken in (("a.dcm", b"DICM", False), ("a", b"DICM", False), ("b", b"\0" * 4, True)):
+        (tmp_path / name).write_bytes(start + then + bytes(8))
+        assert is_picture(tmp_path / name) is taken

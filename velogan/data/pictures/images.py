@@ -111,6 +111,7 @@ READ = SUFFIXES | {".jfif", ".jpe", ".gif", ".pgm", ".pbm", ".avif", ".heic", ".
 _SPACES = {b"GRAY": 1, b"RGB ": 3, b"CMYK": 4}  # what a profile says, at its bytes 16 to 19, that it is of
 _LONGEST_SIDE = {".jpg": 65500, ".jpeg": 65500, ".webp": 16383}
 _LONGEST_MAGIC = 12  # bytes at a file's start that say what it is
+_DICOM_AT = 128
 _SMALL_FILE = 2**24  # bytes
 
 
@@ -142,9 +143,11 @@ def is_picture(path: Path) -> bool:
         if not stat.S_ISREG(path.stat().st_mode):  # opening a pipe would wait for a writer
             return False
         with path.open("rb") as file:
-            start = file.read(_LONGEST_MAGIC)
+            start = file.read(_DICOM_AT + 4)
         name, _ = _format_of(start)
     except (OSError, ValueError):
+        return False
+    if start[_DICOM_AT:] == b"DICM":  # what stands before that may be the header of a TIFF
         return False
     return name not in _WEAK or _WEAK[name].match(start) is not None
 
