@@ -201,13 +201,15 @@ def pages(workplace: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in RECIPES:
         recipe = RECIPES[name]().change(train={"length": "2 images"}, discriminator={"network": "basic"})
         monkeypatch.setitem(RECIPES, name, lambda recipe=recipe: recipe)
-    for copy in ("game", "streets", "maps/trainA", "maps/trainB", "maps-pairs/A", "maps-pairs/B"):
+    for copy in ("game", "games", "streets", "maps/trainA", "maps/trainB", "maps-pairs/A", "maps-pairs/B"):
         shutil.copytree("horse2zebra/trainA", copy)
     shutil.copy("film.mp4", "drive.mp4")
-    masks = {f"horse2zebra/mask{letter}/{index}.png": 40 for letter in "AB" for index in range(22)}
-    for mask, side in (masks | {"masks/one.png": 46, "masks/deeper/two.png": 33}).items():
-        Path(mask).parent.mkdir(parents=True, exist_ok=True)
-        save_picture(Path(mask), Picture(np.full((side, side, 1), 255, np.uint8)))
+    sides = {f"horse2zebra/mask{letter}/{index}.png": 40 for letter in "AB" for index in range(22)}
+    sides |= {f"games-labels/{index}.png": 40 for index in range(22)}
+    for name, side in (sides | {"masks/one.png": 46, "masks/deeper/two.png": 33}).items():
+        Path(name).parent.mkdir(parents=True, exist_ok=True)
+        halves = np.arange(side)[:, None, None].repeat(side, 1) // (side // 2 + 1)
+        save_picture(Path(name), Picture((halves * (1 if "labels" in name else 255)).astype(np.uint8)))
     values = np.random.default_rng(0).integers(0, 900, (40, 40, 3)).astype(np.int16)
     for name in ("scans/t1/p0", "scans/t2/p0", "nifti/t1/p0", "nifti/t2/p0", "nifti/p0"):
         Path(name).parent.mkdir(parents=True, exist_ok=True)
