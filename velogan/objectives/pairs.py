@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from velogan.objectives.base import PAIRS, Carry, Objective, Out, Phase
 from velogan.objectives.losses import l1_loss
@@ -18,11 +18,14 @@ L1 = 10.0
 Translate = Callable[[Nets, Batch], Mapping[Direction, Tensor]]
 """Translations `(B, C, H, W)` of both domains' images by the networks of a method."""
 
+See = Callable[[Tensor], Sequence[Tensor]]
+"""Maps `(B, K, h, w)` of images `(B, C, H, W)`."""
+
 
 class WithPairs:
     """An `inner` objective with one more phase, `pairs`, in each `every`-th step. `trains`: the networks it updates.
 
-    `see` gives a frozen network's maps of images `(B, 3, H, W)` in [-1, 1], the finest first; None: pixels alone count.
+    `see` gives a frozen network's maps of images `(B, C, H, W)` in [-1, 1], the finest first; None: pixels alone count.
     """
 
     def __init__(
@@ -32,7 +35,7 @@ class WithPairs:
         *,
         trains: tuple[str, ...],
         every: int,
-        see: nn.Module | None = None,
+        see: See | None = None,
     ):
         self._inner, self._translate, self._trains, self._every, self._see = inner, translate, trains, every, see
         self.draws: Mapping[str, int] = {**inner.draws, PAIRS: 0}
@@ -49,19 +52,19 @@ class WithPairs:
         for way, made in self._translate(nets, batch).items():
             truth = batch["B" if way == "a2b" else "A"]
             terms[f"l1_{way}"] = l1_loss(made, truth) * L1
-            if self._see is not None and truth.shape[1] in (1, 3):
+            if self._see is not None:
                 terms[f"features_{way}"] = feature_distance(self._see, made, truth)
         total: Any = sum(terms.values())
         return Out(total=total, terms=terms)
 
 
-def feature_distance(see: nn.Module, made: Tensor, truth: Tensor) -> Tensor:
+def feature_distance(see: See, made: Tensor, truth: Tensor) -> Tensor:
     """The squared distance of the normalised features of two images at each place, summed over the maps of `see`.
 
     A scalar, the mean over images and places; Zhang et al. 2018, "The Unreasonable Effectiveness of Deep Features",
-    equation 1 without learned weights. The images are `(B, 1 or 3, H, W)` in [-1, 1].
+    equation 1 without learned weights. The images are `(B, C, H, W)` in [-1, 1].
     """
-    mine, theirs = (see(images.expand(-1, 3, -1, -1)) for images in (made, truth))
+    mine, theirs = (see(images) for images in (made, truth))
     parts = [
         (F.normalize(one.float(), dim=1) - F.normalize(other.float(), dim=1)).square().sum(1).mean()
         for one, other in zip(mine, theirs)

@@ -40,7 +40,7 @@ from velogan.methods.capabilities import (
 )
 from velogan.networks.build import Networks, build_network
 from velogan.networks.generators import GeneratorConfig
-from velogan.networks.pretrained import frozen_features
+from velogan.networks.pretrained import frozen_features, in_three
 from velogan.objectives.base import PAIRS, SPLITS, Objective
 from velogan.objectives.classes import SEGMENTER, WithClasses
 from velogan.objectives.masks import WithMasks
@@ -122,9 +122,13 @@ def with_pairs(
         raise ValueError("data.pairs is for runs that translate, not for an autoencoder alone: leave it out")
     trains = next(phase.trains for phase in objective.phases() if phase.name == method.plateau_phase)
     features = next((one.features for one in spec.discriminators.values() if "projected" in one.network), None)
-    see = frozen_features(features, device).maps if features else None
+    see = partial(_see, frozen_features(features, device).maps) if features else None
     translate = partial(_translations, method, spec)
     return WithPairs(objective, translate, trains=trains, every=every, see=see)
+
+
+def _see(maps: nn.Module, images: Tensor) -> Sequence[Tensor]:
+    return maps(in_three(images))
 
 
 def _translations(method: TakesPairs, spec: Spec, nets: Nets, batch: Batch) -> Mapping[Direction, Tensor]:
