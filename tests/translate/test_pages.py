@@ -56,8 +56,9 @@ def test_slices_are_translated_one_by_one_and_written_as_such(stack: Path, tmp_p
     assert (done.translated, done.failed) == (1, ())
     with tifffile.TiffFile(tmp_path / "out/a.tif") as file:
         assert len(file.pages) == 3
+        first = file.pages.first
         assert file.series[0].axes == "ZYXS"
-        assert [file.pages[0].tags[tag].value for tag in (282, 283)] == [(30, 1), (20, 1)]
+        assert [first.tags[tag].value for tag in (282, 283)] == [(30, 1), (20, 1)]
     written = tifffile.imread(tmp_path / "out/a.tif")
     assert np.abs(written[..., 0].astype(int) - (255 - STACK)).max() <= 1
     ((_, reason),) = translate(_model(1), tmp_path / "out/a.tif", tmp_path / "again").failed

@@ -5,7 +5,7 @@ import pytest
 import torch
 from PIL import Image
 
-from velogan.data.pictures.values import PixelFormat, Range, from_unit, to_channels, to_unit
+from velogan.data.pictures.values import PixelFormat, Range, channels_in_common, from_unit, to_channels, to_unit
 
 WHOLE: list[tuple[str, Range | None]] = [("uint8", None), ("uint16", None)]
 DECLARED: list[tuple[str, Range | None]] = [
@@ -101,3 +101,10 @@ def test_a_format_says_what_is_wrong_with_it() -> None:
     ]:
         with pytest.raises(ValueError, match=reason):
             PixelFormat(*arguments)
+
+
+@pytest.mark.parametrize(
+    ("counts", "wanted"), [([1, 3], 3), ([3, 3, 5], 3), ([1, 5, 5, 3], 5), ([1, 1], 1), ([1, 4], 4), ([], 1)]
+)
+def test_one_odd_picture_does_not_leave_the_others_out(counts: list[int], wanted: int) -> None:
+    assert channels_in_common(counts) == wanted

@@ -36,7 +36,7 @@ _COLOURS = {_RGB: 3, _CMYK: 4, _YCBCR: 3, _LAB: 3}
 _ONE_FILE: dict[str, Any] = {f"is_{form}": False for form in ("ome", "lsm", "ndpi", "scanimage", "imagej")}
 """Formats of microscopes: for these, tifffile may open other files or regroup the pages."""
 
-_APART = "translate each alone by --pages slices, train on each by --data.pages slices"
+_APART = "translate each alone by --pages slices, in training by --data.pages slices"
 _COUNTS = {
     "channels": r'\bSizeC="(\d+)"|^channels=(\d+)',
     "slices": r'\bSizeZ="(\d+)"|^slices=(\d+)',
@@ -70,8 +70,8 @@ def decode_tiff(data: bytes, *, channels: bool = False) -> Picture:
                 raise ValueError(f"its {len(pages)} pages are {what}, as its description says: {_APART}")
             if said.channels != len(pages) and not (channels and not said.channels):
                 raise ValueError(
-                    f"{len(pages)} pages, and nothing says whether they are channels, slices or times: {_APART}; if "
-                    "they are channels, --pages channels, in training --data.pages channels"
+                    f"{len(pages)} pages, and nothing says whether they are channels, slices or times: say it by "
+                    "--pages channels or --pages slices, in training by --data.pages"
                 )
         return _picture(pages)
 

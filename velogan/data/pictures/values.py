@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import isfinite
 
@@ -61,6 +62,15 @@ def to_channels(pixels: np.ndarray, channels: int) -> np.ndarray:
         luma = (pixels.astype(np.uint32) * _LUMA.astype(np.uint32)).sum(axis=-1, keepdims=True, dtype=np.uint32)
         return ((luma + 32768) >> 16).astype(pixels.dtype)
     raise ValueError(f"a picture of {have} channels where {channels} are wanted: only grey and RGB can be converted")
+
+
+def channels_in_common(counts: Sequence[int]) -> int:
+    """The channels that most of some pictures can be brought to, see `to_channels`; of several, the most. 1 of none."""
+
+    def fit(wanted: int) -> int:
+        return sum(have in (wanted, 1) or (have, wanted) == (3, 1) for have in counts)
+
+    return max(set(counts), key=lambda wanted: (fit(wanted), wanted), default=1)
 
 
 def deepen(pixels: np.ndarray, dtype: str, range: Range | None) -> np.ndarray:

@@ -166,11 +166,15 @@ def _checked(domain: Domain, folder: ImageSource, config: DataConfig, value_rang
     if isinstance(folder, Slices):
         value_range = folder.value_range
     if domain.format.dtype == "float32" and value_range is None:
-        first = domain.image(0)
+        number, name = next(
+            (one for one in enumerate(domain.names) if folder.read(one[1]).pixels.dtype.kind == "f"),
+            (0, domain.names[0]),
+        )
+        first = domain.image(number)
         raise ValueError(
             f"data.path (--data) {folder.where} holds floating-point or signed pixels, whose range is not known: "
             f"set data.range_a (domain B: data.range_b) to the two values that stand for darkest and brightest "
-            f"({domain.names[0]} goes from {first.min():g} to {first.max():g}), for example --data.range-a -1000 1000"
+            f"({name} goes from {first.min():g} to {first.max():g}), for example --data.range-a -1000 1000"
         )
     form = replace(domain.format, range=value_range)
     if isinstance(folder, Slices):
@@ -187,7 +191,7 @@ def _contents(folder: ImageSource, pool: ThreadPoolExecutor) -> bytes:
 
 def _key(contents: bytes, config: DataConfig, *, test: bool, channels: int | None, units: tuple[bool, ...]) -> str:
     """The name of an entry; `units`: which types can follow the declared range, empty without one."""
-    settings = (VERSION, config.preprocess, config.load_side, config.crop_size, test, channels)
+    settings = (VERSION, config.preprocess, config.load_side, config.crop_size, test, channels or "in common")
     settings += units
     return hashlib.sha256(repr(settings).encode() + contents).hexdigest()
 

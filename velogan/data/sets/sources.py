@@ -26,6 +26,8 @@ from velogan.types import Letter
 
 LETTERS: tuple[Letter, Letter] = ("A", "B")
 
+_KINDS = 8  # that a line names of files that are left out
+
 FEWEST = 20
 """A domain with fewer training pictures than this holds none of them out."""
 
@@ -444,7 +446,8 @@ def left_out(directory: Path, *, scans: bool) -> str:
         and not (scans and scan_suffix(directory / name) is not None)
     ]
     counts = Counter(path.suffix.lower() or "without a suffix" for path in others).most_common()
-    shown = ", ".join(f"{count} {kind}" for kind, count in counts[:8])
+    shown = ", ".join(f"{count} {kind}" for kind, count in counts[:_KINDS])
+    shown += f" and {sum(count for _, count in counts[_KINDS:])} of other kinds" if len(counts) > _KINDS else ""
     return f"left out of {directory}, since they are no pictures that are read: {shown}" if counts else ""
 
 

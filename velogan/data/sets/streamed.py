@@ -17,7 +17,7 @@ from velogan.data.config import DataConfig
 from velogan.data.pictures.images import Picture, decode
 from velogan.data.pictures.picture import check_size
 from velogan.data.pictures.preprocess import prepare, prepared_shape
-from velogan.data.pictures.values import Range, deepen, to_channels
+from velogan.data.pictures.values import Range, channels_in_common, deepen, to_channels
 from velogan.data.sets.indexing import DEPTHS, LazyNames, ShardIndex, open_index
 from velogan.data.sets.pixels import Shape, offsets
 from velogan.data.sets.shards import Shard
@@ -230,12 +230,12 @@ def prepared(
 ) -> tuple[Shards, tuple[Shape, ...], str, list[tuple[str, str]]]:
     """Say what preparing will give: the pictures that can be converted, their shapes, their type, and the others.
 
-    As `write_pictures` does it: the deepest type, and `channels` or the most that occur.
+    As `write_pictures` does it: the deepest type, and `channels` or `channels_in_common`.
     """
     columns = [shards.column(name) for name in ("height", "width", "channels", "depth")]
     kinds, inverse = np.unique(np.stack(columns, axis=1).astype(np.int64), axis=0, return_inverse=True)
     dtype = DEPTHS[int(kinds[:, 3].max(initial=0))]
-    wanted = channels or int(kinds[:, 2].max(initial=1))
+    wanted = channels or channels_in_common(columns[2].tolist())
     shapes: list[Shape] = []
     reasons: list[str] = []
     for height, width, have, depth in kinds.tolist():

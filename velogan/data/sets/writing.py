@@ -12,7 +12,7 @@ import numpy as np
 
 from velogan.data.config import DataConfig
 from velogan.data.pictures.preprocess import prepare
-from velogan.data.pictures.values import Range, deepen, fits, to_channels
+from velogan.data.pictures.values import Range, channels_in_common, deepen, fits, to_channels
 from velogan.data.sets.ahead import in_order
 from velogan.data.sets.sources import ImageSource, LabelMaps
 
@@ -81,10 +81,10 @@ def _write_raw(
 
 
 def _conform(path: Path, index: dict[str, Any], channels: int | None, value_range: Range | None) -> None:
-    """Convert what `_write_raw` wrote to the deepest type and to `channels` (None: the most that occur)."""
+    """Convert what `_write_raw` wrote to the deepest type and to `channels` (None: `channels_in_common`)."""
     types, shapes = index.pop("dtypes"), index["shapes"]
     dtype = max(types, key=_DEPTHS.index, default="uint8")
-    wanted: int = channels or max((shape[2] for shape in shapes), default=1)
+    wanted = channels or channels_in_common([shape[2] for shape in shapes])
     index["dtype"] = dtype
     plain = value_range is None or all(fits(kind, value_range) for kind in types)
     if plain and set(types) <= {dtype} and {shape[2] for shape in shapes} <= {wanted}:
