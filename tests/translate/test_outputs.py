@@ -1,0 +1,54 @@
+"""An output that is named like a file is that file, or is refused with what can be written; never is it a folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import nibabel
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from velogan.cli import main
+from velogan.data.pictures.images import READ, SUFFIXES, Picture, save_picture
+from velogan.translate.files import translate
+from velogan.translate.model import Translator
+
+OTHERS = {".xyz", ".pdf", ".tar", ".json"}
+SCANS, FILMS = {".nii", ".dcm", ".nii.gz"}, {".mp4", ".mkv"}
+REFUSED = {
+    "a.png": READ - SUFFIXES | OTHERS | SCANS | FILMS,
+    "a.nii": READ | OTHERS | FILMS | {".dcm", ".nii.gz"},
+    "a.mp4": READ | OTHERS | SCANS,
+    "in": SUFFIXES | FILMS,
+}
+"""By input: what an output cannot end in."""
+
+
+@pytest.fixture
+def given(tmp_path: Path) -> Path:
+    picture = Picture(np.zeros((16, 16, 3), np.uint8))
+    (tmp_path / "in").mkdir()
+    save_picture(tmp_path / "a.png", picture)
+    save_picture(tmp_path / "in/a.png", picture)
+    nibabel.Nifti1Image(np.zeros((8, 8, 2), np.uint8), np.eye(4)).to_filename(tmp_path / "a.nii")
+    (tmp_path / "a.mp4").write_bytes(b"\0\0\0\x18ftypmp42")
+    return tmp_path
+
+
+@pytest.mark.parametrize(("name", "suffix"), [(name, one) for name, all_ in REFUSED.items() for one in sorted(all_)])
+def test_translate(name: str, suffix: str, given: Path) -> None:
+    model = Translator(nn.Identity(), multiple=4, device=torch.device("cpu"))
+    before = sorted(given.rglob("*"))
+    with pytest.raises(ValueError, match=r"is named like a file|is no film|is of another kind"):
+        translate(model, given / name, given / f"res{suffix}")
+    assert sorted(given.rglob("*")) == before
+
+
+@pytest.mark.parametrize("form", ["onnx", "torch", "hub", "web", "reference"])
+def test_export(form: str, given: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = given / "net.xyz"
+    assert main(["export", "apples2oranges", str(out), "--format", form]) == 2
+    assert "is named like a file" in capsys.readouterr().err
+    assert not out.exists()
