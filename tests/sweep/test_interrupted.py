@@ -81,7 +81,7 @@ def test_two_sweeps_at_once_leave_nothing_behind_and_go_on(tmp_path: Path) -> No
     saved = {number: _saved(tmp_path / number.name) for number in codes}
     processes = {number: _start(tmp_path / number.name, *TWO) for number in codes}
     for number, process in processes.items():
-        said, wrong = process.communicate(timeout=PATIENCE_S)
+        said, wrong = process.communicate()  # four trials to their end, on however busy a machine
         assert process.returncode == 0, wrong
         assert [one["status"] for one in json.loads(said)["trials"]] == ["done", "done"]
         for name, images in saved[number].items():
