@@ -12,7 +12,7 @@ import torch
 
 from velogan.config import Config
 from velogan.data.config import DataConfig
-from velogan.data.pictures.images import Picture, save_picture
+from velogan.data.pictures.images import Picture, read_picture, save_picture
 from velogan.data.sets.loader import PairLoader
 from velogan.data.sets.pair import Data, open_data
 from velogan.objectives.masks import changed_outside
@@ -103,6 +103,26 @@ def test_masks_that_do_not_fit_are_refused(pictures: Path) -> None:
         mask.rename(mask.with_name(f"other-{mask.name}"))
     with pytest.raises(ValueError, match=r"data\.masks_a=.* holds no masks with the name of a picture, as of 0\.png"):
         _open(pictures)
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.uint16])
+def test_masks_without_white_are_refused(pictures: Path, dtype: type) -> None:
+    for mask in (pictures / "maskA").iterdir():
+        save_picture(mask, Picture((read_picture(mask).pixels > 0).astype(dtype)))
+    white = np.iinfo(dtype).max
+    with pytest.raises(ValueError, match=rf"data\.masks_a=.*: the brightest pixel .* is 1, and white is {white}: save"):
+        _open(pictures)
+
+
+def test_two_masks_of_one_picture_are_refused(pictures: Path) -> None:
+    save_picture(pictures / "maskA/1.bmp", Picture(np.zeros((40, 40, 1), np.uint8)))
+    with pytest.raises(ValueError, match=r"maskA holds both 1\.bmp and 1\.png, for one picture: leave one of them"):
+        _open(pictures)
+
+
+def test_what_masks_keep_is_asked_only_with_masks() -> None:
+    with pytest.raises(ValueError, match="masks_keep=inside says what masks keep, and there are none: add masks_a"):
+        DataConfig(masks_keep="inside")
 
 
 def test_masks_are_for_methods_whose_translations_a_phase_hands_on() -> None:

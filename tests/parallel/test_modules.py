@@ -295,3 +295,5 @@ def test_the_flag_asks_for_an_exchange_every_five_steps(capsys: pytest.CaptureFi
     assert every("--modules", "--train.exchange-every", "50i") == "50 images"
     assert main(["train", "onepair", "--data", "d", "--address", "auto"]) == 2
     assert "--address auto is of a Ray for nodes: add --modules" in capsys.readouterr().err
+    assert main(["train", "onepair", "--data", "d", "--train.exchange-waits", "False"]) == 2
+    assert "--train.exchange-waits False is for nodes: add --modules" in capsys.readouterr().err

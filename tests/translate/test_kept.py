@@ -107,12 +107,36 @@ def test_a_mask_that_does_not_fit_fails_by_name(tmp_path: Path) -> None:
     (tmp_path / "masks/b.png").write_bytes(b"nothing")
     save_picture(tmp_path / "masks/c.tiff", Picture(np.zeros((20, 20, 1), np.float32)))
     _half(tmp_path / "masks/d.png", 20, 20)
+    half = read_picture(tmp_path / "masks/d.png").pixels
+    shown = half.repeat(3, axis=2)
+    others = {
+        "e.png": Picture(half // 255),
+        "f.png": Picture(np.full_like(shown, 255), half[..., 0]),
+        "g.png": Picture(shown * np.array([1, 0, 0], np.uint8)),
+        "h.png": Picture((half // 255).astype(np.uint16) * 255),
+        "i.png": Picture(np.zeros_like(half)),
+    }
+    for name, mask in others.items():
+        _save(tmp_path / "in" / name, 20, 20, 3)
+        save_picture(tmp_path / "masks" / name, mask)
     done = translate(_model(), tmp_path / "in", tmp_path / "out", masks=tmp_path / "masks")
     why = dict(done.failed)
-    assert done.translated == 1
+    assert done.translated == 2
     assert re.search(r"its mask .*a\.png is 10x20 pixels, and the picture 20x20: give both one size", why["a.png"])
     assert re.search(r"its mask .*b\.png: not a picture that can be read", why["b.png"])
     assert re.search(r"its mask .*c\.tiff holds floating-point", why["c.png"])
+    assert re.search(r"its mask .*e\.png has no pixel above 1, and white is 255: save it with 0 and 255", why["e.png"])
+    assert re.search(r"its mask .*f\.png has transparency, which says nothing here", why["f.png"])
+    assert re.search(r"its mask .*g\.png has colours: save it in black and white", why["g.png"])
+    assert re.search(r"its mask .*h\.png has no pixel above 255, and white is 65535", why["h.png"])
+
+
+def test_two_masks_of_one_picture_are_refused(tmp_path: Path) -> None:
+    _save(tmp_path / "in/a.png", 20, 20, 3)
+    for name in ("a.png", "a.bmp"):
+        _half(tmp_path / "masks" / name, 20, 20)
+    with pytest.raises(ValueError, match=r"masks holds both a\.bmp and a\.png, for one picture: leave one of them"):
+        translate(_model(), tmp_path / "in", tmp_path / "out", masks=tmp_path / "masks")
 
 
 @pytest.mark.parametrize("output", [{"channels": 3, "range": (0, 100)}, {"channels": 1}])

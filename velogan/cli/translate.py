@@ -102,7 +102,7 @@ class Translate(Flags):
         Path | None,
         tyro.conf.arg(
             help="A mask for each picture, under its name: what is black there stays as it was, pixel for pixel; grey "
-            "mixes. Of one picture, the mask itself.",
+            "mixes. Of one picture, the mask itself. Write PNG: JPEG changes all pixels.",
             metavar="DIR|FILE",
         ),
     ] = None

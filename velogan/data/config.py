@@ -252,6 +252,15 @@ class DataConfig(BaseModel):
         return self
 
     @model_validator(mode="after")
+    def _keeps_by_masks(self) -> DataConfig:
+        if self.masks_keep != "outside" and self.masks_a is None and self.masks_b is None:
+            raise ValueError(
+                f"masks_keep={self.masks_keep} says what masks keep, and there are none: add masks_a or masks_b, or "
+                "leave it out"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _turns_squares(self) -> DataConfig:
         if self.turn and "crop" not in self.preprocess:
             raise ValueError(

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import Literal
 
 import numpy as np
 
 from velogan.data.pictures.images import read_picture
 from velogan.data.pictures.values import to_channels
-from velogan.data.sets.sources import list_images
+from velogan.data.sets.sources import list_by_stem, stem
 
 Keep = Literal["outside", "inside"]
 """What of a picture stays as it was: outside, what is black in its mask; inside, what is white. Grey mixes."""
@@ -27,10 +27,12 @@ class Mask:
     def read(self, size: tuple[int, int]) -> np.ndarray:
         """What may change of a picture of `size` (H, W): `(H, W, 1)` uint8 or uint16, 0 where it stays as it was.
 
-        ValueError for a mask of another size, of floats, or that is no picture; OSError where it cannot be read.
+        ValueError for a mask of another size, of floats, in colours, with transparency, with 1 for white, or that is
+        no picture; OSError where it cannot be read.
         """
         try:
-            pixels = read_picture(self.file).pixels
+            picture = read_picture(self.file)
+            pixels = picture.pixels
         except ValueError as error:
             raise ValueError(f"its mask {self.file}: {error}") from None
         if pixels.shape[:2] != size:
@@ -38,6 +40,17 @@ class Mask:
             raise ValueError(f"its mask {self.file} is {given} pixels, and the picture {wanted}: give both one size")
         if pixels.dtype.kind == "f":
             raise ValueError(f"its mask {self.file} holds floating-point or signed pixels: save it in 8 or 16 bits")
+        white = np.iinfo(pixels.dtype).max
+        if picture.alpha is not None and picture.alpha.min() < picture.alpha.max():
+            raise ValueError(
+                f"its mask {self.file} has transparency, which says nothing here: save it in black and white"
+            )
+        if (pixels != pixels[..., :1]).any():
+            raise ValueError(f"its mask {self.file} has colours: save it in black and white")
+        if 0 < (brightest := int(pixels.max())) <= white // 255:
+            raise ValueError(
+                f"its mask {self.file} has no pixel above {brightest}, and white is {white}: save it with 0 and {white}"
+            )
         mask = to_channels(pixels, 1)
         return np.invert(mask) if self.keep == "inside" else mask
 
@@ -45,7 +58,7 @@ class Mask:
 def find_masks(path: Path, names: Sequence[str], *, keep: Keep, source: Path) -> list[Mask]:
     """The masks of the pictures `names` of `source`, under equal names with any suffix.
 
-    `path`: a folder, or the mask of the one picture that `source` is. ValueError where a picture has none.
+    `path`: a folder, or the mask of the one picture that `source` is. ValueError where a picture has none, or two.
     """
     if not path.exists():
         raise ValueError(f"masks {path}: there is no such folder: name one with a mask for each picture")
@@ -53,17 +66,13 @@ def find_masks(path: Path, names: Sequence[str], *, keep: Keep, source: Path) ->
         if source.is_dir():
             raise ValueError(f"masks {path} is a file, but input {source} is a folder: name a folder")
         return [Mask(path, keep) for _ in names]
-    there = {_stem(name): path / name for name in list_images(path)}
-    if lacking := [name for name in names if _stem(name) not in there]:
+    there = list_by_stem(path)
+    if lacking := [name for name in names if stem(name) not in there]:
         raise ValueError(
             f"masks {path} has none for {len(lacking)} of {len(names)} pictures, for example {lacking[0]}: add what "
             "is missing, or put pictures that may change everywhere into another folder"
         )
-    return [Mask(there[_stem(name)], keep) for name in names]
-
-
-def _stem(name: str) -> str:
-    return str(PurePath(name).with_suffix(""))
+    return [Mask(path / there[stem(name)], keep) for name in names]
 
 
 def composed(made: np.ndarray, given: np.ndarray, mask: np.ndarray) -> np.ndarray:

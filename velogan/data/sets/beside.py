@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ from torch import Tensor
 from velogan.data.config import DataConfig
 from velogan.data.sets.cache import Domain, open_domain
 from velogan.data.sets.loader import Beside, Labels, Masks, classes_of, normalise
-from velogan.data.sets.sources import Folder, LabelMaps, Side, list_images
+from velogan.data.sets.sources import Folder, LabelMaps, Side, list_by_stem, stem
 from velogan.metrics.labels import find_labels
 
 Task = Callable[[str], Callable[[int, int], None]]
@@ -40,6 +40,7 @@ def open_beside(
         if (given := getattr(config, f"masks_{letter}")) is not None:
             asked, lacking = f"data.masks_{letter}={given}", "may change everywhere"
             masks, places = _open(config, side, domain, given, asked, lacking, Folder, channels=1, task=task, say=say)
+            _require_white(masks, asked)
             inside = config.masks_keep == "inside"
             colour, count = "white" if inside else "black", len(masks)
             say(
@@ -78,14 +79,14 @@ def _open(
         raise ValueError(f"{asked} is for folders of pictures, not for {side.train.where}: leave it out")
     if not folder.is_dir():
         raise ValueError(f"{asked} is no folder: name one that holds {what} under the names of the pictures")
-    there = {_stem(name): name for name in list_images(folder)}
-    without = [name for name in domain.names if _stem(name) not in there]
+    there = list_by_stem(folder)
+    without = [name for name in domain.names if stem(name) not in there]
     if len(without) == len(domain):
         raise ValueError(f"{asked} holds no {what} with the name of a picture, as of {without[0]}: name another folder")
     if without:
         say(f"{asked} has none for {len(without)} of {len(domain)} pictures, which {lacking}, for example {without[0]}")
-    having = [name for name in domain.names if _stem(name) in there]
-    source = kind(folder, tuple(there[_stem(name)] for name in having))
+    having = [name for name in domain.names if stem(name) in there]
+    source = kind(folder, tuple(there[stem(name)] for name in having))
     found = open_domain(source, config, test=False, **how, progress=task(f"preparing {what} {side.letter}"))
     if found.skipped:
         raise ValueError(f"{asked}: {found.skipped_line}; mend them")
@@ -101,8 +102,16 @@ def _open(
     return found, places
 
 
-def _stem(name: str) -> str:
-    return str(PurePosixPath(name).with_suffix(""))
+def _require_white(masks: Domain, asked: str) -> None:
+    """ValueError where no mask holds anything that counts as white."""
+    if masks.format.dtype == "float32":
+        raise ValueError(f"{asked}: masks hold floating-point or signed pixels: save them in 8 or 16 bits")
+    brightest, white = max(int(masks.image(n).max()) for n in range(len(masks))), np.iinfo(masks.format.dtype).max
+    if brightest <= white // 2:
+        raise ValueError(
+            f"{asked}: the brightest pixel of all masks is {brightest}, and white is {white}: save them with 0 and "
+            f"{white}"
+        )
 
 
 def _classes(config: DataConfig, maps: dict[str, Domain], *, say: Say) -> Tensor:

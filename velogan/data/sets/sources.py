@@ -432,6 +432,20 @@ def list_images(directory: Path) -> tuple[str, ...]:
     return tuple(name for name in names if not name.endswith(MAP) and is_picture(directory / name))
 
 
+def list_by_stem(directory: Path) -> dict[str, str]:
+    """The pictures that `list_images` finds, by their `stem`. ValueError where two have one."""
+    found: dict[str, str] = {}
+    for name in list_images(directory):
+        if (other := found.setdefault(stem(name), name)) is not name:
+            raise ValueError(f"{directory} holds both {other} and {name}, for one picture: leave one of them")
+    return found
+
+
+def stem(name: str) -> str:
+    """A picture's name without its suffix, under which masks and label maps are found."""
+    return str(PurePosixPath(name).with_suffix(""))
+
+
 def left_out(directory: Path, *, scans: bool) -> str:
     """A line that counts, by the ends of their names, the files below a folder that are no pictures; `scans` are none.
 
