@@ -120,6 +120,19 @@ def test_maps_that_do_not_fit_are_refused(pictures: Path) -> None:
         build_roles(config.method, config.spec, seed=0, colours=torch.zeros(2, 3))
 
 
+def test_classes_that_one_domain_lacks_are_said(pictures: Path) -> None:
+    asked = {f"labels_{letter}": str(pictures / f"numbers{letter.upper()}") for letter in "ab"}
+    said: list[str] = []
+    _open(pictures, say=said.append, **asked)
+    assert not [line for line in said if "are the classes of both domains the same?" in line]
+    for name in (pictures / "numbersB").iterdir():
+        save_picture(name, Picture(np.full((40, 40, 1), 9, np.uint8)))
+    _open(pictures, say=said.append, **asked)
+    asking = [line for line in said if "are the classes of both domains the same?" in line]
+    assert [line.split(":")[0] for line in asking] == ["labels A", "labels B"]
+    assert ("is of class 9:" in asking[0], "is of class 0 7 26:" in asking[1]) == (True, True)
+
+
 def test_maps_that_have_changed_are_noticed_when_a_run_goes_on(pictures: Path) -> None:
     asked: dict[str, Any] = {f"labels_{letter}": str(pictures / f"numbers{letter.upper()}") for letter in "ab"}
     data = _open(pictures, **asked)

@@ -120,12 +120,26 @@ def _classes(config: DataConfig, maps: dict[str, Domain], *, say: Say) -> Tensor
     kinds = {(one.format.channels, one.format.dtype) for one in maps.values()}
     if len(kinds) > 1 or kinds & {(channels, "float32") for channels, _ in kinds}:
         raise ValueError(f"{asked}: give label maps of one kind, of 8 bits: all of numbers (grey), or all of colours")
-    sample = [one.image(n) for one in maps.values() for n in range(0, len(one), -(-len(one) // _LOOKED_AT))]
+    samples = {
+        letter: [one.image(n) for n in range(0, len(one), -(-len(one) // _LOOKED_AT))] for letter, one in maps.items()
+    }
+    sample = [one for some in samples.values() for one in some]
     ((channels, dtype),) = kinds
     colours = _numbers(maps.values(), asked) if channels == 1 else _colours(sample, dtype, asked)
-    none = np.mean([(classes_of(torch.from_numpy(one)[None].float(), colours) < 0).float().mean() for one in sample])
+    told = {
+        letter: [classes_of(torch.from_numpy(one)[None].float(), colours) for one in some]
+        for letter, some in samples.items()
+    }
+    none = np.mean([(one < 0).float().mean() for some in told.values() for one in some])
     how = f"{'numbers' if channels == 1 else 'colours'} {_shown(colours)}"
     say(f"labels: {len(colours)} classes, {how}; {none:.1%} of pixels have none")
+    for letter, some in told.items():
+        there = {int(value) for one in some for value in one.unique()}
+        if lacking := [value for value in range(len(colours)) if value not in there]:
+            say(
+                f"labels {letter.upper()}: no pixel of the {len(some)} maps that were looked at is of class "
+                f"{_shown(colours[lacking])}: are the classes of both domains the same?"
+            )
     return colours
 
 
