@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from glob import has_magic, iglob
 from pathlib import Path
 
-from velogan.data.pictures.images import SUFFIXES, is_picture
+from velogan.data.pictures.images import READ, is_picture
 from velogan.data.sets.sources import MAP
 from velogan.scale.work import WINDOW, WINDOW_BYTES
 
@@ -78,7 +78,7 @@ def find_input(given: Path, output: Path) -> Input:
     if os.path.lexists(output) and not output.is_dir():
         raise ValueError(f"output {output} is a file: with --workers name a folder")
     if next(found.names(), None) is None:
-        kinds = " ".join(sorted(kind[1:] for kind in (*SUFFIXES, SHARD)))
+        kinds = " ".join(sorted(kind[1:] for kind in (*READ, SHARD)))
         raise ValueError(f"input {given} holds no picture ({kinds}): name something that does")
     return found
 

@@ -13,7 +13,7 @@ from typing import Protocol, TypeVar
 
 from velogan.data.pictures.films import SUFFIXES as FILMS
 from velogan.data.pictures.geography import world_file, world_suffix
-from velogan.data.pictures.images import SUFFIXES, Picture, read_picture, save_picture
+from velogan.data.pictures.images import READ, SUFFIXES, Picture, read_picture, save_picture
 from velogan.data.sets.sources import list_images
 from velogan.files import names_a_file, write_text
 from velogan.translate.kept import Mask
@@ -153,7 +153,7 @@ def find_jobs(source: Path, target: Path, *, suffix: str | None) -> list[Job]:
     inside = os.path.realpath(target) + os.sep  # earlier translations, if the output lies within the input
     names = [name for name in list_images(source) if not os.path.realpath(source / name).startswith(inside)]
     if not names:
-        kinds = " ".join(sorted(kind[1:] for kind in SUFFIXES))
+        kinds = " ".join(sorted(kind[1:] for kind in READ))
         raise ValueError(f"input {source} holds no picture ({kinds}): name a folder that does")
     jobs = [Job(printable(name), source / name, target / renamed(Path(name), suffix)) for name in names]
     _refuse_collisions(jobs)

@@ -55,7 +55,7 @@ def test_equal_test_names_are_aligned_pairs(make_folder, tmp_path: Path) -> None
         (
             ("x/trainA", "x/trainB/"),
             ("x",),
-            r"trainB holds no picture \(bmp jpeg.*is empty; put pictures there",
+            r"trainB holds no picture \(avif bmp gif.*is empty; put pictures there",
         ),
         (("x",), ("x", "x/"), r"data.path \(--data\) names .*x twice"),
         (("x",), ("x", "y"), r"data.path \(--data\) .*y does not exist; name a folder"),

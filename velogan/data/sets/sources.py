@@ -14,7 +14,7 @@ from pathlib import Path, PurePosixPath
 from typing import Protocol, Self
 
 from velogan.data.config import BUILT_IN, DataConfig
-from velogan.data.pictures.images import SUFFIXES, Picture, is_picture, read_picture
+from velogan.data.pictures.images import READ, Picture, is_picture, read_picture
 from velogan.data.pictures.picture import HEADERS, MAX_BYTES
 from velogan.data.pictures.scans import MAY_BE_SCANS, STACKS, scan_suffix
 from velogan.data.rendered.apples2oranges import VERSION, render_folder
@@ -386,7 +386,7 @@ def _pictures(
         return open_shards(str(directory), identified(shards), config, cache_directory(config), progress=progress)
     if scans := [name for name in list_files(directory, MAY_BE_SCANS) if scan_suffix(directory / name) is not None]:
         return _slices(directory, scans, letter, config, progress)
-    kinds = " ".join(sorted(suffix[1:] for suffix in (*SUFFIXES, SHARD)))
+    kinds = " ".join(sorted(suffix[1:] for suffix in (*READ, SHARD)))
     raise ValueError(
         f"data.path (--data) {directory} holds no picture ({kinds}), it {_found(directory)}; "
         "put pictures there or name another folder"
