@@ -115,6 +115,7 @@ def test_what_was_picked_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[s
         ("--size s", {"generator": {"channels": 32, "blocks": 6}, "discriminator": {"channels": 32}}),
         ("--size s --generator.norm batch", {"generator": {"channels": 32, "blocks": 6, "norm": "batch"}}),
         ("--image-size 128 --seed 7", {"data": {"crop_size": 128}, "train": {"seed": 7}}),
+        ("--image-size 32 --data.load-size 40", {"data": {"crop_size": 32, "load_size": 40}}),
         ("--data.turn", {"data": {"turn": True}}),
         ("--data.turn true", {"data": {"turn": True}}),
         ("--data.no-flip", {"data": {"flip": False}}),

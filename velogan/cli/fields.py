@@ -159,9 +159,10 @@ def base_config(argv: Sequence[str], preset: str) -> Config:
 
 
 def file_or_preset(argv: Sequence[str], preset: str) -> Config:
-    """The configuration of the file named by --config, or else the preset's."""
-    file = value_of(argv, "--config")
-    return read_config(Path(file)) if file is not None else RECIPES.get(preset, RECIPES[DEFAULT])()
+    """The configuration of the file named by --config, or else the preset's; of --image-size, which others fit to."""
+    file, side = value_of(argv, "--config"), value_of(argv, "--image-size") or ""
+    base = read_config(Path(file)) if file is not None else RECIPES.get(preset, RECIPES[DEFAULT])()
+    return base.change(data={"crop_size": int(side)}) if side.isdecimal() and int(side) else base
 
 
 def configure(asked: Fields) -> Config:
