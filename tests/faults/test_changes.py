@@ -48,8 +48,8 @@ def test_pictures_that_change_while_they_are_prepared_leave_nothing_wrong_in_the
     monkeypatch.setenv("VELOGAN_CACHE", str(tmp_path / "cache"))
     read = sources.read_picture
 
-    def read_and_change(path: Path) -> Picture:
-        picture = read(path)
+    def read_and_change(path: Path, **how: bool) -> Picture:
+        picture = read(path, **how)
         shutil.copyfile(tmp_path / "source" / "trainA" / "0.png", tmp_path / "source" / "trainA" / "1.png")
         return picture
 
