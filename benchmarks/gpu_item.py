@@ -75,7 +75,9 @@ class Asked:
         env = os.environ | {"PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
         with open(self.out / f"{log}.log", "a", encoding="utf-8") as said:
             command = [sys.executable, *argv]
-            child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=said, text=True, cwd=ROOT, env=env)
+            child = subprocess.Popen(
+                command, stdout=subprocess.PIPE, stderr=said, text=True, cwd=ROOT, env=env, preexec_fn=_heeds_interrupts
+            )
             try:
                 printed, _ = child.communicate(timeout=max((until or self.ends) - time.time(), 1))
             except subprocess.TimeoutExpired:
@@ -86,6 +88,11 @@ class Asked:
                     child.kill()
                     printed, _ = child.communicate()
         return child.returncode, printed
+
+
+def _heeds_interrupts() -> None:
+    """What a shell starts in the background ignores them, and so would its children."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 @dataclass(frozen=True)
