@@ -61,6 +61,22 @@ def test_arrays_images_files_and_tensors_are_translated_alike(model: velogan.Mod
     assert (((translated + 1) * 127.5).round().permute(1, 2, 0).numpy() == result).mean() > 0.999
 
 
+def test_files_are_translated_with_the_arguments_of_the_command(model: velogan.Model, tmp_path: Path):
+    photo, mask = _photo(), np.zeros((26, 37), np.uint8)
+    mask[:, 20:] = 255
+    for name, pixels in (("in.png", photo), ("mask.png", mask)):
+        Image.fromarray(pixels).save(tmp_path / name)
+    masks = tmp_path / "mask.png"
+    model.translate_files(tmp_path / "in.png", tmp_path / "out.png", masks=masks, masks_keep="inside", tile=0)
+    result = np.asarray(Image.open(tmp_path / "out.png"))
+    assert np.array_equal(result[:, 20:], photo[:, 20:])
+    assert np.array_equal(result[:, :20], model.translate(photo)[:, :20])
+    with pytest.raises(ValueError, match="masks_keep=inside says what masks keep, and there are none"):
+        model.translate_files(tmp_path / "in.png", tmp_path / "out.png", masks_keep="inside")
+    with pytest.raises(ValueError, match=r"smooth=0\.5 is for films"):
+        model.translate_files(tmp_path / "in.png", tmp_path / "out.png", smooth=0.5)
+
+
 def test_batches_and_lists(model: velogan.Model):
     photos = np.stack([_photo(), _photo()[:, ::-1]])
     alone = [model.translate(photo) for photo in photos]

@@ -29,7 +29,8 @@ from velogan.recipes import RECIPES, RECOMMENDED
 from velogan.training.run import train as _train
 from velogan.training.session import Result
 from velogan.translate.doubt import Doubt, Doubter
-from velogan.translate.files import Summary, translate
+from velogan.translate.files import Pages, Summary, translate
+from velogan.translate.kept import Keep
 from velogan.translate.memory import one_picture, translate_images
 from velogan.translate.model import Translator, Weights, Which, load_translator
 from velogan.types import Direction
@@ -201,10 +202,22 @@ class Model:
         return doubter_of(self.translator)
 
     def translate_files(
-        self, source: PathLike, target: PathLike, *, overwrite: bool = False, format: str | None = None
+        self,
+        source: PathLike,
+        target: PathLike,
+        *,
+        overwrite: bool = False,
+        format: str | None = None,
+        tile: int | None = None,
+        smooth: float = 0.0,
+        masks: PathLike | None = None,
+        masks_keep: Keep = "outside",
+        pages: Pages | None = None,
     ) -> Summary:
-        """Translates a picture file, or a folder with its tree, as `velogan translate` does."""
-        return translate(self.translator, Path(source), Path(target), overwrite=overwrite, format=format)
+        """Translates a picture, film or scan, or a folder with its tree: `velogan translate`, with its arguments."""
+        kept: Any = {"masks": Path(masks) if masks is not None else None, "masks_keep": masks_keep, "pages": pages}
+        asked: Any = {"overwrite": overwrite, "format": format, "tile": tile, "smooth": smooth, **kept}
+        return translate(self.translator, Path(source), Path(target), **asked)
 
 
 def evaluate(

@@ -55,7 +55,7 @@ def test_what_a_mask_keeps_is_the_input_pixel_for_pixel(tmp_path: Path, keep: st
         tmp_path / "out",
         tile=tile,
         masks=tmp_path / "masks",
-        keep=keep,  # pyright: ignore[reportArgumentType]
+        masks_keep=keep,  # pyright: ignore[reportArgumentType]
     )
     assert (done.translated, done.tiled, done.failed) == (2, 2 if tile else 0, ())
     changed = np.s_[:, :22] if keep == "outside" else np.s_[:, 22:]
@@ -162,4 +162,4 @@ def test_films_scans_and_many_processes_take_no_masks(tmp_path: Path, capsys: py
     assert main([*asked, "--workers", "2", "--masks", str(tmp_path)]) == 2
     assert "--masks is for one process, but --workers is 2" in capsys.readouterr().err
     assert main([*asked, "--masks-keep", "inside"]) == 2
-    assert "--masks-keep inside says what masks keep, and there are none" in capsys.readouterr().err
+    assert "masks_keep=inside says what masks keep, and there are none: name them as masks" in capsys.readouterr().err

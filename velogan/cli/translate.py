@@ -143,12 +143,9 @@ class Translate(Flags):
         from velogan.observe.progress import Display
         from velogan.translate.files import translate
 
-        if self.masks is None and self.masks_keep != "outside":
-            raise ValueError(
-                f"--masks-keep {self.masks_keep} says what masks keep, and there are none: add --masks DIR"
-            )
         if self.workers is not None:
-            for flag, asked in (("--doubt", self.doubt), ("--masks", self.masks), ("--pages", self.pages)):
+            kept = {"--masks": self.masks, "--masks-keep": self.masks_keep != "outside", "--pages": self.pages}
+            for flag, asked in {"--doubt": self.doubt, "--smooth": self.smooth, **kept}.items():
                 if asked:
                     raise ValueError(
                         f"{flag} is for one process, but --workers is {self.workers}: leave one of them out"
@@ -172,7 +169,7 @@ class Translate(Flags):
                 tile=self.tile,
                 smooth=self.smooth,
                 masks=self.masks,
-                keep=self.masks_keep,
+                masks_keep=self.masks_keep,
                 pages=self.pages,
                 progress=display.task("translating"),
             )

@@ -45,7 +45,7 @@ def translate(
     tile: int | None = None,
     smooth: float = 0.0,
     masks: Path | None = None,
-    keep: Keep = "outside",
+    masks_keep: Keep = "outside",
     pages: Pages | None = None,
     batch_pixels: int | None = None,
     progress: Progress | None = None,
@@ -62,12 +62,15 @@ def translate(
     equal size share a pass of up to `batch_pixels` pixels; a larger one goes alone. `progress(done, total)` counts
     files, from the calling thread. Scans are DICOM and NIfTI files; they stay what they are, see `scans.py`.
     Of a film, frames are counted, and `smooth` is the share of what was shown before, see `films.py`.
-    `masks`: a folder with a mask for each picture, under its name, or for one picture a file; what it says to `keep`
-    is the input's, pixel for pixel. `pages`: what the pages of a TIFF are; slices are translated one by one.
+    `masks`: a folder with a mask for each picture, under its name, or for one picture a file; what it says to keep
+    (`masks_keep`) is the input's, pixel for pixel.
+    `pages`: what the pages of a TIFF are; slices are translated one by one.
     Raises `ValueError` with the mend if the input is missing or empty, or would be overwritten, or if two pictures
     would become one file.
     """
     check_options(format=format, tile=tile)
+    if masks is None and masks_keep != "outside":
+        raise ValueError(f"masks_keep={masks_keep} says what masks keep, and there are none: name them as masks")
     input, output = Path(input), Path(output)
     batch_pixels = batch_pixels or pixels_of_a_pass(model.device)
     scans = find_scans(input, output, stacks=pages == "slices")
@@ -102,7 +105,7 @@ def translate(
     jobs = [replace(job, pages_are_channels=pages == "channels") for job in jobs if job.source not in stacks]
     if masks is not None:
         names = [str(job.source.relative_to(input)) if input.is_dir() else job.source.name for job in jobs]
-        found = find_masks(masks, names, keep=keep, source=input)
+        found = find_masks(masks, names, keep=masks_keep, source=input)
         jobs = [replace(job, mask=mask) for job, mask in zip(jobs, found)]
     done = translate_jobs(
         model,
