@@ -29,10 +29,10 @@ from velogan.recipes import RECIPES, RECOMMENDED
 from velogan.training.run import train as _train
 from velogan.training.session import Result
 from velogan.translate.doubt import Doubt, Doubter
-from velogan.translate.files import Pages, Summary, translate
+from velogan.translate.files import Summary, translate
 from velogan.translate.kept import Keep
 from velogan.translate.memory import one_picture, translate_images
-from velogan.translate.model import Translator, Weights, Which, load_translator
+from velogan.translate.model import Pages, Translator, Weights, Which, load_translator
 from velogan.types import Direction
 
 __all__ = [
@@ -215,9 +215,9 @@ class Model:
         pages: Pages | None = None,
     ) -> Summary:
         """Translates a picture, film or scan, or a folder with its tree: `velogan translate`, with its arguments."""
-        kept: Any = {"masks": Path(masks) if masks is not None else None, "masks_keep": masks_keep, "pages": pages}
+        kept: Any = {"masks": Path(masks) if masks is not None else None, "masks_keep": masks_keep}
         asked: Any = {"overwrite": overwrite, "format": format, "tile": tile, "smooth": smooth, **kept}
-        return translate(self.translator, Path(source), Path(target), **asked)
+        return translate(self.translator.reading(pages), Path(source), Path(target), **asked)
 
 
 def evaluate(

@@ -10,6 +10,7 @@ import tifffile
 import torch
 from torch import Tensor, nn
 
+import velogan
 from velogan.cli import main
 from velogan.data.config import DataConfig
 from velogan.data.sets.sources import find_sources
@@ -24,8 +25,8 @@ class Negative(nn.Module):
         return -x
 
 
-def _model(channels: int) -> Translator:
-    header = {end: {"channels": channels, "dtype": "uint8"} for end in ("input", "output")}
+def _model(channels: int, pages: str | None = None) -> Translator:
+    header = {end: {"channels": channels, "dtype": "uint8", "pages": pages} for end in ("input", "output")}
     return Translator(Negative(), multiple=4, device=torch.device("cpu"), header=header)
 
 
@@ -45,14 +46,14 @@ def test_they_are_refused_with_the_flag(stack: Path, tmp_path: Path, channels: i
 
 
 def test_channels(stack: Path, tmp_path: Path) -> None:
-    done = translate(_model(3), stack, tmp_path / "out", pages="channels")
+    done = translate(_model(3, "channels"), stack, tmp_path / "out")
     assert (done.translated, done.failed) == (1, ())
     assert np.array_equal(tifffile.imread(tmp_path / "out/a.tif"), 255 - np.moveaxis(STACK, 0, -1))
 
 
 @pytest.mark.parametrize("named", ["in", "in/a.tif"])
 def test_slices_are_translated_one_by_one_and_written_as_such(stack: Path, tmp_path: Path, named: str) -> None:
-    done = translate(_model(3), tmp_path / named, tmp_path / "out", pages="slices")
+    done = translate(_model(3, "slices"), tmp_path / named, tmp_path / "out")
     assert (done.translated, done.failed) == (1, ())
     with tifffile.TiffFile(tmp_path / "out/a.tif") as file:
         assert len(file.pages) == 3
@@ -67,7 +68,7 @@ def test_slices_are_translated_one_by_one_and_written_as_such(stack: Path, tmp_p
 
 def test_grey_slices_stay_grey_and_say_what_they_are(stack: Path, tmp_path: Path) -> None:
     for name in ("out", "again"):
-        assert translate(_model(1), stack, tmp_path / name, pages="slices").failed == ()
+        assert translate(_model(1, "slices"), stack, tmp_path / name).failed == ()
         stack = tmp_path / name / "a.tif"
     assert np.array_equal(tifffile.imread(stack), STACK)
     ((_, reason),) = translate(_model(1), stack, tmp_path / "more").failed
@@ -86,5 +87,26 @@ def test_training_reads_them_by_the_same_flag(stack: Path, tmp_path: Path, capsy
     (tmp_path / "b/c.png").write_bytes(b"\x89PNG\r\n\x1a\n")
     with pytest.raises(ValueError, match=r"data.pages=slices is for folders of TIFF files, .* for example c.png"):
         find_sources(DataConfig(path=folders, pages="slices"))
-    assert main(["translate", "apples2oranges", *folders, "--workers", "2", "--pages", "slices"]) == 2
-    assert "--pages is for one process" in capsys.readouterr().err
+    for flag in (["--workers", "2"], ["--doubt"]):
+        assert main(["translate", "apples2oranges", *folders, *flag, "--pages", "slices"]) == 2
+        assert "pages of a TIFF are slices here" in capsys.readouterr().err
+
+
+def test_a_run_knows_what_they_were_in_training_and_the_flag_overrules(
+    stack: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("VELOGAN_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "b").mkdir()
+    tifffile.imwrite(tmp_path / "b/b.tif", 255 - STACK, photometric="minisblack", metadata=None)
+    few = ["--image-size", "32", "--generator.channels", "2", "--generator.blocks", "1", "--discriminator.channels"]
+    few += ["2", "--train.samples", "0", "--train.tensorboard", "false", "--engine.precision", "fp32", "--images", "1"]
+    few += ["--data", str(stack.parent), str(tmp_path / "b"), "--data.pages", "channels"]
+    run = tmp_path / "run"
+    assert main(["train", "cyclegan", *few, "--out", str(run)]) == 0
+    assert main(["translate", str(run), str(stack), str(tmp_path / "one"), "--doubt"]) == 0
+    assert tifffile.imread(tmp_path / "one/a.tif").shape == (16, 24, 3)
+    assert main(["translate", str(run), str(stack), str(tmp_path / "other"), "--pages", "slices"]) == 0
+    assert tifffile.imread(tmp_path / "other/a.tif").shape == (3, 16, 24, 3)
+    model = velogan.load(run)
+    model.save_pretrained(tmp_path / "hub")
+    assert velogan.load(tmp_path / "hub").translate_files(stack, tmp_path / "api").failed == ()

@@ -114,7 +114,7 @@ class Translate(Flags):
         Literal["channels", "slices"] | None,
         tyro.conf.arg(
             help="What several pages of a TIFF are: channels of one picture, where it does not say; or slices, each of "
-            "which is translated alone. Default: what the file says, else it is refused.",
+            "which is translated alone. Default: as in training, else what the file says.",
             metavar="channels|slices",
         ),
     ] = None
@@ -144,7 +144,7 @@ class Translate(Flags):
         from velogan.translate.files import translate
 
         if self.workers is not None:
-            kept = {"--masks": self.masks, "--masks-keep": self.masks_keep != "outside", "--pages": self.pages}
+            kept = {"--masks": self.masks, "--masks-keep": self.masks_keep != "outside"}
             for flag, asked in {"--doubt": self.doubt, "--smooth": self.smooth, **kept}.items():
                 if asked:
                     raise ValueError(
@@ -170,7 +170,6 @@ class Translate(Flags):
                 smooth=self.smooth,
                 masks=self.masks,
                 masks_keep=self.masks_keep,
-                pages=self.pages,
                 progress=display.task("translating"),
             )
             example = done.renamed[0] if done.renamed else None
@@ -189,6 +188,8 @@ def _maps(asked: Translate, model: Translator) -> Callable[[Summary, Display], l
     from velogan.evaluation.doubt import doubter_of
     from velogan.translate.maps import map_jobs, write_maps
 
+    if model.input.pages == "slices":
+        raise ValueError("--doubt is for pictures, and pages of a TIFF are slices here: leave --doubt out")
     doubter = doubter_of(model)
     jobs = map_jobs(asked.input, asked.output, format=asked.format)
 
@@ -233,7 +234,12 @@ def _translate_at_scale(asked: Translate, workers: int) -> Outcome:
     from velogan.observe.progress import Display
     from velogan.scale.translate import Options, translate_at_scale
 
-    device = _translator(dataclasses.replace(asked, exact=True)).device  # what is wrong with it, it says at once
+    model = _translator(dataclasses.replace(asked, exact=True))  # what is wrong with it, it says at once
+    if model.input.pages == "slices":
+        raise ValueError(
+            f"--workers {workers} take pictures, and pages of a TIFF are slices here: leave --workers out, or say "
+            "--pages channels"
+        )
     with Display() as display:
         done = translate_at_scale(
             partial(_translator_of_worker, dataclasses.replace(asked, model=local(asked.model).absolute())),
@@ -241,7 +247,7 @@ def _translate_at_scale(asked: Translate, workers: int) -> Outcome:
             asked.output,
             workers=workers,
             options=Options(asked.format, asked.tile, asked.overwrite),
-            gpus=asked.device != "cpu" and (device.type == "cuda" or asked.address is not None),
+            gpus=asked.device != "cpu" and (model.device.type == "cuda" or asked.address is not None),
             address=asked.address,
             progress=display.count("translating"),
         )
@@ -262,7 +268,7 @@ def _translator(asked: Translate) -> Translator:
         weights=asked.weights,
         checkpoint=asked.checkpoint,
         **placed(asked.device, exact=asked.exact),
-    )
+    ).reading(asked.pages)
 
 
 def _translator_of_worker(asked: Translate, gpus: int) -> Translator:

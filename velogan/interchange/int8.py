@@ -85,7 +85,10 @@ def _pictures(model: Translator, folder: Path) -> list[Tensor]:
     chosen = sorted({round(place * (len(names) - 1) / (MOST_PICTURES - 1)) for place in range(MOST_PICTURES)})
     multiple = model.multiple
     side = -(-max(64, int(model.header.get("image_size") or 256)) // multiple) * multiple
-    read = (to_images(model, read_picture(folder / names[place])).float() for place in chosen)
+    read = (
+        to_images(model, read_picture(folder / names[place], pages_are_channels=model.pages_are_channels)).float()
+        for place in chosen
+    )
     return [F.interpolate(one, (side, side), mode="bilinear", antialias=True).clamp(-1, 1) for one in read]
 
 

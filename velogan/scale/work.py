@@ -79,9 +79,9 @@ class Packed:
         """The bytes of its file."""
         return len(self.source)
 
-    def read(self) -> Picture:
+    def read(self, *, pages_are_channels: bool) -> Picture:
         """The picture; raises `ValueError` or `OSError` with the reason."""
-        return decode(self.source)
+        return decode(self.source, pages_are_channels=pages_are_channels)
 
     def is_done(self) -> bool:
         """Never: what lies within a file is done when the file is."""

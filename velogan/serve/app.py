@@ -106,7 +106,7 @@ def build_app(
     ) -> Response | Translated:
         """Decodes, translates and encodes one picture; `go_on` raises where nobody waits for it any more."""
         began, model = time.monotonic(), models[direction]
-        source = pictures.read(data, limits)
+        source = pictures.read(data, limits, pages_are_channels=model.pages_are_channels)
         try:
             (result,) = translate_pictures(model, [source], tile=tile, before_tile=go_on)
         except ValueError as error:

@@ -42,8 +42,8 @@ class File:
     kept: bool
 
 
-def read(data: bytes, limits: Limits) -> Picture:
-    """The picture of a file's bytes. Raises `Refusal`."""
+def read(data: bytes, limits: Limits, *, pages_are_channels: bool) -> Picture:
+    """The picture of a file's bytes, as `decode` reads them. Raises `Refusal`."""
     most = len(data) + limits.pixels * _BYTES_PER_PIXEL
 
     def admit(need: int) -> None:
@@ -52,7 +52,7 @@ def read(data: bytes, limits: Limits) -> Picture:
 
     size, memory = most_pixels.set(limits.pixels), admitted_by.set(admit)
     try:
-        return decode(data)
+        return decode(data, pages_are_channels=pages_are_channels)
     except TooManyPixels as error:
         raise Refusal(413, "too_many_pixels", f"{error}: send a smaller picture") from None
     except ValueError as error:

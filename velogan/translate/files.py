@@ -9,7 +9,6 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 import torch
@@ -25,8 +24,6 @@ from velogan.translate.pictures import output_format, translate_equal, translate
 from velogan.translate.scans import find_scans, has_pictures, translate_scans
 from velogan.translate.summary import Progress, Summary, reason_of
 from velogan.translate.volumes import sees_volumes, translate_volumes
-
-Pages = Literal["channels", "slices"]
 
 _Decoded = tuple[PictureJob, Picture]
 
@@ -46,7 +43,6 @@ def translate(
     smooth: float = 0.0,
     masks: Path | None = None,
     masks_keep: Keep = "outside",
-    pages: Pages | None = None,
     batch_pixels: int | None = None,
     progress: Progress | None = None,
 ) -> Summary:
@@ -64,7 +60,7 @@ def translate(
     Of a film, frames are counted, and `smooth` is the share of what was shown before, see `films.py`.
     `masks`: a folder with a mask for each picture, under its name, or for one picture a file; what it says to keep
     (`masks_keep`) is the input's, pixel for pixel.
-    `pages`: what the pages of a TIFF are; slices are translated one by one.
+    Where pages of a TIFF are slices to `model`, they are translated one by one.
     Raises `ValueError` with the mend if the input is missing or empty, or would be overwritten, or if two pictures
     would become one file.
     """
@@ -73,7 +69,7 @@ def translate(
         raise ValueError(f"masks_keep={masks_keep} says what masks keep, and there are none: name them as masks")
     input, output = Path(input), Path(output)
     batch_pixels = batch_pixels or pixels_of_a_pass(model.device)
-    scans = find_scans(input, output, stacks=pages == "slices")
+    scans = find_scans(input, output, stacks=model.input.pages == "slices")
     if masks is not None and (scans or is_film(input)):
         name = scans[0].name if scans else input
         raise ValueError(
@@ -102,7 +98,7 @@ def translate(
         )
     jobs = [] if scans and not has_pictures(input) else find_jobs(input, output, suffix=format and f".{format}")
     stacks = {scan.source for scan in scans}
-    jobs = [replace(job, pages_are_channels=pages == "channels") for job in jobs if job.source not in stacks]
+    jobs = [job for job in jobs if job.source not in stacks]
     if masks is not None:
         names = [str(job.source.relative_to(input)) if input.is_dir() else job.source.name for job in jobs]
         found = find_masks(masks, names, keep=masks_keep, source=input)
@@ -217,14 +213,14 @@ class _Run:
     def _decoded(self, jobs: Sequence[PictureJob], pool: ThreadPoolExecutor) -> Iterator[_Decoded]:
         """Read pictures in threads, a bounded number ahead, in order; those that fail are left out."""
         waiting: deque[tuple[PictureJob, int, Future[Picture]]] = deque()
-        upcoming = deque(jobs)
+        upcoming, channels = deque(jobs), self._model.pages_are_channels
         while waiting or upcoming:
             while upcoming and len(waiting) < _AHEAD:
                 size = upcoming[0].size()
                 if waiting and size + sum(other for _, other, _ in waiting) > _AHEAD_FILE_BYTES:
                     break
                 job = upcoming.popleft()
-                waiting.append((job, size, pool.submit(job.read)))
+                waiting.append((job, size, pool.submit(job.read, pages_are_channels=channels)))
             job, _, reading = waiting.popleft()
             try:
                 picture = reading.result()

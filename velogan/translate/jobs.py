@@ -39,8 +39,8 @@ class PictureJob(Protocol):
         """The bytes of its file, or 0 where reading will say why not."""
         ...
 
-    def read(self) -> Picture:
-        """The picture; raises `ValueError` or `OSError` with the reason."""
+    def read(self, *, pages_are_channels: bool) -> Picture:
+        """The picture, as `read_picture` reads it; raises `ValueError` or `OSError` with the reason."""
         ...
 
     def is_done(self) -> bool:
@@ -66,8 +66,7 @@ class Job:
 
     `alone`: whether all jobs of these folders are one call's. Otherwise others work beside it: pictures whose
     translations might get this one's name are looked for in the source's folder, and what a killed process left of this
-    translation is replaced. `mask`: what of the picture stays as it was; None: nothing must. `pages_are_channels`: see
-    `read_picture`.
+    translation is replaced. `mask`: what of the picture stays as it was; None: nothing must.
     """
 
     name: str
@@ -75,7 +74,6 @@ class Job:
     target: Path
     alone: bool = True
     mask: Mask | None = None
-    pages_are_channels: bool = False
 
     @property
     def scratch(self) -> Path:
@@ -89,9 +87,9 @@ class Job:
         except OSError:
             return 0
 
-    def read(self) -> Picture:
+    def read(self, *, pages_are_channels: bool) -> Picture:
         """The picture; raises `ValueError` or `OSError` with the reason."""
-        picture = read_picture(self.source, pages_are_channels=self.pages_are_channels)
+        picture = read_picture(self.source, pages_are_channels=pages_are_channels)
         height, width, _ = picture.pixels.shape
         return replace(picture, mask=self.mask.read((height, width))) if self.mask else picture
 

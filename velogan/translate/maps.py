@@ -78,7 +78,7 @@ def _map(doubter: Doubter, job: Job, file: Path, *, overwrite: bool, tile: int |
             raise ValueError(f"{file} is there already and is no map of doubt: move it, or name another output")
         if not overwrite and not _older(file, than=job.target):
             return kept
-    doubt = doubter.of(job.read(), tile=tile)
+    doubt = doubter.of(job.read(pages_are_channels=doubter.model.pages_are_channels), tile=tile)
     mark = PngInfo()
     mark.add_text(*_MARK)
     with replacing(file) as fresh:

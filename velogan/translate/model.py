@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -21,6 +21,7 @@ from velogan.types import GENERATOR_FILES, Direction
 
 Weights = Literal["ema", "raw"]
 Which = Literal["last", "best"]
+Pages = Literal["channels", "slices"]
 
 _SMALLEST_SIDE = 8  # a residual block pads by reflection at a quarter of the side, and needs two pixels there
 
@@ -62,6 +63,17 @@ class Translator:
     def output(self) -> PixelFormat:
         """The format of the pictures that it was trained to write."""
         return PixelFormat(**self.header.get("output", {}))
+
+    @property
+    def pages_are_channels(self) -> bool:
+        """What `read_picture` is told of the pictures that it translates."""
+        return self.input.pages == "channels"
+
+    def reading(self, pages: Pages | None) -> Translator:
+        """The same where `pages` is what several pages of a TIFF are; None: as in training."""
+        if pages is None:
+            return self
+        return replace(self, header={**self.header, "input": {**self.header.get("input", {}), "pages": pages}})
 
     def __call__(self, images: Tensor) -> Tensor:
         """Translate `(B, C, H, W)` in [-1, 1] on any device into the same size, range and device.

@@ -23,7 +23,8 @@ class PixelFormat:
 
     `channels` of `dtype` (uint8, uint16, float32); `range`: the pixel values that stand for -1 and +1; None means
     the type's whole range. `own_scale`: values are those of a medical volume on its own scale, see
-    `data.sets.slices`; `neighbours`: of the channels, so many belong to the slices below and as many to those above.
+    `data.sets.slices`; `neighbours`: of the channels, so many belong to the slices below and as many to those above;
+    `pages`: what several pages of a TIFF are, channels or slices; None: what the file says.
     Raises `ValueError` for anything else.
     """
 
@@ -32,6 +33,7 @@ class PixelFormat:
     range: Range | None = None
     own_scale: bool = False
     neighbours: int = 0
+    pages: str | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.channels, int) or self.channels < 1:

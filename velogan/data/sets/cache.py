@@ -176,7 +176,7 @@ def _checked(domain: Domain, folder: ImageSource, config: DataConfig, value_rang
             f"set data.range_a (domain B: data.range_b) to the two values that stand for darkest and brightest "
             f"({name} goes from {first.min():g} to {first.max():g}), for example --data.range-a -1000 1000"
         )
-    form = replace(domain.format, range=value_range)
+    form = replace(domain.format, range=value_range, pages=config.pages)
     if isinstance(folder, Slices):
         notes = "; ".join(filter(None, (domain.note, folder.note)))
         return replace(domain, format=folder.format(form), note=notes, skipped=(*folder.skipped, *domain.skipped))
