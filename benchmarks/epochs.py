@@ -51,7 +51,7 @@ class Entrant:
     turns: list[tuple[int, float]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        config, _ = fit_channels(self.config, self.data)
+        config, _ = fit_channels(self.config, *self.data.channels)
         check_sizes(config.method, config.spec, self.data.shapes(config.data))
         config = config.model_copy(update={"engine": decide(config)[0]})
         self.config, self.trainer = config, trainer_of(config, self.data)

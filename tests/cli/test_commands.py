@@ -275,10 +275,11 @@ def test_a_dry_run_says_what_a_run_would_take(tmp_path: Path, capsys: pytest.Cap
     assert main(argv) == 0
     output = capsys.readouterr()
     said = output.out.splitlines()
-    assert said[0] == "A (apples): 2 pictures for training, 0 held out, 1 for test"
+    assert said[0] == "A (apples): 2 pictures for training, 0 held out, 1 for test; 3 channels"
     assert said[2] == "each picture: resized to 36x36, then a random square of 32x32 pixels"
-    assert said[3] == "length: 2 images of each domain (1 epochs of 2)"
-    assert said[4].startswith("estimate: ")
+    assert said[3].startswith("networks: G_A ")
+    assert said[4] == "length: 2 images of each domain (1 epochs of 2)"
+    assert said[5].startswith("estimate: ")
     assert "  generator.channels: 2   (default: 64)" in said
     assert not any("generator.norm" in line for line in said)
     assert main([*argv, "--json"]) == 0

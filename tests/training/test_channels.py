@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 
 from velogan.cli import main
+from velogan.config import Config
+from velogan.measure import probe
 from velogan.networks.outputs import MaskGenerator
 from velogan.networks.pretrained import find_lite
 from velogan.translate.model import load_translator
@@ -59,3 +61,25 @@ def test_any_channels(a: int, b: int, tmp_path: Path, capsys: pytest.CaptureFixt
     assert {one["direction"] for one in scores["scores"]} == {"a2b", "b2a"}
     if a == b:
         assert main(["export", str(run), str(tmp_path / "net.pt2"), "--format", "torch"]) == 0
+
+
+def test_a_dry_run_looks_at_the_pictures(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch):
+    _write(tmp_path / "grey", count=2, channels=1, side=36)
+    _write(tmp_path / "four", count=40, channels=4, side=36)
+    (tmp_path / "four" / "0.npy").write_bytes(b"no picture")
+    timed: list[Config] = []
+    monkeypatch.setattr(probe, "probe", lambda config, cores: timed.append(config) or probe.StepCost(1, 1, 0))
+    words = ["train", "cyclegan", "--data", str(tmp_path / "grey"), str(tmp_path / "four"), "--image-size", "32"]
+    words += ["--generator.blocks", "1", "--generator.output", "auto", "--dry-run"]
+    assert main([*words, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert [one["channels"] for one in found["pictures"].values()] == [1, 4]
+    assert found["networks"]["G_B"] - found["networks"]["G_A"] == -3  # the biases of its last layer
+    assert found["networks"]["D_A"] - found["networks"]["D_B"] == 3 * 4 * 4 * 64  # the weights of its first layer
+    assert (timed[0].data.channels_a, timed[0].data.channels_b) == (1, 4)
+    assert main([*words, "--data.channels-a", "3"]) == 0
+    assert "A (grey): 2 pictures for training, 0 held out, 0 for test; 3 channels" in capsys.readouterr().out
+    for file in (tmp_path / "four").iterdir():
+        file.write_bytes(b"no picture")
+    assert main(words) == 2
+    assert "0.npy cannot be read (nor any of the" in capsys.readouterr().err

@@ -17,13 +17,17 @@ if TYPE_CHECKING:
 def dry_run(config: Config, *, usual: Config, quiet: bool) -> dict[str, Any]:
     """Looks through the pictures, times a few steps, and returns what a run of `config` would be.
 
-    Keys: `pictures` by domain, `preparation` in words, `images` of each domain that are seen (None if unknown),
-    `estimate` (`seconds` of training, `memory_mb`, `gpu_memory_mb`; None where a step cannot be timed), `config`. It is
-    printed for people unless `quiet`, with the fields that differ from `usual`. ValueError for what a run would refuse.
+    Keys: `pictures` by domain, `preparation` in words, `networks` with their weights by role, `images` of each domain
+    that are seen (None if unknown), `estimate` (`seconds` of training, `memory_mb`, `gpu_memory_mb`; None where a step
+    cannot be timed), `config`. It is printed for people unless `quiet`, with the fields that differ from `usual`.
+    ValueError for what a run would refuse.
     """
+    from velogan.data.sets.pair import look_at_channels
     from velogan.data.sets.sources import find_sources
+    from velogan.methods.fit import check_sizes, parameters_of
     from velogan.observe.progress import Display
-    from velogan.training.run import check_names
+    from velogan.training.run import check_names, fit_channels
+    from velogan.training.session import engine_lines
 
     if config.optimizer.rules:
         check_names(config)
@@ -33,11 +37,16 @@ def dry_run(config: Config, *, usual: Config, quiet: bool) -> dict[str, Any]:
         sources = find_sources(config.data, progress=display.task("looking for pictures"))
         sides = (sources.a, sources.b)
         length = parse_length(config.train.length, epoch=max(len(side.train.names) for side in sides))
-        display.say("timing a few steps")
-        images, estimate = _estimate(config, images=length.total, minutes=length.span.amount, say=display.say)
+        channels = [look_at_channels(side, config.data) for side in sides]
+        real, picks = fit_channels(config, *channels)
+        check_sizes(real.method, real.spec, [real.data.crop] if real.data.crop else [])
+        for line in ["timing a few steps", *engine_lines(picks)]:
+            display.say(line)
+        images, estimate = _estimate(real, images=length.total, minutes=length.span.amount, say=display.say)
     found = {
-        "pictures": {side.letter: _count(side) for side in sides},
+        "pictures": {side.letter: {**_count(side), "channels": count} for side, count in zip(sides, channels)},
         "preparation": _preparation(config.data),
+        "networks": parameters_of(real.method, real.spec),
         "images": images,
         "estimate": estimate,
         "config": config.model_dump(mode="json"),
@@ -91,10 +100,12 @@ def _estimate(
 def _lines(found: dict[str, Any], *, epochs: str, length: str) -> list[str]:
     lines = [
         f"{letter} ({one['name']}): {one['training']:,} pictures for training, {one['held_out']} held out, "
-        f"{one['test']} for test"
+        f"{one['test']} for test; {one['channels']} channel{'s' if one['channels'] > 1 else ''}"
         for letter, one in found["pictures"].items()
     ]
     lines.append(f"each picture: {found['preparation']}")
+    networks = ", ".join(f"{name} {count:,}" for name, count in found["networks"].items())
+    lines.append(f"networks: {networks} parameters")
     images, estimate = found["images"], found["estimate"]
     lines.append(f"length: {length}" if images is None else f"length: {images:,} images of each domain{epochs}")
     if estimate is not None:

@@ -57,7 +57,7 @@ def profile(config: Config, *, steps: int, out: Path, display: Display) -> dict[
     if out.exists() and not out.is_dir():
         raise ValueError(f"--out {out} is a file: name a folder; it is created if needed")
     data = open_data(config.data, task=display.task, say=display.say)
-    config, _ = fit_channels(config, data)
+    config, _ = fit_channels(config, *data.channels)
     check_sizes(config.method, config.spec, data.shapes(config.data))
     engine, picks = decide(config)
     device = torch.device(engine.device)

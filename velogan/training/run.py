@@ -100,7 +100,7 @@ def _train(
     data = ranks.in_turn(lambda: open_data(config.data, task=display.task, say=display.say))
     prepared = time.monotonic() - opens
     check_pictures(ranks, data)
-    asked, notes = fit_channels(config, data)
+    asked, notes = fit_channels(config, *data.channels)
     check_sizes(asked.method, asked.spec, data.shapes(asked.data))
     asked, batch = with_batch(asked, data, ranks)
     with session.lock() if session else nullcontext():
@@ -172,10 +172,9 @@ def _decided(ranks: Ranks, asked: Config, before: EngineConfig | None) -> tuple[
     return *for_all(ranks, asked, engine, picks), why
 
 
-def fit_channels(config: Config, data: Data) -> tuple[Config, list[Decision]]:
-    """The configuration with the channels that both domains' pictures have, and what follows from them."""
-    channels = {"channels_a": data.a.format.channels, "channels_b": data.b.format.channels}
-    config = config.change(data=channels)
+def fit_channels(config: Config, a: int, b: int) -> tuple[Config, list[Decision]]:
+    """The configuration with the channels that pictures of A and of B have, and what follows from them."""
+    config = config.change(data={"channels_a": a, "channels_b": b})
     remarks = capability(config.method, Remarks)
     return config, _by_channels(config) + (remarks.remarks(config.spec) if remarks else [])
 

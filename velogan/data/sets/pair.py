@@ -9,12 +9,16 @@ from pathlib import Path
 from torch import Tensor
 
 from velogan.data.config import BUILT_IN, DataConfig
+from velogan.data.pictures.values import channels_in_common
 from velogan.data.sets.beside import Task, open_beside
 from velogan.data.sets.cache import Domain, open_domain
 from velogan.data.sets.loader import Beside, Labels, crop_shapes
 from velogan.data.sets.slices import Slices
-from velogan.data.sets.sources import LETTERS, Folder, Sources, find_pairs, find_sources, left_out
+from velogan.data.sets.sources import LETTERS, Folder, Side, Sources, find_pairs, find_sources, left_out
 from velogan.data.sets.tone import tone
+
+_LOOKED_AT = 16
+"""Pictures of a domain, at most twice as many, whose channels are looked at before all are read."""
 
 
 @dataclass(frozen=True)
@@ -31,6 +35,11 @@ class Data:
     beside: Mapping[str, Beside] = field(default_factory=dict)
 
     @property
+    def channels(self) -> tuple[int, int]:
+        """Of the pictures of A and of B."""
+        return self.a.format.channels, self.b.format.channels
+
+    @property
     def colours(self) -> Tensor | None:
         """The classes of label maps, see `Labels`; None where there are none."""
         return next((one.colours for one in self.beside.values() if isinstance(one, Labels)), None)
@@ -38,6 +47,22 @@ class Data:
     def shapes(self, config: DataConfig) -> set[tuple[int, int]]:
         """Every (height, width) that training may see."""
         return crop_shapes(config, self.a) | crop_shapes(config, self.b)
+
+
+def look_at_channels(side: Side, config: DataConfig) -> int:
+    """The channels that `open_data` will find, by pictures spread over the domain. `ValueError` if none can be read."""
+    names, counts, reasons = side.train.names, list[int](), list[str]()
+    for number in range(0, len(names), -(-len(names) // _LOOKED_AT)):
+        try:
+            counts.append(side.train.read(names[number]).pixels.shape[2])
+        except (OSError, ValueError) as error:
+            reasons.append(str(error))
+    if not counts:
+        raise ValueError(
+            f"data.path (--data) {side.train.path_of(names[0])} cannot be read (nor any of the {len(reasons)} files of "
+            f"{side.train.where} that were looked at): {reasons[0]}; put pictures there"
+        )
+    return config.reading(side.letter)["channels"] or channels_in_common(counts)
 
 
 def open_data(config: DataConfig, *, task: Task, say: Callable[[str], None]) -> Data:
