@@ -4,9 +4,10 @@
 
 Each folder below `--sets` that has trainA and trainB is a set, and the built-in apples2oranges is one; `--only` names
 some. The plan file (benchmarks/plans/sets.yaml) names recipes and what they have in common; flags change sizes, lengths
-and seeds. The same command goes on where it was stopped. OUT/sets.html has the table, the same six held-out pictures of
-each set by each recipe, and all runs; OUT/sets.json has every figure. Scored is the checkpoint that `translate` takes,
-or with `--last` the last. Variants of a plan are recipes, too; those with a genotype search first.
+and seeds. The same command goes on where it was stopped. OUT/sets.html has a drawing of what is closed (OUT/sets.svg),
+the same six held-out pictures of each set by each recipe, all tables and all runs; OUT/sets.json has every figure.
+Scored is the checkpoint that `translate` takes, or with `--last` the last. Variants of a plan are recipes, too; those
+with a genotype search first.
 
 Closed is the share of the kernel distance between inputs and real pictures that a translation closes, over a network
 that no discriminator uses. Where a set has `maskA` or `maskB`, what changed outside the objects is measured on held-out
@@ -16,6 +17,7 @@ training pictures. The table is for reporting: whoever chooses by it needs other
 from __future__ import annotations
 
 import argparse
+import base64
 import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -37,6 +39,7 @@ from velogan.evaluation.outside import outside
 from velogan.files import write_text
 from velogan.observe.progress import Display
 from velogan.report.page import own
+from velogan.report.plots import Drawing, text_width
 from velogan.report.sections import text
 from velogan.report.sweep_page import strips
 from velogan.store.checkpoint import digest, find_checkpoint, taken
@@ -104,6 +107,7 @@ def main() -> int:
         tables = tabled(runs)
         pictures = {name: _pictures(asked.out / name, runs, name, display) for name in trials}
         write_text(asked.out / "sets.json", json.dumps(runs, indent=1, default=str))
+        write_text(asked.out / "sets.svg", drawing(tables.get("closed", {})))
         write_text(asked.out / "sets.html", page(tables, pictures, runs, command=sys.argv))
         display.say(f"page: {asked.out / 'sets.html'}")
     print("\n".join(markdown(tables)))
@@ -277,6 +281,40 @@ def markdown(tables: Mapping[str, Rows]) -> Iterator[str]:
         yield from (f"| {' | '.join(line)} |" for line in lines)
 
 
+def drawing(rows: Rows) -> str:
+    """What is closed as SVG: a line for each set and direction, a dot for each recipe's mean over seeds."""
+    recipes = list(dict.fromkeys(recipe for row in rows.values() for recipe in row["recipes"]))
+    left, right, top, apart = 190, 740, 64, 24
+    low = max(-1.0, min([0.0, *(fmean(values) for row in rows.values() for values in row["recipes"].values())]))
+
+    def across(value: float) -> float:
+        return left + (right - left) * (min(max(value, low), 1.0) - low) / (1.0 - low)
+
+    picture = Drawing(right + 30, top + apart * len(rows) + 12)
+    x = 16.0
+    for number, recipe in enumerate(recipes):
+        picture.rect(x, 14, 10, 10, f"c{number % 7}", rx=5)
+        picture.text(x + 15, 23, recipe)
+        x += 36 + text_width(recipe, 12)
+    bottom = top + apart * len(rows) - 8
+    for value, word in ((-1.0, "-100 or less"), (-0.5, "-50"), (0.0, "0: doing nothing"), (0.5, "50"), (1.0, "100 %")):
+        if value >= low:
+            picture.line(
+                [(across(value), top - 12), (across(value), bottom)], "flow" if value == 0 else "grid", width=1
+            )
+            picture.text(across(value), top - 18, word, kind="soft", size=11, anchor="middle")
+    for place, ((name, way), row) in enumerate(rows.items()):
+        y = top + apart * place + 4
+        picture.text(left - 24, y + 4, f"{name}, {WAYS[way]}", anchor="end")
+        for recipe, values in row["recipes"].items():
+            kind = f"c{recipes.index(recipe) % 7}"
+            picture.line([(across(min(values)), y), (across(max(values)), y)], kind, width=2)
+            picture.rect(
+                across(fmean(values)) - 5, y - 5, 10, 10, kind, rx=5, title=f"{recipe}: {_shown('closed', values)}"
+            )
+    return picture.file(title="Distance closed by each recipe, for each set and direction")
+
+
 def _pictures(folder: Path, runs: Sequence[Mapping[str, Any]], name: str, display: Display) -> str:
     """The same held-out pictures by each recipe's first run."""
     mine = [one for one in runs if one["set"] == name and not one["reason"]]
@@ -294,11 +332,14 @@ def page(
     command: Sequence[str],
 ) -> str:
     """The whole page: what is closed first, then pictures, then other figures and runs."""
-    first, *others = [
+    (title, table), *others = [
         (titled(name), _table(grid(name, rows), CLOSED if name.startswith("closed") else ""))
         for name, rows in tables.items()
     ] or [("", "")]
-    sections = [first, *((f"Held-out pictures: {name}", body) for name, body in pictures.items()), *others]
+    drawn = base64.b64encode(drawing(tables.get("closed", {})).encode()).decode()
+    shown = f'<p class="wide"><img alt="The next table, drawn" src="data:image/svg+xml;base64,{drawn}"></p>'
+    sections = [(title, shown + table), *((f"Held-out pictures: {name}", body) for name, body in pictures.items())]
+    sections += others
     ran = [["set", "recipe", "seed", "images", "scored checkpoint", "failed"]]
     ran += [[str(one[key]) for key in ("set", "recipe", "seed", "images", "checkpoint", "reason")] for one in runs]
     sections.append(("Runs", _table(ran)))

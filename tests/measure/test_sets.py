@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import re
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -70,6 +71,16 @@ def test_the_table_has_a_row_for_each_direction_and_the_median_of_all(sets: Modu
     assert "| maps | A to B | 60 (50 to 70) | 30 |" in list(sets.markdown(tables))
 
 
+def test_a_drawing_has_a_dot_for_each_recipe_between_its_edges(sets: ModuleType) -> None:
+    rows = {("maps", "a2b"): {"recipes": {"fast": [0.5, 0.7], "onepair": [-2.5]}}, ("maps", "b2a"): {"recipes": {}}}
+    dots = re.findall(r'<rect x="([\d.]+)"[^>]*><title>(.+?)</title>', sets.drawing(rows))
+    assert [(float(x) + 5, words) for x, words in dots] == [
+        (pytest.approx(190 + 550 * 0.8), "fast: 60 (50 to 70)"),
+        (pytest.approx(190), "onepair: -250"),  # farther than the edge
+    ]
+    assert "maps, B to A" in sets.drawing(rows)
+
+
 @pytest.mark.soak
 @pytest.mark.skipif(find_lite("lite2") is None, reason=f"the judge is not here: {package('lite2')}")
 def test_the_whole_way_on_a_tiny_set(
@@ -89,6 +100,7 @@ def test_the_whole_way_on_a_tiny_set(
     assert [(one["set"], one["recipe"], one["images"]) for one in runs] == [("apples2oranges", "cyclegan", 2)]
     assert runs[0]["ways"].keys() == {"a2b", "b2a"}
     html = (tmp_path / "out" / "sets.html").read_text()
-    assert html.count("<img ") == 2 * (2 + 2)  # two held-out pictures of each domain, and their translations
+    assert html.count("<img ") == 1 + 2 * (2 + 2)  # two held-out pictures of each domain, and their translations
+    assert "apples2oranges, B to A" in (tmp_path / "out" / "sets.svg").read_text()
     assert "Distance closed, median over directions" in html
     assert "Layout kept" in capsys.readouterr().out
