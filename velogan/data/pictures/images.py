@@ -10,7 +10,7 @@
 | palette | RGB, with alpha if a colour is transparent |
 | CMYK, YCCK, YCbCr, Lab | RGB; the profile of CMYK and Lab is dropped |
 | grey+alpha, RGBA | colours and alpha apart; premultiplied alpha (TIFF) is divided out |
-| animation | its first frame |
+| animation, MPO | its first frame |
 | several equal grey TIFF pages | channels where OME-XML, ImageJ or tifffile says so, else refused; others are skipped |
 | `.npy` | `(H, W)` or `(H, W, C)`, channels last; bool is 0 and 255 |
 | JPEG 2000 of 9 to 15 bits | uint16, unchanged |
