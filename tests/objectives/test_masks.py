@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -101,8 +103,21 @@ def test_masks_that_do_not_fit_are_refused(pictures: Path) -> None:
         _open(pictures)
     for mask in (pictures / "maskA").iterdir():
         mask.rename(mask.with_name(f"other-{mask.name}"))
+    fresh: dict[str, Any] = {"cache_dir": str(pictures / "cache")}
     with pytest.raises(ValueError, match=r"data\.masks_a=.* holds no masks with the name of a picture, as of 0\.png"):
-        _open(pictures)
+        _open(pictures, **fresh)
+    shutil.rmtree(pictures / "maskA")
+    with pytest.raises(ValueError, match=r"data\.masks_a=.* is no folder"):
+        _open(pictures, **fresh)
+    assert not (pictures / "cache/prepared").exists(), "pictures were prepared for nothing"
+
+
+def test_masks_without_a_picture_are_counted(pictures: Path) -> None:
+    shutil.copy(pictures / "maskA/1.png", pictures / "maskA/other.png")
+    said: list[str] = []
+    _open(pictures, say=said.append)
+    (line,) = (one for one in said if "left out of" in one)
+    assert line.endswith("maskA, since no picture has their name: 1, for example other.png")
 
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.uint16])

@@ -100,6 +100,15 @@ def test_missing_masks_are_said_before_anything_is_written(tmp_path: Path) -> No
     assert not (tmp_path / "out").exists()
 
 
+def test_masks_without_a_picture_are_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    _save(tmp_path / "in/1.png", 20, 20, 3)
+    for name in ("1.png", "2.png", "3.bmp"):
+        _half(tmp_path / "masks" / name, 20, 20)
+    asked = ["translate", "apples2oranges", str(tmp_path / "in"), str(tmp_path / "out"), "--masks"]
+    assert main([*asked, str(tmp_path / "masks")]) == 0
+    assert f"left out of {tmp_path / 'masks'}, since no picture has their name: 2, for" in capsys.readouterr().err
+
+
 def test_a_mask_that_does_not_fit_fails_by_name(tmp_path: Path) -> None:
     for name in ("a.png", "b.png", "c.png", "d.png"):
         _save(tmp_path / "in" / name, 20, 20, 3)

@@ -138,7 +138,7 @@ class Translate(Flags):
         return [("output", folder_of(self.output))]
 
     def execute(self, argv: list[str]) -> Outcome:
-        from velogan.data.sets.sources import left_out
+        from velogan.data.sets.sources import left_out, list_by_stem, list_images, without_picture
         from velogan.engine.memory import peak_memory_mb
         from velogan.observe.progress import Display
         from velogan.translate.files import translate
@@ -174,8 +174,11 @@ class Translate(Flags):
             )
             example = done.renamed[0] if done.renamed else None
             _tell_translated(display, done, self.output, renamed=len(done.renamed), example=example)
-            if others := left_out(self.input, scans=True):
-                display.say(others)
+            others, alone = left_out(self.input, scans=True), ""
+            if self.masks and self.masks.is_dir() and self.input.is_dir():
+                alone = without_picture(self.masks, list_by_stem(self.masks), list_images(self.input))
+            for line in filter(None, (others, alone)):
+                display.say(line)
             doubts = maps(done, display) if maps else []
         result, code = _translated(done, peak_memory_mb())
         if maps:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from torch import Tensor
 from velogan.data.config import DataConfig
 from velogan.data.sets.cache import Domain, open_domain
 from velogan.data.sets.loader import Beside, Labels, Masks, classes_of, normalise
-from velogan.data.sets.sources import Folder, LabelMaps, Side, list_by_stem, stem
+from velogan.data.sets.sources import Folder, LabelMaps, Side, list_by_stem, stem, without_picture
 from velogan.metrics.labels import find_labels
 
 Task = Callable[[str], Callable[[int, int], None]]
@@ -29,17 +29,53 @@ _LOOKED_AT = 200
 """Label maps in which colours are looked for."""
 
 
+def find_beside(config: DataConfig, sides: Iterable[Side]) -> dict[str, dict[str, str]]:
+    """The files of masks and label maps by their stems, by the fields of `config` that name their folders.
+
+    ValueError for what is no such folder, and where none has the name of a training picture.
+    """
+    found: dict[str, dict[str, str]] = {}
+    for side in sides:
+        for what in ("masks", "labels"):
+            field = f"{what}_{side.letter.lower()}"
+            if (given := getattr(config, field)) is None:
+                continue
+            asked, folder = f"data.{field}={given}", Path(given).expanduser()
+            if not isinstance(side.train, Folder):
+                raise ValueError(f"{asked} is for folders of pictures, not for {side.train.where}: leave it out")
+            if not folder.is_dir():
+                raise ValueError(f"{asked} is no folder: name one that holds {what} under the names of the pictures")
+            found[field] = list_by_stem(folder)
+            _those_with(found[field], side.train.names, asked)
+    return found
+
+
+def _those_with(there: Collection[str], names: Iterable[str], asked: str) -> list[str]:
+    """The pictures of whose stem there is a mask or label map. ValueError for none."""
+    names = list(names)
+    having = [name for name in names if stem(name) in there]
+    if not having:
+        what = asked.removeprefix("data.").partition("_")[0]
+        raise ValueError(f"{asked} holds no {what} with the name of a picture, as of {names[0]}: name another folder")
+    return having
+
+
 def open_beside(
-    config: DataConfig, domains: Sequence[tuple[Side, Domain]], *, task: Task, say: Say
+    config: DataConfig,
+    there: Mapping[str, dict[str, str]],
+    domains: Sequence[tuple[Side, Domain]],
+    *,
+    task: Task,
+    say: Say,
 ) -> dict[str, Beside]:
-    """The masks and label maps that `config` names, by their names in a batch. ValueError where they do not fit."""
+    """The masks and label maps of `find_beside`, by their names in a batch. ValueError where they do not fit."""
     found: dict[str, Beside] = {}
     maps: dict[str, tuple[Domain, tuple[int, ...]]] = {}
     for side, domain in domains:
         letter = side.letter.lower()
-        if (given := getattr(config, f"masks_{letter}")) is not None:
-            asked, lacking = f"data.masks_{letter}={given}", "may change everywhere"
-            masks, places = _open(config, side, domain, given, asked, lacking, Folder, channels=1, task=task, say=say)
+        if (files := there.get(f"masks_{letter}")) is not None:
+            asked, lacking = f"data.masks_{letter}={getattr(config, f'masks_{letter}')}", "may change everywhere"
+            masks, places = _open(config, side, domain, files, asked, lacking, Folder, channels=1, task=task, say=say)
             _require_white(masks, asked)
             inside = config.masks_keep == "inside"
             colour, count = "white" if inside else "black", len(masks)
@@ -48,9 +84,9 @@ def open_beside(
                 "it is"
             )
             found[f"mask_{letter}"] = Masks(masks, places, inverted=inside)
-        if (given := getattr(config, f"labels_{letter}")) is not None:
-            asked, lacking = f"data.labels_{letter}={given}", "may change their classes"
-            maps[letter] = _open(config, side, domain, given, asked, lacking, LabelMaps, task=task, say=say)
+        if (files := there.get(f"labels_{letter}")) is not None:
+            asked, lacking = f"data.labels_{letter}={getattr(config, f'labels_{letter}')}", "may change their classes"
+            maps[letter] = _open(config, side, domain, files, asked, lacking, LabelMaps, task=task, say=say)
     if maps:
         colours = _classes(config, {letter: labels for letter, (labels, _) in maps.items()}, say=say)
         found |= {f"label_{letter}": Labels(*one, colours=colours) for letter, one in maps.items()}
@@ -61,7 +97,7 @@ def _open(
     config: DataConfig,
     side: Side,
     domain: Domain,
-    given: str,
+    there: Mapping[str, str],
     asked: str,
     lacking: str,
     kind: type[Folder],
@@ -70,22 +106,19 @@ def _open(
     say: Say,
     **how: Any,
 ) -> tuple[Domain, tuple[int, ...]]:
-    """The pictures of the folder `given`, and for each of `domain` its place among them, -1 where it has none.
+    """The files `there` that `asked` names, and for each picture of `domain` its place among them, -1 for none.
 
-    Says how many have none, which are `lacking`. ValueError where one is of another size.
+    Says how many have none, which are `lacking`, and how many files have no picture. ValueError where one is of another
+    size.
     """
-    what, folder = asked.removeprefix("data.").partition("_")[0], Path(given).expanduser()
-    if not isinstance(side.train, Folder):
-        raise ValueError(f"{asked} is for folders of pictures, not for {side.train.where}: leave it out")
-    if not folder.is_dir():
-        raise ValueError(f"{asked} is no folder: name one that holds {what} under the names of the pictures")
-    there = list_by_stem(folder)
-    without = [name for name in domain.names if stem(name) not in there]
-    if len(without) == len(domain):
-        raise ValueError(f"{asked} holds no {what} with the name of a picture, as of {without[0]}: name another folder")
-    if without:
+    what, _, given = asked.removeprefix("data.").partition("=")
+    what, folder = what.partition("_")[0], Path(given).expanduser()
+    having = _those_with(there, domain.names, asked)
+    if without := [name for name in domain.names if stem(name) not in there]:
         say(f"{asked} has none for {len(without)} of {len(domain)} pictures, which {lacking}, for example {without[0]}")
-    having = [name for name in domain.names if stem(name) in there]
+    known = (*side.train.names, *(side.validation.names if side.validation else ()))
+    if alone := without_picture(folder, there, known):
+        say(f"domain {side.letter}: {alone}")
     source = kind(folder, tuple(there[stem(name)] for name in having))
     found = open_domain(source, config, test=False, **how, progress=task(f"preparing {what} {side.letter}"))
     if found.skipped:

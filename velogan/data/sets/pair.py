@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from torch import Tensor
 
 from velogan.data.config import BUILT_IN, DataConfig
 from velogan.data.pictures.values import channels_in_common
-from velogan.data.sets.beside import Task, open_beside
+from velogan.data.sets.beside import Task, find_beside, open_beside
 from velogan.data.sets.cache import Domain, open_domain
 from velogan.data.sets.loader import Beside, Labels, crop_shapes
 from velogan.data.sets.slices import Slices
@@ -69,8 +69,13 @@ def open_data(config: DataConfig, *, task: Task, say: Callable[[str], None]) -> 
     """Find, render or decode the training pictures of both domains, once. Raises `ValueError` if there are none."""
     found = task("rendering" if config.path[0] == BUILT_IN else "looking through files")
     sources = find_sources(config, progress=found)
+    sides = (sources.a, sources.b)
+    beside = find_beside(config, sides)
+    paired = find_pairs(Path(config.pairs).expanduser()) if config.pairs else None
+    if paired and any(isinstance(side.train, Slices) for side in sides):
+        raise ValueError(f"data.pairs={config.pairs} is for pictures, not for DICOM and NIfTI: leave it out")
     domains = []
-    for side in (sources.a, sources.b):
+    for side in sides:
         progress = task(f"preparing {side.letter}")
         domain = open_domain(side.train, config, test=False, **config.reading(side.letter), progress=progress)
         others = left_out(side.train.directory, scans=False) if isinstance(side.train, Folder) else ""
@@ -79,17 +84,20 @@ def open_data(config: DataConfig, *, task: Task, say: Callable[[str], None]) -> 
             say(f"domain {side.letter}: {line}")
         domains.append(domain)
     a, b = domains
-    if config.pairs and (isinstance(sources.a.train, Slices) or isinstance(sources.b.train, Slices)):
-        raise ValueError(f"data.pairs={config.pairs} is for pictures, not for DICOM and NIfTI: leave it out")
-    pairs = _open_pairs(config, (a, b), task=task, say=say) if config.pairs else None
-    return Data(sources, a, b, pairs, open_beside(config, [(sources.a, a), (sources.b, b)], task=task, say=say))
+    pairs = _open_pairs(config, *paired, (a, b), task=task, say=say) if paired else None
+    return Data(sources, a, b, pairs, open_beside(config, beside, list(zip(sides, domains)), task=task, say=say))
 
 
 def _open_pairs(
-    config: DataConfig, like: tuple[Domain, Domain], *, task: Task, say: Callable[[str], None]
+    config: DataConfig,
+    folders: tuple[Folder, Folder],
+    alone: Sequence[str],
+    like: tuple[Domain, Domain],
+    *,
+    task: Task,
+    say: Callable[[str], None],
 ) -> tuple[Domain, Domain]:
-    """The pictures of `data.pairs`, with the channels of both domains; says which are left out."""
-    folders, alone = find_pairs(Path(config.pairs or "").expanduser())
+    """The pictures of `data.pairs`, with the channels of both domains; says which are left out, as `alone` are."""
     if alone:
         say(f"pairs: {len(alone)} pictures have no other of their name and are left out, for example {alone[0]}")
     while True:

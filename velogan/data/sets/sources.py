@@ -7,7 +7,7 @@ import heapq
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
@@ -439,6 +439,17 @@ def list_by_stem(directory: Path) -> dict[str, str]:
         if (other := found.setdefault(stem(name), name)) is not name:
             raise ValueError(f"{directory} holds both {other} and {name}, for one picture: leave one of them")
     return found
+
+
+def without_picture(directory: Path, there: Mapping[str, str], names: Iterable[str]) -> str:
+    """A line that counts the files of masks or label maps, `there` by their stems, that are of none of the pictures.
+
+    Nothing where there are none.
+    """
+    alone = sorted(there.keys() - {stem(name) for name in names})
+    if not alone:
+        return ""
+    return f"left out of {directory}, since no picture has their name: {len(alone)}, for example {there[alone[0]]}"
 
 
 def stem(name: str) -> str:
