@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 
+from velogan.cli import main
 from velogan.config import Config
 from velogan.data.config import DataConfig
 from velogan.data.pictures.images import Picture, read_picture, save_picture
@@ -94,7 +95,7 @@ def test_what_is_inside_is_kept_where_that_is_asked_for(pictures: Path) -> None:
         torch.testing.assert_close(batch["mask_a"], dark)
 
 
-def test_masks_that_do_not_fit_are_refused(pictures: Path) -> None:
+def test_masks_that_do_not_fit_are_refused(pictures: Path, capsys: pytest.CaptureFixture[str]) -> None:
     save_picture(pictures / "maskA/2.png", Picture(np.zeros((20, 40, 1), np.uint8)))
     with pytest.raises(ValueError, match=r"that of 2\.png is 40x20 pixels where its picture is 40x40"):
         _open(pictures, preprocess="none")
@@ -109,6 +110,9 @@ def test_masks_that_do_not_fit_are_refused(pictures: Path) -> None:
     shutil.rmtree(pictures / "maskA")
     with pytest.raises(ValueError, match=r"data\.masks_a=.* is no folder"):
         _open(pictures, **fresh)
+    asked = ["train", "cyclegan", "--data", str(pictures), "--data.masks-a", str(pictures / "maskA"), "--images", "1"]
+    assert main([*asked, "--dry-run"]) == 2
+    assert "maskA is no folder" in capsys.readouterr().err
     assert not (pictures / "cache/prepared").exists(), "pictures were prepared for nothing"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -71,6 +72,10 @@ def test_grey_slices_stay_grey_and_say_what_they_are(stack: Path, tmp_path: Path
         assert translate(_model(1, "slices"), stack, tmp_path / name).failed == ()
         stack = tmp_path / name / "a.tif"
     assert np.array_equal(tifffile.imread(stack), STACK)
+    asked: list[tuple[str, dict[str, Any]]] = [("x", {"format": "png"}), ("x", {"masks": tmp_path}), ("x.nii", {})]
+    for target, more in asked:
+        with pytest.raises(ValueError, match="a stack of slices"):
+            translate(_model(1, "slices"), stack, tmp_path / target, **more)
     ((_, reason),) = translate(_model(1), stack, tmp_path / "more").failed
     assert "its 3 pages are slices, as its description says" in reason
 

@@ -71,10 +71,8 @@ def translate(
     batch_pixels = batch_pixels or pixels_of_a_pass(model.device)
     scans = find_scans(input, output, stacks=model.input.pages == "slices")
     if masks is not None and (scans or is_film(input)):
-        name = scans[0].name if scans else input
-        raise ValueError(
-            f"masks {masks} are for pictures, but {name} is a {'scan' if scans else 'film'}: leave them out"
-        )
+        name, kind = (scans[0].name, scans[0].kind) if scans else (input, "a film")
+        raise ValueError(f"masks {masks} are for pictures, but {name} is {kind}: leave them out")
     if is_film(input) and input.is_file():
         if format is not None:
             raise ValueError(
@@ -94,7 +92,7 @@ def translate(
         raise ValueError(f"smooth={smooth} is for films, but input {input} is none: leave it out")
     if scans and format is not None:
         raise ValueError(
-            f"format={format} is for pictures, but {scans[0].name} is a scan, which stays one: leave it out"
+            f"format={format} is for pictures, but {scans[0].name} is {scans[0].kind}, which stays one: leave it out"
         )
     jobs = [] if scans and not has_pictures(input) else find_jobs(input, output, suffix=format and f".{format}")
     stacks = {scan.source for scan in scans}

@@ -35,6 +35,11 @@ class ScanJob:
     source: Path
     target: Path
 
+    @property
+    def kind(self) -> str:
+        """What it is called."""
+        return _called(self.source)
+
 
 def find_scans(source: Path, target: Path, *, stacks: bool = False) -> list[ScanJob]:
     """The DICOM and NIfTI files to translate: `source` itself, or those below it; none where there are none.
@@ -50,12 +55,14 @@ def find_scans(source: Path, target: Path, *, stacks: bool = False) -> list[Scan
         inside = target.is_dir() or _kind(target, stacks=stacks) is None
         if inside and names_a_file(target):
             raise ValueError(
-                f"output {target} is named like a file, and {target.suffix} is not written for input {source}: a scan "
-                f"stays what it is; name a folder, or a file that ends in {suffix}"
+                f"output {target} is named like a file, and {target.suffix} is not written for input {source}: "
+                f"{_called(source)} stays what it is; name a folder, or a file that ends in {suffix}"
             )
         jobs = [ScanJob(printable(source.name), source, target / source.name if inside else target)]
         if not inside and _kind(jobs[0].target, stacks=stacks) != suffix:
-            raise ValueError(f"output {target} is of another kind than input {source}: a scan stays what it is")
+            raise ValueError(
+                f"output {target} is of another kind than input {source}: {_called(source)} stays what it is"
+            )
     elif os.path.realpath(source) == os.path.realpath(target):
         return []  # which is refused with the pictures
     else:
@@ -156,6 +163,10 @@ def _kind(path: Path, *, stacks: bool) -> str | None:
     if suffix is None:
         return ".tif" if stacks and path.suffix.lower() in STACKS else None
     return ".dcm" if suffix in (".dicom", ".ima", "") else suffix
+
+
+def _called(path: Path) -> str:
+    return "a stack of slices" if scan_suffix(path) is None else "a scan"
 
 
 def made_by(model: Translator) -> Provenance:
