@@ -16,8 +16,11 @@ from velogan.config import Config, read_config
 from velogan.data.sets.pair import Data
 from velogan.engine.memory import free_memory_mb
 from velogan.engine.ranks import Ranks
+from velogan.objectives.classes import SEGMENTER
 from velogan.training import batch as room
 from velogan.training.batch import largest, with_batch
+from velogan.training.choices import decide
+from velogan.training.run import random_batch, step_of
 
 from ..domains import domain_in_memory
 
@@ -69,10 +72,25 @@ def test_what_is_wrong_with_the_configuration_is_told(monkeypatch: pytest.Monkey
         largest(TINY, most=100, kept=[], room=None)
 
 
+WHOLE = TINY.change(data={"masks_a": "masks", "labels_b": "maps", "pairs": "pairs"})
+"""A step with all that can lie beside pictures."""
+
+
 def test_a_step_is_tried_for_real():
-    count, why = largest(TINY, most=1, kept=[], room=free_memory_mb())
+    count, why = largest(WHOLE, most=1, kept=[], room=free_memory_mb(), classes=5)
     assert (count, why.partition(" MB, ")[2]) == (1, "and more than 1 are not tried")
     assert 50 < float(why.split()[2].replace(",", "")) < free_memory_mb()
+
+
+def test_what_is_tried_has_masks_classes_and_pairs():
+    config = WHOLE.change(data={"batch_size": 2})
+    config = config.model_copy(update={"engine": decide(config)[0]})
+    step, objective, nets = step_of(config, shape=(32, 32), classes=5)
+    batch = random_batch(config, torch.device("cpu"))
+    assert nets[SEGMENTER](batch["A"]).shape == (2, 5, 32, 32)
+    uniform = {split: torch.rand(draws, 2) for split, draws in objective.draws.items()}
+    terms = step({split: {**batch, "uniform": one} for split, one in uniform.items()}, number=0)
+    assert {"generator/kept_a", "generator/classes_a", "segmenter/classes_b", "pairs/l1_a2b"} <= set(terms)
 
 
 @pytest.mark.gpu

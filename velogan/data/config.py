@@ -193,6 +193,12 @@ class DataConfig(BaseModel):
         """The size `(h, w)` that training sees of every picture; None where that is the picture's own."""
         return (self.crop_size, self.crop_size) if "crop" in self.preprocess else None
 
+    @property
+    def beside(self) -> tuple[str, ...]:
+        """The names in a batch of what lies beside the pictures: `mask_a`, `label_b`."""
+        names = ("mask_a", "mask_b", "label_a", "label_b")
+        return tuple(name for name in names if getattr(self, name.replace("_", "s_")) is not None)
+
     def reading(self, letter: Letter) -> Reading:
         """How the pictures of domain A or B are read."""
         if letter == "A":

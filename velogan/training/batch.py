@@ -39,19 +39,21 @@ def with_batch(config: Config, data: Data, ranks: Ranks) -> tuple[Config, list[D
     if device not in ("cpu", "cuda"):
         raise ValueError(f"data.batch_size=auto does not know how much memory {device} has: give a number")
     most = min(MOST, max(1, min(len(data.a), len(data.b)) // ranks.parts))
-    kept = [one.pixels.nbytes for one in (data.a, data.b) if one.uniform and not one.streamed]
+    domains = (data.a, data.b, *(data.pairs or ()))
+    kept = [one.pixels.nbytes for one in domains if one.uniform and not one.streamed]
     room = SHARE * free_memory_mb() / ranks.local_world if device == "cpu" else None
-    count, why = min(ranks.gather(largest(config, most=most, kept=kept, room=room)))
+    classes = 0 if data.colours is None else len(data.colours)
+    count, why = min(ranks.gather(largest(config, most=most, kept=kept, room=room, classes=classes)))
     if count == 0:
         raise ValueError(f"data.batch_size=auto: {why}; choose a smaller --size or --image-size")
     return config.change(data={"batch_size": count}), [Decision("batch", str(count), why)]
 
 
-def largest(config: Config, *, most: int, kept: list[int], room: float | None) -> tuple[int, str]:
+def largest(config: Config, *, most: int, kept: list[int], room: float | None, classes: int = 0) -> tuple[int, str]:
     """The largest power of two up to `most` whose step fits, 0 for none, and why it is no larger one.
 
     `kept` are the bytes of each domain's pictures, which a CUDA device keeps where they fit; `room` is what a CPU's
-    step may take, in MB of 2^20 bytes.
+    step may take, in MB of 2^20 bytes; `classes` are those of label maps.
     """
     taken: list[float] = []
     while (count := 2 ** len(taken)) <= most:
@@ -60,7 +62,8 @@ def largest(config: Config, *, most: int, kept: list[int], room: float | None) -
             expected = taken[-1] + 2 * (taken[-1] - taken[-2])  # on the line through the last two
             if expected > room:
                 return count // 2, f"{images} would take about {expected:,.0f} MB of {room:,.0f}"
-        request = {"config": config.change(data={"batch_size": count}).model_dump(mode="json"), "kept": kept}
+        request = {"config": config.change(data={"batch_size": count}).model_dump(mode="json")}
+        request |= {"kept": kept, "classes": classes}
         code, found = ask("velogan.training.trial", request, cores=[], said=subprocess.DEVNULL)
         if code == 2 and "error" in found:
             raise ValueError(found["error"])

@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 
 from velogan import __version__
@@ -35,7 +36,10 @@ from velogan.training.choices import decide, decide_again, for_all, on_this_host
 from velogan.training.followers import as_split, check_pictures, follow
 from velogan.training.session import Result, Scores, Session
 from velogan.training.weights import begin
-from velogan.types import Decision
+from velogan.types import Batch, Decision
+
+USUAL_CLASSES = 19
+"""Of label maps that nobody has looked at: those of Cityscapes."""
 
 Scoring = Callable[..., Scores]
 Placing = Callable[[Config, Trainer, Path, Data], AbstractContextManager[None]]
@@ -199,20 +203,40 @@ def step_of(
     shape: tuple[int, int],
     prepare: Callable[[str], Prepare] | None = None,
     ranks: Ranks | None = None,
+    classes: int = USUAL_CLASSES,
 ) -> tuple[Stepper, Objective, dict[str, nn.Module]]:
-    """The step that a training of `config` makes, whose engine is decided; see `build_step`."""
+    """The step that a training of `config` makes, whose engine is decided; see `build_step`.
+
+    `classes`: how many label maps have, where there are any.
+    """
+    data = config.data
+    colours = torch.zeros(classes, 3) if data.labels_a or data.labels_b else None
     return build_step(
         config.method,
         config.spec,
-        build_roles(config.method, config.spec, seed=config.train.seed),
+        build_roles(config.method, config.spec, seed=config.train.seed, colours=colours),
         shape=shape,
         engine=config.engine,
         optimizer=config.optimizer,
         train=config.train,
-        one_size="crop" in config.data.preprocess,
+        one_size="crop" in data.preprocess,
         prepare=prepare,
         ranks=ranks,
+        pairs_every=data.pairs_every if data.pairs else 0,
+        beside=data.beside,
     )
+
+
+def random_batch(config: Config, device: torch.device) -> Batch:
+    """Random pictures of a step, and masks and label maps of one class where there are some; without its `uniform`."""
+    shape = (config.images_per_update, config.data.crop_size, config.data.crop_size)
+    batch = {
+        letter: torch.rand(shape[0], channels, *shape[1:], device=device) * 2 - 1
+        for letter, channels in config.spec.channels.items()
+    }
+    masks = {name: torch.ones(shape[0], 1, *shape[1:], device=device) for name in config.data.beside}
+    labels = {name: torch.zeros(shape, dtype=torch.long, device=device) for name in masks if name[0] == "l"}
+    return {**batch, **masks, **labels}
 
 
 def trainer_of(

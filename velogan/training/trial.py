@@ -8,14 +8,14 @@ from typing import Any
 
 import torch
 
-from velogan.config import parse_config
+from velogan.config import Config, parse_config
 from velogan.data.sets.loader import RESIDENT_SHARE
 from velogan.engine.child import answer
 from velogan.engine.device import resolve_device
 from velogan.engine.memory import peak_memory_mb
 from velogan.training.build import set_threads
 from velogan.training.choices import decide
-from velogan.training.run import step_of
+from velogan.training.run import random_batch, step_of
 
 STEPS = 2
 """The optimizers' moments are there from the second step on."""
@@ -36,7 +36,7 @@ def _try(request: Mapping[str, Any]) -> dict[str, Any]:
             room -= size if size <= RESIDENT_SHARE * room else 0
         room -= SPARE * torch.cuda.get_device_properties(device).total_memory
     try:
-        _run(config, device)
+        _run(config, device, classes=request["classes"])
     except torch.OutOfMemoryError:
         return {"mb": 0.0, "refused": "did not fit"}
     if device.type != "cuda":
@@ -46,16 +46,13 @@ def _try(request: Mapping[str, Any]) -> dict[str, Any]:
     return {"mb": taken / 2**20, "refused": told}
 
 
-def _run(config: Any, device: torch.device) -> None:
+def _run(config: Config, device: torch.device, *, classes: int) -> None:
     side, count = config.data.crop_size, config.images_per_update
-    step, objective, _ = step_of(config, shape=(side, side))
-    pictures = {
-        letter: torch.rand(count, channels, side, side, device=device) * 2 - 1
-        for letter, channels in config.spec.channels.items()
-    }
+    step, objective, _ = step_of(config, shape=(side, side), classes=classes)
+    batch = random_batch(config, device)
     for number in range(STEPS):
         uniform = {split: torch.rand(draws, count, device=device) for split, draws in objective.draws.items()}
-        step({split: {**pictures, "uniform": one} for split, one in uniform.items()}, number=number)
+        step({split: {**batch, "uniform": one} for split, one in uniform.items()}, number=number)
 
 
 if __name__ == "__main__":

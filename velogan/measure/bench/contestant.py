@@ -17,7 +17,7 @@ from velogan.measure.bench.pictures import Feed
 from velogan.measure.traces.glance import BETWEEN, glance
 from velogan.observe.roofline import synchronise
 from velogan.training.choices import decide
-from velogan.training.run import step_of
+from velogan.training.run import random_batch, step_of
 from velogan.types import Batch
 
 _LEAST_S = 0.25
@@ -57,12 +57,8 @@ class Contestant:
         prepare = (lambda split: feed.loader.finish) if feed else None
         self.step, objective, nets = step_of(config, shape=(size, size), prepare=prepare)
         torch.manual_seed(0)
-        random = {
-            letter: torch.rand(count, channels, size, size, device=self.device) * 2 - 1
-            for letter, channels in config.spec.channels.items()
-        }
         self.uniform = {split: torch.rand(draws, count, device=self.device) for split, draws in objective.draws.items()}
-        self.batch, self.feed = feed.ready() if feed else random, feed
+        self.batch, self.feed = feed.ready() if feed else random_batch(config, self.device), feed
         self.nets = nets
         self._kept = [*nets.values(), objective.state]
 
