@@ -25,7 +25,7 @@ from velogan.engine.ranks import Ranks, joined
 from velogan.engine.step import Step
 from velogan.recipes import cyclegan
 from velogan.training.choices import decide
-from velogan.training.run import step_of
+from velogan.training.trial import step_of
 
 Spent = tuple[float, float]
 """Milliseconds of the wall and of the processor."""

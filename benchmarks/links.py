@@ -42,7 +42,7 @@ from velogan.scale.load import load_of
 from velogan.scale.memory import memory_speed
 from velogan.scale.simulate import ETHERNET, Cluster, Link, row
 from velogan.training.choices import decide
-from velogan.training.run import step_of
+from velogan.training.trial import step_of
 
 ADDRESSES = ("10.88.0.1", "10.88.0.2")
 NAMES = tuple(f"links-{os.getpid()}-{letter}" for letter in "ab")

@@ -18,7 +18,7 @@ from velogan.engine.step import Step
 from velogan.recipes import RECIPES
 from velogan.scale.load import load_of
 from velogan.training.choices import decide
-from velogan.training.run import step_of
+from velogan.training.trial import step_of
 
 
 def main(preset: str, side: int, rounds: int) -> None:

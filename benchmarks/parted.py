@@ -30,7 +30,7 @@ from velogan.engine.optimizers import make_capturable
 from velogan.engine.ranks import Ranks
 from velogan.engine.step import Step
 from velogan.training.choices import decide
-from velogan.training.run import step_of
+from velogan.training.trial import step_of
 
 STEPS = 3
 

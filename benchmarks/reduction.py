@@ -24,7 +24,7 @@ from velogan.engine.ranks import Ranks, joined
 from velogan.engine.step import Step
 from velogan.recipes import cyclegan
 from velogan.training.choices import decide
-from velogan.training.run import step_of
+from velogan.training.trial import step_of
 
 BUCKET = 25 * 2**20 // 4
 """Numbers in a bucket, DistributedDataParallel's default."""

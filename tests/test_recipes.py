@@ -12,7 +12,7 @@ from velogan.networks.outputs import MaskGenerator
 from velogan.recipes import RECIPES
 from velogan.training.build import with_pairs
 from velogan.training.choices import decide
-from velogan.training.run import step_of
+from velogan.training.trial import step_of
 
 
 def _tiny(config: Config) -> Config:

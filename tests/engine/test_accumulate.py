@@ -13,7 +13,8 @@ from torch import Tensor
 from velogan.config import Config
 from velogan.data.sets.pair import Data
 from velogan.training.choices import decide
-from velogan.training.run import step_of, trainer_of
+from velogan.training.run import trainer_of
+from velogan.training.trial import step_of
 
 from ..domains import domain_in_memory
 

@@ -10,7 +10,7 @@ from velogan.config import Config
 from velogan.engine.cudnn import measure_convolutions
 from velogan.training import build
 from velogan.training.choices import decide
-from velogan.training.run import step_of
+from velogan.training.trial import step_of
 
 
 @pytest.mark.parametrize(

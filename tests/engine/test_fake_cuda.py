@@ -29,7 +29,7 @@ from velogan.networks.generators import build_generator
 from velogan.observe.statistics import EpochLoss, Stats
 from velogan.recipes import RECIPES
 from velogan.training.choices import decide
-from velogan.training.run import step_of
+from velogan.training.trial import step_of
 from velogan.types import Batch
 
 from ..domains import domain_in_memory

@@ -17,7 +17,7 @@ from velogan.engine.optimizers import make_capturable
 from velogan.engine.step import Step
 from velogan.objectives.base import Carry, Out, Phase
 from velogan.training.choices import decide
-from velogan.training.run import step_of
+from velogan.training.trial import step_of
 from velogan.types import Batch, Nets
 
 SIDE = 32

@@ -13,7 +13,7 @@ from velogan.config import Config
 from velogan.kernels.norms import NormKernels
 from velogan.training.choices import decide
 from velogan.training.forward import bf16_gemm
-from velogan.training.run import step_of
+from velogan.training.trial import step_of
 
 NATIVE = {"kernels": "native", "precision": "fp32"}
 PLAIN = {"kernels": "plain", "precision": "bf16"}

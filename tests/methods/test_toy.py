@@ -36,7 +36,8 @@ from velogan.observe.progress import Display
 from velogan.search.method import METHODS
 from velogan.store.checkpoint import list_checkpoints, load_weights
 from velogan.training.choices import decide
-from velogan.training.run import step_of, trainer_of
+from velogan.training.run import trainer_of
+from velogan.training.trial import step_of
 from velogan.types import Batch, Direction, Nets
 
 

@@ -19,8 +19,9 @@ from velogan.engine.ema import EMA
 from velogan.engine.trainer import Stepper, Trainer
 from velogan.observe.progress import Display
 from velogan.training.choices import decide
-from velogan.training.run import step_of, train, trainer_of
+from velogan.training.run import train, trainer_of
 from velogan.training.session import Result
+from velogan.training.trial import step_of
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(600)]
 

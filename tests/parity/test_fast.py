@@ -18,7 +18,7 @@ from velogan.kernels.norms import NormKernels
 from velogan.networks.generators import build_generator
 from velogan.training.choices import decide
 from velogan.training.forward import forward_nets
-from velogan.training.run import step_of
+from velogan.training.trial import step_of
 
 SIDE = 32
 FAST = {"batched": "on", "kernels": "native"}

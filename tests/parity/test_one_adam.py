@@ -13,7 +13,7 @@ import torch
 
 from velogan.config import Config
 from velogan.training.choices import decide
-from velogan.training.run import step_of
+from velogan.training.trial import step_of
 
 SIDE = 32
 

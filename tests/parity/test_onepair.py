@@ -18,7 +18,8 @@ from velogan.engine.trainer import Trainer
 from velogan.kernels.norms import NormKernels
 from velogan.observe.progress import Display
 from velogan.training.choices import decide
-from velogan.training.run import step_of, train
+from velogan.training.run import train
+from velogan.training.trial import step_of
 
 SIDE, STEPS = 32, 4
 METHOD: dict[str, Any] = {"generator": {"channels": 4, "blocks": 1}}

@@ -16,7 +16,7 @@ from velogan.engine.capture import CapturedStep
 from velogan.engine.optimizers import make_capturable
 from velogan.engine.step import Step
 from velogan.training.choices import decide
-from velogan.training.run import step_of
+from velogan.training.trial import step_of
 
 SIDE, STEPS = 32, 7
 SHARED: dict[str, Any] = {

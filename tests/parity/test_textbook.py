@@ -18,7 +18,7 @@ from velogan.engine.ema import EMA
 from velogan.engine.trainer import Trainer, step_seed
 from velogan.methods.cyclegan import CycleGAN
 from velogan.training.choices import decide
-from velogan.training.run import step_of
+from velogan.training.trial import step_of
 
 EPOCHS, SIDE = 5, 32
 

@@ -12,7 +12,7 @@ from velogan.engine.ranks import Ranks
 from velogan.recipes import RECIPES
 from velogan.scale.load import load_of
 from velogan.training.followers import as_split
-from velogan.training.run import step_of
+from velogan.training.trial import step_of
 
 TINY = {
     "generator": {"channels": 4, "blocks": 1},

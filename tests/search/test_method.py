@@ -26,8 +26,9 @@ from velogan.search.recorder import Chosen
 from velogan.search.supernet import Supernets, mixtures
 from velogan.training.build import build_roles
 from velogan.training.choices import decide
-from velogan.training.run import step_of, train, trainer_of
+from velogan.training.run import train, trainer_of
 from velogan.training.session import Result
+from velogan.training.trial import step_of
 from velogan.types import Batch
 
 CELLS = {"network": "cells", "channels": 4}

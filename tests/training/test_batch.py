@@ -20,7 +20,7 @@ from velogan.objectives.classes import SEGMENTER
 from velogan.training import batch as room
 from velogan.training.batch import largest, with_batch
 from velogan.training.choices import decide
-from velogan.training.run import random_batch, step_of
+from velogan.training.trial import random_batch, step_of
 
 from ..domains import domain_in_memory
 

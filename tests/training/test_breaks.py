@@ -22,8 +22,9 @@ from velogan.observe.log import read_stats
 from velogan.observe.progress import Display
 from velogan.store.checkpoint import list_checkpoints
 from velogan.training.choices import decide
-from velogan.training.run import step_of, train
+from velogan.training.run import train
 from velogan.training.session import Result
+from velogan.training.trial import step_of
 
 FIXED: dict[str, Any] = {"threads": 1, "precision": "fp32"}  # what `auto` would measure anew in each run
 

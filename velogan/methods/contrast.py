@@ -80,8 +80,9 @@ class Contrast(Judged):
         a, b = spec.channels["A"], spec.channels["B"]
         if a != b:
             raise ValueError(
-                f"method=contrast looks at translations with the encoder of their inputs, but A has {a} channels and "
-                f"B {b}: set data.channels_a and data.channels_b to the same number, or method=cyclegan"
+                "method=contrast puts translations through the encoder of their inputs, so both need equally many "
+                f"channels, and A has {a}, B {b}: set data.channels_a and data.channels_b to the same number, or take "
+                "the preset auto, which takes any"
             )
 
     def roles(self, spec: Spec, make: Make) -> dict[str, Role]:

@@ -8,9 +8,6 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch import nn
-
 from velogan import __version__
 from velogan.config import Config, parse_config
 from velogan.data.sets.pair import Data, open_data
@@ -19,27 +16,23 @@ from velogan.engine.device import device_for
 from velogan.engine.duration import parse_length
 from velogan.engine.optimizers import check_rules, trained
 from velogan.engine.ranks import Ranks, joined
-from velogan.engine.trainer import Stepper, Trainer
+from velogan.engine.trainer import Trainer
 from velogan.evaluation.samples import Sampler
 from velogan.evaluation.validation import Validation
 from velogan.files import duration
 from velogan.methods.base import Role
 from velogan.methods.capabilities import Chooses, Remarks, capability
 from velogan.methods.fit import check_sizes, phases_of
-from velogan.objectives.base import Objective
 from velogan.objectives.classes import SEGMENTER
 from velogan.observe.progress import Display
 from velogan.search.recorder import Chosen
 from velogan.training.batch import with_batch
-from velogan.training.build import Prepare, averaged_views, build_roles, build_step, build_trainer, set_threads
+from velogan.training.build import averaged_views, build_roles, build_trainer, set_threads
 from velogan.training.choices import decide, decide_again, for_all, on_this_host
 from velogan.training.followers import as_split, check_pictures, follow
 from velogan.training.session import Result, Scores, Session
 from velogan.training.weights import begin
-from velogan.types import Batch, Decision
-
-USUAL_CLASSES = 19
-"""Of label maps that nobody has looked at: those of Cityscapes."""
+from velogan.types import Decision
 
 Scoring = Callable[..., Scores]
 Placing = Callable[[Config, Trainer, Path, Data], AbstractContextManager[None]]
@@ -195,48 +188,6 @@ def _by_channels(config: Config) -> list[Decision]:
             why = f"a network of photographs: each is the mean of a third of the {count}"
             found.append(Decision("discriminator.features", "see three channels", why))
     return found
-
-
-def step_of(
-    config: Config,
-    *,
-    shape: tuple[int, int],
-    prepare: Callable[[str], Prepare] | None = None,
-    ranks: Ranks | None = None,
-    classes: int = USUAL_CLASSES,
-) -> tuple[Stepper, Objective, dict[str, nn.Module]]:
-    """The step that a training of `config` makes, whose engine is decided; see `build_step`.
-
-    `classes`: how many label maps have, where there are any.
-    """
-    data = config.data
-    colours = torch.zeros(classes, 3) if data.labels_a or data.labels_b else None
-    return build_step(
-        config.method,
-        config.spec,
-        build_roles(config.method, config.spec, seed=config.train.seed, colours=colours),
-        shape=shape,
-        engine=config.engine,
-        optimizer=config.optimizer,
-        train=config.train,
-        one_size="crop" in data.preprocess,
-        prepare=prepare,
-        ranks=ranks,
-        pairs_every=data.pairs_every if data.pairs else 0,
-        beside=data.beside,
-    )
-
-
-def random_batch(config: Config, device: torch.device) -> Batch:
-    """Random pictures of a step, and masks and label maps of one class where there are some; without its `uniform`."""
-    shape = (config.images_per_update, config.data.crop_size, config.data.crop_size)
-    batch = {
-        letter: torch.rand(shape[0], channels, *shape[1:], device=device) * 2 - 1
-        for letter, channels in config.spec.channels.items()
-    }
-    masks = {name: torch.ones(shape[0], 1, *shape[1:], device=device) for name in config.data.beside}
-    labels = {name: torch.zeros(shape, dtype=torch.long, device=device) for name in masks if name[0] == "l"}
-    return {**batch, **masks, **labels}
 
 
 def trainer_of(

@@ -1,27 +1,77 @@
-"""A few steps of one run on random pictures, in a process of its own: what memory they take, and whether they fit."""
+"""A step by itself, and random pictures for it. As a process: what memory a few steps take, and whether they fit."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
+from torch import nn
 
 from velogan.config import Config, parse_config
 from velogan.data.sets.loader import RESIDENT_SHARE
 from velogan.engine.child import answer
 from velogan.engine.device import resolve_device
 from velogan.engine.memory import peak_memory_mb
-from velogan.training.build import set_threads
+from velogan.engine.ranks import Ranks
+from velogan.engine.trainer import Stepper
+from velogan.objectives.base import Objective
+from velogan.training.build import Prepare, build_roles, build_step, set_threads
 from velogan.training.choices import decide
-from velogan.training.run import random_batch, step_of
+from velogan.types import Batch
 
 STEPS = 2
 """The optimizers' moments are there from the second step on."""
 
 SPARE = 0.1
 """Of a CUDA device's memory, what stays free for sample grids, scores and fragments."""
+
+
+USUAL_CLASSES = 19
+"""Of label maps that nobody has looked at: those of Cityscapes."""
+
+
+def step_of(
+    config: Config,
+    *,
+    shape: tuple[int, int],
+    prepare: Callable[[str], Prepare] | None = None,
+    ranks: Ranks | None = None,
+    classes: int = USUAL_CLASSES,
+) -> tuple[Stepper, Objective, dict[str, nn.Module]]:
+    """The step that a training of `config` makes, whose engine is decided; see `build_step`.
+
+    `classes`: how many label maps have, where there are any.
+    """
+    data = config.data
+    colours = torch.zeros(classes, 3) if data.labels_a or data.labels_b else None
+    return build_step(
+        config.method,
+        config.spec,
+        build_roles(config.method, config.spec, seed=config.train.seed, colours=colours),
+        shape=shape,
+        engine=config.engine,
+        optimizer=config.optimizer,
+        train=config.train,
+        one_size="crop" in data.preprocess,
+        prepare=prepare,
+        ranks=ranks,
+        pairs_every=data.pairs_every if data.pairs else 0,
+        beside=data.beside,
+    )
+
+
+def random_batch(config: Config, device: torch.device) -> Batch:
+    """Random pictures of a step, and masks and label maps of one class where there are some; without its `uniform`."""
+    shape = (config.images_per_update, config.data.crop_size, config.data.crop_size)
+    batch = {
+        letter: torch.rand(shape[0], channels, *shape[1:], device=device) * 2 - 1
+        for letter, channels in config.spec.channels.items()
+    }
+    masks = {name: torch.ones(shape[0], 1, *shape[1:], device=device) for name in config.data.beside}
+    labels = {name: torch.zeros(shape, dtype=torch.long, device=device) for name in masks if name[0] == "l"}
+    return {**batch, **masks, **labels}
 
 
 def _try(request: Mapping[str, Any]) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from velogan.measure.bench.pictures import Feed
 from velogan.measure.traces.glance import BETWEEN, glance
 from velogan.observe.roofline import synchronise
 from velogan.training.choices import decide
-from velogan.training.run import random_batch, step_of
+from velogan.training.trial import random_batch, step_of
 from velogan.types import Batch
 
 _LEAST_S = 0.25
