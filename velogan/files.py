@@ -103,6 +103,11 @@ def names_a_file(path: Path) -> bool:
     return not path.is_dir() and re.fullmatch(r"\.[A-Za-z][A-Za-z0-9]{1,5}", path.suffix) is not None
 
 
+def counted(number: int, what: str) -> str:
+    """`number` things for people: "1 channel", "2 channels", "1,000 pictures"."""
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
 def duration(seconds: float) -> str:
     """`seconds` for people: "8 s", "3 min 20 s", "2 h 05 min"."""
     whole = max(0, round(seconds))

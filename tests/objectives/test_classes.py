@@ -116,7 +116,7 @@ def test_maps_that_do_not_fit_are_refused(pictures: Path) -> None:
     with pytest.raises(ValueError, match=re.escape("data.labels_a=x is not for method=onepair: set method=cyclegan")):
         Config().change(data={"labels_a": "x"}, method="onepair")
     config = Config().change(data={"channels_a": 1})
-    with pytest.raises(ValueError, match="segmenter sees pictures of both domains, but A has 1 channels and B 3"):
+    with pytest.raises(ValueError, match="segmenter sees pictures of both domains, but A has 1 channel and B 3"):
         build_roles(config.method, config.spec, seed=0, colours=torch.zeros(2, 3))
 
 

@@ -63,12 +63,13 @@ class DataDownload(Flags):
 
     def execute(self, argv: list[str]) -> Outcome:
         from velogan.data.sets.download import HOST, download
+        from velogan.files import counted
         from velogan.observe.progress import Display
 
         with Display() as display:
             display.say(f"from {HOST}, its authors' host; see there who may use the pictures")
             count = download(self.name, self.directory, progress=display.task("downloading (MB)"))
-            display.say(f"{count:,} pictures: {self.directory}; train on them with --data {self.directory}")
+            display.say(f"{counted(count, 'picture')}: {self.directory}; train on them with --data {self.directory}")
         return {"directory": str(self.directory), "pictures": count}, 0
 
 
@@ -109,6 +110,7 @@ class DataShards(Flags):
 
     def execute(self, argv: list[str]) -> Outcome:
         from velogan.data.sets.pack import pack
+        from velogan.files import counted
         from velogan.observe.progress import Display
 
         if self.megabytes < 1:
@@ -116,5 +118,5 @@ class DataShards(Flags):
         with Display() as display:
             made = pack(self.folder, self.out, most_bytes=self.megabytes << 20, progress=display.task("packing"))
             total = sum(count for _, count in made)
-            display.say(f"{total:,} pictures in {len(made):,} shards: {self.out}")
+            display.say(f"{counted(total, 'picture')} in {counted(len(made), 'shard')}: {self.out}")
         return {"directory": str(self.out), "pictures": total, "shards": [name for name, _ in made]}, 0

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from velogan.config import Config, differences
 from velogan.engine.duration import parse_length
 from velogan.engine.processes import first
-from velogan.files import duration
+from velogan.files import counted, duration
 
 if TYPE_CHECKING:
     from velogan.data.config import DataConfig
@@ -101,8 +101,8 @@ def _estimate(
 
 def _lines(found: dict[str, Any], *, epochs: str, length: str) -> list[str]:
     lines = [
-        f"{letter} ({one['name']}): {one['training']:,} pictures for training, {one['held_out']} held out, "
-        f"{one['test']} for test; {one['channels']} channel{'s' if one['channels'] > 1 else ''}"
+        f"{letter} ({one['name']}): {counted(one['training'], 'picture')} for training, {one['held_out']} held out, "
+        f"{one['test']} for test; {counted(one['channels'], 'channel')}"
         for letter, one in found["pictures"].items()
     ]
     lines.append(f"each picture: {found['preparation']}")

@@ -19,6 +19,7 @@ from velogan.evaluation.evaluate import Features, check_asked, load_networks, ve
 from velogan.evaluation.features import JUDGE, FeatureNetwork
 from velogan.evaluation.pictures import sample
 from velogan.evaluation.scoring import finite, halves
+from velogan.files import counted
 from velogan.metrics.bootstrap import PROTOCOL
 from velogan.metrics.figures import (
     SLICED_PROTOCOL,
@@ -118,7 +119,9 @@ def _folder(path: Path) -> Folder:
         raise ValueError(f"{path} is no folder: name a folder of pictures")
     names = list_images(path)
     if len(names) < 2:
-        raise ValueError(f"{path} holds {len(names)} pictures: a distance needs at least two; name another folder")
+        raise ValueError(
+            f"{path} holds {counted(len(names), 'picture')}: a distance needs at least two; name another folder"
+        )
     return Folder(path, names)
 
 

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from velogan.data.pictures.images import read_picture
 from velogan.data.sets.sources import list_images
+from velogan.files import counted
 from velogan.translate.model import Translator
 from velogan.translate.pictures import to_images
 
@@ -80,7 +81,8 @@ def _pictures(model: Translator, folder: Path) -> list[Tensor]:
     names = list_images(folder) if folder.is_dir() else ()
     if len(names) < 2:
         raise ValueError(
-            f"int8={folder} holds {len(names)} pictures: name a folder with 2 or more, better 32, to translate"
+            f"int8={folder} holds {counted(len(names), 'picture')}: name a folder with 2 or more, better 32, to "
+            "translate"
         )
     chosen = sorted({round(place * (len(names) - 1) / (MOST_PICTURES - 1)) for place in range(MOST_PICTURES)})
     multiple = model.multiple

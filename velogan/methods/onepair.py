@@ -16,6 +16,7 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
+from velogan.files import counted
 from velogan.methods.adversarial import Adversarial
 from velogan.methods.base import (
     Make,
@@ -132,8 +133,8 @@ class OnePair(Adversarial):
             raise ValueError("generator.blocks=0 leaves method=onepair no translator: set 1 or more")
         if a != b:
             raise ValueError(
-                f"method=onepair has one autoencoder for both domains, but A has {a} channels and B {b}: set "
-                "data.channels_a and data.channels_b to the same number"
+                f"method=onepair has one autoencoder for both domains, but A has {counted(a, 'channel')} and B {b}: "
+                "set data.channels_a and data.channels_b to the same number"
             )
 
     def roles(self, spec: Spec, make: Make) -> dict[str, Role]:

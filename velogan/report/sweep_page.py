@@ -10,7 +10,7 @@ from typing import Any
 
 from PIL import Image
 
-from velogan.files import write_text
+from velogan.files import counted, write_text
 from velogan.report.facts import read_facts
 from velogan.report.page import own
 from velogan.report.pictures import before_after, inline
@@ -65,7 +65,7 @@ def _head(found: Mapping[str, Any]) -> str:
     counts = [f"{sum(one['status'] == status for one in trials)} {status}" for status in _statuses(trials)]
     clock = "images" if found["budget"].endswith("images") else "minutes, everything counted"
     load = " to ".join(f"{one:g}" for one in found["load"])
-    facts = [_count(len(trials), "run") + f": {', '.join(counts)}", f"each {found['budget']} (equal {clock})"]
+    facts = [counted(len(trials), "run") + f": {', '.join(counts)}", f"each {found['budget']} (equal {clock})"]
     facts += [found["search"], f"load of the machine at start and end: {load}"]
     return f'<h1>Sweep</h1><p class="lead">{_lead(found)}</p><p class="facts">{" · ".join(map(text, facts))}</p>'
 
@@ -89,7 +89,7 @@ def _lead(found: Mapping[str, Any]) -> str:
     unknown = sum(one["verdict"].startswith("one seed") for one in verdicts.values())
     if near:
         names = f": {', '.join(map(named, near))}" if len(near) <= MOST_NAMES else ""
-        said += f"{len(near)} of {_count(others, 'other')} {'is' if len(near) == 1 else 'are'} within what another "
+        said += f"{len(near)} of {counted(others, 'other')} {'is' if len(near) == 1 else 'are'} within what another "
         said += f"seed does{names}."
     elif others and unknown:
         said += "With one seed of a setting, nothing can be said of what another seed does."
@@ -203,7 +203,3 @@ def _again(found: Mapping[str, Any]) -> str:
     if found["best"] is None:
         return ""
     return command(found["again"])
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}{'' if number == 1 else 's'}"

@@ -14,6 +14,7 @@ from velogan.engine.child import ask
 from velogan.engine.device import device_for
 from velogan.engine.memory import free_memory_mb
 from velogan.engine.ranks import Ranks
+from velogan.files import counted
 from velogan.types import Decision
 
 MOST = 1024
@@ -57,7 +58,7 @@ def largest(config: Config, *, most: int, kept: list[int], room: float | None, c
     """
     taken: list[float] = []
     while (count := 2 ** len(taken)) <= most:
-        images = f"{count} image{'s' if count > 1 else ''}"
+        images = counted(count, "image")
         if room is not None and len(taken) > 1:
             expected = taken[-1] + 2 * (taken[-1] - taken[-2])  # on the line through the last two
             if expected > room:

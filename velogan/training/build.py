@@ -29,6 +29,7 @@ from velogan.engine.schedules import ScheduleConfig
 from velogan.engine.step import Step
 from velogan.engine.streams import Streams
 from velogan.engine.trainer import Stepper, Trainer
+from velogan.files import counted
 from velogan.methods.base import Method, Role, Spec, Views
 from velogan.methods.capabilities import (
     TakesPairs,
@@ -76,8 +77,8 @@ def _segmenter(spec: Spec, colours: Tensor) -> Role:
     a, b = spec.channels["A"], spec.channels["B"]
     if a != b:
         raise ValueError(
-            f"data.labels_a, data.labels_b: the segmenter sees pictures of both domains, but A has {a} channels and B "
-            f"{b}: set data.channels_a and data.channels_b to the same number"
+            "data.labels_a, data.labels_b: the segmenter sees pictures of both domains, but A has "
+            f"{counted(a, 'channel')} and B {b}: set data.channels_a and data.channels_b to the same number"
         )
     channels = min(spec.generators["a2b"].channels, _WIDEST)
     header = {"network": "segmenter", "in_channels": a, "classes": len(colours), "channels": channels}

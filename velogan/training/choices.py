@@ -11,6 +11,7 @@ from velogan.engine.config import EngineConfig
 from velogan.engine.duration import parse_span
 from velogan.engine.processes import default_threads
 from velogan.engine.ranks import Ranks
+from velogan.files import counted
 from velogan.kernels.fused import training_gain
 from velogan.training.forward import norm_kernels, products
 from velogan.training.resolve import cannot_follow, resolve
@@ -101,9 +102,9 @@ def for_all(
             f"engine.device={engine.device} with several processes cannot be used: say --engine.device cpu"
         )
     count = asked.images_per_update
-    each = f"{count} {'image' if count == 1 else 'images'} each: {ranks.world * count} an update"
+    each = f"{counted(count, 'image')} each: {ranks.world * count} an update"
     if ranks.parts == 1:
-        each = f"the networks of one direction each: {count} {'image' if count == 1 else 'images'} an update"
+        each = f"the networks of one direction each: {counted(count, 'image')} an update"
     return engine, [*picks, Decision("processes", f"{ranks.world} of {each}", "started by torchrun")]
 
 

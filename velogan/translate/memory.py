@@ -12,6 +12,7 @@ from PIL import Image
 from torch import Tensor
 
 from velogan.data.pictures.images import Picture
+from velogan.files import counted
 from velogan.translate.large import Before, plan
 from velogan.translate.model import Translator
 from velogan.translate.pictures import translate_equal, translate_in_tiles
@@ -118,7 +119,8 @@ def _to_pil(picture: Picture) -> Image.Image:
         return Image.fromarray(pixels[..., 0])
     if pixels.dtype != np.uint8 or pixels.shape[-1] not in (1, 3):
         raise ValueError(
-            f"PIL has no image of {pixels.shape[-1]} channels of {pixels.dtype}: give the picture as a NumPy array"
+            f"PIL has no image of {counted(pixels.shape[-1], 'channel')} of {pixels.dtype}: give the picture as a "
+            "NumPy array"
         )
     if picture.alpha is not None:
         pixels = np.concatenate([pixels, picture.alpha[..., None]], axis=-1)

@@ -298,7 +298,7 @@ def test_tiff_pages_of_which_nothing_is_said_are_not_guessed_at() -> None:
             decode(data)
     stack = b"ImageJ=1.54f\nimages=3\nslices=3\n"
     data = tiff(values(9, 7, dtype="uint16"), photometric="minisblack", description=stack, metadata=None)
-    with pytest.raises(ValueError, match="3 images behind 1 pages"):
+    with pytest.raises(ValueError, match="3 images behind 1 page,"):
         decode(data)
 
 

@@ -97,7 +97,7 @@ def test_slices_of_ct_are_read_in_hu_within_the_window_in_the_order_of_the_body(
     by_name = {name: domain.image(number)[..., 0] for number, name in enumerate(domain.names)}
     for place, plane in enumerate(planes):
         np.testing.assert_array_equal(by_name[f"p-{place * 7 % 10}{place}.dcm"], plane.clip(-160, 240))
-    assert "4 slices of 1 volumes, 1 patients; window CT-soft-tissue" in domain.note
+    assert "4 slices of 1 volume, 1 patient; window CT-soft-tissue" in domain.note
 
 
 def test_a_window_by_name_or_by_numbers(tmp_path: Path, other: Path) -> None:

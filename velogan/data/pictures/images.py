@@ -60,6 +60,7 @@ from velogan.data.pictures.picture import (
     most_pixels,
 )
 from velogan.data.pictures.tiff import decode_tiff, encode_tiff
+from velogan.files import counted
 
 __all__ = [
     "MAX_BYTES",
@@ -185,7 +186,7 @@ def encode(suffix: str, picture: Picture) -> bytes:
         raise ValueError(f"{suffix or 'no suffix'} names no picture format: name one of {', '.join(sorted(SUFFIXES))}")
     if not _holds(suffix, picture):
         height, width, channels = picture.pixels.shape
-        what = f"{width}x{height} pixels of {picture.pixels.dtype}, {channels} channels"
+        what = f"{width}x{height} pixels of {picture.pixels.dtype}, {counted(channels, 'channel')}"
         what += " and alpha" if picture.alpha is not None else ""
         raise ValueError(f"{suffix} cannot hold {what}: save it as {suffix_for(suffix, picture)}")
     colours = 3 if suffix == ".webp" else picture.pixels.shape[2]

@@ -21,6 +21,7 @@ from velogan.data.pictures.notes import Notes, told
 from velogan.data.pictures.picture import MAX_BYTES, Picture, assemble, check_size, merged, pixel_bytes, plain
 from velogan.data.pictures.provenance import Provenance
 from velogan.data.pictures.values import PixelFormat
+from velogan.files import counted
 
 logging.getLogger("tifffile").addHandler(logging.NullHandler())  # it logs flaws that it can repair
 
@@ -120,8 +121,8 @@ def _checked(file: TiffFile, data: bytes) -> list[TiffPage]:
     said = _said(pages[0].description)
     if said.images > max(1, len(pages)):
         raise ValueError(
-            f"{said.images} images behind {len(pages)} pages, as ImageJ stores large stacks: save each as a file "
-            "of its own"
+            f"{said.images} images behind {counted(len(pages), 'page')}, as ImageJ stores large stacks: save each as "
+            "a file of its own"
         )
     return pages
 
@@ -280,7 +281,7 @@ def _colours(page: TiffPage, array: np.ndarray) -> tuple[np.ndarray, int | None]
         raise ValueError(f"its kind of colour ({kind}) is not supported; save it as grey or RGB")
     colours = _COLOURS.get(kind, 1)
     if array.shape[2] < colours:
-        raise ValueError(f"{array.shape[2]} channels where its kind of colour has {colours}")
+        raise ValueError(f"{counted(array.shape[2], 'channel')} where its kind of colour has {colours}")
     kinds = [int(extra) for extra in page.extrasamples]
     alpha = next((index for index, extra in enumerate(kinds, array.shape[2] - len(kinds)) if extra in (1, 2)), None)
     if alpha is not None and kinds[alpha - array.shape[2]] == 1:

@@ -14,6 +14,7 @@ from velogan.data.config import DataConfig
 from velogan.data.sets.cache import Domain, open_domain
 from velogan.data.sets.loader import Beside, Labels, Masks, classes_of, normalise
 from velogan.data.sets.sources import Folder, LabelMaps, Side, list_by_stem, stem, without_picture
+from velogan.files import counted
 from velogan.metrics.labels import find_labels
 
 Task = Callable[[str], Callable[[int, int], None]]
@@ -78,11 +79,8 @@ def open_beside(
             masks, places = _open(config, side, domain, files, asked, lacking, Folder, channels=1, task=task, say=say)
             _require_white(masks, asked)
             inside = config.masks_keep == "inside"
-            colour, count = "white" if inside else "black", len(masks)
-            say(
-                f"domain {side.letter}: {count} {'mask' if count == 1 else 'masks'}: what is {colour} there stays as "
-                "it is"
-            )
+            colour = "white" if inside else "black"
+            say(f"domain {side.letter}: {counted(len(masks), 'mask')}: what is {colour} there stays as it is")
             found[f"mask_{letter}"] = Masks(masks, places, inverted=inside)
         if (files := there.get(f"labels_{letter}")) is not None:
             asked, lacking = f"data.labels_{letter}={getattr(config, f'labels_{letter}')}", "may change their classes"

@@ -20,6 +20,7 @@ from velogan.data.sets.ahead import in_order
 from velogan.data.sets.near_duplicates import near_duplicates, thumbnail
 from velogan.data.sets.slices import Slices
 from velogan.data.sets.sources import Folder, ImageSource, Sources, find_sources, left_out
+from velogan.files import counted
 
 _DEEPER = {"uint8": "", "uint16": "16-bit ", "float32": "float32 "}
 _COLOURS = {1: "grey", 3: "RGB"}
@@ -199,7 +200,7 @@ def render_text(result: dict) -> str:
         lines.append("testA and testB are aligned pairs: translations can be scored against the truth")
     for key, folder in result["folders"].items():
         modes = ", ".join(f"{count} {mode}" for mode, count in folder["modes"].items())
-        lines.append(f"{key}: {folder['pictures']} pictures ({modes or 'none readable'}){_sizes(folder)}")
+        lines.append(f"{key}: {counted(folder['pictures'], 'picture')} ({modes or 'none readable'}){_sizes(folder)}")
         lines += [f"  {folder['note']}"] if folder["note"] else _values(key, folder["values"])
         lines += [f"  {folder['left_out']}"] if folder["left_out"] else []
         if folder["grey"]:

@@ -16,6 +16,7 @@ from velogan.data.sets.loader import Beside, Labels, crop_shapes
 from velogan.data.sets.slices import Slices
 from velogan.data.sets.sources import LETTERS, Folder, Side, Sources, find_pairs, find_sources, left_out
 from velogan.data.sets.tone import tone
+from velogan.files import counted
 
 _LOOKED_AT = 16
 """Pictures of a domain, at most twice as many, whose channels are looked at before all are read."""
@@ -99,7 +100,9 @@ def _open_pairs(
 ) -> tuple[Domain, Domain]:
     """The pictures of `data.pairs`, with the channels of both domains; says which are left out, as `alone` are."""
     if alone:
-        say(f"pairs: {len(alone)} pictures have no other of their name and are left out, for example {alone[0]}")
+        say(
+            f"pairs: {counted(len(alone), 'picture')} without another of the same name left out, for example {alone[0]}"
+        )
     while True:
         opened = []
         for letter, folder, domain in zip(LETTERS, folders, like):

@@ -26,7 +26,7 @@ from velogan.data.pictures.picture import admitted_by, damage_told
 from velogan.data.pictures.scans import Scan, read_scan, require_for
 from velogan.data.pictures.values import PixelFormat, Range
 from velogan.data.sets.ahead import in_order
-from velogan.files import replacing
+from velogan.files import counted, replacing
 from velogan.types import Letter
 
 VERSION = 1
@@ -277,9 +277,8 @@ def _note(found: Slices) -> str:
     patients = len(set(found.patients))
     low, high = found.value_range
     shown = "" if look.own_scale else f" ({low:g} to {high:g})"
-    parts = [
-        f"{len(found.chosen)} slices of {len(look.series)} volumes, {patients} patients; window {look.window}{shown}"
-    ]
+    volumes = f"{counted(len(look.series), 'volume')}, {counted(patients, 'patient')}"
+    parts = [f"{counted(len(found.chosen), 'slice')} of {volumes}; window {look.window}{shown}"]
     if total > len(found.chosen):
         parts.append(f"{total - len(found.chosen)} of {total} slices are left out, since they are dark in it")
     return "; ".join(parts)
