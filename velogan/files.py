@@ -99,8 +99,8 @@ class _PlainValues(yaml.SafeLoader):
 
 
 def names_a_file(path: Path) -> bool:
-    """Whether a path that is no folder is named as files are, with a suffix of a letter and up to five more."""
-    return not path.is_dir() and re.fullmatch(r"\.[A-Za-z][A-Za-z0-9]{1,5}", path.suffix) is not None
+    """Whether a path that is no folder is named as files are, with a suffix of a letter and up to seven more."""
+    return not path.is_dir() and re.fullmatch(r"\.[A-Za-z][A-Za-z0-9]{1,7}", path.suffix) is not None
 
 
 def counted(number: int, what: str) -> str:

@@ -106,7 +106,21 @@ def test_masks_without_a_picture_are_counted(tmp_path: Path, capsys: pytest.Capt
         _half(tmp_path / "masks" / name, 20, 20)
     asked = ["translate", "apples2oranges", str(tmp_path / "in"), str(tmp_path / "out"), "--masks"]
     assert main([*asked, str(tmp_path / "masks")]) == 0
-    assert f"left out of {tmp_path / 'masks'}, since no picture has their name: 2, for" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert f"left out of {tmp_path / 'masks'}, since no picture has their name: 2, for" in said
+    assert "JPEG" not in said
+
+
+def test_that_jpeg_keeps_nothing_exactly_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("1.png", "2.jpg"):
+        _save(tmp_path / "in" / name, 20, 20, 3)
+    _half(tmp_path / "masks/1.png", 20, 20)
+    _half(tmp_path / "masks/2.png", 20, 20)
+    masks, to = ["--masks", str(tmp_path / "masks")], ["--format", "png"]
+    assert main(["translate", "apples2oranges", str(tmp_path / "in"), str(tmp_path / "out"), *masks]) == 0
+    assert "1 of 2 written as JPEG or WebP, which change all pixels a little" in capsys.readouterr().err
+    assert main(["translate", "apples2oranges", str(tmp_path / "in/2.jpg"), str(tmp_path / "to"), *masks, *to]) == 0
+    assert "JPEG" not in capsys.readouterr().err
 
 
 def test_a_mask_that_does_not_fit_fails_by_name(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from velogan.data.pictures.images import READ, SUFFIXES, Picture, save_picture
 from velogan.translate.files import translate
 from velogan.translate.model import Translator
 
-OTHERS = {".xyz", ".pdf", ".tar", ".json"}
+OTHERS = {".xyz", ".pdf", ".tar", ".json", ".geotiffs"}
 SCANS, FILMS = {".nii", ".dcm", ".nii.gz"}, {".mp4", ".mkv"}
 REFUSED = {
     "a.png": READ - SUFFIXES | OTHERS | SCANS | FILMS,

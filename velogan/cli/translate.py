@@ -138,7 +138,7 @@ class Translate(Flags):
         return [("output", folder_of(self.output))]
 
     def execute(self, argv: list[str]) -> Outcome:
-        from velogan.data.sets.sources import left_out, list_by_stem, list_images, without_picture
+        from velogan.data.sets.sources import left_out
         from velogan.engine.memory import peak_memory_mb
         from velogan.observe.progress import Display
         from velogan.translate.files import translate
@@ -174,10 +174,7 @@ class Translate(Flags):
             )
             example = done.renamed[0] if done.renamed else None
             _tell_translated(display, done, self.output, renamed=len(done.renamed), example=example)
-            others, alone = left_out(self.input, scans=True), ""
-            if self.masks and self.masks.is_dir() and self.input.is_dir():
-                alone = without_picture(self.masks, list_by_stem(self.masks), list_images(self.input))
-            for line in filter(None, (others, alone)):
+            for line in filter(None, (left_out(self.input, scans=True), *_masked(self))):
                 display.say(line)
             doubts = maps(done, display) if maps else []
         result, code = _translated(done, peak_memory_mb())
@@ -217,6 +214,24 @@ def _taken(asked: Translate, model: Translator) -> list[str]:
     which = taken(asked.model)
     why = ", since by held-out pictures the last one is much worse" if which == "best" else ""
     return [f"by the {which} checkpoint, of {int(model.file.parent.name):,} images{why}"]
+
+
+def _masked(asked: Translate) -> list[str]:
+    """How many results do not keep exactly what masks keep, and how many masks have no picture, in lines."""
+    from velogan.data.pictures.images import LOSSY
+    from velogan.data.sets.sources import list_by_stem, without_picture
+    from velogan.translate.jobs import find_jobs
+
+    if asked.masks is None:
+        return []
+    jobs = find_jobs(asked.input, asked.output, suffix=asked.format and f".{asked.format}")
+    lossy = sum(job.target.suffix.lower() in LOSSY for job in jobs)
+    told = f"{lossy} of {len(jobs)} written as JPEG or WebP, which change all pixels a little: --format png does not"
+    alone = ""
+    if asked.masks.is_dir() and asked.input.is_dir():
+        names = [str(job.source.relative_to(asked.input)) for job in jobs]
+        alone = without_picture(asked.masks, list_by_stem(asked.masks), names)
+    return [told if lossy else "", alone]
 
 
 def _doubt(made: Map) -> dict[str, Any]:

@@ -106,6 +106,8 @@ _ENCODERS: dict[str, Callable[[Picture], bytes]] = {
 }
 SUFFIXES = frozenset(_ENCODERS)
 """Of files that are written."""
+LOSSY = frozenset({".jpg", ".jpeg", ".webp"})
+"""Of these, the ones that change pixels."""
 READ = SUFFIXES | {".jfif", ".jpe", ".gif", ".pgm", ".pbm", ".avif", ".heic", ".heif", ".jp2", ".j2k", ".jpf", ".jpx"}
 """Of files that are read, too; a file of another name is looked into."""
 
