@@ -5,11 +5,14 @@ from collections.abc import Callable
 import pytest
 import torch
 from torch import nn
+from torch.nn.utils.parametrize import is_parametrized
 
 from velogan.networks.build import build_network
 from velogan.networks.discriminators import DiscriminatorConfig, build_discriminator
+from velogan.networks.layers import spectrally_normalise
 from velogan.networks.pretrained import find_lite, frozen_features, register_features
 from velogan.networks.projected import ProjectedDiscriminator
+from velogan.networks.sizes import parameters
 from velogan.objectives.losses import zero_centred_penalty
 
 pytestmark = pytest.mark.skipif(find_lite("lite0") is None, reason="the extra `features` is not installed")
@@ -77,6 +80,13 @@ def test_heads_are_spectrally_normalised() -> None:
     for head in net.heads:
         weight = head[0].weight  # pyright: ignore[reportIndexIssue]
         assert torch.linalg.matrix_norm(weight.flatten(1), 2).item() == pytest.approx(1, abs=0.05)
+
+
+def test_without_contents_nothing_is_iterated() -> None:
+    net, empty = nn.Conv2d(3, 5, 3), nn.Conv2d(3, 5, 3, device="meta")
+    assert is_parametrized(spectrally_normalise(net))
+    assert not is_parametrized(spectrally_normalise(empty))
+    assert parameters(net) == parameters(empty)
 
 
 def _eyes(seed: int) -> tuple[nn.Module, list[str]]:

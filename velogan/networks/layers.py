@@ -128,9 +128,12 @@ def spectrally_normalise(net: nn.Module) -> nn.Module:
 
     In training each call of a convolution improves the estimate of that value by one power iteration, in buffers beside
     the weights. Initialise before: the estimate begins with some iterations. Returns `net`.
+
+    Weights of the meta device, of which only the shape matters, are left: torch iterates there, too, in slow Python.
     """
     for layer in [module for module in net.modules() if isinstance(module, nn.Conv2d)]:
-        spectral_norm(layer)
+        if not layer.weight.is_meta:
+            spectral_norm(layer)
     return net
 
 
