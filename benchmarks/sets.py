@@ -107,8 +107,9 @@ def main() -> int:
         tables = tabled(runs)
         pictures = {name: _pictures(asked.out / name, runs, name, display) for name in trials}
         write_text(asked.out / "sets.json", json.dumps(runs, indent=1, default=str))
-        write_text(asked.out / "sets.svg", drawing(tables.get("closed", {})))
-        write_text(asked.out / "sets.html", page(tables, pictures, runs, command=sys.argv))
+        drawn = drawing(tables.get("closed", {}))
+        write_text(asked.out / "sets.svg", drawn)
+        write_text(asked.out / "sets.html", page(tables, pictures, runs, drawn=drawn, command=sys.argv))
         display.say(f"page: {asked.out / 'sets.html'}")
     print("\n".join(markdown(tables)))
     return 1 if any(one["reason"] for one in runs) else 0
@@ -116,6 +117,8 @@ def main() -> int:
 
 def _sets(asked: argparse.Namespace) -> dict[str, str]:
     """Where pictures lie, by the name of the set. Ends with a sentence where there are none."""
+    if asked.sets and not asked.sets.is_dir():
+        raise SystemExit(f"--sets {asked.sets}: there is no such folder; name one that holds sets")
     folders = sorted(asked.sets.iterdir()) if asked.sets else []
     found = {one.name: str(one) for one in folders if (one / "trainA").is_dir() and (one / "trainB").is_dir()}
     found[RENDERED] = RENDERED
@@ -260,7 +263,7 @@ def _shown(name: str, values: Sequence[float]) -> str:
     unit = FIGURES[name.partition(" ")[0]][1]
 
     def one(value: float) -> str:
-        return f"{100 * value:.0f}" if unit == "%" else f"{value:.1f}" if unit == "dB" else f"{value:.2f}"
+        return f"{round(100 * value)}" if unit == "%" else f"{value:.1f}" if unit == "dB" else f"{value:.2f}"
 
     several = f" ({one(min(values))} to {one(max(values))})" if len(values) > 1 else ""
     return f"{one(fmean(values))}{several}"
@@ -329,6 +332,7 @@ def page(
     pictures: Mapping[str, str],
     runs: Sequence[Mapping[str, Any]],
     *,
+    drawn: str,
     command: Sequence[str],
 ) -> str:
     """The whole page: what is closed first, then pictures, then other figures and runs."""
@@ -336,8 +340,9 @@ def page(
         (titled(name), _table(grid(name, rows), CLOSED if name.startswith("closed") else ""))
         for name, rows in tables.items()
     ] or [("", "")]
-    drawn = base64.b64encode(drawing(tables.get("closed", {})).encode()).decode()
-    shown = f'<p class="wide"><img alt="The next table, drawn" src="data:image/svg+xml;base64,{drawn}"></p>'
+    image = base64.b64encode(drawn.encode()).decode()
+    look = 'alt="The next table, drawn" style="width: 100%; min-width: 600px"'
+    shown = f'<p class="wide"><img {look} src="data:image/svg+xml;base64,{image}"></p>'
     sections = [(title, shown + table), *((f"Held-out pictures: {name}", body) for name, body in pictures.items())]
     sections += others
     ran = [["set", "recipe", "seed", "images", "scored checkpoint", "failed"]]
@@ -361,7 +366,10 @@ def _lead(tables: Mapping[str, Rows]) -> str:
         for recipe, values in row["recipes"].items():
             means.setdefault(recipe, []).append(fmean(values))
     order = sorted(means, key=lambda recipe: -median(means[recipe]))
-    shown = (f"{recipe} {100 * median(means[recipe]):.0f} % ({100 * min(means[recipe]):.0f} %)" for recipe in order)
+    shown = (
+        f"{recipe} {_shown('closed', [median(means[recipe])])} % ({_shown('closed', [min(means[recipe])])} %)"
+        for recipe in order
+    )
     return (
         f"Distance closed, median over directions (the lowest): {', '.join(shown)}." if order else "No run was scored."
     )

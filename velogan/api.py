@@ -215,9 +215,17 @@ class Model:
         pages: Pages | None = None,
     ) -> Summary:
         """Translates a picture, film or scan, or a folder with its tree: `velogan translate`, with its arguments."""
-        kept: Any = {"masks": Path(masks) if masks is not None else None, "masks_keep": masks_keep}
-        asked: Any = {"overwrite": overwrite, "format": format, "tile": tile, "smooth": smooth, **kept}
-        return translate(self.translator.reading(pages), Path(source), Path(target), **asked)
+        return translate(
+            self.translator.reading(pages),
+            Path(source),
+            Path(target),
+            overwrite=overwrite,
+            format=format,
+            tile=tile,
+            smooth=smooth,
+            masks=None if masks is None else Path(masks),
+            masks_keep=masks_keep,
+        )
 
 
 def evaluate(

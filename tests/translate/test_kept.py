@@ -185,4 +185,6 @@ def test_films_scans_and_many_processes_take_no_masks(tmp_path: Path, capsys: py
     assert main([*asked, "--workers", "2", "--masks", str(tmp_path)]) == 2
     assert "--masks is for one process, but --workers is 2" in capsys.readouterr().err
     assert main([*asked, "--masks-keep", "inside"]) == 2
-    assert "masks_keep=inside says what masks keep, and there are none: name them as masks" in capsys.readouterr().err
+    assert (
+        "masks_keep=inside says what masks keep, and there are none: add masks (--masks DIR)" in capsys.readouterr().err
+    )

@@ -66,7 +66,7 @@ def translate(
     """
     check_options(format=format, tile=tile)
     if masks is None and masks_keep != "outside":
-        raise ValueError(f"masks_keep={masks_keep} says what masks keep, and there are none: name them as masks")
+        raise ValueError(f"masks_keep={masks_keep} says what masks keep, and there are none: add masks (--masks DIR)")
     input, output = Path(input), Path(output)
     batch_pixels = batch_pixels or pixels_of_a_pass(model.device)
     scans = find_scans(input, output, stacks=model.input.pages == "slices")

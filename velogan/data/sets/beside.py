@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,40 +31,63 @@ _LOOKED_AT = 200
 """Label maps in which colours are looked for."""
 
 
-def find_beside(config: DataConfig, sides: Iterable[Side]) -> dict[str, dict[str, str]]:
-    """The files of masks and label maps by their stems, by the fields of `config` that name their folders.
+@dataclass(frozen=True)
+class Files:
+    """The masks or label maps of the folder `given` as `data.FIELD`: their names by their stems."""
+
+    field: str
+    given: str
+    names: Mapping[str, str]
+
+    @property
+    def what(self) -> str:
+        """What they are, for people: masks or labels."""
+        return self.field.partition("_")[0]
+
+    @property
+    def asked(self) -> str:
+        """The field and the folder, as they were asked for."""
+        return f"data.{self.field}={self.given}"
+
+    @property
+    def folder(self) -> Path:
+        """Where they lie."""
+        return Path(self.given).expanduser()
+
+    def having(self, pictures: Sequence[str]) -> list[str]:
+        """Those of `pictures` that have one. ValueError for none."""
+        if having := [name for name in pictures if stem(name) in self.names]:
+            return having
+        raise ValueError(
+            f"{self.asked} holds no {self.what} with the name of a picture, as of {pictures[0]}: name another folder"
+        )
+
+
+def find_beside(config: DataConfig, sides: Iterable[Side]) -> dict[str, Files]:
+    """The masks and label maps whose folders `config` names, by its fields.
 
     ValueError for what is no such folder, and where none has the name of a training picture.
     """
-    found: dict[str, dict[str, str]] = {}
+    found: dict[str, Files] = {}
     for side in sides:
-        for what in ("masks", "labels"):
-            field = f"{what}_{side.letter.lower()}"
+        for field in (f"masks_{side.letter.lower()}", f"labels_{side.letter.lower()}"):
             if (given := getattr(config, field)) is None:
                 continue
-            asked, folder = f"data.{field}={given}", Path(given).expanduser()
+            files = Files(field, given, {})
             if not isinstance(side.train, Folder):
-                raise ValueError(f"{asked} is for folders of pictures, not for {side.train.where}: leave it out")
-            if not folder.is_dir():
-                raise ValueError(f"{asked} is no folder: name one that holds {what} under the names of the pictures")
-            found[field] = list_by_stem(folder)
-            _those_with(found[field], side.train.names, asked)
+                raise ValueError(f"{files.asked} is for folders of pictures, not for {side.train.where}: leave it out")
+            if not files.folder.is_dir():
+                raise ValueError(
+                    f"{files.asked} is no folder: name one that holds {files.what} under the names of the pictures"
+                )
+            found[field] = replace(files, names=list_by_stem(files.folder))
+            found[field].having(side.train.names)
     return found
-
-
-def _those_with(there: Collection[str], names: Iterable[str], asked: str) -> list[str]:
-    """The pictures of whose stem there is a mask or label map. ValueError for none."""
-    names = list(names)
-    having = [name for name in names if stem(name) in there]
-    if not having:
-        what = asked.removeprefix("data.").partition("_")[0]
-        raise ValueError(f"{asked} holds no {what} with the name of a picture, as of {names[0]}: name another folder")
-    return having
 
 
 def open_beside(
     config: DataConfig,
-    there: Mapping[str, dict[str, str]],
+    there: Mapping[str, Files],
     domains: Sequence[tuple[Side, Domain]],
     *,
     task: Task,
@@ -75,16 +99,16 @@ def open_beside(
     for side, domain in domains:
         letter = side.letter.lower()
         if (files := there.get(f"masks_{letter}")) is not None:
-            asked, lacking = f"data.masks_{letter}={getattr(config, f'masks_{letter}')}", "may change everywhere"
-            masks, places = _open(config, side, domain, files, asked, lacking, Folder, channels=1, task=task, say=say)
-            _require_white(masks, asked)
+            lacking = "may change everywhere"
+            masks, places = _open(config, side, domain, files, lacking, Folder, channels=1, task=task, say=say)
+            _require_white(masks, files.asked)
             inside = config.masks_keep == "inside"
             colour = "white" if inside else "black"
             say(f"domain {side.letter}: {counted(len(masks), 'mask')}: what is {colour} there stays as it is")
             found[f"mask_{letter}"] = Masks(masks, places, inverted=inside)
         if (files := there.get(f"labels_{letter}")) is not None:
-            asked, lacking = f"data.labels_{letter}={getattr(config, f'labels_{letter}')}", "may change their classes"
-            maps[letter] = _open(config, side, domain, files, asked, lacking, LabelMaps, task=task, say=say)
+            lacking = "may change their classes"
+            maps[letter] = _open(config, side, domain, files, lacking, LabelMaps, task=task, say=say)
     if maps:
         colours = _classes(config, {letter: labels for letter, (labels, _) in maps.items()}, say=say)
         found |= {f"label_{letter}": Labels(*one, colours=colours) for letter, one in maps.items()}
@@ -95,8 +119,7 @@ def _open(
     config: DataConfig,
     side: Side,
     domain: Domain,
-    there: Mapping[str, str],
-    asked: str,
+    files: Files,
     lacking: str,
     kind: type[Folder],
     *,
@@ -104,21 +127,19 @@ def _open(
     say: Say,
     **how: Any,
 ) -> tuple[Domain, tuple[int, ...]]:
-    """The files `there` that `asked` names, and for each picture of `domain` its place among them, -1 for none.
+    """The pictures of `files`, and for each picture of `domain` its place among them, -1 for none.
 
     Says how many have none, which are `lacking`, and how many files have no picture. ValueError where one is of another
     size.
     """
-    what, _, given = asked.removeprefix("data.").partition("=")
-    what, folder = what.partition("_")[0], Path(given).expanduser()
-    having = _those_with(there, domain.names, asked)
-    if without := [name for name in domain.names if stem(name) not in there]:
+    asked, having = files.asked, files.having(domain.names)
+    if without := [name for name in domain.names if stem(name) not in files.names]:
         say(f"{asked} has none for {len(without)} of {len(domain)} pictures, which {lacking}, for example {without[0]}")
     known = (*side.train.names, *(side.validation.names if side.validation else ()))
-    if alone := without_picture(folder, there, known):
+    if alone := without_picture(files.folder, files.names, known):
         say(f"domain {side.letter}: {alone}")
-    source = kind(folder, tuple(there[stem(name)] for name in having))
-    found = open_domain(source, config, test=False, **how, progress=task(f"preparing {what} {side.letter}"))
+    source = kind(files.folder, tuple(files.names[stem(name)] for name in having))
+    found = open_domain(source, config, test=False, **how, progress=task(f"preparing {files.what} {side.letter}"))
     if found.skipped:
         raise ValueError(f"{asked}: {found.skipped_line}; mend them")
     numbers = {name: number for number, name in enumerate(having)}
