@@ -38,6 +38,7 @@ def found(settings: dict[str, dict[str, Any]], *, seeds: int = 2, **changes: Any
         "better": "lower",
     }
     facts |= {"trials": trials, "verdicts": verdicts, "vary": fields, "best": best, "curves": {}, "pictures": {}}
+    facts["nothing"] = None
     return facts | {"again": f"velogan train --config {best}"} | changes
 
 
@@ -62,6 +63,15 @@ def test_names_are_text_wherever_they_stand(page: Callable[..., str]) -> None:
     assert "validation/<b>&" not in html
     for svg in re.findall(r"<svg.*?</svg>", html, re.DOTALL):
         ElementTree.fromstring(svg)
+
+
+@pytest.mark.parametrize(("nothing", "said"), [(0.24, True), (0.3, False), (None, False)])
+def test_settings_that_are_all_worse_than_doing_nothing_are_said_to_be(
+    page: Callable[..., str], nothing: float | None, said: bool
+) -> None:
+    html = page(TWO, nothing=nothing)
+    assert ("No setting is nearer to real pictures than doing nothing (0.2400)" in html) is said
+    assert ("Doing nothing: " in html) is (nothing is not None)
 
 
 def test_parallel_coordinates_where_more_than_two_things_vary(page: Callable[..., str]) -> None:

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from velogan.evaluation.metric import RESAMPLED
-from velogan.evaluation.validation import SCORE
+from velogan.evaluation.validation import FEATURE_SCORE, NOTHING, SCORE
 from velogan.kernels.inference import Accelerator
 from velogan.sweep import attempt as attempting
 from velogan.sweep import sweep as module
@@ -21,7 +21,7 @@ from velogan.sweep.attempt import attempt
 from velogan.sweep.cores import available
 from velogan.sweep.folder import TrialState, resampled_of, run_folder, scores_of, state_of
 from velogan.sweep.plan import SweepPlan, Trial
-from velogan.sweep.sweep import check_measured, rows_of, summary, sweep
+from velogan.sweep.sweep import check_measured, doing_nothing, rows_of, summary, sweep
 from velogan.sweep.table import Table
 from velogan.sweep.tested import chosen_figures as measure_tests
 
@@ -79,6 +79,18 @@ def log(out: Path, name: str, **values: list[float]) -> None:
     rows = [dict(zip(values, one)) for one in zip(*values.values())]
     lines = [json.dumps({"images": at, **row}) for at, row in enumerate(rows, start=1)]
     (run / "stats.jsonl").write_text("\n".join(lines) + "\n")
+
+
+@pytest.mark.parametrize(("of", "other"), [(SCORE, FEATURE_SCORE), (FEATURE_SCORE, SCORE)])
+def test_doing_nothing_is_known_by_the_metric_that_it_was_measured_by(of: str, other: str, tmp_path: Path) -> None:
+    scores = {SCORE: [0.4, 0.3]} | ({of: [0.4, 0.3]})
+    for name, nothing in (("a", 0.2), ("b", 0.4)):
+        log(tmp_path, name, **scores, **{NOTHING: [nothing, nothing]})
+    log(tmp_path, "c", **scores)
+    trials = [{"run": str(run_folder(tmp_path, name)), "status": "done"} for name in "abc"]
+    assert doing_nothing(of, trials) == pytest.approx(0.3)
+    assert doing_nothing(other, trials) is None
+    assert doing_nothing(of, trials[2:]) is None
 
 
 @pytest.mark.parametrize(("metric", "best"), [(PSNR, [22.0, [2.0]]), ("validation/fid", [20.0, [1.0]])])

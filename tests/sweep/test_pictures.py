@@ -74,7 +74,7 @@ def test_a_run_without_held_out_pictures_shows_its_samples(trained: Make, tmp_pa
     assert made["setting=0"]["pairs"] == {}
     assert "holds none out" in said[0]
     facts = {"budget": "2 images", "metric": "validation/distance", "search": "grid", "load": [1.0], "vary": ["a"]}
-    facts |= {"verdicts": {}, "best": None, "curves": {}, "pictures": made}
+    facts |= {"verdicts": {}, "best": None, "curves": {}, "pictures": made, "nothing": None}
     rest = {"seed": 0, "reason": "", "images": 2, "seconds": 1.0, "settings": {"a": 1}, "score": None}
     page = write_sweep(facts | {"trials": [found["trials"][0] | rest]}, tmp_path / "sweep.html").read_text()
     assert "these are samples of its training" in page

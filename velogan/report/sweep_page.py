@@ -36,7 +36,8 @@ MOST_NAMES = 3
 def write_sweep(found: Mapping[str, Any], out: Path) -> Path:
     """Writes the page of a sweep and returns `out`.
 
-    `found` is what `sweep.json` holds, with `verdicts` by setting, best first; `curves`: by setting, a list for each
+    `found` is what `sweep.json` holds, with `verdicts` by setting, best first; `nothing`: the metric of the inputs as
+    they are, None where unknown; `curves`: by setting, a list for each
     seed of (percent of the budget, score); and `pictures`: by setting, its best `run` and, by direction, `pairs` of
     input and translation as `(H, W, 3)` uint8.
     """
@@ -80,7 +81,7 @@ def _lead(found: Mapping[str, Any]) -> str:
     seeds = f" on average over {row['seeds']} seeds" if row["seeds"] > 1 else ""
     what = text(metric_label(found["metric"]))
     said = f"<b>{named(best)}</b> has the {extreme(found)} {what}" if others else f"{what} of <b>{named(best)}</b>"
-    said += f": {figure(row['mean'])}{seeds}. "
+    said += f": {figure(row['mean'])}{seeds}. {no_gain(found)}"
     label, values = main_test(found, best)
     if label:
         same = label == metric_label(found["metric"])
@@ -96,6 +97,14 @@ def _lead(found: Mapping[str, Any]) -> str:
     elif others:
         said += "The other one differs." if others == 1 else f"All {others} others differ."
     return said
+
+
+def no_gain(found: Mapping[str, Any]) -> str:
+    """A sentence where the best setting is no nearer to real pictures than the inputs are; else empty."""
+    means, nothing = [row["mean"] for row in found["verdicts"].values()], found["nothing"]
+    if nothing is None or not means or min(means) < nothing:
+        return ""
+    return f"No setting is nearer to real pictures than doing nothing ({figure(nothing)}): train for longer. "
 
 
 def _statuses(trials: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -68,6 +68,8 @@ def _note(found: Mapping[str, Any]) -> str:
         f"{text(metric_label(metric))} (<code>{text(metric)}</code>) on held-out training pictures, the "
         f"{extreme(found)} of each finished run; {better} is better. "
     )
+    if found["nothing"] is not None:
+        said += f"Doing nothing: {figure(found['nothing'])}. "
     rows = [row for row in found["verdicts"].values() if row["interval_95"]]
     if rows:
         over = {str(row["over"]) for row in rows}

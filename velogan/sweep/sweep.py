@@ -14,10 +14,10 @@ from typing import Any
 
 from velogan.data.sets.sources import find_sources
 from velogan.evaluation.metric import check_metric, higher_is_better
-from velogan.evaluation.validation import SCORE
+from velogan.evaluation.validation import FEATURE_SCORE, NOTHING, SCORE
 from velogan.files import write_text
 from velogan.observe.log import read_stats
-from velogan.report.sweep_page import write_sweep
+from velogan.report.sweep_page import no_gain, write_sweep
 from velogan.scale.connected import connected
 from velogan.store.lock import locked
 from velogan.sweep.folder import TrialState, note, noted, resampled_of, run_folder, scores_of, share, state_of
@@ -82,7 +82,9 @@ def _finish(plan: SweepPlan, out: Path, rows: Rows, facts: Mapping[str, Any], ta
             resampled.setdefault(one["setting"], []).append(resampled_of(Path(one["run"]), plan.metric))
     judged = verdicts(scores, resampled, higher=higher_is_better(plan.metric))
     found = {**result, "trials": trials, **facts, "verdicts": judged}
-    found["again"] = _again(result, out)
+    found |= {"again": _again(result, out), "nothing": doing_nothing(plan.metric, trials)}
+    if said := no_gain(found):
+        table.say(said)
     pictures = held_out_pictures(found, say=table.say)
     page = write_sweep({**found, "curves": _curves(plan, rows, out), "pictures": pictures}, out / "sweep.html")
     kept = json.dumps({**found, "page": str(page)}, indent=1, default=str)
@@ -94,6 +96,14 @@ def _again(result: Mapping[str, Any], out: Path) -> str:
     """The command that repeats the winner."""
     words = ["velogan", "train", "--config", str(run_folder(out, str(result["best"]))), "--out", "runs/winner"]
     return shlex.join(words)
+
+
+def doing_nothing(metric: str, trials: Sequence[Mapping[str, Any]]) -> float | None:
+    """The mean over trials of the metric of the inputs as they are; None where the logs do not have it."""
+    logs = [read_stats(Path(one["run"])) for one in trials if one["status"] == "done"]
+    found = [next((row for row in reversed(rows) if NOTHING in row), {}) for rows in logs]
+    values = [row[NOTHING] for row in found if row and metric == (FEATURE_SCORE if FEATURE_SCORE in row else SCORE)]
+    return fmean(values) if values else None
 
 
 def _curves(plan: SweepPlan, rows: Rows, out: Path) -> dict[str, list[list[tuple[float, float]]]]:
