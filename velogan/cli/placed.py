@@ -1,7 +1,5 @@
 """Where a generator computes, and by what, for the commands that load one."""
 
-from __future__ import annotations
-
 from typing import Any
 
 

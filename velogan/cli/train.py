@@ -1,7 +1,5 @@
 """`velogan train`."""
 
-from __future__ import annotations
-
 import dataclasses
 import sys
 from collections.abc import Sequence

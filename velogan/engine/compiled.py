@@ -1,7 +1,5 @@
 """Networks by torch.compile; the compiled code is kept for later processes."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import shutil

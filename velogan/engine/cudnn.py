@@ -1,7 +1,5 @@
 """How cuDNN chooses its algorithms."""
 
-from __future__ import annotations
-
 import torch
 
 

@@ -1,7 +1,5 @@
 """Two processes that train one run together, each other networks of it on the same images."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 import torch

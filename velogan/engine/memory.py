@@ -1,7 +1,5 @@
 """The memory of the process."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import sys

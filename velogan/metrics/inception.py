@@ -1,7 +1,5 @@
 """The Inception network over whose features published FID and KID are computed."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from typing import Any

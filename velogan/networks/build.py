@@ -1,7 +1,5 @@
 """Any network of ours, from its configuration or from the header of its weights file."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

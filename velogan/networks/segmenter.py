@@ -1,7 +1,5 @@
 """A small network that tells the class of each pixel."""
 
-from __future__ import annotations
-
 from torch import nn
 
 from velogan.networks.generators import Generator, GeneratorConfig, build_generator

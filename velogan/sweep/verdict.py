@@ -1,7 +1,5 @@
 """Whether a setting differs from the best one by more than another seed does."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any

@@ -1,7 +1,5 @@
 """Maps of doubt as files, one beside each translated picture."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass

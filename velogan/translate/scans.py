@@ -1,7 +1,5 @@
 """Translating medical files: slices through the network, and back into files that say that they are synthetic."""
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Iterator, Sequence

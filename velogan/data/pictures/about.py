@@ -1,7 +1,5 @@
 """What a medical file says of its slices."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 

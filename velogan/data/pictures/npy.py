@@ -1,7 +1,5 @@
 """NumPy's `.npy` files as pictures: `(H, W)` or `(H, W, C)`, channels last; nothing is unpickled."""
 
-from __future__ import annotations
-
 import io
 import math
 

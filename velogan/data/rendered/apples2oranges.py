@@ -1,7 +1,5 @@
 """`apples2oranges`: the built-in data set, rendered, with the true translation of every test picture."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -1,7 +1,5 @@
 """Compares ways of computing a step with each other and with the roofline, in one process and in turns."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import statistics

@@ -1,7 +1,5 @@
 """Tables of the measurements for a terminal."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """One run whose modules are trained apart, each by a node, with old copies of the others."""
 
-from __future__ import annotations
-
 import shutil
 import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
