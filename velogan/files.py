@@ -1,5 +1,7 @@
 """Files and texts that every room writes and reads the same way."""
 
+from __future__ import annotations
+
 import difflib
 import hashlib
 import os

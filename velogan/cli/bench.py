@@ -1,5 +1,7 @@
 """`velogan bench`."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 from typing import Annotated
 

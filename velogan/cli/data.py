@@ -1,5 +1,7 @@
 """`velogan data render`, `velogan data download`, `velogan data check` and `velogan data shards`."""
 
+from __future__ import annotations
+
 import sys
 from dataclasses import dataclass
 from pathlib import Path

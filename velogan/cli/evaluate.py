@@ -1,5 +1,7 @@
 """`velogan evaluate`."""
 
+from __future__ import annotations
+
 import sys
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,5 +1,7 @@
 """What every command is: a dataclass whose fields are its flags, parsed by tyro."""
 
+from __future__ import annotations
+
 import dataclasses
 import re
 from abc import ABC, abstractmethod

@@ -1,5 +1,7 @@
 """`velogan import` and `velogan export`: networks of and for other programs."""
 
+from __future__ import annotations
+
 import sys
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,5 +1,7 @@
 """Where a generator computes, and by what, for the commands that load one."""
 
+from __future__ import annotations
+
 from typing import Any
 
 

@@ -1,5 +1,7 @@
 """`velogan profile`."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated

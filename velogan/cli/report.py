@@ -1,5 +1,7 @@
 """`velogan report`."""
 
+from __future__ import annotations
+
 import sys
 from dataclasses import dataclass
 from pathlib import Path

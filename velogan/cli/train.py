@@ -1,5 +1,7 @@
 """`velogan train`."""
 
+from __future__ import annotations
+
 import dataclasses
 import sys
 from collections.abc import Sequence

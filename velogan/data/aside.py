@@ -1,5 +1,7 @@
 """Folders that appear whole or not at all: built aside, then renamed into place."""
 
+from __future__ import annotations
+
 import fcntl
 import os
 import shutil

@@ -1,5 +1,7 @@
 """What checkpoints, scores and pictures may take of a run in minutes, where their time counts as well."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 
 SHARE = 0.1

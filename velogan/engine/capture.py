@@ -4,6 +4,8 @@ There is one recording for each set of due phases and of work after them. With i
 instead of some thousands of kernels. Where several processes train, it is cut at each exchange, which is not recorded.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial

@@ -1,5 +1,7 @@
 """Work in a process of its own: a request as JSON on its standard input, the answer as the last line of its output."""
 
+from __future__ import annotations
+
 import ctypes
 import json
 import os

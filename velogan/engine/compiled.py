@@ -1,5 +1,7 @@
 """Networks by torch.compile; the compiled code is kept for later processes."""
 
+from __future__ import annotations
+
 import importlib.util
 import os
 import shutil

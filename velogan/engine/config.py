@@ -1,5 +1,7 @@
 """The user's configuration of training, and of how the engine computes."""
 
+from __future__ import annotations
+
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator

@@ -1,5 +1,7 @@
 """How cuDNN chooses its algorithms."""
 
+from __future__ import annotations
+
 import torch
 
 

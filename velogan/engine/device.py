@@ -1,5 +1,7 @@
 """The device that a step is computed on."""
 
+from __future__ import annotations
+
 import torch
 
 from velogan.engine.config import EngineConfig

@@ -1,5 +1,7 @@
 """Two processes that train one run together, each other networks of it on the same images."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
 
 import torch

@@ -1,5 +1,7 @@
 """Lengths and intervals: images, epochs, percent of the run, or minutes."""
 
+from __future__ import annotations
+
 import math
 import re
 from dataclasses import dataclass

@@ -1,5 +1,7 @@
 """Exponential moving average of weights, for sampling and evaluation."""
 
+from __future__ import annotations
+
 import copy
 from collections.abc import Iterator, Mapping
 from typing import Any

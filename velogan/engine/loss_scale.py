@@ -1,5 +1,7 @@
 """Loss scaling for float16: gradients are computed of a larger loss, so that small ones do not vanish."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Sequence
 
 import torch

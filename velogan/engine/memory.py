@@ -1,5 +1,7 @@
 """The memory of the process."""
 
+from __future__ import annotations
+
 import ctypes
 import os
 import sys

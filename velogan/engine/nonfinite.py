@@ -1,5 +1,7 @@
 """Infinities and NaNs: found before they reach the weights, and traced to their origin."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 

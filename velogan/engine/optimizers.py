@@ -1,5 +1,7 @@
 """Optimizers as rules over networks."""
 
+from __future__ import annotations
+
 import difflib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from fnmatch import fnmatchcase

@@ -1,5 +1,7 @@
 """Which of several processes this one is, as torchrun's environment says, and how a run ends that cannot go on."""
 
+from __future__ import annotations
+
 import os
 
 

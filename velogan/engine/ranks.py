@@ -5,6 +5,8 @@ gradients and losses bit for bit, so whatever follows from these (updates, avera
 plateau) is the same everywhere without a word more. What follows from a clock or a signal is agreed on once a step.
 """
 
+from __future__ import annotations
+
 import os
 import re
 import socket

@@ -1,5 +1,7 @@
 """Learning rates over a run: each network's own schedule."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass

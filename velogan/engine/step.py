@@ -3,6 +3,8 @@
 This is the readable form; the fast paths must compute the same.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial

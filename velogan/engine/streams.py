@@ -1,5 +1,7 @@
 """Independent parts of a loss, each on its own CUDA stream."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 
 import torch

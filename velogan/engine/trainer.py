@@ -1,5 +1,7 @@
 """The only training loop. It calls hooks at intervals, and knows nothing about metrics or reports."""
 
+from __future__ import annotations
+
 import math
 import signal
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence

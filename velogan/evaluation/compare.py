@@ -1,5 +1,7 @@
 """Two folders of pictures against each other, without a run."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path

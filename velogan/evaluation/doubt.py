@@ -1,5 +1,7 @@
 """Maps of doubt for a run's translator, by its autoencoder or by the generator of the other direction."""
 
+from __future__ import annotations
+
 from dataclasses import replace
 
 from velogan.config import read_config

@@ -1,5 +1,7 @@
 """Figures of single translations, before they are averaged over all pictures."""
 
+from __future__ import annotations
+
 import math
 
 import torch

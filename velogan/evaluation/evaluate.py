@@ -3,6 +3,8 @@
 Every figure is reported together with those of real pictures and of doing nothing: see `REAL` and `BASELINE`.
 """
 
+from __future__ import annotations
+
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -1,5 +1,7 @@
 """Feature networks: found on disk or downloaded once, checked by hash, and applied to pictures."""
 
+from __future__ import annotations
+
 import pickle
 import zipfile
 from collections.abc import Callable

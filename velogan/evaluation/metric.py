@@ -1,5 +1,7 @@
 """The figure by which a sweep compares runs: of held-out training pictures, at each checkpoint; never of test ones."""
 
+from __future__ import annotations
+
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace

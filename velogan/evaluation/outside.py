@@ -1,5 +1,7 @@
 """What a run changes outside the objects of its held-out training pictures, where masks are kept beside these."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path

@@ -1,5 +1,7 @@
 """Sample grids: the same test pictures, translated and back or reconstructed, over training time."""
 
+from __future__ import annotations
+
 import json
 from collections.abc import Sequence
 from pathlib import Path

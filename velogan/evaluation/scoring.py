@@ -1,5 +1,7 @@
 """The figures of one translator, with those of real pictures and of doing nothing for comparison."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -1,5 +1,7 @@
 """Scores as a table for the terminal, and lines on the pictures that were scored."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from itertools import groupby
 from typing import Any

@@ -1,5 +1,7 @@
 """The score on held-out training pictures, by which the best checkpoint is chosen."""
 
+from __future__ import annotations
+
 from collections.abc import Set
 from statistics import fmean
 from typing import Any

@@ -1,5 +1,7 @@
 """The writer of `velogan export`: one direction as a file, or a folder of all that there are, with a card beside."""
 
+from __future__ import annotations
+
 import json
 from pathlib import Path
 from typing import Any

@@ -1,5 +1,7 @@
 """The model card: Markdown that says what exported weights are, where they come from and what was measured."""
 
+from __future__ import annotations
+
 import json
 import re
 from collections.abc import Mapping

@@ -1,5 +1,7 @@
 """A generator in the formats of other programs; each file is checked against the network that it was made from."""
 
+from __future__ import annotations
+
 import json
 import logging
 import warnings

@@ -1,5 +1,7 @@
 """An ONNX file whose weights are stored in float16: half as large. They become float32 when the file is loaded."""
 
+from __future__ import annotations
+
 from pathlib import Path
 
 LEAST_VALUES = 256

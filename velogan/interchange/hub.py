@@ -1,5 +1,7 @@
 """Models by name: the one that comes with velogan, and those of the Hugging Face hub, found and published."""
 
+from __future__ import annotations
+
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager

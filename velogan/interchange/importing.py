@@ -1,5 +1,7 @@
 """A run folder made of networks that the reference implementation has trained."""
 
+from __future__ import annotations
+
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any

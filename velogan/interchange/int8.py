@@ -3,6 +3,8 @@
 Norms and activations between them stay float32, as do transposed convolutions, which ONNX Runtime has in no other type.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path

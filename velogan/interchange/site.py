@@ -1,5 +1,7 @@
 """A folder for any web host, whose page translates on the visitor's machine, by ONNX Runtime in the browser."""
 
+from __future__ import annotations
+
 import base64
 import hashlib
 import io

@@ -3,6 +3,8 @@
 Libraries take up to twice as long for this gradient as for the convolution itself.
 """
 
+from __future__ import annotations
+
 from typing import Any, TypeGuard
 
 import torch

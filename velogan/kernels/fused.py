@@ -4,6 +4,8 @@ The plan is made once, from the modules that declare their form; the weights are
 and unknown layers, are called as they are, so any network runs.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from functools import partial
 from typing import Any

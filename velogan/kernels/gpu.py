@@ -1,5 +1,7 @@
 """The kernels for GPUs, checked on a small picture before they are used."""
 
+from __future__ import annotations
+
 import os
 from collections.abc import Callable
 from functools import cache

@@ -5,6 +5,8 @@ visible; norm, activation, residual and padding in one native pass (`fused.py`);
 convolutions of residual blocks (`winograd.py`).
 """
 
+from __future__ import annotations
+
 import copy
 from collections.abc import Callable
 from pathlib import Path

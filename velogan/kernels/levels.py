@@ -3,6 +3,8 @@
 A library has a plain C interface and knows nothing of torch or Python, so that one file serves all versions of both.
 """
 
+from __future__ import annotations
+
 import os
 import platform
 import subprocess

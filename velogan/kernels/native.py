@@ -5,6 +5,8 @@ operations, but compiles for a hundred seconds; this takes one. Without either `
 layers run.
 """
 
+from __future__ import annotations
+
 import ctypes
 import hashlib
 import os

@@ -3,6 +3,8 @@
 What computes it is a `NormKernels`: compiled C++ on CPUs (`native.py`), Triton on GPUs (`triton_norms.py`).
 """
 
+from __future__ import annotations
+
 from abc import ABC, abstractmethod
 from typing import ClassVar
 

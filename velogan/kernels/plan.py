@@ -3,6 +3,8 @@
 Whoever computes a network in another way makes a plan from its `tokens`; `Planned` runs it.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 

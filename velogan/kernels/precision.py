@@ -1,5 +1,7 @@
 """The number type in which convolutions are fastest on a device: measured if not known."""
 
+from __future__ import annotations
+
 import time
 from functools import cache
 

@@ -3,6 +3,8 @@
 Such a head is small: with torch's own layers most of its time goes into normalising weights and into overhead.
 """
 
+from __future__ import annotations
+
 import ctypes
 from typing import Any, NamedTuple, cast
 

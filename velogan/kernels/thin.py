@@ -6,6 +6,8 @@ mirrored weights; the weights' gradient exchanges the roles of image and feature
 both together are four times as fast as the library's (benchmarks/LOG.md).
 """
 
+from __future__ import annotations
+
 from typing import TypeGuard
 
 import torch

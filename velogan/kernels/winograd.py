@@ -7,6 +7,8 @@ is up to twice that of the plain convolution; the larger F(4x4, 3x3) has nine ti
 float32, where that is still only some 3e-6 of the result, 3x3 convolutions use F(4x4, 3x3) (`winograd32.cpp`).
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from typing import TypedDict, TypeGuard
 

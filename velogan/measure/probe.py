@@ -1,5 +1,7 @@
 """What a step of one run costs here, measured in a process of its own, since memory is measured by process."""
 
+from __future__ import annotations
+
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence

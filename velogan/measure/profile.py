@@ -1,5 +1,7 @@
 """Where a step's time goes: training steps under torch.profiler, as a page, a JSON file and a trace."""
 
+from __future__ import annotations
+
 import json
 import math
 import time

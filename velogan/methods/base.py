@@ -1,5 +1,7 @@
 """What a method is: the fields a user may set, its networks by role, its losses, and the generators that come of it."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Protocol

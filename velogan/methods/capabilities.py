@@ -1,5 +1,7 @@
 """What some methods can do and others cannot. Who needs a capability asks for it by `capability`."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path

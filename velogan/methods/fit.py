@@ -1,5 +1,7 @@
 """Whether the networks of a method can take the pictures, found out before anything is trained."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Mapping, Sequence
 
 import torch

@@ -4,6 +4,8 @@ A resample weights each image by how often it is drawn. Distances then follow fr
 computed once (`distances.frechet_of`).
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Sequence
 

@@ -1,5 +1,7 @@
 """Distances between two sets of images, over features `(N, D)` and `(M, D)` that are computed once."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 
 import torch

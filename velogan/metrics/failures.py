@@ -3,6 +3,8 @@
 All are `(N, C, H, W)` in [-1, 1]. No sign proves a failure; each says where to look.
 """
 
+from __future__ import annotations
+
 import math
 
 import torch

@@ -1,5 +1,7 @@
 """All figures of translations by name: how each is measured, whether higher is better, what it means."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from statistics import fmean

@@ -1,5 +1,7 @@
 """The Inception network over whose features published FID and KID are computed."""
 
+from __future__ import annotations
+
 import re
 from collections.abc import Mapping
 from typing import Any

@@ -1,5 +1,7 @@
 """Label maps: pictures of a few flat colours, each of which stands for a class."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Sequence
 

@@ -3,6 +3,8 @@
 Pictures are `(B, C, H, W)` in [-1, 1]; a mask is `(B, 1, H, W)`, true on objects.
 """
 
+from __future__ import annotations
+
 from torch import Tensor
 from torch.nn import functional
 

@@ -1,5 +1,7 @@
 """Scores of an image against its ground truth."""
 
+from __future__ import annotations
+
 import torch
 from torch import Tensor
 from torch.nn import functional

@@ -1,5 +1,7 @@
 """Resizing images for feature networks; the method is part of every figure computed over the network."""
 
+from __future__ import annotations
+
 from torch import Tensor
 from torch.nn import functional
 

@@ -1,5 +1,7 @@
 """Sliced Wasserstein distance between two sets of images, scale by scale: of their patches, or of a network's maps."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from statistics import fmean
 

@@ -1,5 +1,7 @@
 """SqueezeNet v1.0 as a feature network, from a file of its weights."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 
 import numpy as np

@@ -6,6 +6,8 @@ plain one transposes a convolution, it doubles the sides through a blur and then
 multiplications there. The filters are buffers, under the name that CUT's files have for them.
 """
 
+from __future__ import annotations
+
 from typing import ClassVar
 
 import torch

@@ -1,5 +1,7 @@
 """Any network of ours, from its configuration or from the header of its weights file."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from typing import Any
 

@@ -21,6 +21,8 @@ which its hand-made discriminators do not have. Its borders are not copied: it r
 zeros, and an S^r operation of a discriminator shrinks the picture by two pixels.
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import ClassVar, Literal, NamedTuple

@@ -1,5 +1,7 @@
 """EfficientNet-Lite as a feature network: ImageNet classes, and feature maps at four strides."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Mapping
 from typing import ClassVar, Literal
 

@@ -1,5 +1,7 @@
 """Norms and initialisation shared by generators and discriminators."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from typing import ClassVar, Literal
 

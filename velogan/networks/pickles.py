@@ -1,5 +1,7 @@
 """Reading a file that `torch.save` wrote, without running what it may hold."""
 
+from __future__ import annotations
+
 import re
 import warnings
 import zipfile

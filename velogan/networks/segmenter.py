@@ -1,5 +1,7 @@
 """A small network that tells the class of each pixel."""
 
+from __future__ import annotations
+
 from torch import nn
 
 from velogan.networks.generators import Generator, GeneratorConfig, build_generator

@@ -1,5 +1,7 @@
 """How large networks are: parameters, bytes and multiplications; and the width at which two sizes are equal."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any

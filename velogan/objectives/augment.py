@@ -4,6 +4,8 @@ Real and made images are changed alike, and the generator's gradient passes thro
 its few pictures by heart and the generator does not learn the changes.
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal

@@ -1,5 +1,7 @@
 """The interface between a method and the engine: a step is a short list of phases."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar

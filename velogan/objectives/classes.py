@@ -5,6 +5,8 @@ translation is to be what there was in its input. There the segmenter is trained
 says what there was; here it is trained along, and where label maps say what there was, these are believed.
 """
 
+from __future__ import annotations
+
 from dataclasses import replace
 from functools import partial
 

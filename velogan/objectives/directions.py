@@ -1,5 +1,7 @@
 """A step whose networks are trained by several processes, all on the same images: what they exchange, who has what."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 

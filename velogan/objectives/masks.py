@@ -1,5 +1,7 @@
 """Keeping what masks say must be kept: a term more in the phase that trains the generators."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial

@@ -1,5 +1,7 @@
 """Some pairs among many unpaired pictures: a phase of its own, in which translations are held against the truth."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 

@@ -1,5 +1,7 @@
 """The pool of past fakes that a discriminator is shown (Shrivastava et al. 2017, section 2.3)."""
 
+from __future__ import annotations
+
 import torch
 from torch import Tensor, nn
 

@@ -1,5 +1,7 @@
 """The time of a run, continued after restarts."""
 
+from __future__ import annotations
+
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

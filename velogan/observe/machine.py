@@ -1,5 +1,7 @@
 """The description of the machine for records of speed."""
 
+from __future__ import annotations
+
 import platform
 from pathlib import Path
 from typing import Any

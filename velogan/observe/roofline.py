@@ -3,6 +3,8 @@
 On CUDA convolutions are timed inside a captured graph: most of them are over before the host could launch the next.
 """
 
+from __future__ import annotations
+
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping

@@ -1,5 +1,7 @@
 """Sample pictures of a run, as PNG grids."""
 
+from __future__ import annotations
+
 from pathlib import Path
 
 import numpy as np

@@ -1,5 +1,7 @@
 """Statistics of a run: summed on the device and copied to the host once per tick."""
 
+from __future__ import annotations
+
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 

@@ -1,5 +1,7 @@
 """The section on architectures: what a search chose and how, and the networks of cells that a run trained."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
 from typing import Any
 

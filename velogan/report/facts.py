@@ -1,5 +1,7 @@
 """What the files of a run folder say of the run. A file may be missing or damaged; the others are still read."""
 
+from __future__ import annotations
+
 import json
 import re
 from collections.abc import Callable, Mapping

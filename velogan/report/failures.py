@@ -1,5 +1,7 @@
 """Failures of a training, found in its log: what was measured, since when, and what to try."""
 
+from __future__ import annotations
+
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

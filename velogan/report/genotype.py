@@ -1,5 +1,7 @@
 """A genotype as a diagram: networks side by side, cells by their shape, operations by their kernels, drawn to scale."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 

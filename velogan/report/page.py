@@ -1,5 +1,7 @@
 """Run folders -> one HTML file that needs nothing but itself: no network, no other file."""
 
+from __future__ import annotations
+
 import json
 from importlib.resources import files
 from pathlib import Path

@@ -1,5 +1,7 @@
 """Sample grids as WebP data URIs, within a bound on the page's size."""
 
+from __future__ import annotations
+
 import base64
 import io
 from concurrent.futures import ThreadPoolExecutor

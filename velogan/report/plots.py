@@ -1,5 +1,7 @@
 """What all plots are drawn with: SVG shapes, labels and round marks, for a page or for a file of its own."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Sequence
 from html import escape

@@ -1,5 +1,7 @@
 """The look of a profile's figures: names, colours, times, shares, tables."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Mapping
 from typing import Any
 

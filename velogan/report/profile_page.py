@@ -1,5 +1,7 @@
 """A profile -> one self-contained HTML file."""
 
+from __future__ import annotations
+
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path

@@ -1,5 +1,7 @@
 """Plots of a profile as HTML and SVG, without a script."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 

@@ -1,5 +1,7 @@
 """Four questions about a profile; each is a card with a picture and what its shares are of."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 

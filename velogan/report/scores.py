@@ -1,5 +1,7 @@
 """Scores in words and bars."""
 
+from __future__ import annotations
+
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

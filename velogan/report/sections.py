@@ -1,5 +1,7 @@
 """The page's sections as HTML. Whatever comes from a file is escaped here."""
 
+from __future__ import annotations
+
 import html
 import json
 import re

@@ -1,5 +1,7 @@
 """An architecture search over time: the shares of operations in every mixture, and how undecided the choices are."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
 from statistics import fmean
 

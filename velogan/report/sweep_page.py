@@ -1,5 +1,7 @@
 """What a sweep found -> one HTML file that needs nothing but itself."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean

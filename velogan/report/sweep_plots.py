@@ -1,5 +1,7 @@
 """Plots of a sweep as SVG, without a script: scores over training, and parallel coordinates."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

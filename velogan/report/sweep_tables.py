@@ -1,5 +1,7 @@
 """Tables of a sweep's page: settings, test figures, runs; and what they call things."""
 
+from __future__ import annotations
+
 import re
 from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean

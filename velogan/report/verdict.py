@@ -1,5 +1,7 @@
 """What a run's scores say in words: what became better than doing nothing, what worse, and what to do."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
 from typing import Any
 

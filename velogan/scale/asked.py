@@ -1,5 +1,7 @@
 """What is written on the command line of a cluster: numbers of devices, bandwidths and latencies."""
 
+from __future__ import annotations
+
 import re
 
 MOST_DEVICES = 2**20

@@ -1,5 +1,7 @@
 """Ray, found at an address or started for one command, and quiet: what it has to tell, the command tells."""
 
+from __future__ import annotations
+
 import logging
 import os
 import shutil

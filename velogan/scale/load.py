@@ -1,5 +1,7 @@
 """What a step computes and exchanges, phase by phase, counted on the real networks without computing them."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 

@@ -1,5 +1,7 @@
 """How fast this machine's memory is for what `Ranks.mean` does with gradients."""
 
+from __future__ import annotations
+
 import time
 from collections.abc import Callable
 from statistics import median

@@ -1,5 +1,7 @@
 """What there is to translate, found while it is being translated: a part of it is what a worker takes at a time."""
 
+from __future__ import annotations
+
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass

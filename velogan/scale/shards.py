@@ -1,5 +1,7 @@
 """Translating the pictures of a tar file into another: everything else in it is copied, in its place."""
 
+from __future__ import annotations
+
 import tarfile
 from collections import Counter
 from collections.abc import Iterator

@@ -5,6 +5,8 @@ Exchanges cost what Thakur, Rabenseifner and Gropp 2005, "Optimization of Collec
 phase's gradients after its backward pass, and `Ranks.agree` a tiny one a step, so nothing overlaps with computing.
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,5 +1,7 @@
 """A simulation for a terminal."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 from typing import Any
 

@@ -1,5 +1,7 @@
 """What each operation of a generator of cells costs at its place: counted, or measured in milliseconds."""
 
+from __future__ import annotations
+
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,5 +1,7 @@
 """Which operations, and which width, hold a budget: the search for them, given the costs."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple

@@ -4,6 +4,8 @@ A line is `{"images": 1200, "shares": {"G_A": {"model.e.0": {"max_pool": 0.12, .
 each place for an operation, the share of each operation in the mixture.
 """
 
+from __future__ import annotations
+
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence

@@ -4,6 +4,8 @@ RUN/architecture.jsonl    the share of every operation over time, a line at each
 RUN/genotype.json         what would be taken now, for `velogan train --genotype`
 """
 
+from __future__ import annotations
+
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path

@@ -10,6 +10,8 @@ large ones; their convolutions they do not. Tiles lie row by row over all pictur
 one row of a 3x3 kernel reads are a matrix as they lie.
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 
 import torch

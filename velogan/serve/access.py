@@ -1,5 +1,7 @@
 """Access to the server: the token, the host names it answers to, and the headers that restrict a browser."""
 
+from __future__ import annotations
+
 import asyncio
 import hmac
 from collections.abc import Collection

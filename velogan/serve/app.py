@@ -1,5 +1,7 @@
 """The application: the page and the API, over a queue of pictures."""
 
+from __future__ import annotations
+
 import asyncio
 import base64
 import time

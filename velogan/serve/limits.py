@@ -1,5 +1,7 @@
 """The limits of requests, and the refusal of one that is not served."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 
 

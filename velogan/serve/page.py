@@ -1,5 +1,7 @@
 """The page: one file of HTML, which asks for nothing but this server's API."""
 
+from __future__ import annotations
+
 import base64
 import hashlib
 import re

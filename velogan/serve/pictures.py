@@ -1,5 +1,7 @@
 """Decoding of uploads within the limits, encoding of results as `velogan translate` does, and previews for browsers."""
 
+from __future__ import annotations
+
 import base64
 from dataclasses import asdict, dataclass, replace
 from pathlib import PurePosixPath

@@ -1,5 +1,7 @@
 """The queue of requests: a bounded number of them, whose work one thread does in the order of arrival."""
 
+from __future__ import annotations
+
 import asyncio
 import threading
 from collections.abc import Callable, Iterator

@@ -1,5 +1,7 @@
 """What the API takes and gives. Programs must ignore fields that they do not know: later versions add some."""
 
+from __future__ import annotations
+
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field

@@ -1,5 +1,7 @@
 """Reading of an upload: the picture and the fields of a form, in memory, within the limits, never on a disk."""
 
+from __future__ import annotations
+
 import unicodedata
 from collections.abc import AsyncGenerator
 from contextlib import closing

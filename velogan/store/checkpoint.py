@@ -10,6 +10,8 @@
 Nothing is pickled, so loading a file never runs code from it.
 """
 
+from __future__ import annotations
+
 import hashlib
 import json
 import logging

@@ -1,5 +1,7 @@
 """The lock of a run folder: one process at a time writes there."""
 
+from __future__ import annotations
+
 import fcntl
 import os
 import socket

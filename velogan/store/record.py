@@ -1,5 +1,7 @@
 """What is recorded of a run beside its configuration: `run.json`."""
 
+from __future__ import annotations
+
 import json
 from collections.abc import Mapping
 from pathlib import Path

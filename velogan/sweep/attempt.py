@@ -1,5 +1,7 @@
 """A trial from its start to its end: cores, the child process, reports of progress, what became of it."""
 
+from __future__ import annotations
+
 import socket
 from collections.abc import Callable, Mapping
 from functools import partial

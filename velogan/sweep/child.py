@@ -1,5 +1,7 @@
 """One trial as a process of its own: `python -m velogan.sweep.child`, which `attempt` starts."""
 
+from __future__ import annotations
+
 import sys
 import time
 from collections.abc import Mapping

@@ -1,5 +1,7 @@
 """Processor cores for one trial each: whoever holds a core's lock file has it, on this machine, among all sweeps."""
 
+from __future__ import annotations
+
 import fcntl
 import os
 import tempfile

@@ -1,5 +1,7 @@
 """What a sweep will take, before it starts: time and memory of each run here, and how many run side by side."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path

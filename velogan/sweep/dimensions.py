@@ -1,5 +1,7 @@
 """What a sweep varies: one field with a list of values, or with a range that values are drawn from."""
 
+from __future__ import annotations
+
 import math
 import random
 import re

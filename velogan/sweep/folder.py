@@ -5,6 +5,8 @@ DIR/status/NAME.json    how the last attempt ended: done, failed or stopped earl
 DIR/status/NAME.log     what the run said
 """
 
+from __future__ import annotations
+
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

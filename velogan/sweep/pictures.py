@@ -1,5 +1,7 @@
 """Held-out pictures through the best run of each setting, to see what the scores tell."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache

@@ -1,5 +1,7 @@
 """A sweep from a YAML file, with the words of the command line."""
 
+from __future__ import annotations
+
 from pathlib import Path
 from typing import Any, Literal
 

@@ -1,5 +1,7 @@
 """A whole sweep: what is left to do is done, the chosen runs are tested, and `sweep.json` and the page are written."""
 
+from __future__ import annotations
+
 import json
 import os
 import random

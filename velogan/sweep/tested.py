@@ -1,5 +1,7 @@
 """Test figures of the chosen runs: measured when nothing is chosen any more, and kept with what they belong to."""
 
+from __future__ import annotations
+
 import json
 from collections.abc import Mapping
 from pathlib import Path

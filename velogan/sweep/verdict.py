@@ -1,5 +1,7 @@
 """Whether a setting differs from the best one by more than another seed does."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any

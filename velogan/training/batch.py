@@ -4,6 +4,8 @@ On a CUDA device the batch is doubled until its step is refused. On a CPU the ne
 before it, it stays below a share of the memory that is free.
 """
 
+from __future__ import annotations
+
 import subprocess
 
 from velogan.config import Config

@@ -1,5 +1,7 @@
 """Networks by role, step, loaders and trainer of a run, each wired from the sections of the configuration it needs."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace

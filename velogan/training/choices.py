@@ -1,5 +1,7 @@
 """The engine's choices for a run: taken once, kept, and taken again where a machine cannot follow them."""
 
+from __future__ import annotations
+
 from typing import Any
 
 from torch import nn

@@ -1,5 +1,7 @@
 """One run by several processes: that all have the same pictures, and what the others do of the first one's session."""
 
+from __future__ import annotations
+
 import hashlib
 
 import torch

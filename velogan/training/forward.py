@@ -1,5 +1,7 @@
 """Networks as the engine's choices compute them: faster equivalents over the same weights."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Collection
 from functools import partial
 from pathlib import Path

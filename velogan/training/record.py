@@ -1,5 +1,7 @@
 """A run's `run.json`: where it came from, its data, and what the engine chose from which image on."""
 
+from __future__ import annotations
+
 import datetime
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict

@@ -1,5 +1,7 @@
 """Turns `auto` into decisions, each with its reason: printed, recorded, and the same on resume."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from typing import Any
 

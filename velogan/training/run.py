@@ -1,5 +1,7 @@
 """A training from start to end: the first file to read."""
 
+from __future__ import annotations
+
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext

@@ -1,5 +1,7 @@
 """A step by itself, and random pictures for it. As a process: what memory a few steps take, and whether they fit."""
 
+from __future__ import annotations
+
 import sys
 from collections.abc import Callable, Mapping
 from typing import Any

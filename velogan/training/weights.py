@@ -1,5 +1,7 @@
 """A run's networks and their files: what a checkpoint keeps, and how a run begins with weights from elsewhere."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path

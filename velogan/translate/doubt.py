@@ -5,6 +5,8 @@ the model's own autoencoder. And how much the result changes when the picture is
 change nothing but the place. `benchmarks/doubt.py` measures what such maps are worth; docs/evaluation.md says it.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from dataclasses import dataclass
 

@@ -1,5 +1,7 @@
 """Translating picture files: one, or a folder with its tree kept."""
 
+from __future__ import annotations
+
 import os
 import time
 from collections import deque

@@ -1,5 +1,7 @@
 """What masks keep of a picture: translations and their inputs, composed by a mask for each picture."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,5 +1,7 @@
 """Pictures too large to be translated at once: tile by tile, with the whole picture's statistics."""
 
+from __future__ import annotations
+
 import math
 import shutil
 import tempfile

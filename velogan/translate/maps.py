@@ -1,5 +1,7 @@
 """Maps of doubt as files, one beside each translated picture."""
 
+from __future__ import annotations
+
 import os
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass

@@ -1,5 +1,7 @@
 """Pictures as Python programs hold them, PIL images, arrays and tensors, translated into the same kind."""
 
+from __future__ import annotations
+
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,5 +1,7 @@
 """Translating pictures in memory: their depth, alpha, colour profile, EXIF and resolution are kept."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path

@@ -1,5 +1,7 @@
 """Translating medical files: slices through the network, and back into files that say that they are synthetic."""
 
+from __future__ import annotations
+
 import os
 import time
 from collections.abc import Iterator, Sequence

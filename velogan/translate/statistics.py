@@ -4,6 +4,8 @@ Without this, each tile would be normalised by its own mean and variance, and ne
 picture's statistics are measured first and folded into the weights: one network without norms serves all tiles.
 """
 
+from __future__ import annotations
+
 import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -1,5 +1,7 @@
 """A picture cut into overlapping tiles, and the translated tiles blended into one picture again."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass

@@ -1,5 +1,7 @@
 """Translating whole volumes, for generators that see a slice's neighbours or each volume on its own scale of values."""
 
+from __future__ import annotations
+
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence

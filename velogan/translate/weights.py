@@ -1,5 +1,7 @@
 """The networks that a path holds, by name: a run, a checkpoint, one file, or files of the reference implementation."""
 
+from __future__ import annotations
+
 import re
 from pathlib import Path
 

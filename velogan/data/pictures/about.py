@@ -1,5 +1,7 @@
 """What a medical file says of its slices."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 
 

@@ -3,6 +3,8 @@
 Headers are pydicom's work. Pixels are ours: their size is checked before anything is allocated.
 """
 
+from __future__ import annotations
+
 import hashlib
 import io
 import logging

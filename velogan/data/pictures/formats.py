@@ -4,6 +4,8 @@ Headers are read here, before a library sees the file: sizes are checked before 
 and colour profile are found without the libraries' warnings.
 """
 
+from __future__ import annotations
+
 import io
 import re
 import struct

@@ -4,6 +4,8 @@ A translation has the pixels of its input at the same places, so what says where
 19-008r4, GeoTIFF 1.1, section 7.1; GDAL's tag of the value that means "no data".
 """
 
+from __future__ import annotations
+
 import math
 import os
 from dataclasses import dataclass, field

@@ -24,6 +24,8 @@
 The first bytes of a file tell its format, not its name.
 """
 
+from __future__ import annotations
+
 import os
 import re
 import stat

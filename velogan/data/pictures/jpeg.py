@@ -1,5 +1,7 @@
 """Decoding and encoding of JPEG files; the header is read here, before a library sees the file."""
 
+from __future__ import annotations
+
 import math
 import struct
 from collections.abc import Iterator

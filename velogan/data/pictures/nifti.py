@@ -1,5 +1,7 @@
 """NIfTI volumes as axial slices, and back with affine and header kept."""
 
+from __future__ import annotations
+
 import gzip
 import io
 import math

@@ -1,5 +1,7 @@
 """NumPy's `.npy` files as pictures: `(H, W)` or `(H, W, C)`, channels last; nothing is unpickled."""
 
+from __future__ import annotations
+
 import io
 import math
 

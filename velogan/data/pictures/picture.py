@@ -1,5 +1,7 @@
 """A picture in memory, and what every decoder does to one: limits, types, orientation."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

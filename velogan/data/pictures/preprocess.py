@@ -3,6 +3,8 @@
 The rules are those of junyanz/pytorch-CycleGAN-and-pix2pix, `data/base_dataset.py`.
 """
 
+from __future__ import annotations
+
 import numpy as np
 from PIL import Image
 

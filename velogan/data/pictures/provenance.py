@@ -1,5 +1,7 @@
 """What headers of synthetic scans say of the program and the weights that made them."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 
 

@@ -3,6 +3,8 @@
 The libraries that know them, pydicom and nibabel, are loaded when there is such a file.
 """
 
+from __future__ import annotations
+
 import os
 import stat
 from pathlib import Path

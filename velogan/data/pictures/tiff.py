@@ -1,5 +1,7 @@
 """TIFF files as pictures: one page, or equal grey pages as channels."""
 
+from __future__ import annotations
+
 import io
 import logging
 import math

@@ -1,5 +1,7 @@
 """Pixel values: channels, types and ranges, converted to the networks' [-1, 1] and back."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import isfinite

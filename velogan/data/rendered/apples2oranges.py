@@ -1,5 +1,7 @@
 """`apples2oranges`: the built-in data set, rendered, with the true translation of every test picture."""
 
+from __future__ import annotations
+
 import hashlib
 import json
 import os

@@ -4,6 +4,8 @@ A fruit is a dented sphere seen by a parallel camera. Its geometry, light and le
 the skin (and the apple's stem) belongs to the kind, so each apple has one true orange, and each orange one apple.
 """
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 from typing import Literal
 

@@ -3,6 +3,8 @@
 Canvases are `(3, S, S)` float32 in linear light, [0, 1]; `x` runs right and `y` down, both in [0, 1].
 """
 
+from __future__ import annotations
+
 import colorsys
 from collections.abc import Callable
 from dataclasses import dataclass

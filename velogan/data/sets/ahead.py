@@ -1,5 +1,7 @@
 """Work on pictures in threads: results in order, memory bounded for any size of pictures and number of threads."""
 
+from __future__ import annotations
+
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor, Future

@@ -1,5 +1,7 @@
 """What lies beside the training pictures, under their names: masks, and label maps with their classes."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path

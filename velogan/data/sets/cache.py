@@ -5,6 +5,8 @@ An entry is a directory `<cache>/prepared/<key>` with `pixels.bin` (all pictures
 setting that changes a pixel, so an entry never goes stale. The checksum is verified whenever an entry is opened.
 """
 
+from __future__ import annotations
+
 import hashlib
 import json
 import os

@@ -1,5 +1,7 @@
 """Checks of a data set before training on it: counts, sizes, modes, broken files, duplicates, leaks."""
 
+from __future__ import annotations
+
 import hashlib
 import os
 from collections import Counter, defaultdict

@@ -1,5 +1,7 @@
 """The data sets that the authors of CycleGAN publish, as folders trainA, trainB, testA and testB."""
 
+from __future__ import annotations
+
 import re
 import shutil
 import stat

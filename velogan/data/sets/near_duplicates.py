@@ -1,5 +1,7 @@
 """Near duplicates: equal pictures, or one picture saved twice, found by comparing tiny thumbnails."""
 
+from __future__ import annotations
+
 import numpy as np
 from PIL import Image
 

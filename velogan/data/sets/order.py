@@ -1,5 +1,7 @@
 """A random order of many pictures that looks at few at a time, computed from a place in it: nothing is stored."""
 
+from __future__ import annotations
+
 from functools import lru_cache
 
 import numpy as np

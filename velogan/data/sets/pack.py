@@ -1,5 +1,7 @@
 """Folders of pictures made into shards that WebDataset reads, too."""
 
+from __future__ import annotations
+
 import os
 import tarfile
 from collections.abc import Callable

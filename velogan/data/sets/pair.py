@@ -1,5 +1,7 @@
 """The training pictures of both domains, found and prepared."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path

@@ -4,6 +4,8 @@ The file is not mapped into memory. If a mapped file is cut short, or its disk f
 (SIGBUS). A read gives an error instead, and costs the same.
 """
 
+from __future__ import annotations
+
 import errno
 import os
 import weakref

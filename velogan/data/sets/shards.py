@@ -1,5 +1,7 @@
 """Tar files of pictures, on disk or at a web address: what names them, and reading their bytes."""
 
+from __future__ import annotations
+
 import errno
 import os
 import re

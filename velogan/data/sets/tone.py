@@ -1,5 +1,7 @@
 """What a range of values makes of a domain: whether networks would see it almost black, or mostly clipped."""
 
+from __future__ import annotations
+
 import numpy as np
 
 from velogan.data.sets.cache import Domain

@@ -1,5 +1,7 @@
 """Writing prepared pictures: decoded and resized in threads, then brought to one type and number of channels."""
 
+from __future__ import annotations
+
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor

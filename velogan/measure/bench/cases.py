@@ -1,5 +1,7 @@
 """What `velogan bench` measures: methods, networks, pictures, and modes of computing one step."""
 
+from __future__ import annotations
+
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,5 +1,7 @@
 """One way of computing the step of one case: built, warmed up, timed in turn with others, and profiled."""
 
+from __future__ import annotations
+
 import itertools
 import math
 import time

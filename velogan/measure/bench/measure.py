@@ -1,5 +1,7 @@
 """Compares ways of computing a step with each other and with the roofline, in one process and in turns."""
 
+from __future__ import annotations
+
 import itertools
 import math
 import statistics

@@ -1,5 +1,7 @@
 """Picture files of noise for benchmarks, prepared and loaded as in training."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass

@@ -1,5 +1,7 @@
 """Tables of the measurements for a terminal."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterator
 from typing import Any
 

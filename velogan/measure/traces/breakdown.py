@@ -7,6 +7,8 @@ counts cudaLaunchKernel, copies and memsets; here every call that starts work co
 driver's launches of compiled kernels. Times are in microseconds.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Sequence
 from typing import Any
 

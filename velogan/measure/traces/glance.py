@@ -1,5 +1,7 @@
 """A step under the profiler, once: the memory that it takes, and its time by group of operations."""
 
+from __future__ import annotations
+
 import os
 import tempfile
 from collections.abc import Callable, Iterable, Sequence

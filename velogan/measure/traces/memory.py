@@ -1,5 +1,7 @@
 """Live memory during a profiled step, by category and network."""
 
+from __future__ import annotations
+
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,5 +1,7 @@
 """A profiler's trace, in the Chrome format that `torch.profiler` exports, as a timeline of work."""
 
+from __future__ import annotations
+
 import gzip
 import json
 import re

@@ -4,6 +4,8 @@ On CUDA a piece of work is a kernel or a copy on the device; on a CPU it is an o
 it. Times are microseconds of the trace's clock.
 """
 
+from __future__ import annotations
+
 from dataclasses import dataclass, field
 from typing import Literal
 

@@ -1,5 +1,7 @@
 """A node: a process that trains the networks of one module, when it is asked to."""
 
+from __future__ import annotations
+
 import os
 import socket
 import time

@@ -1,5 +1,7 @@
 """The nodes of a training by modules, as Ray's actors: placed, asked, and started again where they are lost."""
 
+from __future__ import annotations
+
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager

@@ -1,5 +1,7 @@
 """One run whose modules are trained apart, each by a node, with old copies of the others."""
 
+from __future__ import annotations
+
 import shutil
 import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
