@@ -28,7 +28,7 @@ from velogan.evaluation.features import (
     load_squeezenet,
 )
 from velogan.evaluation.pictures import Real, judged
-from velogan.evaluation.scoring import Scorer
+from velogan.evaluation.scoring import Scorer, quiet
 from velogan.files import sha256, write_text
 from velogan.kernels.inference import Accelerator
 from velogan.methods.base import Spec
@@ -87,7 +87,7 @@ def evaluate(
     Where the file cannot be written, `unwritten` of what is returned says why.
     Raises `ValueError` with the mend if the run, the data or a file is missing or unusable.
     """
-    run, task = Path(run), task or _quiet
+    run, task = Path(run), task or quiet
     config = _config(run, data)
     check_asked(classes, features, squeezenet, limit)
     ways = config.method.directions
@@ -274,7 +274,3 @@ def _record(translator: Translator, common: Mapping[str, Any], target: Real) -> 
     computed_in = str(translator.dtype(rounded=target.pictures.format.dtype == "uint8")).removeprefix("torch.")
     seen = translator.header.get("images_seen")
     return {**common, "sha256": sha256(translator.file), "images_seen": seen, "computed_in": computed_in}
-
-
-def _quiet(_name: str) -> Any:
-    return lambda _done, _total: None

@@ -20,7 +20,7 @@ from velogan.evaluation import each
 from velogan.evaluation.evaluate import load_networks
 from velogan.evaluation.features import JUDGE, Judge
 from velogan.evaluation.pictures import Pictures, Real
-from velogan.evaluation.scoring import Scorer
+from velogan.evaluation.scoring import Scorer, quiet
 from velogan.evaluation.validation import SCORE, Validation
 from velogan.files import nearest
 from velogan.methods.base import Method, Spec, Views
@@ -211,8 +211,8 @@ def _opened(sources: Sources, metric: str, data: DataConfig, device: str) -> tup
     """The scorer of a metric, and the held-out pictures of A and of B with their true translations if known."""
     asked, cache = features_of(metric), cache_directory(data)
     classes = asked.pop("classes")
-    networks = load_networks(**asked, cache=cache, device="cpu" if device == "auto" else device, task=_quiet)
-    scorer = Scorer(data, networks, classes, None, 0, _quiet)
+    networks = load_networks(**asked, cache=cache, device="cpu" if device == "auto" else device, task=quiet)
+    scorer = Scorer(data, networks, classes, None, 0, quiet)
     a, b = _with_answers(sources, cache / "rendered")
     return scorer, (scorer.open(a, b), scorer.open(b, a))
 
@@ -267,7 +267,3 @@ def _check_views(method: Method, spec: Spec, name: str, figure: str) -> None:
 def _short(value: float) -> float | None:
     """Six digits, enough for an interval; None for what JSON cannot hold."""
     return float(f"{value:.6g}") if np.isfinite(value) else None
-
-
-def _quiet(_name: str) -> Any:
-    return lambda _done, _total: None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
@@ -16,7 +15,7 @@ from velogan.data.sets.cache import open_domain
 from velogan.data.sets.sources import Folder, Side, find_sources
 from velogan.evaluation.each import MOST_DB
 from velogan.evaluation.pictures import Pictures
-from velogan.evaluation.scoring import Scorer
+from velogan.evaluation.scoring import Scorer, quiet
 from velogan.metrics.outside import STRIPED, grown, outside_db, stripes
 from velogan.translate.model import load_translator
 from velogan.types import Direction
@@ -31,7 +30,7 @@ def outside(run: Path, *, device: torch.device | str = "cpu") -> dict[Direction,
     """
     config = read_config(run)
     sources = find_sources(config.data)
-    scorer = Scorer(config.data, [], {}, None, 0, _quiet)
+    scorer = Scorer(config.data, [], {}, None, 0, quiet)
     found: dict[Direction, dict[str, float]] = {}
     sides: dict[Direction, tuple[Side, Side]] = {"a2b": (sources.a, sources.b), "b2a": (sources.b, sources.a)}
     for way in config.method.directions:
@@ -70,7 +69,3 @@ def _masks(side: Side, data: DataConfig) -> dict[str, Tensor]:
     pictures = Pictures.of(domain)
     of = {Path(name).stem: pictures.floats(number)[:, :1] > 0 for number, name in enumerate(domain.names)}
     return {name: of[Path(name).stem] for name in names if Path(name).stem in of}
-
-
-def _quiet(_name: str) -> Callable[[int, int], None]:
-    return lambda _done, _total: None

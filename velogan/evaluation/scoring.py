@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -209,6 +209,11 @@ def halves(seen: Seen, seed: int) -> dict[str, Figure]:
     order = torch.randperm(count, generator=torch.Generator().manual_seed(seed))
     one, other = (rows(seen, half) for half in order.chunk(2))
     return distances(one, other, seed=seed)
+
+
+def quiet(_name: str) -> Callable[[int, int], None]:
+    """A `Task` that shows nothing."""
+    return lambda _done, _total: None
 
 
 def finite(value: float) -> float | None:
