@@ -1,14 +1,31 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 import pytest
 
+import velogan
 from velogan.data.config import DataConfig
 from velogan.data.sets.sources import cache_directory, code_directory
-from velogan.files import private_folder, refuse_shared
+from velogan.files import counted, private_folder, refuse_shared
 from velogan.kernels.native import load_kernels
+
+
+def test_one_thing_is_no_plural():
+    assert [counted(number, "image") for number in (0, 1, 2, 1000)] == [
+        "0 images",
+        "1 image",
+        "2 images",
+        "1,000 images",
+    ]
+
+
+def test_no_message_has_a_plural_of_its_own():
+    plural = re.compile(r"\{[^{}A-Z]+:,\} (images|pictures|steps|files)\b")
+    for file in Path(velogan.__file__).parent.rglob("*.py"):
+        assert not plural.search(file.read_text()), f"{file}: use velogan.files.counted"
 
 
 def test_folders_for_code_are_made_for_their_owner_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

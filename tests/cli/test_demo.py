@@ -30,4 +30,4 @@ def test_the_demo_ends_by_images_or_by_time(
     assert "by 4 images: object" in said
     found, said = ends("1000000 images", "--minutes", "0.02")
     assert not found["finished"]
-    assert "training was stopped after 0.02 minutes, before 1000000 images: the same command continues it" in said
+    assert "training was stopped after 0.02 min, before 1000000 images: the same command continues it" in said

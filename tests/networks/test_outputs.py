@@ -144,5 +144,5 @@ def test_small_changes_are_hardly_taken_over():
     twice = net.by(lambda inner: nn.Sequential(inner))
     assert isinstance(twice, KeepGenerator)
     assert torch.equal(twice(images), net(images))
-    with pytest.raises(ValueError, match="output=keep keeps parts of the input, but A and B have 3 and 1 channels"):
+    with pytest.raises(ValueError, match="output=keep keeps parts of the input, but A and B have 3 and 1 channel"):
         build_generator(GeneratorConfig(output="keep"), out_channels=1)

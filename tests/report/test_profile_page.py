@@ -87,7 +87,7 @@ def test_the_page_is_whole_and_alone(found: dict[str, Any], tmp_path: Path):
 
 def test_figures_have_their_denominators(found: dict[str, Any], tmp_path: Path):
     _, words = _read(found, tmp_path)
-    assert "Of 420 µs in 1 steps" in words
+    assert "Of 420 µs in 1 step. " in words
     assert "launches over 50 µs 14% 1 of 7 63% 60 µs of 95 µs" in words
     assert "kernels shorter than their launch 14% 1 of 7 1.7% 4 µs of 242 µs" in words
     assert "delays over 100 µs 14% 1 of 7 52% 116 µs of 223 µs" in words

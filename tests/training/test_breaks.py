@@ -103,7 +103,7 @@ def test_the_command_line_says_it_in_words_and_ends_with_1(
     poison(1)
     assert main(argv) == 1
     said = capsys.readouterr().err
-    assert "velogan: not a finite number in step 1 (1 images seen), phase generator" in said
+    assert "velogan: not a finite number in step 1 (1 image seen), phase generator" in said
     assert "Traceback" not in said
     assert "none was saved yet" in said
     assert main([*argv, "--on-nonfinite", "skip"]) == 0

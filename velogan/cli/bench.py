@@ -57,7 +57,7 @@ class Bench(Flags):
             raise ValueError(f"--minutes {self.minutes:g}: give a number above 0")
         plan = make_plan(self.only, everything=self.all, device=resolve_device("auto"))
         with Display() as display:
-            display.say(f"about {self.minutes:g} minutes at most (--minutes): what needs more is left out")
+            display.say(f"about {self.minutes:g} min at most (--minutes): what needs more is left out")
             result = bench(plan, rounds=self.rounds, seconds=60 * self.minutes, say=display.say)
         console = Console(stderr=self.json)
         for part in render(result):

@@ -11,6 +11,7 @@ import tyro
 
 from velogan.cli.flags import Flags, Json, Outcome
 from velogan.data.sets.download import NAMES
+from velogan.files import counted
 
 
 @dataclass(kw_only=True)
@@ -41,7 +42,7 @@ class DataRender(Flags):
                 seed=self.seed,
                 progress=display.task("rendering"),
             )
-            display.say(f"{self.count} + {self.test_count} pictures in each domain: {folder}")
+            display.say(f"{self.count} + {counted(self.test_count, 'picture')} in each domain: {folder}")
         return {"directory": str(folder), "train": self.count, "test": self.test_count}, 0
 
 

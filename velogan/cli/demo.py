@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import tyro
 
 from velogan.cli.flags import Flags, Json, Outcome
+from velogan.files import counted
 from velogan.recipes import DEMOS, RECIPES
 
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ def _demo(run: Path, *, preset: str, minutes: float, display: Display, command: 
     begun = time.monotonic()
     config = RECIPES[preset]()
     placing, origin = partial(_stopped_after, 60 * minutes), {"preset": preset, "command": command}
-    display.say(f"training ends after {config.train.length}, or after {minutes:g} minutes if these come first")
+    display.say(f"training ends after {config.train.length}, or after {minutes:g} min if these come first")
     trained = train(config, run, display=display, origin=origin, placing=placing)
     held_out = find_sources(config.data).a.test
     assert isinstance(held_out, Folder)  # the built-in set has one
@@ -91,13 +92,13 @@ def _demo(run: Path, *, preset: str, minutes: float, display: Display, command: 
     }
     gain = result["psnr_object_db"] - result["psnr_object_input_db"]
     display.say(
-        f"apples to oranges in {result['seconds']:.0f} s, by {trained.images_seen:,} images: object "
+        f"apples to oranges in {result['seconds']:.0f} s, by {counted(trained.images_seen, 'image')}: object "
         f"{result['psnr_object_db']:.1f} dB to the truth, {gain:+.1f} dB over doing nothing; background kept at "
         f"{result['psnr_background_db']:.1f} dB"
     )
     if not trained.finished:
         display.say(
-            f"training was stopped after {minutes:g} minutes, before {config.train.length}: the same command continues "
+            f"training was stopped after {minutes:g} min, before {config.train.length}: the same command continues "
             "it, and makes a better picture"
         )
     display.say(f"look at it: {page.resolve()}")

@@ -107,7 +107,8 @@ def _lines(found: dict[str, Any], *, epochs: str, length: str) -> list[str]:
     networks = ", ".join(f"{name} {count:,}" for name, count in found["networks"].items())
     lines.append(f"networks: {networks} parameters")
     images, estimate = found["images"], found["estimate"]
-    lines.append(f"length: {length}" if images is None else f"length: {images:,} images of each domain{epochs}")
+    seen = length if images is None else f"{counted(images, 'image')} of each domain{epochs}"
+    lines.append(f"length: {seen}")
     if estimate is not None:
         memory = f"{estimate['memory_mb']:,.0f} MB of memory"
         if estimate["gpu_memory_mb"]:

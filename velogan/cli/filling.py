@@ -15,6 +15,7 @@ import tyro
 from velogan.cli.fields import Configured, data_is_named
 from velogan.config import Config, differences
 from velogan.engine.processes import first
+from velogan.files import counted
 from velogan.methods.base import ends
 from velogan.recipes import RECIPES
 
@@ -101,7 +102,7 @@ def fill(asked: Filling, config: Config, argv: list[str], *, address: str | None
             began=asked.began,
         )
         state = "done" if result.finished else "stopped, and the same command continues"
-        display.say(f"{state}: {result.images_seen:,} images seen; page: {asked.out / 'report.html'}")
+        display.say(f"{state}: {counted(result.images_seen, 'image')} seen; page: {asked.out / 'report.html'}")
     return result
 
 

@@ -17,6 +17,7 @@ from velogan.cli.filling import Filling, check_data, check_hidden, fill, length,
 from velogan.cli.flags import Outcome
 from velogan.config import SIZES, Config, read_config
 from velogan.engine.processes import first
+from velogan.files import counted
 from velogan.recipes import DEFAULT, RECOMMENDED
 
 EXCHANGED_STEPS = 5
@@ -144,7 +145,7 @@ def _what_is_recommended(config: Config) -> str:
     generator, side = config.generator, config.data.crop_size
     sizes = {(dial["channels"], dial["blocks"]): name for name, dial in SIZES.items()}
     size = sizes.get((generator.channels, generator.blocks))
-    networks = f"size {size}" if size else f"{generator.channels} channels"
+    networks = f"size {size}" if size else counted(generator.channels, "channel")
     device = resolve_device(config.engine.device).type
     return (
         f"the recommended recipe: {networks}, squares of {side}x{side}, {config.train.length}, as a "

@@ -12,6 +12,7 @@ import tyro
 
 from velogan.cli.flags import EXACT, Checkpoint, Flags, Json, Outcome, Weights, folder_of
 from velogan.cli.placed import placed
+from velogan.files import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -213,7 +214,7 @@ def _taken(asked: Translate, model: Translator) -> list[str]:
         return []
     which = taken(asked.model)
     why = ", since by held-out pictures the last one is much worse" if which == "best" else ""
-    return [f"by the {which} checkpoint, of {int(model.file.parent.name):,} images{why}"]
+    return [f"by the {which} checkpoint, of {counted(int(model.file.parent.name), 'image')}{why}"]
 
 
 def _masked(asked: Translate) -> list[str]:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from velogan.engine.processes import EndOfRun
+from velogan.files import counted
 from velogan.objectives.base import Carry, Out
 from velogan.types import Nets
 
@@ -28,7 +29,7 @@ class NonFiniteError(EndOfRun):
         self.origin = self.advice = ""
 
     def __str__(self) -> str:
-        seen = "" if self.images is None else f" ({self.images:,} images seen)"
+        seen = "" if self.images is None else f" ({counted(self.images, 'image')} seen)"
         text = f"not a finite number in step {self.number:,}{seen}, phase {self.phase}: {', '.join(self.found)}"
         return text + (f"; first in {self.origin}" if self.origin else "") + (f"\n{self.advice}" if self.advice else "")
 

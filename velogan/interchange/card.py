@@ -13,7 +13,7 @@ import torch
 import yaml
 
 import velogan
-from velogan.files import sha256
+from velogan.files import counted, sha256
 from velogan.interchange.export import MOST_HALF, Exported, Format
 from velogan.networks.reference import Recognised, options
 from velogan.translate.model import Translator
@@ -134,7 +134,7 @@ def _section(direction: Direction, model: Translator, written: Exported, format:
         kept = f"float32, since results in float16 differ by more than {MOST_HALF:.2g}"
         rows["weights are stored in"] = "float16" if written.half else kept
     if small := written.int8:
-        told = f"PSNR {small.psnr:.1f} dB to float32, the mean of {small.pictures} pictures"
+        told = f"PSNR {small.psnr:.1f} dB to float32, the mean of {counted(small.pictures, 'picture')}"
         rows["in 8 bits"] = f"{told} that the calibration did not use"
     if format == "reference":
         rows["flags"] = f"`{' '.join(options(header))}`"

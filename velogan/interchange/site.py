@@ -14,7 +14,7 @@ from pathlib import Path
 from urllib.request import Request, urlopen
 
 from velogan.data.sets.sources import code_directory
-from velogan.files import replacing, write_text
+from velogan.files import counted, replacing, write_text
 from velogan.interchange.export import Exported
 from velogan.translate.model import Translator
 from velogan.types import Direction
@@ -81,8 +81,8 @@ def check_for_browsers(model: Translator) -> None:
     for side, form in (("reads", model.input), ("writes", model.output)):
         if form.channels not in (1, 3):
             raise ValueError(
-                f"format=web: browsers show grey or RGB, and this generator {side} {form.channels} channels: "
-                "choose format=onnx"
+                f"format=web: browsers show grey or RGB, and this generator {side} "
+                f"{counted(form.channels, 'channel')}: choose format=onnx"
             )
         low, high = form.range or (0.0, 255.0)
         if (low, high) not in ((0.0, 255.0), (0.0, 65535.0)):

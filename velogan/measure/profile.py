@@ -23,6 +23,7 @@ from velogan.engine.ema import EMA
 from velogan.engine.nonfinite import NonFiniteError
 from velogan.engine.step import After, Step
 from velogan.engine.trainer import Loader, Stepper, Trainer
+from velogan.files import counted
 from velogan.measure.traces.breakdown import idle, idle_by_phase, kernels, launches, owners, streams, strip, temporal
 from velogan.measure.traces.glance import allow_captured_graphs
 from velogan.measure.traces.memory import AVERAGES, MOMENTS, POOL, WEIGHTS, Held, memory_timeline
@@ -71,12 +72,12 @@ def profile(config: Config, *, steps: int, out: Path, display: Display) -> dict[
     out.mkdir(parents=True, exist_ok=True)
     training = _Training(trainer_of(config, data), config, device)
     warm_up = _round(training.phases) if engine.capture == "on" else WARM_UP
-    display.say(f"warming up: {warm_up} steps")
+    display.say(f"warming up: {counted(warm_up, 'step')}")
     training.run(warm_up)
     plain = training.run(few := min(steps, 4))
     if few * plain < LEAST_S:
         plain = training.run(math.ceil(LEAST_S / plain))
-    display.say(f"profiling {steps} steps of about {1000 * plain:.0f} ms")
+    display.say(f"profiling {counted(steps, 'step')} of about {1000 * plain:.0f} ms")
     trace = out / "trace.json.gz"
     seconds = training.record(steps, trace)
     roles = {"phases": [phase.name for phase in training.phases], "networks": list(training.trainer.nets)}

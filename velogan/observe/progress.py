@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TaskProgressColumn, TextColumn
 
-from velogan.files import duration
+from velogan.files import counted, duration
 
 PLAIN_INTERVAL_S = 30.0
 
@@ -75,7 +75,10 @@ class Training:
         total = self._total
         if total is None:
             total = images + round(images_per_s * eta_s) if eta_s is not None else 0
-        parts = [f"{images:,}/{total:,} images" if total else f"{images:,} images", f"{images_per_s:.1f}/s"]
+        parts = [
+            f"{images:,}/{counted(total, 'image')}" if total else counted(images, "image"),
+            f"{images_per_s:.1f}/s",
+        ]
         if eta_s is not None:
             parts.append(f"{duration(eta_s)} left")
         parts += [f"{name} {value:.3f}" for name, value in losses.items()]

@@ -7,6 +7,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from velogan.files import counted
 from velogan.networks.genotype import Genotype, read_genotype
 from velogan.report.facts import Facts, mapping
 from velogan.report.genotype import drawn
@@ -62,9 +63,9 @@ def _diagram(facts: Facts, *, beside: str = "") -> str:
 
 def _decided(history: Sequence[Tick]) -> str:
     images, since = history[-1]["images"], unchanged_since(history)
-    settled = f"The choices are the same since {since:,} of {images:,} images."
+    settled = f"The choices are the same since {since:,} of {counted(images, 'image')}."
     if since == images:
-        settled = f"Choices changed up to the last of {images:,} images."
+        settled = f"Choices changed up to the last of {counted(images, 'image')}."
     few = thinned(history)
     charts = "".join(
         f'<figure class="plot"><figcaption>{text(network)}</figcaption>{entropies(few, network)}</figure>'
@@ -85,6 +86,6 @@ def _shares(history: Sequence[Tick]) -> str:
     )
     return (
         "<h3>Shares of operations</h3>"
-        f'<p class="note">A picture for each choice, from 0 to {images:,} images. The largest share at the end is '
-        f'named.</p>{legend(history)}<div class="mixtures">{cards}</div>'
+        f'<p class="note">A picture for each choice, from 0 to {counted(images, "image")}. The largest share at the '
+        f'end is named.</p>{legend(history)}<div class="mixtures">{cards}</div>'
     )

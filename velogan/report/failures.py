@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from velogan.files import counted
 from velogan.report.facts import is_number, mapping
 
 FAILURE = "failure/"
@@ -209,7 +210,7 @@ def _decayed(stats: Sequence[Mapping[str, Any]], method: Mapping[str, Any] | Non
     value = points[-1][1]
     what = f"{_of(way)}translations have become worse (their distance to real pictures is {value:.3f}, and was "
     mends = [("the best checkpoint, which translate takes now", ""), ("a new run with another train.seed", "")]
-    return Failure(name, f"{what}{best:.3f} at {images:,} images)", value, since, _try(mends, method))
+    return Failure(name, f"{what}{best:.3f} at {counted(images, 'image')})", value, since, _try(mends, method))
 
 
 def _of(way: str) -> str:

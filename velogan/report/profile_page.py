@@ -8,6 +8,7 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
+from velogan.files import counted
 from velogan.report.page import own
 from velogan.report.profile_figures import Profile, hue, percent, piece, table, time
 from velogan.report.profile_plots import areas, key, share, strip
@@ -63,8 +64,9 @@ def _head(profile: Profile) -> str:
         engine["precision"],
         f"kernels {engine['kernels']}, compile {engine['compile']}",
         f"{profile['image_size']}×{profile['image_size']}, batch {profile['batch_size']}{accumulated}",
-        f"{profile['steps']} steps profiled, {_slower(profile['profiled_step_ms'] / profile['step_ms'] - 1)}",
-        f"{machine['device']}, {machine['threads']} threads, torch {machine['torch']}",
+        f"{counted(profile['steps'], 'step')} profiled, "
+        f"{_slower(profile['profiled_step_ms'] / profile['step_ms'] - 1)}",
+        f"{machine['device']}, {counted(machine['threads'], 'thread')}, torch {machine['torch']}",
     ]
     lead += _bounds(profile)
     return f'<p class="lead">{lead}</p><p class="facts">{" · ".join(map(text, facts))}</p>'

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from velogan.files import counted
 from velogan.report.profile_figures import NAMES, Profile, card, hue, percent, piece, table, time
 from velogan.report.profile_plots import Part, key, share, stack
 from velogan.report.sections import text
@@ -16,7 +17,7 @@ def four_questions(profile: Profile) -> str:
     return f'<div class="columns">{"".join(cards)}</div>'
 
 
-def _parts(figures: Mapping[str, Any], names: Iterable[str], counted: str) -> str:
+def _parts(figures: Mapping[str, Any], names: Iterable[str], what: str) -> str:
     """A bar of shares of time, and a table with what they are shares of."""
     shown = [(name, figures[name]) for name in names if figures.get(name)]
     hues = {name: None if name == "idle" else hue(name) for name, _ in shown}
@@ -27,12 +28,13 @@ def _parts(figures: Mapping[str, Any], names: Iterable[str], counted: str) -> st
         f"<td><b>{percent(figure['share_of_time'])}</b></td></tr>"
         for name, figure in shown
     ]
-    return bar + table(("", text(counted), "time", "share"), rows)
+    return bar + table(("", text(what), "time", "share"), rows)
 
 
 def _temporal(profile: Profile) -> str:
     of = profile["temporal"]["of"]
-    note = f"Of {time(of['microseconds'])} in {of['steps']} steps. What overlaps a computation counts as computing."
+    of_all = f"Of {time(of['microseconds'])} in {counted(of['steps'], 'step')}."
+    note = f"{of_all} What overlaps a computation counts as computing."
     body = _parts(profile["temporal"], ("compute", "non_compute", "idle"), f"{piece(profile)}s, gaps")
     return card("Is the device busy?", note, body)
 

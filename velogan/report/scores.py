@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from velogan.files import counted
 from velogan.report.facts import Facts, is_number
 
 LABELS = {
@@ -189,4 +190,4 @@ def chosen(facts: Facts) -> str:
         "validation/feature_distance": "lowest sliced Wasserstein distance of trained features",
     }.get(name, f"lowest {name}")
     among = f"{scored.index(images) + 1} of {len(scored)}"
-    return f"Best: checkpoint {among}, at {images:,} images, {what} ({best['score']:.3g}) on {best.get('on')}."
+    return f"Best: checkpoint {among}, at {counted(images, 'image')}, {what} ({best['score']:.3g}) on {best.get('on')}."

@@ -9,7 +9,7 @@ import statistics
 from collections.abc import Mapping
 from typing import Any
 
-from velogan.files import duration
+from velogan.files import counted, duration
 from velogan.report import scores
 from velogan.report.facts import Facts, flat, is_number, listing, mapping
 from velogan.report.failures import failures
@@ -72,7 +72,8 @@ def _flags(said: str) -> str:
 def warnings(facts: Facts) -> str:
     """What went wrong in the training, as far as its log shows: what, since when, and what to try."""
     items = "".join(
-        f"<li><b>{text(capital(one.what))}</b>, since {one.since:,} images. <span>Try: {text(one.mend)}.</span></li>"
+        f"<li><b>{text(capital(one.what))}</b>, since {counted(one.since, 'image')}. <span>Try: "
+        f"{text(one.mend)}.</span></li>"
         for one in failures(facts.stats, mapping(facts.config.get("method")))
     )
     items += "".join(f"<li>{text(sentence)}.</li>" for sentence in of_search(facts.architecture))
@@ -88,11 +89,11 @@ def _about(facts: Facts) -> str:
     ]
     parts = [
         facts.run.get("preset"),
-        f"{facts.images:,} images seen" if facts.images else None,
+        f"{counted(facts.images, 'image')} seen" if facts.images else None,
         f"{duration(seconds)} of training" if seconds else None,
-        f"{skipped:,.0f} steps skipped" if (skipped := facts.last("skipped_steps")) else None,
+        f"{counted(round(skipped), 'step')} skipped" if (skipped := facts.last("skipped_steps")) else None,
         f"data: {' and '.join(counts)}" if counts else None,
-        f"{machine['cores']} cores" if machine.get("cores") else None,
+        counted(machine["cores"], "core") if is_number(machine.get("cores")) else None,
         machine.get("device"),
         str(facts.run.get("started") or "")[:16].replace("T", " "),
         f"velogan {facts.run['velogan']}" if facts.run.get("velogan") else None,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from statistics import fmean
 
+from velogan.files import counted
 from velogan.report.plots import Drawing
 from velogan.report.sections import text
 from velogan.search.history import Mixture, Tick, entropy, kind, winner
@@ -109,7 +110,7 @@ def entropies(history: Sequence[Tick], network: str) -> str:
         picture.grid(place(0, value)[1], left=left, right=width - right)
         picture.label(left - 7, place(0, value)[1] + 4, f"{value:g}", anchor="end")
     for images, anchor in ((0, "start"), (end, "end")):
-        words = f"{images:,} images" if images else "0"
+        words = counted(images, "image") if images else "0"
         picture.label(place(images, 0)[0], height - bottom + 18, words, anchor=anchor)
     means: dict[str, float] = {}
     mixtures = history[-1]["shares"][network]
@@ -125,7 +126,7 @@ def entropies(history: Sequence[Tick], network: str) -> str:
         means[letter] = points[-1][1]
     for letter, y in _apart(means).items():
         picture.label(width - right + 5, y + 4, letter, anchor="start", kind="letter")
-    return picture.inline(label=f"{network}: entropy of every choice over {end:,} images")
+    return picture.inline(label=f"{network}: entropy of every choice over {counted(end, 'image')}")
 
 
 def _apart(heights: Mapping[str, float], *, least: float = 13) -> dict[str, float]:

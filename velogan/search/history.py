@@ -13,6 +13,8 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, TypedDict
 
+from velogan.files import counted
+
 FILE = "architecture.jsonl"
 
 Mixture = Mapping[str, float]
@@ -110,8 +112,8 @@ def too_slow(rate: float, *, steps: int) -> str:
     if rate * steps >= LITTLE:
         return ""
     return (
-        f"architecture weights move by {rate * steps:.2g} at most in the {steps:,} steps of this search, which decides "
-        f"nothing: search longer, or raise their rate (optimizer.rules arch_*:lr={TRAVEL / steps:.0e})"
+        f"architecture weights move by {rate * steps:.2g} at most in the {counted(steps, 'step')} of this search, "
+        f"which decides nothing: search longer, or raise their rate (optimizer.rules arch_*:lr={TRAVEL / steps:.0e})"
     )
 
 
@@ -125,8 +127,8 @@ def _pooled(history: Sequence[Tick], network: str, letter: str, length: int) -> 
     if since is None or since > EARLY * length:
         return None
     return (
-        f"{network}: pooling has most of the weight at all places of its {letter} cells since {since:,} "
-        f"images, before convolutions have learned to do better: {_LOWER}"
+        f"{network}: pooling has most of the weight at all places of its {letter} cells since "
+        f"{counted(since, 'image')}, before convolutions have learned to do better: {_LOWER}"
     )
 
 
@@ -140,16 +142,16 @@ def _same(history: Sequence[Tick], network: str, letter: str, length: int) -> st
     since = _since(history, lambda tick: _wins(name, _of(tick, network, letter)) >= EVERYWHERE * len(last))
     if since is not None and since <= EARLY * length:
         return (
-            f"{network}: {name} has won nearly everywhere in its {letter} cells since {since:,} images, before the "
-            f"others were much compared with it: {_LOWER}"
+            f"{network}: {name} has won nearly everywhere in its {letter} cells since {counted(since, 'image')}, "
+            f"before the others were much compared with it: {_LOWER}"
         )
     since = _since(history, lambda tick: all(winner(one) == name for one in _of(tick, network, letter)))
     if since is None or not _decided(last):
         return None
     return (
-        f"{network}: all {len(last)} choices of its {letter} cells are {name} since {since:,} images, so the search "
-        "tells no cell from another: compare it with a network of that operation alone, or give a --budget, under "
-        "which large operations cost something"
+        f"{network}: all {len(last)} choices of its {letter} cells are {name} since {counted(since, 'image')}, so the "
+        "search tells no cell from another: compare it with a network of that operation alone, or give a --budget, "
+        "under which large operations cost something"
     )
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from velogan.files import write_text
+from velogan.files import counted, write_text
 from velogan.methods.capabilities import Choice
 from velogan.search.history import FILE, Tick, read_architecture, too_slow, unchanged_since, warnings
 
@@ -75,7 +75,7 @@ class Chosen:
         since = unchanged_since(self._rows)
         if self._rows[-1]["images"] - since < self._choice.patience * self._epoch:
             return ""
-        return f"what is chosen has not changed since {since:,} images: the run ends"
+        return f"what is chosen has not changed since {counted(since, 'image')}: the run ends"
 
     def _append(self, images: int) -> None:
         shares = {

@@ -11,7 +11,7 @@ import torch
 
 from velogan.config import Config
 from velogan.engine.duration import parse_span
-from velogan.files import duration
+from velogan.files import counted, duration
 from velogan.sweep.cores import available
 from velogan.sweep.plan import SweepPlan, Trial
 from velogan.sweep.scheduling import Resources, shared
@@ -63,10 +63,10 @@ def described(found: dict[str, Any]) -> str:
     """The last line for people: how many runs, how many at a time, how long in all."""
     time = "" if found["seconds"] is None else f": {duration(found['seconds'])} of training in all"
     cores, gpus = found["cores"], found["gpus"]
-    what = f"{gpus:g} GPU and {cores} core{'s' * (cores > 1)}" if gpus else f"{cores} core{'s' * (cores > 1)}"
+    what = f"{gpus:g} GPU and {counted(cores, 'core')}" if gpus else counted(cores, "core")
     return (
-        f"{found['count']} runs of {found['budget']} each, {found['parallel']} at a time with {what} each{time}; start "
-        "and scoring come on top"
+        f"{counted(found['count'], 'run')} of {found['budget']} each, {found['parallel']} at a time with {what} "
+        f"each{time}; start and scoring come on top"
     )
 
 

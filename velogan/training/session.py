@@ -20,7 +20,7 @@ from velogan.engine.config import EngineConfig
 from velogan.engine.duration import Length, parse_length, parse_span
 from velogan.engine.nonfinite import NonFiniteError
 from velogan.engine.trainer import MOST_SKIPPED, Hook, Trainer, stop_on_signal
-from velogan.files import write_text
+from velogan.files import counted, write_text
 from velogan.methods.base import Role
 from velogan.observe.log import Log, read_stats
 from velogan.observe.progress import Display, Training, forecast
@@ -219,7 +219,7 @@ class Session:
         longer = longer and file.is_file() and read_config(file).train.length != length
         if longer:
             self.say(
-                f"{self.folder} has seen {self.trainer.images:,} images already, more than {length}: "
+                f"{self.folder} has seen {counted(self.trainer.images, 'image')} already, more than {length}: "
                 "nothing is trained; a larger --images goes on"
             )
         return longer
@@ -241,7 +241,7 @@ class Session:
         if self.engine is None or engine_of(record) == self.engine:
             return
         if why:
-            self.say(f"the engine computes another way from {self.trainer.images:,} images on: {why}")
+            self.say(f"the engine computes another way from {counted(self.trainer.images, 'image')} on: {why}")
         for line in engine_lines(picks):
             self.say(line)
         images, device = self.trainer.images, self.trainer.device
@@ -272,7 +272,7 @@ class Session:
                 f"{checkpoint} holds another state than this run's ({type(error).__name__}: {str(error)[:300]}): put "
                 "its own copy there, or move it away to continue from the one before"
             ) from error
-        self.say(f"continuing {self.folder} at {self.trainer.images:,} images")
+        self.say(f"continuing {self.folder} at {counted(self.trainer.images, 'image')}")
         self._tell_ranks(1 + len(state.get("others", ())))
 
     def _tell_ranks(self, before: int) -> None:
@@ -288,7 +288,7 @@ class Session:
         by = f"{now} process{'es' if now > 1 else ''}" if now == self.trainer.ranks.world else "a process a direction"
         self.say(
             f"trained by {by} from here on, before by {before}: an update is of "
-            f"{now * images} images, before of {before * images}; {kept}"
+            f"{counted(now * images, 'image')}, before of {before * images}; {kept}"
         )
 
     def _stored(self) -> dict[str, nn.Module]:
@@ -437,7 +437,9 @@ class Session:
             self._score(folder, images)
         self._tell_failures()
         if self.validation.on and self._waited_enough():
-            self.say(f"the score has not become better at {self.config.train.patience} checkpoints: the run ends")
+            self.say(
+                f"the score has not become better at {counted(self.config.train.patience, 'checkpoint')}: the run ends"
+            )
             trainer.enough = True
         remove_old(self.folder, keep=self.config.train.keep)
         self._write_page()
@@ -473,7 +475,7 @@ class Session:
         for one in failures(read_stats(self.folder), self.config.method.model_dump()):
             if one.name not in self._told:
                 self._told.add(one.name)
-                self.say(f"since {one.since:,} images {one.what}: try {one.mend}")
+                self.say(f"since {counted(one.since, 'image')} {one.what}: try {one.mend}")
 
     def _waited_enough(self) -> bool:
         """Whether `train.patience` says that the run has ended."""

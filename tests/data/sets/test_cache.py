@@ -81,7 +81,7 @@ def test_unreadable_files_are_left_out_and_named_in_one_line(make_folder) -> Non
 def test_nothing_readable_is_an_error(make_folder) -> None:
     directory = make_folder("a", count=1)
     (directory / "000.png").write_bytes(b"")
-    with pytest.raises(ValueError, match=r"000.png cannot be read \(nor any of the 1 files in .*the file is empty"):
+    with pytest.raises(ValueError, match=r"000.png cannot be read \(nor any of the 1 file in .*the file is empty"):
         open_domain(folder_of(directory), CONFIG, test=False)
 
 

@@ -10,6 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from velogan.files import counted
+
 Range = tuple[float, float]
 
 _WHOLE: dict[str, Range] = {"uint8": (0, 255), "uint16": (0, 65535)}
@@ -63,7 +65,9 @@ def to_channels(pixels: np.ndarray, channels: int) -> np.ndarray:
             return (pixels @ (_LUMA / 65536).astype(pixels.dtype))[..., None]
         luma = (pixels.astype(np.uint32) * _LUMA.astype(np.uint32)).sum(axis=-1, keepdims=True, dtype=np.uint32)
         return ((luma + 32768) >> 16).astype(pixels.dtype)
-    raise ValueError(f"a picture of {have} channels where {channels} are wanted: only grey and RGB can be converted")
+    raise ValueError(
+        f"a picture of {counted(have, 'channel')} where {channels} are wanted: only grey and RGB can be converted"
+    )
 
 
 def channels_in_common(counts: Sequence[int]) -> int:

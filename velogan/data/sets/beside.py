@@ -131,7 +131,10 @@ def _open(
     none, which are `lacking`, and how many files have no picture. ValueError where one is of another size."""
     asked, having = files.asked, files.having(domain.names)
     if without := [name for name in domain.names if stem(name) not in files.names]:
-        say(f"{asked} has none for {len(without)} of {len(domain)} pictures, which {lacking}, for example {without[0]}")
+        say(
+            f"{asked} has none for {len(without)} of {counted(len(domain), 'picture')}, which {lacking}, for example "
+            f"{without[0]}"
+        )
     known = (*side.train.names, *(side.validation.names if side.validation else ()))
     if alone := without_picture(files.folder, files.names, known):
         say(f"domain {side.letter}: {alone}")

@@ -27,6 +27,7 @@ from velogan.data.sets.slices import Slices
 from velogan.data.sets.sources import ImageSource, cache_directory, content_hash
 from velogan.data.sets.streamed import Shards, StreamedPixels, prepared, several_line
 from velogan.data.sets.writing import Progress, to_disk, write_pictures
+from velogan.files import counted
 
 VERSION = 3
 """Rises when the same files and settings give other bytes."""
@@ -89,7 +90,7 @@ class Domain:
         shown = "; ".join(f"{name} ({reason})" for name, reason in self.skipped[:5])
         more = f"; and {len(self.skipped) - 5} more, see `velogan data check`" if len(self.skipped) > 5 else ""
         total = len(self) + len(self.skipped)
-        return f"left out {len(self.skipped)} of {total} pictures that cannot be read: {shown}{more}"
+        return f"left out {len(self.skipped)} of {counted(total, 'picture')} that cannot be read: {shown}{more}"
 
 
 def open_domain(

@@ -124,7 +124,7 @@ def _mode(picture: Picture) -> str:
     """Name a picture's depth and channels: "RGBA", "16-bit grey", "float32, 5 channels"."""
     channels, depth = picture.pixels.shape[2], _DEEPER[picture.pixels.dtype.name]
     if channels not in _COLOURS:
-        plain = f"{depth.strip() or '8-bit'}, {channels} channels"
+        plain = f"{depth.strip() or '8-bit'}, {counted(channels, 'channel')}"
         return plain + (" and alpha" if picture.alpha is not None else "")
     alpha = {1: "+alpha", 3: "A"}[channels] if picture.alpha is not None else ""
     return depth + _COLOURS[channels] + alpha

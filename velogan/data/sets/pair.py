@@ -60,8 +60,9 @@ def look_at_channels(side: Side, config: DataConfig) -> int:
             reasons.append(str(error))
     if not counts:
         raise ValueError(
-            f"data.path (--data) {side.train.path_of(names[0])} cannot be read (nor any of the {len(reasons)} files of "
-            f"{side.train.where} that were looked at): {reasons[0]}; put pictures there"
+            f"data.path (--data) {side.train.path_of(names[0])} cannot be read (nor any of the "
+            f"{counted(len(reasons), 'file')} of {side.train.where} that were looked at): {reasons[0]}; put pictures "
+            "there"
         )
     return config.reading(side.letter)["channels"] or channels_in_common(counts)
 

@@ -16,6 +16,7 @@ from velogan.engine.duration import Length
 from velogan.engine.nonfinite import NonFiniteError
 from velogan.engine.ranks import Ranks
 from velogan.engine.trainer import Trainer, on_cpu
+from velogan.files import counted
 from velogan.objectives.base import Phase
 from velogan.store.checkpoint import load_state, load_weights, newest_whole, remove_old, save_checkpoint
 from velogan.types import Nets
@@ -180,7 +181,8 @@ class Node:
             fill(trainer.ema.nets, given.averages or {})
         if trainer.images < given.images:
             raise OSError(
-                f"{self._folder} holds no checkpoint of {given.images:,} images: nodes must see the run folder, --out"
+                f"{self._folder} holds no checkpoint of {counted(given.images, 'image')}: nodes must see the run "
+                "folder, --out"
             )
         mine = self._module.trains if trainer.images > given.images else ()  # saved, but not heard any more
         fill(trainer.nets, {role: weights for role, weights in given.nets.items() if role not in mine})

@@ -18,6 +18,7 @@ from velogan.engine.nonfinite import NonFiniteError
 from velogan.engine.optimizers import load_optimizer_state
 from velogan.engine.step import After
 from velogan.engine.trainer import Trainer, on_cpu
+from velogan.files import counted
 from velogan.training.nodes.node import Given, Module, Report, Task, Trained, fill, weights_of
 from velogan.types import Batch
 
@@ -161,8 +162,8 @@ class Placed:
         one.busy, one.images = False, report.images
         if self._processes.setdefault(name, report.process) != report.process:
             self._say(
-                f"the node of {name} was lost and has begun again from its checkpoint, of {one.given.images:,} "
-                f"images: {report.process}"
+                f"the node of {name} was lost and has begun again from its checkpoint, of "
+                f"{counted(one.given.images, 'image')}: {report.process}"
             )
         self._processes[name], self.seconds[name] = report.process, report.seconds
         self._losses |= {loss: torch.tensor(mean) for loss, mean in report.losses.items()}
