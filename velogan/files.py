@@ -5,7 +5,6 @@ from __future__ import annotations
 import difflib
 import hashlib
 import os
-import re
 import shlex
 import stat
 from collections.abc import Iterable, Iterator
@@ -99,8 +98,13 @@ class _PlainValues(yaml.SafeLoader):
 
 
 def names_a_file(path: Path) -> bool:
-    """Whether a path that is no folder is named as files are, with a suffix of a letter and up to seven more."""
-    return not path.is_dir() and re.fullmatch(r"\.[A-Za-z][A-Za-z0-9]{1,7}", path.suffix) is not None
+    """Whether a path that is no folder is named as files are: with a letter behind its last dot, and another.
+
+    Letters and digits alone: `out.geotiffs` and `out.mp4` are named so, `out.v2` and `results.2026` are not.
+    """
+    suffix = path.suffix[1:]
+    letters = sum(character.isalpha() for character in suffix)
+    return not path.is_dir() and suffix.isascii() and suffix.isalnum() and suffix[:1].isalpha() and letters > 1
 
 
 def counted(number: int, what: str) -> str:

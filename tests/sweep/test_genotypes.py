@@ -131,7 +131,7 @@ def test_found_networks_cost_what_others_of_their_size_do(make: Callable[..., Sw
         probed.append(config.generator.operations)
         return StepCost(seconds=1.0, memory_mb=100.0, gpu_memory_mb=0.0)
 
-    found = cost(plan, plan.known_trials(), parallel=1, probe=probe, say=said.append)
+    found = cost(plan, plan.known_trials(), parallel=1, fit=lambda config: config, probe=probe, say=said.append)
     assert [len(operations) for operations in probed] == [0, 6, 6, 0, 6]
     assert found["seconds"] == 20
     assert "2 searches" in said[0]

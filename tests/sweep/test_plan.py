@@ -186,7 +186,7 @@ def test_the_cost_of_each_kind_of_run_is_measured_once() -> None:
         return StepCost(seconds=0.5 * config.generator.channels, memory_mb=100.0, gpu_memory_mb=0.0)
 
     asked = plan("optimizer.lr=0.1,0.2", "generator.channels=2,4", seeds=2)
-    found = cost(asked, asked.known_trials(), parallel=1, probe=probed, say=print)
+    found = cost(asked, asked.known_trials(), parallel=1, fit=lambda config: config, probe=probed, say=print)
     assert len(kinds) == 2
     times = [one["seconds"] / one["images"] for one in found["trials"]]
     assert times == [0.5 * one["settings"]["generator.channels"] for one in found["trials"]]
@@ -227,5 +227,5 @@ def test_a_weight_of_nothing_is_a_kind_of_its_own() -> None:
         return StepCost(seconds=1.0, memory_mb=100.0, gpu_memory_mb=0.0)
 
     asked = plan("method.identity=0.0,0.5,1.0")
-    cost(asked, asked.known_trials(), parallel=1, probe=probed, say=print)
+    cost(asked, asked.known_trials(), parallel=1, fit=lambda config: config, probe=probed, say=print)
     assert len(kinds) == 2

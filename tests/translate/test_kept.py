@@ -12,6 +12,8 @@ from torch import Tensor, nn
 
 from velogan.cli import main
 from velogan.data.pictures.images import Picture, read_picture, save_picture
+from velogan.data.sets.sources import list_images
+from velogan.translate import jobs
 from velogan.translate.files import translate
 from velogan.translate.kept import composed
 from velogan.translate.model import Translator
@@ -100,7 +102,11 @@ def test_missing_masks_are_said_before_anything_is_written(tmp_path: Path) -> No
     assert not (tmp_path / "out").exists()
 
 
-def test_masks_without_a_picture_are_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_masks_without_a_picture_are_counted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked: list[Path] = []
+    monkeypatch.setattr(jobs, "list_images", lambda folder: looked.append(folder) or list_images(folder))
     _save(tmp_path / "in/1.png", 20, 20, 3)
     for name in ("1.png", "2.png", "3.bmp"):
         _half(tmp_path / "masks" / name, 20, 20)
@@ -109,6 +115,7 @@ def test_masks_without_a_picture_are_counted(tmp_path: Path, capsys: pytest.Capt
     said = capsys.readouterr().err
     assert f"left out of {tmp_path / 'masks'}, since no picture has their name: 2, for" in said
     assert "JPEG" not in said
+    assert looked == [tmp_path / "in"]
 
 
 def test_that_jpeg_keeps_nothing_exactly_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -15,7 +15,7 @@ from velogan.data.pictures.images import READ, SUFFIXES, Picture, save_picture
 from velogan.translate.files import translate
 from velogan.translate.model import Translator
 
-OTHERS = {".xyz", ".pdf", ".tar", ".json", ".geotiffs"}
+OTHERS = {".xyz", ".pdf", ".tar", ".json", ".geotiffs", ".geotiffimages"}
 SCANS, FILMS = {".nii", ".dcm", ".nii.gz"}, {".mp4", ".mkv"}
 REFUSED = {
     "a.png": READ - SUFFIXES | OTHERS | SCANS | FILMS,
@@ -44,6 +44,13 @@ def test_translate(name: str, suffix: str, given: Path) -> None:
     with pytest.raises(ValueError, match=r"is named like a file|is no film|is of another kind"):
         translate(model, given / name, given / f"res{suffix}")
     assert sorted(given.rglob("*")) == before
+
+
+@pytest.mark.parametrize("name", ["out.v2", "results.2026", "out"])
+def test_a_folder_may_have_a_dot(name: str, given: Path) -> None:
+    model = Translator(nn.Identity(), multiple=4, device=torch.device("cpu"))
+    translate(model, given / "a.png", given / name)
+    assert (given / name / "a.png").is_file()
 
 
 @pytest.mark.parametrize("form", ["onnx", "torch", "hub", "web", "reference"])

@@ -29,6 +29,7 @@ def dry_run(config: Config, *, usual: Config, quiet: bool) -> dict[str, Any]:
     from velogan.observe.progress import Display
     from velogan.training.run import check_names, fit_channels
     from velogan.training.session import engine_lines
+    from velogan.training.trial import USUAL_CLASSES
 
     if config.optimizer.rules:
         check_names(config)
@@ -42,6 +43,8 @@ def dry_run(config: Config, *, usual: Config, quiet: bool) -> dict[str, Any]:
         channels = [look_at_channels(side, config.data) for side in sides]
         real, picks = fit_channels(config, *channels)
         check_sizes(real.method, real.spec, [real.data.crop] if real.data.crop else [])
+        if config.data.labels_a or config.data.labels_b:
+            display.say(f"label maps are not read here: the estimate takes {USUAL_CLASSES} classes")
         for line in ["timing a few steps", *engine_lines(picks)]:
             display.say(line)
         images, estimate = _estimate(real, images=length.total, minutes=length.span.amount, say=display.say)
@@ -59,6 +62,16 @@ def dry_run(config: Config, *, usual: Config, quiet: bool) -> dict[str, Any]:
         for name, (value, default) in differences(config, usual).items():
             print(f"  {name}: {value}   (default: {default})")
     return found
+
+
+def fitted(config: Config) -> Config:
+    """The configuration with the channels that its pictures have. ValueError where there are none."""
+    from velogan.data.sets.pair import look_at_channels
+    from velogan.data.sets.sources import find_sources
+    from velogan.training.run import fit_channels
+
+    sources = find_sources(config.data)
+    return fit_channels(config, *(look_at_channels(side, config.data) for side in (sources.a, sources.b)))[0]
 
 
 def _count(side: Side) -> dict[str, Any]:

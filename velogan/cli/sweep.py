@@ -159,13 +159,14 @@ def _sweep_base(argv: list[str], preset: str) -> Config:
 def _sweep_dry(asked: Sweep, plan: SweepPlan) -> dict[str, Any]:
     from rich.console import Console
 
+    from velogan.cli.dry_run import fitted
     from velogan.measure.probe import probe
     from velogan.sweep.cost import cost, described
     from velogan.sweep.table import costs
 
     console = Console(stderr=True)
     with console.status("measuring what a step costs here"):
-        found = cost(plan, plan.known_trials(), parallel=asked.parallel, probe=probe, say=console.print)
+        found = cost(plan, plan.known_trials(), parallel=asked.parallel, fit=fitted, probe=probe, say=console.print)
     if not asked.json:
         out = Console()
         out.print(costs(found["trials"]) if found["trials"] else f"{plan.trials} settings that optuna chooses")

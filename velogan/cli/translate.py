@@ -61,7 +61,14 @@ class Translate(Flags):
             help="An image, a film, a DICOM or NIfTI file, or a folder; with --workers also *.tar.",
         ),
     ]
-    output: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="OUTPUT", help="The image or folder to write.")]
+    output: Annotated[
+        tyro.conf.Positional[Path],
+        tyro.conf.arg(
+            metavar="OUTPUT",
+            help="The image or folder to write. Of one input, a name with letters behind its last dot is a file's, "
+            "unless there is such a folder; .v2 and .2026 are folders'.",
+        ),
+    ]
     direction: Annotated[
         Literal["a2b", "b2a"] | None,
         tyro.conf.arg(
@@ -175,7 +182,7 @@ class Translate(Flags):
             )
             example = done.renamed[0] if done.renamed else None
             _tell_translated(display, done, self.output, renamed=len(done.renamed), example=example)
-            for line in filter(None, (left_out(self.input, scans=True), *_masked(self))):
+            for line in filter(None, (left_out(self.input, scans=True), *done.masked)):
                 display.say(line)
             doubts = maps(done, display) if maps else []
         result, code = _translated(done, peak_memory_mb())
@@ -215,24 +222,6 @@ def _taken(asked: Translate, model: Translator) -> list[str]:
     which = taken(asked.model)
     why = ", since by held-out pictures the last one is much worse" if which == "best" else ""
     return [f"by the {which} checkpoint, of {counted(int(model.file.parent.name), 'image')}{why}"]
-
-
-def _masked(asked: Translate) -> list[str]:
-    """How many results do not keep exactly what masks keep, and how many masks have no picture, in lines."""
-    from velogan.data.pictures.images import LOSSY
-    from velogan.data.sets.sources import list_by_stem, without_picture
-    from velogan.translate.jobs import find_jobs
-
-    if asked.masks is None:
-        return []
-    jobs = find_jobs(asked.input, asked.output, suffix=asked.format and f".{asked.format}")
-    lossy = sum(job.target.suffix.lower() in LOSSY for job in jobs)
-    told = f"{lossy} of {len(jobs)} written as JPEG or WebP, which change all pixels a little: --format png does not"
-    alone = ""
-    if asked.masks.is_dir() and asked.input.is_dir():
-        names = [str(job.source.relative_to(asked.input)) for job in jobs]
-        alone = without_picture(asked.masks, list_by_stem(asked.masks), names)
-    return [told if lossy else "", alone]
 
 
 def _doubt(made: Map) -> dict[str, Any]:

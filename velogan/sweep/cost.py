@@ -20,6 +20,9 @@ MOST_PROBES = 8
 """So many kinds of runs are measured, a few seconds each; the cost of others is left open."""
 
 
+Fit = Callable[[Config], Config]
+"""The configuration with the channels that its pictures have. ValueError where there are none."""
+
 Probe = Callable[[Config, Sequence[int]], Any]
 """Measures what a step of a configuration costs on some cores, as `measure.probe` does. ValueError where it cannot."""
 
@@ -35,21 +38,28 @@ class Cost:
 
 
 def cost(
-    plan: SweepPlan, trials: Sequence[Trial], *, parallel: int | None, probe: Probe, say: Callable[[str], None]
+    plan: SweepPlan,
+    trials: Sequence[Trial],
+    *,
+    parallel: int | None,
+    fit: Fit,
+    probe: Probe,
+    say: Callable[[str], None],
 ) -> dict[str, Any]:
     """`trials`, each with what `Cost` has; `count`; `parallel`, `cores`, `gpus` of each; `seconds` of training in all.
 
     The latter are on this machine, and None where a run's are not known.
 
     Runs that differ only in the seed and in fractions above 0, such as rates and weights, are taken to cost the same: a
-    few steps of one of them are trained on random pictures. `say` is told what cannot be measured.
+    few steps of one of them are trained on random pictures, of the channels that `fit` finds. `say` is told
+    what cannot be measured.
     """
     count = len(trials) or (plan.trials or 0) * plan.seeds
     device = next(iter(plan.bases.values())).engine.device
     gpus = float(torch.cuda.device_count()) if device == "auto" or device.startswith("cuda") else 0.0
     cores = available()
     each = shared(len(cores), gpus, parallel=parallel, largest=len(cores), trials=max(count, 1))
-    steps = _steps(trials, cores[: each.cores], probe, say)
+    steps = _steps(trials, cores[: each.cores], fit, probe, say)
     costs = [_cost(plan.budget, steps.get(_kind(trial))) for trial in trials]
     listed = [
         {"name": trial.name, "settings": dict(trial.settings), "seed": trial.seed, **vars(one)}
@@ -78,7 +88,9 @@ def _kind(trial: Trial) -> str:
     return repr({name: value != 0 if isinstance(value, float) else value for name, value in trial.settings.items()})
 
 
-def _steps(trials: Sequence[Trial], cores: Sequence[int], probe: Probe, say: Callable[[str], None]) -> dict[str, Any]:
+def _steps(
+    trials: Sequence[Trial], cores: Sequence[int], fit: Fit, probe: Probe, say: Callable[[str], None]
+) -> dict[str, Any]:
     kinds: dict[str, Trial] = {}
     for trial in trials:
         kinds.setdefault(_kind(trial), trial)
@@ -86,7 +98,7 @@ def _steps(trials: Sequence[Trial], cores: Sequence[int], probe: Probe, say: Cal
     for kind, trial in list(kinds.items())[:MOST_PROBES]:
         engine = {"threads": trial.config.engine.threads or len(cores)}
         try:
-            found[kind] = probe(_stand_in(trial).change(engine=engine), cores)
+            found[kind] = probe(fit(_stand_in(trial)).change(engine=engine), cores)
         except ValueError as error:
             say(f"the cost of {trial.name} cannot be measured: {error}")
     if searches := {str(trial.source.folder(Path())) for trial in trials if trial.source}:

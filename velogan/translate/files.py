@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from velogan.data.pictures.films import is_film
-from velogan.data.pictures.images import SUFFIXES, Picture, suffix_for
+from velogan.data.pictures.images import LOSSY, SUFFIXES, Picture, suffix_for
 from velogan.translate.films import translate_film
 from velogan.translate.jobs import PictureJob, find_jobs
 from velogan.translate.kept import Keep, find_masks
@@ -97,10 +97,12 @@ def translate(
     jobs = [] if scans and not has_pictures(input) else find_jobs(input, output, suffix=format and f".{format}")
     stacks = {scan.source for scan in scans}
     jobs = [job for job in jobs if job.source not in stacks]
+    masked = tuple[str, ...]()
     if masks is not None:
         names = [str(job.source.relative_to(input)) if input.is_dir() else job.source.name for job in jobs]
-        found = find_masks(masks, names, keep=masks_keep, source=input)
+        found, alone = find_masks(masks, names, keep=masks_keep, source=input)
         jobs = [replace(job, mask=mask) for job, mask in zip(jobs, found)]
+        masked = tuple(filter(None, (_lossy(jobs), alone)))
     done = translate_jobs(
         model,
         jobs,
@@ -110,7 +112,7 @@ def translate(
         progress=progress and (lambda done, _: progress(done, len(jobs) + len(scans))),
     )
     if not scans:
-        return done
+        return replace(done, masked=masked)
     return done.and_also(
         (translate_volumes if sees_volumes(model) else translate_scans)(
             model,
@@ -121,6 +123,13 @@ def translate(
             progress=progress and (lambda done, _: progress(len(jobs) + done, len(jobs) + len(scans))),
         )
     )
+
+
+def _lossy(jobs: Sequence[PictureJob]) -> str:
+    """How many results do not keep exactly what masks keep, in a line; empty for none."""
+    count = sum(job.target.suffix.lower() in LOSSY for job in jobs)
+    told = f"{count} of {len(jobs)} written as JPEG or WebP, which change all pixels a little: --format png does not"
+    return told if count else ""
 
 
 def check_options(*, format: str | None, tile: int | None) -> None:

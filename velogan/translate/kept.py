@@ -11,7 +11,7 @@ import numpy as np
 
 from velogan.data.pictures.images import read_picture
 from velogan.data.pictures.values import to_channels
-from velogan.data.sets.sources import list_by_stem, stem
+from velogan.data.sets.sources import list_by_stem, stem, without_picture
 from velogan.files import counted
 
 Keep = Literal["outside", "inside"]
@@ -56,8 +56,8 @@ class Mask:
         return np.invert(mask) if self.keep == "inside" else mask
 
 
-def find_masks(path: Path, names: Sequence[str], *, keep: Keep, source: Path) -> list[Mask]:
-    """The masks of the pictures `names` of `source`, under equal names with any suffix.
+def find_masks(path: Path, names: Sequence[str], *, keep: Keep, source: Path) -> tuple[list[Mask], str]:
+    """The masks of the pictures `names` of `source`, under equal names with any suffix; a line on those of no picture.
 
     `path`: a folder, or the mask of the one picture that `source` is. ValueError where a picture has none, or two.
     """
@@ -66,14 +66,15 @@ def find_masks(path: Path, names: Sequence[str], *, keep: Keep, source: Path) ->
     if path.is_file():
         if source.is_dir():
             raise ValueError(f"masks {path} is a file, but input {source} is a folder: name a folder")
-        return [Mask(path, keep) for _ in names]
+        return [Mask(path, keep) for _ in names], ""
     there = list_by_stem(path)
     if lacking := [name for name in names if stem(name) not in there]:
         raise ValueError(
             f"masks {path} has none for {len(lacking)} of {counted(len(names), 'picture')}, for example {lacking[0]}: "
             "add what is missing, or put pictures that may change everywhere into another folder"
         )
-    return [Mask(path / there[stem(name)], keep) for name in names]
+    alone = without_picture(path, there, names) if source.is_dir() else ""
+    return [Mask(path / there[stem(name)], keep) for name in names], alone
 
 
 def composed(made: np.ndarray, given: np.ndarray, mask: np.ndarray) -> np.ndarray:

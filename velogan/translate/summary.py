@@ -13,7 +13,7 @@ class Summary:
     """The result of `translate`: counts, seconds, and the name and reason of each that failed.
 
     `tiled`: how many were translated in tiles; `renamed`: name and new suffix of each that its format could not hold;
-    `frames`: those of a film, which counts as one.
+    `frames`: those of a film, which counts as one; `masked`: lines on what its masks do not keep, or are of no picture.
     """
 
     translated: int
@@ -23,6 +23,7 @@ class Summary:
     renamed: tuple[tuple[str, str], ...]
     seconds: float
     frames: int = 0
+    masked: tuple[str, ...] = ()
 
     def and_also(self, other: Summary) -> Summary:
         """The sum of two summaries, of calls one after the other."""
@@ -34,6 +35,7 @@ class Summary:
             renamed=tuple(sorted(self.renamed + other.renamed)),
             seconds=self.seconds + other.seconds,
             frames=self.frames + other.frames,
+            masked=self.masked + other.masked,
         )
 
 

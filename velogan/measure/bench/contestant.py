@@ -67,8 +67,8 @@ class Contestant:
         self.run()
         synchronise(self.device)
         self.first_step_s = time.perf_counter() - self._started
-        once = min(self.timed(self.run) for _ in range(2 if self.device.type == "cuda" else 1))
-        self.repeats = max(1, min(_MOST_STEPS, math.ceil(_LEAST_S / once)))
+        self.once_s = min(self.timed(self.run) for _ in range(2 if self.device.type == "cuda" else 1))
+        self.repeats = max(1, min(_MOST_STEPS, math.ceil(_LEAST_S / self.once_s)))
         self._peak = self._allocated() - self._before
 
     @property
