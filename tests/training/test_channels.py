@@ -80,6 +80,8 @@ def test_a_dry_run_looks_at_the_pictures(tmp_path: Path, capsys: pytest.CaptureF
     sweep = ["sweep", *words[1:], "--images", "2", "--vary", "optimizer.lr=0.1,0.2", "--json"]
     assert main(sweep) == 0
     assert (timed[-1].data.channels_a, timed[-1].data.channels_b) == (1, 4)
+    assert main([*words, "--data.labels-a", str(tmp_path / "grey")]) == 0
+    assert "the estimate takes 19 classes" in capsys.readouterr().err
     assert main([*words, "--data.channels-a", "3"]) == 0
     assert "A (grey): 2 pictures for training, 0 held out, 0 for test; 3 channels" in capsys.readouterr().out
     for file in (tmp_path / "four").iterdir():
