@@ -26,7 +26,8 @@ class Judged(Adversarial):
         default=0.0,
         ge=0,
         description="Weight of the edges of an image that its translation has lost, whatever the brightness and the "
-        "colours. It keeps shapes, and does not hinder new things where the image is flat.",
+        "colours. It keeps shapes: an edge may become faint, or its dark side bright, and where the image is flat "
+        "new things may come.",
     )
     pool_size: int = Field(
         default=50,

@@ -90,25 +90,27 @@ def l1_loss(made: Tensor, wanted: Tensor) -> Tensor:
     return (made.float() - wanted.float()).abs().sum() / made.numel()
 
 
-EDGE = 0.1
-"""A difference of neighbours in brightness, in [-1, 1], that counts as half an edge."""
+EDGE, FAINT = 0.1, 0.02
+"""Differences of neighbours in brightness, in [-1, 1], that count as half an edge: in what is given, and in a
+translation of it."""
 
 
 def lost_edges(made: Tensor, given: Tensor) -> Tensor:
-    """How far edges of `given` are from being edges of `made`; 1 where they are lost, up to 2 where they are inverted.
+    """How far edges of `given` are from being edges of `made`: near 0 where they are kept, 1 where they are lost.
 
     Of the gradients g of the brightness, normalised gradient fields n = g / (|g|^2 + EDGE^2)^(1/2) are compared, as for
     the registration of images of two kinds (Haber and Modersitzki 2006). Theirs is the mean of 1 - (n_given n_made)^2.
-    Here it is 1 - n_given n_made, so that dark sides stay dark, and its mean is weighted by |n_given|^2: what appears
-    where the given image is flat costs nothing. How bright or coloured an image is does not count. Equal images have
-    some loss, since a faint edge counts in part only.
+    Here it is 1 - |n_given n_made|, weighted by |n_given|^2: what appears where the given image is flat costs nothing.
+    For `made`, FAINT stands in place of EDGE. So an edge stays where it was, but its dark side may become the bright
+    one, as bone does between CT and MR, and it may become faint, as roofs do in a map. How bright or coloured an image
+    is does not count. Equal images have some loss, since a faint edge counts in part only.
 
     `made` and `given` are `(B, C, H, W)` in [-1, 1], equal but for C, sides of at least 2. Returns the mean over the
     images, a scalar in float32. An image without edges counts 0.
     """
     mine, theirs = _gradient(made), _gradient(given)
     strength, other = theirs.square().sum(1), mine.square().sum(1)
-    alike = (mine * theirs).sum(1) / ((strength + EDGE**2) * (other + EDGE**2)).sqrt()
+    alike = (mine * theirs).sum(1).abs() / ((strength + EDGE**2) * (other + FAINT**2)).sqrt()
     weight = strength / (strength + EDGE**2)
     lost = weight * (1 - alike)
     return (lost.sum((1, 2)) / (weight.sum((1, 2)) + 1e-6)).mean()
