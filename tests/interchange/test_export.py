@@ -133,7 +133,7 @@ def test_eight_bits_agree_with_float32_and_the_card_says_how_well(tmp_path: Path
     kinds = [node.op_type for node in load(tmp_path / "net.onnx").graph.node]
     assert kinds.count("QuantizeLinear") >= kinds.count("Conv") == 6
     text = Path(told["card"]).read_text()
-    assert f"PSNR {told['psnr']:.1f} dB to float32, the mean of 1 pictures" in text
+    assert f"PSNR {told['psnr']:.1f} dB to float32, the mean of 1 picture" in text
     wrong: list[tuple[str, Format, str]] = [
         ("two.onnx", "onnx", "holds 0 pictures"),
         ("both", "onnx", "one domain"),
