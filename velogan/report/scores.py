@@ -183,7 +183,7 @@ def chosen(facts: Facts) -> str:
     scored = [row["images"] for row in facts.stats if is_number(row.get(name)) and is_number(row.get("images"))]
     checkpoint = str(best.get("checkpoint"))[:20]
     images = int(checkpoint) if checkpoint.isdecimal() else None
-    if images not in scored or not is_number(best.get("score")):
+    if images is None or images not in scored or not is_number(best.get("score")):
         return ""
     what = {
         "validation/distance": "lowest sliced Wasserstein distance",

@@ -161,8 +161,8 @@ def _checked(domain: Domain, folder: ImageSource, config: DataConfig, value_rang
     if domain.skipped and not len(domain):
         name, reason = domain.skipped[0]
         raise ValueError(
-            f"data.path (--data) {folder.path_of(name)} cannot be read (nor any of the {len(domain.skipped)} files in "
-            f"{folder.where}): {reason}; put pictures there"
+            f"data.path (--data) {folder.path_of(name)} cannot be read (nor any of the "
+            f"{counted(len(domain.skipped), 'file')} in {folder.where}): {reason}; put pictures there"
         )
     if isinstance(folder, Slices):
         value_range = folder.value_range
