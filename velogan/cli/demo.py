@@ -57,8 +57,10 @@ class Demo(Flags):
 
 
 def _demo(run: Path, *, preset: str, minutes: float, display: Display, command: str) -> dict[str, Any]:
-    """Renders, trains, translates and scores held-out pictures, writes the page; returns the figures. Training ends
-    after the preset's images, or after `minutes`."""
+    """Renders, trains, translates and scores held-out pictures, writes the page; returns the figures.
+
+    Training ends after the preset's images, or after `minutes`.
+    """
     from velogan.data.sets.sources import Folder, find_sources
     from velogan.evaluation.evaluate import evaluate
     from velogan.report import write_report

@@ -93,8 +93,10 @@ def _preparation(data: DataConfig) -> str:
 def _estimate(
     config: Config, *, images: int | None, minutes: float, say: Any
 ) -> tuple[int | None, dict[str, float] | None]:
-    """Images that are seen, and what they take: by arithmetic from a few steps on random pictures, timed here. On a GPU
-    they are not compiled, as steps of a long run are: then it is faster than this."""
+    """Images that are seen, and what they take: by arithmetic from a few steps on random pictures, timed here.
+
+    On a GPU they are not compiled, as steps of a long run are: then it is faster than this.
+    """
     from velogan.measure.probe import probe
     from velogan.sweep.cores import available
 

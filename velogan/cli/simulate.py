@@ -140,8 +140,10 @@ def _cluster(asked: Simulate) -> Cluster:
 
 
 def _measured_step(config: Config, *, per_host: int) -> float:
-    """Seconds for an image of each domain, as several processes compute it: uncaptured where nobody asks for more. It
-    has the share of this machine's cores that one of `per_host` devices has."""
+    """Seconds for an image of each domain, as several processes compute it: uncaptured where nobody asks for more.
+
+    It has the share of this machine's cores that one of `per_host` devices has.
+    """
     from velogan.measure.probe import probe
     from velogan.sweep.cores import available
 

@@ -137,7 +137,8 @@ class CapturedStep:
 
     def _record_pieces(self, phases: Sequence[Phase], after: Sequence[After]) -> tuple[Losses, Callable[[], None]]:
         """The same step in pieces: forward and backward of a phase are one, its update is another, between them the
-        ranks exchange. All ranks record at the same step."""
+        ranks exchange. All ranks record at the same step.
+        """
         step, ranks, pieces, losses = self.step, self.step.ranks, list[Callable[[], object]](), Losses()
 
         def record(work: Callable[[], Any]) -> Any:

@@ -259,8 +259,10 @@ def _gradients_like_weights(optimizer: torch.optim.Optimizer, *_: object) -> Non
 
 
 def _gradients_by_memory(optimizer: torch.optim.Optimizer, *_: object) -> None:
-    """Gives gradients contiguous strides over their channels-last memory, which saves a copy of each. Before the kernel
-    walks them, it makes a contiguous copy of each gradient, which it never reads."""
+    """Gives gradients contiguous strides over their channels-last memory, which saves a copy of each.
+
+    Before the kernel walks them, it makes a contiguous copy of each gradient, which it never reads.
+    """
     for weight in _laid_out_weights(optimizer):
         assert weight.grad is not None
         weight.grad = weight.grad.as_strided(weight.shape, torch.empty(weight.shape, device="meta").stride())

@@ -275,9 +275,11 @@ def _join(device: str, *, lost_after: float) -> Ranks:
 
 
 def _unused(store: dist.Store, rank: int, world: int) -> dist.Store:
-    """The part of the store that belongs to this start of the ranks alone. When torchrun starts them again, the store
-    still has what they said before, addresses too. So each says a new word, the first rank lists the words until every
-    rank has found its own there, and the first word names the part."""
+    """The part of the store that belongs to this start of the ranks alone.
+
+    When torchrun starts them again, the store still has what they said before, addresses too. So each says a new word,
+    the first rank lists the words until every rank has found its own there, and the first word names the part.
+    """
     mine, until = uuid4().hex, time.monotonic() + _PATIENCE.total_seconds()
     store.set(f"word/{rank}", mine)
     while time.monotonic() < until:

@@ -183,8 +183,10 @@ class MetricValidation(Validation):
 
 
 class _AsTrained(nn.Module):
-    """A generator in the precision of training: bfloat16 if `bf16`, else float32. It computes outside inference mode:
-    tensors that a layer keeps from there could not be used in training."""
+    """A generator in the precision of training: bfloat16 if `bf16`, else float32.
+
+    It computes outside inference mode: tensors that a layer keeps from there could not be used in training.
+    """
 
     def __init__(self, net: nn.Module, bf16: bool):
         super().__init__()

@@ -140,8 +140,10 @@ def _of_patches(fake: Tensor, wanted: Tensor) -> float:
 
 
 def _features(teachers: Set[str]) -> str | None:
-    """The network whose maps are compared, where discriminators look through `teachers`: the judge, if it is there. A
-    teacher that is no EfficientNet-Lite is for pictures that the judge does not know, and judges itself."""
+    """The network whose maps are compared, where discriminators look through `teachers`: the judge, if it is there.
+
+    A teacher that is no EfficientNet-Lite is for pictures that the judge does not know, and judges itself.
+    """
     judges = JUDGE not in teachers and teachers <= set(LITE_SHA256) and find_lite(JUDGE) is not None
     return JUDGE if teachers and judges else min(teachers, default=None)
 

@@ -91,8 +91,10 @@ def require_hub() -> None:
 
 @contextmanager
 def _told(name: str) -> Iterator[Any]:
-    """The hub's client; what it raises becomes one sentence. Its errors are of its HTTP library, too, which is another
-    from version to version."""
+    """The hub's client; what it raises becomes one sentence.
+
+    Its errors are of its HTTP library, too, which is another from version to version.
+    """
     require_hub()
     from huggingface_hub import HfApi
     from huggingface_hub import errors as known

@@ -110,7 +110,8 @@ def _enlarged(x: Tensor, size: int | None) -> Tensor:
     """`x`, `(B, C, H, W)`, enlarged until its shorter side has `size` pixels, at most to twice its size, in float32.
 
     What `F.interpolate` computes, bilinear. By products with matrices, whose gradients are the same each time on a GPU
-    too; `interpolate`'s are not."""
+    too; `interpolate`'s are not.
+    """
     height, width = x.shape[2:]
     if size is None or min(height, width) >= size:
         return x
@@ -132,8 +133,10 @@ def _random(outputs: int, inputs: int) -> Tensor:
 
 
 def _at_least_two(x: Tensor) -> Tensor:
-    """`x` with zeros behind a side of one pixel, where the padding of a convolution would be anyway. On a CPU, torch
-    2.13's bfloat16 convolutions with stride 2 compute wrong gradients for a side of one pixel."""
+    """`x` with zeros behind a side of one pixel, where the padding of a convolution would be anyway.
+
+    On a CPU, torch 2.13's bfloat16 convolutions with stride 2 compute wrong gradients for a side of one pixel.
+    """
     height, width = x.shape[2:]
     return x if min(height, width) > 1 else F.pad(x, (0, int(width == 1), 0, int(height == 1)))
 

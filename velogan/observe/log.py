@@ -113,9 +113,11 @@ class Log:
 
 
 class _Board:
-    """An event file in `folder` for TensorBoard. A call that cannot write raises an OSError itself. torch's
-    SummaryWriter writes in a thread, and its errors may come late or never. `purge`: TensorBoard hides what earlier
-    files hold from so many images on."""
+    """An event file in `folder` for TensorBoard. A call that cannot write raises an OSError itself.
+
+    torch's SummaryWriter writes in a thread, and its errors may come late or never. `purge`: TensorBoard hides what
+    earlier files hold from so many images on.
+    """
 
     def __init__(self, folder: Path, *, purge: int | None) -> None:
         # importing takes two seconds, too much for `--help` and short commands

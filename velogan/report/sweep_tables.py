@@ -175,7 +175,9 @@ def extreme(found: Mapping[str, Any]) -> str:
 
 def _grid(columns: Mapping[str, Sequence[str]], *, more: str, most: int = MOST_ROWS, first: str = "") -> str:
     """A table of `columns` by heading; empty ones are left out. Rows past `most` unfold; `more` is what a row is.
-    `first` is the class of the first row."""
+
+    `first` is the class of the first row.
+    """
     filled = {head: cells for head, cells in columns.items() if any(cells)}
     heads = "".join(f"<th{_words(head)}>{text(head)}</th>" for head in filled)
     rows = [

@@ -232,9 +232,11 @@ class Limit(nn.Module):
         return self._best(fits)
 
     def _fits(self, way: Direction, shares: Shares, width: int) -> list[Fit]:
-        """The likeliest generators of a width that cost what they should. More than one only where the cost of a built
-        network is not the sum of its operations' costs: then, aiming higher or lower, by as much as the forecast was
-        wrong."""
+        """The likeliest generators of a width that cost what they should.
+
+        More than one only where the cost of a built network is not the sum of its operations' costs: then, aiming
+        higher or lower, by as much as the forecast was wrong.
+        """
         costs, most, tried = self._costs(way, width), self.budget.amount, []
         for _ in range(_TRIES):
             operations = likeliest(shares, costs, Bounds(WITHIN * most, most))

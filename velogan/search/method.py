@@ -265,8 +265,10 @@ class Searched(Method):
         return derive(net) if _is_open(config) else config.chosen
 
     def _judges(self, nets: Nets, spec: Spec, roles: Mapping[str, Role]) -> dict[Direction, tuple[str, ...]]:
-        """The discriminators' operations by direction; those of images count, where encodings are judged too. One of
-        encodings has not the first two operations, whose places hand-made ones take."""
+        """The discriminators' operations by direction; those of images count, where encodings are judged too.
+
+        One of encodings has not the first two operations, whose places hand-made ones take.
+        """
         found: dict[Direction, tuple[str, ...]] = {}
         for way in self.directions:
             config, (_, target) = spec.discriminators[way], ends(way)

@@ -36,8 +36,10 @@ def convolve9(x: Tensor, kernel: Tensor, bias: Tensor | None = None) -> Tensor:
 
 
 class _WideConvolution(torch.autograd.Function):
-    """`x` and `kernel` are kept, and transformed again: their transforms are several times as large. The gradient is of
-    operations that have gradients themselves, so that there are second derivatives."""
+    """`x` and `kernel` are kept, and transformed again: their transforms are several times as large.
+
+    The gradient is of operations that have gradients themselves, so that there are second derivatives.
+    """
 
     @staticmethod
     def forward(ctx, x: Tensor, kernel: Tensor) -> Tensor:
@@ -74,8 +76,10 @@ def _row(tiles: Tensor, row: int) -> Tensor:
 
 
 def _tiles(x: Tensor) -> Tensor:
-    """The input's 5x5 tiles, 3 pixels apart, transformed, each beside its two neighbours to the right. `(25, rows + 2,
-    B, columns, 3 C)`."""
+    """The input's 5x5 tiles, 3 pixels apart, transformed, each beside its two neighbours to the right.
+
+    `(25, rows + 2, B, columns, 3 C)`.
+    """
     batch, channels, height, width = x.shape
     x = F.pad(x, (0, (8 - width) % 3, 0, (8 - height) % 3)).permute(0, 2, 3, 1)
     tiles = x.unfold(1, 5, 3).unfold(2, 5, 3).permute(4, 5, 1, 0, 2, 3)
@@ -114,8 +118,10 @@ def _of_products(g: Tensor) -> Tensor:
 
 
 def _taps(kernel: Tensor, row: int) -> Tensor:
-    """Three of the nine 3x3 kernels in one of 9x9, those of a row, transformed: `(25, c_out, 3 c_in)`. A row at a time,
-    as all are too many numbers for a processor's second cache."""
+    """Three of the nine 3x3 kernels in one of 9x9, those of a row, transformed: `(25, c_out, 3 c_in)`.
+
+    A row at a time, as all are too many numbers for a processor's second cache.
+    """
     c_out, c_in = kernel.shape[:2]
     small = kernel.permute(2, 3, 0, 1)[3 * row : 3 * row + 3].unflatten(1, (3, 3)).permute(0, 2, 3, 1, 4)
     return (_both(_KERNEL, kernel) @ small.reshape(9, -1)).view(25, c_out, 3 * c_in)

@@ -22,8 +22,10 @@ LOCK_S = 60.0
 
 
 def _train(request: Mapping[str, Any]) -> dict[str, Any]:
-    """Trains `config` in the folder `run`, scored by the `metric` at each checkpoint; `origin` is for the record. Where
-    a `source` is named, a search finds the networks before, in the folder of the `sweep`."""
+    """Trains `config` in the folder `run`, scored by the `metric` at each checkpoint; `origin` is for the record.
+
+    Where a `source` is named, a search finds the networks before, in the folder of the `sweep`.
+    """
     run = Path(request["run"])
     _wait_for(run)
     scoring = partial(MetricValidation, metric=request["metric"])

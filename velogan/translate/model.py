@@ -160,8 +160,10 @@ def _contents(file: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
 def _generator(
     file: Path, header: dict[str, Any], state: dict[str, Tensor]
 ) -> Generator | ChangeGenerator | MaskGenerator:
-    """The network that the header describes, with the weights `state`. Sizes are compared before memory is taken.
-    Raises `ValueError` if they differ, or the header describes no network."""
+    """The network that the header describes, with the weights `state`.
+
+    Sizes are compared before memory is taken. Raises `ValueError` if they differ, or the header describes no network.
+    """
     try:
         if header.get("network") == "supernet":
             raise ValueError("it is of a search; train what that found: velogan train --genotype RUN/genotype.json")

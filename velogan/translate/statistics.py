@@ -231,9 +231,11 @@ _MEET = nn.Identity()  # marks a value that several later layers use
 
 
 def _steps(net: nn.Module) -> list[nn.Module]:
-    """The layers in the order in which they run, with marks for values that are kept, and used later. A module without
-    a form is one step. In a network of the form "change" or "mask", the steps lead from the input to the decoded
-    translation, through every norm."""
+    """The layers in the order in which they run, with marks for values that are kept, and used later.
+
+    A module without a form is one step. In a network of the form "change" or "mask", the steps lead from the input to
+    the decoded translation, through every norm.
+    """
     if form_of(net) in ("change", "mask"):
         return [step for stage in layers_of(net) for step in (*_steps(stage), _MEET)]
     return list(walk(net, _MARKS))

@@ -203,7 +203,9 @@ class _Copy:
 
 def _coded(frame: VideoFrame) -> tuple[int, int]:
     """How the values of a film like `frame` are coded: matrix and range, as its file says them; those of HD for RGB.
-    ValueError for a matrix that is not converted."""
+
+    ValueError for a matrix that is not converted.
+    """
     if frame.format.is_rgb:
         return 1, _LIMITED
     matrix, span = int(frame.colorspace), int(frame.color_range)
@@ -213,9 +215,11 @@ def _coded(frame: VideoFrame) -> tuple[int, int]:
 
 
 def _upright(frame: VideoFrame) -> tuple[bool, np.ndarray]:
-    """A frame `(H, W, 3)` uint8 as players show it, and whether its rows were columns. Films of phones are stored as
-    the sensor lies, with a matrix that turns them, and may mirror them. Of a matrix that turns by less than a quarter,
-    the nearest quarter is taken."""
+    """A frame `(H, W, 3)` uint8 as players show it, and whether its rows were columns.
+
+    Films of phones are stored as the sensor lies, with a matrix that turns them, and may mirror them. Of a matrix that
+    turns by less than a quarter, the nearest quarter is taken.
+    """
     picture = frame.to_ndarray(format="rgb24")
     said = frame.side_data.get("DISPLAYMATRIX")
     if said is None:

@@ -157,7 +157,9 @@ def _picture(pages: list[TiffPage]) -> Picture:
 @dataclass(frozen=True)
 class _Said:
     """What a description says that pages are: how many channels, slices and times; `channels` 0 where it says nothing.
-    `images`: how many ImageJ says there are."""
+
+    `images`: how many ImageJ says there are.
+    """
 
     channels: int = 0
     slices: int = 1

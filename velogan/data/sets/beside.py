@@ -127,8 +127,11 @@ def _open(
     say: Say,
     **how: Any,
 ) -> tuple[Domain, tuple[int, ...]]:
-    """The pictures of `files`, and for each picture of `domain` its place among them, -1 for none. Says how many have
-    none, which are `lacking`, and how many files have no picture. ValueError where one is of another size."""
+    """The pictures of `files`, and for each picture of `domain` its place among them, -1 for none.
+
+    Says how many have none, which are `lacking`, and how many files have no picture. ValueError where one is of another
+    size.
+    """
     asked, having = files.asked, files.having(domain.names)
     if without := [name for name in domain.names if stem(name) not in files.names]:
         say(

@@ -31,8 +31,10 @@ _SHOWN = 8  # names in a line of text
 
 @dataclass(frozen=True)
 class _Checked:
-    """What was found in one file. `values`: the lowest and highest pixel; `content`: the hash of the pixels;
-    `thumbnail`: see `near_duplicates`."""
+    """What was found in one file.
+
+    `values`: the lowest and highest pixel; `content`: the hash of the pixels; `thumbnail`: see `near_duplicates`.
+    """
 
     name: str
     reason: str = ""

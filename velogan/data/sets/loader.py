@@ -242,7 +242,8 @@ class PairLoader:
 
     def _draw_epoch(self, epoch: int) -> tuple[np.ndarray, np.ndarray]:
         """Draw an epoch's order `(N,)` and `(N, 11)` numbers in [0, 1): B's index, A's and B's windows, A's and B's
-        mirrorings from top to bottom and turns."""
+        mirrorings from top to bottom and turns.
+        """
         random = np.random.Generator(np.random.Philox(np.random.SeedSequence([self.seed, epoch, *self._salt])))
         order = np.arange(len(self)) if self.config.serial_batches else random.permutation(len(self))
         return order, np.hstack([random.random((len(self), count)) for count in (7, 4)])
@@ -414,8 +415,10 @@ def _gathered(loader: PairLoader, position: int) -> Iterator[Batch]:
 
 
 def _resident(domain: Domain, device: torch.device) -> Tensor | None:
-    """Give the domain as `(N, H, W, C)` on the device, or None if it stays on the host. On a CPU, reading windows from
-    the file is several times faster than a gather."""
+    """Give the domain as `(N, H, W, C)` on the device, or None if it stays on the host.
+
+    On a CPU, reading windows from the file is several times faster than a gather.
+    """
     if device.type != "cuda" or domain.streamed or not domain.uniform:
         return None
     if domain.pixels.nbytes > RESIDENT_SHARE * torch.cuda.mem_get_info(device)[0]:

@@ -219,9 +219,11 @@ def _group_of(name: str, expression: str | None) -> str | None:
 
 
 def _hold_out(side: Side, config: DataConfig) -> Side:
-    """Move whole groups with at most `data.validation` pictures, at most a tenth of all, to validation. The groups
-    whose names have the lowest hashes are taken: at least one group, but none with more than half of the pictures. So
-    both domains hold out equal names, which keeps pairs together, and a few new files change little."""
+    """Move whole groups with at most `data.validation` pictures, at most a tenth of all, to validation.
+
+    The groups whose names have the lowest hashes are taken: at least one group, but none with more than half of the
+    pictures. So both domains hold out equal names, which keeps pairs together, and a few new files change little.
+    """
     total = len(side.train.names)
     most = min(config.validation, total // 10)
     names = side.train.own_names
@@ -252,8 +254,10 @@ def _rank(name: str) -> bytes:
 
 
 def _whole_groups(named: Sequence[tuple[bool, str]], most: int) -> set[int]:
-    """The numbers of the pictures of some groups, in the order of the hashes of the groups' names. `named`: each
-    picture's group, or False and its own name."""
+    """The numbers of the pictures of some groups, in the order of the hashes of the groups' names.
+
+    `named`: each picture's group, or False and its own name.
+    """
     groups: dict[tuple[bool, str], list[int]] = {}
     for number, key in enumerate(named):
         groups.setdefault(key, []).append(number)
@@ -360,7 +364,9 @@ def _pictures(
     directory: Path, letter: Letter, config: DataConfig, progress: Callable[[int, int], None] | None
 ) -> ImageSource:
     """Pictures of a folder, or where there are none, slices of the medical files in it, or pictures of its shards.
-    Slices of a medical file that is named itself, too."""
+
+    Slices of a medical file that is named itself, too.
+    """
     if directory.is_file() and scan_suffix(directory) is not None:
         return _slices(directory.parent, [directory.name], letter, config, progress)
     if not directory.is_dir():

@@ -147,8 +147,10 @@ def _compete(
     say: Say,
 ) -> dict[Case, list[float]]:
     """Times all contestants in turns, sorted by way, `until` the time is up, but once. Returns the roofline seconds of
-    each case by round. Convolutions that several methods use are timed once per round. A contestant that runs out of
-    memory is removed."""
+    each case by round.
+
+    Convolutions that several methods use are timed once per round. A contestant that runs out of memory is removed.
+    """
     roofline = Roofline(sum(calls.values(), Counter()), device=resolve_device("auto"))
     rooflines: dict[Case, list[float]] = {case: [] for case in calls}
     ways = list(dict.fromkeys(way for _, way in contestants))

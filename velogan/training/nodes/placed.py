@@ -185,8 +185,10 @@ class Placed:
 
 @dataclass
 class _Standing:
-    """Where a node stands: images that it has seen, and of how many it has `shown` what it trained. `given` is what it
-    computes with since its last exchange, `end` the images at its next one, once that is known."""
+    """Where a node stands: images that it has seen, and of how many it has `shown` what it trained.
+
+    `given` is what it computes with since its last exchange, `end` the images at its next one, once that is known.
+    """
 
     given: Given
     images: int
