@@ -37,9 +37,8 @@ def write_sweep(found: Mapping[str, Any], out: Path) -> Path:
     """Writes the page of a sweep and returns `out`.
 
     `found` is what `sweep.json` holds, with `verdicts` by setting, best first; `nothing`: the metric of the inputs as
-    they are, None where unknown; `curves`: by setting, a list for each
-    seed of (percent of the budget, score); and `pictures`: by setting, its best `run` and, by direction, `pairs` of
-    input and translation as `(H, W, 3)` uint8.
+    they are, None where unknown; `curves`: by setting, a list for each seed of (percent of the budget, score); and
+    `pictures`: by setting, its best `run` and, by direction, `pairs` of input and translation as `(H, W, 3)` uint8.
     """
     shown = list(found["verdicts"])[:MOST_SHOWN]
     sections = {
@@ -81,7 +80,9 @@ def _lead(found: Mapping[str, Any]) -> str:
     seeds = f" on average over {row['seeds']} seeds" if row["seeds"] > 1 else ""
     what = text(metric_label(found["metric"]))
     said = f"<b>{named(best)}</b> has the {extreme(found)} {what}" if others else f"{what} of <b>{named(best)}</b>"
-    said += f": {figure(row['mean'])}{seeds}. {no_gain(found)}"
+    said += f": {figure(row['mean'])}{seeds}. "
+    if worse := no_gain(found):
+        said += f"{worse} "
     label, values = main_test(found, best)
     if label:
         same = label == metric_label(found["metric"])
@@ -104,7 +105,7 @@ def no_gain(found: Mapping[str, Any]) -> str:
     means, nothing = [row["mean"] for row in found["verdicts"].values()], found["nothing"]
     if nothing is None or not means or min(means) < nothing:
         return ""
-    return f"No setting is nearer to real pictures than doing nothing ({figure(nothing)}): train for longer. "
+    return f"No setting is nearer to real pictures than doing nothing ({figure(nothing)}): train for longer."
 
 
 def _statuses(trials: Sequence[Mapping[str, Any]]) -> list[str]:

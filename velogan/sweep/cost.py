@@ -51,8 +51,8 @@ def cost(
     The latter are on this machine, and None where a run's are not known.
 
     Runs that differ only in the seed and in fractions above 0, such as rates and weights, are taken to cost the same: a
-    few steps of one of them are trained on random pictures, of the channels that `fit` finds. `say` is told
-    what cannot be measured.
+    few steps of one of them are trained on random pictures, of the channels that `fit` finds. `say` is told what cannot
+    be measured.
     """
     count = len(trials) or (plan.trials or 0) * plan.seeds
     device = next(iter(plan.bases.values())).engine.device
