@@ -66,7 +66,7 @@ def test_both_pictures_of_a_pair_are_cropped_and_flipped_alike() -> None:
 def test_pairs_have_equal_names_but_for_the_suffix_and_the_rest_is_named(pairs: Path) -> None:
     _write(pairs / "A", "alone.png")
     (pairs / "B/1.png").rename(pairs / "B/1.bmp")
-    (a, b), alone = find_pairs(pairs)
+    (a, b), alone = find_pairs(pairs, DataConfig())
     assert (a.names, b.names) == (("0.png", "1.png", "2.png"), ("0.png", "1.bmp", "2.png"))
     assert alone == ("A/alone.png",)
 
@@ -89,7 +89,7 @@ def test_a_folder_without_pairs_is_refused(made: tuple[str, ...], message: str, 
     for name in made:
         _write(tmp_path / "none" / name[0], name[2:])
     with pytest.raises(ValueError, match=message):
-        find_pairs(tmp_path / "none")
+        find_pairs(tmp_path / "none", DataConfig())
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,8 @@ from velogan.translate.files import translate
 from velogan.translate.model import Translator
 
 STACK = np.random.default_rng(0).integers(0, 256, (3, 16, 24), dtype=np.uint8)
+FEW = ["--image-size", "32", "--generator.channels", "2", "--generator.blocks", "1", "--discriminator.channels", "2"]
+FEW += ["--train.samples", "2", "--train.tensorboard", "false", "--engine.precision", "fp32", "--images", "1"]
 
 
 class Negative(nn.Module):
@@ -103,11 +106,9 @@ def test_a_run_knows_what_they_were_in_training_and_the_flag_overrules(
     monkeypatch.setenv("VELOGAN_CACHE", str(tmp_path / "cache"))
     (tmp_path / "b").mkdir()
     tifffile.imwrite(tmp_path / "b/b.tif", 255 - STACK, photometric="minisblack", metadata=None)
-    few = ["--image-size", "32", "--generator.channels", "2", "--generator.blocks", "1", "--discriminator.channels"]
-    few += ["2", "--train.samples", "0", "--train.tensorboard", "false", "--engine.precision", "fp32", "--images", "1"]
-    few += ["--data", str(stack.parent), str(tmp_path / "b"), "--data.pages", "channels"]
+    data = ["--data", str(stack.parent), str(tmp_path / "b"), "--data.pages", "channels"]
     run = tmp_path / "run"
-    assert main(["train", "cyclegan", *few, "--out", str(run)]) == 0
+    assert main(["train", "cyclegan", *FEW, *data, "--out", str(run)]) == 0
     assert main(["translate", str(run), str(stack), str(tmp_path / "one"), "--doubt"]) == 0
     assert tifffile.imread(tmp_path / "one/a.tif").shape == (16, 24, 3)
     assert main(["translate", str(run), str(stack), str(tmp_path / "other"), "--pages", "slices"]) == 0
@@ -115,3 +116,15 @@ def test_a_run_knows_what_they_were_in_training_and_the_flag_overrules(
     model = velogan.load(run)
     model.save_pretrained(tmp_path / "hub")
     assert velogan.load(tmp_path / "hub").translate_files(stack, tmp_path / "api").failed == ()
+
+
+def test_true_translations_and_pairs_are_read_by_the_same_flag(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VELOGAN_CACHE", str(tmp_path / "cache"))
+    for name in ("trainA", "trainB", "testA", "testB", "pairs/A", "pairs/B"):
+        (tmp_path / name).mkdir(parents=True)
+        tifffile.imwrite(tmp_path / name / "a.tif", STACK, photometric="minisblack", metadata=None)
+    run, pages = str(tmp_path / "run"), ["--data", str(tmp_path), "--data.pages", "channels"]
+    assert main(["train", "cyclegan", *FEW, *pages, "--data.pairs", str(tmp_path / "pairs"), "--out", run]) == 0
+    assert main(["evaluate", run, "--features", "none", "--checkpoint", "last"]) == 0
+    data = json.loads((tmp_path / "run/scores.json").read_text())["protocol"]["data"]
+    assert [data[letter]["with_truth"] for letter in "ab"] == [1, 1]

@@ -14,7 +14,7 @@ from velogan.data.config import DataConfig
 from velogan.data.pictures.values import PixelFormat, to_channels, to_unit
 from velogan.data.sets.cache import Domain, open_domain
 from velogan.data.sets.pair import Task
-from velogan.data.sets.sources import Folder, ImageSource, Side
+from velogan.data.sets.sources import Folder, ImageSource, Side, in_folder
 from velogan.metrics.figures import Seen
 from velogan.metrics.labels import find_labels
 
@@ -137,7 +137,7 @@ def open_answers(side: Side, other: Side, names: Sequence[str], data: DataConfig
         return Answers({}, {}, None)
     truths: dict[str, Tensor] = {}
     masks: dict[str, Tensor] = {}
-    kept = Folder(side.truth, tuple(name for name in names if (side.truth / name).is_file()))
+    kept = in_folder(side.truth, tuple(name for name in names if (side.truth / name).is_file()), data)
     if kept.names:
         truths = _by_name(open_side(kept, other, data, progress=task("preparing the truth")))
     if side.mask is not None:

@@ -13,7 +13,7 @@ from torch import Tensor
 from velogan.data.config import DataConfig
 from velogan.data.sets.cache import Domain, open_domain
 from velogan.data.sets.loader import normalise
-from velogan.data.sets.sources import Folder, ImageSource, Side, Sources
+from velogan.data.sets.sources import ImageSource, Side, Sources, in_folder
 from velogan.files import write_text
 from velogan.methods.base import Views
 from velogan.observe.log import Log
@@ -104,7 +104,7 @@ def _pictures(side: Side, data: DataConfig, *, count: int, multiple: int) -> tup
         kept = tuple(name for name in domain.names if (side.truth / name).is_file())
         if kept == domain.names:
             other: Letter = "B" if side.letter == "A" else "A"
-            truths = open_domain(Folder(side.truth, kept), data, test=True, **data.reading(other))
+            truths = open_domain(in_folder(side.truth, kept, data), data, test=True, **data.reading(other))
     size = _common_size([domain, *([truths] if truths else [])], multiple)
     return list(domain.names), middles(domain, size), middles(truths, size) if truths else None
 

@@ -252,6 +252,12 @@ def test_a_member_of_each_sample_is_chosen(tmp_path: Path) -> None:
         train(config(one, other(tmp_path), member="webp"))
 
 
+def test_pages_are_refused(tmp_path: Path) -> None:
+    one = tar(tmp_path / "one.tar", {"0.png": png(0)})
+    with pytest.raises(ValueError, match=r"data.pages=channels is for folders of TIFF files, and .*one.tar names"):
+        train(config(one, other(tmp_path), pages="channels"))
+
+
 def test_pictures_of_several_formats_become_one_as_in_folders(tmp_path: Path) -> None:
     files = {"0.png": png(0), "1.png": png(1, dtype="uint16", channels=1), "2.png": png(2, channels=1)}
     one = tar(tmp_path / "one.tar", files)

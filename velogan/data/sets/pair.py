@@ -73,9 +73,9 @@ def open_data(config: DataConfig, *, task: Task, say: Callable[[str], None]) -> 
     sources = find_sources(config, progress=found)
     sides = (sources.a, sources.b)
     beside = find_beside(config, sides)
-    paired = find_pairs(Path(config.pairs).expanduser()) if config.pairs else None
+    paired = find_pairs(Path(config.pairs).expanduser(), config) if config.pairs else None
     if paired and any(isinstance(side.train, Slices) for side in sides):
-        raise ValueError(f"data.pairs={config.pairs} is for pictures, not for DICOM and NIfTI: leave it out")
+        raise ValueError(f"data.pairs={config.pairs} is for pictures, not for slices: leave it out")
     domains = []
     for side in sides:
         progress = task(f"preparing {side.letter}")

@@ -380,7 +380,7 @@ def _pictures(
             )
         return _slices(directory, names, letter, config, progress)
     if names:
-        return Folder(directory, names, pages_are_channels=config.pages == "channels")
+        return in_folder(directory, names, config)
     shards = [str(directory / name) for name in list_files(directory, {SHARD})]
     if shards:
         return open_shards(str(directory), identified(shards), config, cache_directory(config), progress=progress)
@@ -393,7 +393,12 @@ def _pictures(
     )
 
 
-def find_pairs(root: Path) -> tuple[tuple[Folder, Folder], tuple[str, ...]]:
+def in_folder(directory: Path, names: tuple[str, ...], config: DataConfig) -> Folder:
+    """Pictures of a folder, whose pages are what `config` says."""
+    return Folder(directory, names, pages_are_channels=config.pages == "channels")
+
+
+def find_pairs(root: Path, config: DataConfig) -> tuple[tuple[Folder, Folder], tuple[str, ...]]:
     """The pictures of A and B below `root` that have equal names but for the suffix, in one order; and all others.
 
     ValueError with the mend where there are none.
@@ -407,9 +412,9 @@ def find_pairs(root: Path) -> tuple[tuple[Folder, Folder], tuple[str, ...]]:
     both = sorted(named[0].keys() & named[1].keys())
     if not both:
         raise ValueError(f"data.pairs={root}: no picture of A has the name of one of B: give pairs equal names")
-    folders = tuple(Folder(root / letter, tuple(one[key] for key in both)) for letter, one in zip(LETTERS, named))
+    a, b = (in_folder(root / letter, tuple(one[key] for key in both), config) for letter, one in zip(LETTERS, named))
     alone = [f"{letter}/{one[key]}" for letter, one in zip(LETTERS, named) for key in one if key not in both]
-    return (folders[0], folders[1]), tuple(alone)
+    return (a, b), tuple(alone)
 
 
 def _slices(

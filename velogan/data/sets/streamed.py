@@ -138,8 +138,14 @@ def open_shards(
 ) -> Shards:
     """Look through shards that no earlier run has looked through, and choose `data.member` of their pictures.
 
-    `progress` counts shards. Raises `ValueError` with the mend where a shard is damaged, or there is no picture.
+    `progress` counts shards. Raises `ValueError` with the mend where a shard is damaged, or there is no picture, or
+    `data.pages` is given.
     """
+    if config.pages:
+        raise ValueError(
+            f"data.pages={config.pages} is for folders of TIFF files, and {where} names shards: unpack these into a "
+            "folder, or leave it out"
+        )
     workers, indexes = config.workers or os.cpu_count() or 1, []
     with ThreadPoolExecutor(workers) as pool:
         for done, shard in enumerate(shards, start=1):
