@@ -15,6 +15,7 @@ from torch import nn
 
 from velogan.config import Config, differences, parse_config, read_config, write_yaml
 from velogan.data.sets.pair import Data
+from velogan.data.sets.sources import check_apart
 from velogan.engine.allowance import SHARE
 from velogan.engine.config import EngineConfig
 from velogan.engine.duration import Length, parse_length, parse_span
@@ -141,6 +142,7 @@ class Session:
     @classmethod
     def open(cls, run: Path, config: Config, *, say: Callable[[str], None]) -> Session:
         """A new run, or the one that `run` holds, with its own configuration. ValueError where they disagree."""
+        check_apart(config.data, run)
         if not (run / "config.yaml").exists():
             if run.exists() and not run.is_dir():
                 raise ValueError(f"--out {run} is a file: name a folder")

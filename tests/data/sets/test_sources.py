@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from velogan.data.config import DataConfig
-from velogan.data.sets.sources import find_sources
+from velogan.data.sets.sources import check_apart, find_sources
 
 
 def find(*path: Path | str):
@@ -58,6 +58,8 @@ def test_equal_test_names_are_aligned_pairs(make_folder, tmp_path: Path) -> None
             r"trainB holds no picture \(avif bmp gif.*is empty; put pictures there",
         ),
         (("x",), ("x", "x/"), r"data.path \(--data\) names .*x twice"),
+        (("x", "x/y"), ("x", "x/y"), r"names .*x and .*x/y, one of which lies in the other, .*: name two"),
+        (("x", "x/y"), ("x/y", "x"), "one of which lies in the other"),
         (("x",), ("x", "y"), r"data.path \(--data\) .*y does not exist; name a folder"),
     ],
 )
@@ -66,6 +68,19 @@ def test_errors(make_folder, tmp_path: Path, made: tuple, named: tuple, message:
         make_folder(name, count=0 if name.endswith("/") else 1)
     with pytest.raises(ValueError, match=message):
         find(*(tmp_path / name for name in named))
+
+
+def test_a_run_does_not_lie_among_the_pictures(make_folder, tmp_path: Path) -> None:
+    for name in ("trainA", "trainB"):
+        make_folder(f"set/{name}", count=1)
+    root = str(tmp_path / "set")
+    (tmp_path / "link").symlink_to(tmp_path / "set/trainA")
+    one, two = DataConfig(path=(root,)), DataConfig(path=(f"{root}/trainA", f"{root}/trainB"))
+    for data in (one, two):
+        check_apart(data, tmp_path / "set/run")
+        for inside in ("set/trainB", "set/trainA/runs/1", "link/run"):
+            with pytest.raises(ValueError, match=f"--out .*{inside} lies in .*train[AB], so .*: name a folder else"):
+                check_apart(data, tmp_path / inside)
 
 
 def test_built_in_set_is_rendered_once_with_its_answers(tmp_path: Path) -> None:

@@ -195,6 +195,18 @@ def find_sources(config: DataConfig, *, progress: Callable[[int, int], None] | N
     return sources
 
 
+def check_apart(config: DataConfig, out: Path) -> None:
+    """ValueError where `out` lies among the pictures: those that are written there would be trained on, too."""
+    given = [Path(one).expanduser() for one in config.path]
+    parts = (given[0] / f"{part}{letter}" for part in ("train", "test") for letter in LETTERS)
+    for folder in given if len(given) > 1 else parts:
+        if folder.is_dir() and out.resolve().is_relative_to(folder.resolve()):
+            raise ValueError(
+                f"--out {out} lies in {folder}, so that pictures of this run would become pictures of the data: name "
+                "a folder elsewhere"
+            )
+
+
 def _check_volumes(side: Side, neighbours: int) -> None:
     train = side.train
     if not isinstance(train, Slices) or all(len(one.slices) == 1 for one in train.look.series):
@@ -300,10 +312,16 @@ def _rendered(config: DataConfig, progress: Callable[[int, int], None] | None) -
 def _two_sets(config: DataConfig, progress: Callable[[int, int], None] | None) -> Sources:
     """Two folders, or shards, or one of each."""
     first, second = config.path
-    if os.path.realpath(os.path.expanduser(first)) == os.path.realpath(os.path.expanduser(second)):
+    places = [Path(one).expanduser().resolve() for one in config.path]
+    if places[0] == places[1]:
         raise ValueError(
             f"data.path (--data) names {first} twice, so that nothing would be translated into anything else: name the "
             "pictures of domain A, then those of domain B"
+        )
+    if places[0].is_relative_to(places[1]) or places[1].is_relative_to(places[0]):
+        raise ValueError(
+            f"data.path (--data) names {first} and {second}, one of which lies in the other, so that its pictures "
+            "would be in both domains: name two folders side by side"
         )
     sides: list[Side] = []
     names = [_name_of(given) for given in config.path]
