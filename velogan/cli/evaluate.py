@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -112,8 +113,8 @@ class Evaluate(Flags):
             else:
                 chosen = {"data": self.data, "checkpoint": self.checkpoint, "exact": self.exact}
                 result = evaluate(self.run, **chosen, **common)
-            compared = [self.run, self.against] if self.against else [*map(Path, result["protocol"]["data"]["path"])]
-            for line in filter(None, [left_out(folder.expanduser(), scans=False) for folder in compared]):
+            compared = [self.run, self.against] if self.against else scored(result["protocol"]["data"])
+            for line in filter(None, [left_out(folder, scans=False) for folder in compared]):
                 display.say(line)
             missing = MISSING_JUDGE if self.features is None and features == "none" else None
             for line in filter(None, [duplicates_line(result), missing]):
@@ -139,3 +140,11 @@ def _class(text: str) -> tuple[str, int]:
     if not name or not number.isdigit():
         raise ValueError(f"--classes {text}: write NAME=NUMBER with the ImageNet class, for example zebra=340")
     return name, int(number)
+
+
+def scored(data: Mapping[str, Any]) -> list[Path]:
+    """The folders of the pictures that a protocol's `data` names."""
+    folders = [Path(one).expanduser() for one in data["path"]]
+    if len(folders) > 1:
+        return folders
+    return [folders[0] / f"{'test' if data[letter]['split'] == 'test' else 'train'}{letter.upper()}" for letter in "ab"]

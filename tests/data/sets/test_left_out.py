@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image, features
 
+from velogan.cli.evaluate import scored
 from velogan.data.pictures.images import read_picture
 from velogan.data.sets.sources import left_out, list_images
 
@@ -60,6 +61,12 @@ def test_what_is_left_out_is_counted_by_kind(folder: Path) -> None:
     for name in OTHERS:
         (folder / name).unlink()
     assert left_out(folder, scans=False) == ""
+
+
+def test_evaluate_counts_where_scored_pictures_lie() -> None:
+    sides = {"a": {"split": "test"}, "b": {"split": "validation"}}
+    assert scored({"path": ["data"], **sides}) == [Path("data/testA"), Path("data/trainB")]
+    assert scored({"path": ["one", "two"], **sides}) == [Path("one"), Path("two")]
 
 
 def test_a_folder_that_cannot_be_read_is_an_error(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
