@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -104,6 +105,8 @@ def test_grey_depth_and_alpha(model: velogan.Model, tmp_path: Path):
     deep = (_photo(channels=1)[..., 0].astype(np.uint16) << 8) + 7
     assert (grey.translate(deep).shape, grey.translate(deep).dtype) == (deep.shape, np.uint16)
     assert grey.translate(Image.fromarray(deep)).mode == "I;16"
+    older = Image.fromarray(deep.astype(np.int32))  # as PIL opened 16 bits before
+    assert np.array_equal(np.asarray(grey.translate(older)), grey.translate(deep))
     assert grey.translate(Image.fromarray(_photo()[..., 0])).mode == "L"
     clear = Image.fromarray(_photo(channels=4))
     assert np.array_equal(np.asarray(model.translate(clear))[..., 3], np.asarray(clear)[..., 3])
@@ -120,11 +123,22 @@ def test_grey_depth_and_alpha(model: velogan.Model, tmp_path: Path):
         (np.zeros((0, 4, 3), np.uint8), r"an array of \(0, 4, 3\)"),
         (torch.zeros(16, 16), r"a tensor of \(16, 16\): give \(3, H, W\)"),
         (torch.zeros(3, 16, 16, dtype=torch.uint8), "a tensor of torch.uint8"),
+        (torch.full((3, 16, 16), 200.0), r"a tensor of values from 200 to 200: give \[-1, 1\]"),
+        (torch.full((3, 16, 16), torch.nan), "a tensor of values from nan to nan"),
+        (Image.fromarray(np.full((16, 16), 0.5, np.float32)), "declare"),
     ],
 )
 def test_what_is_no_picture_is_told(model: velogan.Model, wrong: object, message: str):
     with pytest.raises(ValueError, match=message):
         model.translate(wrong)
+
+
+def test_names_that_are_none_are_told(model: velogan.Model, tmp_path: Path):
+    wrong: Any = "foo"
+    with pytest.raises(ValueError, match="direction=foo: choose a2b or b2a"):
+        velogan.load(tmp_path / "run", direction=wrong)
+    with pytest.raises(ValueError, match="format=foo: choose onnx, torch"):
+        velogan.export(tmp_path / "run", tmp_path / "file", format=wrong)
 
 
 def test_presets():

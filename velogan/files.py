@@ -96,6 +96,14 @@ class _PlainValues(yaml.SafeLoader):
             raise yaml.YAMLError("aliases (*name) are not taken; write the value itself")
         return super().compose_node(parent, index)
 
+    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
+        lines: dict[Any, int] = {}
+        for key in (key for key, _ in node.value if isinstance(key, yaml.ScalarNode)):
+            here = key.start_mark.line + 1
+            if (before := lines.setdefault(key.value, here)) != here:
+                raise yaml.YAMLError(f"{key.value} is there twice, in lines {before} and {here}: leave one of them")
+        return super().construct_mapping(node, deep)
+
 
 def names_a_file(path: Path) -> bool:
     """Whether a path that is no folder is named as files are: with a letter behind its last dot, and another.

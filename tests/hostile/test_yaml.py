@@ -66,6 +66,7 @@ HOSTILE: dict[str, str | bytes] = {
     "an endless duration": "train: {length: '" + "9" * 4000 + " images'}",
     "a range the wrong way round": "data: {range_a: [1, 0]}",
     "a range of text": "data: {range_a: [a, b]}",
+    "a section twice": "train: {seed: 1}\ndata: {}\ntrain: {length: 3 images}",
     "too large": "# " + "x" * 2**21,
 }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -152,3 +153,20 @@ def test_a_run_whose_minutes_are_over_at_its_start_makes_a_step_and_ends(
     assert "ends in 0 s, the last checkpoint and page included" in said
     assert json.loads((first.checkpoint / "clock.json").read_text())["seconds"] >= 60_000
     assert (tmp_path / "run" / "report.html").is_file()
+
+
+def test_curves_without_a_checkpoint_are_kept(train: Train, tmp_path: Path):
+    train(3)
+    curves = (tmp_path / "run/stats.jsonl").read_text()
+    shutil.rmtree(tmp_path / "run/checkpoints")
+    said = train(2)
+    assert "holds curves, but no checkpoint: beginning anew; these curves are kept in stats.before-1.jsonl" in said
+    assert (tmp_path / "run/stats.before-1.jsonl").read_text() == curves
+
+
+def test_checkpoints_without_their_configuration_are_refused(train: Train, tmp_path: Path):
+    train(2)
+    (tmp_path / "run/config.yaml").unlink()
+    said = train(4, "--seed", "5", code=2)
+    assert "holds checkpoints, but no config.yaml that says how they were trained: put it back" in said
+    assert not (tmp_path / "run/config.yaml").exists()

@@ -33,6 +33,15 @@ class DataRender(Flags):
         from velogan.data.rendered.apples2oranges import render_folder
         from velogan.observe.progress import Display
 
+        least = {
+            "--count": (self.count, 1),
+            "--test-count": (self.test_count, 0),
+            "--image-size": (self.image_size, 16),
+        }
+        for flag, (value, fewest) in least.items():
+            if value < fewest:
+                raise ValueError(f"{flag} {value}: give at least {fewest}")
+
         with Display() as display:
             folder = render_folder(
                 self.directory,

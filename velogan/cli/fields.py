@@ -161,6 +161,8 @@ def base_config(argv: Sequence[str], preset: str) -> Config:
 def file_or_preset(argv: Sequence[str], preset: str) -> Config:
     """The configuration of the file named by --config, or else the preset's; of --image-size, which others fit to."""
     file, side = value_of(argv, "--config"), value_of(argv, "--image-size") or ""
+    if file is not None and named_preset(argv) in RECIPES:
+        raise ValueError(f"{named_preset(argv)} and --config {file} contradict each other: give one of the two")
     base = read_config(Path(file)) if file is not None else RECIPES.get(preset, RECIPES[DEFAULT])()
     return base.change(data={"crop_size": int(side)}) if side.isdecimal() and int(side) else base
 

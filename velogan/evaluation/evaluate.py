@@ -29,7 +29,7 @@ from velogan.evaluation.features import (
 )
 from velogan.evaluation.pictures import Real, judged
 from velogan.evaluation.scoring import Scorer, quiet
-from velogan.files import sha256, write_text
+from velogan.files import nearest, sha256, write_text
 from velogan.kernels.inference import Accelerator
 from velogan.methods.base import Spec
 from velogan.methods.capabilities import HasAutoencoder, capability
@@ -152,6 +152,8 @@ def check_asked(
     classes: Mapping[str, int] | None, features: Features, squeezenet: Path | None, limit: int | None
 ) -> None:
     """Raise `ValueError` with the mend for what cannot be scored."""
+    if features not in (known := ("none", *get_args(Judge))):
+        raise ValueError(f"features={features}: choose {', '.join(known)}{nearest(features, known)}")
     if classes and squeezenet is None and features == "none":
         raise ValueError(
             f"classes={dict(classes)} needs a network that classifies: set features={JUDGE} "

@@ -9,7 +9,7 @@ from typing import Any
 from PIL import Image
 
 import velogan
-from velogan.files import names_a_file, replacing, write_text
+from velogan.files import names_a_file, nearest, replacing, write_text
 from velogan.interchange.card import SIGNED, CardMetadata, Files, card
 from velogan.interchange.export import SUFFIXES, Format, export, save_reference
 from velogan.interchange.hub import CONFIG, EXAMPLE, MANIFEST, PAGE, WEIGHTS
@@ -47,6 +47,8 @@ def write_export(
     too. Format web is a folder for any web host; `onnxruntime` is the package that runs there (`site.fetch_runtime`),
     and `half` is given too: whether weights are in float16.
     """
+    if format not in SUFFIXES:
+        raise ValueError(f"format={format}: choose {', '.join(SUFFIXES)}{nearest(format, SUFFIXES)}")
     single = out.suffix == SUFFIXES[format]
     if metadata and format != "hub" and (format != "onnx" or metadata.datasets or metadata.picture):
         raise ValueError(

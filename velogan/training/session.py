@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
+from itertools import count
 from pathlib import Path
 from statistics import median
 from typing import Any, Protocol
@@ -144,6 +145,11 @@ class Session:
         """A new run, or the one that `run` holds, with its own configuration. ValueError where they disagree."""
         check_apart(config.data, run)
         if not (run / "config.yaml").exists():
+            if list_checkpoints(run) and not imported(run):
+                raise ValueError(
+                    f"--out {run} holds checkpoints, but no config.yaml that says how they were trained: put it back, "
+                    "or name a new folder"
+                )
             if run.exists() and not run.is_dir():
                 raise ValueError(f"--out {run} is a file: name a folder")
             if run.exists() and any(run.iterdir()) and not (run / ".lock").exists():
@@ -206,12 +212,23 @@ class Session:
         put_back(self.folder)
         whole, broken = newest_whole(self.folder)
         self._resume(whole, broken)
+        if whole is None:
+            self._set_aside()
         longer = self._is_longer()
         if not longer:
             write_text(self.folder / "config.yaml", write_yaml(config))
         self._record(picks, why, origin, began=whole is not None and not weights_only(whole), longer=longer)
         self.log = Log(self.folder, tensorboard=config.train.tensorboard, say=self.say)
         self.log.truncate(trainer.images)
+
+    def _set_aside(self) -> None:
+        """Keep the curves of a training that has left no checkpoint, under another name, and say so."""
+        file = self.folder / "stats.jsonl"
+        if not file.is_file() or not file.stat().st_size:
+            return
+        kept = next(name for n in count(1) if not (name := self.folder / f"stats.before-{n}.jsonl").exists())
+        write_text(kept, file.read_text())
+        self.say(f"{self.folder} holds curves, but no checkpoint: beginning anew; these curves are kept in {kept.name}")
 
     def _is_longer(self) -> bool:
         """Whether the run has seen more images than are asked for; then it keeps the length that it has."""

@@ -18,6 +18,8 @@ from velogan.translate.model import Translator
 from velogan.translate.pictures import translate_equal, translate_in_tiles
 
 _DEPTHS = ("uint8", "uint16")
+_ROUNDED = 1.01
+"""What a tensor's values may reach, beyond 1 by rounding or resizing."""
 
 
 def translate_images(model: Translator, images: Any, *, tile: int | None = None) -> Any:
@@ -58,6 +60,9 @@ def _tensor(model: Translator, images: Tensor) -> Tensor:
         raise ValueError(f"a tensor of {tuple(images.shape)}: give ({wanted}, H, W) or (B, {wanted}, H, W)")
     if not images.is_floating_point():
         raise ValueError(f"a tensor of {images.dtype}: give floats in [-1, 1], or pixels as a NumPy array")
+    low, high = images.min().item(), images.max().item()
+    if not -_ROUNDED <= low <= high <= _ROUNDED:
+        raise ValueError(f"a tensor of values from {low:g} to {high:g}: give [-1, 1], or pixels as a NumPy array")
     batch = images.detach()[None] if images.ndim == 3 else images.detach()
     result = model.quickly(batch.float(), rounded=False).to(images.dtype).clone()  # no tensor of inference mode
     return result[0] if images.ndim == 3 else result
@@ -101,7 +106,11 @@ def translate_pictures(
 
 
 def _from_pil(image: Image.Image) -> Picture:
-    """Its pixels and, apart, its alpha. Modes that files of pictures have not are turned into RGB."""
+    """Its pixels and, apart, its alpha. Other modes than of grey, RGB and deeper pixels are turned into RGB."""
+    if image.mode in ("I", "F"):
+        values = np.asarray(image)[..., None]
+        deep = image.mode == "I" and values.min() >= 0 and values.max() <= np.iinfo(np.uint16).max
+        return Picture(values.astype(np.uint16 if deep else np.float32))
     if image.mode in ("I;16", "I;16L", "I;16B", "I;16N"):
         return Picture(np.asarray(image).astype(np.uint16)[..., None])
     clear = image.mode in ("RGBA", "LA", "PA", "RGBa", "La") or "transparency" in image.info

@@ -187,6 +187,8 @@ def _generator(
 
 
 def _generator_file(path: Path, direction: Direction, weights: Weights | None, checkpoint: Which | None) -> Path:
+    if direction not in GENERATOR_FILES:
+        raise ValueError(f"direction={direction}: choose {' or '.join(GENERATOR_FILES)}")
     if not path.exists():
         raise ValueError(f"{path} does not exist: name a run folder, a checkpoint folder or a .safetensors file")
     folder = path if (path / "manifest.json").is_file() else find_checkpoint(path, checkpoint)

@@ -108,7 +108,8 @@ def encode_png(picture: Picture) -> bytes:
     """Encode 8- or 16-bit grey or RGB, with or without alpha."""
     # Level 1 of this encoder gives files as small as zlib's level 3, in two thirds of the time.
     pixels = merged(picture)
-    pixels = pixels[:, :, 0] if pixels.shape[2] == 1 else pixels  # it refuses an axis of length 1 and stride 0
+    pixels = pixels[:, :, 0] if pixels.shape[2] == 1 else pixels
+    pixels = np.array(pixels) if 1 in pixels.shape else pixels  # it refuses an axis of length 1 with an odd stride
     data = bytes(imagecodecs.png_encode(pixels, level=1))
     chunks = [kind + body for kind, body in picture.notes.colours]
     chunks += [] if picture.icc is None else [b"iCCPicc\0\0" + zlib.compress(picture.icc)]

@@ -167,15 +167,14 @@ def _checked(domain: Domain, folder: ImageSource, config: DataConfig, value_rang
     if isinstance(folder, Slices):
         value_range = folder.value_range
     if domain.format.dtype == "float32" and value_range is None:
-        number, name = next(
-            (one for one in enumerate(domain.names) if folder.read(one[1]).pixels.dtype.kind == "f"),
-            (0, domain.names[0]),
+        first, name = next(
+            (pixels, name) for name in domain.names if (pixels := folder.read(name).pixels).dtype.kind == "f"
         )
-        first = domain.image(number)
+        low, high = (f"{one:g}" for one in (np.nanmin(first), np.nanmax(first)))
         raise ValueError(
             f"data.path (--data) {folder.where} holds floating-point or signed pixels, whose range is not known: "
             f"set data.range_a (domain B: data.range_b) to the two values that stand for darkest and brightest "
-            f"({name} goes from {first.min():g} to {first.max():g}), for example --data.range-a -1000 1000"
+            f"({name} goes from {low} to {high}), for example --data.range-a {low} {high}"
         )
     form = replace(domain.format, range=value_range, pages=config.pages)
     if isinstance(folder, Slices):
