@@ -145,6 +145,13 @@ def test_eight_bits_agree_with_float32_and_the_card_says_how_well(tmp_path: Path
     assert not list(tmp_path.glob("two*"))
 
 
+def test_a_file_of_others_is_not_overwritten(tmp_path: Path):
+    (tmp_path / "mine.pth").write_text("precious")
+    with pytest.raises(ValueError, match=r"mine.pth is there already, and no card says that it is velogan's"):
+        write_export(_run(tmp_path), tmp_path / "mine.pth", format="reference")
+    assert (tmp_path / "mine.pth").read_text() == "precious"
+
+
 def test_a_run_becomes_a_folder_of_the_reference_and_back(tmp_path: Path):
     run = _run(tmp_path)
     told = write_export(run, tmp_path / "out", format="reference")

@@ -68,6 +68,8 @@ def write_export(
     page = out.with_name(f"{out.name}.md") if single else out / PAGE
     if page.is_file() and SIGNED not in page.read_text("utf-8", "replace"):
         raise ValueError(f"{page} is there already, and the model's card would overwrite it: name another place")
+    if single and out.is_file() and not page.is_file():
+        raise ValueError(f"{out} is there already, and no card says that it is velogan's: name another place")
     common: Any = {"weights": weights, "checkpoint": checkpoint}
     if single or direction:
         model = load_translator(path, direction=direction, **common)

@@ -502,3 +502,9 @@ def test_a_dicom_file_that_begins_like_a_tiff_is_no_picture(tmp_path: Path):
     for name, then, taken in (("a.dcm", b"DICM", False), ("a", b"DICM", False), ("b", b"\0" * 4, True)):
         (tmp_path / name).write_bytes(start + then + bytes(8))
         assert is_picture(tmp_path / name) is taken
+
+
+def test_a_picture_of_one_pixel_is_written_whatever_its_strides(tmp_path: Path) -> None:
+    pixel = np.array([[[1]], [[2]], [[3]]], np.uint8).transpose(1, 2, 0)
+    save_picture(tmp_path / "one.png", Picture(pixel))
+    assert np.array_equal(read_picture(tmp_path / "one.png").pixels, pixel)
