@@ -18,8 +18,8 @@ from velogan.translate.model import Translator
 from velogan.translate.pictures import translate_equal, translate_in_tiles
 
 _DEPTHS = ("uint8", "uint16")
-_ROUNDED = 1.01
-"""What a tensor's values may reach, beyond 1 by rounding or resizing."""
+_MOST = 2.0
+"""What a tensor's values may reach: beyond 1 by rounding, or by a bicubic resize."""
 
 
 def translate_images(model: Translator, images: Any, *, tile: int | None = None) -> Any:
@@ -61,7 +61,7 @@ def _tensor(model: Translator, images: Tensor) -> Tensor:
     if not images.is_floating_point():
         raise ValueError(f"a tensor of {images.dtype}: give floats in [-1, 1], or pixels as a NumPy array")
     low, high = images.min().item(), images.max().item()
-    if not -_ROUNDED <= low <= high <= _ROUNDED:
+    if not -_MOST <= low <= high <= _MOST:
         raise ValueError(f"a tensor of values from {low:g} to {high:g}: give [-1, 1], or pixels as a NumPy array")
     batch = images.detach()[None] if images.ndim == 3 else images.detach()
     result = model.quickly(batch.float(), rounded=False).to(images.dtype).clone()  # no tensor of inference mode

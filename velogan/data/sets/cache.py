@@ -167,10 +167,9 @@ def _checked(domain: Domain, folder: ImageSource, config: DataConfig, value_rang
     if isinstance(folder, Slices):
         value_range = folder.value_range
     if domain.format.dtype == "float32" and value_range is None:
-        first, name = next(
-            (pixels, name) for name in domain.names if (pixels := folder.read(name).pixels).dtype.kind == "f"
-        )
-        low, high = (f"{one:g}" for one in (np.nanmin(first), np.nanmax(first)))
+        name = next((one for one in domain.names if folder.read(one).pixels.dtype.kind == "f"), domain.names[0])
+        pixels = folder.read(name).pixels
+        low, high = f"{pixels.min():g}", f"{pixels.max():g}"
         raise ValueError(
             f"data.path (--data) {folder.where} holds floating-point or signed pixels, whose range is not known: "
             f"set data.range_a (domain B: data.range_b) to the two values that stand for darkest and brightest "
