@@ -46,6 +46,7 @@ def test_yaml_gives_back_what_is_not_plain(tmp_path: Path):
         ({"data": {"crop_size": 30}}, r"data.crop_size=30: input should be a multiple of 4"),
         ({"optimizer": {"lr": -1}}, r"optimizer.lr=-1: input should be greater than 0"),
         ({"method": {"gan": "best"}}, r"method.gan='best': input should be 'lsgan', 'vanilla', 'wgangp' or 'hinge'"),
+        ({"data": {"batch_size": -1}}, "data.batch_size=-1: give a whole number from 1 on, or auto"),
         ({"train": {"length": "soon"}}, "train.length: 'soon' is no duration"),
         (
             {"discriminator": {"network": "projected"}, "method": {"gan": "wgangp"}},
@@ -96,6 +97,9 @@ def test_a_change_is_checked_and_leaves_the_first_as_it_was():
     assert config.data.crop_size == 256
     with pytest.raises(ValueError, match=r"data.crop_size=3"):
         config.change(data={"crop_size": 3})
+    with pytest.raises(ValueError, match=r"data=None: give a mapping of fields, data=\{\.\.\.\}"):
+        config.change(data=None)
+    assert config.change(data={"path": "pictures"}).data.path == ("pictures",)
     with pytest.raises(ValueError, match="optimiser: there is no such field; did you mean optimizer"):
         config.change(optimiser={"lr": 1e-3})
 

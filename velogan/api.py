@@ -74,6 +74,8 @@ def train(config: Config, run: PathLike) -> Result:
     ValueError for what you can mend, such as pictures that are missing; `velogan.engine.nonfinite.NonFiniteError` where
     numbers break.
     """
+    if not isinstance(config, Config):
+        raise ValueError(f"config={config!r:.40} is no configuration: give velogan.preset(), changed by Config.change")
     with Display() as display:
         return _train(config, Path(run), display=display, origin={"preset": "", "command": "velogan.train"})
 

@@ -176,6 +176,8 @@ class Config(BaseModel):
         for section, fields in sections.items():
             if section == "method" and isinstance(fields, str):
                 fields = {"kind": fields}
+            if not isinstance(fields, Mapping):
+                raise ValueError(f"{section}={_shown(fields, repr)}: give a mapping of fields, {section}={{...}}")
             if section == "method" and fields.get("kind", self.method.kind) != self.method.kind:
                 tree[section] = fields
             else:
@@ -294,7 +296,10 @@ def _wrong_fields(error: ValidationError, section: str = "") -> list[str]:
             lines.append(f"{name}: there is no such field{_hint(name)}")
         elif item["type"] == "value_error":
             problem = str(item.get("ctx", {}).get("error", item["msg"]))
-            lines.append(f"{name}: {problem}" if name else problem)
+            value = item["input"]
+            told = not isinstance(value, (str, int, float)) or str(value) in problem
+            given = "" if told else f"={_shown(value, repr)}"
+            lines.append(f"{name}{given}: {problem}" if name else problem)
         else:
             lines.append(f"{name}={_shown(item['input'], repr)}: {item['msg'][:1].lower()}{item['msg'][1:]}")
     if len(errors) > _MOST_ERRORS:

@@ -25,7 +25,7 @@ from velogan.networks.build import build_network
 from velogan.networks.generators import GeneratorConfig
 from velogan.store.checkpoint import save_checkpoint
 from velogan.training.build import build_roles
-from velogan.training.weights import begin
+from velogan.training.weights import begin, starting
 
 needs_hub = pytest.mark.skipif(find_spec("huggingface_hub") is None, reason="huggingface_hub not installed: extra hub")
 FILES = {"G_A.safetensors", "G_B.safetensors", "config.json", "manifest.json", "README.md"}
@@ -323,6 +323,7 @@ def test_a_model_is_published_and_found_by_its_name(hub: Hub, tmp_path: Path):
         config.method,
         config.spec,
         build_roles(config.method, config.spec, seed=config.train.seed),
+        found=starting(Path("hf://me/zebras")),
         start=Path("hf://me/zebras"),
     )
     assert "the run begins with G_A, G_B of hf:" in said

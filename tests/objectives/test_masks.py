@@ -97,7 +97,13 @@ def test_what_is_inside_is_kept_where_that_is_asked_for(pictures: Path) -> None:
 
 def test_masks_that_do_not_fit_are_refused(pictures: Path, capsys: pytest.CaptureFixture[str]) -> None:
     save_picture(pictures / "maskA/2.png", Picture(np.zeros((20, 40, 1), np.uint8)))
-    with pytest.raises(ValueError, match=r"that of 2\.png is 40x20 pixels where its picture is 40x40"):
+    with pytest.raises(
+        ValueError, match=r"data\.masks_a=.*: 2\.png has 40x20 pixels where 2\.png has 40x40, so it does"
+    ):
+        _open(pictures)
+    save_picture(pictures / "maskA/2.png", Picture(np.zeros((21, 21, 1), np.uint8)))
+    _open(pictures)
+    with pytest.raises(ValueError, match=r"that of 2\.png is 20x20 pixels where its picture is 40x40"):
         _open(pictures, preprocess="none")
     (pictures / "maskA/2.png").write_bytes(b"no picture")
     with pytest.raises(ValueError, match=r"data\.masks_a=.*2\.png.*mend them"):

@@ -81,6 +81,13 @@ def test_a_damaged_picture_takes_its_pair_with_it(tiny_config: Callable[..., Con
     assert "1.png" in next(line for line in said if line.startswith("pairs: "))
 
 
+def test_pairs_of_two_shapes_are_refused(pairs: Path) -> None:
+    save_picture(pairs / "B/1.png", Picture(np.zeros((40, 60, 3), np.uint8)))
+    config = DataConfig(path=(str(pairs / "A"), str(pairs / "B")), pairs=str(pairs), crop_size=16, load_size=20)
+    with pytest.raises(ValueError, match=r"data\.pairs=.*: 1\.png has 60x40 pixels where 1\.png has 40x40, so it does"):
+        open_data(config, task=lambda name: lambda done, total: None, say=print)
+
+
 @pytest.mark.parametrize(
     ("made", "message"),
     [((), "must hold A and B, but it does not exist"), (("A/0.png", "B/1.png"), "no picture of A has the name of one")],

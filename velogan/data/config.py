@@ -220,6 +220,8 @@ class DataConfig(BaseModel):
     @field_validator("path", mode="before")
     @classmethod
     def _one_for_each(cls, value: Any) -> Any:
+        if isinstance(value, str):
+            return (value,)
         if isinstance(value, (tuple, list)) and len(value) > 2:
             shards = any(str(path).endswith(".tar") for path in value)
             mend = (

@@ -20,6 +20,9 @@ class Span:
     amount: float
     unit: Unit
 
+    def __str__(self) -> str:
+        return f"{self.amount:.15g} {self.unit}"  # never as 1e+06
+
     def passed(self, *, images: int, seconds: float, progress: float, epoch: int) -> float:
         """How many spans have passed, with the fraction of the next, in a run that saw `images` in `seconds`.
 
@@ -58,6 +61,13 @@ class Length:
         """The length in seconds; None where it is in images."""
         return 60 * self.span.amount if self.total is None else None
 
+    def shorter_than(self, span: Span) -> bool:
+        """Whether it is known beforehand that the run ends before `span` has passed."""
+        whole = {"percent": 100.0, self.span.unit: self.span.amount}
+        if self.total is not None:
+            whole |= {"images": self.total, "epochs": self.total / self.epoch}
+        return span.unit in whole and span.amount > whole[span.unit]
+
     def progress(self, images: int, seconds: float) -> float:
         """The share of the training that is done, up to 1."""
         whole = self.total
@@ -92,8 +102,7 @@ def parse_span(text: str) -> Span:
 
 
 def _check(text: str) -> str:
-    span = parse_span(text)
-    return f"{span.amount:.15g} {span.unit}"  # never as 1e+06
+    return str(parse_span(text))
 
 
 Duration = Annotated[str, AfterValidator(_check)]

@@ -31,7 +31,7 @@ from velogan.training.build import averaged_views, build_roles, build_trainer, s
 from velogan.training.choices import decide, decide_again, for_all, on_this_host
 from velogan.training.followers import as_split, check_pictures, follow
 from velogan.training.session import Result, Scores, Session
-from velogan.training.weights import begin
+from velogan.training.weights import begin, starting
 from velogan.types import Decision
 
 Scoring = Callable[..., Scores]
@@ -93,6 +93,8 @@ def _train(
             set_threads(config.engine)
             if chooser := capability(config.method, Chooses):
                 chooser.check_size(config.spec, config.data.crop)
+    start = session.begins_from() if session else None
+    weights = starting(start) if start else {}
     opens = time.monotonic()
     data = ranks.in_turn(lambda: open_data(config.data, task=display.task, say=display.say))
     prepared = time.monotonic() - opens
@@ -105,17 +107,19 @@ def _train(
         engine, picks, why = ranks.share(chosen)
         config = asked.model_copy(update={"engine": on_this_host(ranks, asked.engine, engine)})
         roles = build_roles(config.method, config.spec, seed=config.train.seed, colours=data.colours)
-        if session and (weights := session.begins_from()) is not None:
-            display.say(begin(config.method, config.spec, roles, start=weights))
+        if start:
+            display.say(begin(config.method, config.spec, roles, found=weights, start=start))
         trainer = trainer_of(config, data, roles=roles, ranks=ranks)
+        length = parse_length(config.train.length, epoch=trainer.epoch)
+        trainer.schedule.check(length)
         if session:
             session.start(
                 asked, engine, trainer, roles=roles, data=data, picks=[*notes, *batch, *picks], why=why, origin=origin
             )
         trainer.share(session.state if session else None)
-        if (whole := parse_length(config.train.length, epoch=trainer.epoch).seconds) is not None:
+        if length.seconds is not None:
             trainer.clock.start(ago=time.monotonic() - began - prepared)
-            display.say(_until(whole - trainer.clock.seconds, prepared))
+            display.say(_until(length.seconds - trainer.clock.seconds, prepared))
         if not session:
             return follow(config, trainer)
         grids, validation = _watching(session, config, trainer, data, scoring)

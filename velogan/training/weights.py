@@ -64,13 +64,23 @@ def _judged(role: Role, data: Data) -> dict[str, Any]:
     return judged
 
 
-def begin(method: Method, spec: Spec, roles: Mapping[str, Role], *, start: Path) -> str:
-    """Gives the networks of `roles` the weights that `start` has for them, and says which.
+def starting(start: Path) -> dict[str, Recognised]:
+    """The networks by role that a run begins with. ValueError where there are none."""
+    try:
+        return networks_at(local(start))
+    except ValueError as error:
+        raise ValueError(f"train.start (--start): {error}") from None
+
+
+def begin(
+    method: Method, spec: Spec, roles: Mapping[str, Role], *, found: Mapping[str, Recognised], start: Path
+) -> str:
+    """Gives the networks of `roles` the weights that were `found` in `start`, and says which.
 
     Other networks than generators that do not fit begin anew. ValueError where a generator does not fit, or nothing
     does.
     """
-    found, wanted = networks_at(local(start)), raw(method, spec, roles)
+    wanted = raw(method, spec, roles)
     headers: dict[str, Mapping[str, Any]] = {
         GENERATOR_FILES[way]: header for way, header in method.headers(spec).items()
     }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -29,6 +29,9 @@ NONE = 255
 MOST_CLASSES = 255
 _LOOKED_AT = 200
 """Label maps in which colours are looked for."""
+
+_COMPARED = 8
+"""Files whose sizes are held against those of their pictures before both are resized."""
 
 
 @dataclass(frozen=True)
@@ -83,6 +86,25 @@ def find_beside(config: DataConfig, sides: Iterable[Side]) -> dict[str, Files]:
             found[field] = replace(files, names=list_by_stem(files.folder))
             found[field].having(side.train.names)
     return found
+
+
+def check_shapes(asked: str, pictures: Folder, others: Folder) -> None:
+    """ValueError where one of `others` is of another shape than its picture, so that resizing would shift it.
+
+    Some are looked at. A smaller or larger one of the same shape is no other; files that cannot be read are told where
+    all are.
+    """
+    for number in range(0, len(others.names), -(-len(others.names) // _COMPARED)):
+        name, other = pictures.names[number], others.names[number]
+        try:
+            (height, width), (high, wide) = pictures.read(name).pixels.shape[:2], others.read(other).pixels.shape[:2]
+        except (OSError, ValueError):
+            continue
+        if abs(height * wide - width * high) > max(height, width, high, wide):  # more than rounding to a pixel
+            raise ValueError(
+                f"{asked}: {other} has {wide}x{high} pixels where {name} has {width}x{height}, so it does not lie over "
+                "it: give both one shape"
+            )
 
 
 def open_beside(
@@ -142,6 +164,7 @@ def _open(
     if alone := without_picture(files.folder, files.names, known):
         say(f"domain {side.letter}: {alone}")
     source = kind(files.folder, tuple(files.names[stem(name)] for name in having))
+    check_shapes(asked, cast(Folder, side.train).named(having), source)
     found = open_domain(source, config, test=False, **how, progress=task(f"preparing {files.what} {side.letter}"))
     if found.skipped:
         raise ValueError(f"{asked}: {found.skipped_line}; mend them")

@@ -162,7 +162,7 @@ def _checked(domain: Domain, folder: ImageSource, config: DataConfig, value_rang
         name, reason = domain.skipped[0]
         raise ValueError(
             f"data.path (--data) {folder.path_of(name)} cannot be read (nor any of the "
-            f"{counted(len(domain.skipped), 'file')} in {folder.where}): {reason}; put pictures there"
+            f"{counted(len(domain.skipped), 'file')} in {folder.where}): {reason}; mend them, or name another folder"
         )
     if isinstance(folder, Slices):
         value_range = folder.value_range

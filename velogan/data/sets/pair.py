@@ -10,7 +10,7 @@ from torch import Tensor
 
 from velogan.data.config import BUILT_IN, DataConfig
 from velogan.data.pictures.values import channels_in_common
-from velogan.data.sets.beside import Task, find_beside, open_beside
+from velogan.data.sets.beside import Task, check_shapes, find_beside, open_beside
 from velogan.data.sets.cache import Domain, open_domain
 from velogan.data.sets.loader import Beside, Labels, crop_shapes
 from velogan.data.sets.slices import Slices
@@ -61,8 +61,8 @@ def look_at_channels(side: Side, config: DataConfig) -> int:
     if not counts:
         raise ValueError(
             f"data.path (--data) {side.train.path_of(names[0])} cannot be read (nor any of the "
-            f"{counted(len(reasons), 'file')} of {side.train.where} that were looked at): {reasons[0]}; put pictures "
-            "there"
+            f"{counted(len(reasons), 'file')} of {side.train.where} that were looked at): {reasons[0]}; mend them, "
+            "or name another folder"
         )
     return config.reading(side.letter)["channels"] or channels_in_common(counts)
 
@@ -104,6 +104,7 @@ def _open_pairs(
         say(
             f"pairs: {counted(len(alone), 'picture')} without another of the same name left out, for example {alone[0]}"
         )
+    check_shapes(f"data.pairs={config.pairs}", *folders)
     while True:
         opened = []
         for letter, folder, domain in zip(LETTERS, folders, like):
