@@ -359,6 +359,28 @@ def test_lines_past_the_checkpoint_are_removed(tmp_path: Path):
     assert found.provenance == {"images": 6, "data": "here"}
 
 
+def test_with_a_width_given_what_is_found_depends_on_the_shares_of_now_alone(search: Callable[..., Config]):
+    config = search(budget="0.9MMAC", hidden=8, sections={"generator": {"channels": 4, "blocks": 3}})
+    nets = {name: role.net for name, role in build_roles(config.method, config.spec, seed=0).items()}
+    state = config.method.objective(config.spec, shape=(32, 32), batched=True).state
+    chooser = capability(config.method, Chooses)
+    assert chooser
+
+    def prefer(second: int) -> None:
+        with torch.no_grad():
+            for mixed in (mixed for net in nets.values() for mixed in mixtures(net).values()):
+                mixed.alpha.fill_(0)
+                mixed.alpha[0] = -4
+                mixed.alpha[min(second, len(mixed.alpha) - 2)] = 1.95
+                mixed.alpha[-1] = 2
+
+    choice = chooser.choice(nets, config.spec, state)
+    prefer(0)
+    first = choice.genotype().generators
+    prefer(3)
+    assert choice.genotype().generators == chooser.choice(nets, config.spec, state).genotype().generators != first
+
+
 def test_it_may_end_when_nothing_has_changed_for_so_many_epochs(tmp_path: Path):
     fake = _Fake(patience=2)
     chosen = _chosen(fake, tmp_path)

@@ -21,7 +21,7 @@ from velogan.sweep.attempt import attempt
 from velogan.sweep.cores import available
 from velogan.sweep.folder import TrialState, resampled_of, run_folder, scores_of, state_of
 from velogan.sweep.plan import SweepPlan, Trial
-from velogan.sweep.sweep import check_measured, doing_nothing, rows_of, summary, sweep
+from velogan.sweep.sweep import check_measured, doing_nothing, ranked, rows_of, summary, sweep
 from velogan.sweep.table import Table
 from velogan.sweep.tested import chosen_figures as measure_tests
 
@@ -109,6 +109,18 @@ def test_the_best_setting_is_at_the_better_end(tiny_plan: Callable[..., SweepPla
     for metric, best in (("psnr_object_db", "lr=2,seed=1"), ("fid", "lr=1,seed=0")):
         plan = tiny_plan(metric=metric, seeds=2)
         assert summary(plan, rows(plan), tmp_path)["best"] == best
+
+
+def test_settings_without_all_seeds_are_not_ranked(tiny_plan: Callable[..., SweepPlan], tmp_path: Path) -> None:
+    plan = tiny_plan(seeds=2)
+    trials = [
+        Trial(f"lr={lr},seed={seed}", {"lr": lr}, seed, plan.bases["cyclegan"]) for lr in (1, 2) for seed in (0, 1)
+    ]
+    states = [TrialState("done", score=score) for score in (0.3, 0.2, 0.1)] + [TrialState("failed")]
+    found = summary(plan, list(zip(trials, states)), tmp_path)
+    assert found["best"] == "lr=1,seed=1"
+    assert list(ranked(plan, found["trials"])) == [trials[0].setting]
+    assert list(ranked(plan, found["trials"][1:])) == [trials[0].setting, trials[2].setting], "none has all"
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import json
 import re
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,10 +20,10 @@ from velogan.store.lock import locked
 from velogan.sweep import scheduling
 from velogan.sweep import sweep as module
 from velogan.sweep.dimensions import parse_dimension
-from velogan.sweep.folder import log_file, run_folder, state_of
+from velogan.sweep.folder import log_file, note, run_folder, state_of
 from velogan.sweep.plan import SweepPlan
 from velogan.sweep.scheduling import MISSING, Resources, shared
-from velogan.sweep.sweep import sweep
+from velogan.sweep.sweep import check_folders, sweep
 from velogan.sweep.table import Table
 
 pytestmark = pytest.mark.filterwarnings("ignore:::ray")
@@ -73,7 +74,8 @@ def test_a_grid_with_a_trial_that_fails_goes_on_and_grows(
 
 
 def test_optuna_chooses_settings_and_goes_on(ray: None, tiny_plan: Callable[..., SweepPlan], tmp_path: Path) -> None:
-    asked: dict[str, Any] = {"vary": [parse_dimension("optimizer.lr=1e-5..1e-2:log")], "search": "optuna"}
+    axes = [parse_dimension("optimizer.lr=1e-5..1e-2:log"), parse_dimension("optimizer.beta1=0.50,9e-1")]
+    asked: dict[str, Any] = {"vary": axes, "search": "optuna"}
     first = run(tiny_plan(**asked, trials=1), tmp_path)
     second = run(tiny_plan(**asked, trials=2), tmp_path)
     assert len(first["trials"]) == 1
@@ -109,6 +111,23 @@ def test_a_folder_of_another_sweep_is_refused_before_anything_starts(
     monkeypatch.setattr(module, "connected", None)
     with pytest.raises(ValueError, match=r"another sweep.*optimizer\.lr"):
         run(tiny_plan(), tmp_path)
+
+
+def test_a_shorter_budget_than_that_of_runs_that_are_there_is_refused(
+    tiny_plan: Callable[..., SweepPlan], tmp_path: Path
+) -> None:
+    (trial,) = tiny_plan(budget="500 images").known_trials()
+    checkpoint = run_folder(tmp_path, trial.name) / "checkpoints/000001000"
+    checkpoint.mkdir(parents=True)
+    (checkpoint / "manifest.json").write_text("{}")
+    (checkpoint / "clock.json").write_text('{"seconds": 90}')
+    note(tmp_path, trial.name, "done", budget="1000 images")
+    for budget, refused in (("500 images", True), ("1 minutes", True), ("1000 images", False), ("2 minutes", False)):
+        (trial,) = tiny_plan(budget=budget).known_trials()
+        (run_folder(tmp_path, trial.name) / "config.yaml").write_text(write_yaml(trial.config))
+        longer = rf"new --out \(.*was trained for 1000 images, which is longer than {budget}"
+        with pytest.raises(ValueError, match=longer) if refused else nullcontext():
+            check_folders(tmp_path, [trial])
 
 
 def test_a_folder_in_use_is_refused(tiny_plan: Callable[..., SweepPlan], tmp_path: Path) -> None:

@@ -155,6 +155,14 @@ def test_a_run_whose_minutes_are_over_at_its_start_makes_a_step_and_ends(
     assert (tmp_path / "run" / "report.html").is_file()
 
 
+def test_scores_stand_on_all_axes_of_the_log(train: Train, tmp_path: Path):
+    train(2, "--data.render-count", "24", "--data.validation", "2")
+    rows = [json.loads(line) for line in (tmp_path / "run/stats.jsonl").read_text().splitlines()]
+    scored = [row for row in rows if "validation/distance" in row]
+    assert scored
+    assert all(row["seconds"] > 0 and row["epoch"] == row["images"] / 22 for row in scored)
+
+
 def test_curves_without_a_checkpoint_are_kept(train: Train, tmp_path: Path):
     train(3)
     curves = (tmp_path / "run/stats.jsonl").read_text()

@@ -140,7 +140,7 @@ def _parallel(found: Mapping[str, Any]) -> str:
         "the top. Orange is best, blue is worst; the thick line is the best setting."
     )
     if not all(line.finished for line in lines):
-        note += " Grey: stopped early, at the best score until then."
+        note += " Grey: not every seed has finished, at the best score until then."
     width = parallel_width(len(fields))
     picture = parallel(names, lines, better=found["better"])
     body = f'<div class="wide"><div class="plot" style="min-width:{0.82 * width:.0f}px">{picture}</div></div>'
@@ -148,7 +148,7 @@ def _parallel(found: Mapping[str, Any]) -> str:
 
 
 def _lines(found: Mapping[str, Any]) -> list[Setting]:
-    """Settings with a score, the best first; at the end those that were stopped early."""
+    """Settings with a score, the best first; at the end those of which not every seed has finished."""
     trials: dict[str, list[Mapping[str, Any]]] = {}
     for one in found["trials"]:
         trials.setdefault(one["setting"], []).append(one)

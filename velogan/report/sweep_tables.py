@@ -79,8 +79,8 @@ def _note(found: Mapping[str, Any]) -> str:
             f"{'; the choice of pictures is not in it' if over == {'seeds'} else ''}. "
             "With fewer than five seeds it is too narrow: read it as a hint. "
         )
-    unscored = len({one["setting"] for one in found["trials"]} - set(found["verdicts"]))
-    said += f"Not listed: {unscored} without a finished run that has a score. " if unscored else ""
+    unranked = len({one["setting"] for one in found["trials"]} - set(found["verdicts"]))
+    said += f"Not listed: {unranked} without a score of each seed. " if unranked else ""
     label = next((label for name in found["verdicts"] if (label := main_test(found, name)[0])), "")
     return said + (f"On test pictures: {text(label)}, for the chosen setting alone." if label else "")
 

@@ -239,8 +239,8 @@ class Searched(Method):
             found = {way: self._operations(spec.generators[way], net) for way, net in generators.items()}
             if not isinstance(limit, Limit):
                 return {"generators": found, "hidden": dict.fromkeys(found, self.hidden) if self.hidden else {}}
-            key = tuple(found.values())
-            if key not in fitted:  # it takes a second, and changes with the operations alone, or nearly
+            key = repr([_shares(net) for net in generators.values()]) if self.hidden else repr(found)
+            if key not in fitted:  # it takes a second; without a given width it changes with the operations alone
                 fitted.clear()
                 fitted[key] = limit.fit(generators)
             return _fitted(limit, fitted[key])

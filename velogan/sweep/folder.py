@@ -105,9 +105,21 @@ def saved(run: Path) -> tuple[int, float]:
 
 def share(budget: str, *, images: int, seconds: float) -> int:
     """Whole percent of `budget` (`500 images`, `10 minutes`) that are done, up to 100."""
+    return min(100, int(100 * _done(budget, images=images, seconds=seconds) + 1e-6))
+
+
+def _done(budget: str, *, images: int, seconds: float) -> float:
+    """How many budgets are done."""
     span = parse_span(budget)
-    done = images / span.amount if span.unit == "images" else seconds / (60 * span.amount)
-    return min(100, int(100 * done + 1e-6))
+    return images / span.amount if span.unit == "images" else seconds / (60 * span.amount)
+
+
+def check_length(out: Path, name: str, *, budget: str) -> None:
+    """ValueError where a run is past `budget`, as it was trained by a longer one."""
+    images, seconds = saved(run_folder(out, name))
+    before = noted(out, name).get("budget", budget)
+    if before != budget and _done(budget, images=images, seconds=seconds) > 1:
+        raise ValueError(f"{name} was trained for {before}, which is longer than {budget}")
 
 
 def best_row(rows: Sequence[Mapping[str, Any]], metric: str) -> Mapping[str, Any] | None:

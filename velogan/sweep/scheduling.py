@@ -258,12 +258,22 @@ def _search(plan: SweepPlan, earlier: Sequence[tuple[Mapping[str, Any], float | 
             space[axis.field] = optuna.distributions.IntDistribution(int(axis.low), int(axis.high), log=axis.log)
         else:
             space[axis.field] = optuna.distributions.FloatDistribution(axis.low, axis.high, log=axis.log)
-    again = [dict(settings) for settings, score in earlier if score is None]
-    scored = [(dict(settings), score) for settings, score in earlier if score is not None]
+    again = [_typed(plan, settings) for settings, score in earlier if score is None]
+    scored = [(_typed(plan, settings), score) for settings, score in earlier if score is not None]
     search = OptunaSearch(space, metric="score", mode="min", points_to_evaluate=again or None, seed=len(scored))
     for settings, score in scored:
         search.add_evaluated_point(settings, _sign(plan) * score)
     return Repeater(search, repeat=plan.seeds) if plan.seeds > 1 else search
+
+
+def _typed(plan: SweepPlan, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """`settings` with the values of lists as they were typed, which are optuna's choices: 2e-4 for 0.0002."""
+    typed = dict(settings)
+    for axis in plan.axes:
+        for value in axis.values:
+            if plan.trial({**settings, axis.field: value}, 0).settings[axis.field] == settings[axis.field]:
+                typed[axis.field] = value
+    return typed
 
 
 def _sign(plan: SweepPlan) -> int:

@@ -20,7 +20,17 @@ from velogan.observe.log import read_stats
 from velogan.report.sweep_page import no_gain, write_sweep
 from velogan.scale.connected import connected
 from velogan.store.lock import locked
-from velogan.sweep.folder import TrialState, note, noted, resampled_of, run_folder, scores_of, share, state_of
+from velogan.sweep.folder import (
+    TrialState,
+    check_length,
+    note,
+    noted,
+    resampled_of,
+    run_folder,
+    scores_of,
+    share,
+    state_of,
+)
 from velogan.sweep.pictures import held_out_pictures
 from velogan.sweep.plan import SweepPlan, Trial
 from velogan.sweep.scheduling import found_resources, require_ray, run_trials
@@ -74,12 +84,11 @@ def _finish(plan: SweepPlan, out: Path, rows: Rows, facts: Mapping[str, Any], ta
     result = summary(plan, rows, out)
     tested = chosen_figures(plan, result, out, table)
     trials = [{**one, "test_scores": tested.get(one["name"])} for one in result["trials"]]
-    scores: dict[str, list[float]] = {}
-    resampled: dict[str, list[list[float | None] | None]] = {}
-    for one in trials:
-        if one["status"] == "done" and one["score"] is not None:
-            scores.setdefault(one["setting"], []).append(one["score"])
-            resampled.setdefault(one["setting"], []).append(resampled_of(Path(one["run"]), plan.metric))
+    complete = ranked(plan, trials)
+    scores = {name: [one["score"] for one in found] for name, found in complete.items()}
+    resampled = {
+        name: [resampled_of(Path(one["run"]), plan.metric) for one in found] for name, found in complete.items()
+    }
     judged = verdicts(scores, resampled, higher=higher_is_better(plan.metric))
     found = {**result, "trials": trials, **facts, "verdicts": judged}
     found |= {"again": _again(result, out), "nothing": doing_nothing(plan.metric, trials)}
@@ -125,6 +134,7 @@ def check_folders(out: Path, trials: Sequence[Trial]) -> None:
             if trial.source:
                 trial.source.check(out)
             Session.open(run_folder(out, trial.name), trial.settled(out), say=lambda text: None)
+            check_length(out, trial.name, budget=trial.config.train.length)
         except ValueError as error:
             raise ValueError(f"{out} holds the trials of another sweep: name a new --out ({error})") from None
 
@@ -177,14 +187,19 @@ def summary(plan: SweepPlan, rows: Rows, out: Path) -> dict[str, Any]:
         }
         for (trial, state), before in zip(rows, taken)
     ]
-    done = [one for one in trials if one["status"] == "done" and one["score"] is not None]
-    settings: dict[str, list[dict[str, Any]]] = {}
-    for one in done:
-        settings.setdefault(one["setting"], []).append(one)
-    whole = {name: found for name, found in settings.items() if len(found) == plan.seeds} or settings
+    whole = ranked(plan, trials)
     sign = -1 if higher_is_better(plan.metric) else 1
     best = min(whole.values(), key=lambda found: sign * fmean(one["score"] for one in found), default=None)
     return {"trials": trials, "best": min(best, key=lambda one: sign * one["score"])["name"] if best else None}
+
+
+def ranked(plan: SweepPlan, trials: Sequence[Mapping[str, Any]]) -> dict[str, list[Mapping[str, Any]]]:
+    """By setting, its trials with a score: those of settings that have all seeds, or of all where none has."""
+    settings: dict[str, list[Mapping[str, Any]]] = {}
+    for one in trials:
+        if one["status"] == "done" and one["score"] is not None:
+            settings.setdefault(one["setting"], []).append(one)
+    return {name: found for name, found in settings.items() if len(found) == plan.seeds} or settings
 
 
 def _train(

@@ -390,11 +390,14 @@ class Session:
                 self.say(f"{self.folder}: {what} cannot be written ({error.strerror or error}): going on without")
             self._failed.add(what)
 
+    def _when(self, images: int) -> dict[str, Any]:
+        """The three axes of a row of the log."""
+        return {"images": images, "epoch": images / self.trainer.epoch, "seconds": self.trainer.clock.seconds}
+
     def _log_tick(self, images: int, length: Length, bar: Training) -> None:
         trainer = self.trainer
         means, speed = trainer.stats.tick(), trainer.clock.tick(images)
-        row: dict[str, Any] = {"images": images, "epoch": images / trainer.epoch}
-        row |= {"seconds": trainer.clock.seconds, "images_per_s": speed}
+        row: dict[str, Any] = {**self._when(images), "images_per_s": speed}
         row["step_ms"] = 1000 * trainer.batch_size / speed if speed else 0.0
         row |= {f"loss/{name}": value for name, value in means.items()}
         row |= {
@@ -478,7 +481,7 @@ class Session:
         """Scores the averaged generators on the held-out pictures; `folder` is best where nothing scored lower."""
         figures = self.validation.score()
         ended = {ENDED: True} if self._at_end() else {}
-        self.log.write({"images": images, **figures, **ended})
+        self.log.write({**self._when(images), **figures, **ended})
         name, on = self.validation.name, self.validation.on
         best = read_best(self.folder) or {}
         same = (best.get("name"), best.get("on")) == (name, on)
