@@ -206,9 +206,9 @@ def _scores(asked: Asked, one: Training, run: Path) -> list[dict[str, Any]]:
 
 
 def closed(score: Mapping[str, Any]) -> float | None:
-    """The share of the way from doing nothing to real pictures; None where one of the two is not known."""
+    """The share of the way from doing nothing to real pictures; None where there is no such way, or it is unknown."""
     value, nothing, real = (score.get(name) for name in ("value", "baseline", "real"))
-    if value is None or nothing is None or real is None or nothing == real:
+    if value is None or nothing is None or real is None or nothing <= real:
         return None
     return (nothing - value) / (nothing - real)
 

@@ -95,3 +95,4 @@ def test_distances_without_both_ends_have_no_share(gpu_item: Any):
     assert gpu_item.closed({"value": 3.0, "baseline": 10.0, "real": 0.0}) == 0.7
     assert gpu_item.closed({"value": 3.0, "baseline": 10.0, "real": None}) is None
     assert gpu_item.closed({"value": 3.0}) is None
+    assert gpu_item.closed({"value": 0.010, "baseline": 0.001, "real": 0.002}) is None, "the inputs are as real"

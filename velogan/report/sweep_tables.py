@@ -95,7 +95,10 @@ def tests_table(found: Mapping[str, Any]) -> str:
     columns = {"figure": [text(scores.label({"name": name})) for name in names]}
     for way in WAYS:
         columns[WAYS[way]] = [_over_seeds(name, means[name].get(way, [])) for name in names]
-    note = f"Runs of {named(str(chosen))} alone, mean and range over seeds: measured when nothing was chosen any more."
+    note = (
+        f"Runs of {named(str(chosen))} alone, mean and range over seeds: measured when nothing was chosen any more, by "
+        "the checkpoint of each run that was nearest to real pictures, whatever the metric."
+    )
     return f'<div class="card">{_grid(columns, more="figure", most=6)}<p class="note">{note}</p></div>'
 
 
