@@ -172,6 +172,15 @@ def test_a_curve_of_one_point_is_seen() -> None:
     assert len(points) == 2
 
 
+def test_a_mean_is_over_all_seeds_though_they_were_scored_at_other_shares() -> None:
+    seeds = [
+        [(at, score) for at, score in zip(ats, (0.5, 0.4, 0.3))] for ats in ((9, 19, 29), (10, 20, 30), (10, 19, 29))
+    ]
+    (points,) = heights(curves({"seeds": [[(float(x), y) for x, y in one] for one in seeds]}, ["red"])).values()
+    assert len(points) == 4, "10, 19, 20 and 29 %"
+    assert points == sorted(points), "it falls as each seed's does"
+
+
 def test_figures_have_names_for_people() -> None:
     assert metric_label("validation/distance") == "Patch distance"
     assert metric_label("validation/distance_b2a") == "Patch distance, B → A"

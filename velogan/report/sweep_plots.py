@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
+import numpy as np
+
 from velogan.report.facts import is_number
 from velogan.report.plots import Drawing, Points, round_numbers
 
@@ -109,12 +111,12 @@ def parallel_width(fields: int) -> int:
 
 
 def _band(seeds: Seeds) -> list[tuple[float, float, float, float]]:
-    """(percent, lowest, mean, highest) where at least one seed was scored."""
-    at: dict[int, list[float]] = {}
-    for curve in seeds:
-        for percent, score in curve:
-            at.setdefault(round(percent), []).append(score)
-    return [(percent, min(scores), fmean(scores), max(scores)) for percent, scores in sorted(at.items())]
+    """(percent, lowest, mean, highest) at each percent that lies within the scores of all seeds, with lines between."""
+    known = [sorted(curve) for curve in seeds if curve]
+    first, last = max((one[0][0] for one in known), default=0), min((one[-1][0] for one in known), default=0)
+    ats = sorted({percent for curve in known for percent, _ in curve if first <= percent <= last})
+    scores = [np.interp(ats, [at for at, _ in curve], [score for _, score in curve]).tolist() for curve in known]
+    return [(at, min(here), fmean(here), max(here)) for at, here in zip(ats, zip(*scores))]
 
 
 def _visible(points: Points) -> Points:
