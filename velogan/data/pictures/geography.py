@@ -86,7 +86,7 @@ def may_be_empty(pixels: np.ndarray, known: Geography) -> bool:
     return pixels.dtype.kind == "f" or known.nodata is not None
 
 
-def filled(pixels: np.ndarray, known: Geography) -> tuple[np.ndarray, Geography]:
+def fill(pixels: np.ndarray, known: Geography) -> tuple[np.ndarray, Geography]:
     """`(H, W, C)` with the mean of each channel where a pixel holds nothing, and `known` with these places.
 
     A pixel holds nothing where all its channels have the value for that, or one is NaN.

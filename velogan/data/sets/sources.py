@@ -14,7 +14,7 @@ from pathlib import Path, PurePosixPath
 from typing import Protocol, Self
 
 from velogan.data.config import BUILT_IN, DataConfig
-from velogan.data.pictures.images import READ, Picture, is_picture, read_picture
+from velogan.data.pictures.images import READ, Picture, is_picture, read_picture, suffix_of
 from velogan.data.pictures.picture import HEADERS, MAX_BYTES
 from velogan.data.pictures.scans import MAY_BE_SCANS, STACKS, scan_suffix
 from velogan.data.rendered.apples2oranges import VERSION, render_folder
@@ -70,12 +70,14 @@ class ImageSource(Protocol):
 class Folder:
     """Pictures below one directory: their paths relative to it, sorted.
 
-    `pages_are_channels`: pages of a TIFF that does not say what they are.
+    `pages_are_channels`: pages of a TIFF that does not say what they are. `filled`: as of `read_picture`; False of
+    masks and label maps.
     """
 
     directory: Path
     names: tuple[str, ...]
     pages_are_channels: bool = False
+    filled: bool = True
 
     @property
     def where(self) -> str:
@@ -101,7 +103,8 @@ class Folder:
 
     def read(self, name: str) -> Picture:
         """Read a picture. Raises `OSError` and `ValueError` as `read_picture` does."""
-        return read_picture(self.directory / name, pages_are_channels=self.pages_are_channels)
+        path, how = self.directory / name, self.pages_are_channels
+        return read_picture(path, pages_are_channels=how, filled=self.filled)
 
     def content(self, name: str) -> str:
         """Give the hash of a picture's file; one too large for a picture is not read."""
@@ -109,7 +112,8 @@ class Folder:
         size = path.stat().st_size if path.is_file() else 0
         if size > MAX_BYTES + HEADERS:
             return f"unreadable: {size} bytes"
-        return content_hash(path) + " pages are channels" * self.pages_are_channels
+        found = content_hash(path) + " pages are channels" * self.pages_are_channels
+        return found + " as it is" * (not self.filled and _is_tiff(path))
 
 
 class LabelMaps(Folder):
@@ -118,6 +122,14 @@ class LabelMaps(Folder):
     def content(self, name: str) -> str:
         """Give the hash of a map's file, which is not that of the same file as a picture."""
         return f"labels {super().content(name)}"
+
+
+def _is_tiff(path: Path) -> bool:
+    try:
+        with path.open("rb") as file:
+            return suffix_of(file.read(12)) == ".tiff"
+    except OSError:
+        return False  # reading it will say why
 
 
 def content_hash(path: Path) -> str:
