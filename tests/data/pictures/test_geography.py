@@ -13,6 +13,7 @@ from tifffile import DATATYPE
 
 from velogan.data.pictures.geography import world_file
 from velogan.data.pictures.images import Picture, decode, read_picture, save_picture
+from velogan.data.sets.sources import Folder, left_out
 from velogan.translate.jobs import Job
 
 PLACES: list[Any] = [
@@ -73,6 +74,29 @@ def test_floats_without_data_are_filled_and_put_back(said: str, tmp_path: Path):
     np.testing.assert_array_equal(written[3, 3:], pixels[3, 3:])
     np.testing.assert_allclose(written[:3], pixels[:3] + 1)
     assert _tags(tmp_path / "a.tif")[42113] == (said or "nan")
+
+
+@pytest.mark.parametrize(("kind", "said"), [(np.uint8, "0"), (np.uint16, "65535"), (np.float32, "nan")])
+def test_a_tile_without_any_data_stays_one_and_is_not_trained_on(kind: type, said: str, tmp_path: Path):
+    pixels = np.full((6, 8), float(said)).astype(kind)
+    (tmp_path / "in.tif").write_bytes(_tiff(pixels, _nodata(said)))
+    read = read_picture(tmp_path / "in.tif")
+    assert (read.pixels == 0).all()
+    np.testing.assert_array_equal(_again(read, tmp_path / "a.tif", by=5), pixels)
+    assert _tags(tmp_path / "a.tif")[42113] == said
+    with pytest.raises(ValueError, match="no pixel holds data"):
+        Folder(tmp_path, ("in.tif",)).read("in.tif")
+
+
+@pytest.mark.parametrize("count", [0, 3, 48])
+def test_a_value_beyond_floats_of_32_bits_becomes_nan(count: int, tmp_path: Path):
+    pixels = np.linspace(0, 1, 48)
+    pixels[:count] = -np.finfo(np.float64).max
+    read = decode(_tiff(pixels.reshape(6, 8), _nodata("-1.7976931348623157e+308")))
+    written = _again(read, tmp_path / "a.tif", by=1).ravel()
+    assert np.isnan(written[:count]).all()
+    np.testing.assert_allclose(written[count:], pixels[count:] + 1, rtol=1e-6)
+    assert _tags(tmp_path / "a.tif")[42113] == "nan"
 
 
 def test_a_value_that_the_translation_cannot_hold_is_an_error(tmp_path: Path):

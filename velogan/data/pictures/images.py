@@ -75,6 +75,7 @@ __all__ = [
     "save_picture",
     "suffix_for",
     "suffix_of",
+    "with_data",
 ]
 
 _DECODERS: tuple[tuple[re.Pattern[bytes], str, Callable[[bytes], Picture]], ...] = (
@@ -137,6 +138,14 @@ def read_picture(path: Path | str, *, pages_are_channels: bool = False, filled: 
             file.seek(0)
             admitted_by.get()(facts.st_size)
         return decode(file.read(), pages_are_channels=pages_are_channels, filled=filled)
+
+
+def with_data(picture: Picture) -> Picture:
+    """The same picture. ValueError where none of its pixels holds data, so that nothing can be learned from it."""
+    empty = picture.notes.geography.empty
+    if empty is not None and empty.all():
+        raise ValueError("no pixel holds data, as its tag GDAL_NODATA says, or NaN in each")
+    return picture
 
 
 def is_picture(path: Path) -> bool:

@@ -354,7 +354,7 @@ def _encoded(pages: list[Picture], *, axis: str = "") -> bytes:
         iccprofile=first.icc,
         resolution=resolution and (resolution[0].as_integer_ratio(), resolution[1].as_integer_ratio()),
         resolutionunit=None if resolution is None else first.notes.unit,
-        extratags=first.notes.geography.tags(),
+        extratags=first.notes.geography.tags(array.dtype),
         metadata={"axes": f"{axis}YX{'' if single else 'S'}"} if axis else None,
         maxworkers=1,
     )

@@ -14,7 +14,7 @@ from pathlib import Path, PurePosixPath
 from typing import Protocol, Self
 
 from velogan.data.config import BUILT_IN, DataConfig
-from velogan.data.pictures.images import READ, Picture, is_picture, read_picture, suffix_of
+from velogan.data.pictures.images import READ, Picture, is_picture, read_picture, suffix_of, with_data
 from velogan.data.pictures.picture import HEADERS, MAX_BYTES
 from velogan.data.pictures.scans import MAY_BE_SCANS, STACKS, scan_suffix
 from velogan.data.rendered.apples2oranges import VERSION, render_folder
@@ -102,9 +102,9 @@ class Folder:
         return str(self.directory / name)
 
     def read(self, name: str) -> Picture:
-        """Read a picture. Raises `OSError` and `ValueError` as `read_picture` does."""
+        """Read a picture. Raises `OSError` and `ValueError` as `read_picture` and `with_data` do."""
         path, how = self.directory / name, self.pages_are_channels
-        return read_picture(path, pages_are_channels=how, filled=self.filled)
+        return with_data(read_picture(path, pages_are_channels=how, filled=self.filled))
 
     def content(self, name: str) -> str:
         """Give the hash of a picture's file; one too large for a picture is not read."""
