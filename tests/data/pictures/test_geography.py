@@ -127,3 +127,16 @@ def test_a_world_file_goes_along(tmp_path: Path):
 def test_other_text_is_no_world_file(tmp_path: Path):
     (tmp_path / "in.jgw").write_text("not numbers\n" * 6)
     assert world_file(tmp_path / "in.jpg") is None
+
+
+@pytest.mark.parametrize(("picture", "world", "prj"), [("A.TIF", "A.TFW", "A.PRJ"), ("a.tif", "a.Tfw", "a.Prj")])
+def test_a_world_file_in_capitals_goes_along_and_is_not_left_out(picture: str, world: str, prj: str, tmp_path: Path):
+    folder = tmp_path / "in"
+    folder.mkdir()
+    (folder / picture).write_bytes(_tiff(np.full((6, 8), 100, np.uint8)))
+    (folder / world).write_text(WORLD)
+    (folder / prj).write_text("PROJCS")
+    assert world_file(folder / picture) == (WORLD, "PROJCS")
+    assert left_out(folder, scans=True) == ""
+    (folder / "other.tfw").write_text(WORLD)
+    assert left_out(folder, scans=True).endswith(": 1 .tfw")

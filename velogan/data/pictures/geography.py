@@ -116,16 +116,31 @@ def fill(pixels: np.ndarray, known: Geography) -> tuple[np.ndarray, Geography]:
 
 
 def world_file(picture: Path) -> tuple[str, str] | None:
-    """The text of the world file beside `picture`, and of its `.prj`, empty where there is none; None without any.
+    """The text of the world file beside `picture`, and of its `.prj`, empty where there is none; None without any."""
+    world, *projection = world_files(picture) or (None,)
+    if world is None:
+        return None
+    return world.read_text("latin-1"), "".join(one.read_text("utf-8", "replace") for one in projection)
 
-    Names: photo.jgw or photo.jpgw beside photo.jpg, or photo.wld.
+
+def world_files(picture: Path) -> tuple[Path, ...]:
+    """The world file beside `picture`, and its `.prj` where there is one; empty without a world file.
+
+    Names: photo.jgw or photo.jpgw beside photo.jpg, or photo.wld; in capitals, too.
     """
-    for suffix in _suffixes(picture):  # `os.path`, since a name may become too long for a file
-        file = picture.with_suffix(suffix)
-        if os.path.isfile(file) and file.stat().st_size < 2**12 and _is_world(text := file.read_text("latin-1")):
-            prj = picture.with_suffix(".prj")
-            return text, prj.read_text("utf-8", "replace") if os.path.isfile(prj) and prj.stat().st_size < 2**16 else ""
-    return None
+    for suffix in _suffixes(picture):
+        file = _beside(picture, suffix)
+        if file is not None and file.stat().st_size < 2**12 and _is_world(file.read_text("latin-1")):
+            prj = _beside(picture, ".prj")
+            return (file,) if prj is None or prj.stat().st_size >= 2**16 else (file, prj)
+    return ()
+
+
+def _beside(picture: Path, suffix: str) -> Path | None:
+    """The file beside `picture` with `suffix` in small letters, in capitals, or as in .Tfw and .TIFw."""
+    capitals = suffix.upper()
+    files = (picture.with_name(picture.stem + one) for one in (suffix, capitals, suffix.title(), f"{capitals[:-1]}w"))
+    return next((file for file in files if os.path.isfile(file)), None)  # `os.path`: a name may become too long
 
 
 def _is_world(text: str) -> bool:

@@ -14,6 +14,7 @@ from pathlib import Path, PurePosixPath
 from typing import Protocol, Self
 
 from velogan.data.config import BUILT_IN, DataConfig
+from velogan.data.pictures.geography import world_files
 from velogan.data.pictures.images import READ, Picture, is_picture, read_picture, suffix_of, with_data
 from velogan.data.pictures.picture import HEADERS, MAX_BYTES
 from velogan.data.pictures.scans import MAY_BE_SCANS, STACKS, scan_suffix
@@ -495,16 +496,15 @@ def stem(name: str) -> str:
 def left_out(directory: Path, *, scans: bool) -> str:
     """A line that counts, by the ends of their names, the files below a folder that are no pictures; `scans` are none.
 
-    Nothing where there are none, or no folder.
+    World files go with their pictures and are not counted. Nothing where there are none, or no folder.
     """
     if not directory.is_dir():
         return ""
-    others = [
-        Path(name)
-        for name in list_files(directory)
-        if not (name.endswith((MAP, SHARD)) or is_picture(directory / name))
-        and not (scans and scan_suffix(directory / name) is not None)
-    ]
+    paths = [directory / name for name in list_files(directory) if not name.endswith((MAP, SHARD))]
+    pictures = {path for path in paths if is_picture(path)}
+    others = [path for path in paths if path not in pictures and not (scans and scan_suffix(path) is not None)]
+    along = {str(file).lower() for path in pictures for file in world_files(path)} if others else set()
+    others = [path for path in others if str(path).lower() not in along]
     counts = Counter(path.suffix.lower() or "without a suffix" for path in others).most_common()
     shown = ", ".join(f"{count} {kind}" for kind, count in counts[:_KINDS])
     shown += f" and {sum(count for _, count in counts[_KINDS:])} of other kinds" if len(counts) > _KINDS else ""
