@@ -78,10 +78,11 @@ def decode_tiff(data: bytes, *, channels: bool = False, filled: bool = True) -> 
 
 
 class TiffStack:
-    """A TIFF file whose pages are pictures of their own, slices or times. Made by `read_stack`."""
+    """A TIFF file whose pages are pictures of their own, slices or times, for several threads. Made by `read_stack`."""
 
     def __init__(self, data: bytes):
         self._file = TiffFile(io.BytesIO(data), **_ONE_FILE)
+        self._file.filehandle.set_lock(True)  # else one thread seeks between another's seek and read
         self._pages = _checked(self._file, data)
         first = self._pages[0]
         self.bits = first.dtype.itemsize * 8 if first.dtype else 0
