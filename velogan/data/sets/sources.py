@@ -432,14 +432,14 @@ def in_folder(directory: Path, names: tuple[str, ...], config: DataConfig) -> Fo
 def find_pairs(root: Path, config: DataConfig) -> tuple[tuple[Folder, Folder], tuple[str, ...]]:
     """The pictures of A and B below `root` that have equal names but for the suffix, in one order; and all others.
 
-    ValueError with the mend where there are none.
+    ValueError with the mend where there are none, or where two of one domain have one name.
     """
     named = []
     for letter in LETTERS:
         directory = root / letter
         if not directory.is_dir():
             raise ValueError(f"data.pairs={root} must hold A and B, but it {_found(root)}: name such a folder")
-        named.append({str(PurePosixPath(name).with_suffix("")): name for name in list_images(directory)})
+        named.append(list_by_stem(directory))
     both = sorted(named[0].keys() & named[1].keys())
     if not both:
         raise ValueError(f"data.pairs={root}: no picture of A has the name of one of B: give pairs equal names")
@@ -514,7 +514,8 @@ def left_out(directory: Path, *, scans: bool) -> str:
 def list_files(directory: Path, suffixes: Collection[str] | None = None) -> tuple[str, ...]:
     """List files, all or with one of `suffixes`, below a directory: paths relative to it, sorted, none hidden.
 
-    Links are followed, except to a folder that contains them. ValueError for a folder that cannot be read.
+    Hidden folders are left out. Links are followed, except to a folder that contains them. ValueError for a folder that
+    cannot be read.
     """
 
     def refuse(error: OSError) -> None:
@@ -526,7 +527,7 @@ def list_files(directory: Path, suffixes: Collection[str] | None = None) -> tupl
     for parent, folders, files in os.walk(directory, onerror=refuse, followlinks=True):
         chain = above.pop(parent)
         real = {folder: os.path.realpath(os.path.join(parent, folder)) for folder in folders}
-        folders[:] = [folder for folder in folders if real[folder] not in chain]
+        folders[:] = [folder for folder in folders if not folder.startswith(".") and real[folder] not in chain]
         above |= {os.path.join(parent, folder): chain | {real[folder]} for folder in folders}
         for file in files:
             if not file.startswith(".") and (suffixes is None or Path(file).suffix.lower() in suffixes):
