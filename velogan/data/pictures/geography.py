@@ -97,7 +97,8 @@ def may_be_empty(pixels: np.ndarray, known: Geography) -> bool:
 def fill(pixels: np.ndarray, known: Geography) -> tuple[np.ndarray, Geography]:
     """`(H, W, C)` with the mean of each channel where a pixel holds nothing, and `known` with these places.
 
-    The mean is 0 where none holds anything. A pixel holds nothing where all its channels have the value for that, or one is NaN.
+    The mean is 0 where none holds anything. A pixel holds nothing where all its channels have the value for that, or
+    one is NaN.
     """
     empty = np.zeros(pixels.shape[:2], bool)
     if pixels.dtype.kind == "f":
