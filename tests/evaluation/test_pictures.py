@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,8 +10,12 @@ import torch
 from torch import Tensor
 
 from velogan.data.config import DataConfig
+from velogan.data.pictures.geography import Geography
+from velogan.data.pictures.images import Picture, save_picture
+from velogan.data.pictures.notes import Notes
 from velogan.data.pictures.values import PixelFormat
-from velogan.evaluation.pictures import Pictures
+from velogan.data.sets.sources import Folder, Side
+from velogan.evaluation.pictures import Pictures, open_answers
 from velogan.evaluation.scoring import Scorer
 
 
@@ -33,3 +38,17 @@ def test_of_slices_with_neighbours_the_middle_ones_are_judged_and_not_three_as_r
     middle, whole = judge.seen
     assert torch.equal(middle, torch.zeros(1, 1, 8, 8))
     assert whole.shape == (1, 3, 8, 8)
+
+
+def test_true_label_maps_keep_the_value_that_means_no_data_and_photographs_are_filled(tmp_path: Path):
+    noise = np.random.default_rng(0).integers(100, 200, (48, 48, 1), np.uint8)
+    classes = np.repeat(np.array([0, 90, 180, 255], np.uint8), 12)[:, None, None].repeat(48, axis=1)
+    for name, pixels in (("maps", classes), ("photographs", np.where(classes == 255, classes, noise))):
+        folder = tmp_path / name
+        folder.mkdir()
+        save_picture(folder / "0.tif", Picture(pixels, notes=Notes(geography=Geography(nodata=255))))
+        data = DataConfig(crop_size=48, load_size=48, cache_dir=str(tmp_path / "cache"))
+        side = Side("A", "a", Folder(folder, ("0.tif",)), Folder(folder, ("0.tif",)), truth=folder)
+        answers = open_answers(side, side, ["0.tif"], data, task=lambda _: lambda done, total: None)
+        brightest = answers.truths[0].max().item()
+        assert (answers.labels is not None, brightest == 1) == ((name == "maps"),) * 2

@@ -2,12 +2,16 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
+from velogan.metrics import distances
 from velogan.metrics.distances import frechet_distance, frechet_of, kernel_distance, kernel_of
 
 
@@ -73,6 +77,26 @@ def test_kernel_distance_of_whole_sets_equals_numpy() -> None:
     expected = _mmd_by_sums(x.double().numpy(), y.double().numpy())
     assert kernel_distance(x, y) == pytest.approx(expected, rel=1e-10)
     assert _ours(kernel_of, x, y) == pytest.approx(expected, rel=1e-10)
+
+
+class _Largest(TorchDispatchMode):
+    """The values of the largest tensor that was made."""
+
+    values = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = func(*args, **(kwargs or {}))
+        self.values = max([self.values, *(one.numel() for one in tree_leaves(made) if isinstance(one, Tensor))])
+        return made
+
+
+def test_kernel_distance_of_large_sets_needs_no_matrix_of_all_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(distances, "_BLOCK", 16)
+    x, y = _features(200, 4, 0), _features(150, 4, 1, shift=0.2)
+    with _Largest() as largest:
+        value = kernel_distance(x, y)
+    assert largest.values <= 200 * 4
+    assert value == pytest.approx(_ours(kernel_of, x, y), rel=1e-9)
 
 
 def test_kernel_distance_is_unbiased() -> None:

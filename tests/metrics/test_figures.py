@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from velogan.metrics import figures
 from velogan.metrics.figures import class_shares, distances, meaning
 from velogan.report.scores import label
 
@@ -16,3 +17,11 @@ def test_figures_are_named_after_the_network(network: str, long: str) -> None:
         assert long in meaning(name, source="horse", target="zebra", classes={"zebra": 3})
     labels = [label({"name": name}) for name in figures]
     assert labels == [f"{network}-FID", f"{network}-KID", f"Class 3 ({network})"]
+
+
+def test_large_sets_are_not_resampled(monkeypatch: pytest.MonkeyPatch) -> None:
+    few, many = {"lite1": torch.rand(4, 3)}, {"lite1": torch.rand(9, 3)}
+    for most, known in ((9, True), (8, False)):
+        monkeypatch.setattr(figures, "MOST_RESAMPLED", most)
+        for figure in distances(few, many, seed=0, resample=True).values():
+            assert (figure.resampled is not None) == known

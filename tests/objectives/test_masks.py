@@ -15,7 +15,9 @@ import torch
 from velogan.cli import main
 from velogan.config import Config
 from velogan.data.config import DataConfig
+from velogan.data.pictures.geography import Geography
 from velogan.data.pictures.images import Picture, read_picture, save_picture
+from velogan.data.pictures.notes import Notes
 from velogan.data.sets.loader import PairLoader
 from velogan.data.sets.pair import Data, open_data
 from velogan.objectives.masks import changed_outside
@@ -185,3 +187,15 @@ def test_a_run_with_masks_is_continued_bit_for_bit(
     assert "generator/kept_a" in told
     assert "generator/kept_b" in told
     assert finish("without", 6) != unbroken
+
+
+def test_black_stays_black_where_a_tag_says_that_it_means_no_data(pictures: Path) -> None:
+    domains = []
+    for _ in range(2):
+        domains.append(_open(pictures).beside["mask_a"].domain)
+        for index in range(4):  # the same pixels, in a GeoTIFF
+            pixels = read_picture(pictures / f"trainA/{index}.png").pixels[..., :1]
+            (pictures / f"maskA/{index}.png").unlink(missing_ok=True)
+            save_picture(pictures / f"maskA/{index}.tif", Picture(pixels, notes=Notes(geography=Geography(nodata=0))))
+    for index in range(4):
+        np.testing.assert_array_equal(domains[1].image(index), domains[0].image(index))

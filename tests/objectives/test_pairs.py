@@ -71,6 +71,12 @@ def test_pairs_have_equal_names_but_for_the_suffix_and_the_rest_is_named(pairs: 
     assert alone == ("A/alone.png",)
 
 
+def test_two_pictures_of_one_name_are_refused(pairs: Path) -> None:
+    (pairs / "A/1.bmp").write_bytes((pairs / "A/1.png").read_bytes())
+    with pytest.raises(ValueError, match=r"A holds both 1\.bmp and 1\.png, for one picture: leave one of them"):
+        find_pairs(pairs, DataConfig())
+
+
 def test_a_damaged_picture_takes_its_pair_with_it(tiny_config: Callable[..., Config], pairs: Path) -> None:
     (pairs / "B/1.png").write_bytes(b"\x89PNG\r\n\x1a\n")
     said: list[str] = []

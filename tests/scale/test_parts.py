@@ -63,6 +63,7 @@ def test_pictures_are_found_in_parts_of_bounded_size(
     put(tmp_path / "in/large.png", bytes(10_000))
     put(tmp_path / "in/some.tar", b"")
     put(tmp_path / "in/.hidden.png", b"")
+    put(tmp_path / "in/.Trash-1000/files/0.png", b"")
     put(tmp_path / "in/notes.txt", b"")
     put(tmp_path / "in/out/deep/0.png", b"earlier")
     (tmp_path / "in/deep/again").symlink_to(tmp_path / "in")
@@ -92,6 +93,15 @@ def test_patterns_name_files_and_wrong_inputs_say_the_mend(tmp_path: Path) -> No
     ]:
         with pytest.raises(ValueError, match=said):
             find_input(tmp_path / given, tmp_path / output)
+
+
+def test_a_pattern_does_not_name_what_was_written(tmp_path: Path) -> None:
+    for name in ("a.png", "deep/b.png", "translated/a.png", "translated/deep/b.png"):
+        put(tmp_path / "in" / name, b"")
+    (tmp_path / "in/again").symlink_to(tmp_path / "in/translated")
+    found = find_input(tmp_path / "in/**/*.png", tmp_path / "in/translated")
+    assert sorted(found.names()) == ["a.png", "deep/b.png"]
+    assert list(find_input(tmp_path / "in/deep/*.png", tmp_path / "in").names()) == ["b.png"]
 
 
 def test_pictures_of_other_parts_do_not_take_the_same_name(tmp_path: Path, picture: Callable[..., bytes]) -> None:

@@ -65,7 +65,8 @@ def _masks(side: Side, data: DataConfig) -> dict[str, Tensor]:
     tested = side.test is not None and any(Path(name).stem in there for name in side.test.own_names)
     if tested or not names:  # masks of test pictures have names that training pictures may have, too
         return {}
-    domain = open_domain(Folder(side.mask, tuple(there[Path(name).stem] for name in names)), data, test=True)
+    found = Folder(side.mask, tuple(there[Path(name).stem] for name in names), filled=False)
+    domain = open_domain(found, data, test=True)
     pictures = Pictures.of(domain)
     of = {Path(name).stem: pictures.floats(number)[:, :1] > 0 for number, name in enumerate(domain.names)}
     return {name: of[Path(name).stem] for name in names if Path(name).stem in of}

@@ -137,18 +137,22 @@ def open_answers(side: Side, other: Side, names: Sequence[str], data: DataConfig
         return Answers({}, {}, None)
     truths: dict[str, Tensor] = {}
     masks: dict[str, Tensor] = {}
+    labels = None
     kept = in_folder(side.truth, tuple(name for name in names if (side.truth / name).is_file()), data)
     if kept.names:
-        truths = _by_name(open_side(kept, other, data, progress=task("preparing the truth")))
+        progress = task("preparing the truth")
+        truths = _by_name(open_side(replace(kept, filled=False), other, data, progress=progress))
+        labels = find_labels([truth[0] for truth in [*truths.values()][:: -(-len(truths) // _LABEL_MAPS)]])
+        if labels is None:  # they are photographs, whose pixels without data are filled as in training
+            truths = _by_name(open_side(kept, other, data, progress=progress))
     if side.mask is not None:
-        kept = Folder(side.mask, tuple(name for name in names if (side.mask / name).is_file()))
+        kept = Folder(side.mask, tuple(name for name in names if (side.mask / name).is_file()), filled=False)
         masks = _by_name(open_domain(kept, data, test=True)) if kept.names else {}
     numbers = {name: number for number, name in enumerate(names)}
-    some = [*truths.values()][:: -(-len(truths) // _LABEL_MAPS) or 1]
     return Answers(
         {numbers[name]: truth for name, truth in truths.items()},
         {numbers[name]: mask[:, :1] > 0 for name, mask in masks.items()},
-        find_labels([truth[0] for truth in some]) if some else None,
+        labels,
     )
 
 

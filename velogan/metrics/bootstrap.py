@@ -19,14 +19,18 @@ RESAMPLES = 400
 MOST_IMAGES = 1000
 """Fréchet distances are resampled if the smaller set has at most so many images: time grows with the third power."""
 
+MOST_RESAMPLED = 5000
+"""Fréchet and kernel distances are resampled if no set has more images: memory grows with the square, to 0.8 GB."""
+
 PROTOCOL = {
     "resamples": RESAMPLES,
     "interval_95": "2.5th to 97.5th percentile over images drawn with replacement, from both sets if there are two",
     "frechet": "shifted so that the mean of the resamples is the figure, since images drawn twice raise it; "
-    f"none if both sets have more than {MOST_IMAGES} images",
+    f"none if both sets have more than {MOST_IMAGES} images, or one more than {MOST_RESAMPLED}",
     "sliced_wasserstein": "over 32 directions and 128 steps of the values; shifted like frechet",
     "share": "no width if none or all of N images are in a class; the true share may still differ by up to 3 / N",
-    "kernel": "over whole sets, without pairs of an image with itself",
+    "kernel": "over whole sets, without pairs of an image with itself; no interval if one set has more than "
+    f"{MOST_RESAMPLED} images",
 }
 
 Interval = tuple[float, float]

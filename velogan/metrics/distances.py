@@ -10,6 +10,9 @@ from torch import Tensor
 Weighted = Callable[[Tensor, Tensor], Tensor]
 """A distance as a function of how often each image of either set counts, `(N,)` and `(M,)` float64."""
 
+_BLOCK = 1024
+"""Images of either set whose kernels are in memory at once."""
+
 
 def frechet_distance(fake: Tensor, real: Tensor) -> float:
     """Squared Fréchet distance of Gaussians fitted to two sets of features; 0 for equal sets.
@@ -34,13 +37,30 @@ def kernel_distance(fake: Tensor, real: Tensor) -> float:
     Binkowski et al. 2018, equation 4, with the kernel `(x·y / D + 1)³`.
     `fake`: `(N, D)`, `real`: `(M, D)`, at least two rows each, or `ValueError`.
     """
-    return kernel_of(fake, real)(torch.ones(len(fake)).double(), torch.ones(len(real)).double()).item()
+    _check(fake, real)
+
+    def within(x: Tensor) -> float:
+        itself = sum(
+            ((part * part).sum(dim=1) / x.shape[1] + 1).pow(3).sum() for part in map(Tensor.double, x.split(_BLOCK))
+        )
+        return (_kernels(x, x) - float(itself)) / (len(x) * (len(x) - 1))
+
+    return within(fake) + within(real) - 2 * _kernels(fake, real) / (len(fake) * len(real))
+
+
+def _kernels(x: Tensor, y: Tensor) -> float:
+    """The sum of the kernel over all pairs, a block of both sets at a time: the whole matrix may not fit the memory."""
+    total = 0.0
+    for rows in map(Tensor.double, x.split(_BLOCK)):
+        for columns in y.split(_BLOCK):
+            total += ((rows @ columns.double().T / x.shape[1] + 1) ** 3).sum().item()
+    return total
 
 
 def frechet_of(x: Tensor, y: Tensor) -> Weighted:
     """`frechet_distance` as a function of how often each image counts.
 
-    It needs no matrix root, and no matrix larger than the number of images.
+    It needs no matrix root, and matrices with as many rows and columns as there are images.
     """
     _check(x, y)
     x, y = x.double(), y.double()
@@ -65,7 +85,7 @@ def frechet_of(x: Tensor, y: Tensor) -> Weighted:
 def kernel_of(x: Tensor, y: Tensor) -> Weighted:
     """`kernel_distance` as a function of how often each image counts; an image drawn twice is not paired with itself.
 
-    NaN if only one image was drawn.
+    NaN if only one image was drawn. Its matrices have as many rows and columns as there are images.
     """
     _check(x, y)
     x, y = x.double(), y.double()

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from velogan.metrics.bootstrap import (
     MOST_IMAGES,
+    MOST_RESAMPLED,
     Interval,
     interval,
     resampled_distances,
@@ -77,10 +78,11 @@ def distances(fake: Seen, real: Seen, *, seed: int, resample: bool = False) -> d
     for features in (name for name in DISTANCES if name in fake):
         x, y = fake[features], real[features]
         of_frechet, of_kernel = DISTANCES[features]
-        affordable = resample and min(len(x), len(y)) <= MOST_IMAGES
+        bounded = resample and max(len(x), len(y)) <= MOST_RESAMPLED
+        affordable = bounded and min(len(x), len(y)) <= MOST_IMAGES
         others = resampled_distances(frechet_of(x, y), len(x), len(y), seed=seed) if affordable else None
         figures[of_frechet] = _figure(frechet_distance(x, y), others, shifted=True, of_sets=True)
-        others = resampled_distances(kernel_of(x, y), len(x), len(y), seed=seed) if resample else None
+        others = resampled_distances(kernel_of(x, y), len(x), len(y), seed=seed) if bounded else None
         figures[of_kernel] = _figure(kernel_distance(x, y), others, of_sets=True)
     return figures
 

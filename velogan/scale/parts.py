@@ -28,12 +28,16 @@ class Input:
     file: str | None = None
 
     def names(self) -> Iterator[str]:
-        """Their paths relative to `root`, in no order, without hidden files; nothing is kept."""
+        """Their paths relative to `root`, in no order, without hidden files and folders; nothing is kept."""
         if self.file is not None:
             yield self.file
         elif self.pattern is not None:
-            found = iglob(self.pattern, root_dir=self.root, recursive=True)
-            yield from (name for name in found if _wanted(self.root / name) and (self.root / name).is_file())
+            inside, root = os.path.realpath(self.output) + os.sep, os.path.realpath(self.root)
+            for name in iglob(self.pattern, root_dir=self.root, recursive=True):
+                path = self.root / name
+                made = os.path.realpath(path).startswith(inside) and not root.startswith(inside)
+                if _wanted(path) and path.is_file() and not made:
+                    yield name
         else:
             yield from _walk(self.root, "", frozenset(), os.path.realpath(self.output))
 
@@ -101,9 +105,9 @@ def _walk(root: Path, below: str, above: frozenset[str], output: str) -> Iterato
     with os.scandir(folder) as entries:
         for entry in entries:
             name = os.path.join(below, entry.name)
-            if entry.is_dir():
+            if entry.is_dir() and not entry.name.startswith("."):
                 yield from _walk(root, name, above | {real}, output)
-            elif _wanted(folder / entry.name):
+            elif not entry.is_dir() and _wanted(folder / entry.name):
                 yield name
 
 

@@ -32,7 +32,7 @@ class Mask:
         no picture; OSError where it cannot be read.
         """
         try:
-            picture = read_picture(self.file)
+            picture = read_picture(self.file, filled=False)
             pixels = picture.pixels
         except ValueError as error:
             raise ValueError(f"its mask {self.file}: {error}") from None

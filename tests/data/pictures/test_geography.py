@@ -13,6 +13,7 @@ from tifffile import DATATYPE
 
 from velogan.data.pictures.geography import world_file
 from velogan.data.pictures.images import Picture, decode, read_picture, save_picture
+from velogan.data.sets.sources import Folder, left_out
 from velogan.translate.jobs import Job
 
 PLACES: list[Any] = [
@@ -75,6 +76,29 @@ def test_floats_without_data_are_filled_and_put_back(said: str, tmp_path: Path):
     assert _tags(tmp_path / "a.tif")[42113] == (said or "nan")
 
 
+@pytest.mark.parametrize(("kind", "said"), [(np.uint8, "0"), (np.uint16, "65535"), (np.float32, "nan")])
+def test_a_tile_without_any_data_stays_one_and_is_not_trained_on(kind: type, said: str, tmp_path: Path):
+    pixels = np.full((6, 8), float(said)).astype(kind)
+    (tmp_path / "in.tif").write_bytes(_tiff(pixels, _nodata(said)))
+    read = read_picture(tmp_path / "in.tif")
+    assert (read.pixels == 0).all()
+    np.testing.assert_array_equal(_again(read, tmp_path / "a.tif", by=5), pixels)
+    assert _tags(tmp_path / "a.tif")[42113] == said
+    with pytest.raises(ValueError, match="no pixel holds data"):
+        Folder(tmp_path, ("in.tif",)).read("in.tif")
+
+
+@pytest.mark.parametrize("count", [0, 3, 48])
+def test_a_value_beyond_floats_of_32_bits_becomes_nan(count: int, tmp_path: Path):
+    pixels = np.linspace(0, 1, 48)
+    pixels[:count] = -np.finfo(np.float64).max
+    read = decode(_tiff(pixels.reshape(6, 8), _nodata("-1.7976931348623157e+308")))
+    written = _again(read, tmp_path / "a.tif", by=1).ravel()
+    assert np.isnan(written[:count]).all()
+    np.testing.assert_allclose(written[count:], pixels[count:] + 1, rtol=1e-6)
+    assert _tags(tmp_path / "a.tif")[42113] == "nan"
+
+
 def test_a_value_that_the_translation_cannot_hold_is_an_error(tmp_path: Path):
     read = decode(_tiff(np.where(np.eye(6), np.float32(-9999), np.float32(1)), _nodata("-9999")))
     deep = Picture(np.zeros((6, 6, 1), np.uint16), notes=read.notes)
@@ -103,3 +127,16 @@ def test_a_world_file_goes_along(tmp_path: Path):
 def test_other_text_is_no_world_file(tmp_path: Path):
     (tmp_path / "in.jgw").write_text("not numbers\n" * 6)
     assert world_file(tmp_path / "in.jpg") is None
+
+
+@pytest.mark.parametrize(("picture", "world", "prj"), [("A.TIF", "A.TFW", "A.PRJ"), ("a.tif", "a.Tfw", "a.Prj")])
+def test_a_world_file_in_capitals_goes_along_and_is_not_left_out(picture: str, world: str, prj: str, tmp_path: Path):
+    folder = tmp_path / "in"
+    folder.mkdir()
+    (folder / picture).write_bytes(_tiff(np.full((6, 8), 100, np.uint8)))
+    (folder / world).write_text(WORLD)
+    (folder / prj).write_text("PROJCS")
+    assert world_file(folder / picture) == (WORLD, "PROJCS")
+    assert left_out(folder, scans=True) == ""
+    (folder / "other.tfw").write_text(WORLD)
+    assert left_out(folder, scans=True).endswith(": 1 .tfw")

@@ -3,6 +3,7 @@ from __future__ import annotations
 import io
 import os
 import struct
+import threading
 import zlib
 from itertools import product
 from pathlib import Path
@@ -18,6 +19,7 @@ from PIL import Image
 
 from velogan.data.pictures import picture as limits
 from velogan.data.pictures.images import SUFFIXES, Picture, decode, is_picture, read_picture, save_picture, suffix_for
+from velogan.data.pictures.tiff import read_stack
 
 LOSSY = {".jpg", ".jpeg", ".webp"}
 KEEPS_PROFILE = {".jpg", ".jpeg", ".png", ".webp", ".tif", ".tiff"}
@@ -508,3 +510,26 @@ def test_a_picture_of_one_pixel_is_written_whatever_its_strides(tmp_path: Path) 
     pixel = np.array([[[1]], [[2]], [[3]]], np.uint8).transpose(1, 2, 0)
     save_picture(tmp_path / "one.png", Picture(pixel))
     assert np.array_equal(read_picture(tmp_path / "one.png").pixels, pixel)
+
+
+def test_a_stack_gives_each_thread_its_own_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    file, pages = io.BytesIO(), np.arange(3, dtype=np.uint8)[:, None, None].repeat(8, axis=1).repeat(8, axis=2)
+    tifffile.imwrite(file, pages, photometric="minisblack", metadata={"axes": "ZYX"}, compression="deflate")
+    stack = read_stack(file.getvalue())
+    seek, mine = tifffile.FileHandle.seek, threading.get_ident()
+
+    def interrupted(handle: tifffile.FileHandle, *where: int) -> int:
+        found = seek(handle, *where)
+        if threading.get_ident() == mine:  # another thread reads as far as it is let
+            other = threading.Thread(target=stack.picture, args=(2,))
+            other.start()
+            other.join(0.2)
+            others.append(other)
+        return found
+
+    others: list[threading.Thread] = []
+    monkeypatch.setattr(tifffile.FileHandle, "seek", interrupted)
+    assert (stack.picture(1).pixels == 1).all()
+    assert others
+    for other in others:
+        other.join()

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from velogan.data.config import DataConfig
-from velogan.data.sets.sources import check_apart, find_sources
+from velogan.data.sets.sources import check_apart, find_sources, list_files
 
 
 def find(*path: Path | str):
@@ -25,6 +25,13 @@ def test_one_folder_searched_recursively(make_folder, tmp_path: Path) -> None:
     assert (sources.a.name, sources.b.name) == ("cat", "dog")
     assert sources.a.test is None
     assert not sources.aligned
+
+
+def test_hidden_folders_are_not_searched(make_folder, tmp_path: Path) -> None:
+    for name in ("cat", "cat/.Trash-1000/files", "cat/deep/.ipynb_checkpoints", ".hidden"):
+        make_folder(name, count=1)
+    assert list_files(tmp_path / "cat") == ("000.png",)
+    assert list_files(tmp_path / ".hidden") == ("000.png",)
 
 
 def test_two_folders_are_trained_on(make_folder) -> None:

@@ -51,12 +51,20 @@ class Geography:
                 f"{self.nodata:g}, which means no data in the input, is no {kind}, as which it is translated: give the "
                 "target domain a range of floating-point values, or change the input's tag GDAL_NODATA"
             )
-        return np.where(self.empty[..., None], kind.type(self.nodata), pixels)
+        return np.where(self.empty[..., None], kind.type(self._held(kind)), pixels)
 
-    def tags(self) -> list[Tag]:
-        """All tags, that of GDAL included."""
-        said = "" if self.nodata is None else "nan" if math.isnan(self.nodata) else f"{self.nodata:.17g}"
+    def tags(self, kind: np.dtype) -> list[Tag]:
+        """All tags of a file with pixels of `kind`, that of GDAL included."""
+        nodata = self._held(kind)
+        said = "" if nodata is None else "nan" if math.isnan(nodata) else f"{nodata:.17g}"
         return [*self.places, *([(_NODATA, DATATYPE.ASCII, 0, said, True)] if said else [])]
+
+    def _held(self, kind: np.dtype) -> float | None:
+        """`nodata`, or NaN where it is a number too large for floats of `kind`."""
+        if kind.kind != "f" or self.nodata is None or not math.isfinite(self.nodata):
+            return self.nodata
+        with np.errstate(over="ignore"):
+            return self.nodata if np.isfinite(kind.type(self.nodata)) else math.nan
 
 
 NOWHERE = Geography()
@@ -86,37 +94,54 @@ def may_be_empty(pixels: np.ndarray, known: Geography) -> bool:
     return pixels.dtype.kind == "f" or known.nodata is not None
 
 
-def filled(pixels: np.ndarray, known: Geography) -> tuple[np.ndarray, Geography]:
+def fill(pixels: np.ndarray, known: Geography) -> tuple[np.ndarray, Geography]:
     """`(H, W, C)` with the mean of each channel where a pixel holds nothing, and `known` with these places.
 
-    A pixel holds nothing where all its channels have the value for that, or one is NaN.
+    The mean is 0 where none holds anything. A pixel holds nothing where all its channels have the value for that, or
+    one is NaN.
     """
     empty = np.zeros(pixels.shape[:2], bool)
     if pixels.dtype.kind == "f":
         empty[np.isnan(pixels).any(axis=2)] = True
     nodata = known.nodata
     if nodata is not None and not math.isnan(nodata):
-        empty[(pixels == nodata).all(axis=2)] = True
+        with np.errstate(over="ignore"):  # floats of 32 bits have a larger one as infinity
+            empty[(pixels == nodata).all(axis=2)] = True
     elif empty.any():
         nodata = math.nan
-    if not empty.any() or empty.all():
+    if not empty.any():
         return pixels, Geography(known.places, nodata=known.nodata)
-    mean = pixels[~empty].mean(axis=0, dtype=np.float64)
+    mean = np.zeros(pixels.shape[2]) if empty.all() else pixels[~empty].mean(axis=0, dtype=np.float64)
     mean = mean if pixels.dtype.kind == "f" else mean.round()
     return np.where(empty[..., None], mean.astype(pixels.dtype), pixels), Geography(known.places, empty, nodata)
 
 
 def world_file(picture: Path) -> tuple[str, str] | None:
-    """The text of the world file beside `picture`, and of its `.prj`, empty where there is none; None without any.
+    """The text of the world file beside `picture`, and of its `.prj`, empty where there is none; None without any."""
+    world, *projection = world_files(picture) or (None,)
+    if world is None:
+        return None
+    return world.read_text("latin-1"), "".join(one.read_text("utf-8", "replace") for one in projection)
 
-    Names: photo.jgw or photo.jpgw beside photo.jpg, or photo.wld.
+
+def world_files(picture: Path) -> tuple[Path, ...]:
+    """The world file beside `picture`, and its `.prj` where there is one; empty without a world file.
+
+    Names: photo.jgw or photo.jpgw beside photo.jpg, or photo.wld; in capitals, too.
     """
-    for suffix in _suffixes(picture):  # `os.path`, since a name may become too long for a file
-        file = picture.with_suffix(suffix)
-        if os.path.isfile(file) and file.stat().st_size < 2**12 and _is_world(text := file.read_text("latin-1")):
-            prj = picture.with_suffix(".prj")
-            return text, prj.read_text("utf-8", "replace") if os.path.isfile(prj) and prj.stat().st_size < 2**16 else ""
-    return None
+    for suffix in _suffixes(picture):
+        file = _beside(picture, suffix)
+        if file is not None and file.stat().st_size < 2**12 and _is_world(file.read_text("latin-1")):
+            prj = _beside(picture, ".prj")
+            return (file,) if prj is None or prj.stat().st_size >= 2**16 else (file, prj)
+    return ()
+
+
+def _beside(picture: Path, suffix: str) -> Path | None:
+    """The file beside `picture` with `suffix` in small letters, in capitals, or as in .Tfw and .TIFw."""
+    capitals = suffix.upper()
+    files = (picture.with_name(picture.stem + one) for one in (suffix, capitals, suffix.title(), f"{capitals[:-1]}w"))
+    return next((file for file in files if os.path.isfile(file)), None)  # `os.path`: a name may become too long
 
 
 def _is_world(text: str) -> bool:

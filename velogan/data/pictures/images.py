@@ -75,6 +75,7 @@ __all__ = [
     "save_picture",
     "suffix_for",
     "suffix_of",
+    "with_data",
 ]
 
 _DECODERS: tuple[tuple[re.Pattern[bytes], str, Callable[[bytes], Picture]], ...] = (
@@ -118,8 +119,10 @@ _DICOM_AT = 128
 _SMALL_FILE = 2**24  # bytes
 
 
-def read_picture(path: Path | str, *, pages_are_channels: bool = False) -> Picture:
+def read_picture(path: Path | str, *, pages_are_channels: bool = False, filled: bool = True) -> Picture:
     """Read a picture file upright and at its own depth; see the module's table, and `tiff.decode_tiff` for pages.
+
+    `filled`: pixels without data have the mean. Not so of masks and label maps, whose whole numbers all say something.
 
     Raises `ValueError` with the reason if it is no picture, damaged, or larger than `MAX_BYTES` when decoded,
     `OSError` if it cannot be read at all.
@@ -134,7 +137,15 @@ def read_picture(path: Path | str, *, pages_are_channels: bool = False) -> Pictu
             _format_of(file.read(_LONGEST_MAGIC))
             file.seek(0)
             admitted_by.get()(facts.st_size)
-        return decode(file.read(), pages_are_channels=pages_are_channels)
+        return decode(file.read(), pages_are_channels=pages_are_channels, filled=filled)
+
+
+def with_data(picture: Picture) -> Picture:
+    """The same picture. ValueError where none of its pixels holds data, so that nothing can be learned from it."""
+    empty = picture.notes.geography.empty
+    if empty is not None and empty.all():
+        raise ValueError("no pixel holds data, as its tag GDAL_NODATA says, or NaN in each")
+    return picture
 
 
 def is_picture(path: Path) -> bool:
@@ -155,13 +166,13 @@ def is_picture(path: Path) -> bool:
     return name not in _WEAK or _WEAK[name].match(start) is not None
 
 
-def decode(data: bytes, *, pages_are_channels: bool = False) -> Picture:
-    """Decode the bytes of a picture file; raises `ValueError` with the reason, and nothing else."""
+def decode(data: bytes, *, pages_are_channels: bool = False, filled: bool = True) -> Picture:
+    """Decode the bytes of a picture file as `read_picture`; raises `ValueError` with the reason, and nothing else."""
     if not data:
         raise ValueError("the file is empty")
     name, decoder = _format_of(data)
     with damage_told(name, size=len(data)):
-        return decode_tiff(data, channels=True) if name == "TIFF" and pages_are_channels else decoder(data)
+        return decode_tiff(data, channels=pages_are_channels, filled=filled) if name == "TIFF" else decoder(data)
 
 
 def _format_of(data: bytes) -> tuple[str, Callable[[bytes], Picture]]:

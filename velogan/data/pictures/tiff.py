@@ -15,7 +15,7 @@ from PIL import Image
 from tifffile import TiffFile, TiffPage
 
 from velogan.data.pictures.about import About
-from velogan.data.pictures.geography import filled, geography_of, may_be_empty
+from velogan.data.pictures.geography import fill, geography_of, may_be_empty
 from velogan.data.pictures.jpeg import read_jpeg_header
 from velogan.data.pictures.notes import Notes, told
 from velogan.data.pictures.picture import MAX_BYTES, Picture, assemble, check_size, merged, pixel_bytes, plain
@@ -53,12 +53,12 @@ _ORIENTATION, _ICC = 274, 34675
 _RESOLUTION = (282, 283, 296)
 
 
-def decode_tiff(data: bytes, *, channels: bool = False) -> Picture:
+def decode_tiff(data: bytes, *, channels: bool = False, filled: bool = True) -> Picture:
     """Decode the bytes of a TIFF file; raises `ValueError` for unsupported kinds and false sizes.
 
     Grey, RGB, palette, CMYK, Lab (8 bits) and JPEG's YCbCr; the last four become RGB. Smaller pages (previews, pyramid
     levels) are skipped. 1 to 7 bits are scaled to 8; 9 to 15 bits stay unchanged, in uint16. `channels`: several pages
-    are that, where the file does not say what they are.
+    are that, where the file does not say what they are. `filled`: as of `images.read_picture`.
     """
     with TiffFile(io.BytesIO(data), **_ONE_FILE) as file:
         pages = _checked(file, data)
@@ -74,14 +74,15 @@ def decode_tiff(data: bytes, *, channels: bool = False) -> Picture:
                     f"{len(pages)} pages, and nothing says whether they are channels, slices or times: say it by "
                     "--pages channels or --pages slices, in training by --data.pages"
                 )
-        return _picture(pages)
+        return _picture(pages, filled=filled)
 
 
 class TiffStack:
-    """A TIFF file whose pages are pictures of their own, slices or times. Made by `read_stack`."""
+    """A TIFF file whose pages are pictures of their own, slices or times, for several threads. Made by `read_stack`."""
 
     def __init__(self, data: bytes):
         self._file = TiffFile(io.BytesIO(data), **_ONE_FILE)
+        self._file.filehandle.set_lock(True)  # else one thread seeks between another's seek and read
         self._pages = _checked(self._file, data)
         first = self._pages[0]
         self.bits = first.dtype.itemsize * 8 if first.dtype else 0
@@ -127,7 +128,7 @@ def _checked(file: TiffFile, data: bytes) -> list[TiffPage]:
     return pages
 
 
-def _picture(pages: list[TiffPage]) -> Picture:
+def _picture(pages: list[TiffPage], *, filled: bool = True) -> Picture:
     """A page, or grey pages as channels."""
     first = pages[0]
     if len(pages) > 1:
@@ -141,9 +142,9 @@ def _picture(pages: list[TiffPage]) -> Picture:
     notes = _measured(told(across, down, int(unit) if isinstance(unit, int) else 2), first.description)
     if turned in (None, 1):  # nobody turns what lies on a map
         known = geography_of(first)
-        if may_be_empty(array, known):
+        if may_be_empty(array, known) and (filled or array.dtype.kind == "f"):
             colours = [channel for channel in range(array.shape[2]) if channel != alpha]
-            array[..., colours], known = filled(array[..., colours], known)
+            array[..., colours], known = fill(array[..., colours], known)
         notes = replace(notes, geography=known)
     return assemble(
         array,
@@ -354,7 +355,7 @@ def _encoded(pages: list[Picture], *, axis: str = "") -> bytes:
         iccprofile=first.icc,
         resolution=resolution and (resolution[0].as_integer_ratio(), resolution[1].as_integer_ratio()),
         resolutionunit=None if resolution is None else first.notes.unit,
-        extratags=first.notes.geography.tags(),
+        extratags=first.notes.geography.tags(array.dtype),
         metadata={"axes": f"{axis}YX{'' if single else 'S'}"} if axis else None,
         maxworkers=1,
     )

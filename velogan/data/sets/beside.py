@@ -163,7 +163,7 @@ def _open(
     known = (*side.train.names, *(side.validation.names if side.validation else ()))
     if alone := without_picture(files.folder, files.names, known):
         say(f"domain {side.letter}: {alone}")
-    source = kind(files.folder, tuple(files.names[stem(name)] for name in having))
+    source = kind(files.folder, tuple(files.names[stem(name)] for name in having), filled=False)
     check_shapes(asked, cast(Folder, side.train).named(having), source)
     found = open_domain(source, config, test=False, **how, progress=task(f"preparing {files.what} {side.letter}"))
     if found.skipped:

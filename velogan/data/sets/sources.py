@@ -14,7 +14,8 @@ from pathlib import Path, PurePosixPath
 from typing import Protocol, Self
 
 from velogan.data.config import BUILT_IN, DataConfig
-from velogan.data.pictures.images import READ, Picture, is_picture, read_picture
+from velogan.data.pictures.geography import world_files
+from velogan.data.pictures.images import READ, Picture, is_picture, read_picture, suffix_of, with_data
 from velogan.data.pictures.picture import HEADERS, MAX_BYTES
 from velogan.data.pictures.scans import MAY_BE_SCANS, STACKS, scan_suffix
 from velogan.data.rendered.apples2oranges import VERSION, render_folder
@@ -70,12 +71,14 @@ class ImageSource(Protocol):
 class Folder:
     """Pictures below one directory: their paths relative to it, sorted.
 
-    `pages_are_channels`: pages of a TIFF that does not say what they are.
+    `pages_are_channels`: pages of a TIFF that does not say what they are. `filled`: as of `read_picture`; False of
+    masks and label maps.
     """
 
     directory: Path
     names: tuple[str, ...]
     pages_are_channels: bool = False
+    filled: bool = True
 
     @property
     def where(self) -> str:
@@ -100,8 +103,9 @@ class Folder:
         return str(self.directory / name)
 
     def read(self, name: str) -> Picture:
-        """Read a picture. Raises `OSError` and `ValueError` as `read_picture` does."""
-        return read_picture(self.directory / name, pages_are_channels=self.pages_are_channels)
+        """Read a picture. Raises `OSError` and `ValueError` as `read_picture` and `with_data` do."""
+        path, how = self.directory / name, self.pages_are_channels
+        return with_data(read_picture(path, pages_are_channels=how, filled=self.filled))
 
     def content(self, name: str) -> str:
         """Give the hash of a picture's file; one too large for a picture is not read."""
@@ -109,7 +113,8 @@ class Folder:
         size = path.stat().st_size if path.is_file() else 0
         if size > MAX_BYTES + HEADERS:
             return f"unreadable: {size} bytes"
-        return content_hash(path) + " pages are channels" * self.pages_are_channels
+        found = content_hash(path) + " pages are channels" * self.pages_are_channels
+        return found + " as it is" * (not self.filled and _is_tiff(path))
 
 
 class LabelMaps(Folder):
@@ -118,6 +123,14 @@ class LabelMaps(Folder):
     def content(self, name: str) -> str:
         """Give the hash of a map's file, which is not that of the same file as a picture."""
         return f"labels {super().content(name)}"
+
+
+def _is_tiff(path: Path) -> bool:
+    try:
+        with path.open("rb") as file:
+            return suffix_of(file.read(12)) == ".tiff"
+    except OSError:
+        return False  # reading it will say why
 
 
 def content_hash(path: Path) -> str:
@@ -419,14 +432,14 @@ def in_folder(directory: Path, names: tuple[str, ...], config: DataConfig) -> Fo
 def find_pairs(root: Path, config: DataConfig) -> tuple[tuple[Folder, Folder], tuple[str, ...]]:
     """The pictures of A and B below `root` that have equal names but for the suffix, in one order; and all others.
 
-    ValueError with the mend where there are none.
+    ValueError with the mend where there are none, or where two of one domain have one name.
     """
     named = []
     for letter in LETTERS:
         directory = root / letter
         if not directory.is_dir():
             raise ValueError(f"data.pairs={root} must hold A and B, but it {_found(root)}: name such a folder")
-        named.append({str(PurePosixPath(name).with_suffix("")): name for name in list_images(directory)})
+        named.append(list_by_stem(directory))
     both = sorted(named[0].keys() & named[1].keys())
     if not both:
         raise ValueError(f"data.pairs={root}: no picture of A has the name of one of B: give pairs equal names")
@@ -483,16 +496,15 @@ def stem(name: str) -> str:
 def left_out(directory: Path, *, scans: bool) -> str:
     """A line that counts, by the ends of their names, the files below a folder that are no pictures; `scans` are none.
 
-    Nothing where there are none, or no folder.
+    World files go with their pictures and are not counted. Nothing where there are none, or no folder.
     """
     if not directory.is_dir():
         return ""
-    others = [
-        Path(name)
-        for name in list_files(directory)
-        if not (name.endswith((MAP, SHARD)) or is_picture(directory / name))
-        and not (scans and scan_suffix(directory / name) is not None)
-    ]
+    paths = [directory / name for name in list_files(directory) if not name.endswith((MAP, SHARD))]
+    pictures = {path for path in paths if is_picture(path)}
+    others = [path for path in paths if path not in pictures and not (scans and scan_suffix(path) is not None)]
+    along = {str(file).lower() for path in pictures for file in world_files(path)} if others else set()
+    others = [path for path in others if str(path).lower() not in along]
     counts = Counter(path.suffix.lower() or "without a suffix" for path in others).most_common()
     shown = ", ".join(f"{count} {kind}" for kind, count in counts[:_KINDS])
     shown += f" and {sum(count for _, count in counts[_KINDS:])} of other kinds" if len(counts) > _KINDS else ""
@@ -502,7 +514,8 @@ def left_out(directory: Path, *, scans: bool) -> str:
 def list_files(directory: Path, suffixes: Collection[str] | None = None) -> tuple[str, ...]:
     """List files, all or with one of `suffixes`, below a directory: paths relative to it, sorted, none hidden.
 
-    Links are followed, except to a folder that contains them. ValueError for a folder that cannot be read.
+    Hidden folders are left out. Links are followed, except to a folder that contains them. ValueError for a folder that
+    cannot be read.
     """
 
     def refuse(error: OSError) -> None:
@@ -514,7 +527,7 @@ def list_files(directory: Path, suffixes: Collection[str] | None = None) -> tupl
     for parent, folders, files in os.walk(directory, onerror=refuse, followlinks=True):
         chain = above.pop(parent)
         real = {folder: os.path.realpath(os.path.join(parent, folder)) for folder in folders}
-        folders[:] = [folder for folder in folders if real[folder] not in chain]
+        folders[:] = [folder for folder in folders if not folder.startswith(".") and real[folder] not in chain]
         above |= {os.path.join(parent, folder): chain | {real[folder]} for folder in folders}
         for file in files:
             if not file.startswith(".") and (suffixes is None or Path(file).suffix.lower() in suffixes):

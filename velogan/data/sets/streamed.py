@@ -14,7 +14,7 @@ from pathlib import Path, PurePosixPath
 import numpy as np
 
 from velogan.data.config import DataConfig
-from velogan.data.pictures.images import Picture, decode
+from velogan.data.pictures.images import Picture, decode, with_data
 from velogan.data.pictures.picture import check_size
 from velogan.data.pictures.preprocess import prepare, prepared_shape
 from velogan.data.pictures.values import Range, channels_in_common, deepen, to_channels
@@ -77,8 +77,8 @@ class Shards:
         return f"{self.indexes[shard].shard.address}/{own}"
 
     def read(self, name: str) -> Picture:
-        """Read a picture. Raises `OSError` and `ValueError` as `read_picture` does."""
-        return decode(self._bytes(name))
+        """Read a picture. Raises `OSError` and `ValueError` as `read_picture` and `with_data` do."""
+        return with_data(decode(self._bytes(name)))
 
     def content(self, name: str) -> str:
         """Give the SHA-256 of a picture's file."""
