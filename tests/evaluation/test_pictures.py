@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from torch import Tensor
 
 from velogan.data.config import DataConfig
 from velogan.data.pictures.values import PixelFormat
-from velogan.evaluation.pictures import Pictures
+from velogan.evaluation.each import confusions
+from velogan.evaluation.pictures import Answers, Pictures
 from velogan.evaluation.scoring import Scorer
+from velogan.metrics.figures import label_figures
 
 
 class Judge:
@@ -33,3 +37,15 @@ def test_of_slices_with_neighbours_the_middle_ones_are_judged_and_not_three_as_r
     middle, whole = judge.seen
     assert torch.equal(middle, torch.zeros(1, 1, 8, 8))
     assert whole.shape == (1, 3, 8, 8)
+
+
+@pytest.mark.parametrize("sides", [(8, 12), (12, 12)])
+def test_label_maps_of_another_size_than_the_translation_are_left_out(sides: tuple[int, int]) -> None:
+    labels = torch.tensor([[-1.0, -1.0, -1.0], [1.0, 1.0, 1.0]])
+    truths = {number: torch.ones(1, 3, side, side) for number, side in enumerate(sides)}
+    source: Any = SimpleNamespace(answers=Answers(truths, {}, labels))
+    fakes = Pictures([np.full((8, 8, 3), 255, np.uint8)] * 2, PixelFormat())
+    found = confusions(source, fakes, labels)
+    assert found.shape == (sides.count(8), 2, 2)
+    figures = label_figures(found, seed=0)
+    assert {figure.images for figure in figures.values()} == ({1} if 8 in sides else set())
