@@ -198,10 +198,9 @@ def test_the_card_says_how_slices_of_volumes_become_what_the_network_takes(tmp_p
     header = _header(blocks=1, channels=2) | {"input": scan, "output": {"channels": 3, "dtype": "float32"}}
     net = build_network(header)
     save_checkpoint(tmp_path / "run", images=5, networks={"G_A": net}, headers={"G_A": header}, state={}, clock={})
-    told = write_export(tmp_path / "run", tmp_path / "net.pt2", format="torch")
-    text = Path(told["card"]).read_text()
+    text = Path(write_export(tmp_path / "run", tmp_path / "out", format="hub")["card"]).read_text()
     assert (
-        "| float32 [0.0, 1000.0] (which percentiles 0.5 and 99.5 of each volume's own values become; channels from "
+        "| float32 [0, 1000] (which percentiles 0.5 and 99.5 of each volume's own values become; channels from "
         "below to above: 1 slice below, the slice, 1 above) in, float32, whole range out, for -1 to 1 |" in text
     )
 

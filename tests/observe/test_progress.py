@@ -91,7 +91,9 @@ def test_durations_are_written_for_people(seconds: float, text: str) -> None:
 
 def test_a_forecast_says_speed_images_end_and_what_so_many_gave() -> None:
     said = forecast(300, images_per_s=5.04, total=600, left_s=60.0)
-    assert re.fullmatch(r"this machine sees 5.04 images/s, the run about 600, until (\d{4}-\d\d-\d\d )?\d\d:\d\d: so few show .*", said)
+    assert re.fullmatch(
+        r"this machine sees 5.04 images/s, the run about 600, until (\d{4}-\d\d-\d\d )?\d\d:\d\d: so few show .*", said
+    )
     by_time = forecast(300, images_per_s=10.0, total=None, left_s=2_000.0)
     assert "the run about 20,300" in by_time
     assert "17,000" in by_time
