@@ -99,6 +99,24 @@ def test_what_is_given_stays_as_it_is(model: velogan.Model):
     assert not np.array_equal(tiled, photo)
 
 
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_a_photo_that_is_stored_turned_comes_out_upright(model: velogan.Model, tmp_path: Path, orientation: int):
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    Image.fromarray(_photo(channels=4)).save(tmp_path / "in.png", exif=exif)
+    with Image.open(tmp_path / "in.png") as photo:
+        result = model.translate(photo)
+    assert result.size == ((37, 26) if orientation < 5 else (26, 37))
+    model.translate_files(tmp_path / "in.png", tmp_path / "out.png")
+    assert np.array_equal(np.asarray(result), np.asarray(Image.open(tmp_path / "out.png")))
+
+
+def test_damaged_exif_is_passed_over(model: velogan.Model):
+    photo = Image.fromarray(_photo())
+    photo.info["exif"] = b"Exif\0\0II*\0\xff\xff"
+    assert model.translate(photo).size == photo.size
+
+
 def test_grey_depth_and_alpha(model: velogan.Model, tmp_path: Path):
     assert model.translate(_photo()[..., 0]).shape == (26, 37, 3)  # the model writes RGB
     grey = velogan.load(_run(tmp_path / "grey", channels=1), exact=True)

@@ -40,8 +40,9 @@ def test_refuses_nothing_and_a_share_of_itself():
         parse_length("50 %", epoch=10)
 
 
-def test_a_field_takes_long_runs():
-    assert TypeAdapter(Duration).validate_python("1000000 images") == "1000000 images"
+@pytest.mark.parametrize("text", ["1000000 images", "999999999999999.9 images", "0.00001 epochs", "0.1 percent"])
+def test_a_field_takes_long_and_short_runs_and_its_own_spelling(text: str):
+    assert TypeAdapter(Duration).validate_python(text) == text
 
 
 def test_a_field_is_kept_in_one_spelling():

@@ -93,6 +93,24 @@ def test_kinds_of_pictures_mix_and_broken_ones_are_named(network: Callable[[Tens
     assert {score["name"] for score in result["scores"]} == {"squeeze_fid", "squeeze_kid"}  # 1.png: another size
 
 
+def test_an_exact_copy_does_not_decide_the_mean_and_pairs_of_other_sizes_are_not_counted(tmp_path: Path) -> None:
+    names = [f"{number}.png" for number in range(6)]
+    fakes = _pictures(tmp_path / "fakes", names[:3], seed=0)
+    _pictures(tmp_path / "reals", names[:3], seed=1)
+    _pictures(tmp_path / "fakes/more", names[3:], seed=2)
+    _pictures(tmp_path / "reals/more", names[3:], seed=3, side=24)
+    Image.fromarray(fakes[0]).save(tmp_path / "reals" / names[0])
+    scores = {one["name"]: one for one in compare(tmp_path / "fakes", tmp_path / "reals", task=_quiet)["scores"]}
+    apart = [
+        np.square((fake.astype(float) - np.asarray(Image.open(tmp_path / "reals" / name))) / 127.5).mean()
+        for fake, name in zip(fakes[1:], names[1:3])
+    ]
+    found = scores["psnr_truth_db"]
+    assert found["value"] == pytest.approx((60 + sum(10 * np.log10(4 / one) for one in apart)) / 3)
+    assert found["interval_95"][1] <= 60
+    assert (found["images_fake"], found["images_real"], scores["ssim_truth"]["images_fake"]) == (3, 3, 3)
+
+
 def test_refusals_name_the_mend(network: Callable[[Tensor], Tensor], tmp_path: Path) -> None:
     del network
     _pictures(tmp_path / "a", ["1.png", "2.png"], seed=0)

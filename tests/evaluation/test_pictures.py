@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from torch import Tensor
 
@@ -15,8 +17,10 @@ from velogan.data.pictures.images import Picture, save_picture
 from velogan.data.pictures.notes import Notes
 from velogan.data.pictures.values import PixelFormat
 from velogan.data.sets.sources import Folder, Side
-from velogan.evaluation.pictures import Pictures, open_answers
+from velogan.evaluation.each import confusions
+from velogan.evaluation.pictures import Answers, Pictures, open_answers
 from velogan.evaluation.scoring import Scorer
+from velogan.metrics.figures import label_figures
 
 
 class Judge:
@@ -52,3 +56,15 @@ def test_true_label_maps_keep_the_value_that_means_no_data_and_photographs_are_f
         answers = open_answers(side, side, ["0.tif"], data, task=lambda _: lambda done, total: None)
         brightest = answers.truths[0].max().item()
         assert (answers.labels is not None, brightest == 1) == ((name == "maps"),) * 2
+
+
+@pytest.mark.parametrize("sides", [(8, 12), (12, 12)])
+def test_label_maps_of_another_size_than_the_translation_are_left_out(sides: tuple[int, int]) -> None:
+    labels = torch.tensor([[-1.0, -1.0, -1.0], [1.0, 1.0, 1.0]])
+    truths = {number: torch.ones(1, 3, side, side) for number, side in enumerate(sides)}
+    source: Any = SimpleNamespace(answers=Answers(truths, {}, labels))
+    fakes = Pictures([np.full((8, 8, 3), 255, np.uint8)] * 2, PixelFormat())
+    found = confusions(source, fakes, labels)
+    assert found.shape == (sides.count(8), 2, 2)
+    figures = label_figures(found, seed=0)
+    assert {figure.images for figure in figures.values()} == ({1} if 8 in sides else set())

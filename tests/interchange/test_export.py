@@ -193,6 +193,18 @@ def test_the_card_states_what_was_measured(tmp_path: Path):
     assert f"at most {told['max_difference']:.2g} from" in text or "no difference at all" in text
 
 
+def test_the_card_says_how_slices_of_volumes_become_what_the_network_takes(tmp_path: Path):
+    scan = {"channels": 3, "dtype": "float32", "range": [0, 1000], "own_scale": True, "neighbours": 1}
+    header = _header(blocks=1, channels=2) | {"input": scan, "output": {"channels": 3, "dtype": "float32"}}
+    net = build_network(header)
+    save_checkpoint(tmp_path / "run", images=5, networks={"G_A": net}, headers={"G_A": header}, state={}, clock={})
+    text = Path(write_export(tmp_path / "run", tmp_path / "out", format="hub")["card"]).read_text()
+    assert (
+        "| float32 [0, 1000] (which percentiles 0.5 and 99.5 of each volume's own values become; channels from "
+        "below to above: 1 slice below, the slice, 1 above) in, float32, whole range out, for -1 to 1 |" in text
+    )
+
+
 def test_what_differs_is_not_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     def wrong(model: Translator, file: Path) -> tuple[Any, str]:
         file.write_bytes(b"wrong")

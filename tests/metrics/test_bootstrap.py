@@ -51,8 +51,9 @@ def test_an_image_drawn_twice_is_not_its_own_pair_in_a_kernel_distance() -> None
     assert value.item() == pytest.approx(expected, rel=1e-12)
 
 
-def test_resampled_means_leave_out_images_without_a_figure() -> None:
-    values = torch.tensor([1.0, math.nan, 3.0, 5.0], dtype=torch.float64)
+@pytest.mark.parametrize("none", [math.nan, math.inf, -math.inf])
+def test_resampled_means_leave_out_images_without_a_figure(none: float) -> None:
+    values = torch.tensor([1.0, none, 3.0, 5.0], dtype=torch.float64)
     weights = times(4, seed=3, resamples=50).numpy()
     known = [0, 2, 3]
     with np.errstate(invalid="ignore"):

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import io
 import re
+from datetime import datetime, timedelta
 
 import pytest
 from rich.console import Console
@@ -90,8 +91,18 @@ def test_durations_are_written_for_people(seconds: float, text: str) -> None:
 
 def test_a_forecast_says_speed_images_end_and_what_so_many_gave() -> None:
     said = forecast(300, images_per_s=5.04, total=600, left_s=60.0)
-    assert re.fullmatch(r"this machine sees 5.04 images/s, the run about 600, until \d\d:\d\d: so few show .*", said)
+    assert re.fullmatch(
+        r"this machine sees 5.04 images/s, the run about 600, until (\d{4}-\d\d-\d\d )?\d\d:\d\d: so few show .*", said
+    )
     by_time = forecast(300, images_per_s=10.0, total=None, left_s=2_000.0)
     assert "the run about 20,300" in by_time
     assert "17,000" in by_time
     assert "267,000" in forecast(300, images_per_s=50.0, total=266_800, left_s=None)
+
+
+def test_a_forecast_of_days_names_the_day() -> None:
+    said = forecast(300, images_per_s=5.0, total=2_000_000, left_s=3 * 86_400.0)
+    found = re.search(r"until (\d{4}-\d\d-\d\d) \d\d:\d\d:", said)
+    assert found is not None
+    today = datetime.now().date()
+    assert found[1] in {str(today + timedelta(days=days)) for days in (2, 3)}  # 2: midnight has passed since

@@ -350,6 +350,20 @@ def test_values_without_a_range_are_refused(tmp_path: Path) -> None:
     assert all("data.range_a" in reason for _, reason in summary.failed)
 
 
+@pytest.mark.parametrize("kind", ["MONOCHROME1", "MONOCHROME2"])
+def test_eight_bits_in_sixteen_are_eight_and_stay_so(tmp_path: Path, kind: str) -> None:
+    values = _stored(most=255)
+    plain: dict[str, Any] = {"RescaleSlope": 1, "RescaleIntercept": 0, "BitsStored": 8, "HighBit": 7}
+    _dicom(tmp_path / "in/a.dcm", values, PhotometricInterpretation=kind, **plain)
+    assert read_scan(tmp_path / "in/a.dcm").picture(0).pixels.dtype == np.uint8
+    assert translate(_model(given=None, wanted=None), tmp_path / "in", tmp_path / "out").failed == ()
+    np.testing.assert_array_equal(_values(tmp_path / "out/a.dcm"), values if kind == "MONOCHROME1" else 255 - values)
+    after = pydicom.dcmread(tmp_path / "out/a.dcm")
+    assert (after.BitsAllocated, after.BitsStored, after.HighBit) == (16, 8, 7)
+    translate(_model(given=None, wanted=None), tmp_path / "out", tmp_path / "back")
+    np.testing.assert_array_equal(_values(tmp_path / "back/a.dcm"), 255 - _values(tmp_path / "out/a.dcm"))
+
+
 @pytest.mark.parametrize("name", ["v.nii", "v.nii.gz"])
 @pytest.mark.parametrize("kind", [nibabel.Nifti1Image, nibabel.Nifti2Image])
 def test_a_volume_keeps_affine_and_header(tmp_path: Path, name: str, kind: Any) -> None:

@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 import tyro
 
 from velogan.cli.flags import Flags, Json, Outcome
+from velogan.data.config import DataConfig, WindowName
 from velogan.data.sets.download import NAMES
 from velogan.files import counted
 
@@ -88,14 +89,24 @@ class DataCheck(Flags):
     """Flags of `velogan data check`."""
 
     path: Annotated[tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="PATH [PATH]", help="The data set.")]
+    window: Annotated[
+        tuple[WindowName, ...] | None,
+        tyro.conf.arg(help="DICOM and NIfTI: as --data.window of `train`.", metavar="NAME [NAME]"),
+    ] = None
+    pages: Annotated[
+        Literal["channels", "slices"] | None,
+        tyro.conf.arg(help="TIFF: as --data.pages of `train`.", metavar="channels|slices"),
+    ] = None
+    group: Annotated[str | None, tyro.conf.arg(help="As --data.group of `train`.", metavar="REGULAR-EXPRESSION")] = None
     json: Json = False
 
     def execute(self, argv: list[str]) -> Outcome:
         from velogan.data.sets.check import check, render_text
         from velogan.observe.progress import Display
 
+        config = DataConfig(path=self.path, window=self.window, pages=self.pages, group=self.group)
         with Display() as display:
-            found = check(self.path, progress=display.task("checking"))
+            found = check(config, progress=display.task("checking"))
         print(render_text(found), file=sys.stderr if self.json else sys.stdout)
         return found, 0
 

@@ -7,6 +7,7 @@ import re
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
+import numpy as np
 from pydantic import AfterValidator
 
 Unit = Literal["images", "epochs", "percent", "minutes"]
@@ -21,7 +22,7 @@ class Span:
     unit: Unit
 
     def __str__(self) -> str:
-        return f"{self.amount:.15g} {self.unit}"  # never as 1e+06
+        return f"{np.format_float_positional(self.amount, trim='-')} {self.unit}"  # never as 1e+06 or 1e-05
 
     def passed(self, *, images: int, seconds: float, progress: float, epoch: int) -> float:
         """How many spans have passed, with the fraction of the next, in a run that saw `images` in `seconds`.

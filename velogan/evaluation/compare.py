@@ -15,6 +15,7 @@ from velogan.data.pictures.images import read_picture
 from velogan.data.pictures.values import to_unit
 from velogan.data.sets.pair import Task
 from velogan.data.sets.sources import Folder, cache_directory, list_images
+from velogan.evaluation.each import bounded
 from velogan.evaluation.evaluate import Features, check_asked, load_networks, versions
 from velogan.evaluation.features import JUDGE, FeatureNetwork
 from velogan.evaluation.pictures import sample
@@ -87,8 +88,8 @@ def compare(
                 "interval_95": None if figure.interval_95 is None else list(figure.interval_95),
                 "real": None if bound is None else finite(bound.value),
                 "baseline": None,
-                "images_real": len(real_names) if figure.of_sets else len(pairs),
-                "images_fake": len(fake_names) if figure.of_sets else len(pairs),
+                "images_real": len(real_names) if figure.images is None else figure.images,
+                "images_fake": len(fake_names) if figure.images is None else figure.images,
                 "better": "lower" if lower_is_better(name) else "higher",
                 "what": meaning(name, source="pictures", target=Path(against).name, classes=classes or {}) + ".",
                 "direction": None,
@@ -182,15 +183,16 @@ def _read(path: Path) -> Tensor:
 
 
 def _paired(fakes: Folder, reals: Folder, names: Sequence[str]) -> dict[str, Tensor]:
-    """PSNR and SSIM of pictures of equal names, NaN if the sizes differ; empty if all differ."""
+    """PSNR, at most `each.MOST_DB`, and SSIM of pictures of equal names, NaN if the sizes differ; empty if all do."""
     found: dict[str, list[float]] = {"psnr_truth_db": [], "ssim_truth": []}
     for name in names:
         one, other = _read(fakes.directory / name), _read(reals.directory / name)
         same = one.shape == other.shape
         found["psnr_truth_db"].append(psnr(one, other).item() if same else math.nan)
         found["ssim_truth"].append(ssim(one, other).item() if same and min(one.shape[2:]) >= 11 else math.nan)
-    return {
+    known = {
         name: torch.tensor(values, dtype=torch.float64)
         for name, values in found.items()
         if not all(map(math.isnan, values))
     }
+    return bounded(known)

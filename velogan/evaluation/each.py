@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor
@@ -34,16 +35,16 @@ def of_translations(source: Real, fakes: Pictures) -> dict[str, Tensor]:
                 keep(name, index, value[0])
         if min(fake.shape[-2:]) >= _SMALLEST_SIDE:
             keep("structure", index, structure(fake, given)[0])
-    return {name: _bounded(values) if name.endswith("_db") else values for name, values in found.items()}
+    return bounded(found)
 
 
 def of_reconstructions(given: Pictures, backs: Pictures) -> dict[str, Tensor]:
     """Figures by name, one value for each reconstruction of the pictures `given`, `(N,)`."""
     pairs = [(backs.floats(index), given.floats(index)) for index in range(len(backs))]
-    found = {"psnr_reconstruction_db": _bounded(torch.tensor([psnr(*pair).item() for pair in pairs]).double())}
+    found = {"psnr_reconstruction_db": torch.tensor([psnr(*pair).item() for pair in pairs], dtype=torch.float64)}
     if all(min(back.shape[-2:]) >= _SMALLEST_SIDE for back, _ in pairs):
         found["ssim_reconstruction"] = torch.tensor([ssim(*pair).item() for pair in pairs], dtype=torch.float64)
-    return found
+    return bounded(found)
 
 
 def unrelated_structure(source: Real, target: Real, seed: int) -> float | None:
@@ -60,10 +61,13 @@ def unrelated_structure(source: Real, target: Real, seed: int) -> float | None:
 
 
 def confusions(source: Real, fakes: Pictures, labels: Tensor) -> Tensor:
-    """Confusion of labels for each translation that has a true one, `(N, K, K)`."""
-    return torch.cat([confusion(fakes.floats(index), truth, labels) for index, truth in source.answers.truths.items()])
+    """Confusion of labels for each translation that has a true one of its size and channels, `(N, K, K)`."""
+    pairs = [(fakes.floats(index), truth) for index, truth in source.answers.truths.items()]
+    found = [confusion(fake, truth, labels) for fake, truth in pairs if fake.shape == truth.shape]
+    return torch.cat([torch.zeros(0, len(labels), len(labels), dtype=torch.float64), *found])
 
 
-def _bounded(values: Tensor) -> Tensor:
-    """PSNRs of at most `MOST_DB`; as they are if all are infinite."""
-    return values.clamp(max=MOST_DB) if values.isfinite().any() else values
+def bounded(found: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Figures `(N,)` by name with PSNRs of at most `MOST_DB`; these are as they are if all are infinite."""
+    most = {name: MOST_DB if name.endswith("_db") and one.isfinite().any() else math.inf for name, one in found.items()}
+    return {name: one.clamp(max=most[name]) for name, one in found.items()}

@@ -109,14 +109,13 @@ class Scorer:
         for name, figure in self.figures(source, target, fakes, seen, resample=True).items():
             real, baseline = bounds.real.get(name, math.nan), bounds.baseline.get(name, math.nan)
             higher = real >= baseline if is_share(name) else not lower_is_better(name)
-            whole = figure.of_sets or name == "structure"
             yield {
                 "name": name,
                 **_value(figure),
                 "real": finite(real),
                 "baseline": finite(baseline),
-                "images_real": len(target.pictures) if figure.of_sets else 0,
-                "images_fake": len(fakes) if whole else len(source.answers.truths),
+                "images_real": len(target.pictures) if figure.images is None else 0,
+                "images_fake": len(fakes) if figure.images is None else figure.images,
                 "better": "higher" if higher else "lower",
                 "split": source.split,
                 "what": self._sentence(name, source, target, bounds),

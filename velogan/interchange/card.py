@@ -13,6 +13,7 @@ import torch
 import yaml
 
 import velogan
+from velogan.data.sets.slices import OWN_PERCENTILES
 from velogan.files import counted, sha256
 from velogan.interchange.export import MOST_HALF, Exported, Format
 from velogan.networks.reference import Recognised, options
@@ -145,8 +146,15 @@ def _section(direction: Direction, model: Translator, written: Exported, format:
 def _pixels(form: Any) -> str:
     """The pixel format of a header in words."""
     told = dict(form) if isinstance(form, Mapping) else {}
-    kind = told.get("dtype", "uint8")
-    return f"{kind} {list(told['range'])}" if told.get("range") else f"{kind}, whole range"
+    kind, beside = told.get("dtype", "uint8"), told.get("neighbours")
+    words = f"{kind} {list(told['range'])}" if told.get("range") else f"{kind}, whole range"
+    more = []
+    if told.get("own_scale"):
+        low, high = OWN_PERCENTILES
+        more.append(f"which percentiles {low:g} and {high:g} of each volume's own values become")
+    if beside:
+        more.append(f"channels from below to above: {counted(beside, 'slice')} below, the slice, {beside} above")
+    return f"{words} ({'; '.join(more)})" if more else words
 
 
 def _data(header: Mapping[str, Any]) -> str:

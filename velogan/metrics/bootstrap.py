@@ -55,9 +55,9 @@ def times(count: int, *, seed: int, resamples: int = RESAMPLES) -> Tensor:
 
 
 def resampled_means(values: Tensor, *, seed: int, resamples: int = RESAMPLES) -> Tensor:
-    """Means `(R,)` of one value for each image `(N,)`; NaN stands for an image that has none."""
-    weights = times(len(values), seed=seed, resamples=resamples) * ~values.isnan()
-    return (weights * values.double().nan_to_num(0.0)).sum(dim=1) / weights.sum(dim=1)
+    """Means `(R,)` of one value for each image `(N,)`; images without a finite one are left out."""
+    weights = times(len(values), seed=seed, resamples=resamples) * values.isfinite()
+    return (weights * values.double().nan_to_num(0.0, 0.0, 0.0)).sum(dim=1) / weights.sum(dim=1)
 
 
 def resampled_distances(distance: Weighted, n: int, m: int, *, seed: int) -> Tensor:

@@ -52,15 +52,16 @@ SLICED_PROTOCOL = (
 
 @dataclass(frozen=True)
 class Figure:
-    """A figure, how it varies with other images (None where unknown), and whether it compares two sets.
+    """A figure, how it varies with other images (None where unknown), and of how many images it is a mean.
 
+    `images`: None where the figure is of all, as of two sets that it compares.
     `resampled` are its values `(R,)` over images drawn again; equal seeds and counts draw the same images. Their mean
     may lie beside the figure: see `bootstrap.PROTOCOL`.
     """
 
     value: float
     interval_95: Interval | None = None
-    of_sets: bool = False
+    images: int | None = None
     resampled: Tensor | None = field(default=None, compare=False, repr=False)
 
 
@@ -81,15 +82,15 @@ def distances(fake: Seen, real: Seen, *, seed: int, resample: bool = False) -> d
         bounded = resample and max(len(x), len(y)) <= MOST_RESAMPLED
         affordable = bounded and min(len(x), len(y)) <= MOST_IMAGES
         others = resampled_distances(frechet_of(x, y), len(x), len(y), seed=seed) if affordable else None
-        figures[of_frechet] = _figure(frechet_distance(x, y), others, shifted=True, of_sets=True)
+        figures[of_frechet] = _figure(frechet_distance(x, y), others, shifted=True)
         others = resampled_distances(kernel_of(x, y), len(x), len(y), seed=seed) if bounded else None
-        figures[of_kernel] = _figure(kernel_distance(x, y), others, of_sets=True)
+        figures[of_kernel] = _figure(kernel_distance(x, y), others)
     return figures
 
 
-def _figure(value: float, resampled: Tensor | None, *, shifted: bool = False, of_sets: bool = False) -> Figure:
+def _figure(value: float, resampled: Tensor | None, *, shifted: bool = False, images: int | None = None) -> Figure:
     span = None if resampled is None else interval(resampled, around=value if shifted else None)
-    return Figure(value, span, of_sets, resampled)
+    return Figure(value, span, images, resampled)
 
 
 def patches_of(images: Tensor, *, among: int) -> Seen:
@@ -104,7 +105,7 @@ def _sliced(fake: Seen, real: Seen, *, seed: int, resample: bool) -> dict[str, F
         return {}
     value = fmean(distances_of_patches(x, y, seed=seed))
     resampled = resampled_sliced(x, y, seed=seed) if resample else None
-    return {SLICED: _figure(value, resampled, shifted=True, of_sets=True)}
+    return {SLICED: _figure(value, resampled, shifted=True)}
 
 
 def class_shares(seen: Seen, classes: Mapping[str, int], *, seed: int) -> dict[str, Figure]:
@@ -116,7 +117,7 @@ def class_shares(seen: Seen, classes: Mapping[str, int], *, seed: int) -> dict[s
     for logits in (name for name in CLASSIFIERS if name in seen):
         for index in classes.values():
             hits = in_class(seen[logits], index)
-            share = _figure(hits.mean().item(), resampled_means(hits, seed=seed), of_sets=True)
+            share = _figure(hits.mean().item(), resampled_means(hits, seed=seed))
             figures[f"{CLASSIFIERS[logits][0]}_share_class_{index}"] = share
     return figures
 
@@ -141,15 +142,20 @@ def compare_to_truth(fake: Tensor, truth: Tensor, given: Tensor | None, mask: Te
 
 def means(values: Mapping[str, Tensor], *, seed: int) -> dict[str, Figure]:
     """Means of figures that images have one by one, `(N,)` by name; NaN stands for an image that has none."""
-    return {name: _figure(one.nanmean().item(), resampled_means(one, seed=seed)) for name, one in values.items()}
+    return {
+        name: _figure(one.nanmean().item(), resampled_means(one, seed=seed), images=int((~one.isnan()).sum()))
+        for name, one in values.items()
+    }
 
 
 def label_figures(confusions: Tensor, *, seed: int) -> dict[str, Figure]:
-    """Agreement of label maps over all pixels of all images, of `(N, K, K)` confusions."""
+    """Agreement of label maps over all pixels of all images, of `(N, K, K)` confusions; none of no image."""
+    if not len(confusions):
+        return {}
     resampled = torch.einsum("rn,nij->rij", times(len(confusions), seed=seed), confusions)
     whole = confusions.sum(dim=0)
     measures = {"label_accuracy": accuracy, "label_iou": mean_iou}
-    return {name: _figure(of(whole).item(), of(resampled)) for name, of in measures.items()}
+    return {name: _figure(of(whole).item(), of(resampled), images=len(confusions)) for name, of in measures.items()}
 
 
 def lower_is_better(name: str) -> bool:

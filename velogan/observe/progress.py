@@ -127,7 +127,10 @@ def forecast(images: int, *, images_per_s: float, total: int | None, left_s: flo
     `left_s`: seconds until the end; None where unknown.
     """
     whole = total or (images + round(images_per_s * left_s) if left_s else images)
-    end = f", until {(datetime.now() + timedelta(seconds=left_s)):%H:%M}" if left_s else ""
+    now = datetime.now()
+    at = now + timedelta(seconds=left_s or 0)
+    day = "" if at.date() == now.date() else f"{at:%Y-%m-%d} "
+    end = f", until {day}{at:%H:%M}" if left_s else ""
     gave = next((words for most, words in _GAVE if whole < most), _GAVE_MORE)
     return f"this machine sees {images_per_s:.3g} images/s, the run about {whole:,}{end}: {gave}"
 

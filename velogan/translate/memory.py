@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,8 @@ from PIL import Image
 from torch import Tensor
 
 from velogan.data.pictures.images import Picture
+from velogan.data.pictures.notes import orientation_of
+from velogan.data.pictures.picture import assemble
 from velogan.files import counted
 from velogan.translate.large import Before, plan
 from velogan.translate.model import Translator
@@ -25,10 +28,10 @@ _MOST = 2.0
 def translate_images(model: Translator, images: Any, *, tile: int | None = None) -> Any:
     """The translation of `images`, of the same kind and size; what is given stays as it is.
 
-    A PIL image; an array `(H, W)`, `(H, W, C)` or `(B, H, W, C)` of uint8, of uint16, or of float32 where the model was
-    trained on values with a declared range; a tensor `(C, H, W)` or `(B, C, H, W)` in [-1, 1], which stays on its
-    device and in its type; or a list of any of these. `tile` is for PIL images and arrays, as `translate` has it.
-    ValueError for anything else.
+    A PIL image, which is turned upright as its EXIF says; an array `(H, W)`, `(H, W, C)` or `(B, H, W, C)` of uint8, of
+    uint16, or of float32 where the model was trained on values with a declared range; a tensor `(C, H, W)` or
+    `(B, C, H, W)` in [-1, 1], which stays on its device and in its type; or a list of any of these. `tile` is for PIL
+    images and arrays, as `translate` has it. ValueError for anything else.
     """
     if isinstance(images, (list, tuple)):
         return [translate_images(model, one, tile=tile) for one in images]
@@ -100,26 +103,28 @@ def translate_pictures(
         for picture in pictures:
             pixels = picture.pixels.view()
             pixels.flags.writeable = False
-            kept = Picture(pixels, picture.alpha, picture.icc)
+            kept = replace(picture, pixels=pixels)
             results.append(translate_in_tiles(model, kept, tiles, scratch=Path(scratch), before_tile=before_tile))
     return results
 
 
 def _from_pil(image: Image.Image) -> Picture:
-    """Its pixels and, apart, its alpha. Other modes than of grey, RGB and deeper pixels are turned into RGB."""
+    """Its pixels, upright as EXIF says, and its alpha apart. Modes but of grey, RGB and deeper pixels become RGB."""
+    icc = None
+    alpha = image.mode in ("RGBA", "LA", "PA", "RGBa", "La") or "transparency" in image.info
     if image.mode in ("I", "F"):
-        values = np.asarray(image)[..., None]
-        deep = image.mode == "I" and values.min() >= 0 and values.max() <= np.iinfo(np.uint16).max
-        return Picture(values.astype(np.uint16 if deep else np.float32))
-    if image.mode in ("I;16", "I;16L", "I;16B", "I;16N"):
-        return Picture(np.asarray(image).astype(np.uint16)[..., None])
-    clear = image.mode in ("RGBA", "LA", "PA", "RGBa", "La") or "transparency" in image.info
-    grey = image.mode in ("1", "L", "LA", "La")
-    mode = ("LA" if clear else "L") if grey else ("RGBA" if clear else "RGB")
-    pixels = np.array(image.convert(mode))
-    pixels = pixels[..., None] if pixels.ndim == 2 else pixels
-    icc = image.info.get("icc_profile") if image.mode in ("RGB", "RGBA", "L", "LA") else None
-    return Picture(pixels[..., :-1], pixels[..., -1], icc) if clear else Picture(pixels, None, icc)
+        pixels, alpha = np.asarray(image), False
+        deep = image.mode == "I" and pixels.min() >= 0 and pixels.max() <= np.iinfo(np.uint16).max
+        pixels = pixels.astype(np.uint16 if deep else np.float32)
+    elif image.mode in ("I;16", "I;16L", "I;16B", "I;16N"):
+        pixels, alpha = np.asarray(image).astype(np.uint16), False
+    else:
+        grey = image.mode in ("1", "L", "LA", "La")
+        mode = ("LA" if alpha else "L") if grey else ("RGBA" if alpha else "RGB")
+        pixels = np.array(image.convert(mode))
+        icc = image.info.get("icc_profile") if image.mode in ("RGB", "RGBA", "L", "LA") else None
+    orientation = orientation_of(image.info.get("exif") or b"")
+    return assemble(pixels, alpha=pixels.shape[2] - 1 if alpha else None, icc=icc, orientation=orientation)
 
 
 def _to_pil(picture: Picture) -> Image.Image:

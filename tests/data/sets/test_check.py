@@ -1,17 +1,27 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import tifffile
 from PIL import Image
 
+from velogan.cli import main
+from velogan.data.config import DataConfig
 from velogan.data.pictures.images import Picture, read_picture, save_picture
 from velogan.data.sets.check import check, render_text
 
 SHARED = Path(__file__).parents[3].parent / "shared" / "data"
+
+
+def _check(*path: Path, **how: Any) -> dict:
+    progress = how.pop("progress", None)
+    return check(DataConfig(path=tuple(map(str, path)), **how), progress=progress)
 
 
 @pytest.fixture
@@ -34,7 +44,7 @@ def flawed(make_folder, tmp_path: Path) -> Path:
 
 def test_finds_the_flaws(flawed: Path) -> None:
     steps: list[tuple[int, int]] = []
-    result = json.loads(json.dumps(check([str(flawed)], progress=lambda *step: steps.append(step))))
+    result = json.loads(json.dumps(_check(flawed, progress=lambda *step: steps.append(step))))
     assert steps[-1] == (13, 13)
     assert result["domains"] == {"A": "x", "B": "y"}
     assert not result["aligned"]
@@ -56,7 +66,7 @@ def test_finds_the_flaws(flawed: Path) -> None:
 
 
 def test_text_says_them(flawed: Path) -> None:
-    text = render_text(check([str(flawed)]))
+    text = render_text(_check(flawed))
     for line in (
         "x (A) and y (B)",
         "trainA: 3 pictures (3 RGB), all 48x48",
@@ -73,7 +83,7 @@ def test_text_says_them(flawed: Path) -> None:
 def test_a_clean_set_has_nothing_to_tell(make_folder, tmp_path: Path) -> None:
     for name, seed in (("trainA", 1), ("trainB", 2), ("testA", 3), ("testB", 4)):
         make_folder(f"set/{name}", count=2, seed=seed)
-    result = check([str(tmp_path / "set")])
+    result = _check(tmp_path / "set")
     assert result["aligned"]
     assert result["leaks"] == []
     assert not any(f["grey"] or f["unreadable"] or f["duplicates"] for f in result["folders"].values())
@@ -98,7 +108,7 @@ def deep(tmp_path: Path) -> Path:
 
 
 def test_deep_pictures(deep: Path) -> None:
-    result = json.loads(json.dumps(check([str(deep)])))
+    result = json.loads(json.dumps(_check(deep)))
     folders = result["folders"]
     assert folders["trainA"]["modes"] == {"float32, 5 channels": 2}
     assert folders["trainA"]["values"] == {"float32": {"min": -1024, "max": 3071}}
@@ -116,7 +126,7 @@ def test_deep_pictures(deep: Path) -> None:
 
 def test_unprintable_names_stay_on_their_line(flawed: Path) -> None:
     (flawed / "trainA" / "a\nb.png").write_bytes(b"broken")
-    text = render_text(check([str(flawed)]))
+    text = render_text(_check(flawed))
     assert "a\\nb.png" in text
     assert "a\nb.png" not in text
 
@@ -124,7 +134,7 @@ def test_unprintable_names_stay_on_their_line(flawed: Path) -> None:
 @pytest.mark.shared
 @pytest.mark.skipif(not (SHARED / "horse2zebra").is_dir(), reason="the real images are not beside the project")
 def test_real_set() -> None:
-    result = check([str(SHARED / "horse2zebra")])
+    result = _check(SHARED / "horse2zebra")
     assert {key: folder["pictures"] for key, folder in result["folders"].items()} == {
         "trainA": 1067,
         "testA": 120,
@@ -144,7 +154,7 @@ def test_near_duplicates_across_the_validation_split_are_listed(make_folder, tmp
     for number in range(20):
         pixels = read_picture(root / f"trainA/{number:03d}.png").pixels
         save_picture(root / f"trainA/{number:03d}-again.png", Picture(np.minimum(pixels, 254) + np.uint8(1)))
-    result = check([str(root)])
+    result = _check(root)
     assert len(result["straddling"]) == 2  # of four held out; the other two are one pair
     for one in result["straddling"]:
         assert one["validation"][:10] == one["train"][:10]  # trainA/012
@@ -153,4 +163,51 @@ def test_near_duplicates_across_the_validation_split_are_listed(make_folder, tmp
     assert "2 pictures for validation that training sees too, unless --data.group" in render_text(result)
     shutil.rmtree(root / "trainA")
     make_folder("set/trainA", count=40, seed=1)
-    assert check([str(root)])["straddling"] == []
+    assert _check(root)["straddling"] == []
+
+
+def _volumes(folder: Path, *names: str, scale: float = 1.0) -> Path:
+    nibabel = pytest.importorskip("nibabel", reason="the extra medical is not installed")
+    folder.mkdir(parents=True)
+    for number, name in enumerate(names):
+        values = np.random.default_rng(number).uniform(0, scale, (16, 16, 24)).astype(np.float32)
+        nibabel.save(nibabel.Nifti1Image(values, np.eye(4)), folder / name)
+    return folder
+
+
+def test_one_volume_a_domain_is_reported_with_what_training_would_refuse(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("VELOGAN_CACHE", str(tmp_path / "cache"))
+    a, b = (_volumes(tmp_path / name, "sub-01.nii") / "sub-01.nii" for name in ("t1", "t2"))
+    assert main(["data", "check", str(a), str(b)]) == 0
+    text = capsys.readouterr().out
+    assert "trainA: 24 pictures" in text
+    assert re.search(r"training would refuse this: .*none can be held out.*set data\.validation=0", text)
+    assert _check(a, b)["straddling"] == []
+
+
+def test_window_pages_and_group_are_those_of_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("VELOGAN_CACHE", str(tmp_path / "cache"))
+    names = [f"sub-{number // 2}-{number % 2}.nii" for number in range(4)]
+    a, b = (_volumes(tmp_path / name, *names, scale=240) for name in ("ct", "mr"))
+    folders = ["data", "check", str(a), str(b)]
+    assert main([*folders, "--window", "CT-brain", "percentiles", "--group", "sub-[0-9]"]) == 0
+    text = capsys.readouterr().out
+    assert "window CT-brain (0 to 80)" in text
+    assert "window percentiles" in text
+    assert main([*folders, "--group", "sub-"]) == 0
+    assert "puts all 96 training pictures of domain A into one group" in capsys.readouterr().out
+    assert main([*folders, "--group", "patient"]) == 2
+    assert "finds nothing in the names" in capsys.readouterr().err
+    assert main([*folders, "--group", "("]) == 2
+    assert "is no regular expression" in capsys.readouterr().err
+    stack = np.random.default_rng(0).integers(0, 255, (24, 16, 16), np.uint8)
+    for name in ("c", "d"):
+        (tmp_path / name).mkdir()
+        for number in range(2):
+            tifffile.imwrite(tmp_path / name / f"{number}.tif", stack + number, photometric="minisblack")
+    assert main(["data", "check", str(tmp_path / "c"), str(tmp_path / "d"), "--pages", "slices"]) == 0
+    assert "trainA: 48 pictures" in capsys.readouterr().out

@@ -295,7 +295,7 @@ def test_a_shard_that_changes_is_told_and_looked_through_again(tmp_path: Path) -
 
 def test_checking_looks_into_shards(tmp_path: Path) -> None:
     one = tar(tmp_path / "one.tar", {"0.png": png(0), "1.png": png(0), "2.png": png(2)})
-    found = check([str(one), str(other(tmp_path))])
+    found = check(DataConfig(path=(str(one), str(other(tmp_path)))))
     assert found["folders"]["trainA"]["pictures"] == 3
     assert found["folders"]["trainA"]["duplicates"] == [["one.tar/0.png", "one.tar/1.png"]]
 

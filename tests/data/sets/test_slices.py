@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -181,6 +182,17 @@ def test_a_damaged_file_is_left_out_by_name_and_a_changed_one_is_read_again(tmp_
     after = _domain(_slices(config), config)
     assert not after.skipped
     assert after.digest != before.digest
+
+
+def test_a_look_at_other_files_of_equal_names_sizes_and_times_is_not_taken(tmp_path: Path) -> None:
+    for folder, by in (("t1", 1), ("t2", 10)):
+        os.utime(_volume(tmp_path / folder / "sub-01.nii", by * _planes(6)), (1e9, 1e9))
+    config = _config(tmp_path / "t1", tmp_path / "t2")
+    sources = find_sources(config)
+    low, high = (side.train.look.series[0].high for side in (sources.a, sources.b) if isinstance(side.train, Slices))
+    assert high == pytest.approx(10 * low)
+    os.utime(_volume(tmp_path / "t1/sub-01.nii", 3 * _planes(6)), (1e9, 1e9))
+    assert _slices(config).look.series[0].high == pytest.approx(3 * low)
 
 
 def test_neighbours_are_the_slices_below_and_above(tmp_path: Path, other: Path) -> None:

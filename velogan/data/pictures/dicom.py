@@ -148,7 +148,7 @@ class DicomScan:
         return _about(self._dataset)
 
     def picture(self, index: int) -> Picture:
-        """A frame with its rescaling; unsigned values without one stay integers."""
+        """A frame with its rescaling; unsigned values without one stay integers, and 8 stored bits of 16 are uint8."""
         body = self._frames[index]
         order = ">" if self._syntax == ExplicitVRBigEndian else "<"
         if self._syntax == RLELossless:
@@ -171,7 +171,8 @@ class DicomScan:
         array = array & array.dtype.type(2**self.bits - 1)
         highest = 2**self.bits - 1
         if not self._signed and (self._slope, self._intercept) == (1, 0) and self._allocated <= 16:
-            return array.dtype.type(highest) - array if self._inverted else array.astype(array.dtype.newbyteorder("="))
+            array = array.dtype.type(highest) - array if self._inverted else array
+            return array.astype(np.uint8 if self.bits == 8 else array.dtype.newbyteorder("="))
         values = array.astype(np.float64)
         if self._signed:
             values -= (values >= 2 ** (self.bits - 1)) * 2.0**self.bits
@@ -265,8 +266,8 @@ class DicomScan:
         deep = 8 if array.dtype == np.uint8 and (channels == 3 or self._allocated == 8) else 16
         dataset.PhotometricInterpretation = "RGB" if channels == 3 else "MONOCHROME2"
         dataset.SamplesPerPixel, dataset.PixelRepresentation = channels, 0
-        dataset.BitsAllocated = dataset.BitsStored = deep
-        dataset.HighBit = deep - 1
+        dataset.BitsAllocated, dataset.BitsStored = deep, 8 if array.dtype == np.uint8 and self.bits == 8 else deep
+        dataset.HighBit = dataset.BitsStored - 1
         order = ">" if self._syntax == ExplicitVRBigEndian else "<"
         data = array.astype(f"{order}u{deep // 8}").tobytes()
         dataset.PixelData = data + bytes(len(data) % 2)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
@@ -47,17 +47,21 @@ class _Checked:
     thumbnail: np.ndarray = field(default_factory=lambda: np.zeros(0))
 
 
-def check(path: Iterable[str], *, progress: Callable[[int, int], None] | None = None) -> dict:
-    """Read every picture of a data set and say what is in it; `path` as in `DataConfig.path`.
+def check(config: DataConfig, *, progress: Callable[[int, int], None] | None = None) -> dict:
+    """Read every picture of a data set and say what is in it, as a run with this configuration would find it.
 
     Returns plain lists, dicts, strings and numbers: `folders` by split and domain (`trainA` ...), each with
     `pictures`, `width` and `height` (min, median, max, pixels), `modes`, `values` (by type: min and max), `grey` (RGB
     without colour), `unreadable`, `duplicates` (groups of equal pictures); `leaks`: test pictures that training sees
-    too, `exact` or nearly; `straddling`: likewise the pictures that would be held out for validation if `data.group`
-    is not set. Raises `ValueError` as `find_sources` does.
+    too, `exact` or nearly; `straddling`: likewise the pictures that would be held out for validation; `not_held_out`:
+    why none can be, else "". Raises `ValueError` as `find_sources` does.
     """
-    config = DataConfig(path=tuple(path), validation=0)
-    sources = find_sources(config)
+    sources = find_sources(config.model_copy(update={"validation": 0}))
+    held, not_held_out = sources, ""
+    try:
+        held = find_sources(config)
+    except ValueError as error:  # the pictures are there, so the reason is the holding out
+        not_held_out = str(error)
     folders: dict[str, ImageSource] = {}
     for letter, side in (("A", sources.a), ("B", sources.b)):
         folders |= {f"train{letter}": side.train} | ({f"test{letter}": side.test} if side.test else {})
@@ -68,7 +72,8 @@ def check(path: Iterable[str], *, progress: Callable[[int, int], None] | None = 
         "aligned": sources.aligned,
         "folders": {key: _summary(folders[key], found) for key, found in seen.items()},
         "leaks": _leaks(seen),
-        "straddling": _straddling(seen, find_sources(DataConfig(path=config.path))),
+        "straddling": _straddling(seen, held),
+        "not_held_out": not_held_out,
     }
 
 
@@ -213,6 +218,8 @@ def render_text(result: dict) -> str:
     if result["leaks"]:
         leaks = [f"{leak['test']} {'=' if leak['exact'] else '~'} {leak['train']}" for leak in result["leaks"]]
         lines.append(_some("test pictures that training sees too (~ almost equal, saved again)", leaks))
+    if result["not_held_out"]:
+        lines.append(f"training would refuse this: {result['not_held_out']}")
     if result["straddling"]:
         pairs = [f"{one['validation']} {'=' if one['exact'] else '~'} {one['train']}" for one in result["straddling"]]
         what = "pictures for validation that training sees too, unless --data.group keeps such pictures together"

@@ -1,7 +1,7 @@
 """Slices of medical volumes as pictures: by series, in a range of values, without those that have no content.
 
-What a look through the files finds is kept in the cache, under `<cache>/scans/<key>.json`; the key covers names, sizes
-and times of change. Patients stand there as hashes.
+What a look through the files finds is kept in the cache, under `<cache>/scans/<key>.json`; the key covers the folder,
+and of each file what `_state` gives. Patients stand there as hashes.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from velogan.data.sets.ahead import in_order
 from velogan.files import counted, replacing
 from velogan.types import Letter
 
-VERSION = 1
+VERSION = 2
 """Rises when the same files give another look."""
 
 OWN_RANGE: Range = (0.0, 1000.0)
@@ -45,6 +45,7 @@ _SAMPLE = 2048  # values of a slice that percentiles and content are computed of
 _KEPT = 2**28  # bytes of files that stay open between slices
 
 Progress = Callable[[int, int], None]
+_State = tuple[int, ...]
 Slice = tuple[str, int]
 """A file's name, and the slice's number in it."""
 
@@ -84,7 +85,7 @@ class Scans:
         self.directory = directory
         self._open: OrderedDict[str, Scan] = OrderedDict()
         self._sizes: dict[str, int] = {}
-        self._hashes: dict[tuple[str, int, int], str] = {}
+        self._hashes: dict[tuple[str, _State], str] = {}
         self._lock = threading.Lock()
 
     def scan(self, name: str) -> Scan:
@@ -116,8 +117,7 @@ class Scans:
         """The SHA-256 of a file, or the reason why it cannot be read; computed anew where the file has changed."""
         path = self.directory / name
         try:
-            facts = path.stat()
-            key = (name, facts.st_size, facts.st_mtime_ns)
+            key = (name, _state(path))
             if key not in self._hashes:
                 with path.open("rb") as file:
                     self._hashes[key] = hashlib.file_digest(file, "sha256").hexdigest()
@@ -294,8 +294,9 @@ def _kept(
     progress: Progress | None,
 ) -> Look:
     """As `look_through`, from the cache where it is kept there."""
-    facts = [(name, *_state(scans.directory / name)) for name in files]
-    key = hashlib.sha256(repr((VERSION, asked, facts)).encode("utf-8", "surrogateescape")).hexdigest()
+    facts = [(name, _state(scans.directory / name)) for name in files]
+    told = repr((VERSION, asked, os.path.realpath(scans.directory), facts))
+    key = hashlib.sha256(told.encode("utf-8", "surrogateescape")).hexdigest()
     file = cache / "scans" / f"{key}.json"
     with suppress(OSError, ValueError, KeyError, TypeError):
         tree = json.loads(file.read_text())
@@ -311,12 +312,13 @@ def _kept(
     return look
 
 
-def _state(path: Path) -> tuple[int, int]:
+def _state(path: Path) -> _State:
+    """Size, times, and which file it is: what unpacks or copies files gives other content an equal time."""
     try:
         facts = path.stat()
     except OSError:
-        return 0, 0
-    return facts.st_size, facts.st_mtime_ns
+        return ()
+    return facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns, facts.st_ino
 
 
 @dataclass(frozen=True)
