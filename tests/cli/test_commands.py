@@ -215,7 +215,7 @@ def test_bad_input_is_one_readable_message(
     [
         ("adam-each-decay", "--schedule.kind", "constant"),  # the preset has a gamma
         ("--optimizer.momentum", "0.9", "--optimizer.rules", "D_*:kind=sgd"),
-        ("--schedule.gamma", "0.5", "--optimizer.rules", "D_*:schedule=exponential"),
+        ("--schedule.every", "50 %", "--optimizer.rules", "D_*:schedule=exponential"),
     ],
     ids=["preset", "kind", "schedule"],
 )

@@ -68,11 +68,11 @@ class EpochLoss:
         """The sums so far."""
         yield self._sums
 
-    def take(self) -> float:
-        """Returns the mean since the last call, 0 without values, and resets it. It waits for the device."""
+    def take(self) -> float | None:
+        """Returns the mean since the last call, None without values, and resets it. It waits for the device."""
         total, count = self._sums.tolist()
         self._sums.zero_()
-        return total / max(count, 1)
+        return total / count if count else None
 
     def state_dict(self) -> list[float]:
         """The sum and the count so far."""
