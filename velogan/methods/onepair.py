@@ -142,6 +142,9 @@ class OnePair(Adversarial):
         config = GeneratorConfig.model_validate(whole["config"])
         channels = spec.channels["A"]
         encoder, translator, decoder = split(make.generator(config, in_channels=channels, out_channels=channels))
+        if self.stage == "translator":  # they stay as they are: a batch norm's statistics, too
+            encoder.eval()
+            decoder.eval()
         roles = {"E": Role(net=encoder, averaged=True), "R": Role(net=decoder, averaged=True)}
         for way in self.translated:
             name, (_, target) = _letter(way), ends(way)
