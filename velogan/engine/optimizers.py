@@ -108,7 +108,9 @@ def check_schedule(schedule: ScheduleConfig, rules: Sequence[str]) -> None:
     for rule in rules:
         _, _, changes = _parse_rule(rule)
         kind = changes.get("kind", schedule.kind)
-        _check_span(schedule.model_copy(update=changes), f"optimizer.rules: '{rule}': schedule=exponential", "every=50 %")
+        _check_span(
+            schedule.model_copy(update=changes), f"optimizer.rules: '{rule}': schedule=exponential", "every=50 %"
+        )
         if idle := sorted(changes.keys() - {"kind", "warmup", *_OWN_SCHEDULE_KEYS[kind]}):
             having = " or ".join(name for name, keys in _OWN_SCHEDULE_KEYS.items() if idle[0] in keys)
             raise ValueError(
