@@ -57,16 +57,20 @@ Prepare = Callable[[Batch], Batch]
 def build_roles(method: Method, spec: Spec, *, seed: int, colours: Tensor | None = None) -> dict[str, Role]:
     """The networks by role, initialised from `seed` in the reference implementation's order, on the CPU.
 
-    With the `colours` of classes there is a segmenter, too. ValueError where the run that they should start from has
-    none that fit, or pictures of A and B have other channels, which no one segmenter sees.
+    With the `colours` of classes there is a segmenter, too. ValueError where pictures of A and B have other channels,
+    which no one segmenter sees.
     """
     torch.manual_seed(seed)
     roles = method.roles(spec, Networks())
     if colours is not None:
         roles[SEGMENTER] = _segmenter(spec, colours)
+    return roles
+
+
+def take_trained(method: Method, roles: Mapping[str, Role]) -> None:
+    """Gives the networks what the method takes of an earlier run. ValueError where that run has none that fit."""
     if taker := capability(method, TakesTrained):
         taker.take_trained(_nets(roles), _trained)
-    return roles
 
 
 _WIDEST = 32

@@ -53,7 +53,7 @@ from velogan.types import Decision
 MAY_CHANGE = ("train.length", "train.keep", "train.samples", "train.tensorboard", "data.cache_dir")
 MAY_CHANGE += ("data.workers", "train.log_every", "train.sample_every", "train.checkpoint_every")
 MAY_CHANGE += ("train.on_nonfinite", "train.patience", "method.patience", "train.lost_after")
-MAY_CHANGE += ("train.start", "train.split")
+MAY_CHANGE += ("train.start", "train.split", "method.start")
 """Fields that may differ when a run is continued, besides those of the engine: they do not change what is learned."""
 
 
@@ -179,6 +179,11 @@ class Session:
         """Holds the folder for this process; see `store.lock.locked`."""
         return locked(self.folder)
 
+    @property
+    def begins_anew(self) -> bool:
+        """Whether the folder holds no training to go on with."""
+        return imported(self.folder) or not list_checkpoints(self.folder)
+
     def begins_from(self) -> Path | None:
         """Whose weights the networks begin with: those that were imported into this folder, or those of `train.start`.
 
@@ -187,7 +192,7 @@ class Session:
         if imported(self.folder):
             return self.folder
         asked = self.config.train.start
-        return Path(asked) if asked is not None and not list_checkpoints(self.folder) else None
+        return Path(asked) if asked is not None and self.begins_anew else None
 
     def start(
         self,
