@@ -262,7 +262,9 @@ class Session:
                 f"the pictures of domain {' and '.join(changed)} have changed since this run began: continuing with "
                 "the new ones"
             )
-        if self.engine is None or engine_of(record) == self.engine:
+        free = {"threads"} if self.config.engine.threads is None else set[str]()  # then they are the machine's
+        before = engine_of(record)
+        if self.engine is None or (before and before.model_dump(exclude=free) == self.engine.model_dump(exclude=free)):
             return
         if why:
             self.say(f"the engine computes another way from {counted(self.trainer.images, 'image')} on: {why}")
