@@ -346,8 +346,11 @@ class Session:
                 self.say(validation.missing + waits)
             guess = self._scoring_takes() if length.seconds is not None and validation.on else 0.0
             hooks.append(Hook(parse_span(train.checkpoint_every), self._save, dear=True, seconds=guess))
+            ended = self._ended_early()
+            if ended and not self._at_end():
+                self._tell_early_end()
             try:
-                if trainer.ranks.share(not self._ended_early()):
+                if trainer.ranks.share(not ended):
                     trainer.run(length, hooks=hooks)
             except NonFiniteError as error:
                 error.advice = self._advice()
@@ -513,6 +516,11 @@ class Session:
 
     def _ended_early(self) -> bool:
         return self._waited_enough() or bool(self.choices and self.choices.settled)
+
+    def _tell_early_end(self) -> None:
+        patience, at = self.config.train.patience, counted(self.trainer.images, "image")
+        field = f"train.patience={patience}" if self._waited_enough() else "method.patience"
+        self.say(f"{field} ended this run at {at}; --{field.partition('=')[0]} 0, or a larger one, goes on")
 
     def _advice(self) -> str:
         saved = list_checkpoints(self.folder)
