@@ -22,7 +22,7 @@ from pydantic import (
 
 from velogan.data.config import DataConfig
 from velogan.engine.config import EngineConfig, TrainConfig
-from velogan.engine.optimizers import OptimizerConfig, check_schedule_rules
+from velogan.engine.optimizers import OptimizerConfig, check_schedule
 from velogan.engine.schedules import ScheduleConfig
 from velogan.files import nearest, parse_yaml
 from velogan.methods import DEFAULT
@@ -130,7 +130,7 @@ class Config(BaseModel):
     @model_validator(mode="after")
     def _sections_fit(self) -> Config:
         self.method.check(self.spec)
-        check_schedule_rules(self.optimizer.rules, self.schedule)
+        check_schedule(self.schedule, self.optimizer.rules)
         terms = ("masks_a", "masks_b", "labels_a", "labels_b")
         for field, kind in (("pairs", TakesPairs), *((name, TakesTerms) for name in terms)):
             if getattr(self.data, field) is not None:

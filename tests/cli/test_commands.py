@@ -170,6 +170,22 @@ def test_a_run_folder_or_file_is_a_start_for_more_flags(tmp_path: Path):
             "train --data d --schedule.patience 6 --schedule.kind cosine --dry-run",
             "--schedule.patience 6: cosine has no patience, plateau has: add --schedule.kind plateau, or leave",
         ),
+        *(
+            (
+                f"train cyclegan --data d {flag} {more} --dry-run",
+                f"{flag}: nothing reads it without {mend}: add that, or leave",
+            )
+            for flag, mend, more in (
+                ("--discriminator.layers 5", "--discriminator.network n_layers", ""),
+                ("--discriminator.feature-size 224", "--discriminator.network projected", ""),
+                ("--discriminator.features lite1", "--discriminator.network projected", ""),
+                ("--method.penalty-weight 1.0", "--method.penalty r1", ""),
+                ("--method.penalty-every 4", "--method.penalty r1", ""),
+                ("--data.pairs-every 2", "--data.pairs FOLDER", ""),
+                ("--generator.blocks 6", "--generator.network resnet", "--generator.network unet_256"),
+                ("--discriminator-b.channels 8", "--method.direction both", "--method onepair"),
+            )
+        ),
         ("train --data d --out r --generator.operations nope", "the flags: generator: operations=nope is for cells"),
         ("train --data d --out r --train.length soon", "is no duration"),
         ("train --data d --out r --images 0", "--images 0: give a number above 0"),
@@ -214,10 +230,12 @@ def test_bad_input_is_one_readable_message(
     "flags",
     [
         ("adam-each-decay", "--schedule.kind", "constant"),  # the preset has a gamma
+        ("fast", "--discriminator.network", "basic"),  # and this one a feature_size
+        ("cyclegan", "--discriminator.layers", "5", "--discriminator-b.network", "n_layers"),
         ("--optimizer.momentum", "0.9", "--optimizer.rules", "D_*:kind=sgd"),
-        ("--schedule.gamma", "0.5", "--optimizer.rules", "D_*:schedule=exponential"),
+        ("--schedule.every", "50 %", "--optimizer.rules", "D_*:schedule=exponential"),
     ],
-    ids=["preset", "kind", "schedule"],
+    ids=["preset", "size", "direction", "kind", "schedule"],
 )
 def test_what_some_network_reads_or_a_preset_left_is_taken(flags: tuple[str, ...]):
     _configured(*flags, "--data", "here")

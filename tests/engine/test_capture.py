@@ -99,7 +99,7 @@ def _trainer(*, captured: bool, recorder: Recorder | None = None, rules: tuple[s
         ema=EMA({"G_A": nets["G_A"]}, half_life=10, rampup=0.05),
         state=objective.state,
         draws=objective.draws,
-        schedule=ScheduleConfig(kind="exponential", gamma=0.5),
+        schedule=ScheduleConfig(kind="step", gamma=0.5, every="1 epochs"),
         plateau_phase="generator",
         batch_size=1,
         seed=0,

@@ -135,6 +135,21 @@ def test_a_key_that_a_rule_s_schedule_does_not_read_is_refused(rule: str, kind: 
         Config().change(optimizer={"rules": (rule,)}, schedule={"kind": kind})
 
 
+@pytest.mark.parametrize(
+    ("rule", "schedule", "why"),
+    [
+        ("D_*:lr=1", {"kind": "exponential"}, "schedule.kind=exponential without every: give the span in which"),
+        ("D_*:schedule=exponential", {}, "'D_*:schedule=exponential': schedule=exponential without every"),
+        ("D_*:every=none", {"kind": "exponential", "every": "9 images"}, "(gamma), such as every=50 %"),
+        ("D_*:schedule=exponential", {"every": "9 images"}, ""),
+        ("D_*:schedule=exponential,every=9i", {}, ""),
+    ],
+)
+def test_exponential_without_its_span_is_refused(rule: str, schedule: dict[str, str], why: str):
+    with pytest.raises(ValueError, match=re.escape(why)) if why else nullcontext():
+        Config().change(optimizer={"rules": (rule,)}, schedule=schedule)
+
+
 def test_a_rule_may_switch_clipping_and_warm_up_off():
     config = OptimizerConfig(clip_norm=1.0, rules=("D_*:clip_norm=none,warmup=none",))
     optimizers = build_optimizers(config, phases=PHASES, nets=_nets(), fused=False)
@@ -346,7 +361,9 @@ def test_step_cosine_exponential_and_constant_equal_torch():
     cosine = _torch_factors(12, lambda o: kinds.CosineAnnealingLR(o, T_max=12))
     assert _factors(12, kind="cosine") == pytest.approx(cosine)
     exponential = _torch_factors(12, lambda o: kinds.ExponentialLR(o, gamma=0.8))
-    assert _factors(12, kind="exponential", gamma=0.8) == pytest.approx(exponential)
+    images = [10 * epoch for epoch in range(12)]
+    smooth = _by_image(images, OptimizerConfig(lr=1.0), kind="exponential", gamma=0.8, every="1 epochs")
+    assert smooth["G_A"] == pytest.approx(exponential)
     assert _factors(12, kind="constant") == [1.0] * 12
 
 
@@ -366,6 +383,14 @@ def test_plateau_equals_torch():
 def test_plateau_sees_a_negative_loss_that_stands_still():
     assert _factors(5, [-2.0] * 5, kind="plateau", gamma=0.2, patience=2) == pytest.approx([1, 1, 1, 1, 0.2])
     assert _factors(5, [-2.0, -2.1, -2.3, -2.4, -2.5], kind="plateau", patience=1) == [1.0] * 5
+
+
+def test_plateau_does_not_count_epochs_without_a_loss():
+    schedule = Schedule(ScheduleConfig(kind="plateau", patience=1), _optimizers(OptimizerConfig()))
+    for loss in (5.0, None, None, None, 4.0, None, 3.0, None):
+        schedule.finish_epoch(loss)
+    assert schedule.epoch == 9
+    assert schedule.factor("G_A", _no_span) == 1.0
 
 
 def test_a_schedule_continues_from_its_state():
@@ -394,9 +419,8 @@ def _trained(
     if capturable:
         make_capturable(optimizers)
     for number, rate in enumerate(rates):
-        schedule = Schedule(ScheduleConfig(kind="exponential", gamma=rate / 2e-4), optimizers, epochs=2)
-        schedule.epoch = 2
-        schedule.apply(_no_span)
+        config = ScheduleConfig(kind="exponential", gamma=rate / 2e-4, every="1 epochs")
+        Schedule(config, optimizers).apply(lambda span: 1.0)
         _update(nets, optimizers.values(), number)
     return nets, optimizers
 

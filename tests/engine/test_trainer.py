@@ -144,12 +144,21 @@ def test_a_finished_run_takes_no_step():
 
 
 def test_the_schedule_gets_the_mean_loss_of_each_epoch():
-    trainer, finished = build_trainer(kind="exponential", gamma=0.5), []
+    trainer, finished = build_trainer(kind="step", gamma=0.5, every="1 epochs"), []
     finish = trainer.schedule.finish_epoch
     trainer.schedule.finish_epoch = lambda loss: (finished.append(loss), finish(loss))[1]
     trainer.run(parse_length("3 epochs", epoch=10))
     assert finished == [4.5, 14.5]  # the means of 0..9 and 10..19
     assert [call.lr for call in trainer.step.calls] == 10 * [1.0] + 10 * [0.5] + 10 * [0.25]  # pyright: ignore
+
+
+def test_plateau_keeps_the_rate_where_epochs_of_the_schedule_are_shorter_than_a_step():
+    trainer = build_trainer(kind="plateau")
+    follow = trainer.epoch_loss.follow
+    trainer.epoch_loss.follow = lambda losses: follow({name: 1 / (1 + loss) for name, loss in losses.items()})
+    _run(trainer, "40 images", [])
+    assert trainer.schedule.epoch > 190  # five of them pass with each step
+    assert {call.lr for call in trainer.step.calls} == {1.0}  # pyright: ignore
 
 
 def test_spans_of_the_schedule_move_the_rate_with_each_step():

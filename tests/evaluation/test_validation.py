@@ -341,9 +341,11 @@ def test_a_run_ends_when_the_score_has_waited_for_long_enough(
     figures = iter([0.5, 0.25, 0.3, 0.4, 0.1])
     monkeypatch.setattr(Validation, "score", lambda self: {SCORE: next(figures)})
     config = config.change(train={"length": "20 images", "checkpoint_every": "2 images", "patience": 2})
-    for _ in range(2):  # the second finds that it has ended
-        result = _train(config, tmp_path / "run")
+    for starts in range(2):  # the second finds that it has ended
+        result = _train(config, tmp_path / "run", said := [])
         assert (result.images_seen, result.finished) == (8, True)
+        ended = "train.patience=2 ended this run at 8 images; --train.patience 0, or a larger one, goes on"
+        assert (ended in said) == (starts == 1)
     assert _train(config.change(train={"patience": 3, "length": "10 images"}), tmp_path / "run").images_seen == 10
 
 

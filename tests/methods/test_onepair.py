@@ -9,8 +9,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from velogan.config import Config
 from velogan.methods.base import Spec
 from velogan.methods.onepair import OnePair, OnePairObjective
+from velogan.networks.build import Networks
 from velogan.networks.discriminators import DiscriminatorConfig, build_encoding_discriminator
 from velogan.networks.generators import GeneratorConfig, build_generator, split
 
@@ -201,6 +203,22 @@ def test_a_start_goes_with_the_translator_alone():
     for fields in ({"stage": "translator"}, {"start": "runs/one"}):
         with pytest.raises(ValueError, match=r"start=.* and stage=.* do not go together"):
             OnePair.model_validate(fields)
+
+
+def test_an_autoencoder_that_is_not_trained_keeps_its_statistics():
+    generator = GeneratorConfig(channels=2, blocks=1, norm="batch")
+    config, ways = Config().change(generator=generator.model_dump(), discriminator={"channels": 2}), ("E", "R")
+    batch = {letter: torch.rand(2, 3, SIDE, SIDE) for letter in "AB"}
+    for stage, changes in (("translator", False), ("joint", True)):
+        method = OnePair.model_validate({"stage": stage, "start": "run" if stage == "translator" else None})
+        nets = {name: role.net for name, role in method.roles(config.spec, Networks()).items()}
+        before = copy.deepcopy({name: nets[name].state_dict() for name in ways})
+        objective = method.objective(config.spec, shape=(SIDE, SIDE), batched=False)
+        batch["uniform"], carry = torch.rand(objective.draws["train"], 2), {}
+        for phase in objective.phases():
+            carry |= phase.loss(nets, batch, carry).carry
+        same = all(value.equal(before[name][key]) for name in ways for key, value in nets[name].state_dict().items())
+        assert same != changes, stage
 
 
 def test_domains_of_different_sizes_are_encoded_apart():

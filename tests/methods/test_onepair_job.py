@@ -137,7 +137,12 @@ def test_an_autoencoder_first_and_then_a_translator_around_it(one_pair: Callable
         values = [value for name, value in translator.net.state_dict().items() if "conv_block" not in name]
         assert all(torch.equal(value, before) for value, before in zip(values, kept.values(), strict=True))
 
-    wider = around.change(generator={"channels": 6})
+    moved = first.rename(tmp_path / "moved")
+    longer = around.change(train={"length": "12 images"})
+    assert _train(longer, second).images_seen == 12
+    assert _train(longer.change(method={"start": str(moved)}, train={"length": "13 images"}), second).images_seen == 13
+
+    wider = around.change(generator={"channels": 6}, method={"start": str(moved)})
     with pytest.raises(ValueError, match=r"method.start=.* holds another autoencoder than generator"):
         _train(wider, tmp_path / "third")
 

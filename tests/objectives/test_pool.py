@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import math
+
+import pytest
 import torch
 from torch import Tensor
 
@@ -38,6 +41,17 @@ def test_then_it_swaps_or_passes_on():
     assert _held(pool) == [1, 5, 3]
     assert pool(_images(6.0), _uniform((0.6, 0.999))).item() == 3
     assert pool(_images(7.0), _uniform((0.6, 0.0))).item() == 1
+
+
+@pytest.mark.parametrize("broken", [math.nan, math.inf])
+def test_it_stores_no_image_that_is_not_finite(broken: float):
+    pool = FakePool(2, SHAPE)
+    pool(_images(1.0), _uniform((0.9, 0.9)))
+    assert not pool(_images(broken), _uniform((0.9, 0.9))).isfinite().any()
+    assert (_held(pool), int(pool.stored)) == ([1, 0], 1)
+    pool(_images(2.0), _uniform((0.9, 0.9)))
+    assert pool(_images(broken), _uniform((0.9, 0.9))).item() == 2  # swapped
+    assert _held(pool) == [1, 2]
 
 
 def test_a_batch_is_its_images_one_after_another():

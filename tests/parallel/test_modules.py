@@ -137,7 +137,11 @@ def test_phases_that_train_the_same_networks_are_one_module(method, modules, tin
 
 @pytest.mark.parametrize(
     "method",
-    ["onepair", {"kind": "cyclegan", "gan": "hinge", "augment": ("shift",), "augment_probability": 0.7}],
+    [
+        "onepair",
+        {"kind": "cyclegan", "gan": "hinge", "augment": ("shift",), "augment_probability": 0.7},
+        {"kind": "cyclegan", "discriminator_steps": 2},
+    ],
 )
 def test_with_an_exchange_after_every_step_nodes_compute_what_one_process_does(method, tiny, tmp_path: Path):
     """Bit for bit: all losses of such a method are functions of the weights from before the step."""

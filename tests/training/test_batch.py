@@ -118,6 +118,20 @@ def test_all_ranks_take_the_least(monkeypatch: pytest.MonkeyPatch):
     assert with_batch(config, _data(), Two(world=2)) == (config, [])
 
 
+def test_each_rank_tries_on_its_own_gpu(monkeypatch: pytest.MonkeyPatch):
+    devices: list[str] = []
+
+    def ask(module: str, request: Mapping[str, Any], **_: Any) -> tuple[int, dict[str, Any]]:
+        devices.append(request["config"]["engine"]["device"])
+        return 0, {"mb": 1.0, "refused": "" if len(devices) == 1 else "did not fit"}
+
+    monkeypatch.setattr(room, "ask", ask)
+    monkeypatch.setattr(room, "device_for", lambda engine: torch.device("cuda"))
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 3)
+    config, _ = with_batch(TINY.change(engine={"device": "auto"}), _data(), Ranks())
+    assert (devices, config.data.batch, config.engine.device) == (["cuda:3", "cuda:3"], 1, "auto")
+
+
 @pytest.mark.parametrize(
     ("fields", "why"),
     [

@@ -101,6 +101,19 @@ def test_another_device_decides_everything_again(tiny_config: Callable[..., Conf
     assert why == "asked for engine.device=meta"
 
 
+def test_a_continued_run_takes_the_threads_of_its_machine(
+    train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    train(2)
+    _pretend(tmp_path / "run", threads="7")
+    monkeypatch.setattr(decide, "default_threads", lambda: 1)
+    before = EngineConfig.model_validate(_engines(tmp_path / "run")[-1]["engine"])
+    engine, _, why = decide.decide_again(Config(), before)
+    assert (before.threads, engine.threads, why) == (7, 1, "")
+    assert "another way" not in train(4, "--engine.threads", "None")
+    assert len(_engines(tmp_path / "run")) == 1
+
+
 def test_the_configuration_pins_nobody_to_the_first_machine(train: Train, tmp_path: Path):
     train(2)
     engine = read_config(tmp_path / "run").engine

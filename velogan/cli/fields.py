@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Container, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -134,9 +134,41 @@ class Configured(Fields):
         return asked
 
 
+_READ_WHERE: dict[tuple[str, ...], tuple[str, Callable[[Config], bool]]] = {
+    ("discriminator.layers",): (
+        "--discriminator.network n_layers",
+        lambda config: any(one.network == "n_layers" for one in config.spec.discriminators.values()),
+    ),
+    ("discriminator.features", "discriminator.feature_size"): (
+        "--discriminator.network projected",
+        lambda config: any("projected" in one.network for one in config.spec.discriminators.values()),
+    ),
+    ("method.penalty_weight", "method.penalty_every"): (
+        "--method.penalty r1",
+        lambda config: getattr(config.method, "penalty", "none") != "none",
+    ),
+    ("data.pairs_every",): ("--data.pairs FOLDER", lambda config: config.data.pairs is not None),
+    ("generator.blocks",): (
+        "--generator.network resnet",
+        lambda config: any(one.has_stages for one in config.spec.generators.values()),
+    ),
+    tuple(name for name in field_names(Config) if name.startswith(("generator_b.", "discriminator_b."))): (
+        "--method.direction both",
+        lambda config: "b2a" in config.method.directions,
+    ),
+}
+"""Fields that nothing reads without the flag beside them, and whether a configuration has what that flag asks for."""
+
+
 def _check_read(config: Config, base: Config) -> None:
-    """ValueError where `config` changes what no kind of optimizer or schedule in it reads. `base` may hold such."""
+    """ValueError where `config` changes what nothing in it reads. `base` may hold such."""
     changed = differences(config, base)
+    for names, (flag, read) in _READ_WHERE.items():
+        for name in names if not read(config) else ():
+            if name not in changed:
+                continue
+            asked = f"--{name.replace('_', '-')} {changed[name][0]}"
+            raise ValueError(f"{asked}: nothing reads it without {flag}: add that, or leave it out")
     for name, kinds in unread(config.optimizer, config.schedule).items():
         if name in changed:
             section, _, key = name.partition(".")

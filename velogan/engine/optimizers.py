@@ -99,16 +99,31 @@ _OWN_SCHEDULE_KEYS: dict[str, tuple[str, ...]] = {
 }
 
 
-def check_schedule_rules(rules: Sequence[str], schedule: ScheduleConfig) -> None:
-    """Raise `ValueError` for a key of a rule that its kind of schedule does not read."""
+def check_schedule(schedule: ScheduleConfig, rules: Sequence[str]) -> None:
+    """Raise `ValueError` for a key of a rule that its kind of schedule does not read, and for exponential without span.
+
+    Rules change `schedule` for some networks.
+    """
+    _check_span(schedule, "schedule.kind=exponential", "--schedule.every '50 %'")
     for rule in rules:
         _, _, changes = _parse_rule(rule)
         kind = changes.get("kind", schedule.kind)
+        _check_span(
+            schedule.model_copy(update=changes), f"optimizer.rules: '{rule}': schedule=exponential", "every=50 %"
+        )
         if idle := sorted(changes.keys() - {"kind", "warmup", *_OWN_SCHEDULE_KEYS[kind]}):
             having = " or ".join(name for name, keys in _OWN_SCHEDULE_KEYS.items() if idle[0] in keys)
             raise ValueError(
                 f"optimizer.rules: '{rule}': {idle[0]} is of schedule={having}, not of {kind}: leave it out"
             )
+
+
+def _check_span(schedule: ScheduleConfig, asked: str, mend: str) -> None:
+    if schedule.kind == "exponential" and schedule.every is None:
+        raise ValueError(
+            f"{asked} without every: give the span in which the rate becomes {schedule.gamma:g} times what it was "
+            f"(gamma), such as {mend}"
+        )
 
 
 def unread(optimizer: OptimizerConfig, schedule: ScheduleConfig) -> dict[str, list[str]]:

@@ -31,7 +31,7 @@ class ScheduleConfig(BaseModel):
     every: Duration | None = Field(
         default=None,
         description="step and exponential: the span in which the rate becomes `gamma` times what it was: 10000 "
-        "images. Default: 50 epochs of step, one of exponential.",
+        "images. Default: 50 epochs of step; exponential needs it.",
     )
     patience: int = Field(default=5, ge=1, description="plateau: epochs without improvement.")
     warmup: Duration | None = Field(
@@ -110,16 +110,20 @@ class Schedule:
             case "cosine":  # Loshchilov and Hutter 2017, eq. 5, one period, minimum 0
                 return 0.5 * (1 + math.cos(math.pi * min(past / self.epochs, 1.0)))
             case "exponential":
-                return config.gamma ** (passed(parse_span(config.every)) if config.every else past)
+                assert config.every is not None  # `check_schedule` asks for it
+                return config.gamma ** passed(parse_span(config.every))
             case "plateau":
                 return self._plateaus[network].reduced
             case "constant":
                 return 1.0
 
-    def finish_epoch(self, loss: float) -> None:
-        """Moves to the next epoch; `loss` is the watched phase's mean over the last one (for plateau)."""
+    def finish_epoch(self, loss: float | None) -> None:
+        """Moves to the next epoch; `loss` is the watched phase's mean over the last one (for plateau).
+
+        None where that phase did not run in it: then plateau has seen nothing, and does not count the epoch.
+        """
         self.epoch += 1
-        for network, plateau in self._plateaus.items():
+        for network, plateau in self._plateaus.items() if loss is not None else ():
             plateau.see(loss, self._configs[network])
 
     def apply(self, passed: Passed) -> None:

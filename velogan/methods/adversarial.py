@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal
 
 from pydantic import Field, model_validator
@@ -58,6 +59,11 @@ class Adversarial(Method):
     @property
     def second_derivatives(self) -> bool:
         return self.gan == "wgangp" or self.penalty != "none"
+
+    @property
+    def one_size(self) -> Mapping[str, str]:
+        needs = {"method.gan=wgangp": "lsgan"} if self.gan == "wgangp" else {}  # both mix real and made images
+        return needs | ({"method.penalty=zero_centred": "r1"} if self.penalty == "zero_centred" else {})
 
     def penalty_term(self, discriminator: nn.Module, *, real: Tensor, fake: Tensor, mix: Tensor | None) -> Tensor:
         """The penalty at real images, or with `mix` at mixtures, weighted for a step of `penalty_every`.

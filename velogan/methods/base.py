@@ -120,9 +120,9 @@ class Method(BaseModel):
         return False
 
     @property
-    def one_size(self) -> str:
-        """The field, as `name=value`, that needs pictures of one size; empty where none does."""
-        return ""
+    def one_size(self) -> Mapping[str, str]:
+        """The fields, as `name=value`, that need pictures of one size, each with a value that does not."""
+        return {}
 
     def check(self, spec: Spec) -> None:
         """ValueError, naming the field and the mend, where networks of `spec` do not suit the method."""

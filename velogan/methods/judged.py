@@ -61,8 +61,8 @@ class Judged(Adversarial):
         return self
 
     @property
-    def one_size(self) -> str:
-        return f"method.pool_size={self.pool_size}" if self.pool_size else ""
+    def one_size(self) -> Mapping[str, str]:
+        return {f"method.pool_size={self.pool_size}": "0", **super().one_size} if self.pool_size else super().one_size
 
     def check(self, spec: Spec) -> None:
         network = next((one.network for one in spec.discriminators.values() if one.network.startswith("projected")), "")

@@ -7,7 +7,7 @@ decodes them; `T_A` translates encodings of A into encodings of B, and `D_A` jud
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -106,8 +106,8 @@ class OnePair(Adversarial):
         return "autoencoder" if self.reconstructs else "translator"
 
     @property
-    def one_size(self) -> str:
-        return f"method.pool_size={self.pool_size}" if self.pool_size else ""
+    def one_size(self) -> Mapping[str, str]:
+        return {f"method.pool_size={self.pool_size}": "0", **super().one_size} if self.pool_size else super().one_size
 
     def check(self, spec: Spec) -> None:
         generator, (a, b) = spec.generators["a2b"], (spec.channels["A"], spec.channels["B"])
@@ -142,6 +142,9 @@ class OnePair(Adversarial):
         config = GeneratorConfig.model_validate(whole["config"])
         channels = spec.channels["A"]
         encoder, translator, decoder = split(make.generator(config, in_channels=channels, out_channels=channels))
+        if self.stage == "translator":  # they stay as they are: a batch norm's statistics, too
+            encoder.eval()
+            decoder.eval()
         roles = {"E": Role(net=encoder, averaged=True), "R": Role(net=decoder, averaged=True)}
         for way in self.translated:
             name, (_, target) = _letter(way), ends(way)

@@ -11,6 +11,7 @@ class FakePool(nn.Module):
 
     Until it is full it stores and returns each new image. Then, with probability one half, it returns a random stored
     image and stores the new one in its place; otherwise it returns the new one. With size 0 it returns each new image.
+    An image that is not finite is never stored: it would break a later step.
     """
 
     images: Tensor
@@ -35,6 +36,7 @@ class FakePool(nn.Module):
         slot = torch.where(full, (uniform[1] * self.size).long(), self.stored).view(1)
         old = self.images[slot]  # indexing keeps the memory layout of the images; index_select does not
         swap = full & (uniform[0] > 0.5)
-        self.images.index_copy_(0, slot, torch.where(full & ~swap, old, new))
-        self.stored.add_(1).clamp_(max=self.size)
+        finite = new.isfinite().all()
+        self.images.index_copy_(0, slot, torch.where((full & ~swap) | ~finite, old, new))
+        self.stored.add_(finite).clamp_(max=self.size)
         return torch.where(swap, old, new)

@@ -21,7 +21,9 @@ class Stats:
 
     @torch.no_grad()
     def follow(self, losses: Mapping[str, Tensor]) -> None:
-        """Adds `losses`, tensors of one element on one device, to the means of their names."""
+        """Adds `losses`, tensors of one element on one device, to the means of their names; there may be none."""
+        if not losses:  # of a node whose phase was not due
+            return
         names = tuple(losses)
         stacked = torch.stack([value.detach().reshape(()) for value in losses.values()])
         if names not in self._sums:
@@ -68,11 +70,11 @@ class EpochLoss:
         """The sums so far."""
         yield self._sums
 
-    def take(self) -> float:
-        """Returns the mean since the last call, 0 without values, and resets it. It waits for the device."""
+    def take(self) -> float | None:
+        """Returns the mean since the last call, None without values, and resets it. It waits for the device."""
         total, count = self._sums.tolist()
         self._sums.zero_()
-        return total / max(count, 1)
+        return total / count if count else None
 
     def state_dict(self) -> list[float]:
         """The sum and the count so far."""

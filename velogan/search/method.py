@@ -118,8 +118,8 @@ class Searched(Method):
         return self.inner.second_derivatives
 
     @property
-    def one_size(self) -> str:
-        return self.inner.one_size.replace("method.", "method.inner.")
+    def one_size(self) -> Mapping[str, str]:
+        return {name.replace("method.", "method.inner."): mend for name, mend in self.inner.one_size.items()}
 
     def check(self, spec: Spec) -> None:
         self.inner.check(spec)

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import subprocess
 
+import torch
+
 from velogan.config import Config
 from velogan.data.sets.pair import Data
 from velogan.engine.child import ask
@@ -36,15 +38,18 @@ def with_batch(config: Config, data: Data, ranks: Ranks) -> tuple[Config, list[D
             f"data.batch_size=auto needs pictures of one size, and data.preprocess={config.data.preprocess} keeps "
             "their own: give a number, or choose a preprocess with a crop"
         )
-    device = device_for(config.engine).type
-    if device not in ("cpu", "cuda"):
-        raise ValueError(f"data.batch_size=auto does not know how much memory {device} has: give a number")
+    device = device_for(config.engine)
+    if device.type not in ("cpu", "cuda"):
+        raise ValueError(f"data.batch_size=auto does not know how much memory {device.type} has: give a number")
     most = min(MOST, max(1, min(len(data.a), len(data.b)) // ranks.parts))
     domains = (data.a, data.b, *(data.pairs or ()))
     kept = [one.pixels.nbytes for one in domains if one.uniform and not one.streamed]
-    room = SHARE * free_memory_mb() / ranks.local_world if device == "cpu" else None
+    room = SHARE * free_memory_mb() / ranks.local_world if device.type == "cpu" else None
     classes = 0 if data.colours is None else len(data.colours)
-    count, why = min(ranks.gather(largest(config, most=most, kept=kept, room=room, classes=classes)))
+    here = config
+    if device.type == "cuda" and device.index is None:  # in a process of its own that would be the first one's
+        here = config.change(engine={"device": f"cuda:{torch.cuda.current_device()}"})
+    count, why = min(ranks.gather(largest(here, most=most, kept=kept, room=room, classes=classes)))
     if count == 0:
         raise ValueError(f"data.batch_size=auto: {why}; choose a smaller --size or --image-size")
     return config.change(data={"batch_size": count}), [Decision("batch", str(count), why)]

@@ -57,16 +57,20 @@ Prepare = Callable[[Batch], Batch]
 def build_roles(method: Method, spec: Spec, *, seed: int, colours: Tensor | None = None) -> dict[str, Role]:
     """The networks by role, initialised from `seed` in the reference implementation's order, on the CPU.
 
-    With the `colours` of classes there is a segmenter, too. ValueError where the run that they should start from has
-    none that fit, or pictures of A and B have other channels, which no one segmenter sees.
+    With the `colours` of classes there is a segmenter, too. ValueError where pictures of A and B have other channels,
+    which no one segmenter sees.
     """
     torch.manual_seed(seed)
     roles = method.roles(spec, Networks())
     if colours is not None:
         roles[SEGMENTER] = _segmenter(spec, colours)
+    return roles
+
+
+def take_trained(method: Method, roles: Mapping[str, Role]) -> None:
+    """Gives the networks what the method takes of an earlier run. ValueError where that run has none that fit."""
     if taker := capability(method, TakesTrained):
         taker.take_trained(_nets(roles), _trained)
-    return roles
 
 
 _WIDEST = 32
@@ -226,7 +230,7 @@ def build_trainer(
     ranks = ranks or Ranks()
     set_threads(engine)
     device, count = resolve_device(engine.device), data.batch * train.accumulate
-    _check_one_size(method, pictures, data, accumulate=train.accumulate)
+    _check_one_size(method, pictures, data, accumulate=train.accumulate, batched=engine.batched)
     loader = cache(partial(_open_loader, pictures, data, count=count, seed=train.seed, device=device, ranks=ranks))
     roles = roles or build_roles(method, spec, seed=train.seed, colours=pictures.colours)
     step, objective, nets = build_step(
@@ -270,15 +274,16 @@ def set_threads(engine: EngineConfig) -> None:
         torch.set_num_threads(engine.threads)
 
 
-def _check_one_size(method: Method, pictures: Data, data: DataConfig, *, accumulate: int) -> None:
+def _check_one_size(method: Method, pictures: Data, data: DataConfig, *, accumulate: int, batched: str) -> None:
     shapes = pictures.shapes(data)
-    needs = {method.one_size: 0} | ({f"train.accumulate={accumulate}": 1} if accumulate > 1 else {})
+    needs = {**method.one_size}
+    needs |= {f"train.accumulate={accumulate}": "1"} if accumulate > 1 else {}
+    needs |= {"engine.batched=on": "off"} if batched == "on" else {}
     for field, mend in needs.items() if len(shapes) > 1 else ():
-        if field:
-            raise ValueError(
-                f"{field} needs images of one size, but data.preprocess={data.preprocess} gives {len(shapes)}: "
-                f"set {field.partition('=')[0]}={mend} or a preprocess that crops"
-            )
+        raise ValueError(
+            f"{field} needs images of one size, but data.preprocess={data.preprocess} gives {len(shapes)}: "
+            f"set {field.partition('=')[0]}={mend} or a preprocess that crops"
+        )
 
 
 def _open_loader(

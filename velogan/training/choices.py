@@ -43,8 +43,11 @@ def decide_again(config: Config, before: EngineConfig) -> tuple[EngineConfig, li
     """The choices of a continued run, and why they are others than `before`; an empty reason where they are not.
 
     What was chosen before holds as long as this machine can follow it and the user asks for nothing else: so a
-    continued run computes as it did. ValueError where what the user asks for cannot be had.
+    continued run computes as it did. Threads are as many as this machine has, where the user asks for no number: they
+    change no result. ValueError where what the user asks for cannot be had.
     """
+    if config.engine.threads is None:
+        before = before.model_copy(update={"threads": default_threads()})
     asked = {
         name: value
         for name, value in config.engine.model_dump().items()

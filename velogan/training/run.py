@@ -27,7 +27,7 @@ from velogan.objectives.classes import SEGMENTER
 from velogan.observe.progress import Display
 from velogan.search.recorder import Chosen
 from velogan.training.batch import with_batch
-from velogan.training.build import averaged_views, build_roles, build_trainer, set_threads
+from velogan.training.build import averaged_views, build_roles, build_trainer, set_threads, take_trained
 from velogan.training.choices import decide, decide_again, for_all, on_this_host
 from velogan.training.followers import as_split, check_pictures, follow
 from velogan.training.session import Result, Scores, Session
@@ -107,6 +107,8 @@ def _train(
         engine, picks, why = ranks.share(chosen)
         config = asked.model_copy(update={"engine": on_this_host(ranks, asked.engine, engine)})
         roles = build_roles(config.method, config.spec, seed=config.train.seed, colours=data.colours)
+        if session and session.begins_anew:
+            take_trained(config.method, roles)
         if start:
             display.say(begin(config.method, config.spec, roles, found=weights, start=start))
         trainer = trainer_of(config, data, roles=roles, ranks=ranks)

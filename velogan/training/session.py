@@ -53,7 +53,7 @@ from velogan.types import Decision
 MAY_CHANGE = ("train.length", "train.keep", "train.samples", "train.tensorboard", "data.cache_dir")
 MAY_CHANGE += ("data.workers", "train.log_every", "train.sample_every", "train.checkpoint_every")
 MAY_CHANGE += ("train.on_nonfinite", "train.patience", "method.patience", "train.lost_after")
-MAY_CHANGE += ("train.start", "train.split")
+MAY_CHANGE += ("train.start", "train.split", "method.start")
 """Fields that may differ when a run is continued, besides those of the engine: they do not change what is learned."""
 
 
@@ -179,6 +179,11 @@ class Session:
         """Holds the folder for this process; see `store.lock.locked`."""
         return locked(self.folder)
 
+    @property
+    def begins_anew(self) -> bool:
+        """Whether the folder holds no training to go on with."""
+        return imported(self.folder) or not list_checkpoints(self.folder)
+
     def begins_from(self) -> Path | None:
         """Whose weights the networks begin with: those that were imported into this folder, or those of `train.start`.
 
@@ -187,7 +192,7 @@ class Session:
         if imported(self.folder):
             return self.folder
         asked = self.config.train.start
-        return Path(asked) if asked is not None and not list_checkpoints(self.folder) else None
+        return Path(asked) if asked is not None and self.begins_anew else None
 
     def start(
         self,
@@ -257,7 +262,9 @@ class Session:
                 f"the pictures of domain {' and '.join(changed)} have changed since this run began: continuing with "
                 "the new ones"
             )
-        if self.engine is None or engine_of(record) == self.engine:
+        free = {"threads"} if self.config.engine.threads is None else set[str]()  # then they are the machine's
+        before = engine_of(record)
+        if self.engine is None or (before and before.model_dump(exclude=free) == self.engine.model_dump(exclude=free)):
             return
         if why:
             self.say(f"the engine computes another way from {counted(self.trainer.images, 'image')} on: {why}")
@@ -339,8 +346,11 @@ class Session:
                 self.say(validation.missing + waits)
             guess = self._scoring_takes() if length.seconds is not None and validation.on else 0.0
             hooks.append(Hook(parse_span(train.checkpoint_every), self._save, dear=True, seconds=guess))
+            ended = self._ended_early()
+            if ended and not self._at_end():
+                self._tell_early_end()
             try:
-                if trainer.ranks.share(not self._ended_early()):
+                if trainer.ranks.share(not ended):
                     trainer.run(length, hooks=hooks)
             except NonFiniteError as error:
                 error.advice = self._advice()
@@ -509,6 +519,11 @@ class Session:
 
     def _ended_early(self) -> bool:
         return self._waited_enough() or bool(self.choices and self.choices.settled)
+
+    def _tell_early_end(self) -> None:
+        patience, at = self.config.train.patience, counted(self.trainer.images, "image")
+        field = f"train.patience={patience}" if self._waited_enough() else "method.patience"
+        self.say(f"{field} ended this run at {at}; --{field.partition('=')[0]} 0, or a larger one, goes on")
 
     def _advice(self) -> str:
         saved = list_checkpoints(self.folder)

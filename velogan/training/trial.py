@@ -12,7 +12,7 @@ from torch import nn
 from velogan.config import Config, parse_config
 from velogan.data.sets.loader import RESIDENT_SHARE
 from velogan.engine.child import answer
-from velogan.engine.device import resolve_device
+from velogan.engine.device import device_for
 from velogan.engine.memory import peak_memory_mb
 from velogan.engine.ranks import Ranks
 from velogan.engine.trainer import Stepper
@@ -77,9 +77,11 @@ def random_batch(config: Config, device: torch.device) -> Batch:
 def _try(request: Mapping[str, Any]) -> dict[str, Any]:
     """`mb` that the steps took at their peak, in MB of 2^20 bytes, and why they were `refused`; empty if they fit."""
     config = parse_config(request["config"])
+    device, room = device_for(config.engine), 0.0
+    if device.type == "cuda" and device.index is not None:
+        torch.cuda.set_device(device)  # kernels are launched on the current device
     config = config.model_copy(update={"engine": decide(config)[0].model_copy(update={"compile": "off"})})
     set_threads(config.engine)
-    device, room = resolve_device(config.engine.device), 0.0
     if device.type == "cuda":
         room = float(torch.cuda.mem_get_info(device)[0])
         for size in request["kept"]:
