@@ -123,8 +123,9 @@ class Schedule:
         None where that phase did not run in it: then plateau has seen nothing, and does not count the epoch.
         """
         self.epoch += 1
-        for network, plateau in self._plateaus.items() if loss is not None else ():
-            plateau.see(loss, self._configs[network])
+        if loss is not None:
+            for network, plateau in self._plateaus.items():
+                plateau.see(loss, self._configs[network])
 
     def apply(self, passed: Passed) -> None:
         """Sets every group's learning rate for the current epoch and step."""
