@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from copy import deepcopy
 from importlib import import_module
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import pytest
@@ -99,10 +100,12 @@ def test_a_fused_network_is_the_network(name: str, norms: NormKernels, device: t
 def test_under_autocast_it_is_as_near_to_float32_as_the_plain_network(name: str, as_on_a_gpu: NormKernels):
     device, norms = torch.device("cpu"), as_on_a_gpu
     exact = {key: expected for key, _, expected in _both(name, None, device, half=False)}
+    ratios: dict[str, float] = {}
     for key, seen, expected in _both(name, norms, device, half=True):
         assert (seen.dtype, seen.stride()) == (torch.float32, exact[key].stride()), key
-        errors = [float((value - exact[key]).norm() / exact[key].norm()) for value in (seen, expected)]
-        assert errors[0] < 1.3 * errors[1], (key, errors)
+        ratios[key] = float((seen - exact[key]).norm() / (expected - exact[key]).norm())
+    assert fmean(ratios.values()) < 1.1, ratios
+    assert max(ratios.values()) < 1.5, ratios  # one alone depends on how this processor rounds bf16
 
 
 def test_activations_computed_twice_give_the_same_gradients(as_on_a_gpu: NormKernels):

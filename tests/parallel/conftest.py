@@ -73,11 +73,12 @@ def flags() -> Callable[..., list[str]]:
         preset: str = "cyclegan",
         command: str = "train",
         data: Mapping[str, Any] | None = None,
+        seed: int = 3,
     ) -> list[str]:
         wraps = "inner." if command == "search" else ""
         path, *others = (data or {"path": ["apples2oranges"]}).items()
         more = (*more, *(word for name, value in others for word in (f"--data.{name.replace('_', '-')}", str(value))))
-        words = f"""{command} {preset} --data {" ".join(path[1])} --images {images} --image-size 32 --seed 3 --json
+        words = f"""{command} {preset} --data {" ".join(path[1])} --images {images} --image-size 32 --seed {seed} --json
             --out {run} --engine.precision fp32 --engine.kernels plain --discriminator.channels 4
             --train.checkpoint-every {every}i --train.log-every 1i --train.samples 0 --train.tensorboard false
             --train.keep 9 --data.render-count 6 --data.render-test 2 --method.{wraps}pool-size 0

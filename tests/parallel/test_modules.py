@@ -140,7 +140,6 @@ def test_phases_that_train_the_same_networks_are_one_module(method, modules, tin
     [
         "onepair",
         {"kind": "cyclegan", "gan": "hinge", "augment": ("shift",), "augment_probability": 0.7},
-        {"kind": "cyclegan", "discriminator_steps": 2},
     ],
 )
 def test_with_an_exchange_after_every_step_nodes_compute_what_one_process_does(method, tiny, tmp_path: Path):
@@ -153,6 +152,16 @@ def test_with_an_exchange_after_every_step_nodes_compute_what_one_process_does(m
     assert len(names) > 6
     for mine, theirs in zip(*rows, strict=True):
         assert [mine[name] for name in names] == pytest.approx([theirs[name] for name in names], rel=1e-6)
+
+
+def test_a_node_whose_phase_is_not_due_waits(tiny, tmp_path: Path):
+    method = {"kind": "cyclegan", "discriminator_steps": 2}
+    for every in (None, "2 images"):
+        trained(tiny(method, every=every, images=2 * EMA.EVERY), tmp_path / str(every))
+    one, other = (list_checkpoints(tmp_path / name)[-1] for name in ("None", "2 images"))
+    files = sorted(file.name for file in one.glob("[A-Z]*.safetensors"))
+    assert len(files) == 6
+    assert all((one / name).read_bytes() == (other / name).read_bytes() for name in files)
 
 
 def test_between_exchanges_only_the_copies_are_old(tiny, tmp_path: Path):
