@@ -167,6 +167,10 @@ def test_a_run_folder_or_file_is_a_start_for_more_flags(tmp_path: Path):
             "--optimizer.momentum 0.9: adam has no momentum, sgd and rmsprop have: add --optimizer.kind sgd, or leave",
         ),
         (
+            "train --data d --schedule.kind exponential --dry-run",
+            "velogan: the flags: schedule.kind=exponential without every: give the span",
+        ),
+        (
             "train --data d --schedule.patience 6 --schedule.kind cosine --dry-run",
             "--schedule.patience 6: cosine has no patience, plateau has: add --schedule.kind plateau, or leave",
         ),

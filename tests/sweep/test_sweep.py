@@ -84,6 +84,8 @@ def test_optuna_chooses_settings_and_goes_on(ray: None, tiny_plan: Callable[...,
     assert set(statuses(second).values()) == {"done"}
     assert all(1e-5 <= one["settings"]["optimizer.lr"] <= 1e-2 for one in second["trials"])
     assert run(tiny_plan(**asked, trials=2), tmp_path)["trials"] == second["trials"]
+    with pytest.raises(ValueError, match="was trained for 6 images, which is longer than 4 images"):
+        run(tiny_plan(**asked, trials=2, budget="4 images"), tmp_path)
 
 
 def test_asha_stops_what_is_behind_of_settings_at_random(

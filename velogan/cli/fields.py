@@ -164,9 +164,8 @@ def _check_read(config: Config, base: Config) -> None:
     """ValueError where `config` changes what nothing in it reads. `base` may hold such."""
     changed = differences(config, base)
     for names, (flag, read) in _READ_WHERE.items():
-        for name in names if not read(config) else ():
-            if name not in changed:
-                continue
+        name = next((one for one in names if one in changed), None)
+        if name and not read(config):
             asked = f"--{name.replace('_', '-')} {changed[name][0]}"
             raise ValueError(f"{asked}: nothing reads it without {flag}: add that, or leave it out")
     for name, kinds in unread(config.optimizer, config.schedule).items():
@@ -258,6 +257,6 @@ def _refused(error: BaseException | None) -> ValidationError | None:
 
 
 def _section(title: str) -> str:
-    """The section whose fields a class of this name has: `train` for TrainConfig."""
+    """The section whose fields a class of this name has: `train` for TrainConfig; empty for all of them."""
     of = {getattr(field.annotation, "__name__", ""): name for name, field in Config.model_fields.items()}
-    return of.get(title, "method")
+    return "" if title == Config.__name__ else of.get(title, "method")

@@ -40,10 +40,9 @@ def kernel_distance(fake: Tensor, real: Tensor) -> float:
     _check(fake, real)
 
     def within(x: Tensor) -> float:
-        itself = sum(
-            ((part * part).sum(dim=1) / x.shape[1] + 1).pow(3).sum() for part in map(Tensor.double, x.split(_BLOCK))
-        )
-        return (_kernels(x, x) - float(itself)) / (len(x) * (len(x) - 1))
+        squares = torch.linalg.vector_norm(x, dim=1, dtype=torch.float64) ** 2
+        itself = ((squares / x.shape[1] + 1) ** 3).sum().item()
+        return (_kernels(x, x) - itself) / (len(x) * (len(x) - 1))
 
     return within(fake) + within(real) - 2 * _kernels(fake, real) / (len(fake) * len(real))
 

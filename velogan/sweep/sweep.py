@@ -60,9 +60,10 @@ def sweep(
     anything is started.
     """
     known = plan.known_trials()
-    check_folders(out, known)
+    rows = rows_of(plan, out, known)  # of optuna what it has tried
+    check_folders(out, [trial for trial, _ in rows])
     require_ray(address)
-    check_measured(plan, rows_of(plan, out, known), out)
+    check_measured(plan, rows, out)
     _check_metric(plan, known)
     with locked(out):
         began = time.time()
