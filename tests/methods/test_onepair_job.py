@@ -166,7 +166,7 @@ def test_the_command_line_says_in_one_line_what_does_not_go_together(capsys: pyt
     asked = ["train", "--method", "onepair", "--data", "apples2oranges", "--generator.network", "unet_256"]
     assert main([*asked, "--dry-run"]) == 2
     (said,) = capsys.readouterr().err.splitlines()
-    assert said.startswith("velogan: the flags: method: generator.network=unet_256 has no encoder")
+    assert said.startswith("velogan: the flags: generator.network=unet_256 has no encoder")
     assert said.endswith("set generator.network=resnet")
 
 
