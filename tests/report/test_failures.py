@@ -9,7 +9,7 @@ from velogan.config import Config
 from velogan.methods.base import Method
 from velogan.methods.cyclegan import CycleGAN
 from velogan.methods.onepair import OnePair
-from velogan.report.failures import ended_badly, failures
+from velogan.report.failures import ended_badly, failures, nearer
 from velogan.search.method import METHODS, Searched
 
 
@@ -89,6 +89,24 @@ def test_one_direction_that_became_worse_is_not_hidden_by_the_other() -> None:
     useless[0]["validation/distance_a2b"] = 0.9  # by chance, at a checkpoint that is not used
     (found,) = failures(useless)
     assert found.what.startswith("a2b: translations are no nearer to real pictures")
+
+
+def test_a_run_says_at_its_end_how_much_nearer_than_doing_nothing_it_came() -> None:
+    stats = [
+        {"images": 10 * number, "validation/distance": both, **NOTHING_IS_1}
+        | {"validation/distance_a2b": both - 0.1, "validation/distance_b2a": both + 0.1}
+        for number, both in enumerate((0.9, 0.3, 0.6))
+    ]
+    assert nearer(stats) is None  # it goes on
+    stats[-1]["ended"] = True
+    assert nearer(stats) == (
+        "translations of held-out pictures are 40% nearer to real ones than their inputs are (a2b 50%, b2a 30%)"
+    )
+    bad = [*stats[:-1], {**stats[-1], "validation/distance": 0.8}]
+    assert ended_badly(bad)
+    assert "are 70% nearer" in (nearer(bad) or "")  # by the best checkpoint, which translate takes
+    assert nearer([{**stats[-1], "validation/distance": 1.1}]) is None
+    assert nearer([{**row, "validation/nothing": None} for row in stats]) is None
 
 
 NOTHING_IS_1 = dict.fromkeys(("validation/nothing", "validation/nothing_a2b", "validation/nothing_b2a"), 1.0)

@@ -1,4 +1,4 @@
-"""Failures of a training, found in its log: what was measured, since when, and what to try."""
+"""Failures of a training, found in its log: what was measured, since when, and what to try; and what it gained."""
 
 from __future__ import annotations
 
@@ -121,6 +121,24 @@ def ended_badly(stats: Sequence[Mapping[str, Any]]) -> bool:
     that this should be used."""
     scored = [(*_scored(stats, way), _nothing(stats, way)) for way in _WAYS]
     return any(_worse(points[-1][1], best, nothing) for points, (_, best), nothing in scored if points)
+
+
+def nearer(stats: Sequence[Mapping[str, Any]]) -> str | None:
+    """How much nearer than their inputs the translations of held-out pictures are at the end of a run, in words.
+
+    Of the checkpoint that `ended_badly` leaves. None where the log does not say it, or they are not nearer: then it is
+    in `failures`.
+    """
+    bad, gains = ended_badly(stats), {}
+    for way in _WAYS:
+        points, (_, best) = _scored(stats, way)
+        nothing = _nothing(stats, way)
+        if points and nothing and _lasts(stats, _score(stats, way)) == 1:
+            gains[way] = round(100 - 100 * (best if bad else points[-1][1]) / nothing)
+    if gains.get("", -1) < 0:
+        return None
+    single = ", ".join(f"{way[1:]} {gain}%" for way, gain in gains.items() if way)
+    return f"translations of held-out pictures are {gains['']}% nearer to real ones than their inputs are ({single})"
 
 
 def _told(

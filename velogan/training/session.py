@@ -27,7 +27,7 @@ from velogan.methods.base import Role
 from velogan.observe.log import Log, read_stats
 from velogan.observe.progress import Display, Training, forecast
 from velogan.report import write_report
-from velogan.report.failures import ENDED, ended_badly, failures
+from velogan.report.failures import ENDED, ended_badly, failures, nearer
 from velogan.store.checkpoint import (
     damage,
     digest,
@@ -504,10 +504,13 @@ class Session:
         mark_best(self.folder, checkpoint=chosen, name=name, score=best["score"], on=on, instead_of=badly)
 
     def _tell_failures(self) -> None:
-        for one in failures(read_stats(self.folder), self.config.method.model_dump()):
+        stats = read_stats(self.folder)
+        for one in failures(stats, self.config.method.model_dump()):
             if one.name not in self._told:
                 self._told.add(one.name)
                 self.say(f"since {counted(one.since, 'image')} {one.what}: try {one.mend}")
+        if self._at_end() and (gain := nearer(stats)):
+            self.say(gain)
 
     def _waited_enough(self) -> bool:
         """Whether `train.patience` says that the run has ended."""
