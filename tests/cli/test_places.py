@@ -50,6 +50,16 @@ def test_a_place_is_tried_first(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file"]
 
 
+def test_of_several_processes_the_first_alone_needs_the_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").write_text("no folder")
+    for name, value in (("WORLD_SIZE", "2"), ("RANK", "1"), ("LOCAL_RANK", "0")):
+        monkeypatch.setenv(name, value)
+    assert main(["report", str(tmp_path / "nowhere"), "--out", str(tmp_path / "file" / "page.html")]) == 2
+    assert "nothing can be written" not in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("broken", ["scores.json", "report.html"])
 def test_figures_are_shown_whatever_becomes_of_the_file(
     broken: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

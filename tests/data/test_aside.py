@@ -2,11 +2,12 @@ from __future__ import annotations
 
 import fcntl
 import shutil
+import stat
 from pathlib import Path
 
 import pytest
 
-from velogan.data.aside import building, move_into_place
+from velogan.data.aside import building, move_into_place, part_of
 
 
 def _names(folder: Path) -> list[str]:
@@ -20,6 +21,15 @@ def test_a_folder_appears_whole(tmp_path: Path) -> None:
         move_into_place(fresh, tmp_path / "new" / "made", whole=lambda: False)
     assert _names(tmp_path / "new") == ["made"]
     assert _names(tmp_path / "new" / "made") == ["file"]
+
+
+@pytest.mark.parametrize("mode", [0o700, 0o1777])
+def test_who_may_write_to_a_cache_may_write_to_its_parts(mode: int, tmp_path: Path) -> None:
+    tmp_path.chmod(mode)
+    assert part_of(tmp_path, "prepared") == tmp_path / "prepared"
+    assert stat.S_IMODE((tmp_path / "prepared").stat().st_mode) == mode
+    (tmp_path / "prepared").chmod(0o755)
+    assert stat.S_IMODE(part_of(tmp_path, "prepared").stat().st_mode) == 0o755  # what is there stays as it is
 
 
 def test_or_not_at_all(tmp_path: Path) -> None:

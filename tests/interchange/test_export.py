@@ -18,7 +18,7 @@ from velogan.interchange.export import SUFFIXES, Format, export
 from velogan.networks.build import build_network
 from velogan.networks.discriminators import DiscriminatorConfig
 from velogan.networks.generators import GeneratorConfig
-from velogan.store.checkpoint import save_checkpoint
+from velogan.store.checkpoint import load_weights, mark_best, save_checkpoint
 from velogan.translate.model import Translator, load_translator
 
 MISSING = [name for name in ("onnx", "onnxscript", "onnxruntime") if find_spec(name) is None]
@@ -174,6 +174,23 @@ def test_a_run_becomes_a_folder_of_the_reference_and_back(tmp_path: Path):
     assert Path(one["card"]).read_text().count("| b2a |") == 1
     odd = write_export(_run(tmp_path / "two", blocks=2), tmp_path / "odd", format="reference")
     assert "--netG resnet_9blocks (with n_blocks=2 in its define_G) --ngf 2" in Path(odd["card"]).read_text()
+
+
+def test_discriminators_of_the_reference_are_of_the_generators_checkpoint(tmp_path: Path):
+    run = _run(tmp_path)
+    first = run / "checkpoints" / "000000005"
+    write_export(run, tmp_path / "only", format="reference")
+    headers, later = {}, {}
+    for name in ("G_A", "G_B", "G_A.ema", "G_B.ema", "D_A", "D_B"):
+        headers[name], weights = load_weights(first / f"{name}.safetensors")
+        later[name] = build_network(headers[name])
+        later[name].load_state_dict({key: one + 1 for key, one in weights.items()})
+    save_checkpoint(run, images=9, networks=later, headers=headers, state={}, clock={})
+    mark_best(run, checkpoint=first, name="x", score=1.0, on="y")
+    write_export(run, tmp_path / "best", format="reference", checkpoint="best")
+    for role in ("G_A", "D_A", "D_B"):
+        only, best = (torch.load(tmp_path / one / f"latest_net_{role}.pth") for one in ("only", "best"))
+        assert all(torch.equal(best[key], value) for key, value in only.items()), role
 
 
 def test_a_discriminator_that_the_reference_has_not_is_left_out_and_said(tmp_path: Path):

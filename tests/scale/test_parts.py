@@ -116,6 +116,16 @@ def test_pictures_of_other_parts_do_not_take_the_same_name(tmp_path: Path, pictu
     assert "a.png would become" in reason
 
 
+def test_so_where_suffixes_are_in_large_letters_or_never_written(tmp_path: Path, picture: Callable[..., bytes]) -> None:
+    for name in ("a.JPG", "a.TIF", "b.bmp", "b.Gif", "c.gif", "c.jfif"):
+        put(tmp_path / "in" / name, picture(1))
+    found = find_input(tmp_path / "in", tmp_path / "out")
+    assert translate(found, format="png").translated == 0
+    done = translate(found)
+    assert written(tmp_path / "out") == ["a.JPG", "a.TIF", "b.bmp", "b.png"]
+    assert sorted(name for name, _ in done.failed) == ["c.gif", "c.jfif"]
+
+
 def test_what_a_killed_worker_left_of_a_picture_is_gone_afterwards(
     tmp_path: Path, picture: Callable[..., bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:

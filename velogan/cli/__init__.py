@@ -41,7 +41,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         command = _parse(argv) if local_rank() == 0 else _parse_silently(argv)
         type(command).began = began
-        for flag, folder in command.places():
+        for flag, folder in command.places() if first() else ():  # of several processes the first alone writes
             check_writable(flag, folder)
         result, code = command.execute(argv)
     except EndOfRun as error:

@@ -217,10 +217,9 @@ def data_is_named(asked: Fields, *presets: str) -> bool:
 def value_of(argv: Sequence[str], flag: str) -> str | None:
     """What a flag is given, before all flags are parsed."""
     for word, behind in zip(argv, [*argv[1:], None]):
-        if word == flag:
-            return behind
-        if word.startswith(f"{flag}="):
-            return word.partition("=")[2]
+        name, given, value = word.partition("=")
+        if name.replace("_", "-") == flag:
+            return value if given else behind
     return None
 
 

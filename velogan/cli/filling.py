@@ -14,6 +14,7 @@ import tyro
 
 from velogan.cli.fields import Configured, data_is_named
 from velogan.config import Config, differences
+from velogan.engine.duration import Span, Unit
 from velogan.engine.processes import first
 from velogan.files import counted
 from velogan.methods.base import ends
@@ -58,14 +59,14 @@ class Filling(Configured):
 
 def length(asked: Filling) -> dict[str, Any]:
     """What the flags say of the run's length, as fields of the section train."""
-    lengths = {"minutes": asked.minutes, "images": asked.images, "epochs": asked.epochs}
-    given = {unit: amount for unit, amount in lengths.items() if amount is not None}
+    lengths: dict[Unit, float | None] = {"minutes": asked.minutes, "images": asked.images, "epochs": asked.epochs}
+    given: dict[Unit, float] = {unit: amount for unit, amount in lengths.items() if amount is not None}
     if len(given) > 1:
         raise ValueError(f"--{' and --'.join(given)} contradict each other: give one length")
     for unit, amount in given.items():
         if not amount > 0:
             raise ValueError(f"--{unit} {amount:g}: give a number above 0")
-    return {"length": " ".join(f"{amount} {unit}" for unit, amount in given.items())} if given else {}
+    return {"length": " ".join(str(Span(amount, unit)) for unit, amount in given.items())} if given else {}
 
 
 def check_data(asked: Filling) -> None:

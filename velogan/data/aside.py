@@ -5,13 +5,27 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
+import stat
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
 _LOCK = ".lock"
+
+
+def part_of(cache: Path, name: str) -> Path:
+    """The folder `name` of a cache, made with the cache's permissions: who may write there may write here.
+
+    If that fails, the first write there raises the error.
+    """
+    folder = cache / name
+    if not folder.is_dir():
+        with suppress(OSError):
+            folder.mkdir()
+            folder.chmod(stat.S_IMODE(cache.stat().st_mode))
+    return folder
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -90,7 +91,7 @@ def write_export(
         name = out if single else out / f"{_name(way, format, alone=len(models) == 1)}{SUFFIXES[format]}"
         told_license = metadata.license if metadata else None
         files[way] = model, export(model, name, format=format, int8=int8, opset=opset, license=told_license)
-    left_out = _write_discriminators(path, out) if format == "reference" and not single and len(models) > 1 else []
+    left_out = _write_discriminators(models, out) if format == "reference" and not single and len(models) > 1 else []
     metadata, example = metadata or CardMetadata(), None
     if metadata.picture:
         example = EXAMPLE
@@ -130,10 +131,12 @@ def _name(way: Direction, format: Format, *, alone: bool) -> str:
     return GENERATOR_FILES[way] if format == "hub" else way
 
 
-def _write_discriminators(path: Path, out: Path) -> list[str]:
-    """Gives the roles of those that the reference implementation does not have."""
+def _write_discriminators(models: Mapping[Direction, Translator], out: Path) -> list[str]:
+    """Those of the generators' checkpoint. Gives the roles of those that the reference implementation does not have."""
     left_out = []
-    for role, network in networks_at(path).items():
+    file = next(iter(models.values())).file
+    assert file is not None
+    for role, network in networks_at(file.parent).items():
         if not role.startswith("G_"):
             try:
                 save_reference(network, out / f"latest_net_{role}.pth")

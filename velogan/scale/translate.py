@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from velogan.data.pictures.images import SUFFIXES
+from velogan.data.pictures.images import READ
 from velogan.engine.memory import peak_memory_mb
 from velogan.files import install, write_text
 from velogan.scale.connected import QUIET, connected
@@ -28,7 +28,7 @@ from velogan.scale.parts import Input, find_input, is_shard
 from velogan.scale.shards import translate_shard
 from velogan.scale.work import Done, Options, note_of, whole
 from velogan.translate.files import check_options, translate_jobs
-from velogan.translate.jobs import Job, printable, renamed
+from velogan.translate.jobs import Job, beside, printable, renamed
 from velogan.translate.model import Translator
 
 MISSING = f"--workers needs Ray Data, which is not installed here: {install('scale')}"
@@ -225,8 +225,7 @@ def _collides(job: Job) -> str:
     """Why a picture cannot take its new suffix: another beside it would, too."""
     if job.target.suffix == job.source.suffix:
         return ""
-    others = (job.source.with_suffix(kind) for kind in SUFFIXES)
-    other = next((one for one in others if one != job.source and os.path.lexists(one)), None)
+    other = beside(job.source, READ)
     return (
         f"{printable(other.name)} would become {job.target} too: rename one, or leave the format out" if other else ""
     )

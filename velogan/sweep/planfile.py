@@ -8,6 +8,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from velogan.config import Config, Size, explain
+from velogan.engine.duration import Span
 from velogan.evaluation.validation import SCORE
 from velogan.files import nearest, parse_yaml
 from velogan.recipes import DEFAULT, RECIPES
@@ -87,7 +88,7 @@ def make_plan(bases: dict[str, Config], *, minutes: float | None, images: int | 
     """A plan whose trials train for so many `minutes`, or on so many `images`: one of the two."""
     if (minutes is None) == (images is None):
         raise ValueError("how long is a trial? give --minutes or --images, one of the two")
-    budget = f"{images} images" if minutes is None else f"{minutes} minutes"
+    budget = f"{images} images" if minutes is None else str(Span(minutes, "minutes"))
     try:
         return SweepPlan(bases=bases, budget=budget, **rest)
     except ValidationError as error:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,7 +13,7 @@ from typing import Protocol, TypeVar
 
 from velogan.data.pictures.films import SUFFIXES as FILMS
 from velogan.data.pictures.geography import world_file, world_suffix
-from velogan.data.pictures.images import READ, SUFFIXES, Picture, read_picture, save_picture
+from velogan.data.pictures.images import LOSSY, READ, SUFFIXES, Picture, read_picture, save_picture
 from velogan.data.sets.sources import list_images
 from velogan.files import names_a_file, write_text
 from velogan.translate.kept import Mask
@@ -98,9 +98,9 @@ class Job:
         return os.path.lexists(self.target)
 
     def is_taken(self, target: Path) -> bool:
-        """Whether another picture beside the source would become `target` without a change of format."""
-        other = self.source.with_suffix(target.suffix)
-        return not self.alone and other != self.source and os.path.lexists(other)
+        """Whether another picture beside the source may become `target`: is called so, or changes its format, too."""
+        changing = (READ - SUFFIXES) | (LOSSY if self.source.suffix.lower() in LOSSY else frozenset())
+        return not self.alone and beside(self.source, {target.suffix, *changing}) is not None
 
     def moved(self, target: Path) -> Job:
         """The same picture with another target."""
@@ -186,6 +186,13 @@ def _single(source: Path, target: Path, suffix: str | None) -> Job:
     if os.path.realpath(target) == os.path.realpath(source):
         raise ValueError(f"output {target} is the input itself: name another file or folder")
     return Job(printable(source.name), source, target)
+
+
+def beside(source: Path, suffixes: Iterable[str]) -> Path | None:
+    """Another file of the same name but for its suffix, which is one of these, in small or large letters."""
+    spelt = (one for kind in sorted(suffixes) for one in (kind, kind.upper(), kind.title()))
+    others = (source.with_suffix(one) for one in spelt)
+    return next((one for one in others if one != source and os.path.lexists(one)), None)
 
 
 def renamed(name: Path, suffix: str | None) -> Path:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 from concurrent.futures import ThreadPoolExecutor
@@ -42,6 +43,26 @@ def test_prepares_once_and_shares(make_folder, monkeypatch: pytest.MonkeyPatch) 
     again = open_domain(folder, CONFIG, test=False)
     assert np.array_equal(whole(first), whole(again))
     assert first.digest == again.digest
+
+
+def test_a_picture_that_can_be_read_now_is_not_left_out_for_good(make_folder, monkeypatch: pytest.MonkeyPatch) -> None:
+    directory = make_folder("a", count=3)
+    (directory / "phone.heic").write_bytes(b"\0\0\0\x18ftypheic" + bytes(12))
+    with monkeypatch.context() as patch:
+        patch.setattr("velogan.data.sets.cache.knows_heic", lambda: False)
+        open_domain(folder_of(directory), CONFIG, test=False)
+    open_domain(folder_of(directory), CONFIG, test=False)
+    assert len(entries()) == 2
+
+    def stale(path: Path, **_: object) -> Picture:
+        raise OSError(errno.ESTALE, "Stale file handle")
+
+    save_picture(directory / "new.png", Picture(np.zeros((40, 40, 3), np.uint8)))
+    with monkeypatch.context() as patch:
+        patch.setattr(sources, "read_picture", stale)
+        with pytest.raises(ValueError, match=r"000.png could be read, and then could not \(Stale file handle\)"):
+            open_domain(folder_of(directory), CONFIG, test=False)
+    assert len(open_domain(folder_of(directory), CONFIG, test=False)) == 4
 
 
 def test_touching_changes_nothing_and_content_changes_the_key(make_folder) -> None:

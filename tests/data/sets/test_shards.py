@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import io
+import os
 import tarfile
 import threading
 import warnings
@@ -291,6 +292,17 @@ def test_a_shard_that_changes_is_told_and_looked_through_again(tmp_path: Path) -
     again = train(config(one, other(tmp_path)))[0]
     assert again.digest != a.digest
     assert again.image(0).shape == (20, 20, 3)
+
+
+def test_another_shard_of_equal_size_and_time_is_looked_through(tmp_path: Path) -> None:
+    files = {f"{number}.png": png(number) for number in range(4)}
+    one = tar(tmp_path / "one.tar", files)
+    os.utime(one, (1e9, 1e9))
+    train(config(one, other(tmp_path)))
+    other_order = {name: files[f"{3 - number}.png"] for number, name in enumerate(files)}
+    os.utime(tar(one, other_order), (1e9, 1e9))
+    a = train(config(one, other(tmp_path)))[0]
+    assert [a.image(number).shape for number in range(4)] == [(20, 20, 3)] * 4
 
 
 def test_checking_looks_into_shards(tmp_path: Path) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,6 +23,8 @@ from pydicom.uid import CTImageStorage, ExplicitVRLittleEndian, generate_uid  # 
 
 from velogan.config import Config  # noqa: E402
 from velogan.data.config import DataConfig  # noqa: E402
+from velogan.data.pictures.scans import Scan, read_scan  # noqa: E402
+from velogan.data.sets import slices  # noqa: E402
 from velogan.data.sets.cache import Domain, open_domain  # noqa: E402
 from velogan.data.sets.slices import OWN_RANGE, Slices  # noqa: E402
 from velogan.data.sets.sources import find_sources  # noqa: E402
@@ -42,7 +46,9 @@ def _series(folder: Path, patient: str, planes: np.ndarray, *, modality: str = "
         meta.MediaStorageSOPInstanceUID = generate_uid()
         scan = FileDataset("", {}, file_meta=meta, preamble=bytes(128))
         scan.SOPClassUID, scan.SOPInstanceUID = CTImageStorage, meta.MediaStorageSOPInstanceUID
-        scan.PatientID, scan.SeriesInstanceUID, scan.StudyInstanceUID = patient, series, generate_uid()
+        scan.SeriesInstanceUID = series
+        if patient:
+            scan.PatientID, scan.StudyInstanceUID = patient, generate_uid()
         scan.Modality, scan.InstanceNumber = modality, len(planes) - place if backwards else place
         scan.ImageOrientationPatient, scan.ImagePositionPatient = [1, 0, 0, 0, 1, 0], [0, 0, 2.5 * place]
         scan.RescaleSlope, scan.RescaleIntercept = 2, -1024
@@ -193,6 +199,29 @@ def test_a_look_at_other_files_of_equal_names_sizes_and_times_is_not_taken(tmp_p
     assert high == pytest.approx(10 * low)
     os.utime(_volume(tmp_path / "t1/sub-01.nii", 3 * _planes(6)), (1e9, 1e9))
     assert _slices(config).look.series[0].high == pytest.approx(3 * low)
+
+
+def test_a_file_that_could_not_be_read_for_a_moment_is_read_the_next_time(
+    tmp_path: Path, other: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = _config(_series(tmp_path / "ct", "p", _planes(3)), other)
+
+    def read(path: Path) -> Scan:
+        if path.name == "p-00.dcm":
+            raise OSError(errno.ESTALE, "Stale file handle")
+        return read_scan(path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(slices, "read_scan", read)
+        found = _slices(config)
+    assert (len(found.names), found.skipped) == (2, (("p-00.dcm", "Stale file handle"),))
+    assert len(_slices(config).names) == 3
+
+
+def test_slices_without_a_patient_are_of_their_volume(tmp_path: Path, other: Path) -> None:
+    for volume in range(4):
+        _series(tmp_path / "ct" / str(volume), "", _planes(3, seed=volume))
+    assert sorted(Counter(_slices(_config(tmp_path / "ct", other)).patients).values()) == [3, 3, 3, 3]
 
 
 def test_neighbours_are_the_slices_below_and_above(tmp_path: Path, other: Path) -> None:

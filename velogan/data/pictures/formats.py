@@ -12,6 +12,7 @@ import struct
 import zlib
 from collections.abc import Iterator
 from dataclasses import replace
+from importlib.util import find_spec
 from typing import Any
 
 import imagecodecs
@@ -233,6 +234,11 @@ def decode_gif(data: bytes) -> Picture:
 def decode_avif(data: bytes) -> Picture:
     """Decode an AVIF file, or a sequence's first picture, to 8 bits."""
     return _of_a_phone(AvifImagePlugin.AvifImageFile, data)
+
+
+def knows_heic() -> bool:
+    """Whether HEIC files are decoded here; what is kept of pictures says so, since without it they are left out."""
+    return find_spec("pillow_heif") is not None
 
 
 def decode_heic(data: bytes) -> Picture:

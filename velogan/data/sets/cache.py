@@ -19,8 +19,9 @@ from typing import Any
 
 import numpy as np
 
-from velogan.data.aside import building, move_into_place
+from velogan.data.aside import building, move_into_place, part_of
 from velogan.data.config import DataConfig
+from velogan.data.pictures.formats import knows_heic
 from velogan.data.pictures.values import PixelFormat, Range, fits
 from velogan.data.sets.pixels import PixelFile, Shape, offsets
 from velogan.data.sets.slices import Slices
@@ -119,11 +120,9 @@ def open_domain(
     units = _units(value_range)
     domain, note, damage, directory = None, "", "", Path()
     with ThreadPoolExecutor(workers) as pool:  # hashing, decoding and resizing release Python's lock
-        contents = _contents(folder, pool)
+        contents, prepared_in = _contents(folder, pool), part_of(cache_directory(config), "prepared")
         for asked in dict.fromkeys((None, channels)):  # the pictures' own channels may be those asked for
-            directory = (
-                cache_directory(config) / "prepared" / _key(contents, config, test=test, channels=asked, units=units)
-            )
+            directory = prepared_in / _key(contents, config, test=test, channels=asked, units=units)
             domain, damage = _load(directory)
             if damage:
                 note = f"the prepared pictures in {directory} {damage}: preparing them again"
@@ -191,7 +190,7 @@ def _contents(folder: ImageSource, pool: ThreadPoolExecutor) -> bytes:
 def _key(contents: bytes, config: DataConfig, *, test: bool, channels: int | None, units: tuple[bool, ...]) -> str:
     """The name of an entry; `units`: which types can follow the declared range, empty without one."""
     settings = (VERSION, config.preprocess, config.load_side, config.crop_size, test, channels or "in common")
-    settings += units
+    settings += (knows_heic(), *units)
     return hashlib.sha256(repr(settings).encode() + contents).hexdigest()
 
 

@@ -1,7 +1,7 @@
 """The index of a shard: where each picture lies, and its size, found by decoding all once and kept in the cache.
 
 An entry is a directory `<cache>/shards/<key>` with `arrays.npz` and `index.json`. The key covers
-address, size and time of change (of a web address: what its server says of them), so a shard that changes is looked
+address, size and times of change (of a web address: what its server says of them), so a shard that changes is looked
 through again. Nothing in it depends on how the pictures are prepared.
 """
 
@@ -21,7 +21,8 @@ from typing import IO, overload
 
 import numpy as np
 
-from velogan.data.aside import building, move_into_place
+from velogan.data.aside import building, move_into_place, part_of
+from velogan.data.pictures.formats import knows_heic
 from velogan.data.pictures.images import decode
 from velogan.data.pictures.picture import HEADERS, MAX_BYTES
 from velogan.data.sets.ahead import in_order
@@ -126,8 +127,8 @@ def open_index(
 
     `progress` is called with the pictures done. Raises `ValueError` that names the shard if it is damaged.
     """
-    key = hashlib.sha256(repr((VERSION, shard.identity)).encode("utf-8", "surrogateescape")).hexdigest()
-    directory = cache / "shards" / key
+    key = hashlib.sha256(repr((VERSION, knows_heic(), shard.identity)).encode("utf-8", "surrogateescape")).hexdigest()
+    directory = part_of(cache, "shards") / key
     found = _load(directory, shard)
     if found is not None:
         return found

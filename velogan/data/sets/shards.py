@@ -164,7 +164,8 @@ def _identified(shard: Shard) -> Shard:
             f"data.path (--data) {shard.address} cannot be read ({error.strerror}): bring this shard back, or name "
             "those that are there"
         ) from error
-    return replace(shard, identity=f"{os.path.realpath(shard.address)} {facts.st_size} {facts.st_mtime_ns}")
+    told = facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns, facts.st_ino  # copies are given the first's time
+    return replace(shard, identity=f"{os.path.realpath(shard.address)} {told}")
 
 
 def _web_identity(address: str) -> str:

@@ -20,6 +20,7 @@ from pathlib import Path
 
 import numpy as np
 
+from velogan.data.aside import part_of
 from velogan.data.config import WINDOWS, DataConfig
 from velogan.data.pictures.images import Picture
 from velogan.data.pictures.picture import admitted_by, damage_told
@@ -69,13 +70,15 @@ class Series:
 class Look:
     """What is in some files: their volumes, and the files that cannot be read, with the reason.
 
-    `window`: how the values' range was chosen; `own_scale`: each volume has its own.
+    `window`: how the values' range was chosen; `own_scale`: each volume has its own; `passing`: a file could not be
+    read for a reason that may pass.
     """
 
     series: tuple[Series, ...]
     skipped: tuple[tuple[str, str], ...]
     window: str
     own_scale: bool
+    passing: bool = False
 
 
 class Scans:
@@ -158,9 +161,9 @@ class Slices:
 
     @cached_property
     def patients(self) -> tuple[str, ...]:
-        """Each slice's patient; its file, where that names none."""
-        found = [(self.look.series[volume], place) for volume, place in self.chosen]
-        return tuple(series.patient or series.slices[place][0] for series, place in found)
+        """Each slice's patient; the first file of its volume, where that names none."""
+        found = (self.look.series[volume] for volume, _ in self.chosen)
+        return tuple(series.patient or series.slices[0][0] for series in found)
 
     @property
     def value_range(self) -> Range:
@@ -297,7 +300,7 @@ def _kept(
     facts = [(name, _state(scans.directory / name)) for name in files]
     told = repr((VERSION, asked, os.path.realpath(scans.directory), facts))
     key = hashlib.sha256(told.encode("utf-8", "surrogateescape")).hexdigest()
-    file = cache / "scans" / f"{key}.json"
+    file = part_of(cache, "scans") / f"{key}.json"
     with suppress(OSError, ValueError, KeyError, TypeError):
         tree = json.loads(file.read_text())
         series = tuple(
@@ -307,8 +310,9 @@ def _kept(
         skipped = tuple((name, reason) for name, reason in tree["skipped"])
         return Look(series, skipped, tree["window"], tree["own_scale"])
     look = look_through(scans, files, asked, workers=workers, progress=progress)
-    with suppress(OSError), replacing(file) as aside:  # it can be made again
-        aside.write_text(json.dumps(asdict(look)))
+    if not look.passing:
+        with suppress(OSError), replacing(file) as aside:  # it can be made again
+            aside.write_text(json.dumps(asdict(look)))
     return look
 
 
@@ -346,11 +350,13 @@ def look_through(
     """
     found: dict[tuple[str, ...], list[_Found]] = {}
     skipped: list[tuple[str, str]] = []
+    passing = False
     count = workers or os.cpu_count() or 1
     with ThreadPoolExecutor(count) as pool:
         for done, (name, seen) in enumerate(in_order(pool, partial(_look_at, scans), files, ahead=2 * count), start=1):
-            if isinstance(seen, str):
-                skipped.append((name, seen))
+            if isinstance(seen, Exception):
+                skipped.append((name, getattr(seen, "strerror", "") or str(seen) or type(seen).__name__))
+                passing |= isinstance(seen, _PASSING) and not isinstance(seen, PermissionError)
             else:
                 for key, one in seen:
                     found.setdefault(key, []).append(one)
@@ -359,7 +365,7 @@ def look_through(
     modalities = sorted({key[1] for key in found})
     window, span = _window(asked, modalities, scans.directory)
     volumes = [_series(key, seen, span) for key, seen in sorted(found.items(), key=lambda item: item[1][0].slice)]
-    return Look(tuple(volumes), tuple(skipped), window, span is None)
+    return Look(tuple(volumes), tuple(skipped), window, span is None, passing)
 
 
 def _window(asked: Range | str | None, modalities: Sequence[str], directory: Path) -> tuple[str, Range | None]:
@@ -391,8 +397,11 @@ def _series(key: tuple[str, ...], seen: list[_Found], span: Range | None) -> Ser
     return Series(key[0], key[1], tuple(one.slice for one in seen), empty, *span)
 
 
-def _look_at(scans: Scans, name: str) -> list[tuple[tuple[str, ...], _Found]] | str:
-    """The slices of a file, each with what names its volume; or the reason why the file cannot be read."""
+_PASSING = OSError, MemoryError
+
+
+def _look_at(scans: Scans, name: str) -> list[tuple[tuple[str, ...], _Found]] | Exception:
+    """The slices of a file, each with what names its volume; or why the file cannot be read."""
     try:
         scan = scans.scan(name)
         about, found = scan.about, []
@@ -407,7 +416,5 @@ def _look_at(scans: Scans, name: str) -> list[tuple[tuple[str, ...], _Found]] | 
             key = (patient, about.modality, own, str(number // each), str(values.shape))
             found.append((key, _Found((name, number), order, values.reshape(-1)[::step].copy())))
         return found
-    except OSError as error:
-        return error.strerror or str(error)
-    except (ValueError, MemoryError) as error:
-        return str(error) or type(error).__name__
+    except (*_PASSING, ValueError) as error:
+        return error

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Protocol, Self
 
+from velogan.data.aside import part_of
 from velogan.data.config import BUILT_IN, DataConfig
 from velogan.data.pictures.geography import world_files
 from velogan.data.pictures.images import READ, Picture, is_picture, read_picture, suffix_of, with_data
@@ -312,7 +313,7 @@ def _rendered(config: DataConfig, progress: Callable[[int, int], None] | None) -
     counts = f"{config.render_count}-{config.render_test}"
     name = f"{BUILT_IN}-v{VERSION}-{load}-{test}-{counts}-seed0"
     return render_folder(
-        cache_directory(config) / "rendered" / name,
+        part_of(cache_directory(config), "rendered") / name,
         count=config.render_count,
         test_count=config.render_test,
         image_size=load,

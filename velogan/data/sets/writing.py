@@ -112,10 +112,13 @@ def _conform(path: Path, index: dict[str, Any], channels: int | None, value_rang
 
 
 def _prepare_one(folder: ImageSource, name: str, config: DataConfig, *, test: bool) -> np.ndarray | str:
-    """One prepared picture, or the reason why it cannot be read."""
+    """One prepared picture, or the reason why it cannot be read; that of an unreadable file is in the entry's key."""
     try:
         return prepare(folder.read(name).pixels, config, test=test, nearest=isinstance(folder, LabelMaps))
     except OSError as error:
-        return error.strerror or str(error)
+        reason, where = error.strerror or str(error), folder.path_of(name)
     except ValueError as error:
         return str(error)
+    if "unreadable" not in folder.content(name):
+        raise ValueError(f"data.path (--data) {where} could be read, and then could not ({reason}): start again")
+    return reason
