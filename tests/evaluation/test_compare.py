@@ -59,6 +59,8 @@ def test_two_folders_are_compared_without_a_run(network: Callable[[Tensor], Tens
     scores = {score["name"]: score for score in result["scores"]}
     sets = {"sliced_wasserstein", "squeeze_fid", "squeeze_kid", "squeeze_share_class_0"}
     assert set(scores) == {"psnr_truth_db", "ssim_truth"} | sets
+    ways = {"squeeze_share_class_0": None, "squeeze_fid": "lower", "ssim_truth": "higher"}  # of a share nobody says it
+    assert {name: scores[name]["better"] for name in ways} == ways
 
     def floats(pictures: list[np.ndarray]) -> Tensor:
         return torch.from_numpy(np.stack(pictures)).permute(0, 3, 1, 2) / 127.5 - 1

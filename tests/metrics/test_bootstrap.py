@@ -8,8 +8,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from velogan.metrics.bootstrap import interval, resampled_distances, resampled_means, times
+from velogan.metrics.bootstrap import (
+    interval,
+    resampled_distances,
+    resampled_means,
+    resampled_sliced,
+    times,
+)
 from velogan.metrics.distances import Weighted, frechet_of, kernel_of
+from velogan.metrics.figures import label_figures
+from velogan.metrics.sliced import level_patches
 
 
 def _features(count: int, *, seed: int, shift: float = 0.0) -> Tensor:
@@ -85,6 +93,15 @@ def test_the_interval_of_a_distance_covers_what_other_images_give(
     assert span is not None
     assert span[0] < value(x, y) < span[1]
     assert span[1] - span[0] == pytest.approx(3.92 * np.std(others), rel=0.35)  # 59 sets tell the width to a tenth
+
+
+def test_one_image_has_no_interval() -> None:
+    for values in ([20.0], [20.0, math.nan]):
+        assert interval(resampled_means(torch.tensor(values), seed=0)) is None
+    (figure, _) = label_figures(torch.eye(3)[None].double(), seed=0).values()
+    assert (figure.value, figure.interval_95) == (1, None)
+    one = level_patches(torch.zeros(1, 3, 16, 16)).values()
+    assert interval(resampled_sliced([*one], [*one], seed=0)) is None
 
 
 def test_no_interval_where_nothing_is_known() -> None:

@@ -37,6 +37,12 @@ def test_true_translations_show_nothing(pictures: tuple[Tensor, Tensor, Tensor])
     assert shown(oranges, apples, others) == []
 
 
+def test_one_picture_alone_says_nothing_of_a_spread(pictures: tuple[Tensor, Tensor, Tensor]) -> None:
+    apples, oranges, others = (one[:1] for one in pictures)
+    assert "spread" not in signs(oranges, apples, others)
+    assert shown(oranges, apples, others) == []
+
+
 def _checkered(images: Tensor) -> Tensor:
     place = torch.arange(SIDE)
     return (images + 0.1 * (-1.0) ** (place[:, None] + place)).clamp(-1, 1)

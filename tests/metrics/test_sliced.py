@@ -106,6 +106,13 @@ def test_sets_may_differ_in_count_and_be_of_one_colour():
     assert sliced_wasserstein(torch.zeros(1, 3, 4, 4), torch.zeros(2, 3, 4, 4), patches=2) == [0.0]
 
 
+def test_an_empty_channel_does_not_outweigh_all():
+    real, good, bad = _noise(6, 3, 32, 32), _noise(6, 3, 32, 32, seed=1), torch.zeros(6, 3, 32, 32)
+    for images, rest in ((real, 0.0), (good, 0.002), (bad, 0.0005)):
+        images[:, ::2] = -1 + rest * torch.rand(6, 2, 32, 32, generator=torch.Generator().manual_seed(3))
+    assert all(near < far for near, far in zip(sliced_wasserstein(good, real), sliced_wasserstein(bad, real)))
+
+
 def test_equal_seeds_give_equal_figures():
     images, real = _noise(3, 3, 32, 32), _noise(4, 3, 32, 32, seed=1)
     assert sliced_wasserstein(images, real) == sliced_wasserstein(images, real)

@@ -191,6 +191,8 @@ def test_the_loss_is_that_of_the_parts_of_a_batch_and_falls_as_classes_return() 
         out.total.backward()
         optimizer.step()
     assert out.terms["right_a"] > 0.95
+    half = torch.where(torch.arange(16) < 8, labels, -1)  # without a class, and neither right nor wrong
+    assert learn.loss(nets, {**batch, "label_a": half}, {}).terms["right_a"] > 0.9
     with torch.no_grad():
         whole = generator.loss(nets, batch, {}).total
         halves = [generator.loss(nets, {n: v[i : i + 2] for n, v in batch.items()}, {}).total for i in (0, 2)]

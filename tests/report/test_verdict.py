@@ -30,6 +30,12 @@ def test_what_became_better_and_what_worse_is_said_with_a_mend(score: MakeScore)
     assert "--generator.output mask" in mend
 
 
+def test_one_picture_decides_nothing(score: MakeScore) -> None:
+    alone = score("psnr_truth_db", 20.1, baseline=20.0, interval_95=None, images_fake=1)
+    assert verdict([alone], NAMES) == []
+    assert verdict([{**alone, "images_fake": 6000}], NAMES)[0] == "Better than doing nothing."
+
+
 def test_a_translator_that_loses_to_doing_nothing_is_told_and_a_good_one_needs_no_mend(score: MakeScore) -> None:
     bad = verdict([score("kid", 0.3, baseline=0.1, better="lower", direction="b2a")], NAMES)
     assert bad[:2] == [

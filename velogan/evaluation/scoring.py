@@ -108,7 +108,7 @@ class Scorer:
         seen = self.look(fakes, f"looking at translated {word}")
         for name, figure in self.figures(source, target, fakes, seen, resample=True).items():
             real, baseline = bounds.real.get(name, math.nan), bounds.baseline.get(name, math.nan)
-            higher = real >= baseline if is_share(name) else not lower_is_better(name)
+            higher = not real < baseline if is_share(name) else not lower_is_better(name)
             yield {
                 "name": name,
                 **_value(figure),

@@ -30,7 +30,7 @@ def render_table(result: Mapping[str, Any]) -> Table:
             table.add_section()
             table.add_row(f"[bold]{escape(way)}[/bold]")
         for row in of_way:
-            arrow = {"higher": "↑", "lower": "↓"}[row.first["better"]]
+            arrow = {"higher": "↑", "lower": "↓"}.get(row.first["better"], "")
             cells = [_cell(row.by_column.get(column)) for column in columns] + ["= last" for _ in same]
             nothing, real = (_value(row.first, row.first[key]) for key in ("baseline", "real"))
             table.add_row(f"{escape(label(row.first))} {arrow}", *cells, nothing, real)

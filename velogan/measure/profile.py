@@ -149,7 +149,8 @@ class _Training:
         images = self.trainer.images + steps * self.config.images_per_update
         synchronise(self.device)
         begun = time.perf_counter()
-        self.trainer.run(Length(Span(images, "images"), self.trainer.epoch))
+        epochs = images / self.trainer.epoch  # rates move once in an epoch: in a run of few images at each step
+        self.trainer.run(Length(Span(epochs, "epochs"), self.trainer.epoch))
         synchronise(self.device)
         return (time.perf_counter() - begun) / steps
 

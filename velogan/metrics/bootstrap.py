@@ -24,7 +24,8 @@ MOST_RESAMPLED = 5000
 
 PROTOCOL = {
     "resamples": RESAMPLES,
-    "interval_95": "2.5th to 97.5th percentile over images drawn with replacement, from both sets if there are two",
+    "interval_95": "2.5th to 97.5th percentile over images drawn with replacement, from both sets if there are two; "
+    "none of one image",
     "frechet": "shifted so that the mean of the resamples is the figure, since images drawn twice raise it; "
     f"none if both sets have more than {MOST_IMAGES} images, or one more than {MOST_RESAMPLED}",
     "sliced_wasserstein": "over 32 directions and 128 steps of the values; shifted like frechet",
@@ -55,7 +56,9 @@ def times(count: int, *, seed: int, resamples: int = RESAMPLES) -> Tensor:
 
 
 def resampled_means(values: Tensor, *, seed: int, resamples: int = RESAMPLES) -> Tensor:
-    """Means `(R,)` of one value for each image `(N,)`; images without a finite one are left out."""
+    """Means `(R,)` of one value for each image `(N,)`, without those that are not finite; unknown of a single one."""
+    if values.isfinite().sum() < 2:
+        return torch.full((resamples,), math.nan)
     weights = times(len(values), seed=seed, resamples=resamples) * values.isfinite()
     return (weights * values.double().nan_to_num(0.0, 0.0, 0.0)).sum(dim=1) / weights.sum(dim=1)
 
@@ -68,8 +71,11 @@ def resampled_distances(distance: Weighted, n: int, m: int, *, seed: int) -> Ten
 def resampled_sliced(found: Sequence[Tensor], expected: Sequence[Tensor], *, seed: int) -> Tensor:
     """Sliced Wasserstein distances `(R,)`, mean over levels, of resampled images, from patches: `sliced.level_patches`.
 
-    They use fewer directions than the figure, and even steps of the values: only their spread matters.
+    They use fewer directions than the figure, and even steps of the values: only their spread matters. Unknown of two
+    single images.
     """
+    if max(len(found[0]), len(expected[0])) < 2:
+        return torch.full((RESAMPLES,), math.nan, dtype=torch.float64)
     levels = []
     for number, (mine, theirs) in enumerate(zip(found, expected)):
         x, y, width = cumulative_shares(mine, theirs, seed=seed + number)

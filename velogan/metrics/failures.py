@@ -19,10 +19,11 @@ PERIODS = (2, 4)
 
 
 def signs(fake: Tensor, given: Tensor, target: Tensor) -> dict[str, float]:
-    """All signs by name."""
+    """All signs by name; no spread where inputs or real pictures have none, as one alone."""
+    known = min(spread(given), spread(target))
     return {
         "correlation": correlation(fake, given),
-        "spread": spread(fake) / max(min(spread(given), spread(target)), 1e-6),
+        **({"spread": spread(fake) / known} if known else {}),
         "change": (_brightness(fake) - _brightness(given)).abs().mean().item() / 2,
         "checkerboard": pattern(fake) / pattern(target),
     }

@@ -152,10 +152,13 @@ def label_figures(confusions: Tensor, *, seed: int) -> dict[str, Figure]:
     """Agreement of label maps over all pixels of all images, of `(N, K, K)` confusions; none of no image."""
     if not len(confusions):
         return {}
-    resampled = torch.einsum("rn,nij->rij", times(len(confusions), seed=seed), confusions)
-    whole = confusions.sum(dim=0)
+    count, whole = len(confusions), confusions.sum(dim=0)
+    resampled = torch.einsum("rn,nij->rij", times(count, seed=seed), confusions)
     measures = {"label_accuracy": accuracy, "label_iou": mean_iou}
-    return {name: _figure(of(whole).item(), of(resampled), images=len(confusions)) for name, of in measures.items()}
+    return {
+        name: _figure(of(whole).item(), of(resampled) if count > 1 else None, images=count)
+        for name, of in measures.items()
+    }
 
 
 def lower_is_better(name: str) -> bool:

@@ -17,6 +17,8 @@ SMALLEST = 16
 PATCHES = "patches_"
 """The beginning of the names of patches."""
 
+FAINTEST = 0.05
+
 _GRID_DIRECTIONS, _GRID_STEPS = 32, 128
 
 
@@ -124,9 +126,13 @@ def _blur(images: Tensor) -> Tensor:
 
 
 def _normalised(found: Tensor, expected: Tensor) -> tuple[Tensor, Tensor]:
-    """Patches of both sets as rows, each channel over the mean and the deviation of the real ones."""
+    """Patches of both sets as rows, each channel over the mean and the deviation of the real ones.
+
+    A deviation counts as FAINTEST of the largest at least: so what is left in an empty channel does not outweigh all.
+    """
     mean = expected.mean((0, 1, 3), keepdim=True)
-    deviation = expected.std((0, 1, 3), keepdim=True, correction=0).clamp(min=1e-6)
+    deviation = expected.std((0, 1, 3), keepdim=True, correction=0)
+    deviation = deviation.clamp(min=max(FAINTEST * deviation.max().item(), 1e-6))
     x, y = (((part - mean) / deviation).flatten(0, 1).flatten(1) for part in (found, expected))
     return x, y
 

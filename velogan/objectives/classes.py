@@ -54,14 +54,15 @@ class WithClasses:
         ]
 
     def segmenter_loss(self, nets: Nets, batch: Batch, carry: Carry) -> Out:
-        """The cross-entropy of real pictures with their label maps; `right` is the share of their pixels told."""
+        """The cross-entropy of real pictures with their label maps; `right`: the share of labelled pixels."""
         total, terms = batch["A"].new_zeros(()), dict[str, Tensor]()
         for letter in "ab":
             if (labels := batch.get(f"label_{letter}")) is not None:
                 logits = nets[SEGMENTER](batch[letter.upper()]).float()
-                loss = wrong_classes(logits, labels, (labels >= 0).float())
+                told = (labels >= 0).float()
+                loss = wrong_classes(logits, labels, told)
                 terms[f"classes_{letter}"] = loss
-                terms[f"right_{letter}"] = (logits.argmax(1) == labels).float().mean()
+                terms[f"right_{letter}"] = (logits.argmax(1) == labels).sum() / told.sum().clamp(min=1)
                 total = total + loss
         return Out(total=total, terms=terms)
 

@@ -92,7 +92,7 @@ def figure(score: Mapping[str, Any], value: Any) -> str:
     if name.startswith("label_") or "_share_class_" in name:
         return f"{100 * value:.1f} %"
     if name.startswith(("ssim", "structure")):
-        return f"{value:.3f}"
+        return f"{value:z.3f}"
     return f"{value:.1f}" if abs(value) >= 10 else f"{value:#.3g}"
 
 

@@ -208,7 +208,7 @@ def named(setting: str) -> str:
 
 def figure(value: float | None, digits: int = 4) -> str:
     """A score; empty where there is none."""
-    return "" if value is None else f"{value:#.{digits}g}".removesuffix(".")
+    return "" if value is None else f"{value:z#.{digits}g}".removesuffix(".")
 
 
 def key(number: int) -> str:

@@ -71,8 +71,10 @@ def _against_nothing(scores: Sequence[Mapping[str, Any]]) -> tuple[list[Mapping[
 
 
 def _equal(score: Mapping[str, Any]) -> bool:
-    """Whether doing nothing lies within the interval of the score."""
+    """Whether doing nothing lies within the interval of the score, or that is of one picture, which has none."""
     span = score.get("interval_95")
+    if span is None and score.get("images_fake") == 1:
+        return True
     return isinstance(span, list | tuple) and len(span) == 2 and span[0] <= score["baseline"] <= span[1]
 
 

@@ -422,7 +422,10 @@ class Session:
         if trainer.skipped:
             row["skipped_steps"] = trainer.skipped
         self.log.write(row)
-        short = {name.split("/")[0][:1].upper(): value for name, value in means.items() if name.endswith("/total")}
+        totals = {name.split("/")[0]: value for name, value in means.items() if name.endswith("/total")}
+        first = {name: "".join(word[0] for word in name.split("_")).upper() for name in totals}
+        alone = {name for name in first if [*first.values()].count(first[name]) == 1}
+        short = {first[name] if name in alone else name: value for name, value in totals.items()}
         if length.total is None:
             left: float | None = max(length.span.amount * 60 - trainer.clock.seconds, 0.0)
         else:
