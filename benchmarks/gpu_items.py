@@ -12,11 +12,11 @@ from typing import Any
 import yaml
 from gpu_item import ROOT, SQUEEZENET, Asked, Found, Training, item, scores_table, table, train_all
 
-CAPTURED = {"mode": "graph", "compile": "off"}
-"""The default step of a run that is too short for the compiler."""
+CAPTURED = {"mode": "graph", "compile": "off", "kernels": "plain"}
+"""The captured step by PyTorch's own layers."""
 
-NATIVE = {"kernels": "native", "compile": "off", "capture": "on"}
-"""The same with our own kernels for norms, in Triton."""
+NATIVE = {"mode": "graph", "compile": "off", "kernels": "native"}
+"""The same with our own kernels for norms, in Triton: the default of a run that is too short for the compiler."""
 
 WAYS: dict[str, Mapping[str, Any]] = {
     "reference": {"mode": "reference"},
@@ -35,11 +35,16 @@ SIMPLE = ("--generator.decoder", "simple")
 def tests(asked: Asked) -> Found:
     """The tests that need a GPU"""
     folder = ROOT / "tests" / "engine" if asked.tiny else ROOT / "tests"
-    files = sorted(str(file) for file in folder.rglob("test_*.py") if "mark.gpu" in file.read_text())
+    marked = [file.parent if file.name == "conftest.py" else file for file in folder.rglob("*.py") if _marks(file)]
+    files = sorted(map(str, marked))
     code, printed = asked.call(["-m", "pytest", "-m", "gpu", "-rfE", "-p", "no:cacheprovider", *files], "pytest")
     lines = [line for line in printed.splitlines() if line.strip()] or ["pytest printed nothing: see pytest.log"]
     broken = [line for line in lines if line.startswith(("FAILED", "ERROR"))]
     return Found({"exit_code": code, "result": lines[-1], "broken": broken}, [lines[-1], *broken])
+
+
+def _marks(file: Path) -> bool:
+    return file.name.startswith(("test_", "conftest")) and "mark.gpu" in file.read_text()
 
 
 @item(minutes=3.5)
@@ -208,7 +213,7 @@ def fast(asked: Asked) -> Found:
         config = RECIPES["fast"]().change(data={"crop_size": side})
         if asked.tiny:
             config = config.change(discriminator={"network": "basic", "channels": 4}, generator={"channels": 4})
-        engine = {"mode": "eager"} if asked.tiny else CAPTURED
+        engine = {"mode": "eager"} if asked.tiny else NATIVE
         one = Contestant(f"fast at {side}", config, engine=engine, say=print)
         warm_up(one.device)
         one.warm_up()

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -144,6 +145,8 @@ def fake_cuda(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeTensorMode]:
     mode = FakeTensorMode()
     answers: dict[str, Callable[..., Any]] = {
         "is_bf16_supported": lambda **_: True,
+        "current_stream": lambda *_: SimpleNamespace(cuda_stream=0),
+        "set_device": lambda _: None,
         "mem_get_info": lambda _: (2**34, 2**34),
         "get_rng_state": lambda *_: torch.zeros(16, dtype=torch.uint8),
         "set_rng_state": lambda *_: None,

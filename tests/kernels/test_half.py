@@ -54,6 +54,15 @@ def net() -> _Net:
     return _Net()
 
 
+def test_passes_on_other_streams_share_no_cast(net: _Net, monkeypatch: pytest.MonkeyPatch):
+    streams = iter((1, 1, 1, 2, 2, 2))
+    monkeypatch.setattr(half, "_stream", lambda weights: next(streams))
+    with torch.autocast("cpu", dtype=torch.bfloat16), _Casts() as casts:
+        first, second = net(_image()), net(_image(1))
+    assert casts.together == 2
+    (first.float().sum() + second.float().sum()).backward()
+
+
 def _image(seed: int = 0) -> Tensor:
     x = torch.randn(2, 3, 8, 10, generator=torch.Generator().manual_seed(seed))
     return x.contiguous(memory_format=torch.channels_last)

@@ -18,7 +18,7 @@ from velogan.data.config import DataConfig
 from velogan.data.pictures.geography import Geography
 from velogan.data.pictures.images import Picture, save_picture
 from velogan.data.pictures.notes import Notes
-from velogan.data.sets.loader import PairLoader
+from velogan.data.sets.loader import Labels, PairLoader
 from velogan.data.sets.pair import Data, open_data
 from velogan.networks.build import build_network
 from velogan.objectives.base import Out, Phase
@@ -76,6 +76,16 @@ def test_classes_are_cropped_and_flipped_with_their_picture(pictures: Path, kind
         classes = order[batch["label_a"]]
         assert classes.shape == (2, 32, 32)
         assert (batch["A"].mean(1) - _levels(classes)).abs().max() < 10 / 127.5
+
+
+def test_colours_lie_where_classes_are_told(pictures: Path) -> None:
+    data = _open(pictures, say=lambda line: None, labels_a=str(pictures / "coloursA"))
+    config = DataConfig(crop_size=32, load_size=40, batch_size=2)
+    loader = PairLoader(data.a, data.b, config, seed=0, device="meta", beside=data.beside)
+    labels = loader.beside["label_a"]
+    assert isinstance(labels, Labels)
+    assert labels.colours.is_meta  # a captured step can copy nothing from the host
+    assert loader.half(0).batch(0)["label_a"].is_meta
 
 
 def test_maps_are_resized_without_new_values_and_none_is_255(pictures: Path) -> None:

@@ -7,11 +7,11 @@ import torch
 
 from velogan.engine import device as devices
 from velogan.engine.config import EngineConfig
-from velogan.engine.device import resolve_device
+from velogan.engine.device import device_for, resolve_device
 from velogan.engine.processes import default_threads
 from velogan.kernels import precision
 from velogan.training import resolve as room
-from velogan.training.resolve import REFERENCE, resolve
+from velogan.training.resolve import REFERENCE, cannot_follow, resolve
 
 KERNELS: Any = object()
 
@@ -161,6 +161,21 @@ def test_a_gpu_without_bf16_computes_in_fp16(
     chosen, picks = _resolve(asked, second_derivatives=second)
     assert (chosen.precision, chosen.capture) == (choice, "on")
     assert "this GPU has no bf16" in picks["precision"].why
+
+
+@pytest.mark.parametrize(("asked", "current"), [("cuda", []), ("cuda:1", [1])])
+def test_a_gpu_with_a_number_is_the_current_one(asked: str, current: list[int], monkeypatch: pytest.MonkeyPatch):
+    became: list[int | None] = []
+    monkeypatch.setattr(devices, "resolve_device", torch.device)
+    monkeypatch.setattr(torch.cuda, "set_device", lambda device: became.append(device.index))
+    assert device_for(EngineConfig(device=asked)) == torch.device(asked)
+    assert became == current
+
+
+def test_bf16_that_a_gpu_emulates_is_decided_again(gpu: EngineConfig, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation=True: including_emulation)
+    chosen = gpu.model_copy(update={"precision": "bf16"})
+    assert cannot_follow(chosen, native=lambda device: True, gemm=lambda: True) == "this GPU has no bf16"
 
 
 def test_fp16_on_a_cpu_is_plain_and_without_second_derivatives():

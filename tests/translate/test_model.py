@@ -51,6 +51,17 @@ def test_a_run_gives_its_newest_averaged_generator(tmp_path: Path) -> None:
     assert _same(load_translator(folder, direction="b2a"), networks["G_B.ema"])
 
 
+def test_a_gpu_rounds_to_tf32_only_what_is_rounded_to_8_bits() -> None:
+    def seen(device: str, *, rounded: bool) -> bool:
+        net = build_generator(CONFIG)
+        with Translator(net, multiple=4, device=torch.device(device)).precisely(rounded=rounded):
+            return torch.backends.cudnn.allow_tf32
+
+    before = torch.backends.cudnn.allow_tf32
+    assert seen("cuda", rounded=False) is False
+    assert seen("cuda", rounded=True) is seen("cpu", rounded=False) is torch.backends.cudnn.allow_tf32 is before
+
+
 def test_without_averages_the_raw_weights_are_taken_unless_averages_are_asked_for(tmp_path: Path) -> None:
     _, networks = _checkpoint(tmp_path, averages=False)
     assert _same(load_translator(tmp_path), networks["G_A"])

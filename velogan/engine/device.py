@@ -24,7 +24,10 @@ def resolve_device(asked: str) -> torch.device:
 
 
 def device_for(config: EngineConfig) -> torch.device:
-    """The device that `config` asks for. ValueError if it cannot be used, or cannot do what else `config` asks for."""
+    """The device that `config` asks for. ValueError if it cannot be used, or cannot do what else `config` asks for.
+
+    A GPU that has a number becomes the current one, on which Triton launches its kernels.
+    """
     device = resolve_device(config.device)
     if device.type != "cuda":
         if config.mode in ("graph", "streams"):
@@ -33,4 +36,6 @@ def device_for(config: EngineConfig) -> torch.device:
             )
         if config.capture == "on":
             raise ValueError(f"engine.capture=on needs a CUDA device, and this is {device}: set engine.capture=off")
+    elif device.index is not None:
+        torch.cuda.set_device(device)
     return device

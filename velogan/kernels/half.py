@@ -87,7 +87,7 @@ class HalfConvolutions:
         return nullcontext(self._cast(torch.get_autocast_dtype(kind), shared=shared) if autocast else None)
 
     def _cast(self, dtype: torch.dtype, *, shared: bool) -> _Cast:
-        asked = dtype, [weight._version for weight in self._weights], _trained(self._weights)
+        asked = dtype, [weight._version for weight in self._weights], _trained(self._weights), _stream(self._weights)
         last = self._last()
         if shared and last is not None and last.asked == asked:
             return last
@@ -98,6 +98,11 @@ class HalfConvolutions:
 
 def _trained(weights: Sequence[Tensor]) -> list[bool]:
     return [torch.is_grad_enabled() and weight.requires_grad for weight in weights]
+
+
+def _stream(weights: Sequence[Tensor]) -> int:
+    """The stream of a pass: nothing else orders gradients that passes on several streams leave in one cast."""
+    return torch.cuda.current_stream(weights[0].device).cuda_stream if weights[0].is_cuda else 0
 
 
 class _Cast:

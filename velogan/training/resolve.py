@@ -54,7 +54,8 @@ def cannot_follow(chosen: EngineConfig, *, native: Callable[[torch.device], bool
         return "this CPU cannot run engine.kernels=winograd"
     if chosen.compile == "on" and (missing := compiler_missing(device)):
         return f"torch.compile lacks {missing} here"
-    if device.type == "cuda" and chosen.precision == "bf16" and not torch.cuda.is_bf16_supported():
+    bf16 = device.type == "cuda" and chosen.precision == "bf16"
+    if bf16 and not torch.cuda.is_bf16_supported(including_emulation=False):
         return "this GPU has no bf16"
     return ""
 

@@ -78,8 +78,6 @@ def _try(request: Mapping[str, Any]) -> dict[str, Any]:
     """`mb` that the steps took at their peak, in MB of 2^20 bytes, and why they were `refused`; empty if they fit."""
     config = parse_config(request["config"])
     device, room = device_for(config.engine), 0.0
-    if device.type == "cuda" and device.index is not None:
-        torch.cuda.set_device(device)  # kernels are launched on the current device
     config = config.model_copy(update={"engine": decide(config)[0].model_copy(update={"compile": "off"})})
     set_threads(config.engine)
     if device.type == "cuda":

@@ -82,7 +82,9 @@ def translate_large(
 
     def translate(top: int, left: int) -> Tensor:
         before_tile()
-        return net(read((top, top + rows.size), (left, left + columns.size)).to(model.device))[0].cpu()
+        piece = read((top, top + rows.size), (left, left + columns.size)).to(model.device)
+        with model.precisely(rounded=rounded):
+            return net(piece)[0].cpu()
 
     yield from blended(rows, columns, translate)
 
@@ -110,7 +112,8 @@ def _moments(
         side = max(_SAMPLE, 2 * model.multiple)
         heights, widths = (_spread(whole, side, most / (rows.length * columns.length)) for whole in tiles.axes)
         pieces = [piece(top, left, side, side, (0, 1, 0, 1)) for top, left in product(heights, widths)]
-    return measure(model.net, pieces, scratch=scratch, dtype=dtype, before_piece=before_tile)
+    with model.precisely(rounded=rounded):
+        return measure(model.net, pieces, scratch=scratch, dtype=dtype, before_piece=before_tile)
 
 
 def _room(folder: Path) -> int:

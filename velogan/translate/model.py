@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, Protocol
@@ -81,7 +82,7 @@ class Translator:
         The plain network computes it. Sides are extended by reflection at the right and the bottom to what the network
         takes, and the result is cut back.
         """
-        return self._run(self.net, images)
+        return self._run(self.net, images, rounded=False)
 
     def quickly(self, images: Tensor, *, rounded: bool) -> Tensor:
         """As `__call__`, by the accelerated network. `rounded`: the result will be rounded to 8 bits."""
@@ -89,7 +90,7 @@ class Translator:
             return self(images)
         if rounded not in self._faster:
             self._faster[rounded] = self.accelerate(folded(self.net), rounded=rounded)
-        return self._run(self._faster[rounded], images)
+        return self._run(self._faster[rounded], images, rounded=rounded)
 
     def accelerated(self, net: nn.Module, *, rounded: bool) -> nn.Module:
         """`net`, made faster if this translator has `accelerate`."""
@@ -99,12 +100,19 @@ class Translator:
         """The type that accelerated convolutions are computed in."""
         return torch.float32 if self.accelerate is None else self.accelerate.dtype(rounded=rounded)
 
+    def precisely(self, *, rounded: bool) -> AbstractContextManager[object]:
+        """Around networks: unless `rounded`, GPUs compute float32 as it is, not in TF32, PyTorch's default there."""
+        if rounded or self.device.type != "cuda":
+            return nullcontext()
+        return torch.backends.cudnn.flags(enabled=True, allow_tf32=False)
+
     @torch.inference_mode()
-    def _run(self, net: nn.Module, images: Tensor) -> Tensor:
+    def _run(self, net: nn.Module, images: Tensor, *, rounded: bool) -> Tensor:
         height, width = images.shape[-2:]
         rows, columns = (_extended(side, self.multiple, images.device) for side in (height, width))
         padded = images[..., rows, :][..., columns].to(self.device)
-        return net(padded)[..., :height, :width].to(images.device)
+        with self.precisely(rounded=rounded):
+            return net(padded)[..., :height, :width].to(images.device)
 
 
 def load_translator(

@@ -8,9 +8,10 @@ import queue
 import threading
 from collections.abc import Generator, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import count
+from typing import Self
 
 import numpy as np
 import torch
@@ -111,6 +112,10 @@ class Beside:
             cut.append(self._missing(size) if place < 0 else self._there(_gather(self.domain, row[None], size)))
         return cut[0] if len(cut) == 1 else torch.cat(cut)
 
+    def on(self, device: torch.device) -> Self:
+        """The same with what `finish` needs on `device`: a captured step copies nothing there."""
+        return self
+
     def finish(self, gathered: Tensor) -> Tensor:
         """What a batch holds of these crops, on their device."""
         raise NotImplementedError
@@ -151,8 +156,11 @@ class Labels(Beside):
 
     colours: Tensor
 
+    def on(self, device: torch.device) -> Self:
+        return replace(self, colours=self.colours.to(device))
+
     def finish(self, gathered: Tensor) -> Tensor:
-        classes = classes_of(gathered, self.colours.to(gathered.device))
+        classes = classes_of(gathered, self.colours)
         return torch.where(gathered[..., 0] < 0, -1, classes)
 
     def _there(self, crop: Tensor) -> Tensor:
@@ -201,9 +209,9 @@ class PairLoader:
         ranks: int = 1,
         beside: Mapping[str, Beside] | None = None,
     ):
-        self.beside = beside or {}
         self.a, self.b, self.config, self.seed, self.rank, self.ranks = a, b, config, seed, rank, ranks
         self.device = torch.device(device)
+        self.beside = {name: one.on(self.device) for name, one in (beside or {}).items()}
         for side, domain in (("A", a), ("B", b)):
             _check_sizes(side, domain, config)
         self.resident = {"A": _resident(a, self.device), "B": _resident(b, self.device)}
