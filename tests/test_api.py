@@ -62,6 +62,17 @@ def test_arrays_images_files_and_tensors_are_translated_alike(model: velogan.Mod
     assert (((translated + 1) * 127.5).round().permute(1, 2, 0).numpy() == result).mean() > 0.999
 
 
+def test_pictures_without_pixels_and_tensors_without_values_are_refused(model: velogan.Model):
+    dense = torch.zeros(3, 16, 16)
+    for wrong, said in (
+        (Image.new("RGB", (0, 5)), "a PIL image of 0x5 pixels"),
+        (dense.to_sparse(), r"torch\.sparse_coo on cpu: give a dense one"),
+        (dense.to("meta"), r"torch\.strided on meta: give a dense one that has values"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            model.translate(wrong)
+
+
 def test_files_are_translated_with_the_arguments_of_the_command(model: velogan.Model, tmp_path: Path):
     photo, mask = _photo(), np.zeros((26, 37), np.uint8)
     mask[:, 20:] = 255

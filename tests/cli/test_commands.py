@@ -216,6 +216,7 @@ def test_a_run_folder_or_file_is_a_start_for_more_flags(tmp_path: Path):
         ("data rendr", "did you mean data render?"),
         ("translate {tmp} {tmp}/in {tmp}/out", "{tmp}"),
         ("translate {tmp} {tmp}/in.tar {tmp}/out", "in.tar is of many pictures in one file: add --workers N"),
+        ("translate {tmp} -file out", "velogan: -file looks like a flag: write ./-file"),
         ("translate {tmp} in out --address auto", "--address auto is for many processes: add --workers N"),
         ("evaluate {tmp}/none", "{tmp}/none"),
         ("report {tmp}/none", "{tmp}/none"),
@@ -227,6 +228,7 @@ def test_bad_input_is_one_readable_message(
 ):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "file").touch()
+    (tmp_path / "-file").touch()
     said = _refused(capsys, *argv.format(tmp=tmp_path).split())
     assert message.format(tmp=tmp_path) in said
     assert not (tmp_path / "r" / "config.yaml").exists()

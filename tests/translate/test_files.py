@@ -285,6 +285,17 @@ def test_a_format_is_that_of_all(tmp_path: Path, model: Translator, suffix: str)
         assert read_picture(tmp_path / "out" / name).pixels.shape == (20, 12, 3)
 
 
+def test_of_animations_the_first_picture_is_translated_and_that_is_said(tmp_path: Path, model: Translator) -> None:
+    frames = [Image.new("RGB", (16, 12), (number, 90, 200)) for number in (0, 80, 160)]
+    (tmp_path / "in").mkdir()
+    names = ["a.gif", "b.png", "c.webp", "d.avif"]
+    for name in names:
+        frames[0].save(tmp_path / "in" / name, save_all=True, append_images=frames[1:])
+    _picture(tmp_path / "in" / "plain.png")
+    summary = translate(model, tmp_path / "in", tmp_path / "out", format="bmp")
+    assert (summary.translated, summary.animated) == (5, tuple((name, 3) for name in names))
+
+
 def test_what_a_format_cannot_hold_goes_into_one_that_can(tmp_path: Path, model: Translator) -> None:
     deep = np.zeros((6, 5, 3), np.uint16)
     (tmp_path / "in").mkdir()

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import tifffile
 import torch
 from torch import Tensor, nn
 
 from velogan.cli import main
-from velogan.data.pictures.geography import Geography
 from velogan.data.pictures.images import Picture, read_picture, save_picture
-from velogan.data.pictures.notes import Notes
 from velogan.data.sets.sources import list_images
 from velogan.translate import jobs
 from velogan.translate.files import translate
@@ -202,7 +202,7 @@ def test_films_scans_and_many_processes_take_no_masks(tmp_path: Path, capsys: py
 def test_black_of_a_mask_stays_black_where_its_tag_says_that_it_means_no_data(tmp_path: Path) -> None:
     given = _save(tmp_path / "in.png", 20, 20, 3)
     _half(tmp_path / "mask.tif", 20, 20)
-    told = Notes(geography=Geography(nodata=0))
-    save_picture(tmp_path / "mask.tif", Picture(read_picture(tmp_path / "mask.tif").pixels, notes=told))
+    tag: Any = (42113, "s", 0, "0", True)
+    tifffile.imwrite(tmp_path / "mask.tif", tifffile.imread(tmp_path / "mask.tif"), extratags=[tag])
     translate(_model(), tmp_path / "in.png", tmp_path / "out.png", masks=tmp_path / "mask.tif")
     np.testing.assert_array_equal(read_picture(tmp_path / "out.png").pixels[:, 10:], given[:, 10:])

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -49,6 +50,14 @@ def test_a_run_gives_its_newest_averaged_generator(tmp_path: Path) -> None:
     assert not translator.net.training
     assert _same(load_translator(tmp_path, direction="b2a", weights="raw"), networks["G_B"])
     assert _same(load_translator(folder, direction="b2a"), networks["G_B.ema"])
+
+
+def test_a_word_that_names_no_weights_is_refused(tmp_path: Path) -> None:
+    _checkpoint(tmp_path)
+    wrong: dict[str, Any] = {"weights": "RAW", "checkpoint": "bst", "direction": "ab"}
+    for name, value in wrong.items():
+        with pytest.raises(ValueError, match=f"{name}={value}: choose"):
+            load_translator(tmp_path, **{name: value})
 
 
 def test_a_gpu_rounds_to_tf32_only_what_is_rounded_to_8_bits() -> None:

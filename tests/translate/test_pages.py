@@ -49,6 +49,15 @@ def test_they_are_refused_with_the_flag(stack: Path, tmp_path: Path, channels: i
     assert "--pages channels" in reason
 
 
+@pytest.mark.parametrize("pages", [None, "slices"])
+def test_slices_of_several_channels_are_refused(tmp_path: Path, pages: str | None) -> None:
+    (tmp_path / "in").mkdir()
+    values = np.zeros((3, 2, 16, 24), np.uint8)
+    tifffile.imwrite(tmp_path / "in/a.ome.tif", values, photometric="minisblack", metadata={"axes": "ZCYX"})
+    ((_, reason),) = translate(_model(1, pages), tmp_path / "in", tmp_path / "out").failed
+    assert "its 6 pages are 3 slices of 2 channels, as it says itself: save each channel as a file of its own" in reason
+
+
 def test_channels(stack: Path, tmp_path: Path) -> None:
     done = translate(_model(3, "channels"), stack, tmp_path / "out")
     assert (done.translated, done.failed) == (1, ())

@@ -484,6 +484,11 @@ def _volume_meaning(folder: Path) -> list[Seen]:
     ]
 
 
+def _volume_words(folder: Path) -> list[Seen]:
+    given, after = (one.header["descrip"].item().decode() for one in _nifti(folder))
+    return [(given, after, f"SYNTHETIC by velogan {__version__}, not for diagnosis")]
+
+
 def _film(folder: Path, *, name: str = "a.mp4", form: str = "yuv420p", codec: str = "libx264", **of: Any) -> Any:
     """A film, its translation, and both open streams' facts."""
     title = of.pop("title", "")
@@ -592,6 +597,7 @@ TABLE: dict[tuple[str, str], Callable[[Path], list[Seen]]] = {
     ("NIfTI", "affine, qform, sform, units, times, extensions"): _volume,
     ("NIfTI", "type, `scl_slope`, `cal_min`, `cal_max`"): _volume_values,
     ("NIfTI", "intent, `aux_file`, `glmax`"): _volume_meaning,
+    ("NIfTI", "`descrip`"): _volume_words,
     ("films", "matrix, range, primaries, transfer of colours"): _of_film(
         "colorspace", "color_primaries", "color_trc", "range",
         colorspace=9, color_primaries=9, color_trc=16, color_range=2,

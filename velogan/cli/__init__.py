@@ -5,6 +5,7 @@ Everything a command does is one call into the rooms; standard output's last lin
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import sys
@@ -72,6 +73,8 @@ def _complain(error: Exception) -> None:
     from velogan.observe.progress import printable
 
     text = str(error)
+    if isinstance(error, OSError) and error.errno == errno.ENOSPC and "make room" not in text:
+        text += ": make room there, or name another place"
     if isinstance(error, ValidationError):
         from velogan.config import explain
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
@@ -145,7 +146,8 @@ def sentence(said: str, argv: Sequence[str], *, flags: Sequence[str]) -> str:
         close = nearest(value, choices)
         return f"{wrong}{close}{' There' if close else '; there'} are {', '.join(choices)}"
     if found := re.search(r"Missing value for argument '(.*?)'", said):
-        return f"{found[1]}: its value is missing"
+        taken = next((word for word in argv if word.startswith("-") and os.path.lexists(word)), None)
+        return f"{taken} looks like a flag: write ./{taken}" if taken else f"{found[1]}: its value is missing"
     if found := re.search(r"Missing from [^:]*: (.*?) \(required\)", said):
         return f"missing: {found[1]}"
     return said

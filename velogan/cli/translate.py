@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -181,8 +182,11 @@ class Translate(Flags):
                 progress=display.task("translating"),
             )
             example = done.renamed[0] if done.renamed else None
-            _tell_translated(display, done, self.output, renamed=len(done.renamed), example=example)
-            for line in filter(None, (left_out(self.input, scans=True), *done.masked)):
+            output = self.output
+            if example and output.suffix and not output.is_dir():  # one picture, in another format than asked for
+                output = output.with_suffix(example[1])
+            _tell_translated(display, done, output, renamed=len(done.renamed), example=example)
+            for line in filter(None, (left_out(self.input, scans=True), *done.masked, _animated(done.animated))):
                 display.say(line)
             doubts = maps(done, display) if maps else []
         result, code = _translated(done, peak_memory_mb())
@@ -298,12 +302,23 @@ def _tell_translated(
     display.say(f"{counts}: {'in ' if output.is_dir() else ''}{output}")
 
 
+def _animated(found: Sequence[tuple[str, int]]) -> str:
+    """A line on animations, of which one picture was translated; empty where there are none."""
+    if not found:
+        return ""
+    name, frames = found[0]
+    more = f" (so of {len(found) - 1} more)" if len(found) > 1 else ""
+    return f"{name} is an animation: the first of its {frames} pictures was translated{more}"
+
+
 def _translated(done: Summary | Total, peak_mb: float) -> Outcome:
     frames = getattr(done, "frames", 0)
+    renamed = done.renamed if isinstance(done.renamed, tuple) else ()
     result = {
         "translated": done.translated,
         "skipped": done.skipped,
         "failed": [{"name": name, "reason": reason} for name, reason in done.failed],
+        **({"renamed": [{"name": name, "suffix": suffix} for name, suffix in renamed]} if renamed else {}),
         "tiled": done.tiled,
         **({"frames": frames} if frames else {}),
         "images_per_s": round((frames or done.translated) / done.seconds, 3),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import logging
 import warnings
@@ -191,7 +192,9 @@ def _metadata(model: Translator, license: str | None) -> dict[str, str]:
 def _torch(model: Translator, file: Path) -> tuple[Run, str]:
     with _quiet():
         program = torch.export.export(_plain(model.net), (_example(model),), dynamic_shapes=(_dynamic(model),))
-        torch.export.save(program, file)
+        written = io.BytesIO()  # a full disk ends the writer of a file by an abort
+        torch.export.save(program, written)
+        file.write_bytes(written.getbuffer())
         loaded = torch.export.load(file).module(check_guards=False)  # they forbid a U-Net its innermost pixel
     return loaded, f"torch.export of PyTorch {torch.__version__}"
 

@@ -173,6 +173,8 @@ def find_checkpoint(run: Path, which: Literal["last", "best"] | None = "last") -
     A logged warning names damaged newer ones. ValueError if there is none; OSError if all of them, or the best, are
     damaged.
     """
+    if which not in ("last", "best", None):
+        raise ValueError(f"checkpoint={which}: choose last or best")
     if which == "best" or (which is None and taken(run) == "best"):
         best = read_best(run)
         if best is None:

@@ -161,6 +161,7 @@ def translate_jobs(
         failed=tuple(sorted(run.failed)),
         tiled=run.tiled,
         renamed=tuple(sorted(run.renamed)),
+        animated=tuple(sorted(run.animated)),
         seconds=time.perf_counter() - started,
     )
 
@@ -175,6 +176,7 @@ class _Run:
         self.translated, self.skipped, self.tiled = 0, 0, 0
         self.failed: list[tuple[str, str]] = []
         self.renamed: list[tuple[str, str]] = []
+        self.animated: list[tuple[str, int]] = []
 
     def all(self, pool: ThreadPoolExecutor, *, tile: int | None, batch_pixels: int) -> None:
         todo = [job for job in self._jobs if self._overwrite or not job.is_done()]
@@ -240,6 +242,8 @@ class _Run:
                 self.skipped += 1
                 self._show()
             else:
+                if picture.notes.frames > 1:
+                    self.animated.append((job.name, picture.notes.frames))
                 yield job, picture
 
     def _placed(self, job: PictureJob, picture: Picture) -> PictureJob:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from PIL import Image
 from torch import Tensor
 
@@ -59,6 +60,8 @@ def one_picture(image: Any) -> Picture:
 
 def _tensor(model: Translator, images: Tensor) -> Tensor:
     wanted = model.input.channels
+    if images.layout != torch.strided or images.is_meta:
+        raise ValueError(f"a tensor of {images.layout} on {images.device}: give a dense one that has values")
     if images.ndim not in (3, 4) or images.shape[-3] != wanted or 0 in images.shape:
         raise ValueError(f"a tensor of {tuple(images.shape)}: give ({wanted}, H, W) or (B, {wanted}, H, W)")
     if not images.is_floating_point():
@@ -110,6 +113,8 @@ def translate_pictures(
 
 def _from_pil(image: Image.Image) -> Picture:
     """Its pixels, upright as EXIF says, and its alpha apart. Modes but of grey, RGB and deeper pixels become RGB."""
+    if 0 in image.size:
+        raise ValueError(f"a PIL image of {image.width}x{image.height} pixels: give one that has some")
     icc = None
     alpha = image.mode in ("RGBA", "LA", "PA", "RGBa", "La") or "transparency" in image.info
     if image.mode in ("I", "F"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, get_args
 
 import torch
 from torch import Tensor, nn
@@ -197,6 +197,8 @@ def _generator(
 def _generator_file(path: Path, direction: Direction, weights: Weights | None, checkpoint: Which | None) -> Path:
     if direction not in GENERATOR_FILES:
         raise ValueError(f"direction={direction}: choose {' or '.join(GENERATOR_FILES)}")
+    if weights not in (None, *get_args(Weights)):
+        raise ValueError(f"weights={weights}: choose {' or '.join(get_args(Weights))}")
     if not path.exists():
         raise ValueError(f"{path} does not exist: name a run folder, a checkpoint folder or a .safetensors file")
     folder = path if (path / "manifest.json").is_file() else find_checkpoint(path, checkpoint)

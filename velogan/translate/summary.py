@@ -13,7 +13,8 @@ class Summary:
     """The result of `translate`: counts, seconds, and the name and reason of each that failed.
 
     `tiled`: how many were translated in tiles; `renamed`: name and new suffix of each that its format could not hold;
-    `frames`: those of a film, which counts as one; `masked`: lines on what its masks do not keep, or are of no picture.
+    `frames`: those of a film, which counts as one; `masked`: lines on what its masks do not keep, or are of no picture;
+    `animated`: name and frames of each animation, of which the first picture was translated.
     """
 
     translated: int
@@ -24,6 +25,7 @@ class Summary:
     seconds: float
     frames: int = 0
     masked: tuple[str, ...] = ()
+    animated: tuple[tuple[str, int], ...] = ()
 
     def and_also(self, other: Summary) -> Summary:
         """The sum of two summaries, of calls one after the other."""
@@ -36,6 +38,7 @@ class Summary:
             seconds=self.seconds + other.seconds,
             frames=self.frames + other.frames,
             masked=self.masked + other.masked,
+            animated=self.animated + other.animated,
         )
 
 

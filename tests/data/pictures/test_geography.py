@@ -11,6 +11,7 @@ import pytest
 import tifffile
 from tifffile import DATATYPE
 
+from velogan.data.pictures import geography
 from velogan.data.pictures.geography import world_file
 from velogan.data.pictures.images import Picture, decode, read_picture, save_picture
 from velogan.data.sets.sources import Folder, left_out
@@ -45,7 +46,8 @@ def _tags(file: Path) -> dict[int, Any]:
 
 def _again(picture: Picture, file: Path, *, by: float) -> np.ndarray:
     """The pixels of a translation that is so much brighter, as they are written."""
-    save_picture(file, Picture(picture.pixels + picture.pixels.dtype.type(by), picture.alpha, notes=picture.notes))
+    brighter = (picture.pixels.astype(np.float64) + by).astype(picture.pixels.dtype)
+    save_picture(file, Picture(brighter, picture.alpha, notes=picture.notes))
     return tifffile.imread(file)
 
 
@@ -62,6 +64,27 @@ def test_places_are_kept_and_nodata_is_filled_and_put_back(tmp_path: Path):
     tags = _tags(tmp_path / "a.tif")
     assert tags[42113] == "0"
     assert [tags[one[0]] for one in PLACES] == [one[3] for one in PLACES]
+
+
+@pytest.mark.parametrize("kind", [np.uint8, np.uint16, np.float32])
+@pytest.mark.parametrize("holes", [0, 4])
+def test_what_is_measured_never_becomes_a_hole(kind: type, holes: int, tmp_path: Path):
+    pixels = np.full((6, 8, 3), 10, kind)
+    pixels[0, :holes] = 0
+    pixels[2, 2], pixels[3, 3] = 5, (5, 9, 9)
+    written = _again(decode(_tiff(pixels, _nodata("0"))), tmp_path / "a.tif", by=-5)
+    assert (written[0, :holes] == 0).all()
+    assert (written == 0).any(axis=2).sum() == holes
+    assert 0 < written[2, 2, 0] < 2
+    assert written[3, 3, 1] == 4
+    top = decode(_tiff(np.full((4, 4), 255, np.uint8), _nodata("255")))
+    assert top.notes.geography.put_back(np.full((4, 5, 1), 255, np.uint8)[:, :4]).max() == 255
+    assert geography.Geography(nodata=255).put_back(np.full((1, 1, 1), 255, np.uint8)) == 254
+
+
+def test_a_tag_that_is_no_number_stays(tmp_path: Path):
+    _again(decode(_tiff(np.full((4, 4), 7, np.uint8), _nodata("abc"))), tmp_path / "a.tif", by=1)
+    assert _tags(tmp_path / "a.tif")[42113] == "abc"
 
 
 @pytest.mark.parametrize("said", ["", "nan", "-9999"])

@@ -175,6 +175,14 @@ def _volumes(folder: Path, *names: str, scale: float = 1.0) -> Path:
     return folder
 
 
+def test_volumes_that_cannot_be_read_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VELOGAN_CACHE", str(tmp_path / "cache"))
+    a, b = (_volumes(tmp_path / name, "sub-01.nii", "sub-02.nii") for name in ("t1", "t2"))
+    (a / "sub-02.nii").write_bytes((a / "sub-02.nii").read_bytes()[:9000])
+    (found,) = _check(a, b)["folders"]["trainA"]["unreadable"]
+    assert found["name"] == "sub-02.nii"
+
+
 def test_one_volume_a_domain_is_reported_with_what_training_would_refuse(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

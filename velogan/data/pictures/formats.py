@@ -52,7 +52,7 @@ def decode_png(data: bytes) -> Picture:
     channels = {0: 1, 2: 3, 3: 4, 4: 2, 6: 4}[colour]
     check_size(height, width, channels * (2 if depth == 16 else 1))
     orientation, icc, see_through, packed = 1, None, False, 0
-    exif, notes, colours = None, Notes(), []
+    exif, notes, colours, frames = None, Notes(), [], 1
     needed: list[bytes | memoryview] = [memoryview(data)[:8]]
     for kind, start, stop in _png_chunks(data):
         body = memoryview(data)[start + 8 : stop - 4]
@@ -63,6 +63,8 @@ def decode_png(data: bytes) -> Picture:
             notes = told((across, 100), (down, 100), 3)
         elif kind == b"iCCP":
             icc = _profile(bytes(body))
+        elif kind == b"acTL" and len(body) == 8:
+            (frames,) = struct.unpack(">I", body[:4])
         elif _PNG_COLOURS.get(kind) == len(body):
             colours.append((kind, bytes(body)))
         elif kind in (b"IHDR", b"PLTE", b"IDAT", b"IEND"):
@@ -83,9 +85,8 @@ def decode_png(data: bytes) -> Picture:
         raise ValueError("the PNG file is truncated") from error
     channels = 1 if pixels.ndim == 2 else pixels.shape[2]
     alpha = channels - 1 if channels in (2, 4) else None
-    return assemble(
-        pixels, alpha=alpha, icc=icc, orientation=orientation, notes=replace(notes, exif=exif, colours=tuple(colours))
-    )
+    notes = replace(notes, exif=exif, colours=tuple(colours), frames=frames)
+    return assemble(pixels, alpha=alpha, icc=icc, orientation=orientation, notes=notes)
 
 
 def _png_chunks(data: bytes) -> Iterator[tuple[bytes, int, int]]:
@@ -127,8 +128,9 @@ def encode_png(picture: Picture) -> bytes:
 
 def decode_webp(data: bytes) -> Picture:
     """Decode a WebP file: RGB or RGBA; an animation's first frame."""
-    orientation, icc, size, exif = 1, None, None, None
+    orientation, icc, size, exif, frames = 1, None, None, None, 0
     for kind, body in _webp_chunks(data):
+        frames += kind == b"ANMF"
         if size is None:
             size = _webp_size(kind, body)
         if kind == b"EXIF":
@@ -140,7 +142,7 @@ def decode_webp(data: bytes) -> Picture:
     check_size(*size, bytes_per_pixel=4, working=4)
     pixels = imagecodecs.webp_decode(data)
     alpha = 3 if pixels.shape[2] == 4 else None
-    return assemble(pixels, alpha=alpha, icc=icc, orientation=orientation, notes=Notes(exif))
+    return assemble(pixels, alpha=alpha, icc=icc, orientation=orientation, notes=Notes(exif, frames=max(frames, 1)))
 
 
 def _webp_chunks(data: bytes) -> Iterator[tuple[bytes, bytes]]:
@@ -228,7 +230,17 @@ def decode_gif(data: bytes) -> Picture:
     width, height = struct.unpack_from("<HH", data, 6)
     if height * width > 4096 * len(data):  # the most pixels that a code of 9 to 12 bits can stand for
         raise ValueError(f"the GIF file is truncated: {len(data)} bytes for {width}x{height} pixels")
-    return _with_alpha(decode_with_pillow(GifImagePlugin.GifImageFile, data))
+    picture = _with_alpha(decode_with_pillow(GifImagePlugin.GifImageFile, data))
+    return replace(picture, notes=Notes(frames=_frames(GifImagePlugin.GifImageFile, data)))
+
+
+def _frames(kind: type[ImageFile.ImageFile], data: bytes) -> int:
+    """How many pictures an animation has; of a damaged one 1."""
+    try:
+        with kind(io.BytesIO(data)) as picture:
+            return getattr(picture, "n_frames", 1)
+    except (EOFError, OSError, ValueError, SyntaxError):  # behind the first, which was read
+        return 1
 
 
 def decode_avif(data: bytes) -> Picture:
@@ -254,8 +266,8 @@ def _of_a_phone(kind: type[ImageFile.ImageFile], data: bytes) -> Picture:
         icc, exif = picture.info.get("icc_profile"), picture.info.get("exif") or b""
     pixels = decode_with_pillow(kind, data)
     alpha = 3 if pixels.shape[2] == 4 else None
-    turned = orientation_of(exif)
-    return assemble(pixels, alpha=alpha, icc=icc, orientation=turned, notes=Notes(kept_exif(exif)))
+    notes = Notes(kept_exif(exif), frames=_frames(kind, data) if kind is AvifImagePlugin.AvifImageFile else 1)
+    return assemble(pixels, alpha=alpha, icc=icc, orientation=orientation_of(exif), notes=notes)
 
 
 def decode_jpeg2000(data: bytes) -> Picture:

@@ -39,19 +39,24 @@ class Geography:
     nodata: float | None = None
 
     def put_back(self, pixels: np.ndarray) -> np.ndarray:
-        """`(H, W, C)` with the value that means "no data" where the input had it.
+        """`(H, W, C)` with the value that means "no data" where the input had it, and the next one elsewhere.
 
         Raises `ValueError` where the type of `pixels` does not hold it.
         """
-        if self.empty is None or self.nodata is None:
+        if self.nodata is None:
             return pixels
-        kind = pixels.dtype
-        if kind.kind != "f" and not (float(self.nodata).is_integer() and 0 <= self.nodata <= np.iinfo(kind).max):
+        kind, held = pixels.dtype, self._held(pixels.dtype)
+        fits = kind.kind == "f" or (float(self.nodata).is_integer() and 0 <= self.nodata <= np.iinfo(kind).max)
+        if fits and held is not None and not math.isnan(held):
+            pixels = np.where(pixels == kind.type(held), _beside_value(held, kind), pixels)
+        if self.empty is None:
+            return pixels
+        if not fits:
             raise ValueError(
                 f"{self.nodata:g}, which means no data in the input, is no {kind}, as which it is translated: give the "
                 "target domain a range of floating-point values, or change the input's tag GDAL_NODATA"
             )
-        return np.where(self.empty[..., None], kind.type(self._held(kind)), pixels)
+        return np.where(self.empty[..., None], kind.type(held), pixels)
 
     def tags(self, kind: np.dtype) -> list[Tag]:
         """All tags of a file with pixels of `kind`, that of GDAL included."""
@@ -65,6 +70,14 @@ class Geography:
             return self.nodata
         with np.errstate(over="ignore"):
             return self.nodata if np.isfinite(kind.type(self.nodata)) else math.nan
+
+
+def _beside_value(value: float, kind: np.dtype) -> np.generic:
+    """The value of `kind` that follows `value`, or comes before it where none does; of floats the 16th, since GDAL
+    takes the next two for equal."""
+    if kind.kind == "f":
+        return kind.type(value) + 16 * np.spacing(np.abs(kind.type(value)))
+    return kind.type(value + 1 if value < np.iinfo(kind).max else value - 1)
 
 
 NOWHERE = Geography()
@@ -86,7 +99,7 @@ def geography_of(page: TiffPage) -> Geography:
     try:
         return Geography(tuple(places), nodata=float(said)) if said else Geography(tuple(places))
     except ValueError:  # no number, so nothing can equal it
-        return Geography(tuple(places))
+        return Geography((*places, (_NODATA, DATATYPE.ASCII, 0, said, True)))
 
 
 def may_be_empty(pixels: np.ndarray, known: Geography) -> bool:

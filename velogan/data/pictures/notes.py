@@ -30,7 +30,8 @@ class Notes:
     """`exif`: a block that begins with `II` or `MM`, or None; `resolution`: pixels across and down for `unit`.
 
     `unit`: that of TIFF: 2 is an inch, 3 a centimetre, 1 none, so that only the pixels' shape is told.
-    `colours`: what a PNG says of its colours beside a profile, as its chunks. `geography`: of a TIFF alone.
+    `colours`: what a PNG says of its colours beside a profile, as its chunks. `geography`: of a TIFF alone. `frames`:
+    those of an animation, of which the first one is the picture.
     """
 
     exif: bytes | None = None
@@ -38,6 +39,7 @@ class Notes:
     unit: int = 2
     colours: tuple[tuple[bytes, bytes], ...] = ()
     geography: Geography = NOWHERE
+    frames: int = 1
 
     def turned(self) -> Notes:
         """As it is of the picture with rows and columns exchanged."""

@@ -66,9 +66,8 @@ def decode_tiff(data: bytes, *, channels: bool = False, filled: bool = True) -> 
         if len(pages) > 1:
             if any(page.photometric not in (_WHITE_IS_ZERO, _GREY) or page.samplesperpixel > 1 for page in pages):
                 raise ValueError(f"{len(pages)} colour pages; only grey pages can be channels: {_APART}")
-            if said.slices * said.times > 1:
-                what = "slices" if said.times == 1 else "times" if said.slices == 1 else "slices and times"
-                raise ValueError(f"its {len(pages)} pages are {what}, as its description says: {_APART}")
+            if said.apart > 1:
+                raise ValueError(f"its {len(pages)} pages are {said.what}, as its description says: {_APART}")
             if said.channels != len(pages) and not (channels and not said.channels):
                 raise ValueError(
                     f"{len(pages)} pages, and nothing says whether they are channels, slices or times: say it by "
@@ -125,6 +124,11 @@ def _checked(file: TiffFile, data: bytes) -> list[TiffPage]:
             f"{said.images} images behind {counted(len(pages), 'page')}, as ImageJ stores large stacks: save each as "
             "a file of its own"
         )
+    if said.channels > 1 and said.apart > 1 and len(pages) > 1:
+        raise ValueError(
+            f"its {len(pages)} pages are {said.apart} {said.what} of {said.channels} channels, as it says itself: "
+            "save each channel as a file of its own"
+        )
     return pages
 
 
@@ -166,6 +170,16 @@ class _Said:
     slices: int = 1
     times: int = 1
     images: int = 0
+
+    @property
+    def apart(self) -> int:
+        """How many pictures the pages are."""
+        return self.slices * self.times
+
+    @property
+    def what(self) -> str:
+        """What these are."""
+        return "slices" if self.times == 1 else "times" if self.slices == 1 else "slices and times"
 
 
 def _said(description: str) -> _Said:

@@ -20,6 +20,7 @@ from velogan.data.sets.ahead import in_order
 from velogan.data.sets.near_duplicates import near_duplicates, thumbnail
 from velogan.data.sets.slices import Slices
 from velogan.data.sets.sources import Folder, ImageSource, Sources, find_sources, left_out
+from velogan.data.sets.streamed import Shards
 from velogan.files import counted
 
 _DEEPER = {"uint8": "", "uint16": "16-bit ", "float32": "float32 "}
@@ -139,6 +140,8 @@ def _mode(picture: Picture) -> str:
 
 def _summary(folder: ImageSource, found: list[_Checked]) -> dict:
     good = [one for one in found if not one.reason]
+    unread = [(one.name, one.reason) for one in found if one.reason]
+    before = folder.skipped if isinstance(folder, (Slices, Shards)) else ()  # left out of its names
     groups = defaultdict(list)
     for one in good:
         groups[one.content].append(one.name)
@@ -158,7 +161,7 @@ def _summary(folder: ImageSource, found: list[_Checked]) -> dict:
             for dtype in sorted({one.dtype for one in good})
         },
         "grey": [one.name for one in good if one.grey],
-        "unreadable": [{"name": one.name, "reason": one.reason} for one in found if one.reason],
+        "unreadable": [{"name": name, "reason": reason} for name, reason in (*unread, *before)],
         "duplicates": [names for names in groups.values() if len(names) > 1],
     }
 
