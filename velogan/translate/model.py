@@ -104,7 +104,8 @@ class Translator:
         """Around networks: unless `rounded`, GPUs compute float32 as it is, not in TF32, PyTorch's default there."""
         if rounded or self.device.type != "cuda":
             return nullcontext()
-        return torch.backends.cudnn.flags(enabled=True, allow_tf32=False)
+        now = torch.backends.cudnn
+        return now.flags(enabled=True, benchmark=now.benchmark, deterministic=now.deterministic, allow_tf32=False)
 
     @torch.inference_mode()
     def _run(self, net: nn.Module, images: Tensor, *, rounded: bool) -> Tensor:
