@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -60,4 +61,11 @@ def test_without_a_figure_of_doing_nothing_the_most_telling_one_is_quoted(make_r
     alone = [score("squeeze_share_class_950", 0.42, baseline=None), score("squeeze_kid", 0.5, baseline=None)]
     assert verdict(alone, NAMES) == []
     assert result(read_facts(make_run(scores=alone))) == ["squeeze-KID: 0.500."]
-    assert result(read_facts(make_run("new", scores=[])))[0].startswith("Not scored yet")
+    ended = {
+        f"validation/{name}{way}": value for way in ("", "_a2b") for name, value in (("distance", 3), ("nothing", 4))
+    }
+    run = make_run("ended", scores=[])
+    (run / "stats.jsonl").write_text(json.dumps({"images": 9, "ended": True, **ended}))
+    said = result(read_facts(run))
+    assert said[0].startswith("Not scored yet")
+    assert said[1] == "Translations of held-out pictures are 25% nearer to real ones than their inputs are (a2b 25%)."

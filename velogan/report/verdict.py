@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from velogan.report.facts import Facts, is_number
+from velogan.report.failures import nearer
 from velogan.report.scores import TELLING, figure, gain, grouped, label, split_of
 
 CHANGED_DB = 25.0
@@ -59,7 +60,9 @@ def result(facts: Facts) -> list[str]:
         return [one[:1].upper() + one[1:] for one in said] or [_first(facts.scores)]
     if facts.architecture:
         return ["A search: the command “velogan train --genotype” trains what it finds."]
-    return ["Not scored yet: the command “velogan evaluate” does it."]
+    gained = nearer(facts.stats)
+    more = [f"{gained[:1].upper()}{gained[1:]}."] if gained else []
+    return ["Not scored yet: the command “velogan evaluate” does it.", *more]
 
 
 def _against_nothing(scores: Sequence[Mapping[str, Any]]) -> tuple[list[Mapping[str, Any]], list[Mapping[str, Any]]]:
