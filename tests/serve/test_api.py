@@ -347,6 +347,19 @@ def test_pages_of_other_sites_cannot_use_a_server_of_this_machine(server: Served
     assert server.client.post("/api/translate", files=files, headers=own).status_code == 200
 
 
+def test_an_address_that_is_none_is_refused(server: Served):
+    _refused(server.client.get("/api/about", headers={"Host": "["}), 421, "wrong_host")
+    _refused(server.client.get("/api/about", headers={"Origin": "http://["}), 403, "other_site")
+
+
+def test_other_formats_than_are_written_become_png_and_are_not_kept(server: Served):
+    for form in ("AVIF", "JPEG2000", "GIF"):
+        file = io.BytesIO()
+        Image.new("RGB", (8, 8), (9, 90, 200)).save(file, form)
+        answer = server.translate(file.getvalue()).json()
+        assert (answer["format"], answer["kept_format"]) == ("png", False), form
+
+
 def test_the_page_needs_nobody_else(server: Served):
     schema = server.client.get("/openapi.json").json()
     assert set(schema["paths"]) == {"/healthz", "/api/about", "/api/translate"}

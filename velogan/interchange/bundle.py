@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from PIL import Image
+from PIL import Image, ImageOps
 
 import velogan
 from velogan.files import names_a_file, nearest, replacing, write_text
@@ -172,7 +172,7 @@ def _write_example(model: Translator, picture: Path, file: Path) -> None:
         with Image.open(picture) as opened:
             if opened.mode not in _EIGHT_BITS:
                 raise ValueError(f"its pixels are {opened.mode}")
-            before = opened.convert("RGB")
+            before = ImageOps.exif_transpose(opened).convert("RGB")
     except (OSError, ValueError, Image.DecompressionBombError) as error:
         raise ValueError(f"picture={picture} cannot be shown: {error}; name a picture of 8 bits") from None
     before.thumbnail((_EXAMPLE_SIDE, _EXAMPLE_SIDE))

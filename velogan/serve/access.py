@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import hmac
 from collections.abc import Collection
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import JSONResponse
@@ -65,13 +65,13 @@ class Guard:
 
     def _refusal(self, headers: Headers, path: str) -> Refusal | None:
         host = headers.get("host", "")
-        if self._token is None and urlsplit(f"//{host}").hostname not in self._hosts:
+        if self._token is None and _parted(f"//{host}").hostname not in self._hosts:
             known = " or ".join(sorted(self._hosts))
             return Refusal(
                 421, "wrong_host", f"this server is called {known}; to call it otherwise, start it with a token"
             )
         origin = headers.get("origin")
-        if origin is not None and urlsplit(origin).netloc != host:
+        if origin is not None and _parted(origin).netloc != host:
             return Refusal(403, "other_site", "web pages of other sites may not use this server")
         if self._token is not None and path.startswith("/api/"):
             scheme, _, given = headers.get("authorization", "").partition(" ")
@@ -79,6 +79,14 @@ class Guard:
             if scheme.lower() != "bearer" or not same:
                 return Refusal(401, "no_token", "send the server's token in the header `Authorization: Bearer TOKEN`")
         return None
+
+
+def _parted(address: str) -> SplitResult:
+    """The parts of an address; empty where it is none."""
+    try:
+        return urlsplit(address)
+    except ValueError:
+        return urlsplit("")
 
 
 class _Upload:

@@ -118,7 +118,10 @@ def build_app(
                 doubt = doubters[direction].of(source, tile=tile)
             except ValueError as error:
                 no_doubt = str(error)
-        file = pictures.written(named, data, result)
+        try:
+            file = pictures.written(named, data, result)
+        except ValueError as error:
+            raise Refusal(422, "not_translated", f"the translation cannot be written: {error}") from None
         kind = pictures.MEDIA_TYPES[file.suffix]
         if form.answer == "picture":
             disposition = f"attachment; filename*=UTF-8''{quote(file.name, safe='')}"

@@ -28,7 +28,7 @@ MEDIA_TYPES = {
 }
 _SAME = {".jpeg": ".jpg", ".tif": ".tiff"}
 _BYTES_PER_PIXEL = 32  # decoded, the decoder's own memory included: float32 RGBA and as much again
-_KINDS = "a whole JPEG, PNG, WebP, TIFF, BMP, PPM, GIF or .npy file"
+_KINDS = "a whole JPEG, PNG, WebP, TIFF, BMP, PPM, GIF, AVIF, JPEG 2000 or .npy file"
 _SIDE = 1600  # of a preview
 
 
@@ -69,7 +69,8 @@ def written(name: str, upload: bytes, result: Picture) -> File:
     given = PurePosixPath(name)
     ending = given.suffix.lower()
     named = name if _SAME.get(ending, ending) == suffix else f"{given.stem}{suffix}"
-    return File(named, suffix, encode(suffix, result), suffix == asked and not upload.startswith(b"GIF8"))
+    kept = suffix == asked and (asked != ".png" or upload.startswith(b"\x89PNG"))  # others become PNG, too
+    return File(named, suffix, encode(suffix, result), kept)
 
 
 def shown(picture: Picture, form: PixelFormat) -> str:

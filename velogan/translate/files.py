@@ -7,6 +7,7 @@ import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,6 +16,7 @@ import torch
 
 from velogan.data.pictures.films import is_film
 from velogan.data.pictures.images import LOSSY, SUFFIXES, Picture, suffix_for
+from velogan.data.sets.ahead import in_order
 from velogan.translate.films import translate_film
 from velogan.translate.jobs import PictureJob, find_jobs
 from velogan.translate.kept import Keep, find_masks
@@ -28,7 +30,6 @@ from velogan.translate.volumes import sees_volumes, translate_volumes
 _Decoded = tuple[PictureJob, Picture]
 
 _AHEAD = 32  # pictures decoded but not translated, or translated but not saved: bounds memory
-_AHEAD_FILE_BYTES = 2**25  # of files that are read ahead
 _AHEAD_BYTES = 2**28  # of translated pictures that are not yet saved
 
 
@@ -152,8 +153,9 @@ def translate_jobs(
 ) -> Summary:
     """As `translate`, with the pictures named one by one. `threads` decode and save; None: one more than cores."""
     started = time.perf_counter()
-    run = _Run(model, jobs, overwrite=overwrite, progress=progress)
-    with ThreadPoolExecutor(max_workers=threads or (os.cpu_count() or 1) + 1) as pool:
+    threads = threads or (os.cpu_count() or 1) + 1
+    run = _Run(model, jobs, overwrite=overwrite, progress=progress, threads=threads)
+    with ThreadPoolExecutor(threads) as pool:
         run.all(pool, tile=tile, batch_pixels=batch_pixels or pixels_of_a_pass(model.device))
     return Summary(
         translated=run.translated,
@@ -169,7 +171,16 @@ def translate_jobs(
 class _Run:
     """One call of `translate`: work in progress, and results so far."""
 
-    def __init__(self, model: Translator, jobs: Sequence[PictureJob], *, overwrite: bool, progress: Progress | None):
+    def __init__(
+        self,
+        model: Translator,
+        jobs: Sequence[PictureJob],
+        *,
+        overwrite: bool,
+        progress: Progress | None,
+        threads: int,
+    ):
+        self._threads = threads
         self._model, self._jobs, self._overwrite, self._progress = model, jobs, overwrite, progress
         self._taken = {job.target for job in jobs}
         self._saves: deque[tuple[PictureJob, int, Future[None]]] = deque()
@@ -182,7 +193,7 @@ class _Run:
         todo = [job for job in self._jobs if self._overwrite or not job.is_done()]
         self.skipped = len(self._jobs) - len(todo)
         self._show()
-        for batch in _equal_sizes(self._decoded(todo, pool), batch_pixels):
+        for batch in _equal_sizes(self._decoded(todo), batch_pixels):
             _, picture = batch[0]
             tiles = plan(self._model, *picture.pixels.shape[:2], tile=tile)
             try:
@@ -219,32 +230,40 @@ class _Run:
         if self._progress is not None:
             self._progress(self.skipped + self.translated + len(self.failed), len(self._jobs))
 
-    def _decoded(self, jobs: Sequence[PictureJob], pool: ThreadPoolExecutor) -> Iterator[_Decoded]:
-        """Read pictures in threads, a bounded number ahead, in order; those that fail are left out."""
-        waiting: deque[tuple[PictureJob, int, Future[Picture]]] = deque()
-        upcoming, channels = deque(jobs), self._model.pages_are_channels
-        while waiting or upcoming:
-            while upcoming and len(waiting) < _AHEAD:
-                size = upcoming[0].size()
-                if waiting and size + sum(other for _, other, _ in waiting) > _AHEAD_FILE_BYTES:
-                    break
-                job = upcoming.popleft()
-                waiting.append((job, size, pool.submit(job.read, pages_are_channels=channels)))
-            job, _, reading = waiting.popleft()
+    def _decoded(self, jobs: Sequence[PictureJob]) -> Iterator[_Decoded]:
+        """Read pictures in threads, as far ahead as `in_order` has room for, in order; those that fail are left out."""
+        channels = self._model.pages_are_channels
+
+        def read(job: PictureJob) -> Picture | Exception:
             try:
-                picture = reading.result()
-                job = self._placed(job, picture)
-                del reading  # else it would keep the picture
+                return job.read(pages_are_channels=channels)
             except (OSError, ValueError, MemoryError) as error:
-                self._finish(job, error)
-                continue
-            if not self._overwrite and job.is_done():  # in the other format, from an earlier run
-                self.skipped += 1
-                self._show()
-            else:
-                if picture.notes.frames > 1:
-                    self.animated.append((job.name, picture.notes.frames))
-                yield job, picture
+                return error
+
+        with (
+            ThreadPoolExecutor(self._threads) as pool,  # not the one that saves, since readers wait for room
+            closing(in_order(pool, read, jobs, ahead=_AHEAD)) as found,
+        ):
+            for job, picture in found:
+                yield from self._ready(job, picture)
+                del picture  # else it would stay while the next is decoded
+
+    def _ready(self, job: PictureJob, picture: Picture | Exception) -> Iterator[_Decoded]:
+        """The picture with its place, unless it failed or is there already."""
+        try:
+            if isinstance(picture, Exception):
+                raise picture
+            job = self._placed(job, picture)
+        except (OSError, ValueError, MemoryError) as error:
+            self._finish(job, error)
+            return
+        if not self._overwrite and job.is_done():  # in the other format, from an earlier run
+            self.skipped += 1
+            self._show()
+            return
+        if picture.notes.frames > 1:
+            self.animated.append((job.name, picture.notes.frames))
+        yield job, picture
 
     def _placed(self, job: PictureJob, picture: Picture) -> PictureJob:
         """The job with a format that can hold the result."""

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Protocol, TypeVar
 
 from velogan.data.pictures.films import SUFFIXES as FILMS
-from velogan.data.pictures.geography import world_file, world_suffix
+from velogan.data.pictures.geography import turned_world, world_file, world_suffix
 from velogan.data.pictures.images import LOSSY, READ, SUFFIXES, Picture, read_picture, save_picture
 from velogan.data.sets.sources import list_images
 from velogan.files import names_a_file, write_text
@@ -118,7 +118,9 @@ class Job:
         try:
             save_picture(fresh, picture)
             if world := world_file(self.source):
-                _write_world(self.target, *world)
+                text, projection = world
+                text = turned_world(text, picture.notes.orientation, *picture.pixels.shape[:2])
+                _write_world(self.target, text, projection)
             fresh.replace(self.target)
         finally:
             fresh.unlink(missing_ok=True)

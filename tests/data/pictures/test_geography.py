@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tifffile
+from PIL import Image
 from tifffile import DATATYPE
 
 from velogan.data.pictures import geography
@@ -145,6 +146,25 @@ def test_a_world_file_goes_along(tmp_path: Path):
     job.save(read_picture(job.source))
     assert sorted(one.name for one in job.target.parent.iterdir()) == ["in.pgw", "in.png", "in.prj"]
     assert world_file(job.target) == (WORLD, 'PROJCS["UTM"]')
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_a_world_file_is_turned_with_its_picture(orientation: int, tmp_path: Path):
+    down, across = np.mgrid[:6, :8]
+    pixels = np.stack([down, across, down * 0], axis=-1).astype(np.uint8)  # each says its row and column in the file
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    Image.fromarray(pixels).save(tmp_path / "in.png", exif=exif.tobytes())
+    (tmp_path / "in.pgw").write_text("2\n0.5\n0.25\n-3\n100\n200\n")
+    job = Job("in.png", tmp_path / "in.png", tmp_path / "out" / "in.png")
+    job.save(read := read_picture(job.source))
+    written = world_file(job.target)
+    assert written is not None
+    by_x, by_x_of_y, by_y_of_x, by_y, x, y = map(float, written[0].split())
+    for row, column in ((0, 0), (2, 3), (read.pixels.shape[0] - 1, read.pixels.shape[1] - 1)):
+        was_row, was_column, _ = map(int, read.pixels[row, column])
+        place = (x + by_x * column + by_y_of_x * row, y + by_x_of_y * column + by_y * row)
+        assert place == (100 + 2 * was_column + 0.25 * was_row, 200 + 0.5 * was_column - 3 * was_row)
 
 
 def test_other_text_is_no_world_file(tmp_path: Path):

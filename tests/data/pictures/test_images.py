@@ -533,3 +533,47 @@ def test_a_stack_gives_each_thread_its_own_page(monkeypatch: pytest.MonkeyPatch)
     assert others
     for other in others:
         other.join()
+
+
+def test_white_is_zero_leaves_alpha_as_it_is() -> None:
+    file, pixels = io.BytesIO(), np.array([[[10, 255], [250, 0]]], np.uint8)
+    tifffile.imwrite(file, pixels, photometric="miniswhite", extrasamples=["unassalpha"], metadata=None)
+    read = decode(file.getvalue())
+    assert read.alpha is not None
+    assert (read.pixels[0, :, 0].tolist(), read.alpha[0].tolist()) == ([245, 5], [255, 0])
+
+
+def test_a_palette_of_two_colours_is_one() -> None:
+    places = np.array([[0, 1, 1, 0, 1, 0, 0, 1]], np.uint8)
+    image = Image.fromarray(places, "P")
+    image.putpalette([255, 0, 0, 0, 0, 255])
+    file = io.BytesIO()
+    tifffile.imwrite(file, places.astype(bool), photometric="minisblack", bitspersample=1, metadata=None)
+    data = bytearray(file.getvalue())
+    with tifffile.TiffFile(io.BytesIO(bytes(data))) as opened:
+        tag = opened.pages[0].tags["PhotometricInterpretation"]  # pyright: ignore[reportAttributeAccessIssue]
+        data[tag.valueoffset] = 3
+    table = np.array([65535, 0, 0, 0, 0, 65535], "<u2").tobytes()
+    made = _with_tag(bytes(data), (320, 3, 6, table))
+    assert decode(made).pixels[0, :2].tolist() == [[255, 0, 0], [0, 0, 255]]
+
+
+def _with_tag(data: bytes, tag: tuple[int, int, int, bytes]) -> bytes:
+    """A little-endian TIFF whose first directory has one more tag, at the file's end."""
+    code, kind, count, value = tag
+    (start,) = struct.unpack_from("<I", data, 4)
+    (entries,) = struct.unpack_from("<H", data, start)
+    old = [data[at : at + 12] for at in range(start + 2, start + 2 + 12 * entries, 12)]
+    place = len(data) + 2 + 12 * (entries + 1) + 4
+    all_of_them = sorted([*old, struct.pack("<HHII", code, kind, count, place)], key=lambda one: one[:2][::-1])
+    directory = struct.pack("<H", entries + 1) + b"".join(all_of_them) + bytes(4)
+    return data[:4] + struct.pack("<I", len(data)) + data[8:] + directory + value
+
+
+def test_a_grey_gif_keeps_what_is_transparent() -> None:
+    image = Image.fromarray(np.array([[5, 9], [200, 5]], np.uint8), "L")
+    file = io.BytesIO()
+    image.save(file, "GIF", transparency=5)
+    read = decode(file.getvalue())
+    assert read.alpha is not None
+    assert read.alpha.tolist() == [[0, 255], [255, 0]]

@@ -54,6 +54,16 @@ def test_resolution_is_kept_and_turned_with_the_picture(form: str, into: str) ->
         assert written.info["dpi"] == pytest.approx((300, 150) if form == "TIFF" else (150, 300), abs=0.02)
 
 
+def test_a_resolution_that_exif_alone_tells_is_kept() -> None:
+    exif = Image.Exif()
+    exif[0x011A], exif[0x011B], exif[0x0128] = 300.0, 150.0, 2
+    data = _file("JPEG", exif=exif.tobytes())
+    without = data.replace(b"JFIF\0", b"XXXX\0")
+    assert decode(without).notes.resolution == (300, 150)
+    with Image.open(io.BytesIO(encode(".tiff", decode(without)))) as written:
+        assert written.info["dpi"] == (300, 150)
+
+
 @pytest.mark.parametrize("unit", [1, 2, 3])
 def test_tiff_keeps_fractions_and_their_unit(unit: int) -> None:
     file = io.BytesIO()

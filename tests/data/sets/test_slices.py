@@ -218,6 +218,15 @@ def test_a_file_that_could_not_be_read_for_a_moment_is_read_the_next_time(
     assert len(_slices(config).names) == 3
 
 
+def test_a_direction_that_is_a_rounded_zero_is_one_series(tmp_path: Path, other: Path) -> None:
+    folder = _series(tmp_path / "ct", "p", _planes(4))
+    for file in sorted(folder.iterdir())[::2]:
+        scan = pydicom.dcmread(file)
+        scan.ImageOrientationPatient = [1, 0, 0, 0, 1, -0.0000001]
+        scan.save_as(file)
+    assert len(_slices(_config(folder, other)).look.series) == 1
+
+
 def test_slices_without_a_patient_are_of_their_volume(tmp_path: Path, other: Path) -> None:
     for volume in range(4):
         _series(tmp_path / "ct" / str(volume), "", _planes(3, seed=volume))

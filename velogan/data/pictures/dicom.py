@@ -297,7 +297,7 @@ def _about(dataset: Dataset) -> About:
     number = _numbers([dataset.get("InstanceNumber")])
     return About(
         patient=patient,
-        series=" ".join([str(dataset.get("SeriesInstanceUID") or ""), *(f"{one:.1f}" for one in turned)]).strip(),
+        series=" ".join([str(dataset.get("SeriesInstanceUID") or ""), *(f"{one:z.1f}" for one in turned)]).strip(),
         modality=str(dataset.get("Modality") or ""),
         position=position,
         number=int(number[0]) if number else None,

@@ -295,6 +295,8 @@ def decode_with_pillow(kind: type[ImageFile.ImageFile], data: bytes) -> np.ndarr
         mode = picture.mode
         if mode == "P":
             mode = "RGBA" if "transparency" in picture.info else "RGB"
+        elif mode == "L" and "transparency" in picture.info:
+            mode = "LA"
         elif mode not in ("1", "L", "LA", "RGB", "RGBA", "I", "I;16"):
             mode = "RGB"
         dtype = np.uint16 if mode.startswith("I") else bool if mode == "1" else np.uint8

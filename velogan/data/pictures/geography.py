@@ -137,6 +137,22 @@ def world_file(picture: Path) -> tuple[str, str] | None:
     return world.read_text("latin-1"), "".join(one.read_text("utf-8", "replace") for one in projection)
 
 
+def turned_world(text: str, orientation: int, height: int, width: int) -> str:
+    """The text of a world file for a picture `(height, width)` that was turned upright from an EXIF `orientation`."""
+    if orientation not in range(2, 9):
+        return text
+    x_across, y_across, x_down, y_down, x, y = map(float, text.split())
+    if orientation >= 5:
+        x_across, y_across, x_down, y_down = x_down, y_down, x_across, y_across
+    if orientation in (2, 3, 6, 7):  # columns are numbered from the other end
+        x, y = x + (width - 1) * x_across, y + (width - 1) * y_across
+        x_across, y_across = -x_across, -y_across
+    if orientation in (3, 4, 7, 8):
+        x, y = x + (height - 1) * x_down, y + (height - 1) * y_down
+        x_down, y_down = -x_down, -y_down
+    return "".join(f"{one + 0.0!r}\n" for one in (x_across, y_across, x_down, y_down, x, y))
+
+
 def world_files(picture: Path) -> tuple[Path, ...]:
     """The world file beside `picture`, and its `.prj` where there is one; empty without a world file.
 

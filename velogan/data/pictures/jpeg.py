@@ -11,7 +11,7 @@ import simplejpeg
 from PIL import JpegImagePlugin
 
 from velogan.data.pictures.formats import QUALITY, decode_with_pillow, encode_with_pillow
-from velogan.data.pictures.notes import Notes, kept_exif, orientation_of, told
+from velogan.data.pictures.notes import Notes, kept_exif, orientation_of, resolution_of, told
 from velogan.data.pictures.picture import Picture, assemble, check_size
 
 _SMALL = 2**20  # pixels: any number of scans of so small a picture is fast
@@ -58,6 +58,7 @@ def read_jpeg_header(data: bytes) -> JpegHeader:
     for marker, start, stop in _jpeg_segments(data):
         if marker == 0xE1 and data.startswith(b"Exif\0\0", start + 4):
             orientation, exif = orientation_of(data[start + 4 : stop]), kept_exif(data[start + 4 : stop])
+            notes = notes if notes.resolution else resolution_of(data[start + 4 : stop])
         elif (
             marker == 0xE0
             and data.startswith(b"JFIF\0", start + 4)

@@ -18,7 +18,8 @@ ORIENTATION = 0x0112
 _THUMBNAIL = (0x0201, 0x0202)  # where it is, and how many bytes
 _CAMERA = 0x8769  # where the directory of the camera's settings is
 _ACROSS_DOWN = ((0x0100, 0x0101), (0x011A, 0x011B), (0xA002, 0xA003), (0xA20E, 0xA20F))  # sides and resolutions
-_SHORT, _ENTRY = 3, 12
+_PER, _UNIT = (0x011A, 0x011B), 0x0128
+_SHORT, _RATIONAL, _ENTRY = 3, 5, 12
 _CENTIMETRES = Fraction(254, 100)  # of an inch
 _MOST_EXIF = 2**16 - 64  # of a JPEG file; others rarely have more
 
@@ -31,7 +32,8 @@ class Notes:
 
     `unit`: that of TIFF: 2 is an inch, 3 a centimetre, 1 none, so that only the pixels' shape is told.
     `colours`: what a PNG says of its colours beside a profile, as its chunks. `geography`: of a TIFF alone. `frames`:
-    those of an animation, of which the first one is the picture.
+    those of an animation, of which the first one is the picture. `orientation`: as in EXIF, how the file has what is
+    upright here.
     """
 
     exif: bytes | None = None
@@ -40,6 +42,7 @@ class Notes:
     colours: tuple[tuple[bytes, bytes], ...] = ()
     geography: Geography = NOWHERE
     frames: int = 1
+    orientation: int = 1
 
     def turned(self) -> Notes:
         """As it is of the picture with rows and columns exchanged."""
@@ -66,6 +69,22 @@ def told(across: object, down: object, unit: int) -> Notes:
             return Notes()
         values.append(Fraction(top, bottom))
     return Notes(resolution=(values[0], values[1]), unit=unit) if unit in (1, 2, 3) else Notes()
+
+
+def resolution_of(exif: bytes) -> Notes:
+    """Notes with the resolution that the first directory of EXIF bytes tells; without, where it tells none."""
+    exif, found = exif.removeprefix(b"Exif\0\0"), {}
+    try:
+        order, start, count = _first(exif)
+        for at, tag, kind in _entries(exif, order, start, count):
+            if tag in _PER and kind == _RATIONAL:
+                found[tag] = struct.unpack_from(order + "II", exif, struct.unpack_from(order + "I", exif, at + 8)[0])
+            elif tag == _UNIT and kind == _SHORT:
+                found[tag] = struct.unpack_from(order + "H", exif, at + 8)[0]
+    except struct.error:
+        return Notes()
+    across, down = (found.get(tag) for tag in _PER)
+    return told(across, down, found.get(_UNIT, 2))
 
 
 def orientation_of(exif: bytes) -> int:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -72,6 +72,11 @@ class Picture:
     notes: Notes = NOTHING
     mask: np.ndarray | None = None
 
+    @property
+    def nbytes(self) -> int:
+        """The bytes of its arrays."""
+        return sum(one.nbytes for one in (self.pixels, self.alpha, self.mask) if one is not None)
+
 
 def check_size(height: int, width: int, bytes_per_pixel: float, *, working: float = 0) -> None:
     """Check the size that a header states against the limits, before anything is allocated.
@@ -136,6 +141,7 @@ def assemble(
     """
     array = plain(array if array.ndim == 3 else array[:, :, None])
     if orientation in range(2, 9):
+        notes = replace(notes, orientation=orientation)
         turned = array.swapaxes(0, 1) if orientation >= 5 else array
         notes = notes.turned() if orientation >= 5 else notes
         down = -1 if orientation in (3, 4, 7, 8) else 1

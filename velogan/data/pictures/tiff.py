@@ -276,6 +276,8 @@ def _values(page: TiffPage) -> np.ndarray:
     array = array[0] if array.shape[0] == 1 else np.moveaxis(array[..., 0], 0, -1)
     if array.dtype.kind in "iu" and array.dtype.itemsize == 4 and array.min() >= 0 and array.max() <= 65535:
         array = array.astype(np.uint16)
+    if page.photometric == _PALETTE and array.dtype.kind == "b":
+        return np.ascontiguousarray(array, np.uint8)  # places in the palette
     array = np.ascontiguousarray(plain(array, finite=False))  # NaN may mean that there are no data
     if page.photometric == _PALETTE or array.dtype.kind == "f":
         return array
@@ -283,7 +285,9 @@ def _values(page: TiffPage) -> np.ndarray:
     if bits < 8:
         array = (np.arange(256) * 255 / (2**bits - 1)).round().astype(np.uint8)[array]
     if page.photometric == _WHITE_IS_ZERO:
-        array = np.subtract(255 if array.dtype == np.uint8 else 2 ** min(bits, 16) - 1, array, dtype=array.dtype)
+        extra = array.shape[2] - len(page.extrasamples)  # where alpha begins
+        white = 255 if array.dtype == np.uint8 else 2 ** min(bits, 16) - 1
+        array = np.concatenate([np.subtract(white, array[..., :extra], dtype=array.dtype), array[..., extra:]], axis=2)
     return array
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import Executor, Future
 from threading import Condition
 from typing import TypeVar
@@ -19,7 +19,7 @@ _ROOM = 3 * 2**26
 
 def in_order(
     pool: Executor, function: Callable[[Item], Result], items: Iterable[Item], *, ahead: int
-) -> Iterator[tuple[Item, Result]]:
+) -> Generator[tuple[Item, Result], None, None]:
     """Yield each item with `function(item)`, in order, while the pool's threads work on up to `ahead` of the next.
 
     A picture that `function` reads waits until there is room. The one that is due always gets room, alone if it is
