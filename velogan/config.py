@@ -219,6 +219,8 @@ class Config(BaseModel):
         hidden = hidden or genotype.hidden or self.generator.encoding
         wide = [hidden[way] for way in (first, last)] if isinstance(hidden, Mapping) else [hidden]
         sections["generator"] |= {"blocks": blocks[0], **OF_RESNETS}
+        if "discriminator" in sections:
+            sections["discriminator"] |= {"antialias": False}
         sections["generator_b"] |= {"blocks": blocks[1] if blocks[1] != blocks[0] else None}
         made = self.change(**sections)._widened(wide)
         if match is None:

@@ -188,7 +188,7 @@ def to_search(config: Config, *, inner: str | None = None, budget: str | None = 
     wrapped = config.method.model_dump() if inner in (None, config.method.kind) else inner
     hidden = generator.encoding if generator.has_stages else 4 * generator.channels
     cells = {"network": "cells", "operations": (), **OF_RESNETS, "channels": max(hidden // 4, 4)}
-    judged = {} if "projected" in discriminator.network else {"network": "cells", "operations": ()}
+    judged = {} if "projected" in discriminator.network else {"network": "cells", "operations": (), "antialias": False}
     return config.change(
         method={"kind": Searched.kind, "inner": wrapped, "budget": budget or "", "hidden": None if budget else hidden},
         generator=cells,

@@ -194,6 +194,12 @@ def test_a_run_folder_or_file_is_a_start_for_more_flags(tmp_path: Path):
         ),
         ("train --data d --out r --generator.operations nope", "the flags: generator: operations=nope is for cells"),
         ("train --data d --out r --train.length soon", "is no duration"),
+        ("train --preset demo --data d --out r", "--preset: there is no such flag here"),
+        ("train contrast --data d --out r --generator.blocks 0", "generator.blocks=0 leaves method=contrast no block"),
+        (
+            "train onepair --data d --out r --method.direction both --discriminator-b.network projected",
+            "discriminator_b.network=projected sees pictures",
+        ),
         ("train --data d --out r --images 0", "--images 0: give a number above 0"),
         ("train --data d --out r --images abc", "velogan: --images abc: give a whole number"),
         ("train --data d --out r --data.batch-size x", "velogan: --data.batch-size x: give a whole number, or auto"),

@@ -59,6 +59,8 @@ def test_values_that_do_not_suit_a_folder_have_names_of_their_own() -> None:
 
 
 def test_random_values_lie_in_the_range() -> None:
+    fractions = plan("method.identity=0..1", search="random", trials=5).known_trials()
+    assert len({trial.settings["method.identity"] for trial in fractions}) == 5
     trials = plan("generator.channels=4..9", "optimizer.lr=1e-5..1e-3:log", search="random", trials=20).known_trials()
     assert {trial.config.generator.channels for trial in trials} <= set(range(4, 10))
     rates = [trial.config.optimizer.lr for trial in trials]

@@ -82,7 +82,9 @@ class Flags(ABC):
     @classmethod
     def flags(cls) -> list[str]:
         """All flags, as --image-size."""
-        return [f"--{field.name.replace('_', '-')}" for field in dataclasses.fields(cls)]  # pyright: ignore[reportArgumentType]
+        hints = get_type_hints(cls, include_extras=True)
+        named = [one.name for one in dataclasses.fields(cls) if "Positional" not in str(hints[one.name])]  # pyright: ignore[reportArgumentType]
+        return [f"--{name.replace('_', '-')}" for name in named]
 
     def places(self) -> list[tuple[str, Path]]:
         """The folders that the command writes into, each with the flag that names it; tried before it begins."""

@@ -45,7 +45,7 @@ class DataConfig(BaseModel):
         max_length=2,
         description="One folder that holds trainA, trainB and, if you have them, testA and testB; or two "
         "folders of pictures, domain A then domain B; or apples2oranges, the built-in rendered set. Folders "
-        "are looked through, with all folders in them, for jpg, jpeg, png, ppm, bmp, webp, tif, tiff and npy files, "
+        "are looked through, with all folders in them, for pictures (docs/formats.md names the kinds), "
         "and where there are none, for DICOM and NIfTI, or WebDataset shards (tar). Shards can be named, in quotes: "
         "'photos-{000..099}.tar', on disk or at https://, several joined by ::.",
     )

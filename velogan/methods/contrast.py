@@ -72,6 +72,8 @@ class Contrast(Judged):
                     f"generator.network={generator.network} has no blocks between which method=contrast could look: "
                     "set generator.network=resnet"
                 )
+            if generator.blocks == 0:
+                raise ValueError("generator.blocks=0 leaves method=contrast no block to look at: set 1 or more")
             if generator.output == "change":
                 raise ValueError(
                     "generator.output=change decodes twice, which method=contrast does not: set "

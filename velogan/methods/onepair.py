@@ -123,12 +123,13 @@ class OnePair(Adversarial):
                 f"generator.output={generator.output} is for method=cyclegan: here set generator.output=change, or "
                 "image"
             )
-        network = spec.discriminators["a2b"].network
-        if network.startswith("projected") and self.translated:
-            raise ValueError(
-                f"discriminator.network={network} sees pictures, and method=onepair judges encodings: set "
-                "discriminator.network=basic"
-            )
+        for way in self.translated:
+            section, network = f"discriminator{'_b' * (way == 'b2a')}", spec.discriminators[way].network
+            if network.startswith("projected"):
+                raise ValueError(
+                    f"{section}.network={network} sees pictures, and method=onepair judges encodings: set "
+                    f"{section}.network=basic"
+                )
         if generator.blocks == 0 and not self.reconstructs:
             raise ValueError("generator.blocks=0 leaves method=onepair no translator: set 1 or more")
         if a != b:

@@ -37,8 +37,8 @@ class DiscriminatorConfig(BaseModel):
     )
     features: str = Field(
         default="lite0",
-        description="The trained network of projected: EfficientNet-Lite0 to 2 as lite0, lite1, lite2 (extra "
-        "`features`), or one that was registered in Python.",
+        description="The trained network of projected: EfficientNet-Lite0 to 2 as lite0, lite1, lite2, or one that was "
+        "registered in Python.",
     )
     feature_size: int | None = Field(
         default=None,

@@ -184,7 +184,7 @@ def build_generator(
     """
     config = config.between(in_channels, out_channels)
     masks = config.output == "mask"
-    if config.output in ("mask", "keep") and in_channels != out_channels:
+    if config.output in ("mask", "keep", "change") and in_channels != out_channels:
         raise ValueError(
             f"generator.output={config.output} keeps parts of the input, but A and B have {in_channels} and "
             f"{counted(out_channels, 'channel')}: set generator.output=image"

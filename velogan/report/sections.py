@@ -114,7 +114,8 @@ def results(runs: list[Facts]) -> str:
     cards = []
     for direction in dict.fromkeys(direction for direction, _ in groups):
         blocks = [_score(group, len(runs) > 1) for (way, _), group in groups.items() if way == direction]
-        heading = ARROW.join(runs[0].way(direction)) if direction in ("a2b", "b2a") else direction
+        named = {ARROW.join(run.way(direction)) for run in runs} if direction in ("a2b", "b2a") else {direction}
+        heading = named.pop() if len(named) == 1 else ARROW.join(("A", "B") if direction == "a2b" else ("B", "A"))
         cards.append(f'<div class="card"><h3>{text(heading[:1].upper() + heading[1:])}</h3>{"".join(blocks)}</div>')
     legend = (
         '<p class="note">Right is better. <span class="mark value"></span> the translator, '

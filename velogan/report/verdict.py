@@ -78,7 +78,9 @@ def _equal(score: Mapping[str, Any]) -> bool:
     span = score.get("interval_95")
     if span is None and score.get("images_fake") == 1:
         return True
-    return isinstance(span, list | tuple) and len(span) == 2 and span[0] <= score["baseline"] <= span[1]
+    if not (isinstance(span, list | tuple) and len(span) == 2 and all(map(is_number, span))):
+        return False
+    return span[0] <= score["baseline"] <= span[1]
 
 
 def _named(scores: Sequence[Mapping[str, Any]]) -> str:

@@ -6,13 +6,15 @@ import math
 import random
 import re
 from collections.abc import Mapping
-from typing import Any
+from functools import cache
+from typing import Any, get_args
 
 from pydantic import BaseModel, ConfigDict
 
 from velogan.config import SIZES, Config, field_names
 from velogan.engine.config import TrainConfig
 from velogan.files import nearest, parse_yaml
+from velogan.search.method import METHODS
 
 PRESET, SIZE = "preset", "size"
 """What can be varied besides the fields of a configuration."""
@@ -98,8 +100,27 @@ def _range(field: str, low: str, high: str, log: str | None) -> Dimension:
         raise ValueError(f"{shown}: give two finite numbers, the smaller one first")
     if log and bounds[0] <= 0:
         raise ValueError(f"{shown}: a range on a logarithmic scale begins above 0")
-    whole = all(re.fullmatch(r"[+-]?\d+", bound) for bound in (low, high))
+    whole = field.replace("method.inner.", "method.") in whole_numbers()
     return Dimension(field=field, low=bounds[0], high=bounds[1], log=bool(log), whole=whole)
+
+
+@cache
+def whole_numbers() -> frozenset[str]:
+    """The fields that hold whole numbers, by dotted name; of `method`, those that do so in each kind that has them."""
+    found: dict[str, bool] = {}
+
+    def look(model: type[BaseModel], prefix: str) -> None:
+        for name, field in model.model_fields.items():
+            kinds = get_args(field.annotation) or (field.annotation,)
+            if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
+                look(field.annotation, f"{prefix}{name}.")
+            else:
+                found[prefix + name] = found.get(prefix + name, True) and int in kinds and float not in kinds
+
+    look(Config, "")
+    for method in METHODS.values():
+        look(method, "method.")
+    return frozenset(name for name, whole in found.items() if whole)
 
 
 def split(text: str) -> list[Any]:

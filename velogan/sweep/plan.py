@@ -125,6 +125,8 @@ class SweepPlan(BaseModel):
             config = changed(self.bases[preset], given)
             if config.data.batch_size == "auto":
                 raise ValueError("data.batch_size=auto is for one run: give a number, the same for all trials")
+            if config.train.exchange_every is not None:
+                raise ValueError("train.exchange_every is for one run, on nodes: leave it out of a sweep")
         except ValueError as error:
             raise ValueError(f"{trial_name(settings, seed)}: {error}") from None
         config = scored_at_shares(config.change(train={"length": self.budget, "seed": seed}))

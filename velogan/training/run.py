@@ -107,10 +107,10 @@ def _train(
         engine, picks, why = ranks.share(chosen)
         config = asked.model_copy(update={"engine": on_this_host(ranks, asked.engine, engine)})
         roles = build_roles(config.method, config.spec, seed=config.train.seed, colours=data.colours)
-        if session and session.begins_anew:
-            take_trained(config.method, roles)
         if start:
             display.say(begin(config.method, config.spec, roles, found=weights, start=start))
+        if session and session.begins_anew:
+            take_trained(config.method, roles)  # what `method.start` holds stays, whatever else begins from weights
         trainer = trainer_of(config, data, roles=roles, ranks=ranks)
         length = parse_length(config.train.length, epoch=trainer.epoch)
         trainer.schedule.check(length)
