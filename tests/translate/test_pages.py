@@ -49,6 +49,18 @@ def test_they_are_refused_with_the_flag(stack: Path, tmp_path: Path, channels: i
     assert "--pages channels" in reason
 
 
+def test_a_translation_has_no_holes_where_its_input_had_none(tmp_path: Path) -> None:
+    pixels = np.full((16, 24, 3), 255, np.uint8)
+    pixels[:4] = 0
+    tag: Any = (42113, "s", 0, "0", True)
+    (tmp_path / "in").mkdir()
+    tifffile.imwrite(tmp_path / "in/a.tif", pixels, photometric="rgb", metadata=None, extratags=[tag])
+    translate(_model(3), tmp_path / "in", tmp_path / "out")
+    made = tifffile.imread(tmp_path / "out/a.tif")
+    assert (made[:4] == 0).all()
+    assert (made[4:] == 1).all()  # of 255, by a negative
+
+
 @pytest.mark.parametrize("pages", [None, "slices"])
 def test_slices_of_several_channels_are_refused(tmp_path: Path, pages: str | None) -> None:
     (tmp_path / "in").mkdir()

@@ -99,6 +99,7 @@ def _pixels(images: Tensor, form: PixelFormat) -> np.ndarray:
 
 def _kept(picture: Picture, made: np.ndarray, given: np.ndarray, rows: slice = slice(None)) -> np.ndarray:
     """Those `rows` of the translation, with what the picture's mask keeps of its pixels, as the generator sees them."""
+    made = picture.notes.geography.without_holes(made)
     return made if picture.mask is None else composed(made, given, picture.mask[rows])
 
 

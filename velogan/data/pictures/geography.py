@@ -39,24 +39,31 @@ class Geography:
     nodata: float | None = None
 
     def put_back(self, pixels: np.ndarray) -> np.ndarray:
-        """`(H, W, C)` with the value that means "no data" where the input had it, and the next one elsewhere.
+        """`(H, W, C)` with the value that means "no data" where the input had it.
 
         Raises `ValueError` where the type of `pixels` does not hold it.
         """
-        if self.nodata is None:
+        if self.empty is None or self.nodata is None:
             return pixels
-        kind, held = pixels.dtype, self._held(pixels.dtype)
-        fits = kind.kind == "f" or (float(self.nodata).is_integer() and 0 <= self.nodata <= np.iinfo(kind).max)
-        if fits and held is not None and not math.isnan(held):
-            pixels = np.where(pixels == kind.type(held), _beside_value(held, kind), pixels)
-        if self.empty is None:
-            return pixels
-        if not fits:
+        if not self._fits(pixels.dtype):
             raise ValueError(
-                f"{self.nodata:g}, which means no data in the input, is no {kind}, as which it is translated: give the "
-                "target domain a range of floating-point values, or change the input's tag GDAL_NODATA"
+                f"{self.nodata:g}, which means no data in the input, is no {pixels.dtype}, as which it is translated: "
+                "give the target domain a range of floating-point values, or change the input's tag GDAL_NODATA"
             )
-        return np.where(self.empty[..., None], kind.type(held), pixels)
+        return np.where(self.empty[..., None], pixels.dtype.type(self._held(pixels.dtype)), pixels)
+
+    def without_holes(self, pixels: np.ndarray) -> np.ndarray:
+        """`(H, W, C)` with the next value in place of the one that means "no data": measured, it says something."""
+        kind, held = pixels.dtype, self._held(pixels.dtype)
+        if held is None or math.isnan(held) or not self._fits(kind):
+            return pixels
+        return np.where(pixels == kind.type(held), _beside_value(held, kind), pixels)
+
+    def _fits(self, kind: np.dtype) -> bool:
+        nodata = self.nodata
+        if nodata is None or kind.kind == "f":
+            return nodata is not None
+        return float(nodata).is_integer() and 0 <= nodata <= np.iinfo(kind).max
 
     def tags(self, kind: np.dtype) -> list[Tag]:
         """All tags of a file with pixels of `kind`, that of GDAL included."""
