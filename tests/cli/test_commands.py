@@ -15,6 +15,9 @@ from velogan.config import Config, read_config, write_yaml
 from velogan.networks.pretrained import find_lite
 from velogan.recipes import RECIPES
 
+PROJECTED = "--discriminator.network projected --method.gan hinge"
+"""As a discriminator that has no layers of pixels."""
+
 TINY = [
     "--images",
     "2",
@@ -114,6 +117,10 @@ def test_what_was_picked_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[s
         ("--epochs 2.5", {"train": {"length": "2.5 epochs"}}),
         ("--epochs 1e-5", {"train": {"length": "0.00001 epochs"}}),
         ("--size s", {"generator": {"channels": 32, "blocks": 6}, "discriminator": {"channels": 32}}),
+        (
+            "--size s --generator.blocks 1",
+            {"generator": {"channels": 32, "blocks": 1}, "discriminator": {"channels": 32}},
+        ),
         ("--size s --generator.norm batch", {"generator": {"channels": 32, "blocks": 6, "norm": "batch"}}),
         ("--image-size 128 --seed 7", {"data": {"crop_size": 128}, "train": {"seed": 7}}),
         ("--image-size 32 --data.load-size 40", {"data": {"crop_size": 32, "load_size": 40}}),
@@ -185,6 +192,10 @@ def test_a_run_folder_or_file_is_a_start_for_more_flags(tmp_path: Path):
                 ("--discriminator.layers 5", "--discriminator.network n_layers", ""),
                 ("--discriminator.feature-size 224", "--discriminator.network projected", ""),
                 ("--discriminator.features lite1", "--discriminator.network projected", ""),
+                ("--discriminator.norm spectral", "--discriminator.network projected+basic", PROJECTED),
+                ("--discriminator.init xavier", "--discriminator.network projected+basic", PROJECTED),
+                ("--data.load-size 80", "--data.preprocess resize_and_crop", "--data.preprocess crop"),
+                ("--data.load-size 80", "--data.preprocess resize_and_crop", "--data.preprocess none"),
                 ("--method.penalty-weight 1.0", "--method.penalty r1", ""),
                 ("--method.penalty-every 4", "--method.penalty r1", ""),
                 ("--data.pairs-every 2", "--data.pairs FOLDER", ""),
@@ -192,6 +203,8 @@ def test_a_run_folder_or_file_is_a_start_for_more_flags(tmp_path: Path):
                 ("--discriminator-b.channels 8", "--method.direction both", "--method onepair"),
             )
         ),
+        ("train --data d --seed 1 --train.seed 2", "--seed and --train.seed set the same field: give one of the two"),
+        ("train --data d --data.path e", "--data and --data.path set the same field: give one of the two"),
         ("train --data d --out r --generator.operations nope", "the flags: generator: operations=nope is for cells"),
         ("train --data d --out r --train.length soon", "is no duration"),
         ("train --preset demo --data d --out r", "--preset: there is no such flag here"),

@@ -13,7 +13,8 @@ import tyro
 from pydantic import ValidationError
 
 from velogan.cli.flags import Flags, Json, asks_help, show_help
-from velogan.config import Config, Size, differences, explain, field_names, read_config
+from velogan.config import SIZES, Config, Size, differences, explain, field_names, read_config
+from velogan.data.config import BUILT_IN
 from velogan.engine.optimizers import unread
 from velogan.files import nearest
 from velogan.recipes import DEFAULT, DEMOS, RECIPES
@@ -76,6 +77,9 @@ class Fields(Flags):
     @classmethod
     def parse(cls, argv: Sequence[str], *, prog: str, description: str) -> Self:
         """As every command; ValueError where a field refuses its value."""
+        for short, long in _SAME.items():
+            if value_of(argv, short) is not None and value_of(argv, long) is not None:
+                raise ValueError(f"{short} and {long} set the same field: give one of the two")
         base = cls.base(argv)
         if asks_help(argv):
             _show_help(cls, argv, base, prog=prog, description=description)
@@ -130,7 +134,7 @@ class Configured(Fields):
         if not named_preset(argv) and asked.preset != cls.preset:
             raise ValueError(f"{asked.preset}: a preset comes before all flags: {prog} {asked.preset} ...")
         asked.preset = cls.preset_of(argv)
-        _check_read(asked.fields, cls.base(argv))
+        _check_read(configure(asked), cls.base(argv))
         return asked
 
 
@@ -142,6 +146,14 @@ _READ_WHERE: dict[tuple[str, ...], tuple[str, Callable[[Config], bool]]] = {
     ("discriminator.features", "discriminator.feature_size"): (
         "--discriminator.network projected",
         lambda config: any("projected" in one.network for one in config.spec.discriminators.values()),
+    ),
+    ("discriminator.norm", "discriminator.init"): (
+        "--discriminator.network projected+basic",
+        lambda config: any(one.network != "projected" for one in config.spec.discriminators.values()),
+    ),
+    ("data.load_size",): (
+        "--data.preprocess resize_and_crop",
+        lambda config: config.data.preprocess not in ("crop", "none") or config.data.path == (BUILT_IN,),
     ),
     ("method.penalty_weight", "method.penalty_every"): (
         "--method.penalty r1",
@@ -158,6 +170,10 @@ _READ_WHERE: dict[tuple[str, ...], tuple[str, Callable[[Config], bool]]] = {
     ),
 }
 """Fields that nothing reads without the flag beside them, and whether a configuration has what that flag asks for."""
+
+
+_SAME = {"--data": "--data.path", "--seed": "--train.seed", "--image-size": "--data.crop-size"}
+"""Short flags, and the field that each sets."""
 
 
 def _check_read(config: Config, base: Config) -> None:
@@ -184,9 +200,10 @@ def named_preset(argv: Sequence[str]) -> str:
 
 
 def base_config(argv: Sequence[str], preset: str) -> Config:
-    """What the field flags change: the preset's configuration or that of --config, with the method of --method."""
-    base, method = file_or_preset(argv, preset), value_of(argv, "--method")
-    return base if method is None else base.change(method=method)
+    """What the field flags change: the preset's configuration or that of --config, with --method and --size."""
+    base, method, size = file_or_preset(argv, preset), value_of(argv, "--method"), value_of(argv, "--size")
+    base = base if method is None else base.change(method=method)
+    return base.sized(size) if size in SIZES else base
 
 
 def file_or_preset(argv: Sequence[str], preset: str) -> Config:
@@ -200,12 +217,11 @@ def file_or_preset(argv: Sequence[str], preset: str) -> Config:
 
 def configure(asked: Fields) -> Config:
     """The configuration that all these flags add up to."""
-    config = asked.fields.sized(asked.size) if asked.size else asked.fields
     train = {"seed": asked.seed} if asked.seed is not None else {}
     data: dict[str, Any] = {"path": asked.data} if asked.data else {}
     if asked.image_size is not None:
         data["crop_size"] = asked.image_size
-    return config.change(train=train, data=data)
+    return asked.fields.change(train=train, data=data)
 
 
 def data_is_named(asked: Fields, *presets: str) -> bool:

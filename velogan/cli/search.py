@@ -134,7 +134,7 @@ def configure_search(asked: Search) -> Config:
     """The configuration that the flags of `search` add up to."""
     train = length(asked)
     check_hidden(asked.hidden)
-    config = configure(dataclasses.replace(asked, size=None))  # which is in the configuration already
+    config = configure(asked)
     check_data(asked)
     given: dict[str, dict[str, Any]] = {
         "method": {"scheme": asked.method, "patience": asked.patience},

@@ -147,8 +147,9 @@ def _what_is_recommended(config: Config) -> str:
     size = sizes.get((generator.channels, generator.blocks))
     networks = f"size {size}" if size else counted(generator.channels, "channel")
     device = resolve_device(config.engine.device).type
+    pictures = f"squares of {side}x{side}" if config.data.crop else "whole pictures"
     return (
-        f"the recommended recipe: {networks}, squares of {side}x{side}, {config.train.length}, as a "
+        f"the recommended recipe: {networks}, {pictures}, {config.train.length}, as a "
         f"{'GPU' if device == 'cuda' else device.upper()} bears; --size, --image-size and --minutes change it"
     )
 

@@ -21,7 +21,7 @@ _SUMMARY = {  # some figures became better, some worse
     (False, False): "No better than doing nothing, and no worse, as far as so few pictures tell.",
 }
 _LONGER = "Train longer: the same command with a larger --images goes on with this run"
-_MASK = "begin a run with --generator.output mask, which keeps backgrounds"
+_MASK = "begin a run with --generator.output mask, if this one has none: it keeps backgrounds"
 
 
 def verdict(scores: Sequence[Mapping[str, Any]], names: Mapping[str, tuple[str, str]]) -> list[str]:
