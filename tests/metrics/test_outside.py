@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from velogan.metrics.outside import STRIPED, grown, outside_db, stripes
+from velogan.metrics.outside import STRIPED, grown, stripes
+from velogan.metrics.pixel import psnr
 
 SIDE = 64
 
@@ -44,13 +45,13 @@ def test_a_mask_grows_by_eight_pixels_of_256(mask: Tensor):
 
 def test_what_changes_inside_is_not_counted(given: Tensor, mask: Tensor):
     fake = torch.where(mask, -given, given)
-    assert outside_db(fake, given, grown(mask)).item() == math.inf
+    assert psnr(fake, given, ~grown(mask)).item() == math.inf
     assert stripes(_striped(given, mask), given, grown(grown(mask))).item() == 0
 
 
 def test_the_change_outside_is_in_db(given: Tensor, mask: Tensor):
-    assert outside_db(given + 0.2, given, mask).item() == pytest.approx(20, abs=1e-4)
-    assert torch.isnan(outside_db(given, given, torch.ones_like(mask))).all()
+    assert psnr(given + 0.2, given, ~mask).item() == pytest.approx(20, abs=1e-4)
+    assert torch.isnan(psnr(given, given, torch.zeros_like(mask))).all()
     assert torch.isnan(stripes(given, given, torch.ones_like(mask))).all()
 
 

@@ -14,7 +14,7 @@ from velogan.networks.cells import choices, discriminator_kinds, generator_kinds
 from velogan.networks.genotype import Genotype, read_genotype
 from velogan.report import write_report
 from velogan.report.genotype import discriminator_cells, generator_cells, genotype_file
-from velogan.report.share_plots import cells, thinned
+from velogan.report.share_plots import cells
 
 MakeRun = Callable[..., Path]
 
@@ -192,10 +192,3 @@ def test_places_are_gathered_by_cell() -> None:
     ]
     named = cells({place: {"conv3": 1.0} for place in GENERATOR})
     assert [label for label, _ in named] == ["e", *(f"r{n}" for n in range(1, 10)), "d"]
-
-
-def test_long_searches_are_thinned_and_keep_both_ends() -> None:
-    rows: list[Any] = [{"images": number, "shares": {}} for number in range(1000)]
-    few = thinned(rows)
-    assert (len(few), few[0]["images"], few[-1]["images"]) == (60, 0, 999)
-    assert thinned(rows[:1]) == rows[:1]

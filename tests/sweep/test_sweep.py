@@ -22,7 +22,7 @@ from velogan.sweep import sweep as module
 from velogan.sweep.dimensions import parse_dimension
 from velogan.sweep.folder import log_file, note, run_folder, state_of
 from velogan.sweep.plan import SweepPlan
-from velogan.sweep.scheduling import MISSING, Resources, shared
+from velogan.sweep.scheduling import Resources, shared
 from velogan.sweep.sweep import check_folders, sweep
 from velogan.sweep.table import Table
 
@@ -164,8 +164,8 @@ def test_a_status_that_cannot_be_written_stops_no_other_trial(
 def test_without_the_extra_one_sentence_names_it(
     tiny_plan: Callable[..., SweepPlan], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(sys.modules, "ray.tune", None)
-    with pytest.raises(ValueError, match=re.escape(MISSING)):
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    with pytest.raises(ValueError, match=r"velogan sweep needs optuna: .*\[sweep\]"):
         run(tiny_plan(), tmp_path)
 
 

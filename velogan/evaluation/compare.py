@@ -16,14 +16,12 @@ from velogan.data.pictures.values import to_unit
 from velogan.data.sets.pair import Task
 from velogan.data.sets.sources import Folder, cache_directory, list_images
 from velogan.evaluation.each import bounded
-from velogan.evaluation.evaluate import Features, check_asked, load_networks, versions
+from velogan.evaluation.evaluate import Features, check_asked, how_measured, load_networks
 from velogan.evaluation.features import JUDGE, FeatureNetwork
 from velogan.evaluation.pictures import sample
-from velogan.evaluation.scoring import finite, halves
+from velogan.evaluation.scoring import finite, halves, value_of
 from velogan.files import counted
-from velogan.metrics.bootstrap import PROTOCOL
 from velogan.metrics.figures import (
-    SLICED_PROTOCOL,
     Seen,
     class_shares,
     distances,
@@ -37,8 +35,6 @@ from velogan.metrics.pixel import psnr, ssim
 from velogan.metrics.sliced import PATCHES
 from velogan.networks.pretrained import package
 
-_REAL = "what one half of AGAINST scores against the other half: fewer pictures, so a little pessimistic"
-_BASELINE = "unknown: nothing says what the pictures were made from"
 _BATCH_SIZE = 16
 _MOST_VALUES = 2**26  # of the pictures in memory at one time
 
@@ -85,8 +81,7 @@ def compare(
         scores.append(
             {
                 "name": name,
-                "value": finite(figure.value),
-                "interval_95": None if figure.interval_95 is None else list(figure.interval_95),
+                **value_of(figure),
                 "real": None if bound is None else finite(bound.value),
                 "baseline": None,
                 "images_real": len(real_names) if figure.images is None else figure.images,
@@ -99,19 +94,15 @@ def compare(
                 "checkpoint": None,
             }
         )
-    protocol = versions() | {
+    protocol = {
         "folder": str(folder),
         "against": str(against),
         "images": {"folder": len(fake_names), "against": len(real_names), "equal_names": len(pairs)},
         "skipped": skipped,
         "pictures": "as they are",
-        "limit": limit,
-        "seed": seed,
-        "real": _REAL,
-        "baseline": _BASELINE,
-        "sliced_wasserstein": SLICED_PROTOCOL,
-        "bootstrap": PROTOCOL,
-        "features": [network.record for network in networks],
+        "real": "what one half of AGAINST scores against the other half: fewer pictures, so a little pessimistic",
+        "baseline": "unknown: nothing says what the pictures were made from",
+        **how_measured(networks, limit, seed),
     }
     return {"protocol": protocol, "scores": scores}
 

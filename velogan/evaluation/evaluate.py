@@ -1,6 +1,6 @@
 """Scoring a run: its translations against the true ones if these are known, and against real pictures.
 
-Every figure is reported together with those of real pictures and of doing nothing: see `REAL` and `BASELINE`.
+Every figure is reported together with those of real pictures and of doing nothing.
 """
 
 from __future__ import annotations
@@ -40,9 +40,6 @@ from velogan.report.scores import SAME
 from velogan.store.checkpoint import damage, find_checkpoint, imported, read_best, taken
 from velogan.translate.model import Translator, Weights, Which, load_translator
 from velogan.types import GENERATOR_FILES, Direction
-
-REAL = "real pictures against other real ones: as good as can be expected"
-BASELINE = "the input taken for its own translation"
 
 Features = Literal["none"] | Judge
 """The EfficientNet-Lite that gives features."""
@@ -90,8 +87,10 @@ def evaluate(
     run, task = Path(run), task or quiet
     config = _config(run, data)
     check_asked(classes, features, squeezenet, limit)
-    ways = config.method.directions
-    ways = _kept(find_checkpoint(run, checkpoint or "last"), ways)
+    folder = find_checkpoint(run, checkpoint or "last")  # imported weights may be of one direction
+    ways: list[Direction] = [
+        way for way in config.method.directions if (folder / f"{GENERATOR_FILES[way]}.safetensors").is_file()
+    ]
     candidates, missing = _candidates(run, checkpoint, ways)
     networks = load_networks(features, squeezenet, inception, cache_directory(config.data), device=device, task=task)
     scorer = Scorer(config.data, networks, classes or {}, limit, seed, task)
@@ -115,7 +114,7 @@ def evaluate(
                 autoencoder = replace(translator, net=owner.autoencoder_of(translator.net))
                 scores += [score | common for score in scorer.score_reconstruction(autoencoder, source)]
             records.append(_record(translator, common, target))
-    protocol = versions() | {
+    protocol = {
         "run": str(run),
         "checkpoints": {candidate.checkpoint: candidate.folder.name for candidate in candidates},
         "best": missing or read_best(run),
@@ -130,13 +129,9 @@ def evaluate(
         "duplicates": _duplicates(a, b, trained, task),
         "precision": "plain float32 (exact)" if exact else "as translate computes: see computed_in of networks",
         "pictures": "prepared as in training but without a random part; translations rounded to the target's depth",
-        "limit": limit,
-        "seed": seed,
-        "real": REAL,
-        "baseline": BASELINE,
-        "sliced_wasserstein": SLICED_PROTOCOL,
-        "bootstrap": PROTOCOL,
-        "features": [network.record for network in networks],
+        "real": "real pictures against other real ones: as good as can be expected",
+        "baseline": "the input taken for its own translation",
+        **how_measured(networks, limit, seed),
     }
     if warning := _taught_by(features, config.spec):
         protocol["judge"] = warning
@@ -196,9 +191,17 @@ def _taught_by(judge: Features, spec: Spec) -> str | None:
     )
 
 
-def versions() -> dict[str, str]:
-    """Versions of what computed the figures, for the protocol."""
-    return {"velogan": __version__, "torch": torch.__version__}
+def how_measured(networks: Sequence[FeatureNetwork], limit: int | None, seed: int) -> dict[str, Any]:
+    """What the protocol says of figures, whatever they are of."""
+    return {
+        "limit": limit,
+        "seed": seed,
+        "sliced_wasserstein": SLICED_PROTOCOL,
+        "bootstrap": PROTOCOL,
+        "features": [network.record for network in networks],
+        "velogan": __version__,
+        "torch": torch.__version__,
+    }
 
 
 def _config(run: Path, data: Sequence[str]) -> Config:
@@ -228,30 +231,22 @@ def _sources(run: Path, config: Config, *, given: bool, task: Task) -> tuple[Sou
 
 def _candidates(run: Path, checkpoint: Which | None, ways: Sequence[Direction]) -> tuple[list[Candidate], str | None]:
     """The translators to score, and why the best checkpoint is missing among them, or None."""
-    found: list[Candidate] = []
-    if checkpoint != "best":
-        last = find_checkpoint(run, "last")
-        found += [Candidate("last", weights, last) for weights in _weights(last, ways)]
-    if checkpoint == "best":
-        best = find_checkpoint(run, "best")
-        return [Candidate("best", _weights(best, ways)[0], best)], None
-    if checkpoint == "last":
-        return found, None
+    if checkpoint is not None:
+        folder = find_checkpoint(run, checkpoint)
+        weights = _weights(folder, ways)
+        return [Candidate(checkpoint, one, folder) for one in (weights[:1] if checkpoint == "best" else weights)], None
+    last = find_checkpoint(run, "last")
+    found = [Candidate("last", weights, last) for weights in _weights(last, ways)]
     try:
         best = find_checkpoint(run, "best")
     except ValueError:
         return found, "none was chosen"
-    if best == found[0].folder:
+    if best == last:
         return found, SAME
     if broken := damage(best):
         return found, broken
     other = [Candidate("best", _weights(best, ways)[0], best)]
     return [*other, *found] if taken(run) == "best" else [*found, *other], None
-
-
-def _kept(folder: Path, ways: Sequence[Direction]) -> Sequence[Direction]:
-    """Those of `ways` that the checkpoint has a generator for: imported weights may be of one."""
-    return [way for way in ways if (folder / f"{GENERATOR_FILES[way]}.safetensors").is_file()]
 
 
 def _weights(folder: Path, ways: Sequence[Direction]) -> Sequence[Weights]:

@@ -228,28 +228,23 @@ def _with_answers(sources: Sources, rendered: Path) -> Iterator[Side]:
     if isinstance(a.train, Folder):
         answers = render_answers(a.train.directory.parent, names, into=rendered)  # pyright: ignore[reportArgumentType]
     for side, other in ((a, b.validation), (b, a.validation)):
-        truth = (
-            answers / f"truth{side.letter}"
-            if answers
-            else other.directory
-            if pairs and isinstance(other, Folder)
-            else None
-        )
-        mask = answers / f"mask{side.letter}" if answers else None
+        truth = other.directory if pairs and isinstance(other, Folder) else None
+        mask = None
+        if answers:
+            truth, mask = answers / f"truth{side.letter}", answers / f"mask{side.letter}"
         yield replace(side, test=side.validation, truth=truth, mask=mask)
 
 
 def _given(sources: Sources, metric: str, data: DataConfig, device: str) -> Mapping[Direction, list[str]]:
     """The names of the figures that held-out pictures give, by direction, found by scoring black pictures."""
-    scorer, (a, b) = _opened(sources, metric, data, device)
+    scorer, reals = _opened(sources, metric, data, device)
     found: dict[Direction, list[str]] = {}
-    pairs: tuple[tuple[Direction, Real, Real], ...] = (("a2b", a, b), ("b2a", b, a))
-    for way, source, target in pairs:
+    for way in _WAYS:
+        source, target = reals if way == "a2b" else reals[::-1]
         form = target.pictures.format
         arrays = [np.zeros((*one.shape[:2], form.channels), form.dtype) for one in source.pictures.arrays]
         black = Pictures(arrays, form)
-        figures = scorer.figures(source, target, black, scorer.look(black, ""), resample=False)
-        found[way] = list(figures)
+        found[way] = [*scorer.figures(source, target, black, scorer.look(black, ""), resample=False)]
     return found
 
 

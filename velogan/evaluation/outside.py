@@ -16,7 +16,8 @@ from velogan.data.sets.sources import Folder, Side, find_sources
 from velogan.evaluation.each import MOST_DB
 from velogan.evaluation.pictures import Pictures
 from velogan.evaluation.scoring import Scorer, quiet
-from velogan.metrics.outside import STRIPED, grown, outside_db, stripes
+from velogan.metrics.outside import STRIPED, grown, stripes
+from velogan.metrics.pixel import psnr
 from velogan.translate.model import load_translator
 from velogan.types import Direction
 
@@ -41,19 +42,14 @@ def outside(run: Path, *, device: torch.device | str = "cpu") -> dict[Direction,
         held = replace(side, test=side.validation.named(masks), truth=None)  # pyright: ignore[reportOptionalMemberAccess]
         real = scorer.open(held, other)
         fakes = scorer.made(load_translator(run, direction=way, device=device), real, real.pictures.format, "")
-        values = [_measured(fakes.floats(n), real.pictures.floats(n), masks[name]) for n, name in enumerate(real.names)]
-        decibels = torch.tensor([decibels for decibels, _ in values]).clamp(max=MOST_DB)
+        of = [(fakes.floats(n), real.pictures.floats(n), grown(masks[name])) for n, name in enumerate(real.names)]
+        decibels = torch.tensor([psnr(fake, given, ~mask).item() for fake, given, mask in of]).clamp(max=MOST_DB)
         found[way] = {
             "psnr_outside_db": decibels.nanmean().item(),
-            "striped_outside": fmean(share > STRIPED for _, share in values),
-            "images": len(values),
+            "striped_outside": fmean(stripes(*one).item() > STRIPED for one in of),
+            "images": len(of),
         }
     return found
-
-
-def _measured(fake: Tensor, given: Tensor, mask: Tensor) -> tuple[float, float]:
-    mask = grown(mask)
-    return outside_db(fake, given, mask).item(), stripes(fake, given, mask).item()
 
 
 def _masks(side: Side, data: DataConfig) -> dict[str, Tensor]:

@@ -123,7 +123,9 @@ class Real:
         }
 
 
-def open_side(folder: ImageSource, side: Side, data: DataConfig, *, progress: Callable[[int, int], None]) -> Domain:
+def open_side(
+    folder: ImageSource, side: Side, data: DataConfig, *, progress: Callable[[int, int], None] | None = None
+) -> Domain:
     """Open pictures of the domain `side`, prepared as for a test."""
     return open_domain(folder, data, test=True, **data.reading(side.letter), progress=progress)
 

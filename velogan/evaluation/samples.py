@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -11,14 +11,15 @@ import torch
 from torch import Tensor
 
 from velogan.data.config import DataConfig
-from velogan.data.sets.cache import Domain, open_domain
+from velogan.data.sets.cache import Domain
 from velogan.data.sets.loader import normalise
 from velogan.data.sets.sources import ImageSource, Side, Sources, in_folder
+from velogan.evaluation.pictures import open_side
 from velogan.files import write_text
 from velogan.methods.base import Views
 from velogan.observe.log import Log
 from velogan.observe.samples import as_rgb, grid, write_grid
-from velogan.types import Direction, Letter
+from velogan.types import Direction
 
 
 class Sampler:
@@ -47,9 +48,8 @@ class Sampler:
     ):
         self.folder, self.views, self.log = run / "samples", views, log
         self.how, self.beside = {"device": device, "bf16": bf16}, data.neighbours
-        from_b = "b2a" if "b2a" in views.generators else "b2b"
-        chosen = {"count": count, "multiple": multiple}
-        self.pictures = {"a2b": _pictures(sources.a, data, **chosen), from_b: _pictures(sources.b, data, **chosen)}
+        from_b, a, b = "b2a" if "b2a" in views.generators else "b2b", sources.a, sources.b
+        self.pictures = {"a2b": _pictures(a, b, data, count, multiple), from_b: _pictures(b, a, data, count, multiple)}
         third = ["reconstruction"] if views.reconstruction else ["back"] if len(views.generators) == 2 else []
         if "b2b" in self.pictures:
             names, real, _ = self.pictures["b2b"]
@@ -96,26 +96,26 @@ def translated_and_third(
     return torch.cat(fakes), torch.cat(thirds) if thirds else None
 
 
-def _pictures(side: Side, data: DataConfig, *, count: int, multiple: int) -> tuple[list[str], Tensor, Tensor | None]:
+def _pictures(
+    side: Side, other: Side, data: DataConfig, count: int, multiple: int
+) -> tuple[list[str], Tensor, Tensor | None]:
     """Names, inputs and truths `(N, C, H, W)` of a fixed, evenly spread choice; from train if there is no test."""
-    domain = _choice(side.test or side.train, side.letter, data, count)
+    domain = _choice(side.test or side.train, side, data, count)
     truths = None
     if side.truth is not None and side.test is not None:
         kept = tuple(name for name in domain.names if (side.truth / name).is_file())
         if kept == domain.names:
-            other: Letter = "B" if side.letter == "A" else "A"
-            truths = open_domain(in_folder(side.truth, kept, data), data, test=True, **data.reading(other))
-    size = _common_size([domain, *([truths] if truths else [])], multiple)
+            truths = open_side(in_folder(side.truth, kept, data), other, data)
+    size = common_size([*domain.shapes, *(truths.shapes if truths else [])], multiple)
     return list(domain.names), middles(domain, size), middles(truths, size) if truths else None
 
 
-def _choice(folder: ImageSource, letter: Letter, data: DataConfig, wanted: int) -> Domain:
+def _choice(folder: ImageSource, side: Side, data: DataConfig, wanted: int) -> Domain:
     """A fixed, evenly spread choice; from more pictures if too many of them cannot be read."""
     tried = wanted
 
     def open_some(names: Sequence[str], count: int) -> Domain:
-        some = folder.named(names[i] for i in _spread(len(names), count))
-        return open_domain(some, data, test=True, **data.reading(letter))
+        return open_side(folder.named(names[i] for i in spread(len(names), count)), side, data)
 
     while True:
         try:
@@ -129,22 +129,25 @@ def _choice(folder: ImageSource, letter: Letter, data: DataConfig, wanted: int) 
         tried *= 4
 
 
-def _spread(count: int, wanted: int) -> list[int]:
+def spread(count: int, wanted: int) -> list[int]:
+    """At most `wanted` of the numbers below `count`, evenly spread."""
     return sorted({int(i) for i in np.linspace(0, count - 1, min(wanted, count))})
 
 
-def _common_size(domains: list[Domain], multiple: int) -> tuple[int, int]:
-    shapes = [shape for domain in domains for shape in domain.shapes]
-    height, width = min(h for h, _, _ in shapes), min(w for _, w, _ in shapes)
-    return max(height // multiple, 1) * multiple, max(width // multiple, 1) * multiple
+def common_size(shapes: Iterable[Sequence[int]], multiple: int) -> tuple[int, int]:
+    """The largest (height, width), divisible by `multiple`, that fits into all `shapes`, (height, width, ...) each."""
+    height, width = (max(min(sides) // multiple, 1) * multiple for sides in zip(*(shape[:2] for shape in shapes)))
+    return height, width
 
 
 def middles(domain: Domain, size: tuple[int, int]) -> Tensor:
     """The centre of every picture, of `size` (h, w): `(N, C, h, w)` in [-1, 1]."""
-    height, width = size
-    cuts = []
-    for i in range(len(domain)):
-        image = domain.image(i)
-        top, left = max(image.shape[0] - height, 0) // 2, max(image.shape[1] - width, 0) // 2
-        cuts.append(np.asarray(image[top : top + height, left : left + width]))
+    cuts = [centre(domain.image(number), size) for number in range(len(domain))]
     return normalise(torch.from_numpy(np.stack(cuts)), domain.format.range)
+
+
+def centre(image: np.ndarray, size: tuple[int, int]) -> np.ndarray:
+    """The centre of `(H, W, C)`, of `size` (h, w), or of the picture's own sides where these are smaller."""
+    height, width = size
+    top, left = max(image.shape[0] - height, 0) // 2, max(image.shape[1] - width, 0) // 2
+    return image[top : top + height, left : left + width]

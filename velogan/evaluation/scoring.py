@@ -28,9 +28,7 @@ from velogan.metrics.figures import (
     meaning,
     means,
     patches_of,
-    rows,
 )
-from velogan.metrics.labels import intersection_over_union
 from velogan.translate.model import Translator
 
 SPLITS: dict[Split, str] = {
@@ -111,7 +109,7 @@ class Scorer:
             higher = not real < baseline if is_share(name) else not lower_is_better(name)
             yield {
                 "name": name,
-                **_value(figure),
+                **value_of(figure),
                 "real": finite(real),
                 "baseline": finite(baseline),
                 "images_real": len(target.pictures) if figure.images is None else 0,
@@ -119,7 +117,7 @@ class Scorer:
                 "better": "higher" if higher else "lower",
                 "split": source.split,
                 "what": self._sentence(name, source, target, bounds),
-            } | self._classes(name, source, fakes)
+            }
 
     def score_reconstruction(self, autoencoder: Translator, source: Real) -> Iterator[dict[str, Any]]:
         """The entries of the reconstructions that a translator's encoder and decoder make of its input."""
@@ -128,7 +126,7 @@ class Scorer:
         for name, figure in means(each.of_reconstructions(source.pictures, backs), seed=self.seed).items():
             yield {
                 "name": name,
-                **_value(figure),
+                **value_of(figure),
                 "real": None,
                 "baseline": None,
                 "images_real": 0,
@@ -147,26 +145,6 @@ class Scorer:
 
         made = source.pictures.map(translate, self.task(phase))
         return Pictures([one.numpy() for one in made], replace(form, channels=made[0].shape[-1]))
-
-    def _classes(self, name: str, source: Real, fakes: Pictures) -> dict[str, Any]:
-        """The agreement of each label, beside a figure that is a mean over labels."""
-        labels = source.answers.labels
-        if name != "label_iou" or labels is None:
-            return {}
-        whole = each.confusions(source, fakes, labels).sum(dim=0)
-        held, right = whole.sum(dim=1), whole.diagonal()
-        colours = ((labels + 1) * 127.5).round().int().tolist()
-        return {
-            "classes": [
-                {
-                    "colour": "#" + "".join(f"{level:02x}" for level in colour),
-                    "share": finite((held[index] / held.sum()).item()),
-                    "accuracy": finite((right[index] / held[index]).item()),
-                    "iou": finite(intersection_over_union(whole)[index].item()),
-                }
-                for index, colour in enumerate(colours)
-            ]
-        }
 
     def _sentence(self, name: str, source: Real, target: Real, bounds: References) -> str:
         a, b = source.side.name, target.side.name
@@ -206,7 +184,7 @@ def halves(seen: Seen, seed: int) -> dict[str, Figure]:
     if count < 4:
         return {}
     order = torch.randperm(count, generator=torch.Generator().manual_seed(seed))
-    one, other = (rows(seen, half) for half in order.chunk(2))
+    one, other = ({name: rows[half] for name, rows in seen.items()} for half in order.chunk(2))
     return distances(one, other, seed=seed)
 
 
@@ -220,6 +198,7 @@ def finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def _value(figure: Figure) -> dict[str, Any]:
+def value_of(figure: Figure) -> dict[str, Any]:
+    """What `scores` keeps of a figure itself."""
     interval = figure.interval_95
     return {"value": finite(figure.value), "interval_95": None if interval is None else list(interval)}

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from velogan.data.config import DataConfig
-from velogan.data.sets.cache import Domain, open_domain
 from velogan.data.sets.loader import window
-from velogan.data.sets.sources import FEWEST, Side, Sources
+from velogan.data.sets.sources import FEWEST, Sources
 from velogan.evaluation.features import JUDGE
-from velogan.evaluation.samples import middles, translated_and_third
+from velogan.evaluation.pictures import open_side
+from velogan.evaluation.samples import common_size, middles, translated_and_third
 from velogan.methods.base import Method, Spec, Views
 from velogan.metrics.failures import signs
 from velogan.metrics.sliced import distance_of_maps, sliced_wasserstein
@@ -62,11 +62,13 @@ class Validation:
             self.missing = f"no pictures are held out ({why}): no checkpoint will be chosen as best"
             return
         try:
-            a, b = (_open(side, data) for side in (sources.a, sources.b))
+            a = open_side(sources.a.validation, sources.a, data)
+            b = open_side(sources.b.validation, sources.b, data)
         except ValueError as error:
             self.missing = f"no checkpoint will be chosen as best: {error}"
             return
-        size = _common_size([a, b], data, spec.multiple)
+        shapes = [*a.shapes, *b.shapes]  # training sees a window of each
+        size = common_size([*shapes, *(window(data, shape) for shape in shapes)], spec.multiple)
         self.a, self.b = middles(a, size), middles(b, size)
         by = f", by {self.features}" if self.features else ""
         self.on = f"{len(self.a)} held-out {sources.a.name} and {len(self.b)} held-out {sources.b.name}{by}"
@@ -146,16 +148,3 @@ def _features(teachers: Set[str]) -> str | None:
     """
     judges = JUDGE not in teachers and teachers <= set(LITE_SHA256) and find_lite(JUDGE) is not None
     return JUDGE if teachers and judges else min(teachers, default=None)
-
-
-def _open(side: Side, data: DataConfig) -> Domain:
-    assert side.validation is not None
-    return open_domain(side.validation, data, test=True, **data.reading(side.letter))
-
-
-def _common_size(domains: list[Domain], data: DataConfig, multiple: int) -> tuple[int, int]:
-    """The largest (height, width) that fits into all pictures and training might see."""
-    sizes = [window(data, shape) for domain in domains for shape in domain.shapes]
-    sizes += [shape[:2] for domain in domains for shape in domain.shapes]
-    height, width = (max(min(sides) // multiple, 1) * multiple for sides in zip(*sizes))
-    return height, width

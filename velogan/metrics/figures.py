@@ -65,11 +65,6 @@ class Figure:
     resampled: Tensor | None = field(default=None, compare=False, repr=False)
 
 
-def rows(seen: Seen, chosen: Tensor) -> Seen:
-    """The features and more of some of the images."""
-    return {name: values[chosen] for name, values in seen.items()}
-
-
 def distances(fake: Seen, real: Seen, *, seed: int, resample: bool = False) -> dict[str, Figure]:
     """The sliced Wasserstein distance between two sets, and Fréchet and kernel distances over all features there are.
 

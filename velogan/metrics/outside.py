@@ -8,7 +8,7 @@ from __future__ import annotations
 from torch import Tensor
 from torch.nn import functional
 
-from velogan.metrics.pixel import luminance, psnr
+from velogan.metrics.pixel import luminance
 
 GROWN = 1 / 32
 """The share of the shorter side by which masks are grown, 8 pixels of 256: they are not exact at their edges."""
@@ -28,11 +28,6 @@ def grown(mask: Tensor) -> Tensor:
     """`mask` with all that is as near to it as `GROWN` says, along rows and columns."""
     pixels = round(GROWN * min(mask.shape[-2:]))
     return functional.max_pool2d(mask.float(), 2 * pixels + 1, stride=1, padding=pixels) > 0
-
-
-def outside_db(fake: Tensor, given: Tensor, mask: Tensor) -> Tensor:
-    """PSNR in dB of a translation to its input where `mask` is false, `(B,)`; NaN where it is true everywhere."""
-    return psnr(fake, given, ~mask)
 
 
 def stripes(fake: Tensor, given: Tensor, mask: Tensor) -> Tensor:

@@ -11,9 +11,13 @@ from velogan.files import counted
 from velogan.networks.genotype import Genotype, read_genotype
 from velogan.report.facts import Facts, mapping
 from velogan.report.genotype import drawn
+from velogan.report.pictures import evenly
 from velogan.report.sections import key, text
-from velogan.report.share_plots import entropies, legend, shares, thinned
+from velogan.report.share_plots import entropies, legend, shares
 from velogan.search.history import Tick, unchanged_since
+
+MOST_POINTS = 60
+"""So many lines of the history are drawn, evenly chosen; the last is one of them."""
 
 FEW = 8
 """Networks with fewer choices stand side by side."""
@@ -66,7 +70,7 @@ def _decided(history: Sequence[Tick]) -> str:
     settled = f"The choices are the same since {since:,} of {counted(images, 'image')}."
     if since == images:
         settled = f"Choices changed up to the last of {counted(images, 'image')}."
-    few = thinned(history)
+    few = evenly(history, MOST_POINTS)
     charts = "".join(
         f'<figure class="plot"><figcaption>{text(network)}</figcaption>{entropies(few, network)}</figure>'
         for network in history[-1]["shares"]
@@ -79,7 +83,7 @@ def _decided(history: Sequence[Tick]) -> str:
 
 
 def _shares(history: Sequence[Tick]) -> str:
-    images, few = history[-1]["images"], thinned(history)
+    images, few = history[-1]["images"], evenly(history, MOST_POINTS)
     cards = "".join(
         f'<div class="card{" few" if len(mixtures) < FEW else ""}"><h3>{text(network)}</h3>{shares(few, network)}</div>'
         for network, mixtures in history[-1]["shares"].items()

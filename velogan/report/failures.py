@@ -40,13 +40,13 @@ KEPT = 0.5
 NOTICED = 1.1
 """and their score is above the best one times this: runs that hardly change anything differ by chance."""
 
-_AUGMENT = "augment"
-_UNTRANSLATED = "untranslated"
+_ONCE = ("augment", "untranslated")
+"""Fields that are no mend where they do something already."""
 
 
 @dataclass(frozen=True)
 class Failure:
-    """A failure that lasts: `sign` with the `value` measured last, `since` so many images."""
+    """A failure that lasts: the `value` measured last, `since` so many images."""
 
     name: str
     what: str
@@ -81,7 +81,7 @@ _KINDS: dict[str, _Kind] = {
         "translations are nearly all the same (their distances are {value:.0%} of those of inputs or of real pictures)",
         (
             ("a lower rate of the discriminators (optimizer.rules D_*:lr=5e-5)", ""),
-            ("method.augment", _AUGMENT),
+            ("method.augment", "augment"),
             ("a larger method.cycle_a", "cycle_a"),
             ("a larger method.deviation_source", "deviation_source"),
         ),
@@ -91,7 +91,7 @@ _KINDS: dict[str, _Kind] = {
         "translations are copies of their inputs (they differ by {value:.1%} of the range of values)",
         (
             ("smaller method.identity, method.cycle_a and method.edges", "cycle_a"),
-            ("method.untranslated=0.25", _UNTRANSLATED),
+            ("method.untranslated=0.25", "untranslated"),
             ("a smaller method.deviation_source and method.deviation_target", "deviation_source"),
             _LONGER,
         ),
@@ -155,14 +155,13 @@ def _try(mends: Sequence[tuple[str, str]], method: Mapping[str, Any] | None) -> 
     """Those of `mends` that the method has, in one sentence."""
     inner = mapping((method or {}).get("inner"))  # of a search, which is around another method
     fields = inner or method
-    texts = [text for text, field in mends if not field or fields is None or _has(fields, field)]
+    texts = [
+        text
+        for text, field in mends
+        if not field or fields is None or (field in fields and not (field in _ONCE and fields[field]))
+    ]
     said = " or ".join([", ".join(texts[:-1]), texts[-1]] if len(texts) > 1 else texts)
     return said.replace("method.", "method.inner.") if inner else said
-
-
-def _has(fields: Mapping[str, Any], field: str) -> bool:
-    """Whether a method with these `fields` has that one, lets it do something, and does not do so already."""
-    return field in fields and not (field in (_UNTRANSLATED, _AUGMENT) and fields[field])
 
 
 def _lasting(stats: Sequence[Mapping[str, Any]], name: str, method: Mapping[str, Any] | None) -> Failure | None:
@@ -250,7 +249,7 @@ def _won(stats: Sequence[Mapping[str, Any]], name: str, method: Mapping[str, Any
     role, share = name.rpartition("/")[2].upper(), points[-1][1] / first
     role = role if "_" in role else f"D_{role}"
     what = f"discriminator {role} tells every translation from real pictures (its loss is {share:.0%} of the first)"
-    mends = [(f"a lower rate (optimizer.rules {role}:lr=5e-5)", ""), ("method.augment", _AUGMENT)]
+    mends = [(f"a lower rate (optimizer.rules {role}:lr=5e-5)", ""), ("method.augment", "augment")]
     return Failure(name, what, points[-1][1], since, _try(mends, method))
 
 

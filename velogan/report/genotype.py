@@ -45,11 +45,6 @@ def hue(operation: str) -> str:
     return "soft" if taps(operation) == 1 else "c0" if operation.startswith("dilated") else "c1"
 
 
-def title(operation: str) -> str:
-    """Its name in a picture."""
-    return operation.replace("_", " ")
-
-
 def generator_cells(genotype: Genotype, way: Direction) -> list[Cell]:
     """The cells of a generator, in order. Outside of e and d cells, `code` has a single operation at either end."""
     names = genotype.generators[way]
@@ -194,7 +189,7 @@ def _operation(picture: Drawing, x: float, y: float, name: str) -> None:
     length = _LONGEST * taps(name) / _MOST_TAPS
     picture.rect(x, y + 1.5, length, _ROW - 3, hue(name), opacity=0.2, rx=3, title=f"{name}: {taps(name)} taps")
     _glyph(picture, x + 14, y + _ROW / 2, name)
-    picture.text(x + 33, y + _ROW / 2 + 5, title(name), size=14)
+    picture.text(x + 33, y + _ROW / 2 + 5, name.replace("_", " "), size=14)
 
 
 def _glyph(picture: Drawing, x: float, y: float, name: str) -> None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import base64
 import io
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from PIL import Image
 
@@ -15,6 +16,7 @@ from velogan.report.facts import Facts, listing, mapping
 MOST_TIMES = 24
 MOST_PAIRS = 6
 MOST_BYTES = 3_300_000  # a third more as base64
+Item = TypeVar("Item")
 GAP = 2  # pixels between the pictures of a grid
 QUALITY = 82
 
@@ -75,7 +77,7 @@ def inline(picture: Image.Image) -> str:
     return _uri(_webp(picture, scale=1))
 
 
-def evenly(items: list[int], most: int) -> list[int]:
+def evenly(items: Sequence[Item], most: int) -> Sequence[Item]:
     """At most `most` of `items` in even steps, the first and the last among them."""
     if len(items) <= most:
         return items
@@ -92,7 +94,7 @@ def _layout(facts: Facts, direction: str) -> dict[str, Any]:
 
 def _encode(paths: list[Path]) -> dict[Path, str]:
     """Data URIs of the files that can be read, scaled down until together they have at most `MOST_BYTES`."""
-    probes = [paths[index] for index in evenly(list(range(len(paths))), 8)]
+    probes = evenly(paths, 8)
     scale = _fitting(1, _total(_compress(probes, scale=1)) * len(paths) / max(1, len(probes)))
     compressed = _compress(paths, scale=scale)
     while _total(compressed) > MOST_BYTES:
@@ -110,7 +112,7 @@ def _total(compressed: dict[Path, bytes]) -> int:
     return sum(map(len, compressed.values()))
 
 
-def _compress(paths: list[Path], *, scale: float) -> dict[Path, bytes]:
+def _compress(paths: Sequence[Path], *, scale: float) -> dict[Path, bytes]:
     def compress(path: Path) -> bytes | None:
         picture = _open(path)
         return None if picture is None else _webp(picture, scale=scale)

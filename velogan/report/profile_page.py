@@ -99,7 +99,9 @@ def _strip(profile: Profile) -> str:
 
 def _span(span: Mapping[str, Any]) -> tuple[float, float, str, str]:
     """Start, end, colour and title."""
-    colour = _paler(hue(span["network"])) if span["way"] == "backward" else hue(span["network"])
+    colour = hue(span["network"])
+    if span["way"] == "backward":
+        colour = f"color-mix(in srgb, {colour} 50%, var(--card))"
     title = f"{span['phase'] or 'outside phases'}, {span['network']} {span['way']}: "
     return span["start"], span["end"], colour, title + time(span["end"] - span["start"])
 
@@ -119,10 +121,6 @@ def _streams(profile: Profile) -> str:
     )
     keys = "".join(f"<li>{key(hue(name))}{text(name)}</li>" for name in _networks(profile))
     return f'<div class="card"><div class="picture long">{picture}</div><ul class="keys">{keys}</ul>{note}</div>'
-
-
-def _paler(colour: str) -> str:
-    return f"color-mix(in srgb, {colour} 50%, var(--card))"
 
 
 def _networks(profile: Profile) -> list[str]:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 
 from velogan.report.plots import Drawing, round_numbers
-from velogan.report.sections import text
 
 Point = tuple[float, float]
 
@@ -14,29 +12,9 @@ WIDTH, HALF = 1000, 540
 """Widths of pictures in SVG units: across the page, and in one of two columns."""
 
 
-@dataclass(frozen=True)
-class Part:
-    """A share of a bar: `hue` is a CSS colour, or None for hatching (idle time)."""
-
-    name: str
-    share: float
-    hue: str | None
-
-
 def key(hue: str | None) -> str:
     """The little square before a name in a legend."""
     return f'<span class="legend-key" style="--hue:{hue}"></span>' if hue else '<span class="legend-key idle"></span>'
-
-
-def stack(parts: Iterable[Part]) -> str:
-    """One bar of parts side by side; shares are of the whole bar."""
-    pieces = "".join(
-        f'<i class="{"" if part.hue else "idle"}" style="flex:{part.share:.5f} 0 0;--hue:{part.hue}"'
-        f' title="{text(part.name)}: {part.share:.1%}"></i>'
-        for part in parts
-        if part.share > 0
-    )
-    return f'<div class="stack">{pieces}</div>'
 
 
 def share(value: float, hue: str) -> str:

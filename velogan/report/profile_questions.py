@@ -7,7 +7,7 @@ from typing import Any
 
 from velogan.files import counted
 from velogan.report.profile_figures import NAMES, Profile, card, hue, percent, piece, table, time
-from velogan.report.profile_plots import Part, key, share, stack
+from velogan.report.profile_plots import key, share
 from velogan.report.sections import text
 
 
@@ -21,14 +21,19 @@ def _parts(figures: Mapping[str, Any], names: Iterable[str], what: str) -> str:
     """A bar of shares of time, and a table with what they are shares of."""
     shown = [(name, figures[name]) for name in names if figures.get(name)]
     hues = {name: None if name == "idle" else hue(name) for name, _ in shown}
-    bar = stack(Part(NAMES.get(name, name), figure["share_of_time"] or 0, hues[name]) for name, figure in shown)
+    bar = "".join(
+        f'<i class="{"" if hues[name] else "idle"}" style="flex:{figure["share_of_time"]:.5f} 0 0;--hue:{hues[name]}" '
+        f'title="{text(NAMES.get(name, name))}: {figure["share_of_time"]:.1%}"></i>'
+        for name, figure in shown
+        if figure["share_of_time"]
+    )
     rows = [
         f"<tr><th>{key(hues[name])}{text(NAMES.get(name, name))}</th>"
         f"<td>{figure['count']:,}</td><td>{time(figure['microseconds'])}</td>"
         f"<td><b>{percent(figure['share_of_time'])}</b></td></tr>"
         for name, figure in shown
     ]
-    return bar + table(("", text(what), "time", "share"), rows)
+    return f'<div class="stack">{bar}</div>' + table(("", text(what), "time", "share"), rows)
 
 
 def _temporal(profile: Profile) -> str:

@@ -118,11 +118,6 @@ def heading(column: Column) -> str:
     return " ".join(filter(None, (checkpoint, WEIGHTS.get(weights, weights)))) or "value"
 
 
-def real_of(score: Mapping[str, Any]) -> str:
-    """Which real pictures stand beside the score, in short."""
-    return "unrelated pictures" if score.get("name") == "structure" else "real against real"
-
-
 def split_of(score: Mapping[str, Any]) -> str:
     """Which pictures were scored, in short; empty for test pictures."""
     return SPLITS.get(str(score.get("split")), "")

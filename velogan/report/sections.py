@@ -15,7 +15,7 @@ from velogan.report.facts import Facts, flat, is_number, listing, mapping
 from velogan.report.failures import failures
 from velogan.report.pictures import before_after
 from velogan.report.profile_figures import time
-from velogan.report.verdict import result
+from velogan.report.verdict import capital, result
 from velogan.search.history import warnings as of_search
 
 ARROW = " → "
@@ -24,11 +24,6 @@ ARROW = " → "
 def text(value: Any) -> str:
     """`value` as HTML text, safe in attributes too."""
     return html.escape(str(value), quote=True)
-
-
-def capital(words: str) -> str:
-    """`words` with a capital first letter, the rest as it is."""
-    return words[:1].upper() + words[1:]
 
 
 def title(runs: list[Facts]) -> str:
@@ -116,7 +111,7 @@ def results(runs: list[Facts]) -> str:
         blocks = [_score(group, len(runs) > 1) for (way, _), group in groups.items() if way == direction]
         named = {ARROW.join(run.way(direction)) for run in runs} if direction in ("a2b", "b2a") else {direction}
         heading = named.pop() if len(named) == 1 else ARROW.join(("A", "B") if direction == "a2b" else ("B", "A"))
-        cards.append(f'<div class="card"><h3>{text(heading[:1].upper() + heading[1:])}</h3>{"".join(blocks)}</div>')
+        cards.append(f'<div class="card"><h3>{text(capital(heading))}</h3>{"".join(blocks)}</div>')
     legend = (
         '<p class="note">Right is better. <span class="mark value"></span> the translator, '
         '<span class="mark nothing"></span> doing nothing (the input left as it is), '
@@ -170,7 +165,10 @@ def _score(group: list[tuple[int, Facts, dict[str, Any]]], many: bool) -> str:
         lines.append(_bar(scores.bar(score, among), hue=hue(number) if many else "var(--accent)"))
     known = [
         f"{what} {scores.figure(first, first[key])}"
-        for key, what in (("baseline", "doing nothing:"), ("real", f"{scores.real_of(first)}:"))
+        for key, what in (
+            ("baseline", "doing nothing:"),
+            ("real", "unrelated pictures:" if first.get("name") == "structure" else "real against real:"),
+        )
         if is_number(first.get(key))
     ]
     # several runs may have several such figures, which the bars show

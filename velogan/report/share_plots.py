@@ -10,9 +10,6 @@ from velogan.report.plots import Drawing
 from velogan.report.sections import text
 from velogan.search.history import Mixture, Tick, entropy, kind, winner
 
-MOST_POINTS = 60
-"""So many lines of the file are drawn, evenly chosen; the last is one of them."""
-
 OPERATIONS = {
     "max_pool": "soft light",
     "avg_pool": "soft",
@@ -31,12 +28,6 @@ OPERATIONS = {
 _WIDTH, _HEIGHT = 100, 62
 
 _KINDS = {"e": "var(--c3)", "r": "var(--soft)", "d": "var(--c4)"}
-
-
-def thinned(history: Sequence[Tick]) -> list[Tick]:
-    """At most `MOST_POINTS` of the lines."""
-    many = min(len(history), MOST_POINTS)
-    return [history[round(place * (len(history) - 1) / max(many - 1, 1))] for place in range(many)]
 
 
 def cells(mixtures: Mapping[str, Mixture]) -> list[tuple[str, list[str]]]:

@@ -7,7 +7,7 @@ from typing import Any
 
 from velogan.report.facts import Facts, is_number
 from velogan.report.failures import nearer
-from velogan.report.scores import TELLING, figure, gain, grouped, label, split_of
+from velogan.report.scores import TELLING, deviation, figure, gain, grouped, label, split_of
 
 CHANGED_DB = 25.0
 """A background whose PSNR to the input is lower has visibly changed: its values differ by 6 % of their range."""
@@ -57,12 +57,16 @@ def result(facts: Facts) -> list[str]:
     """The result of a run in sentences, the first one a summary, whether it was scored or not."""
     if facts.scores:
         said = verdict(facts.scores, {way: facts.way(way) for way in ("a2b", "b2a")})
-        return [one[:1].upper() + one[1:] for one in said] or [_first(facts.scores)]
+        return [capital(one) for one in said] or [_first(facts.scores)]
     if facts.architecture:
         return ["A search: the command “velogan train --genotype” trains what it finds."]
     gained = nearer(facts.stats)
-    more = [f"{gained[:1].upper()}{gained[1:]}."] if gained else []
-    return ["Not scored yet: the command “velogan evaluate” does it.", *more]
+    return ["Not scored yet: the command “velogan evaluate” does it.", *([f"{capital(gained)}."] if gained else [])]
+
+
+def capital(words: str) -> str:
+    """`words` with a capital first letter, the rest as it is."""
+    return words[:1].upper() + words[1:]
 
 
 def _against_nothing(scores: Sequence[Mapping[str, Any]]) -> tuple[list[Mapping[str, Any]], list[Mapping[str, Any]]]:
@@ -75,12 +79,10 @@ def _against_nothing(scores: Sequence[Mapping[str, Any]]) -> tuple[list[Mapping[
 
 def _equal(score: Mapping[str, Any]) -> bool:
     """Whether doing nothing lies within the interval of the score, or that is of one picture, which has none."""
-    span = score.get("interval_95")
-    if span is None and score.get("images_fake") == 1:
-        return True
-    if not (isinstance(span, list | tuple) and len(span) == 2 and all(map(is_number, span))):
-        return False
-    return span[0] <= score["baseline"] <= span[1]
+    if deviation(score) is None:
+        return score.get("interval_95") is None and score.get("images_fake") == 1
+    low, high = score["interval_95"]
+    return low <= score["baseline"] <= high
 
 
 def _named(scores: Sequence[Mapping[str, Any]]) -> str:

@@ -61,13 +61,11 @@ def attempt(
             if code >= 0:
                 break
             deaths = 1 if _seen(out, name, source) > before else deaths + 1
-        reason = answer.get("error", "") or _killed(code, deaths)
-        found = state_of(out, name, budget=budget, metric=metric)
-        if found.status == "done":
+        if state_of(out, name, budget=budget, metric=metric).status == "done":
             note(out, name, "done", **facts)
         else:
-            reason = reason or "it stopped before its budget was used up: somebody asked it to"
-            note(out, name, "failed", reason, **facts)
+            asked = "it stopped before its budget was used up: somebody asked it to"
+            note(out, name, "failed", answer.get("error") or _killed(code, deaths) or asked, **facts)
         return state_of(out, name, budget=budget, metric=metric)
 
 

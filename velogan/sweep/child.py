@@ -13,7 +13,7 @@ from velogan.config import parse_config
 from velogan.engine.child import answer
 from velogan.evaluation.metric import MetricValidation
 from velogan.observe.progress import Display
-from velogan.store.lock import locked
+from velogan.sweep.folder import wait_for
 from velogan.sweep.genotypes import Source
 from velogan.training.run import train
 
@@ -27,7 +27,7 @@ def _train(request: Mapping[str, Any]) -> dict[str, Any]:
     Where a `source` is named, a search finds the networks before, in the folder of the `sweep`.
     """
     run = Path(request["run"])
-    _wait_for(run)
+    wait_for(run, until=time.monotonic() + LOCK_S)
     scoring = partial(MetricValidation, metric=request["metric"])
     with Display() as display:
         config, origin = parse_config(request["config"]), request["origin"]
@@ -40,18 +40,6 @@ def _train(request: Mapping[str, Any]) -> dict[str, Any]:
             config = source.built(config, found)
         train(config, run, display=display, origin=origin, scoring=scoring)
     return {}
-
-
-def _wait_for(run: Path) -> None:
-    ends = time.monotonic() + LOCK_S
-    while run.exists():
-        try:
-            with locked(run):
-                return
-        except ValueError:
-            if time.monotonic() > ends:
-                raise
-            time.sleep(0.2)
 
 
 if __name__ == "__main__":

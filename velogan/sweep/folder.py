@@ -8,6 +8,7 @@ DIR/status/NAME.log     what the run said
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,7 @@ from velogan.evaluation.metric import RESAMPLED, higher_is_better
 from velogan.files import write_text
 from velogan.observe.log import read_stats
 from velogan.store.checkpoint import list_checkpoints
+from velogan.store.lock import locked
 
 Status = Literal["waiting", "running", "done", "failed", "stopped early"]
 
@@ -143,6 +145,18 @@ def scores_of(run: Path, metric: str) -> list[dict[str, float]]:
         if isinstance(row.get(metric), int | float):
             found.append({"images": row["images"], "seconds": seconds, "score": row[metric]})
     return found
+
+
+def wait_for(run: Path, *, until: float) -> None:
+    """Waits until no process has the run folder. ValueError where one still has at `until`, of `time.monotonic`."""
+    while (run / ".lock").exists():
+        try:
+            with locked(run):
+                return
+        except ValueError:
+            if time.monotonic() > until:
+                raise
+            time.sleep(0.2)
 
 
 def _status_file(out: Path, name: str) -> Path:

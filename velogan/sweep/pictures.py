@@ -18,6 +18,7 @@ from velogan.data.sets.loader import normalise, window
 from velogan.data.sets.sources import code_directory, find_sources
 from velogan.engine.device import resolve_device
 from velogan.evaluation.pictures import open_side
+from velogan.evaluation.samples import centre, spread
 from velogan.kernels.inference import Accelerator
 from velogan.methods.base import ends
 from velogan.observe.samples import grid
@@ -74,7 +75,7 @@ def _open(run: Path) -> tuple[Config, dict[str, Domain]]:
     for side in (sources.a, sources.b):
         if side.validation is None:
             raise ValueError(f"domain {side.letter} holds none out")
-        domains[side.letter] = open_side(side.validation, side, config.data, progress=lambda done, total: None)
+        domains[side.letter] = open_side(side.validation, side, config.data)
     return config, domains
 
 
@@ -82,8 +83,7 @@ def _shared(held_out: Sequence[Sequence[str]]) -> list[str]:
     """Names of an evenly spread choice of the pictures that all runs hold out."""
     others = [set(names) for names in held_out[1:]]
     names = [name for name in (held_out[0] if held_out else []) if all(name in other for other in others)]
-    places = np.linspace(0, len(names) - 1, min(MOST_PICTURES, len(names)))
-    return [names[int(place)] for place in places]
+    return [names[place] for place in spread(len(names), MOST_PICTURES)]
 
 
 @cache
@@ -105,18 +105,12 @@ def _pairs(
         )
         letter = ends(direction)[0]
         inputs = [_input(domains[letter], name, config) for name in names[letter]]
-        pairs[direction] = [(_shown(one), _shown(translator.quickly(one, rounded=True))) for one in inputs]
+        pairs[direction] = [(grid(one[None]), grid(translator.quickly(one, rounded=True)[None])) for one in inputs]
     return pairs
 
 
 def _input(domain: Domain, name: str, config: Config) -> Tensor:
     """The centre of a picture, as large as training sees it: `(1, C, h, w)` in [-1, 1]."""
-    pixels = np.asarray(domain.image(domain.names.index(name)))
-    height, width = window(config.data, pixels.shape)
-    top, left = max(pixels.shape[0] - height, 0) // 2, max(pixels.shape[1] - width, 0) // 2
-    cut = np.ascontiguousarray(pixels[top : top + height, left : left + width])
+    pixels = domain.image(domain.names.index(name))
+    cut = np.ascontiguousarray(centre(pixels, window(config.data, pixels.shape)))
     return normalise(torch.from_numpy(cut)[None], domain.format.range)
-
-
-def _shown(picture: Tensor) -> np.ndarray:
-    return grid(picture[None])

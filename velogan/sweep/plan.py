@@ -9,6 +9,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, Literal
 
@@ -131,7 +132,7 @@ class SweepPlan(BaseModel):
             raise ValueError(f"{trial_name(settings, seed)}: {error}") from None
         config = scored_at_shares(config.change(train={"length": self.budget, "seed": seed}))
         source = self.sources[preset].of(seed) if preset in self.sources else None
-        read = {name: value if name in (PRESET, SIZE) else _get(config, name) for name, value in settings.items()}
+        read = {name: value if name in (PRESET, SIZE) else attrgetter(name)(config) for name, value in settings.items()}
         name = trial_name(read, seed)
         if source and source.how.random:  # nothing is to be found
             try:
@@ -199,10 +200,3 @@ def _ambiguous() -> frozenset[str]:
     names = field_names(Config)
     last = [name.rpartition(".")[2] for name in names]
     return frozenset(name for name, word in zip(names, last) if last.count(word) > 1 or word in (SIZE, PRESET, "seed"))
-
-
-def _get(config: Config, name: str) -> Any:
-    value: Any = config
-    for part in name.split("."):
-        value = getattr(value, part)
-    return value

@@ -19,7 +19,6 @@ from velogan.sweep.plan import Search, SweepPlan
 GENOTYPE = "genotype"
 """What a variant may have besides fields."""
 
-
 _LENGTHS = {"minutes", "images"}
 
 
@@ -96,24 +95,20 @@ def make_plan(bases: dict[str, Config], *, minutes: float | None, images: int | 
 
 
 def _bases(file: PlanFile) -> dict[str, Config]:
-    own: dict[str, dict[str, Any]] = (
-        file.presets if isinstance(file.presets, dict) else {preset: {} for preset in file.presets}
-    )
-    for field in (field for fields in own.values() for field in fields):
-        check_field(field)
-    bases = {preset: changed(_base(file, preset), fields) for preset, fields in own.items()}
-    if not file.variants:
-        return bases
-    if len(bases) > 1:
-        raise ValueError(f"presets: {', '.join(bases)} and variants: name one preset, which the variants change")
-    (base,) = bases.values()
+    own = file.presets if isinstance(file.presets, dict) else dict[str, dict[str, Any]].fromkeys(file.presets, {})
     variants = {
         name: {field: value for field, value in fields.items() if field != GENOTYPE}
         for name, fields in file.variants.items()
     }
-    for fields in variants.values():
+    for fields in (*own.values(), *variants.values()):
         for field in fields:
             check_field(field)
+    bases = {preset: changed(_base(file, preset), fields) for preset, fields in own.items()}
+    if not variants:
+        return bases
+    if len(bases) > 1:
+        raise ValueError(f"presets: {', '.join(bases)} and variants: name one preset, which the variants change")
+    (base,) = bases.values()
     return {name: changed(base, fields) for name, fields in variants.items()}
 
 

@@ -14,13 +14,12 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from velogan.evaluation.metric import higher_is_better
-from velogan.files import install
+from velogan.files import require
 from velogan.scale.connected import QUIET
 from velogan.sweep.attempt import attempt
 from velogan.sweep.folder import Status, note, noted
 from velogan.sweep.plan import SweepPlan, Trial
 
-MISSING = f"velogan sweep needs Ray Tune, which is not installed here: {install('sweep')}"
 FIRST_STOP = 10
 """Percent of the budget that every trial gets before `asha` compares it with others."""
 
@@ -29,6 +28,9 @@ KEPT = 3
 
 MOST_LOSSES = 3
 """How often a trial is started again elsewhere, where a node of the cluster is lost."""
+
+Earlier = Sequence[tuple[Mapping[str, Any], float | None]]
+"""Settings that optuna tried before, with their scores; None where that is still to be done."""
 
 
 @dataclass(frozen=True)
@@ -42,14 +44,9 @@ class Resources:
 
 def require_ray(address: str | None = None) -> None:
     """ValueError, one sentence, where the extra is not installed."""
+    require("sweep", "ray", "optuna", user="velogan sweep")
     if address and address.startswith("ray://") and (Path.home() / ".ray" / "auth_token").is_file():
         os.environ.setdefault("RAY_AUTH_MODE", "token")  # Ray reads it on import, and by itself on the cluster alone
-    try:
-        import optuna
-        import ray.tune
-    except ImportError:
-        raise ValueError(MISSING) from None
-    del optuna, ray
 
 
 def shared(cores: int, gpus: float, *, parallel: int | None, largest: int, trials: int) -> Resources:
@@ -81,13 +78,10 @@ def run_trials(
     resources: Resources,
     command: str,
     step: Callable[[], None],
-    earlier: Sequence[tuple[Mapping[str, Any], float | None]] = (),
-    samples: int = 1,
+    earlier: Earlier,
+    samples: int,
 ) -> None:
-    """Runs `trials`, or with `optuna` so many `samples` of settings that it chooses; `step` is called again and again.
-
-    `earlier` are settings that optuna tried before, with their scores; None where that is still to be done.
-    """
+    """Runs `trials`, or with `optuna` so many `samples` of settings that it chooses; `step` is called all the time."""
     import ray
     from ray.util.client import ray as client
 
@@ -96,35 +90,23 @@ def run_trials(
         _tune(job, resources, step, earlier, samples)
         return
     # through ray:// this process is no part of the cluster: Tune runs there, and the folders say how far it is
-    task = ray.remote(num_cpus=0)(_tune).remote(job, resources, _nothing, earlier, samples)
+    task = ray.remote(num_cpus=0)(_tune).remote(job, resources, lambda: None, earlier, samples)
     while not ray.wait([task], timeout=1.0)[0]:
         step()
     ray.get(task)
 
 
-def _nothing() -> None:
-    """A step that shows nothing."""
-
-
-def _tune(
-    job: _Job,
-    resources: Resources,
-    step: Callable[[], None],
-    earlier: Sequence[tuple[Mapping[str, Any], float | None]],
-    samples: int,
-) -> None:
+def _tune(job: _Job, resources: Resources, step: Callable[[], None], earlier: Earlier, samples: int) -> None:
     os.environ.update(QUIET)
     from ray import tune
     from ray.tune.schedulers import ASHAScheduler
 
-    plan, trials = job.plan, job.trials
+    plan = job.plan
     asha = ASHAScheduler(time_attr="percent", max_t=101, grace_period=FIRST_STOP, reduction_factor=KEPT)
-    chosen: dict[str, Any] = {"param_space": {"index": tune.grid_search(list(range(len(trials))))}}
-    common: dict[str, Any] = {"scheduler": asha if plan.stop_early else None}
-    common["max_concurrent_trials"] = resources.parallel
+    space: dict[str, Any] = {"param_space": {"index": tune.grid_search(list(range(len(job.trials))))}}
+    chooser: dict[str, Any] = {}
     if plan.search == "optuna":
-        common |= {"search_alg": _search(plan, earlier), "num_samples": samples * plan.seeds}
-        chosen = {}
+        space, chooser = {}, {"search_alg": _search(plan, earlier), "num_samples": samples * plan.seeds}
     watch = _callback(job, step)
     aside = Path(tempfile.mkdtemp(prefix="velogan-tune-"))
     try:
@@ -132,14 +114,20 @@ def _tune(
             warnings.simplefilter("ignore")
             tuner = tune.Tuner(
                 tune.with_resources(partial(_run, job=job), {"cpu": resources.cores, "gpu": resources.gpus}),
-                tune_config=tune.TuneConfig(metric="score", mode="min", **common),
+                tune_config=tune.TuneConfig(
+                    metric="score",
+                    mode="min",
+                    scheduler=asha if plan.stop_early else None,
+                    max_concurrent_trials=resources.parallel,
+                    **chooser,
+                ),
                 run_config=tune.RunConfig(
                     storage_path=str(aside),
                     verbose=0,
                     callbacks=[watch],
                     failure_config=tune.FailureConfig(max_failures=MOST_LOSSES),
                 ),
-                **chosen,
+                **space,
             )
             tuner.fit()
     finally:
@@ -244,7 +232,7 @@ class _Here:
         return _Here, (None,)
 
 
-def _search(plan: SweepPlan, earlier: Sequence[tuple[Mapping[str, Any], float | None]]) -> Any:
+def _search(plan: SweepPlan, earlier: Earlier) -> Any:
     import optuna
     from ray.tune.search import Repeater
     from ray.tune.search.optuna import OptunaSearch

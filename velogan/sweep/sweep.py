@@ -8,6 +8,7 @@ import random
 import shlex
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -30,10 +31,11 @@ from velogan.sweep.folder import (
     scores_of,
     share,
     state_of,
+    wait_for,
 )
 from velogan.sweep.pictures import held_out_pictures
 from velogan.sweep.plan import SweepPlan, Trial
-from velogan.sweep.scheduling import found_resources, require_ray, run_trials
+from velogan.sweep.scheduling import Earlier, found_resources, require_ray, run_trials
 from velogan.sweep.table import Table
 from velogan.sweep.tested import chosen_figures
 from velogan.sweep.verdict import verdicts
@@ -67,7 +69,7 @@ def sweep(
     _check_metric(plan, known)
     with locked(out):
         began = time.time()
-        loads = [_load()]
+        load = os.getloadavg()[0]
         step = _step(plan, out, known, table)
         with table:
             try:
@@ -75,8 +77,18 @@ def sweep(
             finally:
                 _wait_until_saved(out, rows_of(plan, out, known))
                 step(last=True)
-            loads.append(_load())
-            facts = {"command": command, "seconds": time.time() - began, "load": loads, **_facts(plan)}
+            facts = {
+                "command": command,
+                "seconds": time.time() - began,
+                "load": [round(one, 2) for one in (load, os.getloadavg()[0])],
+                "budget": plan.budget,
+                "metric": plan.metric,
+                "better": "higher" if higher_is_better(plan.metric) else "lower",
+                "search": plan.search,
+                "stop_early": plan.stop_early,
+                "vary": [axis.field for axis in plan.axes],
+                "seeds": plan.seeds,
+            }
             return _finish(plan, out, rows_of(plan, out, known), facts, table)
 
 
@@ -92,7 +104,9 @@ def _finish(plan: SweepPlan, out: Path, rows: Rows, facts: Mapping[str, Any], ta
     }
     judged = verdicts(scores, resampled, higher=higher_is_better(plan.metric))
     found = {**result, "trials": trials, **facts, "verdicts": judged}
-    found |= {"again": _again(result, out), "nothing": doing_nothing(plan.metric, trials)}
+    winner = str(run_folder(out, str(result["best"])))
+    found |= {"again": shlex.join(["velogan", "train", "--config", winner, "--out", "runs/winner"])}
+    found |= {"nothing": doing_nothing(plan.metric, trials)}
     if said := no_gain(found):
         table.say(said)
     pictures = held_out_pictures(found, say=table.say)
@@ -100,12 +114,6 @@ def _finish(plan: SweepPlan, out: Path, rows: Rows, facts: Mapping[str, Any], ta
     kept = json.dumps({**found, "page": str(page)}, indent=1, default=str)
     write_text(out / "sweep.json", kept)
     return {key: json.loads(kept)[key] for key in ("trials", "best", "page")}
-
-
-def _again(result: Mapping[str, Any], out: Path) -> str:
-    """The command that repeats the winner."""
-    words = ["velogan", "train", "--config", str(run_folder(out, str(result["best"]))), "--out", "runs/winner"]
-    return shlex.join(words)
 
 
 def doing_nothing(metric: str, trials: Sequence[Mapping[str, Any]]) -> float | None:
@@ -215,21 +223,21 @@ def _train(
 ) -> None:
     rows = rows_of(plan, out, known)
     left = [trial for trial, state in rows if state.status not in ("done", "stopped early")]
-    earlier = _earlier(plan, rows) if plan.search == "optuna" else []
-    samples = (plan.trials or 0) - sum(score is not None for _, score in earlier)
-    if plan.search == "optuna" and samples <= 0:
-        return
-    if plan.search != "optuna" and not left:
+    earlier: Earlier = []
+    samples, count = 0, len(left)
+    if plan.search == "optuna":
+        earlier = _earlier(plan, rows)
+        samples = (plan.trials or 0) - sum(score is not None for _, score in earlier)
+        count = samples * plan.seeds
+    if count <= 0:
         return
     for trial in left:
         if kept := noted(out, trial.name):  # how it ended an earlier time is no news
             note(out, trial.name, **{**kept, "status": "waiting", "reason": ""})
     device = next(iter(plan.bases.values())).engine.device
     with connected(address):
-        count = len(left) if plan.search != "optuna" else samples * plan.seeds
         resources = found_resources(parallel=parallel, trials=count, device=device)
-        common: dict[str, Any] = {"earlier": earlier, "samples": samples}
-        run_trials(plan, out, left, resources=resources, command=command, step=step, **common)
+        run_trials(plan, out, left, resources=resources, command=command, step=step, earlier=earlier, samples=samples)
 
 
 def _step(plan: SweepPlan, out: Path, known: Sequence[Trial], table: Table) -> Callable[..., None]:
@@ -251,12 +259,12 @@ def _tried(plan: SweepPlan, out: Path) -> list[Trial]:
     return [trial for trial in trials if trial.seed < plan.seeds]
 
 
-def _earlier(plan: SweepPlan, rows: Rows) -> list[tuple[Mapping[str, Any], float | None]]:
+def _earlier(plan: SweepPlan, rows: Rows) -> Earlier:
     """Settings that optuna tried before, with the mean of their scores; None where a seed is still to be run."""
     found: dict[str, list[tuple[Trial, TrialState]]] = {}
     for trial, state in rows:
         found.setdefault(trial.setting, []).append((trial, state))
-    earlier: list[tuple[Mapping[str, Any], float | None]] = []
+    earlier = []
     for group in found.values():
         scores = [
             state.score for _, state in group if state.status in ("done", "stopped early") and state.score is not None
@@ -269,27 +277,5 @@ def _wait_until_saved(out: Path, rows: Rows) -> None:
     """Until nobody writes in the folders of stopped trials any more."""
     ends = time.monotonic() + SAVING_S
     for trial, _ in rows:
-        run = run_folder(out, trial.name)
-        while (run / ".lock").exists() and time.monotonic() < ends:
-            try:
-                with locked(run):
-                    break
-            except ValueError:
-                time.sleep(0.1)
-
-
-def _facts(plan: SweepPlan) -> dict[str, Any]:
-    return {
-        "budget": plan.budget,
-        "metric": plan.metric,
-        "better": "higher" if higher_is_better(plan.metric) else "lower",
-        "search": plan.search,
-        "stop_early": plan.stop_early,
-        "vary": [axis.field for axis in plan.axes],
-        "seeds": plan.seeds,
-    }
-
-
-def _load() -> float:
-    """How many processes wanted a core in the last minute."""
-    return round(os.getloadavg()[0], 2)
+        with suppress(ValueError):
+            wait_for(run_folder(out, trial.name), until=ends)

@@ -23,11 +23,9 @@ def chosen_figures(plan: SweepPlan, result: Mapping[str, Any], out: Path, table:
     again."""
     chosen = next((one["setting"] for one in result["trials"] if one["name"] == result["best"]), None)
     runs = [one for one in result["trials"] if one["setting"] == chosen and one["status"] == "done"]
-    return {one["name"]: _tested(plan, Path(one["run"]), _file(out, one["name"]), table) for one in runs}
-
-
-def _file(out: Path, name: str) -> Path:
-    return out / "status" / f"{name}.test.json"
+    return {
+        one["name"]: _tested(plan, Path(one["run"]), out / "status" / f"{one['name']}.test.json", table) for one in runs
+    }
 
 
 def _tested(plan: SweepPlan, run: Path, file: Path, table: Table) -> dict[str, float]:
