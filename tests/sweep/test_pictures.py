@@ -13,6 +13,7 @@ from velogan.data.sets.cache import open_domain
 from velogan.data.sets.loader import normalise
 from velogan.data.sets.sources import Side, find_sources
 from velogan.observe.progress import Display
+from velogan.report.sweep_page import write_sweep
 from velogan.sweep.pictures import held_out_pictures
 from velogan.training.run import train
 from velogan.translate.model import load_translator
@@ -66,11 +67,18 @@ def test_all_settings_translate_the_same_held_out_pictures(trained: Make) -> Non
             assert np.abs(after - expected.permute(1, 2, 0).numpy()).mean() < 2
 
 
-def test_a_run_without_held_out_pictures_shows_none_and_says_so(trained: Make) -> None:
+def test_a_run_without_held_out_pictures_shows_its_samples(trained: Make, tmp_path: Path) -> None:
+    found = trained({"validation": 0})
     said: list[str] = []
-    made = held_out_pictures(trained({"validation": 0}) | {"verdicts": {}}, say=said.append)
+    made = held_out_pictures(found | {"verdicts": {}}, say=said.append)
     assert made["setting=0"]["pairs"] == {}
     assert "holds none out" in said[0]
+    facts = {"budget": "2 images", "metric": "validation/distance", "search": "grid", "load": [1.0], "vary": ["a"]}
+    facts |= {"verdicts": {}, "best": None, "curves": {}, "pictures": made, "nothing": None}
+    rest = {"seed": 0, "reason": "", "images": 2, "seconds": 1.0, "settings": {"a": 1}, "score": None}
+    page = write_sweep(facts | {"trials": [found["trials"][0] | rest]}, tmp_path / "sweep.html").read_text()
+    assert "these are samples of its training" in page
+    assert page.count("data:image/webp") == 2
 
 
 def test_the_best_run_is_the_one_with_the_best_score(tmp_path: Path) -> None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from statistics import fmean
 from string import Template
 from typing import Any
 
@@ -13,9 +13,9 @@ from PIL import Image
 from velogan.files import counted, write_text
 from velogan.report.facts import read_facts
 from velogan.report.page import own
-from velogan.report.pictures import inline
+from velogan.report.pictures import before_after, inline
 from velogan.report.sections import command, hue, text
-from velogan.report.sweep_plots import curves
+from velogan.report.sweep_plots import Setting, curves, parallel, parallel_width
 from velogan.report.sweep_tables import (
     MOST_SHOWN,
     WAYS,
@@ -30,6 +30,8 @@ from velogan.report.sweep_tables import (
     tests_table,
 )
 
+MOST_NAMES = 3
+
 
 def write_sweep(found: Mapping[str, Any], out: Path) -> Path:
     """Writes the page of a sweep and returns `out`.
@@ -43,7 +45,8 @@ def write_sweep(found: Mapping[str, Any], out: Path) -> Path:
         "Settings": settings_table(found),
         "Held-out pictures": strips(found["pictures"]),
         "Scores over training": _curves(found, shown),
-        "Repeat the winner": command(found["again"]) if found["best"] else "",
+        "Values and scores": _parallel(found),
+        "Repeat the winner": _again(found),
         "On test pictures": tests_table(found),
         "Runs": runs_table(found),
     }
@@ -59,7 +62,7 @@ def write_sweep(found: Mapping[str, Any], out: Path) -> Path:
 
 def _head(found: Mapping[str, Any]) -> str:
     trials = found["trials"]
-    counts = [f"{number} {status}" for status, number in Counter(one["status"] for one in trials).items()]
+    counts = [f"{sum(one['status'] == status for one in trials)} {status}" for status in _statuses(trials)]
     clock = "images" if found["budget"].endswith("images") else "minutes, everything counted"
     load = " to ".join(f"{one:g}" for one in found["load"])
     facts = [counted(len(trials), "run") + f": {', '.join(counts)}", f"each {found['budget']} (equal {clock})"]
@@ -84,13 +87,16 @@ def _lead(found: Mapping[str, Any]) -> str:
     if label:
         same = label == metric_label(found["metric"])
         said += f"On test pictures: {'' if same else f'{text(label)} '}{values}. "
-    near = sum(one["verdict"].startswith("within") for one in verdicts.values())
+    near = [name for name, one in verdicts.items() if one["verdict"].startswith("within")]
+    unknown = sum(one["verdict"].startswith("one seed") for one in verdicts.values())
     if near:
-        said += f"Within what another seed does: {near} of {counted(others, 'other')}."
-    elif any(one["verdict"].startswith("one seed") for one in verdicts.values()):
+        names = f": {', '.join(map(named, near))}" if len(near) <= MOST_NAMES else ""
+        said += f"{len(near)} of {counted(others, 'other')} {'is' if len(near) == 1 else 'are'} within what another "
+        said += f"seed does{names}."
+    elif others and unknown:
         said += "With one seed of a setting, nothing can be said of what another seed does."
     elif others:
-        said += "All others differ."
+        said += "The other one differs." if others == 1 else f"All {others} others differ."
     return said
 
 
@@ -100,6 +106,10 @@ def no_gain(found: Mapping[str, Any]) -> str:
     if nothing is None or not means or min(means) < nothing:
         return ""
     return f"No setting is nearer to real pictures than doing nothing ({figure(nothing)}): train for longer."
+
+
+def _statuses(trials: Sequence[Mapping[str, Any]]) -> list[str]:
+    return list(dict.fromkeys(one["status"] for one in trials))
 
 
 def _curves(found: Mapping[str, Any], shown: Sequence[str]) -> str:
@@ -115,6 +125,42 @@ def _curves(found: Mapping[str, Any], shown: Sequence[str]) -> str:
         note += f"The {len(shown)} best settings."
     body = f'<div class="choices">{keys}</div><div class="wide"><div class="plot curves">{picture}</div></div>'
     return f'<div class="card">{body}<p class="note">{note}</p></div>'
+
+
+def _parallel(found: Mapping[str, Any]) -> str:
+    """Parallel coordinates where more than two things vary."""
+    fields = found["vary"]
+    lines = _lines(found)
+    if len(fields) <= 2 or len(lines) <= 1:
+        return ""
+    short = [name.rpartition(".")[2] for name in fields]
+    names = [name if short.count(last) > 1 else last for name, last in zip(fields, short)]
+    note = (
+        "Each line is a setting: its values from left to right, and its mean score at the right, where the best is at "
+        "the top. Orange is best, blue is worst; the thick line is the best setting."
+    )
+    if not all(line.finished for line in lines):
+        note += " Grey: not every seed has finished, at the best score until then."
+    width = parallel_width(len(fields))
+    picture = parallel(names, lines, better=found["better"])
+    body = f'<div class="wide"><div class="plot" style="min-width:{0.82 * width:.0f}px">{picture}</div></div>'
+    return f'<div class="card">{body}<p class="note">{note}</p></div>'
+
+
+def _lines(found: Mapping[str, Any]) -> list[Setting]:
+    """Settings with a score, the best first; at the end those of which not every seed has finished."""
+    trials: dict[str, list[Mapping[str, Any]]] = {}
+    for one in found["trials"]:
+        trials.setdefault(one["setting"], []).append(one)
+    verdicts = found["verdicts"]
+    means = {name: row["mean"] for name, row in verdicts.items()}
+    for name, group in trials.items():
+        if name not in means and (known := [one["score"] for one in group if one["score"] is not None]):
+            means[name] = fmean(known)
+    return [
+        Setting(name, [trials[name][0]["settings"][field] for field in found["vary"]], mean, finished=name in verdicts)
+        for name, mean in means.items()
+    ]
 
 
 OF_THE_BEST = "Pictures that none of these runs was trained on, by the best checkpoint of the best run of each setting."
@@ -133,7 +179,9 @@ def strips(made: Mapping[str, Mapping[str, Any]], note: str = OF_THE_BEST) -> st
         if rows:
             names = read_facts(Path(made[next(iter(shown_by))]["run"])).way(way)
             cards.append(f'<div class="card"><h3>{text(" → ".join(names))}</h3><div class="wide">{rows}</div></div>')
-    return f'<p class="note">{note}</p><div class="columns">{"".join(cards)}</div>' if cards else ""
+    note = f'<p class="note">{note}</p>' if cards else ""
+    cards += [_sampled(titles[name], Path(one["run"])) for name, one in made.items() if not one["pairs"]]
+    return f'{note}<div class="columns">{"".join(cards)}</div>' if any(cards) else ""
 
 
 def _strips(pairs: Sequence[tuple[Any, Any]]) -> tuple[str, str]:
@@ -142,9 +190,26 @@ def _strips(pairs: Sequence[tuple[Any, Any]]) -> tuple[str, str]:
     return _images(before), _images(after)
 
 
+def _sampled(title: str, run: Path) -> str:
+    """The newest sample grid of a run without held-out pictures."""
+    pairs = before_after(read_facts(run))
+    if not pairs:
+        return ""
+    before, after = (_images(side) for side in zip(*pairs))
+    rows = _row("input", before) + _row(title, after)
+    note = '<p class="note">There are no held-out pictures to show: these are samples of its training.</p>'
+    return f'<div class="card"><div class="wide">{rows}</div>{note}</div>'
+
+
 def _images(pictures: Sequence[str]) -> str:
     return "".join(f'<img src="{picture}" alt="">' for picture in pictures)
 
 
 def _row(title: str, images: str) -> str:
     return f'<h4>{title}</h4><div class="strip">{images}</div>'
+
+
+def _again(found: Mapping[str, Any]) -> str:
+    if found["best"] is None:
+        return ""
+    return command(found["again"])
