@@ -336,6 +336,11 @@ def test_translations_to_label_maps_are_scored_by_class(tmp_path: Path, monkeypa
     assert scores["label_accuracy", "a2b"]["value"] == pytest.approx(right)
     outside, square = (16 * 32 - 8 * 16) / (32**2 - 8 * 16), 8 * 16 / (16 * 32 + 8 * 16)
     assert scores["label_iou", "a2b"]["value"] == pytest.approx((outside + square) / 2)
+    classes = {one["colour"]: one for one in scores["label_iou", "a2b"]["classes"]}
+    assert set(classes) == {"#0000dc", "#ff5000"}
+    assert classes["#ff5000"]["iou"] == pytest.approx(square)
+    assert classes["#ff5000"]["share"] == pytest.approx(1 / 4)
+    assert classes["#0000dc"]["accuracy"] == pytest.approx((16 * 32 - 8 * 16) / (32**2 - 16**2))
     assert ("label_accuracy", "b2a") not in scores  # pictures are no label maps
 
 

@@ -29,6 +29,7 @@ from velogan.metrics.figures import (
     means,
     patches_of,
 )
+from velogan.metrics.labels import intersection_over_union
 from velogan.translate.model import Translator
 
 SPLITS: dict[Split, str] = {
@@ -117,7 +118,7 @@ class Scorer:
                 "better": "higher" if higher else "lower",
                 "split": source.split,
                 "what": self._sentence(name, source, target, bounds),
-            }
+            } | self._classes(name, source, fakes)
 
     def score_reconstruction(self, autoencoder: Translator, source: Real) -> Iterator[dict[str, Any]]:
         """The entries of the reconstructions that a translator's encoder and decoder make of its input."""
@@ -145,6 +146,26 @@ class Scorer:
 
         made = source.pictures.map(translate, self.task(phase))
         return Pictures([one.numpy() for one in made], replace(form, channels=made[0].shape[-1]))
+
+    def _classes(self, name: str, source: Real, fakes: Pictures) -> dict[str, Any]:
+        """The agreement of each label, beside a figure that is a mean over labels."""
+        labels = source.answers.labels
+        if name != "label_iou" or labels is None:
+            return {}
+        whole = each.confusions(source, fakes, labels).sum(dim=0)
+        held, right = whole.sum(dim=1), whole.diagonal()
+        colours = ((labels + 1) * 127.5).round().int().tolist()
+        return {
+            "classes": [
+                {
+                    "colour": "#" + "".join(f"{level:02x}" for level in colour),
+                    "share": finite((held[index] / held.sum()).item()),
+                    "accuracy": finite((right[index] / held[index]).item()),
+                    "iou": finite(intersection_over_union(whole)[index].item()),
+                }
+                for index, colour in enumerate(colours)
+            ]
+        }
 
     def _sentence(self, name: str, source: Real, target: Real, bounds: References) -> str:
         a, b = source.side.name, target.side.name
