@@ -31,7 +31,7 @@ from velogan.kernels.precision import precision_for
 from velogan.networks.cells import Kind, Slot, choices, generator_kinds, hand_made, operation
 from velogan.networks.generators import GeneratorConfig, build_generator
 from velogan.networks.layers import norm_layer
-from velogan.training.forward import bf16_gemm, norm_kernels
+from velogan.training.forward import norm_kernels, products
 
 SEARCHED = 4
 """Random genotypes that are measured."""
@@ -52,7 +52,7 @@ class Way:
         self.gmacs = counter.get_total_flops() / 2e9
         kernels = norm_kernels(torch.device("cpu"))
         assert not isinstance(kernels, str)
-        self.net, self.fast = net, native(net, kernels=kernels, gemm=bf16_gemm() if half else None)
+        self.net, self.fast = net, native(net, kernels=kernels, gemm=products("bf16") if half else None)
         self.translator = of and of(net.eval(), rounded=True)
         self.times: dict[str, list[float]] = {"step": [], **({"translate": []} if of else {})}
 

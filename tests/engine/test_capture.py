@@ -74,7 +74,7 @@ def _step(
     discriminator = DiscriminatorConfig(network="pixel", channels=2, norm="batch")
     nets: dict[str, nn.Module] = {role: build_generator(generator) for role in ("G_A", "G_B")}
     nets |= {role: build_discriminator(discriminator) for role in ("D_A", "D_B")}
-    objective = CycleGANObjective(CycleGAN(pool_size=2), shape_a=(3, SIDE, SIDE), shape_b=(3, SIDE, SIDE))
+    objective = CycleGANObjective(CycleGAN(pool_size=2), {"A": (3, SIDE, SIDE), "B": (3, SIDE, SIDE)})
     first, second = objective.phases()
     phases = [first, dataclasses.replace(second, every=2)]
     optimizers = build_optimizers(OptimizerConfig(rules=rules), phases=phases, nets=nets, fused=True)

@@ -12,7 +12,7 @@ from torch import Tensor
 from velogan.config import Config
 from velogan.kernels.norms import NormKernels
 from velogan.training.choices import decide
-from velogan.training.forward import bf16_gemm
+from velogan.training.forward import products
 from velogan.training.trial import step_of
 
 NATIVE = {"kernels": "native", "precision": "fp32"}
@@ -67,7 +67,7 @@ def _trained(config: Config) -> tuple[list[Tensor], int]:
 
 @pytest.mark.parametrize("case", CASES)
 def test_recomputed_activations_train_the_same(case: str, tiny_config: Callable[..., Config], kernels: NormKernels):
-    if case == "winograd" and bf16_gemm() is None:
+    if case == "winograd" and products("bf16") is None:
         pytest.skip("this CPU has no bfloat16 in its AVX-512")
     sections = CASES[case]
     config = tiny_config(**sections).change(engine={"threads": 1}, generator={"blocks": 3})

@@ -14,7 +14,7 @@ import pytest
 
 from velogan.data.pictures.images import Picture, save_picture
 from velogan.store.checkpoint import list_checkpoints
-from velogan.training.session import Session
+from velogan.store.lock import locked
 
 
 @pytest.fixture
@@ -114,8 +114,7 @@ def test_the_lock_of_a_dead_process_holds_nobody_up(flags, velogan, same, tmp_pa
 
 
 def test_a_process_on_another_machine_is_named_with_it(tmp_path: Path):
-    session = Session(tmp_path, None, say=print)  # pyright: ignore[reportArgumentType]
-    with session.lock():
+    with locked(tmp_path):
         (tmp_path / ".lock").write_text("12 elsewhere")
-        with pytest.raises(ValueError, match="in use by process 12 on elsewhere: wait for it"), session.lock():
+        with pytest.raises(ValueError, match="in use by process 12 on elsewhere: wait for it"), locked(tmp_path):
             pass

@@ -29,7 +29,7 @@ class _Affine(nn.Module):
 
 
 def _objective(*, batched: bool = False, shape: tuple[int, int, int] = SHAPE, **fields: Any) -> CycleGANObjective:
-    return CycleGANObjective(CycleGAN.model_validate(fields), shape_a=shape, shape_b=shape, batched=batched)
+    return CycleGANObjective(CycleGAN.model_validate(fields), {"A": shape, "B": shape}, batched=batched)
 
 
 def _by_hand() -> tuple[dict[str, nn.Module], dict[str, Tensor]]:

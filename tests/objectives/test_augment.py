@@ -3,20 +3,19 @@ from __future__ import annotations
 import pytest
 import torch
 
-from velogan.objectives.augment import DRAWS, Augmentation, Augmenter, augment, draws
+from velogan.objectives.augment import DRAWS, Augmentation, Augmenter
 
 IMAGES = torch.rand(2, 3, 16, 24, generator=torch.Generator().manual_seed(0)) * 2 - 1
 
 
 def test_numbers_in_the_middle_change_no_colour_and_no_place() -> None:
-    kinds: list[Augmentation] = ["colour", "shift"]
-    middle = torch.full((draws(kinds), 2), 0.5)
-    torch.testing.assert_close(augment(IMAGES, middle, kinds), IMAGES)
+    both = Augmenter(("colour", "shift"))
+    torch.testing.assert_close(both(IMAGES, torch.full((both.count, 2), 0.5)), IMAGES)
 
 
 def test_each_image_is_shifted_by_its_own_numbers() -> None:
     uniform = torch.tensor([[0.0, 0.5], [0.5, 0.999]])  # rows: first image up; columns: second to the right
-    found = augment(IMAGES, uniform, ["shift"])
+    found = Augmenter(("shift",))(IMAGES, uniform)
     assert torch.equal(found[0, :, :-2], IMAGES[0, :, 2:])
     assert not found[0, :, -2:].any()
     assert torch.equal(found[1, :, :, 3:], IMAGES[1, :, :, :-3])
@@ -24,7 +23,7 @@ def test_each_image_is_shifted_by_its_own_numbers() -> None:
 
 
 def test_a_cutout_is_a_square_of_half_the_side() -> None:
-    found = augment(IMAGES, torch.tensor([[0.5, 0.0], [0.5, 0.0]]), ["cutout"])
+    found = Augmenter(("cutout",))(IMAGES, torch.tensor([[0.5, 0.0], [0.5, 0.0]]))
     gone = (found == 0).all(1)
     assert gone[0].sum() == 8 * 12
     assert gone[1, :4, :6].all()  # the rest of it lies outside
@@ -34,28 +33,22 @@ def test_a_cutout_is_a_square_of_half_the_side() -> None:
 
 def test_colours_by_hand() -> None:
     grey = IMAGES.mean(1, keepdim=True).expand_as(IMAGES)
-    found = augment(IMAGES, torch.tensor([[0.75] * 2, [0.0] * 2, [0.5] * 2]), ["colour"])
+    found = Augmenter(("colour",))(IMAGES, torch.tensor([[0.75] * 2, [0.0] * 2, [0.5] * 2]))
     torch.testing.assert_close(found, grey + 0.25)
 
 
 @pytest.mark.parametrize("kind", list(DRAWS))
 def test_gradients_reach_the_images(kind: Augmentation) -> None:
     images = IMAGES.clone().requires_grad_()
-    augment(images, torch.rand(DRAWS[kind], 2, generator=torch.Generator().manual_seed(0)), [kind]).sum().backward()
+    uniform = torch.rand(DRAWS[kind], 2, generator=torch.Generator().manual_seed(0))
+    Augmenter((kind,))(images, uniform).sum().backward()
     assert images.grad is not None
     assert images.grad.abs().sum() > 0
-
-
-def test_a_probability_of_one_is_no_probability() -> None:
-    always = Augmenter(("shift",), 1.0)
-    uniform = torch.rand(always.count, 2, generator=torch.Generator().manual_seed(0))
-    assert always.count == draws(["shift"])
-    assert torch.equal(always(IMAGES, uniform), augment(IMAGES, uniform, ["shift"]))
 
 
 def test_the_last_number_decides_for_each_image() -> None:
     often = Augmenter(("shift",), 0.7)
     uniform = torch.tensor([[0.0, 0.0], [0.0, 0.0], [0.69, 0.71]])
     changed, kept = often(IMAGES, uniform)
-    assert torch.equal(changed, augment(IMAGES, uniform[:2], ["shift"])[0])
+    assert torch.equal(changed, Augmenter(("shift",))(IMAGES, uniform[:2])[0])
     assert torch.equal(kept, IMAGES[1])

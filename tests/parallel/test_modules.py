@@ -22,15 +22,16 @@ from velogan.config import Config
 from velogan.engine.ema import EMA
 from velogan.engine.nonfinite import NonFiniteError
 from velogan.engine.trainer import Trainer
+from velogan.methods.fit import phases_of
 from velogan.observe.log import read_stats
 from velogan.observe.progress import Display
 from velogan.store.checkpoint import list_checkpoints, load_state, load_weights
 from velogan.training import run
 from velogan.training.nodes import run as apart
-from velogan.training.nodes.node import Given, Report, Task
+from velogan.training.nodes.node import Given, Report, Task, modules_of
 from velogan.training.nodes.placed import Nodes
 from velogan.training.nodes.ray import on_nodes
-from velogan.training.nodes.run import modules_asked, modules_of_method, placed
+from velogan.training.nodes.run import modules_asked, placed
 from velogan.training.session import Result
 from velogan.translate.model import load_translator
 
@@ -132,7 +133,7 @@ def tensors(name: str, node: Any) -> dict[str, Tensor]:
     ],
 )
 def test_phases_that_train_the_same_networks_are_one_module(method, modules, tiny):
-    assert {one.name: one.trains for one in modules_of_method(tiny(method))} == modules
+    assert {one.name: one.trains for one in modules_of(phases_of(tiny(method).method, tiny(method).spec))} == modules
 
 
 @pytest.mark.parametrize(

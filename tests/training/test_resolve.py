@@ -11,16 +11,18 @@ from velogan.engine.device import device_for, resolve_device
 from velogan.engine.processes import default_threads
 from velogan.kernels import precision
 from velogan.training import resolve as room
-from velogan.training.resolve import REFERENCE, cannot_follow, resolve
+from velogan.training.choices import unable
+from velogan.training.resolve import REFERENCE, Needs, resolve
 
 KERNELS: Any = object()
 
 
 def _resolve(config: EngineConfig | None = None, *, norm: str = "instance", kernels: Any = KERNELS, **settings: Any):
-    asked: dict[str, Any] = {"gemm_gain": lambda precision: 0.0, "second_derivatives": False, "run_seconds": None}
-    asked |= {"skips": False, "one_size": True, "optimizers": {"adam"}, "dropout": False, **settings}
+    gemm_gain = settings.pop("gemm_gain", lambda precision: 0.0)
+    asked: dict[str, Any] = {"second_derivatives": False, "seconds": None, "skips": False, "one_size": True}
+    needs = Needs(norms={norm}, **{**asked, "optimizers": {"adam"}, "dropout": False, **settings})
     config = config or EngineConfig(device="cpu", precision="fp32")
-    chosen, picks = resolve(config, load_kernels=lambda device: kernels, norms={norm}, **asked)
+    chosen, picks = resolve(config, needs, load_kernels=lambda device: kernels, gemm_gain=gemm_gain)
     return chosen, {pick.what: pick for pick in picks}
 
 
@@ -93,19 +95,21 @@ def test_a_missing_device_is_a_readable_error():
             resolve_device(device)
 
 
-@pytest.mark.parametrize(("seconds", "choice"), [(60.0, "off"), (7200.0, "on"), (None, "on")])
-def test_compilation_pays_on_a_gpu_in_a_long_run(seconds: float | None, choice: str):
-    settings: dict[str, Any] = {"native": False, "recomputes": False, "second": False, "seconds": seconds}
-    assert room._compile(torch.device("cuda"), **settings, missing="")[0] == choice
-    assert room._compile(torch.device("cuda"), **settings, missing="Triton")[0] == "off"
-
-
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch) -> EngineConfig:
     """A configuration that takes this machine for one with CUDA and all that compiles for it."""
     monkeypatch.setattr(devices, "resolve_device", torch.device)
     monkeypatch.setattr(room, "compiler_missing", lambda device: "")
     return EngineConfig(device="cuda", precision="bf16")
+
+
+@pytest.mark.parametrize(("seconds", "choice"), [(60.0, "off"), (7200.0, "on"), (None, "on")])
+def test_compilation_pays_on_a_gpu_in_a_long_run(
+    seconds: float | None, choice: str, gpu: EngineConfig, monkeypatch: pytest.MonkeyPatch
+):
+    assert _resolve(gpu, kernels="none", seconds=seconds)[0].compile == choice
+    monkeypatch.setattr(room, "compiler_missing", lambda device: "Triton")
+    assert _resolve(gpu, kernels="none", seconds=seconds)[0].compile == "off"
 
 
 def test_auto_on_a_gpu_captures_the_step(gpu: EngineConfig):
@@ -130,13 +134,13 @@ def test_auto_on_a_gpu_captures_the_step(gpu: EngineConfig):
 def test_on_a_gpu_the_kernels_stand_where_nothing_is_compiled(
     seconds: float | None, asked: dict[str, Any], kernels: str, compile: str, gpu: EngineConfig
 ):
-    chosen, picks = _resolve(gpu.model_copy(update=asked), run_seconds=seconds)
+    chosen, picks = _resolve(gpu.model_copy(update=asked), seconds=seconds)
     assert (chosen.kernels, chosen.compile) == (kernels, compile)
     assert "faster" not in picks["compile"].why  # which nobody has measured
 
 
 def test_kernels_that_do_not_run_on_a_gpu_leave_the_plain_layers_and_say_so(gpu: EngineConfig):
-    chosen, picks = _resolve(gpu, run_seconds=60, kernels="Triton's kernels do not run here: no driver")
+    chosen, picks = _resolve(gpu, seconds=60, kernels="Triton's kernels do not run here: no driver")
     assert (chosen.kernels, chosen.compile) == ("plain", "off")
     assert picks["kernels"].why == "Triton's kernels do not run here: no driver"
 
@@ -175,7 +179,7 @@ def test_a_gpu_with_a_number_is_the_current_one(asked: str, current: list[int], 
 def test_bf16_that_a_gpu_emulates_is_decided_again(gpu: EngineConfig, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation=True: including_emulation)
     chosen = gpu.model_copy(update={"precision": "bf16"})
-    assert cannot_follow(chosen, native=lambda device: True, gemm=lambda: True) == "this GPU has no bf16"
+    assert unable(chosen) == "this GPU has no bf16"
 
 
 def test_fp16_on_a_cpu_is_plain_and_without_second_derivatives():

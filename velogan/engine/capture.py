@@ -108,7 +108,7 @@ class CapturedStep:
             self._inputs[split] = {name: value.to(self._number.device, copy=True) for name, value in batch.items()}
             return
         inputs = self._inputs[split]
-        if _signature(batch) != _signature(inputs):
+        if _described(batch) != _described(inputs):
             raise ValueError(
                 f"engine.capture=on needs batches of one shape and type, but {_described(inputs)} is followed by "
                 f"{_described(batch)}: set engine.capture=off, or a data.preprocess that crops"
@@ -201,13 +201,5 @@ class CapturedStep:
                 yield from (value for value in moments.values() if torch.is_tensor(value))
 
 
-def _signature(batch: Batch) -> dict[str, tuple[torch.Size, torch.dtype]]:
-    return {name: (value.shape, value.dtype) for name, value in batch.items()}
-
-
 def _described(batch: Batch) -> str:
-    parts = (
-        f"{name} {tuple(shape)} {str(dtype).removeprefix('torch.')}"
-        for name, (shape, dtype) in _signature(batch).items()
-    )
-    return ", ".join(parts)
+    return ", ".join(f"{k} {tuple(v.shape)} {str(v.dtype).removeprefix('torch.')}" for k, v in batch.items())

@@ -102,9 +102,5 @@ def parse_span(text: str) -> Span:
     return Span(float(found.group(1)), unit)
 
 
-def _check(text: str) -> str:
-    return str(parse_span(text))
-
-
-Duration = Annotated[str, AfterValidator(_check)]
+Duration = Annotated[str, AfterValidator(lambda text: str(parse_span(text)))]
 """A configuration field that holds a duration as text, for example `200 epochs`."""

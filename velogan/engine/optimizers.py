@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any, Literal
@@ -12,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationIn
 from torch import nn
 
 from velogan.engine.schedules import ScheduleConfig
+from velogan.files import nearest
 from velogan.objectives.base import Phase
 
 Kind = Literal["adam", "adamw", "radam", "sgd", "rmsprop"]
@@ -151,9 +151,9 @@ def _parse_rule(rule: str) -> tuple[str, dict[str, Any], dict[str, Any]]:
     keys = [*of_optimizer, *of_schedule]
     for key, _ in parts:
         if key not in keys:
-            close = difflib.get_close_matches(key, keys, n=1)
-            hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(keys)}"
-            raise ValueError(f"'{rule}': there is no {key} for a network; {hint}")
+            raise ValueError(
+                f"'{rule}': there is no {key} for a network, there are {', '.join(keys)}{nearest(key, keys)}"
+            )
     changes = _checked(rule, OptimizerConfig, {key: value for key, value in parts if key in of_optimizer})
     schedule = _checked(rule, ScheduleConfig, {of_schedule[key]: value for key, value in parts if key in of_schedule})
     return pattern.strip(), changes, schedule

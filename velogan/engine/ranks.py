@@ -47,7 +47,6 @@ class Ranks:
         self.rank, self.world, self.local_rank, self.local_world = rank, world, local_rank, local_world
         self.heart = heart
         self.exchanged = torch.float32
-        self._waited = 0.0
 
     @property
     def first(self) -> bool:
@@ -81,19 +80,21 @@ class Ranks:
             return dict(terms)
         weights = list(parameters)
         missing = torch.tensor([weight.grad is None for weight in weights])
-        flat = self._divided(weights, terms, (~missing).to(weights[0]))
+        flat = self.packed(weights, terms, (~missing).to(weights[0]))
         self.exchange(flat, sum(weight.numel() for weight in weights))
         present = flat[-len(weights) :].tolist() if missing.any() else []
         found = [not missing[number] or present[number] for number in range(len(weights))]
         return self.unpacked(flat, weights, list(terms), present=found)
 
     @torch.no_grad()
-    def packed(self, parameters: Sequence[nn.Parameter], terms: Mapping[str, Tensor]) -> Tensor:
-        """This rank's part of what `mean` gives, as one flat tensor, for `exchange` and then `unpacked`.
+    def packed(self, parameters: Sequence[nn.Parameter], terms: Mapping[str, Tensor], *more: Tensor) -> Tensor:
+        """This rank's part of what `mean` gives, and `more`, as one flat tensor, for `exchange` and then `unpacked`.
 
         With these three a captured step exchanges between two of its recordings. Missing gradients count as zeros.
         """
-        return self._divided(parameters, terms)
+        parts = [_in_memory_order(weight) for weight in parameters]
+        parts += [value.detach().float().reshape(1) for value in terms.values()]
+        return torch.cat([*parts, *more]).div_(self.world)  # before the sum, which then cannot overflow
 
     def exchange(self, flat: Tensor, numbers: int) -> None:
         """Sums `flat` over all ranks; the first `numbers` of it are gradients."""
@@ -125,11 +126,6 @@ class Ranks:
         with self._exchange():
             dist.all_reduce(there, op=dist.ReduceOp.MAX)
         return there.bool().tolist()
-
-    def _divided(self, parameters: Sequence[nn.Parameter], terms: Mapping[str, Tensor], *more: Tensor) -> Tensor:
-        parts = [_in_memory_order(weight) for weight in parameters]
-        parts += [value.detach().float().reshape(1) for value in terms.values()]
-        return torch.cat([*parts, *more]).div_(self.world)  # before the sum, which then cannot overflow
 
     def everywhere(self, flags: Tensor) -> Tensor:
         """Which of a phase's `flags` are true on all ranks; after `mean` all have the same."""
@@ -186,13 +182,6 @@ class Ranks:
         self.gather(None)
         return make() if made is None else made
 
-    def worked(self, seconds: float) -> list[float]:
-        """Of `seconds` since the last call, those that each rank did not wait for others."""
-        worked = max(seconds - self._waited, 0.0)
-        found = self.gather(worked)
-        self._waited = 0.0
-        return found
-
     def named(self, rank: int) -> str:
         """A rank, with its host and process."""
         return self.heart.named(rank) if self.heart else f"rank {rank}"
@@ -218,10 +207,8 @@ class Ranks:
 
     @contextmanager
     def _exchange(self) -> Iterator[None]:
-        began = time.monotonic()
         try:
             yield
-            self._waited += time.monotonic() - began
         except RuntimeError as error:
             said = re.sub(r"^\[[^\]]*\]\s*", "", str(error).splitlines()[0])
             who = self.heart.silent() if self.heart else ""

@@ -65,7 +65,7 @@ class Hook:
     """
 
     every: Span
-    call: Callable[[int], None]
+    call: Callable[[int], object]
     dear: bool = False
     seconds: float = 0.0
 
@@ -116,7 +116,7 @@ class Trainer:
         self.length: Length
         self._allowance: Allowance | None = None
         self._swaps_at = swaps_at
-        self._seconds, self._paced, self._stops = 0.0, 0.0, False
+        self._seconds, self._stops = 0.0, False
 
     @property
     def epoch(self) -> int:
@@ -129,7 +129,6 @@ class Trainer:
         self.schedule.epochs = length.ticks
         self.clock.start()
         self.clock.tick(self.images)
-        self.pace()
         self._allow(length, hooks)
         self._agree()
         counts = self._counts(hooks)
@@ -228,17 +227,15 @@ class Trainer:
 
     def _explain(self, error: NonFiniteError, batches: Batches, position: int) -> None:
         error.images = position
-        exchanging = self.owned or any(isinstance(part, nn.SyncBatchNorm) for part in self._modules())
+        exchanging = self.owned or any(
+            isinstance(part, nn.SyncBatchNorm) for net in self.nets.values() for part in net.modules()
+        )
         if self.ranks.several and exchanging:
             return  # exchanges need all ranks at the same place, and the search ends where it finds something
         origins = self.ranks.gather(self.step.origin(error, batches))
         found = [number for number, origin in enumerate(origins) if origin not in ("", NOTHING)]
         where = f"{self.ranks.named(found[0])}, " if found and self.ranks.several else ""
         error.origin = where + origins[found[0] if found else 0]
-
-    def _modules(self) -> Iterator[nn.Module]:
-        for net in self.nets.values():
-            yield from net.modules()
 
     def _open(self, position: int) -> Opened:
         return {split: loader.batches(position) for split, loader in self.loaders.items()}
@@ -290,11 +287,6 @@ class Trainer:
         schedule.apply(self._passed)
         self.progress = max(self.progress, self.length.progress(self.images, self._seconds))  # more may be kept later
 
-    def pace(self) -> list[float]:
-        """Seconds that each rank has worked since the last call, without its waits for others; all must ask."""
-        before, self._paced = self._paced, self.clock.worked
-        return self.ranks.worked(self._paced - before)
-
     def _optimizers(self) -> dict[str, torch.optim.Optimizer]:
         """Each one once, by the first phase that has it."""
         found: dict[str, torch.optim.Optimizer] = {}
@@ -342,7 +334,7 @@ class Trainer:
         for rank, mine in enumerate(self.owned):
             nets = [held[role] for held in (self.nets, self.ema.nets) for role in mine.networks if role in held]
             weights = [value for net in nets for value in (*net.parameters(), *net.buffers())]
-            self.ranks.share_tensors([*weights, *mine.state()], source=rank)
+            self.ranks.share_tensors([*weights, *mine.state.buffers()], source=rank)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continues from `state_dict`; networks and averages are loaded separately.

@@ -9,12 +9,19 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from velogan.methods.base import Method
-from velogan.objectives.losses import GanLossName, mixed, zero_centred_penalty
+from velogan.objectives.base import together
+from velogan.objectives.losses import GanLossName, gan_loss, gradient_penalty, mixed, zero_centred_penalty
+
+GRADIENT_PENALTY = 10.0
+"""Weight of the penalty that belongs to `gan=wgangp` (Gulrajani et al. 2017, section 4)."""
 
 
 class Adversarial(Method):
     """Fields of every method with discriminators."""
 
+    pool_size: int = Field(
+        default=50, ge=0, description="Earlier fakes kept per discriminator, which sees some of them again."
+    )
     gan: GanLossName = Field(default="lsgan", description="Adversarial loss; wgangp has a gradient penalty.")
     smoothing: float = Field(
         default=0.0,
@@ -62,7 +69,8 @@ class Adversarial(Method):
 
     @property
     def one_size(self) -> Mapping[str, str]:
-        needs = {"method.gan=wgangp": "lsgan"} if self.gan == "wgangp" else {}  # both mix real and made images
+        needs = {f"method.pool_size={self.pool_size}": "0"} if self.pool_size else {}
+        needs |= {"method.gan=wgangp": "lsgan"} if self.gan == "wgangp" else {}  # both mix real and made images
         return needs | ({"method.penalty=zero_centred": "r1"} if self.penalty == "zero_centred" else {})
 
     def penalty_term(self, discriminator: nn.Module, *, real: Tensor, fake: Tensor, mix: Tensor | None) -> Tensor:
@@ -76,3 +84,30 @@ class Adversarial(Method):
         r1 = mix is None
         value = zero_centred_penalty(discriminator, real if mix is None else mixed(real, fake, mix))
         return value * (0.5 * self.penalty_weight * self.penalty_every * (0.5 if r1 else 1))
+
+    def discriminator_term(
+        self,
+        discriminator: nn.Module,
+        *,
+        real: Tensor,
+        fake: Tensor,
+        batched: bool,
+        weights: Tensor | None = None,
+        mix: Tensor | None = None,
+    ) -> Tensor:
+        """Half of real plus fake; `mix`, `(B,)` in [0, 1), is for wgangp. See `together` for `batched`.
+
+        `weights` are those of fakes for heads on trained features. The PatchGAN, which comes last, has none.
+        """
+        on_real, on_fake = together(discriminator, real, fake, batched=batched)
+        loss = gan_loss(on_real, real=True, kind=self.gan, smoothing=self.smoothing)
+        if weights is None or isinstance(on_fake, Tensor):
+            loss = loss + gan_loss(on_fake, real=False, kind=self.gan)
+        else:
+            *by_features, by_pixels = on_fake
+            loss = loss + gan_loss(by_features, real=False, kind=self.gan, weights=weights)
+            loss = loss + gan_loss(by_pixels, real=False, kind=self.gan)
+        if self.gan == "wgangp":
+            assert mix is not None
+            loss = loss + GRADIENT_PENALTY * gradient_penalty(discriminator, real=real, fake=fake, mix=mix)
+        return loss * 0.5

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Literal, Protocol
 from pydantic import BaseModel, ConfigDict, SerializerFunctionWrapHandler, model_serializer, model_validator
 from torch import nn
 
+from velogan.files import counted
 from velogan.networks.discriminators import DiscriminatorConfig
 from velogan.networks.generators import GeneratorConfig
 from velogan.objectives.base import Objective
@@ -31,6 +32,15 @@ class Spec:
     def multiple(self) -> int:
         """What the sides of pictures must be divisible by, for all generators, in pixels."""
         return max(generator.multiple for generator in self.generators.values())
+
+    def check_equal_channels(self, why: str) -> None:
+        """ValueError where pictures of A and B differ in their channels; `why` they must not: the message's start."""
+        a, b = self.channels["A"], self.channels["B"]
+        if a != b:
+            raise ValueError(
+                f"{why}, but A has {counted(a, 'channel')} and B {b}: set data.channels_a and data.channels_b to the "
+                "same number"
+            )
 
 
 class Make(Protocol):

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from velogan.methods.base import Method, Spec
 from velogan.networks.generators import GeneratorConfig
 from velogan.networks.genotype import Genotype
-from velogan.objectives.base import Carry
-from velogan.objectives.directions import DirectionObjective, Swap
+from velogan.objectives.base import Carry, Objective
+from velogan.objectives.directions import Swap
 from velogan.types import Batch, Decision, Direction, Letter, Nets
 
 Capability = TypeVar("Capability")
@@ -57,10 +57,11 @@ class HasAutoencoder(Protocol):
 class TrainsByDirection(Protocol):
     """A method that two processes can train together, each with the networks of one direction."""
 
-    def one_direction(
-        self, spec: Spec, *, shape: tuple[int, int], batched: bool, number: int, swap: Swap
-    ) -> DirectionObjective:
-        """The part of `objective` that the process `number` of two computes; `swap` exchanges images with the other."""
+    def one_direction(self, spec: Spec, *, shape: tuple[int, int], batched: bool, number: int, swap: Swap) -> Objective:
+        """The part of `objective` that the process `number` of two computes; `swap` exchanges images with the other.
+
+        It has `owned`. Its terms are named as those of the whole; those that the other process computes are 0.
+        """
         ...
 
 

@@ -9,14 +9,14 @@ domain B. `E_B`, `R_B`, `H_B` and `D_B` are there for the other direction where 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from pydantic import Field
 from torch import Tensor, nn
 
 from velogan.methods.base import Make, Role, Spec, Views, ends
-from velogan.methods.judged import WAYS, Judged, JudgedObjective, OneWay, sum_of
+from velogan.methods.judged import WAYS, Judged, JudgedObjective, OneWay, Shapes, sum_of
 from velogan.networks.generators import compose
 from velogan.networks.outputs import KeepGenerator, MaskGenerator, masked
 from velogan.networks.tapped import PatchHeads, Tapped, tapped
@@ -54,9 +54,7 @@ class Contrast(Judged):
         "are. 0 halves the generator's work; the paper's fast variant then has contrast=10.",
     )
     pool_size: int = Field(
-        default=0,
-        ge=0,
-        description="Earlier translations kept per direction, of which the discriminators see some again.",
+        default=0, ge=0, description="Earlier fakes kept per discriminator, which sees some of them again."
     )
 
     @property
@@ -79,13 +77,7 @@ class Contrast(Judged):
                     "generator.output=change decodes twice, which method=contrast does not: set "
                     "generator.output=image, mask or keep"
                 )
-        a, b = spec.channels["A"], spec.channels["B"]
-        if a != b:
-            raise ValueError(
-                "method=contrast puts translations through the encoder of their inputs, so both need equally many "
-                f"channels, and A has {a}, B {b}: set data.channels_a and data.channels_b to the same number, or take "
-                "the preset auto, which takes any"
-            )
+        spec.check_equal_channels("method=contrast puts translations through the encoder of their inputs")
 
     def roles(self, spec: Spec, make: Make) -> dict[str, Role]:
         roles: dict[str, Role] = {}
@@ -106,9 +98,8 @@ class Contrast(Judged):
         return list(zip(self.directions, WAYS))
 
     def objective(self, spec: Spec, *, shape: tuple[int, int], batched: bool) -> ContrastObjective:
-        a, b = ((spec.channels[letter], *shape) for letter in ("A", "B"))
         masks = {of.letter: spec.generators[way].output == "mask" for way, of in self._ways}
-        return ContrastObjective(self, masks, shape_a=a, shape_b=b, batched=batched)
+        return ContrastObjective(self, masks, self.shapes(spec, shape), batched=batched)
 
     def fakes(self, carry: Carry) -> dict[Direction, Tensor]:
         return {way: carry[of.fake] for way, of in self._ways}
@@ -138,16 +129,8 @@ class ContrastObjective(JudgedObjective):
     `masks`: by the letter of a direction, whether its generator makes a mask. For the rest see `JudgedObjective`.
     """
 
-    def __init__(
-        self,
-        config: Contrast,
-        masks: Mapping[str, bool],
-        *,
-        shape_a: tuple[int, int, int],
-        shape_b: tuple[int, int, int],
-        batched: bool = False,
-    ):
-        super().__init__(config, WAYS[: len(masks)], shape_a=shape_a, shape_b=shape_b, batched=batched)
+    def __init__(self, config: Contrast, masks: Mapping[str, bool], shapes: Shapes, *, batched: bool = False):
+        super().__init__(config, WAYS[: len(masks)], shapes, batched=batched)
         self.config, self.masks = config, masks
         self._places = self.draws["train"]
         self.draws = {"train": self._places + TAPS * PATCHES}
@@ -169,7 +152,7 @@ class ContrastObjective(JudgedObjective):
             made, before = self._translate(nets, way, given)
             after = self._taps(nets, way, made)
             fake = made[0]
-            verdict = nets[way.discriminator](self.seen(way.discriminator, fake, batch, 0))
+            verdict = nets[way.discriminator](self.seen(way, fake, batch, 0))
             terms[f"adversarial_{way.letter}"] = fooling_loss(verdict, kind=config.gan)
             for (name, weight), one, other in zip(names.items(), after, before, strict=True):
                 loss = self._contrast(nets, way, one, other, batch)
@@ -186,12 +169,12 @@ class ContrastObjective(JudgedObjective):
     def _translate(self, nets: Nets, way: OneWay, images: Sequence[Tensor]) -> tuple[list[Tensor], list[Taps]]:
         """What becomes of each batch, and what the first part of the generator saw of it."""
         taps = self._taps(nets, way, images)
-        made = self._each(nets[f"R_{way.letter.upper()}"], [one[-1] for one in taps])
+        made = together(nets[f"R_{way.letter.upper()}"], *(one[-1] for one in taps), batched=self.batched)
         masks = self.masks[way.letter]
         return [masked(one, x) if masks else one for one, x in zip(made, images)], taps
 
     def _taps(self, nets: Nets, way: OneWay, images: Sequence[Tensor]) -> list[Taps]:
-        seen = self._each(nets[f"E_{way.letter.upper()}"], images)
+        seen = together(nets[f"E_{way.letter.upper()}"], *images, batched=self.batched)
         return [(x, *one) for x, one in zip(images, seen)]
 
     def _contrast(self, nets: Nets, way: OneWay, made: Taps, given: Taps, batch: Batch) -> Tensor:
@@ -202,7 +185,3 @@ class ContrastObjective(JudgedObjective):
         queries = heads([at_places(x, at) for x, at in zip(made, where)])
         keys = heads([at_places(x.detach(), at) for x, at in zip(given, where)])
         return torch.stack([patch_contrast(one, other) for one, other in zip(queries, keys)]).mean()
-
-    def _each(self, net: nn.Module, images: Sequence[Tensor]) -> Sequence[Any]:
-        """`net` on each batch, in one pass where that is asked for."""
-        return together(net, *images) if self.batched else [net(x) for x in images]

@@ -16,9 +16,9 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from velogan.methods.base import Make, Role, Spec, Views, ends
-from velogan.methods.judged import WAYS, Judged, JudgedObjective, OneWay, sum_of
+from velogan.methods.judged import WAYS, Judged, JudgedObjective, OneWay, Shapes, sum_of
 from velogan.objectives.base import Carry, Out, Owned, Phase, side_by_side, together
-from velogan.objectives.directions import DirectionObjective, Swap, traded
+from velogan.objectives.directions import Swap, traded
 from velogan.objectives.losses import fooling_loss, lost_edges
 from velogan.types import Batch, Decision, Direction, Letter, Nets
 
@@ -66,14 +66,12 @@ class CycleGAN(Judged):
         }
 
     def objective(self, spec: Spec, *, shape: tuple[int, int], batched: bool) -> CycleGANObjective:
-        a, b = ((spec.channels[letter], *shape) for letter in ("A", "B"))
-        return CycleGANObjective(self, shape_a=a, shape_b=b, batched=batched)
+        return CycleGANObjective(self, self.shapes(spec, shape), batched=batched)
 
     def one_direction(
         self, spec: Spec, *, shape: tuple[int, int], batched: bool, number: int, swap: Swap
-    ) -> DirectionObjective:
-        a, b = ((spec.channels[letter], *shape) for letter in ("A", "B"))
-        return OneDirection(self, shape_a=a, shape_b=b, batched=batched, number=number, swap=swap)
+    ) -> OneDirection:
+        return OneDirection(self, self.shapes(spec, shape), batched=batched, number=number, swap=swap)
 
     def fakes(self, carry: Carry) -> dict[Direction, Tensor]:
         return {"a2b": carry["fake_b"], "b2a": carry["fake_a"]}
@@ -94,23 +92,14 @@ class CycleGAN(Judged):
 class CycleGANObjective(JudgedObjective):
     """The losses as two phases over the roles G_A, G_B, D_A, D_B.
 
-    `shape_a` and `shape_b` are the (C, H, W) of fakes of domain A and B, for the pools; where C differs there is no
-    identity loss, which feeds each generator the other domain's images, and discriminators are shown no untranslated
-    ones. With `batched`, passes of one network are run together, which is exact with per-sample norms; without, one
-    image batch a pass in the reference's order.
+    Where the domains differ in C there is no identity loss, which feeds each generator the other domain's images.
+    Without `batched` passes are in the reference's order. For the rest see `JudgedObjective`.
     """
 
-    def __init__(
-        self,
-        config: CycleGAN,
-        *,
-        shape_a: tuple[int, int, int],
-        shape_b: tuple[int, int, int],
-        batched: bool = False,
-    ):
-        super().__init__(config, WAYS, shape_a=shape_a, shape_b=shape_b, batched=batched)
+    def __init__(self, config: CycleGAN, shapes: Shapes, *, batched: bool = False):
+        super().__init__(config, WAYS, shapes, batched=batched)
         self.config = config
-        self.identity = config.identity if shape_a[0] == shape_b[0] else 0.0
+        self.identity = config.identity if shapes["A"][0] == shapes["B"][0] else 0.0
 
     def phases(self) -> list[Phase]:
         """Of both directions."""
@@ -119,10 +108,7 @@ class CycleGANObjective(JudgedObjective):
     def generator_loss(self, nets: Nets, batch: Batch, carry: Carry) -> Out:
         """Adversarial, cycle (eq. 2) and identity (section 5.2) losses of the generators, and that of lost edges."""
         config, seen = self.config, self._translate(nets, batch)
-        judged = {
-            way.letter: nets[way.discriminator](self.seen(way.discriminator, seen[way.fake], batch, 0))
-            for way in self.ways
-        }
+        judged = {way.letter: nets[way.discriminator](self.seen(way, seen[way.fake], batch, 0)) for way in self.ways}
         terms = {
             f"adversarial_{letter}": fooling_loss(logits, kind=config.gan) * getattr(config, f"adversarial_{letter}")
             for letter, logits in judged.items()
@@ -168,22 +154,10 @@ class OneDirection(CycleGANObjective):
     So the gradient of the cycle loss with respect to a translation arises at the other process, which hands it back.
     """
 
-    def __init__(
-        self,
-        config: CycleGAN,
-        *,
-        shape_a: tuple[int, int, int],
-        shape_b: tuple[int, int, int],
-        batched: bool,
-        number: int,
-        swap: Swap,
-    ):
-        super().__init__(config, shape_a=shape_a, shape_b=shape_b, batched=batched)
+    def __init__(self, config: CycleGAN, shapes: Shapes, *, batched: bool, number: int, swap: Swap):
+        super().__init__(config, shapes, batched=batched)
         self.ways, self.swap = (WAYS[number],), swap
-        self.owned: Sequence[Owned] = [
-            Owned((way.generator, way.discriminator), lambda pool=pool: list(pool.buffers()))
-            for way, pool in zip(WAYS, (self.pool_b, self.pool_a))
-        ]
+        self.owned: Sequence[Owned] = [Owned((way.generator, way.discriminator), self.pools[way.fake]) for way in WAYS]
 
     def phases(self) -> list[Phase]:
         """As of the whole objective."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
+from operator import add
 from typing import Literal
 
 import torch
@@ -12,11 +14,13 @@ from torch import Tensor, nn
 
 from velogan.methods.adversarial import Adversarial
 from velogan.methods.base import Make, Role, Spec, discriminator_header, ends
-from velogan.objectives.augment import AUGMENT, Augmentation, Augmenter
-from velogan.objectives.base import Carry, Out, Phase, together
-from velogan.objectives.losses import gan_loss, gradient_penalty
+from velogan.objectives.augment import Augmentation, Augmenter
+from velogan.objectives.base import Carry, Out, Phase
 from velogan.objectives.pool import FakePool
 from velogan.types import Batch, Direction, Letter, Nets
+
+Shapes = Mapping[Letter, tuple[int, int, int]]
+"""The (C, H, W) of images, by domain."""
 
 
 class Judged(Adversarial):
@@ -29,11 +33,6 @@ class Judged(Adversarial):
         "colours. It keeps shapes: an edge may become faint, or its dark side bright, and where the image is flat "
         "new things may come.",
     )
-    pool_size: int = Field(
-        default=50,
-        ge=0,
-        description="Earlier translations kept per direction, of which the discriminators see some again.",
-    )
     untranslated: float = Field(
         default=0.0,
         ge=0,
@@ -43,7 +42,11 @@ class Judged(Adversarial):
         "not pay. Heads on trained features are not asked about them. Left out where A and B differ in their number of "
         "channels.",
     )
-    augment: tuple[Augmentation, ...] = Field(default=(), description=AUGMENT)
+    augment: tuple[Augmentation, ...] = Field(
+        default=(),
+        description="What is changed at random in all images that a discriminator judges, real and made: colour, "
+        "shift, cutout. It helps with few pictures and in short trainings.",
+    )
     augment_probability: float = Field(
         default=1.0,
         gt=0,
@@ -60,10 +63,6 @@ class Judged(Adversarial):
             )
         return self
 
-    @property
-    def one_size(self) -> Mapping[str, str]:
-        return {f"method.pool_size={self.pool_size}": "0", **super().one_size} if self.pool_size else super().one_size
-
     def check(self, spec: Spec) -> None:
         network = next((one.network for one in spec.discriminators.values() if one.network.startswith("projected")), "")
         if network and self.gan == "wgangp":
@@ -77,6 +76,10 @@ class Judged(Adversarial):
                 "none: set method.untranslated=0, or discriminator.network=projected+basic"
             )
 
+    def shapes(self, spec: Spec, shape: tuple[int, int]) -> Shapes:
+        """Of pictures of each domain, where these are of `shape` (H, W)."""
+        return {letter: (channels, *shape) for letter, channels in spec.channels.items()}
+
     def discriminator(self, spec: Spec, way: Direction, make: Make) -> Role:
         """What judges the translations of a direction."""
         config, (_, target) = spec.discriminators[way], ends(way)
@@ -88,9 +91,6 @@ class Judged(Adversarial):
             twice_differentiated=self.second_derivatives,
         )
 
-
-GRADIENT_PENALTY = 10.0
-"""Weight of the penalty that belongs to `gan=wgangp` (Gulrajani et al. 2017, section 4)."""
 
 _DRAWS = 6
 """Uniform numbers for an image without augmentation: two for each pool, one for each gradient penalty."""
@@ -119,35 +119,24 @@ WAYS = (
     OneWay(0, "a", "G_A", "D_A", source="A", target="B", fake="fake_b", back="back_b", same="same_b"),
     OneWay(1, "b", "G_B", "D_B", source="B", target="A", fake="fake_a", back="back_a", same="same_a"),
 )
-_JUDGES = tuple(way.discriminator for way in WAYS)
 
 
 class JudgedObjective:
     """The losses of the discriminators, on what the method's generators make; a method adds those of these.
 
-    `ways` are those that are trained. `shape_a` and `shape_b` are the (C, H, W) of fakes of domain A and B, for the
-    pools; where C differs discriminators are shown no untranslated images. With `batched`, passes of one network are
+    `ways` are those that are trained. `shapes` are those of fakes, for the pools; where C differs discriminators are
+    shown no untranslated images. With `batched`, passes of one network are
     run together, which is exact with per-sample norms; without, one image batch a pass.
     """
 
-    def __init__(
-        self,
-        config: Judged,
-        ways: Sequence[OneWay],
-        *,
-        shape_a: tuple[int, int, int],
-        shape_b: tuple[int, int, int],
-        batched: bool = False,
-    ):
-        self.config, self.ways = config, ways
-        self.batched = batched
+    def __init__(self, config: Judged, ways: Sequence[OneWay], shapes: Shapes, *, batched: bool = False):
+        self.config, self.ways, self.batched = config, ways, batched
         self.augmenter = Augmenter(config.augment, config.augment_probability)
-        self.untranslated = config.untranslated if shape_a[0] == shape_b[0] else 0.0
+        self.untranslated = config.untranslated if shapes["A"][0] == shapes["B"][0] else 0.0
         self.plain_draws = _DRAWS + 6 * self.augmenter.count
         self.draws: Mapping[str, int] = {"train": self.plain_draws + (2 if self.untranslated else 0)}
-        self.pool_a = FakePool(config.pool_size, shape_a)
-        self.pool_b = FakePool(config.pool_size, shape_b)
-        self.state: nn.Module = nn.ModuleDict({"fake_a": self.pool_a, "fake_b": self.pool_b})
+        self.pools = {f"fake_{letter.lower()}": FakePool(config.pool_size, shape) for letter, shape in shapes.items()}
+        self.state: nn.Module = nn.ModuleDict(self.pools)
 
     def generator_loss(self, nets: Nets, batch: Batch, carry: Carry) -> Out:
         """Hands on the translations by `OneWay.fake`."""
@@ -175,8 +164,8 @@ class JudgedObjective:
         terms = {
             f"penalty_{way.letter}": self.config.penalty_term(
                 nets[way.discriminator],
-                real=self.seen(way.discriminator, batch[way.target], batch, 2),
-                fake=self.seen(way.discriminator, fakes[way.fake], batch, 1),
+                real=self.seen(way, batch[way.target], batch, 2),
+                fake=self.seen(way, fakes[way.fake], batch, 1),
                 mix=None if self.config.penalty == "r1" else batch["uniform"][4 + way.number],
             )
             for way in self.ways
@@ -186,20 +175,18 @@ class JudgedObjective:
     def discriminator_loss(self, nets: Nets, batch: Batch, carry: Carry) -> Out:
         """Half of real plus fake (section 7.1's slowdown), on fakes from the pool and on untranslated images."""
         uniform, fakes = batch["uniform"], self._fakes(nets, batch, carry)
-        pools = {"fake_a": self.pool_a, "fake_b": self.pool_b}
         terms: dict[str, Tensor] = {}
         for way in self.ways:
-            role, number = way.discriminator, way.number
-            judged = pools[way.fake](fakes[way.fake], uniform[2 * number :][:2])
+            number = way.number
+            judged = self.pools[way.fake](fakes[way.fake], uniform[2 * number :][:2])
             weights = None
             if self.untranslated:
                 as_it_is = uniform[self.plain_draws + number] < self.untranslated
                 judged = torch.where(as_it_is.view(-1, 1, 1, 1), batch[way.source], judged)
                 weights = (~as_it_is) / (1 - self.untranslated)
-            fake, real = self.seen(role, judged, batch, 1), self.seen(role, batch[way.target], batch, 2)
-            terms[way.letter] = self._discriminator_term(
-                nets[role], real=real, fake=fake, weights=weights, mix=uniform[4 + number]
-            )
+            fake, real = self.seen(way, judged, batch, 1), self.seen(way, batch[way.target], batch, 2)
+            seen = {"real": real, "fake": fake, "weights": weights, "mix": uniform[4 + number]}
+            terms[way.letter] = self.config.discriminator_term(nets[way.discriminator], **seen, batched=self.batched)
         return Out(total=sum_of(terms), terms=terms)
 
     def _fakes(self, nets: Nets, batch: Batch, carry: Carry) -> Carry:
@@ -209,46 +196,15 @@ class JudgedObjective:
         with torch.no_grad():
             return {way.fake: self.translated(nets, way, batch[way.source]).float() for way in reversed(self.ways)}
 
-    def seen(self, role: str, images: Tensor, batch: Batch, call: int) -> Tensor:
-        """The images as the discriminator `role` sees them: made for the generator (0), made (1) or real (2)."""
-        judge, count = _JUDGES.index(role), self.augmenter.count
+    def seen(self, way: OneWay, images: Tensor, batch: Batch, call: int) -> Tensor:
+        """The images as the discriminator of `way` sees them: made for the generator (0), made (1) or real (2)."""
+        count = self.augmenter.count
         if not count:
             return images
-        first = _DRAWS + (2 * call + judge) * count
+        first = _DRAWS + (2 * call + way.number) * count
         return self.augmenter(images, batch["uniform"][first:][:count])
-
-    def _discriminator_term(
-        self,
-        discriminator: nn.Module,
-        *,
-        real: Tensor,
-        fake: Tensor,
-        weights: Tensor | None,
-        mix: Tensor,
-    ) -> Tensor:
-        """Half of real plus fake.
-
-        `weights` are those of fakes for heads on trained features. The PatchGAN, which comes last, has none.
-        """
-        kind = self.config.gan
-        on_real, on_fake = (
-            together(discriminator, real, fake) if self.batched else (discriminator(real), discriminator(fake))
-        )
-        loss = gan_loss(on_real, real=True, kind=kind, smoothing=self.config.smoothing)
-        if weights is None or isinstance(on_fake, Tensor):
-            loss = loss + gan_loss(on_fake, real=False, kind=kind)
-        else:
-            *by_features, by_pixels = on_fake
-            loss = loss + gan_loss(by_features, real=False, kind=kind, weights=weights)
-            loss = loss + gan_loss(by_pixels, real=False, kind=kind)
-        if kind == "wgangp":
-            loss = loss + GRADIENT_PENALTY * gradient_penalty(discriminator, real=real, fake=fake, mix=mix)
-        return loss * 0.5
 
 
 def sum_of(terms: dict[str, Tensor]) -> Tensor:
     """The sum of all, in their order."""
-    first, *rest = terms.values()
-    for term in rest:
-        first = first + term
-    return first
+    return reduce(add, terms.values())

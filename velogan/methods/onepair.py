@@ -7,7 +7,7 @@ decodes them; `T_A` translates encodings of A into encodings of B, and `D_A` jud
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -16,22 +16,14 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from velogan.files import counted
 from velogan.methods.adversarial import Adversarial
-from velogan.methods.base import (
-    Make,
-    Role,
-    Spec,
-    Views,
-    discriminator_header,
-    ends,
-    generator_header,
-)
+from velogan.methods.base import Make, Role, Spec, Views, discriminator_header, ends, generator_header
 from velogan.methods.capabilities import TrainedGenerator
+from velogan.methods.judged import sum_of
 from velogan.networks.generators import GeneratorConfig, compose, split
 from velogan.networks.outputs import ChangeGenerator
-from velogan.objectives.base import Carry, Out, Phase, together
-from velogan.objectives.losses import fooling_loss, gan_loss, l1_loss
+from velogan.objectives.base import Carry, Out, Phase
+from velogan.objectives.losses import fooling_loss, l1_loss
 from velogan.objectives.pool import FakePool
 from velogan.types import GENERATOR_FILES, Batch, Direction, Letter, Nets
 
@@ -75,9 +67,6 @@ class OnePair(Adversarial):
         ge=0,
         description="Weight of |T(E(a)) - E(a)|: encodings of the source change no more than they are forced to.",
     )
-    pool_size: int = Field(
-        default=50, ge=0, description="Earlier fakes kept per discriminator, which sees some of them again."
-    )
 
     @model_validator(mode="after")
     def _start_and_directions(self) -> OnePair:
@@ -105,12 +94,8 @@ class OnePair(Adversarial):
     def plateau_phase(self) -> str:
         return "autoencoder" if self.reconstructs else "translator"
 
-    @property
-    def one_size(self) -> Mapping[str, str]:
-        return {f"method.pool_size={self.pool_size}": "0", **super().one_size} if self.pool_size else super().one_size
-
     def check(self, spec: Spec) -> None:
-        generator, (a, b) = spec.generators["a2b"], (spec.channels["A"], spec.channels["B"])
+        generator = spec.generators["a2b"]
         if not generator.has_stages:
             raise ValueError(
                 f"generator.network={generator.network} has no encoder, translator and decoder, which method=onepair "
@@ -132,11 +117,7 @@ class OnePair(Adversarial):
                 )
         if generator.blocks == 0 and not self.reconstructs:
             raise ValueError("generator.blocks=0 leaves method=onepair no translator: set 1 or more")
-        if a != b:
-            raise ValueError(
-                f"method=onepair has one autoencoder for both domains, but A has {counted(a, 'channel')} and B {b}: "
-                "set data.channels_a and data.channels_b to the same number"
-            )
+        spec.check_equal_channels("method=onepair has one autoencoder for both domains")
 
     def roles(self, spec: Spec, make: Make) -> dict[str, Role]:
         whole = self._whole(spec)
@@ -185,11 +166,7 @@ class OnePair(Adversarial):
 
     def objective(self, spec: Spec, *, shape: tuple[int, int], batched: bool) -> OnePairObjective:
         height, width = (side // 4 for side in shape)
-        return OnePairObjective(
-            self,
-            encoding=(_width(spec), height, width),
-            batched=batched,
-        )
+        return OnePairObjective(self, encoding=(_width(spec), height, width), batched=batched)
 
     def translations(self, nets: Nets, spec: Spec, batch: Batch) -> dict[Direction, Tensor]:
         made: dict[Direction, Tensor] = {}
@@ -230,13 +207,7 @@ class OnePairObjective:
     together, which is exact with per-sample norms.
     """
 
-    def __init__(
-        self,
-        config: OnePair,
-        *,
-        encoding: tuple[int, int, int],
-        batched: bool = False,
-    ):
+    def __init__(self, config: OnePair, *, encoding: tuple[int, int, int], batched: bool = False):
         self.config, self.batched = config, batched
         self.letters = ways = [_letter(way) for way in config.translated]
         self.discriminators = tuple(f"D_{way}" for way in ways if config.adversarial)
@@ -260,11 +231,8 @@ class OnePairObjective:
         discriminator = Phase(name="discriminator", trains=self.discriminators, loss=self.discriminator_loss)
         if config.penalty == "none":
             return [*first, discriminator]
-        return [
-            *first,
-            replace(discriminator, name="penalty", loss=self.penalty_loss, every=config.penalty_every),
-            discriminator,
-        ]
+        penalty = replace(discriminator, name="penalty", loss=self.penalty_loss, every=config.penalty_every)
+        return [*first, penalty, discriminator]
 
     def autoencoder_loss(self, nets: Nets, batch: Batch, carry: Carry) -> Out:
         """The reconstruction of both domains; hands on the encodings that it began with."""
@@ -283,15 +251,16 @@ class OnePairObjective:
             real, fake = self._real(role, carry), carry[f"fake_{role}"]
             mix = batch["uniform"][2 * len(self.pools) + number] if self.config.penalty == "zero_centred" else None
             terms[f"penalty_{role.lower()}"] = self.config.penalty_term(nets[role], real=real, fake=fake, mix=mix)
-        return Out(total=_sum(terms), terms=terms, carry=carry)
+        return Out(total=sum_of(terms), terms=terms, carry=carry)
 
     def discriminator_loss(self, nets: Nets, batch: Batch, carry: Carry) -> Out:
         """Half of real plus fake, on fakes from the pools, as CycleGAN does it."""
         carry, terms = self._with_fakes(nets, batch, carry), {}
         for number, role in enumerate(self.pools):
             fake = self.pools[role](carry[f"fake_{role}"], batch["uniform"][2 * number : 2 * number + 2])
-            terms[role.lower()] = self._discriminator_term(nets[role], real=self._real(role, carry), fake=fake)
-        return Out(total=_sum(terms), terms=terms)
+            real = self._real(role, carry)
+            terms[role.lower()] = self.config.discriminator_term(nets[role], real=real, fake=fake, batched=self.batched)
+        return Out(total=sum_of(terms), terms=terms)
 
     def _with_fakes(self, nets: Nets, batch: Batch, carry: Carry) -> Carry:
         """The carry of the translators' phase; in a step without it, what the discriminators need of that."""
@@ -319,7 +288,7 @@ class OnePairObjective:
         if self.config.scale:
             square = torch.stack([part.float().square().mean() for part in encoded]).mean()
             terms["scale"] = self.config.scale * square.log().square()
-        return Out(total=_sum(terms), terms=terms, carry=_carried(encoded))
+        return Out(total=sum_of(terms), terms=terms, carry=_carried(encoded))
 
     def _translate(self, nets: Nets, carry: Carry) -> Out:
         terms: dict[str, Tensor] = {}
@@ -328,7 +297,7 @@ class OnePairObjective:
             made, fakes = self._one_way(nets, way, carry)
             terms |= {f"{name}_{way.lower()}": value for name, value in made.items()}
             handed |= fakes
-        return Out(total=_sum(terms), terms=terms, carry=handed)
+        return Out(total=sum_of(terms), terms=terms, carry=handed)
 
     def _one_way(self, nets: Nets, way: str, carry: Carry) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """One translator's terms, and its fakes for the discriminators."""
@@ -345,23 +314,12 @@ class OnePairObjective:
         fakes: dict[str, Tensor] = {}
         if config.adversarial:
             fakes[f"fake_D_{way}"] = fake.float()
-            verdict = fooling_loss(nets[f"D_{way}"](fake), kind=config.gan)
-            terms["adversarial"] = config.adversarial * verdict
+            terms["adversarial"] = config.adversarial * fooling_loss(nets[f"D_{way}"](fake), kind=config.gan)
         return terms, fakes
 
     def _real(self, role: str, carry: Carry) -> Tensor:
         """Encodings of the domain that the discriminator `role` judges."""
         return _from(role[-1], _encoded(carry))[1]
-
-    def _discriminator_term(self, discriminator: nn.Module, *, real: Tensor, fake: Tensor) -> Tensor:
-        on_real, on_fake = self._each(discriminator, real, fake)
-        kind = self.config.gan
-        on_true = gan_loss(on_real, real=True, kind=kind, smoothing=self.config.smoothing)
-        return 0.5 * (on_true + gan_loss(on_fake, real=False, kind=kind))
-
-    def _each(self, net: nn.Module, one: Tensor, other: Tensor) -> tuple[Any, ...]:
-        """`net` on both, in one pass where that is asked for."""
-        return together(net, one, other) if self.batched else (net(one), net(other))
 
 
 def _letter(way: Direction) -> str:
@@ -404,10 +362,3 @@ def _from(way: str, pair: Pair) -> tuple[Tensor, Tensor]:
     """What `pair` holds of A and of B: the source of `way` first, then its target."""
     a, b = pair if len(pair) == 2 else pair[0].chunk(2)
     return (a, b) if way == "A" else (b, a)
-
-
-def _sum(terms: dict[str, Tensor]) -> Tensor:
-    first, *rest = terms.values()
-    for term in rest:
-        first = first + term
-    return first

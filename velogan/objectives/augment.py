@@ -6,7 +6,6 @@ its few pictures by heart and the generator does not learn the changes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -21,41 +20,25 @@ DRAWS: dict[Augmentation, int] = {"colour": 3, "shift": 2, "cutout": 2}
 SHIFT, CUTOUT = 0.125, 0.5
 """Shares of a side: the farthest shift, and the square that is cut out."""
 
-AUGMENT = (
-    "What is changed at random in all images that a discriminator judges, real and made: colour, shift, cutout. It "
-    "helps with few pictures and in short trainings."
-)
-"""What a method's field `augment` says of itself."""
-
-
-def draws(kinds: Sequence[Augmentation]) -> int:
-    """How many uniform numbers an image needs."""
-    return sum(DRAWS[kind] for kind in kinds)
-
-
-def augment(images: Tensor, uniform: Tensor, kinds: Sequence[Augmentation]) -> Tensor:
-    """`images`, `(B, C, H, W)` in [-1, 1], each changed by its `uniform` numbers, `(draws(kinds), B)` in [0, 1)."""
-    for kind in kinds:
-        mine, uniform = uniform[: DRAWS[kind]], uniform[DRAWS[kind] :]
-        images = _KINDS[kind](images, mine)
-    return images
-
 
 @dataclass(frozen=True)
 class Augmenter:
     """Changes what discriminators see: each image by `kinds`, with a `probability`."""
 
     kinds: tuple[Augmentation, ...]
-    probability: float
+    probability: float = 1.0
 
     @property
     def count(self) -> int:
-        """Uniform numbers for an image: those of `augment`, and with a probability below 1 one that decides."""
-        return draws(self.kinds) + (self.probability != 1) if self.kinds else 0
+        """Uniform numbers for an image: those of its `kinds`, and with a probability below 1 one that decides."""
+        return sum(DRAWS[kind] for kind in self.kinds) + (self.probability != 1) if self.kinds else 0
 
     def __call__(self, images: Tensor, uniform: Tensor) -> Tensor:
-        """`images`, `(B, C, H, W)` in [-1, 1], as a discriminator sees them; `uniform` is `(count, B)`."""
-        made = augment(images, uniform, self.kinds)
+        """`images`, `(B, C, H, W)` in [-1, 1], as a discriminator sees them; `uniform` is `(count, B)` in [0, 1)."""
+        made, first = images, 0
+        for kind in self.kinds:
+            made = _KINDS[kind](made, uniform[first:][: DRAWS[kind]])
+            first += DRAWS[kind]
         if self.probability == 1:
             return made
         return torch.where((uniform[-1] < self.probability).view(-1, 1, 1, 1), made, images)

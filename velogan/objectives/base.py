@@ -58,10 +58,13 @@ def side_by_side(*parts: Part) -> list[tuple[Tensor, ...]]:
     return [part() for part in parts] if runner is None else runner(parts)
 
 
-def together(net: Callable[[Tensor], Any], *images: Tensor) -> tuple[Any, ...]:
-    """`net` on several batches `(B, C, H, W)` in one pass: its result for each, a tensor or logits of several heads."""
-    if len(images) == 1:
-        return (net(images[0]),)
+def together(net: Callable[[Tensor], Any], *images: Tensor, batched: bool = True) -> tuple[Any, ...]:
+    """`net` on several batches `(B, C, H, W)`: its result for each, a tensor or logits of several heads.
+
+    In one pass; where that is not `batched`, in one for each.
+    """
+    if len(images) == 1 or not batched:
+        return tuple(net(x) for x in images)
     sizes = [len(x) for x in images]
     out = net(torch.cat([x.to(images[0].dtype) for x in images]))
     return out.split(sizes) if isinstance(out, Tensor) else tuple(zip(*(head.split(sizes) for head in out)))
@@ -94,7 +97,7 @@ class Objective(Protocol):
     get as `batch["uniform"]`, `(draws, B)`. The losses have no other randomness, so that a step is a function of
     (weights, state, batches). The first split's images make an epoch. `state` holds, as buffers, what stays between
     steps: the pools of fakes. An objective may have `swaps_at`, the share of the run after which the two halves change
-    places.
+    places, and `owned`, by rank, where several processes train other networks each.
     """
 
     draws: Mapping[str, int]
@@ -107,7 +110,7 @@ class Objective(Protocol):
 
 @dataclass(frozen=True)
 class Owned:
-    """What one of several processes alone trains: networks by role, and tensors of the objective's state."""
+    """What one of several processes alone trains: networks by role, and the part of the objective's state."""
 
     networks: tuple[str, ...]
-    state: Callable[[], Sequence[Tensor]]
+    state: nn.Module

@@ -7,15 +7,12 @@ says what there was; here it is trained along, and where label maps say what the
 
 from __future__ import annotations
 
-from dataclasses import replace
-from functools import partial
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from velogan.objectives.base import Carry, Objective, Out, Phase
-from velogan.objectives.masks import Fakes
+from velogan.objectives.base import Carry, Out, Phase
+from velogan.objectives.masks import WithTerms
 from velogan.types import Batch, Nets
 
 SEGMENTER = "S"
@@ -28,10 +25,10 @@ SURE = 0.9
 """The least probability of a class that the segmenter is believed where there is no label map."""
 
 
-class WithClasses:
-    """An `inner` objective with a phase more, before all others, that trains the segmenter on label maps.
+class WithClasses(WithTerms):
+    """A phase more, before all others, trains the segmenter on label maps.
 
-    Its phase `name` also pays for each pixel of a translation that the segmenter takes for another class than its
+    The phase `name` also pays for each pixel of a translation that the segmenter takes for another class than its
     input had there. A pixel counts as far as the segmenter knows it, by the probability that it gives of the input for
     the label; in a domain without label maps, for what it tells itself, if it is sure. So a segmenter that knows
     little yet teaches little.
@@ -39,19 +36,9 @@ class WithClasses:
     The batch holds `label_a`, `label_b` or both, `(B, H, W)`, -1 where a pixel has no class.
     """
 
-    def __init__(self, inner: Objective, fakes: Fakes, *, name: str):
-        self._inner, self._fakes, self._name = inner, fakes, name
-        self.draws, self.state = inner.draws, inner.state
-
     def phases(self) -> list[Phase]:
         """That of the segmenter, and those of the inner objective."""
-        return [
-            Phase(name="segmenter", trains=(SEGMENTER,), loss=self.segmenter_loss),
-            *(
-                replace(phase, loss=partial(self._loss, phase)) if phase.name == self._name else phase
-                for phase in self._inner.phases()
-            ),
-        ]
+        return [Phase(name="segmenter", trains=(SEGMENTER,), loss=self.segmenter_loss), *super().phases()]
 
     def segmenter_loss(self, nets: Nets, batch: Batch, carry: Carry) -> Out:
         """The cross-entropy of real pictures with their label maps; `right`: the share of labelled pixels."""
@@ -66,17 +53,11 @@ class WithClasses:
                 total = total + loss
         return Out(total=total, terms=terms)
 
-    def _loss(self, phase: Phase, nets: Nets, batch: Batch, carry: Carry) -> Out:
-        out = phase.loss(nets, batch, carry)
-        terms, total = dict(out.terms), out.total
-        for way, fake in self._fakes(out.carry).items():
-            letter = way[0]
-            with torch.no_grad():
-                logits = nets[SEGMENTER](batch[letter.upper()]).float()
-            seen = known(logits, batch.get(f"label_{letter}"))
-            terms[f"classes_{letter}"] = wrong_classes(nets[SEGMENTER](fake).float(), *seen) * WEIGHT
-            total = total + terms[f"classes_{letter}"]
-        return replace(out, terms=terms, total=total)
+    def terms(self, nets: Nets, batch: Batch, letter: str, fake: Tensor) -> dict[str, Tensor]:
+        with torch.no_grad():
+            logits = nets[SEGMENTER](batch[letter.upper()]).float()
+        seen = known(logits, batch.get(f"label_{letter}"))
+        return {f"classes_{letter}": wrong_classes(nets[SEGMENTER](fake).float(), *seen) * WEIGHT}
 
 
 def known(logits: Tensor, labels: Tensor | None) -> tuple[Tensor, Tensor]:

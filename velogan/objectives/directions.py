@@ -1,27 +1,15 @@
-"""A step whose networks are trained by several processes, all on the same images: what they exchange, who has what."""
+"""What processes exchange within a step, where each trains other networks on the same images."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from velogan.objectives.base import Objective, Owned
-
 Swap = Callable[[Tensor, Sequence[int]], Tensor]
 """Gives the peer a tensor for one of its own, of this shape and the same type. Both must call it, in one order."""
-
-
-class DirectionObjective(Objective, Protocol):
-    """The part of an objective that one of two processes computes, which trains one direction.
-
-    `owned` are those of all, by rank. Its terms are named as those of the whole objective; those that the
-    other process computes are 0.
-    """
-
-    owned: Sequence[Owned]
 
 
 def traded(mine: Tensor, shape: Sequence[int], swap: Swap) -> Tensor:

@@ -18,11 +18,8 @@ Fakes = Callable[[Carry], Mapping[Direction, Tensor]]
 """The translations `(B, C, H, W)` among what a phase hands on."""
 
 
-class WithMasks:
-    """An `inner` objective whose phase `name` also pays for what its translations change where they must not.
-
-    The batch holds `mask_a`, `mask_b` or both, `(B, 1, H, W)`, 1 where a picture may change and 0 where it stays.
-    """
+class WithTerms:
+    """An `inner` objective whose phase `name` also pays for its translations, which `fakes` finds; see `terms`."""
 
     def __init__(self, inner: Objective, fakes: Fakes, *, name: str):
         self._inner, self._fakes, self._name = inner, fakes, name
@@ -35,15 +32,29 @@ class WithMasks:
             for phase in self._inner.phases()
         ]
 
+    def terms(self, nets: Nets, batch: Batch, letter: str, fake: Tensor) -> dict[str, Tensor]:
+        """What is paid for `fake`, the translations of the domain `letter`, a or b: scalars by name."""
+        raise NotImplementedError
+
     def _loss(self, phase: Phase, nets: Nets, batch: Batch, carry: Carry) -> Out:
         out = phase.loss(nets, batch, carry)
         terms, total = dict(out.terms), out.total
         for way, fake in self._fakes(out.carry).items():
-            letter = way[0]
-            if f"mask_{letter}" in batch:
-                terms[f"kept_{letter}"] = changed_outside(fake, batch[letter.upper()], batch[f"mask_{letter}"]) * KEPT
-                total = total + terms[f"kept_{letter}"]
+            for name, value in self.terms(nets, batch, way[0], fake).items():
+                terms[name], total = value, total + value
         return replace(out, terms=terms, total=total)
+
+
+class WithMasks(WithTerms):
+    """Pays for what translations change where they must not.
+
+    The batch holds `mask_a`, `mask_b` or both, `(B, 1, H, W)`, 1 where a picture may change and 0 where it stays.
+    """
+
+    def terms(self, nets: Nets, batch: Batch, letter: str, fake: Tensor) -> dict[str, Tensor]:
+        if f"mask_{letter}" not in batch:
+            return {}
+        return {f"kept_{letter}": changed_outside(fake, batch[letter.upper()], batch[f"mask_{letter}"]) * KEPT}
 
 
 def changed_outside(made: Tensor, given: Tensor, mask: Tensor) -> Tensor:

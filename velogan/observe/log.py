@@ -22,7 +22,7 @@ _LOGGER = logging.getLogger(__name__)
 class Log:
     """Appends to the log of the folder `run`, which is made if it is missing.
 
-    A last line that is incomplete after a kill is dropped on opening. With `tensorboard` the same figures, and image
+    Where there is one already, `truncate` comes first. With `tensorboard` the same figures, and image
     grids, go to `run/tensorboard`; if that fails, the log says so once with `say` and goes on without it. OSError if a
     line cannot be written to `stats.jsonl`; the earlier lines stay.
     """
@@ -33,15 +33,13 @@ class Log:
         self._tensorboard = tensorboard
         self._board: _Board | None = None
         self._purge: int | None = None
-        self._file = _open_whole(self._run / "stats.jsonl")
+        self._file = io.FileIO(self._run / "stats.jsonl", "a")
 
     def write(self, row: Mapping[str, Any]) -> None:
         """Appends one tick. `row` holds "images" (images seen) and figures by name.
 
         A figure that is not finite becomes null.
         """
-        if "images" not in row:
-            raise ValueError(f'a row of the log needs "images", got {sorted(row)}: add the number of images seen')
         row = {name: _finite(value) for name, value in row.items()}
         self._append(json.dumps(row, allow_nan=False).encode() + b"\n")
         figures = {name: value for name, value in row.items() if name != "images" and isinstance(value, int | float)}
@@ -52,7 +50,7 @@ class Log:
         self._mirror(lambda board: board.image(name, grid, images=images))
 
     def truncate(self, images: int) -> None:
-        """Removes the rows after `images` seen, so that a continued run has none twice.
+        """Removes the rows after `images` seen, so that a continued run has none twice, and a line torn by a kill.
 
         The file is cut after the last row that stays; this needs no free space on the disk.
         """
@@ -61,7 +59,7 @@ class Log:
             for line in file:
                 position += len(line)
                 row = _parse(line)
-                if row is not None and row.get("images", 0) <= images:
+                if row is not None and row.get("images", 0) <= images and line.endswith(b"\n"):
                     end = position
         os.truncate(self._file.fileno(), end)
         self._close_board()
@@ -174,17 +172,6 @@ def _parse(line: bytes) -> dict[str, Any] | None:
     except ValueError:
         return None
     return row if isinstance(row, dict) else None
-
-
-def _open_whole(path: Path) -> io.FileIO:
-    """Opens a file for appending lines, after removing an incomplete last line."""
-    file = io.FileIO(path, "a+")
-    file.seek(0)
-    content = file.readall()
-    whole = content.rfind(b"\n") + 1
-    if whole < len(content):
-        file.truncate(whole)
-    return file
 
 
 def _finite(value: Any) -> Any:

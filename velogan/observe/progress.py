@@ -95,22 +95,14 @@ class _Line:
         self._printed = display._now()
 
     def show(self, done: int, total: int, detail: str) -> None:
-        if self._display._console.is_terminal:
-            self._show_bar(done, total, detail)
-        else:
-            self._print(done, total, detail)
-
-    def _show_bar(self, done: int, total: int, detail: str) -> None:
-        bars = self._display._bars
-        if self._task is None:
-            self._task = bars.add_task(self._name, total=total or None, detail=detail)
-        bars.update(self._task, completed=done, total=total or None, detail=detail)
-
-    def _print(self, done: int, total: int, detail: str) -> None:
-        now = self._display._now()
-        if done == total or now - self._printed >= PLAIN_INTERVAL_S:
-            self._printed = now
-            self._display.say(f"{self._name}: {detail}")
+        display = self._display
+        if display._console.is_terminal:
+            if self._task is None:
+                self._task = display._bars.add_task(self._name, total=total or None, detail=detail)
+            display._bars.update(self._task, completed=done, total=total or None, detail=detail)
+        elif done == total or display._now() - self._printed >= PLAIN_INTERVAL_S:
+            self._printed = display._now()
+            display.say(f"{self._name}: {detail}")
 
 
 _GAVE = (  # images seen, and what a training of so many gave: benchmarks/RECORDS.md

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import conv_flop_count
 
 REPEATS = 50
 """Calls of a convolution in a graph, which is launched as one: so that the launch does not count."""
@@ -23,37 +24,23 @@ Run = Callable[[], object]
 
 @dataclass(frozen=True)
 class Convolution:
-    """One convolution call of a step: a forward pass, or a backward pass of `wanted` gradients (input, weight).
+    """One convolution call of a step, by its shapes; biases are left out.
 
-    Biases are left out.
+    `wanted` says of a backward pass which gradients it computes (input, weight); None: a forward pass. `output` is the
+    shape of what the forward pass gives.
     """
 
     image: tuple[int, ...]
     weight: tuple[int, ...]
-    gradient: tuple[int, ...] | None
-    wanted: tuple[bool, bool]
+    output: tuple[int, ...]
+    wanted: tuple[bool, bool] | None
     geometry: tuple[Any, ...]
 
     @property
     def flops(self) -> int:
         """Multiplications and additions, two for each multiply-accumulate."""
-        transposed = self.geometry[3]
-        taps = self.weight[1] * self.weight[2] * self.weight[3]
-        if self.gradient is None:
-            places = self.image[0] * self.image[2] * self.image[3]
-            return 2 * taps * (self.weight[0] * places if transposed else _forward_places(self) * self.weight[0])
-        places = self.image if transposed else self.gradient
-        once = 2 * taps * self.weight[0] * places[0] * places[2] * places[3]
-        return once * (self.wanted[0] + self.wanted[1])
-
-
-def _forward_places(call: Convolution) -> int:
-    stride, padding, dilation, _, _, _ = call.geometry
-    sides = []
-    for i in (0, 1):
-        reach = dilation[i] * (call.weight[2 + i] - 1) + 1
-        sides.append((call.image[2 + i] + 2 * padding[i] - reach) // stride[i] + 1)
-    return call.image[0] * sides[0] * sides[1]
+        once = conv_flop_count([*self.image], [*self.weight], [*self.output], transposed=self.geometry[3])
+        return once * (1 if self.wanted is None else sum(self.wanted))
 
 
 def record_convolutions(step: Callable[[], object]) -> Counter[Convolution]:
@@ -62,24 +49,25 @@ def record_convolutions(step: Callable[[], object]) -> Counter[Convolution]:
 
     class OperationRecorder(TorchDispatchMode):
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            name = func.overloadpacket._qualified_op_name
+            name, found = func.overloadpacket._qualified_op_name, func(*args, **(kwargs or {}))
             if name == "aten::convolution":
                 x, weight, _, *geometry = args
-                calls[_call(x, weight, None, (False, False), geometry)] += 1
+                calls[_call(x, weight, found, None, geometry)] += 1
             elif name == "aten::convolution_backward":
                 gradient, x, weight, _, *geometry, wanted = args
-                calls[_call(x, weight, gradient, wanted[:2], geometry)] += 1
-            return func(*args, **(kwargs or {}))
+                calls[_call(x, weight, gradient, (wanted[0], wanted[1]), geometry)] += 1
+            return found
 
     with OperationRecorder():
         step()
     return calls
 
 
-def _call(x: Tensor, weight: Tensor, gradient: Tensor | None, wanted: Any, geometry: list[Any]) -> Convolution:
+def _call(
+    x: Tensor, weight: Tensor, output: Tensor, wanted: tuple[bool, bool] | None, geometry: list[Any]
+) -> Convolution:
     fixed = tuple(tuple(part) if isinstance(part, list) else part for part in geometry)
-    shape = tuple(gradient.shape) if gradient is not None else None
-    return Convolution(tuple(x.shape), tuple(weight.shape), shape, (bool(wanted[0]), bool(wanted[1])), fixed)
+    return Convolution(tuple(x.shape), tuple(weight.shape), tuple(output.shape), wanted, fixed)
 
 
 class Roofline:
@@ -148,9 +136,9 @@ def _ready(call: Convolution, *, dtype: torch.dtype, layout: torch.memory_format
 
     geometry = [list(part) if isinstance(part, tuple) else part for part in call.geometry]
     x, weight = tensor(call.image), tensor(call.weight)
-    if call.gradient is None:
+    if call.wanted is None:
         return lambda: torch.ops.aten.convolution(x, weight, None, *geometry)
-    gradient, wanted = tensor(call.gradient), [*call.wanted, False]
+    gradient, wanted = tensor(call.output), [*call.wanted, False]
     return lambda: torch.ops.aten.convolution_backward(gradient, x, weight, None, *geometry, wanted)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
@@ -29,7 +29,6 @@ from velogan.engine.schedules import ScheduleConfig
 from velogan.engine.step import Step
 from velogan.engine.streams import Streams
 from velogan.engine.trainer import Stepper, Trainer
-from velogan.files import counted
 from velogan.methods.base import Method, Role, Spec, Views
 from velogan.methods.capabilities import (
     TakesPairs,
@@ -78,14 +77,9 @@ _WIDEST = 32
 
 
 def _segmenter(spec: Spec, colours: Tensor) -> Role:
-    a, b = spec.channels["A"], spec.channels["B"]
-    if a != b:
-        raise ValueError(
-            "data.labels_a, data.labels_b: the segmenter sees pictures of both domains, but A has "
-            f"{counted(a, 'channel')} and B {b}: set data.channels_a and data.channels_b to the same number"
-        )
+    spec.check_equal_channels("data.labels_a, data.labels_b: the segmenter sees pictures of both domains")
     channels = min(spec.generators["a2b"].channels, _WIDEST)
-    header = {"network": "segmenter", "in_channels": a, "classes": len(colours), "channels": channels}
+    header = {"network": "segmenter", "in_channels": spec.channels["A"], "classes": len(colours), "channels": channels}
     return Role(net=build_network(header), header={**header, "colours": colours.int().tolist()})
 
 
@@ -127,17 +121,14 @@ def with_pairs(
         raise ValueError("data.pairs is for runs that translate, not for an autoencoder alone: leave it out")
     trains = next(phase.trains for phase in objective.phases() if phase.name == method.plateau_phase)
     features = next((one.features for one in spec.discriminators.values() if "projected" in one.network), None)
-    see = partial(_see, frozen_features(features, device).maps) if features else None
-    translate = partial(_translations, method, spec)
-    return WithPairs(objective, translate, trains=trains, every=every, see=see)
-
-
-def _see(maps: nn.Module, images: Tensor) -> Sequence[Tensor]:
-    return maps(in_three(images))
-
-
-def _translations(method: TakesPairs, spec: Spec, nets: Nets, batch: Batch) -> Mapping[Direction, Tensor]:
-    return method.translations(nets, spec, batch)
+    maps = frozen_features(features, device).maps if features else None
+    return WithPairs(
+        objective,
+        lambda nets, batch: method.translations(nets, spec, batch),
+        trains=trains,
+        every=every,
+        see=None if maps is None else lambda images: maps(in_three(images)),
+    )
 
 
 def build_step(
@@ -146,37 +137,31 @@ def build_step(
     roles: Mapping[str, Role],
     *,
     shape: tuple[int, int],
+    data: DataConfig,
+    train: TrainConfig,
     engine: EngineConfig,
     optimizer: OptimizerConfig,
-    train: TrainConfig,
-    one_size: bool = True,
     prepare: Callable[[str], Prepare] | None = None,
     ranks: Ranks | None = None,
     only: Sequence[str] = (),
-    pairs_every: int = 0,
-    beside: Collection[str] = (),
 ) -> tuple[Stepper, Objective, dict[str, nn.Module]]:
     """The step for images of `shape` (H, W), its objective, and the networks of `roles`, on the device of `engine`.
 
-    `pairs_every`: in each so many-th step the generators learn from pairs, too; 0: there are none.
-    `beside`: the names of what else batches hold: masks of what may change, and classes, for which `roles` has a
-    segmenter.
-
-    Nothing in `engine` is `auto`. `one_size`: all images have that shape. `prepare` gives the `finish` of a split's
-    loader, where the step is fed from loaders. `only` names the phases that run, where some are left out.
+    Nothing in `engine` is `auto`. `prepare` gives the `finish` of a split's loader, where the step is fed from loaders.
+    `only` names the phases that run, where some are left out. Where there are label maps, `roles` has a segmenter.
     """
     device = resolve_device(engine.device)
     if device.type == "cpu":
         keep_freed_memory()
-    measure_convolutions(device, one_size=one_size)
+    measure_convolutions(device, one_size="crop" in data.preprocess)
     nets = {name: net.to(device) for name, net in _nets(roles).items()}
     objective = build_objective(method, spec, shape=shape, engine=engine, ranks=ranks)
     for prefix, wrapped in (("mask_", WithMasks), ("label_", WithClasses)):
-        if any(name.startswith(prefix) for name in beside):
+        if any(name.startswith(prefix) for name in data.beside):
             assert isinstance(method, TakesTerms)
             objective = wrapped(objective, method.fakes, name=method.plateau_phase)
-    if pairs_every:
-        objective = with_pairs(objective, method, spec, nets, every=pairs_every, device=device)
+    if data.pairs:
+        objective = with_pairs(objective, method, spec, nets, every=data.pairs_every, device=device)
     objective.state.to(device)
     if engine.channels_last:
         for module in (*nets.values(), objective.state):
@@ -238,15 +223,13 @@ def build_trainer(
         spec,
         roles,
         shape=window(data, pictures.a.shape(0)),
+        data=data,
+        train=train,
         engine=engine,
         optimizer=optimizer,
-        train=train,
-        one_size="crop" in data.preprocess,
         prepare=lambda split: loader(split).finish,
         ranks=ranks,
         only=only,
-        pairs_every=data.pairs_every if pictures.pairs else 0,
-        beside=pictures.beside,
     )
     averaged = {name: net for name, net in nets.items() if roles[name].averaged}
     return Trainer(

@@ -2,41 +2,40 @@
 
 from __future__ import annotations
 
-from typing import Any
+from contextlib import suppress
+from functools import partial
 
+import torch
 from torch import nn
 
 from velogan.config import Config
+from velogan.engine.compiled import compiler_missing
 from velogan.engine.config import EngineConfig
+from velogan.engine.device import device_for
 from velogan.engine.duration import parse_span
 from velogan.engine.processes import default_threads
 from velogan.engine.ranks import Ranks
 from velogan.files import counted
 from velogan.kernels.fused import training_gain
 from velogan.training.forward import norm_kernels, products
-from velogan.training.resolve import cannot_follow, resolve
+from velogan.training.resolve import Needs, resolve
 from velogan.types import Decision
-
-_OPEN = ("auto", None)
-"""What asks for nothing in particular."""
 
 
 def decide(config: Config) -> tuple[EngineConfig, list[Decision]]:
     """The engine's `auto` fields, decided for this machine and run."""
     span, spec = parse_span(config.train.length), config.spec
     sections = [*spec.generators.values(), *spec.discriminators.values()]
-    return resolve(
-        config.engine,
-        load_kernels=norm_kernels,
-        gemm_gain=lambda precision: _gemm_gain(config, precision),
+    needs = Needs(
         norms={section.norm for section in sections},
         optimizers=set(config.optimizer.kinds),
         second_derivatives=config.method.second_derivatives,
-        run_seconds=span.amount * 60 if span.unit == "minutes" else None,
+        seconds=span.amount * 60 if span.unit == "minutes" else None,
         skips=config.train.on_nonfinite == "skip",
         one_size="crop" in config.data.preprocess,
         dropout=any(generator.dropout for generator in spec.generators.values()),
     )
+    return resolve(config.engine, needs, load_kernels=norm_kernels, gemm_gain=partial(_gemm_gain, config))
 
 
 def decide_again(config: Config, before: EngineConfig) -> tuple[EngineConfig, list[Decision], str]:
@@ -51,32 +50,38 @@ def decide_again(config: Config, before: EngineConfig) -> tuple[EngineConfig, li
     asked = {
         name: value
         for name, value in config.engine.model_dump().items()
-        if value not in _OPEN and value != getattr(before, name)
+        if value not in ("auto", None) and value != getattr(before, name)
     }
+    why = "asked for " + ", ".join(f"engine.{name}={value}" for name, value in asked.items())
     if "mode" in asked or "device" in asked:  # all else was decided for the other
-        return *decide(config), f"asked for {_listed(asked)}"
+        return *decide(config), why
     bound = before.mode == "reference" and not asked.keys() <= {"threads"}  # that mode decides all else
     wanted = before.model_copy(update={"mode": "auto", **asked} if bound else asked)
-    missing = unable(wanted)
-    if not missing and not asked:
+    if missing := unable(wanted):
+        return *decide(config), missing
+    if not asked:
         return before, [], ""
-    if not missing:
-        try:
-            engine, picks = decide(config.model_copy(update={"engine": wanted}))
-            return engine, picks, f"asked for {_listed(asked)}"
-        except ValueError:
-            pass  # what was chosen before does not go with what is asked for now
-    engine, picks = decide(config)
-    return engine, picks, missing or f"asked for {_listed(asked)}"
+    with suppress(ValueError):  # what was chosen before may not go with what is asked for now
+        return *decide(config.model_copy(update={"engine": wanted})), why
+    return *decide(config), why
 
 
 def unable(engine: EngineConfig) -> str:
-    """Why this machine cannot compute with the choices `engine`; empty if it can."""
-    return cannot_follow(
-        engine,
-        native=lambda device: not isinstance(norm_kernels(device), str),
-        gemm=lambda: products(engine.precision) is not None,
-    )
+    """Why this machine cannot compute with the choices `engine`, perhaps of another machine; empty if it can."""
+    try:
+        device = device_for(engine)
+    except ValueError:
+        return f"there is no device {engine.device} here"
+    if engine.kernels in ("native", "winograd") and isinstance(norm_kernels(device), str):
+        return "the native kernels cannot be built here"
+    if engine.kernels == "winograd" and (device.type != "cpu" or products(engine.precision) is None):
+        return "this CPU cannot run engine.kernels=winograd"
+    if engine.compile == "on" and (missing := compiler_missing(device)):
+        return f"torch.compile lacks {missing} here"
+    bf16 = device.type == "cuda" and engine.precision == "bf16"
+    if bf16 and not torch.cuda.is_bf16_supported(including_emulation=False):
+        return "this GPU has no bf16"
+    return ""
 
 
 def for_all(
@@ -125,10 +130,6 @@ def on_this_host(ranks: Ranks, asked: EngineConfig, engine: EngineConfig) -> Eng
     return engine.model_copy(
         update={"threads": asked.threads or max(1, default_threads() // ranks.local_world)},
     )
-
-
-def _listed(asked: dict[str, Any]) -> str:
-    return ", ".join(f"engine.{name}={value}" for name, value in asked.items())
 
 
 def _gemm_gain(config: Config, precision: str) -> float:

@@ -60,21 +60,11 @@ def as_split(ranks: Ranks, config: Config) -> Ranks:
 
 def follow(config: Config, trainer: Trainer) -> None:
     """A rank's part in the session that the first one holds: the same steps, and its state for checkpoints."""
-
-    def give_networks(images: int) -> None:
-        trainer.collect()
-
-    def give_pace(images: int) -> None:
-        trainer.pace()
-
-    def give_state(images: int) -> None:
-        trainer.state_dict()
-
     train, ranks = config.train, trainer.ranks
-    hooks = [Hook(parse_span(train.log_every), give_pace)]
+    hooks = [Hook(parse_span(train.log_every), lambda _: None)]  # the same calls are due on all ranks
     if train.samples:
-        hooks.append(Hook(parse_span(train.sample_every), give_networks, dear=True))
-    hooks.append(Hook(parse_span(train.checkpoint_every), give_state, dear=True))
+        hooks.append(Hook(parse_span(train.sample_every), lambda _: trainer.collect(), dear=True))
+    hooks.append(Hook(parse_span(train.checkpoint_every), lambda _: trainer.state_dict(), dear=True))
     with stop_on_signal(trainer):
         if ranks.share(False):
             try:
@@ -82,4 +72,4 @@ def follow(config: Config, trainer: Trainer) -> None:
             except NonFiniteError as error:  # the first rank has it too, and knows what to advise
                 raise ToldElsewhere(1) from error
         if ranks.share(False):
-            give_state(trainer.images)
+            trainer.state_dict()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from functools import partial
-from pathlib import Path
 
 import torch
 from torch import nn
@@ -12,7 +11,7 @@ from torch import nn
 from velogan.data.sets.sources import code_directory
 from velogan.engine.compiled import compiled
 from velogan.engine.config import EngineConfig
-from velogan.kernels.bf16_gemm import Bf16Gemm, load_bf16_gemm
+from velogan.kernels.bf16_gemm import load_bf16_gemm
 from velogan.kernels.fp32_gemm import load_fp32_gemm
 from velogan.kernels.fused import Products, native
 from velogan.kernels.gpu import load_gpu_kernels
@@ -32,19 +31,10 @@ def norm_kernels(device: torch.device) -> NormKernels | str:
     return "they could not be built: install g++ for about twice the speed" if made is None else made
 
 
-def bf16_gemm() -> Bf16Gemm | None:
-    """The native bfloat16 convolutions; None where they cannot be built or this CPU has no such instructions."""
-    return load_bf16_gemm(code_directory() / "kernels")
-
-
 def products(precision: str) -> Products | None:
-    """The native convolutions in a precision of `EngineConfig`; None where there are none."""
-    return bf16_gemm() if precision == "bf16" else load_fp32_gemm(code_directory() / "kernels")
-
-
-def compile_cache() -> Path:
-    """Where what torch.compile made is kept."""
-    return code_directory() / "compiled"
+    """The native convolutions in a precision of `EngineConfig`; None where they cannot be built or do not run here."""
+    load = load_bf16_gemm if precision == "bf16" else load_fp32_gemm
+    return load(code_directory() / "kernels")
 
 
 def forward_net(net: nn.Module, engine: EngineConfig) -> nn.Module:
@@ -70,7 +60,7 @@ def forward_nets(
             raise ValueError("engine.kernels=winograd: this CPU cannot run it, set engine.kernels=native")
         fast = partial(native, kernels=kernels, gemm=gemm)
     elif engine.compile == "on":
-        fast = partial(compiled, cache=compile_cache())
+        fast = partial(compiled, cache=code_directory() / "compiled")
     made = {name: net if fast is None or name in plain else _faster(net, fast) for name, net in nets.items()}
     lean = partial(fast or _planned, recompute=True)
     return made | {name: _faster(nets[name], lean) for name in recomputed}

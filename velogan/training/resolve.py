@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass
 
 import torch
 
@@ -38,48 +38,45 @@ MODES: dict[str, dict[str, str]] = {
 """What each mode chooses for a field that is `auto`."""
 
 
-def cannot_follow(chosen: EngineConfig, *, native: Callable[[torch.device], bool], gemm: Callable[[], bool]) -> str:
-    """Why this machine cannot compute with the `chosen` settings, perhaps of another machine; empty if it can.
+@dataclass(frozen=True, kw_only=True)
+class Needs:
+    """What the choices depend on besides the machine.
 
-    `native` and `gemm` tell whether native kernels for a device and native convolutions of the chosen precision are
-    available.
+    `norms` are the kinds of norm in the networks, `optimizers` those of optimizers. `second_derivatives`: a loss needs
+    them. `seconds` is the length of the run, if known. `skips`: broken steps are skipped. `one_size`: all images have
+    one size. `dropout`: networks draw random numbers.
     """
-    try:
-        device = device_for(chosen)
-    except ValueError:
-        return f"there is no device {chosen.device} here"
-    if chosen.kernels in ("native", "winograd") and not native(device):
-        return "the native kernels cannot be built here"
-    if chosen.kernels == "winograd" and (device.type != "cpu" or not gemm()):
-        return "this CPU cannot run engine.kernels=winograd"
-    if chosen.compile == "on" and (missing := compiler_missing(device)):
-        return f"torch.compile lacks {missing} here"
-    bf16 = device.type == "cuda" and chosen.precision == "bf16"
-    if bf16 and not torch.cuda.is_bf16_supported(including_emulation=False):
-        return "this GPU has no bf16"
-    return ""
+
+    norms: set[str]
+    optimizers: set[str]
+    second_derivatives: bool
+    seconds: float | None
+    skips: bool
+    one_size: bool
+    dropout: bool
+
+    @property
+    def running(self) -> bool:
+        """Whether a norm keeps running statistics of batches."""
+        return not self.norms.isdisjoint(("batch", "sync_batch"))
+
+    @property
+    def unfused(self) -> str:
+        """The optimizers that PyTorch has in no fused form."""
+        return " and ".join(sorted(self.optimizers.difference(FUSED)))
 
 
 def resolve(
     config: EngineConfig,
+    needs: Needs,
     *,
     load_kernels: Callable[[torch.device], NormKernels | str],
     gemm_gain: Callable[[str], float],
-    norms: set[str],
-    optimizers: set[str],
-    second_derivatives: bool,
-    run_seconds: float | None,
-    skips: bool,
-    one_size: bool,
-    dropout: bool,
 ) -> tuple[EngineConfig, list[Decision]]:
     """`config` with every `auto` decided, and the reasons.
 
     `load_kernels` gives the native kernels for a device, or says why there are none. `gemm_gain` measures how many
     times faster native convolutions of a precision are than the library's; 0 if there are none.
-    `norms` are the kinds of norm in the networks, `optimizers` those of optimizers. `second_derivatives`: the loss
-    needs them (wgangp). `run_seconds` is the length of the run, if known. `skips`: broken steps are skipped.
-    `one_size`: all images have one size. `dropout`: networks draw random numbers.
     """
     device = device_for(config)
     picks = [Decision("device", str(device), "asked for" if config.device != "auto" else "the fastest found")]
@@ -89,17 +86,15 @@ def resolve(
         return config.model_copy(update=chosen | REFERENCE), picks
 
     def compiling(*, native: bool) -> tuple[str, str]:
-        recomputes, missing = config.checkpoint_activations == "on", compiler_missing(device)
-        given: dict[str, Any] = {"second": second_derivatives, "seconds": run_seconds, "missing": missing}
-        return _compile(device, native=native, recomputes=recomputes, **given)
+        return _compile(device, needs, native=native, recomputes=config.checkpoint_activations == "on")
 
     compile_asked = config.compile if config.compile != "auto" else MODES[config.mode].get("compile")
     rules = {
-        "precision": lambda: _precision(device, second=second_derivatives),
-        "batched": lambda: _batched(norms, one_size=one_size),
+        "precision": lambda: _precision(device, needs),
+        "batched": lambda: _batched(needs),
         "kernels": lambda: _kernels(
             device,
-            norms,
+            needs,
             load_kernels,
             gemm_gain,
             precision=str(chosen["precision"]),
@@ -107,13 +102,7 @@ def resolve(
         ),
         "checkpoint_activations": lambda: ("off", "only where asked for: it takes time"),
         "compile": lambda: compiling(native=chosen["kernels"] != "plain"),
-        "capture": lambda: _capture(
-            device,
-            unfused=_unfused(optimizers),
-            skips=skips,
-            one_size=one_size,
-            redraws=dropout and chosen["checkpoint_activations"] == "on",
-        ),
+        "capture": lambda: _capture(device, needs, recomputes=chosen["checkpoint_activations"] == "on"),
     }
     for what, rule in rules.items():
         asked, of_mode = getattr(config, what), MODES[config.mode].get(what)
@@ -123,41 +112,28 @@ def resolve(
             choice, why = (of_mode, f"engine.mode={config.mode}") if of_mode else rule()
         chosen[what] = choice
         picks.append(Decision(what, choice, why))
-    _refuse(
-        chosen,
-        device,
-        mode=config.mode,
-        norms=norms,
-        optimizers=optimizers,
-        second=second_derivatives,
-        skips=skips,
-        dropout=dropout,
-    )
+    _refuse(chosen, device, needs, mode=config.mode)
     return config.model_copy(update=chosen), picks
 
 
-def _precision(device: torch.device, *, second: bool) -> tuple[str, str]:
+def _precision(device: torch.device, needs: Needs) -> tuple[str, str]:
     choice, why = precision_for(device)
-    if choice == "fp16" and second:
+    if choice == "fp16" and needs.second_derivatives:
         return "fp32", "this GPU has no bf16, and the gradient penalty's small numbers vanish in float16"
     return choice, why
 
 
-def _batched(norms: set[str], *, one_size: bool) -> tuple[str, str]:
-    if not one_size:
+def _batched(needs: Needs) -> tuple[str, str]:
+    if not needs.one_size:
         return "off", "the images differ in size"
-    if norms & {"batch", "sync_batch"}:
+    if needs.running:
         return "off", "batch norm sees a batch, so passes must stay apart"
     return "on", "exact, since norms are per sample"
 
 
-def _unfused(optimizers: set[str]) -> str:
-    return " and ".join(sorted(optimizers.difference(FUSED)))
-
-
 def _kernels(
     device: torch.device,
-    norms: set[str],
+    needs: Needs,
     load_kernels: Callable[[torch.device], NormKernels | str],
     gemm_gain: Callable[[str], float],
     *,
@@ -168,7 +144,7 @@ def _kernels(
         return "plain", "torch.compile writes kernels for this run"
     if precision == "fp16":
         return "plain", "the native kernels know float32 and bfloat16"
-    if not norms & {"instance", "none"}:
+    if not needs.norms & {"instance", "none"}:
         return "plain", "the native kernels are for instance norm, or none"
     if isinstance(found := load_kernels(device), str):
         return "plain", found
@@ -183,10 +159,8 @@ def _kernels(
     return "native", "norm, activation, residual and padding in two passes over memory"
 
 
-def _compile(
-    device: torch.device, *, native: bool, recomputes: bool, second: bool, seconds: float | None, missing: str
-) -> tuple[str, str]:
-    if second:
+def _compile(device: torch.device, needs: Needs, *, native: bool, recomputes: bool) -> tuple[str, str]:
+    if needs.second_derivatives:
         return "off", "the gradient penalty needs second derivatives"
     if recomputes:
         return "off", "it chooses by itself which activations it keeps"
@@ -194,98 +168,73 @@ def _compile(
         return "off", "the native kernels are faster and start at once"
     if device.type != "cuda":
         return "off", f"its start-up takes more time than it saves on {device.type}"
-    if missing:
+    if missing := compiler_missing(device):
         return "off", f"it needs {missing}, which is not installed"
-    if seconds is not None and seconds < COMPILE_PAYS_AFTER_S:
+    if needs.seconds is not None and needs.seconds < COMPILE_PAYS_AFTER_S:
         return "off", f"the run is shorter than {COMPILE_PAYS_AFTER_S / 60:.0f} minutes"
     if native:
         return "off", "engine.kernels=native takes its place"
     return "on", "the run is long enough to gain more than compilation takes"
 
 
-def _capture(device: torch.device, *, unfused: str, skips: bool, one_size: bool, redraws: bool) -> tuple[str, str]:
+def _capture(device: torch.device, needs: Needs, *, recomputes: bool) -> tuple[str, str]:
     if device.type != "cuda":
         return "off", "only a CUDA step can be captured"
-    if skips:
+    if needs.skips:
         return "off", "train.on_nonfinite=skip waits for the device in every phase"
-    if unfused:
-        return "off", f"PyTorch has no fused {unfused}, so the optimizer waits for the device in every phase"
-    if not one_size:
+    if needs.unfused:
+        return "off", f"PyTorch has no fused {needs.unfused}, so the optimizer waits for the device in every phase"
+    if not needs.one_size:
         return "off", "the images differ in size"
-    if redraws:
+    if needs.dropout and recomputes:
         return "off", "dropout of recomputed activations puts random numbers back from the host"
     return "on", "the host launches a step at once, so that the device does not wait for it"
 
 
-def _refuse(
-    chosen: dict[str, object],
-    device: torch.device,
-    *,
-    mode: str,
-    norms: set[str],
-    optimizers: set[str],
-    second: bool,
-    skips: bool,
-    dropout: bool,
-) -> None:
-    running = norms & {"batch", "sync_batch"}
-    if chosen["kernels"] == "winograd" and device.type != "cpu":
-        raise ValueError(f"engine.kernels=winograd is for CPUs, not {device}: set engine.kernels=native, or plain")
-    if chosen["kernels"] == "native" and device.type not in ("cpu", "cuda"):
-        raise ValueError(f"engine.kernels=native is for CPUs and CUDA, not {device}: set engine.kernels=plain")
-    if chosen["kernels"] == "native" and chosen["compile"] == "on" and device.type == "cuda":
-        raise ValueError(
-            "engine.kernels=native and engine.compile=on are two ways to write the same kernels: set one of them"
-        )
-    if chosen["precision"] == "fp16" and chosen["kernels"] != "plain":
-        raise ValueError(
-            f"engine.kernels={chosen['kernels']} does not compute in float16: set engine.precision=bf16, or "
-            "engine.kernels=plain"
-        )
-    if chosen["precision"] == "fp16" and second:
-        raise ValueError(
-            "engine.precision=fp16 loses the small numbers of wgangp's gradient penalty and of method.penalty: set "
-            "engine.precision=fp32"
-        )
-    if chosen["batched"] == "on" and running:
-        raise ValueError(
-            "engine.batched=on changes the mathematics of batch norm: set engine.batched=off, or norm=instance"
-        )
-    if chosen["compile"] == "on" and second:
-        raise ValueError(
-            "engine.compile=on cannot compute wgangp's gradient penalty, nor method.penalty: set engine.compile=off"
-        )
-    if chosen["compile"] == "on" and (missing := compiler_missing(device)):
-        raise ValueError(f"engine.compile=on needs {missing}: install it, or set engine.compile=off")
-    recomputes = chosen["checkpoint_activations"] == "on"
-    if recomputes and running:
-        raise ValueError(
-            "engine.checkpoint_activations=on changes batch norm, which would count each batch twice: set "
-            "engine.checkpoint_activations=off, or norm=instance"
-        )
-    if recomputes and chosen["compile"] == "on":
-        raise ValueError(
-            "engine.checkpoint_activations=on does not go with engine.compile=on, which chooses by itself which "
-            "activations it keeps: set one of them off"
-        )
-    if recomputes and dropout and chosen["capture"] == "on":
-        raise ValueError(
-            "engine.checkpoint_activations=on draws dropout's random numbers again, which engine.capture=on cannot: "
-            "set engine.capture=off, or generator.dropout=false"
-        )
-    if chosen["capture"] == "on" and skips:
-        raise ValueError(
-            "engine.capture=on cannot leave out broken steps: set engine.capture=off, or train.on_nonfinite=stop"
-        )
-    if chosen["capture"] == "on" and _unfused(optimizers):
-        raise ValueError(
-            f"engine.capture=on needs fused optimizers: set an optimizer kind of {', '.join(FUSED)}, or "
-            "engine.capture=off"
-        )
-    if mode == "streams" and chosen["batched"] == "on":
-        raise ValueError("engine.mode=streams runs cycles apart: set engine.batched=off, or engine.mode=auto")
-    if mode == "streams" and running:
-        raise ValueError(
-            "engine.mode=streams changes the mathematics of batch norm, whose running statistics depend on the order "
-            "of the cycles: set engine.mode=auto, or norm=instance"
-        )
+def _refuse(chosen: dict[str, object], device: torch.device, needs: Needs, *, mode: str) -> None:
+    kernels, running, second = chosen["kernels"], needs.running, needs.second_derivatives
+    half, compiles, captures = chosen["precision"] == "fp16", chosen["compile"] == "on", chosen["capture"] == "on"
+    batched, recomputes = chosen["batched"] == "on", chosen["checkpoint_activations"] == "on"
+    missing = compiler_missing(device) if compiles else ""
+    refused = {
+        f"engine.kernels=winograd is for CPUs, not {device}: set engine.kernels=native, or plain": (
+            kernels == "winograd" and device.type != "cpu"
+        ),
+        f"engine.kernels=native is for CPUs and CUDA, not {device}: set engine.kernels=plain": (
+            kernels == "native" and device.type not in ("cpu", "cuda")
+        ),
+        "engine.kernels=native and engine.compile=on are two ways to write the same kernels: set one of them": (
+            kernels == "native" and compiles and device.type == "cuda"
+        ),
+        f"engine.kernels={kernels} does not compute in float16: set engine.precision=bf16, or engine.kernels=plain": (
+            half and kernels != "plain"
+        ),
+        "engine.precision=fp16 loses the small numbers of wgangp's gradient penalty and of method.penalty: set "
+        "engine.precision=fp32": half and second,
+        "engine.batched=on changes the mathematics of batch norm: set engine.batched=off, or norm=instance": (
+            batched and running
+        ),
+        "engine.compile=on cannot compute wgangp's gradient penalty, nor method.penalty: set engine.compile=off": (
+            compiles and second
+        ),
+        f"engine.compile=on needs {missing}: install it, or set engine.compile=off": bool(missing),
+        "engine.checkpoint_activations=on changes batch norm, which would count each batch twice: set "
+        "engine.checkpoint_activations=off, or norm=instance": recomputes and running,
+        "engine.checkpoint_activations=on does not go with engine.compile=on, which chooses by itself which "
+        "activations it keeps: set one of them off": recomputes and compiles,
+        "engine.checkpoint_activations=on draws dropout's random numbers again, which engine.capture=on cannot: "
+        "set engine.capture=off, or generator.dropout=false": recomputes and needs.dropout and captures,
+        "engine.capture=on cannot leave out broken steps: set engine.capture=off, or train.on_nonfinite=stop": (
+            captures and needs.skips
+        ),
+        f"engine.capture=on needs fused optimizers: set an optimizer kind of {', '.join(FUSED)}, or "
+        "engine.capture=off": captures and bool(needs.unfused),
+        "engine.mode=streams runs cycles apart: set engine.batched=off, or engine.mode=auto": (
+            mode == "streams" and batched
+        ),
+        "engine.mode=streams changes the mathematics of batch norm, whose running statistics depend on the order "
+        "of the cycles: set engine.mode=auto, or norm=instance": mode == "streams" and running,
+    }
+    for why, applies in refused.items():
+        if applies:
+            raise ValueError(why)

@@ -26,15 +26,16 @@ from velogan.methods.fit import check_sizes, phases_of
 from velogan.objectives.classes import SEGMENTER
 from velogan.observe.progress import Display
 from velogan.search.recorder import Chosen
+from velogan.store.lock import locked
 from velogan.training.batch import with_batch
 from velogan.training.build import averaged_views, build_roles, build_trainer, set_threads, take_trained
 from velogan.training.choices import decide, decide_again, for_all, on_this_host
 from velogan.training.followers import as_split, check_pictures, follow
-from velogan.training.session import Result, Scores, Session
+from velogan.training.session import Result, Session
 from velogan.training.weights import begin, starting
 from velogan.types import Decision
 
-Scoring = Callable[..., Scores]
+Scoring = Callable[..., Validation]
 Placing = Callable[[Config, Trainer, Path, Data], AbstractContextManager[None]]
 
 
@@ -102,7 +103,7 @@ def _train(
     asked, notes = fit_channels(config, *data.channels)
     check_sizes(asked.method, asked.spec, data.shapes(asked.data))
     asked, batch = with_batch(asked, data, ranks)
-    with session.lock() if session else nullcontext():
+    with locked(session.folder) if session else nullcontext():
         chosen = _decided(ranks, asked, before) if session else None
         engine, picks, why = ranks.share(chosen)
         config = asked.model_copy(update={"engine": on_this_host(ranks, asked.engine, engine)})
@@ -138,7 +139,7 @@ def _until(left: float, prepared: float) -> str:
 
 def _watching(
     session: Session, config: Config, trainer: Trainer, data: Data, scoring: Scoring
-) -> tuple[Sampler | None, Scores]:
+) -> tuple[Sampler | None, Validation]:
     """What draws sample grids, unless they are off, and what scores checkpoints: with averaged weights."""
     engine, spec = config.engine, config.spec
     views = averaged_views(config.method, spec, trainer.ema.nets, engine)

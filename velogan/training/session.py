@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
 from pathlib import Path
-from statistics import median
-from typing import Any, Protocol
+from typing import Any
 
 from torch import nn
 
@@ -22,12 +20,15 @@ from velogan.engine.config import EngineConfig
 from velogan.engine.duration import Length, parse_length, parse_span
 from velogan.engine.nonfinite import NonFiniteError
 from velogan.engine.trainer import MOST_SKIPPED, Hook, Trainer, stop_on_signal
+from velogan.evaluation.samples import Sampler
+from velogan.evaluation.validation import Validation
 from velogan.files import counted, write_text
 from velogan.methods.base import Role
 from velogan.observe.log import Log, read_stats
 from velogan.observe.progress import Display, Training, forecast
 from velogan.report import write_report
 from velogan.report.failures import ENDED, ended_badly, failures, nearer
+from velogan.search.recorder import Chosen
 from velogan.store.checkpoint import (
     damage,
     digest,
@@ -44,7 +45,6 @@ from velogan.store.checkpoint import (
     set_aside,
     weights_only,
 )
-from velogan.store.lock import locked
 from velogan.store.record import read_record, write_record
 from velogan.training.record import changed_domains, engine_of, new_record, with_engine
 from velogan.training.weights import headers, stored
@@ -59,12 +59,6 @@ MAY_CHANGE += ("train.start", "train.split", "method.start")
 
 FORECAST_S = 60.0
 """Seconds of training after which a run says what to expect."""
-
-STRAGGLES = 1.5
-"""How many times the others' time the work of a slow rank takes."""
-
-OFTEN = 4
-"""In how many lines of the log in a row a rank must be slow to be named."""
 
 
 @dataclass(frozen=True)
@@ -81,50 +75,6 @@ class Result:
     ranks: int = 1
 
 
-class Grids(Protocol):
-    """Pictures of what the networks do, drawn while training."""
-
-    def write(self, images: int) -> None:
-        """Draws them at `images` seen."""
-        ...
-
-
-class Choices(Protocol):
-    """What is chosen besides weights while training, kept in the run folder."""
-
-    @property
-    def settled(self) -> str:
-        """Why the run may end; empty where it may not."""
-        ...
-
-    def start(self, images: int, *, length: int | None) -> None:
-        """Begins, or goes on, at `images` seen; the run has `length` images, if that is known."""
-        ...
-
-    def write(self, images: int) -> None:
-        """Keeps what is chosen at `images` seen."""
-        ...
-
-
-class Scores(Protocol):
-    """Figures on held-out pictures; the one with the `name` chooses the best checkpoint, lower is better.
-
-    `on` says which pictures; it is empty where there are none, and `missing` says why.
-    """
-
-    name: str
-    on: str
-    missing: str
-
-    def score(self) -> Mapping[str, Any]:
-        """The figures by name, and what else the log shall hold beside them."""
-        ...
-
-    def part(self) -> float:
-        """Does a part of the work of `score`, to learn what it takes; gives its share."""
-        ...
-
-
 class Session:
     """A run folder in use by this process."""
 
@@ -132,11 +82,9 @@ class Session:
         self.folder, self.config, self.say = run, config, say
         self.record = read_record(run)
         self.engine = engine_of(self.record)
-        self._failed: set[str] = set()
         self._told: set[str] = set()
-        self._began, self._forecast = 0.0, False
-        self.choices: Choices | None = None
-        self._slow: list[int] = []  # the slowest rank of each line of the log, as long as it is the same
+        self._began = 0.0
+        self.choices: Chosen | None = None
         self.state: dict[str, Any] | None = None
         """What the run continues from, once it is loaded."""
 
@@ -174,10 +122,6 @@ class Session:
             tree[section][field] = asked
         tree["engine"] = config.engine.model_dump()  # what was chosen before stays, unless this asks for something else
         return cls(run, parse_config(tree), say=say)
-
-    def lock(self) -> AbstractContextManager[None]:
-        """Holds the folder for this process; see `store.lock.locked`."""
-        return locked(self.folder)
 
     @property
     def begins_anew(self) -> bool:
@@ -304,24 +248,19 @@ class Session:
     def _tell_ranks(self, before: int) -> None:
         """Says what changes with the number of processes."""
         now, images = self.trainer.ranks.parts, self.config.images_per_update
-        if now == before:
-            return
-        kept = (
-            f"the past translations that the first {now} kept are used, those of the others are not"
-            if now < before
-            else f"those that are new begin with copies of the past translations that the {before} kept"
-        )
-        by = f"{now} process{'es' if now > 1 else ''}" if now == self.trainer.ranks.world else "a process a direction"
-        self.say(
-            f"trained by {by} from here on, before by {before}: an update is of "
-            f"{counted(now * images, 'image')}, before of {before * images}; {kept}"
-        )
+        if now != before:
+            by = f"{now} process{'es' if now > 1 else ''}" if now == self.trainer.ranks.world else "one a direction"
+            self.say(
+                f"trained by {by} from here on, before by {before}: an update is of {counted(now * images, 'image')}, "
+                f"before of {before * images}; each goes on with the past translations of one of those, any others are "
+                "not used"
+            )
 
     def _stored(self) -> dict[str, nn.Module]:
         return stored(self.config.method, self.config.spec, self.roles, self.trainer.ema.nets)
 
     def run(
-        self, display: Display, *, grids: Grids | None, validation: Scores, choices: Choices | None = None
+        self, display: Display, *, grids: Sampler | None, validation: Validation, choices: Chosen | None = None
     ) -> Result:
         """Trains to the end of the run, or until asked to stop; leaves a checkpoint. Without `grids` it draws none.
 
@@ -387,7 +326,7 @@ class Session:
     def _write_page(self) -> None:
         self._remakeable("report.html", write_report, [self.folder])
 
-    def _sample(self, grids: Grids, images: int) -> None:
+    def _sample(self, grids: Sampler, images: int) -> None:
         self.trainer.collect()
         self._remakeable("sample pictures", grids.write, images)
 
@@ -396,9 +335,14 @@ class Session:
         try:
             make(*arguments)
         except OSError as error:
-            if what not in self._failed:
-                self.say(f"{self.folder}: {what} cannot be written ({error.strerror or error}): going on without")
-            self._failed.add(what)
+            self._say_once(
+                what, f"{self.folder}: {what} cannot be written ({error.strerror or error}): going on without"
+            )
+
+    def _say_once(self, subject: str, text: str) -> None:
+        if subject not in self._told:
+            self._told.add(subject)
+            self.say(text)
 
     def _when(self, images: int) -> dict[str, Any]:
         """The three axes of a row of the log."""
@@ -417,8 +361,6 @@ class Session:
         }
         if trainer.step.scale is not None:
             row["loss_scale"] = float(trainer.step.scale.factor)
-        if trainer.ranks.several:
-            row |= self._ranks_row(trainer.pace())
         if trainer.skipped:
             row["skipped_steps"] = trainer.skipped
         self.log.write(row)
@@ -431,12 +373,11 @@ class Session:
         else:
             left = trainer.clock.eta(max(length.total - images, 0))
         bar.update(images, images_per_s=speed, eta_s=left, losses=short)
-        if trainer.put_off and "rare" not in self._told:
-            self._told.add("rare")
-            self.say(f"checkpoints and pictures come more seldom: they may take {SHARE:.0%} of the time")
-        if not self._forecast and trainer.clock.seconds - self._began >= FORECAST_S:
-            self._forecast = True
-            self.say(forecast(images, images_per_s=speed, total=length.total, left_s=left))
+        if trainer.put_off:
+            text = f"checkpoints and pictures come more seldom: they may take {SHARE:.0%} of the time"
+            self._say_once("put off", text)
+        if trainer.clock.seconds - self._began >= FORECAST_S:
+            self._say_once("forecast", forecast(images, images_per_s=speed, total=length.total, left_s=left))
 
     def _choose(self, images: int) -> None:
         assert self.choices is not None
@@ -444,19 +385,6 @@ class Session:
         if self.choices.settled and not self.trainer.enough:
             self.say(self.choices.settled)
             self.trainer.enough = True
-
-    def _ranks_row(self, worked: Sequence[float]) -> dict[str, float]:
-        """Each rank's seconds of work; one that keeps the others waiting again and again is named, once."""
-        slowest = max(range(len(worked)), key=worked.__getitem__)
-        others = median(seconds for rank, seconds in enumerate(worked) if rank != slowest)
-        if self.trainer.device.type == "cpu" and worked[slowest] > STRAGGLES * others > 0:
-            self._slow = [*(rank for rank in self._slow if rank == slowest), slowest]
-            if len(self._slow) == OFTEN:
-                named = self.trainer.ranks.named(slowest)
-                self.say(f"{named} needs {worked[slowest] / others:.1f} times the others' time for a step: all wait")
-        else:
-            self._slow.clear()
-        return {f"rank_s/{rank}": seconds for rank, seconds in enumerate(worked)}
 
     def _save(self, images: int) -> None:
         trainer = self.trainer
@@ -509,9 +437,7 @@ class Session:
     def _tell_failures(self) -> None:
         stats = read_stats(self.folder)
         for one in failures(stats, self.config.method.model_dump()):
-            if one.name not in self._told:
-                self._told.add(one.name)
-                self.say(f"since {counted(one.since, 'image')} {one.what}: try {one.mend}")
+            self._say_once(one.name, f"since {counted(one.since, 'image')} {one.what}: try {one.mend}")
         if self._at_end() and (gain := nearer(stats)):
             self.say(gain)
 
@@ -533,18 +459,14 @@ class Session:
 
     def _advice(self) -> str:
         saved = list_checkpoints(self.folder)
-        where = (
-            f"checkpoint {saved[-1].name} is kept, and the next start goes on from it"
-            if saved
-            else "none was saved yet"
-        )
+        kept = f"checkpoint {saved[-1].name}, from which the next start goes on" if saved else "no checkpoint yet"
         flags = "--on-nonfinite skip" + (" --engine.capture off" if self.engine and self.engine.capture == "on" else "")
         skip = f"this can continue with {flags}, which leaves such steps out and counts them"
         if self.config.train.on_nonfinite == "skip":
             skip = f"the {MOST_SKIPPED} steps before were skipped already: it does not pass by itself"
         half = ", engine.precision=fp32" if self.engine and self.engine.precision in ("bf16", "fp16") else ""
         return (
-            f"{self.folder}: {where}; {skip}. To mend the cause begin a new run folder with a lower "
+            f"{self.folder} has {kept}; {skip}. To mend the cause begin a new run folder with a lower "
             f"optimizer.lr{half}, and look at the pictures with `velogan data check`"
         )
 

@@ -51,14 +51,12 @@ def step_of(
         config.spec,
         build_roles(config.method, config.spec, seed=config.train.seed, colours=colours),
         shape=shape,
+        data=data,
+        train=config.train,
         engine=config.engine,
         optimizer=config.optimizer,
-        train=config.train,
-        one_size="crop" in data.preprocess,
         prepare=prepare,
         ranks=ranks,
-        pairs_every=data.pairs_every if data.pairs else 0,
-        beside=data.beside,
     )
 
 

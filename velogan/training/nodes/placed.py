@@ -42,7 +42,9 @@ class Nodes(Protocol):
 
 
 class Placed:
-    """A step that nodes compute: the `trainer`'s own, whose networks and optimizers it keeps up to date.
+    """Takes the place of a trainer's step, which nodes compute; keeps networks and optimizers of `trainer` up to date.
+
+    The trainer has what it continues from.
 
     Networks are exchanged each time `every` has passed, in images or epochs. With `waits` all nodes exchange together.
     Without, each that has come so far takes what the others have handed in last, and goes on to its own end: the run
@@ -71,6 +73,7 @@ class Placed:
             trainer=on_cpu(trainer.state_dict()),
         )
         self._standing = {one.name: _Standing(first, trainer.images, trainer.images) for one in modules}
+        trainer.step, trainer.loaders, trainer.draws = self, {"train": Elsewhere(trainer.epoch)}, {"train": 0}
 
     def __call__(
         self, batches: Mapping[str, Batch], *, number: int = 0, after: Sequence[After] = ()
@@ -209,11 +212,3 @@ class Elsewhere:
     def batches(self, position: int) -> Generator[Batch, None, None]:
         while True:
             yield {"A": torch.empty(0)}
-
-
-def place(trainer: Trainer, modules: Sequence[Module], nodes: Nodes, *, every: Span, waits: bool, say: Say) -> Placed:
-    """Lets nodes compute the steps of `trainer`, which has what it continues from."""
-    step = Placed(trainer, modules, nodes, every=every, waits=waits, say=say)
-    trainer.step, trainer.loaders = step, {"train": Elsewhere(trainer.epoch)}
-    trainer.draws = {"train": 0}
-    return step

@@ -7,29 +7,15 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from velogan.files import install
 from velogan.scale.connected import QUIET, connected
 from velogan.training.nodes.node import Given, Node, Report, Task
 from velogan.training.nodes.placed import Nodes
-
-MISSING = f"train.exchange_every (--modules) needs Ray, which is not installed here: {install('scale')}"
 
 MOST_LOSSES = 3
 """How often a node may be lost in one task, of seconds or of the images since its checkpoint."""
 
 Make = Callable[[int], Node]
 """Makes a node, in its own process, which computes with so many threads."""
-
-
-def check_ray() -> None:
-    """ValueError where Ray is not installed."""
-    os.environ.update(QUIET)
-    os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
-    try:
-        import ray
-    except ImportError:
-        raise ValueError(MISSING) from None
-    del ray
 
 
 @contextmanager
@@ -39,6 +25,8 @@ def on_nodes(makes: Mapping[str, Make], *, address: str | None, cuda: bool, memo
     `makes` must be picklable; with `cuda` each node has a GPU, or an equal part of one. `memory`, in bytes, is what
     nodes send at most at a time. OSError where nodes cannot be started.
     """
+    os.environ.update(QUIET)
+    os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
     import ray
     from ray.exceptions import RayError
 

@@ -17,11 +17,12 @@ from velogan.data.sets.pair import Data, open_data
 from velogan.engine.duration import parse_span
 from velogan.engine.processes import several
 from velogan.engine.trainer import Trainer
+from velogan.files import require
 from velogan.methods.fit import phases_of
 from velogan.observe.progress import Display
 from velogan.training.nodes.node import FOLDER, Led, Module, Node, modules_of
-from velogan.training.nodes.placed import Nodes, place
-from velogan.training.nodes.ray import check_ray, on_nodes
+from velogan.training.nodes.placed import Nodes, Placed
+from velogan.training.nodes.ray import on_nodes
 from velogan.training.run import train as train_whole
 from velogan.training.run import trainer_of
 from velogan.training.session import Result
@@ -46,7 +47,7 @@ def train(
 ) -> Result:
     """As `run.train`, by a node for each module, of the Ray at `address` or of one that is started here."""
     modules = modules_asked(config)
-    check_ray()
+    require("scale", "ray", user=SETTING)
     placing = partial(placed, modules=modules, start=partial(on_nodes, address=address), say=display.say)
     return train_whole(config, run, display=display, origin=origin, placing=placing, began=began)
 
@@ -55,7 +56,7 @@ def modules_asked(config: Config) -> list[Module]:
     """The modules that nodes shall train. ValueError where they cannot."""
     if several():
         raise ValueError(f"{SETTING} places modules on nodes by Ray: start velogan without torchrun")
-    modules = modules_of_method(config)
+    modules = modules_of(phases_of(config.method, config.spec))
     if len(modules) == 1:
         raise ValueError(
             f"{SETTING}: method={config.method.kind} has one module here, {modules[0].name}, so there is nothing to "
@@ -68,11 +69,6 @@ def modules_asked(config: Config) -> list[Module]:
                 f"{SETTING}: schedule.kind=plateau of {role} watches a loss that only one node knows: choose another"
             )
     return modules
-
-
-def modules_of_method(config: Config) -> list[Module]:
-    """The modules of a configuration's method; nothing is allocated."""
-    return modules_of(phases_of(config.method, config.spec))
 
 
 @contextmanager
@@ -102,7 +98,7 @@ def placed(
     named = ", ".join(f"{one.name} ({', '.join(one.trains)})" for one in modules)
     say(f"nodes: {named}; networks are exchanged every {every}{'' if waits else ', and nobody waits'}")
     with start(makes, cuda=cuda, memory=memory) as nodes:
-        step = place(trainer, modules, nodes, every=parse_span(every), waits=waits, say=say)
+        step = Placed(trainer, modules, nodes, every=parse_span(every), waits=waits, say=say)
         yield
         took = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in step.seconds.items())
         say(f"processor time of the nodes: {took}")
