@@ -47,6 +47,7 @@ class Ranks:
         self.rank, self.world, self.local_rank, self.local_world = rank, world, local_rank, local_world
         self.heart = heart
         self.exchanged = torch.float32
+        self._waited = 0.0
 
     @property
     def first(self) -> bool:
@@ -182,6 +183,13 @@ class Ranks:
         self.gather(None)
         return make() if made is None else made
 
+    def worked(self, seconds: float) -> list[float]:
+        """Of `seconds` since the last call, those that each rank did not wait for others."""
+        worked = max(seconds - self._waited, 0.0)
+        found = self.gather(worked)
+        self._waited = 0.0
+        return found
+
     def named(self, rank: int) -> str:
         """A rank, with its host and process."""
         return self.heart.named(rank) if self.heart else f"rank {rank}"
@@ -207,8 +215,10 @@ class Ranks:
 
     @contextmanager
     def _exchange(self) -> Iterator[None]:
+        began = time.monotonic()
         try:
             yield
+            self._waited += time.monotonic() - began
         except RuntimeError as error:
             said = re.sub(r"^\[[^\]]*\]\s*", "", str(error).splitlines()[0])
             who = self.heart.silent() if self.heart else ""

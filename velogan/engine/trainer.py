@@ -116,7 +116,7 @@ class Trainer:
         self.length: Length
         self._allowance: Allowance | None = None
         self._swaps_at = swaps_at
-        self._seconds, self._stops = 0.0, False
+        self._seconds, self._paced, self._stops = 0.0, 0.0, False
 
     @property
     def epoch(self) -> int:
@@ -129,6 +129,7 @@ class Trainer:
         self.schedule.epochs = length.ticks
         self.clock.start()
         self.clock.tick(self.images)
+        self.pace()
         self._allow(length, hooks)
         self._agree()
         counts = self._counts(hooks)
@@ -286,6 +287,11 @@ class Trainer:
             schedule.finish_epoch(self.epoch_loss.take())
         schedule.apply(self._passed)
         self.progress = max(self.progress, self.length.progress(self.images, self._seconds))  # more may be kept later
+
+    def pace(self) -> list[float]:
+        """Seconds that each rank has worked since the last call, without its waits for others; all must ask."""
+        before, self._paced = self._paced, self.clock.worked
+        return self.ranks.worked(self._paced - before)
 
     def _optimizers(self) -> dict[str, torch.optim.Optimizer]:
         """Each one once, by the first phase that has it."""

@@ -61,7 +61,7 @@ def as_split(ranks: Ranks, config: Config) -> Ranks:
 def follow(config: Config, trainer: Trainer) -> None:
     """A rank's part in the session that the first one holds: the same steps, and its state for checkpoints."""
     train, ranks = config.train, trainer.ranks
-    hooks = [Hook(parse_span(train.log_every), lambda _: None)]  # the same calls are due on all ranks
+    hooks = [Hook(parse_span(train.log_every), lambda _: trainer.pace())]
     if train.samples:
         hooks.append(Hook(parse_span(train.sample_every), lambda _: trainer.collect(), dear=True))
     hooks.append(Hook(parse_span(train.checkpoint_every), lambda _: trainer.state_dict(), dear=True))

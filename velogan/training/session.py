@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import count
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from torch import nn
@@ -60,6 +61,12 @@ MAY_CHANGE += ("train.start", "train.split", "method.start")
 FORECAST_S = 60.0
 """Seconds of training after which a run says what to expect."""
 
+STRAGGLES = 1.5
+"""How many times the others' time the work of a slow rank takes."""
+
+OFTEN = 4
+"""In how many lines of the log in a row a rank must be slow to be named."""
+
 
 @dataclass(frozen=True)
 class Result:
@@ -85,6 +92,7 @@ class Session:
         self._told: set[str] = set()
         self._began = 0.0
         self.choices: Chosen | None = None
+        self._slow: list[int] = []  # the slowest rank of each line of the log, as long as it is the same
         self.state: dict[str, Any] | None = None
         """What the run continues from, once it is loaded."""
 
@@ -361,6 +369,8 @@ class Session:
         }
         if trainer.step.scale is not None:
             row["loss_scale"] = float(trainer.step.scale.factor)
+        if trainer.ranks.several:
+            row |= self._ranks_row(trainer.pace())
         if trainer.skipped:
             row["skipped_steps"] = trainer.skipped
         self.log.write(row)
@@ -385,6 +395,19 @@ class Session:
         if self.choices.settled and not self.trainer.enough:
             self.say(self.choices.settled)
             self.trainer.enough = True
+
+    def _ranks_row(self, worked: Sequence[float]) -> dict[str, float]:
+        """Each rank's seconds of work; one that keeps the others waiting again and again is named, once."""
+        slowest = max(range(len(worked)), key=worked.__getitem__)
+        others = median(seconds for rank, seconds in enumerate(worked) if rank != slowest)
+        if self.trainer.device.type == "cpu" and worked[slowest] > STRAGGLES * others > 0:
+            self._slow = [*(rank for rank in self._slow if rank == slowest), slowest]
+            if len(self._slow) == OFTEN:
+                named = self.trainer.ranks.named(slowest)
+                self.say(f"{named} needs {worked[slowest] / others:.1f} times the others' time for a step: all wait")
+        else:
+            self._slow.clear()
+        return {f"rank_s/{rank}": seconds for rank, seconds in enumerate(worked)}
 
     def _save(self, images: int) -> None:
         trainer = self.trainer
