@@ -210,11 +210,9 @@ class StreamedPixels:
         shapes: Sequence[Shape],
         *,
         dtype: str,
-        test: bool,
         value_range: Range | None,
     ):
-        self._shards, self._config, self._shapes, self._test = shards, config, shapes, test
-        self._range = value_range
+        self._shards, self._config, self._shapes, self._range = shards, config, shapes, value_range
         self.dtype = np.dtype(dtype)
         self._offsets = offsets(shapes)
         self.nbytes = int(self._offsets[-1]) * self.dtype.itemsize
@@ -227,16 +225,16 @@ class StreamedPixels:
 
     def _picture(self, number: int) -> np.ndarray:
         shard, place = self._shards.place(number)
-        pixels = prepare(decode(self._shards.indexes[shard].read(place)).pixels, self._config, test=self._test)
+        pixels = prepare(decode(self._shards.indexes[shard].read(place)).pixels, self._config, test=False)
         return np.ascontiguousarray(to_channels(deepen(pixels, self.dtype.name, self._range), self._shapes[number][2]))
 
 
 def prepared(
-    shards: Shards, config: DataConfig, *, test: bool, channels: int | None, value_range: Range | None
+    shards: Shards, config: DataConfig, *, channels: int | None, value_range: Range | None
 ) -> tuple[Shards, tuple[Shape, ...], str, list[tuple[str, str]]]:
     """Say what preparing will give: the pictures that can be converted, their shapes, their type, and the others.
 
-    As `write_pictures` does it: the deepest type, and `channels` or `channels_in_common`.
+    As `conform` does it: the deepest type, and `channels` or `channels_in_common`.
     """
     columns = [shards.column(name) for name in ("height", "width", "channels", "depth")]
     kinds, inverse = np.unique(np.stack(columns, axis=1).astype(np.int64), axis=0, return_inverse=True)
@@ -246,7 +244,7 @@ def prepared(
     reasons: list[str] = []
     for height, width, have, depth in kinds.tolist():
         reasons.append("")
-        shape = prepared_shape(config, height, width, test=test)
+        shape = prepared_shape(config, height, width, test=False)
         try:
             check_size(*shape, have * np.dtype(DEPTHS[depth]).itemsize)
             to_channels(deepen(np.zeros((1, have), DEPTHS[depth]), dtype, value_range), wanted)
