@@ -1,27 +1,8 @@
-"""Single pictures: files to arrays at their own depth, and back.
+"""Single pictures: files to arrays at their own depth, and back. What becomes of what is in docs/formats.md.
 
-| in the file | becomes |
-|---|---|
-| 8 or 16 bits | uint8 or uint16, unchanged |
-| 1, 2, 4 bits | uint8, scaled to 0..255 |
-| 9 to 15 bits of TIFF | uint16, unchanged |
-| 32-bit integers of TIFF within 0..65535 | uint16, unchanged |
-| signed integers, floats | float32, unchanged; infinity is refused, and NaN but in TIFF |
-| palette | RGB, with alpha if a colour is transparent |
-| CMYK, YCCK, YCbCr, Lab | RGB; the profile of CMYK and Lab is dropped |
-| grey+alpha, RGBA | colours and alpha apart; premultiplied alpha (TIFF) is divided out |
-| animation, MPO | its first frame |
-| several equal grey TIFF pages | channels where OME-XML, ImageJ or tifffile says so, else refused; others are skipped |
-| `.npy` | `(H, W)` or `(H, W, C)`, channels last; bool is 0 and 255 |
-| JPEG 2000 of 9 to 15 bits | uint16, unchanged |
-| AVIF, HEIC | 8 bits |
-| EXIF orientation | upright (JPEG, PNG, WebP, TIFF, AVIF, HEIC) |
-| colour profile (ICC) | kept from and to JPEG, PNG, WebP, TIFF |
-| EXIF | kept from and to JPEG, PNG, WebP, upright and without its thumbnail |
-| resolution | kept from and to JPEG, PNG, TIFF |
-| place on the Earth, pixels without data | kept from and to TIFF; for the networks these have the mean |
-
-The first bytes of a file tell its format, not its name.
+8 or 16 bits become uint8 or uint16, 1 to 7 bits uint8, scaled to 0..255. 9 to 15 bits, and integers of 32 bits within
+0..65535 (TIFF), become uint16, unchanged. Signed integers and floats become float32; infinity is refused, and NaN but
+in TIFF. The first bytes of a file tell its format, not its name.
 """
 
 from __future__ import annotations
@@ -100,7 +81,7 @@ _SMALL_FILE = 2**24  # bytes
 
 
 def read_picture(path: Path | str, *, pages_are_channels: bool = False, filled: bool = True) -> Picture:
-    """Read a picture file upright and at its own depth; see the module's table, and `tiff.decode_tiff` for pages.
+    """Read a picture file upright and at its own depth; see `tiff.decode_tiff` for pages.
 
     `filled`: pixels without data have the mean. Not so of masks and label maps, whose whole numbers all say something.
 

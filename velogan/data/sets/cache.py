@@ -27,8 +27,9 @@ from velogan.data.sets.pixels import PixelFile, Shape, offsets
 from velogan.data.sets.slices import Slices
 from velogan.data.sets.sources import ImageSource, cache_directory, content_hash
 from velogan.data.sets.streamed import Shards, StreamedPixels, prepared, several_line
-from velogan.data.sets.writing import Progress, conform, to_disk, write_raw
+from velogan.data.sets.writing import conform, to_disk, write_raw
 from velogan.files import counted
+from velogan.types import Progress
 
 VERSION = 5
 """Rises when the same files and settings give other bytes."""
@@ -153,13 +154,11 @@ def _streamed(shards: Shards, config: DataConfig, channels: int | None, value_ra
 def _checked(domain: Domain, folder: ImageSource, config: DataConfig, value_range: Range | None) -> Domain:
     """Give the domain with its range; raises `ValueError` as `open_domain` does."""
     if domain.skipped and not len(domain):
-        name, reason = domain.skipped[0]
-        raise ValueError(
-            f"data.path (--data) {folder.path_of(name)} cannot be read (nor any of the "
-            f"{counted(len(domain.skipped), 'file')} in {folder.where}): {reason}; mend them, or name another folder"
-        )
+        raise none_read(folder, *domain.skipped[0], looked_at=len(domain.skipped))
+    form = replace(domain.format, pages=config.pages)
     if isinstance(folder, Slices):
-        value_range = folder.value_range
+        notes = "; ".join(filter(None, (domain.note, folder.note)))
+        return replace(domain, format=folder.format(form), note=notes, skipped=(*folder.skipped, *domain.skipped))
     if domain.format.dtype == "float32" and value_range is None:
         name = next((one for one in domain.names if folder.read(one).pixels.dtype.kind == "f"), domain.names[0])
         pixels = folder.read(name).pixels
@@ -169,11 +168,15 @@ def _checked(domain: Domain, folder: ImageSource, config: DataConfig, value_rang
             f"set data.range_a (domain B: data.range_b) to the two values that stand for darkest and brightest "
             f"({name} goes from {low} to {high}), for example --data.range-a {low} {high}"
         )
-    form = replace(domain.format, range=value_range, pages=config.pages)
-    if isinstance(folder, Slices):
-        notes = "; ".join(filter(None, (domain.note, folder.note)))
-        return replace(domain, format=folder.format(form), note=notes, skipped=(*folder.skipped, *domain.skipped))
-    return replace(domain, format=form)
+    return replace(domain, format=replace(form, range=value_range))
+
+
+def none_read(folder: ImageSource, name: str, reason: str, *, looked_at: int) -> ValueError:
+    """The error for pictures of which none can be read, `name` for that `reason`."""
+    return ValueError(
+        f"data.path (--data) {folder.path_of(name)} cannot be read (nor any of the "
+        f"{counted(looked_at, 'file')} in {folder.where} that were looked at): {reason}; mend them, or name another"
+    )
 
 
 def _contents(folder: ImageSource, pool: ThreadPoolExecutor) -> bytes:

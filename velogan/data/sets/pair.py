@@ -11,7 +11,7 @@ from torch import Tensor
 from velogan.data.config import BUILT_IN, DataConfig
 from velogan.data.pictures.values import channels_in_common
 from velogan.data.sets.beside import Task, check_shapes, find_beside, open_beside
-from velogan.data.sets.cache import Domain, open_domain
+from velogan.data.sets.cache import Domain, none_read, open_domain
 from velogan.data.sets.loader import Beside, Labels, window
 from velogan.data.sets.slices import Slices
 from velogan.data.sets.sources import LETTERS, Folder, Side, Sources, find_pairs, find_sources, left_out
@@ -59,11 +59,7 @@ def look_at_channels(side: Side, config: DataConfig) -> int:
         except (OSError, ValueError) as error:
             reasons.append(str(error))
     if not counts:
-        raise ValueError(
-            f"data.path (--data) {side.train.path_of(names[0])} cannot be read (nor any of the "
-            f"{counted(len(reasons), 'file')} of {side.train.where} that were looked at): {reasons[0]}; mend them, "
-            "or name another folder"
-        )
+        raise none_read(side.train, names[0], reasons[0], looked_at=len(reasons))
     return config.reading(side.letter)["channels"] or channels_in_common(counts)
 
 

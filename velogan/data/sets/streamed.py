@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path, PurePosixPath
+from typing import Self
 
 import numpy as np
 
@@ -21,6 +22,7 @@ from velogan.data.pictures.values import Range, channels_in_common, deepen, to_c
 from velogan.data.sets.indexing import DEPTHS, LazyNames, ShardIndex, open_index
 from velogan.data.sets.pixels import Shape, offsets
 from velogan.data.sets.shards import Shard
+from velogan.types import Progress
 
 _LOOKED_AT = 100
 """How many names of each shard are searched for samples that hold several pictures."""
@@ -60,11 +62,11 @@ class Shards:
         shard = int(np.searchsorted(self.starts, whole, "right")) - 1
         return shard, whole - int(self.starts[shard])
 
-    def some(self, numbers: Iterable[int] | np.ndarray) -> Shards:
+    def some(self, numbers: Iterable[int] | np.ndarray) -> Self:
         """Returns those of the chosen pictures that have these numbers, counted among the chosen ones."""
         return replace(self, chosen=self.chosen[np.asarray(numbers, np.int64)], skipped=())
 
-    def named(self, names: Iterable[str]) -> Shards:
+    def named(self, names: Iterable[str]) -> Self:
         """Returns the pictures of these names."""
         found = [self._find(name) for name in names]
         return replace(
@@ -134,7 +136,7 @@ def open_shards(
     config: DataConfig,
     cache: Path,
     *,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress | None = None,
 ) -> Shards:
     """Look through shards that no earlier run has looked through, and choose `data.member` of their pictures.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -17,9 +16,7 @@ from velogan.data.pictures.values import Range, channels_in_common, deepen, fits
 from velogan.data.sets.ahead import in_order
 from velogan.data.sets.indexing import DEPTHS
 from velogan.data.sets.sources import ImageSource, LabelMaps
-
-Progress = Callable[[int, int], None]
-"""Called with (pictures done, pictures in all)."""
+from velogan.types import Progress
 
 
 def to_disk(file: IO[Any]) -> None:
