@@ -20,6 +20,9 @@ Nets = Mapping[str, nn.Module]
 Letter = Literal["A", "B"]
 """A domain."""
 
+Progress = Callable[[int, int], None]
+"""Called with what is done of a task, and with all of it."""
+
 Direction = Literal["a2b", "b2a"]
 """A way to translate."""
 

@@ -223,13 +223,10 @@ class DataConfig(BaseModel):
         if isinstance(value, str):
             return (value,)
         if isinstance(value, (tuple, list)) and len(value) > 2:
-            shards = any(str(path).endswith(".tar") for path in value)
-            mend = (
-                "put a set of shards in quotes, 'a-{000..009}.tar', or name its folder"
-                if shards
-                else "name two folders"
+            raise ValueError(
+                f"{len(value)} paths are given, and there are two domains: name two folders, or put a set of shards "
+                "in quotes, 'a-{000..009}.tar'"
             )
-            raise ValueError(f"{len(value)} paths are given, and there are two domains: {mend}")
         return value
 
     @field_validator("range_a", "range_b")
@@ -249,7 +246,7 @@ class DataConfig(BaseModel):
         return value
 
     @model_validator(mode="after")
-    def _channels_are_slices(self) -> DataConfig:
+    def _fits_together(self) -> DataConfig:
         wanted = 1 + 2 * self.neighbours
         for name, channels in (("channels_a", self.channels_a), ("channels_b", self.channels_b)):
             if self.neighbours and channels not in (None, wanted):
@@ -257,28 +254,16 @@ class DataConfig(BaseModel):
                     f"neighbours={self.neighbours} makes {wanted} channels of each slice, and {name}={channels} asks "
                     "for others: leave one of the two out"
                 )
-        return self
-
-    @model_validator(mode="after")
-    def _keeps_by_masks(self) -> DataConfig:
         if self.masks_keep != "outside" and self.masks_a is None and self.masks_b is None:
             raise ValueError(
                 f"masks_keep={self.masks_keep} says what masks keep, and there are none: add masks_a or masks_b, or "
                 "leave it out"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _turns_squares(self) -> DataConfig:
         if self.turn and "crop" not in self.preprocess:
             raise ValueError(
                 f"turn=true needs squares, but preprocess={self.preprocess} leaves pictures their shape: set a "
                 "preprocess that crops, or turn=false"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _crop_fits(self) -> DataConfig:
         if self.preprocess in ("resize_and_crop", "scale_width_and_crop") and self.crop_size > self.load_side:
             raise ValueError(
                 f"crop_size={self.crop_size} is larger than load_size={self.load_side}: a crop must fit into "

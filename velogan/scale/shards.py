@@ -9,7 +9,7 @@ from io import BytesIO
 from pathlib import Path, PurePosixPath
 from typing import IO
 
-from velogan.data.pictures.images import MAX_BYTES
+from velogan.data.pictures.picture import MAX_BYTES
 from velogan.data.sets.tars import damage_told, forget, is_picture, members
 from velogan.scale.work import WINDOW, WINDOW_BYTES, Done, Options, Packed, within
 from velogan.translate.files import translate_jobs

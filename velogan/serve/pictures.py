@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from PIL import Image
 
-from velogan.data.pictures.images import Picture, TooManyPixels, decode, encode, most_pixels, suffix_for, suffix_of
-from velogan.data.pictures.picture import admitted_by
+from velogan.data.pictures.images import decode, encode, suffix_for, suffix_of
+from velogan.data.pictures.picture import Picture, TooManyPixels, admitted_by, most_pixels
 from velogan.data.pictures.values import PixelFormat, from_unit, to_unit
 from velogan.serve import schema
 from velogan.serve.limits import Limits, Refusal

@@ -222,7 +222,7 @@ def build_trainer(
         method,
         spec,
         roles,
-        shape=window(data, pictures.a.shape(0)),
+        shape=window(data, pictures.a.shapes[0]),
         data=data,
         train=train,
         engine=engine,
@@ -275,8 +275,8 @@ def _open_loader(
     """The loader of a split (`objectives.base.SPLITS`), which gives `count` images of each domain at a time."""
     assert split in SPLITS, split
     asked = data.model_copy(update={"batch_size": count})
-    place = {"rank": ranks.part, "ranks": ranks.parts}
+    how: Any = {"seed": seed, "device": device, "rank": ranks.part, "ranks": ranks.parts}
     if split == PAIRS and pictures.pairs:
-        return AlignedLoader(*pictures.pairs, asked, seed=seed, device=device, **place)
-    whole = PairLoader(pictures.a, pictures.b, asked, seed=seed, device=device, beside=pictures.beside, **place)
+        return AlignedLoader(*pictures.pairs, asked, **how)
+    whole = PairLoader(pictures.a, pictures.b, asked, beside=pictures.beside, **how)
     return whole if split == "train" else whole.half(SPLITS.index(split) - 1)

@@ -19,7 +19,7 @@ from PIL import Image
 
 from velogan.data.pictures import picture as limits
 from velogan.data.pictures.images import SUFFIXES, Picture, decode, is_picture, read_picture, save_picture, suffix_for
-from velogan.data.pictures.tiff import read_stack
+from velogan.data.pictures.tiff import TiffStack
 
 LOSSY = {".jpg", ".jpeg", ".webp"}
 KEEPS_PROFILE = {".jpg", ".jpeg", ".png", ".webp", ".tif", ".tiff"}
@@ -515,7 +515,7 @@ def test_a_picture_of_one_pixel_is_written_whatever_its_strides(tmp_path: Path) 
 def test_a_stack_gives_each_thread_its_own_page(monkeypatch: pytest.MonkeyPatch) -> None:
     file, pages = io.BytesIO(), np.arange(3, dtype=np.uint8)[:, None, None].repeat(8, axis=1).repeat(8, axis=2)
     tifffile.imwrite(file, pages, photometric="minisblack", metadata={"axes": "ZYX"}, compression="deflate")
-    stack = read_stack(file.getvalue())
+    stack = TiffStack(file.getvalue())
     seek, mine = tifffile.FileHandle.seek, threading.get_ident()
 
     def interrupted(handle: tifffile.FileHandle, *where: int) -> int:

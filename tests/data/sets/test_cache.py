@@ -129,7 +129,7 @@ def test_domain_of_arrays() -> None:
     images = [np.full((2, 3, 3), 7, np.uint8), np.full((4, 2, 3), 9, np.uint8)]
     domain = domain_in_memory(images)
     assert len(domain) == 2
-    assert domain.shape(1) == (4, 2, 3)
+    assert domain.shapes[1] == (4, 2, 3)
     assert np.array_equal(domain.image(1), images[1])
 
 

@@ -16,9 +16,9 @@ from velogan.data.sets.loader import (
     TOP,
     PairLoader,
     crop_and_flip,
-    crop_shapes,
     normalise,
     on_device,
+    window,
 )
 
 from ...domains import domain_in_memory
@@ -173,14 +173,14 @@ def test_pictures_of_different_sizes_in_crop_modes() -> None:
     mixed = domain_of(4, (20, 30), (17, 16))
     loader = loader_of(mixed, mixed, batch_size=4, preprocess="crop")
     assert loader.batch(0)["A"].shape == (4, 3, 16, 16)
-    assert crop_shapes(loader.config, mixed) == {(16, 16)}
+    assert {window(loader.config, shape) for shape in mixed.shapes} == {(16, 16)}
 
 
 def test_whole_pictures() -> None:
     mixed = domain_of(4, (20, 32), (16, 24))
     loader = loader_of(mixed, mixed, preprocess="none", serial_batches=True)
     assert [loader.batch(place)["A"].shape[2:] for place in range(2)] == [(20, 32), (16, 24)]
-    assert crop_shapes(loader.config, mixed) == {(20, 32), (16, 24)}
+    assert {window(loader.config, shape) for shape in mixed.shapes} == {(20, 32), (16, 24)}
     with pytest.raises(
         ValueError,
         match=r"data.batch_size=2.*preprocess=none leaves 2 sizes in domain A; set batch_size to 1",

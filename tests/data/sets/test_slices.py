@@ -170,7 +170,7 @@ def test_one_patient_alone_cannot_be_held_out(tmp_path: Path, other: Path) -> No
     config = _config(
         _series(tmp_path / "ct", "p", _planes(24)), _series(tmp_path / "x", "q", _planes(24)), validation=2
     )
-    with pytest.raises(ValueError, match=r"more than half of the 24 slices .* one patient's.*data\.validation=0"):
+    with pytest.raises(ValueError, match=r"more than half of the 24 .* patient.*data\.validation=0"):
         find_sources(config)
 
 
@@ -245,9 +245,9 @@ def test_neighbours_are_the_slices_below_and_above(tmp_path: Path, other: Path) 
 
 def test_neighbours_need_volumes(tmp_path: Path, other: Path, make_folder: Callable[..., Path]) -> None:
     single = _series(tmp_path / "single", "p", _planes(1))
-    with pytest.raises(ValueError, match=r"data\.neighbours=1.*single \(domain A\) has volumes of one slice"):
+    with pytest.raises(ValueError, match=r"data\.neighbours=1.*single \(domain A\) holds none"):
         find_sources(_config(single, other, neighbours=1))
-    with pytest.raises(ValueError, match=r"data\.neighbours=1.*\(domain B\) is no folder of DICOM"):
+    with pytest.raises(ValueError, match=r"data\.neighbours=1.*\(domain B\) holds none"):
         find_sources(_config(other, make_folder("pictures", count=2), neighbours=1))
     with pytest.raises(ValueError, match=re.escape("neighbours=1 makes 3 channels of each slice, and channels_a=1")):
         DataConfig(neighbours=1, channels_a=1)

@@ -144,8 +144,23 @@ class DicomScan:
 
     @property
     def about(self) -> About:
-        """Patient, series and place, as the header has them."""
-        return _about(self._dataset)
+        """Patient, series and place, as the header has them.
+
+        A series has slices of one direction: pictures that show where they lie often stand among them.
+        """
+        dataset, position = self._dataset, None
+        patient = str(dataset.get("PatientID") or dataset.get("PatientName") or dataset.get("StudyInstanceUID") or "")
+        turned, corner = (_numbers(dataset.get(f"Image{name}Patient")) for name in ("Orientation", "Position"))
+        if len(turned) == 6 and len(corner) == 3:
+            position = float(np.dot(np.cross(turned[:3], turned[3:]), corner))
+        number = _numbers([dataset.get("InstanceNumber")])
+        return About(
+            patient=patient,
+            series=" ".join([str(dataset.get("SeriesInstanceUID") or ""), *(f"{one:z.1f}" for one in turned)]).strip(),
+            modality=str(dataset.get("Modality") or ""),
+            position=position,
+            number=int(number[0]) if number else None,
+        )
 
     def picture(self, index: int) -> Picture:
         """A frame with its rescaling; unsigned values without one stay integers, and 8 stored bits of 16 are uint8."""
@@ -287,23 +302,6 @@ def read_dicom(data: bytes) -> DicomScan:
         return DicomScan(dcmread(io.BytesIO(data)), syntax)
 
 
-def _about(dataset: Dataset) -> About:
-    """A series has slices of one direction: pictures that show where they lie often stand among them."""
-    patient = str(dataset.get("PatientID") or dataset.get("PatientName") or dataset.get("StudyInstanceUID") or "")
-    turned, corner = (_numbers(dataset.get(f"Image{name}Patient")) for name in ("Orientation", "Position"))
-    position = None
-    if len(turned) == 6 and len(corner) == 3:
-        position = float(np.dot(np.cross(turned[:3], turned[3:]), corner))
-    number = _numbers([dataset.get("InstanceNumber")])
-    return About(
-        patient=patient,
-        series=" ".join([str(dataset.get("SeriesInstanceUID") or ""), *(f"{one:z.1f}" for one in turned)]).strip(),
-        modality=str(dataset.get("Modality") or ""),
-        position=position,
-        number=int(number[0]) if number else None,
-    )
-
-
 def _numbers(values: Any) -> list[float]:
     """Finite numbers of a header; none where one of them is something else."""
     try:
@@ -361,10 +359,9 @@ def _state(dataset: Dataset, made: Provenance) -> None:
     maker.ContributionDescription = made.text[:_LONGEST_TEXT]
     maker.PurposeOfReferenceCodeSequence = Sequence([_code("109103", "Modifying Equipment")])
     dataset.ContributingEquipmentSequence = Sequence([*(dataset.get("ContributingEquipmentSequence") or []), maker])
-    dataset.SOPInstanceUID = _renewed(str(dataset.get("SOPInstanceUID", "")) or _any_name(dataset), made)
-    dataset.SeriesInstanceUID = _renewed(
-        str(dataset.get("SeriesInstanceUID", "")) or str(dataset.get("StudyInstanceUID", "")), made
-    )
+    own, series, study = (str(dataset.get(f"{of}InstanceUID", "")) for of in ("SOP", "Series", "Study"))
+    dataset.SOPInstanceUID = _renewed(own or hashlib.sha256(dataset.PixelData).hexdigest(), made)
+    dataset.SeriesInstanceUID = _renewed(series or study, made)
     dataset.file_meta.MediaStorageSOPInstanceUID = dataset.SOPInstanceUID
     number = dataset.get("SeriesNumber")
     dataset.SeriesNumber = None if number in (None, "") else int(number) + _SERIES_AFTER
@@ -379,10 +376,6 @@ def _state(dataset: Dataset, made: Provenance) -> None:
 def _renewed(uid: str, made: Provenance) -> UID:
     """An identifier that is a function of the old one, the weights and the version: a second call gives it again."""
     return UID(f"2.25.{uuid.uuid5(_NAMES, f'{uid} {made.sha256} {made.version}').int}")
-
-
-def _any_name(dataset: Dataset) -> str:
-    return str(uuid.uuid5(_NAMES, hashlib.sha256(dataset.PixelData).hexdigest()))
 
 
 def _code(value: str, meaning: str) -> Dataset:

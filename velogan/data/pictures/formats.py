@@ -83,10 +83,8 @@ def decode_png(data: bytes) -> Picture:
         if needed[-1][4:8] == b"IEND":
             raise
         raise ValueError("the PNG file is truncated") from error
-    channels = 1 if pixels.ndim == 2 else pixels.shape[2]
-    alpha = channels - 1 if channels in (2, 4) else None
     notes = replace(notes, exif=exif, colours=tuple(colours), frames=frames)
-    return assemble(pixels, alpha=alpha, icc=icc, orientation=orientation, notes=notes)
+    return _with_alpha(pixels, icc=icc, orientation=orientation, notes=notes)
 
 
 def _png_chunks(data: bytes) -> Iterator[tuple[bytes, int, int]]:
@@ -141,8 +139,7 @@ def decode_webp(data: bytes) -> Picture:
         raise ValueError("the WebP header is damaged")
     check_size(*size, bytes_per_pixel=4, working=4)
     pixels = imagecodecs.webp_decode(data)
-    alpha = 3 if pixels.shape[2] == 4 else None
-    return assemble(pixels, alpha=alpha, icc=icc, orientation=orientation, notes=Notes(exif, frames=max(frames, 1)))
+    return _with_alpha(pixels, icc=icc, orientation=orientation, notes=Notes(exif, frames=max(frames, 1)))
 
 
 def _webp_chunks(data: bytes) -> Iterator[tuple[bytes, bytes]]:
@@ -265,9 +262,8 @@ def _of_a_phone(kind: type[ImageFile.ImageFile], data: bytes) -> Picture:
     with kind(io.BytesIO(data)) as picture:
         icc, exif = picture.info.get("icc_profile"), picture.info.get("exif") or b""
     pixels = decode_with_pillow(kind, data)
-    alpha = 3 if pixels.shape[2] == 4 else None
     notes = Notes(kept_exif(exif), frames=_frames(kind, data) if kind is AvifImagePlugin.AvifImageFile else 1)
-    return assemble(pixels, alpha=alpha, icc=icc, orientation=orientation_of(exif), notes=notes)
+    return _with_alpha(pixels, icc=icc, orientation=orientation_of(exif), notes=notes)
 
 
 def decode_jpeg2000(data: bytes) -> Picture:
@@ -279,12 +275,13 @@ def decode_jpeg2000(data: bytes) -> Picture:
     pixels = imagecodecs.jpeg2k_decode(data)
     if pixels.shape[:2] != (height, width):
         raise ValueError(f"pixels of shape {pixels.shape} behind a header of {width}x{height}")
-    return _with_alpha(pixels if pixels.ndim == 3 else pixels[:, :, None])
+    return _with_alpha(pixels)
 
 
-def _with_alpha(pixels: np.ndarray) -> Picture:
-    channels = pixels.shape[2]
-    return assemble(pixels, alpha=channels - 1 if channels in (2, 4) else None)
+def _with_alpha(pixels: np.ndarray, **said: Any) -> Picture:
+    """A picture of `(H, W)` or `(H, W, C)` values; the last of two or four channels is alpha."""
+    channels = 1 if pixels.ndim == 2 else pixels.shape[2]
+    return assemble(pixels, alpha=channels - 1 if channels in (2, 4) else None, **said)
 
 
 def decode_with_pillow(kind: type[ImageFile.ImageFile], data: bytes) -> np.ndarray:

@@ -109,11 +109,6 @@ def geography_of(page: TiffPage) -> Geography:
         return Geography((*places, (_NODATA, DATATYPE.ASCII, 0, said, True)))
 
 
-def may_be_empty(pixels: np.ndarray, known: Geography) -> bool:
-    """Whether a pixel may hold nothing: of floats, and where a value says so."""
-    return pixels.dtype.kind == "f" or known.nodata is not None
-
-
 def fill(pixels: np.ndarray, known: Geography) -> tuple[np.ndarray, Geography]:
     """`(H, W, C)` with the mean of each channel where a pixel holds nothing, and `known` with these places.
 
@@ -130,7 +125,7 @@ def fill(pixels: np.ndarray, known: Geography) -> tuple[np.ndarray, Geography]:
     elif empty.any():
         nodata = math.nan
     if not empty.any():
-        return pixels, Geography(known.places, nodata=known.nodata)
+        return pixels, known
     mean = np.zeros(pixels.shape[2]) if empty.all() else pixels[~empty].mean(axis=0, dtype=np.float64)
     mean = mean if pixels.dtype.kind == "f" else mean.round()
     return np.where(empty[..., None], mean.astype(pixels.dtype), pixels), Geography(known.places, empty, nodata)

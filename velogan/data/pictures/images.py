@@ -1,34 +1,13 @@
-"""Single pictures: files to arrays at their own depth, and back.
+"""Single pictures: files to arrays at their own depth, and back. What becomes of what is in docs/formats.md.
 
-| in the file | becomes |
-|---|---|
-| 8 or 16 bits | uint8 or uint16, unchanged |
-| 1, 2, 4 bits | uint8, scaled to 0..255 |
-| 9 to 15 bits of TIFF | uint16, unchanged |
-| 32-bit integers of TIFF within 0..65535 | uint16, unchanged |
-| signed integers, floats | float32, unchanged; infinity is refused, and NaN but in TIFF |
-| palette | RGB, with alpha if a colour is transparent |
-| CMYK, YCCK, YCbCr, Lab | RGB; the profile of CMYK and Lab is dropped |
-| grey+alpha, RGBA | colours and alpha apart; premultiplied alpha (TIFF) is divided out |
-| animation, MPO | its first frame |
-| several equal grey TIFF pages | channels where OME-XML, ImageJ or tifffile says so, else refused; others are skipped |
-| `.npy` | `(H, W)` or `(H, W, C)`, channels last; bool is 0 and 255 |
-| JPEG 2000 of 9 to 15 bits | uint16, unchanged |
-| AVIF, HEIC | 8 bits |
-| EXIF orientation | upright (JPEG, PNG, WebP, TIFF, AVIF, HEIC) |
-| colour profile (ICC) | kept from and to JPEG, PNG, WebP, TIFF |
-| EXIF | kept from and to JPEG, PNG, WebP, upright and without its thumbnail |
-| resolution | kept from and to JPEG, PNG, TIFF |
-| place on the Earth, pixels without data | kept from and to TIFF; for the networks these have the mean |
-
-The first bytes of a file tell its format, not its name.
+8 or 16 bits become uint8 or uint16, 1 to 7 bits uint8, scaled to 0..255. 9 to 15 bits, and integers of 32 bits within
+0..65535 (TIFF), become uint16, unchanged. Signed integers and floats become float32; infinity is refused, and NaN but
+in TIFF. The first bytes of a file tell its format, not its name.
 """
 
 from __future__ import annotations
 
-import os
 import re
-import stat
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -50,33 +29,16 @@ from velogan.data.pictures.formats import (
 from velogan.data.pictures.jpeg import decode_jpeg, encode_jpeg
 from velogan.data.pictures.npy import decode_npy, encode_npy
 from velogan.data.pictures.picture import (
-    HEADERS,
-    MAX_BYTES,
+    DICOM_AT,
     MAX_SIDE,
     Picture,
-    TooManyPixels,
     admitted_by,
+    checked_size,
     damage_told,
-    most_pixels,
+    first_bytes,
 )
 from velogan.data.pictures.tiff import decode_tiff, encode_tiff
 from velogan.files import counted
-
-__all__ = [
-    "MAX_BYTES",
-    "MAX_SIDE",
-    "SUFFIXES",
-    "Picture",
-    "TooManyPixels",
-    "decode",
-    "encode",
-    "most_pixels",
-    "read_picture",
-    "save_picture",
-    "suffix_for",
-    "suffix_of",
-    "with_data",
-]
 
 _DECODERS: tuple[tuple[re.Pattern[bytes], str, Callable[[bytes], Picture]], ...] = (
     (re.compile(rb"\xff\xd8\xff"), "JPEG", decode_jpeg),
@@ -115,28 +77,23 @@ READ = SUFFIXES | {".jfif", ".jpe", ".gif", ".pgm", ".pbm", ".avif", ".heic", ".
 _SPACES = {b"GRAY": 1, b"RGB ": 3, b"CMYK": 4}  # what a profile says, at its bytes 16 to 19, that it is of
 _LONGEST_SIDE = {".jpg": 65500, ".jpeg": 65500, ".webp": 16383}
 _LONGEST_MAGIC = 12  # bytes at a file's start that say what it is
-_DICOM_AT = 128
 _SMALL_FILE = 2**24  # bytes
 
 
 def read_picture(path: Path | str, *, pages_are_channels: bool = False, filled: bool = True) -> Picture:
-    """Read a picture file upright and at its own depth; see the module's table, and `tiff.decode_tiff` for pages.
+    """Read a picture file upright and at its own depth; see `tiff.decode_tiff` for pages.
 
     `filled`: pixels without data have the mean. Not so of masks and label maps, whose whole numbers all say something.
 
     Raises `ValueError` with the reason if it is no picture, damaged, or larger than `MAX_BYTES` when decoded,
     `OSError` if it cannot be read at all.
     """
-    facts = os.stat(path)
-    if not stat.S_ISREG(facts.st_mode):
-        raise ValueError("not a regular file")
-    if facts.st_size > MAX_BYTES + HEADERS:
-        raise ValueError(f"a file of {facts.st_size >> 20} MiB; at most {MAX_BYTES + HEADERS >> 20} are read")
+    size = checked_size(path)
     with open(path, "rb") as file:
-        if facts.st_size > _SMALL_FILE:
+        if size > _SMALL_FILE:
             _format_of(file.read(_LONGEST_MAGIC))
             file.seek(0)
-            admitted_by.get()(facts.st_size)
+            admitted_by.get()(size)
         return decode(file.read(), pages_are_channels=pages_are_channels, filled=filled)
 
 
@@ -153,15 +110,12 @@ def is_picture(path: Path) -> bool:
     suffix = path.suffix.lower()
     if suffix in READ or suffix in _CAMERAS:
         return suffix in READ
-    try:
-        if not stat.S_ISREG(path.stat().st_mode):  # opening a pipe would wait for a writer
-            return False
-        with path.open("rb") as file:
-            start = file.read(_DICOM_AT + 4)
-        name, _ = _format_of(start)
-    except (OSError, ValueError):
+    start = first_bytes(path, DICOM_AT + 4)
+    if start[DICOM_AT:] == b"DICM":  # what stands before that may be the header of a TIFF
         return False
-    if start[_DICOM_AT:] == b"DICM":  # what stands before that may be the header of a TIFF
+    try:
+        name, _ = _format_of(start)
+    except ValueError:
         return False
     return name not in _WEAK or _WEAK[name].match(start) is not None
 

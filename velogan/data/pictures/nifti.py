@@ -37,10 +37,7 @@ class NiftiScan:
     def __init__(self, image: Nifti1Image, *, packed: bool):
         self._image, self._packed = image, packed
         self._shape = image.shape
-        shape = [*self._shape, 1, 1, 1][: max(4, len(self._shape))]
-        if len(self._shape) < 2 or math.prod(shape[4:]) != 1:
-            raise ValueError(f"shape {self._shape}: a volume has 3 sides, or 4 with time")
-        self._sides = tuple(shape[:4])
+        self._sides = (*self._shape, 1, 1)[:4]
         self._turn = io_orientation(image.affine)
         if np.isnan(self._turn).any():
             self._turn = np.array(_AS_STORED).T
@@ -117,7 +114,7 @@ def read_nifti(data: bytes, *, packed: bool) -> NiftiScan:
     shape, dtype = header.get_data_shape(), header.get_data_dtype()
     if dtype.kind not in "uif" or dtype.itemsize > 8:
         raise ValueError(f"values of type {str(dtype)[:40]} are no real numbers")
-    if not 2 <= len(shape) <= 7 or min(shape) < 1:
+    if not 2 <= len(shape) <= 7 or min(shape) < 1 or math.prod(shape[4:]) != 1:
         raise ValueError(f"shape {shape}: a volume has 3 sides, or 4 with time")
     sides = [*shape, 1][:3]
     rest = math.prod(shape) // (sides[0] * sides[1])

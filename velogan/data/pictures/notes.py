@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from typing import Any
 
 from velogan.data.pictures.geography import NOWHERE, Geography
 
@@ -73,32 +75,28 @@ def told(across: object, down: object, unit: int) -> Notes:
 
 def resolution_of(exif: bytes) -> Notes:
     """Notes with the resolution that the first directory of EXIF bytes tells; without, where it tells none."""
-    exif, found = exif.removeprefix(b"Exif\0\0"), {}
-    try:
-        order, start, count = _first(exif)
-        for at, tag, kind in _entries(exif, order, start, count):
-            if tag in _PER and kind == _RATIONAL:
-                found[tag] = struct.unpack_from(order + "II", exif, struct.unpack_from(order + "I", exif, at + 8)[0])
-            elif tag == _UNIT and kind == _SHORT:
-                found[tag] = struct.unpack_from(order + "H", exif, at + 8)[0]
-    except struct.error:
-        return Notes()
-    across, down = (found.get(tag) for tag in _PER)
-    return told(across, down, found.get(_UNIT, 2))
+    found = _values(exif, *_PER, _UNIT)
+    return told(found.get(_PER[0]), found.get(_PER[1]), found.get(_UNIT, 2))
 
 
 def orientation_of(exif: bytes) -> int:
     """Give the orientation, 1 to 8, from the first directory of EXIF bytes; 1 if there is none."""
-    exif = exif.removeprefix(b"Exif\0\0")
-    try:
+    value = _values(exif, ORIENTATION).get(ORIENTATION, 1)
+    return value if value in range(1, 9) else 1
+
+
+def _values(exif: bytes, *tags: int) -> dict[int, Any]:
+    """What the first directory of EXIF bytes says under some tags: a number, or two for a fraction."""
+    exif, found = exif.removeprefix(b"Exif\0\0"), {}
+    with suppress(struct.error):  # a picture with damaged metadata can still be read
         order, start, count = _first(exif)
         for at, tag, kind in _entries(exif, order, start, count):
-            if (tag, kind) == (ORIENTATION, _SHORT):
-                value = struct.unpack_from(order + "H", exif, at + 8)[0]
-                return value if value in range(1, 9) else 1
-    except struct.error:  # a picture with damaged metadata can still be read
-        pass
-    return 1
+            if tag in tags and kind == _SHORT:
+                found.setdefault(tag, struct.unpack_from(order + "H", exif, at + 8)[0])
+            elif tag in tags and kind == _RATIONAL:
+                (place,) = struct.unpack_from(order + "I", exif, at + 8)
+                found.setdefault(tag, struct.unpack_from(order + "II", exif, place))
+    return found
 
 
 def kept_exif(exif: bytes) -> bytes | None:

@@ -22,24 +22,19 @@ def decode_npy(data: bytes) -> Picture:
     sides, fortran, dtype = _HEADERS[version](file)
     if dtype.kind not in "buif":
         raise ValueError(f"pixels of type {dtype} are no real numbers")
-    shape = _shape(list(sides))
+    if len(sides) not in (2, 3) or min(sides) < 1:
+        raise ValueError(f"shape {sides}: a picture is (height, width) or (height, width, channels)")
+    if len(sides) == 3 and 2 * sides[0] <= min(sides[1:]):
+        mend = "channels come last: save it with np.moveaxis(array, 0, -1)"
+        raise ValueError(f"shape {sides} looks like (channels, height, width); {mend}")
     own, before = pixel_bytes(dtype)
-    check_size(shape[0], shape[1], math.prod(shape[2:]) * own, working=math.prod(shape[2:]) * before)
-    count = math.prod(shape)
+    check_size(sides[0], sides[1], math.prod(sides[2:]) * own, working=math.prod(sides[2:]) * before)
+    count = math.prod(sides)
     body = memoryview(data)[file.tell() :]
     if len(body) < count * dtype.itemsize:
         raise ValueError(f"the .npy file is truncated: {len(body)} bytes of {count * dtype.itemsize}")
-    values = np.frombuffer(body, dtype, count).reshape(shape, order="F" if fortran else "C")
+    values = np.frombuffer(body, dtype, count).reshape(sides, order="F" if fortran else "C")
     return assemble(np.array(values, order="C"))
-
-
-def _shape(sides: list[int]) -> list[int]:
-    if len(sides) not in (2, 3) or min(sides) < 1:
-        raise ValueError(f"shape {tuple(sides)}: a picture is (height, width) or (height, width, channels)")
-    if len(sides) == 3 and 2 * sides[0] <= min(sides[1:]):
-        mend = "channels come last: save it with np.moveaxis(array, 0, -1)"
-        raise ValueError(f"shape {tuple(sides)} looks like (channels, height, width); {mend}")
-    return sides
 
 
 def encode_npy(picture: Picture) -> bytes:

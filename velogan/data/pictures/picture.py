@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
+import os
+import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 
@@ -24,6 +27,9 @@ _MAX_WORK = MAX_BYTES // 2 * 3 + HEADERS
 MAX_SIDE = 65535
 """The most pixels of a side."""
 
+DICOM_AT = 128
+"""Where a DICOM file says DICM."""
+
 file_bytes: ContextVar[int] = ContextVar("file_bytes", default=0)
 """The size of the file that is being decoded."""
 
@@ -36,6 +42,27 @@ most_pixels: ContextVar[int | None] = ContextVar("most_pixels", default=None)
 
 class TooManyPixels(ValueError):
     """The header states more than `most_pixels`."""
+
+
+def checked_size(path: Path | str) -> int:
+    """The bytes of a file that is about to be read. ValueError for too many, and for what is no regular file."""
+    facts = os.stat(path)
+    if not stat.S_ISREG(facts.st_mode):
+        raise ValueError("not a regular file")
+    if facts.st_size > MAX_BYTES + HEADERS:
+        raise ValueError(f"a file of {facts.st_size >> 20} MiB; at most {MAX_BYTES + HEADERS >> 20} are read")
+    return facts.st_size
+
+
+def first_bytes(path: Path, count: int) -> bytes:
+    """What a file begins with; nothing where it cannot be read, or is no regular file."""
+    try:
+        if not path.is_file():  # opening a pipe would wait for a writer
+            return b""
+        with path.open("rb") as file:
+            return file.read(count)
+    except OSError:
+        return b""
 
 
 @contextmanager

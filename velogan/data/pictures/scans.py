@@ -5,17 +5,15 @@ The libraries that know them, pydicom and nibabel, are loaded when there is such
 
 from __future__ import annotations
 
-import os
-import stat
 from pathlib import Path
 from typing import Protocol
 
 import numpy as np
 
 from velogan.data.pictures.about import About
-from velogan.data.pictures.picture import HEADERS, MAX_BYTES, Picture, admitted_by, damage_told
+from velogan.data.pictures.picture import DICOM_AT, Picture, admitted_by, checked_size, damage_told, first_bytes
 from velogan.data.pictures.provenance import Provenance
-from velogan.data.pictures.tiff import read_stack
+from velogan.data.pictures.tiff import TiffStack
 from velogan.data.pictures.values import PixelFormat
 from velogan.files import require
 
@@ -27,8 +25,6 @@ MAY_BE_SCANS = {".dcm", ".dicom", ".ima", ".nii", ".gz", ""}
 
 STACKS = {".tif", ".tiff"}
 """What the names of pictures of several pages end in, which are files of slices where the user says so."""
-
-_DICOM_AT, _DICOM = 128, b"DICM"
 
 
 class Scan(Protocol):
@@ -62,7 +58,9 @@ def scan_suffix(path: Path) -> str | None:
     for suffix in SUFFIXES:
         if name.endswith(suffix):
             return suffix
-    return "" if "." not in name and name != "dicomdir" and _says_dicom(path) else None
+    if "." in name or name == "dicomdir":
+        return None
+    return "" if first_bytes(path, DICOM_AT + 4)[DICOM_AT:] == b"DICM" else None
 
 
 def read_scan(path: Path) -> Scan:
@@ -73,18 +71,14 @@ def read_scan(path: Path) -> Scan:
     suffix, stack = scan_suffix(path), path.suffix.lower() in STACKS
     if suffix is None and not stack:
         raise ValueError(f"no medical file: names of these end in {', '.join(SUFFIXES)}")
-    facts = os.stat(path)
-    if not stat.S_ISREG(facts.st_mode):
-        raise ValueError("not a regular file")
-    if facts.st_size > MAX_BYTES + HEADERS:
-        raise ValueError(f"a file of {facts.st_size >> 20} MiB; at most {MAX_BYTES + HEADERS >> 20} are read")
-    if not facts.st_size:
+    size = checked_size(path)
+    if not size:
         raise ValueError("the file is empty")
-    admitted_by.get()(facts.st_size)
+    admitted_by.get()(size)
     data = path.read_bytes()
     if suffix is None:
         with damage_told("TIFF", size=len(data)):
-            return read_stack(data)
+            return TiffStack(data)
     if suffix.startswith(".nii"):
         from velogan.data.pictures.nifti import read_nifti
 
@@ -102,13 +96,3 @@ def require_for(path: Path) -> None:
     if suffix is not None:
         module = "nibabel" if ".nii" in suffix else "pydicom"
         require("medical", module, user=f"a {suffix or 'DICOM'} file")
-
-
-def _says_dicom(path: Path) -> bool:
-    try:
-        if not stat.S_ISREG(path.stat().st_mode):  # opening a pipe would wait for a writer
-            return False
-        with path.open("rb") as file:
-            return file.read(_DICOM_AT + len(_DICOM))[_DICOM_AT:] == _DICOM
-    except OSError:
-        return False

@@ -15,7 +15,7 @@ from PIL import Image
 from tifffile import TiffFile, TiffPage
 
 from velogan.data.pictures.about import About
-from velogan.data.pictures.geography import fill, geography_of, may_be_empty
+from velogan.data.pictures.geography import fill, geography_of
 from velogan.data.pictures.jpeg import read_jpeg_header
 from velogan.data.pictures.notes import Notes, told
 from velogan.data.pictures.picture import MAX_BYTES, Picture, assemble, check_size, merged, pixel_bytes, plain
@@ -77,7 +77,10 @@ def decode_tiff(data: bytes, *, channels: bool = False, filled: bool = True) -> 
 
 
 class TiffStack:
-    """A TIFF file whose pages are pictures of their own, slices or times, for several threads. Made by `read_stack`."""
+    """A TIFF file whose pages are pictures of their own, slices or times, for several threads.
+
+    Made of the file's bytes; raises `ValueError` as `decode_tiff` does.
+    """
 
     def __init__(self, data: bytes):
         self._file = TiffFile(io.BytesIO(data), **_ONE_FILE)
@@ -106,11 +109,6 @@ class TiffStack:
             raise ValueError("pages with alpha become values of another type: save them without alpha")
         axis = "T" if _said(self._pages[0].description).times > 1 else "Z"
         return _encoded(pages, axis=axis)
-
-
-def read_stack(data: bytes) -> TiffStack:
-    """Read the bytes of a TIFF file of several pages; raises `ValueError` as `decode_tiff` does."""
-    return TiffStack(data)
 
 
 def _checked(file: TiffFile, data: bytes) -> list[TiffPage]:
@@ -146,7 +144,7 @@ def _picture(pages: list[TiffPage], *, filled: bool = True) -> Picture:
     notes = _measured(told(across, down, int(unit) if isinstance(unit, int) else 2), first.description)
     if turned in (None, 1):  # nobody turns what lies on a map
         known = geography_of(first)
-        if may_be_empty(array, known) and (filled or array.dtype.kind == "f"):
+        if array.dtype.kind == "f" or (filled and known.nodata is not None):
             colours = [channel for channel in range(array.shape[2]) if channel != alpha]
             array[..., colours], known = fill(array[..., colours], known)
         notes = replace(notes, geography=known)

@@ -8,6 +8,7 @@ import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import ExitStack
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
@@ -19,6 +20,7 @@ from velogan.data.aside import building, move_into_place
 from velogan.data.pictures.images import Picture, save_picture
 from velogan.data.rendered.fruit import Fruit, Kind, draw_fruit, paint_fruit
 from velogan.data.rendered.scenery import Light, background, cast_shadow, draw_light
+from velogan.types import Progress
 
 VERSION = 1
 """Rises when any pixel of the set changes, so that kept copies are rendered anew."""
@@ -31,8 +33,6 @@ FOLDERS = ("trainA", "trainB", "testA", "testB", "truthA", "truthB", "maskA", "m
 
 Domain = Literal["A", "B"]
 Split = Literal["train", "test"]
-Progress = Callable[[int, int], None]
-"""Called with (pictures done, pictures in all)."""
 
 
 class Rendered(NamedTuple):
@@ -83,15 +83,8 @@ def render_folder(
     folder holds anything else.
     """
     directory = Path(directory)
-    test_size = test_size or image_size
-    made = {
-        "count": count,
-        "test_count": test_count,
-        "image_size": image_size,
-        "test_size": test_size,
-        "seed": seed,
-    }
-    made["version"] = VERSION
+    how = {"image_size": image_size, "test_size": test_size or image_size, "seed": seed}
+    made = {"count": count, "test_count": test_count, **how, "version": VERSION}
     if _made_from(directory) == made:
         return directory
     _refuse_foreign(directory)
@@ -101,8 +94,7 @@ def render_folder(
                 (fresh / folder).mkdir()
             jobs = [("train", domain, index) for domain in ("A", "B") for index in range(count)]
             jobs += [("test", domain, index) for domain in ("A", "B") for index in range(test_count)]
-            write = partial(_write, directory=fresh, image_size=image_size, test_size=test_size, seed=seed)
-            _run(write, jobs, progress)
+            _run(partial(_write, directory=fresh, **how), jobs, progress)
             (fresh / MARK).write_text(json.dumps(made, indent=2))
             move_into_place(fresh, directory, whole=lambda: _made_from(directory) == made)
     except OSError as error:
@@ -162,16 +154,13 @@ def _refuse_foreign(directory: Path) -> None:
 
 
 def _run(write: Callable[[tuple], None], jobs: list[tuple], progress: Progress | None) -> None:
-    workers = min(os.cpu_count() or 1, len(jobs) // 64)
-    if workers <= 1:  # starting processes would take longer than the pictures
-        for done, job in enumerate(jobs, start=1):
-            write(job)
-            if progress:
-                progress(done, len(jobs))
-        return
-    # "spawn": the caller may have threads and a device open, which a fork must not inherit.
-    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
-        for done, _ in enumerate(pool.map(write, jobs, chunksize=16), start=1):
+    workers, made = min(os.cpu_count() or 1, len(jobs) // 64), map(write, jobs)
+    with ExitStack() as stack:
+        if workers > 1:  # else starting processes would take longer than the pictures
+            # "spawn": the caller may have threads and a device open, which a fork must not inherit.
+            pool = stack.enter_context(ProcessPoolExecutor(workers, mp_context=get_context("spawn")))
+            made = pool.map(write, jobs, chunksize=16)
+        for done, _ in enumerate(made, start=1):
             if progress:
                 progress(done, len(jobs))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
@@ -17,8 +17,9 @@ from velogan.data.sets.loader import Beside, Labels, Masks, classes_of, normalis
 from velogan.data.sets.sources import Folder, LabelMaps, Side, list_by_stem, stem, without_picture
 from velogan.files import counted
 from velogan.metrics.labels import find_labels
+from velogan.types import Progress
 
-Task = Callable[[str], Callable[[int, int], None]]
+Task = Callable[[str], Progress]
 """Called with a task's name; returns a function that takes the task's progress as (done, total)."""
 
 Say = Callable[[str], None]
@@ -36,26 +37,12 @@ _COMPARED = 8
 
 @dataclass(frozen=True)
 class Files:
-    """The masks or label maps of the folder `given` as `data.FIELD`: their names by their stems."""
+    """The masks or labels (`what`) of a folder: their names by their stems. `asked`: the field, and what it says."""
 
-    field: str
-    given: str
+    what: str
+    asked: str
+    folder: Path
     names: Mapping[str, str]
-
-    @property
-    def what(self) -> str:
-        """What they are, for people: masks or labels."""
-        return self.field.partition("_")[0]
-
-    @property
-    def asked(self) -> str:
-        """The field and the folder, as they were asked for."""
-        return f"data.{self.field}={self.given}"
-
-    @property
-    def folder(self) -> Path:
-        """Where they lie."""
-        return Path(self.given).expanduser()
 
     def having(self, pictures: Sequence[str]) -> list[str]:
         """Those of `pictures` that have one. ValueError for none."""
@@ -73,17 +60,16 @@ def find_beside(config: DataConfig, sides: Iterable[Side]) -> dict[str, Files]:
     """
     found: dict[str, Files] = {}
     for side in sides:
-        for field in (f"masks_{side.letter.lower()}", f"labels_{side.letter.lower()}"):
+        for what in ("masks", "labels"):
+            field = f"{what}_{side.letter.lower()}"
             if (given := getattr(config, field)) is None:
                 continue
-            files = Files(field, given, {})
+            asked, folder = f"data.{field}={given}", Path(given).expanduser()
             if not isinstance(side.train, Folder):
-                raise ValueError(f"{files.asked} is for folders of pictures, not for {side.train.where}: leave it out")
-            if not files.folder.is_dir():
-                raise ValueError(
-                    f"{files.asked} is no folder: name one that holds {files.what} under the names of the pictures"
-                )
-            found[field] = replace(files, names=list_by_stem(files.folder))
+                raise ValueError(f"{asked} is for folders of pictures, not for {side.train.where}: leave it out")
+            if not folder.is_dir():
+                raise ValueError(f"{asked} is no folder: name one that holds {what} under the names of the pictures")
+            found[field] = Files(what, asked, folder, list_by_stem(folder))
             found[field].having(side.train.names)
     return found
 

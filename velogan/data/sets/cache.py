@@ -27,8 +27,9 @@ from velogan.data.sets.pixels import PixelFile, Shape, offsets
 from velogan.data.sets.slices import Slices
 from velogan.data.sets.sources import ImageSource, cache_directory, content_hash
 from velogan.data.sets.streamed import Shards, StreamedPixels, prepared, several_line
-from velogan.data.sets.writing import Progress, to_disk, write_pictures
+from velogan.data.sets.writing import conform, to_disk, write_raw
 from velogan.files import counted
+from velogan.types import Progress
 
 VERSION = 5
 """Rises when the same files and settings give other bytes."""
@@ -58,10 +59,6 @@ class Domain:
     @cached_property
     def _offsets(self) -> np.ndarray:
         return offsets(self.shapes)
-
-    def shape(self, index: int) -> tuple[int, int, int]:
-        """Give one picture's `(H, W, C)`."""
-        return self.shapes[index]
 
     def image(self, index: int) -> np.ndarray:
         """Give one picture as `(H, W, C)`. Raises `OSError` if its file can no longer be read."""
@@ -117,12 +114,11 @@ def open_domain(
     if isinstance(folder, Shards) and not test:
         return _checked(_streamed(folder, config, channels, value_range), folder, config, value_range)
     workers = config.workers or os.cpu_count() or 1
-    units = _units(value_range)
     domain, note, damage, directory = None, "", "", Path()
     with ThreadPoolExecutor(workers) as pool:  # hashing, decoding and resizing release Python's lock
         contents, prepared_in = _contents(folder, pool), part_of(cache_directory(config), "prepared")
         for asked in dict.fromkeys((None, channels)):  # the pictures' own channels may be those asked for
-            directory = prepared_in / _key(contents, config, test=test, channels=asked, units=units)
+            directory = prepared_in / _key(contents, config, test=test, channels=asked, value_range=value_range)
             domain, damage = _load(directory)
             if damage:
                 note = f"the prepared pictures in {directory} {damage}: preparing them again"
@@ -130,8 +126,8 @@ def open_domain(
                 note = ""
                 break
         else:
-            asked_for: Any = {"test": test, "channels": channels, "value_range": value_range, "progress": progress}
-            _build(directory, folder, config, pool, **asked_for)
+            how: Any = {"test": test, "channels": channels, "value_range": value_range}
+            _build(directory, folder, config, pool, progress=progress, **how)
             domain, damage = _load(directory)
     if domain is None:
         raise ValueError(
@@ -141,13 +137,13 @@ def open_domain(
 
 
 def _streamed(shards: Shards, config: DataConfig, channels: int | None, value_range: Range | None) -> Domain:
-    kept, shapes, dtype, bad = prepared(shards, config, test=False, channels=channels, value_range=value_range)
+    kept, shapes, dtype, bad = prepared(shards, config, channels=channels, value_range=value_range)
     form = PixelFormat(shapes[0][2] if shapes else 1, dtype)
     settings = (VERSION, config.preprocess, config.load_side, config.crop_size, form.channels, dtype, kept.digest)
     return Domain(
         kept.names,
         shapes,
-        StreamedPixels(kept, config, shapes, dtype=dtype, test=False, value_range=value_range),
+        StreamedPixels(kept, config, shapes, dtype=dtype, value_range=value_range),
         (*shards.skipped, *bad),
         hashlib.sha256(repr(settings).encode()).hexdigest(),
         form,
@@ -158,13 +154,11 @@ def _streamed(shards: Shards, config: DataConfig, channels: int | None, value_ra
 def _checked(domain: Domain, folder: ImageSource, config: DataConfig, value_range: Range | None) -> Domain:
     """Give the domain with its range; raises `ValueError` as `open_domain` does."""
     if domain.skipped and not len(domain):
-        name, reason = domain.skipped[0]
-        raise ValueError(
-            f"data.path (--data) {folder.path_of(name)} cannot be read (nor any of the "
-            f"{counted(len(domain.skipped), 'file')} in {folder.where}): {reason}; mend them, or name another folder"
-        )
+        raise none_read(folder, *domain.skipped[0], looked_at=len(domain.skipped))
+    form = replace(domain.format, pages=config.pages)
     if isinstance(folder, Slices):
-        value_range = folder.value_range
+        notes = "; ".join(filter(None, (domain.note, folder.note)))
+        return replace(domain, format=folder.format(form), note=notes, skipped=(*folder.skipped, *domain.skipped))
     if domain.format.dtype == "float32" and value_range is None:
         name = next((one for one in domain.names if folder.read(one).pixels.dtype.kind == "f"), domain.names[0])
         pixels = folder.read(name).pixels
@@ -174,11 +168,15 @@ def _checked(domain: Domain, folder: ImageSource, config: DataConfig, value_rang
             f"set data.range_a (domain B: data.range_b) to the two values that stand for darkest and brightest "
             f"({name} goes from {low} to {high}), for example --data.range-a {low} {high}"
         )
-    form = replace(domain.format, range=value_range, pages=config.pages)
-    if isinstance(folder, Slices):
-        notes = "; ".join(filter(None, (domain.note, folder.note)))
-        return replace(domain, format=folder.format(form), note=notes, skipped=(*folder.skipped, *domain.skipped))
-    return replace(domain, format=form)
+    return replace(domain, format=replace(form, range=value_range))
+
+
+def none_read(folder: ImageSource, name: str, reason: str, *, looked_at: int) -> ValueError:
+    """The error for pictures of which none can be read, `name` for that `reason`."""
+    return ValueError(
+        f"data.path (--data) {folder.path_of(name)} cannot be read (nor any of the "
+        f"{counted(looked_at, 'file')} in {folder.where} that were looked at): {reason}; mend them, or name another"
+    )
 
 
 def _contents(folder: ImageSource, pool: ThreadPoolExecutor) -> bytes:
@@ -187,15 +185,12 @@ def _contents(folder: ImageSource, pool: ThreadPoolExecutor) -> bytes:
     return "".join(f"{name!r}\0{content}\n" for name, content in zip(folder.names, hashes)).encode()
 
 
-def _key(contents: bytes, config: DataConfig, *, test: bool, channels: int | None, units: tuple[bool, ...]) -> str:
-    """The name of an entry; `units`: which types can follow the declared range, empty without one."""
+def _key(contents: bytes, config: DataConfig, *, test: bool, channels: int | None, value_range: Range | None) -> str:
+    """The name of an entry. Of the range only the types that can follow it change what is kept."""
+    units = () if value_range is None else tuple(fits(dtype, value_range) for dtype in ("uint8", "uint16"))
     settings = (VERSION, config.preprocess, config.load_side, config.crop_size, test, channels or "in common")
     settings += (knows_heic(), *units)
     return hashlib.sha256(repr(settings).encode() + contents).hexdigest()
-
-
-def _units(value_range: Range | None) -> tuple[bool, ...]:
-    return () if value_range is None else tuple(fits(dtype, value_range) for dtype in ("uint8", "uint16"))
 
 
 def _load(directory: Path) -> tuple[Domain | None, str]:
@@ -231,16 +226,16 @@ def _build(
     value_range: Range | None,
     progress: Progress | None,
 ) -> None:
-    units = _units(value_range)
-    how: Any = {"test": test, "channels": channels}
     try:
         with building(directory.parent) as fresh:
-            index = write_pictures(fresh, folder, config, pool, value_range=value_range, progress=progress, **how)
+            index = write_raw(fresh / "pixels.bin", folder, config, pool, test=test, progress=progress)
+            conform(fresh / "pixels.bin", index, channels, value_range)
             index["sha256"] = content_hash(fresh / "pixels.bin")
             with (fresh / "index.json").open("w") as file:
                 json.dump(index, file)
                 to_disk(file)
-            if _key(_contents(folder, pool), config, units=units, **how) != directory.name:
+            now = _contents(folder, pool)
+            if _key(now, config, test=test, channels=channels, value_range=value_range) != directory.name:
                 raise ValueError(
                     f"data.path (--data) {folder.where}: pictures changed while they were prepared; start again "
                     "when nothing writes there"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
@@ -22,6 +22,7 @@ from velogan.data.sets.slices import Slices
 from velogan.data.sets.sources import Folder, ImageSource, Sources, find_sources, left_out
 from velogan.data.sets.streamed import Shards
 from velogan.files import counted
+from velogan.types import Progress
 
 _DEEPER = {"uint8": "", "uint16": "16-bit ", "float32": "float32 "}
 _COLOURS = {1: "grey", 3: "RGB"}
@@ -48,7 +49,7 @@ class _Checked:
     thumbnail: np.ndarray = field(default_factory=lambda: np.zeros(0))
 
 
-def check(config: DataConfig, *, progress: Callable[[int, int], None] | None = None) -> dict:
+def check(config: DataConfig, *, progress: Progress | None = None) -> dict:
     """Read every picture of a data set and say what is in it, as a run with this configuration would find it.
 
     Returns plain lists, dicts, strings and numbers: `folders` by split and domain (`trainA` ...), each with
@@ -78,16 +79,12 @@ def check(config: DataConfig, *, progress: Callable[[int, int], None] | None = N
     }
 
 
-def find_leaks(
-    folders: Mapping[str, ImageSource], *, progress: Callable[[int, int], None] | None = None
-) -> list[dict[str, Any]]:
+def find_leaks(folders: Mapping[str, ImageSource], *, progress: Progress | None = None) -> list[dict[str, Any]]:
     """List the pictures of folders named `test...` that occur in folders named `train...` too, as `check` does."""
     return _leaks(_look_at(folders, progress))
 
 
-def _look_at(
-    folders: Mapping[str, ImageSource], progress: Callable[[int, int], None] | None
-) -> dict[str, list[_Checked]]:
+def _look_at(folders: Mapping[str, ImageSource], progress: Progress | None) -> dict[str, list[_Checked]]:
     total = sum(len(folder.names) for folder in folders.values())
     seen: dict[str, list[_Checked]] = {}
     done = 0

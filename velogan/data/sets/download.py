@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 import shutil
 import stat
-from collections.abc import Callable
 from http.client import HTTPException
 from pathlib import Path
 from urllib.request import Request, urlopen
 from zipfile import BadZipFile, ZipFile
 
 from velogan.data.aside import building, move_into_place
+from velogan.types import Progress
 
 HOST = "https://people.eecs.berkeley.edu/~taesung_park/CycleGAN/datasets"
 NAMES = (
@@ -41,7 +41,7 @@ def download(
     directory: Path,
     *,
     host: str | None = None,
-    progress: Callable[[int, int], None] = lambda done, total: None,
+    progress: Progress = lambda done, total: None,
 ) -> int:
     """Writes the data set `name` to the new folder `directory` and returns how many pictures it has.
 
@@ -63,7 +63,7 @@ def download(
     return count
 
 
-def _fetch(address: str, file: Path, progress: Callable[[int, int], None]) -> None:
+def _fetch(address: str, file: Path, progress: Progress) -> None:
     try:
         with urlopen(Request(address, headers={"User-Agent": "velogan"}), timeout=_TIMEOUT) as answer:
             total, done = int(answer.headers.get("Content-Length") or 0), 0
@@ -85,8 +85,8 @@ def _fetch(address: str, file: Path, progress: Callable[[int, int], None]) -> No
 
 
 def _unpack(archive: Path, folder: Path, name: str) -> int:
-    """Writes the pictures of an archive. Members elsewhere than in NAME/trainA and the like are left out."""
-    wanted = re.compile(rf"{re.escape(name)}/((?:train|test)[AB])/([^/\\\0]+)")
+    """Writes the pictures of an archive. Hidden ones, and those elsewhere than in NAME/trainA, are left out."""
+    wanted = re.compile(rf"{re.escape(name)}/((?:train|test)[AB])/([^./\\\0][^/\\\0]*)")
     count = 0
     with ZipFile(archive) as packed:
         members = [(one, match) for one in packed.infolist() if (match := wanted.fullmatch(one.filename))]
@@ -95,8 +95,6 @@ def _unpack(archive: Path, folder: Path, name: str) -> int:
             raise BadZipFile(f"it would unpack to more than {_MOST_FILES:,} files or {MOST_BYTES >> 30} GiB")
         for member, match in members:
             target = folder / match[1] / match[2]
-            if match[2].startswith("."):
-                continue
             target.parent.mkdir(exist_ok=True)
             with packed.open(member) as source, target.open("wb") as out:
                 shutil.copyfileobj(source, out)  # at most `file_size` bytes, which zipfile holds it to

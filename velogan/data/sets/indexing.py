@@ -11,9 +11,9 @@ import hashlib
 import json
 import zlib
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from http.client import HTTPException, HTTPResponse
 from pathlib import Path
 from tarfile import TarInfo
@@ -117,15 +117,17 @@ class ShardIndex:
 
     def read(self, number: int) -> bytes:
         """Give a picture's bytes; `OSError` if the shard has changed or cannot be read."""
-        return read_member(self.shard, *(int(self.arrays[name][number]) for name in ("offset", "size", "crc")))
+        offset, size, crc = (int(self.arrays[name][number]) for name in ("offset", "size", "crc"))
+        data = self.shard.read(offset, size)
+        if zlib.crc32(data) != crc:
+            raise changed(self.shard.address)
+        return data
 
 
-def open_index(
-    shard: Shard, cache: Path, pool: Executor, *, ahead: int, progress: Callable[[int], None] | None = None
-) -> ShardIndex:
+def open_index(shard: Shard, cache: Path, pool: Executor, *, ahead: int) -> ShardIndex:
     """Open the index of a shard; look through the shard first if no earlier run did.
 
-    `progress` is called with the pictures done. Raises `ValueError` that names the shard if it is damaged.
+    Raises `ValueError` that names the shard if it is damaged.
     """
     key = hashlib.sha256(repr((VERSION, knows_heic(), shard.identity)).encode("utf-8", "surrogateescape")).hexdigest()
     directory = part_of(cache, "shards") / key
@@ -134,7 +136,7 @@ def open_index(
         return found
     try:
         with building(directory.parent) as fresh:
-            _look_through(fresh, shard, pool, ahead=ahead, progress=progress or (lambda done: None))
+            _look_through(fresh, shard, pool, ahead=ahead)
             move_into_place(fresh, directory, whole=lambda: _load(directory, shard) is not None)
     except OSError as error:
         if error.filename == shard.address:
@@ -162,26 +164,20 @@ def _load(directory: Path, shard: Shard) -> ShardIndex | None:
         return None
 
 
-@dataclass(frozen=True)
-class _Indexed:
-    shape: tuple[int, ...]
-    dtype: str
-    crc: int
-
-
+@dataclass
 class _Found:
-    """The rows, names and unreadable members found in a shard so far."""
+    """What was found in a shard: rows as of `_ARRAYS`, names, members that cannot be read, and the shard's SHA-256."""
 
-    def __init__(self) -> None:
-        self.rows: list[tuple[int, ...]] = []
-        self.names: list[str] = []
-        self.skipped: list[tuple[str, str]] = []
+    rows: list[tuple[int, ...]] = field(default_factory=list)
+    names: list[str] = field(default_factory=list)
+    skipped: list[tuple[str, str]] = field(default_factory=list)
+    sha256: str = ""
 
 
-def _look_through(fresh: Path, shard: Shard, pool: Executor, *, ahead: int, progress: Callable[[int], None]) -> None:
+def _look_through(fresh: Path, shard: Shard, pool: Executor, *, ahead: int) -> None:
     for left in reversed(range(_TRIES)):
         try:
-            found, digest = _looked(shard, pool, ahead=ahead, progress=progress)
+            found = _looked(shard, pool, ahead=ahead)
             break
         except (HTTPException, ConnectionError, TimeoutError) as error:  # a web address stopped in the middle
             if not left:
@@ -191,12 +187,12 @@ def _look_through(fresh: Path, shard: Shard, pool: Executor, *, ahead: int, prog
     arrays["names"] = np.frombuffer(Names.of(found.names).block, np.uint8)
     np.savez(fresh / "arrays.npz", **arrays)  # pyright: ignore[reportArgumentType]
     files = {"arrays.npz": sha256(fresh / "arrays.npz")}
-    text = json.dumps({"address": shard.address, "sha256": digest, "files": files, "skipped": found.skipped})
+    text = json.dumps({"address": shard.address, "sha256": found.sha256, "files": files, "skipped": found.skipped})
     (fresh / "index.json").write_text(text)
 
 
-def _looked(shard: Shard, pool: Executor, *, ahead: int, progress: Callable[[int], None]) -> tuple[_Found, str]:
-    """Decode every picture of a shard; give what was found, and the SHA-256 of the shard."""
+def _looked(shard: Shard, pool: Executor, *, ahead: int) -> _Found:
+    """Decode every picture of a shard."""
     found = _Found()
     with shard.opened() as file:
         stream = _Hashed(file)
@@ -207,10 +203,8 @@ def _looked(shard: Shard, pool: Executor, *, ahead: int, progress: Callable[[int
                     if isinstance(seen, str):
                         found.skipped.append((name, seen))
                     else:
-                        depth = DEPTHS.index(seen.dtype)
-                        found.rows.append((offset, len(data), seen.crc, *seen.shape, depth))
+                        found.rows.append((offset, len(data), *seen))
                         found.names.append(name)
-                    progress(len(found.names) + len(found.skipped))
                 while stream.read(2**20):
                     pass
         except ValueError as error:
@@ -221,7 +215,8 @@ def _looked(shard: Shard, pool: Executor, *, ahead: int, progress: Callable[[int
             ) from error
         if stream.cut_short():
             raise ConnectionError(f"{stream.count} bytes came")
-    return found, stream.hash.hexdigest()
+    found.sha256 = stream.hash.hexdigest()
+    return found
 
 
 def _pictures(stream: _Hashed, found: _Found) -> Iterator[tuple[str, int, bytes]]:
@@ -250,12 +245,13 @@ def _unfit(member: TarInfo, known: set[str]) -> str:
     return f"a file of {member.size >> 20} MiB" if member.size > MAX_BYTES + HEADERS else ""
 
 
-def _look(data: bytes) -> _Indexed | str:
+def _look(data: bytes) -> tuple[int, ...] | str:
+    """A row of `_ARRAYS` from `crc` on, or why the picture cannot be read."""
     try:
         pixels = decode(data).pixels
     except ValueError as error:
         return str(error)
-    return _Indexed(pixels.shape, pixels.dtype.name, zlib.crc32(data))
+    return (zlib.crc32(data), *pixels.shape, DEPTHS.index(pixels.dtype.name))
 
 
 class _Hashed:
@@ -274,11 +270,3 @@ class _Hashed:
         """Whether a server said that there is more than came."""
         told = self._file.headers.get("Content-Length") if isinstance(self._file, HTTPResponse) else None
         return told is not None and not self._file.read(1) and self.count < int(told)
-
-
-def read_member(shard: Shard, offset: int, size: int, crc: int) -> bytes:
-    """Give `size` bytes of a shard; `OSError` if they are not those that `crc` was computed of."""
-    data = shard.read(offset, size)
-    if zlib.crc32(data) != crc:
-        raise changed(shard.address)
-    return data

@@ -21,7 +21,7 @@ from velogan.data.config import DataConfig
 from velogan.data.pictures.values import Range, to_unit
 from velogan.data.sets.ahead import in_order
 from velogan.data.sets.cache import Domain
-from velogan.data.sets.order import BoundedShuffle
+from velogan.data.sets.order import BoundedShuffle, random_from
 from velogan.metrics.labels import APART, assign
 from velogan.types import Batch
 
@@ -90,11 +90,6 @@ def normalise(images: Tensor, value_range: Range | None = None) -> Tensor:
 def window(config: DataConfig, shape: tuple[int, ...]) -> tuple[int, int]:
     """Give the size `(h, w)` that training sees of a prepared picture of `shape` (H, W, C)."""
     return config.crop or (shape[0], shape[1])
-
-
-def crop_shapes(config: DataConfig, domain: Domain) -> set[tuple[int, int]]:
-    """Give every size `(h, w)` that training may see of a domain."""
-    return {window(config, shape) for shape in domain.shapes}
 
 
 @dataclass(frozen=True)
@@ -197,6 +192,8 @@ class PairLoader:
     are those that one rank would be given.
     """
 
+    _salt: tuple[int, ...] = ()
+
     def __init__(
         self,
         a: Domain,
@@ -215,7 +212,7 @@ class PairLoader:
         for side, domain in (("A", a), ("B", b)):
             _check_sizes(side, domain, config)
         self.resident = {"A": _resident(a, self.device), "B": _resident(b, self.device)}
-        self._take(np.arange(len(a)), np.arange(len(b)), ())
+        self._take(np.arange(len(a)), np.arange(len(b)), self._salt)
 
     def _take(self, a: np.ndarray, b: np.ndarray, salt: tuple[int, ...]) -> None:
         """Restrict the loader to the pictures with the indices `a` and `b`; `salt` changes its random numbers."""
@@ -238,8 +235,8 @@ class PairLoader:
         for letter, domain in enumerate((self.a, self.b)):
             if len(domain) < 2:
                 raise ValueError(f"domain {'AB'[letter]} has one picture, which cannot be halved: add some")
-            random = np.random.Generator(np.random.Philox(np.random.SeedSequence([self.seed, _HALVES, letter])))
-            halves.append(np.array_split(random.permutation(len(domain)), 2)[number])
+            mixed = random_from(self.seed, _HALVES, letter).permutation(len(domain))
+            halves.append(np.array_split(mixed, 2)[number])
         made = copy.copy(self)
         made._take(halves[0], halves[1], (_HALVES, number))
         return made
@@ -252,14 +249,13 @@ class PairLoader:
         """Draw an epoch's order `(N,)` and `(N, 11)` numbers in [0, 1): B's index, A's and B's windows, A's and B's
         mirrorings from top to bottom and turns.
         """
-        random = np.random.Generator(np.random.Philox(np.random.SeedSequence([self.seed, epoch, *self._salt])))
+        random = random_from(self.seed, epoch, *self._salt)
         order = np.arange(len(self)) if self.config.serial_batches else random.permutation(len(self))
         return order, np.hstack([random.random((len(self), count)) for count in (7, 4)])
 
     def _draw_numbers(self, part: int) -> np.ndarray:
         """As `_draw_epoch`'s second, for the `part`-th `SHUFFLED` images of the whole training."""
-        seed = [self.seed, _ORDERS, *self._salt, 0, part]
-        return np.random.Generator(np.random.Philox(np.random.SeedSequence(seed))).random((SHUFFLED, 11))
+        return random_from(self.seed, _ORDERS, *self._salt, 0, part).random((SHUFFLED, 11))
 
     def _drawn(self, place: int) -> tuple[int, int, np.ndarray]:
         """Give the image at `place`, counted from the training's first: A's and B's pictures, and its 11 numbers."""
@@ -278,18 +274,21 @@ class PairLoader:
         place_b = item % len(of_b) if self.config.serial_batches else int(draws[0] * len(of_b))
         return int(of_a[item % len(of_a)]), int(of_b[place_b]), draws
 
+    def _draw_batch(self, position: int) -> list[tuple[int, int, np.ndarray]]:
+        """What `_drawn` gives for each image of the step that begins at `position`."""
+        first = position + self.rank * self.config.batch
+        return [self._drawn(place) for place in range(first, first + self.config.batch)]
+
     def plan(self, position: int) -> CropPlan:
         """Plan the batch of the step that begins at `position` images seen."""
         a, b = [], []
-        first = position + self.rank * self.config.batch
-        for place in range(first, first + self.config.batch):
-            of_a, of_b, draws = self._drawn(place)
+        for of_a, of_b, draws in self._draw_batch(position):
             a.append(self._row(self.a, of_a, draws[[1, 2, 3, 7, 8]]))
             b.append(self._row(self.b, of_b, draws[[4, 5, 6, 9, 10]]))
         return CropPlan(torch.tensor(a), torch.tensor(b))
 
     def _row(self, domain: Domain, index: int, draws: np.ndarray) -> tuple[int, int, int, int]:
-        shape = domain.shape(index)
+        shape = domain.shapes[index]
         height, width = window(self.config, shape)
         top, left = int(draws[0] * (shape[0] - height + 1)), int(draws[1] * (shape[1] - width + 1))
         flip = MIRROR * (self.config.flip and draws[2] > 0.5) + UPEND * (self.config.flip_vertical and draws[3] > 0.5)
@@ -300,13 +299,13 @@ class PairLoader:
         gathered = {"A": self._gather("A", self.a, plan.A), "B": self._gather("B", self.b, plan.B)}
         for name, beside in self.beside.items():
             pictures, rows = (self.a, plan.A) if name.endswith("a") else (self.b, plan.B)
-            gathered[name] = beside.gather(rows, window(self.config, pictures.shape(int(rows[0, INDEX]))))
+            gathered[name] = beside.gather(rows, window(self.config, pictures.shapes[int(rows[0, INDEX])]))
         return gathered
 
     def _gather(self, side: str, domain: Domain, plan: Tensor) -> Tensor:
         if self.resident[side] is not None:
             return plan
-        return _gather(domain, plan, window(self.config, domain.shape(int(plan[0, INDEX]))))
+        return _gather(domain, plan, window(self.config, domain.shapes[int(plan[0, INDEX])]))
 
     def finish(self, gathered: Batch) -> Batch:
         """Make the batch: `A` and `B`, `(B, C, h, w)` float32 in [-1, 1] on the device; other tensors are only moved.
@@ -322,7 +321,7 @@ class PairLoader:
     def _finish(self, side: str, domain: Domain, part: Tensor) -> Tensor:
         resident = self.resident[side]
         if resident is not None:  # then all pictures have one size
-            part = crop_and_flip(resident, part, window(self.config, domain.shape(0)), turn=self.config.turn)
+            part = crop_and_flip(resident, part, window(self.config, domain.shapes[0]), turn=self.config.turn)
         return normalise(part, domain.format.range)
 
     def batch(self, position: int) -> Batch:
@@ -330,96 +329,68 @@ class PairLoader:
         return self.finish(self.gather(self.plan(position)))
 
     def batches(self, position: int) -> Generator[Batch, None, None]:
-        """Yield gathered batches from `position` on, without end, read in the background; `finish` completes them."""
-        return _prefetched(self, position)
+        """Yield gathered batches from `position` on, without end, which a thread reads ahead; `finish` completes them.
+
+        Batches for a CUDA device lie in page-locked memory: a copy from other memory would wait for earlier steps.
+
+        Pictures of shards are decoded by more threads. None computes anything with torch: a second thread that does
+        makes OpenMP's waiting costly, and every step half as long again (benchmarks/LOG.md). They end when the iterator
+        is closed or dropped; their errors are raised at the consumer.
+        """
+        ready: queue.Queue[Batch | Exception] = queue.Queue(maxsize=_AHEAD)
+        stop, pinned = threading.Event(), self.device.type == "cuda"
+
+        def work() -> None:
+            try:
+                for made in self._gathered(position):
+                    ready.put(made)
+                    if stop.is_set():
+                        return
+            except Exception as error:
+                ready.put(error)
+
+        thread = threading.Thread(target=work, name="velogan-prefetch", daemon=True)
+        thread.start()
+        try:
+            while True:
+                made = ready.get()
+                if isinstance(made, Exception):
+                    raise made
+                yield {name: part.pin_memory() for name, part in made.items()} if pinned else made
+        finally:
+            stop.set()
+            while thread.is_alive():  # the thread may wait for room
+                try:
+                    ready.get(timeout=0.01)
+                except queue.Empty:
+                    thread.join(timeout=0.01)
+
+    def _gathered(self, position: int) -> Iterator[Batch]:
+        """Gather from `position` on, without end."""
+
+        def gather(place: int) -> Batch:
+            return self.gather(self.plan(place))
+
+        places = count(position, self.ranks * self.config.batch)
+        if not (self.a.streamed or self.b.streamed):
+            yield from map(gather, places)
+            return
+        threads = self.config.workers or min(_MOST_THREADS, os.cpu_count() or 1)
+        with ThreadPoolExecutor(threads, "velogan-decode") as pool:
+            for _, made in in_order(pool, gather, places, ahead=threads):
+                yield made
 
 
 class AlignedLoader(PairLoader):
-    """Pairs of pictures, `a` and `b` in one order: an epoch has each once, and both are cropped and flipped alike.
+    """Pairs of pictures of one size, `a` and `b` in one order: an epoch has each once, cropped and flipped alike."""
 
-    ValueError for a pair of two sizes.
-    """
-
-    def __init__(
-        self,
-        a: Domain,
-        b: Domain,
-        config: DataConfig,
-        *,
-        seed: int,
-        device: torch.device | str,
-        rank: int = 0,
-        ranks: int = 1,
-    ):
-        for name, one, other in zip(a.names, a.shapes, b.shapes, strict=True):
-            if one[:2] != other[:2]:
-                raise ValueError(
-                    f"data.pairs: {name} is {one[1]}x{one[0]} pixels in A and {other[1]}x{other[0]} in B: give both "
-                    "one size, or set data.preprocess=resize_and_crop"
-                )
-        super().__init__(a, b, config, seed=seed, device=device, rank=rank, ranks=ranks)
-        self._take(np.arange(len(a)), np.arange(len(b)), (_PAIRS,))
+    _salt = (_PAIRS,)
 
     def plan(self, position: int) -> CropPlan:
         """Plan the batch of the step that begins at `position` images seen: the same crops of both."""
-        first = position + self.rank * self.config.batch
-        drawn = (self._drawn(place) for place in range(first, first + self.config.batch))
+        drawn = self._draw_batch(position)
         rows = torch.tensor([self._row(self.a, index, draws[[1, 2, 3, 7, 8]]) for index, _, draws in drawn])
         return CropPlan(rows, rows)
-
-
-def _prefetched(loader: PairLoader, position: int) -> Generator[Batch, None, None]:
-    """Yield what `loader` gathers from `position` on, batch by batch; a thread reads ahead.
-
-    Batches for a CUDA device lie in page-locked memory: a copy from other memory would wait for earlier steps.
-
-    Pictures of shards are decoded by more threads. None computes anything with torch: a second thread that does makes
-    OpenMP's waiting costly, and every step half as long again (benchmarks/LOG.md). They end when the iterator is closed
-    or dropped; their errors are raised at the consumer.
-    """
-    ready: queue.Queue[Batch | Exception] = queue.Queue(maxsize=_AHEAD)
-    stop, pinned = threading.Event(), loader.device.type == "cuda"
-
-    def work() -> None:
-        try:
-            for made in _gathered(loader, position):
-                ready.put(made)
-                if stop.is_set():
-                    return
-        except Exception as error:
-            ready.put(error)
-
-    thread = threading.Thread(target=work, name="velogan-prefetch", daemon=True)
-    thread.start()
-    try:
-        while True:
-            made = ready.get()
-            if isinstance(made, Exception):
-                raise made
-            yield {name: part.pin_memory() for name, part in made.items()} if pinned else made
-    finally:
-        stop.set()
-        while thread.is_alive():  # the thread may wait for room
-            try:
-                ready.get(timeout=0.01)
-            except queue.Empty:
-                thread.join(timeout=0.01)
-
-
-def _gathered(loader: PairLoader, position: int) -> Iterator[Batch]:
-    """Gather from `position` on, without end."""
-
-    def gather(place: int) -> Batch:
-        return loader.gather(loader.plan(place))
-
-    places = count(position, loader.ranks * loader.config.batch)
-    if not (loader.a.streamed or loader.b.streamed):
-        yield from map(gather, places)
-        return
-    threads = loader.config.workers or min(_MOST_THREADS, os.cpu_count() or 1)
-    with ThreadPoolExecutor(threads, "velogan-decode") as pool:
-        for _, made in in_order(pool, gather, places, ahead=threads):
-            yield made
 
 
 def _resident(domain: Domain, device: torch.device) -> Tensor | None:

@@ -10,6 +10,11 @@ RUN = 64
 """Pictures that lie side by side and stay near each other in the order."""
 
 
+def random_from(*seed: int) -> np.random.Generator:
+    """Random numbers that follow from some numbers, none of them negative."""
+    return np.random.Generator(np.random.Philox(np.random.SeedSequence(seed)))
+
+
 class BoundedShuffle:
     """The numbers from 0 to `count` in random order, again and again, each time in another.
 
@@ -31,7 +36,7 @@ class BoundedShuffle:
 
     def _draw_runs(self, turn: int) -> tuple[np.ndarray, np.ndarray]:
         """The runs' first numbers, in the order of this turn, and the places where they begin."""
-        first = self._random(turn).permutation(np.arange(0, self.count, RUN))
+        first = random_from(*self._seed, turn).permutation(np.arange(0, self.count, RUN))
         lengths = np.minimum(RUN, self.count - first)
         return first, np.cumsum(lengths) - lengths
 
@@ -39,7 +44,4 @@ class BoundedShuffle:
         first, begins = self._runs(turn)
         places = np.arange(part * self._buffer, min((part + 1) * self._buffer, self.count))
         run = np.searchsorted(begins, places, "right") - 1
-        return self._random(turn, 1 + part).permutation(first[run] + places - begins[run])
-
-    def _random(self, *more: int) -> np.random.Generator:
-        return np.random.Generator(np.random.Philox(np.random.SeedSequence([*self._seed, *more])))
+        return random_from(*self._seed, turn, 1 + part).permutation(first[run] + places - begins[run])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import tarfile
-from collections.abc import Callable
 from pathlib import Path
 
 from velogan.data.aside import building, move_into_place
@@ -12,13 +11,13 @@ from velogan.data.pictures.images import READ
 from velogan.data.sets.shards import SUFFIX
 from velogan.data.sets.sources import list_images
 from velogan.data.sets.tars import forget
+from velogan.data.sets.writing import to_disk
+from velogan.types import Progress
 
 _RECORD = 512
 
 
-def pack(
-    folder: Path, out: Path, *, most_bytes: int, progress: Callable[[int, int], None] | None = None
-) -> list[tuple[str, int]]:
+def pack(folder: Path, out: Path, *, most_bytes: int, progress: Progress | None = None) -> list[tuple[str, int]]:
     """Write all pictures below `folder` into shards `out/NAME-000000.tar` and so on, in the order of their names.
 
     Files are copied as they are, under their paths. A shard is closed before it would pass `most_bytes`, unless it
@@ -51,7 +50,7 @@ def _write(
     fresh: Path,
     stem: str,
     most_bytes: int,
-    progress: Callable[[int, int], None],
+    progress: Progress,
 ) -> list[tuple[str, int]]:
     made: list[tuple[str, int]] = []
     done = 0
@@ -67,8 +66,7 @@ def _write(
                     _add(tar, folder / names[done], names[done])
                     done += 1
                     progress(done, len(names))
-            file.flush()
-            os.fsync(file.fileno())
+            to_disk(file)
         made.append((shard.name, done - first))
     return made
 

@@ -11,8 +11,8 @@ from torch import Tensor
 from velogan.data.config import BUILT_IN, DataConfig
 from velogan.data.pictures.values import channels_in_common
 from velogan.data.sets.beside import Task, check_shapes, find_beside, open_beside
-from velogan.data.sets.cache import Domain, open_domain
-from velogan.data.sets.loader import Beside, Labels, crop_shapes
+from velogan.data.sets.cache import Domain, none_read, open_domain
+from velogan.data.sets.loader import Beside, Labels, window
 from velogan.data.sets.slices import Slices
 from velogan.data.sets.sources import LETTERS, Folder, Side, Sources, find_pairs, find_sources, left_out
 from velogan.data.sets.tone import tone
@@ -47,7 +47,7 @@ class Data:
 
     def shapes(self, config: DataConfig) -> set[tuple[int, int]]:
         """Every (height, width) that training may see."""
-        return crop_shapes(config, self.a) | crop_shapes(config, self.b)
+        return {window(config, shape) for domain in (self.a, self.b) for shape in domain.shapes}
 
 
 def look_at_channels(side: Side, config: DataConfig) -> int:
@@ -59,11 +59,7 @@ def look_at_channels(side: Side, config: DataConfig) -> int:
         except (OSError, ValueError) as error:
             reasons.append(str(error))
     if not counts:
-        raise ValueError(
-            f"data.path (--data) {side.train.path_of(names[0])} cannot be read (nor any of the "
-            f"{counted(len(reasons), 'file')} of {side.train.where} that were looked at): {reasons[0]}; mend them, "
-            "or name another folder"
-        )
+        raise none_read(side.train, names[0], reasons[0], looked_at=len(reasons))
     return config.reading(side.letter)["channels"] or channels_in_common(counts)
 
 
@@ -99,7 +95,10 @@ def _open_pairs(
     task: Task,
     say: Callable[[str], None],
 ) -> tuple[Domain, Domain]:
-    """The pictures of `data.pairs`, with the channels of both domains; says which are left out, as `alone` are."""
+    """The pictures of `data.pairs`, with the channels of both domains; says which are left out, as `alone` are.
+
+    ValueError for a pair of two sizes.
+    """
     if alone:
         say(
             f"pairs: {counted(len(alone), 'picture')} without another of the same name left out, for example {alone[0]}"
@@ -114,13 +113,16 @@ def _open_pairs(
             )
         a, b = opened
         if len(a) == len(b) == len(folders[0].names):
-            return a, b
+            break
         for line in filter(None, (a.skipped_line, b.skipped_line)):
             say(f"pairs: {line}")
-        bad = [{name for name, _ in one.skipped} for one in opened]
-        good = [
-            number
-            for number, names in enumerate(zip(*(folder.names for folder in folders)))
-            if not (names[0] in bad[0] or names[1] in bad[1])
-        ]
+        both, (read_a, read_b) = zip(*(folder.names for folder in folders)), (set(one.names) for one in opened)
+        good = [number for number, (one, other) in enumerate(both) if one in read_a and other in read_b]
         folders = (folders[0].some(good), folders[1].some(good))
+    for name, one, other in zip(a.names, a.shapes, b.shapes):
+        if one[:2] != other[:2]:
+            raise ValueError(
+                f"data.pairs: {name} is {one[1]}x{one[0]} pixels in A and {other[1]}x{other[0]} in B: give both "
+                "one size, or set data.preprocess=resize_and_crop"
+            )
+    return a, b

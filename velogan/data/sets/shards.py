@@ -57,13 +57,9 @@ class Shard:
         """Read `size` bytes from `offset` on; `OSError` names the shard and the mend."""
         if self.address.startswith(_WEB):
             return _again(self.address, lambda: _read_range(self.address, offset, size))
-        with _told(self.address), open(self.address, "rb", buffering=0) as file:
-            data = os.pread(file.fileno(), size, offset)
-            while data and len(data) < size:
-                more = os.pread(file.fileno(), size - len(data), offset + len(data))
-                if not more:
-                    break
-                data += more
+        with _told(self.address), open(self.address, "rb") as file:
+            file.seek(offset)
+            data = file.read(size)
         if len(data) < size:
             raise changed(self.address)
         return data
@@ -112,12 +108,9 @@ def _braces(text: str) -> list[str]:
         if place % 2 == 0:
             pieces.append([piece])
         elif span := re.fullmatch(r"(\d+)\.\.(\d+)", piece):
-            first, last = int(span[1]), int(span[2])
-            wide = (
-                max(map(len, span.groups()))
-                if any(end.startswith("0") and len(end) > 1 for end in span.groups())
-                else 0
-            )
+            ends = span.groups()
+            first, last = map(int, ends)
+            wide = max(map(len, ends)) if any(end.startswith("0") and len(end) > 1 for end in ends) else 0
             count *= abs(last - first) + 1
             if count > _MOST:
                 raise ValueError(f"data.path (--data) {text} names more than {_MOST:,} shards: mend the braces")

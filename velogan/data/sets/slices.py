@@ -17,6 +17,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
+from typing import Self
 
 import numpy as np
 
@@ -28,7 +29,7 @@ from velogan.data.pictures.scans import Scan, read_scan, require_for
 from velogan.data.pictures.values import PixelFormat, Range
 from velogan.data.sets.ahead import in_order
 from velogan.files import counted, replacing
-from velogan.types import Letter
+from velogan.types import Letter, Progress
 
 VERSION = 2
 """Rises when the same files give another look."""
@@ -45,7 +46,6 @@ _BRIGHT = 0.1
 _SAMPLE = 2048  # values of a slice that percentiles and content are computed of
 _KEPT = 2**28  # bytes of files that stay open between slices
 
-Progress = Callable[[int, int], None]
 _State = tuple[int, ...]
 Slice = tuple[str, int]
 """A file's name, and the slice's number in it."""
@@ -131,7 +131,7 @@ class Scans:
 
 @dataclass(frozen=True)
 class Slices:
-    """Slices to train on, a source of pictures as `sources.ImageSource` says.
+    """Slices to train on, a source of pictures as `sources.Folder` is.
 
     `neighbours`: so many slices below and above are further channels of each, from below to above; at a volume's ends
     the last one is repeated. `chosen` are the slices that are meant, by volume and place.
@@ -149,10 +149,10 @@ class Slices:
         """The directory."""
         return str(self.scans.directory)
 
-    @property
+    @cached_property
     def names(self) -> tuple[str, ...]:
         """File and number: `p0.nii.gz#0012`; a file of one slice is called by its name."""
-        return self._names
+        return tuple(self._named(one) for one in self.chosen)
 
     @property
     def own_names(self) -> tuple[str, ...]:
@@ -174,11 +174,11 @@ class Slices:
         """`form` with what the values and channels stand for."""
         return replace(form, range=self.value_range, own_scale=self.look.own_scale, neighbours=self.neighbours)
 
-    def some(self, numbers: Iterable[int]) -> Slices:
+    def some(self, numbers: Iterable[int]) -> Self:
         """Choose by numbers."""
         return replace(self, chosen=tuple(self.chosen[number] for number in numbers))
 
-    def named(self, names: Iterable[str]) -> Slices:
+    def named(self, names: Iterable[str]) -> Self:
         """Choose by names."""
         return replace(self, chosen=tuple(self._places[name] for name in names))
 
@@ -190,7 +190,11 @@ class Slices:
         """A slice `(H, W, 1 + 2 * neighbours)`, float32. Raises `OSError` and `ValueError` as `read_scan` does."""
         volume, place = self._places[name]
         series = self.look.series[volume]
-        return Picture(stacked(partial(self._scaled, series), series, place, self.neighbours))
+
+        def values(one: Slice) -> np.ndarray:
+            return scaled(self.scans.values(one), series, own_scale=self.look.own_scale)
+
+        return Picture(stacked(values, series, place, self.neighbours))
 
     def content(self, name: str) -> str:
         """A hash of all that the picture follows from."""
@@ -199,13 +203,6 @@ class Slices:
         files = [(self.scans.hash_of(file), number) for file, number in around(series, place, self.neighbours)]
         facts = (VERSION, files, series.low, series.high, self.look.own_scale, self.neighbours)
         return hashlib.sha256(repr(facts).encode()).hexdigest()
-
-    def _scaled(self, series: Series, one: Slice) -> np.ndarray:
-        return scaled(self.scans.values(one), series, own_scale=self.look.own_scale)
-
-    @cached_property
-    def _names(self) -> tuple[str, ...]:
-        return tuple(self._named(one) for one in self.chosen)
 
     @cached_property
     def _places(self) -> dict[str, tuple[int, int]]:

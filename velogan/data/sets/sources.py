@@ -7,24 +7,24 @@ import heapq
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
-from typing import Protocol, Self
+from typing import Self
 
 from velogan.data.aside import part_of
 from velogan.data.config import BUILT_IN, DataConfig
 from velogan.data.pictures.geography import world_files
 from velogan.data.pictures.images import READ, Picture, is_picture, read_picture, suffix_of, with_data
-from velogan.data.pictures.picture import HEADERS, MAX_BYTES
+from velogan.data.pictures.picture import HEADERS, MAX_BYTES, first_bytes
 from velogan.data.pictures.scans import MAY_BE_SCANS, STACKS, scan_suffix
 from velogan.data.rendered.apples2oranges import VERSION, render_folder
 from velogan.data.sets.shards import SUFFIX as SHARD
 from velogan.data.sets.shards import find_shards, identified, names_shards
 from velogan.data.sets.slices import Slices, open_slices
 from velogan.data.sets.streamed import Shards, open_shards
-from velogan.types import Letter
+from velogan.types import Letter, Progress
 
 LETTERS: tuple[Letter, Letter] = ("A", "B")
 
@@ -32,40 +32,6 @@ _KINDS = 8  # that a line names of files that are left out
 
 FEWEST = 20
 """A domain with fewer training pictures than this holds none of them out."""
-
-
-class ImageSource(Protocol):
-    """Pictures by name: those of a folder, or of shards.
-
-    `where` is for messages; `own_names` are their names within the folder or shard, and `names` are each another.
-    """
-
-    @property
-    def where(self) -> str: ...
-    @property
-    def names(self) -> Sequence[str]: ...
-    @property
-    def own_names(self) -> Sequence[str]: ...
-
-    def some(self, numbers: Iterable[int]) -> Self:
-        """Choose by numbers."""
-        ...
-
-    def named(self, names: Iterable[str]) -> Self:
-        """Choose by names."""
-        ...
-
-    def path_of(self, name: str) -> str:
-        """Name a picture for messages."""
-        ...
-
-    def read(self, name: str) -> Picture:
-        """Read a picture as `read_picture` does."""
-        ...
-
-    def content(self, name: str) -> str:
-        """Give a hash of a picture's file, or the reason why it cannot be read."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -91,11 +57,11 @@ class Folder:
         """The names."""
         return self.names
 
-    def some(self, numbers: Iterable[int]) -> Folder:
+    def some(self, numbers: Iterable[int]) -> Self:
         """Choose by numbers."""
         return replace(self, names=tuple(self.names[number] for number in numbers))
 
-    def named(self, names: Iterable[str]) -> Folder:
+    def named(self, names: Iterable[str]) -> Self:
         """Choose by names."""
         return replace(self, names=tuple(names))
 
@@ -115,7 +81,14 @@ class Folder:
         if size > MAX_BYTES + HEADERS:
             return f"unreadable: {size} bytes"
         found = content_hash(path) + " pages are channels" * self.pages_are_channels
-        return found + " as it is" * (not self.filled and _is_tiff(path))
+        return found + " as it is" * (not self.filled and suffix_of(first_bytes(path, 12)) == ".tiff")
+
+
+ImageSource = Folder | Slices | Shards
+"""Pictures by name.
+
+`where` is for messages; `own_names` are their names within the folder or shard, and `names` are each another.
+"""
 
 
 class LabelMaps(Folder):
@@ -124,14 +97,6 @@ class LabelMaps(Folder):
     def content(self, name: str) -> str:
         """Give the hash of a map's file, which is not that of the same file as a picture."""
         return f"labels {super().content(name)}"
-
-
-def _is_tiff(path: Path) -> bool:
-    try:
-        with path.open("rb") as file:
-            return suffix_of(file.read(12)) == ".tiff"
-    except OSError:
-        return False  # reading it will say why
 
 
 def content_hash(path: Path) -> str:
@@ -188,7 +153,7 @@ def _made(cache: Path) -> Path:
     return cache
 
 
-def find_sources(config: DataConfig, *, progress: Callable[[int, int], None] | None = None) -> Sources:
+def find_sources(config: DataConfig, *, progress: Progress | None = None) -> Sources:
     """Find both domains; render the built-in set or look through shards first, where no earlier run did.
 
     Raises `ValueError` that names the field, the folder and the mend if a folder is missing or empty, if a shard is
@@ -196,14 +161,12 @@ def find_sources(config: DataConfig, *, progress: Callable[[int, int], None] | N
     """
     sources = _find(config, progress)
     sides = (sources.a, sources.b)
-    fewest = min(len(side.train.names) for side in sides)
-    if config.group is not None:
-        for side in sides:
+    for side in sides:
+        if config.group is not None:
             _check_groups(side, config.group)
-    if config.neighbours:
-        for side in sides:
+        if config.neighbours:
             _check_volumes(side, config.neighbours)
-    if config.validation and fewest >= FEWEST:
+    if config.validation and min(len(side.train.names) for side in sides) >= FEWEST:
         a, b = (_hold_out(side, config) for side in sides)
         sources = replace(sources, a=a, b=b)
     return sources
@@ -224,10 +187,9 @@ def check_apart(config: DataConfig, out: Path) -> None:
 def _check_volumes(side: Side, neighbours: int) -> None:
     train = side.train
     if not isinstance(train, Slices) or all(len(one.slices) == 1 for one in train.look.series):
-        what = "has volumes of one slice each" if isinstance(train, Slices) else "is no folder of DICOM or NIfTI files"
         raise ValueError(
-            f"data.neighbours={neighbours} is for volumes of several slices, and {train.where} (domain {side.letter}) "
-            f"{what}: leave it out"
+            f"data.neighbours={neighbours} is for volumes of several slices, of DICOM or NIfTI, and {train.where} "
+            f"(domain {side.letter}) holds none: leave it out"
         )
 
 
@@ -259,15 +221,11 @@ def _hold_out(side: Side, config: DataConfig) -> Side:
     else:
         groups = [_group_of(name, config.group) for name in names] if config.group is not None else patients or ()
         held = _whole_groups([(bool(group), group or name) for group, name in zip(groups, names)], most)
-    if not held and config.group is None:
-        raise ValueError(
-            f"data.path (--data) {side.train.where}: more than half of the {total} slices of domain {side.letter} are "
-            "one patient's, so that none can be held out for validation: add patients, or set data.validation=0"
-        )
     if not held:
+        asked = f"data.path (--data) {side.train.where}" if config.group is None else f"data.group={config.group!r}"
         raise ValueError(
-            f"data.group={config.group!r} puts all {total} training pictures of domain {side.letter} into one group, "
-            "so that none can be held out for validation: let it find smaller groups, or set data.validation=0"
+            f"{asked}: more than half of the {total} training pictures of domain {side.letter} are of one group or "
+            "patient, so that none can be held out for validation: make more of them, or set data.validation=0"
         )
     train = side.train.some([number for number in range(total) if number not in held])
     if isinstance(train, Shards) and isinstance(side.train, Shards):
@@ -297,7 +255,7 @@ def _whole_groups(named: Sequence[tuple[bool, str]], most: int) -> set[int]:
     return held
 
 
-def _find(config: DataConfig, progress: Callable[[int, int], None] | None) -> Sources:
+def _find(config: DataConfig, progress: Progress | None) -> Sources:
     if len(config.path) == 2:
         return _two_sets(config, progress)
     if config.path[0] == BUILT_IN:
@@ -307,7 +265,7 @@ def _find(config: DataConfig, progress: Callable[[int, int], None] | None) -> So
     return _one_folder(root, (named[1], named[2]) if named else ("A", "B"), config, progress)
 
 
-def _rendered(config: DataConfig, progress: Callable[[int, int], None] | None) -> Path:
+def _rendered(config: DataConfig, progress: Progress | None) -> Path:
     whole = config.preprocess in ("crop", "none")
     load, test = config.load_side, config.load_side if whole else config.crop_size
     counts = f"{config.render_count}-{config.render_test}"
@@ -323,19 +281,14 @@ def _rendered(config: DataConfig, progress: Callable[[int, int], None] | None) -
     )
 
 
-def _two_sets(config: DataConfig, progress: Callable[[int, int], None] | None) -> Sources:
+def _two_sets(config: DataConfig, progress: Progress | None) -> Sources:
     """Two folders, or shards, or one of each."""
     first, second = config.path
     places = [Path(one).expanduser().resolve() for one in config.path]
-    if places[0] == places[1]:
-        raise ValueError(
-            f"data.path (--data) names {first} twice, so that nothing would be translated into anything else: name the "
-            "pictures of domain A, then those of domain B"
-        )
     if places[0].is_relative_to(places[1]) or places[1].is_relative_to(places[0]):
         raise ValueError(
-            f"data.path (--data) names {first} and {second}, one of which lies in the other, so that its pictures "
-            "would be in both domains: name two folders side by side"
+            f"data.path (--data) names {first} and {second}, which are one place or lie one in the other, so that "
+            "pictures would be in both domains: name two folders side by side"
         )
     sides: list[Side] = []
     names = [_name_of(given) for given in config.path]
@@ -356,23 +309,19 @@ def _name_of(given: str) -> str:
     return re.sub(r"\{.*?\}|[*]", "", file).strip("-_. 0123456789") or "shards"
 
 
-def _one_folder(
-    root: Path, names: tuple[str, str], config: DataConfig, progress: Callable[[int, int], None] | None
-) -> Sources:
+def _one_folder(root: Path, names: tuple[str, str], config: DataConfig, progress: Progress | None) -> Sources:
     if not (root / "trainA").is_dir() or not (root / "trainB").is_dir():
         raise ValueError(
             f"data.path (--data) {root} must hold trainA and trainB, and testA and testB if you have them, "
             f"but it {_found(root)}; name such a folder, two folders of pictures, or {BUILT_IN}"
         )
-    test_a, test_b = (
+    tests = test_a, test_b = [
         _pictures(root / f"test{letter}", letter, config, progress) if (root / f"test{letter}").is_dir() else None
         for letter in LETTERS
-    )
+    ]
     aligned = isinstance(test_a, Folder) and isinstance(test_b, Folder) and test_a.names == test_b.names
     sides = []
-    ordered: tuple[tuple[Letter, str, ImageSource | None, ImageSource | None], ...]
-    ordered = (("A", names[0], test_a, test_b), ("B", names[1], test_b, test_a))
-    for letter, name, test, other in ordered:
+    for letter, name, test, other in zip(LETTERS, names, tests, reversed(tests)):
         truth, mask = root / f"truth{letter}", root / f"mask{letter}"
         answers = truth if truth.is_dir() else other.directory if aligned and isinstance(other, Folder) else None
         train = _pictures(root / f"train{letter}", letter, config, progress)
@@ -392,15 +341,17 @@ def _found(root: Path) -> str:
     return f"holds {', '.join(inside[:6])}" + (f" and {len(inside) - 6} more" if len(inside) > 6 else "")
 
 
-def _pictures(
-    directory: Path, letter: Letter, config: DataConfig, progress: Callable[[int, int], None] | None
-) -> ImageSource:
+def _pictures(directory: Path, letter: Letter, config: DataConfig, progress: Progress | None) -> ImageSource:
     """Pictures of a folder, or where there are none, slices of the medical files in it, or pictures of its shards.
 
     Slices of a medical file that is named itself, too.
     """
+
+    def slices(folder: Path, files: Sequence[str]) -> Slices:
+        return open_slices(folder, files, config, cache_directory(config), letter=letter, progress=progress)
+
     if directory.is_file() and scan_suffix(directory) is not None:
-        return _slices(directory.parent, [directory.name], letter, config, progress)
+        return slices(directory.parent, [directory.name])
     if not directory.is_dir():
         raise ValueError(f"data.path (--data) {directory} {_found(directory)}; name a folder of pictures")
     names = list_images(directory)
@@ -410,14 +361,14 @@ def _pictures(
                 f"data.pages=slices is for folders of TIFF files, and {directory} holds other pictures, for example "
                 f"{others[0]}: move them away, or leave it out"
             )
-        return _slices(directory, names, letter, config, progress)
+        return slices(directory, names)
     if names:
         return in_folder(directory, names, config)
     shards = [str(directory / name) for name in list_files(directory, {SHARD})]
     if shards:
         return open_shards(str(directory), identified(shards), config, cache_directory(config), progress=progress)
     if scans := [name for name in list_files(directory, MAY_BE_SCANS) if scan_suffix(directory / name) is not None]:
-        return _slices(directory, scans, letter, config, progress)
+        return slices(directory, scans)
     kinds = " ".join(sorted(suffix[1:] for suffix in (*READ, SHARD)))
     raise ValueError(
         f"data.path (--data) {directory} holds no picture ({kinds}), it {_found(directory)}; "
@@ -447,16 +398,6 @@ def find_pairs(root: Path, config: DataConfig) -> tuple[tuple[Folder, Folder], t
     a, b = (in_folder(root / letter, tuple(one[key] for key in both), config) for letter, one in zip(LETTERS, named))
     alone = [f"{letter}/{one[key]}" for letter, one in zip(LETTERS, named) for key in one if key not in both]
     return (a, b), tuple(alone)
-
-
-def _slices(
-    directory: Path,
-    files: Sequence[str],
-    letter: Letter,
-    config: DataConfig,
-    progress: Callable[[int, int], None] | None,
-) -> Slices:
-    return open_slices(directory, files, config, cache_directory(config), letter=letter, progress=progress)
 
 
 MAP = ".doubt.png"

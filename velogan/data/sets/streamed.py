@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path, PurePosixPath
+from typing import Self
 
 import numpy as np
 
@@ -21,6 +22,7 @@ from velogan.data.pictures.values import Range, channels_in_common, deepen, to_c
 from velogan.data.sets.indexing import DEPTHS, LazyNames, ShardIndex, open_index
 from velogan.data.sets.pixels import Shape, offsets
 from velogan.data.sets.shards import Shard
+from velogan.types import Progress
 
 _LOOKED_AT = 100
 """How many names of each shard are searched for samples that hold several pictures."""
@@ -60,11 +62,11 @@ class Shards:
         shard = int(np.searchsorted(self.starts, whole, "right")) - 1
         return shard, whole - int(self.starts[shard])
 
-    def some(self, numbers: Iterable[int] | np.ndarray) -> Shards:
+    def some(self, numbers: Iterable[int] | np.ndarray) -> Self:
         """Returns those of the chosen pictures that have these numbers, counted among the chosen ones."""
         return replace(self, chosen=self.chosen[np.asarray(numbers, np.int64)], skipped=())
 
-    def named(self, names: Iterable[str]) -> Shards:
+    def named(self, names: Iterable[str]) -> Self:
         """Returns the pictures of these names."""
         found = [self._find(name) for name in names]
         return replace(
@@ -134,7 +136,7 @@ def open_shards(
     config: DataConfig,
     cache: Path,
     *,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress | None = None,
 ) -> Shards:
     """Look through shards that no earlier run has looked through, and choose `data.member` of their pictures.
 
@@ -210,11 +212,9 @@ class StreamedPixels:
         shapes: Sequence[Shape],
         *,
         dtype: str,
-        test: bool,
         value_range: Range | None,
     ):
-        self._shards, self._config, self._shapes, self._test = shards, config, shapes, test
-        self._range = value_range
+        self._shards, self._config, self._shapes, self._range = shards, config, shapes, value_range
         self.dtype = np.dtype(dtype)
         self._offsets = offsets(shapes)
         self.nbytes = int(self._offsets[-1]) * self.dtype.itemsize
@@ -227,16 +227,16 @@ class StreamedPixels:
 
     def _picture(self, number: int) -> np.ndarray:
         shard, place = self._shards.place(number)
-        pixels = prepare(decode(self._shards.indexes[shard].read(place)).pixels, self._config, test=self._test)
+        pixels = prepare(decode(self._shards.indexes[shard].read(place)).pixels, self._config, test=False)
         return np.ascontiguousarray(to_channels(deepen(pixels, self.dtype.name, self._range), self._shapes[number][2]))
 
 
 def prepared(
-    shards: Shards, config: DataConfig, *, test: bool, channels: int | None, value_range: Range | None
+    shards: Shards, config: DataConfig, *, channels: int | None, value_range: Range | None
 ) -> tuple[Shards, tuple[Shape, ...], str, list[tuple[str, str]]]:
     """Say what preparing will give: the pictures that can be converted, their shapes, their type, and the others.
 
-    As `write_pictures` does it: the deepest type, and `channels` or `channels_in_common`.
+    As `conform` does it: the deepest type, and `channels` or `channels_in_common`.
     """
     columns = [shards.column(name) for name in ("height", "width", "channels", "depth")]
     kinds, inverse = np.unique(np.stack(columns, axis=1).astype(np.int64), axis=0, return_inverse=True)
@@ -246,7 +246,7 @@ def prepared(
     reasons: list[str] = []
     for height, width, have, depth in kinds.tolist():
         reasons.append("")
-        shape = prepared_shape(config, height, width, test=test)
+        shape = prepared_shape(config, height, width, test=False)
         try:
             check_size(*shape, have * np.dtype(DEPTHS[depth]).itemsize)
             to_channels(deepen(np.zeros((1, have), DEPTHS[depth]), dtype, value_range), wanted)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
@@ -14,33 +14,9 @@ from velogan.data.config import DataConfig
 from velogan.data.pictures.preprocess import prepare
 from velogan.data.pictures.values import Range, channels_in_common, deepen, fits, to_channels
 from velogan.data.sets.ahead import in_order
+from velogan.data.sets.indexing import DEPTHS
 from velogan.data.sets.sources import ImageSource, LabelMaps
-
-Progress = Callable[[int, int], None]
-"""Called with (pictures done, pictures in all)."""
-
-_DEPTHS = ("uint8", "uint16", "float32")
-
-
-def write_pictures(
-    fresh: Path,
-    folder: ImageSource,
-    config: DataConfig,
-    pool: ThreadPoolExecutor,
-    *,
-    test: bool,
-    channels: int | None,
-    value_range: Range | None,
-    progress: Progress | None,
-) -> dict[str, Any]:
-    """Write `pixels.bin` into the folder `fresh`; return its index for JSON.
-
-    `test`, `channels` and `value_range`: as in `cache.open_domain`. The index holds `names`, `shapes` (H, W, C),
-    `dtype` and `skipped` (names with reasons). Raises `OSError` if the file cannot be written.
-    """
-    index = _write_raw(fresh / "pixels.bin", folder, config, pool, test=test, progress=progress)
-    _conform(fresh / "pixels.bin", index, channels, value_range)
-    return index
+from velogan.types import Progress
 
 
 def to_disk(file: IO[Any]) -> None:
@@ -49,7 +25,7 @@ def to_disk(file: IO[Any]) -> None:
     os.fsync(file.fileno())
 
 
-def _write_raw(
+def write_raw(
     path: Path,
     folder: ImageSource,
     config: DataConfig,
@@ -58,12 +34,13 @@ def _write_raw(
     test: bool,
     progress: Progress | None,
 ) -> dict[str, Any]:
-    """Write every picture with its own type and channels; return `names`, `shapes`, `dtypes` and so on."""
+    """Write every picture with its own type and channels, as `conform` takes them.
+
+    `test`: as in `cache.open_domain`. Returns `names`, `shapes` (H, W, C), `dtypes`, and `skipped` (names with
+    reasons). Raises `OSError` if the file cannot be written.
+    """
     index: dict[str, Any] = {"names": [], "shapes": [], "dtypes": [], "skipped": []}
-
-    def prepare_one(name: str) -> np.ndarray | str:
-        return _prepare_one(folder, name, config, test=test)
-
+    prepare_one = partial(_prepare_one, folder, config, test)
     with path.open("wb") as file:
         prepared = in_order(pool, prepare_one, folder.names, ahead=4 * (config.workers or os.cpu_count() or 1))
         for done, (name, result) in enumerate(prepared, start=1):
@@ -80,10 +57,13 @@ def _write_raw(
     return index
 
 
-def _conform(path: Path, index: dict[str, Any], channels: int | None, value_range: Range | None) -> None:
-    """Convert what `_write_raw` wrote to the deepest type and to `channels` (None: `channels_in_common`)."""
+def conform(path: Path, index: dict[str, Any], channels: int | None, value_range: Range | None) -> None:
+    """Convert what `write_raw` wrote to the deepest type and to `channels` (None: `channels_in_common`).
+
+    `index` becomes that for JSON, with the one `dtype` of all.
+    """
     types, shapes = index.pop("dtypes"), index["shapes"]
-    dtype = max(types, key=_DEPTHS.index, default="uint8")
+    dtype = max(types, key=DEPTHS.index, default="uint8")
     wanted = channels or channels_in_common([shape[2] for shape in shapes])
     index["dtype"] = dtype
     plain = value_range is None or all(fits(kind, value_range) for kind in types)
@@ -111,7 +91,7 @@ def _conform(path: Path, index: dict[str, Any], channels: int | None, value_rang
     aside.unlink()
 
 
-def _prepare_one(folder: ImageSource, name: str, config: DataConfig, *, test: bool) -> np.ndarray | str:
+def _prepare_one(folder: ImageSource, config: DataConfig, test: bool, name: str) -> np.ndarray | str:
     """One prepared picture, or the reason why it cannot be read; that of an unreadable file is in the entry's key."""
     try:
         return prepare(folder.read(name).pixels, config, test=test, nearest=isinstance(folder, LabelMaps))
