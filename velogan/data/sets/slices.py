@@ -28,7 +28,7 @@ from velogan.data.pictures.picture import admitted_by, damage_told
 from velogan.data.pictures.scans import Scan, read_scan, require_for
 from velogan.data.pictures.values import PixelFormat, Range
 from velogan.data.sets.ahead import in_order
-from velogan.files import counted, replacing
+from velogan.files import counted, replacing, sha256
 from velogan.types import Letter, Progress
 
 VERSION = 2
@@ -122,8 +122,7 @@ class Scans:
         try:
             key = (name, _state(path))
             if key not in self._hashes:
-                with path.open("rb") as file:
-                    self._hashes[key] = hashlib.file_digest(file, "sha256").hexdigest()
+                self._hashes[key] = sha256(path)
             return self._hashes[key]
         except OSError as error:
             return f"unreadable: {error.strerror}"

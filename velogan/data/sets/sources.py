@@ -24,6 +24,7 @@ from velogan.data.sets.shards import SUFFIX as SHARD
 from velogan.data.sets.shards import find_shards, identified, names_shards
 from velogan.data.sets.slices import Slices, open_slices
 from velogan.data.sets.streamed import Shards, open_shards
+from velogan.files import sha256
 from velogan.types import Letter, Progress
 
 LETTERS: tuple[Letter, Letter] = ("A", "B")
@@ -104,8 +105,7 @@ def content_hash(path: Path) -> str:
     if not path.is_file():  # opening a pipe would wait for a writer
         return "unreadable: not a regular file"
     try:
-        with path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
+        return sha256(path)
     except OSError as error:
         return f"unreadable: {error.strerror}"
 
