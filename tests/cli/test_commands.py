@@ -315,6 +315,14 @@ def test_help_of_train_is_one_screen_and_leads_to_the_rest(
     assert "--on-nonfinite" in everything
 
 
+def test_a_random_search_that_finds_fewer_settings_says_so(capsys: pytest.CaptureFixture[str]):
+    words = "--data apples2oranges --search random --trials 5 --images 10 --vary generator.blocks=1..2 --dry-run --json"
+    assert main(["sweep", "demo", *words.split()]) == 0
+    said = capsys.readouterr()
+    assert "--trials 5: the values of --vary have no more than 2 settings" in said.err
+    assert json.loads(said.out.splitlines()[-1])["count"] == 2
+
+
 def test_a_dry_run_says_what_a_run_would_take(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     argv = ["train", "cyclegan", "--data", "apples2oranges", *TINY, "--out", str(tmp_path / "run"), "--dry-run"]
     assert main(argv) == 0

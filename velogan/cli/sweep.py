@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import shlex
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +15,7 @@ import tyro
 from velogan.cli.fields import Fields, base_config, configure, data_is_named, plain_flags
 from velogan.cli.flags import Outcome
 from velogan.config import Config
-from velogan.files import nearest
+from velogan.files import counted, nearest
 from velogan.recipes import DEFAULT, RECIPES
 
 if TYPE_CHECKING:
@@ -89,15 +90,18 @@ class Sweep(Fields):
         return [("--out", self.out)] if self.out is not None and not self.dry_run else []
 
     def execute(self, argv: list[str]) -> Outcome:
-        from velogan.sweep.sweep import check_folders, sweep
+        from velogan.sweep.sweep import sweep
         from velogan.sweep.table import Table
 
         plan = _plan(self, argv)
+        settings = len(plan.known_trials()) // plan.seeds
+        if plan.search == "random" and plan.trials and settings < plan.trials:
+            there = f"the values of --vary have no more than {counted(settings, 'setting')}, found at random"
+            print(f"careful: --trials {plan.trials}: {there}", file=sys.stderr)
         if self.dry_run:
             return _sweep_dry(self, plan), 0
         if self.out is None:
             raise ValueError("--out is missing: name the folder that the sweep is kept in")
-        check_folders(self.out, plan.known_trials())
         command = shlex.join(["velogan", *argv])
         common: dict[str, Any] = {"parallel": self.parallel, "address": self.address}
         result = sweep(plan, self.out, command=command, table=Table(quiet=self.json), **common)
