@@ -38,7 +38,6 @@ def connected(address: str | None, *, memory: int = 0) -> Iterator[None]:
     ValueError where nothing answers at `address`; OSError where Ray does not start.
     """
     os.environ.update(QUIET)
-    os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
     import ray
 
     if ray.is_initialized():

@@ -71,6 +71,7 @@ def translate_at_scale(
         raise ValueError(f"--address {address}: start velogan on a host of that cluster, with --address auto")
     found = find_input(input, output)
     require("scale", "ray", "pyarrow", user="--workers")
+    os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
     total = Total()
     with connected(address):
         from ray.exceptions import RayError
