@@ -1,8 +1,9 @@
-"""Which cheap map of doubt says where a translation is wrong? On the rendered set, whose true translations are known.
+"""How well a map of doubt says where a translation is wrong, on the rendered set, whose true translations are known.
 
-    python benchmarks/doubt.py OUT.json --select RUN ... --report RUN ...
+    python benchmarks/doubt.py OUT.json RUN ...
 
-Every RUN is trained on apples2oranges. A map's figures:
+Every RUN is trained on apples2oranges. Beside what `velogan translate --doubt` writes stand the amount of change and
+the edges of the result; what else was tried is in LOG.md, and in this file at 98415e2. A map's figures:
 
     pixels    Spearman's rank correlation with the true absolute error over the pixels of the object and `AROUND` pixels
               around it, mean over pictures; `smooth`: both maps blurred first, by a Gaussian of `SIGMA` pixels
@@ -10,16 +11,13 @@ Every RUN is trained on apples2oranges. A map's figures:
     pictures  the correlation over pictures of the means over these pixels; `whole`: over all their pixels
     planted   the share of the pixels of an object that neither domain has, planted at a random place of each picture,
               among the picture's most doubtful tenth; chance is 0.1. By kind of object too
-
-Signals are chosen by looking at `--select`, which is judged on scenes of its own; `--report` runs are judged on the
-set's test pictures. Runs of one list that share a method are each other's `runs`.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,12 +29,8 @@ from torch.nn import functional
 from velogan.config import read_config
 from velogan.data.rendered.apples2oranges import render
 from velogan.evaluation.doubt import doubter_of
-from velogan.methods.capabilities import HasAutoencoder, capability
-from velogan.networks.build import build_network
-from velogan.networks.generators import compose, split
-from velogan.store.checkpoint import list_checkpoints, load_weights
 from velogan.translate.model import Translator, load_translator
-from velogan.types import Direction
+from velogan.types import Direction, Letter
 
 AROUND = 6
 """Pixels around the object that count too, about a tenth of the side."""
@@ -45,12 +39,7 @@ SIGMA = 2.0
 """Of the blur in pixels."""
 
 PICTURES = 48
-FIRST = {"select": 1000, "report": 0}
-"""Number of the first scene; the set's own test pictures are the first 48."""
-
-BACK: dict[Direction, Direction] = {"a2b": "b2a", "b2a": "a2b"}
-SHIFTS = ((0, 1), (1, 0), (2, 3), (3, 2))
-Map = Callable[[Tensor], Tensor]
+"""Those that the set tests on."""
 
 
 @dataclass(frozen=True)
@@ -63,12 +52,10 @@ class Scenes:
     around: Tensor
 
 
-def scenes(way: Direction, *, first: int, size: int, seed: int) -> Scenes:
+def scenes(way: Direction, *, size: int) -> Scenes:
     """`PICTURES` scenes of the domain that `way` leads from."""
-    made = [
-        render("test", "A" if way == "a2b" else "B", index, image_size=size, seed=seed)
-        for index in range(first, first + PICTURES)
-    ]
+    letter: Letter = "A" if way == "a2b" else "B"
+    made = [render("test", letter, index, image_size=size, seed=0) for index in range(PICTURES)]
     images, truths = (
         torch.from_numpy(np.stack(arrays)).permute(0, 3, 1, 2) / 127.5 - 1
         for arrays in ([one.image for one in made], [one.truth for one in made])
@@ -78,96 +65,16 @@ def scenes(way: Direction, *, first: int, size: int, seed: int) -> Scenes:
     return Scenes(images, truths, mask, around)
 
 
-class Signals:
-    """All maps of one run and direction, each from pictures `(B, 3, H, W)` to `(B, H, W)`."""
-
-    def __init__(self, run: Path, way: Direction, others: list[Path]):
-        self.net = load_translator(run, direction=way)
-        kept = list_checkpoints(run)
-        self.raw = [load_translator(folder, direction=way, weights="raw") for folder in kept]
-        self.averaged = [load_translator(folder, direction=way) for folder in kept]
-        self.others = [load_translator(other, direction=way) for other in others]
-        self.back: Map | None = None
-        self.reconstructed: Map | None = None
-        if BACK[way] in read_config(run).method.directions:
-            self.back = load_translator(run, direction=BACK[way])
-        if owner := capability(read_config(run).method, HasAutoencoder):
-            self.reconstructed = owner.autoencoder_of(self.net.net)
-            encoder, self.translator, _ = split(self.net.net)
-            self.encode = compose(encoder)
-        self.judge = _judge(kept[-1], way)
-        self.built = doubter_of(self.net)
-
-    @torch.inference_mode()
-    def maps(self, x: Tensor) -> dict[str, Tensor]:
-        """Every map by name."""
-        net, y = self.net, self.net(x)
-        maps = {
-            "what velogan translate --doubt writes": self.built(x),
-            "change": far(y, x),
-            "edges of the input": edges(x),
-            "edges of the result": edges(y),
-            "twice": far(net(y), y),
-            "average and raw": spread([y, self.raw[-1](x)]),
-            "flip": spread([y, net(x.flip(-1)).flip(-1)]),
-            "shifts": spread([y, *(_shifted(net, x, *by) for by in SHIFTS)]),
-            "brightness": spread([y, *((net(x * by) / by) for by in (0.9, 0.95))]),
-            "noise": self._noise(x, y),
-            "checkpoints 2": spread([one(x) for one in self.raw[-2:]]),
-            "checkpoints 2, both weights": spread([one(x) for one in (*self.raw[-2:], *self.averaged[-2:])]),
-            "checkpoints 5": spread([one(x) for one in self.raw[-5:]]),
-            "checkpoints 10": spread([one(x) for one in self.raw[-10:]]),
-            "averages 5": spread([one(x) for one in self.averaged[-5:]]),
-        }
-        if self.others:
-            maps["runs"] = spread([y, *(other(x) for other in self.others)])
-        if self.back is not None:
-            maps["cycle"] = far(self.back(y), x)
-            maps["cycle of the result"] = far(net(self.back(y)), y)
-            maps["back of the input"] = far(self.back(x), x)
-        if self.reconstructed is not None:
-            maps["reconstruction"] = far(self.reconstructed(x), x)
-            maps["reconstruction of the result"] = far(self.reconstructed(y), y)
-            maps["translator's change"] = self._of_encodings(x)
-            maps["translator's change of the result"] = self._of_encodings(y)
-        if self.judge is not None:
-            maps["discriminator"] = _spatial((self.judge(y) - 1).abs(), x)
-        cycle = maps["reconstruction"] if "reconstruction" in maps else maps["cycle"]
-        still = maps["shifts"]
-        products = {
-            "way back x shifts": [cycle, still],
-            "way back x shifts x flip": [cycle, still, maps["flip"]],
-            "way back x shifts x flip x checkpoints 10": [cycle, still, maps["flip"], maps["checkpoints 10"]],
-            "change x shifts": [maps["change"], still],
-        }
-        maps |= {
-            "way back + 2 shifts + 2 flip": cycle + 2 * still + 2 * maps["flip"],
-            "way back + change / 2": cycle + maps["change"] / 2,
-            "way back + 4 checkpoints 10": cycle + 4 * maps["checkpoints 10"],
-        }
-        if self.others:
-            maps["way back + 2 runs"] = cycle + 2 * maps["runs"]
-        for name, parts in products.items():
-            maps[name] = torch.stack([(part + 1e-3).log() for part in parts]).mean(dim=0).exp()
-        return maps
-
-    def _noise(self, x: Tensor, y: Tensor) -> Tensor:
-        draw = torch.Generator().manual_seed(0)
-        return spread([y, *(self.net(x + 0.05 * torch.randn(x.shape, generator=draw)) for _ in range(4))])
-
-    def _of_encodings(self, x: Tensor) -> Tensor:
-        encoded = self.encode(x)
-        return _spatial((self.translator(encoded) - encoded).abs().mean(dim=1, keepdim=True), x)
+def maps_of(net: Translator, x: Tensor) -> dict[str, Tensor]:
+    """Every map by name, `(B, H, W)`, of pictures `(B, 3, H, W)`."""
+    y = net(x)
+    built = doubter_of(net)(x)
+    return {"what velogan translate --doubt writes": built, "change": far(y, x), "edges of the result": edges(y)}
 
 
 def far(one: Tensor, other: Tensor) -> Tensor:
     """The absolute difference, mean over channels, `(B, H, W)`."""
     return (one - other).abs().mean(dim=1)
-
-
-def spread(made: list[Tensor]) -> Tensor:
-    """The standard deviation over several translations, mean over channels, `(B, H, W)`."""
-    return torch.stack(made).std(dim=0, correction=0).mean(dim=1)
 
 
 def edges(x: Tensor) -> Tensor:
@@ -186,30 +93,6 @@ def smooth(maps: Tensor) -> Tensor:
     kernel = kernel / kernel.sum()
     padded = functional.pad(maps[:, None], (reach,) * 4, mode="reflect")
     return functional.conv2d(functional.conv2d(padded, kernel[None, None, :, None]), kernel[None, None, None])[:, 0]
-
-
-def _shifted(net: Translator, x: Tensor, down: int, right: int) -> Tensor:
-    """The translation of a picture moved by some pixels, moved back; what moved out is reflected in."""
-    height, width = x.shape[-2:]
-    moved = functional.pad(x, (right, 4 - right, down, 4 - down), mode="reflect")
-    return net(moved)[..., down : down + height, right : right + width]
-
-
-def _spatial(values: Tensor, like: Tensor) -> Tensor:
-    return functional.interpolate(values, size=like.shape[-2:], mode="bilinear", align_corners=False)[:, 0]
-
-
-def _judge(checkpoint: Path, way: Direction) -> Map | None:
-    """The discriminator of what `way` makes, where the run has one of images."""
-    names = {"a2b": ("D_A", "P_A"), "b2a": ("D_B", "P_B")}[way]
-    for name in names:
-        if (file := checkpoint / f"{name}.safetensors").is_file():
-            header, state = load_weights(file)
-            if header["network"] == "discriminator":
-                net = build_network(header)
-                net.load_state_dict(state)
-                return net.eval()
-    return None
 
 
 def spearman(one: Tensor, other: Tensor) -> float:
@@ -274,24 +157,24 @@ def found_planted(doubt: Tensor, inside: Tensor) -> dict[str, float]:
 
 
 @torch.inference_mode()
-def measure(run: Path, others: list[Path], *, part: str) -> dict[str, dict[str, dict[str, float]]]:
+def measure(run: Path) -> dict[str, dict[str, dict[str, float]]]:
     """Figures of every map by direction."""
     config = read_config(run)
     found = {}
     for way in config.method.directions:
-        scene = scenes(way, first=FIRST[part], size=config.data.crop_size, seed=0)
-        signals = Signals(run, way, others)
-        error = far(signals.net(scene.images), scene.truths)
-        figures = {name: agreement(map, error, scene) for name, map in signals.maps(scene.images).items()}
+        scene = scenes(way, size=config.data.crop_size)
+        net = load_translator(run, direction=way)
+        error = far(net(scene.images), scene.truths)
+        figures = {name: agreement(map, error, scene) for name, map in maps_of(net, scene.images).items()}
         figures["the error itself"] = {
             "mean": float(error.mean()),
             "mean on the object": float(error[scene.mask].mean()),
             "mean around it": float(error[scene.around & ~scene.mask].mean()),
         }
         images, inside = plant(scene.images)
-        wrong = far(signals.net(images), torch.where(inside[:, None], images, scene.truths))
+        wrong = far(net(images), torch.where(inside[:, None], images, scene.truths))
         figures["the error itself"] |= {"mean on planted": float(wrong[inside].mean()), **found_planted(wrong, inside)}
-        for name, map in signals.maps(images).items():
+        for name, map in maps_of(net, images).items():
             figures[name] |= found_planted(map, inside)
             figures[name]["planted, smooth"] = found_planted(smooth(map), inside)["planted"]
         found[way] = figures
@@ -329,20 +212,10 @@ def table(measured: Mapping[str, Mapping[str, Mapping[str, Mapping[str, float]]]
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path)
-    for part in FIRST:
-        parser.add_argument(f"--{part}", type=Path, nargs="*", default=[])
+    parser.add_argument("runs", type=Path, nargs="+")
     asked = parser.parse_args()
-    every = [*asked.select, *asked.report]
-    kind = {run: (read_config(run).method.kind, read_config(run).generator) for run in every}
-    result: dict[str, dict[str, dict[str, dict[str, dict[str, float]]]]] = {}
-    for part in FIRST:
-        runs: list[Path] = getattr(asked, part)
-        result[part] = {}
-        for run in runs:
-            others = [other for other in every if other != run and kind[other] == kind[run]]
-            result[part][str(run)] = measure(run, others, part=part)
-        if runs:
-            print(f"{part}\n\n{table(result[part])}", flush=True)
+    result = {str(run): measure(run) for run in asked.runs}
+    print(table(result))
     asked.out.write_text(json.dumps(result, indent=1) + "\n")
 
 

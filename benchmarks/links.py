@@ -275,7 +275,7 @@ def _print(config: Config, ways: dict, took: dict[str, list[Spent]], free: list[
             exchange = median(mine[clock] - other[clock] for mine, other in zip(took[name], took["alone"]))
             speed = 2 * load.images / median(spent[clock] for spent in took[name])
             print(
-                f"{name:<20} {1000 * exchange:>11.0f} {1000 * (said.exchange_s + said.agree_s):>10.0f} {speed:>9.3f} "
+                f"{name:<20} {1000 * exchange:>11.0f} {said.exchange_ms + said.agree_ms:>10.0f} {speed:>9.3f} "
                 f"{said.images_per_s:>10.3f} {said.images_per_s / speed - 1:>+7.1%}"
             )
     print(json.dumps({"took": took, "free": free}))

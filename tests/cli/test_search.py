@@ -170,7 +170,7 @@ def test_from_two_folders_to_a_translator_no_larger_than_asked_for(tmp_path: Pat
         ("--hidden 0", "--hidden 0: give a whole number from 1 to 4096"),
         ("--cells 1", "--cells 1: give a whole number from 2 to 100"),
         ("--epochs 1", "--images and --epochs contradict each other"),
-        ("--budget 2", "budget='2' has no unit: write 2GMAC"),
+        ("--budget 2", "budget='2' is no amount, above 0 and with a unit"),
         ("--method halves --inner onepair --method.inner.direction both --budget 2GMAC", "search for one direction"),
         ("--generator.network resnet", "has no operations to choose"),
     ],

@@ -42,10 +42,10 @@ def test_a_lower_level_can_be_asked_for_and_a_higher_one_is_refused(cpu):
     cpu(FLAGS["avx512-bf16"], "x86-64-v4")
     assert usable() == ["x86-64-v4", "x86-64-v3"]
     cpu(FLAGS["x86-64-v3"], "x86-64-v4")
-    with pytest.raises(ValueError, match=r"VELOGAN_CPU_LEVEL=x86-64-v4: this CPU has not .* it has x86-64-v3"):
+    with pytest.raises(ValueError, match=r"VELOGAN_CPU_LEVEL='x86-64-v4' is no level of this CPU, which has x86-64-v3"):
         usable()
     cpu(FLAGS["x86-64-v3"], "avx9")
-    with pytest.raises(ValueError, match="VELOGAN_CPU_LEVEL='avx9' is no level: take avx512-bf16, x86-64-v4, x86-64"):
+    with pytest.raises(ValueError, match="VELOGAN_CPU_LEVEL='avx9' is no level of this CPU, which has "):
         usable()
 
 

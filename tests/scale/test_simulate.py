@@ -87,7 +87,7 @@ def test_one_device_exchanges_nothing():
     assert found.images_per_s == 4
     assert found.efficiency == 1
     assert found.hours == pytest.approx(0.5)
-    assert found.step_s == 0.5
+    assert found.step_ms == 500
 
 
 def test_a_row_by_hand():
@@ -95,10 +95,10 @@ def test_a_row_by_hand():
     found = row(2, load_of_two(), cluster, step_s=10.0, images=1)
     # the bytes once, two messages each; and 5.5 times through the memory; the second phase in half of the steps
     exchange = (0.002 + 8 + 5.5 * 0.008) + 0.5 * (0.002 + 4 + 5.5 * 0.004)
-    assert found.exchange_s == pytest.approx(exchange)
-    assert found.agree_s == pytest.approx(0.004, rel=0.05)  # by gloo, on any device
-    assert found.images_per_s == pytest.approx(4 / (10 + found.exchange_s + found.agree_s))
-    assert found.efficiency == pytest.approx(10 / found.step_s)
+    assert found.exchange_ms == pytest.approx(1000 * exchange)
+    assert found.agree_ms == pytest.approx(4, rel=0.05)  # by gloo, on any device
+    assert found.images_per_s == pytest.approx(4000 / (10_000 + found.exchange_ms + found.agree_ms))
+    assert found.efficiency == pytest.approx(10_000 / found.step_ms)
 
 
 def test_a_fast_link_inside_a_host_counts_until_the_host_is_full():

@@ -66,13 +66,13 @@ def test_budgets_as_a_user_writes_them(text: str, amount: float, unit: str):
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("5M", "budget='5M' has no unit: write 2GMAC, 5Mparam, 20MB or 30ms"),
-        ("2GFLOP", "budget='2GFLOP' is no amount of"),
-        ("-2GMAC", "is no amount of"),
-        ("nan ms", "is no amount of"),
-        ("", "is no amount of"),
-        ("1" * 5000 + "MAC", "is no amount of"),
-        ("0.0ms", "leaves nothing to a network: write"),
+        ("5M", "budget='5M' is no amount, above 0 and with a unit, of .*: write 2GMAC, 5Mparam, 20MB or 30ms"),
+        ("2GFLOP", "budget='2GFLOP' is no amount"),
+        ("-2GMAC", "is no amount"),
+        ("nan ms", "is no amount"),
+        ("", "is no amount"),
+        ("1" * 5000 + "MAC", "is no amount"),
+        ("0.0ms", "is no amount, above 0"),
     ],
 )
 def test_what_is_no_budget(text: str, why: str):

@@ -15,8 +15,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from velogan.kernels.native import load_library
-from velogan.kernels.norms import empty
+from velogan.kernels.native import bind, load_library
+from velogan.kernels.norms import empty, pointer
 
 BLOCK = 64
 """The number of features must be a multiple of this, but for Winograd's; only images may have few channels."""
@@ -44,19 +44,12 @@ class Bf16Gemm:
 
     def __init__(self, library: ctypes.CDLL):
         self.library = library
-        pointer, whole, flag = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int
-
-        def bind(name: str, pointers: int, sizes: int):
-            function = getattr(library, name)
-            function.argtypes = [pointer] * pointers + [whole] * sizes + [flag]
-            return function
-
-        self._winograd_weights = bind("winograd_weights", 3, 3)
-        self._winograd_convolve = bind("winograd_convolve", 4, 8)
-        self._winograd_gradient = bind("winograd_gradient", 3, 7)
-        self._weight_gradient = bind("weight_gradient", 3, 10)
-        self._thin_convolve = bind("thin_convolve", 4, 8)
-        self._thin_gradient = bind("thin_gradient", 3, 9)
+        self._winograd_weights = bind(library, "winograd_weights", 3, 3)
+        self._winograd_convolve = bind(library, "winograd_convolve", 4, 8)
+        self._winograd_gradient = bind(library, "winograd_gradient", 3, 7)
+        self._weight_gradient = bind(library, "weight_gradient", 3, 10)
+        self._thin_convolve = bind(library, "thin_convolve", 4, 8)
+        self._thin_gradient = bind(library, "thin_gradient", 3, 9)
 
     def computes(self, x: Tensor) -> bool:
         """Whether convolutions of `x` are computed in bfloat16 here."""
@@ -98,7 +91,7 @@ class Bf16Gemm:
         """
         (n, c, h, w), more = x.shape, 2 * pad - (kernel - 1) * dilation
         made = empty(n, out, h + more, w + more, dtype=torch.bfloat16)
-        pointers = (x.data_ptr(), weight.data_ptr(), _pointer(bias), made.data_ptr())
+        pointers = (x.data_ptr(), weight.data_ptr(), pointer(bias), made.data_ptr())
         self._winograd_convolve(*pointers, n, h, w, c, out, kernel, dilation, pad, torch.get_num_threads())
         return made
 
@@ -127,7 +120,7 @@ class Bf16Gemm:
         blocks = F.pad(flat, (0, columns - flat.shape[1])).view(features // 2, 2, columns // BLOCK, BLOCK)
         blocks = blocks.permute(2, 0, 3, 1).contiguous().bfloat16()
         made = empty(n, out, h + 2 * pad - kernel + 1, w + 2 * pad - kernel + 1, dtype=torch.bfloat16)
-        pointers = (x.data_ptr(), blocks.data_ptr(), _pointer(bias), made.data_ptr())
+        pointers = (x.data_ptr(), blocks.data_ptr(), pointer(bias), made.data_ptr())
         self._thin_convolve(*pointers, n, h, w, features, out, kernel, pad, columns, torch.get_num_threads())
         return made
 
@@ -142,10 +135,6 @@ class Bf16Gemm:
         pointers = (features.data_ptr(), image.data_ptr(), sums.data_ptr())
         self._thin_gradient(*pointers, n, rows, columns, count, h, w, c, kernel, pad, torch.get_num_threads())
         return sums
-
-
-def _pointer(x: Tensor | None) -> int | None:
-    return None if x is None else x.data_ptr()
 
 
 def gain(plain: Callable[[], object], other: Callable[[], object]) -> float:

@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from velogan.kernels.native import load_library
+from velogan.kernels.native import bind, load_library
 from velogan.kernels.norms import empty
 
 
@@ -33,19 +33,12 @@ class Fp32Gemm:
     """With fewer features so little is gained that two measurements may disagree, and equal runs would differ."""
 
     def __init__(self, library: ctypes.CDLL):
-        pointer, whole, flag = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int
-
-        def bind(name: str, pointers: int, sizes: int):
-            function = getattr(library, name)
-            function.argtypes = [pointer] * pointers + [whole] * sizes + [flag]
-            return function
-
         self._size = library.winograd32_size
-        self._size.argtypes, self._size.restype = [whole] * 2, whole
-        self._winograd_weights = bind("winograd32_weights", 2, 6)
-        self._winograd_convolve = bind("winograd32_convolve", 3, 6)
-        self._winograd_gradient = bind("winograd32_gradient", 3, 5)
-        self._weight_gradient = bind("weight_gradient32", 3, 10)
+        self._size.argtypes, self._size.restype = [ctypes.c_int64] * 2, ctypes.c_int64
+        self._winograd_weights = bind(library, "winograd32_weights", 2, 6)
+        self._winograd_convolve = bind(library, "winograd32_convolve", 3, 6)
+        self._winograd_gradient = bind(library, "winograd32_gradient", 3, 5)
+        self._weight_gradient = bind(library, "weight_gradient32", 3, 10)
 
     def computes(self, x: Tensor) -> bool:
         """Whether convolutions of `x` are computed in float32 here."""

@@ -11,14 +11,15 @@ import ctypes
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Literal, Protocol, cast
+from typing import Any, Literal, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from velogan.kernels.bf16_gemm import Bf16Gemm, computes_half
-from velogan.kernels.norms import dense, empty
+from velogan.kernels.native import bind
+from velogan.kernels.norms import dense, empty, pointer
 from velogan.types import form_of, hooked
 
 _LANES = 16
@@ -53,7 +54,6 @@ class FrozenMix(nn.Module):
         super().__init__()
         self._net, self._library = [net], gemm.library  # in a list, so that nobody takes its weights for this module's
         self._packed = dict[tuple[str, int], tuple[object, _Pointwise]]()
-        _bind(gemm.library)
 
     def forward(self, maps: Sequence[Tensor]) -> list[Tensor]:
         finest, last = maps[0], len(maps) - 1
@@ -67,7 +67,7 @@ class FrozenMix(nn.Module):
 
     def _point(self, way: Literal["across", "down"], number: int) -> _Pointwise:
         """Packed anew where a checkpoint has changed the weights."""
-        weight = cast(_Weights, self._net[0]).weight(way, number)
+        weight = cast(Any, self._net[0]).weight(way, number)
         stamp = (weight.data_ptr(), weight._version)
         found = self._packed.get((way, number))
         if found is None or found[0] != stamp:
@@ -75,34 +75,11 @@ class FrozenMix(nn.Module):
         return found[1]
 
 
-class _Weights(Protocol):
-    def weight(self, way: Literal["across", "down"], number: int) -> Tensor: ...
-
-
-class _FrozenBlock(Protocol):
-    expand: nn.Conv2d | None
-    depthwise: nn.Conv2d
-    project: nn.Conv2d
-    skips: bool
-
-
-class _Net(Protocol):
-    stem: nn.Conv2d
-    blocks: Sequence[_FrozenBlock]
-    ends: tuple[int, ...]
-
-
-class _Images(Protocol):
-    net: _Net
-    scale: float
-    shift: float
-
-
 def fits_frozen(net: nn.Module) -> bool:
     """Whether `FrozenMaps` can compute `net`: frozen, of the form "maps", with numbers of channels that fit."""
     if form_of(net) != "maps" or any(weight.requires_grad or weight.is_meta for weight in net.parameters()):
         return False
-    seen = cast(_Images, net).net
+    seen = cast(Any, net).net
     points = [conv for block in seen.blocks for conv in (block.expand, block.project) if conv is not None]
     return (
         all(conv.in_channels % 2 == conv.out_channels % 2 == 0 for conv in points)
@@ -124,7 +101,7 @@ class _Pointwise:
         self.outputs, self.inputs = weight.shape
         self._weight, self._mirrored = _packed(weight.T), _packed(weight)
         self._bias = None if bias is None else bias.detach().float().contiguous()
-        self._run = library.frozen_pointwise
+        self._run = bind(library, "frozen_pointwise", 6, 4)
 
     def __call__(self, x: Tensor, *, clip: bool = False, added: Tensor | None = None) -> Tensor:
         return self._product(x, self._weight, self.outputs, bias=self._bias, added=added, clip=clip)
@@ -146,7 +123,7 @@ class _Pointwise:
     ) -> Tensor:
         n, inputs, h, w = x.shape
         made = empty(n, outputs, h, w, dtype=torch.bfloat16)
-        pointers = [_pointer(one) for one in (x, weight, bias, gate, added, made)]
+        pointers = [pointer(one) for one in (x, weight, bias, gate, added, made)]
         self._run(*pointers, n * h * w, inputs, outputs, clip, torch.get_num_threads())
         return made
 
@@ -158,7 +135,7 @@ class _Depthwise:
         self.kernel, self.stride = conv.kernel_size[0], conv.stride[0]
         self._weight = conv.weight.detach().float()[:, 0].permute(1, 2, 0).contiguous()
         self._bias = None if conv.bias is None else conv.bias.detach().float()
-        self._run = library.frozen_depthwise
+        self._run = bind(library, "frozen_depthwise", 5, 11)
 
     def __call__(self, x: Tensor) -> Tensor:
         n, c, h, w = x.shape
@@ -177,7 +154,7 @@ class _Depthwise:
 
     def _go(self, x: Tensor, made: Tensor, *, bias: Tensor | None, gate: Tensor | None, pads: tuple[int, int]) -> None:
         (n, c, h, w), (rows, across) = x.shape, made.shape[2:]
-        pointers = [_pointer(one) for one in (x, self._weight, bias, gate, made)]
+        pointers = [pointer(one) for one in (x, self._weight, bias, gate, made)]
         sizes = (n, h, w, c, rows, across, self.kernel, self.stride, *pads, gate is not None)
         self._run(*pointers, *sizes, torch.get_num_threads())
 
@@ -190,7 +167,10 @@ class _Stem:
         flat = conv.weight.detach().permute(0, 2, 3, 1).flatten(1)
         flat = F.pad(flat, (0, flat.shape[1] % 2))  # products take pairs
         self._point, self._back, self.depth = _Pointwise(flat, conv.bias, library), _packed(flat), flat.shape[1]
+        tensor, whole, real, flag = ctypes.c_void_p, ctypes.c_int64, ctypes.c_float, ctypes.c_int
         self._patches, self._gradient = library.frozen_patches, library.frozen_image_gradient
+        self._patches.argtypes = [tensor] * 2 + [whole] * 11 + [real] * 2 + [flag]
+        self._gradient.argtypes = [tensor] * 3 + [whole] * 12 + [real] + [flag]
 
     def __call__(self, images: Tensor) -> Tensor:
         n, _, h, w = images.shape
@@ -229,8 +209,7 @@ class _Plan:
 @lru_cache(maxsize=2)
 def _planned(net: nn.Module, library: ctypes.CDLL) -> _Plan:
     """Once for all discriminators that share a network."""
-    _bind(library)
-    images = cast(_Images, net)
+    images: Any = net  # an `efficientnet_lite.Maps`, or what has its attributes
     seen = images.net
 
     def pointwise(conv: nn.Conv2d) -> _Pointwise:
@@ -248,14 +227,6 @@ def _planned(net: nn.Module, library: ctypes.CDLL) -> _Plan:
     return _Plan(_Stem(seen.stem, scale=images.scale, shift=images.shift, library=library), tuple(blocks), seen.ends)
 
 
-def _bind(library: ctypes.CDLL) -> None:
-    pointer, whole, real, flag = ctypes.c_void_p, ctypes.c_int64, ctypes.c_float, ctypes.c_int
-    library.frozen_pointwise.argtypes = [pointer] * 6 + [whole] * 4 + [flag]
-    library.frozen_depthwise.argtypes = [pointer] * 5 + [whole] * 11 + [flag]
-    library.frozen_patches.argtypes = [pointer] * 2 + [whole] * 11 + [real] * 2 + [flag]
-    library.frozen_image_gradient.argtypes = [pointer] * 3 + [whole] * 12 + [real] + [flag]
-
-
 def _packed(matrix: Tensor) -> Tensor:
     """A matrix `(k, columns)` as `frozen_pointwise` reads it: columns in vectors, of two rows each."""
     k, columns = matrix.shape
@@ -266,10 +237,6 @@ def _packed(matrix: Tensor) -> Tensor:
 def _before(side: int, kernel: int, stride: int) -> int:
     """Zeros before a side in TensorFlow's padding "same"."""
     return max((-(-side // stride) - 1) * stride + kernel - side, 0) // 2
-
-
-def _pointer(x: Tensor | None) -> int | None:
-    return None if x is None else x.data_ptr()
 
 
 class _Maps(torch.autograd.Function):

@@ -20,22 +20,7 @@ from velogan.kernels.fp32_gemm import Fp32Gemm
 from velogan.kernels.frozen import FrozenMaps, FrozenMix, fits_frozen
 from velogan.kernels.half import FrozenHalf, HalfConvolutions, fits_half
 from velogan.kernels.norms import NormKernels
-from velogan.kernels.plan import (
-    ADD,
-    JOIN,
-    KEEP,
-    SAVE,
-    Opaque,
-    Plan,
-    Planned,
-    State,
-    Step,
-    apply,
-    join,
-    keep,
-    save,
-    tokens,
-)
+from velogan.kernels.plan import ADD, OF_MARKS, SAVE, Opaque, Plan, Planned, State, Step, apply, tokens
 from velogan.kernels.spectral import SpectralHead, fits_head
 from velogan.kernels.thin import is_thin, thin_convolution
 from velogan.kernels.winograd import WinogradConvolution, fits_winograd, winograd_convolution
@@ -90,11 +75,10 @@ def _plan(left: list[nn.Module], kernels: NormKernels, how: Products | HalfConvo
     plan: Plan = []
     on_gpu, gemm = (how, None) if isinstance(how, HalfConvolutions) else (None, how)
     half = _half(gemm)
-    marks: dict[nn.Module, Step] = {SAVE: save, KEEP: keep, JOIN: join}
     while left:
         layer = left.pop(0)
-        if layer in marks:
-            plan.append((layer, marks[layer]))
+        if layer in OF_MARKS and layer is not ADD:
+            plan.append((layer, OF_MARKS[layer]))
         elif on_gpu is not None and fits_half(layer):
             biased = layer.bias is not None and not _needs_no_bias(layer, left)
             plan.append((layer, apply(on_gpu.step(layer, biased=biased))))
@@ -187,14 +171,13 @@ def _native(layer: nn.Module, gemm: Products) -> Callable[[Tensor], Tensor] | No
 
 
 def _winograd(layer: nn.Module, gemm: Products, *, biased: bool = False) -> WinogradConvolution | None:
-    if fits_winograd(layer) and layer.padding_mode == "zeros" and gemm.convolves(*_size(layer)):
+    if (
+        fits_winograd(layer)
+        and layer.padding_mode == "zeros"
+        and gemm.convolves(layer.kernel_size[0], layer.dilation[0])
+    ):
         return WinogradConvolution(layer, gemm, biased=biased)
     return None
-
-
-def _size(layer: nn.Conv2d) -> tuple[int, int]:
-    """The sides of a square kernel, and how far apart its taps are."""
-    return layer.kernel_size[0], layer.dilation[0]
 
 
 def training_gain(layer: nn.Conv2d, gemm: Products) -> float:

@@ -57,23 +57,13 @@ def usable() -> list[str]:
     """
     has = frozenset(cpu_flags().split())
     here = [name for name, level in LEVELS.items() if level.needs <= has]
-    most = asked()
-    if most is None:
-        return here
-    if most not in here:
-        raise ValueError(
-            f"{SETTING}={most}: this CPU has not all of its instructions, it has {', '.join(here) or 'no level'}: "
-            "take one of these, or leave it out"
-        )
-    return here[here.index(most) :]
-
-
-def asked() -> str | None:
-    """The level of the setting, if it is set. ValueError where it is none."""
     most = os.environ.get(SETTING)
-    if most and most not in LEVELS:
-        raise ValueError(f"{SETTING}={most!r:.40} is no level: take {', '.join(LEVELS)}, or leave it out")
-    return most or None
+    if most and most not in here:
+        raise ValueError(
+            f"{SETTING}={most!r:.40} is no level of this CPU, which has {', '.join(here) or 'none'}: take one of "
+            "these, or leave it out"
+        )
+    return here[here.index(most) :] if most else here
 
 
 def built(name: str) -> list[Path]:

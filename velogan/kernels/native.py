@@ -14,6 +14,7 @@ import platform
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -21,7 +22,7 @@ import torch
 from torch import Tensor
 
 from velogan.files import private_folder, refuse_shared
-from velogan.kernels.levels import HERE, LIBRARIES, asked, built, command, cpu_flags
+from velogan.kernels.levels import HERE, LIBRARIES, SETTING, built, command, cpu_flags
 from velogan.kernels.norms import NormKernels, empty
 
 
@@ -43,7 +44,7 @@ def load_library(name: str, *, cache: Path) -> ctypes.CDLL | None:
     compiler = os.environ.get("CXX") or shutil.which("g++")
     if not compiler or platform.machine() not in ("x86_64", "AMD64", "aarch64"):
         return None
-    words = command(compiler, name, level=asked())
+    words = command(compiler, name, level=os.environ.get(SETTING) or None)
     recipe = f"{words} {platform.processor()} {cpu_flags()}".encode()
     for source in (*(HERE / source for source in LIBRARIES[name]), *sorted(HERE.glob("*.h"))):
         recipe += source.read_bytes()
@@ -56,6 +57,13 @@ def load_library(name: str, *, cache: Path) -> ctypes.CDLL | None:
         return ctypes.CDLL(str(library))
     except (OSError, subprocess.CalledProcessError):
         return None
+
+
+def bind(library: ctypes.CDLL, name: str, pointers: int, sizes: int) -> Callable[..., None]:
+    """The function `name`, which takes so many tensors, then so many whole numbers, then the number of threads."""
+    function = getattr(library, name)
+    function.argtypes = [ctypes.c_void_p] * pointers + [ctypes.c_int64] * sizes + [ctypes.c_int]
+    return function
 
 
 def _build(words: list[str], library: Path) -> None:

@@ -6,6 +6,7 @@ What computes it is a `NormKernels`: compiled C++ on CPUs (`native.py`), Triton 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import ClassVar
 
 import torch
@@ -73,6 +74,11 @@ def empty(n: int, c: int, h: int, w: int, *, dtype: torch.dtype, device: torch.d
     return torch.empty_strided((n, c, h, w), (h * w * c, 1, w * c, c), dtype=dtype, device=device)
 
 
+def pointer(x: Tensor | None) -> int | None:
+    """What native code takes for a tensor."""
+    return None if x is None else x.data_ptr()
+
+
 def dense(x: Tensor) -> Tensor:
     """`x` with the strides that the kernels need. If a side is 1, torch calls other strides channels-last, too."""
     n, c, h, w = x.shape
@@ -88,6 +94,23 @@ def _rows(x: Tensor, like: Tensor) -> Tensor:
     return dense(x.to(like.dtype))
 
 
+def _inner(out: Tensor, pad: int) -> Tensor:
+    """A padded result without its padding, as a view."""
+    height, width = out.shape[2:]
+    return out.detach()[:, :, pad : height - pad, pad : width - pad]
+
+
+def _gradients(
+    grads: Sequence[Tensor | None], shape: torch.Size, dtype: torch.dtype, device: torch.device, *, pad: int
+) -> tuple[Tensor, Tensor | None]:
+    """Those of both results, the padded one's as zeros where it has none; `shape` and the rest are the input's."""
+    padded, inner = (None if grad is None else dense(grad.to(dtype)) for grad in grads)
+    if padded is None:
+        n, c, h, w = shape
+        padded = empty(n, c, h + 2 * pad, w + 2 * pad, dtype=dtype, device=device).zero_()
+    return padded, inner
+
+
 class _Norm(torch.autograd.Function):
     @staticmethod
     def forward(ctx, kernels: NormKernels, x: Tensor, residual: Tensor | None, slope: float, pad: int, eps: float):
@@ -97,17 +120,13 @@ class _Norm(torch.autograd.Function):
         ctx.save_for_backward(x, mean, rstd)
         ctx.set_materialize_grads(False)
         ctx.kernels, ctx.slope, ctx.pad, ctx.residual = kernels, slope, pad, residual is not None
-        height, width = x.shape[2:]
-        return out, out.detach()[:, :, pad : pad + height, pad : pad + width]
+        return out, _inner(out, pad)
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx, *grads: Tensor | None):
         x, mean, rstd = ctx.saved_tensors
-        padded, inner = (None if grad is None else dense(grad.to(x.dtype)) for grad in grads)
-        if padded is None:
-            n, c, h, w = x.shape
-            padded = empty(n, c, h + 2 * ctx.pad, w + 2 * ctx.pad, dtype=x.dtype, device=x.device).zero_()
+        padded, inner = _gradients(grads, x.shape, x.dtype, x.device, pad=ctx.pad)
         dx, dresidual = ctx.kernels.backward(
             padded, inner, saved=(x, mean, rstd), slope=ctx.slope, pad=ctx.pad, residual=ctx.residual
         )
@@ -123,18 +142,13 @@ class _Plain(torch.autograd.Function):
         ctx.save_for_backward(*([out] if slope != 1 else []))
         ctx.set_materialize_grads(False)
         ctx.kernels, ctx.slope, ctx.pad, ctx.residual = kernels, slope, pad, residual is not None
-        ctx.shape, ctx.dtype, ctx.device = x.shape, x.dtype, x.device
-        height, width = x.shape[2:]
-        return out, out.detach()[:, :, pad : pad + height, pad : pad + width]
+        ctx.given = x.shape, x.dtype, x.device
+        return out, _inner(out, pad)
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx, *grads: Tensor | None):
-        padded, inner = (None if grad is None else dense(grad.to(ctx.dtype)) for grad in grads)
-        pad = ctx.pad
-        if padded is None:
-            n, c, h, w = ctx.shape
-            padded = empty(n, c, h + 2 * pad, w + 2 * pad, dtype=ctx.dtype, device=ctx.device).zero_()
+        padded, inner = _gradients(grads, *ctx.given, pad=ctx.pad)
         out, *_ = (*ctx.saved_tensors, None)  # asked for once: it may be computed for this
-        dx = ctx.kernels.plain_backward(padded, inner, out, slope=ctx.slope, pad=pad)
+        dx = ctx.kernels.plain_backward(padded, inner, out, slope=ctx.slope, pad=ctx.pad)
         return None, dx, dx if ctx.residual else None, None, None

@@ -61,8 +61,7 @@ Plan = list[tuple[nn.Module, Step]]
 
 def plain_plan(found: Iterable[nn.Module]) -> Plan:
     """A step for each token: the layers themselves."""
-    of_marks: dict[nn.Module, Step] = {SAVE: save, ADD: add, KEEP: keep, JOIN: join}
-    return [(token, of_marks.get(token) or apply(token)) for token in found]
+    return [(token, OF_MARKS.get(token) or apply(token)) for token in found]
 
 
 class Planned(nn.Module):
@@ -160,3 +159,7 @@ def keep(state: State) -> None:
 def join(state: State) -> None:
     """Ends what a skip connection passes."""
     state.x, state.inner = torch.cat([state.skips.pop(), state.x], 1), None
+
+
+OF_MARKS: dict[nn.Module, Step] = {SAVE: save, ADD: add, KEEP: keep, JOIN: join}
+"""The steps of the marks by themselves."""

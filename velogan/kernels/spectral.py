@@ -142,14 +142,11 @@ class _Head(torch.autograd.Function):
         g, last, last_bias = backward(g, inner, two.weight, [len(two.u)], *second.geometry, [True, *wanted[2:]])
         last = second.gradient(last, two, last_weight) if wanted[2] else None
         g = dense(torch.ops.aten.leaky_relu_backward(g, inner, slope, True))
-        dweight = first.gradient(_weights(first.conv, gemm, g, x), one, weight) if wanted[0] else None
+        dweight = None
+        if wanted[0]:
+            (side, _), (stride, _), (padding, _) = first.conv.kernel_size, first.conv.stride, first.conv.padding
+            found = gemm.weight_gradient(x, g, kernel=side, stride=stride, padding=padding)
+            dweight = first.gradient(found, one, weight)
         bias = g.sum((0, 2, 3), dtype=torch.float32) if wanted[1] else None
         dx = backward(g, x, one.weight, None, *first.geometry, [True, False, False])[0] if wants_x else None
         return dx, None, dweight, bias, last, last_bias
-
-
-def _weights(conv: nn.Conv2d, gemm: Bf16Gemm, g: Tensor, x: Tensor) -> Tensor:
-    """The gradient of a convolution's weights, float32."""
-    return gemm.weight_gradient(
-        x, g, kernel=conv.kernel_size[0], stride=conv.stride[0], padding=cast("tuple[int, int]", conv.padding)[0]
-    )

@@ -10,7 +10,7 @@ float32, where that is still only some 3e-6 of the result, 3x3 convolutions use 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypedDict, TypeGuard
+from typing import TypeGuard
 
 import torch
 import torch.nn.functional as F
@@ -37,12 +37,7 @@ def fits_winograd(layer: nn.Module) -> TypeGuard[nn.Conv2d]:
     )
 
 
-class _WinogradTaps(TypedDict):
-    kernel: int
-    dilation: int
-
-
-def _taps(conv: nn.Conv2d) -> _WinogradTaps:
+def _taps(conv: nn.Conv2d) -> dict[str, int]:
     return {"kernel": conv.kernel_size[0], "dilation": conv.dilation[0]}
 
 
@@ -81,7 +76,7 @@ class WinogradConvolution:
         transformed = self._weights
         if not torch.is_grad_enabled():
             self.forget()
-        return _convolve(x, weight, bias, transformed, _taps(self._conv), self._gemm, self.forget)
+        return _Winograd.apply(x, weight, bias, transformed, _taps(self._conv), self._gemm, self.forget)  # pyright: ignore[reportReturnType]
 
     def forget(self) -> None:
         """Transforms the weights again at the next use, as they may have changed."""
@@ -98,20 +93,8 @@ def winograd_convolution(
     out, channels, *kernel = weight.shape
     if not computes_half(x) or kernel not in [[side, side] for side in KERNELS] or min(out, channels) < LEAST:
         return F.conv2d(x, weight, bias, dilation=dilation)
-    taps: _WinogradTaps = {"kernel": kernel[0], "dilation": dilation}
-    return _convolve(x, weight, bias, gemm.winograd_weights(weight), taps, gemm, lambda: None)
-
-
-def _convolve(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    transformed: tuple[Tensor, Tensor],
-    taps: _WinogradTaps,
-    gemm: Bf16Gemm | Fp32Gemm,
-    behind: Callable[[], None],
-) -> Tensor:
-    return _Winograd.apply(x, weight, bias, transformed, taps, gemm, behind)  # pyright: ignore[reportReturnType]
+    taps = {"kernel": kernel[0], "dilation": dilation}
+    return _Winograd.apply(x, weight, bias, gemm.winograd_weights(weight), taps, gemm, lambda: None)  # pyright: ignore[reportReturnType]
 
 
 class _Winograd(torch.autograd.Function):
@@ -124,7 +107,7 @@ class _Winograd(torch.autograd.Function):
         weight: Tensor,
         bias: Tensor | None,
         transformed: tuple[Tensor, Tensor],
-        taps: _WinogradTaps,
+        taps: dict[str, int],
         gemm: Bf16Gemm | Fp32Gemm,
         behind: Callable[[], None],
     ):

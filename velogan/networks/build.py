@@ -27,7 +27,7 @@ def build_network(header: Mapping[str, Any]) -> nn.Module:
     """A freshly initialised network as the `header` of a weights file describes it. ValueError for a wrong header."""
     kind, config = header.get("network"), header.get("config")
     channels: dict[str, Any] = {
-        name: _channels(header, name) for name in ("in_channels", "out_channels") if name in header
+        name: _count(name, header[name]) for name in ("in_channels", "out_channels") if name in header
     }
     match kind:
         case "generator":
@@ -37,15 +37,11 @@ def build_network(header: Mapping[str, Any]) -> nn.Module:
         case "encoding_discriminator":
             return build_encoding_discriminator(DiscriminatorConfig.model_validate(config), **channels)
         case "segmenter":
-            sizes = {name: _channels(header, name) for name in ("classes", "channels")}
+            sizes = {name: _count(name, header[name]) for name in ("classes", "channels")}
             return build_segmenter(**channels, **sizes)
         case "patch_heads":
             return PatchHeads(_widths(header))
     raise ValueError(f"network={kind!r:.40} is not a kind of network")
-
-
-def _channels(header: Mapping[str, Any], name: str) -> int:
-    return _count(name, header[name])
 
 
 MOST_HEADS = 16

@@ -92,6 +92,13 @@ def check_operations(operations: Sequence[str], kinds: Sequence[Kind], *, space:
             )
 
 
+def refuse_operations(operations: Sequence[str], space: Space, *, network: str) -> None:
+    """ValueError where a `network` that is not of cells is given what only cells have."""
+    if operations or space != "paper":
+        given = f"operations={','.join(operations):.40}" if operations else f"space={space}"
+        raise ValueError(f"{given} is for cells, not {network}: set network=cells")
+
+
 def blocks_of(operations: Sequence[str], space: Space = "paper") -> int:
     """The residual cells of a generator with these operations; ValueError where there is no such generator."""
     rest = len(operations) - len(generator_kinds(0, space))

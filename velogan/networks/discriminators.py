@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import ClassVar, Literal
+from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
-from torch import Tensor, nn
+from torch import nn
 
 from velogan.networks.antialias import BlurDown
 from velogan.networks.cells import (
@@ -17,10 +17,10 @@ from velogan.networks.cells import (
     discriminator_layers,
     fill_with,
     hand_made,
+    refuse_operations,
 )
-from velogan.networks.layers import InitName, NormName, initialise, norm_layer, spectrally_normalise
+from velogan.networks.layers import InitName, NormName, Stage, initialise, norm_layer, spectrally_normalise
 from velogan.networks.projected import ProjectedDiscriminator
-from velogan.types import Form
 
 
 class DiscriminatorConfig(BaseModel):
@@ -72,10 +72,7 @@ class DiscriminatorConfig(BaseModel):
         if self.antialias and self.network not in ("basic", "n_layers", "projected+basic"):
             raise ValueError(f"antialias is for PatchGANs, not {self.network}: leave it out, or set network=basic")
         if self.network != "cells":
-            for name in ("operations", "space"):
-                if (value := getattr(self, name)) != type(self).model_fields[name].default:
-                    shown = ",".join(value) if isinstance(value, tuple) else value
-                    raise ValueError(f"{name}={shown:.40} is for cells, not {self.network}: set network=cells")
+            refuse_operations(self.operations, self.space, network=self.network)
         elif self.operations:
             kinds = discriminator_kinds(self.space)
             check_operations(self.operations, kinds, space=self.space, network="a discriminator")
@@ -87,28 +84,16 @@ class DiscriminatorConfig(BaseModel):
         return self.operations or hand_made(discriminator_kinds(self.space), space=self.space, discriminator=True)
 
 
-class Discriminator(nn.Module):
-    """`(B, C, H, W)` in [-1, 1] to one logit per patch, `(B, 1, h, w)`; 256x256 gives 30x30 for `basic`."""
-
-    form: ClassVar[Form] = "sequence"
-
-    def __init__(self, model: nn.Sequential):
-        super().__init__()
-        self.model = model
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.model(x)
-
-
 HEADS = 4
 """The heads of `projected` are so many times as wide as `channels`."""
 
 
 def build_discriminator(
     config: DiscriminatorConfig, *, in_channels: int = 3, fill: Fill | None = None
-) -> Discriminator | ProjectedDiscriminator:
-    """A freshly initialised discriminator of images with `in_channels` channels.
+) -> Stage | ProjectedDiscriminator:
+    """A freshly initialised discriminator of images `(B, in_channels, H, W)` in [-1, 1].
 
+    It gives a logit per patch, `(B, 1, h, w)`, 30x30 of 256x256 for `basic`; see `ProjectedDiscriminator` for others.
     `fill` makes what stands at the places of operations in cells; without it, the operations of `config`. ValueError
     where `projected` has no features here.
     """
@@ -127,9 +112,7 @@ def _projected(config: DiscriminatorConfig, *, patch: nn.Module | None) -> Proje
     return ProjectedDiscriminator(config.features, width=width, size=config.feature_size, patch=patch)
 
 
-def build_encoding_discriminator(
-    config: DiscriminatorConfig, *, in_channels: int, fill: Fill | None = None
-) -> Discriminator:
+def build_encoding_discriminator(config: DiscriminatorConfig, *, in_channels: int, fill: Fill | None = None) -> Stage:
     """A freshly initialised discriminator of encodings `(B, in_channels, H/4, W/4)`.
 
     Encodings are no pictures: for them `projected` is `basic`. The network is a PatchGAN without its first two
@@ -150,9 +133,9 @@ def build_encoding_discriminator(
     return _started(_patch(config, in_channels, layers=layers, first=2), config)
 
 
-def _started(model: nn.Sequential, config: DiscriminatorConfig) -> Discriminator:
+def _started(model: nn.Sequential, config: DiscriminatorConfig) -> Stage:
     """The discriminator of these layers, with its first weights."""
-    net = Discriminator(model)
+    net = Stage(model)
     initialise(net, init=config.init)
     if config.norm == "spectral" or (config.network, config.space) == ("cells", "code"):
         spectrally_normalise(net)

@@ -153,9 +153,6 @@ class _Block(nn.Module):
 class _Conv(nn.Conv2d):
     """A convolution with TensorFlow's padding "same": ceil(side / stride) outputs; odd padding has more at the end."""
 
-    def __init__(self, inputs: int, outputs: int, kernel: int, *, stride: int = 1, groups: int = 1) -> None:
-        super().__init__(inputs, outputs, kernel, stride=stride, groups=groups)
-
     def forward(self, input: Tensor) -> Tensor:
         kernel, stride = self.kernel_size[0], self.stride[0]
         down, across = (max((-(-side // stride) - 1) * stride + kernel - side, 0) for side in input.shape[2:])

@@ -6,6 +6,7 @@ published weights fit without renaming.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Iterator
 from typing import Any, ClassVar, Literal, NamedTuple
 
@@ -25,8 +26,9 @@ from velogan.networks.cells import (
     generator_kinds,
     generator_layers,
     hand_made,
+    refuse_operations,
 )
-from velogan.networks.layers import InitName, NormName, initialise, norm_layer
+from velogan.networks.layers import InitName, NormName, Stage, initialise, norm_layer
 from velogan.networks.outputs import ChangeGenerator, KeepGenerator, MaskGenerator
 from velogan.types import Form
 
@@ -115,10 +117,7 @@ class GeneratorConfig(BaseModel):
             if (value := getattr(self, name)) != type(self).model_fields[name].default:
                 raise ValueError(f"{name}={value} is for resnets, not {self.network}: leave it out, or use resnet")
         if self.network != "cells":
-            for name in ("operations", "space"):
-                if (value := getattr(self, name)) != type(self).model_fields[name].default:
-                    shown = ",".join(value) if isinstance(value, tuple) else value
-                    raise ValueError(f"{name}={shown:.40} is for cells, not {self.network}: set network=cells")
+            refuse_operations(self.operations, self.space, network=self.network)
         elif self.operations:
             of = f"a generator with blocks={self.blocks}"
             check_operations(self.operations, generator_kinds(self.blocks, self.space), space=self.space, network=of)
@@ -224,35 +223,16 @@ def _last_convolutions(net: nn.Module) -> Iterator[nn.Conv2d]:
         yield from [found for found in inside if found][-1]
 
 
-class Generator(nn.Module):
+class Generator(Stage):
     """An image-to-image network. Image sides, in pixels, must be divisible by `multiple`."""
 
-    form: ClassVar[Form] = "sequence"
-
     def __init__(self, model: nn.Module, *, multiple: int):
-        super().__init__()
-        self.model = model
+        super().__init__(model)
         self.multiple = multiple
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.model(x)
-
-
-class Stage(nn.Module):
-    """Consecutive layers of a generator, with their names in the generator."""
-
-    form: ClassVar[Form] = "sequence"
-
-    def __init__(self, model: nn.Sequential):
-        super().__init__()
-        self.model = model
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.model(x)
 
 
 class Stages(NamedTuple):
-    """A generator in three parts.
+    """A generator in three parts, whose layers have the names that they have in the generator.
 
     `encoder`: images `(B, C, H, W)` to encodings `(B, config.encoding, H/4, W/4)`; `translator`: encodings to
     encodings; `decoder`: encodings to images.
@@ -271,12 +251,12 @@ def split(net: nn.Module) -> Stages:
         return Stages(*stages)  # pyright: ignore[reportArgumentType]
     assert isinstance(net, Generator)
     assert isinstance(net.model, nn.Sequential), "a U-Net cannot be split"
-    places: tuple[dict[str, nn.Module], ...] = ({}, {}, {})
+    places = OrderedDict[str, nn.Module](), OrderedDict[str, nn.Module](), OrderedDict[str, nn.Module]()
     more = sum(isinstance(layer, BlurDown) for layer in net.model)
     more += sum(isinstance(layer, nn.ReflectionPad2d) for layer in list(net.model)[1:_ENCODER_LAYERS])
     for name, layer in net.model.named_children():
         places[_place(name, layer, encoder=_ENCODER_LAYERS + more)][name] = layer
-    return Stages(*(Stage(_named(layers)) for layers in places))
+    return Stages(*(Stage(nn.Sequential(layers)) for layers in places))
 
 
 def _place(name: str, layer: nn.Module, *, encoder: int) -> int:
@@ -292,18 +272,11 @@ def compose(*stages: nn.Module) -> Generator:
     The weights keep the names that they have in the stages' generator: encoder, translator and decoder make a generator
     as of `build_generator`; encoder and decoder make an autoencoder.
     """
-    layers: dict[str, nn.Module] = {}
+    layers = OrderedDict[str, nn.Module]()
     for stage in stages:
         assert isinstance(stage, Stage)
         layers |= dict(stage.model.named_children())
-    return Generator(_named(layers), multiple=4)
-
-
-def _named(layers: dict[str, nn.Module]) -> nn.Sequential:
-    net = nn.Sequential()
-    for name, layer in layers.items():
-        net.add_module(name, layer)
-    return net
+    return Generator(nn.Sequential(layers), multiple=4)
 
 
 class ResidualBlock(nn.Module):

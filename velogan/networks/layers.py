@@ -76,6 +76,19 @@ class _Sum(torch.autograd.Function):
         return _Sum.apply(grads[0])
 
 
+class Stage(nn.Module):
+    """Consecutive layers, under the name that the reference implementation gives them."""
+
+    form: ClassVar[Form] = "sequence"
+
+    def __init__(self, model: nn.Module):
+        super().__init__()
+        self.model = model
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.model(x)
+
+
 def norm_layer(name: NormName) -> Callable[[int], nn.Module]:
     """The norm constructor for a channel count.
 

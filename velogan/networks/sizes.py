@@ -12,7 +12,7 @@ from torch import nn
 from velogan.networks.generators import GeneratorConfig, build_generator
 
 FLOAT32 = 4
-"""Bytes of a weight."""
+"""Bytes of a weight, and of its gradient."""
 
 MATCHES = 0.01
 """Sizes that differ by no more than this share count as equal."""

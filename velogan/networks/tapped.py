@@ -5,13 +5,14 @@ As "Contrastive Learning for Unpaired Image-to-Image Translation" (Park et al. 2
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
 
-from velogan.networks.generators import Stage, split
-from velogan.networks.layers import initialise
+from velogan.networks.generators import split
+from velogan.networks.layers import Stage, initialise
 
 HEAD = 256
 """Features of a patch behind a head (a two-layer MLP of 256 units)."""
@@ -47,28 +48,13 @@ def tapped(net: nn.Module) -> tuple[Tapped, Stage]:
     Taps are, as in the paper, the convolutions that halve the sides, the first block and, of nine, the
     fifth; of fewer blocks, the one in the middle.
     """
-    encoder, blocks, decoder = split(net)
-    layers = [*encoder.model.named_children(), *blocks.model.named_children()]
-    places = list(_taps(encoder.model, first=len(encoder.model), blocks=len(blocks.model)))
-    stages = [layers[begin:end] for begin, end in zip([0, *places], [*places, None])]
-    *before, behind = [Stage(_named(part)) for part in stages]
-    for name, layer in decoder.model.named_children():
-        behind.model.add_module(name, layer)
+    encoder, blocks, decoder = (list(stage.model.named_children()) for stage in split(net))
+    layers, first = [*encoder, *blocks, *decoder], len(encoder)
+    _, *halving = (place for place, (_, layer) in enumerate(encoder, start=1) if isinstance(layer, nn.Conv2d))
+    places = [*halving, *sorted({first + min(1, len(blocks)), first + min(len(blocks) // 2 + 1, len(blocks))})]
+    stages = [OrderedDict(layers[begin:end]) for begin, end in zip([0, *places], [*places, None])]
+    *before, behind = [Stage(nn.Sequential(part)) for part in stages]
     return Tapped(before), behind
-
-
-def _taps(encoder: nn.Sequential, *, first: int, blocks: int) -> Iterator[int]:
-    """Behind how many layers a tap is; `first` is the number of layers before the first of `blocks`."""
-    _, *halving = (place for place, layer in enumerate(encoder) if isinstance(layer, nn.Conv2d))
-    yield from (place + 1 for place in halving)
-    yield from sorted({first + min(1, blocks), first + min(blocks // 2 + 1, blocks)})
-
-
-def _named(layers: Sequence[tuple[str, nn.Module]]) -> nn.Sequential:
-    net = nn.Sequential()
-    for name, layer in layers:
-        net.add_module(name, layer)
-    return net
 
 
 class PatchHeads(nn.Module):

@@ -11,12 +11,10 @@ from torch import Tensor
 from velogan.config import Config
 from velogan.methods.capabilities import TrainsByDirection
 from velogan.networks.build import Networks
+from velogan.networks.sizes import FLOAT32, parameters
 from velogan.objectives.base import Objective, Out, Phase
 from velogan.observe.roofline import flops, record_convolutions
 from velogan.types import Nets
-
-FLOAT32 = 4
-"""Bytes of a weight, and of its gradient."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +78,7 @@ def load_of(config: Config) -> Load:
         objective = config.method.objective(config.spec, shape=(side, side), batched=True)
         phases = tuple(_phases(objective, nets, config))
         directions = _by_direction(nets, config, phases)
-    weights = FLOAT32 * sum(weight.numel() for net in nets.values() for weight in net.parameters())
+    weights = FLOAT32 * sum(map(parameters, nets.values()))
     return Load(phases, weights, config.images_per_update, directions)
 
 
@@ -89,8 +87,7 @@ def _by_direction(nets: Nets, config: Config, whole: Sequence[PhaseLoad]) -> Dir
     method = config.method
     if not isinstance(method, TrainsByDirection):
         return None
-    side, count = config.data.crop_size, config.images_per_update
-    images = {letter: torch.empty(1, channels, side, side) for letter, channels in config.spec.channels.items()}
+    side, count, images = config.data.crop_size, config.images_per_update, _images(config)
     computed, swapped = [], []
 
     def swap(mine: Tensor, shape: Sequence[int]) -> Tensor:
@@ -112,8 +109,7 @@ def _by_direction(nets: Nets, config: Config, whole: Sequence[PhaseLoad]) -> Dir
 
 
 def _phases(objective: Objective, nets: Nets, config: Config) -> Iterator[PhaseLoad]:
-    side, count = config.data.crop_size, config.images_per_update
-    images = {letter: torch.empty(1, channels, side, side) for letter, channels in config.spec.channels.items()}
+    count, images = config.images_per_update, _images(config)
     carries: dict[str, dict[str, Tensor]] = {split: {} for split in objective.draws}
     for phase in objective.phases():
         batch = {**images, "uniform": torch.empty(objective.draws[phase.split], 1)}
@@ -131,6 +127,11 @@ def _phases(objective: Objective, nets: Nets, config: Config) -> Iterator[PhaseL
             flops_alone=count * alone,
         )
         carries[phase.split] |= {name: value.detach() for name, value in out.carry.items()}
+
+
+def _images(config: Config) -> dict[str, Tensor]:
+    side = config.data.crop_size
+    return {letter: torch.empty(1, channels, side, side) for letter, channels in config.spec.channels.items()}
 
 
 def _play(phase: Phase, nets: Nets, batch: Mapping[str, Tensor], carry: Mapping[str, Tensor]) -> tuple[int, Out]:

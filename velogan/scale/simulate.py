@@ -116,20 +116,15 @@ def copying(size: float, ranks: int, cluster: Cluster) -> float:
 
 @dataclass(frozen=True)
 class Row:
-    """A training on `devices`. `hours` of the whole run; the others in seconds of a step."""
+    """A training on `devices`. `hours` of the whole run; milliseconds of a step, with its exchanges."""
 
     devices: int
     images_per_s: float
     efficiency: float
     hours: float
-    compute_s: float
-    exchange_s: float
-    agree_s: float
-
-    @property
-    def step_s(self) -> float:
-        """All of a step."""
-        return self.compute_s + self.exchange_s + self.agree_s
+    step_ms: float
+    exchange_ms: float
+    agree_ms: float
 
 
 def row(devices: int, load: Load, cluster: Cluster, *, step_s: float, images: float) -> Row:
@@ -140,15 +135,16 @@ def row(devices: int, load: Load, cluster: Cluster, *, step_s: float, images: fl
         for size in phase.exchanges
     )
     agree_s = all_reduce(AGREED, devices, cluster, "gloo")
-    speed = devices * load.images / (step_s + exchange_s + agree_s)
+    whole_s = step_s + exchange_s + agree_s
+    speed = devices * load.images / whole_s
     return Row(
         devices,
         images_per_s=speed,
-        efficiency=speed / (devices * load.images / step_s),
+        efficiency=step_s / whole_s,
         hours=images / speed / 3600,
-        compute_s=step_s,
-        exchange_s=exchange_s,
-        agree_s=agree_s,
+        step_ms=1000 * whole_s,
+        exchange_ms=1000 * exchange_s,
+        agree_ms=1000 * agree_s,
     )
 
 
@@ -225,23 +221,11 @@ def simulate(
 
     `reference` is the load of the method that `method` compares with: by arithmetic, at the same speed.
     """
-    rows = [row(count, load, cluster, step_s=step_s, images=images) for count in devices]
     split = modules(load, cluster.link, step_s=step_s, every=every)
     by_direction = directions(load, cluster, step_s=step_s)
     method = reference.flops / reference.images / (load.flops / load.images) if reference else 1.0
     return {
-        "rows": [
-            {
-                "devices": one.devices,
-                "images_per_s": one.images_per_s,
-                "efficiency": one.efficiency,
-                "hours": one.hours,
-                "step_ms": 1000 * one.step_s,
-                "exchange_ms": 1000 * one.exchange_s,
-                "agree_ms": 1000 * one.agree_s,
-            }
-            for one in rows
-        ],
+        "rows": [vars(row(count, load, cluster, step_s=step_s, images=images)) for count in devices],
         "directions": None if by_direction is None else vars(by_direction),
         "step_ms": 1000 * step_s,
         "images_per_step": load.images,
@@ -250,7 +234,7 @@ def simulate(
         "phases": [{"name": one.name, "bytes": one.bytes, "share_of_steps": one.share} for one in load.phases],
         "factors": {
             "method": method,
-            "modules": {**vars(split)},
+            "modules": vars(split),
             "trials": trials,
             "together": method * split.times * trials,
             "nodes": split.nodes * trials,

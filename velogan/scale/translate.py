@@ -22,16 +22,14 @@ import torch
 
 from velogan.data.pictures.images import READ
 from velogan.engine.memory import peak_memory_mb
-from velogan.files import install, write_text
-from velogan.scale.connected import QUIET, connected
+from velogan.files import require, write_text
+from velogan.scale.connected import connected
 from velogan.scale.parts import Input, find_input, is_shard
 from velogan.scale.shards import translate_shard
 from velogan.scale.work import Done, Options, note_of, whole
 from velogan.translate.files import check_options, translate_jobs
 from velogan.translate.jobs import Job, beside, printable, renamed
 from velogan.translate.model import Translator
-
-MISSING = f"--workers needs Ray Data, which is not installed here: {install('scale')}"
 
 MOST_LOSSES = 2
 """How often a part is tried again whose worker was lost."""
@@ -72,16 +70,12 @@ def translate_at_scale(
     if address and address.startswith("ray://"):
         raise ValueError(f"--address {address}: start velogan on a host of that cluster, with --address auto")
     found = find_input(input, output)
-    os.environ.update(QUIET)
+    require("scale", "ray", "pyarrow", user="--workers")
     os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
-    try:
-        import ray.data
-        from ray.exceptions import RayError
-    except ImportError:
-        raise ValueError(MISSING) from None
-    del ray
     total = Total()
     with connected(address):
+        from ray.exceptions import RayError
+
         started = time.perf_counter()
         try:
             lost = _all(found, load, options, workers, total=total, gpus=gpus, progress=progress)

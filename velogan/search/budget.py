@@ -51,7 +51,6 @@ _UNITS: dict[str, tuple[Unit, float]] = {
 _WRITTEN = re.compile(
     r"(\d{1,15}(?:\.\d{1,15})?) ?(ms|([kmgt]?)(macs?|params?|parameters|b))", re.ASCII | re.IGNORECASE
 )
-_FORMS = "write 2GMAC, 5Mparam, 20MB or 30ms"
 
 
 @dataclass(frozen=True)
@@ -65,16 +64,14 @@ class Budget:
     def parse(cls, text: str) -> Budget:
         """Of 2GMAC (multiplications), 5Mparam, 20MB (of float32, 10^6 bytes) or 30ms. ValueError for all else."""
         found = _WRITTEN.fullmatch(text.strip())
-        if found is None:
-            which = re.fullmatch(r"[\d.]+ ?[kmgt]?", text.strip(), re.ASCII | re.IGNORECASE)
-            what = "has no unit" if which else "is no amount of multiplications, parameters, bytes or milliseconds"
-            raise ValueError(f"budget={text!r:.40} {what}: {_FORMS}")
+        if found is None or float(found[1]) == 0:
+            raise ValueError(
+                f"budget={text!r:.40} is no amount, above 0 and with a unit, of multiplications, parameters, bytes or "
+                "milliseconds: write 2GMAC, 5Mparam, 20MB or 30ms"
+            )
         number, ending, factor, counted = found.groups()
         unit, each = _UNITS[(counted or ending).lower()]
-        amount = float(number) * _FACTORS[(factor or "").lower()] * each
-        if amount <= 0:
-            raise ValueError(f"budget={text!r:.40} leaves nothing to a network: {_FORMS}")
-        return cls(amount, unit)
+        return cls(float(number) * _FACTORS[(factor or "").lower()] * each, unit)
 
     def meter(self, device: torch.device | None = None) -> Meter:
         """What counts or measures in the unit; milliseconds are of plain networks in float32 on `device`."""

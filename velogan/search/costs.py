@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import Literal, NamedTuple, Protocol
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -46,18 +46,6 @@ class Costs:
     def average(self) -> float:
         """Of a generator in which all operations have equal shares."""
         return self.rest + sum(sum(place.values()) / len(place) for place in self.places)
-
-
-class Meter(Protocol):
-    """Says what generators cost on a picture of `side` x `side`."""
-
-    def costs(self, config: GeneratorConfig, *, ends: Ends, side: int) -> Costs:
-        """Of all operations that a generator of the width of `config` may have."""
-        ...
-
-    def built(self, config: GeneratorConfig, *, ends: Ends, side: int) -> float:
-        """Of the generator that `config` describes."""
-        ...
 
 
 class Place(NamedTuple):
@@ -105,7 +93,7 @@ def _priced(found: Sequence[Place], price: Callable[[str, Place], float]) -> tup
 
 
 class Counted:
-    """MACs or parameters, exactly as `sizes.size` counts them."""
+    """MACs or parameters on a picture of `side` x `side`, exactly as `sizes.size` counts them."""
 
     def __init__(self, what: Literal["macs", "parameters"]):
         self.what = what
@@ -130,7 +118,7 @@ Measure = Callable[[Sequence[tuple[nn.Module, Shape]]], Sequence[float]]
 
 
 class Measured:
-    """Milliseconds. What was measured once is remembered for as long as this lives.
+    """Milliseconds, as `Counted` has them. What was measured once is remembered for as long as this lives.
 
     A network takes longer than its operations, for its norms and activations: as much longer as the generator of 3x3
     convolutions does (if that is faster, operations count less by that ratio). So a sum over operations is a forecast;
@@ -170,6 +158,9 @@ class Measured:
             (self._built[key],) = self._measure([(net, (1, ends[0], side, side))])
         return self._built[key]
 
+
+Meter = Counted | Measured
+"""Says what generators cost."""
 
 ROUNDS = 7
 _CALLS_IN_A_ROW = 10  # on CUDA, so that the host's part of a call is hidden, as it is within a network

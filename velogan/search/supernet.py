@@ -35,22 +35,14 @@ class Supernets(Networks):
     def __init__(self, *, merged: bool = True):
         self._fill: Fill = lambda slot: Mixed(slot, merged=merged)
 
-    def generator(self, config: GeneratorConfig, *, in_channels: int = 3, out_channels: int = 3) -> nn.Module:  # pyright: ignore[reportIncompatibleMethodOverride]
-        _check_cells("generator", config)
-        return build_generator(config, in_channels=in_channels, out_channels=out_channels, fill=self._fill)
+    def generator(self, config: GeneratorConfig, **channels: int) -> nn.Module:  # pyright: ignore[reportIncompatibleMethodOverride]
+        return build_generator(config, **channels, fill=self._fill)
 
-    def discriminator(self, config: DiscriminatorConfig, *, in_channels: int = 3) -> nn.Module:  # pyright: ignore[reportIncompatibleMethodOverride]
-        _check_cells("discriminator", config)
-        return build_discriminator(config, in_channels=in_channels, fill=self._fill)
+    def discriminator(self, config: DiscriminatorConfig, **channels: int) -> nn.Module:  # pyright: ignore[reportIncompatibleMethodOverride]
+        return build_discriminator(config, **channels, fill=self._fill)
 
     def encoding_discriminator(self, config: DiscriminatorConfig, *, in_channels: int) -> nn.Module:  # pyright: ignore[reportIncompatibleMethodOverride]
-        _check_cells("discriminator", config)
         return build_encoding_discriminator(config, in_channels=in_channels, fill=self._fill)
-
-
-def _check_cells(section: str, config: GeneratorConfig | DiscriminatorConfig) -> None:
-    if config.network != "cells":
-        raise ValueError(f"{section}.network={config.network} has no choice of operations: set {section}.network=cells")
 
 
 class Mixed(nn.Module):

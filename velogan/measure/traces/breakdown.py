@@ -76,13 +76,9 @@ def idle(timeline: Timeline) -> Answer:
             found[_reason(starts.get(end), start, end)].append(end - start)
     of = (sum(map(len, found.values())), sum(map(sum, found.values())))
     window = _length(timeline.window)
-    answer: Answer = {
-        name: figure(len(parts), sum(parts), of=of, window=window)
-        for name, parts in found.items()
-        if not (on_cpu and name == "kernel_wait")
-    }
+    answer = {name: figure(len(parts), sum(parts), of=of, window=window) for name, parts in found.items()}
     if on_cpu:
-        answer["kernel_wait"] = None
+        answer |= {"kernel_wait": None}
     return answer | {"of": {"count": of[0], "microseconds": round(of[1], 3)}}
 
 
@@ -201,8 +197,7 @@ def owners(timeline: Timeline) -> list[Answer]:
             name: sum(one.microseconds for one in found) for name, found in _by(chosen, lambda o: o.group).items()
         }
         amount = figure(len(chosen), sum(groups.values()), of=of, window=window)
-        named = {"phase": place.phase, "network": place.network, "way": place.way}
-        rows.append({**named, **amount, "by_group": {name: round(time, 3) for name, time in groups.items()}})
+        rows.append({**vars(place), **amount, "by_group": {name: round(time, 3) for name, time in groups.items()}})
     return rows
 
 
@@ -274,19 +269,12 @@ def _by_place(work: Iterable[Activity], window: Span) -> list[Answer]:
     start, end = window
     merged: list[Answer] = []
     for one in sorted((one for one in work if start <= one.start < end), key=lambda one: one.start):
-        place, last = one.place, merged[-1] if merged else None
-        begin, finish = one.spans[0][0] - start, one.spans[-1][1] - start
-        same = last is not None and (last["phase"], last["network"], last["way"]) == (
-            place.phase,
-            place.network,
-            place.way,
-        )
-        if same and last is not None and begin - last["end"] < (end - start) / 500:
+        place, last = vars(one.place), merged[-1] if merged else {}
+        begin, finish = one.start - start, one.spans[-1][1] - start
+        if last.items() >= place.items() and begin - last["end"] < (end - start) / 500:
             last["end"] = max(last["end"], finish)
         else:
-            merged.append(
-                {"phase": place.phase, "network": place.network, "way": place.way} | {"start": begin, "end": finish}
-            )
+            merged.append({**place, "start": begin, "end": finish})
     return merged
 
 
