@@ -315,6 +315,11 @@ def test_help_of_train_is_one_screen_and_leads_to_the_rest(
     assert "--on-nonfinite" in everything
 
 
+@pytest.mark.parametrize("before", ["train --data", "translate", "data check", "evaluate run --data"])
+def test_an_empty_word_is_no_folder(before: str, capsys: pytest.CaptureFixture[str]):
+    assert f"what follows {before.split()[-1]} is empty" in _refused(capsys, *before.split(), "")
+
+
 def test_a_random_search_that_finds_fewer_settings_says_so(capsys: pytest.CaptureFixture[str]):
     words = "--data apples2oranges --search random --trials 5 --images 10 --vary generator.blocks=1..2 --dry-run --json"
     assert main(["sweep", "demo", *words.split()]) == 0

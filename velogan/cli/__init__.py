@@ -95,6 +95,9 @@ def _parse(argv: list[str]) -> Flags:
         raise SystemExit(0)
     if several() and words not in IN_SEVERAL_PROCESSES:
         raise ValueError(f"only train and search run in several processes: start velogan {argv[0]} without torchrun")
+    if "" in argv:
+        before = argv[argv.index("") - 1]
+        raise ValueError(f"what follows {before} is empty, perhaps a variable that is not set: give it, or leave it out")
     command = COMMANDS[words]
     prog = " ".join(("velogan", *words))
     return command.load().parse(argv[len(words) :], prog=prog, description=command.description())

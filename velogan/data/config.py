@@ -221,7 +221,9 @@ class DataConfig(BaseModel):
     @classmethod
     def _one_for_each(cls, value: Any) -> Any:
         if isinstance(value, str):
-            return (value,)
+            value = (value,)
+        if isinstance(value, (tuple, list)) and "" in value:
+            raise ValueError("a path is empty: name a folder")
         if isinstance(value, (tuple, list)) and len(value) > 2:
             raise ValueError(
                 f"{len(value)} paths are given, and there are two domains: name two folders, or put a set of shards "
