@@ -22,6 +22,7 @@ import numpy as np
 
 from velogan.data.rendered.apples2oranges import render
 from velogan.translate.films import Smoother, translated
+from velogan.translate.large import Settings
 from velogan.translate.model import load_translator
 
 CLIPS = 3
@@ -84,7 +85,7 @@ def main() -> None:
     rows: dict[str, list[dict[str, float]]] = {}
     for number in range(CLIPS):
         film = clip(number, side=asked.side, frames=asked.frames, noise=asked.noise)
-        both = list(translated(model, film["given"], tile=0, batch_pixels=2**16, scratch=Path()))
+        both = list(translated(model, film["given"], Settings(False, 0, 2**16), scratch=Path()))
         plain = np.stack([made for _, made in both])
         rows.setdefault("input", []).append(figures(film["given"], film["given"], film))
         for share in asked.smooth:

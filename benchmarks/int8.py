@@ -24,9 +24,7 @@ from onnxruntime.quantization import CalibrationDataReader, QuantType, quantize_
 from onnxruntime.quantization.shape_inference import quant_pre_process
 from PIL import Image
 
-from velogan.data.sets.sources import code_directory
 from velogan.interchange.export import export
-from velogan.kernels.inference import Accelerator
 from velogan.translate.model import load_translator
 
 SIDE = 256
@@ -64,7 +62,7 @@ def session(file: Path, threads: int) -> Callable[[np.ndarray], np.ndarray]:
 
 
 def measure(run: Path, train: Path, test: Path, *, threads: int, rounds: int, count: int) -> None:
-    model = load_translator(run, accelerate=Accelerator(torch.device("cpu"), code_directory() / "kernels"))
+    model = load_translator(run, fast=True)
     config = model.header["config"]
     print(f"{run.name}: {config['network']}, {config['blocks']} blocks, width {config['channels']}", flush=True)
 

@@ -16,15 +16,13 @@ import numpy as np
 import torch
 from PIL import Image
 
-from velogan.data.sets.sources import code_directory
-from velogan.kernels.inference import Accelerator
 from velogan.translate.files import translate
 from velogan.translate.model import load_translator
 
 
 def main(run: Path, picture: Path, tile: int, difference: Path) -> None:
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    model = load_translator(run, device=device, accelerate=Accelerator(device, code_directory() / "kernels"))
+    model = load_translator(run, device=device, fast=True)
     made = {}
     with tempfile.TemporaryDirectory() as folder:
         for side in (0, tile):

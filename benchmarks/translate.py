@@ -18,16 +18,14 @@ import numpy as np
 import torch
 from PIL import Image
 
-from velogan.data.sets.sources import code_directory, list_images
-from velogan.kernels.inference import Accelerator
+from velogan.data.sets.sources import list_images
 from velogan.translate.files import translate
 from velogan.translate.model import Translator, load_translator
 
 
 def main(run: Path, folder: Path, rounds: int) -> None:
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    accelerate = Accelerator(device, code_directory() / "kernels")
-    model = load_translator(run, device=device, accelerate=accelerate)
+    model = load_translator(run, device=device, fast=True)
     names = list_images(folder)
     speeds: dict[str, list[float]] = {"plain": [], "velogan": []}
     with tempfile.TemporaryDirectory() as out:

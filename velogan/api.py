@@ -11,8 +11,8 @@ from typing import Any, TypeVar
 
 import torch
 
-from velogan.config import Config, read_config
-from velogan.data.sets.sources import code_directory
+from velogan.config import Config
+from velogan.config import read_config as read_config
 from velogan.engine.device import resolve_device
 from velogan.evaluation.doubt import doubter_of
 from velogan.evaluation.evaluate import Features
@@ -23,7 +23,6 @@ from velogan.interchange.card import CardMetadata
 from velogan.interchange.export import Format
 from velogan.interchange.hub import local, named, require_hub, upload
 from velogan.interchange.importing import import_reference as _import_reference
-from velogan.kernels.inference import Accelerator
 from velogan.observe.progress import Display
 from velogan.recipes import RECIPES, RECOMMENDED
 from velogan.training.run import train as _train
@@ -34,22 +33,6 @@ from velogan.translate.kept import Keep
 from velogan.translate.memory import one_picture, translate_images
 from velogan.translate.model import Pages, Translator, Weights, Which, load_translator
 from velogan.types import Direction
-
-__all__ = [
-    "PRESETS",
-    "Config",
-    "Doubt",
-    "Model",
-    "Result",
-    "Summary",
-    "evaluate",
-    "export",
-    "import_reference",
-    "load",
-    "preset",
-    "read_config",
-    "train",
-]
 
 PRESETS: tuple[str, ...] = tuple(RECIPES)
 """The names that `preset` takes."""
@@ -95,11 +78,9 @@ def load(
     kept) or raw. `exact`: computed by plain float32 layers, not by the accelerated network, which differs by a few
     levels of 8 bits. ValueError, with the mend, where there is no such model.
     """
-    where = resolve_device(device)
-    faster = None if exact else Accelerator(where, code_directory() / "kernels")
     common: Any = {"direction": direction, "weights": weights, "checkpoint": checkpoint}
     path = local(path)
-    return Model(load_translator(path, device=where, accelerate=faster, **common), path)
+    return Model(load_translator(path, device=resolve_device(device), fast=not exact, **common), path)
 
 
 @dataclass(frozen=True)

@@ -264,16 +264,14 @@ def read_config(path: Path | str) -> Config:
     path = path / "config.yaml" if path.is_dir() else path
     if not path.is_file():
         raise ValueError(f"--config {path}: there is no such file; every run folder holds a config.yaml")
-    if path.stat().st_size > _MOST_YAML:
-        raise ValueError(
-            f"--config {path} holds no configuration: it has {path.stat().st_size} bytes, not a few thousand"
-        )
     try:
+        if path.stat().st_size > _MOST_YAML:
+            raise ValueError(f"it has {path.stat().st_size} bytes, not a few thousand")
         tree = parse_yaml(path.read_text(encoding="utf-8"))
+        if not isinstance(tree, dict):
+            raise ValueError("it must be a mapping with sections like data:")
     except ValueError as error:
-        raise ValueError(f"--config {path} holds no configuration, since it is not plain YAML: {error}") from None
-    if not isinstance(tree, dict):
-        raise ValueError(f"--config {path} holds no configuration: it must be a mapping with sections like data:")
+        raise ValueError(f"--config {path} holds no configuration in plain YAML: {error}") from None
     return parse_config(tree, source=str(path))
 
 

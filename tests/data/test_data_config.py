@@ -18,7 +18,9 @@ def test_crop_larger_than_load_size_names_field_value_and_mend() -> None:
     assert DataConfig(load_size=200, preprocess="crop").crop_size == 256  # nothing is resized there
 
 
-@pytest.mark.parametrize("field", [{"crop_size": 30}, {"batch_size": 0}, {"path": ()}, {"path": ("",)}, {"colour": True}])
+@pytest.mark.parametrize(
+    "field", [{"crop_size": 30}, {"batch_size": 0}, {"path": ()}, {"path": ("",)}, {"colour": True}]
+)
 def test_refuses(field: dict) -> None:
     with pytest.raises(ValidationError):
         DataConfig(**field)

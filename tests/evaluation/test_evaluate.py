@@ -431,9 +431,9 @@ def test_what_translate_writes_is_what_is_scored(tmp_path: Path, monkeypatch: py
     data = render_folder(tmp_path / "set", count=2, test_count=3, image_size=36, test_size=32, seed=0)
     run = _run(tmp_path, data)
     quick, exact = evaluate(run), evaluate(run, exact=True)
-    for result, accelerate in ((quick, Accelerator(CPU, tmp_path)), (exact, None)):
-        fakes = tmp_path / f"fakes-{accelerate is None}"
-        translate(load_translator(run, accelerate=accelerate), data / "testA", fakes)
+    for result, fast in ((quick, True), (exact, False)):
+        fakes = tmp_path / f"fakes-{fast}"
+        translate(load_translator(run, fast=fast), data / "testA", fakes)
         kept = [structure(_read(file), _read(data / "testA" / file.name)).item() for file in sorted(fakes.iterdir())]
         assert _by_key(result)["structure", "a2b"]["value"] == pytest.approx(np.mean(kept), abs=1e-9)
     assert _by_key(quick)["structure", "a2b"]["value"] != _by_key(exact)["structure", "a2b"]["value"]

@@ -142,7 +142,7 @@ def test_what_is_not_stated_is_said(tmp_path: Path):
     [
         (["run", "run", "--format", "hub"], "which this would overwrite"),
         (["run", "run/checkpoints/000000005", "--format", "hub"], "which this would overwrite"),
-        (["run", "out.safetensors", "--format", "hub"], "name one without a suffix"),
+        (["run", "out.safetensors", "--format", "hub"], "is named like a file"),
         (["run", "out", "--format", "hub", "--license", "my own"], "license='my own' is no identifier"),
         (["run", "out", "--format", "torch", "--license", "mit"], "a licence for hub and onnx"),
         (["run", "out", "--format", "hub", "--picture", "nothing.png"], "picture=nothing.png cannot be shown"),

@@ -21,14 +21,17 @@ from torch import Tensor, nn
 
 pytest.importorskip("fastapi", reason="the extra serve is not installed")
 
+from velogan.serve.app import build_app
 from velogan.serve.limits import Limits
 from velogan.serve.queue import Queue
 from velogan.serve.server import bind, make_server
 from velogan.translate.doubt import Doubter
 from velogan.translate.model import Translator
-from velogan.types import Direction
+from velogan.types import GENERATOR_FILES, Direction
 
-TITLES: dict[Direction, str] = {"a2b": "day → night", "b2a": "night → day"}
+HEADERS: dict[Direction, dict[str, Any]] = {
+    way: {"role": role, "data": {"a": "day", "b": "night"}} for way, role in GENERATOR_FILES.items()
+}
 
 
 class Negative(nn.Module):
@@ -112,10 +115,12 @@ def served(
 ) -> Iterator[Served]:
     """A server, until the end of the block. For the ways `doubted`, the left half of a picture does not come back."""
     net = Negative()
-    models: dict[Direction, Translator] = {way: Translator(net, multiple=4, device=torch.device("cpu")) for way in ways}
-    doubters = {way: Doubter(models[way], _returned) for way in doubted}
-    common: dict[str, Any] = {"tile": tile, "token": token, "doubters": doubters}
-    server = make_server(models, name="nights", titles=TITLES, limits=Limits(**limits), **common)
+    cpu = torch.device("cpu")
+    models: dict[Direction, Translator] = {way: Translator(net, 4, cpu, header=HEADERS[way]) for way in ways}
+    doubters: dict[Direction, Doubter] = {way: Doubter(models[way], _returned) for way in doubted}
+    bounds = Limits(**limits)
+    app = build_app(models, name="nights", limits=bounds, tile=tile, doubters=doubters)
+    server = make_server(app, seconds=bounds.seconds, token=token)
     net.batches.clear()
     net.began.clear()
     with bind("127.0.0.1", 0) as listening, ExitStack() as stack:

@@ -27,10 +27,10 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("runs") / "tiny"
     config = GeneratorConfig(channels=2, blocks=1).model_dump(mode="json")
     common = {"network": "generator", "config": config, "in_channels": 3, "out_channels": 3}
+    common |= {"data": {"a": "day", "b": "night"}}
     headers: dict[str, dict[str, Any]] = {role: {"role": role, **common} for role in ("G_A", "G_B")}
     nets = {role: build_network(header) for role, header in headers.items()}
     save_checkpoint(folder, images=5, networks=nets, headers=headers, state={}, clock={})
-    (folder / "run.json").write_text(json.dumps({"data": {"a": {"name": "day"}, "b": {"name": "night"}}}))
     return folder
 
 

@@ -11,6 +11,7 @@ from PIL import Image
 from torch import Tensor, nn
 
 from velogan.data.pictures.images import Picture, read_picture, save_picture
+from velogan.kernels.inference import Accelerator
 from velogan.networks.generators import GeneratorConfig, build_generator
 from velogan.translate.files import translate
 from velogan.translate.model import Translator
@@ -373,7 +374,7 @@ def test_a_flat_picture_gives_finite_values(tmp_path: Path) -> None:
 def test_bytes_may_be_rounded_deeper_pictures_may_not(tmp_path: Path) -> None:
     asked: list[bool] = []
 
-    class Accelerate:
+    class Accelerate(Accelerator):
         def __call__(self, net: nn.Module, *, rounded: bool) -> nn.Module:
             asked.append(rounded)
             return net
@@ -381,7 +382,9 @@ def test_bytes_may_be_rounded_deeper_pictures_may_not(tmp_path: Path) -> None:
         def dtype(self, *, rounded: bool) -> torch.dtype:
             return torch.float32
 
-    model = Translator(Negative(), multiple=4, device=torch.device("cpu"), accelerate=Accelerate())
+    model = Translator(
+        Negative(), multiple=4, device=torch.device("cpu"), accelerate=Accelerate(torch.device("cpu"), tmp_path)
+    )
     for i in range(2):
         _picture(tmp_path / "in" / f"{i}.png", size=(8 + i, 8))
         save_picture(tmp_path / "in" / f"deep{i}.png", Picture(np.zeros((8 + i, 8, 3), np.uint16)))

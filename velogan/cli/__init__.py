@@ -97,7 +97,7 @@ def _parse(argv: list[str]) -> Flags:
         raise ValueError(f"only train and search run in several processes: start velogan {argv[0]} without torchrun")
     if "" in argv:
         before = argv[argv.index("") - 1]
-        raise ValueError(f"what follows {before} is empty, perhaps a variable that is not set: give it, or leave it out")
+        raise ValueError(f"what follows {before} is empty, perhaps a variable that is not set: give it a value")
     command = COMMANDS[words]
     prog = " ".join(("velogan", *words))
     return command.load().parse(argv[len(words) :], prog=prog, description=command.description())

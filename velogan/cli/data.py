@@ -74,7 +74,6 @@ class DataDownload(Flags):
 
     def execute(self, argv: list[str]) -> Outcome:
         from velogan.data.sets.download import HOST, download
-        from velogan.files import counted
         from velogan.observe.progress import Display
 
         with Display() as display:
@@ -131,7 +130,6 @@ class DataShards(Flags):
 
     def execute(self, argv: list[str]) -> Outcome:
         from velogan.data.sets.pack import pack
-        from velogan.files import counted
         from velogan.observe.progress import Display
 
         if self.megabytes < 1:

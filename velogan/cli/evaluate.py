@@ -103,21 +103,19 @@ class Evaluate(Flags):
             raise ValueError(f"--data {' '.join(self.data)}: name one folder, or two")
         with Display() as display:
             common |= {"limit": self.limit, "task": display.task}
-            if self.against is None:
+            if self.against is not None:
+                result = compare(self.run, self.against, **common)
+            else:
                 try:
                     check_writable("RUN", self.run)
                 except ValueError as error:
                     display.say(f"careful: figures are printed alone, since {error}")
-            if self.against is not None:
-                result = compare(self.run, self.against, **common)
-            else:
                 chosen = {"data": self.data, "checkpoint": self.checkpoint, "exact": self.exact}
                 result = evaluate(self.run, **chosen, **common)
             compared = [self.run, self.against] if self.against else scored(result["protocol"]["data"])
-            for line in filter(None, [left_out(folder, scans=False) for folder in compared]):
-                display.say(line)
             missing = MISSING_JUDGE if self.features is None and features == "none" else None
-            for line in filter(None, [duplicates_line(result), missing]):
+            lines = [*(left_out(folder, scans=False) for folder in compared), duplicates_line(result), missing]
+            for line in filter(None, lines):
                 display.say(line)
         console = Console(stderr=self.json)
         protocol = result["protocol"]

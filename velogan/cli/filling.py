@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from velogan.cli.fields import Configured, data_is_named
+from velogan.cli.fields import Configured, Fields, data_is_named
 from velogan.config import Config, differences
 from velogan.engine.duration import Span, Unit
 from velogan.engine.processes import first
@@ -27,16 +27,6 @@ if TYPE_CHECKING:
     from velogan.training.session import Result
     from velogan.types import Direction
 
-Minutes = Annotated[
-    float | None,
-    tyro.conf.arg(help="Length of the run in minutes, all counted but the preparing of pictures.", metavar="NUMBER"),
-]
-Images = Annotated[int | None, tyro.conf.arg(help="Length of the run in images of each domain.", metavar="NUMBER")]
-Epochs = Annotated[
-    float | None,
-    tyro.conf.arg(help="Length in epochs, of as many images as the larger domain has.", metavar="NUMBER"),
-]
-
 
 @dataclass(kw_only=True)
 class Filling(Configured):
@@ -46,9 +36,19 @@ class Filling(Configured):
         Path | None,
         tyro.conf.arg(help="The run folder: made, or continued where it holds this run.", metavar="FOLDER"),
     ] = None
-    minutes: Minutes = None
-    images: Images = None
-    epochs: Epochs = None
+    minutes: Annotated[
+        float | None,
+        tyro.conf.arg(
+            help="Length of the run in minutes, all counted but the preparing of pictures.", metavar="NUMBER"
+        ),
+    ] = None
+    images: Annotated[
+        int | None, tyro.conf.arg(help="Length of the run in images of each domain.", metavar="NUMBER")
+    ] = None
+    epochs: Annotated[
+        float | None,
+        tyro.conf.arg(help="Length in epochs, of as many images as the larger domain has.", metavar="NUMBER"),
+    ] = None
     dry_run: Annotated[
         bool, tyro.conf.arg(help="Say what would be done, how long it takes and with how much memory, and stop.")
     ] = False
@@ -69,9 +69,9 @@ def length(asked: Filling) -> dict[str, Any]:
     return {"length": " ".join(str(Span(amount, unit)) for unit, amount in given.items())} if given else {}
 
 
-def check_data(asked: Filling) -> None:
-    """ValueError where nobody said which pictures to train on."""
-    if not data_is_named(asked, asked.preset):
+def check_data(asked: Fields, *presets: str) -> None:
+    """ValueError where nobody said which pictures to train on, and the presets bring none."""
+    if not data_is_named(asked, *presets):
         raise ValueError("--data is missing: name a folder with trainA and trainB, two folders, or apples2oranges")
 
 

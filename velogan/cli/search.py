@@ -135,7 +135,7 @@ def configure_search(asked: Search) -> Config:
     train = length(asked)
     check_hidden(asked.hidden)
     config = configure(asked)
-    check_data(asked)
+    check_data(asked, asked.preset)
     given: dict[str, dict[str, Any]] = {
         "method": {"scheme": asked.method, "patience": asked.patience},
         "generator": {"channels": asked.hidden, "blocks": None if asked.cells is None else asked.cells - 2},

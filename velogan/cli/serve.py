@@ -5,12 +5,11 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
 from velogan.cli.flags import EXACT, Checkpoint, Flags, Json, Outcome, Weights
-from velogan.cli.placed import placed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -64,6 +63,7 @@ class Serve(Flags):
     json: Json = False
 
     def execute(self, argv: list[str]) -> Outcome:
+        from velogan.engine.device import resolve_device
         from velogan.files import require
         from velogan.interchange.bundle import load_all
         from velogan.interchange.hub import local
@@ -73,6 +73,8 @@ class Serve(Flags):
         from velogan.translate.files import check_options
 
         require("serve", "fastapi", "uvicorn", "python_multipart", user="velogan serve")
+        from velogan.serve.app import build_app
+
         limits = Limits(
             upload_bytes=int(self.max_mb * 2**20),
             pixels=int(self.max_megapixels * 10**6),
@@ -82,18 +84,15 @@ class Serve(Flags):
         check_options(format=None, tile=self.tile)
         token = token_for(self.host, self.token or os.environ.get("VELOGAN_TOKEN") or None)
         with Display() as display, bind(self.host, self.port) as listening:
-            place = placed(self.device, exact=self.exact)
+            place: Any = {"device": resolve_device(self.device), "fast": not self.exact}
             models = load_all(local(self.model), weights=self.weights, checkpoint=self.checkpoint, **place)
             doubters = _doubters(models, display.say)
             name = self.model.resolve().name
             display.say(f"{name} ({', '.join(models)}): building and measuring its networks")
+            app = build_app(models, name=name, limits=limits, tile=self.tile, doubters=doubters)
             server = make_server(
-                models,
-                name=name,
-                titles={way: _title(self.model, way) for way in models},
-                limits=limits,
-                tile=self.tile,
-                doubters=doubters,
+                app,
+                seconds=limits.seconds,
                 token=token,
                 host=self.host,
                 started=lambda: display.say(f"serving at {address(listening, token)} (Ctrl-C stops)"),
@@ -113,13 +112,3 @@ def _doubters(models: Mapping[Direction, Translator], say: Callable[[str], None]
         except ValueError as error:
             say(f"{way}: no maps of doubt: {error}")
     return found
-
-
-def _title(path: Path, direction: Direction) -> str:
-    """A direction in words: by the names of the run's domains, where `path` is a run."""
-    from velogan.report.facts import read_facts
-
-    try:
-        return " → ".join(read_facts(path).way(direction))
-    except ValueError:
-        return direction.upper().replace("2", " → ")

@@ -27,18 +27,8 @@ class Simulate(Configured):
     velogan simulate --devices 1..1024 --bandwidth 10Gbit --latency 50us --step-ms 1700
     """
 
-    FIRST = (
-        "preset",
-        "method",
-        "size",
-        "image_size",
-        "devices",
-        "bandwidth",
-        "latency",
-        "per_host",
-        "inside_bandwidth",
-    )
-    FIRST += ("inside_latency", "backend", "memory", "step_ms", "images", "every", "trials", "json")
+    FIRST = ("preset", "method", "size", "image_size", "devices", "bandwidth", "latency", "per_host")
+    FIRST += ("inside_bandwidth", "inside_latency", "backend", "memory", "step_ms", "images", "every", "trials", "json")
 
     devices: Annotated[
         str, tyro.conf.arg(help="How many, as 1,2,8; or all powers of two between two numbers.", metavar="1..1024")

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
-from velogan.cli.fields import Fields, base_config, configure, data_is_named, plain_flags
+from velogan.cli.fields import Fields, base_config, configure, plain_flags
+from velogan.cli.filling import check_data
 from velogan.cli.flags import Outcome
 from velogan.config import Config
 from velogan.files import counted, nearest
@@ -127,7 +128,8 @@ def _plan(asked: Sweep, argv: list[str]) -> SweepPlan:
     if len(asked.presets) == 1 and asked.presets[0].endswith((".yaml", ".yml")):
         here = {"presets": asked.presets, "out": asked.out, "parallel": asked.parallel, "address": asked.address}
         alone = Sweep(fields=Config(), dry_run=asked.dry_run, json=asked.json, **here)
-        given = [field.name for field in dataclasses.fields(Sweep) if _of(asked, field) != _of(alone, field)]
+        names = [field.name for field in dataclasses.fields(Sweep)]
+        given = [name for name in names if getattr(asked, name) != getattr(alone, name)]
         if given:
             raise ValueError(
                 f"--{given[0].replace('_', '-')} and {asked.presets[0]}: a plan file says itself which runs there are; "
@@ -141,16 +143,11 @@ def _plan(asked: Sweep, argv: list[str]) -> SweepPlan:
         raise ValueError("--config and several presets contradict each other: name one of the two")
     if asked.seed is not None:
         raise ValueError(f"--seed {asked.seed}: a sweep has --seeds N, which are 0 to N - 1")
-    if not data_is_named(asked, *presets):
-        raise ValueError("--data is missing: name a folder with trainA and trainB, two folders, or apples2oranges")
+    check_data(asked, *presets)
     rest: Any = {name: getattr(asked, name) for name in ("seeds", "search", "trials", "metric", "stop_early")}
     bases = {preset: _sweep_base(argv[1:], preset) for preset in presets}
     vary = tuple(map(parse_dimension, asked.vary))
     return make_plan(bases, minutes=asked.minutes, images=asked.images, vary=vary, **rest)
-
-
-def _of(asked: Sweep, field: dataclasses.Field[Any]) -> Any:
-    return getattr(asked, field.name)
 
 
 def _sweep_base(argv: list[str], preset: str) -> Config:

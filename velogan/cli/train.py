@@ -123,7 +123,7 @@ def configure_train(asked: Train) -> Config:
     """The configuration that the flags of `train` add up to."""
     train = length(asked)
     config = configure(asked)
-    check_data(asked)
+    check_data(asked, asked.preset)
     config = _of_genotype(asked, config)
     if asked.start is not None:
         train["start"] = str(asked.start)

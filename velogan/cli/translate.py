@@ -12,15 +12,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import tyro
 
 from velogan.cli.flags import EXACT, Checkpoint, Flags, Json, Outcome, Weights, folder_of
-from velogan.cli.placed import placed
 from velogan.files import counted
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from velogan.observe.progress import Display
     from velogan.scale.translate import Total
+    from velogan.translate.doubt import Doubter
     from velogan.translate.files import Summary
+    from velogan.translate.jobs import Job
     from velogan.translate.maps import Map
     from velogan.translate.model import Translator
 
@@ -151,6 +150,7 @@ class Translate(Flags):
         from velogan.engine.memory import peak_memory_mb
         from velogan.observe.progress import Display
         from velogan.translate.files import translate
+        from velogan.translate.maps import write_maps
 
         if self.workers is not None:
             kept = {"--masks": self.masks, "--masks-keep": self.masks_keep != "outside"}
@@ -165,7 +165,7 @@ class Translate(Flags):
         if self.input.suffix == ".tar" and not self.input.is_dir():
             raise ValueError(f"input {self.input} is of many pictures in one file: add --workers N")
         model = _translator(self)
-        maps = _maps(self, model) if self.doubt else None
+        doubter, jobs = _doubted(self, model) if self.doubt else (None, [])
         with Display() as display:
             for line in _taken(self, model):
                 display.say(line)
@@ -188,33 +188,25 @@ class Translate(Flags):
             _tell_translated(display, done, output, renamed=len(done.renamed), example=example)
             for line in filter(None, (left_out(self.input, scans=True), *done.masked, _animated(done.animated))):
                 display.say(line)
-            doubts = maps(done, display) if maps else []
-        result, code = _translated(done, peak_memory_mb())
-        if maps:
-            result["doubt"] = [_doubt(one) for one in doubts]
-        return result, 1 if any(one.reason for one in doubts) else code
+            result, code = _translated(done, peak_memory_mb())
+            if doubter is None:
+                return result, code
+            how: Any = {"overwrite": self.overwrite, "tile": self.tile, "progress": display.task("maps of doubt")}
+            maps = write_maps(doubter, jobs, without=[name for name, _ in done.failed], **how)
+            for one in maps:
+                if one.reason:
+                    display.say(f"{one.name}: no map of doubt: {one.reason}")
+        return {**result, "doubt": [_doubt(one) for one in maps]}, 1 if any(one.reason for one in maps) else code
 
 
-def _maps(asked: Translate, model: Translator) -> Callable[[Summary, Display], list[Map]]:
-    """What writes the maps of doubt after the translations. What cannot be is said now, before anything is written."""
+def _doubted(asked: Translate, model: Translator) -> tuple[Doubter, list[tuple[Job, Path]]]:
+    """What makes maps of doubt, and of which pictures. What cannot be is said before anything is written."""
     from velogan.evaluation.doubt import doubter_of
-    from velogan.translate.maps import map_jobs, write_maps
+    from velogan.translate.maps import map_jobs
 
     if model.input.pages == "slices":
         raise ValueError("--doubt is for pictures, and pages of a TIFF are slices here: leave --doubt out")
-    doubter = doubter_of(model)
-    jobs = map_jobs(asked.input, asked.output, format=asked.format)
-
-    def write(done: Summary, display: Display) -> list[Map]:
-        failed = [name for name, _ in done.failed]
-        progress = display.task("maps of doubt")
-        made = write_maps(doubter, jobs, overwrite=asked.overwrite, tile=asked.tile, without=failed, progress=progress)
-        for one in made:
-            if one.reason:
-                display.say(f"{one.name}: no map of doubt: {one.reason}")
-        return made
-
-    return write
+    return doubter_of(model), map_jobs(asked.input, asked.output, format=asked.format)
 
 
 def _taken(asked: Translate, model: Translator) -> list[str]:
@@ -231,13 +223,7 @@ def _taken(asked: Translate, model: Translator) -> list[str]:
 def _doubt(made: Map) -> dict[str, Any]:
     if made.doubt is None:
         return {"name": made.name, "reason": made.reason}
-    highest = dataclasses.asdict(made.doubt.highest)
-    return {
-        "name": made.name,
-        "map": str(made.file),
-        "mean": round(made.doubt.mean, 5),
-        "highest": {**highest, "mean": round(highest["mean"], 5)},
-    }
+    return {"name": made.name, "map": str(made.file), **made.doubt.figures}
 
 
 def _translate_at_scale(asked: Translate, workers: int) -> Outcome:
@@ -271,6 +257,7 @@ def _translate_at_scale(asked: Translate, workers: int) -> Outcome:
 
 
 def _translator(asked: Translate) -> Translator:
+    from velogan.engine.device import resolve_device
     from velogan.interchange.hub import local
     from velogan.translate.model import load_translator
 
@@ -279,7 +266,8 @@ def _translator(asked: Translate) -> Translator:
         direction=asked.direction,
         weights=asked.weights,
         checkpoint=asked.checkpoint,
-        **placed(asked.device, exact=asked.exact),
+        device=resolve_device(asked.device),
+        fast=not asked.exact,
     ).reading(asked.pages)
 
 

@@ -31,5 +31,5 @@ def doubter_of(model: Translator) -> Doubter:
             f"doubt needs the way back, and {file.parent} has no {way_back.name}: train a run of both directions, or "
             "by a method with an autoencoder"
         )
-    back = load_translator(way_back, device=model.device, accelerate=model.accelerate)
+    back = load_translator(way_back, device=model.device, fast=model.accelerate is not None)
     return Doubter(model, lambda _images, results: back.quickly(results, rounded=False))

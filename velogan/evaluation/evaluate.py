@@ -17,7 +17,7 @@ from velogan import __version__
 from velogan.config import Config, read_config
 from velogan.data.sets.check import find_leaks
 from velogan.data.sets.pair import Task
-from velogan.data.sets.sources import ImageSource, Sources, cache_directory, code_directory, find_sources
+from velogan.data.sets.sources import ImageSource, Sources, cache_directory, find_sources
 from velogan.evaluation.features import (
     JUDGE,
     FeatureNetwork,
@@ -30,7 +30,6 @@ from velogan.evaluation.features import (
 from velogan.evaluation.pictures import Real, judged
 from velogan.evaluation.scoring import Scorer, quiet
 from velogan.files import nearest, sha256, write_text
-from velogan.kernels.inference import Accelerator
 from velogan.methods.base import Spec
 from velogan.methods.capabilities import HasAutoencoder, capability
 from velogan.metrics.bootstrap import PROTOCOL
@@ -95,7 +94,6 @@ def evaluate(
     networks = load_networks(features, squeezenet, inception, cache_directory(config.data), device=device, task=task)
     scorer = Scorer(config.data, networks, classes or {}, limit, seed, task)
     sources, trained = _sources(run, config, given=len(data) == 2, task=task)
-    accelerate = None if exact else Accelerator(torch.device(device), code_directory() / "kernels")
     a, b = scorer.open(sources.a, sources.b), scorer.open(sources.b, sources.a)
     pairs: list[tuple[Direction, Real, Real]] = [("a2b", a, b), ("b2a", b, a)]
     scores: list[dict[str, Any]] = []
@@ -106,7 +104,7 @@ def evaluate(
         bounds = scorer.bounds(source, target)
         for candidate in candidates:
             translator = load_translator(
-                candidate.folder, direction=direction, weights=candidate.weights, device=device, accelerate=accelerate
+                candidate.folder, direction=direction, weights=candidate.weights, device=device, fast=not exact
             )
             common = {"direction": direction, "weights": candidate.weights, "checkpoint": candidate.checkpoint}
             scores += [score | common for score in scorer.score(translator, source, target, bounds)]

@@ -50,7 +50,7 @@ def write_export(
     """
     if format not in SUFFIXES:
         raise ValueError(f"format={format}: choose {', '.join(SUFFIXES)}{nearest(format, SUFFIXES)}")
-    single = out.suffix == SUFFIXES[format]
+    single = out.suffix == SUFFIXES[format] and format not in ("hub", "web")  # which are folders
     if metadata and format != "hub" and (format != "onnx" or metadata.datasets or metadata.picture):
         raise ValueError(
             f"format={format}: data sets and a picture are for the card of format=hub, a licence for hub and onnx"
@@ -59,8 +59,6 @@ def write_export(
         raise ValueError("int8 takes pictures of one domain: name a direction, or a file to write")
     if onnxruntime and format != "web":
         raise ValueError(f"format={format} runs in no browser: leave onnxruntime out, or choose format=web")
-    if single and format in ("hub", "web"):
-        raise ValueError(f"{out}: format={format} is a folder: name one without a suffix")
     if names_a_file(out) and not single:
         file = "" if format in ("hub", "web") else f", or a file that ends in {SUFFIXES[format]}"
         raise ValueError(f"{out} is named like a file, and format={format} is not written so: name a folder{file}")
@@ -74,7 +72,7 @@ def write_export(
     common: Any = {"weights": weights, "checkpoint": checkpoint}
     if single or direction:
         model = load_translator(path, direction=direction, **common)
-        models: dict[Direction, Translator] = {_way(model): model}
+        models: dict[Direction, Translator] = {model.direction: model}
     else:
         models = load_all(path, **common)
     if format in ("hub", "web"):
@@ -86,13 +84,11 @@ def write_export(
         runtime = fetch_runtime(onnxruntime)
     if format == "hub":
         _clear(out)
-    files = {}
+    files, metadata, example = {}, metadata or CardMetadata(), None
     for way, model in models.items():
         name = out if single else out / f"{_name(way, format, alone=len(models) == 1)}{SUFFIXES[format]}"
-        told_license = metadata.license if metadata else None
-        files[way] = model, export(model, name, format=format, int8=int8, opset=opset, license=told_license)
+        files[way] = model, export(model, name, format=format, int8=int8, opset=opset, license=metadata.license)
     left_out = _write_discriminators(models, out) if format == "reference" and not single and len(models) > 1 else []
-    metadata, example = metadata or CardMetadata(), None
     if metadata.picture:
         example = EXAMPLE
         _write_example(next(iter(models.values())), metadata.picture, out / EXAMPLE)
@@ -118,11 +114,7 @@ def load_all(path: Path, **settings: Any) -> dict[Direction, Translator]:
     found = () if path.is_file() else networks_at(path)
     ways: list[Direction | None] = [way for way, role in GENERATOR_FILES.items() if role in found]
     models = [load_translator(path, direction=way, **settings) for way in ways or [None]]
-    return {_way(model): model for model in models}
-
-
-def _way(model: Translator) -> Direction:
-    return next(way for way, role in GENERATOR_FILES.items() if role == model.header["role"])
+    return {model.direction: model for model in models}
 
 
 def _name(way: Direction, format: Format, *, alone: bool) -> str:

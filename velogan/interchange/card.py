@@ -73,7 +73,7 @@ def card(
     `left_out`: roles of networks that the format cannot hold; `example`: the name of a picture beside the card.
     """
     title = (metadata.name or "").rpartition("/")[2] or ", ".join(one.file.name for _, one in files.values())
-    ways = " and ".join(f"{way}: {_domains(way, model)}" for way, (model, _) in files.items())
+    ways = " and ".join(f"{way}: {' to '.join(model.domains)}" for way, (model, _) in files.items())
     parts = [f"# {title}\n\nUnpaired image-to-image translation, {ways}.\n"]
     parts += [f"![before and after]({example})\n"] if example else []
     for way, (model, written) in files.items():
@@ -98,14 +98,6 @@ def _header(files: Files, metadata: CardMetadata) -> str:
     told |= {"tags": ["velogan", "image-to-image", "unpaired-image-translation", *methods]}
     told |= {"datasets": list(metadata.datasets)} if metadata.datasets else {}
     return f"---\n{yaml.safe_dump(told, sort_keys=False, allow_unicode=True)}---\n"
-
-
-def _domains(way: Direction, model: Translator) -> str:
-    data = model.header.get("data")
-    if not isinstance(data, Mapping):
-        return "unknown pictures"
-    names = [data.get("a"), data.get("b")]
-    return "{} to {}".format(*(names if way == "a2b" else reversed(names)))
 
 
 def _section(direction: Direction, model: Translator, written: Exported, format: Format) -> str:
@@ -191,15 +183,10 @@ def _scores_of(way: Direction, model: Translator) -> tuple[dict[str, Any], list[
     file = model.file.absolute().parent.parent.parent / "scores.json"
     told = json.loads(file.read_text(encoding="utf-8"))
     digest = sha256(model.file)
-    of = next(
-        (
-            (one["weights"], one["checkpoint"])
-            for one in told["protocol"]["networks"]
-            if (one["direction"], one["sha256"]) == (way, digest)
-        ),
-        None,
-    )
-    rows = [row for row in told["scores"] if row["direction"] == way and (row["weights"], row["checkpoint"]) == of]
+    networks = told["protocol"]["networks"]
+    mine = [one for one in networks if (one["direction"], one["sha256"]) == (way, digest)]
+    of = [(one["direction"], one["weights"], one["checkpoint"]) for one in mine[:1]]
+    rows = [row for row in told["scores"] if (row["direction"], row["weights"], row["checkpoint"]) in of]
     return told["protocol"], rows
 
 

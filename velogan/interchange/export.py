@@ -28,7 +28,6 @@ from velogan.networks.pickles import read_tensors
 from velogan.networks.reference import Recognised, recognise, to_reference
 from velogan.store.checkpoint import save_network
 from velogan.translate.model import Translator, load_translator
-from velogan.types import GENERATOR_FILES
 
 Format = Literal["onnx", "torch", "reference", "hub", "web"]
 SUFFIXES: dict[Format, str] = {
@@ -143,7 +142,9 @@ Run = Callable[[Tensor], Tensor]
 
 
 def _onnx(model: Translator, file: Path, *, opset: int | None, license: str | None) -> tuple[Run, str]:
-    newest = _newest_opset()
+    import onnx
+
+    newest = onnx.defs.onnx_opset_version()
     if opset is not None and not LEAST_OPSET <= opset <= newest:
         raise ValueError(f"opset={opset} cannot be written: give one from {LEAST_OPSET} to {newest}")
     with _quiet():
@@ -166,19 +167,12 @@ def _onnx(model: Translator, file: Path, *, opset: int | None, license: str | No
     return run_onnx(file), f"ONNX Runtime {version('onnxruntime')}"
 
 
-def _newest_opset() -> int:
-    """That of the version of ONNX which is installed."""
-    import onnx
-
-    return onnx.defs.onnx_opset_version()
-
-
 def _metadata(model: Translator, license: str | None) -> dict[str, str]:
     """What an ONNX file says of itself, as text; pixel formats and sizes as JSON."""
     known = model.header
     told = {
         "velogan": velogan.__version__,
-        "direction": next(way for way, role in GENERATOR_FILES.items() if role == known["role"]),
+        "direction": model.direction,
         "range": "[-1, 1], channels first",
         "input": json.dumps(known.get("input")),
         "output": json.dumps(known.get("output")),
@@ -235,15 +229,12 @@ def _plain(net: nn.Module) -> nn.Module:
 
 
 def _dynamic(model: Translator) -> Mapping[int, Any]:
+    least = 2 if model.multiple < 8 else 1  # a residual block's padding needs two pixels at a quarter of the side
     sides = {
-        place: model.multiple * torch.export.Dim(name, min=_least(model), max=_MOST_SIDE // model.multiple)
+        place: model.multiple * torch.export.Dim(name, min=least, max=_MOST_SIDE // model.multiple)
         for place, name in ((2, "rows"), (3, "columns"))
     }
     return {0: torch.export.Dim("batch", max=2**12), **sides}
-
-
-def _least(model: Translator) -> int:
-    return 2 if model.multiple < 8 else 1  # a residual block's padding needs two pixels at a quarter of the side
 
 
 def _sizes(model: Translator) -> list[Size]:

@@ -105,7 +105,7 @@ def write_site(out: Path, title: str, made: Mapping[Direction, tuple[Translator,
     facts = {
         way: {
             "file": one.file.name,
-            "title": _title(way, model),
+            "title": " → ".join(model.domains),
             "megabytes": round(one.megabytes, 1),
             "multiple": model.multiple,
             "in": model.input.channels,
@@ -114,9 +114,3 @@ def write_site(out: Path, title: str, made: Mapping[Direction, tuple[Translator,
         for way, (model, one) in made.items()
     }
     write_text(out / "site.json", json.dumps({"name": title, "directions": facts}, indent=1))
-
-
-def _title(way: Direction, model: Translator) -> str:
-    data = model.header.get("data")
-    names = [str(data.get("a")), str(data.get("b"))] if isinstance(data, Mapping) else ["A", "B"]
-    return " → ".join(names if way == "a2b" else reversed(names))

@@ -81,7 +81,7 @@ class Stage(nn.Module):
 
     form: ClassVar[Form] = "sequence"
 
-    def __init__(self, model: nn.Module):
+    def __init__(self, model: nn.Sequential):
         super().__init__()
         self.model = model
 

@@ -30,6 +30,7 @@ from velogan.scale.work import Done, Options, note_of, whole
 from velogan.translate.files import check_options, translate_jobs
 from velogan.translate.jobs import Job, beside, printable, renamed
 from velogan.translate.model import Translator
+from velogan.translate.summary import reason_of
 
 MOST_LOSSES = 2
 """How often a part is tried again whose worker was lost."""
@@ -206,12 +207,13 @@ def translate_part(model: Translator, found: Input, names: Sequence[str], *, opt
         return _shard(model, found.root / names[0], found.output / names[0], name=names[0], options=options)
     done, jobs = Done(), list[Job]()
     for name in names:
-        job = Job(printable(name), found.root / name, _target(found, name, options), alone=False)
+        target = _target(found, name, options)
+        job = Job(name=printable(name), source=found.root / name, target=target, alone=False)
         if reason := _collides(job):
             done.failed.append((job.name, reason))
         else:
             jobs.append(job)
-    done.add(translate_jobs(model, jobs, overwrite=options.overwrite, tile=options.tile, threads=options.threads))
+    done.add(translate_jobs(model, jobs, options.settings(model), threads=options.threads))
     return done
 
 
@@ -237,6 +239,5 @@ def _shard(model: Translator, source: Path, target: Path, *, name: str, options:
             done = translate_shard(model, source, aside, name=name, options=options)
             write_text(note, json.dumps({"translated": done.translated, "failed": done.failed}))
     except (OSError, ValueError, MemoryError, tarfile.TarError) as error:
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        return Done(failed=[(printable(name), reason or type(error).__name__)])
+        return Done(failed=[(printable(name), reason_of(error))])
     return done

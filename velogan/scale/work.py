@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from glob import escape
 from pathlib import Path
 
 from velogan.data.pictures.images import Picture, decode, encode
 from velogan.files import replacing
-from velogan.translate.files import Summary
-from velogan.translate.jobs import printable
+from velogan.translate.files import Summary, pixels_of_a_pass
+from velogan.translate.jobs import PictureJob, printable
+from velogan.translate.large import Settings
+from velogan.translate.model import Translator
 
 WINDOW = 256
 """The most pictures that a worker takes at a time."""
@@ -33,6 +35,10 @@ class Options:
     def suffix(self) -> str | None:
         """The suffix of all translations, or None."""
         return self.format and f".{self.format}"
+
+    def settings(self, model: Translator) -> Settings:
+        """The part of them that `translate_jobs` takes."""
+        return Settings(self.overwrite, self.tile, pixels_of_a_pass(model.device))
 
 
 @dataclass
@@ -61,42 +67,26 @@ class Done:
             self.example = self.example or other.example
 
 
-@dataclass(frozen=True)
-class Packed:
+@dataclass(frozen=True, kw_only=True)
+class Packed(PictureJob):
     """A picture within another file: its translation becomes bytes, `results[number]`.
 
     `target` is a name alone; `results` holds its suffix and the bytes.
     """
 
-    name: str
     source: bytes
-    target: Path
-    scratch: Path
+    folder: Path
     number: int
     results: dict[int, tuple[str, bytes]]
 
-    def size(self) -> int:
-        """The bytes of its file."""
-        return len(self.source)
+    @property
+    def scratch(self) -> Path:
+        return self.folder
 
     def read(self, *, pages_are_channels: bool) -> Picture:
-        """The picture; raises `ValueError` or `OSError` with the reason."""
         return decode(self.source, pages_are_channels=pages_are_channels)
 
-    def is_done(self) -> bool:
-        """Never: what lies within a file is done when the file is."""
-        return False
-
-    def is_taken(self, target: Path) -> bool:
-        """Never: the window knows all of them."""
-        return False
-
-    def moved(self, target: Path) -> Packed:
-        """The same picture with another target."""
-        return replace(self, target=target)
-
     def save(self, picture: Picture) -> None:
-        """Keep the bytes of its translation."""
         self.results[self.number] = (self.target.suffix, encode(self.target.suffix.lower(), picture))
 
 

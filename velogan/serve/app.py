@@ -56,16 +56,16 @@ def build_app(
     models: Mapping[Direction, Translator],
     *,
     name: str,
-    titles: Mapping[Direction, str],
     limits: Limits,
     tile: int | None = None,
     doubters: Mapping[Direction, Doubter] | None = None,
 ) -> FastAPI:
-    """The application over `models`; `titles` are for people; `tile` is that of `velogan translate`.
+    """The application over `models`; `tile` is that of `velogan translate`.
 
     `doubters` make maps of doubt for the directions that have a way back. Its `state.queue` is the queue of requests.
     """
     doubters = doubters or {}
+    _warm_up(models)
     queue = Queue(most=limits.waiting)
 
     @asynccontextmanager
@@ -92,7 +92,7 @@ def build_app(
     async def about() -> ServerInfo:
         return ServerInfo(
             name=name,
-            directions={way: titles[way] for way in models},
+            directions={way: " → ".join(model.domains) for way, model in models.items()},
             doubt=list(doubters),
             formats=[suffix[1:] for suffix in pictures.MEDIA_TYPES],
             max_upload_bytes=limits.upload_bytes,
@@ -176,7 +176,7 @@ def build_app(
     return app
 
 
-def warm_up(models: Mapping[Direction, Translator]) -> None:
+def _warm_up(models: Mapping[Direction, Translator]) -> None:
     """Translates a small picture each way, so that no request waits for kernels to be built and measured."""
     for model in models.values():
         dtype = np.dtype(model.input.dtype)

@@ -25,7 +25,7 @@ def policy(text: str) -> str:
         for tag in ("style", "script")
     }
     return (
-        f"default-src 'none'; script-src {hashes['script'] or repr('none')}; style-src {hashes['style']}; "
+        f"default-src 'none'; script-src {hashes['script']}; style-src {hashes['style']}; "
         "img-src data: blob:; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
     )
 

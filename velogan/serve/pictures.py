@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 
 import numpy as np
@@ -89,7 +89,7 @@ def shown(picture: Picture, form: PixelFormat) -> str:
 def doubt(found: Doubt) -> schema.DoubtInfo:
     """A map of doubt as the API has it."""
     data = base64.b64encode(encode(".png", Picture(found.map[..., None]))).decode()
-    return schema.DoubtInfo(map=data, mean=round(found.mean, 5), highest=schema.DoubtSquare(**asdict(found.highest)))
+    return schema.DoubtInfo(map=data, **found.figures)
 
 
 def overlay(levels: np.ndarray) -> str:

@@ -6,6 +6,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from velogan.translate.doubt import Patch
 from velogan.types import Direction
 
 
@@ -36,16 +37,6 @@ class Preview(BaseModel):
     doubt: str | None = Field(None, description="Red, the less transparent the more doubtful; to be laid over `after`.")
 
 
-class DoubtSquare(BaseModel):
-    """A square of a picture, in pixels from the top left."""
-
-    x: int
-    y: int
-    width: int
-    height: int
-    mean: float = Field(description="Mean doubt there, in [0, 1].")
-
-
 class DoubtInfo(BaseModel):
     """Where not to trust a translation: docs/evaluation.md says what this is worth."""
 
@@ -54,7 +45,7 @@ class DoubtInfo(BaseModel):
         "of the range of values, or more."
     )
     mean: float = Field(description="Over the whole map, in [0, 1].")
-    highest: DoubtSquare = Field(description="The most doubtful square.")
+    highest: Patch = Field(description="The most doubtful square, with the mean there.")
 
 
 class Translated(BaseModel):

@@ -6,17 +6,12 @@ import ipaddress
 import secrets
 import signal
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
-
-from velogan.serve.limits import Limits
-from velogan.translate.model import Translator
-from velogan.types import Direction
 
 if TYPE_CHECKING:
     import uvicorn
-
-    from velogan.translate.doubt import Doubter
+    from fastapi import FastAPI
 
 _LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 _CONNECTIONS = 512
@@ -69,25 +64,20 @@ def serve(server: uvicorn.Server, listening: socket.socket, *, say: Callable[[st
 
 
 def make_server(
-    models: Mapping[Direction, Translator],
+    app: FastAPI,
     *,
-    name: str,
-    titles: Mapping[Direction, str],
-    limits: Limits,
-    tile: int | None = None,
-    doubters: Mapping[Direction, Doubter] | None = None,
+    seconds: float,
     token: str | None = None,
     host: str = "127.0.0.1",
     started: Callable[[], None] = lambda: None,
 ) -> uvicorn.Server:
-    """The server of `models`, called by the name `host`; it calls `started` once it accepts requests."""
+    """The server of `app`, called by the name `host`; it calls `started` once it accepts requests.
+
+    At its end it waits up to `seconds` for the translation that has begun.
+    """
     import uvicorn
 
     from velogan.serve.access import Guard
-    from velogan.serve.app import build_app, warm_up
-
-    warm_up(models)
-    app = build_app(models, name=name, titles=titles, limits=limits, tile=tile, doubters=doubters)
 
     class Server(uvicorn.Server):
         async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -106,7 +96,7 @@ def make_server(
         proxy_headers=False,
         ws="none",
         limit_concurrency=_CONNECTIONS,
-        timeout_graceful_shutdown=max(1, round(limits.seconds)),
+        timeout_graceful_shutdown=max(1, round(seconds)),
     )
     return Server(config)
 

@@ -95,11 +95,10 @@ def save_network(file: Path, state: Mapping[str, Tensor], header: Mapping[str, A
     _write_synced(file, _encode(state, {**header, "format": FORMAT}))
 
 
-def write_manifest(folder: Path, *, images: int) -> dict[str, str]:
-    """Makes a checkpoint of a folder with networks alone; gives the SHA-256 of each by the name of its file."""
+def write_manifest(folder: Path, *, images: int) -> None:
+    """Makes a checkpoint of a folder with networks alone."""
     sums = {file.name: sha256(file) for file in sorted(folder.glob("*.safetensors"))}
     write_text(folder / "manifest.json", json.dumps({"images": images, "files": sums}, indent=1))
-    return sums
 
 
 def load_state(folder: Path) -> tuple[Any, dict[str, Any]]:
@@ -203,9 +202,8 @@ def damage(folder: Path) -> str:
         for name, expected in files.items():
             if not (folder / name).is_file():
                 return f"{folder / name} is missing"
-            with open(folder / name, "rb") as file:
-                if hashlib.file_digest(file, "sha256").hexdigest() != expected:
-                    return f"{folder / name} does not match its checksum"
+            if sha256(folder / name) != expected:
+                return f"{folder / name} does not match its checksum"
     except OSError as error:
         return f"{error.filename or folder} cannot be read: {error.strerror}"
     except _NOT_OURS:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +14,10 @@ from torch import Tensor
 from velogan.config import Config, read_config
 from velogan.data.sets.cache import Domain
 from velogan.data.sets.loader import normalise, window
-from velogan.data.sets.sources import code_directory, find_sources
+from velogan.data.sets.sources import find_sources
 from velogan.engine.device import resolve_device
 from velogan.evaluation.pictures import open_side
 from velogan.evaluation.samples import centre, spread
-from velogan.kernels.inference import Accelerator
 from velogan.methods.base import ends
 from velogan.observe.samples import grid
 from velogan.report.sweep_tables import MOST_SHOWN
@@ -86,11 +84,6 @@ def _shared(held_out: Sequence[Sequence[str]]) -> list[str]:
     return [names[place] for place in spread(len(names), MOST_PICTURES)]
 
 
-@cache
-def _accelerator(device: torch.device) -> Accelerator:
-    return Accelerator(device, code_directory() / "kernels")
-
-
 def _pairs(
     run: Path,
     config: Config,
@@ -100,9 +93,7 @@ def _pairs(
 ) -> Pairs:
     device, pairs = resolve_device(config.engine.device), Pairs()
     for direction in config.method.directions:
-        translator = load_translator(
-            run, direction=direction, checkpoint=checkpoint, device=device, accelerate=_accelerator(device)
-        )
+        translator = load_translator(run, direction=direction, checkpoint=checkpoint, device=device, fast=True)
         letter = ends(direction)[0]
         inputs = [_input(domains[letter], name, config) for name in names[letter]]
         pairs[direction] = [(grid(one[None]), grid(translator.quickly(one, rounded=True)[None])) for one in inputs]

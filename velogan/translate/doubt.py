@@ -8,7 +8,8 @@ change nothing but the place. `benchmarks/doubt.py` measures what such maps are 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -62,6 +63,12 @@ class Doubt:
         within = sums[side:, side:] - sums[:-side, side:] - sums[side:, :-side] + sums[:-side, :-side]
         y, x = divmod(int(within.argmax()), within.shape[1])
         return Patch(x, y, side, side, float(within[y, x] / (255 * side * side)))
+
+    @property
+    def figures(self) -> dict[str, Any]:
+        """`mean` and `highest` as JSON."""
+        highest = self.highest
+        return {"mean": round(self.mean, 5), "highest": {**asdict(highest), "mean": round(highest.mean, 5)}}
 
 
 @dataclass(frozen=True)

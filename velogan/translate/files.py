@@ -17,13 +17,14 @@ import torch
 from velogan.data.pictures.films import is_film
 from velogan.data.pictures.images import LOSSY, SUFFIXES, Picture, suffix_for
 from velogan.data.sets.ahead import in_order
+from velogan.data.sets.sources import list_images
 from velogan.translate.films import translate_film
 from velogan.translate.jobs import PictureJob, find_jobs
 from velogan.translate.kept import Keep, find_masks
-from velogan.translate.large import plan
+from velogan.translate.large import Settings, plan
 from velogan.translate.model import Translator
-from velogan.translate.pictures import output_format, translate_equal, translate_in_tiles
-from velogan.translate.scans import find_scans, has_pictures, translate_scans
+from velogan.translate.pictures import output_format, translate_planned
+from velogan.translate.scans import find_scans, translate_scans
 from velogan.translate.summary import Progress, Summary, reason_of
 from velogan.translate.volumes import sees_volumes, translate_volumes
 
@@ -69,7 +70,7 @@ def translate(
     if masks is None and masks_keep != "outside":
         raise ValueError(f"masks_keep={masks_keep} says what masks keep, and there are none: add masks (--masks DIR)")
     input, output = Path(input), Path(output)
-    batch_pixels = batch_pixels or pixels_of_a_pass(model.device)
+    settings = Settings(overwrite, tile, batch_pixels or pixels_of_a_pass(model.device))
     scans = find_scans(input, output, stacks=model.input.pages == "slices")
     if masks is not None and (scans or is_film(input)):
         name, kind = (scans[0].name, scans[0].kind) if scans else (input, "a film")
@@ -79,51 +80,30 @@ def translate(
             raise ValueError(
                 f"format={format} is for pictures, but {input} is a film: the output's name says its format"
             )
-        return translate_film(
-            model,
-            input,
-            output,
-            smooth=smooth,
-            overwrite=overwrite,
-            tile=tile,
-            batch_pixels=batch_pixels,
-            progress=progress,
-        )
+        return translate_film(model, input, output, settings, smooth=smooth, progress=progress)
     if smooth:
         raise ValueError(f"smooth={smooth} is for films, but input {input} is none: leave it out")
     if scans and format is not None:
         raise ValueError(
             f"format={format} is for pictures, but {scans[0].name} is {scans[0].kind}, which stays one: leave it out"
         )
-    jobs = [] if scans and not has_pictures(input) else find_jobs(input, output, suffix=format and f".{format}")
-    stacks = {scan.source for scan in scans}
-    jobs = [job for job in jobs if job.source not in stacks]
+    jobs, stacks = [], {scan.source for scan in scans}
+    if not scans or (input.is_dir() and list_images(input)):
+        suffix = format and f".{format}"
+        jobs = [job for job in find_jobs(input, output, suffix=suffix) if job.source not in stacks]
     masked = tuple[str, ...]()
     if masks is not None:
         names = [str(job.source.relative_to(input)) if input.is_dir() else job.source.name for job in jobs]
         found, alone = find_masks(masks, names, keep=masks_keep, source=input)
         jobs = [replace(job, mask=mask) for job, mask in zip(jobs, found)]
         masked = tuple(filter(None, (_lossy(jobs), alone)))
-    done = translate_jobs(
-        model,
-        jobs,
-        overwrite=overwrite,
-        tile=tile,
-        batch_pixels=batch_pixels,
-        progress=progress and (lambda done, _: progress(done, len(jobs) + len(scans))),
-    )
+    total = len(jobs) + len(scans)
+    done = translate_jobs(model, jobs, settings, progress=progress and (lambda done, _: progress(done, total)))
     if not scans:
         return replace(done, masked=masked)
-    return done.and_also(
-        (translate_volumes if sees_volumes(model) else translate_scans)(
-            model,
-            scans,
-            overwrite=overwrite,
-            tile=tile,
-            batch_pixels=batch_pixels,
-            progress=progress and (lambda done, _: progress(len(jobs) + done, len(jobs) + len(scans))),
-        )
-    )
+    translate_slices = translate_volumes if sees_volumes(model) else translate_scans
+    behind = progress and (lambda done, _: progress(len(jobs) + done, total))
+    return done.and_also(translate_slices(model, scans, settings, progress=behind))
 
 
 def _lossy(jobs: Sequence[PictureJob]) -> str:
@@ -144,19 +124,17 @@ def check_options(*, format: str | None, tile: int | None) -> None:
 def translate_jobs(
     model: Translator,
     jobs: Sequence[PictureJob],
+    settings: Settings,
     *,
-    overwrite: bool = False,
-    tile: int | None = None,
-    batch_pixels: int | None = None,
     progress: Progress | None = None,
     threads: int | None = None,
 ) -> Summary:
     """As `translate`, with the pictures named one by one. `threads` decode and save; None: one more than cores."""
     started = time.perf_counter()
     threads = threads or (os.cpu_count() or 1) + 1
-    run = _Run(model, jobs, overwrite=overwrite, progress=progress, threads=threads)
+    run = _Run(model, jobs, settings, progress=progress, threads=threads)
     with ThreadPoolExecutor(threads) as pool:
-        run.all(pool, tile=tile, batch_pixels=batch_pixels or pixels_of_a_pass(model.device))
+        run.all(pool)
     return Summary(
         translated=run.translated,
         skipped=run.skipped,
@@ -175,13 +153,13 @@ class _Run:
         self,
         model: Translator,
         jobs: Sequence[PictureJob],
+        settings: Settings,
         *,
-        overwrite: bool,
         progress: Progress | None,
         threads: int,
     ):
         self._threads = threads
-        self._model, self._jobs, self._overwrite, self._progress = model, jobs, overwrite, progress
+        self._model, self._jobs, self._settings, self._progress = model, jobs, settings, progress
         self._taken = {job.target for job in jobs}
         self._saves: deque[tuple[PictureJob, int, Future[None]]] = deque()
         self.translated, self.skipped, self.tiled = 0, 0, 0
@@ -189,20 +167,15 @@ class _Run:
         self.renamed: list[tuple[str, str]] = []
         self.animated: list[tuple[str, int]] = []
 
-    def all(self, pool: ThreadPoolExecutor, *, tile: int | None, batch_pixels: int) -> None:
-        todo = [job for job in self._jobs if self._overwrite or not job.is_done()]
+    def all(self, pool: ThreadPoolExecutor) -> None:
+        todo = [job for job in self._jobs if self._settings.overwrite or not job.is_done()]
         self.skipped = len(self._jobs) - len(todo)
         self._show()
-        for batch in _equal_sizes(self._decoded(todo), batch_pixels):
-            _, picture = batch[0]
-            tiles = plan(self._model, *picture.pixels.shape[:2], tile=tile)
+        for batch in _equal_sizes(self._decoded(todo), self._settings.batch_pixels):
+            first, picture = batch[0]
+            tiles = plan(self._model, *picture.pixels.shape[:2], tile=self._settings.tile)
             try:
-                if tiles:
-                    results = [
-                        translate_in_tiles(self._model, picture, tiles, scratch=job.scratch) for job, picture in batch
-                    ]
-                else:
-                    results = translate_equal(self._model, [picture for _, picture in batch])
+                results = translate_planned(self._model, [one for _, one in batch], tiles, scratch=first.scratch)
             except (RuntimeError, ValueError, MemoryError, OSError) as error:  # no memory, mostly: others may pass
                 for job, _ in batch:
                     self._finish(job, error)
@@ -257,7 +230,7 @@ class _Run:
         except (OSError, ValueError, MemoryError) as error:
             self._finish(job, error)
             return
-        if not self._overwrite and job.is_done():  # in the other format, from an earlier run
+        if not self._settings.overwrite and job.is_done():  # in the other format, from an earlier run
             self.skipped += 1
             self._show()
             return
@@ -277,7 +250,7 @@ class _Run:
             raise ValueError(f"{job.target.suffix} cannot hold the result, and {target} is another picture's")
         self._taken.add(target)
         self.renamed.append((job.name, suffix))
-        return job.moved(target)
+        return replace(job, target=target)
 
 
 def pixels_of_a_pass(device: torch.device) -> int:

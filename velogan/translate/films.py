@@ -19,9 +19,9 @@ from velogan.data.pictures.images import Picture
 from velogan.data.pictures.values import to_channels
 from velogan.files import names_a_file, replacing, require
 from velogan.translate.jobs import printable, written
-from velogan.translate.large import plan
+from velogan.translate.large import Settings, plan
 from velogan.translate.model import Translator
-from velogan.translate.pictures import output_format, translate_equal, translate_in_tiles
+from velogan.translate.pictures import output_format, translate_planned
 from velogan.translate.summary import Progress, Summary, reason_of
 
 STILL = 0.02
@@ -34,11 +34,9 @@ def translate_film(
     model: Translator,
     source: Path,
     target: Path,
+    settings: Settings,
     *,
     smooth: float,
-    overwrite: bool,
-    tile: int | None,
-    batch_pixels: int,
     progress: Progress | None = None,
 ) -> Summary:
     """Translate one film into `target`, a film or a folder; the summary counts it as one.
@@ -58,13 +56,11 @@ def translate_film(
     if os.path.realpath(source) == os.path.realpath(target):
         raise ValueError(f"output {target} is the input itself: name another file or folder")
     done, skipped, failed = 0, 0, []
-    if not overwrite and os.path.lexists(target):
+    if not settings.overwrite and os.path.lexists(target):
         skipped = 1
     else:
         try:
-            done = _translate(
-                model, source, target, smoother=smoother, tile=tile, batch_pixels=batch_pixels, progress=progress
-            )
+            done = _translate(model, source, target, settings, smoother=smoother, progress=progress)
         except (RuntimeError, ValueError, MemoryError, OSError) as error:
             failed.append((name, reason_of(error)))
     seconds = time.perf_counter() - started
@@ -75,10 +71,9 @@ def _translate(
     model: Translator,
     source: Path,
     target: Path,
+    settings: Settings,
     *,
     smoother: Smoother,
-    tile: int | None,
-    batch_pixels: int,
     progress: Progress | None,
 ) -> int:
     if not source.is_file():
@@ -86,7 +81,7 @@ def _translate(
     total = count_frames(source) if progress else 0
 
     def change(frames: Iterator[np.ndarray]) -> Iterator[np.ndarray]:
-        both = translated(model, frames, tile=tile, batch_pixels=batch_pixels, scratch=target.parent)
+        both = translated(model, frames, settings, scratch=target.parent)
         shown = 0
         for shown, (given, made) in enumerate(both, start=1):
             yield smoother(given, made)
@@ -101,7 +96,7 @@ def _translate(
 
 
 def translated(
-    model: Translator, frames: Iterable[np.ndarray], *, tile: int | None, batch_pixels: int, scratch: Path
+    model: Translator, frames: Iterable[np.ndarray], settings: Settings, *, scratch: Path
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Each frame, `(H, W, 3)` uint8, with its translation of the same shape."""
     frames = iter(frames)
@@ -111,14 +106,11 @@ def translated(
     height, width = first.shape[:2]
     if output_format(model, Picture(first)).dtype != "uint8":
         raise ValueError("the run writes deeper values than a film's 8 bits: translate single pictures")
-    tiles = plan(model, height, width, tile=tile)
-    together = 1 if tiles else max(1, batch_pixels // (height * width))
+    tiles = plan(model, height, width, tile=settings.tile)
     frames = chain([first], frames)
-    while some := list(islice(frames, together)):
-        if tiles:  # which writes into the picture that it is given
-            made = [translate_in_tiles(model, Picture(one.copy()), tiles, scratch=scratch) for one in some]
-        else:
-            made = translate_equal(model, [Picture(one) for one in some])
+    while some := list(islice(frames, settings.together(tiles, height * width))):
+        given = [Picture(one.copy() if tiles else one) for one in some]  # tiles are written into what is given
+        made = translate_planned(model, given, tiles, scratch=scratch)
         yield from zip(some, (to_channels(one.pixels, 3) for one in made))
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import hashlib
 import os
 import secrets
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol, TypeVar
 
 from velogan.data.pictures.films import SUFFIXES as FILMS
 from velogan.data.pictures.geography import turned_world, world_file, world_suffix
@@ -18,93 +18,68 @@ from velogan.data.sets.sources import list_images
 from velogan.files import names_a_file, write_text
 from velogan.translate.kept import Mask
 
-One = TypeVar("One", bound="PictureJob")
 
-
-class PictureJob(Protocol):
+@dataclass(frozen=True, kw_only=True)
+class PictureJob(ABC):
     """One picture to translate: where it is read and where its translation goes, which need not be files.
 
-    `name` is for messages; `target` names the translation, and by its suffix the format; `scratch` is a folder for
-    temporary files.
+    `name` is for messages; `target` names the translation, and by its suffix the format.
     """
 
-    @property
-    def name(self) -> str: ...
-    @property
-    def target(self) -> Path: ...
-    @property
-    def scratch(self) -> Path: ...
+    name: str
+    target: Path
 
-    def size(self) -> int:
-        """The bytes of its file, or 0 where reading will say why not."""
-        ...
+    @property
+    @abstractmethod
+    def scratch(self) -> Path:
+        """A folder for temporary files."""
 
+    @abstractmethod
     def read(self, *, pages_are_channels: bool) -> Picture:
         """The picture, as `read_picture` reads it; raises `ValueError` or `OSError` with the reason."""
-        ...
+
+    @abstractmethod
+    def save(self, picture: Picture) -> None:
+        """Write the translation, whole or not at all."""
 
     def is_done(self) -> bool:
         """Whether the translation is there already."""
-        ...
+        return False
 
     def is_taken(self, target: Path) -> bool:
         """Whether another picture, which this call does not translate, would be written to `target`."""
-        ...
-
-    def moved(self: One, target: Path) -> One:
-        """The same picture with another target."""
-        ...
-
-    def save(self, picture: Picture) -> None:
-        """Write the translation, whole or not at all."""
-        ...
+        return False
 
 
-@dataclass(frozen=True)
-class Job:
-    """One picture: its name for messages, its file, and the file of its translation.
+@dataclass(frozen=True, kw_only=True)
+class Job(PictureJob):
+    """A picture in a file, whose translation becomes a file.
 
     `alone`: whether all jobs of these folders are one call's. Otherwise others work beside it: pictures whose
     translations might get this one's name are looked for in the source's folder, and what a killed process left of this
     translation is replaced. `mask`: what of the picture stays as it was; None: nothing must.
     """
 
-    name: str
     source: Path
-    target: Path
     alone: bool = True
     mask: Mask | None = None
 
     @property
     def scratch(self) -> Path:
-        """The folder of the translation."""
         return self.target.parent
 
-    def size(self) -> int:
-        """The bytes of the file, or 0 where reading will say why not."""
-        try:
-            return self.source.stat().st_size
-        except OSError:
-            return 0
-
     def read(self, *, pages_are_channels: bool) -> Picture:
-        """The picture; raises `ValueError` or `OSError` with the reason."""
         picture = read_picture(self.source, pages_are_channels=pages_are_channels)
         height, width, _ = picture.pixels.shape
         return replace(picture, mask=self.mask.read((height, width))) if self.mask else picture
 
     def is_done(self) -> bool:
-        """Whether there is such a file already."""
         return os.path.lexists(self.target)
 
     def is_taken(self, target: Path) -> bool:
         """Whether another picture beside the source may become `target`: is called so, or changes its format, too."""
         changing = (READ - SUFFIXES) | (LOSSY if self.source.suffix.lower() in LOSSY else frozenset())
         return not self.alone and beside(self.source, {target.suffix, *changing}) is not None
-
-    def moved(self, target: Path) -> Job:
-        """The same picture with another target."""
-        return replace(self, target=target)
 
     def save(self, picture: Picture) -> None:
         """Write the file under a hidden name, which no listing takes for a picture, and rename it."""
@@ -120,17 +95,12 @@ class Job:
             if world := world_file(self.source):
                 text, projection = world
                 text = turned_world(text, picture.notes.orientation, *picture.pixels.shape[:2])
-                _write_world(self.target, text, projection)
+                write_text(self.target.with_suffix(world_suffix(self.target)), text)
+                if projection:  # what its numbers mean
+                    write_text(self.target.with_suffix(".prj"), projection)
             fresh.replace(self.target)
         finally:
             fresh.unlink(missing_ok=True)
-
-
-def _write_world(target: Path, world: str, projection: str) -> None:
-    """Writes the world file of `target`, and what its numbers mean where that is known."""
-    write_text(target.with_suffix(world_suffix(target)), world)
-    if projection:
-        write_text(target.with_suffix(".prj"), projection)
 
 
 def find_jobs(source: Path, target: Path, *, suffix: str | None) -> list[Job]:
@@ -155,7 +125,9 @@ def find_jobs(source: Path, target: Path, *, suffix: str | None) -> list[Job]:
     if not names:
         kinds = " ".join(sorted(kind[1:] for kind in READ))
         raise ValueError(f"input {source} holds no picture ({kinds}): name a folder that does")
-    jobs = [Job(printable(name), source / name, target / renamed(Path(name), suffix)) for name in names]
+    jobs = [
+        Job(name=printable(name), source=source / name, target=target / renamed(Path(name), suffix)) for name in names
+    ]
     _refuse_collisions(jobs)
     return jobs
 
@@ -187,7 +159,7 @@ def _single(source: Path, target: Path, suffix: str | None) -> Job:
         target = target / renamed(Path(source.name), suffix)
     if os.path.realpath(target) == os.path.realpath(source):
         raise ValueError(f"output {target} is the input itself: name another file or folder")
-    return Job(printable(source.name), source, target)
+    return Job(name=printable(source.name), source=source, target=target)
 
 
 def beside(source: Path, suffixes: Iterable[str]) -> Path | None:

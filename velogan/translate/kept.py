@@ -39,15 +39,14 @@ class Mask:
         if pixels.shape[:2] != size:
             given, wanted = (f"{width}x{height}" for height, width in (pixels.shape[:2], size))
             raise ValueError(f"its mask {self.file} is {given} pixels, and the picture {wanted}: give both one size")
-        if pixels.dtype.kind == "f":
-            raise ValueError(f"its mask {self.file} holds floating-point or signed pixels: save it in 8 or 16 bits")
+        strange = {
+            "floating-point or signed pixels": pixels.dtype.kind == "f",
+            "transparency": picture.alpha is not None and picture.alpha.min() < picture.alpha.max(),
+            "colours": (pixels != pixels[..., :1]).any(),
+        }
+        if wrong := next((what for what, there in strange.items() if there), None):
+            raise ValueError(f"its mask {self.file} has {wrong}: save it in black and white, of 8 or 16 bits")
         white = np.iinfo(pixels.dtype).max
-        if picture.alpha is not None and picture.alpha.min() < picture.alpha.max():
-            raise ValueError(
-                f"its mask {self.file} has transparency, which says nothing here: save it in black and white"
-            )
-        if (pixels != pixels[..., :1]).any():
-            raise ValueError(f"its mask {self.file} has colours: save it in black and white")
         if 0 < (brightest := int(pixels.max())) <= white // 255:
             raise ValueError(
                 f"its mask {self.file} has no pixel above {brightest}, and white is {white}: save it with 0 and {white}"

@@ -28,21 +28,25 @@ _SAMPLE = 256  # side in pixels of samples to measure, if the scratch files of a
 Read = Callable[[tuple[int, int], tuple[int, int]], Tensor]
 """Rows and columns (first, last) to `(1, C, h, w)` in [-1, 1]; beyond the picture it is reflected."""
 
-
 Before = Callable[[], object]
 """Called before each tile is computed; an exception that it raises ends the translation."""
 
 
+Tiling = tuple[TileAxis, TileAxis]
+"""How a picture is tiled: rows and columns, over sides extended to the network's multiple."""
+
+
 @dataclass(frozen=True)
-class Tiling:
-    """How a picture is tiled; `axes` are rows and columns, over sides extended to the network's multiple."""
+class Settings:
+    """What holds for all files of a call: `tile` is that of `plan`, `batch_pixels` the most pixels of one pass."""
 
-    axes: tuple[TileAxis, TileAxis]
+    overwrite: bool
+    tile: int | None
+    batch_pixels: int
 
-    @property
-    def tiles(self) -> int:
-        """How many tiles there are."""
-        return len(self.axes[0].starts) * len(self.axes[1].starts)
+    def together(self, tiles: Tiling | None, pixels: int) -> int:
+        """How many pictures of so many pixels share a pass."""
+        return 1 if tiles else max(1, self.batch_pixels // pixels)
 
 
 def plan(model: Translator, height: int, width: int, *, tile: int | None) -> Tiling | None:
@@ -61,7 +65,7 @@ def plan(model: Translator, height: int, width: int, *, tile: int | None) -> Til
     overlap = _up(min(2 * reach(model.net) + RAMP, size // 3), multiple)
     sides = (max(_up(side, multiple), 2 * multiple) for side in (height, width))
     rows, columns = (axis(side, size=size, overlap=overlap, multiple=multiple) for side in sides)
-    return Tiling((rows, columns))
+    return rows, columns
 
 
 @torch.inference_mode()
@@ -73,7 +77,7 @@ def translate_large(
     Rows up to a band's end are not read again, so the caller may overwrite them. `scratch` is a folder for temporary
     files: up to some hundred bytes for each pixel, but no more than half of the free space there.
     """
-    rows, columns = tiles.axes
+    rows, columns = tiles
     moments: Sequence[Moments] = ()
     if needs_sharing(model.net):
         with tempfile.TemporaryDirectory(dir=scratch, prefix=".fresh-") as folder:
@@ -93,11 +97,11 @@ def _moments(
     model: Translator, tiles: Tiling, read: Read, *, rounded: bool, scratch: Path, before_tile: Before
 ) -> list[Moments]:
     """The moments over all tiles; over evenly spread samples if the disk has no room for all tiles."""
-    rows, columns = tiles.axes
+    rows, columns = tiles
     dtype = model.dtype(rounded=rounded)
     values = waiting_values(model.net, model.input.channels)
-    most = int(_room(scratch) / 2 / max(values * dtype.itemsize, 1))
-    covered = tiles.tiles * rows.size * columns.size
+    most = int(shutil.disk_usage(scratch).free / 2 / max(values * dtype.itemsize, 1))
+    covered = len(rows.starts) * rows.size * len(columns.starts) * columns.size
 
     def piece(top: int, left: int, height: int, width: int, core: tuple[float, float, float, float]) -> Piece:
         return Piece(lambda: read((top, top + height), (left, left + width)).to(model.device), core)
@@ -110,14 +114,10 @@ def _moments(
         ]
     else:
         side = max(_SAMPLE, 2 * model.multiple)
-        heights, widths = (_spread(whole, side, most / (rows.length * columns.length)) for whole in tiles.axes)
+        heights, widths = (_spread(whole, side, most / (rows.length * columns.length)) for whole in tiles)
         pieces = [piece(top, left, side, side, (0, 1, 0, 1)) for top, left in product(heights, widths)]
     with model.precisely(rounded=rounded):
         return measure(model.net, pieces, scratch=scratch, dtype=dtype, before_piece=before_tile)
-
-
-def _room(folder: Path) -> int:
-    return shutil.disk_usage(folder).free
 
 
 def _spread(whole: TileAxis, side: int, share: float) -> list[int]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from velogan.data.sets.sources import MAP
 from velogan.files import replacing
 from velogan.translate.doubt import Doubt, Doubter
 from velogan.translate.jobs import Job, find_jobs
+from velogan.translate.summary import Progress, reason_of
 
 _MARK = ("Description", "velogan: where not to trust a translation")
 
@@ -51,7 +52,7 @@ def write_maps(
     overwrite: bool = False,
     tile: int | None = None,
     without: Collection[str] = (),
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress | None = None,
 ) -> list[Map]:
     """Writes the map of each picture but those named in `without`, after their translations were written.
 
@@ -64,8 +65,7 @@ def write_maps(
         try:
             made.append(Map(job.name, file, _map(doubter, job, file, overwrite=overwrite, tile=tile)))
         except (OSError, ValueError, RuntimeError, MemoryError) as error:
-            reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-            made.append(Map(job.name, file, None, reason or type(error).__name__))
+            made.append(Map(job.name, file, None, reason_of(error)))
         if progress is not None:
             progress(number, len(wanted))
     return made

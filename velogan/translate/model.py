@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, field, replace
+from functools import cache
 from pathlib import Path
-from typing import Any, Literal, Protocol, get_args
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
 
 from velogan.data.pictures.values import PixelFormat
+from velogan.data.sets.sources import code_directory
+from velogan.kernels.inference import Accelerator
 from velogan.networks.build import build_network
 from velogan.networks.generators import Generator
 from velogan.networks.outputs import ChangeGenerator, MaskGenerator
@@ -27,18 +31,6 @@ Pages = Literal["channels", "slices"]
 _SMALLEST_SIDE = 8  # a residual block pads by reflection at a quarter of the side, and needs two pixels there
 
 
-class Accelerate(Protocol):
-    """Makes networks faster. `rounded`: the result will be rounded to 8 bits, so it may be less exact."""
-
-    def __call__(self, net: nn.Module, *, rounded: bool) -> nn.Module:
-        """A faster copy of `net`."""
-        ...
-
-    def dtype(self, *, rounded: bool) -> torch.dtype:
-        """The type that its convolutions are computed in: float32 or bfloat16."""
-        ...
-
-
 @dataclass(frozen=True)
 class Translator:
     """A generator in eval mode; call it with images of any size.
@@ -52,7 +44,7 @@ class Translator:
     device: torch.device
     file: Path | None = None
     header: dict[str, Any] = field(default_factory=dict)
-    accelerate: Accelerate | None = None
+    accelerate: Accelerator | None = None
     _faster: dict[bool, nn.Module] = field(default_factory=dict, init=False, repr=False)
 
     @property
@@ -64,6 +56,18 @@ class Translator:
     def output(self) -> PixelFormat:
         """The format of the pictures that it was trained to write."""
         return PixelFormat(**self.header.get("output", {}))
+
+    @property
+    def direction(self) -> Direction:
+        """The way that it translates."""
+        return next(way for way, role in GENERATOR_FILES.items() if role == self.header["role"])
+
+    @property
+    def domains(self) -> tuple[str, str]:
+        """The names of the data that it leads from and to; A and B where its header says none."""
+        data = self.header.get("data")
+        a, b = (str(data.get("a")), str(data.get("b"))) if isinstance(data, Mapping) else ("A", "B")
+        return (a, b) if self.direction == "a2b" else (b, a)
 
     @property
     def pages_are_channels(self) -> bool:
@@ -123,15 +127,15 @@ def load_translator(
     weights: Weights | None = None,
     checkpoint: Which | None = None,
     device: torch.device | str = "cpu",
-    accelerate: Accelerate | None = None,
+    fast: bool = False,
 ) -> Translator:
     """Load the generator that `path` holds: a run folder, a checkpoint folder, or one file, ours (`.safetensors`) or of
     the reference implementation (`.pth`).
 
     `direction`: None means a2b for a folder, and the file's own direction for a single file. `weights`: None means the
     exponential moving average if there is one, else the raw weights; a single file is taken as it is. `checkpoint`
-    chooses within a run folder; None means the last, or the best where the last is much worse. `accelerate` is for
-    `Translator.quickly`.
+    chooses within a run folder; None means the last, or the best where the last is much worse. `fast`: with the
+    accelerated network that `Translator.quickly` uses.
     Raises `ValueError` with the mend if there is no such generator.
     """
     path, device = Path(path), torch.device(device)
@@ -148,9 +152,16 @@ def load_translator(
         )
     net = _generator(file, header, state)
     net.requires_grad_(False).eval()
+    accelerate = _accelerator(device, code_directory() / "kernels") if fast else None
     return Translator(
         net.to(device), multiple=net.multiple, device=device, file=file, header=header, accelerate=accelerate
     )
+
+
+@cache
+def _accelerator(device: torch.device, folder: Path) -> Accelerator:
+    """One for all generators of a device, since it measures what is faster there."""
+    return Accelerator(device, folder)
 
 
 def _contents(file: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
@@ -211,11 +222,8 @@ def _generator_file(path: Path, direction: Direction, weights: Weights | None, c
             f"direction=b2a: {folder} translates a2b alone; train with a method or settings that learn both directions"
         )
     if not file.is_file():
-        other = "raw" if file is averaged and raw.is_file() else None
-        mend = (
-            f"ask for weights={other}" if other else f"it holds {sorted(f.name for f in folder.glob('*.safetensors'))}"
-        )
-        raise ValueError(f"{folder} has no {file.name}: {mend}")
+        there = ", ".join(sorted(one.name for one in folder.glob("*.safetensors")))
+        raise ValueError(f"{folder} has no {file.name}, it holds {there}: ask for other weights, or name another")
     return file
 
 

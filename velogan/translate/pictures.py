@@ -20,6 +20,15 @@ from velogan.translate.tiles import reflected
 _LEVELS = {"uint8": 255, "uint16": 65535, "float32": 1}  # of full opacity
 
 
+def translate_planned(
+    model: Translator, pictures: Sequence[Picture], tiles: Tiling | None, *, scratch: Path
+) -> list[Picture]:
+    """Translate pictures of one size and type: in one pass, or each in `tiles`, see `translate_in_tiles`."""
+    if tiles is None:
+        return translate_equal(model, pictures)
+    return [translate_in_tiles(model, one, tiles, scratch=scratch) for one in pictures]
+
+
 def translate_equal(model: Translator, pictures: Sequence[Picture]) -> list[Picture]:
     """Translate pictures of one size and type in one pass."""
     first = pictures[0]
@@ -47,7 +56,7 @@ def translate_in_tiles(
     result = pixels if same else np.empty((height, width, form.channels), form.dtype)
 
     def read(down: tuple[int, int], across: tuple[int, int]) -> Tensor:
-        part = _part(pixels, reflected(*down, height), reflected(*across, width))
+        part = np.ascontiguousarray(pixels[reflected(*down, height)[:, None], reflected(*across, width)])
         return _images(to_channels(part, source.channels)[None], source, torch.device("cpu"))
 
     rounded = form.dtype == "uint8"
@@ -101,10 +110,6 @@ def _kept(picture: Picture, made: np.ndarray, given: np.ndarray, rows: slice = s
     """Those `rows` of the translation, with what the picture's mask keeps of its pixels, as the generator sees them."""
     made = picture.notes.geography.without_holes(made)
     return made if picture.mask is None else composed(made, given, picture.mask[rows])
-
-
-def _part(pixels: np.ndarray, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
-    return np.ascontiguousarray(pixels[rows[:, None], columns])
 
 
 def _with_rest(picture: Picture, pixels: np.ndarray) -> Picture:

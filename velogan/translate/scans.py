@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -15,13 +15,13 @@ from velogan.data.pictures.images import Picture
 from velogan.data.pictures.picture import damage_told
 from velogan.data.pictures.provenance import Provenance
 from velogan.data.pictures.scans import MAY_BE_SCANS, STACKS, Scan, read_scan, require_for, scan_suffix
-from velogan.data.pictures.values import fits
-from velogan.data.sets.sources import list_files, list_images
+from velogan.data.pictures.values import PixelFormat, fits
+from velogan.data.sets.sources import list_files
 from velogan.files import names_a_file, replacing, sha256
 from velogan.translate.jobs import printable, written
-from velogan.translate.large import plan
+from velogan.translate.large import Settings, plan
 from velogan.translate.model import Translator
-from velogan.translate.pictures import output_format, translate_equal, translate_in_tiles
+from velogan.translate.pictures import output_format, translate_planned
 from velogan.translate.summary import Progress, Summary, reason_of
 
 _WHOLE = (8, 16)  # bits of values that may use all of their type
@@ -83,19 +83,8 @@ def find_scans(source: Path, target: Path, *, stacks: bool = False) -> list[Scan
     return jobs
 
 
-def has_pictures(source: Path) -> bool:
-    """Whether a folder holds pictures beside its scans."""
-    return source.is_dir() and bool(list_images(source))
-
-
 def translate_scans(
-    model: Translator,
-    jobs: Sequence[ScanJob],
-    *,
-    overwrite: bool,
-    tile: int | None,
-    batch_pixels: int,
-    progress: Progress | None = None,
+    model: Translator, jobs: Sequence[ScanJob], settings: Settings, *, progress: Progress | None = None
 ) -> Summary:
     """Translate the files one after another; each appears whole or not at all, and one that fails stops no other."""
     started = time.perf_counter()
@@ -103,10 +92,10 @@ def translate_scans(
     translated, skipped, tiled, failed = 0, 0, 0, []
     for number, job in enumerate(jobs, start=1):
         try:
-            if not overwrite and os.path.lexists(job.target):
+            if not settings.overwrite and os.path.lexists(job.target):
                 skipped += 1
             else:
-                tiled += _translate(model, job, made, tile=tile, batch_pixels=batch_pixels)
+                tiled += _translate(model, job, made, settings)
                 translated += 1
         except (RuntimeError, ValueError, MemoryError, OSError) as error:
             failed.append((job.name, reason_of(error)))
@@ -115,7 +104,7 @@ def translate_scans(
     return Summary(translated, skipped, tuple(sorted(failed)), tiled, (), time.perf_counter() - started)
 
 
-def _translate(model: Translator, job: ScanJob, made: Provenance, *, tile: int | None, batch_pixels: int) -> bool:
+def _translate(model: Translator, job: ScanJob, made: Provenance, settings: Settings) -> bool:
     scan = read_scan(job.source)
     if model.input.range is None and scan.bits not in _WHOLE:
         raise ValueError(
@@ -126,20 +115,24 @@ def _translate(model: Translator, job: ScanJob, made: Provenance, *, tile: int |
         first = _in_units(model, scan.picture(0))
     height, width = first.pixels.shape[:2]
     form = output_format(model, first)
-    tiles = plan(model, height, width, tile=tile)
+    tiles = plan(model, height, width, tile=settings.tile)
     results: list[np.ndarray] = []
-    for pictures in _batches(model, scan, 1 if tiles else max(1, batch_pixels // (height * width))):
-        if tiles:
-            scratch = job.target.parent
-            made_now = [translate_in_tiles(model, one, tiles, scratch=scratch) for one in pictures]
-        else:
-            made_now = translate_equal(model, pictures)
-        results += [one.pixels for one in made_now]
-    with damage_told("scan", size=0):
-        data = scan.written(results, form, made)
-    with written(job.target), replacing(job.target) as aside:
-        aside.write_bytes(data)
+    size = settings.together(tiles, height * width)
+    for start in range(0, len(scan), size):
+        with damage_told("scan", size=0):
+            pictures = [_in_units(model, scan.picture(index)) for index in range(start, min(start + size, len(scan)))]
+        done = translate_planned(model, pictures, tiles, scratch=job.target.parent)
+        results += [one.pixels for one in done]
+    write_scan(job.target, scan, results, form, made)
     return tiles is not None
+
+
+def write_scan(target: Path, scan: Scan, slices: list[np.ndarray], form: PixelFormat, made: Provenance) -> None:
+    """Writes the translated slices of `scan` as a file of its kind, whole or not at all."""
+    with damage_told("scan", size=0):
+        data = scan.written(slices, form, made)
+    with written(target), replacing(target) as aside:
+        aside.write_bytes(data)
 
 
 def _in_units(model: Translator, picture: Picture) -> Picture:
@@ -148,13 +141,6 @@ def _in_units(model: Translator, picture: Picture) -> Picture:
     if span is None or pixels.shape[2] > 1 or fits(pixels.dtype.name, span):
         return picture
     return replace(picture, pixels=pixels.astype(np.uint16 if fits("uint16", span) else np.float32))
-
-
-def _batches(model: Translator, scan: Scan, size: int) -> Iterator[list[Picture]]:
-    for start in range(0, len(scan), size):
-        with damage_told("scan", size=0):
-            pictures = [_in_units(model, scan.picture(index)) for index in range(start, min(start + size, len(scan)))]
-        yield pictures
 
 
 def _kind(path: Path, *, stacks: bool) -> str | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 Progress = Callable[[int, int], None]
 
@@ -29,17 +29,7 @@ class Summary:
 
     def and_also(self, other: Summary) -> Summary:
         """The sum of two summaries, of calls one after the other."""
-        return Summary(
-            translated=self.translated + other.translated,
-            skipped=self.skipped + other.skipped,
-            failed=tuple(sorted(self.failed + other.failed)),
-            tiled=self.tiled + other.tiled,
-            renamed=tuple(sorted(self.renamed + other.renamed)),
-            seconds=self.seconds + other.seconds,
-            frames=self.frames + other.frames,
-            masked=self.masked + other.masked,
-            animated=self.animated + other.animated,
-        )
+        return Summary(**{one.name: getattr(self, one.name) + getattr(other, one.name) for one in fields(self)})
 
 
 def reason_of(error: BaseException) -> str:

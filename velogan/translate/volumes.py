@@ -12,16 +12,13 @@ from pathlib import Path
 import numpy as np
 
 from velogan.data.pictures.images import Picture
-from velogan.data.pictures.picture import damage_told
 from velogan.data.pictures.scans import read_scan
 from velogan.data.pictures.values import PixelFormat
 from velogan.data.sets.slices import Scans, Series, Slice, look_through, scaled, stacked
-from velogan.files import replacing
-from velogan.translate.jobs import written
-from velogan.translate.large import plan
+from velogan.translate.large import Settings, plan
 from velogan.translate.model import Translator
-from velogan.translate.pictures import output_format, translate_equal, translate_in_tiles
-from velogan.translate.scans import ScanJob, made_by
+from velogan.translate.pictures import output_format, translate_planned
+from velogan.translate.scans import ScanJob, made_by, write_scan
 from velogan.translate.summary import Progress, Summary, reason_of
 
 
@@ -31,13 +28,7 @@ def sees_volumes(model: Translator) -> bool:
 
 
 def translate_volumes(
-    model: Translator,
-    jobs: Sequence[ScanJob],
-    *,
-    overwrite: bool,
-    tile: int | None,
-    batch_pixels: int,
-    progress: Progress | None = None,
+    model: Translator, jobs: Sequence[ScanJob], settings: Settings, *, progress: Progress | None = None
 ) -> Summary:
     """Translate files as `scans.translate_scans` does, each with the others of its volume.
 
@@ -50,14 +41,14 @@ def translate_volumes(
     look = look_through(scans, list(named), span)
     failed = [(named[name].name, reason) for name, reason in look.skipped]
     found = {name for one in look.series for name, _ in one.slices}
-    todo = {name for name in found if overwrite or not os.path.lexists(named[name].target)}
+    todo = {name for name in found if settings.overwrite or not os.path.lexists(named[name].target)}
     skipped = len(found) - len(todo)
     done = _Written(model, scans, named)
     for series in look.series:
         try:
             if todo.intersection(name for name, _ in series.slices):
                 scratch = named[series.slices[0][0]].target.parent
-                slices = _translated(model, scans, series, tile=tile, batch_pixels=batch_pixels, scratch=scratch)
+                slices = _translated(model, scans, series, settings, scratch=scratch)
                 done.take(slices, todo=todo)
         except (RuntimeError, ValueError, MemoryError, OSError) as error:
             left = {name for name, _ in series.slices} & todo - set(done.names)
@@ -86,20 +77,14 @@ class _Written:
             found = self._slices.setdefault(name, {})
             found[number] = pixels
             if len(found) == len(self._scans.scan(name)):
-                self._write(name, [found[place] for place in sorted(found)], form)
+                job, whole = self._jobs[name], [found[place] for place in sorted(found)]
+                write_scan(job.target, read_scan(job.source), whole, form, self._made)
+                self.names.append(name)
                 del self._slices[name]
-
-    def _write(self, name: str, slices: list[np.ndarray], form: PixelFormat) -> None:
-        job = self._jobs[name]
-        with damage_told("scan", size=0):
-            data = read_scan(job.source).written(slices, form, self._made)
-        with written(job.target), replacing(job.target) as aside:
-            aside.write_bytes(data)
-        self.names.append(name)
 
 
 def _translated(
-    model: Translator, scans: Scans, series: Series, *, tile: int | None, batch_pixels: int, scratch: Path
+    model: Translator, scans: Scans, series: Series, settings: Settings, *, scratch: Path
 ) -> Iterator[tuple[Slice, np.ndarray, PixelFormat, bool]]:
     """Each slice of a volume with its translation `(H, W, C)`, the format of that, and whether it was made in tiles."""
     given, count = model.input.neighbours, len(series.slices)
@@ -110,18 +95,15 @@ def _translated(
         return scaled(scans.values(one), series, own_scale=model.input.own_scale)
 
     first = values(series.slices[0])
-    size = max(1, batch_pixels // first.size)
-    tiles = plan(plain, *first.shape, tile=tile)
+    tiles = plan(plain, *first.shape, tile=settings.tile)
+    size = settings.together(tiles, first.size)
     sums: dict[int, np.ndarray] = {}
     made, beside = 0, model.output.neighbours
-    for start in range(0, count, 1 if tiles else size):
-        places = range(start, min(start + (1 if tiles else size), count))
+    for start in range(0, count, size):
+        places = range(start, min(start + size, count))
         pictures = [Picture(stacked(values, series, place, given)) for place in places]
         form = output_format(plain, pictures[0])
-        if tiles:
-            results = [translate_in_tiles(plain, one, tiles, scratch=scratch) for one in pictures]
-        else:
-            results = translate_equal(plain, pictures)
+        results = translate_planned(plain, pictures, tiles, scratch=scratch)
         for place, result in zip(places, results):
             for step in range(-beside, beside + 1) if beside else (0,):
                 if 0 <= place + step < count:

@@ -142,7 +142,7 @@ def test_a_world_file_goes_along(tmp_path: Path):
     save_picture(tmp_path / "in.jpg", Picture(pixels))
     (tmp_path / "in.jgw").write_text(WORLD)
     (tmp_path / "in.prj").write_text('PROJCS["UTM"]')
-    job = Job("in.jpg", tmp_path / "in.jpg", tmp_path / "out" / "in.png")
+    job = Job(name="in.jpg", source=tmp_path / "in.jpg", target=tmp_path / "out" / "in.png")
     job.save(read_picture(job.source))
     assert sorted(one.name for one in job.target.parent.iterdir()) == ["in.pgw", "in.png", "in.prj"]
     assert world_file(job.target) == (WORLD, 'PROJCS["UTM"]')
@@ -156,7 +156,7 @@ def test_a_world_file_is_turned_with_its_picture(orientation: int, tmp_path: Pat
     exif[0x0112] = orientation
     Image.fromarray(pixels).save(tmp_path / "in.png", exif=exif.tobytes())
     (tmp_path / "in.pgw").write_text("2\n0.5\n0.25\n-3\n100\n200\n")
-    job = Job("in.png", tmp_path / "in.png", tmp_path / "out" / "in.png")
+    job = Job(name="in.png", source=tmp_path / "in.png", target=tmp_path / "out" / "in.png")
     job.save(read := read_picture(job.source))
     written = world_file(job.target)
     assert written is not None
