@@ -105,7 +105,7 @@ def test_the_command_line_says_it_in_words_and_ends_with_1(
     said = capsys.readouterr().err
     assert "velogan: not a finite number in step 1 (1 image seen), phase generator" in said
     assert "Traceback" not in said
-    assert "has no checkpoint yet" in said
+    assert "none was saved yet" in said
     assert main([*argv, "--on-nonfinite", "skip"]) == 0
     assert read_stats(tmp_path / "run")[-1]["skipped_steps"] == 1
 

@@ -482,14 +482,16 @@ class Session:
 
     def _advice(self) -> str:
         saved = list_checkpoints(self.folder)
-        kept = f"checkpoint {saved[-1].name}, from which the next start goes on" if saved else "no checkpoint yet"
+        where = "none was saved yet"
+        if saved:
+            where = f"checkpoint {saved[-1].name} is kept, and the next start goes on from it"
         flags = "--on-nonfinite skip" + (" --engine.capture off" if self.engine and self.engine.capture == "on" else "")
         skip = f"this can continue with {flags}, which leaves such steps out and counts them"
         if self.config.train.on_nonfinite == "skip":
             skip = f"the {MOST_SKIPPED} steps before were skipped already: it does not pass by itself"
         half = ", engine.precision=fp32" if self.engine and self.engine.precision in ("bf16", "fp16") else ""
         return (
-            f"{self.folder} has {kept}; {skip}. To mend the cause begin a new run folder with a lower "
+            f"{self.folder}: {where}; {skip}. To mend the cause begin a new run folder with a lower "
             f"optimizer.lr{half}, and look at the pictures with `velogan data check`"
         )
 
