@@ -155,7 +155,7 @@ def test_an_autoencoder_is_a_resnet_without_blocks():
     config = GeneratorConfig(channels=2, blocks=0)
     net = build_generator(config)
     stages = split(net)
-    assert len(list(stages.translator.model)) == 0
+    assert not list(stages.translator.model.children())
     assert list(compose(stages.encoder, stages.decoder).state_dict()) == list(net.state_dict())
 
 
@@ -175,11 +175,11 @@ def test_the_simple_decoder_is_half_as_wide_and_has_no_norms():
         for name in ("reference", "simple")
     )
     widths = [
-        [layer.out_channels for layer in net if isinstance(layer, (nn.Conv2d, nn.ConvTranspose2d))]
+        [layer.out_channels for layer in net.children() if isinstance(layer, (nn.Conv2d, nn.ConvTranspose2d))]
         for net in (reference, simple)
     ]
     assert widths == [[8, 4, 3], [4, 2, 3]]
-    assert not any(isinstance(layer, nn.InstanceNorm2d) for layer in simple)
+    assert not any(isinstance(layer, nn.InstanceNorm2d) for layer in simple.children())
 
 
 def test_the_resize_decoder_makes_no_checkerboard_of_even_features():

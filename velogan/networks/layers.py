@@ -81,7 +81,7 @@ class Stage(nn.Module):
 
     form: ClassVar[Form] = "sequence"
 
-    def __init__(self, model: nn.Sequential):
+    def __init__(self, model: nn.Module):
         super().__init__()
         self.model = model
 
