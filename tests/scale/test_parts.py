@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from torch import Tensor, nn
 
 from velogan.cli import main
@@ -218,6 +219,18 @@ def test_workers_take_the_files_that_one_process_takes_and_count_the_others(
     put(tmp_path / "in/notes.txt", b"no picture")
     put(tmp_path / "in/scan.dcm", bytes(128) + b"DICM")
     assert sorted(find_input(tmp_path / "in", tmp_path / "out").names()) == list(list_images(tmp_path / "in"))
-    monkeypatch.setattr("velogan.scale.translate.translate_at_scale", lambda *_, **__: Total(seconds=1))
+    total = Total(seconds=1, animated=2, animation=("x.gif", 3))
+    monkeypatch.setattr("velogan.scale.translate.translate_at_scale", lambda *_, **__: total)
     assert main(["translate", "apples2oranges", str(tmp_path / "in"), str(tmp_path / "out"), "--workers", "2"]) == 0
-    assert "no pictures that are read: 1 .txt, 1 .dcm" in capsys.readouterr().err
+    said = " ".join(capsys.readouterr().err.split())
+    assert "no pictures that are read: 1 .txt, 1 .dcm" in said
+    assert "x.gif is an animation: the first of its 3 pictures was translated (so of 1 more)" in said
+
+
+def test_workers_count_animations(tmp_path: Path, picture: Callable[..., bytes]) -> None:
+    frames = [Image.new("RGB", (16, 12), (level, 90, 200)) for level in (0, 80, 160)]
+    put(tmp_path / "in" / "plain.png", picture(0))
+    for name in ("a.gif", "b.gif"):
+        frames[0].save(tmp_path / "in" / name, save_all=True, append_images=frames[1:])
+    done = translate(find_input(tmp_path / "in", tmp_path / "out"), format="png")
+    assert (done.translated, done.animated, done.animation) == (3, 2, ("a.gif", 3))

@@ -186,7 +186,8 @@ class Translate(Flags):
             if example and output.suffix and not output.is_dir():  # one picture, in another format than asked for
                 output = output.with_suffix(example[1])
             _tell_translated(display, done, output, renamed=len(done.renamed), example=example)
-            for line in filter(None, (left_out(self.input, scans=True), *done.masked, _animated(done.animated))):
+            animated = _animated(next(iter(done.animated), None), len(done.animated))
+            for line in filter(None, (left_out(self.input, scans=True), *done.masked, animated)):
                 display.say(line)
             result, code = _translated(done, peak_memory_mb())
             if doubter is None:
@@ -250,8 +251,8 @@ def _translate_at_scale(asked: Translate, workers: int) -> Outcome:
             progress=display.count("translating"),
         )
         _tell_translated(display, done, asked.output, renamed=done.renamed, example=done.example)
-        if others := left_out(asked.input, scans=False):
-            display.say(others)
+        for line in filter(None, (left_out(asked.input, scans=False), _animated(done.animation, done.animated))):
+            display.say(line)
     result, code = _translated(done, done.peak_memory_mb)
     return {**result, "workers": workers}, code
 
@@ -290,13 +291,12 @@ def _tell_translated(
     display.say(f"{counts}: {'in ' if output.is_dir() else ''}{output}")
 
 
-def _animated(found: Sequence[tuple[str, int]]) -> str:
-    """A line on animations, of which one picture was translated; empty where there are none."""
-    if not found:
+def _animated(first: Sequence[Any] | None, count: int) -> str:
+    """A line on `count` animations, of which one picture was translated; `first`: the name of one and its pictures."""
+    if first is None:
         return ""
-    name, frames = found[0]
-    more = f" (so of {len(found) - 1} more)" if len(found) > 1 else ""
-    return f"{name} is an animation: the first of its {frames} pictures was translated{more}"
+    more = f" (so of {count - 1:,} more)" if count > 1 else ""
+    return f"{first[0]} is an animation: the first of its {first[1]} pictures was translated{more}"
 
 
 def _translated(done: Summary | Total, peak_mb: float) -> Outcome:

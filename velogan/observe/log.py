@@ -169,7 +169,7 @@ def read_stats(run: Path) -> list[dict[str, Any]]:
 def _parse(line: bytes) -> dict[str, Any] | None:
     try:
         row = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return row if isinstance(row, dict) else None
 

@@ -43,14 +43,19 @@ class Options:
 
 @dataclass
 class Done:
-    """Counts, and name and reason of each picture that failed; `renamed` counts those in another format than asked
-    for, and `example` is the name and suffix of one of them."""
+    """Counts, and name and reason of each picture that failed.
+
+    `renamed` counts those in another format than asked for, and `example` is the name and suffix of one of them.
+    `animated` counts animations, of which the first picture was translated; `animation`: name and pictures of one.
+    """
 
     translated: int = 0
     skipped: int = 0
     tiled: int = 0
     renamed: int = 0
     example: tuple[str, str] | None = None
+    animated: int = 0
+    animation: tuple[str, int] | None = None
     failed: list[tuple[str, str]] = field(default_factory=list)
 
     def add(self, other: Done | Summary) -> None:
@@ -62,9 +67,13 @@ class Done:
         if isinstance(other, Summary):
             self.renamed += len(other.renamed)
             self.example = self.example or next(iter(other.renamed), None)
+            self.animated += len(other.animated)
+            self.animation = self.animation or next(iter(other.animated), None)
         else:
             self.renamed += other.renamed
             self.example = self.example or other.example
+            self.animated += other.animated
+            self.animation = self.animation or other.animation
 
 
 @dataclass(frozen=True, kw_only=True)
