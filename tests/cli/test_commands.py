@@ -121,6 +121,7 @@ def test_what_was_picked_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[s
             "--size s --generator.blocks 1",
             {"generator": {"channels": 32, "blocks": 1}, "discriminator": {"channels": 32}},
         ),
+        ("--size l --size s", {}),
         ("--size s --generator.norm batch", {"generator": {"channels": 32, "blocks": 6, "norm": "batch"}}),
         ("--image-size 128 --seed 7", {"data": {"crop_size": 128}, "train": {"seed": 7}}),
         ("--image-size 32 --data.load-size 40", {"data": {"crop_size": 32, "load_size": 40}}),
@@ -143,6 +144,14 @@ def test_flags_change_their_fields(flags: str, changes: dict[str, Any]):
         expected = expected.sized("s")
     expected = expected.change(**changes)
     assert _configured("cyclegan", "--data", "here", *flags.split()) == expected
+
+
+def test_a_size_counts_for_cells_and_beside_a_run_that_is_continued(tmp_path: Path):
+    cells = _configured("cyclegan", "--data", "d", "--size", "s", "--generator.network", "cells")
+    assert cells == Config().change(data={"path": ("d",)}, generator={"network": "cells"}).sized("s")
+    (tmp_path / "config.yaml").write_text(write_yaml(RECIPES["fast"]()))
+    asked = _configured("--data", "d", "--out", str(tmp_path), "--size", "m")
+    assert (asked.generator.channels, asked.generator.blocks) == (64, 6)
 
 
 def test_a_run_folder_or_file_is_a_start_for_more_flags(tmp_path: Path):

@@ -15,7 +15,7 @@ from velogan.store.checkpoint import list_checkpoints
 from velogan.sweep.dimensions import parse_dimension
 from velogan.sweep.folder import run_folder
 from velogan.sweep.plan import SweepPlan
-from velogan.sweep.scheduling import require_ray
+from velogan.sweep.scheduling import require_tune
 from velogan.sweep.sweep import sweep
 from velogan.sweep.table import Table
 
@@ -28,7 +28,7 @@ pytestmark = [
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Any]:
     """A node with one core; tests add others."""
-    require_ray()
+    require_tune()
     from ray.cluster_utils import Cluster
 
     made = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})

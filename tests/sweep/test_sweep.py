@@ -161,11 +161,12 @@ def test_a_status_that_cannot_be_written_stops_no_other_trial(
     assert state_of(tmp_path, good.name, budget=plan.budget, metric=plan.metric).status == "done"
 
 
+@pytest.mark.parametrize("module", ["optuna", "ray.tune"])
 def test_without_the_extra_one_sentence_names_it(
-    tiny_plan: Callable[..., SweepPlan], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    module: str, tiny_plan: Callable[..., SweepPlan], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(sys.modules, "optuna", None)
-    with pytest.raises(ValueError, match=r"velogan sweep needs optuna: .*\[sweep\]"):
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(ValueError, match=rf"velogan sweep needs {module}, which cannot be imported here: .*\[sweep\]"):
         run(tiny_plan(), tmp_path)
 
 

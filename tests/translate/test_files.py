@@ -15,6 +15,7 @@ from velogan.kernels.inference import Accelerator
 from velogan.networks.generators import GeneratorConfig, build_generator
 from velogan.translate.files import translate
 from velogan.translate.model import Translator
+from velogan.translate.summary import Summary
 
 
 class Negative(nn.Module):
@@ -284,6 +285,13 @@ def test_a_format_is_that_of_all(tmp_path: Path, model: Translator, suffix: str)
     assert (summary.translated, summary.renamed) == (2, ())
     for name in (f"a.{suffix}", f"deep/b.{suffix}"):
         assert read_picture(tmp_path / "out" / name).pixels.shape == (20, 12, 3)
+
+
+def test_names_of_two_calls_are_sorted() -> None:
+    one, other = (Summary(1, 0, ((name, "why"),), 0, ((name, ".png"),), 1.0) for name in ("z.png", "a.dcm"))
+    both = one.and_also(other)
+    assert (both.translated, [name for name, _ in both.failed]) == (2, ["a.dcm", "z.png"])
+    assert both.renamed[0] == ("a.dcm", ".png")
 
 
 def test_of_animations_the_first_picture_is_translated_and_that_is_said(tmp_path: Path, model: Translator) -> None:

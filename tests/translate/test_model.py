@@ -75,7 +75,7 @@ def test_without_averages_the_raw_weights_are_taken_unless_averages_are_asked_fo
     _, networks = _checkpoint(tmp_path, averages=False)
     assert _same(load_translator(tmp_path), networks["G_A"])
     with pytest.raises(
-        ValueError, match=r"no G_A\.ema\.safetensors, it holds .*G_A\.safetensors.*: ask for other weights"
+        ValueError, match=r"no G_A\.ema\.safetensors, it holds .*G_A\.safetensors.*: ask for weights=raw"
     ):
         load_translator(tmp_path, weights="ema")
 

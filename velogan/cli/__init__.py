@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import redirect_stderr, redirect_stdout
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from velogan import __version__
@@ -95,12 +96,17 @@ def _parse(argv: list[str]) -> Flags:
         raise SystemExit(0)
     if several() and words not in IN_SEVERAL_PROCESSES:
         raise ValueError(f"only train and search run in several processes: start velogan {argv[0]} without torchrun")
-    if "" in argv:
-        before = argv[argv.index("") - 1]
+    before = next((before for before, word in pairwise(argv) if not word and _names_files(before)), None)
+    if before is not None:
         raise ValueError(f"what follows {before} is empty, perhaps a variable that is not set: give it a value")
     command = COMMANDS[words]
     prog = " ".join(("velogan", *words))
     return command.load().parse(argv[len(words) :], prog=prog, description=command.description())
+
+
+def _names_files(before: str) -> bool:
+    """Whether a word behind `before` names a file or a folder: behind a flag of such, or behind no flag."""
+    return not before.startswith("--") or before in ("--data", "--out", "--config", "--start", "--against", "--masks")
 
 
 def _parse_silently(argv: list[str]) -> Flags:

@@ -201,9 +201,19 @@ def named_preset(argv: Sequence[str]) -> str:
 
 def base_config(argv: Sequence[str], preset: str) -> Config:
     """What the field flags change: the preset's configuration or that of --config, with --method and --size."""
-    base, method, size = file_or_preset(argv, preset), value_of(argv, "--method"), value_of(argv, "--size")
-    base = base if method is None else base.change(method=method)
-    return base.sized(size) if size in SIZES else base
+    base, method = file_or_preset(argv, preset), value_of(argv, "--method")
+    return sized(argv, base if method is None else base.change(method=method))
+
+
+def sized(argv: Sequence[str], base: Config) -> Config:
+    """`base` as --size has it, for the network that --generator.network asks for; field flags change that."""
+    size, cells = value_of(argv, "--size"), value_of(argv, "--generator.network") == "cells"
+    if size not in SIZES:
+        return base
+    made = base.sized(size)
+    if cells and base.generator.network != "cells":  # as wide as `Config.sized` makes them
+        made = made.change(generator={"channels": 4 * made.generator.channels, "blocks": base.generator.blocks})
+    return made
 
 
 def file_or_preset(argv: Sequence[str], preset: str) -> Config:
@@ -232,11 +242,12 @@ def data_is_named(asked: Fields, *presets: str) -> bool:
 
 def value_of(argv: Sequence[str], flag: str) -> str | None:
     """What a flag is given, before all flags are parsed."""
+    found = None  # the last one counts, as for all flags
     for word, behind in zip(argv, [*argv[1:], None]):
         name, given, value = word.partition("=")
         if name.replace("_", "-") == flag:
-            return value if given else behind
-    return None
+            found = value if given else behind
+    return found
 
 
 def plain_flags(argv: Sequence[str], base: Config) -> list[str]:

@@ -20,7 +20,7 @@ from velogan.files import counted, nearest
 from velogan.recipes import DEFAULT, RECIPES
 
 if TYPE_CHECKING:
-    from velogan.sweep.plan import SweepPlan
+    from velogan.sweep.plan import SweepPlan, Trial
 
 
 @dataclass(kw_only=True)
@@ -95,12 +95,13 @@ class Sweep(Fields):
         from velogan.sweep.table import Table
 
         plan = _plan(self, argv)
-        settings = len(plan.known_trials()) // plan.seeds
+        trials = plan.known_trials()
+        settings = len(trials) // plan.seeds
         if plan.search == "random" and plan.trials and settings < plan.trials:
             there = f"the values of --vary have no more than {counted(settings, 'setting')}, found at random"
             print(f"careful: --trials {plan.trials}: {there}", file=sys.stderr)
         if self.dry_run:
-            return _sweep_dry(self, plan), 0
+            return _sweep_dry(self, plan, trials), 0
         if self.out is None:
             raise ValueError("--out is missing: name the folder that the sweep is kept in")
         command = shlex.join(["velogan", *argv])
@@ -157,7 +158,7 @@ def _sweep_base(argv: list[str], preset: str) -> Config:
     return configure(asked)
 
 
-def _sweep_dry(asked: Sweep, plan: SweepPlan) -> dict[str, Any]:
+def _sweep_dry(asked: Sweep, plan: SweepPlan, trials: Sequence[Trial]) -> dict[str, Any]:
     from rich.console import Console
 
     from velogan.cli.dry_run import fitted
@@ -167,7 +168,7 @@ def _sweep_dry(asked: Sweep, plan: SweepPlan) -> dict[str, Any]:
 
     console = Console(stderr=True)
     with console.status("measuring what a step costs here"):
-        found = cost(plan, plan.known_trials(), parallel=asked.parallel, fit=fitted, probe=probe, say=console.print)
+        found = cost(plan, trials, parallel=asked.parallel, fit=fitted, probe=probe, say=console.print)
     if not asked.json:
         out = Console()
         out.print(costs(found["trials"]) if found["trials"] else f"{plan.trials} settings that optuna chooses")

@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 import tyro
 
 from velogan.cli.dry_run import dry_run
-from velogan.cli.fields import PresetFlag, base_config, configure, named_preset, value_of
+from velogan.cli.fields import PresetFlag, base_config, configure, named_preset, sized, value_of
 from velogan.cli.filling import Filling, check_data, check_hidden, fill, length, show_sizes
 from velogan.cli.flags import Outcome
 from velogan.config import SIZES, Config, read_config
@@ -107,7 +107,7 @@ class Train(Filling):
             return super().base(argv)
         out, device = value_of(argv, "--out"), value_of(argv, "--engine.device") or "auto"
         if named_preset(argv) != RECOMMENDED and out and (Path(out) / "config.yaml").is_file():
-            return read_config(Path(out))
+            return sized(argv, read_config(Path(out)))
         return base_config(argv, RECOMMENDED if device.startswith(("auto", "cuda")) else "fast")
 
     def execute(self, argv: list[str]) -> Outcome:

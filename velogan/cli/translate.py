@@ -189,14 +189,14 @@ class Translate(Flags):
             animated = _animated(next(iter(done.animated), None), len(done.animated))
             for line in filter(None, (left_out(self.input, scans=True), *done.masked, animated)):
                 display.say(line)
-            result, code = _translated(done, peak_memory_mb())
             if doubter is None:
-                return result, code
+                return _translated(done, peak_memory_mb())
             how: Any = {"overwrite": self.overwrite, "tile": self.tile, "progress": display.task("maps of doubt")}
             maps = write_maps(doubter, jobs, without=[name for name, _ in done.failed], **how)
             for one in maps:
                 if one.reason:
                     display.say(f"{one.name}: no map of doubt: {one.reason}")
+            result, code = _translated(done, peak_memory_mb())
         return {**result, "doubt": [_doubt(one) for one in maps]}, 1 if any(one.reason for one in maps) else code
 
 

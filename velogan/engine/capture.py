@@ -108,7 +108,7 @@ class CapturedStep:
             self._inputs[split] = {name: value.to(self._number.device, copy=True) for name, value in batch.items()}
             return
         inputs = self._inputs[split]
-        if _described(batch) != _described(inputs):
+        if _signature(batch) != _signature(inputs):
             raise ValueError(
                 f"engine.capture=on needs batches of one shape and type, but {_described(inputs)} is followed by "
                 f"{_described(batch)}: set engine.capture=off, or a data.preprocess that crops"
@@ -199,6 +199,10 @@ class CapturedStep:
         for optimizer in self.optimizers.values():
             for moments in optimizer.state.values():
                 yield from (value for value in moments.values() if torch.is_tensor(value))
+
+
+def _signature(batch: Batch) -> dict[str, tuple[torch.Size, torch.dtype]]:
+    return {name: (value.shape, value.dtype) for name, value in batch.items()}
 
 
 def _described(batch: Batch) -> str:

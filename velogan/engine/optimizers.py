@@ -151,9 +151,8 @@ def _parse_rule(rule: str) -> tuple[str, dict[str, Any], dict[str, Any]]:
     keys = [*of_optimizer, *of_schedule]
     for key, _ in parts:
         if key not in keys:
-            raise ValueError(
-                f"'{rule}': there is no {key} for a network, there are {', '.join(keys)}{nearest(key, keys)}"
-            )
+            hint = nearest(key, keys) or f"; there are {', '.join(keys)}"
+            raise ValueError(f"'{rule}': there is no {key} for a network{hint}")
     changes = _checked(rule, OptimizerConfig, {key: value for key, value in parts if key in of_optimizer})
     schedule = _checked(rule, ScheduleConfig, {of_schedule[key]: value for key, value in parts if key in of_schedule})
     return pattern.strip(), changes, schedule

@@ -42,12 +42,15 @@ def outside(run: Path, *, device: torch.device | str = "cpu") -> dict[Direction,
         held = replace(side, test=side.validation.named(masks), truth=None)  # pyright: ignore[reportOptionalMemberAccess]
         real = scorer.open(held, other)
         fakes = scorer.made(load_translator(run, direction=way, device=device), real, real.pictures.format, "")
-        of = [(fakes.floats(n), real.pictures.floats(n), grown(masks[name])) for n, name in enumerate(real.names)]
-        decibels = torch.tensor([psnr(fake, given, ~mask).item() for fake, given, mask in of]).clamp(max=MOST_DB)
+        decibels, striped = [], []
+        for number, name in enumerate(real.names):
+            fake, given, mask = fakes.floats(number), real.pictures.floats(number), grown(masks[name])
+            decibels.append(psnr(fake, given, ~mask).item())
+            striped.append(stripes(fake, given, mask).item() > STRIPED)
         found[way] = {
-            "psnr_outside_db": decibels.nanmean().item(),
-            "striped_outside": fmean(stripes(*one).item() > STRIPED for one in of),
-            "images": len(of),
+            "psnr_outside_db": torch.tensor(decibels).clamp(max=MOST_DB).nanmean().item(),
+            "striped_outside": fmean(striped),
+            "images": len(striped),
         }
     return found
 

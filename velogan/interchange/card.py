@@ -73,7 +73,7 @@ def card(
     `left_out`: roles of networks that the format cannot hold; `example`: the name of a picture beside the card.
     """
     title = (metadata.name or "").rpartition("/")[2] or ", ".join(one.file.name for _, one in files.values())
-    ways = " and ".join(f"{way}: {' to '.join(model.domains)}" for way, (model, _) in files.items())
+    ways = " and ".join(f"{way}: {_pictures(model)}" for way, (model, _) in files.items())
     parts = [f"# {title}\n\nUnpaired image-to-image translation, {ways}.\n"]
     parts += [f"![before and after]({example})\n"] if example else []
     for way, (model, written) in files.items():
@@ -88,6 +88,11 @@ def card(
         stated = f"`{metadata.license}`, as its publisher states." if metadata.license else _UNSTATED
         parts += [f"## Licence\n\nOf these weights: {stated}\n"]
     return "\n".join([*parts, f"{SIGNED}{velogan.__version__}, PyTorch {torch.__version__}.\n"])
+
+
+def _pictures(model: Translator) -> str:
+    """Of which pictures it makes which; imported weights do not say it."""
+    return " to ".join(model.domains) if isinstance(model.header.get("data"), Mapping) else "unknown pictures"
 
 
 def _header(files: Files, metadata: CardMetadata) -> str:

@@ -19,9 +19,6 @@ GRADIENT_PENALTY = 10.0
 class Adversarial(Method):
     """Fields of every method with discriminators."""
 
-    pool_size: int = Field(
-        default=50, ge=0, description="Earlier fakes kept per discriminator, which sees some of them again."
-    )
     gan: GanLossName = Field(default="lsgan", description="Adversarial loss; wgangp has a gradient penalty.")
     smoothing: float = Field(
         default=0.0,
@@ -48,6 +45,9 @@ class Adversarial(Method):
         default=1,
         ge=1,
         description="Steps of the discriminators, each on new pictures, for one of the generators (the translators).",
+    )
+    pool_size: int = Field(
+        default=50, ge=0, description="Earlier fakes kept per discriminator, which sees some of them again."
     )
 
     @model_validator(mode="after")

@@ -77,7 +77,9 @@ class Contrast(Judged):
                     "generator.output=change decodes twice, which method=contrast does not: set "
                     "generator.output=image, mask or keep"
                 )
-        spec.check_equal_channels("method=contrast puts translations through the encoder of their inputs")
+        spec.check_equal_channels(
+            "method=contrast puts translations through the encoder of their inputs (the preset auto takes any channels)"
+        )
 
     def roles(self, spec: Spec, make: Make) -> dict[str, Role]:
         roles: dict[str, Role] = {}

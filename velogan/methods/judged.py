@@ -185,8 +185,14 @@ class JudgedObjective:
                 judged = torch.where(as_it_is.view(-1, 1, 1, 1), batch[way.source], judged)
                 weights = (~as_it_is) / (1 - self.untranslated)
             fake, real = self.seen(way, judged, batch, 1), self.seen(way, batch[way.target], batch, 2)
-            seen = {"real": real, "fake": fake, "weights": weights, "mix": uniform[4 + number]}
-            terms[way.letter] = self.config.discriminator_term(nets[way.discriminator], **seen, batched=self.batched)
+            terms[way.letter] = self.config.discriminator_term(
+                nets[way.discriminator],
+                real=real,
+                fake=fake,
+                batched=self.batched,
+                weights=weights,
+                mix=uniform[4 + number],
+            )
         return Out(total=sum_of(terms), terms=terms)
 
     def _fakes(self, nets: Nets, batch: Batch, carry: Carry) -> Carry:

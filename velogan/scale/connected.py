@@ -11,10 +11,12 @@ import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from velogan.engine.processes import default_threads
+from velogan.files import install
 
 QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -29,6 +31,19 @@ QUIET = {
 
 LEAST = 100 * 2**20
 """Bytes of memory for what is sent."""
+
+
+def require_ray(extra: str, *modules: str, user: str) -> None:
+    """ValueError, which says how to install `extra`, where one of `modules` cannot be imported; `user` needs them.
+
+    A part of Ray may be there without what it needs, so it is imported.
+    """
+    os.environ.update(QUIET)
+    for module in modules:
+        try:
+            import_module(module)
+        except ImportError:
+            raise ValueError(f"{user} needs {module}, which cannot be imported here: {install(extra)}") from None
 
 
 @contextmanager

@@ -22,8 +22,8 @@ import torch
 
 from velogan.data.pictures.images import READ
 from velogan.engine.memory import peak_memory_mb
-from velogan.files import require, write_text
-from velogan.scale.connected import connected
+from velogan.files import write_text
+from velogan.scale.connected import connected, require_ray
 from velogan.scale.parts import Input, find_input, is_shard
 from velogan.scale.shards import translate_shard
 from velogan.scale.work import Done, Options, note_of, whole
@@ -71,8 +71,8 @@ def translate_at_scale(
     if address and address.startswith("ray://"):
         raise ValueError(f"--address {address}: start velogan on a host of that cluster, with --address auto")
     found = find_input(input, output)
-    require("scale", "ray", "pyarrow", user="--workers")
     os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
+    require_ray("scale", "ray.data", user="--workers")
     total = Total()
     with connected(address):
         from ray.exceptions import RayError

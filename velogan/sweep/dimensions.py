@@ -152,6 +152,6 @@ def changed(config: Config, settings: Mapping[str, Any]) -> Config:
         section, _, field = name.partition(".")
         if name == "method.kind":
             config = config.change(method=str(value))
-        elif name != SIZE:
+        elif field:
             sections.setdefault(section, {})[field] = value
     return config.change(**sections)

@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from velogan.config import Config, explain, read_config
+from velogan.config import Config, explain, field_names, read_config
 from velogan.files import nearest, write_text
 from velogan.networks.cells import Kind, choices, discriminator_kinds, generator_kinds
 from velogan.networks.discriminators import DiscriminatorConfig
@@ -154,6 +154,9 @@ class Source(BaseModel):
 def make_search(name: str, fields: Mapping[str, Any], base: Config) -> Config:
     """The search of a plan file, from its fields by dotted name. ValueError names the one that does not fit."""
     place = f"searches.{name}"
+    for field in fields:
+        if field not in (known := field_names(Config)):
+            raise ValueError(f"{place}: there is no such field as {field}{nearest(field, known)}")
     if "train.length" not in fields:
         raise ValueError(f"{place}: how long is the search? give it a train.length, for example 1000 images")
     try:

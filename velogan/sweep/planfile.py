@@ -95,7 +95,7 @@ def make_plan(bases: dict[str, Config], *, minutes: float | None, images: int | 
 
 
 def _bases(file: PlanFile) -> dict[str, Config]:
-    own = file.presets if isinstance(file.presets, dict) else dict[str, dict[str, Any]].fromkeys(file.presets, {})
+    own = file.presets if isinstance(file.presets, dict) else {preset: {} for preset in file.presets}
     variants = {
         name: {field: value for field, value in fields.items() if field != GENOTYPE}
         for name, fields in file.variants.items()

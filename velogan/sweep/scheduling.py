@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from velogan.evaluation.metric import higher_is_better
-from velogan.files import require
-from velogan.scale.connected import QUIET
+from velogan.scale.connected import QUIET, require_ray
 from velogan.sweep.attempt import attempt
 from velogan.sweep.folder import Status, note, noted
 from velogan.sweep.plan import SweepPlan, Trial
@@ -42,11 +41,11 @@ class Resources:
     gpus: float = 0.0
 
 
-def require_ray(address: str | None = None) -> None:
+def require_tune(address: str | None = None) -> None:
     """ValueError, one sentence, where the extra is not installed."""
-    require("sweep", "ray", "optuna", user="velogan sweep")
     if address and address.startswith("ray://") and (Path.home() / ".ray" / "auth_token").is_file():
         os.environ.setdefault("RAY_AUTH_MODE", "token")  # Ray reads it on import, and by itself on the cluster alone
+    require_ray("sweep", "optuna", "ray.tune", user="velogan sweep")
 
 
 def shared(cores: int, gpus: float, *, parallel: int | None, largest: int, trials: int) -> Resources:

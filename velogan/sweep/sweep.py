@@ -35,7 +35,7 @@ from velogan.sweep.folder import (
 )
 from velogan.sweep.pictures import held_out_pictures
 from velogan.sweep.plan import SweepPlan, Trial
-from velogan.sweep.scheduling import Earlier, found_resources, require_ray, run_trials
+from velogan.sweep.scheduling import Earlier, found_resources, require_tune, run_trials
 from velogan.sweep.table import Table
 from velogan.sweep.tested import chosen_figures
 from velogan.sweep.verdict import verdicts
@@ -64,7 +64,7 @@ def sweep(
     known = plan.known_trials()
     rows = rows_of(plan, out, known)  # of optuna what it has tried
     check_folders(out, [trial for trial, _ in rows])
-    require_ray(address)
+    require_tune(address)
     check_measured(plan, rows, out)
     _check_metric(plan, known)
     with locked(out):

@@ -196,45 +196,71 @@ def _refuse(chosen: dict[str, object], device: torch.device, needs: Needs, *, mo
     half, compiles, captures = chosen["precision"] == "fp16", chosen["compile"] == "on", chosen["capture"] == "on"
     batched, recomputes = chosen["batched"] == "on", chosen["checkpoint_activations"] == "on"
     missing = compiler_missing(device) if compiles else ""
-    refused = {
-        f"engine.kernels=winograd is for CPUs, not {device}: set engine.kernels=native, or plain": (
-            kernels == "winograd" and device.type != "cpu"
+    refused = (
+        (
+            kernels == "winograd" and device.type != "cpu",
+            f"engine.kernels=winograd is for CPUs, not {device}: set engine.kernels=native, or plain",
         ),
-        f"engine.kernels=native is for CPUs and CUDA, not {device}: set engine.kernels=plain": (
-            kernels == "native" and device.type not in ("cpu", "cuda")
+        (
+            kernels == "native" and device.type not in ("cpu", "cuda"),
+            f"engine.kernels=native is for CPUs and CUDA, not {device}: set engine.kernels=plain",
         ),
-        "engine.kernels=native and engine.compile=on are two ways to write the same kernels: set one of them": (
-            kernels == "native" and compiles and device.type == "cuda"
+        (
+            kernels == "native" and compiles and device.type == "cuda",
+            "engine.kernels=native and engine.compile=on are two ways to write the same kernels: set one of them",
         ),
-        f"engine.kernels={kernels} does not compute in float16: set engine.precision=bf16, or engine.kernels=plain": (
-            half and kernels != "plain"
+        (
+            half and kernels != "plain",
+            f"engine.kernels={kernels} does not compute in float16: set engine.precision=bf16, or engine.kernels=plain",
         ),
-        "engine.precision=fp16 loses the small numbers of wgangp's gradient penalty and of method.penalty: set "
-        "engine.precision=fp32": half and second,
-        "engine.batched=on changes the mathematics of batch norm: set engine.batched=off, or norm=instance": (
-            batched and running
+        (
+            half and second,
+            "engine.precision=fp16 loses the small numbers of wgangp's gradient penalty and of method.penalty: set "
+            "engine.precision=fp32",
         ),
-        "engine.compile=on cannot compute wgangp's gradient penalty, nor method.penalty: set engine.compile=off": (
-            compiles and second
+        (
+            batched and running,
+            "engine.batched=on changes the mathematics of batch norm: set engine.batched=off, or norm=instance",
         ),
-        f"engine.compile=on needs {missing}: install it, or set engine.compile=off": bool(missing),
-        "engine.checkpoint_activations=on changes batch norm, which would count each batch twice: set "
-        "engine.checkpoint_activations=off, or norm=instance": recomputes and running,
-        "engine.checkpoint_activations=on does not go with engine.compile=on, which chooses by itself which "
-        "activations it keeps: set one of them off": recomputes and compiles,
-        "engine.checkpoint_activations=on draws dropout's random numbers again, which engine.capture=on cannot: "
-        "set engine.capture=off, or generator.dropout=false": recomputes and needs.dropout and captures,
-        "engine.capture=on cannot leave out broken steps: set engine.capture=off, or train.on_nonfinite=stop": (
-            captures and needs.skips
+        (
+            compiles and second,
+            "engine.compile=on cannot compute wgangp's gradient penalty, nor method.penalty: set engine.compile=off",
         ),
-        f"engine.capture=on needs fused optimizers: set an optimizer kind of {', '.join(FUSED)}, or "
-        "engine.capture=off": captures and bool(needs.unfused),
-        "engine.mode=streams runs cycles apart: set engine.batched=off, or engine.mode=auto": (
-            mode == "streams" and batched
+        (missing, f"engine.compile=on needs {missing}: install it, or set engine.compile=off"),
+        (
+            recomputes and running,
+            "engine.checkpoint_activations=on changes batch norm, which would count each batch twice: set "
+            "engine.checkpoint_activations=off, or norm=instance",
         ),
-        "engine.mode=streams changes the mathematics of batch norm, whose running statistics depend on the order "
-        "of the cycles: set engine.mode=auto, or norm=instance": mode == "streams" and running,
-    }
-    for why, applies in refused.items():
+        (
+            recomputes and compiles,
+            "engine.checkpoint_activations=on does not go with engine.compile=on, which chooses by itself which "
+            "activations it keeps: set one of them off",
+        ),
+        (
+            recomputes and needs.dropout and captures,
+            "engine.checkpoint_activations=on draws dropout's random numbers again, which engine.capture=on cannot: "
+            "set engine.capture=off, or generator.dropout=false",
+        ),
+        (
+            captures and needs.skips,
+            "engine.capture=on cannot leave out broken steps: set engine.capture=off, or train.on_nonfinite=stop",
+        ),
+        (
+            captures and needs.unfused,
+            f"engine.capture=on needs fused optimizers: set an optimizer kind of {', '.join(FUSED)}, or "
+            "engine.capture=off",
+        ),
+        (
+            mode == "streams" and batched,
+            "engine.mode=streams runs cycles apart: set engine.batched=off, or engine.mode=auto",
+        ),
+        (
+            mode == "streams" and running,
+            "engine.mode=streams changes the mathematics of batch norm, whose running statistics depend on the order "
+            "of the cycles: set engine.mode=auto, or norm=instance",
+        ),
+    )
+    for applies, why in refused:
         if applies:
             raise ValueError(why)

@@ -257,11 +257,15 @@ class Session:
         """Says what changes with the number of processes."""
         now, images = self.trainer.ranks.parts, self.config.images_per_update
         if now != before:
-            by = f"{now} process{'es' if now > 1 else ''}" if now == self.trainer.ranks.world else "one a direction"
+            by = (
+                f"{now} process{'es' if now > 1 else ''}"
+                if now == self.trainer.ranks.world
+                else "a process a direction"
+            )
+            kept = "those of the others are not used" if now < before else "the new ones with copies"
             self.say(
                 f"trained by {by} from here on, before by {before}: an update is of {counted(now * images, 'image')}, "
-                f"before of {before * images}; each goes on with the past translations of one of those, any others are "
-                "not used"
+                f"before of {before * images}; each goes on with past translations of its own, {kept}"
             )
 
     def _stored(self) -> dict[str, nn.Module]:
@@ -386,7 +390,7 @@ class Session:
         if trainer.put_off:
             text = f"checkpoints and pictures come more seldom: they may take {SHARE:.0%} of the time"
             self._say_once("put off", text)
-        if trainer.clock.seconds - self._began >= FORECAST_S:
+        if trainer.clock.seconds - self._began >= FORECAST_S and "forecast" not in self._told:
             self._say_once("forecast", forecast(images, images_per_s=speed, total=length.total, left_s=left))
 
     def _choose(self, images: int) -> None:

@@ -23,10 +23,11 @@ from velogan.translate.jobs import PictureJob, find_jobs
 from velogan.translate.kept import Keep, find_masks
 from velogan.translate.large import Settings, plan
 from velogan.translate.model import Translator
-from velogan.translate.pictures import output_format, translate_planned
+from velogan.translate.pictures import output_format, translate_equal, translate_in_tiles
 from velogan.translate.scans import find_scans, translate_scans
-from velogan.translate.summary import Progress, Summary, reason_of
+from velogan.translate.summary import Summary, reason_of
 from velogan.translate.volumes import sees_volumes, translate_volumes
+from velogan.types import Progress
 
 _Decoded = tuple[PictureJob, Picture]
 
@@ -172,10 +173,13 @@ class _Run:
         self.skipped = len(self._jobs) - len(todo)
         self._show()
         for batch in _equal_sizes(self._decoded(todo), self._settings.batch_pixels):
-            first, picture = batch[0]
+            _, picture = batch[0]
             tiles = plan(self._model, *picture.pixels.shape[:2], tile=self._settings.tile)
             try:
-                results = translate_planned(self._model, [one for _, one in batch], tiles, scratch=first.scratch)
+                if tiles:
+                    results = [translate_in_tiles(self._model, one, tiles, scratch=job.scratch) for job, one in batch]
+                else:
+                    results = translate_equal(self._model, [one for _, one in batch])
             except (RuntimeError, ValueError, MemoryError, OSError) as error:  # no memory, mostly: others may pass
                 for job, _ in batch:
                     self._finish(job, error)

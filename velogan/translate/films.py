@@ -22,7 +22,8 @@ from velogan.translate.jobs import printable, written
 from velogan.translate.large import Settings, plan
 from velogan.translate.model import Translator
 from velogan.translate.pictures import output_format, translate_planned
-from velogan.translate.summary import Progress, Summary, reason_of
+from velogan.translate.summary import Summary, reason_of
+from velogan.types import Progress
 
 STILL = 0.02
 """How far, of the range from black to white, a place's mean colour may move while it counts as still, roughly."""

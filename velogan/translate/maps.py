@@ -16,7 +16,8 @@ from velogan.data.sets.sources import MAP
 from velogan.files import replacing
 from velogan.translate.doubt import Doubt, Doubter
 from velogan.translate.jobs import Job, find_jobs
-from velogan.translate.summary import Progress, reason_of
+from velogan.translate.summary import reason_of
+from velogan.types import Progress
 
 _MARK = ("Description", "velogan: where not to trust a translation")
 

@@ -66,7 +66,7 @@ class Translator:
     def domains(self) -> tuple[str, str]:
         """The names of the data that it leads from and to; A and B where its header says none."""
         data = self.header.get("data")
-        a, b = (str(data.get("a")), str(data.get("b"))) if isinstance(data, Mapping) else ("A", "B")
+        a, b = (str(data.get("a") or "A"), str(data.get("b") or "B")) if isinstance(data, Mapping) else ("A", "B")
         return (a, b) if self.direction == "a2b" else (b, a)
 
     @property
@@ -223,7 +223,8 @@ def _generator_file(path: Path, direction: Direction, weights: Weights | None, c
         )
     if not file.is_file():
         there = ", ".join(sorted(one.name for one in folder.glob("*.safetensors")))
-        raise ValueError(f"{folder} has no {file.name}, it holds {there}: ask for other weights, or name another")
+        mend = "ask for weights=raw" if file is averaged and raw.is_file() else "name another"
+        raise ValueError(f"{folder} has no {file.name}, it holds {there}: {mend}")
     return file
 
 

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, fields
-
-Progress = Callable[[int, int], None]
+from dataclasses import dataclass, fields, replace
 
 
 @dataclass(frozen=True)
@@ -28,8 +25,9 @@ class Summary:
     animated: tuple[tuple[str, int], ...] = ()
 
     def and_also(self, other: Summary) -> Summary:
-        """The sum of two summaries, of calls one after the other."""
-        return Summary(**{one.name: getattr(self, one.name) + getattr(other, one.name) for one in fields(self)})
+        """The sum of two summaries, of calls one after the other; names are sorted."""
+        both = Summary(**{one.name: getattr(self, one.name) + getattr(other, one.name) for one in fields(self)})
+        return replace(both, failed=tuple(sorted(both.failed)), renamed=tuple(sorted(both.renamed)))
 
 
 def reason_of(error: BaseException) -> str:

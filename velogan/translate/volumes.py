@@ -19,7 +19,8 @@ from velogan.translate.large import Settings, plan
 from velogan.translate.model import Translator
 from velogan.translate.pictures import output_format, translate_planned
 from velogan.translate.scans import ScanJob, made_by, write_scan
-from velogan.translate.summary import Progress, Summary, reason_of
+from velogan.translate.summary import Summary, reason_of
+from velogan.types import Progress
 
 
 def sees_volumes(model: Translator) -> bool:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from velogan.data.pictures.images import decode, encode
-from velogan.data.pictures.notes import Notes, kept_exif, orientation_of
+from velogan.data.pictures.notes import Notes, kept_exif, orientation_of, resolution_of
 
 PIXELS = np.random.default_rng(0).integers(0, 256, (6, 8, 3), dtype=np.uint8)
 MAKE, GPS = 0x010F, 0x8825
@@ -62,6 +62,14 @@ def test_a_resolution_that_exif_alone_tells_is_kept() -> None:
     assert decode(without).notes.resolution == (300, 150)
     with Image.open(io.BytesIO(encode(".tiff", decode(without)))) as written:
         assert written.info["dpi"] == (300, 150)
+
+
+def test_a_resolution_without_its_unit_is_none() -> None:
+    exif = Image.Exif()
+    exif[0x011A], exif[0x011B], exif[0x0128] = 300.0, 150.0, 3
+    data = exif.tobytes().removeprefix(b"Exif\0\0")
+    assert resolution_of(data) == Notes(resolution=(Fraction(300), Fraction(150)), unit=3)
+    assert resolution_of(data[:36]) == Notes(), "the directory ends before the unit, which may say centimetres"
 
 
 @pytest.mark.parametrize("unit", [1, 2, 3])

@@ -8,8 +8,7 @@ thumbnail, which shows the original, is blanked and no longer named.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
@@ -75,27 +74,36 @@ def told(across: object, down: object, unit: int) -> Notes:
 
 def resolution_of(exif: bytes) -> Notes:
     """Notes with the resolution that the first directory of EXIF bytes tells; without, where it tells none."""
-    found = _values(exif, *_PER, _UNIT)
+    try:
+        found = _values(exif, dict.fromkeys(_PER, _RATIONAL) | {_UNIT: _SHORT})
+    except struct.error:  # the unit may be in what is damaged
+        return Notes()
     return told(found.get(_PER[0]), found.get(_PER[1]), found.get(_UNIT, 2))
 
 
 def orientation_of(exif: bytes) -> int:
     """Give the orientation, 1 to 8, from the first directory of EXIF bytes; 1 if there is none."""
-    value = _values(exif, ORIENTATION).get(ORIENTATION, 1)
+    try:
+        value = _values(exif, {ORIENTATION: _SHORT}).get(ORIENTATION, 1)
+    except struct.error:  # a picture with damaged metadata can still be read
+        return 1
     return value if value in range(1, 9) else 1
 
 
-def _values(exif: bytes, *tags: int) -> dict[int, Any]:
-    """What the first directory of EXIF bytes says under some tags: a number, or two for a fraction."""
+def _values(exif: bytes, kinds: Mapping[int, int]) -> dict[int, Any]:
+    """What the first directory of EXIF bytes says, by tag, of these kinds: a number, or two for a fraction.
+
+    struct.error where it is damaged.
+    """
     exif, found = exif.removeprefix(b"Exif\0\0"), {}
-    with suppress(struct.error):  # a picture with damaged metadata can still be read
-        order, start, count = _first(exif)
-        for at, tag, kind in _entries(exif, order, start, count):
-            if tag in tags and kind == _SHORT:
-                found.setdefault(tag, struct.unpack_from(order + "H", exif, at + 8)[0])
-            elif tag in tags and kind == _RATIONAL:
-                (place,) = struct.unpack_from(order + "I", exif, at + 8)
-                found.setdefault(tag, struct.unpack_from(order + "II", exif, place))
+    order, start, count = _first(exif)
+    for at, tag, kind in _entries(exif, order, start, count):
+        if kinds.get(tag) != kind:
+            continue
+        if kind == _SHORT:
+            found[tag] = struct.unpack_from(order + "H", exif, at + 8)[0]
+        else:
+            found[tag] = struct.unpack_from(order + "II", exif, struct.unpack_from(order + "I", exif, at + 8)[0])
     return found
 
 

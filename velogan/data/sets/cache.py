@@ -175,7 +175,8 @@ def none_read(folder: ImageSource, name: str, reason: str, *, looked_at: int) ->
     """The error for pictures of which none can be read, `name` for that `reason`."""
     return ValueError(
         f"data.path (--data) {folder.path_of(name)} cannot be read (nor any of the "
-        f"{counted(looked_at, 'file')} in {folder.where} that were looked at): {reason}; mend them, or name another"
+        f"{counted(looked_at, 'file')} in {folder.where} that were looked at): {reason}; mend them, or name another "
+        "folder"
     )
 
 

@@ -222,10 +222,12 @@ def _hold_out(side: Side, config: DataConfig) -> Side:
         groups = [_group_of(name, config.group) for name in names] if config.group is not None else patients or ()
         held = _whole_groups([(bool(group), group or name) for group, name in zip(groups, names)], most)
     if not held:
-        asked = f"data.path (--data) {side.train.where}" if config.group is None else f"data.group={config.group!r}"
+        asked, mend = f"data.path (--data) {side.train.where}", "add patients"
+        if config.group is not None:
+            asked, mend = f"data.group={config.group!r}", "let it find smaller groups"
         raise ValueError(
             f"{asked}: more than half of the {total} training pictures of domain {side.letter} are of one group or "
-            "patient, so that none can be held out for validation: make more of them, or set data.validation=0"
+            f"patient, so that none can be held out for validation: {mend}, or set data.validation=0"
         )
     train = side.train.some([number for number in range(total) if number not in held])
     if isinstance(train, Shards) and isinstance(side.train, Shards):

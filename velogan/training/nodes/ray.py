@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from velogan.scale.connected import QUIET, connected
+from velogan.scale.connected import connected
 from velogan.training.nodes.node import Given, Node, Report, Task
 from velogan.training.nodes.placed import Nodes
 
@@ -25,8 +24,6 @@ def on_nodes(makes: Mapping[str, Make], *, address: str | None, cuda: bool, memo
     `makes` must be picklable; with `cuda` each node has a GPU, or an equal part of one. `memory`, in bytes, is what
     nodes send at most at a time. OSError where nodes cannot be started.
     """
-    os.environ.update(QUIET)
-    os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
     import ray
     from ray.exceptions import RayError
 

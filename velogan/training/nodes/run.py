@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,9 +18,9 @@ from velogan.data.sets.pair import Data, open_data
 from velogan.engine.duration import parse_span
 from velogan.engine.processes import several
 from velogan.engine.trainer import Trainer
-from velogan.files import require
 from velogan.methods.fit import phases_of
 from velogan.observe.progress import Display
+from velogan.scale.connected import require_ray
 from velogan.training.nodes.node import FOLDER, Led, Module, Node, modules_of
 from velogan.training.nodes.placed import Nodes, Placed
 from velogan.training.nodes.ray import on_nodes
@@ -47,7 +48,8 @@ def train(
 ) -> Result:
     """As `run.train`, by a node for each module, of the Ray at `address` or of one that is started here."""
     modules = modules_asked(config)
-    require("scale", "ray", user=SETTING)
+    os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
+    require_ray("scale", "ray", user=SETTING)
     placing = partial(placed, modules=modules, start=partial(on_nodes, address=address), say=display.say)
     return train_whole(config, run, display=display, origin=origin, placing=placing, began=began)
 
