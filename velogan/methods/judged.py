@@ -125,8 +125,8 @@ class JudgedObjective:
     """The losses of the discriminators, on what the method's generators make; a method adds those of these.
 
     `ways` are those that are trained. `shapes` are those of fakes, for the pools; where C differs discriminators are
-    shown no untranslated images. With `batched`, passes of one network are
-    run together, which is exact with per-sample norms; without, one image batch a pass.
+    shown no untranslated images. With `batched`, passes of one network are run together, which is exact with
+    per-sample norms; without, one image batch a pass.
     """
 
     def __init__(self, config: Judged, ways: Sequence[OneWay], shapes: Shapes, *, batched: bool = False):

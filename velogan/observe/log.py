@@ -22,9 +22,9 @@ _LOGGER = logging.getLogger(__name__)
 class Log:
     """Appends to the log of the folder `run`, which is made if it is missing.
 
-    Where there is one already, `truncate` comes first. With `tensorboard` the same figures, and image
-    grids, go to `run/tensorboard`; if that fails, the log says so once with `say` and goes on without it. OSError if a
-    line cannot be written to `stats.jsonl`; the earlier lines stay.
+    Where there is one already, `truncate` comes first: its last line may be torn. With `tensorboard` the same figures,
+    and image grids, go to `run/tensorboard`; if that fails, the log says so once with `say` and goes on without it.
+    OSError if a line cannot be written to `stats.jsonl`; the earlier lines stay.
     """
 
     def __init__(self, run: Path, *, tensorboard: bool = True, say: Callable[[str], None] = _LOGGER.warning) -> None:

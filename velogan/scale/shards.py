@@ -76,8 +76,8 @@ def _translate(
         if often[target] > 1 and target != member.name:
             done.failed.append((called, f"another would become {target} too: rename one, or leave the format out"))
         else:
-            place = {"target": Path(target), "folder": scratch, "number": number, "results": results}
-            jobs.append(Packed(name=called, source=data, **place))
+            target = Path(target)
+            jobs.append(Packed(name=called, source=data, target=target, folder=scratch, number=number, results=results))
     done.add(translate_jobs(model, jobs, options.settings(model), threads=options.threads))
     for number, (member, data) in enumerate(window):
         if number in targets:

@@ -60,7 +60,7 @@ def build_app(
     tile: int | None = None,
     doubters: Mapping[Direction, Doubter] | None = None,
 ) -> FastAPI:
-    """The application over `models`; `tile` is that of `velogan translate`.
+    """The application over `models`, which run once first; `tile` is that of `velogan translate`.
 
     `doubters` make maps of doubt for the directions that have a way back. Its `state.queue` is the queue of requests.
     """

@@ -154,12 +154,14 @@ def _refuse_foreign(directory: Path) -> None:
 
 
 def _run(write: Callable[[tuple], None], jobs: list[tuple], progress: Progress | None) -> None:
-    workers, made = min(os.cpu_count() or 1, len(jobs) // 64), map(write, jobs)
+    workers = min(os.cpu_count() or 1, len(jobs) // 64)
     with ExitStack() as stack:
-        if workers > 1:  # else starting processes would take longer than the pictures
+        if workers > 1:
             # "spawn": the caller may have threads and a device open, which a fork must not inherit.
             pool = stack.enter_context(ProcessPoolExecutor(workers, mp_context=get_context("spawn")))
             made = pool.map(write, jobs, chunksize=16)
+        else:  # starting processes would take longer than the pictures
+            made = map(write, jobs)
         for done, _ in enumerate(made, start=1):
             if progress:
                 progress(done, len(jobs))

@@ -116,7 +116,8 @@ def _open_pairs(
             break
         for line in filter(None, (a.skipped_line, b.skipped_line)):
             say(f"pairs: {line}")
-        both, (read_a, read_b) = zip(*(folder.names for folder in folders)), (set(one.names) for one in opened)
+        read_a, read_b = set(a.names), set(b.names)
+        both = zip(folders[0].names, folders[1].names)
         good = [number for number, (one, other) in enumerate(both) if one in read_a and other in read_b]
         folders = (folders[0].some(good), folders[1].some(good))
     for name, one, other in zip(a.names, a.shapes, b.shapes):

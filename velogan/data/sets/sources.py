@@ -317,13 +317,13 @@ def _one_folder(root: Path, names: tuple[str, str], config: DataConfig, progress
             f"data.path (--data) {root} must hold trainA and trainB, and testA and testB if you have them, "
             f"but it {_found(root)}; name such a folder, two folders of pictures, or {BUILT_IN}"
         )
-    tests = test_a, test_b = [
+    test_a, test_b = [
         _pictures(root / f"test{letter}", letter, config, progress) if (root / f"test{letter}").is_dir() else None
         for letter in LETTERS
     ]
     aligned = isinstance(test_a, Folder) and isinstance(test_b, Folder) and test_a.names == test_b.names
     sides = []
-    for letter, name, test, other in zip(LETTERS, names, tests, reversed(tests)):
+    for letter, name, test, other in zip(LETTERS, names, (test_a, test_b), (test_b, test_a)):
         truth, mask = root / f"truth{letter}", root / f"mask{letter}"
         answers = truth if truth.is_dir() else other.directory if aligned and isinstance(other, Folder) else None
         train = _pictures(root / f"train{letter}", letter, config, progress)
