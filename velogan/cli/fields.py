@@ -207,13 +207,12 @@ def base_config(argv: Sequence[str], preset: str) -> Config:
 
 def sized(argv: Sequence[str], base: Config) -> Config:
     """`base` as --size has it, for the network that --generator.network asks for; field flags change that."""
-    size, cells = value_of(argv, "--size"), value_of(argv, "--generator.network") == "cells"
+    size = value_of(argv, "--size")
     if size not in SIZES:
         return base
-    made = base.sized(size)
-    if cells and base.generator.network != "cells":  # as wide as `Config.sized` makes them
-        made = made.change(generator={"channels": 4 * made.generator.channels, "blocks": base.generator.blocks})
-    return made
+    if value_of(argv, "--generator.network") == "cells":  # whose widths are others
+        base = base.change(generator={"network": "cells"})
+    return base.sized(size)
 
 
 def file_or_preset(argv: Sequence[str], preset: str) -> Config:
