@@ -184,11 +184,13 @@ class Config(BaseModel):
                 tree[section] = {**tree.get(section, {}), **fields}
         return parse_config(tree)
 
-    def sized(self, size: Size) -> Config:
-        """With the widths and depth that `size` stands for."""
+    def sized(self, size: Size, *, network: str | None = None) -> Config:
+        """With the widths and depth that `size` stands for; `network`: the generators', if they become others."""
         dial = SIZES[size]
         generator = {"channels": dial["channels"], "blocks": dial["blocks"]}
-        if self.generator.network == "cells":  # their channels are those of the encoding, their blocks are searched
+        if (
+            network or self.generator.network
+        ) == "cells":  # their channels are those of the encoding, their blocks are searched
             generator = {"channels": 4 * dial["channels"]}
         return self.change(generator=generator, discriminator={"channels": dial["discriminator"]})
 

@@ -208,11 +208,7 @@ def base_config(argv: Sequence[str], preset: str) -> Config:
 def sized(argv: Sequence[str], base: Config) -> Config:
     """`base` as --size has it, for the network that --generator.network asks for; field flags change that."""
     size = value_of(argv, "--size")
-    if size not in SIZES:
-        return base
-    if value_of(argv, "--generator.network") == "cells":  # whose widths are others
-        base = base.change(generator={"network": "cells"})
-    return base.sized(size)
+    return base.sized(size, network=value_of(argv, "--generator.network")) if size in SIZES else base
 
 
 def file_or_preset(argv: Sequence[str], preset: str) -> Config:
