@@ -16,7 +16,7 @@ CAPTURED = {"mode": "graph", "compile": "off", "kernels": "plain"}
 """The captured step by PyTorch's own layers."""
 
 NATIVE = {"mode": "graph", "compile": "off", "kernels": "native"}
-"""The same with our own kernels for norms, in Triton: the default of a run that is too short for the compiler."""
+"""The same with our own kernels for norms, in Triton, which `auto` does not choose before they are measured here."""
 
 WAYS: dict[str, Mapping[str, Any]] = {
     "reference": {"mode": "reference"},

@@ -124,8 +124,8 @@ class EngineConfig(BaseModel):
     kernels: Literal["auto", "winograd", "native", "plain"] = Field(
         default="auto",
         description="plain: PyTorch's own layers; native: norm, activation, residual and padding as one operation, "
-        "compiled C++ on a CPU, Triton on CUDA; winograd, on a CPU: native, and the residual blocks' convolutions by "
-        "Winograd's algorithm and the other convolutions' gradients.",
+        "compiled C++ on a CPU, Triton on CUDA, where auto does not choose it; winograd, on a CPU: native, and the "
+        "residual blocks' convolutions by Winograd's algorithm and the other convolutions' gradients.",
     )
     checkpoint_activations: Literal["auto", "on", "off"] = Field(
         default="auto",

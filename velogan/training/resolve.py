@@ -85,23 +85,17 @@ def resolve(
         picks.append(Decision("mode", "reference", "asked for: float32, eager, one pass per image, plain optimizers"))
         return config.model_copy(update=chosen | REFERENCE), picks
 
-    def compiling(*, native: bool) -> tuple[str, str]:
-        return _compile(device, needs, native=native, recomputes=config.checkpoint_activations == "on")
-
-    compile_asked = config.compile if config.compile != "auto" else MODES[config.mode].get("compile")
     rules = {
         "precision": lambda: _precision(device, needs),
         "batched": lambda: _batched(needs),
-        "kernels": lambda: _kernels(
+        "kernels": lambda: _kernels(device, needs, load_kernels, gemm_gain, precision=str(chosen["precision"])),
+        "checkpoint_activations": lambda: ("off", "only where asked for: it takes time"),
+        "compile": lambda: _compile(
             device,
             needs,
-            load_kernels,
-            gemm_gain,
-            precision=str(chosen["precision"]),
-            compiles=device.type == "cuda" and (compile_asked or compiling(native=False)[0]) == "on",
+            native=chosen["kernels"] != "plain",
+            recomputes=chosen["checkpoint_activations"] == "on",
         ),
-        "checkpoint_activations": lambda: ("off", "only where asked for: it takes time"),
-        "compile": lambda: compiling(native=chosen["kernels"] != "plain"),
         "capture": lambda: _capture(device, needs, recomputes=chosen["checkpoint_activations"] == "on"),
     }
     for what, rule in rules.items():
@@ -138,18 +132,15 @@ def _kernels(
     gemm_gain: Callable[[str], float],
     *,
     precision: str,
-    compiles: bool,
 ) -> tuple[str, str]:
-    if compiles:
-        return "plain", "torch.compile writes kernels for this run"
+    if device.type == "cuda":
+        return "plain", "no record on a GPU shows the Triton kernels faster; engine.kernels=native selects them"
     if precision == "fp16":
         return "plain", "the native kernels know float32 and bfloat16"
     if not needs.norms & {"instance", "none"}:
         return "plain", "the native kernels are for instance norm, or none"
     if isinstance(found := load_kernels(device), str):
         return "plain", found
-    if device.type != "cpu":
-        return "native", "norm, activation, residual and padding by Triton, checked here against the plain layers"
     gain = gemm_gain(precision)
     if gain > 1.1:
         return (
