@@ -1,11 +1,10 @@
 """Time and memory of preparing a folder of pictures for training: the first time, and again from the cache.
 
-    python benchmarks/preparing.py PICTURES [SIDE [shards]]
+    python benchmarks/preparing.py PICTURES [SIDE]
 
 PICTURES JPEG files (96x72, unless SIDE says otherwise: SIDE wide, three quarters as high) are made on the spot and
 prepared as `velogan train` does it, for crops of 64 pixels out of 72x72. Prints seconds of listing, preparing and
-opening again, the bytes of the cache, and the most memory of the process until then. With `shards` the same of these
-pictures in shards of 16 MiB, which are looked through in place of being prepared.
+opening again, the bytes of the cache, and the most memory of the process until then.
 """
 
 from __future__ import annotations
@@ -23,33 +22,20 @@ import numpy as np
 from velogan.data.config import DataConfig
 from velogan.data.pictures.images import Picture, encode
 from velogan.data.sets.cache import open_domain
-from velogan.data.sets.pack import pack
-from velogan.data.sets.shards import find_shards
 from velogan.data.sets.sources import Folder, list_images
-from velogan.data.sets.streamed import open_shards
 from velogan.engine.memory import peak_memory_mb
 
 
-def main(pictures: int, side: int, *, packed: bool) -> None:
+def main(pictures: int, side: int) -> None:
     with tempfile.TemporaryDirectory(prefix="preparing-") as root:
         make(Path(root) / "in", pictures, side)
         config = DataConfig.model_validate({"cache_dir": f"{root}/cache", "load_size": 72, "crop_size": 64})
         figures: dict[str, object] = {"pictures": pictures, "memory_before_mb": round(peak_memory_mb())}
-        if packed:
-            measure(figures, "packing", lambda: pack(Path(root) / "in", Path(root) / "shards", most_bytes=2**24))
-            shards, cache = f"{root}/shards/*.tar", Path(root) / "cache"
-
-            def look() -> None:
-                open_domain(open_shards(shards, find_shards(shards), config, cache), config, test=False)
-
-            measure(figures, "looking", look)
-            measure(figures, "again", look)
-        else:
-            names: list[tuple[str, ...]] = []
-            measure(figures, "listing", lambda: names.append(list_images(Path(root) / "in")))
-            folder = Folder(Path(root) / "in", names[0])
-            measure(figures, "preparing", lambda: open_domain(folder, config, test=False))
-            measure(figures, "again", lambda: open_domain(folder, config, test=False))
+        names: list[tuple[str, ...]] = []
+        measure(figures, "listing", lambda: names.append(list_images(Path(root) / "in")))
+        folder = Folder(Path(root) / "in", names[0])
+        measure(figures, "preparing", lambda: open_domain(folder, config, test=False))
+        measure(figures, "again", lambda: open_domain(folder, config, test=False))
         held = [path.stat().st_size for path in (Path(root) / "cache").rglob("*") if path.is_file()]
         figures |= {"cache_mb": round(sum(held) / 2**20), "load": round(os.getloadavg()[0], 1)}
         print(json.dumps(figures))
@@ -77,4 +63,4 @@ def measure(figures: dict[str, object], name: str, act: Callable[[], object]) ->
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else 96, packed="shards" in sys.argv)
+    main(int(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else 96)

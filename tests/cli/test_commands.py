@@ -243,7 +243,6 @@ def test_a_run_folder_or_file_is_a_start_for_more_flags(tmp_path: Path):
         ("trian --data d", "there is no command 'trian'; did you mean train?"),
         ("data rendr", "did you mean data render?"),
         ("translate {tmp} {tmp}/in {tmp}/out", "{tmp}"),
-        ("translate {tmp} {tmp}/in.tar {tmp}/out", "in.tar is of many pictures in one file: add --workers N"),
         ("translate {tmp} -file out", "velogan: -file looks like a flag: write ./-file"),
         ("translate {tmp} in out --address auto", "--address auto is for many processes: add --workers N"),
         ("evaluate {tmp}/none", "{tmp}/none"),

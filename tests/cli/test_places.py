@@ -26,7 +26,6 @@ WRITE: dict[tuple[str, ...], list[str]] = {
     ("profile",): ["--out", OUT],
     ("data", "render"): ["apples2oranges", OUT],
     ("data", "download"): ["horse2zebra", OUT],
-    ("data", "shards"): ["nowhere", OUT],
 }
 """What each command is asked, with inputs that do not exist: the place is tried before these are looked for."""
 OTHERS = {("data", "check"), ("bench",), ("simulate",), ("serve",), ("evaluate",)}

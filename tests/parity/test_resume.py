@@ -9,9 +9,6 @@ from typing import Any
 import pytest
 
 from velogan.config import Config
-from velogan.data.sets import loader
-from velogan.data.sets.pack import pack
-from velogan.data.sets.sources import Folder, find_sources
 from velogan.engine.loss_scale import LossScale
 from velogan.engine.trainer import Trainer
 from velogan.observe.progress import Display
@@ -92,18 +89,7 @@ def _train(config: Config, run: Path) -> Result:
         return train(config, run, display=display, origin={"preset": "test", "command": "test"})
 
 
-@pytest.fixture
-def shards(tiny_config: Callable[..., Config], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """The same pictures in shards, in a bounded order."""
-    monkeypatch.setattr(loader, "SHUFFLED", 3)
-    sources = find_sources(tiny_config().data)
-    for side in (sources.a, sources.b):
-        assert isinstance(side.train, Folder)
-        pack(side.train.directory, tmp_path / f"shards/train{side.letter}", most_bytes=2**13)
-    return {"path": (str(tmp_path / "shards"),)}
-
-
-@pytest.mark.parametrize("case", [*CASES, "shards", "volumes", "kept"])
+@pytest.mark.parametrize("case", [*CASES, "volumes", "kept"])
 def test_stopped_and_continued_equals_unbroken(
     case: str,
     tiny_config: Callable[..., Config],

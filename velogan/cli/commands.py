@@ -88,8 +88,4 @@ COMMANDS: dict[tuple[str, ...], Command] = {
     ("data", "check"): Command(
         "Look through a data set before training: counts, sizes, unreadable files, duplicates.", "data:DataCheck"
     ),
-    ("data", "shards"): Command(
-        "Write a folder of pictures as WebDataset shards, for training sets too large to be kept decoded on a disk.",
-        "data:DataShards",
-    ),
 }

@@ -1,4 +1,4 @@
-"""`velogan data render`, `velogan data download`, `velogan data check` and `velogan data shards`."""
+"""`velogan data render`, `velogan data download` and `velogan data check`."""
 
 from __future__ import annotations
 
@@ -108,34 +108,3 @@ class DataCheck(Flags):
             found = check(config, progress=display.task("checking"))
         print(render_text(found), file=sys.stderr if self.json else sys.stdout)
         return found, 0
-
-
-@dataclass(kw_only=True)
-class DataShards(Flags):
-    """Flags of `velogan data shards`.
-
-    velogan data shards photos/trainA shards/trainA
-    """
-
-    folder: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="FOLDER", help="The pictures of one domain.")]
-    out: Annotated[
-        tyro.conf.Positional[Path],
-        tyro.conf.arg(metavar="OUT", help="The folder to write, which must not exist: OUT/NAME-000000.tar and so on."),
-    ]
-    megabytes: Annotated[int, tyro.conf.arg(help="The most megabytes (MiB) of a shard.", metavar="NUMBER")] = 256
-    json: Json = False
-
-    def places(self) -> list[tuple[str, Path]]:
-        return [("OUT", self.out)]
-
-    def execute(self, argv: list[str]) -> Outcome:
-        from velogan.data.sets.pack import pack
-        from velogan.observe.progress import Display
-
-        if self.megabytes < 1:
-            raise ValueError(f"--megabytes {self.megabytes}: a shard holds at least 1")
-        with Display() as display:
-            made = pack(self.folder, self.out, most_bytes=self.megabytes << 20, progress=display.task("packing"))
-            total = sum(count for _, count in made)
-            display.say(f"{counted(total, 'picture')} in {counted(len(made), 'shard')}: {self.out}")
-        return {"directory": str(self.out), "pictures": total, "shards": [name for name, _ in made]}, 0

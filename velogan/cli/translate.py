@@ -43,7 +43,7 @@ class Translate(Flags):
 
     velogan translate runs/zebras photos translated --masks masks
 
-    velogan translate runs/zebras 'shards/*.tar' translated --workers 8
+    velogan translate runs/zebras photos translated --workers 8
     """
 
     model: Annotated[
@@ -58,7 +58,7 @@ class Translate(Flags):
         tyro.conf.Positional[Path],
         tyro.conf.arg(
             metavar="INPUT",
-            help="An image, a film, a DICOM or NIfTI file, or a folder; with --workers also *.tar.",
+            help="An image, a film, a DICOM or NIfTI file, or a folder.",
         ),
     ]
     output: Annotated[
@@ -131,8 +131,8 @@ class Translate(Flags):
     workers: Annotated[
         int | None,
         tyro.conf.arg(
-            help="Translate by so many processes under Ray, of pictures and WebDataset shards; needs "
-            "the extra `scale`. Default: in this process.",
+            help="Translate the pictures of a folder by N processes under Ray; needs the extra `scale`. "
+            "Default: in this process.",
             metavar="N",
         ),
     ] = None
@@ -162,8 +162,6 @@ class Translate(Flags):
             return _translate_at_scale(self, self.workers)
         if self.address is not None:
             raise ValueError(f"--address {self.address} is for many processes: add --workers N, or leave it out")
-        if self.input.suffix == ".tar" and not self.input.is_dir():
-            raise ValueError(f"input {self.input} is of many pictures in one file: add --workers N")
         model = _translator(self)
         doubter, jobs = _doubted(self, model) if self.doubt else (None, [])
         with Display() as display:

@@ -46,8 +46,7 @@ class DataConfig(BaseModel):
         description="One folder that holds trainA, trainB and, if you have them, testA and testB; or two "
         "folders of pictures, domain A then domain B; or apples2oranges, the built-in rendered set. Folders "
         "are looked through, with all folders in them, for pictures (docs/formats.md names the kinds), "
-        "and where there are none, for DICOM and NIfTI, or WebDataset shards (tar). Shards can be named, in quotes: "
-        "'photos-{000..099}.tar', on disk or at https://, several joined by ::.",
+        "and where there are none, for DICOM and NIfTI.",
     )
     preprocess: Preprocess = Field(
         default="resize_and_crop",
@@ -165,11 +164,6 @@ class DataConfig(BaseModel):
         description="Folder for decoded pictures, shared by all runs and safe to delete; several users may share it. "
         "Default: $VELOGAN_CACHE, else ~/.cache/velogan, where compiled code is kept too.",
     )
-    member: str | None = Field(
-        default=None,
-        description="Shards: the pictures of a sample to train on, by what follows the first dot of their names, as "
-        "WebDataset has it: 'jpg;png'. Default: all pictures.",
-    )
     workers: int | None = Field(
         default=None, ge=1, le=1024, description="Threads that decode pictures. Default: one for each processor core."
     )
@@ -225,10 +219,7 @@ class DataConfig(BaseModel):
         if isinstance(value, (tuple, list)) and "" in value:
             raise ValueError("a path is empty: name a folder")
         if isinstance(value, (tuple, list)) and len(value) > 2:
-            raise ValueError(
-                f"{len(value)} paths are given, and there are two domains: name two folders, or put a set of shards "
-                "in quotes, 'a-{000..009}.tar'"
-            )
+            raise ValueError(f"{len(value)} paths are given, and there are two domains: name two folders")
         return value
 
     @field_validator("range_a", "range_b")

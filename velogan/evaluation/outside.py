@@ -60,8 +60,8 @@ def _masks(side: Side, data: DataConfig) -> dict[str, Tensor]:
     if side.mask is None or side.validation is None:
         return {}
     there = {Path(name).stem: name for name in (path.name for path in side.mask.iterdir())}
-    names = [name for name in side.validation.own_names if Path(name).stem in there]
-    tested = side.test is not None and any(Path(name).stem in there for name in side.test.own_names)
+    names = [name for name in side.validation.names if Path(name).stem in there]
+    tested = side.test is not None and any(Path(name).stem in there for name in side.test.names)
     if tested or not names:  # masks of test pictures have names that training pictures may have, too
         return {}
     found = Folder(side.mask, tuple(there[Path(name).stem] for name in names), filled=False)

@@ -9,11 +9,9 @@ from __future__ import annotations
 import json
 import logging
 import os
-import tarfile
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -22,15 +20,12 @@ import torch
 
 from velogan.data.pictures.images import READ
 from velogan.engine.memory import peak_memory_mb
-from velogan.files import write_text
 from velogan.scale.connected import connected, require_ray
-from velogan.scale.parts import Input, find_input, is_shard
-from velogan.scale.shards import translate_shard
-from velogan.scale.work import Done, Options, note_of, whole
+from velogan.scale.parts import Input, find_input
+from velogan.scale.work import Done, Options
 from velogan.translate.files import check_options, translate_jobs
 from velogan.translate.jobs import Job, beside, printable, renamed
 from velogan.translate.model import Translator
-from velogan.translate.summary import reason_of
 
 MOST_LOSSES = 2
 """How often a part is tried again whose worker was lost."""
@@ -58,12 +53,11 @@ def translate_at_scale(
     address: str | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> Total:
-    """Translate pictures and shards (`.tar`) of `input` into the folder `output`, by `workers`.
+    """Translate the pictures of the folder `input` into the folder `output`, by `workers`.
 
-    Pictures and shards keep names and tree; a shard appears when it is complete. What is there
-    is skipped unless `options.overwrite`. `load` must be picklable. `address` is of a Ray that runs already. `progress`
-    takes the count of pictures that are done. `ValueError` for what the user can mend, before anything is started;
-    `OSError` where workers cannot be started.
+    Pictures keep names and tree. What is there is skipped unless `options.overwrite`. `load` must be picklable.
+    `address` is of a Ray that runs already. `progress` takes the count of pictures that are done. Raises `ValueError`
+    for what the user can mend, before anything is started; `OSError` if workers cannot be started.
     """
     check_options(format=options.format, tile=options.tile)
     if workers < 1:
@@ -113,7 +107,7 @@ def _all(
 
 
 def _target(found: Input, name: str, options: Options) -> Path:
-    return found.output / renamed(Path(name), None if is_shard(name) else options.suffix)
+    return found.output / renamed(Path(name), options.suffix)
 
 
 def _results(found: Input, load: Load, options: Options, workers: int, *, gpus: bool) -> Iterator[dict[str, Any]]:
@@ -202,9 +196,7 @@ class _Worker:
 
 
 def translate_part(model: Translator, found: Input, names: Sequence[str], *, options: Options) -> Done:
-    """Translate the pictures, or the one shard, of `names`."""
-    if is_shard(names[0]):
-        return _shard(model, found.root / names[0], found.output / names[0], name=names[0], options=options)
+    """Translate the pictures of `names`."""
     done, jobs = Done(), list[Job]()
     for name in names:
         target = _target(found, name, options)
@@ -225,19 +217,3 @@ def _collides(job: Job) -> str:
     return (
         f"{printable(other.name)} would become {job.target} too: rename one, or leave the format out" if other else ""
     )
-
-
-def _shard(model: Translator, source: Path, target: Path, *, name: str, options: Options) -> Done:
-    """Translate a shard, unless that was finished before; what failed then has failed."""
-    note = note_of(target)
-    if not options.overwrite and target.is_file():
-        with suppress(OSError, ValueError, KeyError):
-            before = json.loads(note.read_text())
-            return Done(skipped=int(before["translated"]), failed=[(one, why) for one, why in before["failed"]])
-    try:
-        with whole(target) as aside:
-            done = translate_shard(model, source, aside, name=name, options=options)
-            write_text(note, json.dumps({"translated": done.translated, "failed": done.failed}))
-    except (OSError, ValueError, MemoryError, tarfile.TarError) as error:
-        return Done(failed=[(printable(name), reason_of(error))])
-    return done

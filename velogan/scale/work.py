@@ -1,17 +1,10 @@
-"""A worker's work and what came of it: options, pictures that lie within other files, counts."""
+"""A worker's work and what came of it: options and counts."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
-from glob import escape
-from pathlib import Path
 
-from velogan.data.pictures.images import Picture, decode, encode
-from velogan.files import replacing
 from velogan.translate.files import Summary, pixels_of_a_pass
-from velogan.translate.jobs import PictureJob, printable
 from velogan.translate.large import Settings
 from velogan.translate.model import Translator
 
@@ -74,45 +67,3 @@ class Done:
             self.example = self.example or other.example
             self.animated += other.animated
             self.animation = self.animation or other.animation
-
-
-@dataclass(frozen=True, kw_only=True)
-class Packed(PictureJob):
-    """A picture within another file: its translation becomes bytes, `results[number]`.
-
-    `target` is a name alone; `results` holds its suffix and the bytes.
-    """
-
-    source: bytes
-    folder: Path
-    number: int
-    results: dict[int, tuple[str, bytes]]
-
-    @property
-    def scratch(self) -> Path:
-        return self.folder
-
-    def read(self, *, pages_are_channels: bool) -> Picture:
-        return decode(self.source, pages_are_channels=pages_are_channels)
-
-    def save(self, picture: Picture) -> None:
-        self.results[self.number] = (self.target.suffix, encode(self.target.suffix.lower(), picture))
-
-
-@contextmanager
-def whole(target: Path) -> Iterator[Path]:
-    """As `replacing`; what a killed worker left of `target` is removed first."""
-    for left in target.parent.glob(f".{escape(target.name)}.*"):
-        left.unlink(missing_ok=True)
-    with replacing(target) as aside:
-        yield aside
-
-
-def note_of(target: Path) -> Path:
-    """The hidden file that says what came of a shard, and that it is finished."""
-    return target.with_name(f".{target.name}-done.json")
-
-
-def within(file: str, name: str) -> str:
-    """The name for messages of a picture within a file."""
-    return printable(f"{file}/{name}")

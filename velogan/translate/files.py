@@ -19,7 +19,7 @@ from velogan.data.pictures.images import LOSSY, SUFFIXES, Picture, suffix_for
 from velogan.data.sets.ahead import in_order
 from velogan.data.sets.sources import list_images
 from velogan.translate.films import translate_film
-from velogan.translate.jobs import PictureJob, find_jobs
+from velogan.translate.jobs import Job, find_jobs
 from velogan.translate.kept import Keep, find_masks
 from velogan.translate.large import Settings, plan
 from velogan.translate.model import Translator
@@ -29,7 +29,7 @@ from velogan.translate.summary import Summary, reason_of
 from velogan.translate.volumes import sees_volumes, translate_volumes
 from velogan.types import Progress
 
-_Decoded = tuple[PictureJob, Picture]
+_Decoded = tuple[Job, Picture]
 
 _AHEAD = 32  # pictures decoded but not translated, or translated but not saved: bounds memory
 _AHEAD_BYTES = 2**28  # of translated pictures that are not yet saved
@@ -107,7 +107,7 @@ def translate(
     return done.and_also(translate_slices(model, scans, settings, progress=behind))
 
 
-def _lossy(jobs: Sequence[PictureJob]) -> str:
+def _lossy(jobs: Sequence[Job]) -> str:
     """How many results do not keep exactly what masks keep, in a line; empty for none."""
     count = sum(job.target.suffix.lower() in LOSSY for job in jobs)
     told = f"{count} of {len(jobs)} written as JPEG or WebP, which change all pixels a little: --format png does not"
@@ -124,7 +124,7 @@ def check_options(*, format: str | None, tile: int | None) -> None:
 
 def translate_jobs(
     model: Translator,
-    jobs: Sequence[PictureJob],
+    jobs: Sequence[Job],
     settings: Settings,
     *,
     progress: Progress | None = None,
@@ -153,7 +153,7 @@ class _Run:
     def __init__(
         self,
         model: Translator,
-        jobs: Sequence[PictureJob],
+        jobs: Sequence[Job],
         settings: Settings,
         *,
         progress: Progress | None,
@@ -162,7 +162,7 @@ class _Run:
         self._threads = threads
         self._model, self._jobs, self._settings, self._progress = model, jobs, settings, progress
         self._taken = {job.target for job in jobs}
-        self._saves: deque[tuple[PictureJob, int, Future[None]]] = deque()
+        self._saves: deque[tuple[Job, int, Future[None]]] = deque()
         self.translated, self.skipped, self.tiled = 0, 0, 0
         self.failed: list[tuple[str, str]] = []
         self.renamed: list[tuple[str, str]] = []
@@ -177,7 +177,9 @@ class _Run:
             tiles = plan(self._model, *picture.pixels.shape[:2], tile=self._settings.tile)
             try:
                 if tiles:
-                    results = [translate_in_tiles(self._model, one, tiles, scratch=job.scratch) for job, one in batch]
+                    results = [
+                        translate_in_tiles(self._model, one, tiles, scratch=job.target.parent) for job, one in batch
+                    ]
                 else:
                     results = translate_equal(self._model, [one for _, one in batch])
             except (RuntimeError, ValueError, MemoryError, OSError) as error:  # no memory, mostly: others may pass
@@ -196,7 +198,7 @@ class _Run:
             job, _, save = self._saves.popleft()
             self._finish(job, save.exception())
 
-    def _finish(self, job: PictureJob, error: BaseException | None) -> None:
+    def _finish(self, job: Job, error: BaseException | None) -> None:
         if error is None:
             self.translated += 1
         else:
@@ -207,11 +209,11 @@ class _Run:
         if self._progress is not None:
             self._progress(self.skipped + self.translated + len(self.failed), len(self._jobs))
 
-    def _decoded(self, jobs: Sequence[PictureJob]) -> Iterator[_Decoded]:
+    def _decoded(self, jobs: Sequence[Job]) -> Iterator[_Decoded]:
         """Read pictures in threads, as far ahead as `in_order` has room for, in order; those that fail are left out."""
         channels = self._model.pages_are_channels
 
-        def read(job: PictureJob) -> Picture | Exception:
+        def read(job: Job) -> Picture | Exception:
             try:
                 return job.read(pages_are_channels=channels)
             except (OSError, ValueError, MemoryError) as error:
@@ -225,7 +227,7 @@ class _Run:
                 yield from self._ready(job, picture)
                 del picture  # else it would stay while the next is decoded
 
-    def _ready(self, job: PictureJob, picture: Picture | Exception) -> Iterator[_Decoded]:
+    def _ready(self, job: Job, picture: Picture | Exception) -> Iterator[_Decoded]:
         """The picture with its place, unless it failed or is there already."""
         try:
             if isinstance(picture, Exception):
@@ -242,7 +244,7 @@ class _Run:
             self.animated.append((job.name, picture.notes.frames))
         yield job, picture
 
-    def _placed(self, job: PictureJob, picture: Picture) -> PictureJob:
+    def _placed(self, job: Job, picture: Picture) -> Job:
         """The job with a format that can hold the result."""
         form = output_format(self._model, picture)
         blank = np.broadcast_to(np.zeros((), form.dtype), (*picture.pixels.shape[:2], form.channels))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import os
 import secrets
-from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -20,60 +19,29 @@ from velogan.translate.kept import Mask
 
 
 @dataclass(frozen=True, kw_only=True)
-class PictureJob(ABC):
-    """One picture to translate: where it is read and where its translation goes, which need not be files.
-
-    `name` is for messages; `target` names the translation, and by its suffix the format.
-    """
-
-    name: str
-    target: Path
-
-    @property
-    @abstractmethod
-    def scratch(self) -> Path:
-        """A folder for temporary files."""
-
-    @abstractmethod
-    def read(self, *, pages_are_channels: bool) -> Picture:
-        """The picture, as `read_picture` reads it; raises `ValueError` or `OSError` with the reason."""
-
-    @abstractmethod
-    def save(self, picture: Picture) -> None:
-        """Write the translation, whole or not at all."""
-
-    def is_done(self) -> bool:
-        """Whether the translation is there already."""
-        return False
-
-    def is_taken(self, target: Path) -> bool:
-        """Whether another picture, which this call does not translate, would be written to `target`."""
-        return False
-
-
-@dataclass(frozen=True, kw_only=True)
-class Job(PictureJob):
+class Job:
     """A picture in a file, whose translation becomes a file.
 
+    `name` is for messages; `target` names the translation, and by its suffix the format.
     `alone`: whether all jobs of these folders are one call's. Otherwise others work beside it: pictures whose
     translations might get this one's name are looked for in the source's folder, and what a killed process left of this
     translation is replaced. `mask`: what of the picture stays as it was; None: nothing must.
     """
 
+    name: str
+    target: Path
     source: Path
     alone: bool = True
     mask: Mask | None = None
 
-    @property
-    def scratch(self) -> Path:
-        return self.target.parent
-
     def read(self, *, pages_are_channels: bool) -> Picture:
+        """Read the picture as `read_picture` does; raises `ValueError` or `OSError` with the reason."""
         picture = read_picture(self.source, pages_are_channels=pages_are_channels)
         height, width, _ = picture.pixels.shape
         return replace(picture, mask=self.mask.read((height, width))) if self.mask else picture
 
     def is_done(self) -> bool:
+        """Whether the translation is there already."""
         return os.path.lexists(self.target)
 
     def is_taken(self, target: Path) -> bool:

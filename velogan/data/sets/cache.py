@@ -26,7 +26,6 @@ from velogan.data.pictures.values import PixelFormat, Range, fits
 from velogan.data.sets.pixels import PixelFile, Shape, offsets
 from velogan.data.sets.slices import Slices
 from velogan.data.sets.sources import ImageSource, cache_directory, content_hash
-from velogan.data.sets.streamed import Shards, StreamedPixels, prepared, several_line
 from velogan.data.sets.writing import conform, to_disk, write_raw
 from velogan.files import counted
 from velogan.types import Progress
@@ -39,15 +38,15 @@ VERSION = 5
 class Domain:
     """The prepared pictures of one folder, in the order of their names.
 
-    `pixels` is a flat array of uint8, uint16 or float32, in memory, in a file or made when asked for, in which the
-    pictures of `shapes` (H, W, C) lie one after another; `format` says what its values stand for; `skipped` names the
+    `pixels` is a flat array of uint8, uint16 or float32, in memory or in a file, in which the pictures of
+    `shapes` (H, W, C) lie one after another; `format` says what its values stand for; `skipped` names the
     files that could not be read, with the reason; `digest` is equal for equal domains; `note` is a line for the user,
     or empty.
     """
 
     names: Sequence[str]
     shapes: Sequence[Shape]
-    pixels: np.ndarray | PixelFile | StreamedPixels = field(repr=False)
+    pixels: np.ndarray | PixelFile = field(repr=False)
     skipped: tuple[tuple[str, str], ...] = ()
     digest: str = ""
     format: PixelFormat = field(default_factory=PixelFormat)
@@ -69,11 +68,6 @@ class Domain:
         _, width, channels = self.shapes[index]
         start, row = int(self._offsets[index]), width * channels
         return self.pixels[start + first * row : start + stop * row].reshape(-1, width, channels)
-
-    @property
-    def streamed(self) -> bool:
-        """Whether a picture is read and prepared each time it is asked for."""
-        return isinstance(self.pixels, StreamedPixels)
 
     @cached_property
     def uniform(self) -> bool:
@@ -102,8 +96,6 @@ def open_domain(
 ) -> Domain:
     """Open a folder's prepared pictures; prepare them first if no earlier run did.
 
-    Pictures of shards are prepared when they are asked for, unless `test`.
-
     `test`: the pictures will not be cropped at random, see `preprocess.prepared_shape`. `channels`: None means the
     most that any of the pictures has. Grey pictures become colour, colour pictures grey; a picture that cannot be
     converted is left out. `value_range`: the pixel values that stand for -1 and +1; None means the whole range of the
@@ -111,8 +103,6 @@ def open_domain(
     Raises `ValueError` if no picture can be read, or if pixels that are
     floats come without a range.
     """
-    if isinstance(folder, Shards) and not test:
-        return _checked(_streamed(folder, config, channels, value_range), folder, config, value_range)
     workers = config.workers or os.cpu_count() or 1
     domain, note, damage, directory = None, "", "", Path()
     with ThreadPoolExecutor(workers) as pool:  # hashing, decoding and resizing release Python's lock
@@ -134,21 +124,6 @@ def open_domain(
             f"data.cache_dir={directory.parents[1]} does not keep what is written to it ({damage}); name another"
         )
     return _checked(replace(domain, note=note), folder, config, value_range)
-
-
-def _streamed(shards: Shards, config: DataConfig, channels: int | None, value_range: Range | None) -> Domain:
-    kept, shapes, dtype, bad = prepared(shards, config, channels=channels, value_range=value_range)
-    form = PixelFormat(shapes[0][2] if shapes else 1, dtype)
-    settings = (VERSION, config.preprocess, config.load_side, config.crop_size, form.channels, dtype, kept.digest)
-    return Domain(
-        kept.names,
-        shapes,
-        StreamedPixels(kept, config, shapes, dtype=dtype, value_range=value_range),
-        (*shards.skipped, *bad),
-        hashlib.sha256(repr(settings).encode()).hexdigest(),
-        form,
-        several_line(kept),
-    )
 
 
 def _checked(domain: Domain, folder: ImageSource, config: DataConfig, value_range: Range | None) -> Domain:

@@ -20,7 +20,6 @@ from velogan.data.sets.ahead import in_order
 from velogan.data.sets.near_duplicates import near_duplicates, thumbnail
 from velogan.data.sets.slices import Slices
 from velogan.data.sets.sources import Folder, ImageSource, Sources, find_sources, left_out
-from velogan.data.sets.streamed import Shards
 from velogan.files import counted
 from velogan.types import Progress
 
@@ -138,7 +137,7 @@ def _mode(picture: Picture) -> str:
 def _summary(folder: ImageSource, found: list[_Checked]) -> dict:
     good = [one for one in found if not one.reason]
     unread = [(one.name, one.reason) for one in found if one.reason]
-    before = folder.skipped if isinstance(folder, (Slices, Shards)) else ()  # left out of its names
+    before = folder.skipped if isinstance(folder, Slices) else ()  # left out of its names
     groups = defaultdict(list)
     for one in good:
         groups[one.content].append(one.name)

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import copy
-import os
 import queue
 import threading
-from collections.abc import Generator, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Generator, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import count
@@ -19,9 +17,7 @@ from torch import Tensor
 
 from velogan.data.config import DataConfig
 from velogan.data.pictures.values import Range, to_unit
-from velogan.data.sets.ahead import in_order
 from velogan.data.sets.cache import Domain
-from velogan.data.sets.order import BoundedShuffle, random_from
 from velogan.metrics.labels import APART, assign
 from velogan.types import Batch
 
@@ -31,19 +27,10 @@ RESIDENT_SHARE = 0.25
 _HALVES = 2**31 + 1
 """A part of seeds that is larger than any epoch, so that halves draw other random numbers than epochs do."""
 
-_ORDERS = 2**31 + 2
-"""The same for the orders of pictures in shards."""
-
 _PAIRS = 2**31 + 3
 """The same for pairs."""
 
-SHUFFLED = 16384
-"""Among how many pictures of shards the order is random at a time: with fewer, it is that of pictures in folders."""
-
 _AHEAD = 2  # batches
-
-_MOST_THREADS = 8
-"""Threads that read pictures of shards, where `data.workers` is not set."""
 
 INDEX, TOP, LEFT, FLIP = range(4)
 """Columns of a crop plan."""
@@ -60,6 +47,11 @@ class CropPlan:
 
     A: Tensor
     B: Tensor
+
+
+def random_from(*seed: int) -> np.random.Generator:
+    """Random numbers that follow from some numbers, none of them negative."""
+    return np.random.Generator(np.random.Philox(np.random.SeedSequence(seed)))
 
 
 def crop_and_flip(images: Tensor, plan: Tensor, size: tuple[int, int], *, turn: bool = False) -> Tensor:
@@ -184,10 +176,6 @@ class PairLoader:
     cropped as these are.
     `resident` holds, per domain, the `(N, H, W, C)` images that lie on the device, or None.
 
-    Where a domain's pictures lie in shards, and one has more than `SHUFFLED`, each domain has an order of its own
-    that looks at so many pictures at a time (`order.BoundedShuffle`), and all of its pictures are taken before any is
-    taken again.
-
     With several `ranks` a batch is this `rank`'s part of a step's images: `batch_size` of `ranks * batch_size`, which
     are those that one rank would be given.
     """
@@ -218,13 +206,6 @@ class PairLoader:
         """Restrict the loader to the pictures with the indices `a` and `b`; `salt` changes its random numbers."""
         self._indices, self._salt = {"A": a, "B": b}, salt
         self._epoch = lru_cache(maxsize=2)(self._draw_epoch)
-        self._orders = None
-        if (self.a.streamed or self.b.streamed) and len(self) > SHUFFLED:
-            self._orders = tuple(
-                BoundedShuffle(len(indices), SHUFFLED, (self.seed, _ORDERS, *salt, letter))
-                for letter, indices in enumerate((a, b), start=1)
-            )
-            self._numbers = lru_cache(maxsize=2)(self._draw_numbers)
 
     def half(self, number: int) -> PairLoader:
         """Give a loader of the first (0) or the second (1) half of each domain, divided at random by the seed.
@@ -253,21 +234,9 @@ class PairLoader:
         order = np.arange(len(self)) if self.config.serial_batches else random.permutation(len(self))
         return order, np.hstack([random.random((len(self), count)) for count in (7, 4)])
 
-    def _draw_numbers(self, part: int) -> np.ndarray:
-        """As `_draw_epoch`'s second, for the `part`-th `SHUFFLED` images of the whole training."""
-        return random_from(self.seed, _ORDERS, *self._salt, 0, part).random((SHUFFLED, 11))
-
     def _drawn(self, place: int) -> tuple[int, int, np.ndarray]:
         """Give the image at `place`, counted from the training's first: A's and B's pictures, and its 11 numbers."""
         of_a, of_b = self._indices["A"], self._indices["B"]
-        if self._orders is not None:
-            part, slot = divmod(place, SHUFFLED)
-            if self.config.serial_batches:
-                place %= len(self)
-                chosen = place % len(of_a), place % len(of_b)
-            else:
-                chosen = self._orders[0][place], self._orders[1][place]
-            return int(of_a[chosen[0]]), int(of_b[chosen[1]]), self._numbers(part)[slot]
         order, numbers = self._epoch(place // len(self))
         slot = place % len(self)
         item, draws = int(order[slot]), numbers[slot]
@@ -333,17 +302,17 @@ class PairLoader:
 
         Batches for a CUDA device lie in page-locked memory: a copy from other memory would wait for earlier steps.
 
-        Pictures of shards are decoded by more threads. None computes anything with torch: a second thread that does
-        makes OpenMP's waiting costly, and every step half as long again (benchmarks/LOG.md). They end when the iterator
-        is closed or dropped; their errors are raised at the consumer.
+        The thread computes nothing with torch: a second thread that does makes OpenMP's waiting costly, and every step
+        half as long again (benchmarks/LOG.md). It ends when the iterator is closed or dropped; its errors are raised at
+        the consumer.
         """
         ready: queue.Queue[Batch | Exception] = queue.Queue(maxsize=_AHEAD)
         stop, pinned = threading.Event(), self.device.type == "cuda"
 
         def work() -> None:
             try:
-                for made in self._gathered(position):
-                    ready.put(made)
+                for place in count(position, self.ranks * self.config.batch):
+                    ready.put(self.gather(self.plan(place)))
                     if stop.is_set():
                         return
             except Exception as error:
@@ -365,21 +334,6 @@ class PairLoader:
                 except queue.Empty:
                     thread.join(timeout=0.01)
 
-    def _gathered(self, position: int) -> Iterator[Batch]:
-        """Gather from `position` on, without end."""
-
-        def gather(place: int) -> Batch:
-            return self.gather(self.plan(place))
-
-        places = count(position, self.ranks * self.config.batch)
-        if not (self.a.streamed or self.b.streamed):
-            yield from map(gather, places)
-            return
-        threads = self.config.workers or min(_MOST_THREADS, os.cpu_count() or 1)
-        with ThreadPoolExecutor(threads, "velogan-decode") as pool:
-            for _, made in in_order(pool, gather, places, ahead=threads):
-                yield made
-
 
 class AlignedLoader(PairLoader):
     """Pairs of pictures of one size, `a` and `b` in one order: an epoch has each once, cropped and flipped alike."""
@@ -398,7 +352,7 @@ def _resident(domain: Domain, device: torch.device) -> Tensor | None:
 
     On a CPU, reading windows from the file is several times faster than a gather.
     """
-    if device.type != "cuda" or domain.streamed or not domain.uniform:
+    if device.type != "cuda" or not domain.uniform:
         return None
     if domain.pixels.nbytes > RESIDENT_SHARE * torch.cuda.mem_get_info(device)[0]:
         return None

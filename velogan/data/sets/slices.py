@@ -153,11 +153,6 @@ class Slices:
         """File and number: `p0.nii.gz#0012`; a file of one slice is called by its name."""
         return tuple(self._named(one) for one in self.chosen)
 
-    @property
-    def own_names(self) -> tuple[str, ...]:
-        """The names."""
-        return self.names
-
     @cached_property
     def patients(self) -> tuple[str, ...]:
         """Each slice's patient; the first file of its volume, where that names none."""

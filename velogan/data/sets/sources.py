@@ -20,10 +20,7 @@ from velogan.data.pictures.images import READ, Picture, is_picture, read_picture
 from velogan.data.pictures.picture import HEADERS, MAX_BYTES, first_bytes
 from velogan.data.pictures.scans import MAY_BE_SCANS, STACKS, scan_suffix
 from velogan.data.rendered.apples2oranges import VERSION, render_folder
-from velogan.data.sets.shards import SUFFIX as SHARD
-from velogan.data.sets.shards import find_shards, identified, names_shards
 from velogan.data.sets.slices import Slices, open_slices
-from velogan.data.sets.streamed import Shards, open_shards
 from velogan.files import sha256
 from velogan.types import Letter, Progress
 
@@ -53,11 +50,6 @@ class Folder:
         """The directory."""
         return str(self.directory)
 
-    @property
-    def own_names(self) -> tuple[str, ...]:
-        """The names."""
-        return self.names
-
     def some(self, numbers: Iterable[int]) -> Self:
         """Choose by numbers."""
         return replace(self, names=tuple(self.names[number] for number in numbers))
@@ -85,11 +77,8 @@ class Folder:
         return found + " as it is" * (not self.filled and suffix_of(first_bytes(path, 12)) == ".tiff")
 
 
-ImageSource = Folder | Slices | Shards
-"""Pictures by name.
-
-`where` is for messages; `own_names` are their names within the folder or shard, and `names` are each another.
-"""
+ImageSource = Folder | Slices
+"""Pictures by name; `where` is for messages."""
 
 
 class LabelMaps(Folder):
@@ -154,10 +143,10 @@ def _made(cache: Path) -> Path:
 
 
 def find_sources(config: DataConfig, *, progress: Progress | None = None) -> Sources:
-    """Find both domains; render the built-in set or look through shards first, where no earlier run did.
+    """Find both domains; render the built-in set first if no earlier run did.
 
-    Raises `ValueError` that names the field, the folder and the mend if a folder is missing or empty, if a shard is
-    missing or damaged, or if `data.group` finds no groups or only one.
+    Raises `ValueError` that names the field, the folder and the hint if a folder is missing or empty, or if
+    `data.group` finds no groups or only one.
     """
     sources = _find(config, progress)
     sides = (sources.a, sources.b)
@@ -194,10 +183,10 @@ def _check_volumes(side: Side, neighbours: int) -> None:
 
 
 def _check_groups(side: Side, expression: str) -> None:
-    if not any(_group_of(name, expression) for name in side.train.own_names):
+    if not any(_group_of(name, expression) for name in side.train.names):
         raise ValueError(
             f"data.group={expression!r} finds nothing in the names of {side.train.where} (domain {side.letter}), "
-            f"for example in {side.train.own_names[0]}: mend the regular expression, or leave it out"
+            f"for example in {side.train.names[0]}: mend the regular expression, or leave it out"
         )
 
 
@@ -214,7 +203,7 @@ def _hold_out(side: Side, config: DataConfig) -> Side:
     """
     total = len(side.train.names)
     most = min(config.validation, total // 10)
-    names = side.train.own_names
+    names = side.train.names
     patients = side.train.patients if isinstance(side.train, Slices) else None
     if config.group is None and patients is None:
         held = set(heapq.nsmallest(most, range(total), key=lambda number: _rank(names[number])))
@@ -230,8 +219,6 @@ def _hold_out(side: Side, config: DataConfig) -> Side:
             f"patient, so that none can be held out for validation: {mend}, or set data.validation=0"
         )
     train = side.train.some([number for number in range(total) if number not in held])
-    if isinstance(train, Shards) and isinstance(side.train, Shards):
-        train = replace(train, skipped=side.train.skipped)
     return replace(side, train=train, validation=side.train.some(sorted(held)))
 
 
@@ -284,7 +271,6 @@ def _rendered(config: DataConfig, progress: Progress | None) -> Path:
 
 
 def _two_sets(config: DataConfig, progress: Progress | None) -> Sources:
-    """Two folders, or shards, or one of each."""
     first, second = config.path
     places = [Path(one).expanduser().resolve() for one in config.path]
     if places[0].is_relative_to(places[1]) or places[1].is_relative_to(places[0]):
@@ -293,22 +279,10 @@ def _two_sets(config: DataConfig, progress: Progress | None) -> Sources:
             "pictures would be in both domains: name two folders side by side"
         )
     sides: list[Side] = []
-    names = [_name_of(given) for given in config.path]
+    names = [place.name for place in places]
     for letter, name, given in zip(LETTERS, names if names[0] != names[1] else LETTERS, config.path):
-        if names_shards(given):
-            train = open_shards(given, find_shards(given), config, cache_directory(config), progress=progress)
-        else:
-            train = _pictures(Path(given).expanduser(), letter, config, progress)
-        sides.append(Side(letter, name, train))
+        sides.append(Side(letter, name, _pictures(Path(given).expanduser(), letter, config, progress)))
     return Sources(sides[0], sides[1], aligned=False)
-
-
-def _name_of(given: str) -> str:
-    """Name a domain after its folder, or after its shards without their numbers."""
-    if not names_shards(given):
-        return Path(given).expanduser().resolve().name
-    file = os.path.basename(given.partition("::")[0].partition("?")[0]).removesuffix(SHARD)
-    return re.sub(r"\{.*?\}|[*]", "", file).strip("-_. 0123456789") or "shards"
 
 
 def _one_folder(root: Path, names: tuple[str, str], config: DataConfig, progress: Progress | None) -> Sources:
@@ -344,9 +318,9 @@ def _found(root: Path) -> str:
 
 
 def _pictures(directory: Path, letter: Letter, config: DataConfig, progress: Progress | None) -> ImageSource:
-    """Pictures of a folder, or where there are none, slices of the medical files in it, or pictures of its shards.
+    """Find the pictures of a folder or, if there are none, the slices of the medical files in it.
 
-    Slices of a medical file that is named itself, too.
+    A medical file that is named itself gives its slices, too.
     """
 
     def slices(folder: Path, files: Sequence[str]) -> Slices:
@@ -366,12 +340,9 @@ def _pictures(directory: Path, letter: Letter, config: DataConfig, progress: Pro
         return slices(directory, names)
     if names:
         return in_folder(directory, names, config)
-    shards = [str(directory / name) for name in list_files(directory, {SHARD})]
-    if shards:
-        return open_shards(str(directory), identified(shards), config, cache_directory(config), progress=progress)
     if scans := [name for name in list_files(directory, MAY_BE_SCANS) if scan_suffix(directory / name) is not None]:
         return slices(directory, scans)
-    kinds = " ".join(sorted(suffix[1:] for suffix in (*READ, SHARD)))
+    kinds = " ".join(sorted(suffix[1:] for suffix in READ))
     raise ValueError(
         f"data.path (--data) {directory} holds no picture ({kinds}), it {_found(directory)}; "
         "put pictures there or name another folder"
@@ -444,7 +415,7 @@ def left_out(directory: Path, *, scans: bool) -> str:
     """
     if not directory.is_dir():
         return ""
-    paths = [directory / name for name in list_files(directory) if not name.endswith((MAP, SHARD))]
+    paths = [directory / name for name in list_files(directory) if not name.endswith(MAP)]
     pictures = {path for path in paths if is_picture(path)}
     others = [path for path in paths if path not in pictures and not (scans and scan_suffix(path) is not None)]
     along = {str(file).lower() for path in pictures for file in world_files(path)} if others else set()

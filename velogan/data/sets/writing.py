@@ -14,9 +14,11 @@ from velogan.data.config import DataConfig
 from velogan.data.pictures.preprocess import prepare
 from velogan.data.pictures.values import Range, channels_in_common, deepen, fits, to_channels
 from velogan.data.sets.ahead import in_order
-from velogan.data.sets.indexing import DEPTHS
 from velogan.data.sets.sources import ImageSource, LabelMaps
 from velogan.types import Progress
+
+DEPTHS = ("uint8", "uint16", "float32")
+"""The types of prepared pixels, the shallowest first."""
 
 
 def to_disk(file: IO[Any]) -> None:
