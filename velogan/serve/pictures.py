@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 
 from velogan.data.pictures.images import decode, encode, suffix_for, suffix_of
-from velogan.data.pictures.picture import Picture, TooManyPixels, admitted_by, most_pixels
+from velogan.data.pictures.picture import Picture, TooManyPixels, most_pixels
 from velogan.data.pictures.values import PixelFormat, from_unit, to_unit
 from velogan.serve import schema
 from velogan.serve.limits import Limits, Refusal
@@ -27,7 +27,6 @@ MEDIA_TYPES = {
     ".npy": "application/octet-stream",
 }
 _SAME = {".jpeg": ".jpg", ".tif": ".tiff"}
-_BYTES_PER_PIXEL = 32  # decoded, the decoder's own memory included: float32 RGBA and as much again
 _KINDS = "a whole JPEG, PNG, WebP, TIFF, BMP, PPM, GIF, AVIF, JPEG 2000 or .npy file"
 _SIDE = 1600  # of a preview
 
@@ -44,13 +43,7 @@ class File:
 
 def read(data: bytes, limits: Limits, *, pages_are_channels: bool) -> Picture:
     """The picture of a file's bytes, as `decode` reads them. Raises `Refusal`."""
-    most = len(data) + limits.pixels * _BYTES_PER_PIXEL
-
-    def admit(need: int) -> None:
-        if need > most:
-            raise ValueError(f"{need >> 20} MiB to decode; at most {most >> 20} are taken")
-
-    size, memory = most_pixels.set(limits.pixels), admitted_by.set(admit)
+    token = most_pixels.set(limits.pixels)
     try:
         return decode(data, pages_are_channels=pages_are_channels)
     except TooManyPixels as error:
@@ -58,8 +51,7 @@ def read(data: bytes, limits: Limits, *, pages_are_channels: bool) -> Picture:
     except ValueError as error:
         raise Refusal(422, "bad_picture", f"{error}; send {_KINDS}") from None
     finally:
-        most_pixels.reset(size)
-        admitted_by.reset(memory)
+        most_pixels.reset(token)
 
 
 def written(name: str, upload: bytes, result: Picture) -> File:

@@ -210,7 +210,7 @@ class _Run:
             self._progress(self.skipped + self.translated + len(self.failed), len(self._jobs))
 
     def _decoded(self, jobs: Sequence[Job]) -> Iterator[_Decoded]:
-        """Read pictures in threads, as far ahead as `in_order` has room for, in order; those that fail are left out."""
+        """Read pictures in threads, in order, some of them ahead; those that fail are left out."""
         channels = self._model.pages_are_channels
 
         def read(job: Job) -> Picture | Exception:
@@ -220,7 +220,7 @@ class _Run:
                 return error
 
         with (
-            ThreadPoolExecutor(self._threads) as pool,  # not the one that saves, since readers wait for room
+            ThreadPoolExecutor(self._threads) as pool,  # not the one that saves, since readers may wait
             closing(in_order(pool, read, jobs, ahead=_AHEAD)) as found,
         ):
             for job, picture in found:

@@ -112,7 +112,7 @@ def _translate(model: Translator, job: ScanJob, made: Provenance, settings: Sett
             f"values of {scan.bits} bits, and the run does not say which of them are darkest and brightest: "
             "train with data.range_a and data.range_b"
         )
-    with damage_told("scan", size=0):
+    with damage_told("scan"):
         first = _in_units(model, scan.picture(0))
     height, width = first.pixels.shape[:2]
     form = output_format(model, first)
@@ -120,7 +120,7 @@ def _translate(model: Translator, job: ScanJob, made: Provenance, settings: Sett
     results: list[np.ndarray] = []
     size = settings.together(tiles, height * width)
     for start in range(0, len(scan), size):
-        with damage_told("scan", size=0):
+        with damage_told("scan"):
             pictures = [_in_units(model, scan.picture(index)) for index in range(start, min(start + size, len(scan)))]
         done = translate_planned(model, pictures, tiles, scratch=job.target.parent)
         results += [one.pixels for one in done]
@@ -130,7 +130,7 @@ def _translate(model: Translator, job: ScanJob, made: Provenance, settings: Sett
 
 def write_scan(target: Path, scan: Scan, slices: list[np.ndarray], form: PixelFormat, made: Provenance) -> None:
     """Writes the translated slices of `scan` as a file of its kind, whole or not at all."""
-    with damage_told("scan", size=0):
+    with damage_told("scan"):
         data = scan.written(slices, form, made)
     with written(target), replacing(target) as aside:
         aside.write_bytes(data)

@@ -44,7 +44,7 @@ def count_frames(path: Path) -> int:
     """How many frames a film says that it has, or its length and rate do; 0 where nothing says it."""
     import av
 
-    with damage_told("film", size=0), path.open("rb") as file, av.open(file, "r", options=_READ) as film:
+    with damage_told("film"), path.open("rb") as file, av.open(file, "r", options=_READ) as film:
         video = film.streams.video[0] if film.streams.video else None
         if video is None:
             raise ValueError("it has no pictures")
@@ -62,16 +62,16 @@ def change_film(source: Path, target: Path, change: Change, *, suffix: str, comm
     import av
 
     with source.open("rb") as read, target.open("w+b") as write:
-        with damage_told("film", size=0):
+        with damage_told("film"):
             film = av.open(read, "r", options=_READ)
         with film:
-            with damage_told("film", size=0):
+            with damage_told("film"):
                 out = av.open(write, "w", format=SUFFIXES[suffix])
             try:
-                with damage_told("film", size=0):
+                with damage_told("film"):
                     copy = _Copy(film, out, suffix, comment)
                 done = copy.all(change)
-                with damage_told("film", size=0):
+                with damage_told("film"):
                     out.close()
                 return done
             except BaseException:
@@ -117,7 +117,7 @@ class _Copy:
             count += 1
         if self._made is None:
             raise ValueError("it has no pictures that can be read")
-        with damage_told("film", size=0):
+        with damage_told("film"):
             self._out.mux(self._made.encode(None))
         return count
 
@@ -126,16 +126,16 @@ class _Copy:
         size: tuple[int, ...] | None = None
         packets = self._film.demux([self._video, *self._film.streams.audio])
         while True:
-            with damage_told("film", size=0):
+            with damage_told("film"):
                 packet = next(packets, None)
                 frames: list[Any] = list(packet.decode()) if packet and packet.stream is self._video else []
             if packet is None:
                 return
             if packet.stream is not self._video and packet.dts is not None:
-                with damage_told("film", size=0):
+                with damage_told("film"):
                     self._copy_sound(packet)
             for frame in frames:
-                with damage_told("film", size=0):
+                with damage_told("film"):
                     check_size(frame.height, frame.width, 3, working=9)
                     if frame.interlaced_frame:
                         raise ValueError("its frames are interlaced, of two moments each: make it progressive first")
@@ -172,7 +172,7 @@ class _Copy:
 
         assert self._made is not None
         assert self._made.pix_fmt is not None
-        with damage_told("film", size=0):
+        with damage_told("film"):
             matrix, span = self._coded
             frame = VideoFrame.from_ndarray(picture, format="rgb24")
             frame = self._coder.reformat(

@@ -32,8 +32,7 @@ from velogan.data.pictures.picture import (
     DICOM_AT,
     MAX_SIDE,
     Picture,
-    admitted_by,
-    checked_size,
+    check_file,
     damage_told,
     first_bytes,
 )
@@ -76,8 +75,6 @@ READ = SUFFIXES | {".jfif", ".jpe", ".gif", ".pgm", ".pbm", ".avif", ".heic", ".
 
 _SPACES = {b"GRAY": 1, b"RGB ": 3, b"CMYK": 4}  # what a profile says, at its bytes 16 to 19, that it is of
 _LONGEST_SIDE = {".jpg": 65500, ".jpeg": 65500, ".webp": 16383}
-_LONGEST_MAGIC = 12  # bytes at a file's start that say what it is
-_SMALL_FILE = 2**24  # bytes
 
 
 def read_picture(path: Path | str, *, pages_are_channels: bool = False, filled: bool = True) -> Picture:
@@ -88,12 +85,8 @@ def read_picture(path: Path | str, *, pages_are_channels: bool = False, filled: 
     Raises `ValueError` with the reason if it is no picture, damaged, or larger than `MAX_BYTES` when decoded,
     `OSError` if it cannot be read at all.
     """
-    size = checked_size(path)
+    check_file(path)
     with open(path, "rb") as file:
-        if size > _SMALL_FILE:
-            _format_of(file.read(_LONGEST_MAGIC))
-            file.seek(0)
-            admitted_by.get()(size)
         return decode(file.read(), pages_are_channels=pages_are_channels, filled=filled)
 
 
@@ -125,7 +118,7 @@ def decode(data: bytes, *, pages_are_channels: bool = False, filled: bool = True
     if not data:
         raise ValueError("the file is empty")
     name, decoder = _format_of(data)
-    with damage_told(name, size=len(data)):
+    with damage_told(name):
         return decode_tiff(data, channels=pages_are_channels, filled=filled) if name == "TIFF" else decoder(data)
 
 

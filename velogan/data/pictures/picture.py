@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
@@ -22,19 +22,16 @@ HEADERS = 2**26
 """The most bytes that a file may have beside its pixels."""
 
 _MAX_WORK = MAX_BYTES // 2 * 3 + HEADERS
-"""The most bytes of a file, its pixels and the decoder's working memory together: 2 GiB of memory suffice."""
+"""The most bytes of an image's pixels and the decoder's working memory together."""
+
+_WORK_PER_PIXEL = 32
+"""The same for each pixel where `most_pixels` is set: float32 RGBA and as much again."""
 
 MAX_SIDE = 65535
 """The most pixels of a side."""
 
 DICOM_AT = 128
 """Where a DICOM file says DICM."""
-
-file_bytes: ContextVar[int] = ContextVar("file_bytes", default=0)
-"""The size of the file that is being decoded."""
-
-admitted_by: ContextVar[Callable[[int], None]] = ContextVar("admitted_by", default=lambda _: None)
-"""Called before a picture is decoded, with the bytes that this needs; it may wait, see `ahead.py`."""
 
 most_pixels: ContextVar[int | None] = ContextVar("most_pixels", default=None)
 """The most pixels, height times width, that a file may decode to; None: what `MAX_SIDE` and `MAX_BYTES` leave."""
@@ -44,14 +41,13 @@ class TooManyPixels(ValueError):
     """The header states more than `most_pixels`."""
 
 
-def checked_size(path: Path | str) -> int:
-    """The bytes of a file that is about to be read. ValueError for too many, and for what is no regular file."""
+def check_file(path: Path | str) -> None:
+    """Raise ValueError if a file about to be read has too many bytes or is not a regular file."""
     facts = os.stat(path)
     if not stat.S_ISREG(facts.st_mode):
         raise ValueError("not a regular file")
     if facts.st_size > MAX_BYTES + HEADERS:
         raise ValueError(f"a file of {facts.st_size >> 20} MiB; at most {MAX_BYTES + HEADERS >> 20} are read")
-    return facts.st_size
 
 
 def first_bytes(path: Path, count: int) -> bytes:
@@ -66,9 +62,8 @@ def first_bytes(path: Path, count: int) -> bytes:
 
 
 @contextmanager
-def damage_told(name: str, *, size: int) -> Iterator[None]:
-    """Around a decoder of a file of `size` bytes: whatever it raises becomes `ValueError` with a printable reason."""
-    token = file_bytes.set(size)
+def damage_told(name: str) -> Iterator[None]:
+    """Turn whatever a decoder raises into `ValueError` with a printable reason."""
     try:
         yield
     except MemoryError:
@@ -79,8 +74,6 @@ def damage_told(name: str, *, size: int) -> Iterator[None]:
         reason = next(iter(str(error).strip().splitlines()), type(error).__name__)[:200]
         reason = reason if reason.isprintable() else ascii(reason)[1:-1][:200]  # it may quote the file
         raise ValueError(reason if type(error) is ValueError else f"damaged {name}: {reason}") from error
-    finally:
-        file_bytes.reset(token)
 
 
 @dataclass(frozen=True)
@@ -109,19 +102,17 @@ def check_size(height: int, width: int, bytes_per_pixel: float, *, working: floa
     """Check the size that a header states against the limits, before anything is allocated.
 
     `working`: bytes per pixel that the decoder needs beside the result. Raises `ValueError`, which is
-    `TooManyPixels` for more than `most_pixels`. Waits if `admitted_by` does.
+    `TooManyPixels` for more than `most_pixels`.
     """
     if not (1 <= height <= MAX_SIDE and 1 <= width <= MAX_SIDE):
         raise ValueError(f"{width}x{height} pixels: each side takes 1 to {MAX_SIDE}")
     most = most_pixels.get()
     if most is not None and height * width > most:
         raise TooManyPixels(f"{width}x{height} pixels; at most {most} are taken")
-    size = math.ceil(height * width * bytes_per_pixel)
-    work = file_bytes.get() + math.ceil(height * width * (bytes_per_pixel + working))
-    for need, limit in ((size, MAX_BYTES), (work, _MAX_WORK)):
+    size, work = (math.ceil(height * width * each) for each in (bytes_per_pixel, bytes_per_pixel + working))
+    for need, limit in ((size, MAX_BYTES), (work, min(_MAX_WORK, (most or MAX_BYTES) * _WORK_PER_PIXEL))):
         if need > limit:
             raise ValueError(f"{width}x{height} pixels take {need >> 20} MiB to decode; the limit is {limit >> 20}")
-    admitted_by.get()(work)
 
 
 def pixel_bytes(dtype: np.dtype) -> tuple[int, int]:

@@ -11,7 +11,7 @@ from typing import Protocol
 import numpy as np
 
 from velogan.data.pictures.about import About
-from velogan.data.pictures.picture import DICOM_AT, Picture, admitted_by, checked_size, damage_told, first_bytes
+from velogan.data.pictures.picture import DICOM_AT, Picture, check_file, damage_told, first_bytes
 from velogan.data.pictures.provenance import Provenance
 from velogan.data.pictures.tiff import TiffStack
 from velogan.data.pictures.values import PixelFormat
@@ -71,22 +71,21 @@ def read_scan(path: Path) -> Scan:
     suffix, stack = scan_suffix(path), path.suffix.lower() in STACKS
     if suffix is None and not stack:
         raise ValueError(f"no medical file: names of these end in {', '.join(SUFFIXES)}")
-    size = checked_size(path)
-    if not size:
-        raise ValueError("the file is empty")
-    admitted_by.get()(size)
+    check_file(path)
     data = path.read_bytes()
+    if not data:
+        raise ValueError("the file is empty")
     if suffix is None:
-        with damage_told("TIFF", size=len(data)):
+        with damage_told("TIFF"):
             return TiffStack(data)
     if suffix.startswith(".nii"):
         from velogan.data.pictures.nifti import read_nifti
 
-        with damage_told("NIfTI", size=len(data)):
+        with damage_told("NIfTI"):
             return read_nifti(data, packed=suffix == ".nii.gz")
     from velogan.data.pictures.dicom import read_dicom
 
-    with damage_told("DICOM", size=len(data)):
+    with damage_told("DICOM"):
         return read_dicom(data)
 
 

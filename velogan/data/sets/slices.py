@@ -24,7 +24,7 @@ import numpy as np
 from velogan.data.aside import part_of
 from velogan.data.config import WINDOWS, DataConfig
 from velogan.data.pictures.images import Picture
-from velogan.data.pictures.picture import admitted_by, damage_told
+from velogan.data.pictures.picture import damage_told
 from velogan.data.pictures.scans import Scan, read_scan, require_for
 from velogan.data.pictures.values import PixelFormat, Range
 from velogan.data.sets.ahead import in_order
@@ -96,11 +96,7 @@ class Scans:
         with self._lock:
             if name not in self._open:
                 path = self.directory / name
-                token = admitted_by.set(lambda _: None)  # who waits for room here would hold up all others
-                try:
-                    self._open[name], self._sizes[name] = read_scan(path), path.stat().st_size
-                finally:
-                    admitted_by.reset(token)
+                self._open[name], self._sizes[name] = read_scan(path), path.stat().st_size
             self._open.move_to_end(name)
             while len(self._open) > 1 and sum(map(self._sizes.__getitem__, self._open)) > _KEPT:
                 self._open.popitem(last=False)
@@ -110,7 +106,7 @@ class Scans:
         """A slice `(H, W)` float32 in the values that the file means. `ValueError` for colour."""
         name, number = one
         scan = self.scan(name)
-        with damage_told("scan", size=0):
+        with damage_told("scan"):
             pixels = scan.picture(number).pixels
         if pixels.shape[2] != 1:
             raise ValueError("a scan in colour: save its frames as pictures to train on them")
