@@ -237,14 +237,9 @@ def export(
     format: Format,
     direction: Direction | None = None,
     weights: Weights | None = None,
-    int8: PathLike | None = None,
 ) -> dict[str, Any]:
-    """Writes generators for other programs, as `velogan export`: `file`, `max_difference`, `megabytes`, `card`.
-
-    `int8`: a folder of pictures by which ONNX is put into 8 bits; gives `psnr` too.
-    """
-    small = Path(int8) if int8 else None
-    return write_export(local(path), Path(out), format=format, direction=direction, weights=weights, int8=small)
+    """Writes generators for other programs, as `velogan export`: `file`, `max_difference`, `megabytes`, `card`."""
+    return write_export(local(path), Path(out), format=format, direction=direction, weights=weights)
 
 
 def import_reference(source: PathLike, run: PathLike, *, picture_statistics: bool = False) -> dict[str, Any]:

@@ -6,13 +6,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
-from PIL import Image
 
 from velogan.interchange import export as exports
-from velogan.interchange import int8
 from velogan.interchange.bundle import write_export
 from velogan.interchange.export import SUFFIXES, Format, export
 from velogan.networks.build import build_network
@@ -111,38 +108,6 @@ def test_an_onnx_file_says_what_it_takes_and_is_of_the_opset_asked_for(tmp_path:
         export(model, tmp_path / "old.onnx", format="onnx", opset=3)
     with pytest.raises(ValueError, match="opset=20 is for format=onnx"):
         export(model, tmp_path / "net.pt2", format="torch", opset=20)
-
-
-@onnx
-def test_eight_bits_agree_with_float32_and_the_card_says_how_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    from onnx import load
-
-    run = _run(tmp_path, blocks=1)
-    (tmp_path / "in").mkdir()
-    down, across = np.mgrid[:70, :90]
-    for index in range(4):
-        colours = np.stack([down * 3, across * 2, (down * index) % 256], axis=-1).astype(np.uint8)
-        Image.fromarray(colours).save(tmp_path / "in" / f"{index}.png")
-    monkeypatch.setattr(int8, "LEAST", 99)
-    with pytest.raises(ValueError, match="dB from float32's, less than 99"):
-        write_export(run, tmp_path / "net.onnx", format="onnx", int8=tmp_path / "in")
-    assert not list(tmp_path.glob("net*"))
-    monkeypatch.setattr(int8, "LEAST", 15)  # these weights were never trained, and far from what a picture needs
-    told = write_export(run, tmp_path / "net.onnx", format="onnx", int8=tmp_path / "in")
-    assert told["psnr"] > 15
-    kinds = [node.op_type for node in load(tmp_path / "net.onnx").graph.node]
-    assert kinds.count("QuantizeLinear") >= kinds.count("Conv") == 6
-    text = Path(told["card"]).read_text()
-    assert f"PSNR {told['psnr']:.1f} dB to float32, the mean of 1 picture" in text
-    wrong: list[tuple[str, Format, str]] = [
-        ("two.onnx", "onnx", "holds 0 pictures"),
-        ("both", "onnx", "one domain"),
-        ("net.pt2", "torch", "format=torch holds float32 alone"),
-    ]
-    for name, format, words in wrong:
-        with pytest.raises(ValueError, match=words):
-            write_export(run, tmp_path / name, format=format, int8=run)
-    assert not list(tmp_path.glob("two*"))
 
 
 def test_a_file_of_others_is_not_overwritten(tmp_path: Path):

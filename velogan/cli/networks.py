@@ -98,14 +98,6 @@ class Export(Flags):
     picture: Annotated[
         Path | None, tyro.conf.arg(help="For hub: a picture that the page shows before and after.", metavar="FILE")
     ] = None
-    int8: Annotated[
-        Path | None,
-        tyro.conf.arg(
-            help="For onnx and one direction: in 8 bits, for CPUs, by this folder of pictures to translate (32 will "
-            "do). The card says how far results are from float32.",
-            metavar="FOLDER",
-        ),
-    ] = None
     opset: Annotated[
         int | None,
         tyro.conf.arg(help="For onnx: the version of its operators. Default: the exporter's own.", metavar="NUMBER"),
@@ -131,12 +123,10 @@ class Export(Flags):
         common: Any = {"direction": self.direction, "weights": self.weights, "checkpoint": self.checkpoint}
         for_card = (self.license, self.datasets, self.picture)
         common["metadata"] = CardMetadata(*for_card) if any(for_card) else None
-        common |= {"int8": self.int8, "opset": self.opset, "onnxruntime": self.onnxruntime}
+        common |= {"opset": self.opset, "onnxruntime": self.onnxruntime}
         result = write_export(local(self.model), self.out, format=self.format, **common)
         difference, size = result["max_difference"], result["megabytes"]
         far = f"at most {difference:.2g} from PyTorch"
-        if self.int8:
-            far = f"{result['psnr']:.1f} dB from float32"
         if "half" in result:
             far += f", weights in {'float16' if result['half'] else 'float32, since float16 changes results'}"
         print(f"{self.out}: {size} MB, {far}; card: {result['card']}", file=sys.stderr)

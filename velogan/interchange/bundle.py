@@ -34,7 +34,6 @@ def write_export(
     weights: Weights | None = None,
     checkpoint: Which | None = None,
     metadata: CardMetadata | None = None,
-    int8: Path | None = None,
     opset: int | None = None,
     onnxruntime: Path | None = None,
 ) -> dict[str, Any]:
@@ -43,10 +42,9 @@ def write_export(
     `out` with the format's suffix is one file, of a2b where no `direction` is given; else a folder, with a file for the
     direction, or for each that there is. A folder of format reference is one of its `checkpoints/NAME`, with the
     discriminators that it knows. Format hub is a folder in the form of the Hugging Face hub, which is a checkpoint,
-    too; `metadata` is for its card, and its licence for an ONNX file, too. `opset`: see `export`. `int8`: a folder of
-    pictures to translate, by which one direction as ONNX is put into 8 bits; then `psnr`, to float32 in dB, is given
-    too. Format web is a folder for any web host; `onnxruntime` is the package that runs there (`site.fetch_runtime`),
-    and `half` is given too: whether weights are in float16.
+    too; `metadata` is for its card, and its licence for an ONNX file, too. `opset`: see `export`.
+    Format web is a folder for any web host; `onnxruntime` is the package that runs there (`site.fetch_runtime`), and
+    `half` is given too: whether weights are in float16.
     """
     if format not in SUFFIXES:
         raise ValueError(f"format={format}: choose {', '.join(SUFFIXES)}{nearest(format, SUFFIXES)}")
@@ -55,8 +53,6 @@ def write_export(
         raise ValueError(
             f"format={format}: data sets and a picture are for the card of format=hub, a licence for hub and onnx"
         )
-    if int8 and not (direction or single or path.is_file()):
-        raise ValueError("int8 takes pictures of one domain: name a direction, or a file to write")
     if onnxruntime and format != "web":
         raise ValueError(f"format={format} runs in no browser: leave onnxruntime out, or choose format=web")
     if names_a_file(out) and not single:
@@ -87,7 +83,7 @@ def write_export(
     files, metadata, example = {}, metadata or CardMetadata(), None
     for way, model in models.items():
         name = out if single else out / f"{_name(way, format, alone=len(models) == 1)}{SUFFIXES[format]}"
-        files[way] = model, export(model, name, format=format, int8=int8, opset=opset, license=metadata.license)
+        files[way] = model, export(model, name, format=format, opset=opset, license=metadata.license)
     left_out = _write_discriminators(models, out) if format == "reference" and not single and len(models) > 1 else []
     if metadata.picture:
         example = EXAMPLE
@@ -106,7 +102,7 @@ def write_export(
     }
     if format == "web":
         told["half"] = all(one.half for one in written)
-    return {**told, "psnr": round(written[0].int8.psnr, 2)} if written[0].int8 else told
+    return told
 
 
 def load_all(path: Path, **settings: Any) -> dict[Direction, Translator]:

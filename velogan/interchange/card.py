@@ -131,9 +131,6 @@ def _section(direction: Direction, model: Translator, written: Exported, format:
     if written.half is not None:
         kept = f"float32, since results in float16 differ by more than {MOST_HALF:.2g}"
         rows["weights are stored in"] = "float16" if written.half else kept
-    if small := written.int8:
-        told = f"PSNR {small.psnr:.1f} dB to float32, the mean of {counted(small.pictures, 'picture')}"
-        rows["in 8 bits"] = f"{told} that the calibration did not use"
     if format == "reference":
         rows["flags"] = f"`{' '.join(options(header))}`"
     lines = [f"## {written.file.name}", "", "| | |", "|---|---|"]

@@ -21,7 +21,6 @@ from torch import Tensor, nn
 import velogan
 from velogan.files import replacing, require
 from velogan.interchange.half import halve
-from velogan.interchange.int8 import Quantised, quantise, run_onnx
 from velogan.networks.build import build_network
 from velogan.networks.outputs import ChangeGenerator, changed
 from velogan.networks.pickles import read_tensors
@@ -59,8 +58,7 @@ class Exported:
 
     `max_difference`: the largest difference from eager PyTorch in float32, in [-1, 1], over pictures of `sizes` (H, W)
     in batches of 1 and 2; `by`: the program that computed it, with its version. `half`: whether weights are stored in
-    float16; None where that was not tried. `int8`: the comparison of a file in 8 bits with float32; then
-    `max_difference` and `sizes` are those of this comparison.
+    float16; None where that was not tried.
     """
 
     file: Path
@@ -68,7 +66,6 @@ class Exported:
     sizes: list[Size]
     by: str
     half: bool | None = None
-    int8: Quantised | None = None
 
     @property
     def megabytes(self) -> float:
@@ -81,7 +78,6 @@ def export(
     file: Path,
     *,
     format: Format,
-    int8: Path | None = None,
     opset: int | None = None,
     license: str | None = None,
 ) -> Exported:
@@ -89,15 +85,11 @@ def export(
 
     onnx and torch take batches of any size, and sides of any multiple of `model.multiple` pixels. `opset`: the version
     of ONNX' operators; None: the exporter's own. An ONNX file says in its metadata what it takes and gives, and the
-    `license`. `int8`: a folder of
-    pictures that calibrate ONNX in 8 bits, after the check in float32. web is onnx with weights in float16 where these
-    change nothing that is seen. ValueError where the format cannot hold the network, or results differ by more than
-    `MOST`.
+    `license`. web is onnx with weights in float16 where these change nothing that is seen. ValueError where the format
+    cannot hold the network, or results differ by more than `MOST`.
     """
     if format in ("onnx", "web"):
         require("onnx", *_NEEDS, user=f"format={format}")
-    if int8 and format != "onnx":
-        raise ValueError(f"format={format} holds float32 alone: leave int8 out, or choose format=onnx")
     if opset is not None and format != "onnx":
         raise ValueError(f"opset={opset} is for format=onnx: leave it out of format={format}")
     onnx = partial(_onnx, opset=opset, license=license)
@@ -113,14 +105,10 @@ def export(
                     f"{file}: computed by {by} the results differ by {difference:.2g} from PyTorch's, more than "
                     f"{MOST}: choose another format"
                 )
-            with _quiet():
-                small = quantise(model, named, int8) if int8 else None
             half = _halved(model, named, sizes) if format == "web" else None
             named.replace(aside)
         finally:
             named.unlink(missing_ok=True)
-    if small:
-        return Exported(file, small.max_difference, [(small.side, small.side)], by, int8=small)
     return Exported(file, half or difference, sizes, by, half=None if format != "web" else half is not None)
 
 
@@ -139,6 +127,14 @@ def _halved(model: Translator, file: Path, sizes: list[Size]) -> float | None:
 
 
 Run = Callable[[Tensor], Tensor]
+
+
+def run_onnx(file: Path) -> Run:
+    """Return the network of an ONNX file as a function, computed by ONNX Runtime on the CPU."""
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(str(file), providers=["CPUExecutionProvider"])
+    return lambda images: torch.from_numpy(session.run(None, {"image": images.numpy()})[0])
 
 
 def _onnx(model: Translator, file: Path, *, opset: int | None, license: str | None) -> tuple[Run, str]:
