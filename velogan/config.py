@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -13,10 +14,8 @@ from pydantic import (
     ConfigDict,
     Field,
     SerializeAsAny,
-    SerializerFunctionWrapHandler,
+    TypeAdapter,
     ValidationError,
-    create_model,
-    model_serializer,
     model_validator,
 )
 
@@ -68,42 +67,34 @@ def _parse_method(value: Any) -> Method:
     return METHODS[kind].model_validate(tree)
 
 
-def _differing(config: type[BaseModel], *, of: str) -> type[BaseModel]:
-    """A section with the fields of `config`, where None stands for what `of` has."""
-    fields: dict[str, Any] = {
-        name: (
-            field.annotation | None,  # pyright: ignore[reportOperatorIssue]
-            Field(default=None, description=f"{field.description} Default: {of}'s."),
-        )
-        for name, field in config.model_fields.items()
-        if field.annotation is not None
-    }
-    return create_model(f"{config.__name__}B", __base__=_OnlyWhatIsSet, **fields)
-
-
-class _OnlyWhatIsSet(BaseModel):
-    """Written out without the fields that are None."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    @model_serializer(mode="wrap")
-    def _set(self, fields: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        return {name: value for name, value in fields(self).items() if value is not None}
-
-
 Section = TypeVar("Section", bound=BaseModel)
 
 
-def _merged(section: Section, differing: BaseModel, name: str) -> Section:
+def _parse_overrides(section: type[BaseModel], value: Any) -> Any:
+    """Return the mapping `value` with each value converted to the type of its field in `section`."""
+    if not isinstance(value, Mapping):
+        return value
+    parsed = {}
+    for name, override in value.items():
+        if name not in section.model_fields:
+            raise ValueError(f"{name}: there is no such field{nearest(str(name), section.model_fields)}")
+        if override is not None:
+            field = section.model_fields[name]
+            adapter = TypeAdapter(Annotated[field.annotation, field])  # pyright: ignore[reportInvalidTypeForm]
+            try:
+                parsed[name] = adapter.validate_python(override)
+            except ValidationError as error:
+                raise ValueError(f"{name}={override!r}: {_uncapitalized(error.errors()[0]['msg'])}") from None
+    return parsed
+
+
+def _override(section: Section, overrides: Mapping[str, Any], name: str) -> Section:
+    """Return `section` with the fields of `overrides`. Raises ValueError if they do not fit."""
     try:
-        return type(section).model_validate({**section.model_dump(), **differing.model_dump()})
+        return type(section).model_validate({**section.model_dump(), **overrides})
     except ValidationError as error:
         lines = "\n".join(f"{name}.{line}" for line in _wrong_fields(error))
         raise ValueError(lines) from None
-
-
-GeneratorB = _differing(GeneratorConfig, of="generator")
-DiscriminatorB = _differing(DiscriminatorConfig, of="discriminator")
 
 
 class Config(BaseModel):
@@ -115,13 +106,13 @@ class Config(BaseModel):
     train: TrainConfig = TrainConfig()
     data: DataConfig = DataConfig()
     generator: GeneratorConfig = GeneratorConfig()
-    generator_b: GeneratorB = Field(  # pyright: ignore[reportInvalidTypeForm]
-        default=GeneratorB(), description="Where the generator from B to A differs from that of the section generator."
+    generator_b: Annotated[dict[str, Any], BeforeValidator(partial(_parse_overrides, GeneratorConfig))] = Field(
+        default={}, description="Fields in which the generator from B to A differs from the section generator."
     )
     discriminator: DiscriminatorConfig = DiscriminatorConfig()
-    discriminator_b: DiscriminatorB = Field(  # pyright: ignore[reportInvalidTypeForm]
-        default=DiscriminatorB(),
-        description="Where the discriminator of the direction B to A differs from that of the section discriminator.",
+    discriminator_b: Annotated[dict[str, Any], BeforeValidator(partial(_parse_overrides, DiscriminatorConfig))] = Field(
+        default={},
+        description="Fields in which the discriminator of direction B to A differs from the section discriminator.",
     )
     optimizer: OptimizerConfig = OptimizerConfig()
     schedule: ScheduleConfig = ScheduleConfig()
@@ -153,8 +144,8 @@ class Config(BaseModel):
     @property
     def spec(self) -> Spec:
         """What the networks shall be. ValueError where `generator_b` or `discriminator_b` does not fit the other."""
-        generator = _merged(self.generator, self.generator_b, "generator_b")
-        discriminator = _merged(self.discriminator, self.discriminator_b, "discriminator_b")
+        generator = _override(self.generator, self.generator_b, "generator_b")
+        discriminator = _override(self.discriminator, self.discriminator_b, "discriminator_b")
         a, b = self.data.channels_a or 3, self.data.channels_b or 3
         return Spec(
             generators={"a2b": self.generator.between(a, b), "b2a": generator.between(b, a)},
@@ -303,10 +294,14 @@ def _wrong_fields(error: ValidationError, section: str = "") -> list[str]:
             given = "" if told else f"={_shown(value, repr)}"
             lines.append(f"{name}{given}: {problem}" if name else problem)
         else:
-            lines.append(f"{name}={_shown(item['input'], repr)}: {item['msg'][:1].lower()}{item['msg'][1:]}")
+            lines.append(f"{name}={_shown(item['input'], repr)}: {_uncapitalized(item['msg'])}")
     if len(errors) > _MOST_ERRORS:
         lines.append(f"and {len(errors) - _MOST_ERRORS} more")
     return lines
+
+
+def _uncapitalized(message: str) -> str:
+    return message[:1].lower() + message[1:]
 
 
 def _hint(name: str) -> str:

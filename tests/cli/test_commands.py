@@ -209,7 +209,6 @@ def test_a_run_folder_or_file_is_a_start_for_more_flags(tmp_path: Path):
                 ("--method.penalty-every 4", "--method.penalty r1", ""),
                 ("--data.pairs-every 2", "--data.pairs FOLDER", ""),
                 ("--generator.blocks 6", "--generator.network resnet", "--generator.network unet_256"),
-                ("--discriminator-b.channels 8", "--method.direction both", "--method onepair"),
             )
         ),
         ("train --data d --seed 1 --train.seed 2", "--seed and --train.seed set the same field: give one of the two"),
@@ -219,7 +218,7 @@ def test_a_run_folder_or_file_is_a_start_for_more_flags(tmp_path: Path):
         ("train --preset demo --data d --out r", "--preset: there is no such flag here"),
         ("train contrast --data d --out r --generator.blocks 0", "generator.blocks=0 leaves method=contrast no block"),
         (
-            "train onepair --data d --out r --method.direction both --discriminator-b.network projected",
+            "train onepair --data d --out r --method.direction both --discriminator-b network=projected",
             "discriminator_b.network=projected sees pictures",
         ),
         ("train --data d --out r --images 0", "--images 0: give a number above 0"),
@@ -266,7 +265,7 @@ def test_bad_input_is_one_readable_message(
     [
         ("adam-each-decay", "--schedule.kind", "constant"),  # the preset has a gamma
         ("fast", "--discriminator.network", "basic"),  # and this one a feature_size
-        ("cyclegan", "--discriminator.layers", "5", "--discriminator-b.network", "n_layers"),
+        ("cyclegan", "--discriminator.layers", "5", "--discriminator-b", "network=n_layers"),
         ("--optimizer.momentum", "0.9", "--optimizer.rules", "D_*:kind=sgd"),
         ("--schedule.every", "50 %", "--optimizer.rules", "D_*:schedule=exponential"),
     ],

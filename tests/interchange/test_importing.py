@@ -195,7 +195,7 @@ def test_a_discriminator_alone_is_no_run(tmp_path: Path, say: Say):
 
 def test_a_run_begins_with_what_fits(tmp_path: Path, say: Say, tiny_config: Callable[..., Config]):
     nets = _folder(tmp_path / "theirs")
-    small = ["--generator.channels", "4", "--generator.blocks", "1", "--generator-b.blocks", "2"]
+    small = ["--generator.channels", "4", "--generator.blocks", "1", "--generator-b", "blocks=2"]
     small += ["--discriminator.channels", "8", "--optimizer.lr", "1e-12", "--images", "1"]
     code, _, err = say(
         "train",
@@ -233,7 +233,7 @@ def test_a_run_begins_with_what_fits(tmp_path: Path, say: Say, tiny_config: Call
         (["--generator.channels", "4", "--generator.norm", "none"], "generator.norm is none here and instance there"),
         (["--generator.channels", "4", "--data.channels-a", "1"], "in_channels is 1 here and 3 there"),
     ):
-        fine = ["--generator.blocks", "1", "--generator-b.blocks", "2", *flags]
+        fine = ["--generator.blocks", "1", "--generator-b", "blocks=2", *flags]
         start = ["--start", tmp_path / "theirs" / "latest_net_G_A.pth"]
         code, _, err = say(
             "train", "cyclegan", *TINY, *fine, *start, "--data", "apples2oranges", "--out", tmp_path / "other"

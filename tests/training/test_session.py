@@ -139,7 +139,7 @@ def test_a_run_whose_record_is_lost_decides_anew(train: Train, tmp_path: Path):
 
 
 def test_the_networks_of_the_directions_may_differ(train: Train, tmp_path: Path):
-    flags = ["--generator-b.channels", "6", "--generator-b.blocks", "2", "--discriminator-b.network", "pixel"]
+    flags = ["--generator-b", "channels=6", "blocks=2", "--discriminator-b", "network=pixel"]
     train(2, *flags)
     run = tmp_path / "run"
     shapes = {way: load_translator(run, direction=way).header["config"] for way in ("a2b", "b2a")}
@@ -147,8 +147,8 @@ def test_the_networks_of_the_directions_may_differ(train: Train, tmp_path: Path)
     kinds = [load_weights(find_checkpoint(run) / f"D_{way}.safetensors")[0]["config"]["network"] for way in "AB"]
     assert kinds == ["basic", "pixel"]
     assert load_translator(run, direction="b2a")(torch.zeros(1, 3, 32, 32)).shape == (1, 3, 32, 32)
-    assert "generator_b.channels is 4 here and 6 there" in train(4, "--generator-b.channels", "4", *flags[2:], code=2)
-    assert "generator_b.blocks=-1: input should be" in train(4, "--generator-b.blocks", "-1", code=2)
+    assert "generator_b is {'blocks': 2} here" in train(4, "--generator-b", "blocks=2", *flags[3:], code=2)
+    assert "generator_b: blocks=-1: input should be" in train(4, "--generator-b", "blocks=-1", code=2)
 
 
 def test_a_run_whose_minutes_are_over_at_its_start_makes_a_step_and_ends(

@@ -16,7 +16,7 @@ from velogan.cli.flags import Flags, Json, asks_help, show_help
 from velogan.config import SIZES, Config, Size, differences, explain, field_names, read_config
 from velogan.data.config import BUILT_IN
 from velogan.engine.optimizers import unread
-from velogan.files import nearest
+from velogan.files import nearest, parse_yaml
 from velogan.recipes import DEFAULT, DEMOS, RECIPES
 from velogan.search.method import METHODS
 
@@ -24,6 +24,14 @@ if TYPE_CHECKING:
     Preset = str
 else:
     Preset = Literal[tuple(RECIPES)]
+
+Overrides = Annotated[
+    tuple[str, ...],
+    tyro.conf.arg(
+        help="Fields in which the network of direction B to A differs: --generator-b channels=32 blocks=6.",
+        metavar="FIELD=VALUE",
+    ),
+]
 
 
 @dataclass(kw_only=True)
@@ -56,6 +64,8 @@ class Fields(Flags):
         tyro.conf.arg(help="Side of the squares that the networks are trained on: data.crop_size.", metavar="PIXELS"),
     ] = None
     seed: Annotated[int | None, tyro.conf.arg(help="Every random choice follows from it.", metavar="NUMBER")] = None
+    generator_b: Overrides = ()
+    discriminator_b: Overrides = ()
     json: Json = False
     fields: Annotated[Config, tyro.conf.arg(name="")]
 
@@ -164,10 +174,6 @@ _READ_WHERE: dict[tuple[str, ...], tuple[str, Callable[[Config], bool]]] = {
         "--generator.network resnet",
         lambda config: any(one.has_stages for one in config.spec.generators.values()),
     ),
-    tuple(name for name in field_names(Config) if name.startswith(("generator_b.", "discriminator_b."))): (
-        "--method.direction both",
-        lambda config: "b2a" in config.method.directions,
-    ),
 }
 """Fields that nothing reads without the flag beside them, and whether a configuration has what that flag asks for."""
 
@@ -226,7 +232,19 @@ def configure(asked: Fields) -> Config:
     data: dict[str, Any] = {"path": asked.data} if asked.data else {}
     if asked.image_size is not None:
         data["crop_size"] = asked.image_size
-    return asked.fields.change(train=train, data=data)
+    overrides = {name: _parse_overrides(name, getattr(asked, name)) for name in ("generator_b", "discriminator_b")}
+    return asked.fields.change(train=train, data=data, **overrides)
+
+
+def _parse_overrides(section: str, words: Sequence[str]) -> dict[str, Any]:
+    """Return the fields and values of words such as `channels=32`. Raises ValueError if one has no `=`."""
+    overrides = {}
+    for word in words:
+        field, equals, value = word.partition("=")
+        if not equals:
+            raise ValueError(f"--{section.replace('_', '-')} {word}: give FIELD=VALUE, such as channels=32")
+        overrides[field] = parse_yaml(value)
+    return overrides
 
 
 def data_is_named(asked: Fields, *presets: str) -> bool:
