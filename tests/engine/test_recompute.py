@@ -30,7 +30,7 @@ CASES: dict[str, dict[str, Any]] = {
     "one pair": {
         "engine": NATIVE,
         "generator": {"norm": "none", "output": "change"},
-        "method": {"kind": "onepair", "penalty": "r1"},
+        "method": {"kind": "onepair"},
     },
 }
 

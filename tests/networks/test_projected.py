@@ -13,7 +13,6 @@ from velogan.networks.layers import spectrally_normalise
 from velogan.networks.pretrained import find_lite, frozen_features, register_features
 from velogan.networks.projected import ProjectedDiscriminator
 from velogan.networks.sizes import parameters
-from velogan.objectives.losses import zero_centred_penalty
 
 pytestmark = pytest.mark.skipif(find_lite("lite0") is None, reason="the extra `features` is not installed")
 
@@ -48,17 +47,6 @@ def test_gradients_reach_heads_and_images_but_no_feature() -> None:
     assert images.grad.abs().sum() > 0
     assert all(parameter.grad is not None for parameter in net.parameters())
     assert len(list(net.parameters())) == 4 * 4  # weight and bias of two convolutions a head, and no feature
-
-
-def test_a_penalty_on_the_gradient_of_images_trains_the_heads() -> None:
-    net = made()
-    penalty = zero_centred_penalty(net, torch.rand(2, 3, 32, 32))
-    penalty.backward()
-    assert penalty.item() > 0
-    for name, weight in net.named_parameters():
-        if name.endswith("original"):
-            assert weight.grad is not None
-            assert weight.grad.abs().sum() > 0, name
 
 
 def test_features_belong_to_no_weights_file() -> None:

@@ -63,7 +63,6 @@ def _losses(config: Config) -> list[dict[str, float]]:
 CASES: dict[str, dict[str, Any]] = {
     "resnet": {},
     "dropout": {"generator": {"dropout": True}},
-    "wgangp": {"method": {"gan": "wgangp", "pool_size": 2}},
     "batch norm": {"generator": {"norm": "batch"}, "discriminator": {"norm": "batch"}},
     "one pair": {
         "generator": {"norm": "none", "output": "change"},

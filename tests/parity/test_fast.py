@@ -50,8 +50,7 @@ CASES: dict[str, dict[str, dict[str, Any]]] = {
     "resnet": {},
     "pixel": {"discriminator": {"network": "pixel"}},
     "no identity": {"method": {"identity": 0.0}},
-    "wgangp and edges": {"method": {"gan": "wgangp", "edges": 3.0}},
-    "penalty and steps": {"method": {"penalty": "zero_centred", "penalty_every": 1, "discriminator_steps": 2}},
+    "hinge and edges": {"method": {"gan": "hinge", "edges": 3.0}},
 }
 
 

@@ -113,21 +113,6 @@ def test_in_float32_residual_mixtures_are_the_plain_sum_to_rounding():
         assert (seen[key] - value).norm() < 1e-5 * value.norm(), key
 
 
-def test_residual_mixtures_have_second_derivatives():
-    """A penalty on a discriminator's gradient takes them, and `space=code` has such mixtures in discriminators."""
-    torch.manual_seed(0)
-    net = _supernet("discriminator", merged=True, space="code", norm="none").eval()
-    residual = next(one for one in mixtures(net).values() if one.kind == "r")
-    channels = next(layer.in_channels for layer in residual.modules() if isinstance(layer, nn.Conv2d))
-    images, found = torch.randn(1, channels, 9, 9, requires_grad=True), []
-    for merged in (False, True):
-        residual.merged = merged
-        (first,) = torch.autograd.grad(residual(images).square().sum(), images, create_graph=True)
-        found.append(torch.autograd.grad(first.square().sum(), [images, *residual.parameters()]))
-    for expected, seen in zip(*found):
-        assert (seen - expected).norm() < 1e-4 * expected.norm()
-
-
 def test_the_largest_weight_is_derived():
     net = _supernet("generator", merged=True)
     with torch.no_grad():

@@ -19,7 +19,7 @@ KERNELS: Any = object()
 
 def _resolve(config: EngineConfig | None = None, *, norm: str = "instance", kernels: Any = KERNELS, **settings: Any):
     gemm_gain = settings.pop("gemm_gain", lambda precision: 0.0)
-    asked: dict[str, Any] = {"second_derivatives": False, "seconds": None, "skips": False, "one_size": True}
+    asked: dict[str, Any] = {"seconds": None, "skips": False, "one_size": True}
     needs = Needs(norms={norm}, **{**asked, "optimizers": {"adam"}, "dropout": False, **settings})
     config = config or EngineConfig(device="cpu", precision="fp32")
     chosen, picks = resolve(config, needs, load_kernels=lambda device: kernels, gemm_gain=gemm_gain)
@@ -73,12 +73,6 @@ def test_batch_norm_keeps_passes_apart_and_refuses_otherwise(norm: str):
     assert _resolve(norm=norm)[0].batched == "off"
     with pytest.raises(ValueError, match=r"engine.batched=on changes .* batch norm: set engine.batched=off"):
         _resolve(EngineConfig(device="cpu", precision="fp32", batched="on"), norm=norm)
-
-
-def test_the_gradient_penalty_refuses_compilation():
-    assert _resolve(kernels="there is none", second_derivatives=True)[0].compile == "off"
-    with pytest.raises(ValueError, match=r"engine.compile=on cannot compute wgangp"):
-        _resolve(EngineConfig(device="cpu", precision="fp32", compile="on"), second_derivatives=True)
 
 
 def test_missing_kernels_leave_the_plain_layers():
@@ -144,16 +138,16 @@ def test_kernels_of_another_device_are_refused(gpu: EngineConfig):
 
 
 @pytest.mark.parametrize(
-    ("capability", "second", "choice"),
-    [((7, 5), False, "fp16"), ((7, 0), False, "fp16"), ((7, 5), True, "fp32"), ((6, 1), False, "fp32")],
+    ("capability", "choice"),
+    [((7, 5), "fp16"), ((7, 0), "fp16"), ((6, 1), "fp32")],
 )
 def test_a_gpu_without_bf16_computes_in_fp16(
-    capability: tuple[int, int], second: bool, choice: str, gpu: EngineConfig, monkeypatch: pytest.MonkeyPatch
+    capability: tuple[int, int], choice: str, gpu: EngineConfig, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda **_: False)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
     asked = gpu.model_copy(update={"precision": "auto"})
-    chosen, picks = _resolve(asked, second_derivatives=second)
+    chosen, picks = _resolve(asked)
     assert (chosen.precision, chosen.capture) == (choice, "on")
     assert "this GPU has no bf16" in picks["precision"].why
 
@@ -173,13 +167,11 @@ def test_bf16_that_a_gpu_emulates_is_decided_again(gpu: EngineConfig, monkeypatc
     assert unable(chosen) == "this GPU has no bf16"
 
 
-def test_fp16_on_a_cpu_is_plain_and_without_second_derivatives():
+def test_fp16_on_a_cpu_is_plain():
     half = EngineConfig(device="cpu", precision="fp16")
     assert _resolve(half)[0].kernels == "plain"
     with pytest.raises(ValueError, match=r"engine.kernels=native does not compute in float16"):
         _resolve(half.model_copy(update={"kernels": "native"}))
-    with pytest.raises(ValueError, match=r"engine.precision=fp16 loses .* set engine.precision=fp32"):
-        _resolve(half, second_derivatives=True)
 
 
 PLAIN = {"kernels": "plain"}

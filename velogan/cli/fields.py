@@ -165,10 +165,6 @@ _READ_WHERE: dict[tuple[str, ...], tuple[str, Callable[[Config], bool]]] = {
         "--data.preprocess resize_and_crop",
         lambda config: config.data.preprocess not in ("crop", "none") or config.data.path == (BUILT_IN,),
     ),
-    ("method.penalty_weight", "method.penalty_every"): (
-        "--method.penalty r1",
-        lambda config: getattr(config.method, "penalty", "none") != "none",
-    ),
     ("data.pairs_every",): ("--data.pairs FOLDER", lambda config: config.data.pairs is not None),
     ("generator.blocks",): (
         "--generator.network resnet",

@@ -65,8 +65,7 @@ class Role:
 
     `header` describes the network so that `networks.build.build_network` makes it again; None for a network that is
     kept within the generators' files. `averaged`: a moving average of its weights is kept. `judges`: the domain whose
-    images, or encodings of them (`sees`), it tells from fakes. `twice_differentiated`: a loss takes its gradient's
-    gradient, which fast layers do not have.
+    images, or encodings of them (`sees`), it tells from fakes.
     """
 
     net: nn.Module
@@ -74,7 +73,6 @@ class Role:
     averaged: bool = False
     judges: Letter | None = None
     sees: Literal["images", "encodings"] = "images"
-    twice_differentiated: bool = False
 
 
 @dataclass(frozen=True)
@@ -123,11 +121,6 @@ class Method(BaseModel):
     def plateau_phase(self) -> str:
         """The phase whose loss the learning-rate schedule `plateau` watches."""
         return "generator"
-
-    @property
-    def second_derivatives(self) -> bool:
-        """Whether a loss needs them: some roles are `twice_differentiated`."""
-        return False
 
     @property
     def one_size(self) -> Mapping[str, str]:

@@ -166,7 +166,6 @@ class OneDirection(CycleGANObjective):
             + (["identity_a", "identity_b"] if self.identity else [])
             + (["edges_a", "edges_b"] if self.config.edges else []),
             "discriminator": ["a", "b"],
-            "penalty": ["penalty_a", "penalty_b"],
         }
         return [replace(one, loss=partial(_with_all, one.loss, names[one.name])) for one in super().phases()]
 

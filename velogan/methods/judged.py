@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import reduce
 from operator import add
 from typing import Literal
@@ -64,12 +64,6 @@ class Judged(Adversarial):
         return self
 
     def check(self, spec: Spec) -> None:
-        network = next((one.network for one in spec.discriminators.values() if one.network.startswith("projected")), "")
-        if network and self.gan == "wgangp":
-            raise ValueError(
-                f"discriminator.network={network} has several heads, and method.gan=wgangp is for one: set "
-                "method.gan=hinge"
-            )
         if self.untranslated and any(one.network == "projected" for one in spec.discriminators.values()):
             raise ValueError(
                 f"method.untranslated={self.untranslated:g} is for PatchGANs, and discriminator.network=projected has "
@@ -88,12 +82,13 @@ class Judged(Adversarial):
             net=make.discriminator(config, in_channels=channels),
             header=discriminator_header(config, in_channels=channels),
             judges=target,
-            twice_differentiated=self.second_derivatives,
         )
 
 
 _DRAWS = 6
-"""Uniform numbers for an image without augmentation: two for each pool, one for each gradient penalty."""
+"""Uniform numbers per image without augmentation: two for each pool, and two that no loss reads any more.
+
+They stay, so that the same seed gives the same augmentation as in earlier versions."""
 
 
 @dataclass(frozen=True)
@@ -148,29 +143,10 @@ class JudgedObjective:
 
     def played(self, generators: tuple[str, ...], discriminators: tuple[str, ...]) -> list[Phase]:
         """The phases. Generators first: the discriminators see fakes from before the generators' update."""
-        config = self.config
-        generator = Phase(
-            name="generator", trains=generators, loss=self.generator_loss, every=config.discriminator_steps
-        )
-        discriminator = Phase(name="discriminator", trains=discriminators, loss=self.discriminator_loss)
-        if config.penalty == "none":
-            return [generator, discriminator]
-        penalty = replace(discriminator, name="penalty", loss=self.penalty_loss, every=config.penalty_every)
-        return [generator, penalty, discriminator]
-
-    def penalty_loss(self, nets: Nets, batch: Batch, carry: Carry) -> Out:
-        """The penalty alone, on the images that the discriminators see in this step, but for the pool."""
-        fakes = self._fakes(nets, batch, carry)
-        terms = {
-            f"penalty_{way.letter}": self.config.penalty_term(
-                nets[way.discriminator],
-                real=self.seen(way, batch[way.target], batch, 2),
-                fake=self.seen(way, fakes[way.fake], batch, 1),
-                mix=None if self.config.penalty == "r1" else batch["uniform"][4 + way.number],
-            )
-            for way in self.ways
-        }
-        return Out(total=sum_of(terms), terms=terms, carry=fakes)
+        return [
+            Phase(name="generator", trains=generators, loss=self.generator_loss),
+            Phase(name="discriminator", trains=discriminators, loss=self.discriminator_loss),
+        ]
 
     def discriminator_loss(self, nets: Nets, batch: Batch, carry: Carry) -> Out:
         """Half of real plus fake (section 7.1's slowdown), on fakes from the pool and on untranslated images."""
@@ -191,12 +167,11 @@ class JudgedObjective:
                 fake=fake,
                 batched=self.batched,
                 weights=weights,
-                mix=uniform[4 + number],
             )
         return Out(total=sum_of(terms), terms=terms)
 
     def _fakes(self, nets: Nets, batch: Batch, carry: Carry) -> Carry:
-        """Those of the generators' phase; made anew in a step without it."""
+        """Those of the generators' phase; translated again if this process does not run that phase."""
         if self.ways[0].fake in carry:
             return carry
         with torch.no_grad():

@@ -8,7 +8,6 @@ decodes them; `T_A` translates encodings of A into encodings of B, and `D_A` jud
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -48,7 +47,6 @@ class OnePair(Adversarial):
     start: str | None = Field(
         default=None, description="Folder of the run whose autoencoder is taken, where stage is translator."
     )
-    gan: Literal["lsgan", "vanilla", "hinge"] = Field(default="lsgan", description="Adversarial loss.")
     reconstruction: float = Field(default=10.0, gt=0, description="Weight of |R(E(x)) - x| of both domains.")
     scale: float = Field(
         default=0.0,
@@ -142,8 +140,7 @@ class OnePair(Adversarial):
         config, width = spec.discriminators[way], _width(spec)
         header = discriminator_header(config, in_channels=width, network="encoding_discriminator")
         net = make.encoding_discriminator(config, in_channels=width)
-        twice = self.second_derivatives
-        return Role(net=net, header=header, judges=judges, sees="encodings", twice_differentiated=twice)
+        return Role(net=net, header=header, judges=judges, sees="encodings")
 
     def take_trained(self, nets: Nets, load: Callable[[Path], TrainedGenerator]) -> None:
         if self.stage != "translator":
@@ -213,26 +210,20 @@ class OnePairObjective:
         self.discriminators = tuple(f"D_{way}" for way in ways if config.adversarial)
         self.pools = {role: FakePool(config.pool_size, encoding) for role in self.discriminators}
         self.state: nn.Module = nn.ModuleDict(self.pools)
-        mixes = len(self.pools) if config.penalty == "zero_centred" else 0
-        self.draws = {"train": 2 * len(self.pools) + mixes}
+        self.draws = {"train": 2 * len(self.pools)}
 
     def phases(self) -> list[Phase]:
         """The autoencoder, the translators on its encodings, the discriminators on theirs; as `stage` says."""
         config = self.config
         translators = tuple(f"T_{way}" for way in self.letters)
-        every = config.discriminator_steps if self.discriminators else 1
         autoencoder = Phase(name="autoencoder", trains=("E", "R"), loss=self.autoencoder_loss)
-        translator = Phase(name="translator", trains=translators, loss=self.translator_loss, every=every)
+        translator = Phase(name="translator", trains=translators, loss=self.translator_loss)
         if config.stage == "autoencoder":
             return [autoencoder]
         first = [translator] if config.stage == "translator" else [autoencoder, translator]
         if not self.discriminators:
             return first
-        discriminator = Phase(name="discriminator", trains=self.discriminators, loss=self.discriminator_loss)
-        if config.penalty == "none":
-            return [*first, discriminator]
-        penalty = replace(discriminator, name="penalty", loss=self.penalty_loss, every=config.penalty_every)
-        return [*first, penalty, discriminator]
+        return [*first, Phase(name="discriminator", trains=self.discriminators, loss=self.discriminator_loss)]
 
     def autoencoder_loss(self, nets: Nets, batch: Batch, carry: Carry) -> Out:
         """The reconstruction of both domains; hands on the encodings that it began with."""
@@ -244,15 +235,6 @@ class OnePairObjective:
             carry = _carried(self._encode(nets, batch))
         return self._translate(nets, carry)
 
-    def penalty_loss(self, nets: Nets, batch: Batch, carry: Carry) -> Out:
-        """The penalty alone, on what the discriminators see in this step, but for the pool."""
-        carry, terms = self._with_fakes(nets, batch, carry), {}
-        for number, role in enumerate(self.pools):
-            real, fake = self._real(role, carry), carry[f"fake_{role}"]
-            mix = batch["uniform"][2 * len(self.pools) + number] if self.config.penalty == "zero_centred" else None
-            terms[f"penalty_{role.lower()}"] = self.config.penalty_term(nets[role], real=real, fake=fake, mix=mix)
-        return Out(total=sum_of(terms), terms=terms, carry=carry)
-
     def discriminator_loss(self, nets: Nets, batch: Batch, carry: Carry) -> Out:
         """Half of real plus fake, on fakes from the pools, as CycleGAN does it."""
         carry, terms = self._with_fakes(nets, batch, carry), {}
@@ -263,7 +245,7 @@ class OnePairObjective:
         return Out(total=sum_of(terms), terms=terms)
 
     def _with_fakes(self, nets: Nets, batch: Batch, carry: Carry) -> Carry:
-        """The carry of the translators' phase; in a step without it, what the discriminators need of that."""
+        """The carry of the translators' phase, or the part that discriminators need if this process does not run it."""
         if any(name.startswith("fake_") for name in carry):
             return carry
         with torch.no_grad():

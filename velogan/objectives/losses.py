@@ -1,8 +1,8 @@
-"""Losses: adversarial ones on logits, the gradient penalty, L1 and the contrast of patches."""
+"""Losses: adversarial ones on logits, L1, lost edges and the contrast of patches."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Literal
 
@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-GanLossName = Literal["lsgan", "vanilla", "wgangp", "hinge"]
+GanLossName = Literal["lsgan", "vanilla", "hinge"]
 
 Logits = Tensor | Sequence[Tensor]
 """What a discriminator gives: logits of any shape, or those of several heads."""
@@ -22,10 +22,10 @@ def gan_loss(
     """The discriminator's loss of `logits` that should all say real, or all fake; a scalar in float32.
 
     lsgan: squared distance to 1 / 0 (Mao et al. 2017, eq. 2). vanilla: binary cross entropy (Goodfellow et al.
-    2014, eq. 1). wgangp: the negative / positive mean (Arjovsky et al. 2017, eq. 2). hinge: see Miyato et al. 2018, eq.
-    16. Losses of several heads are added (Sauer et al. 2021). With `smoothing`, lsgan and vanilla ask for so
-    much less than 1 of real images (Salimans et al. 2016, section 3.4: one-sided label smoothing). `weights`, `(B,)`,
-    say how much each image counts in the mean; without them, each counts 1.
+    2014, eq. 1). hinge: Miyato et al. 2018, eq. 16. Losses of several heads are added (Sauer et al. 2021). With
+    `smoothing`, the target of real images is 1 - `smoothing` for lsgan and vanilla (Salimans et al. 2016, section 3.4:
+    one-sided label smoothing). `weights`, `(B,)`, say how much each image counts in the mean; without them, each
+    counts 1.
     """
     if not isinstance(logits, Tensor):
         one = partial(gan_loss, real=real, kind=kind, smoothing=smoothing, weights=weights)
@@ -33,8 +33,6 @@ def gan_loss(
     logits = logits.float()
     if kind == "hinge":
         return _mean(F.relu(1 - logits if real else 1 + logits), weights)
-    if kind == "wgangp":
-        return _mean(-logits if real else logits, weights)
     target = torch.full_like(logits, (1 - smoothing) * real)
     loss = F.mse_loss if kind == "lsgan" else F.binary_cross_entropy_with_logits
     return loss(logits, target) if weights is None else _mean(loss(logits, target, reduction="none"), weights)
@@ -50,39 +48,10 @@ def fooling_loss(logits: Logits, *, kind: GanLossName) -> Tensor:
 
     hinge has a form of its own, the negative mean (Miyato et al. 2018, eq. 17).
     """
-    return gan_loss(logits, real=True, kind="wgangp" if kind == "hinge" else kind)
-
-
-def gradient_penalty(critic: Callable[[Tensor], Tensor], *, real: Tensor, fake: Tensor, mix: Tensor) -> Tensor:
-    """The mean of (|gradient of the critic at a mixture| - 1)^2 (Gulrajani et al. 2017, eq. 3).
-
-    `real` and `fake` are `(B, C, H, W)`; see `mixed` for `mix`.
-    """
-    between = mixed(real, fake, mix).detach().requires_grad_()
-    logits = critic(between).float()
-    (gradient,) = torch.autograd.grad(logits.sum(), between, create_graph=True)
-    return ((gradient.float().flatten(1).norm(dim=1) - 1) ** 2).mean()
-
-
-def zero_centred_penalty(discriminator: Callable[[Tensor], Logits], images: Tensor) -> Tensor:
-    """The mean over `images`, `(B, C, H, W)`, of |gradient of the discriminator there|^2.
-
-    On real images it is R1 without its factor (Mescheder et al. 2018, eq. 9). A discriminator of n patches counts as
-    the sum of its logits over the root of n: as long as patches see different pixels, this is the mean over patches of
-    the squared gradient of one. So the weight of the penalty means the same for any size of image.
-    """
-    images = images.detach().requires_grad_()
-    logits = discriminator(images)
+    if kind != "hinge":
+        return gan_loss(logits, real=True, kind=kind)
     heads = [logits] if isinstance(logits, Tensor) else logits
-    judged = torch.stack([head.float().sum() / head[0].numel() ** 0.5 for head in heads]).sum()
-    (gradient,) = torch.autograd.grad(judged, images, create_graph=True)
-    return gradient.float().flatten(1).square().sum(1).mean()
-
-
-def mixed(real: Tensor, fake: Tensor, mix: Tensor) -> Tensor:
-    """Mixtures of images `(B, C, H, W)`; `mix`, `(B,)` in [0, 1), is the share of the real one in each."""
-    share = mix.view(-1, 1, 1, 1)
-    return share * real + (1 - share) * fake
+    return torch.stack([-head.float().mean() for head in heads]).sum()
 
 
 def l1_loss(made: Tensor, wanted: Tensor) -> Tensor:

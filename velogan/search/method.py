@@ -114,10 +114,6 @@ class Searched(Method):
         return self.inner.plateau_phase
 
     @property
-    def second_derivatives(self) -> bool:
-        return self.inner.second_derivatives
-
-    @property
     def one_size(self) -> Mapping[str, str]:
         return {name.replace("method.", "method.inner."): mend for name, mend in self.inner.one_size.items()}
 

@@ -36,10 +36,7 @@ def convolve9(x: Tensor, kernel: Tensor, bias: Tensor | None = None) -> Tensor:
 
 
 class _WideConvolution(torch.autograd.Function):
-    """`x` and `kernel` are kept, and transformed again: their transforms are several times as large.
-
-    The gradient is of operations that have gradients themselves, so that there are second derivatives.
-    """
+    """`x` and `kernel` are kept, and transformed again: their transforms are several times as large."""
 
     @staticmethod
     def forward(ctx, x: Tensor, kernel: Tensor) -> Tensor:

@@ -167,7 +167,6 @@ def build_step(
         for module in (*nets.values(), objective.state):
             module.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
     phases = objective.phases()
-    twice = [name for name, role in roles.items() if role.twice_differentiated]
     lean = [name for name, role in roles.items() if role.averaged and engine.checkpoint_activations == "on"]
     fused = engine.mode != "reference"
     optimizers = build_optimizers(optimizer, phases=phases, nets=nets, fused=fused)
@@ -178,7 +177,7 @@ def build_step(
     step = Step(
         phases,
         nets=nets,
-        forward_nets=forward_nets(nets, engine, plain=twice, recomputed=lean),
+        forward_nets=forward_nets(nets, engine, recomputed=lean),
         optimizers=optimizers,
         autocast={"bf16": torch.bfloat16, "fp16": torch.float16}.get(engine.precision),
         channels_last=engine.channels_last,

@@ -29,7 +29,6 @@ def decide(config: Config) -> tuple[EngineConfig, list[Decision]]:
     needs = Needs(
         norms={section.norm for section in sections},
         optimizers=set(config.optimizer.kinds),
-        second_derivatives=config.method.second_derivatives,
         seconds=span.amount * 60 if span.unit == "minutes" else None,
         skips=config.train.on_nonfinite == "skip",
         one_size="crop" in config.data.preprocess,

@@ -42,13 +42,10 @@ def forward_net(net: nn.Module, engine: EngineConfig) -> nn.Module:
     return forward_nets({"net": net}, engine)["net"]
 
 
-def forward_nets(
-    nets: Nets, engine: EngineConfig, *, plain: Collection[str] = (), recomputed: Collection[str] = ()
-) -> dict[str, nn.Module]:
+def forward_nets(nets: Nets, engine: EngineConfig, *, recomputed: Collection[str] = ()) -> dict[str, nn.Module]:
     """What the losses call: the networks themselves, or faster equivalents over the same weights.
 
-    Those whose names are in `plain` stay as they are. Activations of those in `recomputed` are computed again in the
-    backward pass, and not kept for it.
+    Activations of those whose names are in `recomputed` are computed again in the backward pass, and not kept for it.
     """
     fast: Callable[..., nn.Module] | None = None
     if engine.kernels in ("native", "winograd"):
@@ -61,7 +58,7 @@ def forward_nets(
         fast = partial(native, kernels=kernels, gemm=gemm)
     elif engine.compile == "on":
         fast = partial(compiled, cache=code_directory() / "compiled")
-    made = {name: net if fast is None or name in plain else _faster(net, fast) for name, net in nets.items()}
+    made = {name: net if fast is None else _faster(net, fast) for name, net in nets.items()}
     lean = partial(fast or _planned, recompute=True)
     return made | {name: _faster(nets[name], lean) for name in recomputed}
 

@@ -42,14 +42,13 @@ MODES: dict[str, dict[str, str]] = {
 class Needs:
     """What the choices depend on besides the machine.
 
-    `norms` are the kinds of norm in the networks, `optimizers` those of optimizers. `second_derivatives`: a loss needs
-    them. `seconds` is the length of the run, if known. `skips`: broken steps are skipped. `one_size`: all images have
-    one size. `dropout`: networks draw random numbers.
+    `norms` are the kinds of norm in the networks, `optimizers` those of optimizers. `seconds` is the length of the run,
+    if known. `skips`: broken steps are skipped. `one_size`: all images have one size. `dropout`: networks draw random
+    numbers.
     """
 
     norms: set[str]
     optimizers: set[str]
-    second_derivatives: bool
     seconds: float | None
     skips: bool
     one_size: bool
@@ -86,7 +85,7 @@ def resolve(
         return config.model_copy(update=chosen | REFERENCE), picks
 
     rules = {
-        "precision": lambda: _precision(device, needs),
+        "precision": lambda: precision_for(device),
         "batched": lambda: _batched(needs),
         "kernels": lambda: _kernels(device, needs, load_kernels, gemm_gain, precision=str(chosen["precision"])),
         "checkpoint_activations": lambda: ("off", "only where asked for: it takes time"),
@@ -108,13 +107,6 @@ def resolve(
         picks.append(Decision(what, choice, why))
     _refuse(chosen, device, needs, mode=config.mode)
     return config.model_copy(update=chosen), picks
-
-
-def _precision(device: torch.device, needs: Needs) -> tuple[str, str]:
-    choice, why = precision_for(device)
-    if choice == "fp16" and needs.second_derivatives:
-        return "fp32", "this GPU has no bf16, and the gradient penalty's small numbers vanish in float16"
-    return choice, why
 
 
 def _batched(needs: Needs) -> tuple[str, str]:
@@ -151,8 +143,6 @@ def _kernels(
 
 
 def _compile(device: torch.device, needs: Needs, *, native: bool, recomputes: bool) -> tuple[str, str]:
-    if needs.second_derivatives:
-        return "off", "the gradient penalty needs second derivatives"
     if recomputes:
         return "off", "it chooses by itself which activations it keeps"
     if native and device.type == "cpu":
@@ -183,7 +173,7 @@ def _capture(device: torch.device, needs: Needs, *, recomputes: bool) -> tuple[s
 
 
 def _refuse(chosen: dict[str, object], device: torch.device, needs: Needs, *, mode: str) -> None:
-    kernels, running, second = chosen["kernels"], needs.running, needs.second_derivatives
+    kernels, running = chosen["kernels"], needs.running
     half, compiles, captures = chosen["precision"] == "fp16", chosen["compile"] == "on", chosen["capture"] == "on"
     batched, recomputes = chosen["batched"] == "on", chosen["checkpoint_activations"] == "on"
     missing = compiler_missing(device) if compiles else ""
@@ -205,17 +195,8 @@ def _refuse(chosen: dict[str, object], device: torch.device, needs: Needs, *, mo
             f"engine.kernels={kernels} does not compute in float16: set engine.precision=bf16, or engine.kernels=plain",
         ),
         (
-            half and second,
-            "engine.precision=fp16 loses the small numbers of wgangp's gradient penalty and of method.penalty: set "
-            "engine.precision=fp32",
-        ),
-        (
             batched and running,
             "engine.batched=on changes the mathematics of batch norm: set engine.batched=off, or norm=instance",
-        ),
-        (
-            compiles and second,
-            "engine.compile=on cannot compute wgangp's gradient penalty, nor method.penalty: set engine.compile=off",
         ),
         (missing, f"engine.compile=on needs {missing}: install it, or set engine.compile=off"),
         (
