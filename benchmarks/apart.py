@@ -1,6 +1,6 @@
 """What old copies cost in quality: one-pair's modules apart, networks exchanged every so often, equal total images.
 
-    python benchmarks/apart.py FOLDER [IMAGES] [EVERY ...] [--seeds 0,1,2]
+    python -m benchmarks.apart FOLDER [IMAGES] [EVERY ...] [--seeds 0,1,2]
 
 EVERY is an interval, as `2images`, `100images` or `1epoch`, or `none`: one process trains all. The nodes are those of
 `velogan train --modules` in one process, one after the other, which computes the same: what nodes compute depends on

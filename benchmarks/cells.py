@@ -1,6 +1,6 @@
 """What searched generators cost for their multiplications, beside the hand-made one; and each operation by itself.
 
-    python benchmarks/cells.py [H [SIDE [ROUNDS]]]
+    python -m benchmarks.cells [H [SIDE [ROUNDS]]]
 
 As the fast engine computes on this CPU: native kernels, bfloat16 where `auto` chooses it. One thread, one image, no
 Adam; milliseconds of processor time, medians of the rounds, all by turns in one process. A step is forward and

@@ -5,7 +5,7 @@ pairs. Two of three pairs give photographs with label maps to train on, and the 
 label maps, the second those of both domains. A judge, another segmenter that saw the labelled photographs alone, says
 what classes there are in translated label maps:
 
-    python benchmarks/classes.py DATA OUT --images 700
+    python -m benchmarks.classes DATA OUT --images 700
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Loss curves of the engine's modes from one seed, on rendered apples to oranges at 64x64: are they equal?
 
-    python benchmarks/curves.py OUT.json [STEPS] [MODE ...]
+    python -m benchmarks.curves OUT.json [STEPS] [MODE ...]
 
 Writes a list with an entry per mode: `mode`, `images` seen and the generators' total `loss`, the mean of the ten steps
 up to there. Without modes it takes those that make sense on this machine.

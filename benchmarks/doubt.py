@@ -1,6 +1,6 @@
 """How well a map of doubt says where a translation is wrong, on the rendered set, whose true translations are known.
 
-    python benchmarks/doubt.py OUT.json RUN ...
+    python -m benchmarks.doubt OUT.json RUN ...
 
 Every RUN is trained on apples2oranges. Beside what `velogan translate --doubt` writes stand the amount of change and
 the edges of the result; what else was tried is in LOG.md, and in this file at 98415e2. A map's figures:

@@ -1,6 +1,6 @@
 """Draws a genotype: the JSON file that an architecture search wrote.
 
-python benchmarks/draw_genotype.py genotype.json docs/genotype.svg ["What the picture shows"]
+python -m benchmarks.draw_genotype genotype.json docs/genotype.svg ["What the picture shows"]
 """
 
 from __future__ import annotations

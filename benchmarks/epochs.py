@@ -1,6 +1,6 @@
 """How long an epoch takes by each method, beside Table 1 of "Improving Cycle-GAN using Intel AI DevCloud" (2018).
 
-    python benchmarks/epochs.py --data apple2orange --out epochs.json
+    python -m benchmarks.epochs --data apple2orange --out epochs.json
 
 It trains the presets by turns, on all threads, for a share of an epoch, and writes how long an epoch takes with each.
 """
@@ -18,6 +18,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console, RenderableType
 from rich.table import Table
 
+from benchmarks.bench.cases import METHODS
 from velogan.config import Config
 from velogan.data.sets.pair import Data, open_data
 from velogan.engine.duration import Span, parse_length
@@ -26,7 +27,7 @@ from velogan.files import write_text
 from velogan.methods.fit import check_sizes
 from velogan.observe.machine import machine
 from velogan.observe.progress import Display
-from velogan.recipes import BENCHED, RECIPES
+from velogan.recipes import RECIPES
 from velogan.training.choices import decide
 from velogan.training.run import fit_channels, trainer_of
 
@@ -157,7 +158,7 @@ def main() -> None:
     parser.add_argument("--fraction", type=float, default=0.02)
     asked = parser.parse_args()
     data = {"path": asked.data, "crop_size": asked.image_size, "validation": 0}
-    configs = {name: RECIPES[name]().sized(asked.size).change(data=data) for name in BENCHED}
+    configs = {name: RECIPES[name]().sized(asked.size).change(data=data) for name in METHODS}
     with Display() as display:
         result = measure_epochs(configs, fraction=asked.fraction, display=display)
     write_text(asked.out, json.dumps(result, indent=1))

@@ -1,6 +1,6 @@
 """What a projected discriminator costs in a step, as velogan computes it and as one would write it plainly.
 
-    python benchmarks/features.py [TURNS] [SIDE ...]
+    python -m benchmarks.features [TURNS] [SIDE ...]
 
 One thread, batches of one picture, processor time, all ways by turns in one process; the fastest and the median of
 TURNS (20) at each SIDE (64, 128, 256), for the discriminator of the preset `fast`. The ways:

@@ -1,6 +1,6 @@
 """How much do films flicker, and what does `--smooth` take away and spoil?
 
-    python benchmarks/flicker.py RUN [--frames 48] [--noise 4] [--smooth 0 0.5 0.8 0.9]
+    python -m benchmarks.flicker RUN [--frames 48] [--noise 4] [--smooth 0 0.5 0.8 0.9]
 
 RUN was trained on apples2oranges. The clip is rendered: an apple moves, in a circle, over a still picture with another
 apple, and each frame has noise of its own. What the network should make of it is known, without the noise. Figures, in

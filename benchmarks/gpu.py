@@ -1,7 +1,7 @@
 """Everything that a GPU is asked for, by one command, in order of importance.
 
-    python benchmarks/gpu.py --list
-    python benchmarks/gpu.py --minutes 9 --data SETS --out gpu
+    python -m benchmarks.gpu --list
+    python -m benchmarks.gpu --minutes 9 --data SETS --out gpu
 
 Each item is a process of its own, and what it found is written when it ends: to OUT/gpu.json, and as tables to
 OUT/RECORDS.md. An item whose estimate is longer than what is left is skipped, with the reason; one that fails does not
@@ -26,8 +26,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import gpu_items  # noqa: F401  fills the list
-from gpu_item import ITEMS, ROOT, Asked, Item
+from benchmarks import gpu_items  # noqa: F401  fills the list
+from benchmarks.gpu_item import ITEMS, ROOT, Asked, Item
 
 GRACE_S = 20
 """Seconds for which an item may go on beyond its end, to write what it found."""
@@ -102,7 +102,7 @@ def _run_apart(one: Item, asked: argparse.Namespace, *, ends: float) -> dict[str
     folder, began = asked.out / one.name, time.time()
     folder.mkdir(exist_ok=True)
     (folder / "result.json").unlink(missing_ok=True)
-    command = [sys.executable, __file__, "--one", one.name, "--ends", str(ends), "--out", str(asked.out)]
+    command = [sys.executable, "-m", "benchmarks.gpu", "--one", one.name, "--ends", str(ends), "--out", str(asked.out)]
     command += ["--at-once", str(asked.at_once), *(["--tiny"] if asked.tiny else [])]
     command += ["--data", str(asked.data)] if asked.data else []
     reason, log = "", folder / "said.log"
@@ -165,7 +165,7 @@ def _write(out: Path, results: Mapping[str, Mapping[str, Any]]) -> None:
     head = {"date": time.strftime("%Y-%m-%d"), "commit": commit.stdout.strip() or "unknown"}
     machine = next((one["machine"] for one in results.values() if "machine" in one), {})
     facts = ", ".join(f"{name} {value}" for name, value in machine.items())
-    lines = [f"{head['date']}, commit {head['commit']}, `python benchmarks/gpu.py`; {facts}.", ""]
+    lines = [f"{head['date']}, commit {head['commit']}, `python -m benchmarks.gpu`; {facts}.", ""]
     for name in [name for name in ITEMS if name in results]:
         one = results[name]
         lines += [f"### {one['what']}", "", f"`--only {name}`: {one['status']}{_aside(one)}", ""]

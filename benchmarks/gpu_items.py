@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import statistics
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import yaml
-from gpu_item import ROOT, SQUEEZENET, Asked, Found, Training, item, scores_table, table, train_all
+
+from benchmarks.gpu_item import ROOT, SQUEEZENET, Asked, Found, Training, item, scores_table, table, train_all
 
 CAPTURED = {"mode": "graph", "compile": "off", "kernels": "plain"}
 """The captured step by PyTorch's own layers."""
@@ -112,10 +112,8 @@ def _kernels(asked: Asked, engine: Mapping[str, Any]) -> Found:
 @item(minutes=2.5)
 def table_1(asked: Asked) -> Found:
     """Table 1 of "Cycling Faster Through CycleGAN" at batch 16 and 1: plain, and each cycle on its own stream"""
-    sys.path.insert(0, str(ROOT / "benchmarks" / "studies"))
-    from table_1 import TABLE_1, measured
-
-    from velogan.measure.bench.cases import Case
+    from benchmarks.bench.cases import Case
+    from benchmarks.studies.table_1 import TABLE_1, measured
 
     side, batches = (32, (1,)) if asked.tiny else (256, (16, 1))
     networks = ("resnet_9",) if asked.tiny else tuple(TABLE_1)
@@ -204,8 +202,8 @@ def epochs(asked: Asked) -> Found:
 @item(minutes=1.5)
 def fast(asked: Asked) -> Found:
     """Steps of the preset `fast` at 128x128 and 256x256, images a second"""
-    from velogan.measure.bench.contestant import Contestant
-    from velogan.measure.bench.measure import warm_up
+    from benchmarks.bench.contestant import Contestant
+    from benchmarks.bench.measure import warm_up
     from velogan.recipes import RECIPES
 
     rows = []
@@ -382,8 +380,8 @@ def hour(asked: Asked) -> Found:
 def _bench(asked: Asked, cases: Mapping[tuple[str, int], tuple[str, ...]]) -> Found:
     import torch
 
-    from velogan.measure.bench.cases import Case
-    from velogan.measure.bench.measure import bench
+    from benchmarks.bench.cases import Case
+    from benchmarks.bench.measure import bench
 
     ways = {**WAYS, "compiled, captured": {"mode": "graph", "compile": "on"}}
     if not torch.cuda.is_available():

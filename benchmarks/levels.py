@@ -1,6 +1,6 @@
 """A training step of the paper's CycleGAN at one level of instructions: the reference and the default, by turns.
 
-    VELOGAN_CPU_LEVEL=x86-64-v3 python benchmarks/levels.py SIZE ROUNDS [MODES]
+    VELOGAN_CPU_LEVEL=x86-64-v3 python -m benchmarks.levels SIZE ROUNDS [MODES]
 
 MODES are those that are set against the reference: eager and auto. One thread; seconds are those of the processor, so
 that other work on the machine hardly matters.
@@ -13,8 +13,8 @@ import statistics
 import sys
 import time
 
+from benchmarks.bench.contestant import Contestant
 from velogan.config import Config
-from velogan.measure.bench.contestant import Contestant
 
 
 def main() -> None:

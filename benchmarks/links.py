@@ -1,6 +1,6 @@
 """What `velogan simulate` predicts against what two hosts measure: network namespaces with a limited link between them.
 
-    python benchmarks/links.py [ROUNDS] [SIZE] [SIDE] [LINK ...]      links as 300Mbit or 100Mbit/20ms; needs root
+    python -m benchmarks.links [ROUNDS] [SIZE] [SIDE] [LINK ...]      links as 300Mbit or 100Mbit/20ms; needs root
 
 Each host has one process with one thread. In each round every link takes its turn in the same two processes, and a
 step without exchange (`alone`) and one process alone (`one`) with them. Predicted: the median step of `alone`, and the

@@ -1,6 +1,6 @@
 """Images a second of `velogan translate --workers` with 1 and 2 workers by turns, and the memory of all its processes.
 
-    python benchmarks/million.py PICTURES [ROUNDS] [SIDE] [CHANNELS]
+    python -m benchmarks.million PICTURES [ROUNDS] [SIDE] [CHANNELS]
 
 PICTURES small pictures (32x32 PNG, unless SIDE says otherwise) are made on the spot, in folders of 1,000, and
 translated by a random generator (ResNet, 3 blocks, 16 channels unless CHANNELS says otherwise, float32); with 0 rounds

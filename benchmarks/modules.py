@@ -1,6 +1,6 @@
 """Each phase of a method alone, as on a node of its own, against the whole step: processor time, by turns.
 
-    python benchmarks/modules.py [PRESET] [SIDE] [ROUNDS]
+    python -m benchmarks.modules [PRESET] [SIDE] [ROUNDS]
 
 A phase alone computes with frozen networks what earlier phases would have handed on. Prints medians of the ratios to
 the whole step of the same turn, beside what `velogan simulate` counts in operations. One thread.

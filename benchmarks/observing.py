@@ -1,6 +1,6 @@
 """The cost of observing a run: the share of an hour's training for statistics, log, sample grids and the rest.
 
-    python benchmarks/observing.py DATA [PRESET] [IMAGES]
+    python -m benchmarks.observing DATA [PRESET] [IMAGES]
 
 Trains in a temporary folder and measures the wall-clock time of every call that is not training. Costs of every step
 are a share of this run. Rows and grids, whose number is the same in every run, are a share of a run of an hour.

@@ -1,6 +1,6 @@
 """Draws loss curves of several modes over each other, from what `benchmarks/curves.py` wrote.
 
-    python benchmarks/overlay.py curves.json curves.svg
+    python -m benchmarks.overlay curves.json curves.svg
 
 The file holds a list of `mode`, `images` and `loss`, the last two lists of equal length.
 """

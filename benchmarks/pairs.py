@@ -3,7 +3,7 @@
 `DATA` holds trainA, trainB, testA and testB, where equal names are pairs. Small networks are trained on all of the
 training pictures, of which so many are pairs:
 
-    python benchmarks/pairs.py DATA OUT --pairs 0 10 50 all --images 400
+    python -m benchmarks.pairs DATA OUT --pairs 0 10 50 all --images 400
 """
 
 from __future__ import annotations

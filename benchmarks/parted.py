@@ -1,6 +1,6 @@
 """Steps of two processes that are recorded in pieces, beside plain steps of the two, and of one with both batches.
 
-    python benchmarks/parted.py
+    python -m benchmarks.parted
 
 Two processes share the device: one GPU, where there is one, and gloo carries what they exchange. Prints a line of JSON:
 the largest differences of weights after some steps, how far they moved, and on a GPU milliseconds of a step each way.

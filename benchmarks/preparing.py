@@ -1,6 +1,6 @@
 """Time and memory of preparing a folder of pictures for training: the first time, and again from the cache.
 
-    python benchmarks/preparing.py PICTURES [SIDE]
+    python -m benchmarks.preparing PICTURES [SIDE]
 
 PICTURES JPEG files (96x72, unless SIDE says otherwise: SIDE wide, three quarters as high) are made on the spot and
 prepared as `velogan train` does it, for crops of 64 pixels out of 72x72. Prints seconds of listing, preparing and

@@ -1,6 +1,6 @@
 """Makes the translator of the built-in set that comes with the package.
 
-    python benchmarks/pretrained.py FOLDER
+    python -m benchmarks.pretrained FOLDER
 
 The demo's recipe with generators half as wide, one thread, 3,520 images: about six minutes of processor time. It writes
 FOLDER/apples2oranges.safetensors (float32, 0.8 MB), to be put into velogan/interchange/pretrained, and prints the mean

@@ -1,6 +1,6 @@
 """Size against score, as Figures 3 to 6 of CycleGANAS draw them: a panel for each set and direction.
 
-    python benchmarks/scatter.py OUT/sets.json OUT/scatter.svg
+    python -m benchmarks.scatter OUT/sets.json OUT/scatter.svg
 
 OUT is what `benchmarks/sets.py` made of benchmarks/plans/search-paper.yaml. Sizes are parameters of the direction's
 generator over C64's. Scores are distances that are left over C64's mean, by SqueezeNet where it judged: 1 as good as

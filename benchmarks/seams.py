@@ -1,6 +1,6 @@
 """How far a picture translated in tiles is from the same picture translated whole, and where.
 
-    python benchmarks/seams.py RUN PICTURE TILE DIFFERENCE.png
+    python -m benchmarks.seams RUN PICTURE TILE DIFFERENCE.png
 
 Prints the mean and the largest difference in levels of 8 bits; the difference picture is twenty times as bright.
 """

@@ -1,6 +1,6 @@
 """How `velogan serve` bears many requests at once, and how its memory stands after minutes of few.
 
-    python benchmarks/serve.py RUN FOLDER [--together 50] [--rounds 3] [--waiting N] [--soak MINUTES] [--every SECONDS]
+    python -m benchmarks.serve RUN FOLDER [--together 50] [--rounds 3] [--waiting N] [--soak MINUTES] [--every SECONDS]
 
 RUN: a run folder or a weights file; FOLDER: pictures. Starts a server of its own with the defaults; then, `rounds`
 times, sends as many pictures at once, and counts answers by status; what is refused with 503 is not sent again. Then

@@ -1,6 +1,6 @@
 """Recipes over many sets: trained, scored on test pictures, and laid side by side on one page, by one command.
 
-    python benchmarks/sets.py --sets ../shared/data --out runs/sets --minutes 10
+    python -m benchmarks.sets --sets ../shared/data --out runs/sets --minutes 10
 
 Each folder below `--sets` that has trainA and trainB is a set, and the built-in apples2oranges is one; `--only` names
 some. The plan file (benchmarks/plans/sets.yaml) names recipes and what they have in common; flags change sizes, lengths
@@ -28,8 +28,7 @@ from statistics import fmean, median
 from string import Template
 from typing import Any
 
-from gpu_item import CLASSES, SCORING_S, closed
-
+from benchmarks.gpu_item import CLASSES, SCORING_S, closed
 from velogan.config import read_config
 from velogan.engine.device import resolve_device
 from velogan.engine.duration import parse_span

@@ -1,6 +1,6 @@
 """What starting costs: processor seconds and imports of commands, of two checkouts by turns.
 
-python benchmarks/startup.py BEFORE AFTER ROUNDS
+python -m benchmarks.startup BEFORE AFTER ROUNDS
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What a supernet costs: merged mixtures beside the plain sum, and beside one network of cells.
 
-    python benchmarks/supernet.py [WIDTH [SIDE [ROUNDS [PART ...]]]]
+    python -m benchmarks.supernet [WIDTH [SIDE [ROUNDS [PART ...]]]]
 
 PART is `generator` or `discriminator`, forward and backward, or `step`: a whole step of a one-step search, and of
 training one network of cells. All are measured by default. WIDTH is a generator's H and a discriminator's C. One
@@ -23,9 +23,9 @@ from statistics import median
 import torch
 from torch import Tensor, nn
 
+from benchmarks.bench.contestant import Contestant
 from velogan.engine.memory import keep_freed_memory
 from velogan.kernels.fused import native
-from velogan.measure.bench.contestant import Contestant
 from velogan.networks.discriminators import DiscriminatorConfig, build_discriminator
 from velogan.networks.generators import GeneratorConfig, build_generator
 from velogan.recipes import cyclegan, to_search

@@ -1,7 +1,7 @@
 """A finished sweep as the table of a document: a row for each setting, figures of its runs' ends on test pictures.
 
     velogan sweep benchmarks/plans/rendered.yaml --out runs/rendered
-    python benchmarks/table.py runs/rendered psnr_object_db ssim_object squeeze_kid --squeezenet squeezenet1_0.npz
+    python -m benchmarks.table runs/rendered psnr_object_db ssim_object squeeze_kid --squeezenet squeezenet1_0.npz
 
 Each run is scored as `velogan evaluate` does it. A cell is the mean over seeds and, in brackets, the range. Sweeps
 themselves score the chosen setting alone on test pictures: take this table for reporting, never for choosing.

@@ -1,6 +1,6 @@
 """How much faster `velogan translate` is than a plain loop, on the same files, taking turns in one process.
 
-    python benchmarks/translate.py RUN FOLDER [ROUNDS]
+    python -m benchmarks.translate RUN FOLDER [ROUNDS]
 
 RUN: a run folder, or a `.safetensors` file; FOLDER: pictures. The plain loop reads, translates (float32, eager, one
 picture) and saves one file after another with Pillow. Also prints how far the quick networks are from the plain one.

@@ -4,7 +4,7 @@
 They become small NIfTI volumes; a run is trained on them for each number of neighbours, and its test volumes are held
 against the true ones. Differences are shares of the range of values:
 
-    python benchmarks/volumes.py DATA OUT --images 2000
+    python -m benchmarks.volumes DATA OUT --images 2000
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Measures and draws where a step's time goes, and what each change bought, from the reference to the default.
 
-    python benchmarks/waterfall.py resnet_9 waterfall.svg
+    python -m benchmarks.waterfall resnet_9 waterfall.svg
 
-The first word says what to measure, as `velogan bench --only` takes it, without modes and methods. Each row has a bar
-as long as the step, divided by what ran. The outline beyond the bar is the time saved against the row above. The last
-bar is the roofline. The figures are printed as JSON.
+The first word says what to measure, as `--only` of `python -m benchmarks.bench` takes it, without modes and methods.
+Each row has a bar as long as the step, divided by what ran. The outline beyond the bar is the time saved against the
+row above. The last bar is the roofline. The figures are printed as JSON.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from typing import Any
 
 import torch
 
+from benchmarks.bench.cases import Plan, make_plan
+from benchmarks.bench.measure import bench
 from velogan.engine.device import resolve_device
-from velogan.measure.bench.cases import Plan, make_plan
-from velogan.measure.bench.measure import bench
 from velogan.recipes import DEFAULT
 from velogan.report.plots import Drawing, text_width
 from velogan.training.resolve import REFERENCE

@@ -220,6 +220,3 @@ DEFAULT = "cyclegan"
 
 DEMOS = ("demo", "demo-onepair")
 """Those that come with their data."""
-
-BENCHED = ("cyclegan", "onepair", "onepair-plus")
-"""Those whose steps `velogan bench` measures."""

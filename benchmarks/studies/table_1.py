@@ -1,6 +1,6 @@
 """The generators' forward pass, compared with Table 1 of "Cycling Faster Through CycleGAN" (La, Ellay, Rathbun).
 
-    python benchmarks/studies/table_1.py [ROUNDS]
+    python -m benchmarks.studies.table_1 [ROUNDS]
 
 Times the forward passes of both cycles in turns, plain and with each cycle on its own CUDA stream: batch 16 on CUDA, 1
 elsewhere. Prints the paper's table with medians over rounds beside it.
@@ -18,11 +18,11 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.bench.cases import Case
+from benchmarks.bench.contestant import Contestant
+from benchmarks.bench.measure import warm_up
 from velogan.engine.device import resolve_device
 from velogan.engine.step import Step
-from velogan.measure.bench.cases import Case
-from velogan.measure.bench.contestant import Contestant
-from velogan.measure.bench.measure import warm_up
 from velogan.objectives.base import parts_run_by, side_by_side
 
 TABLE_1 = {"resnet_9": {"baseline": 734.42, "streams": 809.28}, "unet_256": {"baseline": 150.90, "streams": 175.50}}

@@ -70,8 +70,6 @@ def tiny(line: str) -> list[str]:
         line += " --data.validation 0"
     if " --config " in line:
         line += " --image-size 32"
-    if line.startswith("velogan bench"):
-        line = line.replace("size=64", "size=32,cyclegan") + " --rounds 1"
     return shlex.split(line)[1:]
 
 

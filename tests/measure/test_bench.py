@@ -1,4 +1,4 @@
-"""What `velogan bench` measures, and what its figures are of."""
+"""What `python -m benchmarks.bench` measures, and what its figures are of."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ import pytest
 import torch
 from rich.console import Console
 
-from velogan.cli import main
+from benchmarks.bench.__main__ import main
+from benchmarks.bench.cases import Case, make_plan
+from benchmarks.bench.contestant import Contestant
+from benchmarks.bench.measure import bench
+from benchmarks.bench.pictures import Feed
+from benchmarks.bench.table import render
 from velogan.config import Config
 from velogan.data.sets.loader import PairLoader
-from velogan.measure.bench.cases import Case, make_plan
-from velogan.measure.bench.contestant import Contestant
-from velogan.measure.bench.measure import bench
-from velogan.measure.bench.pictures import Feed
-from velogan.measure.bench.table import render
 
 from ..domains import domain_in_memory
 
@@ -36,8 +36,8 @@ def tiny(monkeypatch: pytest.MonkeyPatch, tiny_config: Callable[..., Config]) ->
         return tiny_config(data=data, method="cyclegan" if case.method == "cyclegan" else "onepair")
 
     monkeypatch.setattr(Case, "config", property(config))
-    monkeypatch.setattr("velogan.measure.bench.contestant._LEAST_S", 0.0)
-    monkeypatch.setattr("velogan.measure.bench.measure.matmul_tflops", lambda device: 0.1)  # seconds in slow bf16
+    monkeypatch.setattr("benchmarks.bench.contestant._LEAST_S", 0.0)
+    monkeypatch.setattr("benchmarks.bench.measure.matmul_tflops", lambda device: 0.1)  # seconds in slow bf16
     return Case("resnet_9", "basic", 32, 2)
 
 
@@ -276,8 +276,8 @@ def test_the_time_leaves_out_rounds_first_and_then_cases(tiny: Case, monkeypatch
     def row(case: Case, way: str, *_: object) -> dict[str, Any]:
         return {"mode": way, **vars(case)}
 
-    monkeypatch.setattr("velogan.measure.bench.measure.time.monotonic", lambda: now)
-    monkeypatch.setattr("velogan.measure.bench.measure._row", row)
+    monkeypatch.setattr("benchmarks.bench.measure.time.monotonic", lambda: now)
+    monkeypatch.setattr("benchmarks.bench.measure._row", row)
     monkeypatch.setattr(Contestant, "look", lambda one: None)
     monkeypatch.setattr(Contestant, "warm_up", warm)
     monkeypatch.setattr(Contestant, "take_turn", turn)
@@ -310,11 +310,10 @@ def test_the_time_leaves_out_rounds_first_and_then_cases(tiny: Case, monkeypatch
         (["--minutes", "0"], "--minutes 0"),
     ],
 )
-def test_wrong_words_end_with_one_line(words: list[str], wrong: str, capsys: pytest.CaptureFixture[str]):
-    assert main(["bench", *words]) == 2
-    error = capsys.readouterr().err
-    assert wrong in error
-    assert error.count("\n") == 1
+def test_wrong_words_are_named(words: list[str], wrong: str, capsys: pytest.CaptureFixture[str]):
+    with pytest.raises(SystemExit, match="2"):
+        main(words)
+    assert wrong in capsys.readouterr().err.splitlines()[-1]
 
 
 @pytest.mark.gpu

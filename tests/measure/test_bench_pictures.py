@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import itertools
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,23 +11,12 @@ from xml.etree import ElementTree
 import pytest
 import torch
 
+from benchmarks import overlay, waterfall
 from velogan.training.resolve import REFERENCE
 
 FOLDER = Path(__file__).parents[2] / "benchmarks"
 SVG = "{http://www.w3.org/2000/svg}"
 CASE = {"network": "resnet_9", "discriminator": "basic", "image_size": 256, "batch_size": 1, "method": "cyclegan"}
-
-
-@pytest.fixture
-def waterfall(monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.syspath_prepend(FOLDER)
-    return importlib.import_module("waterfall")
-
-
-@pytest.fixture
-def overlay(monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.syspath_prepend(FOLDER)
-    return importlib.import_module("overlay")
 
 
 def row(mode: str, step_ms: float, convolution: float) -> dict[str, Any]:
@@ -55,7 +43,7 @@ def boxes(svg: str) -> Iterator[tuple[str, float, float, float]]:
             yield str(box.get("class")), x, y, width
 
 
-def test_bars_are_as_long_as_steps_in_parts_and_savings_fill_what_was(waterfall: Any):
+def test_bars_are_as_long_as_steps_in_parts_and_savings_fill_what_was():
     drawn = [box for box in boxes(waterfall.draw(RESULT)) if box[3] > 10]
     rows: dict[float, dict[str, tuple[float, float]]] = {}
     for kind, x, y, width in drawn:
@@ -69,7 +57,7 @@ def test_bars_are_as_long_as_steps_in_parts_and_savings_fill_what_was(waterfall:
     assert roofline["roofline"][1] == pytest.approx(whole / 8, abs=0.1)
 
 
-def test_the_text_says_what_was_measured(waterfall: Any):
+def test_the_text_says_what_was_measured():
     root = ElementTree.fromstring(waterfall.draw(RESULT))
     texts = [text.text for text in root.iter(f"{SVG}text")]
     assert "One training step, ResNet-9, 256×256, batch 1" in texts
@@ -78,14 +66,14 @@ def test_the_text_says_what_was_measured(waterfall: Any):
     assert "1" not in texts, "another case's row"
 
 
-def test_nothing_is_drawn_beyond_the_card(waterfall: Any):
+def test_nothing_is_drawn_beyond_the_card():
     svg = waterfall.draw(RESULT)
     width = float(ElementTree.fromstring(svg).get("width") or 0)
     assert all(x >= 0 and x + wide <= width for _, x, _, wide in boxes(svg))
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
-def test_each_link_of_the_chain_changes_something_and_keeps_what_was_changed_before(waterfall: Any, device: str):
+def test_each_link_of_the_chain_changes_something_and_keeps_what_was_changed_before(device: str):
     (chain,) = waterfall.chain("unet_256", device=torch.device(device)).values()
     ways = list(chain.values())
     assert ways[0] == {**REFERENCE, "mode": "reference"}
@@ -96,7 +84,7 @@ def test_each_link_of_the_chain_changes_something_and_keeps_what_was_changed_bef
     assert ways[-1]["capture" if device == "cuda" else "kernels"] == ("on" if device == "cuda" else "winograd")
 
 
-def test_curves_lie_over_each_other(overlay: Any):
+def test_curves_lie_over_each_other():
     curve = {"images": [0, 10, 20], "loss": [4.0, 2.0, 1.0]}
     svg = overlay.draw([{"mode": "reference", **curve}, {"mode": "graph", **curve}])
     lines = [

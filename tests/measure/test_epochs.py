@@ -2,24 +2,16 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import pytest
 from rich.console import Console
 
+from benchmarks import epochs
 from velogan.config import Config
 from velogan.engine.duration import Span
 from velogan.observe.progress import Display
-
-
-@pytest.fixture
-def epochs(monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.syspath_prepend(Path(__file__).parents[2] / "benchmarks")
-    return importlib.import_module("epochs")
 
 
 def configs(make: Callable[..., Config]) -> dict[str, Config]:
@@ -31,7 +23,7 @@ def configs(make: Callable[..., Config]) -> dict[str, Config]:
 
 
 def test_each_method_does_its_share_of_an_epoch_in_turns(
-    epochs: Any, tiny_config: Callable[..., Config], monkeypatch: pytest.MonkeyPatch
+    tiny_config: Callable[..., Config], monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(epochs, "PIECE", Span(2, "images"))
     with Display() as display:
@@ -49,7 +41,7 @@ def test_each_method_does_its_share_of_an_epoch_in_turns(
     assert [row["method"] for row in others] == ["onepair", "onepair-plus"]
 
 
-def test_theirs_stands_above_ours_and_what_is_extrapolated_is_marked(epochs: Any):
+def test_theirs_stands_above_ours_and_what_is_extrapolated_is_marked():
     minutes = {"1": 2.0, "2": 4.0, "3": 6.0, "15": 30.0}
     row = {"method": "onepair", "images": 20, "minutes": minutes, "speed_up": 2.5}
     console = Console(width=80, record=True)
@@ -61,6 +53,6 @@ def test_theirs_stands_above_ours_and_what_is_extrapolated_is_marked(epochs: Any
 
 
 @pytest.mark.parametrize("fraction", [0.0, 1.5])
-def test_a_share_that_is_none_is_named(epochs: Any, tiny_config: Callable[..., Config], fraction: float):
+def test_a_share_that_is_none_is_named(tiny_config: Callable[..., Config], fraction: float):
     with Display() as display, pytest.raises(ValueError, match=f"--fraction {fraction}: "):
         epochs.measure_epochs(configs(tiny_config), fraction=fraction, display=display)

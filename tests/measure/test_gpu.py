@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import os
 import subprocess
@@ -14,18 +13,14 @@ from typing import Any
 
 import pytest
 
+from benchmarks import gpu_item
+
 ROOT = Path(__file__).parents[2]
-
-
-@pytest.fixture
-def gpu_item(monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.syspath_prepend(ROOT / "benchmarks")
-    return importlib.import_module("gpu_item")
 
 
 def _gpu(out: Path, *flags: str) -> tuple[str, dict[str, Any]]:
     """What the command prints, and the items of its gpu.json."""
-    command = [sys.executable, str(ROOT / "benchmarks" / "gpu.py"), "--out", str(out), *flags]
+    command = [sys.executable, "-m", "benchmarks.gpu", "--out", str(out), *flags]
     env = os.environ | {"PYTHONPATH": str(ROOT)}
     printed = subprocess.run(command, capture_output=True, text=True, env=env, check=True).stdout
     return printed, json.loads((out / "gpu.json").read_text())["items"]
@@ -51,15 +46,13 @@ def test_what_there_is_no_time_for_is_skipped_with_the_reason_and_what_was_found
     assert items["tests"]["reason"] == "it needs 3 minutes, and 0.0 are left"
 
 
-def _asked(gpu_item: Any, folder: Path, *, at_once: int = 2) -> Any:
+def _asked(folder: Path, *, at_once: int = 2) -> Any:
     """With `folder` as the sets and the output."""
     (folder / "apples").mkdir()
     return gpu_item.Asked(folder, folder, False, time.time() + 600, at_once)
 
 
-def test_trainings_share_the_time_and_one_that_fails_is_a_row(
-    gpu_item: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_trainings_share_the_time_and_one_that_fails_is_a_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     called: list[Sequence[str]] = []
 
     def call(asked: Any, argv: Sequence[str], log: str, *, until: float | None = None) -> tuple[int, str]:
@@ -74,7 +67,7 @@ def test_trainings_share_the_time_and_one_that_fails_is_a_row(
     monkeypatch.setattr(gpu_item.Asked, "call", call)
     trainings = [gpu_item.Training(name, "apples", ("fast",), minutes=10) for name in ("good", "broken", "third")]
     trainings.append(gpu_item.Training("absent", "pears", ("fast",)))
-    good, broken, _, absent = rows = gpu_item.train_all(_asked(gpu_item, tmp_path), trainings)
+    good, broken, _, absent = rows = gpu_item.train_all(_asked(tmp_path), trainings)
     minutes = [float(argv[argv.index("--minutes") + 1]) for argv in called if "--minutes" in argv]
     assert minutes == pytest.approx([3.5] * 3, abs=0.1), "half of ten, less starting and scoring"
     assert (good["images"], len(good["scores"])) == (70, 1)
@@ -84,14 +77,14 @@ def test_trainings_share_the_time_and_one_that_fails_is_a_row(
     assert any(line.startswith("| good | 70 |") and "| a2b | 70% |" in line for line in table)
 
 
-def test_a_command_is_asked_to_end_when_its_time_is_up(gpu_item: Any, tmp_path: Path):
-    asked, began = _asked(gpu_item, tmp_path), time.time()
+def test_a_command_is_asked_to_end_when_its_time_is_up(tmp_path: Path):
+    asked, began = _asked(tmp_path), time.time()
     ends = "import time\ntry: time.sleep(60)\nexcept KeyboardInterrupt: print('saved')"
     code, printed = asked.call(["-c", ends], "sleeper", until=began + 5)  # a busy machine needs some to start Python
     assert (code, printed) == (0, "saved\n")
 
 
-def test_distances_without_both_ends_have_no_share(gpu_item: Any):
+def test_distances_without_both_ends_have_no_share():
     assert gpu_item.closed({"value": 3.0, "baseline": 10.0, "real": 0.0}) == 0.7
     assert gpu_item.closed({"value": 3.0, "baseline": 10.0, "real": None}) is None
     assert gpu_item.closed({"value": 3.0}) is None

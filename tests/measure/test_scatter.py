@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-import importlib
 import re
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 
+from benchmarks import scatter
 from velogan.config import Config, write_yaml
 from velogan.networks.sizes import size
-
-
-@pytest.fixture
-def scatter(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """The script."""
-    monkeypatch.syspath_prepend(Path(__file__).parents[2] / "benchmarks")
-    return importlib.import_module("scatter")
 
 
 def _run(folder: Path, recipe: str, channels: int, **closed: float) -> dict[str, Any]:
@@ -29,7 +21,7 @@ def _run(folder: Path, recipe: str, channels: int, **closed: float) -> dict[str,
     return {"set": "horse2zebra", "recipe": recipe, "run": str(folder / recipe), "reason": "", "ways": ways}
 
 
-def test_sizes_and_what_is_left_are_over_those_of_the_hand_made_networks(scatter: ModuleType, tmp_path: Path) -> None:
+def test_sizes_and_what_is_left_are_over_those_of_the_hand_made_networks(tmp_path: Path) -> None:
     runs = [_run(tmp_path, "C64", 64, a2b=0.2, b2a=0.5), _run(tmp_path, "C64", 64, a2b=0.4, b2a=0.5)]
     runs += [_run(tmp_path, "OF32", 32, a2b=0.65, b2a=0.25)]
     found = scatter.panels([*runs, {"reason": "it failed", "set": "horse2zebra"}])
@@ -46,6 +38,6 @@ def test_sizes_and_what_is_left_are_over_those_of_the_hand_made_networks(scatter
         scatter.panels(runs[-1:])
 
 
-def test_a_recipe_has_the_colour_of_its_scheme(scatter: ModuleType) -> None:
+def test_a_recipe_has_the_colour_of_its_scheme() -> None:
     hues = [scatter.hue_of(name) for name in ("C64", "C64-sized", "OF64-patchgan", "THS32", "TF64-words", "fast")]
     assert hues == [scatter.HUES[name] for name in ("C", "C", "OF", "THS", "TF")] + [6]

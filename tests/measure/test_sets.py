@@ -2,24 +2,16 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import re
 import sys
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 
+from benchmarks import sets
 from velogan.networks.pretrained import find_lite, package
-
-
-@pytest.fixture
-def sets(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """The script."""
-    monkeypatch.syspath_prepend(Path(__file__).parents[2] / "benchmarks")
-    return importlib.import_module("sets")
 
 
 def _score(name: str, value: float, nothing: float | None, real: float | None, **more: Any) -> dict[str, Any]:
@@ -33,7 +25,7 @@ def _score(name: str, value: float, nothing: float | None, real: float | None, *
     } | more
 
 
-def test_closed_is_between_doing_nothing_and_real_pictures(sets: ModuleType) -> None:
+def test_closed_is_between_doing_nothing_and_real_pictures() -> None:
     scores = [
         _score("lite2_kid", 0.4, 1.0, 0.2),
         _score("lite2_kid", 0.9, 1.0, 0.2, weights="raw"),
@@ -52,7 +44,7 @@ def test_closed_is_between_doing_nothing_and_real_pictures(sets: ModuleType) -> 
     assert found["b2a"] == {}
 
 
-def test_the_table_has_a_row_for_each_direction_and_the_median_of_all(sets: ModuleType) -> None:
+def test_the_table_has_a_row_for_each_direction_and_the_median_of_all() -> None:
     def run(of: str, recipe: str, seed: int, a2b: float, b2a: float | None) -> dict[str, Any]:
         ways = {"a2b": {"closed": {"value": a2b}}} | ({} if b2a is None else {"b2a": {"closed": {"value": b2a}}})
         return {"set": of, "recipe": recipe, "seed": seed, "ways": ways}
@@ -71,7 +63,7 @@ def test_the_table_has_a_row_for_each_direction_and_the_median_of_all(sets: Modu
     assert "| maps | A to B | 60 (50 to 70) | 30 |" in list(sets.markdown(tables))
 
 
-def test_a_drawing_has_a_dot_for_each_recipe_between_its_edges(sets: ModuleType) -> None:
+def test_a_drawing_has_a_dot_for_each_recipe_between_its_edges() -> None:
     rows = {("maps", "a2b"): {"recipes": {"fast": [0.5, 0.7], "onepair": [-2.5]}}, ("maps", "b2a"): {"recipes": {}}}
     dots = re.findall(r'<rect x="([\d.]+)"[^>]*><title>(.+?)</title>', sets.drawing(rows))
     assert [(float(x) + 5, words) for x, words in dots] == [
@@ -84,7 +76,7 @@ def test_a_drawing_has_a_dot_for_each_recipe_between_its_edges(sets: ModuleType)
 @pytest.mark.soak
 @pytest.mark.skipif(find_lite("lite2") is None, reason=f"the judge is not here: {package('lite2')}")
 def test_the_whole_way_on_a_tiny_set(
-    sets: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     plan = tmp_path / "plan.yaml"
     plan.write_text(

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 from rich.console import Console
 
+from benchmarks.bench.cases import Case
+from benchmarks.studies import table_1
 from velogan.config import Config
-from velogan.measure.bench.cases import Case
 
 
 def test_the_paper_s_table_has_ours_beside_it(
     monkeypatch: pytest.MonkeyPatch, tiny_config: Callable[..., Config], capsys: pytest.CaptureFixture[str]
 ):
-    monkeypatch.syspath_prepend(Path(__file__).parents[2] / "benchmarks" / "studies")
-    table_1 = importlib.import_module("table_1")
     monkeypatch.setitem(table_1.CPU_WAYS, "fast", {"mode": "eager"})
     monkeypatch.setattr(Case, "config", property(lambda case: tiny_config(data={"crop_size": 32})))
     (row,) = rows = table_1.measured(1, cases=(Case("resnet_9", "basic", 32, 1),))

@@ -21,6 +21,8 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import nn
 
+from benchmarks.bench import cases
+from benchmarks.bench.__main__ import main as bench
 from velogan import recipes
 from velogan.cli import main
 from velogan.config import Config, read_config
@@ -115,7 +117,7 @@ def _tiny() -> Config:
 def _known(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(METHODS, "toy", Toy)
     monkeypatch.setitem(recipes.RECIPES, "toy", _tiny)
-    monkeypatch.setattr(recipes, "BENCHED", (*recipes.BENCHED, "toy"))
+    monkeypatch.setattr(cases, "METHODS", (*cases.METHODS, "toy"))
 
 
 _STEP = """--method toy --method.nearness 2.5 --data apples2oranges --image-size 32 --data.render-count 24
@@ -161,13 +163,14 @@ def test_the_whole_job_by_the_command_line(tmp_path: Path, capsys: pytest.Captur
 def test_it_is_profiled_and_benched_by_the_command_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("velogan.measure.bench.contestant._LEAST_S", 0.0)
-    monkeypatch.setattr("velogan.measure.bench.measure.matmul_tflops", lambda device: 0.1)  # seconds in slow bf16
+    monkeypatch.setattr("benchmarks.bench.contestant._LEAST_S", 0.0)
+    monkeypatch.setattr("benchmarks.bench.measure.matmul_tflops", lambda device: 0.1)  # seconds in slow bf16
     found = _answer(capsys, "profile", *STEP, "--steps", 2, "--out", tmp_path / "profile")
     with gzip.open(found["trace"], "rt") as file:
         events = {event["name"] for event in json.load(file)["traceEvents"] if event.get("cat") == "user_annotation"}
     assert {"painter", "critic"} <= events
-    rows = _answer(capsys, "bench", "--only", "toy,resnet_6,size=32,eager", "--rounds", 1, "--json")["rows"]
+    bench(["--only", "toy,resnet_6,size=32,eager", "--rounds", "1", "--json"])
+    rows = json.loads(capsys.readouterr().out.splitlines()[-1])["rows"]
     assert [(row["method"], row["mode"]) for row in rows] == [("toy", "reference"), ("toy", "eager")]
 
 

@@ -2,20 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
-from pathlib import Path
-from typing import Any
-
 import pytest
 
-
-@pytest.fixture
-def parted(monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.syspath_prepend(Path(__file__).parents[2] / "benchmarks")
-    return importlib.import_module("parted")
+from benchmarks import parted
 
 
-def test_pieces_equal_plain_steps_bit_for_bit_and_one_process_with_both_batches(parted: Any):
+def test_pieces_equal_plain_steps_bit_for_bit_and_one_process_with_both_batches():
     for found in parted.started("cpu"):
         assert found["to_plain"] == 0
         assert found["to_one"] < 1e-3
@@ -24,7 +16,7 @@ def test_pieces_equal_plain_steps_bit_for_bit_and_one_process_with_both_batches(
 
 @pytest.mark.gpu
 @pytest.mark.timeout(600)
-def test_two_processes_on_one_gpu_equal_one_with_both_batches(parted: Any):
+def test_two_processes_on_one_gpu_equal_one_with_both_batches():
     for found in parted.started("cuda"):
         assert found["device"] == "cuda"
         assert found["to_one"] < 1e-3

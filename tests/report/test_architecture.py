@@ -163,7 +163,7 @@ def test_the_file_of_a_genotype_has_every_operation_in_its_place() -> None:
 
 
 def test_the_picture_in_the_documents_is_of_its_genotype() -> None:
-    """Else: python benchmarks/draw_genotype.py docs/genotype.json docs/genotype.svg "TITLE"."""
+    """Else: python -m benchmarks.draw_genotype docs/genotype.json docs/genotype.svg "TITLE"."""
     docs = Path(__file__).parents[2] / "docs"
     shown = (docs / "genotype.svg").read_text()
     title = shown.split("<title>")[1].split("</title>")[0]

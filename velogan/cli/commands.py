@@ -59,11 +59,6 @@ COMMANDS: dict[tuple[str, ...], Command] = {
     ("demo",): Command(
         "Watch apples become oranges: render, train, translate, score and report, in minutes.", "demo:Demo"
     ),
-    ("bench",): Command(
-        "Measure methods and the engine's modes against each other and against this machine's roofline, in one "
-        "process.",
-        "bench:Bench",
-    ),
     ("profile",): Command(
         "Where the time of a training step goes: a page, a JSON and a trace, from steps under the profiler.",
         "profile:Profile",

@@ -1,27 +1,40 @@
-"""What a step of one run costs here, measured in a process of its own, since memory is measured by process."""
+"""Cost of a training step, measured in a separate process because peak memory is a property of a process."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
+import torch
+
 from velogan.config import Config, parse_config
 from velogan.engine.child import answer, ask
+from velogan.engine.device import device_for
 from velogan.engine.memory import peak_memory_mb
-from velogan.measure.bench.contestant import Contestant
+from velogan.observe.roofline import synchronise
+from velogan.training.build import set_threads
+from velogan.training.choices import decide
+from velogan.training.trial import random_steps
+
+WARM_UP = 2
+"""Steps before the timed ones: a first one builds kernels, captures and allocates; a second one has all moments."""
 
 TURNS = 5
+TURN_S = 0.25
+"""Seconds that a timed turn lasts at least; short steps are repeated within one."""
+
 ENOUGH_S = 10.0
-"""No turn begins after so many seconds of timed steps: where steps are dear, as a search's are, one tells enough."""
+"""No turn starts after this many seconds of timed steps: if steps are expensive, as in a search, one is enough."""
 
 
 @dataclass(frozen=True)
 class StepCost:
-    """`seconds` of training for an image of each domain; the most `memory_mb` of the process and of a CUDA device.
+    """`seconds` of training per image of each domain; peak `memory_mb` of the process and of a CUDA device.
 
     Memory is in MB of 2^20 bytes, `gpu_memory_mb` 0 without a device.
     """
@@ -32,7 +45,7 @@ class StepCost:
 
 
 def probe(config: Config, cores: Sequence[int]) -> StepCost:
-    """Trains a few steps of `config` on random pictures, on these `cores`. ValueError where that fails."""
+    """Train a few steps of `config` on random images, on these `cores`. Raises ValueError if that fails."""
     request = {"config": config.model_dump(mode="json")}
     code, found = ask("velogan.measure.probe", request, cores=list(cores), said=subprocess.DEVNULL)
     if code or not found:
@@ -42,21 +55,38 @@ def probe(config: Config, cores: Sequence[int]) -> StepCost:
 
 def _measure(request: Mapping[str, Any]) -> dict[str, float]:
     config = parse_config(request["config"])
-    one = Contestant("step", config, engine={}, say=lambda text: None)
-    one.warm_up()
+    config = config.model_copy(update={"engine": decide(config)[0]})
+    set_threads(config.engine)
+    device = device_for(config.engine)
+    step = random_steps(config, device)
+    for _ in range(WARM_UP):
+        step()
+    gpu_memory = torch.cuda.max_memory_allocated(device) if device.type == "cuda" else 0
+
+    def timed(repeats: int) -> float:
+        synchronise(device)
+        started = time.perf_counter()
+        for _ in range(repeats):
+            step()
+        synchronise(device)
+        return time.perf_counter() - started
+
     return {
-        "seconds": _step_s(one) / config.images_per_update,
+        "seconds": seconds_of(timed) / config.images_per_update,
         "memory_mb": peak_memory_mb(),
-        "gpu_memory_mb": one.device_peak_mb,
+        "gpu_memory_mb": gpu_memory / 2**20,
     }
 
 
-def _step_s(one: Contestant) -> float:
-    """Seconds of a step of what is warm: the median of the turns, or the step that was timed last where it is dear."""
+def seconds_of(timed: Callable[[int], float]) -> float:
+    """Return the median seconds of a step; `timed(n)` runs n steps and returns how long they took."""
+    once = spent = timed(1)
+    repeats = max(1, round(TURN_S / once))
     turns = list[float]()
-    while len(turns) < TURNS and one.once_s + one.repeats * sum(turns) < ENOUGH_S:
-        turns.append(one.timed(one.run))
-    return median(turns or [one.once_s])
+    while len(turns) < TURNS and spent < ENOUGH_S:
+        spent += (elapsed := timed(repeats))
+        turns.append(elapsed / repeats)
+    return median(turns or [once])
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -84,7 +85,9 @@ def _try(request: Mapping[str, Any]) -> dict[str, Any]:
             room -= size if size <= RESIDENT_SHARE * room else 0
         room -= SPARE * torch.cuda.get_device_properties(device).total_memory
     try:
-        _run(config, device, classes=request["classes"])
+        step = random_steps(config, device, classes=request["classes"])
+        for _ in range(STEPS):
+            step()
     except torch.OutOfMemoryError:
         return {"mb": 0.0, "refused": "did not fit"}
     if device.type != "cuda":
@@ -94,13 +97,17 @@ def _try(request: Mapping[str, Any]) -> dict[str, Any]:
     return {"mb": taken / 2**20, "refused": told}
 
 
-def _run(config: Config, device: torch.device, *, classes: int) -> None:
+def random_steps(config: Config, device: torch.device, *, classes: int = USUAL_CLASSES) -> Callable[[], None]:
+    """Return a function that computes the next step of `config`, whose engine is resolved, on random images."""
     side, count = config.data.crop_size, config.images_per_update
     step, objective, _ = step_of(config, shape=(side, side), classes=classes)
-    batch = random_batch(config, device)
-    for number in range(STEPS):
+    batch, numbers = random_batch(config, device), itertools.count()
+
+    def run() -> None:
         uniform = {split: torch.rand(draws, count, device=device) for split, draws in objective.draws.items()}
-        step({split: {**batch, "uniform": one} for split, one in uniform.items()}, number=number)
+        step({split: {**batch, "uniform": values} for split, values in uniform.items()}, number=next(numbers))
+
+    return run
 
 
 if __name__ == "__main__":

@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from benchmarks.bench.pictures import Feed
 from velogan.config import Config
 from velogan.engine.device import resolve_device
-from velogan.measure.bench.pictures import Feed
 from velogan.measure.traces.glance import BETWEEN, glance
 from velogan.observe.roofline import synchronise
 from velogan.training.choices import decide

@@ -15,11 +15,11 @@ from typing import Any
 
 import torch
 
+from benchmarks.bench.cases import Case, Plan
+from benchmarks.bench.contestant import Contestant
+from benchmarks.bench.pictures import Feed, feed, noise
 from velogan.data.sets.pair import Data
 from velogan.engine.device import resolve_device
-from velogan.measure.bench.cases import Case, Plan
-from velogan.measure.bench.contestant import Contestant
-from velogan.measure.bench.pictures import Feed, feed, noise
 from velogan.methods.fit import check_sizes
 from velogan.observe.machine import machine
 from velogan.observe.roofline import (

@@ -1,4 +1,4 @@
-"""What `velogan bench` measures: methods, networks, pictures, and modes of computing one step."""
+"""What the benchmark measures: methods, networks, image sizes, and modes of computing one step."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ from typing import Any
 
 import torch
 
-from velogan import recipes
 from velogan.config import Config
 from velogan.files import nearest
 from velogan.recipes import DEFAULT, RECIPES
+
+METHODS = ("cyclegan", "onepair", "onepair-plus")
+"""Presets whose steps are measured."""
 
 NETWORKS: dict[str, dict[str, Any]] = {
     "resnet_9": {"network": "resnet", "blocks": 9},
@@ -106,7 +108,7 @@ def _cases(words: Mapping[str, Sequence[Any]], *, everything: bool) -> list[Case
         words["discriminator"] or (DISCRIMINATORS if everything else ("basic",)),
         words["size"] or (_SIZE,),
         words["batch"] or (_BATCHES if everything else (_BATCH,)),
-        words["method"] or recipes.BENCHED,
+        words["method"] or METHODS,
     )
     return [Case(*product) for product in combinations]
 
@@ -118,7 +120,7 @@ def _ways(modes: Iterable[str]) -> Ways:
 
 def _parse(only: str) -> dict[str, list[Any]]:
     kinds: dict[str, Sequence[str]] = {
-        "method": recipes.BENCHED,
+        "method": METHODS,
         "network": list(NETWORKS),
         "discriminator": list(DISCRIMINATORS),
         "mode": list(MODES),

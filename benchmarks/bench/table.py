@@ -9,7 +9,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import RenderableType
 from rich.table import Table
 
-from velogan.measure.bench.cases import Case
+from benchmarks.bench.cases import Case
 from velogan.recipes import DEFAULT
 
 _CASE = ("network", "discriminator", "image_size", "batch_size", "method")
