@@ -3,7 +3,7 @@
     python -m benchmarks.modules [PRESET] [SIDE] [ROUNDS]
 
 A phase alone computes with frozen networks what earlier phases would have handed on. Prints medians of the ratios to
-the whole step of the same turn, beside what `velogan simulate` counts in operations. One thread.
+the whole step of the same turn, beside what `benchmarks.simulate` counts in operations. One thread.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from statistics import median
 
 import torch
 
+from benchmarks.simulate.load import load_of
 from velogan.engine.step import Step
 from velogan.recipes import RECIPES
-from velogan.scale.load import load_of
 from velogan.training.choices import decide
 from velogan.training.trial import step_of
 

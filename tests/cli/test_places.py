@@ -28,7 +28,7 @@ WRITE: dict[tuple[str, ...], list[str]] = {
     ("data", "download"): ["horse2zebra", OUT],
 }
 """What each command is asked, with inputs that do not exist: the place is tried before these are looked for."""
-OTHERS = {("data", "check"), ("simulate",), ("serve",), ("evaluate",)}
+OTHERS = {("data", "check"), ("serve",), ("evaluate",)}
 """They write nothing; but `evaluate`, whose figures are printed in any case."""
 
 

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 import torch
 
+from benchmarks.simulate.load import load_of
 from velogan.cli import main
 from velogan.config import Config
 from velogan.data.sets.pair import open_data
 from velogan.measure.profile import _Training, profile
 from velogan.observe.progress import Display
-from velogan.scale.load import load_of
 from velogan.training.build import build_roles
 from velogan.training.choices import decide
 from velogan.training.run import trainer_of

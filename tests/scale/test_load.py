@@ -7,10 +7,10 @@ import json
 import pytest
 import torch
 
-from velogan.cli import main
+from benchmarks.simulate.__main__ import main
+from benchmarks.simulate.load import load_of
 from velogan.engine.ranks import Ranks
 from velogan.recipes import RECIPES
-from velogan.scale.load import load_of
 from velogan.training.followers import as_split
 from velogan.training.trial import step_of
 
@@ -20,7 +20,7 @@ TINY = {
     "data": {"crop_size": 32},
     "engine": {"precision": "fp32", "kernels": "plain", "threads": 1},
 }
-FLAGS = ["--image-size", "32", "--generator.channels", "4", "--generator.blocks", "1", "--discriminator.channels", "4"]
+FLAGS = ["--image-size", "32", "--size", "xs"]
 
 
 class Counting(Ranks):
@@ -49,15 +49,12 @@ def test_the_operations_of_the_paper():
     generator, discriminator = load.phases
     assert generator.flops_alone == generator.flops  # it needs nothing of others
     assert discriminator.flops_alone - discriminator.flops == pytest.approx(4 * 49.55e9, rel=0.01)  # two fakes
-    assert load.directions is not None
-    assert load.directions.share == pytest.approx(0.5, rel=0.002)  # passes that need no gradient of images are apart
-    assert load.directions.swapped == (4 * 3 * 256 * 256,) * 2  # a translation, then its gradient
     assert load.weights == 4 * 2 * (11_378_179 + 2_764_737)
 
 
 def test_the_command_prints_json_and_a_table(capsys: pytest.CaptureFixture[str]):
-    asked = ["simulate", "onepair", *FLAGS, "--step-ms", "10", "--devices", "1..4", "--trials", "3", "--images", "3600"]
-    assert main([*asked, "--memory", "10GB", "--json"]) == 0
+    words = [*FLAGS, "--step-ms", "10", "--devices", "1..4", "--trials", "3", "--images", "3600"]
+    main(["onepair", *words, "--memory", "10GB", "--json"])
     out = capsys.readouterr()
     found = json.loads(out.out)
     assert [one["devices"] for one in found["rows"]] == [1, 2, 4]
@@ -71,21 +68,34 @@ def test_the_command_prints_json_and_a_table(capsys: pytest.CaptureFixture[str])
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "factor"),
+    [(["onepair"], 3.0), (["onepair-plus"], 3.0), (["onepair", "--set", "generator.decoder=simple"], 3.11)],
+)
+def test_a_method_is_compared_with_the_default_preset_as_it_is(
+    words: list[str], factor: float, capsys: pytest.CaptureFixture[str]
+):
+    main([*words, "--step-ms", "10", "--memory", "10GB", "--json"])
+    assert json.loads(capsys.readouterr().out)["factors"]["method"] == pytest.approx(factor, abs=0.005)
+
+
+@pytest.mark.parametrize(
+    "words",
     [
-        ("--devices 0", "--devices 0: write numbers from 1"),
-        ("--bandwidth fast", "--bandwidth fast: write a number above 0 and a unit"),
-        ("--latency slow", "--latency slow: write a number and a unit"),
-        ("--per-host 8", "--per-host 8: say also how fast its devices reach each other, as --inside-bandwidth 400GB"),
-        ("--per-host 0", "--per-host 0: give a whole number from 1"),
-        ("--step-ms -1", "--step-ms -1.0: give milliseconds above 0"),
-        ("--trials 0", "--trials 0: give a whole number from 1"),
-        ("--every 0", "--every 0: give a whole number from 1"),
+        "--devices 0",
+        "--bandwidth fast",
+        "--latency slow",
+        "--per-host 8",
+        "--per-host 0",
+        "--step-ms -1",
+        "--trials 0",
+        "--every 0",
+        "--set generator.blocks",
+        "--set generator.block=3",
     ],
 )
-def test_bad_input_is_one_sentence_and_exit_2(words: str, said: str, capsys: pytest.CaptureFixture[str]):
-    assert main(["simulate", *FLAGS, "--step-ms", "10", *words.split()]) == 2
+def test_bad_input_is_named_and_ends_with_exit_2(words: str, capsys: pytest.CaptureFixture[str]):
+    with pytest.raises(SystemExit, match="2"):
+        main([*FLAGS, "--step-ms", "10", *words.split()])
     out = capsys.readouterr()
-    assert out.err.startswith(f"velogan: {said}")
-    assert out.err.count("\n") == 1
+    assert words.split()[0] in out.err.splitlines()[-1] or "generator.block" in out.err
     assert not out.out

@@ -5,21 +5,15 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 
 import pytest
 
-from velogan.cli.simulate import _measured_step
-from velogan.config import Config
-from velogan.measure.probe import StepCost
-from velogan.scale.asked import parse_bandwidth, parse_devices, parse_latency
-from velogan.scale.load import DirectionLoad, Load, PhaseLoad
-from velogan.scale.simulate import (
+from benchmarks.simulate.__main__ import _measured_step
+from benchmarks.simulate.cluster import (
     Cluster,
     Link,
     all_reduce,
     copying,
-    directions,
     gloo_ring,
     modules,
     ring,
@@ -27,18 +21,22 @@ from velogan.scale.simulate import (
     simulate,
     tree,
 )
+from benchmarks.simulate.load import Load, PhaseLoad
+from benchmarks.simulate.parse import parse_bandwidth, parse_devices, parse_latency
+from velogan.config import Config
+from velogan.measure.probe import StepCost
 
 LINK = Link(bandwidth=1e6, latency=0.001)
 CLUSTER = Cluster(LINK, LINK)
 
 
-def phase(name: str, *, size: int, share: float = 1.0, flops: int = 100, alone: int = 100) -> PhaseLoad:
-    return PhaseLoad(name, (name,), share=share, exchanges=(size,), flops=flops, flops_alone=alone)
+def phase(name: str, *, size: int, flops: int = 100, alone: int = 100) -> PhaseLoad:
+    return PhaseLoad(name, (name,), exchanges=(size,), flops=flops, flops_alone=alone)
 
 
 def load_of_two() -> Load:
-    """8 MB and, every second step, 4 MB, of a step of two images."""
-    phases = (phase("one", size=8_000_000, flops=300, alone=300), phase("other", size=4_000_000, share=0.5, alone=150))
+    """8 MB and then 4 MB, of a step of two images."""
+    phases = (phase("one", size=8_000_000, flops=300, alone=300), phase("other", size=4_000_000, flops=50, alone=75))
     return Load(phases, weights=12_000_000, images=2)
 
 
@@ -63,17 +61,6 @@ def test_gloos_ring_by_hand():
     assert gloo_ring(16, 8, Link(math.inf, 1.0)) == pytest.approx(2 * 8)
 
 
-def test_a_direction_each_by_hand():
-    assert directions(load_of_two(), CLUSTER, step_s=10) is None
-    load = replace(load_of_two(), directions=DirectionLoad(share=0.6, swapped=(500_000, 250_000)))
-    found = directions(load, CLUSTER, step_s=10)
-    assert found is not None
-    # a request and an answer each; for two phases losses and flags, and once the agreement
-    assert found.exchange_s == pytest.approx(0.502 + 0.252 + 5 * all_reduce(16, 2, CLUSTER))
-    assert found.times == pytest.approx(10 / (6 + found.exchange_s))
-    assert found.images_per_s == pytest.approx(2 / (6 + found.exchange_s))
-
-
 def test_without_latency_all_rings_are_bound_by_the_bytes():
     fast = Link(1e6, 0.0)
     for ranks in (2, 3, 64):
@@ -93,8 +80,8 @@ def test_one_device_exchanges_nothing():
 def test_a_row_by_hand():
     cluster = Cluster(LINK, LINK, backend="nccl", memory=1e9)
     found = row(2, load_of_two(), cluster, step_s=10.0, images=1)
-    # the bytes once, two messages each; and 5.5 times through the memory; the second phase in half of the steps
-    exchange = (0.002 + 8 + 5.5 * 0.008) + 0.5 * (0.002 + 4 + 5.5 * 0.004)
+    # the bytes once, two messages each; and 5.5 times through the memory
+    exchange = (0.002 + 8 + 5.5 * 0.008) + (0.002 + 4 + 5.5 * 0.004)
     assert found.exchange_ms == pytest.approx(1000 * exchange)
     assert found.agree_ms == pytest.approx(4, rel=0.05)  # by gloo, on any device
     assert found.images_per_s == pytest.approx(4000 / (10_000 + found.exchange_ms + found.agree_ms))
@@ -178,16 +165,15 @@ def test_a_latency_that_is_none_is_told(text: str):
         parse_latency(text, "--latency")
 
 
-@pytest.mark.parametrize(("asked", "capture"), [({}, "off"), ({"capture": "on"}, "on"), ({"mode": "graph"}, "auto")])
-def test_a_step_is_measured_as_several_processes_compute_it(
-    asked: dict[str, str], capture: str, monkeypatch: pytest.MonkeyPatch
-):
-    measured: list[Config] = []
+def test_a_step_is_measured_on_the_share_of_one_device(monkeypatch: pytest.MonkeyPatch):
+    measured: list[tuple[Config, Sequence[int]]] = []
 
     def probe(config: Config, cores: Sequence[int]) -> StepCost:
-        measured.append(config)
+        measured.append((config, cores))
         return StepCost(seconds=0.5, memory_mb=1.0, gpu_memory_mb=1.0)
 
-    monkeypatch.setattr("velogan.measure.probe.probe", probe)
-    assert _measured_step(Config().change(engine=asked), per_host=1) == 0.5
-    assert measured[0].engine.capture == capture
+    monkeypatch.setattr("benchmarks.simulate.__main__.probe", probe)
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1, 2, 3})
+    assert _measured_step(Config(), per_host=2) == 0.5
+    assert measured[0][0].engine.threads == 2
+    assert measured[0][1] == [0, 1]

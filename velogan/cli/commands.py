@@ -68,11 +68,6 @@ COMMANDS: dict[tuple[str, ...], Command] = {
         "Train many runs that differ in what --vary names, scheduled by Ray Tune, and compare them on one page.",
         "sweep:Sweep",
     ),
-    ("simulate",): Command(
-        "What more devices and hosts would give one training: images a second and hours, by arithmetic "
-        "(docs/scale.md).",
-        "simulate:Simulate",
-    ),
     ("data", "render"): Command(
         "Render the built-in data set into a folder, with truth and masks for its test pictures.", "data:DataRender"
     ),

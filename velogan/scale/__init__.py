@@ -1,1 +1,1 @@
-"""Many devices: work that they share by Ray, and what they would gain, before there are any."""
+"""Work that many devices share by Ray."""

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from velogan.config import Config
-from velogan.methods.capabilities import TrainsByDirection
 from velogan.networks.build import Networks
 from velogan.networks.sizes import FLOAT32, parameters
 from velogan.objectives.base import Objective, Out, Phase
@@ -19,7 +18,7 @@ from velogan.types import Nets
 
 @dataclass(frozen=True)
 class PhaseLoad:
-    """One phase of a step. `share`: in how many of the run's steps it is due, at most 1.
+    """One phase of a step.
 
     `exchanges` are the bytes of what `Ranks.mean` exchanges: the gradients of all that the phase trains, its terms, and
     a flag for each tensor. `flops` of its convolutions after the phases before it; `flops_alone` where it computes
@@ -28,7 +27,6 @@ class PhaseLoad:
 
     name: str
     trains: tuple[str, ...]
-    share: float
     exchanges: tuple[int, ...]
     flops: int
     flops_alone: int
@@ -40,33 +38,17 @@ class PhaseLoad:
 
 
 @dataclass(frozen=True)
-class DirectionLoad:
-    """A step in two processes with the networks of one direction each.
-
-    `share`: of a step's operations, what the process with more of them computes. `swapped`: the bytes of translations,
-    and of their gradients, that go each way at once.
-    """
-
-    share: float
-    swapped: tuple[int, ...]
-
-
-@dataclass(frozen=True)
 class Load:
-    """A step of `images` of each domain; `weights` are the bytes of all its networks.
-
-    `directions` is None where the method cannot be split so.
-    """
+    """A step of `images` of each domain; `weights` are the bytes of all its networks."""
 
     phases: tuple[PhaseLoad, ...]
     weights: int
     images: int
-    directions: DirectionLoad | None = None
 
     @property
-    def flops(self) -> float:
-        """Of one step, on average."""
-        return sum(phase.share * phase.flops for phase in self.phases)
+    def flops(self) -> int:
+        """Operations of one step."""
+        return sum(phase.flops for phase in self.phases)
 
 
 def load_of(config: Config) -> Load:
@@ -77,35 +59,8 @@ def load_of(config: Config) -> Load:
         nets = {name: role.net for name, role in roles.items()}
         objective = config.method.objective(config.spec, shape=(side, side), batched=True)
         phases = tuple(_phases(objective, nets, config))
-        directions = _by_direction(nets, config, phases)
     weights = FLOAT32 * sum(map(parameters, nets.values()))
-    return Load(phases, weights, config.images_per_update, directions)
-
-
-def _by_direction(nets: Nets, config: Config, whole: Sequence[PhaseLoad]) -> DirectionLoad | None:
-    """The load of each of two processes that train a direction each, with an exchange that is played."""
-    method = config.method
-    if not isinstance(method, TrainsByDirection):
-        return None
-    side, count, images = config.data.crop_size, config.images_per_update, _images(config)
-    computed, swapped = [], []
-
-    def swap(mine: Tensor, shape: Sequence[int]) -> Tensor:
-        theirs = mine.new_empty(tuple(shape))
-        swapped.append(count * max(mine.nbytes, theirs.nbytes))
-        return theirs
-
-    for number in (0, 1):
-        part = method.one_direction(config.spec, shape=(side, side), batched=True, number=number, swap=swap)
-        batch = {**images, "uniform": torch.empty(part.draws["train"], 1)}
-        carry: dict[str, Tensor] = {}
-        swapped.clear()
-        computed.append(0.0)
-        for phase, of_all in zip(part.phases(), whole):
-            operations, out = _play(phase, nets, batch, carry)
-            computed[number] += of_all.share * count * operations
-            carry |= {name: value.detach() for name, value in out.carry.items()}
-    return DirectionLoad(max(computed) / sum(phase.share * phase.flops for phase in whole), tuple(swapped))
+    return Load(phases, weights, config.images_per_update)
 
 
 def _phases(objective: Objective, nets: Nets, config: Config) -> Iterator[PhaseLoad]:
@@ -121,7 +76,6 @@ def _phases(objective: Objective, nets: Nets, config: Config) -> Iterator[PhaseL
         yield PhaseLoad(
             phase.name,
             phase.trains,
-            share=1 / phase.every,
             exchanges=(FLOAT32 // 2 * gradients, FLOAT32 * few) if rounded else (FLOAT32 * (gradients + few),),
             flops=count * after,
             flops_alone=count * alone,

@@ -29,11 +29,6 @@ def render(found: dict[str, Any]) -> Iterator[RenderableType]:
     for row in found["rows"]:
         table.add_row(*(format(row[name], form) for name, form in columns.items()))
     yield table
-    if (gain := found["directions"]) is not None:
-        yield (
-            f"a direction on each of 2 devices: {gain['times']:.3g} times one device's images, "
-            f"{gain['bytes'] / 1e6:,.3g} MB sent each way a step, updates as of one device"
-        )
     factors, split = found["factors"], found["factors"]["modules"]
     shares = ", ".join(f"{name} {share:.0%}" for name, share in split["shares"].items())
     yield f"method: {factors['method']:.3g} times the default method's images, by arithmetic"

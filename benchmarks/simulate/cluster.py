@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from velogan.scale.load import Load
+from benchmarks.simulate.load import Load
 
 Backend = Literal["gloo", "nccl"]
 
@@ -129,11 +129,8 @@ class Row:
 
 def row(devices: int, load: Load, cluster: Cluster, *, step_s: float, images: float) -> Row:
     """Data-parallel training on so many devices; one alone needs `step_s` for its step. The run sees `images`."""
-    exchange_s = sum(
-        phase.share * (all_reduce(size, devices, cluster) + copying(size, devices, cluster))
-        for phase in load.phases
-        for size in phase.exchanges
-    )
+    exchanges = [size for phase in load.phases for size in phase.exchanges]
+    exchange_s = sum(all_reduce(size, devices, cluster) + copying(size, devices, cluster) for size in exchanges)
     agree_s = all_reduce(AGREED, devices, cluster, "gloo")
     whole_s = step_s + exchange_s + agree_s
     speed = devices * load.images / whole_s
@@ -169,39 +166,11 @@ def modules(load: Load, link: Link, *, step_s: float, every: float) -> Modules:
     A node computes with frozen copies what earlier phases would have handed on. Each exchange is one message of all
     weights, for which all wait.
     """
-    shares = {phase.name: phase.share * phase.flops_alone / load.flops for phase in load.phases}
+    shares = {phase.name: phase.flops_alone / load.flops for phase in load.phases}
     slowest = max(shares.values())
     steps = every / load.images
     took = steps * step_s * slowest + (link.seconds(load.weights) if len(shares) > 1 else 0.0)
     return Modules(len(shares), every, times=steps * step_s / took, most=1 / slowest, shares=shares)
-
-
-@dataclass(frozen=True)
-class Directions:
-    """Two processes with the networks of one direction each, and a step's images as on one device.
-
-    `times`: how many times one device's images a second. `exchange_s`, in seconds of a step; `bytes` that each sends.
-    """
-
-    times: float
-    images_per_s: float
-    exchange_s: float
-    bytes: int
-
-
-def directions(load: Load, cluster: Cluster, *, step_s: float) -> Directions | None:
-    """What `train.split=directions` gains; None where the method cannot be split by direction.
-
-    For each exchange of images the receiver asks, as in `gloo_ring`. Losses and flags of each phase are two tiny
-    all-reduces.
-    """
-    if load.directions is None:
-        return None
-    link = cluster.slowest(2)
-    swaps_s = sum(link.latency + link.seconds(size) for size in load.directions.swapped)
-    tiny_s = (2 * len(load.phases) + 1) * all_reduce(AGREED, 2, cluster, "gloo")
-    took = load.directions.share * step_s + swaps_s + tiny_s
-    return Directions(step_s / took, load.images / took, swaps_s + tiny_s, sum(load.directions.swapped))
 
 
 def simulate(
@@ -215,23 +184,19 @@ def simulate(
     trials: int = 1,
     reference: Load | None = None,
 ) -> dict[str, Any]:
-    """`rows` by number of devices, and `factors`, each alone and the product of `method`, `modules` and `trials`.
-
-    `directions` is the row of `train.split=directions`, None where the method cannot be split by direction.
+    """Return `rows` by number of devices, and `factors`: of `method`, `modules` and `trials`, and their product.
 
     `reference` is the load of the method that `method` compares with: by arithmetic, at the same speed.
     """
     split = modules(load, cluster.link, step_s=step_s, every=every)
-    by_direction = directions(load, cluster, step_s=step_s)
     method = reference.flops / reference.images / (load.flops / load.images) if reference else 1.0
     return {
         "rows": [vars(row(count, load, cluster, step_s=step_s, images=images)) for count in devices],
-        "directions": None if by_direction is None else vars(by_direction),
         "step_ms": 1000 * step_s,
         "images_per_step": load.images,
         "images": images,
         "gflop_per_step": load.flops / 1e9,
-        "phases": [{"name": one.name, "bytes": one.bytes, "share_of_steps": one.share} for one in load.phases],
+        "phases": [{"name": phase.name, "bytes": phase.bytes} for phase in load.phases],
         "factors": {
             "method": method,
             "modules": vars(split),
