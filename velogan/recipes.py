@@ -173,24 +173,23 @@ def contrast() -> Config:
     )
 
 
-def to_search(config: Config, *, inner: str | None = None, budget: str | None = None) -> Config:
+def to_search(config: Config, *, inner: str | None = None) -> Config:
     """`config` as a search of its method's architectures, one-step, as section 3 of CycleGANAS has it.
 
-    `inner` is another method. What is found has the width of the generators in `config`, or as a `budget` allows.
+    `inner` is another method. The networks to build have the width of the generators in `config`.
 
     Its generators, and its discriminators where they have no trained features, become supernets of cells; the
     encodings a quarter as wide, 64 feature maps for 256. Rates stay as they are all the time.
     """
     if isinstance(config.method, Searched):
-        changed = {} if inner is None else {"inner": inner}
-        return config.change(method=changed if budget is None else {**changed, "budget": budget, "hidden": None})
+        return config.change(method={} if inner is None else {"inner": inner})
     generator, discriminator = config.generator, config.discriminator
     wrapped = config.method.model_dump() if inner in (None, config.method.kind) else inner
     hidden = generator.encoding if generator.has_stages else 4 * generator.channels
     cells = {"network": "cells", "operations": (), **OF_RESNETS, "channels": max(hidden // 4, 4)}
     judged = {} if "projected" in discriminator.network else {"network": "cells", "operations": (), "antialias": False}
     return config.change(
-        method={"kind": Searched.kind, "inner": wrapped, "budget": budget or "", "hidden": None if budget else hidden},
+        method={"kind": Searched.kind, "inner": wrapped, "hidden": hidden},
         generator=cells,
         discriminator=judged,
         schedule={"kind": "constant"},

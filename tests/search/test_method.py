@@ -18,11 +18,11 @@ from velogan.data.sets.pair import open_data
 from velogan.engine.step import Step
 from velogan.engine.trainer import Trainer
 from velogan.files import parse_yaml
-from velogan.methods.capabilities import Choice, Chooses, capability
+from velogan.methods.capabilities import ArchitectureSearch, capability
 from velogan.networks.cells import discriminator_kinds
 from velogan.networks.genotype import Genotype, read_genotype
 from velogan.observe.progress import Display
-from velogan.search.recorder import Chosen
+from velogan.search.recorder import ArchitectureRecorder
 from velogan.search.supernet import Supernets, mixtures
 from velogan.training.build import build_roles
 from velogan.training.choices import decide
@@ -35,10 +35,10 @@ CELLS = {"network": "cells", "channels": 4}
 SCHEMES = ("one-step", "two-step", "two-domains", "halves", "swapped-halves")
 
 
-def _chooser(config: Config) -> Chooses:
-    found = capability(config.method, Chooses)
-    assert found is not None
-    return found
+def _search(config: Config) -> ArchitectureSearch:
+    method = capability(config.method, ArchitectureSearch)
+    assert method is not None
+    return method
 
 
 @pytest.fixture
@@ -253,9 +253,8 @@ def test_discriminators_that_are_not_of_cells_stay_as_they_are(search: Callable[
     assert {name for name in nets if name.startswith("arch_")} == {"arch_G_A", "arch_G_B"}
     assert [phase.name for phase in step.phases] == ["generator", "discriminator", "arch_generator"]
     step(_batches(objective.draws))
-    choice = _chooser(config).choice(nets, config.spec, nn.Module())
-    assert set(choice.shares()) == {"G_A", "G_B"}
-    assert choice.genotype().discriminators == {}
+    assert set(_search(config).shares(nets, config.spec)) == {"G_A", "G_B"}
+    assert _search(config).genotype(nets, config.spec).discriminators == {}
 
 
 def test_one_pair_is_searched_part_by_part(search: Callable[..., Config]):
@@ -267,8 +266,7 @@ def test_one_pair_is_searched_part_by_part(search: Callable[..., Config]):
             for number, mixed in enumerate(mixtures(net).values()):
                 mixed.alpha[number] += 1
         mixtures(nets["T_B"])["model.r1.cell.0"].alpha[4] += 2
-    choice = _chooser(config).choice(nets, config.spec, nn.Module())
-    found = choice.genotype()
+    found = _search(config).genotype(nets, config.spec)
     assert found.generators["a2b"] == ("max_pool", "avg_pool", "conv3", "conv5", "nearest", "bilinear")
     assert found.generators["b2a"] == ("max_pool", "avg_pool", "dilated5", "conv5", "nearest", "bilinear")
     of_encodings = ("conv4", "conv4", "max_pool", "avg_pool")  # has not the first two
@@ -283,8 +281,7 @@ def test_what_is_fixed_is_not_searched(search: Callable[..., Config]):
     config = search(sections={"discriminator": {"operations": judge}})
     nets = {name: role.net for name, role in build_roles(config.method, config.spec, seed=config.train.seed).items()}
     assert {name for name in nets if name.startswith("arch_")} == {"arch_G_A", "arch_G_B"}
-    choice = _chooser(config).choice(nets, config.spec, nn.Module())
-    assert choice.genotype().discriminators == {"a2b": judge, "b2a": judge}
+    assert _search(config).genotype(nets, config.spec).discriminators == {"a2b": judge, "b2a": judge}
 
 
 @pytest.mark.parametrize(
@@ -310,85 +307,30 @@ def test_a_configuration_of_a_search_is_read_back_equal(search: Callable[..., Co
     assert parse_config(parse_yaml(write_yaml(config))) == config
 
 
-class _Fake:
-    """Shares that somebody sets."""
-
-    def __init__(self, patience: int = 0):
-        self.said: list[str] = []
-        self.best = "conv3"
-        self.choice = Choice(shares=self.shares, genotype=self.genotype, roles=[], patience=patience)
-
-    def shares(self) -> dict[str, dict[str, dict[str, float]]]:
-        return {"G_A": {"e.0": {name: 0.6 if name == self.best else 0.4 for name in ("conv3", "conv5")}}}
-
-    def genotype(self) -> Genotype:
-        return Genotype(generators={"a2b": (self.best, "conv3", "nearest", "bilinear")})
-
-
-def _chosen(fake: _Fake, run: Path) -> Chosen:
-    return Chosen(run, fake.choice, epoch=10, provenance={"data": "here"}, rate=2e-4, step=2, say=fake.said.append)
-
-
-def test_a_search_that_can_decide_nothing_says_so_first(tmp_path: Path):
-    fake = _Fake()
-    for length, count in ((None, 0), (10000, 0), (500, 1)):
-        _chosen(fake, tmp_path).start(0, length=length)
-        assert len(fake.said) == count
-    assert "by 0.05 at most in the 250 steps" in fake.said[0]
-    assert "arch_*:lr=4e-02" in fake.said[0]
-
-
 def test_lines_past_the_checkpoint_are_removed(tmp_path: Path):
-    fake = _Fake()
-    chosen = _chosen(fake, tmp_path)
-    chosen.start(0, length=None)
+    best = "conv3"
+
+    def recorder() -> ArchitectureRecorder:
+        return ArchitectureRecorder(
+            tmp_path,
+            shares=lambda: {"G_A": {"e.0": {name: 0.6 if name == best else 0.4 for name in ("conv3", "conv5")}}},
+            genotype=lambda: Genotype(generators={"a2b": (best, "conv3", "nearest", "bilinear")}),
+            provenance={"data": "here"},
+        )
+
+    first = recorder()
+    first.start(0)
     for images in (2, 4, 6):
-        fake.best = "conv5" if images == 6 else "conv3"
-        chosen.write(images)
+        best = "conv5" if images == 6 else "conv3"
+        first.write(images)
     file = tmp_path / "architecture.jsonl"
     file.write_text(file.read_text() + '{"images": 8, "sha')
-    fake.best = "conv3"
-    again = _chosen(fake, tmp_path)
-    again.start(4, length=None)
+    best = "conv3"
+    again = recorder()
+    again.start(4)
     again.write(6)
     again.write(6)
     assert [json.loads(line)["images"] for line in file.read_text().splitlines()] == [0, 2, 4, 6]
-    found = read_genotype(tmp_path / "genotype.json")
-    assert found.generators["a2b"][0] == "conv3"
-    assert found.provenance == {"images": 6, "data": "here"}
-
-
-def test_with_a_width_given_what_is_found_depends_on_the_shares_of_now_alone(search: Callable[..., Config]):
-    config = search(budget="0.9MMAC", hidden=8, sections={"generator": {"channels": 4, "blocks": 3}})
-    nets = {name: role.net for name, role in build_roles(config.method, config.spec, seed=0).items()}
-    state = config.method.objective(config.spec, shape=(32, 32), batched=True).state
-    chooser = capability(config.method, Chooses)
-    assert chooser
-
-    def prefer(second: int) -> None:
-        with torch.no_grad():
-            for mixed in (mixed for net in nets.values() for mixed in mixtures(net).values()):
-                mixed.alpha.fill_(0)
-                mixed.alpha[0] = -4
-                mixed.alpha[min(second, len(mixed.alpha) - 2)] = 1.95
-                mixed.alpha[-1] = 2
-
-    choice = chooser.choice(nets, config.spec, state)
-    prefer(0)
-    first = choice.genotype().generators
-    prefer(3)
-    assert choice.genotype().generators == chooser.choice(nets, config.spec, state).genotype().generators != first
-
-
-def test_it_may_end_when_nothing_has_changed_for_so_many_epochs(tmp_path: Path):
-    fake = _Fake(patience=2)
-    chosen = _chosen(fake, tmp_path)
-    chosen.start(0, length=None)
-    seen = []
-    for images in range(5, 50, 5):
-        fake.best = "conv5" if images < 15 else "conv3"
-        chosen.write(images)
-        seen.append(bool(chosen.settled))
-    assert seen == [False] * 6 + [True] * 3, "since 15, for 20 images"
-    assert _chosen(fake, tmp_path).settled == "", "before it begins"
-    assert _chosen(_Fake(), tmp_path).settled == ""
+    genotype = read_genotype(tmp_path / "genotype.json")
+    assert genotype.generators["a2b"][0] == "conv3"
+    assert genotype.provenance == {"images": 6, "data": "here"}

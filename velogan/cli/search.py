@@ -40,8 +40,8 @@ class Search(Filling):
     velogan search --count
     """
 
-    FIRST = ("preset", "data", "out", "images", "minutes", "epochs", "size", "image_size", "budget", "space", "method")
-    FIRST += ("inner", "hidden", "cells", "patience", "seed", "config", "count", "dry_run", "json")
+    FIRST = ("preset", "data", "out", "images", "minutes", "epochs", "size", "image_size", "space", "method")
+    FIRST += ("inner", "hidden", "cells", "seed", "config", "count", "dry_run", "json")
 
     count: Annotated[
         bool, tyro.conf.arg(help="Count the generators, the discriminators and all of them together, and stop.")
@@ -83,30 +83,14 @@ class Search(Filling):
             metavar="code|paper",
         ),
     ] = "code"
-    budget: Annotated[
-        str | None,
-        tyro.conf.arg(
-            help="The most that each generator may cost, for a picture of --image-size: multiplications, parameters, "
-            "bytes or time measured here.",
-            metavar="2GMAC|5Mparam|20MB|30ms",
-        ),
-    ] = None
-    patience: Annotated[
-        int | None,
-        tyro.conf.arg(
-            help="End the search when what is chosen has not changed for so many epochs. Default: never.",
-            metavar="EPOCHS",
-        ),
-    ] = None
 
     @classmethod
     def base(cls, argv: Sequence[str]) -> Config:
         """A search of the preset's networks, as long as the paper's; presets of minutes keep theirs."""
         base, size = file_or_preset(argv, next(iter(argv), DEFAULT)), value_of(argv, "--size")
-        inner, budget = value_of(argv, "--inner"), value_of(argv, "--budget")
         if value_of(argv, "--config") is None and base.train.length == Config().train.length:
             base = base.change(train={"length": PAPER_LENGTH})
-        return to_search(base.sized(size) if size in SIZES else base, inner=inner, budget=budget)
+        return to_search(base.sized(size) if size in SIZES else base, inner=value_of(argv, "--inner"))
 
     def execute(self, argv: list[str]) -> Outcome:
         if self.cells is not None and not 2 <= self.cells <= 100:
@@ -137,7 +121,7 @@ def configure_search(asked: Search) -> Config:
     config = configure(asked)
     check_data(asked, asked.preset)
     given: dict[str, dict[str, Any]] = {
-        "method": {"scheme": asked.method, "patience": asked.patience},
+        "method": {"scheme": asked.method},
         "generator": {"channels": asked.hidden, "blocks": None if asked.cells is None else asked.cells - 2},
         "discriminator": {},
     }
@@ -163,7 +147,7 @@ def _found(result: Result) -> dict[str, Any]:
         way: spec.generators[way].model_copy(update={"operations": names, "channels": genotype.hidden.get(way, own)})
         for way, names in genotype.generators.items()
     }
-    side = genotype.provenance.get("side", config.data.crop_size)
+    side = config.data.crop_size
     sizes = show_sizes(generators, spec, side=side)
     if ways := [way for way, names in genotype.generators.items() if enlarges(names, genotype.space)]:
         print(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, TypeVar, runtime_checkable
@@ -101,28 +101,14 @@ class Remarks(Protocol):
         ...
 
 
-@dataclass(frozen=True)
-class Choice:
-    """What a run chooses besides weights: an operation for each place of its networks.
-
-    `shares`: by network, by place, by operation, as they are now. `genotype`: what would be taken now. `roles`: those
-    whose weights choose. `patience`: the run may end when that has not changed for so many epochs; 0: never.
-    """
-
-    shares: Callable[[], dict[str, dict[str, dict[str, float]]]]
-    genotype: Callable[[], Genotype]
-    roles: Sequence[str]
-    patience: int = 0
-
-
 @runtime_checkable
-class Chooses(Protocol):
-    """A method that chooses the architecture of its networks while it trains them."""
+class ArchitectureSearch(Protocol):
+    """A method that chooses the operations of its networks while it trains them; `nets` are the networks by role."""
 
-    def check_size(self, spec: Spec, shape: tuple[int, int]) -> None:
-        """ValueError where images of `shape` (H, W) leave nothing to choose; it may take seconds to find out."""
+    def shares(self, nets: Nets, spec: Spec) -> dict[str, dict[str, dict[str, float]]]:
+        """Return the share of each operation, by network and by place; those of a place add up to 1."""
         ...
 
-    def choice(self, nets: Nets, spec: Spec, state: nn.Module) -> Choice:
-        """What is chosen by `nets`, the networks by role; `state` is the objective's."""
+    def genotype(self, nets: Nets, spec: Spec) -> Genotype:
+        """Return the operations with the largest shares."""
         ...

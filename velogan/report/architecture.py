@@ -1,4 +1,4 @@
-"""The section on architectures: what a search chose and how, and the networks of cells that a run trained."""
+"""The section on architectures: networks of cells that a search found or a run trained, and the search over time."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from velogan.report.facts import Facts, mapping
 from velogan.report.genotype import drawn
 from velogan.report.pictures import evenly
 from velogan.report.sections import key, text
-from velogan.report.share_plots import entropies, legend, shares
-from velogan.search.history import Tick, unchanged_since
+from velogan.report.share_plots import legend, shares
+from velogan.search.history import Tick
 
 MOST_POINTS = 60
 """So many lines of the history are drawn, evenly chosen; the last is one of them."""
@@ -27,8 +27,7 @@ def architecture(runs: Sequence[Facts]) -> str:
     """The section as HTML; empty where no run has searched or has networks that were found."""
     if len(runs) == 1:
         history = runs[0].architecture
-        body = _diagram(runs[0], beside=_decided(history) if history else "")
-        body += _shares(history) if history else ""
+        body = _diagram(runs[0]) + (_shares(history) if history else "")
     else:
         diagrams = ((number, facts, _diagram(facts)) for number, facts in enumerate(runs))
         body = "".join(f"<h3>{key(number)}{text(facts.name)}</h3>{shown}" for number, facts, shown in diagrams if shown)
@@ -55,31 +54,13 @@ def _by_direction(config: Mapping[str, Any], name: str) -> dict[str, Any]:
     return {way: section["operations"] for way, section in ways.items() if section.get("operations")}
 
 
-def _diagram(facts: Facts, *, beside: str = "") -> str:
-    """The pictures of a run's networks; `beside` goes below those of its discriminators."""
+def _diagram(facts: Facts) -> str:
+    """Draw a run's networks: the generators at the left, the discriminators and the legend at the right."""
     genotype = found(facts)
     if genotype is None:
-        return beside
-    first, *rest = drawn(genotype, domains=facts.way("a2b"))
-    right = f'<div class="card diagram">{"".join(rest)}</div>{beside}'
-    return f'<div class="columns"><div class="card diagram">{first}</div><div class="beside">{right}</div></div>'
-
-
-def _decided(history: Sequence[Tick]) -> str:
-    images, since = history[-1]["images"], unchanged_since(history)
-    settled = f"The choices are the same since {since:,} of {counted(images, 'image')}."
-    if since == images:
-        settled = f"Choices changed up to the last of {counted(images, 'image')}."
-    few = evenly(history, MOST_POINTS)
-    charts = "".join(
-        f'<figure class="plot"><figcaption>{text(network)}</figcaption>{entropies(few, network)}</figure>'
-        for network in history[-1]["shares"]
-    )
-    return (
-        '<div class="card"><h3>How decided the choices are</h3>'
-        f'<p class="note">{settled} Entropy is 1 where all operations count alike and 0 where one has all. Thin lines: '
-        f'each choice; thick: means of e, r and d cells.</p><div class="entropies">{charts}</div></div>'
-    )
+        return ""
+    cards = (f'<div class="card diagram">{drawing}</div>' for drawing in drawn(genotype, domains=facts.way("a2b")))
+    return f'<div class="columns">{"".join(cards)}</div>'
 
 
 def _shares(history: Sequence[Tick]) -> str:

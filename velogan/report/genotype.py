@@ -125,16 +125,16 @@ def genotype_file(genotype: Genotype, *, title: str = "A genotype") -> str:
 
 
 def drawn(genotype: Genotype, *, domains: Sequence[str]) -> list[str]:
-    """The same for a page: the generators, the discriminators if there are any, and the legend, each a picture."""
-    parts = [("generators", generators)] + [("discriminators", discriminators)] * bool(genotype.discriminators)
-    pictures = []
-    for name, draw in parts:
-        picture = Drawing(WIDTH, 0)
-        picture.height = draw(picture, genotype, 0, domains=domains)
-        pictures.append(picture.inline(label=f"The cells of the {name}, from top to bottom"))
-    picture = Drawing(WIDTH, 0)
-    picture.height = legend(picture, 0)
-    return [*pictures, picture.inline(label="What shapes and colours mean")]
+    """Draw for a page, as two inline pictures: the generators; the discriminators, if there are any, and the legend."""
+    left, right = Drawing(WIDTH, 0), Drawing(WIDTH, 0)
+    left.height = generators(left, genotype, 0, domains=domains)
+    y = discriminators(right, genotype, 0, domains=domains) + 24 if genotype.discriminators else 0
+    right.height = legend(right, y)
+    below = "The cells of the discriminators, and what shapes" if genotype.discriminators else "What shapes"
+    return [
+        left.inline(label="The cells of the generators, from top to bottom"),
+        right.inline(label=f"{below} and colours mean"),
+    ]
 
 
 def _networks(picture: Drawing, y: float, columns: Mapping[tuple[str, str], list[Cell]], *, residual: bool) -> float:

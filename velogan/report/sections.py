@@ -16,7 +16,6 @@ from velogan.report.failures import failures
 from velogan.report.pictures import before_after
 from velogan.report.profile_figures import time
 from velogan.report.verdict import capital, result
-from velogan.search.history import warnings as of_search
 
 ARROW = " → "
 
@@ -71,7 +70,6 @@ def warnings(facts: Facts) -> str:
         f"{text(one.mend)}.</span></li>"
         for one in failures(facts.stats, mapping(facts.config.get("method")))
     )
-    items += "".join(f"<li>{text(sentence)}.</li>" for sentence in of_search(facts.architecture))
     return f'<ul class="warnings" role="status">{items}</ul>' if items else ""
 
 

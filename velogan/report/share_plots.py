@@ -1,14 +1,12 @@
-"""An architecture search over time: the shares of operations in every mixture, and how undecided the choices are."""
+"""An architecture search over time: the shares of operations in every mixture."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from statistics import fmean
 
-from velogan.files import counted
 from velogan.report.plots import Drawing
 from velogan.report.sections import text
-from velogan.search.history import Mixture, Tick, entropy, kind, winner
+from velogan.search.history import Mixture, Tick, kind, winner
 
 OPERATIONS = {
     "max_pool": "soft light",
@@ -26,8 +24,6 @@ OPERATIONS = {
 """The classes of each operation's colour, from the bottom of a picture up; an unknown operation has `other`."""
 
 _WIDTH, _HEIGHT = 100, 62
-
-_KINDS = {"e": "var(--c3)", "r": "var(--soft)", "d": "var(--c4)"}
 
 
 def cells(mixtures: Mapping[str, Mixture]) -> list[tuple[str, list[str]]]:
@@ -86,44 +82,3 @@ def legend(history: Sequence[Tick]) -> str:
         alike.setdefault(OPERATIONS.get(name, "other"), []).append(name)
     items = "".join(f'<span><i class="{look}"></i>{text(", ".join(one))}</span>' for look, one in alike.items())
     return f'<p class="operations">{items}</p>'
-
-
-def entropies(history: Sequence[Tick], network: str) -> str:
-    """The entropy of every choice of a network, thin, and the mean of each kind of cell, which carries its letter."""
-    width, height, left, right, top, bottom = 250, 150, 30, 16, 8, 26
-    end = max(history[-1]["images"], 1)
-
-    def place(images: float, value: float) -> tuple[float, float]:
-        return left + (width - left - right) * images / end, top + (height - top - bottom) * (1 - value)
-
-    picture = Drawing(width, height)
-    for value in (0.0, 0.5, 1.0):
-        picture.grid(place(0, value)[1], left=left, right=width - right)
-        picture.label(left - 7, place(0, value)[1] + 4, f"{value:g}", anchor="end")
-    for images, anchor in ((0, "start"), (end, "end")):
-        words = counted(images, "image") if images else "0"
-        picture.label(place(images, 0)[0], height - bottom + 18, words, anchor=anchor)
-    means: dict[str, float] = {}
-    mixtures = history[-1]["shares"][network]
-    for letter in dict.fromkeys(map(kind, mixtures.values())):
-        own = [name for name, mixture in mixtures.items() if kind(mixture) == letter]
-        hue = _KINDS[letter]
-        rows = [[entropy(tick["shares"][network][name]) for name in own] for tick in history]
-        for number, name in enumerate(own):
-            points = [place(tick["images"], row[number]) for tick, row in zip(history, rows)]
-            picture.line(points, width=1, stroke=f"color-mix(in srgb, {hue} 35%, transparent)", title=name)
-        points = [place(tick["images"], fmean(row)) for tick, row in zip(history, rows)]
-        picture.line(points, width=2.5, stroke=hue, title=f"mean of {letter} cells")
-        means[letter] = points[-1][1]
-    for letter, y in _apart(means).items():
-        picture.label(width - right + 5, y + 4, letter, anchor="start", kind="letter")
-    return picture.inline(label=f"{network}: entropy of every choice over {counted(end, 'image')}")
-
-
-def _apart(heights: Mapping[str, float], *, least: float = 13) -> dict[str, float]:
-    """The same heights, none nearer to another than a letter is high."""
-    placed: dict[str, float] = {}
-    below = -least
-    for letter, y in sorted(heights.items(), key=lambda one: one[1]):
-        below = placed[letter] = max(y, below + least)
-    return placed

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,14 +22,14 @@ from velogan.evaluation.samples import Sampler
 from velogan.evaluation.validation import Validation
 from velogan.files import duration
 from velogan.methods.base import Role
-from velogan.methods.capabilities import Chooses, Remarks, capability
+from velogan.methods.capabilities import ArchitectureSearch, Remarks, capability
 from velogan.methods.fit import check_sizes, phases_of
 from velogan.objectives.classes import SEGMENTER
 from velogan.observe.progress import Display
-from velogan.search.recorder import Chosen
+from velogan.search.recorder import ArchitectureRecorder
 from velogan.store.lock import locked
 from velogan.training.batch import with_batch
-from velogan.training.build import averaged_views, build_roles, build_trainer, set_threads, take_trained
+from velogan.training.build import averaged_views, build_roles, build_trainer, take_trained
 from velogan.training.choices import decide, decide_again, for_all, on_this_host
 from velogan.training.followers import as_split, check_pictures, follow
 from velogan.training.session import Result, Session
@@ -90,10 +91,6 @@ def _train(
     if before is None:  # before minutes of preparing pictures
         device_for(config.engine)
         check_names(config)
-        if session and config.data.crop:
-            set_threads(config.engine)
-            if chooser := capability(config.method, Chooses):
-                chooser.check_size(config.spec, config.data.crop)
     start = session.begins_from() if session else None
     weights = starting(start) if start else {}
     opens = time.monotonic()
@@ -126,9 +123,9 @@ def _train(
         if not session:
             return follow(config, trainer)
         grids, validation = _watching(session, config, trainer, data, scoring)
-        choices = _choices(session, config, trainer, data)
+        architecture = _recorder(session, config, trainer, data)
         with placing(config, trainer, session.folder, data) if placing else nullcontext():
-            return session.run(display, grids=grids, validation=validation, choices=choices)
+            return session.run(display, grids=grids, validation=validation, architecture=architecture)
 
 
 def _until(left: float, prepared: float) -> str:
@@ -151,23 +148,21 @@ def _watching(
     return grids, scoring(config.method, spec, data.sources, views, **how)
 
 
-def _choices(session: Session, config: Config, trainer: Trainer, data: Data) -> Chosen | None:
-    """What keeps the method's choices, where it makes any."""
-    chooser = capability(config.method, Chooses)
-    if chooser is None:
+def _recorder(session: Session, config: Config, trainer: Trainer, data: Data) -> ArchitectureRecorder | None:
+    """Return what records the architecture that the method searches for, or None if it searches for none."""
+    search = capability(config.method, ArchitectureSearch)
+    if search is None:
         return None
-    choice = chooser.choice(trainer.nets, config.spec, trainer.state)
     names = {"a": data.sources.a.name, "b": data.sources.b.name}
-    provenance = {"velogan": __version__, "data": names, "config": config.model_dump(mode="json", exclude={"engine"})}
-    groups = [config.optimizer.group(role) for role in choice.roles]
-    return Chosen(
+    return ArchitectureRecorder(
         session.folder,
-        choice,
-        epoch=trainer.epoch,
-        provenance=provenance,
-        rate=max((group["lr"] for kind, group in groups if "adam" in kind), default=None),
-        step=config.images_per_update,
-        say=session.say,
+        shares=partial(search.shares, trainer.nets, config.spec),
+        genotype=partial(search.genotype, trainer.nets, config.spec),
+        provenance={
+            "velogan": __version__,
+            "data": names,
+            "config": config.model_dump(mode="json", exclude={"engine"}),
+        },
     )
 
 

@@ -29,7 +29,7 @@ from velogan.observe.log import Log, read_stats
 from velogan.observe.progress import Display, Training, forecast
 from velogan.report import write_report
 from velogan.report.failures import ENDED, ended_badly, failures, nearer
-from velogan.search.recorder import Chosen
+from velogan.search.recorder import ArchitectureRecorder
 from velogan.store.checkpoint import (
     damage,
     digest,
@@ -53,7 +53,7 @@ from velogan.types import Decision
 
 MAY_CHANGE = ("train.length", "train.keep", "train.samples", "train.tensorboard", "data.cache_dir")
 MAY_CHANGE += ("data.workers", "train.log_every", "train.sample_every", "train.checkpoint_every")
-MAY_CHANGE += ("train.on_nonfinite", "train.patience", "method.patience", "train.lost_after")
+MAY_CHANGE += ("train.on_nonfinite", "train.patience", "train.lost_after")
 MAY_CHANGE += ("train.start", "train.split", "method.start")
 """Fields that may differ when a run is continued, besides those of the engine: they do not change what is learned."""
 
@@ -91,7 +91,6 @@ class Session:
         self.engine = engine_of(self.record)
         self._told: set[str] = set()
         self._began = 0.0
-        self.choices: Chosen | None = None
         self._slow: list[int] = []  # the slowest rank of each line of the log, as long as it is the same
         self.state: dict[str, Any] | None = None
         """What the run continues from, once it is loaded."""
@@ -272,7 +271,12 @@ class Session:
         return stored(self.config.method, self.config.spec, self.roles, self.trainer.ema.nets)
 
     def run(
-        self, display: Display, *, grids: Sampler | None, validation: Validation, choices: Chosen | None = None
+        self,
+        display: Display,
+        *,
+        grids: Sampler | None,
+        validation: Validation,
+        architecture: ArchitectureRecorder | None = None,
     ) -> Result:
         """Trains to the end of the run, or until asked to stop; leaves a checkpoint. Without `grids` it draws none.
 
@@ -280,7 +284,7 @@ class Session:
         """
         trainer, train = self.trainer, self.config.train
         length = trainer.length = parse_length(train.length, epoch=trainer.epoch)
-        self.validation, self.choices = validation, choices
+        self.validation = validation
         before, worked = trainer.images, trainer.clock.worked
         self._began = trainer.clock.seconds
         with self.log, stop_on_signal(trainer):
@@ -289,15 +293,15 @@ class Session:
             if grids is not None:
                 write = partial(self._sample, grids)
                 hooks.append(Hook(parse_span(train.sample_every), write, dear=True))
-            if choices is not None:
-                choices.start(trainer.images, length=length.total)
-                hooks.append(Hook(parse_span(train.log_every), self._choose))
+            if architecture is not None:
+                architecture.start(trainer.images)
+                hooks.append(Hook(parse_span(train.log_every), architecture.write))
             if validation.missing:
                 waits = f"; train.patience={train.patience} has no score to wait for" if train.patience else ""
                 self.say(validation.missing + waits)
             guess = self._scoring_takes() if length.seconds is not None and validation.on else 0.0
             hooks.append(Hook(parse_span(train.checkpoint_every), self._save, dear=True, seconds=guess))
-            ended = self._ended_early()
+            ended = self._waited_enough()
             if ended and not self._at_end():
                 self._tell_early_end()
             try:
@@ -319,7 +323,7 @@ class Session:
             images_per_s=(trainer.images - before) / worked if worked > 0 else 0.0,
             seconds=trainer.clock.seconds,
             weights_sha256=digest(last),
-            finished=self._at_end() or self._ended_early(),
+            finished=self._at_end() or self._waited_enough(),
             ranks=trainer.ranks.world,
         )
 
@@ -392,13 +396,6 @@ class Session:
             self._say_once("put off", text)
         if trainer.clock.seconds - self._began >= FORECAST_S and "forecast" not in self._told:
             self._say_once("forecast", forecast(images, images_per_s=speed, total=length.total, left_s=left))
-
-    def _choose(self, images: int) -> None:
-        assert self.choices is not None
-        self.choices.write(images)
-        if self.choices.settled and not self.trainer.enough:
-            self.say(self.choices.settled)
-            self.trainer.enough = True
 
     def _ranks_row(self, worked: Sequence[float]) -> dict[str, float]:
         """Each rank's seconds of work; one that keeps the others waiting again and again is named, once."""
@@ -476,13 +473,9 @@ class Session:
         since = [row for row in read_stats(self.folder) if row.get(best["name"]) is not None]
         return sum(row["images"] > int(best["checkpoint"]) for row in since) >= patience
 
-    def _ended_early(self) -> bool:
-        return self._waited_enough() or bool(self.choices and self.choices.settled)
-
     def _tell_early_end(self) -> None:
         patience, at = self.config.train.patience, counted(self.trainer.images, "image")
-        field = f"train.patience={patience}" if self._waited_enough() else "method.patience"
-        self.say(f"{field} ended this run at {at}; --{field.partition('=')[0]} 0, or a larger one, goes on")
+        self.say(f"train.patience={patience} ended this run at {at}; --train.patience 0, or a larger one, goes on")
 
     def _advice(self) -> str:
         saved = list_checkpoints(self.folder)
