@@ -192,14 +192,14 @@ def _train(asked: Asked, one: Training, *, seconds: float) -> dict[str, Any]:
 
 
 def _scores(asked: Asked, one: Training, run: Path) -> list[dict[str, Any]]:
-    flags = ["--checkpoint", "last"]
+    command, flags = ["velogan", "evaluate"], ["--checkpoint", "last"]
     if asked.data is not None and (weights := asked.data / SQUEEZENET).is_file():
-        flags += ["--features", "none", "--squeezenet", str(weights)]
+        command, flags = ["benchmarks.squeezenet"], [*flags, "--weights", str(weights)]
         if one.set in CLASSES and not asked.tiny:
             flags += ["--classes", *CLASSES[one.set]]
     elif asked.tiny:
         flags += ["--features", "none"]
-    code, printed = asked.call(["-m", "velogan", "evaluate", str(run), *flags, "--json"], f"{one.name}-scores")
+    code, printed = asked.call(["-m", *command, str(run), *flags, "--json"], f"{one.name}-scores")
     if code:
         raise ValueError(f"scoring ended with exit code {code}: see {one.name}-scores.log")
     return [score for score in json.loads(printed.splitlines()[-1])["scores"] if score["weights"] == "ema"]

@@ -141,7 +141,8 @@ def table_1(asked: Asked) -> Found:
 def ranks(asked: Asked) -> Found:
     """Two processes on one GPU by gloo, captured in pieces, beside plain ones and one process with both batches"""
     import torch
-    from parted import started
+
+    from benchmarks.parted import started
 
     cuda = torch.cuda.is_available()
     found = started("cuda" if cuda else "cpu", timed=cuda)
@@ -172,8 +173,7 @@ def overlap(asked: Asked) -> Found:
 def epochs(asked: Asked) -> Found:
     """An epoch of apples and oranges at 256x256: cyclegan, without identity, onepair with a simple decoder"""
     data: dict[str, Any] = {"path": (asked.set("apple2orange"),), **APPLES}
-    from epochs import measure_epochs
-
+    from benchmarks.epochs import measure_epochs
     from velogan.observe.progress import Display
     from velogan.recipes import RECIPES
 
@@ -244,8 +244,8 @@ def fifteen(asked: Asked) -> Found:
 @item(minutes=2)
 def curves(asked: Asked) -> Found:
     """Loss curves of the modes from one seed, one over the other"""
-    from curves import curve
-    from overlay import draw
+    from benchmarks.curves import curve
+    from benchmarks.overlay import draw
 
     modes = ("reference", "eager") if asked.tiny else ("reference", "eager", "graph", "streams")
     found = [curve(mode, steps=20 if asked.tiny else 400) for mode in modes]
@@ -292,7 +292,7 @@ def searches(asked: Asked) -> Found:
     """CycleGANAS' comparisons at 128x128 on horses, facades and apples; `--only searches` goes on with what OUT has"""
     of = ("--last", "--only", "horse2zebra", "facades", "apple2orange")
     found = _by_sets(asked, "search-paper.yaml", *of)
-    from scatter import draw, panels
+    from benchmarks.scatter import draw, panels
 
     (asked.out / "scatter.svg").write_text(draw(panels(found.figures)), encoding="utf-8")
     return found
@@ -319,9 +319,9 @@ def _by_sets(asked: Asked, name: str, *words: str, tiny: Mapping[str, Any] = TIN
     else:
         words += ("--sets", str(asked.data), "--parallel", str(asked.at_once))
         words += ("--squeezenet", str(weights)) if (weights := asked.data / SQUEEZENET).is_file() else ()
-    from sets import markdown, tabled
+    from benchmarks.sets import markdown, tabled
 
-    code, _ = asked.call(["benchmarks/sets.py", str(plan), "--out", str(asked.out), *words], "sets")
+    code, _ = asked.call(["-m", "benchmarks.sets", str(plan), "--out", str(asked.out), *words], "sets")
     if not (asked.out / "sets.json").is_file():
         raise ValueError(f"benchmarks/sets.py ended with exit code {code} before all was trained: see sets.log")
     runs = json.loads((asked.out / "sets.json").read_text())

@@ -29,12 +29,13 @@ from string import Template
 from typing import Any
 
 from benchmarks.gpu_item import CLASSES, SCORING_S, closed
+from benchmarks.outside import outside
+from benchmarks.squeezenet import load_squeezenet
 from velogan.config import read_config
 from velogan.engine.device import resolve_device
 from velogan.engine.duration import parse_span
 from velogan.evaluation.evaluate import evaluate
 from velogan.evaluation.features import default_features
-from velogan.evaluation.outside import outside
 from velogan.files import write_text
 from velogan.observe.progress import Display
 from velogan.report.page import own
@@ -187,7 +188,7 @@ def _scored(name: str, trial: Trial, asked: argparse.Namespace, display: Display
             run,
             checkpoint=which,
             features=default_features(),
-            squeezenet=asked.squeezenet,
+            judges=[load_squeezenet(asked.squeezenet, device)] if asked.squeezenet else [],
             classes={f"class {index}": index for index in shares.values()},
             limit=asked.limit,
             device=device,

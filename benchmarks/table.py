@@ -20,6 +20,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from benchmarks.squeezenet import load_squeezenet
 from velogan.config import read_config
 from velogan.evaluation.evaluate import evaluate
 from velogan.methods.base import ends
@@ -44,7 +45,8 @@ def main() -> None:
     parser.add_argument("--limit", type=int)
     asked = parser.parse_args()
     classes = {name: int(number) for name, _, number in (word.partition("=") for word in asked.classes)}
-    common = {"features": asked.features, "squeezenet": asked.squeezenet, "classes": classes, "limit": asked.limit}
+    judges = [load_squeezenet(asked.squeezenet, "cpu")] if asked.squeezenet else []
+    common = {"features": asked.features, "judges": judges, "classes": classes, "limit": asked.limit}
     runs: dict[str, list[dict[str, Any]]] = {}
     with Display() as display:
         for trial in json.loads((asked.sweep / "sweep.json").read_text())["trials"]:

@@ -225,23 +225,3 @@ def zygote(_shared_cache: None) -> Iterator[Callable[[dict], Any]]:
 
     yield ask
     process.communicate()
-
-
-@pytest.fixture
-def squeezenet_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """SqueezeNet weights of the right names and shapes, at random."""
-    generator, inputs = np.random.default_rng(0), 96
-    shapes: dict[str, tuple[int, ...]] = {"conv1": (96, 3, 7, 7), "conv_final": (1000, 512, 1, 1)}
-    for fire, squeeze in enumerate((16, 16, 32, 32, 48, 48, 64, 64), start=2):
-        shapes[f"fire{fire}.squeeze"] = (squeeze, inputs, 1, 1)
-        shapes[f"fire{fire}.expand1x1"] = (4 * squeeze, squeeze, 1, 1)
-        shapes[f"fire{fire}.expand3x3"] = (4 * squeeze, squeeze, 3, 3)
-        inputs = 8 * squeeze
-    arrays: dict[str, Any] = {}
-    for name, shape in shapes.items():
-        scale = (2 / np.prod(shape[1:])) ** 0.5
-        arrays[f"{name}.weight"] = (generator.standard_normal(shape) * scale).astype(np.float32)
-        arrays[f"{name}.bias"] = np.zeros(shape[0], np.float32)
-    file = tmp_path_factory.mktemp("weights") / "squeezenet.npz"
-    np.savez(file, **arrays)
-    return file

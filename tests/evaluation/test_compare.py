@@ -35,13 +35,13 @@ def _pictures(directory: Path, names: list[str], *, seed: int, side: int = 16) -
 
 @pytest.fixture
 def network(monkeypatch: pytest.MonkeyPatch) -> Callable[[Tensor], Tensor]:
-    """Stands in for SqueezeNet: means and deviations of the channels."""
+    """Stands in for a trained network: means and deviations of the channels."""
 
     def features(images: Tensor) -> Tensor:
         return torch.cat([images.mean(dim=(2, 3)), images.std(dim=(2, 3))], dim=1)
 
     def look(images: Tensor) -> dict[str, Tensor]:
-        return {"squeezenet": features(images), "squeezenet_logits": features(images)}
+        return {"lite2": features(images), "lite2_logits": features(images)}
 
     monkeypatch.setattr(
         velogan.evaluation.compare, "load_networks", lambda *_, **__: [FeatureNetwork(look, {"network": "tiny"})]
@@ -54,18 +54,18 @@ def test_two_folders_are_compared_without_a_run(network: Callable[[Tensor], Tens
     fakes = _pictures(tmp_path / "fakes", names, seed=0)
     reals = _pictures(tmp_path / "reals", [*names[10:], *(f"x{name}" for name in names)], seed=1)
     before = sorted(tmp_path.rglob("*"))
-    result = compare(tmp_path / "fakes", tmp_path / "reals", squeezenet=Path("any"), classes={"red": 0}, task=_quiet)
+    result = compare(tmp_path / "fakes", tmp_path / "reals", features="lite2", classes={"red": 0}, task=_quiet)
     assert sorted(tmp_path.rglob("*")) == before  # nothing is written
     scores = {score["name"]: score for score in result["scores"]}
-    sets = {"sliced_wasserstein", "squeeze_fid", "squeeze_kid", "squeeze_share_class_0"}
+    sets = {"sliced_wasserstein", "lite2_fid", "lite2_kid", "lite2_share_class_0"}
     assert set(scores) == {"psnr_truth_db", "ssim_truth"} | sets
-    ways = {"squeeze_share_class_0": None, "squeeze_fid": "lower", "ssim_truth": "higher"}  # of a share nobody says it
+    ways = {"lite2_share_class_0": None, "lite2_fid": "lower", "ssim_truth": "higher"}  # of a share nobody says it
     assert {name: scores[name]["better"] for name in ways} == ways
 
     def floats(pictures: list[np.ndarray]) -> Tensor:
         return torch.from_numpy(np.stack(pictures)).permute(0, 3, 1, 2) / 127.5 - 1
 
-    fid = scores["squeeze_fid"]
+    fid = scores["lite2_fid"]
     assert fid["value"] == pytest.approx(frechet_distance(network(floats(fakes)), network(floats(reals))), rel=1e-4)
     assert fid["interval_95"][0] < fid["value"] < fid["interval_95"][1]
     assert fid["real"] > 0
@@ -89,10 +89,10 @@ def test_kinds_of_pictures_mix_and_broken_ones_are_named(network: Callable[[Tens
     _pictures(tmp_path / "b", ["1.png"], seed=0, side=24)
     _pictures(tmp_path / "b" / "more", ["2.png", "3.png"], seed=1)
     (tmp_path / "b" / "broken.png").write_bytes(b"no picture")
-    result = compare(tmp_path / "a", tmp_path / "b", squeezenet=Path("any"), task=_quiet)
+    result = compare(tmp_path / "a", tmp_path / "b", features="lite2", task=_quiet)
     assert result["protocol"]["images"] == {"folder": 3, "against": 3, "equal_names": 1}
     assert [Path(one["name"]).name for one in result["protocol"]["skipped"]] == ["broken.png"]
-    assert {score["name"] for score in result["scores"]} == {"squeeze_fid", "squeeze_kid"}  # 1.png: another size
+    assert {score["name"] for score in result["scores"]} == {"lite2_fid", "lite2_kid"}  # 1.png: another size
 
 
 def test_an_exact_copy_does_not_decide_the_mean_and_pairs_of_other_sizes_are_not_counted(tmp_path: Path) -> None:
@@ -119,12 +119,12 @@ def test_refusals_name_the_mend(network: Callable[[Tensor], Tensor], tmp_path: P
     with pytest.raises(ValueError, match=r"classes=.* needs a network that classifies: set features=lite2"):
         compare(tmp_path / "a", tmp_path / "a", classes={"zebra": 340}, task=_quiet)
     with pytest.raises(ValueError, match="is no folder: name a folder of pictures"):
-        compare(tmp_path / "a", tmp_path / "absent", squeezenet=Path("any"), task=_quiet)
+        compare(tmp_path / "a", tmp_path / "absent", features="lite2", task=_quiet)
     with pytest.raises(ValueError, match="limit=1 is too few"):
-        compare(tmp_path / "a", tmp_path / "a", squeezenet=Path("any"), limit=1, task=_quiet)
+        compare(tmp_path / "a", tmp_path / "a", features="lite2", limit=1, task=_quiet)
     (tmp_path / "a" / "2.png").write_bytes(b"")
     with pytest.raises(ValueError, match=r"holds fewer than two pictures that can be read, .*2\.png: "):
-        compare(tmp_path / "a", tmp_path / "a", squeezenet=Path("any"), task=_quiet)
+        compare(tmp_path / "a", tmp_path / "a", features="lite2", task=_quiet)
 
 
 def test_the_command_line_compares_folders(
@@ -136,9 +136,9 @@ def test_the_command_line_compares_folders(
         _pictures(Path(folder), ["1.png", "2.png", "3.png", "4.png"], seed=number)
     assert main(["evaluate", a, "--against", b, "--inception", "any.pth", "--checkpoint", "best"]) == 2
     assert "leave --data, --checkpoint and --exact out" in capsys.readouterr().err
-    assert main(["evaluate", a, "--against", b, "--squeezenet", "any.npz", "--json"]) == 0
+    assert main(["evaluate", a, "--against", b, "--features", "lite2", "--json"]) == 0
     scores = json.loads(capsys.readouterr().out.splitlines()[-1])["scores"]
-    assert {"squeeze_fid", "squeeze_kid"} <= {score["name"] for score in scores}
+    assert {"lite2_fid", "lite2_kid"} <= {score["name"] for score in scores}
 
 
 def test_without_a_network_the_sliced_wasserstein_distance_remains(tmp_path: Path) -> None:

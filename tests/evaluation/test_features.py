@@ -13,8 +13,8 @@ import velogan.evaluation.features
 import velogan.networks.pretrained
 from velogan.data.pictures.images import read_picture
 from velogan.evaluation.features import fetch_inception, load_inception, load_lite
+from velogan.metrics.figures import in_class
 from velogan.metrics.inception import Inception
-from velogan.metrics.squeezenet import in_class
 from velogan.networks.pretrained import find_lite
 
 

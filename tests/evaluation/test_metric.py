@@ -89,7 +89,7 @@ def test_a_figure_has_a_name_in_the_log_and_a_better_end(text: str, higher: bool
     [
         ("psnr_objekt_db", "did you mean psnr_object_db"),
         ("structur_a2b", "did you mean structure"),
-        ("squeeze_kid", "name lite2_kid"),
+        ("squeeze_kid", "lite2_kid"),
         ("lite2_share_class_340", "lite2_share_class_340_a2b"),
         ("cycle_a_a2b", "no figure"),
     ],
@@ -100,9 +100,7 @@ def test_a_name_that_does_not_exist_is_refused(text: str, said: str) -> None:
 
 
 def test_a_figure_brings_the_network_that_it_needs() -> None:
-    assert features_of("validation/structure") == {"features": "none"} | dict.fromkeys(("squeezenet", "inception")) | {
-        "classes": {}
-    }
+    assert features_of("validation/structure") == {"features": "none"} | {"inception": None, "classes": {}}
     assert features_of("validation/lite1_fid_a2b")["features"] == "lite1"
     assert features_of("validation/kid")["inception"] == "auto"
     share = features_of("validation/lite2_share_class_340_a2b")

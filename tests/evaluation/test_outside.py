@@ -8,10 +8,9 @@ import torch
 from PIL import Image
 from torch import nn
 
+from benchmarks import outside as module
+from benchmarks.outside import STRIPED, outside
 from velogan.config import Config, write_yaml
-from velogan.evaluation import outside as module
-from velogan.evaluation.outside import outside
-from velogan.metrics.outside import STRIPED
 from velogan.translate.model import Translator
 
 SIDE = 64

@@ -122,8 +122,8 @@ def test_evaluate(corpus: Corpus, good: Path, velogan: Velogan, tmp_path: Path) 
     _shows_no_control_characters(done)
 
 
-def test_evaluate_against(corpus: Corpus, good: Path, velogan: Velogan, squeezenet_file: Path) -> None:
-    done = velogan("evaluate", corpus.folder, "--against", good, "--squeezenet", squeezenet_file, "--json")
+def test_evaluate_against(corpus: Corpus, good: Path, velogan: Velogan) -> None:
+    done = velogan("evaluate", corpus.folder, "--against", good, "--json")
     assert done.code == 0, done.err
     refused = {
         os.path.relpath(one["name"], corpus.folder): one["reason"] for one in done.json["protocol"]["skipped"]

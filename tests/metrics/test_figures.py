@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from velogan.metrics import figures
-from velogan.metrics.figures import class_shares, distances, meaning
+from velogan.metrics.figures import class_shares, distances, in_class, meaning
 from velogan.report.scores import label
 
 
@@ -25,3 +25,11 @@ def test_large_sets_are_not_resampled(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(figures, "MOST_RESAMPLED", most)
         for figure in distances(few, many, seed=0, resample=True).values():
             assert (figure.resampled is not None) == known
+
+
+def test_in_class() -> None:
+    logits = torch.eye(4)[[0, 1, 1, 3]]
+    assert in_class(logits, 1).tolist() == [0, 1, 1, 0]
+    assert in_class(logits, 2).tolist() == [0, 0, 0, 0]
+    with pytest.raises(ValueError, match="class 4 does not exist: give a number from 0 to 3"):
+        in_class(logits, 4)

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -8,7 +10,8 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
-from velogan.metrics.squeezenet import SCALE, SqueezeNet, in_class
+from benchmarks.squeezenet import SCALE, SqueezeNet, load_squeezenet, main
+from velogan.metrics.figures import in_class
 
 SHARED = Path(__file__).resolve().parents[3] / "shared" / "data"
 WEIGHTS = SHARED / "weights" / "squeezenet1_0_imagenet_deepcompression.npz"
@@ -83,16 +86,28 @@ def test_refuses_other_weights() -> None:
 
 
 def test_refuses_pictures_that_are_neither_grey_nor_rgb() -> None:
-    with pytest.raises(ValueError, match=r"pictures of 4 channels: .* leave squeezenet and inception out"):
+    with pytest.raises(ValueError, match=r"pictures of 4 channels: .* leave inception out"):
         SqueezeNet(random_arrays())(torch.zeros(1, 4, 16, 16))
 
 
-def test_in_class() -> None:
-    logits = torch.eye(4)[[0, 1, 1, 3]]
-    assert in_class(logits, 1).tolist() == [0, 1, 1, 0]
-    assert in_class(logits, 2).tolist() == [0, 0, 0, 0]
-    with pytest.raises(ValueError, match="class 4 does not exist: give a number from 0 to 3"):
-        in_class(logits, 4)
+def test_a_file_that_is_not_its_weights_is_named(tmp_path: Path) -> None:
+    (tmp_path / "text.npz").write_text("no weights")
+    for name in ("absent.npz", "text.npz"):
+        with pytest.raises(ValueError, match=rf"{name} cannot be used: .*; name the \.npz"):
+            load_squeezenet(tmp_path / name, "cpu")
+
+
+def test_two_folders_are_compared_by_one_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arrays: dict[str, Any] = {**random_arrays()}
+    np.savez(tmp_path / "weights.npz", **arrays)
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        for number in range(2):
+            Image.new("RGB", (20, 20), (number * 90, 30, 30)).save(tmp_path / name / f"{number}.png")
+    words = [str(tmp_path / "a"), "--against", str(tmp_path / "b"), "--weights", str(tmp_path / "weights.npz")]
+    main([*words, "--classes", "zebra=340", "--json"])
+    scores = {score["name"] for score in json.loads(capsys.readouterr().out)["scores"]}
+    assert scores >= {"squeeze_fid", "squeeze_kid", "squeeze_share_class_340"}
 
 
 @pytest.mark.shared

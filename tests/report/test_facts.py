@@ -53,12 +53,12 @@ def test_without_a_log_the_samples_tell_the_position(make_run: MakeRun) -> None:
     ("name", "value", "text"),
     [
         ("psnr_object_db", 21.34, "21.3 dB"),
-        ("squeeze_share_class_340", 0.4249, "42.5 %"),
+        ("lite1_share_class_340", 0.4249, "42.5 %"),
         ("ssim_object", 0.68, "0.680"),
-        ("squeeze_kid", 0.0279, "0.0279"),
-        ("squeeze_fid", 123.45, "123.5"),
+        ("lite1_kid", 0.0279, "0.0279"),
+        ("lite1_fid", 123.45, "123.5"),
         ("lite2_share_class_340", 0.4249, "42.5 %"),
-        ("squeeze_kid", None, "unknown"),
+        ("lite1_kid", None, "unknown"),
     ],
 )
 def test_figures_have_units(name: str, value: float | None, text: str, score: MakeScore) -> None:
@@ -66,18 +66,18 @@ def test_figures_have_units(name: str, value: float | None, text: str, score: Ma
 
 
 def test_right_is_better_for_either_kind_of_score(score: MakeScore) -> None:
-    better = score("squeeze_kid", 0.02, real=0.001, baseline=0.15, better="lower")
+    better = score("lite1_kid", 0.02, real=0.001, baseline=0.15, better="lower")
     bar = scores.bar(better, [better])
     assert bar.nothing is not None
     assert bar.real is not None
     assert 0 <= bar.nothing < bar.value < bar.real <= 1
     assert scores.gain(better) == pytest.approx(0.13)
-    higher = score("squeeze_share_class_340", 0.4, real=0.9, baseline=0.0)
+    higher = score("lite1_share_class_340", 0.4, real=0.9, baseline=0.0)
     assert scores.bar(higher, [higher]) == scores.Bar(value=0.4, nothing=0.0, real=0.9)
 
 
 def test_bars_of_one_score_have_one_scale(score: MakeScore) -> None:
-    both = [score("squeeze_fid", 10.0, baseline=None), score("squeeze_fid", 20.0, baseline=None)]
+    both = [score("lite1_fid", 10.0, baseline=None), score("lite1_fid", 20.0, baseline=None)]
     low, high = (scores.bar(one, both).value for one in both)
     assert high == pytest.approx(2 * low)
 

@@ -38,7 +38,7 @@ def test_scores_become_a_row_for_each_figure_and_a_column_for_each_translator(sc
     ("name", "span", "text"),
     [
         ("psnr_truth_db", [20.94, 21.7], "20.9 to 21.7 dB"),
-        ("squeeze_share_class_3", [0.1, 0.25], "10.0 to 25.0 %"),
+        ("lite1_share_class_3", [0.1, 0.25], "10.0 to 25.0 %"),
         ("kid", [0.61, 1.5], "0.610 to 1.50"),
         ("kid", None, ""),
         ("kid", [1.0], ""),

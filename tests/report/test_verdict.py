@@ -58,9 +58,9 @@ def test_the_first_translator_is_judged_and_another_checkpoint_than_the_last_is_
 
 
 def test_without_a_figure_of_doing_nothing_the_most_telling_one_is_quoted(make_run: MakeRun, score: MakeScore) -> None:
-    alone = [score("squeeze_share_class_950", 0.42, baseline=None), score("squeeze_kid", 0.5, baseline=None)]
+    alone = [score("lite1_share_class_950", 0.42, baseline=None), score("lite1_kid", 0.5, baseline=None)]
     assert verdict(alone, NAMES) == []
-    assert result(read_facts(make_run(scores=alone))) == ["squeeze-KID: 0.500."]
+    assert result(read_facts(make_run(scores=alone))) == ["lite1-KID: 0.500."]
     ended = {
         f"validation/{name}{way}": value for way in ("", "_a2b") for name, value in (("distance", 3), ("nothing", 4))
     }

@@ -55,10 +55,6 @@ class Evaluate(Flags):
             metavar="FILE|auto",
         ),
     ] = None
-    squeezenet: Annotated[
-        Path | None,
-        tyro.conf.arg(help="SqueezeNet 1.0 weights (.npz), for FID, KID and class shares by it.", metavar="FILE"),
-    ] = None
     classes: Annotated[
         tuple[str, ...],
         tyro.conf.arg(
@@ -95,7 +91,7 @@ class Evaluate(Flags):
         inception = Path(self.inception) if self.inception not in (None, "auto") else self.inception
         classes = dict(_class(text) for text in self.classes)
         features = self.features or default_features()
-        common: Any = {"squeezenet": self.squeezenet, "inception": inception, "classes": classes or None}
+        common: Any = {"inception": inception, "classes": classes or None}
         common |= {"features": features, "device": resolve_device(self.device)}
         if self.against is not None and (self.data or self.checkpoint is not None or self.exact):
             raise ValueError("--against compares two folders of pictures: leave --data, --checkpoint and --exact out")

@@ -44,8 +44,8 @@ def compare(
     against: Path,
     *,
     features: Features = "none",
-    squeezenet: Path | None = None,
     inception: Path | Literal["auto"] | None = None,
+    judges: Sequence[FeatureNetwork] = (),
     classes: Mapping[str, int] | None = None,
     limit: int | None = None,
     seed: int = 0,
@@ -56,12 +56,12 @@ def compare(
 
     Pictures of equal names and sizes are compared one by one as well. Pictures that cannot be read are listed in the
     protocol. Nothing is written. The sliced Wasserstein distance needs no network; it is left out if the pictures are
-    not all of one size. `features`, `squeezenet`, `inception`, `classes`, `limit`, `seed`: as in `evaluate`.
+    not all of one size. `features`, `inception`, `judges`, `classes`, `limit`, `seed`: as in `evaluate`.
     Raises `ValueError` with the mend if a folder or a file is missing, or nothing could be measured.
     """
-    check_asked(classes, features, squeezenet, limit)
+    check_asked(classes, features, judges, limit)
     cache = cache_directory(DataConfig())
-    networks = load_networks(features, squeezenet, inception, cache, device=device, task=task)
+    networks = [*load_networks(features, inception, cache, device=device, task=task), *judges]
     fakes, reals = (sample(_folder(path), limit, seed) for path in (Path(folder), Path(against)))
     skipped: list[dict[str, str]] = []
     fake, fake_names = _look(fakes, networks, skipped, task)
@@ -73,7 +73,7 @@ def compare(
     if not figures:
         raise ValueError(
             "against: pictures of several sizes can be compared through a feature network alone; set "
-            f"features={JUDGE} ({package(JUDGE)}), squeezenet (a file) or inception (a file, or auto)"
+            f"features={JUDGE} ({package(JUDGE)}) or inception (a file, or auto)"
         )
     scores = []
     for name, figure in figures.items():

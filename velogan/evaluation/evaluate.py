@@ -25,7 +25,6 @@ from velogan.evaluation.features import (
     fetch_inception,
     load_inception,
     load_lite,
-    load_squeezenet,
 )
 from velogan.evaluation.pictures import Real, judged
 from velogan.evaluation.scoring import Scorer, quiet
@@ -58,8 +57,8 @@ def evaluate(
     *,
     data: Sequence[str] = (),
     features: Features = "none",
-    squeezenet: Path | None = None,
     inception: Path | Literal["auto"] | None = None,
+    judges: Sequence[FeatureNetwork] = (),
     classes: Mapping[str, int] | None = None,
     checkpoint: Which | None = None,
     limit: int | None = None,
@@ -77,21 +76,22 @@ def evaluate(
     pictures. Without test pictures, those held out for validation are scored, and without these training pictures:
     `split` of each score says which.
     `features`: the EfficientNet-Lite whose features give FID and KID and, with `classes` (ImageNet index by name), the
-    share of each class. `squeezenet`: the file with the weights of SqueezeNet v1.0, for the same over that network.
-    `inception`: the file with the standard weights for FID and KID, or auto to have it downloaded to the cache.
+    share of each class. `inception`: the file with the standard weights for FID and KID, or auto to have it downloaded
+    to the cache. `judges`: other feature networks, for the same figures over each.
     `limit`: at most so many test pictures of each domain, drawn by `seed`.
     Where the file cannot be written, `unwritten` of what is returned says why.
     Raises `ValueError` with the mend if the run, the data or a file is missing or unusable.
     """
     run, task = Path(run), task or quiet
     config = _config(run, data)
-    check_asked(classes, features, squeezenet, limit)
+    check_asked(classes, features, judges, limit)
     folder = find_checkpoint(run, checkpoint or "last")  # imported weights may be of one direction
     ways: list[Direction] = [
         way for way in config.method.directions if (folder / f"{GENERATOR_FILES[way]}.safetensors").is_file()
     ]
     candidates, missing = _candidates(run, checkpoint, ways)
-    networks = load_networks(features, squeezenet, inception, cache_directory(config.data), device=device, task=task)
+    cache = cache_directory(config.data)
+    networks = [*load_networks(features, inception, cache, device=device, task=task), *judges]
     scorer = Scorer(config.data, networks, classes or {}, limit, seed, task)
     sources, trained = _sources(run, config, given=len(data) == 2, task=task)
     a, b = scorer.open(sources.a, sources.b), scorer.open(sources.b, sources.a)
@@ -142,15 +142,14 @@ def evaluate(
 
 
 def check_asked(
-    classes: Mapping[str, int] | None, features: Features, squeezenet: Path | None, limit: int | None
+    classes: Mapping[str, int] | None, features: Features, judges: Sequence[FeatureNetwork], limit: int | None
 ) -> None:
     """Raise `ValueError` with the mend for what cannot be scored."""
     if features not in (known := ("none", *get_args(Judge))):
         raise ValueError(f"features={features}: choose {', '.join(known)}{nearest(features, known)}")
-    if classes and squeezenet is None and features == "none":
+    if classes and not judges and features == "none":
         raise ValueError(
-            f"classes={dict(classes)} needs a network that classifies: set features={JUDGE} "
-            f"({package(JUDGE)}), or give its file as squeezenet"
+            f"classes={dict(classes)} needs a network that classifies: set features={JUDGE} ({package(JUDGE)})"
         )
     if limit is not None and limit < 2:
         raise ValueError(f"limit={limit} is too few pictures to score: give at least 2, or leave it out")
@@ -158,7 +157,6 @@ def check_asked(
 
 def load_networks(
     features: Features,
-    squeezenet: Path | None,
     inception: Path | Literal["auto"] | None,
     cache: Path,
     *,
@@ -172,8 +170,6 @@ def load_networks(
     if inception is not None:
         file = fetch_inception(cache / "weights", task=task) if inception == "auto" else Path(inception)
         networks.append(load_inception(file, device))
-    if squeezenet is not None:
-        networks.append(load_squeezenet(Path(squeezenet), device))
     return networks
 
 

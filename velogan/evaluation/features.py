@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import pickle
-import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
 import torch
 from safetensors import SafetensorError
 from torch import Tensor
@@ -19,7 +17,6 @@ from velogan.data.sets.pair import Task
 from velogan.files import sha256
 from velogan.metrics.inception import Inception
 from velogan.metrics.resize import CLEAN, clean
-from velogan.metrics.squeezenet import RESIZE, SCALE, SqueezeNet
 from velogan.networks.efficientnet_lite import SIDE, EfficientNetLite
 from velogan.networks.pretrained import LITE_SHA256, find_lite, in_three, lite_weights, package
 
@@ -41,23 +38,6 @@ class FeatureNetwork:
 
     look: Callable[[Tensor], dict[str, Tensor]]
     record: dict[str, Any]
-
-
-def load_squeezenet(file: Path, device: torch.device | str) -> FeatureNetwork:
-    """SqueezeNet v1.0 from an `.npz` file. Raises `ValueError` if the file is missing or holds something else."""
-    try:
-        with np.load(file, allow_pickle=False) as arrays:
-            net = SqueezeNet(dict(arrays)).to(device)
-    except (OSError, ValueError, TypeError, AttributeError, EOFError, zipfile.BadZipFile) as error:
-        raise ValueError(f"squeezenet={file} cannot be used: {error}; name the .npz file of its weights") from error
-
-    def look(images: Tensor) -> dict[str, Tensor]:
-        features, logits = net(images.to(device))
-        return {"squeezenet": features.cpu(), "squeezenet_logits": logits.cpu()}
-
-    what = f"SqueezeNet v1.0, mean of fire9 over space, divided by {SCALE:g}; not comparable with published FID"
-    record = {"squeezenet": what, "sha256": sha256(file), "resize": RESIZE}
-    return FeatureNetwork(look, record)
 
 
 def load_inception(file: Path, device: torch.device | str) -> FeatureNetwork:

@@ -48,17 +48,13 @@ def parse_metric(text: str) -> str:
     """The name in the log, `validation/...`, of the figure that `text` names. ValueError with the nearest name."""
     name = text.removeprefix(_PREFIX)
     figure, way = _parts(name)
-    if figure.startswith("squeeze_"):
-        raise ValueError(
-            f"{text} needs SqueezeNet's file, which a sweep does not take: name {JUDGE}_{figure[len('squeeze_') :]}"
-        )
     if re.fullmatch(_SHARE, figure):
         if way is None:
             raise ValueError(
                 f"{text}: the share of a class is of one direction, name {text}_a2b with a class of domain B"
             )
     elif figure not in (*_LOGGED, *NAMES) or (way and figure in _LOGGED[1:]):
-        known = [one for one in (*_LOGGED, *NAMES) if not one.startswith("squeeze_")]
+        known = [*_LOGGED, *NAMES]
         raise ValueError(
             f"{text} is no figure of held-out pictures{nearest(figure, known)}; there are {', '.join(known)}, "
             f"and {JUDGE}_share_class_INDEX; with _a2b or _b2a at the end, of one direction"
@@ -75,7 +71,7 @@ def higher_is_better(metric: str) -> bool:
 def features_of(metric: str) -> dict[str, Any]:
     """What `evaluate` and `load_networks` must be asked for, so that they give the `metric`; `classes` among it."""
     figure, _ = _parts(metric.removeprefix(_PREFIX))
-    asked: dict[str, Any] = {"features": "none", "squeezenet": None, "inception": None, "classes": {}}
+    asked: dict[str, Any] = {"features": "none", "inception": None, "classes": {}}
     if (judge := figure.partition("_")[0]) in get_args(Judge):
         asked["features"] = judge
     if figure.startswith(("fid", "kid")):

@@ -23,23 +23,16 @@ from velogan.metrics.distances import frechet_distance, frechet_of, kernel_dista
 from velogan.metrics.labels import accuracy, mean_iou
 from velogan.metrics.pixel import psnr, ssim
 from velogan.metrics.sliced import PATCHES, distances_of_patches, level_patches
-from velogan.metrics.squeezenet import in_class
 
 Seen = Mapping[str, Tensor]
-"""Features and more of N images, on the CPU: features `(N, D)` by a name of `DISTANCES`, logits `(N, K)` by a name of
-`CLASSIFIERS`, and patches `(N, P, C, pixels)` as `sliced.level_patches` names them."""
+"""Features and more of N images, on the CPU: features `(N, D)` by a network's name, its logits `(N, K)` by NAME_logits,
+and patches `(N, P, C, pixels)` as `sliced.level_patches` names them."""
 
-CLASSIFIERS = {  # logits: what the names of shares begin with, and who classifies
-    "squeezenet_logits": ("squeeze", "SqueezeNet"),
-    "lite1_logits": ("lite1", "EfficientNet-Lite1"),
-    "lite2_logits": ("lite2", "EfficientNet-Lite2"),
-}
-DISTANCES = {  # features: names of the Fréchet and the kernel distance over them
-    "inception": ("fid", "kid"),
-    "squeezenet": ("squeeze_fid", "squeeze_kid"),
-    "lite1": ("lite1_fid", "lite1_kid"),
-    "lite2": ("lite2_fid", "lite2_kid"),
-}
+NETWORKS = {"lite1": "EfficientNet-Lite1", "lite2": "EfficientNet-Lite2"}
+"""Long names of feature networks; any other network is called what its features are called."""
+
+_LOGITS = "_logits"
+_SHARE = "_share_class_"
 SLICED = "sliced_wasserstein"
 MOST_PATCHES = 2**15
 """The most patches of one set and level; of more than 256 images, fewer patches are taken of each."""
@@ -71,9 +64,10 @@ def distances(fake: Seen, real: Seen, *, seed: int, resample: bool = False) -> d
     Pictures of several sizes have no sliced Wasserstein distance. `seed` draws directions and resamples.
     """
     figures: dict[str, Figure] = _sliced(fake, real, seed=seed, resample=resample)
-    for features in (name for name in DISTANCES if name in fake):
+    for features in (name for name in fake if not name.endswith(_LOGITS) and not name.startswith(PATCHES)):
         x, y = fake[features], real[features]
-        of_frechet, of_kernel = DISTANCES[features]
+        prefix = "" if features == "inception" else f"{features}_"
+        of_frechet, of_kernel = f"{prefix}fid", f"{prefix}kid"
         bounded = resample and max(len(x), len(y)) <= MOST_RESAMPLED
         affordable = bounded and min(len(x), len(y)) <= MOST_IMAGES
         others = resampled_distances(frechet_of(x, y), len(x), len(y), seed=seed) if affordable else None
@@ -109,17 +103,27 @@ def class_shares(seen: Seen, classes: Mapping[str, int], *, seed: int) -> dict[s
     The figures are called `<network>_share_class_<index>`. Raises `ValueError` for an index outside the classes.
     """
     figures = {}
-    for logits in (name for name in CLASSIFIERS if name in seen):
+    for logits in (name for name in seen if name.endswith(_LOGITS)):
         for index in classes.values():
             hits = in_class(seen[logits], index)
             share = _figure(hits.mean().item(), resampled_means(hits, seed=seed))
-            figures[f"{CLASSIFIERS[logits][0]}_share_class_{index}"] = share
+            figures[f"{logits.removesuffix(_LOGITS)}{_SHARE}{index}"] = share
     return figures
+
+
+def in_class(logits: Tensor, index: int) -> Tensor:
+    """Return which of `(N, classes)` logits have class `index` as their largest (top-1): `(N,)` float64, 0 or 1.
+
+    Raises ValueError if the index is outside the classes.
+    """
+    if not 0 <= index < logits.shape[1]:
+        raise ValueError(f"class {index} does not exist: give a number from 0 to {logits.shape[1] - 1}")
+    return (logits.argmax(dim=1) == index).double()
 
 
 def is_share(name: str) -> bool:
     """Whether the figure called `name` is the share of a class."""
-    return "_share_class_" in name
+    return _SHARE in name
 
 
 def compare_to_truth(fake: Tensor, truth: Tensor, given: Tensor | None, mask: Tensor | None) -> dict[str, Tensor]:
@@ -158,7 +162,7 @@ def label_figures(confusions: Tensor, *, seed: int) -> dict[str, Figure]:
 
 def lower_is_better(name: str) -> bool:
     """Whether the figure called `name` is a distance. For class shares it depends on the direction."""
-    return name == SLICED or any(name in names for names in DISTANCES.values())
+    return name == SLICED or name.rpartition("_")[2] in ("fid", "kid")
 
 
 _MEANINGS = {
@@ -176,22 +180,24 @@ _MEANINGS = {
     "sliced_wasserstein": "Sliced Wasserstein distance of patches of translated {source} to those of real {target}",
     "fid": "Fréchet Inception distance (FID) of translated {source} to real {target}",
     "kid": "Kernel Inception distance (KID) of translated {source} to real {target}",
-    "squeeze_fid": "Fréchet distance of translated {source} to real {target} over SqueezeNet features",
-    "squeeze_kid": "Kernel distance of translated {source} to real {target} over SqueezeNet features",
-} | {
-    name: f"{distance} distance of translated {{source}} to real {{target}} over EfficientNet-{variant} features"
-    for variant in ("Lite1", "Lite2")
-    for name, distance in zip(DISTANCES[variant.lower()], ("Fréchet", "Kernel"))
 }
 
-NAMES = tuple(_MEANINGS)
+_OVER_FEATURES = {
+    "fid": "Fréchet distance of translated {source} to real {target} over {network} features",
+    "kid": "Kernel distance of translated {source} to real {target} over {network} features",
+}
+
+NAMES = (*_MEANINGS, *(f"{network}_{kind}" for network in NETWORKS for kind in _OVER_FEATURES))
 """All figures but shares of classes, which are named by their class."""
 
 
 def meaning(name: str, *, source: str, target: str, classes: Mapping[str, int]) -> str:
     """What the figure called `name` says of translations from `source` to `target`, in a plain phrase."""
-    for short, network in CLASSIFIERS.values():
-        for word, index in classes.items():
-            if name == f"{short}_share_class_{index}":
-                return f"Share of translated {source} that {network} takes for {word} (class {index})"
-    return _MEANINGS[name].format(source=source, target=target)
+    if name in _MEANINGS:
+        return _MEANINGS[name].format(source=source, target=target)
+    network, _, last = name.partition(_SHARE) if is_share(name) else name.rpartition("_")
+    network = NETWORKS.get(network, network)
+    if not is_share(name):
+        return _OVER_FEATURES[last].format(source=source, target=target, network=network)
+    word = next(word for word, index in classes.items() if index == int(last))
+    return f"Share of translated {source} that {network} takes for {word} (class {last})"

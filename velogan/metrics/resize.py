@@ -15,7 +15,7 @@ def rgb(images: Tensor) -> Tensor:
     if images.shape[1] not in (1, 3):
         raise ValueError(
             f"pictures of {counted(images.shape[1], 'channel')}: networks trained on photographs take grey or RGB; "
-            "set features=none, and leave squeezenet and inception out"
+            "set features=none, and leave inception out"
         )
     return images.expand(-1, 3, -1, -1)
 
