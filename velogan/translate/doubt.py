@@ -2,7 +2,7 @@
 
 Two things are added. How far the input comes back: through the other direction's generator from the result, or through
 the model's own autoencoder. And how much the result changes when the picture is moved by a few pixels, which should
-change nothing but the place. `benchmarks/doubt.py` measures what such maps are worth; docs/evaluation.md says it.
+change nothing but the place. docs/evaluation.md says what such maps are worth.
 """
 
 from __future__ import annotations
