@@ -96,20 +96,19 @@ def tiny_config() -> Callable[..., Config]:
 
 @pytest.fixture
 def kept(tmp_path: Path) -> dict[str, Any]:
-    """The section `data` of four pictures a domain: masks and label maps of three of A, no two alike; two pairs."""
+    """The section `data` of four pictures a domain: masks and label maps of three of A, no two alike."""
     folder, random = tmp_path / "kept", np.random.default_rng(0)
     for index in range(4):
         mask = np.zeros((36, 36, 1), np.uint8)
         mask[: 9 * index] = 255
         labels = (np.arange(36) // 12).astype(np.uint8).repeat(36).reshape(36, 36, 1)
         labels[:, : 6 * index] = 255  # no class
-        names = ("trainA", "trainB", "pairs/A", "pairs/B")[: 4 if index < 2 else 2]
-        pictures = {name: random.integers(0, 256, (36, 36, 3), np.uint8) for name in names}
+        pictures = {name: random.integers(0, 256, (36, 36, 3), np.uint8) for name in ("trainA", "trainB")}
         for name, pixels in (pictures | ({"masks": mask, "labels": labels} if index else {})).items():
             (folder / name).mkdir(parents=True, exist_ok=True)
             save_picture(folder / name / f"{index}.png", Picture(pixels))
     beside = {"masks_a": f"{folder}/masks", "labels_a": f"{folder}/labels"}
-    return {"path": (str(folder),), "pairs": f"{folder}/pairs", **beside}
+    return {"path": (str(folder),), **beside}
 
 
 @pytest.fixture

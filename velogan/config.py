@@ -26,7 +26,7 @@ from velogan.engine.schedules import ScheduleConfig
 from velogan.files import nearest, parse_yaml
 from velogan.methods import DEFAULT
 from velogan.methods.base import Method, Spec, ends
-from velogan.methods.capabilities import TakesPairs, TakesTerms
+from velogan.methods.capabilities import TakesTerms
 from velogan.networks.cells import blocks_of
 from velogan.networks.discriminators import DiscriminatorConfig
 from velogan.networks.generators import GeneratorConfig
@@ -122,17 +122,16 @@ class Config(BaseModel):
     def _sections_fit(self) -> Config:
         self.method.check(self.spec)
         check_schedule(self.schedule, self.optimizer.rules)
-        terms = ("masks_a", "masks_b", "labels_a", "labels_b")
-        for field, kind in (("pairs", TakesPairs), *((name, TakesTerms) for name in terms)):
+        for field in ("masks_a", "masks_b", "labels_a", "labels_b"):
             if getattr(self.data, field) is not None:
-                self._adds_terms(field, kind)
+                self._adds_terms(field)
         return self
 
-    def _adds_terms(self, field: str, kind: type) -> None:
+    def _adds_terms(self, field: str) -> None:
         """ValueError where a run cannot have what `data.<field>` adds to a method's losses."""
         asked = f"data.{field}={getattr(self.data, field)}"
-        if not isinstance(self.method, kind):
-            can = " or ".join(name for name, method in METHODS.items() if isinstance(method(), kind))
+        if not isinstance(self.method, TakesTerms):
+            can = " or ".join(name for name, method in METHODS.items() if isinstance(method(), TakesTerms))
             raise ValueError(f"{asked} is not for method={self.method.kind}: set method={can}, or leave it out")
         for name, alone in (("split", "images"), ("exchange_every", None)):
             if getattr(self.train, name) != alone:

@@ -205,7 +205,6 @@ def test_a_run_folder_or_file_is_a_start_for_more_flags(tmp_path: Path):
                 ("--discriminator.init xavier", "--discriminator.network projected+basic", PROJECTED),
                 ("--data.load-size 80", "--data.preprocess resize_and_crop", "--data.preprocess crop"),
                 ("--data.load-size 80", "--data.preprocess resize_and_crop", "--data.preprocess none"),
-                ("--data.pairs-every 2", "--data.pairs FOLDER", ""),
                 ("--generator.blocks 6", "--generator.network resnet", "--generator.network unet_256"),
             )
         ),

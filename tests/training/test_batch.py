@@ -72,7 +72,7 @@ def test_what_is_wrong_with_the_configuration_is_told(monkeypatch: pytest.Monkey
         largest(TINY, most=100, kept=[], room=None)
 
 
-WHOLE = TINY.change(data={"masks_a": "masks", "labels_b": "maps", "pairs": "pairs"})
+WHOLE = TINY.change(data={"masks_a": "masks", "labels_b": "maps"})
 """A step with all that can lie beside pictures."""
 
 
@@ -82,7 +82,7 @@ def test_a_step_is_tried_for_real():
     assert 50 < float(why.split()[2].replace(",", "")) < free_memory_mb()
 
 
-def test_what_is_tried_has_masks_classes_and_pairs():
+def test_what_is_tried_has_masks_and_classes():
     config = WHOLE.change(data={"batch_size": 2})
     config = config.model_copy(update={"engine": decide(config)[0]})
     step, objective, nets = step_of(config, shape=(32, 32), classes=5)
@@ -90,7 +90,7 @@ def test_what_is_tried_has_masks_classes_and_pairs():
     assert nets[SEGMENTER](batch["A"]).shape == (2, 5, 32, 32)
     uniform = {split: torch.rand(draws, 2) for split, draws in objective.draws.items()}
     terms = step({split: {**batch, "uniform": one} for split, one in uniform.items()}, number=0)
-    assert {"generator/kept_a", "generator/classes_a", "segmenter/classes_b", "pairs/l1_a2b"} <= set(terms)
+    assert {"generator/kept_a", "generator/classes_a", "segmenter/classes_b"} <= set(terms)
 
 
 @pytest.mark.gpu

@@ -139,13 +139,13 @@ def test_a_run_knows_what_they_were_in_training_and_the_flag_overrules(
     assert velogan.load(tmp_path / "hub").translate_files(stack, tmp_path / "api").failed == ()
 
 
-def test_true_translations_and_pairs_are_read_by_the_same_flag(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_true_translations_are_read_by_the_same_flag(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VELOGAN_CACHE", str(tmp_path / "cache"))
-    for name in ("trainA", "trainB", "testA", "testB", "pairs/A", "pairs/B"):
+    for name in ("trainA", "trainB", "testA", "testB"):
         (tmp_path / name).mkdir(parents=True)
         tifffile.imwrite(tmp_path / name / "a.tif", STACK, photometric="minisblack", metadata=None)
     run, pages = str(tmp_path / "run"), ["--data", str(tmp_path), "--data.pages", "channels"]
-    assert main(["train", "cyclegan", *FEW, *pages, "--data.pairs", str(tmp_path / "pairs"), "--out", run]) == 0
+    assert main(["train", "cyclegan", *FEW, *pages, "--out", run]) == 0
     assert main(["evaluate", run, "--features", "none", "--checkpoint", "last"]) == 0
     data = json.loads((tmp_path / "run/scores.json").read_text())["protocol"]["data"]
     assert [data[letter]["with_truth"] for letter in "ab"] == [1, 1]

@@ -165,7 +165,6 @@ _READ_WHERE: dict[tuple[str, ...], tuple[str, Callable[[Config], bool]]] = {
         "--data.preprocess resize_and_crop",
         lambda config: config.data.preprocess not in ("crop", "none") or config.data.path == (BUILT_IN,),
     ),
-    ("data.pairs_every",): ("--data.pairs FOLDER", lambda config: config.data.pairs is not None),
     ("generator.blocks",): (
         "--generator.network resnet",
         lambda config: any(one.has_stages for one in config.spec.generators.values()),

@@ -133,15 +133,6 @@ class DataConfig(BaseModel):
         "are either all held out for validation or all trained on. A picture without a match is a group of its own. "
         "Example: '^patient[0-9]+'. Default: each picture is a group of its own.",
     )
-    pairs: str | None = Field(
-        default=None,
-        description="A folder that holds A and B, in which pictures of the same things have equal names: translations "
-        "of these are held against the truth, by pixels, and by trained features where a discriminator has such. A "
-        "pair is cropped and flipped alike.",
-    )
-    pairs_every: int = Field(
-        default=1, ge=1, description="`pairs`: the generators learn from pairs after each so many-th step."
-    )
     masks_a: str | None = Field(
         default=None,
         description="A folder with masks of the training pictures of domain A, under their names: white on what may "

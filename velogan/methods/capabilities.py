@@ -14,7 +14,7 @@ from velogan.networks.generators import GeneratorConfig
 from velogan.networks.genotype import Genotype
 from velogan.objectives.base import Carry, Objective
 from velogan.objectives.directions import Swap
-from velogan.types import Batch, Decision, Direction, Letter, Nets
+from velogan.types import Decision, Direction, Letter, Nets
 
 Capability = TypeVar("Capability")
 
@@ -71,15 +71,6 @@ class ToldByDomain(Protocol):
 
     def domain_of(self, term: str) -> Letter | None:
         """The domain whose pictures the term is about, by its name in the log; None: both."""
-        ...
-
-
-@runtime_checkable
-class TakesPairs(Protocol):
-    """A method that can learn from pairs, too: its losses may call whole generators of images."""
-
-    def translations(self, nets: Nets, spec: Spec, batch: Batch) -> Mapping[Direction, Tensor]:
-        """What the generators make of a batch, by direction; `nets` may be faster forms of the networks by role."""
         ...
 
 

@@ -76,9 +76,6 @@ class CycleGAN(Judged):
     def fakes(self, carry: Carry) -> dict[Direction, Tensor]:
         return {"a2b": carry["fake_b"], "b2a": carry["fake_a"]}
 
-    def translations(self, nets: Nets, spec: Spec, batch: Batch) -> dict[Direction, Tensor]:
-        return {"a2b": nets["G_A"](batch["A"]), "b2a": nets["G_B"](batch["B"])}
-
     def domain_of(self, term: str) -> Letter | None:
         name, _, letter = term.rpartition("_")
         if name not in ("adversarial", "cycle", "identity", "edges"):

@@ -165,14 +165,6 @@ class OnePair(Adversarial):
         height, width = (side // 4 for side in shape)
         return OnePairObjective(self, encoding=(_width(spec), height, width), batched=batched)
 
-    def translations(self, nets: Nets, spec: Spec, batch: Batch) -> dict[Direction, Tensor]:
-        made: dict[Direction, Tensor] = {}
-        for way in self.translated:
-            parts = nets["E"], nets[f"T_{_letter(way)}"], nets["R"]
-            whole = ChangeGenerator(*parts) if spec.generators["a2b"].output == "change" else nn.Sequential(*parts)
-            made[way] = whole(batch[ends(way)[0]])
-        return made
-
     def views(self, nets: Nets, spec: Spec) -> Views:
         autoencoder = compose(nets["E"], nets["R"])
         if self.reconstructs:

@@ -83,11 +83,8 @@ def parts_run_by(runner: Runner | None) -> Iterator[None]:
 HALVES = ("first_half", "second_half")
 """The training pictures of each domain, divided at random into two halves."""
 
-PAIRS = "pairs"
-"""Pictures of which a batch holds the same things in both domains, where a run has such."""
-
-SPLITS = ("train", *HALVES, PAIRS)
-"""Pictures that a phase may ask for: all training pictures, either half of them, or pairs."""
+SPLITS = ("train", *HALVES)
+"""Pictures that a phase may ask for: all training pictures, or either half of them."""
 
 
 class Objective(Protocol):

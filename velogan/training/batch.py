@@ -42,8 +42,7 @@ def with_batch(config: Config, data: Data, ranks: Ranks) -> tuple[Config, list[D
     if device.type not in ("cpu", "cuda"):
         raise ValueError(f"data.batch_size=auto does not know how much memory {device.type} has: give a number")
     most = min(MOST, max(1, min(len(data.a), len(data.b)) // ranks.parts))
-    domains = (data.a, data.b, *(data.pairs or ()))
-    kept = [one.pixels.nbytes for one in domains if one.uniform]
+    kept = [one.pixels.nbytes for one in (data.a, data.b) if one.uniform]
     room = SHARE * free_memory_mb() / ranks.local_world if device.type == "cpu" else None
     classes = 0 if data.colours is None else len(data.colours)
     here = config

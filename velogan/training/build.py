@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from velogan.data.config import DataConfig
-from velogan.data.sets.loader import AlignedLoader, PairLoader, window
+from velogan.data.sets.loader import PairLoader, window
 from velogan.data.sets.pair import Data
 from velogan.engine.capture import CapturedStep, CudaRecorder
 from velogan.engine.config import EngineConfig, TrainConfig
@@ -31,7 +31,6 @@ from velogan.engine.streams import Streams
 from velogan.engine.trainer import Stepper, Trainer
 from velogan.methods.base import Method, Role, Spec, Views
 from velogan.methods.capabilities import (
-    TakesPairs,
     TakesTerms,
     TakesTrained,
     TrainedGenerator,
@@ -40,11 +39,9 @@ from velogan.methods.capabilities import (
 )
 from velogan.networks.build import Networks, build_network
 from velogan.networks.generators import GeneratorConfig
-from velogan.networks.pretrained import frozen_features, in_three
-from velogan.objectives.base import PAIRS, SPLITS, Objective
+from velogan.objectives.base import HALVES, Objective
 from velogan.objectives.classes import SEGMENTER, WithClasses
 from velogan.objectives.masks import WithMasks
-from velogan.objectives.pairs import WithPairs
 from velogan.training.forward import forward_net, forward_nets
 from velogan.translate.model import load_translator
 from velogan.types import Batch, Direction, Nets
@@ -112,25 +109,6 @@ def build_objective(
     return method.objective(spec, **asked)
 
 
-def with_pairs(
-    objective: Objective, method: Method, spec: Spec, nets: Nets, *, every: int, device: torch.device
-) -> WithPairs:
-    """The objective with a phase on pairs, whose features are those that discriminators look at, if any do."""
-    assert isinstance(method, TakesPairs)
-    if not method.views(nets, spec).translates:
-        raise ValueError("data.pairs is for runs that translate, not for an autoencoder alone: leave it out")
-    trains = next(phase.trains for phase in objective.phases() if phase.name == method.plateau_phase)
-    features = next((one.features for one in spec.discriminators.values() if "projected" in one.network), None)
-    maps = frozen_features(features, device).maps if features else None
-    return WithPairs(
-        objective,
-        lambda nets, batch: method.translations(nets, spec, batch),
-        trains=trains,
-        every=every,
-        see=None if maps is None else lambda images: maps(in_three(images)),
-    )
-
-
 def build_step(
     method: Method,
     spec: Spec,
@@ -160,8 +138,6 @@ def build_step(
         if any(name.startswith(prefix) for name in data.beside):
             assert isinstance(method, TakesTerms)
             objective = wrapped(objective, method.fakes, name=method.plateau_phase)
-    if data.pairs:
-        objective = with_pairs(objective, method, spec, nets, every=data.pairs_every, device=device)
     objective.state.to(device)
     if engine.channels_last:
         for module in (*nets.values(), objective.state):
@@ -272,10 +248,7 @@ def _open_loader(
     pictures: Data, data: DataConfig, split: str, *, count: int, seed: int, device: torch.device, ranks: Ranks
 ) -> PairLoader:
     """The loader of a split (`objectives.base.SPLITS`), which gives `count` images of each domain at a time."""
-    assert split in SPLITS, split
     asked = data.model_copy(update={"batch_size": count})
     how: Any = {"seed": seed, "device": device, "rank": ranks.part, "ranks": ranks.parts}
-    if split == PAIRS and pictures.pairs:
-        return AlignedLoader(*pictures.pairs, asked, **how)
     whole = PairLoader(pictures.a, pictures.b, asked, beside=pictures.beside, **how)
-    return whole if split == "train" else whole.half(SPLITS.index(split) - 1)
+    return whole if split == "train" else whole.half(HALVES.index(split))

@@ -20,10 +20,10 @@ from velogan.search.method import METHODS
 
 def check_pictures(ranks: Ranks, data: Data) -> None:
     """ValueError where a rank found other pictures than the first one did."""
-    others = [one.digest for one in (*(data.pairs or ()), *(one.domain for one in data.beside.values()))]
+    others = [one.domain.digest for one in data.beside.values()]
     digests = ranks.gather((data.a.digest, data.b.digest, hashlib.sha256(repr(others).encode()).hexdigest()))
     for number, found in enumerate(digests):
-        for letter, mine, first in zip(("A", "B", "A or B, in pairs, masks or labels"), found, digests[0]):
+        for letter, mine, first in zip(("A", "B", "A or B, in masks or labels"), found, digests[0]):
             if mine != first:
                 raise ValueError(
                     f"data.path (--data): {ranks.named(number)} has other pictures of domain {letter} than "

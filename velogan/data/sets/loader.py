@@ -27,9 +27,6 @@ RESIDENT_SHARE = 0.25
 _HALVES = 2**31 + 1
 """A part of seeds that is larger than any epoch, so that halves draw other random numbers than epochs do."""
 
-_PAIRS = 2**31 + 3
-"""The same for pairs."""
-
 _AHEAD = 2  # batches
 
 INDEX, TOP, LEFT, FLIP = range(4)
@@ -180,8 +177,6 @@ class PairLoader:
     are those that one rank would be given.
     """
 
-    _salt: tuple[int, ...] = ()
-
     def __init__(
         self,
         a: Domain,
@@ -200,7 +195,7 @@ class PairLoader:
         for side, domain in (("A", a), ("B", b)):
             _check_sizes(side, domain, config)
         self.resident = {"A": _resident(a, self.device), "B": _resident(b, self.device)}
-        self._take(np.arange(len(a)), np.arange(len(b)), self._salt)
+        self._take(np.arange(len(a)), np.arange(len(b)), ())
 
     def _take(self, a: np.ndarray, b: np.ndarray, salt: tuple[int, ...]) -> None:
         """Restrict the loader to the pictures with the indices `a` and `b`; `salt` changes its random numbers."""
@@ -243,15 +238,11 @@ class PairLoader:
         place_b = item % len(of_b) if self.config.serial_batches else int(draws[0] * len(of_b))
         return int(of_a[item % len(of_a)]), int(of_b[place_b]), draws
 
-    def _draw_batch(self, position: int) -> list[tuple[int, int, np.ndarray]]:
-        """What `_drawn` gives for each image of the step that begins at `position`."""
-        first = position + self.rank * self.config.batch
-        return [self._drawn(place) for place in range(first, first + self.config.batch)]
-
     def plan(self, position: int) -> CropPlan:
         """Plan the batch of the step that begins at `position` images seen."""
         a, b = [], []
-        for of_a, of_b, draws in self._draw_batch(position):
+        first = position + self.rank * self.config.batch
+        for of_a, of_b, draws in map(self._drawn, range(first, first + self.config.batch)):
             a.append(self._row(self.a, of_a, draws[[1, 2, 3, 7, 8]]))
             b.append(self._row(self.b, of_b, draws[[4, 5, 6, 9, 10]]))
         return CropPlan(torch.tensor(a), torch.tensor(b))
@@ -333,18 +324,6 @@ class PairLoader:
                     ready.get(timeout=0.01)
                 except queue.Empty:
                     thread.join(timeout=0.01)
-
-
-class AlignedLoader(PairLoader):
-    """Pairs of pictures of one size, `a` and `b` in one order: an epoch has each once, cropped and flipped alike."""
-
-    _salt = (_PAIRS,)
-
-    def plan(self, position: int) -> CropPlan:
-        """Plan the batch of the step that begins at `position` images seen: the same crops of both."""
-        drawn = self._draw_batch(position)
-        rows = torch.tensor([self._row(self.a, index, draws[[1, 2, 3, 7, 8]]) for index, _, draws in drawn])
-        return CropPlan(rows, rows)
 
 
 def _resident(domain: Domain, device: torch.device) -> Tensor | None:

@@ -354,25 +354,6 @@ def in_folder(directory: Path, names: tuple[str, ...], config: DataConfig) -> Fo
     return Folder(directory, names, pages_are_channels=config.pages == "channels")
 
 
-def find_pairs(root: Path, config: DataConfig) -> tuple[tuple[Folder, Folder], tuple[str, ...]]:
-    """The pictures of A and B below `root` that have equal names but for the suffix, in one order; and all others.
-
-    ValueError with the mend where there are none, or where two of one domain have one name.
-    """
-    named = []
-    for letter in LETTERS:
-        directory = root / letter
-        if not directory.is_dir():
-            raise ValueError(f"data.pairs={root} must hold A and B, but it {_found(root)}: name such a folder")
-        named.append(list_by_stem(directory))
-    both = sorted(named[0].keys() & named[1].keys())
-    if not both:
-        raise ValueError(f"data.pairs={root}: no picture of A has the name of one of B: give pairs equal names")
-    a, b = (in_folder(root / letter, tuple(one[key] for key in both), config) for letter, one in zip(LETTERS, named))
-    alone = [f"{letter}/{one[key]}" for letter, one in zip(LETTERS, named) for key in one if key not in both]
-    return (a, b), tuple(alone)
-
-
 MAP = ".doubt.png"
 """How names of maps of doubt end, which are written beside translations and are no pictures."""
 
