@@ -57,7 +57,7 @@ def steps(asked: Asked) -> Found:
 def profile(asked: Asked) -> Found:
     """The reference's way under the profiler, with the shares of "Cycling Faster Through CycleGAN" beside ours"""
     found = _profiled(asked, {"mode": "reference"})
-    temporal, kernels, idle, launches = (found[name] for name in ("temporal", "kernels", "idle", "launches"))
+    temporal, kernels, idle, launches = (found[name] or {} for name in ("temporal", "kernels", "idle", "launches"))
     kinds = kernels["by_memory_kind"]
     rows = [
         ("device idle", "most of the time", temporal["idle"]["share_of_window"]),
@@ -69,10 +69,10 @@ def profile(asked: Asked) -> Found:
             (f"of memory kernels' time: {ours}", theirs, _of_memory(kinds, ours))
             for ours, theirs in (("Memcpy DtoD", "69 %"), ("Memset", "18.2 %"), ("Memcpy HtoD", "12.8 %"))
         ),
-        ("of idle time: waits for the host", "the vast majority", idle["host_wait"]["share_of_time"]),
-        ("kernels that start more than 100 us late", "–", (launches["delayed"] or {}).get("share_of_count")),
-        ("launches of more than 50 us", "–", launches["slow"]["share_of_count"]),
-        ("kernels shorter than their launch", "–", launches["short"]["share_of_count"]),
+        ("of idle time: waits for the host", "the vast majority", idle.get("host_wait", {}).get("share_of_time")),
+        ("kernels that start more than 100 us late", "–", launches.get("delayed", {}).get("share_of_count")),
+        ("launches of more than 50 us", "–", launches.get("slow", {}).get("share_of_count")),
+        ("kernels shorter than their launch", "–", launches.get("short", {}).get("share_of_count")),
     ]
     return Found(
         found, table(("reference's way, batch 1", "their text", "here"), [(*row[:2], _percent(row[2])) for row in rows])

@@ -9,7 +9,7 @@ import pytest
 import velogan
 from velogan.data.config import DataConfig
 from velogan.data.sets.sources import cache_directory, code_directory
-from velogan.files import counted, private_folder, refuse_shared
+from velogan.files import brief_duration, counted, private_folder, refuse_shared
 from velogan.kernels.native import load_kernels
 
 
@@ -78,3 +78,18 @@ def test_libraries_are_not_loaded_from_where_others_may_write(kernels: object, t
         load_kernels(folder)
     with pytest.raises(ValueError, match="other users"):
         refuse_shared(folder)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "written"),
+    [
+        (5e-7, "0.5 µs"),
+        (8.7e-4, "870 µs"),
+        (0.0345, "34.5 ms"),
+        (1.25, "1.25 s"),
+        (2500, "2,500 s"),
+        (9.999e-4, "1 ms"),
+    ],
+)
+def test_brief_durations_have_three_digits(seconds: float, written: str):
+    assert brief_duration(seconds) == written

@@ -130,6 +130,15 @@ def duration(seconds: float) -> str:
     return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
 
 
+def brief_duration(seconds: float) -> str:
+    """Return `seconds` with three digits: "1.25 s", "34.5 ms", "870 µs"."""
+    value, unit = 1e6 * seconds, "µs"
+    for larger in ("ms", "s"):
+        if value >= 999.5:
+            value, unit = value / 1000, larger
+    return f"{value:,.0f} {unit}" if value >= 999.5 else f"{value:.3g} {unit}"
+
+
 def sha256(file: Path) -> str:
     """The SHA-256 of a file's bytes, in hexadecimal."""
     with file.open("rb") as opened:

@@ -78,9 +78,8 @@ class Contestant:
 
     def look(self) -> None:
         """Profiles one more step for memory and for time by group; call it after all timings."""
-        phases = list(dict.fromkeys(name.partition("/")[0] for name in self.step.optimizers))  # phase, or phase/kind
         if self.device.type == "cuda":
-            self.seen = glance(self.run, device=self.device, phases=phases)
+            self.seen = glance(self.run, device=self.device)
             self.peak_memory_mb = self.device_peak_mb
             return
         held = _held(self._kept, self.step.optimizers.values())
@@ -91,7 +90,7 @@ class Contestant:
                     parameter.grad = parameter.grad.clone()
             self.run()
 
-        self.seen = glance(run, device=self.device, phases=phases)
+        self.seen = glance(run, device=self.device)
         self.peak_memory_mb = (held + self.seen.rise) / _MB
 
     def _allocated(self, *, reset: bool = False) -> int:

@@ -39,5 +39,5 @@ class Profile(Configured):
         with Display() as display:
             result = profile(config, steps=self.steps, out=self.out, display=display)
             display.say(f"look at it: {Path(result['page']).resolve()}")
-        keys = ("step_ms", "temporal", "idle", "kernels", "launches", "owners", "page", "trace")
+        keys = ("step_ms", "temporal", "idle", "kernels", "launches", "page", "trace")
         return {key: result[key] for key in keys}, 0

@@ -3,38 +3,50 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from string import Template
 from typing import Any
 
-from velogan.files import counted
+from velogan.files import brief_duration, counted
 from velogan.report.page import own
-from velogan.report.profile_figures import Profile, hue, percent, piece, table, time
-from velogan.report.profile_plots import areas, key, share, strip
-from velogan.report.profile_questions import distributions, four_questions
+from velogan.report.plots import Drawing, round_numbers
 from velogan.report.sections import text
 
-LAST = ("losses", "optimizer", "loader", "rest")
-"""Owners of time that are no networks."""
+Profile = Mapping[str, Any]
+"""What `velogan profile` writes to profile.json."""
 
-LAYERS = (
-    ("weights", "moments", "averages", "pool of fakes", "gradients", "activations", "images", "temporary"),
-    ("rest", "G_A", "G_B", "D_A", "D_B", "losses", "optimizer", "loader"),
-)
-"""Memory from the bottom of the picture up: by what it holds, and by network."""
+COLOURS = {
+    "compute": "var(--c0)",
+    "non_compute": "var(--c1)",
+    "host_wait": "var(--worse)",
+    "kernel_wait": "var(--c4)",
+    "convolution": "var(--c0)",
+    "norm, activation, padding": "var(--c1)",
+    "copies and fills": "var(--c4)",
+    "optimizer": "var(--c5)",
+    "fused by the compiler": "var(--c3)",
+}
+"""CSS colours of categories and groups; others are grey."""
+
+NAMES = {
+    "compute": "computes",
+    "non_compute": "only copies or communicates",
+    "idle": "idle",
+    "host_wait": "waits for the host",
+    "kernel_wait": "between two waiting kernels",
+}
 
 
 def write_profile(profile: Profile, out: Path) -> Path:
     """Write the page of `profile`; return `out`."""
-    sections = {
-        "Four questions": four_questions(profile),
-        "How often, how long": distributions(profile),
-        "One step": _strip(profile) + _streams(profile),
-        "By phase and network": _owners(profile),
-        f"Top {piece(profile)}s": _top(profile),
-        "Memory": _memory(profile),
-    }
+    on_cuda = profile["device"] == "cuda"
+    tables = [_temporal(profile), *([_idle(profile)] if on_cuda else []), _kernels(profile)]
+    tables += [_launches(profile), *_launch_plots(profile["launches"])] if on_cuda else []
+    sections = {"Tables": f'<div class="columns">{"".join(tables)}</div>'}
+    if profile["streams"]:
+        sections["One step by stream"] = _streams(profile["streams"])
+    sections[f"Top {_piece(profile)}s"] = _top(profile)
     page = Template(own("profile.html")).substitute(
         title="Where a step’s time goes",
         style="\n".join(own(name) for name in ("page.css", "profile.css")),
@@ -46,179 +58,203 @@ def write_profile(profile: Profile, out: Path) -> Path:
     return out
 
 
+def percent(value: float | None) -> str:
+    """Return a share in percent; a dash if there is none."""
+    if value is None:
+        return "–"
+    return f"{value:.0%}" if value >= 0.1 or value == 0 else f"{value:.1%}" if value >= 0.001 else "<0.1%"
+
+
+def _time(microseconds: float) -> str:
+    return brief_duration(microseconds / 1e6)
+
+
+def _piece(profile: Profile) -> str:
+    """Return the unit of work: "operator" on a CPU, else "kernel"."""
+    return "operator" if profile["device"] == "cpu" else "kernel"
+
+
 def _head(profile: Profile) -> str:
-    groups, temporal = profile["kernels"]["by_group"], profile["temporal"]
-    first = sorted(groups.items(), key=lambda item: -item[1]["microseconds"])[:3]
-    most = ", ".join(f"{percent(figure['share_of_window'])} {text(name)}" for name, figure in first)
-    waits = (
-        ", nearly all of it waiting for the host" if (profile["idle"]["host_wait"]["share_of_time"] or 0) > 0.8 else ""
-    )
-    lead = (
-        f"A step takes {time(1000 * profile['step_ms'])}: {most}; "
-        f"{percent(temporal['idle']['share_of_window'])} idle{waits}."
-    )
+    groups = profile["kernels"]["by_group"]
+    largest = sorted(groups.items(), key=lambda item: -item[1]["microseconds"])[:3]
+    shares = ", ".join(f"{percent(figure['share_of_window'])} {text(name)}" for name, figure in largest)
+    idle = percent(profile["temporal"]["idle"]["share_of_window"])
+    lead = f"A step takes {_time(1000 * profile['step_ms'])}: {shares}; {idle} idle."
     engine, machine = profile["engine"], profile["machine"]
-    accumulated = f" × {profile['accumulate']}" if profile.get("accumulate", 1) > 1 else ""
+    accumulated = f" × {profile['accumulate']}" if profile["accumulate"] > 1 else ""
     facts = [
         f"mode {engine['mode']}",
         engine["precision"],
         f"kernels {engine['kernels']}, compile {engine['compile']}",
         f"{profile['image_size']}×{profile['image_size']}, batch {profile['batch_size']}{accumulated}",
         f"{counted(profile['steps'], 'step')} profiled, "
-        f"{_slower(profile['profiled_step_ms'] / profile['step_ms'] - 1)}",
+        f"{profile['profiled_step_ms'] / profile['step_ms'] - 1:+.0%} in time under the profiler",
         f"{machine['device']}, {counted(machine['threads'], 'thread')}, torch {machine['torch']}",
     ]
-    lead += _bounds(profile)
     return f'<p class="lead">{lead}</p><p class="facts">{" · ".join(map(text, facts))}</p>'
 
 
-def _bounds(profile: Profile) -> str:
-    """What a step would take if it were only its convolutions, or only arithmetic; measured on CUDA."""
-    found = profile.get("roofline")
-    if not found:
-        return ""
-    return (
-        f" Its convolutions alone, without launches, would take {time(1000 * found['ms'])}; its arithmetic, as fast as "
-        f"one large product ({found['matmul_tflops']:.3g} TFLOP/s), {time(1000 * found['arithmetic_ms'])}."
+def _table(head: Iterable[str], rows: Iterable[str], kind: str = "") -> str:
+    """Return a table of `head`'s cells over `rows`, which are HTML."""
+    cells = "".join(f"<th>{cell}</th>" for cell in head)
+    return f'<table class="parts {kind}"><thead><tr>{cells}</tr></thead><tbody>{"".join(rows)}</tbody></table>'
+
+
+def _card(title: str, note: str, body: str) -> str:
+    """Return a titled box; `note` and `body` are HTML."""
+    return f'<div class="card"><h3>{title}</h3><p class="note">{note}</p>{body}</div>'
+
+
+def _key(name: str) -> str:
+    """Return the square of a name's colour, hatched for `idle`."""
+    if name == "idle":
+        return '<span class="legend-key idle"></span>'
+    return f'<span class="legend-key" style="--hue:{_colour(name)}"></span>'
+
+
+def _colour(name: str) -> str:
+    return COLOURS.get(name, "var(--c7)")
+
+
+def _share_bar(value: float | None, colour: str) -> str:
+    return f'<span class="share" style="--hue:{colour}"><i style="width:{100 * min(value or 0, 1):.2f}%"></i></span>'
+
+
+def _parts(figures: Mapping[str, Any], names: Iterable[str], counted_things: str) -> str:
+    """Return a bar of shares of time, and a table of counts, times and shares."""
+    shown = [(name, figures[name]) for name in names]
+    bar = "".join(
+        f'<i class="{"idle" if name == "idle" else ""}" style="flex:{figure["share_of_time"]:.5f} 0 0;'
+        f'--hue:{_colour(name)}" title="{text(NAMES.get(name, name))}: {figure["share_of_time"]:.1%}"></i>'
+        for name, figure in shown
+        if figure["share_of_time"]
     )
+    rows = [
+        f"<tr><th>{_key(name)}{text(NAMES.get(name, name))}</th><td>{figure['count']:,}</td>"
+        f"<td>{_time(figure['microseconds'])}</td><td><b>{percent(figure['share_of_time'])}</b></td></tr>"
+        for name, figure in shown
+    ]
+    return f'<div class="stack">{bar}</div>' + _table(("", text(counted_things), "time", "share"), rows)
 
 
-def _slower(share: float) -> str:
-    if abs(share) > 0.25:
-        return f"taking {share:+.0%} in time: this machine may be busy with something else, so measure again"
-    return f"{percent(share)} slower under the profiler" if share > 0 else "no slower under the profiler"
-
-
-def _strip(profile: Profile) -> str:
-    found, lanes = profile["strip"], _networks(profile)
-    spans = [(lanes.index(span["network"]), *_span(span)) for span in found["spans"]]
-    picture = strip(lanes, spans, length=found["microseconds"])
-    note = '<p class="note">Full colour: forward. Pale: backward. Where no lane has colour, nothing runs.</p>'
-    return f'<div class="card"><div class="picture long">{picture}</div>{note}</div>'
-
-
-def _span(span: Mapping[str, Any]) -> tuple[float, float, str, str]:
-    """Start, end, colour and title."""
-    colour = hue(span["network"])
-    if span["way"] == "backward":
-        colour = f"color-mix(in srgb, {colour} 50%, var(--card))"
-    title = f"{span['phase'] or 'outside phases'}, {span['network']} {span['way']}: "
-    return span["start"], span["end"], colour, title + time(span["end"] - span["start"])
-
-
-def _streams(profile: Profile) -> str:
-    """The same step by stream of the device, where there are several."""
-    found = profile.get("streams")
-    if not found:
-        return ""
-    lanes = [f"stream {lane['stream']}" for lane in found["lanes"]]
-    spans = [(number, *_span(span)) for number, lane in enumerate(found["lanes"]) for span in lane["spans"]]
-    picture = strip(lanes, spans, length=found["microseconds"])
-    overlap = found["overlap"]
+def _temporal(profile: Profile) -> str:
+    of = profile["temporal"]["of"]
     note = (
-        f'<p class="note">The same step by stream. Two or more run at once for {time(overlap["microseconds"])}, '
-        f"{percent(overlap['share_of_busy'])} of the time in which anything runs.</p>"
+        f"Of {_time(of['microseconds'])} in {counted(of['steps'], 'step')}. "
+        "What overlaps a computation counts as computing."
     )
-    keys = "".join(f"<li>{key(hue(name))}{text(name)}</li>" for name in _networks(profile))
-    return f'<div class="card"><div class="picture long">{picture}</div><ul class="keys">{keys}</ul>{note}</div>'
+    body = _parts(profile["temporal"], ("compute", "non_compute", "idle"), f"{_piece(profile)}s, gaps")
+    return _card("Temporal", note, body)
 
 
-def _networks(profile: Profile) -> list[str]:
-    """The networks in the order of a step, then losses, optimizer, loader, rest."""
-    found = list(dict.fromkeys(row["network"] for row in profile["owners"]))
-    return [name for name in found if name not in LAST] + [name for name in LAST if name in found]
+def _idle(profile: Profile) -> str:
+    of, share = profile["idle"]["of"], profile["temporal"]["idle"]["share_of_window"]
+    note = f"Of {_time(of['microseconds'])} in {of['count']:,} gaps, {percent(share)} of the whole time."
+    return _card("Idle", note, _parts(profile["idle"], ("host_wait", "kernel_wait", "other"), "gaps"))
 
 
-def _owners(profile: Profile) -> str:
-    rows = profile["owners"]
-    phases = list(dict.fromkeys(row["phase"] for row in rows if row["phase"]))
-    present = {(row["phase"], row["way"]) for row in rows}
-    columns = [(phase, way) for phase in phases for way in ("forward", "backward", "update") if (phase, way) in present]
-    total = sum(row["microseconds"] for row in rows) or 1.0
-
-    def cells(chosen: Sequence[Mapping[str, Any]], kind: str = "") -> str:
-        parts = [[row for row in chosen if (row["phase"], row["way"]) == column] for column in columns]
-        parts.append([row for row in chosen if not row["phase"]])
-        found = [_cell(part, steps=profile["steps"], total=total, kind=kind) for part in parts]
-        return "".join(found) + _cell(chosen, steps=profile["steps"], total=total, kind="sum")
-
-    lines = [
-        f"<tr><th>{key(hue(name))}{text(name)}</th>{cells([row for row in rows if row['network'] == name])}</tr>"
-        for name in _networks(profile)
+def _kernels(profile: Profile) -> str:
+    figures, piece = profile["kernels"], _piece(profile)
+    note = f"Of {_time(figures['of']['microseconds'])} in {figures['of']['count']:,} {piece}s."
+    groups = [name for name, figure in figures["by_group"].items() if figure["count"]]
+    kinds = [(kind, figures[kind]) for kind in ("compute", "memory", "communication")]
+    memory = sorted(figures["by_memory_kind"].items(), key=lambda item: -item[1]["microseconds"])[:6]
+    rows = [
+        f"<tr><th>{text(name)}</th><td>{figure['count']:,}</td><td>{_time(figure['microseconds'])}</td>"
+        f"<td>{percent(figure['share_of_time'])}</td></tr>"
+        for name, figure in (*kinds, *memory)
     ]
-    lines.append(f"<tr><th>in all</th>{cells(rows, 'sum')}</tr>")
-    head = ["", *(f"{text(phase)}<br>{text(way)}" for phase, way in columns), "outside<br>phases", "in all"]
-    note = '<p class="note">Busy time in a step, and its share of all busy time.</p>'
-    return f'<div class="card">{note}<div class="wide">{table(head, lines, "heat")}</div>{_idle_within(profile)}</div>'
+    by_kind = _table(("by kind, memory by name", f"{piece}s", "time", "share"), rows)
+    return _card(f"{piece.capitalize()}s", note, _parts(figures["by_group"], groups, f"{piece}s") + by_kind)
 
 
-def _cell(rows: Sequence[Mapping[str, Any]], *, steps: int, total: float, kind: str) -> str:
-    spent = sum(row["microseconds"] for row in rows)
-    if not spent:
-        return "<td></td>"
-    look = f'class="{kind}"' if kind else f'style="--heat:{min(200 * spent / total, 60):.0f}%"'
-    return f"<td {look}>{time(spent / steps)}<small>{percent(spent / total)}</small></td>"
-
-
-def _idle_within(profile: Profile) -> str:
-    parts = [
-        f"{percent(row['idle_share'])} of {time(row['microseconds'] / profile['steps'])} "
-        + (f"in {text(row['phase'])}" if row["phase"] else "outside the phases")
-        for row in profile["phases"]
+def _launches(profile: Profile) -> str:
+    figures = profile["launches"]
+    rows = [
+        _launch_row("kernels shorter than their launch", figures["short"], figures["of"]["kernels"]),
+        _launch_row("launches over 50 µs", figures["slow"], figures["of"]["launches"]),
+        _launch_row("delays over 100 µs", figures["delayed"], figures["of"]["delays"]),
     ]
-    return f'<p class="note">Idle: {", ".join(parts)}.</p>' if parts else ""
+    note = "A captured graph’s launch is shared out among its kernels. Delays overlap with work."
+    return _card("Launches", note, _table(("", "share of count", "share of time"), rows))
+
+
+def _launch_row(name: str, figure: Mapping[str, Any], of: Mapping[str, Any]) -> str:
+    count, spent = figure["share_of_count"], figure["share_of_time"]
+    return (
+        f"<tr><th>{text(name)}</th><td><b>{percent(count)}</b>{_share_bar(count, 'var(--c1)')}"
+        f"<br><small>{figure['count']:,} of {of['count']:,}</small></td>"
+        f"<td><b>{percent(spent)}</b>{_share_bar(spent, 'var(--c0)')}"
+        f"<br><small>{_time(figure['microseconds'])} of {_time(of['microseconds'])}</small></td></tr>"
+    )
+
+
+def _launch_plots(launches: Mapping[str, Any]) -> list[str]:
+    """Return Figures 4 and 6 of "Cycling Faster Through CycleGAN": delays of kernels, and kernels that are short."""
+    delays = _histogram(launches["delays"], lambda row: row["below"] > 100)
+    short = _histogram(launches["shorter"], lambda row: False)
+    return [
+        _card("Delay of kernels", "From launch to start. Red: over 100 µs.", delays),
+        _card("Duration of short kernels", "Of kernels that are shorter than their launch.", short),
+    ]
+
+
+def _histogram(bins: Sequence[Mapping[str, float]], is_red: Callable[[Mapping[str, float]], bool]) -> str:
+    """Return bars of counts by duration."""
+    highest = max((row["count"] for row in bins), default=0) or 1
+    bars = "".join(
+        f'<div{" class=red" if is_red(row) else ""} style="height:{100 * row["count"] / highest:.1f}%" '
+        f'title="below {_time(row["below"])}: {row["count"]:g}, {_time(row["microseconds"])} in all"></div>'
+        for row in bins
+    )
+    ticks = "".join(f"<span>{_time(row['below']) if i % 3 == 0 else ''}</span>" for i, row in enumerate(bins))
+    return f'<div class="bars">{bars}</div><div class="ticks">{ticks}</div>'
+
+
+def _streams(streams: Mapping[str, Any]) -> str:
+    """Return Figure 1 of "Cycling Faster Through CycleGAN": what each stream of the device computes, and when."""
+    lanes, length, overlap = streams["lanes"], streams["microseconds"], streams["overlap"]
+    width, left, height, gap = 1000, 86, 22, 4
+    bottom = len(lanes) * (height + gap)
+    scale = (width - left) / length
+    picture = Drawing(width, bottom + 22)
+    for number, lane in enumerate(lanes):
+        y = number * (height + gap)
+        picture.label(left - 8, y + 15, f"stream {lane['stream']}", anchor="end")
+        picture.grid(y + height + 2, left=left, right=width)
+        for span in lane["spans"]:
+            x, span_width = left + scale * span["start"], max(scale * (span["end"] - span["start"]), 0.6)
+            title = f"{span['group']}: {_time(span['end'] - span['start'])}"
+            picture.rect(x, y, span_width, height, fill=_colour(span["group"]), rx=2, title=title)
+    for mark in round_numbers(0, length):
+        picture.label(left + scale * mark, bottom + 16, _time(mark), anchor="middle")
+    groups = dict.fromkeys(span["group"] for lane in lanes for span in lane["spans"])
+    keys = "".join(f"<li>{_key(name)}{text(name)}</li>" for name in groups)
+    note = (
+        f"Two or more run at once for {_time(overlap['microseconds'])}, "
+        f"{percent(overlap['share_of_busy'])} of the time in which anything runs."
+    )
+    return (
+        f'<div class="card"><div class="picture">{picture.inline()}</div>'
+        f'<ul class="keys">{keys}</ul><p class="note">{note}</p></div>'
+    )
 
 
 def _top(profile: Profile) -> str:
-    found, what = profile["kernels"], piece(profile)
-    lines = [
-        f'<tr><th><span class="mono">{text(_trimmed(one["name"]))}</span></th>'
-        f"<td>{key(hue(one['group']))}{text(one['group'])}</td>"
-        f"<td>{one['count'] / profile['steps']:,.4g}</td><td>{time(one['microseconds'] / max(one['count'], 1))}</td>"
-        f"<td><b>{percent(one['share_of_time'])}</b>{share(one['share_of_time'] or 0, hue(one['group']))}</td></tr>"
-        for one in found["top"]
+    figures, piece = profile["kernels"], _piece(profile)
+    rows = [
+        f'<tr><th><span class="mono">{text(_trimmed(top["name"]))}</span></th>'
+        f"<td>{_key(top['group'])}{text(top['group'])}</td>"
+        f"<td>{top['count'] / profile['steps']:,.4g}</td><td>{_time(top['microseconds'] / top['count'])}</td>"
+        f"<td><b>{percent(top['share_of_time'])}</b>{_share_bar(top['share_of_time'], _colour(top['group']))}</td></tr>"
+        for top in figures["top"]
     ]
-    shown = percent(sum(one["share_of_time"] or 0 for one in found["top"]))
-    note = f"{len(found['top'])} of {found['of']['names']} names, {shown} of the busy time, without what they call."
-    body = table((what, "group", "a step", "each", "share"), lines, "leaders")
-    return f'<div class="card"><p class="note">{note}</p><div class="wide">{body}</div></div>'
+    shown = percent(sum(top["share_of_time"] or 0 for top in figures["top"]))
+    note = f"{len(rows)} of {figures['of']['names']} names, {shown} of the busy time, without what they call."
+    table = _table((piece, "group", "a step", "each", "share"), rows, "leaders")
+    return f'<div class="card"><p class="note">{note}</p><div class="wide">{table}</div></div>'
 
 
 def _trimmed(name: str) -> str:
     name = re.sub(r"## Call CompiledFxGraph (\w{6})\w* ##", r"compiled graph \1", name)
     return name if len(name) <= 90 else name[:88] + "…"
-
-
-def _memory(profile: Profile) -> str:
-    found = profile["memory"]
-    peak = found["peak"]
-    note = (
-        f'<p class="note">Live tensors in one step. Beside the names: at the peak of {peak["bytes"] / 2**20:,.0f} MiB, '
-        f"{time(peak['microseconds'])} into the step.</p>"
-    )
-    cards = [
-        f'<div class="card"><h3>{title}</h3>{_layers(found, by, order)}</div>'
-        for by, title, order in zip(("category", "network"), ("By what it holds", "By network"), LAYERS)
-    ]
-    return note + f'<div class="columns">{"".join(cards)}</div>'
-
-
-def _layers(found: Mapping[str, Any], by: str, order: Sequence[str]) -> str:
-    layers: dict[str, list[float]] = {name: [] for name in order}
-    for one in found["series"]:
-        values = layers.get(one[by]) or [0.0] * len(one["bytes"])
-        layers[one[by]] = [old + new / 2**20 for old, new in zip(values, one["bytes"])]
-    layers = {name: values for name, values in layers.items() if values}
-    at = found["microseconds"].index(found["peak"]["microseconds"])
-    drawn = {name: (values, hue(name)) for name, values in layers.items()}
-    picture = areas(found["microseconds"], drawn, unit="MiB")
-    keys = "".join(
-        f"<li>{key(hue(name))}{text(name)} {_mib(values[at])}</li>"
-        for name, values in reversed(layers.items())
-        if max(values) > 0.001 * found["peak"]["bytes"] / 2**20
-    )
-    return f'<div class="picture area">{picture}</div><ul class="keys">{keys}</ul>'
-
-
-def _mib(value: float) -> str:
-    return f"{value:,.0f} MiB" if value >= 10 else f"{value:.1f} MiB"

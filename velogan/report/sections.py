@@ -9,12 +9,11 @@ import statistics
 from collections.abc import Mapping
 from typing import Any
 
-from velogan.files import counted, duration
+from velogan.files import brief_duration, counted, duration
 from velogan.report import scores
 from velogan.report.facts import Facts, flat, is_number, listing, mapping
 from velogan.report.failures import failures
 from velogan.report.pictures import before_after
-from velogan.report.profile_figures import time
 from velogan.report.verdict import capital, result
 
 ARROW = " → "
@@ -218,7 +217,7 @@ def _speed(facts: Facts, *, reasons: bool) -> str:
     seconds = facts.last("seconds")
     tiles = [
         (f"{usual['images_per_s']:.3g}", "images per second") if "images_per_s" in usual else None,
-        (time(1000 * usual["step_ms"]), "per step") if "step_ms" in usual else None,
+        (brief_duration(usual["step_ms"] / 1000), "per step") if "step_ms" in usual else None,
         (duration(seconds), "of training") if seconds else None,
         (f"{facts.images:,}", "images seen") if facts.images else None,
     ]

@@ -5,10 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
-from torch.profiler import record_function
 
 from velogan.measure.traces.glance import BETWEEN, glance, rise
-from velogan.measure.traces.timeline import Allocation, Owner
 
 CPU = torch.device("cpu")
 
@@ -19,23 +17,20 @@ def test_memory_is_the_most_that_is_alive_at_once():
 
     def run() -> None:
         nonlocal before
-        with record_function("one"):
-            del before  # was there before: giving it back is not seen
-            first = torch.empty(4_000_000, dtype=torch.uint8)
-            del first
-            second = torch.empty(3_000_000, dtype=torch.uint8)
-            third = torch.empty(2_000_000, dtype=torch.uint8)
-            del second
-            kept.append(third)
+        del before  # was there before: giving it back is not seen
+        first = torch.empty(4_000_000, dtype=torch.uint8)
+        del first
+        second = torch.empty(3_000_000, dtype=torch.uint8)
+        third = torch.empty(2_000_000, dtype=torch.uint8)
+        del second
+        kept.append(third)
 
-    assert glance(run, device=CPU, phases=["one"]).rise == 5_000_000
+    assert glance(run, device=CPU).rise == 5_000_000
 
 
 def test_what_was_there_before_is_not_given_back():
-    place = Owner("one", "", "")
     taken = [(1, 100), (2, 50), (1, -100), (3, -4000), (4, 60), (1, 10), (1, -10), (1, -100)]
-    events = [Allocation(time, address, size, place, False) for time, (address, size) in enumerate(taken)]
-    assert rise(events) == 150
+    assert rise(taken) == 150
 
 
 def test_time_goes_to_groups_and_adds_up():
@@ -43,12 +38,11 @@ def test_time_goes_to_groups_and_adds_up():
     image = torch.randn(1, 64, 48, 48)
 
     def run() -> None:
-        with record_function("one"):
-            for _ in range(5):
-                F.conv2d(image, weight)
-            image.clone()
+        for _ in range(5):
+            F.conv2d(image, weight)
+        image.clone()
 
-    seen = glance(run, device=CPU, phases=["one"])
+    seen = glance(run, device=CPU)
     assert seen.seconds["convolution"] > seen.seconds["copies and fills"] > 0
     assert seen.seconds["norm, activation, padding"] == 0
     assert seen.busy_s == pytest.approx(sum(seen.seconds.values()) - seen.seconds[BETWEEN])

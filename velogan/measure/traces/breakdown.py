@@ -1,4 +1,4 @@
-"""Answers four questions about a profiled training, and says which phase and network the time belongs to.
+"""The four tables of a profiled training: temporal, idle, kernels and launches; and the overlap of streams.
 
 Each share comes with its denominator. The categories are those of Holistic Trace Analysis (HTA;
 hta/analyzers/breakdown_analysis.py and cuda_kernel_analysis.py), so that figures can be compared with others. Two
@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from velogan.measure.traces.timeline import GROUPS, LOADER, REST, Activity, Launch, Span, Timeline
+from velogan.measure.traces.timeline import GROUPS, Activity, Launch, Span, Timeline
 
 KERNEL_WAIT_US = 0.03
 """A shorter gap between kernels is the device's own overhead: HTA's consecutive_kernel_delay of 30 ns."""
@@ -54,31 +54,19 @@ def temporal(timeline: Timeline) -> Answer:
 
 
 def idle(timeline: Timeline) -> Answer:
-    """Why nothing ran.
+    """Return why nothing ran on a device of CUDA.
 
     `host_wait`: the next kernel was launched only after the last one had ended. `kernel_wait`: a gap of less than 30 ns
     between kernels in the queue. `other`: the rest.
-
-    A CPU has no queue. There `host_wait` is the idle time within phases, which Python takes between two operators;
-    `other` is the idle time outside phases: loader, averages, statistics. `kernel_wait` is None.
     """
-    on_cpu = timeline.device == "cpu"
-    busy = union(span for one in timeline.work for span in one.spans)
-    gaps = gaps_between(busy, timeline.window)
-    found: dict[str, list[float]] = {"host_wait": [], "kernel_wait": [], "other": []}
-    if on_cpu:
-        phases = union(span for _, span in timeline.phases)
-        found["host_wait"] = _within(gaps, phases)
-        found["other"] = _within(gaps, gaps_between(phases, timeline.window))
-    else:
-        starts = {one.start: one for one in reversed(timeline.work)}
-        for start, end in gaps:
-            found[_reason(starts.get(end), start, end)].append(end - start)
-    of = (sum(map(len, found.values())), sum(map(sum, found.values())))
+    busy = union(span for activity in timeline.work for span in activity.spans)
+    starts = {activity.start: activity for activity in reversed(timeline.work)}
+    gaps: dict[str, list[float]] = {"host_wait": [], "kernel_wait": [], "other": []}
+    for start, end in gaps_between(busy, timeline.window):
+        gaps[_reason(starts.get(end), start, end)].append(end - start)
+    of = (sum(map(len, gaps.values())), sum(map(sum, gaps.values())))
     window = _length(timeline.window)
-    answer = {name: figure(len(parts), sum(parts), of=of, window=window) for name, parts in found.items()}
-    if on_cpu:
-        answer |= {"kernel_wait": None}
+    answer = {name: figure(len(parts), sum(parts), of=of, window=window) for name, parts in gaps.items()}
     return answer | {"of": {"count": of[0], "microseconds": round(of[1], 3)}}
 
 
@@ -119,7 +107,7 @@ def _memory_kind(work: Activity) -> str:
 
 
 def launches(timeline: Timeline) -> Answer:
-    """Launches that may cost time: `short`, `slow` and `delayed`.
+    """Return launches of a device of CUDA that may cost time: `short`, `slow` and `delayed`.
 
     `short`: kernels that run shorter than their launch takes; shares are of kernels and their time. `slow`: launching
     calls of more than 50 us; shares are of launching calls and their time. `delayed`: kernels that start more than
@@ -128,43 +116,28 @@ def launches(timeline: Timeline) -> Answer:
 
     The launch of a captured graph is divided evenly among its kernels; only the first of them has a delay.
 
-    On a CPU the kernels are the operators that Python or autograd calls. A launch is the host's time since the last
-    operator. `delayed` and `delays` are None, as an operator runs when it is called.
-
-    `durations` (of launches), `delays`, `kernels` and `shorter` (durations of all kernels, and of those that are
-    `short`) are the distributions, as `histogram` gives them.
+    `delays` and `shorter` (durations of kernels that are `short`) are the distributions, as `histogram` gives them.
     """
-    launched = [(one, one.launch) for one in timeline.work if one.launch is not None]
-    if timeline.device == "cpu":
-        launched = [(one, launch) for one, launch in launched if one.place.network not in (REST, LOADER)]
+    launched = [(activity, activity.launch) for activity in timeline.work if activity.launch is not None]
     window = _length(timeline.window)
-    times = [one.whole for one, _ in launched]
-    short = [one.whole for one, launch in launched if one.whole < launch.duration / launch.kernels]
-    calls = {(launch.start, launch.duration): launch for _, launch in launched}
-    slow = [launch.duration for launch in calls.values() if launch.duration > SLOW_LAUNCH_US]
-    spent = sum(launch.duration for launch in calls.values())
-    answer: Answer = {
-        "short": figure(len(short), sum(short), of=(len(times), sum(times)), window=window),
-        "slow": figure(len(slow), sum(slow), of=(len(calls), spent), window=window),
-        "delayed": None,
-        "of": {
-            "kernels": {"count": len(times), "microseconds": round(sum(times), 3)},
-            "launches": {"count": len(calls), "microseconds": round(spent, 3)},
-            "delays": None,
-        },
-        "durations": histogram(launch.duration for launch in calls.values()),
-        "kernels": histogram(times),
-        "shorter": histogram(short),
-        "delays": None,
+    times = [activity.microseconds for activity, _ in launched]
+    short = [time for time, (_, launch) in zip(times, launched) if time < launch.duration / launch.kernels]
+    calls = {launch: launch.duration for _, launch in launched}
+    slow = [duration for duration in calls.values() if duration > SLOW_LAUNCH_US]
+    delays = _delays(launched)
+    long = [delay for delay in delays if delay > LONG_DELAY_US]
+    of = {
+        name: (len(all_), sum(all_))
+        for name, all_ in (("kernels", times), ("launches", calls.values()), ("delays", delays))
     }
-    if timeline.device == "cuda":
-        delays = _delays(launched)
-        long = [delay for delay in delays if delay > LONG_DELAY_US]
-        answer["delayed"] = figure(len(long), sum(long), of=(len(delays), sum(delays)), window=window)
-        answer["delayed"]["share_of_window"] = None
-        answer["delays"] = histogram(delays)
-        answer["of"]["delays"] = {"count": len(delays), "microseconds": round(sum(delays), 3)}
-    return answer
+    return {
+        "short": figure(len(short), sum(short), of=of["kernels"], window=window),
+        "slow": figure(len(slow), sum(slow), of=of["launches"], window=window),
+        "delayed": figure(len(long), sum(long), of=of["delays"], window=window) | {"share_of_window": None},
+        "of": {name: {"count": count, "microseconds": round(time, 3)} for name, (count, time) in of.items()},
+        "delays": histogram(delays),
+        "shorter": histogram(short),
+    }
 
 
 def _delays(launched: Iterable[tuple[Activity, Launch]]) -> list[float]:
@@ -187,65 +160,22 @@ def histogram(durations: Iterable[float]) -> list[dict[str, float]]:
     return bins
 
 
-def owners(timeline: Timeline) -> list[Answer]:
-    """Busy time by phase, network and way, in order of first appearance; shares are of all busy time and the window."""
-    window = _length(timeline.window)
-    of = (len(timeline.work), sum(one.microseconds for one in timeline.work))
-    rows = []
-    for place, chosen in _by(timeline.work, lambda one: one.place).items():
-        groups = {
-            name: sum(one.microseconds for one in found) for name, found in _by(chosen, lambda o: o.group).items()
-        }
-        amount = figure(len(chosen), sum(groups.values()), of=of, window=window)
-        rows.append({**vars(place), **amount, "by_group": {name: round(time, 3) for name, time in groups.items()}})
-    return rows
-
-
-def idle_by_phase(timeline: Timeline) -> list[Answer]:
-    """Wall time and idle time on the host's clock within each phase, and outside all of them ("").
-
-    Empty on CUDA, where kernels do not run when they are called.
-    """
-    if timeline.device != "cpu":
-        return []
-    busy = union(span for one in timeline.work for span in one.spans)
-    gaps = gaps_between(busy, timeline.window)
-    rows: dict[str, list[float]] = {}
-    for name, span in timeline.phases:
-        wall, empty = rows.setdefault(name, [0.0, 0.0])
-        rows[name] = [wall + _length(span), empty + sum(_overlap(gap, span) for gap in gaps)]
-    inside = [sum(row[i] for row in rows.values()) for i in (0, 1)]
-    rows[""] = [_length(timeline.window) - inside[0], _total(gaps) - inside[1]]
-    return [
-        {"phase": name, "microseconds": round(wall, 3), "idle": round(empty, 3), "idle_share": _share(empty, wall)}
-        for name, (wall, empty) in rows.items()
-    ]
-
-
-def strip(timeline: Timeline) -> Answer:
-    """The spans of work of one step in the middle of the profile, merged by place, in us from the step's start.
-
-    On a CPU the step begins when the last one ended, so that it includes loading; on CUDA with its first kernel.
-    """
-    start, end = _middle_step(timeline)
-    return {"microseconds": round(end - start, 3), "spans": _by_place(timeline.work, (start, end))}
-
-
 def streams(timeline: Timeline) -> Answer | None:
-    """The step of `strip` by stream of the device, and the time in which two or more ran at once; None on one stream.
+    """Return a step in the middle of the profile by stream of the device; None if there is one stream.
 
-    `spans` by stream are as those of `strip`; the share of `overlap` is of the step's busy time.
+    `lanes` hold the spans of work of each stream, merged by group, in us from the step's first kernel. `overlap` is the
+    time in which two or more streams ran at once; its share is of the step's busy time.
     """
-    step = _middle_step(timeline)
-    inside = [one for one in timeline.work if step[0] <= one.start < step[1]]
-    by_stream = dict(sorted(_by([one for one in inside if one.stream is not None], lambda one: one.stream).items()))
+    start, end = step = _middle_step(timeline)
+    inside = [activity for activity in timeline.work if start <= activity.start < end]
+    by_stream = _by(inside, lambda activity: activity.stream)
     if len(by_stream) < 2:
         return None
-    busy = {stream: union(span for one in work for span in one.spans) for stream, work in by_stream.items()}
+    busy = {stream: union(span for activity in work for span in activity.spans) for stream, work in by_stream.items()}
     together = _overlaps(busy.values())
     return {
         "microseconds": round(_length(step), 3),
-        "lanes": [{"stream": stream, "spans": _by_place(work, step)} for stream, work in by_stream.items()],
+        "lanes": [{"stream": stream, "spans": _by_group(work, step)} for stream, work in sorted(by_stream.items())],
         "overlap": {
             "microseconds": round(together, 3),
             "share_of_busy": _share(together, _total(union(span for spans in busy.values() for span in spans))),
@@ -264,30 +194,28 @@ def _overlaps(busy: Iterable[Sequence[Span]]) -> float:
     return together
 
 
-def _by_place(work: Iterable[Activity], window: Span) -> list[Answer]:
-    """The spans of work that begins within `window`, merged by place, in us from its start."""
-    start, end = window
+def _by_group(work: Iterable[Activity], step: Span) -> list[Answer]:
+    """Return the spans of `work`, in order of time, in us from the step's start; merged if group and place allow."""
     merged: list[Answer] = []
-    for one in sorted((one for one in work if start <= one.start < end), key=lambda one: one.start):
-        place, last = vars(one.place), merged[-1] if merged else {}
-        begin, finish = one.start - start, one.spans[-1][1] - start
-        if last.items() >= place.items() and begin - last["end"] < (end - start) / 500:
-            last["end"] = max(last["end"], finish)
+    for activity in work:
+        start, end = activity.start - step[0], activity.spans[-1][1] - step[0]
+        last = merged[-1] if merged else None
+        if last and last["group"] == activity.group and start - last["end"] < _length(step) / 500:
+            last["end"] = max(last["end"], end)
         else:
-            merged.append({**place, "start": begin, "end": finish})
+            merged.append({"group": activity.group, "start": start, "end": end})
     return merged
 
 
 def _middle_step(timeline: Timeline) -> Span:
+    """Return the span from the first kernel of a step in the middle to that of the next."""
+    first_kernels = [
+        min((a.start for a in timeline.work if a.launch is not None and start <= a.launch.start <= end), default=start)
+        for start, end in timeline.steps
+    ]
+    first_kernels.append(timeline.window[1])
     number = len(timeline.steps) // 2
-    if timeline.device == "cpu":
-        return timeline.steps[number - 1][1] if number else timeline.window[0], timeline.steps[number][1]
-    begins = []
-    for start, end in timeline.steps:
-        ours = [one.start for one in timeline.work if one.launch is not None and start <= one.launch.start <= end]
-        begins.append(min(ours, default=start))
-    begins.append(timeline.window[1])
-    return begins[number], begins[number + 1]
+    return first_kernels[number], first_kernels[number + 1]
 
 
 def union(spans: Iterable[Span]) -> list[Span]:
@@ -316,15 +244,6 @@ def _by(work: Iterable[Activity], key: Any) -> dict[Any, list[Activity]]:
     for one in work:
         found.setdefault(key(one), []).append(one)
     return found
-
-
-def _overlap(one: Span, other: Span) -> float:
-    return max(0.0, min(one[1], other[1]) - max(one[0], other[0]))
-
-
-def _within(gaps: Iterable[Span], spans: Sequence[Span]) -> list[float]:
-    parts = (_overlap(gap, span) for gap in gaps for span in spans)
-    return [part for part in parts if part > 0]
 
 
 def _length(span: Span) -> float:

@@ -1,25 +1,59 @@
-"""A profiler's trace, in the Chrome format that `torch.profiler` exports, as a timeline of work."""
+"""Read a profiler's trace, in the Chrome format that `torch.profiler` exports, as a timeline of work."""
 
 from __future__ import annotations
 
 import gzip
 import json
+import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
-from difflib import SequenceMatcher
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from velogan.measure.traces.host import Host, group_of, start_of
-from velogan.measure.traces.timeline import MOVEMENT, OTHER, REST, STEP, Activity, Kind, Launch, Owner, Span, Timeline
+from velogan.measure.traces.timeline import (
+    COMPILED,
+    CONVOLUTION,
+    MOVEMENT,
+    NORM,
+    OTHER,
+    STEP,
+    UPDATE,
+    Activity,
+    Kind,
+    Launch,
+    Span,
+    Timeline,
+)
 
+_GROUP_PATTERNS = (
+    (UPDATE, re.compile(r"^Optimizer\.step|adam|multi_tensor_apply", re.I)),
+    (NORM, re.compile(r"(?<!vector_)(?<!foreach_)norm|_plain|relu|tanh|sigmoid|softplus|dropout|_pad|bn_[fb]w", re.I)),
+    (CONVOLUTION, re.compile(r"conv(?!ert)|xmma|gemm|nvjet|cudnn|winograd|[wd]grad|_thin", re.I)),
+    (
+        MOVEMENT,
+        re.compile(r"copy|clone|contiguous|::cat|::to$|fill|zero|memcpy|memset|empty|index|gather|repeat|flip", re.I),
+    ),
+    (COMPILED, re.compile(r"triton|compiled|cpp_fused", re.I)),
+)
 _COMMUNICATION = re.compile(r"nccl|gloo|c10d")
+_ENGINE = "autograd::engine::evaluate_function"
 _DEVICE = {"kernel", "gpu_memcpy", "gpu_memset"}
+_LAUNCH = {"cuda_runtime", "cuda_driver"}
+_RANGE = "user_annotation"
+_HOST = {"cpu_op", _RANGE, *_LAUNCH}
+
+Event = Mapping[str, Any]
+
+
+def allow_captured_graphs() -> None:
+    """Let the profiler see captured graphs, of which torch.profiler itself knows only some."""
+    os.environ.setdefault("TEARDOWN_CUPTI", "0")
 
 
 def load_events(path: Path) -> list[dict[str, Any]]:
-    """The events of an exported trace, gzipped or not. ValueError if the file is not a trace."""
+    """Load the events of an exported trace, gzipped or not. Raises ValueError if the file is not a trace."""
     opener = gzip.open if path.suffix == ".gz" else open
     with opener(path, "rt", encoding="utf-8") as file:
         trace = json.load(file)
@@ -29,86 +63,101 @@ def load_events(path: Path) -> list[dict[str, Any]]:
     return events
 
 
-def read_timeline(events: Iterable[Mapping[str, Any]], *, phases: Sequence[str], networks: Sequence[str]) -> Timeline:
-    """The timeline of a training, from a trace with ranges STEP, LOADER and those of `phases` and `networks`.
-
-    A backward operator belongs to the network of the forward operator with the same autograd sequence number. An
-    operator without a number, for example one that sums a weight's gradient, belongs to the network of the last one.
-    ValueError for a trace without a step.
-    """
-    events = [event for event in events if event.get("ph") in ("X", "i")]
-    host = Host([event for event in events if event.get("cat") not in _DEVICE], phases=phases, networks=networks)
-    if not host.steps:
+def read_timeline(events: Iterable[Event]) -> Timeline:
+    """Return the timeline of a training, whose steps are ranges named STEP. Raises ValueError if there is none."""
+    events = [event for event in events if event.get("ph") == "X"]
+    steps = sorted(_span(event) for event in events if event.get("cat") == _RANGE and event["name"] == STEP)
+    if not steps:
         raise ValueError(f"the trace has no range called {STEP!r}: profile through velogan profile")
+    operators, launches = _read_host([event for event in events if event.get("cat") in _HOST])
     kernels = [event for event in events if event.get("cat") in _DEVICE]
     if kernels:
-        work = sorted(_kernels(kernels, host), key=lambda work: work.start)
-        window = (work[0].start, max(work.spans[-1][1] for work in work))
-    else:
-        window = (min(start for start, _ in [host.steps[0], *host.loading]), host.steps[-1][1])
-        work = _operators(host, window)
-    return Timeline("cuda" if kernels else "cpu", window, host.steps, host.phases, host.updates, work, host.allocations)
+        work = sorted(_kernels(kernels, launches), key=lambda activity: activity.start)
+        window = (work[0].start, max(activity.spans[-1][1] for activity in work))
+        return Timeline("cuda", window, steps, work)
+    window = (steps[0][0], steps[-1][1])
+    work = [operator.activity() for operator in operators if window[0] <= operator.start < window[1]]
+    return Timeline("cpu", window, steps, work)
 
 
-def borrow_places(captured: Timeline, plain: Timeline) -> Timeline:
-    """`captured`, with the places of its graphs' kernels taken from `plain`.
+@dataclass(eq=False)
+class _Call:
+    """An operator or range on the host; `operator` is itself, or the operator that the range lies in."""
 
-    The kernels of a graph have no ranges of the host. `plain` is a trace of the same step, launched kernel by kernel.
-    Kernels are matched by their names, in order. Kernels without a match keep their place.
-    """
-    start = plain.steps[-1][0]
-    known = [one for one in plain.work if one.place.phase and one.launch is not None and one.launch.start >= start]
-    names = [one.name for one in known]
-    graphs: dict[Launch, list[int]] = {}
-    for number, one in enumerate(captured.work):
-        if one.launch is not None and one.launch.kernels > 1:
-            graphs.setdefault(one.launch, []).append(number)
-    work = list(captured.work)
-    for numbers in graphs.values():
-        matcher = SequenceMatcher(a=[work[number].name for number in numbers], b=names, autojunk=False)
-        for begin, other, length in matcher.get_matching_blocks():
-            for number, one in zip(numbers[begin : begin + length], known[other : other + length]):
-                work[number] = replace(work[number], place=one.place, group=one.group)
-    return replace(captured, work=work)
+    name: str
+    start: float
+    end: float
+    group: str
+    operator: _Call | None = None
+    children: list[Span] = field(default_factory=list)
 
-
-def _operators(host: Host, window: Span) -> list[Activity]:
-    work = []
-    before = window[0]
-    for call in host.operators:
-        if not window[0] <= call.start < window[1]:
-            continue
-        launch = None
-        if call.inside is None:
-            launch = Launch(before, max(call.start - before, 0.0))
-            before = call.end
-        group = call.group or OTHER
+    def activity(self) -> Activity:
+        """Return it as work: its own time, without the operators inside it, is at least one span, maybe empty."""
+        own, at = [], self.start
+        for start, end in self.children:
+            own.append((at, start))
+            at = max(at, end)
+        own.append((at, self.end))
+        spans = tuple(span for span in own if span[1] > span[0]) or ((self.start, self.start),)
+        group = self.group or OTHER
         kind: Kind = "memory" if group == MOVEMENT else "compute"
-        kind = "communication" if _COMMUNICATION.search(call.name) else kind
-        work.append(Activity(call.name, call.spans(), call.end - call.start, kind, group, call.place, launch))
-    return work
+        return Activity(self.name, spans, "communication" if _COMMUNICATION.search(self.name) else kind, group)
 
 
-def _kernels(events: list[Mapping[str, Any]], host: Host) -> Iterator[Activity]:
-    started: dict[int, int] = {}
-    for event in events:
-        correlation = int(event.get("args", {}).get("correlation", -1))
-        started[correlation] = started.get(correlation, 0) + 1
-    nowhere = Owner("", REST, "")
-    for event in events:
-        name, start, duration = str(event["name"]), start_of(event), float(event["dur"])
-        args = event.get("args", {})
-        correlation, stream = int(args.get("correlation", -1)), int(args.get("stream", 0))
-        launch, place, group = host.launches.get(correlation, (None, nowhere, ""))
+def _read_host(events: Iterable[Event]) -> tuple[list[_Call], dict[int, tuple[Launch, str]]]:
+    """Return operators in order of time, and launches by correlation id, each with the group of its operator."""
+    operators: list[_Call] = []
+    launches: dict[int, tuple[Launch, str]] = {}
+    stacks: dict[Any, list[_Call]] = {}  # the open calls of each thread
+    for event in sorted(events, key=lambda event: (float(event["ts"]), -float(event["dur"]))):
+        stack = stacks.setdefault(event.get("tid"), [])
+        name, (start, end) = str(event["name"]), _span(event)
+        while stack and stack[-1].end <= start:
+            stack.pop()
+        parent = stack[-1] if stack else None
+        if event["cat"] in _LAUNCH:
+            if (correlation := event.get("args", {}).get("correlation")) is not None:
+                launches[int(correlation)] = Launch(start, end - start), parent.group if parent else ""
+            continue
+        call = _Call(name, start, end, group_of(name))
+        if parent:
+            call.end = min(end, parent.end)
+            call.operator = parent.operator
+            call.group = UPDATE if parent.group == UPDATE else call.group or parent.group
+        if event["cat"] == "cpu_op" and not name.startswith(_ENGINE):
+            if call.operator:
+                call.operator.children.append((start, call.end))
+            call.operator = call
+            operators.append(call)
+        stack.append(call)
+    return operators, launches
+
+
+def _kernels(events: list[Event], launches: Mapping[int, tuple[Launch, str]]) -> Iterator[Activity]:
+    correlations = [int(event.get("args", {}).get("correlation", -1)) for event in events]
+    started = Counter(correlations)
+    for event, correlation in zip(events, correlations):
+        name = str(event["name"])
+        launch, group = launches.get(correlation, (None, ""))
         if launch is not None:
-            launch = Launch(launch.start, launch.duration, started[correlation])
+            launch = replace(launch, kernels=started[correlation])
         kind = _kernel_kind(name)
         group = MOVEMENT if kind == "memory" else group or group_of(name) or OTHER
-        yield Activity(name, ((start, start + duration),), duration, kind, group, place, launch, stream)
+        yield Activity(name, (_span(event),), kind, group, launch, int(event.get("args", {}).get("stream", 0)))
 
 
 def _kernel_kind(name: str) -> Kind:
-    """The kind as in Holistic Trace Analysis (hta/utils/utils.py, get_kernel_type), plus newer NCCL names."""
+    """Return the kind as in Holistic Trace Analysis (hta/utils/utils.py, get_kernel_type), plus newer NCCL names."""
     if "ncclKernel" in name or "ncclDevKernel" in name:
         return "communication"
     return "memory" if "Memcpy" in name or "Memset" in name else "compute"
+
+
+def group_of(name: str) -> str:
+    """Return the group of an operator or kernel by its name; empty if the name tells none."""
+    return next((group for group, pattern in _GROUP_PATTERNS if pattern.search(name)), "")
+
+
+def _span(event: Event) -> Span:
+    start = float(event["ts"])
+    return start, start + float(event["dur"])
