@@ -21,10 +21,11 @@ from torch import Tensor, nn
 
 pytest.importorskip("fastapi", reason="the extra serve is not installed")
 
+import uvicorn
+
 from velogan.serve.app import build_app
-from velogan.serve.limits import Limits
-from velogan.serve.queue import Queue
-from velogan.serve.server import bind, make_server
+from velogan.serve.server import bind
+from velogan.serve.service import Limits, TranslationService
 from velogan.translate.doubt import Doubter
 from velogan.translate.model import Translator
 from velogan.types import GENERATOR_FILES, Direction
@@ -60,7 +61,7 @@ class Served:
 
     url: str
     net: Negative
-    queue: Queue
+    service: TranslationService
     client: httpx.Client
     stop: Callable[[], None]
 
@@ -70,7 +71,7 @@ class Served:
 
     def waits(self, pictures: int) -> None:
         """Returns once so many requests are inside."""
-        until(lambda: self.queue.inside == pictures)
+        until(lambda: self.service.waiting == pictures)
 
 
 def until(true: Callable[[], object]) -> None:
@@ -118,9 +119,9 @@ def served(
     cpu = torch.device("cpu")
     models: dict[Direction, Translator] = {way: Translator(net, 4, cpu, header=HEADERS[way]) for way in ways}
     doubters: dict[Direction, Doubter] = {way: Doubter(models[way], _returned) for way in doubted}
-    bounds = Limits(**limits)
-    app = build_app(models, name="nights", limits=bounds, tile=tile, doubters=doubters)
-    server = make_server(app, seconds=bounds.seconds, token=token)
+    service = TranslationService(models, name="nights", limits=Limits(**limits), tile=tile, doubters=doubters)
+    config = uvicorn.Config(build_app(service, token=token), log_level="warning", timeout_graceful_shutdown=20)
+    server = uvicorn.Server(config)
     net.batches.clear()
     net.began.clear()
     with bind("127.0.0.1", 0) as listening, ExitStack() as stack:
@@ -140,8 +141,7 @@ def served(
         stack.callback(end)
         until(lambda: server.started)
         client = stack.enter_context(httpx.Client(base_url=url, timeout=30, trust_env=False, verify=False))
-        queue = server.config.app._app.state.queue  # pyright: ignore[reportAttributeAccessIssue]
-        yield Served(url, net, queue, client, stop)
+        yield Served(url, net, service, client, stop)
 
 
 def _returned(images: Tensor, results: Tensor) -> Tensor:

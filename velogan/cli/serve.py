@@ -50,7 +50,7 @@ class Serve(Flags):
     max_megapixels: Annotated[float, tyro.conf.arg(help="The most million pixels of a picture.", metavar="NUMBER")] = 16
     seconds: Annotated[
         float,
-        tyro.conf.arg(help="The most that an upload takes, and the same for its translation.", metavar="NUMBER"),
+        tyro.conf.arg(help="The most that a request takes: upload, waiting and translation.", metavar="NUMBER"),
     ] = 300
     waiting: Annotated[
         int, tyro.conf.arg(help="The most requests that are served or wait; others are told to come again.")
@@ -68,12 +68,12 @@ class Serve(Flags):
         from velogan.interchange.bundle import load_all
         from velogan.interchange.hub import local
         from velogan.observe.progress import Display
-        from velogan.serve.limits import Limits
-        from velogan.serve.server import address, bind, make_server, serve, token_for
+        from velogan.serve.server import address, bind, serve, token_for
         from velogan.translate.files import check_options
 
         require("serve", "fastapi", "uvicorn", "python_multipart", user="velogan serve")
         from velogan.serve.app import build_app
+        from velogan.serve.service import Limits, TranslationService
 
         limits = Limits(
             upload_bytes=int(self.max_mb * 2**20),
@@ -89,15 +89,10 @@ class Serve(Flags):
             doubters = _doubters(models, display.say)
             name = self.model.resolve().name
             display.say(f"{name} ({', '.join(models)}): building and measuring its networks")
-            app = build_app(models, name=name, limits=limits, tile=self.tile, doubters=doubters)
-            server = make_server(
-                app,
-                seconds=limits.seconds,
-                token=token,
-                host=self.host,
-                started=lambda: display.say(f"serving at {address(listening, token)} (Ctrl-C stops)"),
-            )
-            result = serve(server, listening, say=display.say)
+            service = TranslationService(models, name=name, limits=limits, tile=self.tile, doubters=doubters)
+            app = build_app(service, token=token, host=self.host)
+            display.say(f"serving at {address(listening, token)} (Ctrl-C stops)")
+            result = serve(app, listening, seconds=limits.seconds)
         return {**result, "directions": list(models)}, 0
 
 

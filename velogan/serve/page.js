@@ -18,9 +18,8 @@ async function ask(path, options = {}) {
   let body = null;
   try { body = await answer.json(); } catch { /* not ours: told below */ }
   if (answer.ok && body) return body;
-  const error = new Error(body && body.error ? body.error.message : `The server answered ${answer.status}.`);
+  const error = new Error(body && typeof body.detail === "string" ? body.detail : `The server answered ${answer.status}.`);
   error.status = answer.status;
-  error.after = Number(answer.headers.get("Retry-After")) || 0;
   throw error;
 }
 
@@ -84,7 +83,7 @@ async function translate() {
     if (mine !== request || error.name === "AbortError") return;
     say("");
     if (error.status === 401) { show("enter", true); show("drop", false); show("directions", false); }
-    complain(plain(error), !error.status || error.status >= 500 || error.status === 408);
+    complain(plain(error), !error.status || error.status >= 500);
     part("again").onclick = translate;
   }
 }

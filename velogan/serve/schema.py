@@ -2,31 +2,28 @@
 
 from __future__ import annotations
 
-from typing import Literal
+import base64
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from fastapi import UploadFile
+from pydantic import BaseModel, ConfigDict, Field, PlainSerializer
 
 from velogan.translate.doubt import Patch
 from velogan.types import Direction
 
+Base64 = Annotated[bytes, PlainSerializer(lambda data: base64.b64encode(data).decode(), return_type=str)]
+
 
 class TranslateForm(BaseModel):
-    """The fields of a request beside the picture."""
+    """The fields of a request."""
 
     model_config = ConfigDict(extra="forbid")
 
+    picture: UploadFile = Field(description="The picture's file.")
     direction: Direction | None = Field(None, description="a2b or b2a. Default: the first that the run has.")
-    answer: Literal["json", "picture"] = Field(
-        "json", description="json: a JSON object; picture: the bytes of the translated file alone."
-    )
-    doubt: bool = Field(
-        False,
-        description="Add a map of where not to trust the translation; it takes seven times as long. For directions of "
-        "which `/api/about` says so.",
-    )
-    preview: bool = Field(
-        False, description="Add pictures that every browser shows: 8 bits, at most 1600 pixels a side."
-    )
+    answer: Literal["json", "picture"] = Field("json", description="picture: the translated file alone.")
+    doubt: bool = Field(False, description="Add a map of where not to trust it, which takes seven times as long.")
+    preview: bool = Field(False, description="Add both pictures for a browser: 8 bits, at most 1600 pixels a side.")
 
 
 class Preview(BaseModel):
@@ -40,10 +37,7 @@ class Preview(BaseModel):
 class DoubtInfo(BaseModel):
     """Where not to trust a translation: docs/evaluation.md says what this is worth."""
 
-    map: str = Field(
-        description="A grey PNG in base64, as large as the picture: 255 where the input or the result are off by half "
-        "of the range of values, or more."
-    )
+    map: Base64 = Field(description="A grey PNG: 255 where the picture is off by half of the range of values, or more.")
     mean: float = Field(description="Over the whole map, in [0, 1].")
     highest: Patch = Field(description="The most doubtful square, with the mean there.")
 
@@ -55,29 +49,14 @@ class Translated(BaseModel):
     direction: Direction
     width: int = Field(description="In pixels: that of the upload, upright.")
     height: int
-    format: str = Field(
-        description="jpg, png, webp, tiff, bmp, ppm or npy: that of the upload where it holds the result."
-    )
+    format: str = Field(description="jpg, png, webp, tiff, bmp, ppm or npy: the upload's, if it holds the result.")
     media_type: str
     kept_format: bool = Field(description="Whether the format is that of the upload.")
     seconds: float = Field(description="Of decoding, translating and encoding, without waiting.")
-    picture: str = Field(description="The bytes of the translated file, in base64.")
+    picture: Base64 = Field(description="The bytes of the translated file, in base64.")
     preview: Preview | None = None
     doubt: DoubtInfo | None = None
     no_doubt: str | None = Field(None, description="Why there is no map of doubt, where one was asked for.")
-
-
-class Problem(BaseModel):
-    """Why a request was not served."""
-
-    code: str = Field(description="A word for programs.")
-    message: str = Field(description="A sentence for people.")
-
-
-class ErrorAnswer(BaseModel):
-    """The answer with every status from 400 on."""
-
-    error: Problem
 
 
 class Health(BaseModel):
