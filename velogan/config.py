@@ -285,7 +285,7 @@ def _wrong_fields(error: ValidationError, section: str = "") -> list[str]:
     for item in errors[:_MOST_ERRORS]:
         name = ".".join([section] * bool(section) + [_shown(part) for part in item["loc"]])
         if item["type"] == "extra_forbidden":
-            lines.append(f"{name}: there is no such field{_hint(name)}")
+            lines.append(f"{name}: there is no such field{nearest(name, field_names(Config))}")
         elif item["type"] == "value_error":
             problem = str(item.get("ctx", {}).get("error", item["msg"]))
             value = item["input"]
@@ -301,13 +301,6 @@ def _wrong_fields(error: ValidationError, section: str = "") -> list[str]:
 
 def _uncapitalized(message: str) -> str:
     return message[:1].lower() + message[1:]
-
-
-def _hint(name: str) -> str:
-    """What was perhaps meant by a field that there is not."""
-    section, _, field = name.partition(".")
-    owners = [kind for kind, method in METHODS.items() if section == "method" and field in method.model_fields]
-    return f" here; method={owners[0]} has it" if owners else nearest(name, field_names(Config))
 
 
 def _shown(value: Any, form: Callable[[Any], str] = str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -13,9 +13,7 @@ import tyro
 from pydantic import ValidationError
 
 from velogan.cli.flags import Flags, Json, asks_help, show_help
-from velogan.config import SIZES, Config, Size, differences, explain, field_names, read_config
-from velogan.data.config import BUILT_IN
-from velogan.engine.optimizers import unread
+from velogan.config import SIZES, Config, Size, explain, field_names, read_config
 from velogan.files import nearest, parse_yaml
 from velogan.recipes import DEFAULT, DEMOS, RECIPES
 from velogan.search.method import METHODS
@@ -139,60 +137,16 @@ class Configured(Fields):
 
     @classmethod
     def parse(cls, argv: Sequence[str], *, prog: str, description: str) -> Self:
-        """As every command; ValueError for a flag of the optimizer or the schedule that no network would read."""
+        """Parse as every command does; take the preset from the command line's first word."""
         asked = super().parse(argv, prog=prog, description=description)
         if not named_preset(argv) and asked.preset != cls.preset:
             raise ValueError(f"{asked.preset}: a preset comes before all flags: {prog} {asked.preset} ...")
         asked.preset = cls.preset_of(argv)
-        _check_read(configure(asked), cls.base(argv))
         return asked
-
-
-_READ_WHERE: dict[tuple[str, ...], tuple[str, Callable[[Config], bool]]] = {
-    ("discriminator.layers",): (
-        "--discriminator.network n_layers",
-        lambda config: any(one.network == "n_layers" for one in config.spec.discriminators.values()),
-    ),
-    ("discriminator.features", "discriminator.feature_size"): (
-        "--discriminator.network projected",
-        lambda config: any("projected" in one.network for one in config.spec.discriminators.values()),
-    ),
-    ("discriminator.norm", "discriminator.init"): (
-        "--discriminator.network projected+basic",
-        lambda config: any(one.network != "projected" for one in config.spec.discriminators.values()),
-    ),
-    ("data.load_size",): (
-        "--data.preprocess resize_and_crop",
-        lambda config: config.data.preprocess not in ("crop", "none") or config.data.path == (BUILT_IN,),
-    ),
-    ("generator.blocks",): (
-        "--generator.network resnet",
-        lambda config: any(one.has_stages for one in config.spec.generators.values()),
-    ),
-}
-"""Fields that nothing reads without the flag beside them, and whether a configuration has what that flag asks for."""
 
 
 _SAME = {"--data": "--data.path", "--seed": "--train.seed", "--image-size": "--data.crop-size"}
 """Short flags, and the field that each sets."""
-
-
-def _check_read(config: Config, base: Config) -> None:
-    """ValueError where `config` changes what nothing in it reads. `base` may hold such."""
-    changed = differences(config, base)
-    for names, (flag, read) in _READ_WHERE.items():
-        name = next((one for one in names if one in changed), None)
-        if name and not read(config):
-            asked = f"--{name.replace('_', '-')} {changed[name][0]}"
-            raise ValueError(f"{asked}: nothing reads it without {flag}: add that, or leave it out")
-    for name, kinds in unread(config.optimizer, config.schedule).items():
-        if name in changed:
-            section, _, key = name.partition(".")
-            raise ValueError(
-                f"--{name.replace('_', '-')} {changed[name][0]}: {getattr(config, section).kind} has no {key}, "
-                f"{' and '.join(kinds)} {'has' if len(kinds) == 1 else 'have'}: add --{section}.kind {kinds[0]}, or "
-                "leave it out"
-            )
 
 
 def named_preset(argv: Sequence[str]) -> str:

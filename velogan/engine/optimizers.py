@@ -7,7 +7,7 @@ from fnmatch import fnmatchcase
 from typing import Any, Literal
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 from torch import nn
 
 from velogan.engine.schedules import ScheduleConfig
@@ -51,13 +51,9 @@ class OptimizerConfig(BaseModel):
 
     @field_validator("rules")
     @classmethod
-    def _rules_parse(cls, rules: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
+    def _rules_parse(cls, rules: tuple[str, ...]) -> tuple[str, ...]:
         for rule in rules:
-            _, changes, _ = _parse_rule(rule)
-            kind = changes.get("kind", info.data.get("kind", "adam"))
-            for key in changes:
-                if key in _KEYS and key not in _OWN_KEYS[kind]:
-                    raise ValueError(f"'{rule}': {kind} has no {key}, it has {' and '.join(_OWN_KEYS[kind])}")
+            _parse_rule(rule)
         return rules
 
     @property
@@ -80,62 +76,16 @@ class OptimizerConfig(BaseModel):
         return own.kind, settings | {"clip_norm": own.clip_norm, "name": network, "schedule": schedule}
 
 
-_OWN_KEYS: dict[Kind, tuple[str, ...]] = {
-    "adam": ("beta1", "beta2", "epsilon"),
-    "adamw": ("beta1", "beta2", "epsilon"),
-    "radam": ("beta1", "beta2", "epsilon"),
-    "sgd": ("momentum",),
-    "rmsprop": ("beta2", "epsilon", "momentum"),
-}
-_KEYS = {key for keys in _OWN_KEYS.values() for key in keys}
-
-_OWN_SCHEDULE_KEYS: dict[str, tuple[str, ...]] = {
-    "linear": ("hold",),
-    "step": ("gamma", "every"),
-    "plateau": ("gamma", "patience"),
-    "cosine": (),
-    "exponential": ("gamma", "every"),
-    "constant": (),
-}
-
-
 def check_schedule(schedule: ScheduleConfig, rules: Sequence[str]) -> None:
-    """Raise `ValueError` for a key of a rule that its kind of schedule does not read, and for exponential without span.
-
-    Rules change `schedule` for some networks.
-    """
-    _check_span(schedule, "schedule.kind=exponential", "--schedule.every '50 %'")
-    for rule in rules:
-        _, _, changes = _parse_rule(rule)
-        kind = changes.get("kind", schedule.kind)
-        _check_span(
-            schedule.model_copy(update=changes), f"optimizer.rules: '{rule}': schedule=exponential", "every=50 %"
-        )
-        if idle := sorted(changes.keys() - {"kind", "warmup", *_OWN_SCHEDULE_KEYS[kind]}):
-            having = " or ".join(name for name, keys in _OWN_SCHEDULE_KEYS.items() if idle[0] in keys)
+    """Raise ValueError if a schedule is exponential without span; `rules` change `schedule` for some networks."""
+    changed = {f"optimizer.rules: '{rule}': schedule": _parse_rule(rule)[2] for rule in rules}
+    for name, changes in {"schedule.kind": {}, **changed}.items():
+        own = schedule.model_copy(update=changes)
+        if own.kind == "exponential" and own.every is None:
             raise ValueError(
-                f"optimizer.rules: '{rule}': {idle[0]} is of schedule={having}, not of {kind}: leave it out"
+                f"{name}=exponential without every: give the span in which the rate becomes {own.gamma:g} times what "
+                "it was (gamma), such as every='50 %'"
             )
-
-
-def _check_span(schedule: ScheduleConfig, asked: str, mend: str) -> None:
-    if schedule.kind == "exponential" and schedule.every is None:
-        raise ValueError(
-            f"{asked} without every: give the span in which the rate becomes {schedule.gamma:g} times what it was "
-            f"(gamma), such as {mend}"
-        )
-
-
-def unread(optimizer: OptimizerConfig, schedule: ScheduleConfig) -> dict[str, list[str]]:
-    """The fields of these sections, as `section.field`, that no network's kind reads; for each the kinds that do."""
-    schedules = {schedule.kind, *(_parse_rule(rule)[2].get("kind", schedule.kind) for rule in optimizer.rules)}
-    own = {"optimizer": (_OWN_KEYS, optimizer.kinds), "schedule": (_OWN_SCHEDULE_KEYS, schedules)}
-    return {
-        f"{section}.{key}": [kind for kind, keys in of_kind.items() if key in keys]
-        for section, (of_kind, asked) in own.items()
-        for key in dict.fromkeys(key for keys in of_kind.values() for key in keys)
-        if not any(key in of_kind[kind] for kind in asked)
-    }
 
 
 def _parse_rule(rule: str) -> tuple[str, dict[str, Any], dict[str, Any]]:
