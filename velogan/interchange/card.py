@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +16,10 @@ import yaml
 import velogan
 from velogan.data.sets.slices import OWN_PERCENTILES
 from velogan.files import counted, sha256
-from velogan.interchange.export import MOST_HALF, Exported, Format
+from velogan.interchange.export import Exported, Format
 from velogan.networks.reference import Recognised, options
 from velogan.translate.model import Translator
 from velogan.types import Direction
-
-_LIMITS = """A translator invents: it can add or remove structure. Do not measure or diagnose on translated pictures
-without a check against truth. On pictures unlike those that it was trained on nothing is known of it."""
 
 _UNSTATED = """not stated. Whoever published this folder has named none, so nobody is given any rights: ask first. The
 rights of the pictures that it was trained on may bind, too."""
@@ -68,86 +66,92 @@ class CardMetadata:
 def card(
     files: Files, metadata: CardMetadata, *, format: Format, left_out: list[str], example: str | None = None
 ) -> str:
-    """The card as Markdown; that of format hub begins with the YAML that the hub reads.
+    """Return the card as Markdown, made from card.md; that of format hub begins with the YAML that the hub reads.
 
-    `left_out`: roles of networks that the format cannot hold; `example`: the name of a picture beside the card.
+    left_out: roles of networks that the format cannot hold
+    example: the name of a picture beside the card
     """
-    title = (metadata.name or "").rpartition("/")[2] or ", ".join(one.file.name for _, one in files.values())
-    ways = " and ".join(f"{way}: {_pictures(model)}" for way, (model, _) in files.items())
-    parts = [f"# {title}\n\nUnpaired image-to-image translation, {ways}.\n"]
-    parts += [f"![before and after]({example})\n"] if example else []
-    for way, (model, written) in files.items():
-        parts += [_section(way, model, written, format)]
-        if code := _CODE.get(format):
-            told = code.format(file=written.file.name, name=metadata.name or "OWNER/NAME", direction=way)
-            parts += [f"```python\n{told}\n```\n"]
-    parts += [f"Left out, since the format has no such network: {', '.join(left_out)}.\n"] if left_out else []
-    parts += [f"## Scores\n\n{_scores(files)}\n", f"## Limits\n\n{_LIMITS}\n"]
-    if format == "hub":
-        parts = [_header(files, metadata), *parts]
-        stated = f"`{metadata.license}`, as its publisher states." if metadata.license else _UNSTATED
-        parts += [f"## Licence\n\nOf these weights: {stated}\n"]
-    return "\n".join([*parts, f"{SIGNED}{velogan.__version__}, PyTorch {torch.__version__}.\n"])
+    name = (metadata.name or "").rpartition("/")[2]
+    licence = f"`{metadata.license}`, as its publisher states." if metadata.license else _UNSTATED
+    text = resources.files("velogan.interchange").joinpath("card.md").read_text(encoding="utf-8")
+    text = text.format(
+        title=name or ", ".join(exported.file.name for _, exported in files.values()),
+        directions=" and ".join(f"{direction}: {_pictures(model)}" for direction, (model, _) in files.items()),
+        example=f"\n![before and after]({example})\n" if example else "",
+        files="".join(_file(direction, *file, metadata, format) for direction, file in files.items()),
+        left_out=f"\nLeft out, since the format has no such network: {', '.join(left_out)}.\n" if left_out else "",
+        scores=_scores(files),
+        licence=f"\n## Licence\n\nOf these weights: {licence}\n" if format == "hub" else "",
+    )
+    header = _header(files, metadata) if format == "hub" else ""
+    return f"{header}{text}{SIGNED}{velogan.__version__}, PyTorch {torch.__version__}.\n"
 
 
 def _pictures(model: Translator) -> str:
-    """Of which pictures it makes which; imported weights do not say it."""
+    """Return which pictures become which; imported weights do not say it."""
     return " to ".join(model.domains) if isinstance(model.header.get("data"), Mapping) else "unknown pictures"
 
 
 def _header(files: Files, metadata: CardMetadata) -> str:
     methods = sorted({str(model.header.get("method", "unknown")) for model, _ in files.values()} - {"unknown"})
-    told: dict[str, Any] = {"library_name": "velogan", "license": metadata.license or "other"}
-    told |= {} if metadata.license else {"license_name": "not-stated"}
-    told |= {"pipeline_tag": "image-to-image"}
-    told |= {"tags": ["velogan", "image-to-image", "unpaired-image-translation", *methods]}
-    told |= {"datasets": list(metadata.datasets)} if metadata.datasets else {}
-    return f"---\n{yaml.safe_dump(told, sort_keys=False, allow_unicode=True)}---\n"
+    fields = {
+        "library_name": "velogan",
+        "license": metadata.license or "other",
+        "license_name": None if metadata.license else "not-stated",
+        "pipeline_tag": "image-to-image",
+        "tags": ["velogan", "image-to-image", "unpaired-image-translation", *methods],
+        "datasets": list(metadata.datasets),
+    }
+    stated = {name: value for name, value in fields.items() if value}
+    return f"---\n{yaml.safe_dump(stated, sort_keys=False, allow_unicode=True)}---\n"
 
 
-def _section(direction: Direction, model: Translator, written: Exported, format: Format) -> str:
-    """The table of one file."""
+def _file(direction: Direction, model: Translator, exported: Exported, metadata: CardMetadata, format: Format) -> str:
+    """Return the table of one file, and how it is called."""
     header = model.header
     network = Recognised(header, model.net.state_dict())
-    programs = format in ("onnx", "torch", "web")
-    sides = f"; height and width any multiples of {model.multiple}, any batch" if programs else ""
-    sizes = ", ".join(f"{width}x{height}" for height, width in written.sizes)
-    exact = "no difference at all" if written.max_difference == 0 else f"at most {written.max_difference:.2g}"
+    difference = f"at most {exported.max_difference:.2g}" if exported.max_difference else "no difference at all"
+    sizes = ", ".join(f"{width}x{height}" for height, width in exported.sizes)
     rows = {
         "direction": direction,
         "network": network.words,
         "parameters": f"{network.parameters:,}",
-        "size": f"{written.megabytes:.2f} MB",
-        "input": f"`(B, {header.get('in_channels', 3)}, H, W)` float32 in [-1, 1]{sides}",
+        "size": f"{exported.megabytes:.2f} MB",
+        "input": f"`(B, {header.get('in_channels', 3)}, H, W)` float32 in [-1, 1]; sides are multiples of "
+        f"{model.multiple}",
         "output": f"`(B, {header.get('out_channels', 3)}, H, W)` float32 in [-1, 1]",
         "pixels": f"{_pixels(header.get('input'))} in, {_pixels(header.get('output'))} out, for -1 to 1",
-        "checked": f"{exact} from eager PyTorch in float32 at {sizes}, by {written.by}",
+        "checked": f"{difference} from eager PyTorch in float32 at {sizes}, by {exported.by}",
         "trained on": _data(header),
         "images seen": header.get("images_seen", "unknown"),
         "weights": f"{header.get('weights', 'unknown')}, of `{model.file.name if model.file else 'memory'}`",
-        "SHA-256 of these weights": sha256(model.file) if model.file else "unknown",
-        "SHA-256 of the file": sha256(written.file),
+        "SHA-256": sha256(exported.file),
     }
-    if written.half is not None:
-        kept = f"float32, since results in float16 differ by more than {MOST_HALF:.2g}"
-        rows["weights are stored in"] = "float16" if written.half else kept
+    if exported.half is not None:
+        rows["weights are stored in"] = "float16" if exported.half else "float32: float16 differs by too much"
     if format == "reference":
         rows["flags"] = f"`{' '.join(options(header))}`"
-    lines = [f"## {written.file.name}", "", "| | |", "|---|---|"]
-    return "\n".join([*lines, *(f"| {name} | {value} |" for name, value in rows.items()), ""])
+    lines = "".join(f"| {name} | {value} |\n" for name, value in rows.items())
+    code = _CODE.get(format, "").format(
+        file=exported.file.name, name=metadata.name or "OWNER/NAME", direction=direction
+    )
+    call = f"\n```python\n{code}\n```\n" if code else ""
+    return f"\n## {exported.file.name}\n\n| | |\n|---|---|\n{lines}{call}"
 
 
 def _pixels(form: Any) -> str:
     """The pixel format of a header in words."""
-    told = dict(form) if isinstance(form, Mapping) else {}
-    kind, beside = told.get("dtype", "uint8"), told.get("neighbours")
-    words = f"{kind} {list(told['range'])}" if told.get("range") else f"{kind}, whole range"
+    fields = dict(form) if isinstance(form, Mapping) else {}
+    kind, neighbours = fields.get("dtype", "uint8"), fields.get("neighbours")
+    words = f"{kind} {list(fields['range'])}" if fields.get("range") else f"{kind}, whole range"
     more = []
-    if told.get("own_scale"):
+    if fields.get("own_scale"):
         low, high = OWN_PERCENTILES
         more.append(f"which percentiles {low:g} and {high:g} of each volume's own values become")
-    if beside:
-        more.append(f"channels from below to above: {counted(beside, 'slice')} below, the slice, {beside} above")
+    if neighbours:
+        more.append(
+            f"channels from below to above: {counted(neighbours, 'slice')} below, the slice, {neighbours} above"
+        )
     return f"{words} ({'; '.join(more)})" if more else words
 
 
@@ -159,11 +163,11 @@ def _data(header: Mapping[str, Any]) -> str:
 
 
 def _scores(files: Files) -> str:
-    """The scores of exactly these weights, from `scores.json` of their run, and what they were taken on."""
+    """Return the scores of exactly these weights, from `scores.json` of their run, and what they were taken on."""
     rows, protocol = [], {}
-    for way, (model, _) in files.items():
+    for direction, (model, _) in files.items():
         try:
-            found, scored = _scores_of(way, model)
+            found, scored = _scores_of(direction, model)
         except (OSError, ValueError, KeyError, TypeError):
             continue
         rows += scored
@@ -178,18 +182,16 @@ def _scores(files: Files) -> str:
     return "\n".join([*lines, f"- scored on {on} by velogan {protocol.get('velogan', '')}"])
 
 
-def _scores_of(way: Direction, model: Translator) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """The protocol and the scores of the file of `model`, which is in a checkpoint of the scored run."""
+def _scores_of(direction: Direction, model: Translator) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Return the protocol and the scores of the file of `model`, which is in a checkpoint of the scored run."""
     if model.file is None:
         return {}, []
     file = model.file.absolute().parent.parent.parent / "scores.json"
-    told = json.loads(file.read_text(encoding="utf-8"))
-    digest = sha256(model.file)
-    networks = told["protocol"]["networks"]
-    mine = [one for one in networks if (one["direction"], one["sha256"]) == (way, digest)]
-    of = [(one["direction"], one["weights"], one["checkpoint"]) for one in mine[:1]]
-    rows = [row for row in told["scores"] if (row["direction"], row["weights"], row["checkpoint"]) in of]
-    return told["protocol"], rows
+    scores = json.loads(file.read_text(encoding="utf-8"))
+    networks, digest = scores["protocol"]["networks"], sha256(model.file)
+    named = ("direction", "weights", "checkpoint")
+    same = [[net[key] for key in named] for net in networks if (net["direction"], net["sha256"]) == (direction, digest)]
+    return scores["protocol"], [row for row in scores["scores"] if [row[key] for key in named] in same[:1]]
 
 
 def _row(score: Mapping[str, Any]) -> str:
