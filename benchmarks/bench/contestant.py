@@ -11,11 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from benchmarks.bench.glance import BETWEEN, glance
 from benchmarks.bench.pictures import Feed
 from velogan.config import Config
-from velogan.engine.device import resolve_device
-from velogan.measure.traces.glance import BETWEEN, glance
-from velogan.observe.roofline import synchronise
+from velogan.engine.device import resolve_device, synchronise
 from velogan.training.choices import decide
 from velogan.training.trial import random_batch, step_of
 from velogan.types import Batch

@@ -18,19 +18,18 @@ import torch
 from benchmarks.bench.cases import Case, Plan
 from benchmarks.bench.contestant import Contestant
 from benchmarks.bench.pictures import Feed, feed, noise
-from velogan.data.sets.pair import Data
-from velogan.engine.device import resolve_device
-from velogan.methods.fit import check_sizes
-from velogan.observe.machine import machine
-from velogan.observe.roofline import (
+from benchmarks.bench.roofline import (
     Convolution,
     Roofline,
     flops,
     matmul_tflops,
     record_convolutions,
-    synchronise,
     total,
 )
+from velogan.data.sets.pair import Data
+from velogan.engine.device import resolve_device, synchronise
+from velogan.methods.fit import check_sizes
+from velogan.observe.machine import machine
 from velogan.recipes import DEFAULT
 
 Say = Callable[[str], None]

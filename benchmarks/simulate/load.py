@@ -8,11 +8,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from benchmarks.bench.roofline import flops, record_convolutions
 from velogan.config import Config
 from velogan.networks.build import Networks
 from velogan.networks.sizes import FLOAT32, parameters
 from velogan.objectives.base import Objective, Out, Phase
-from velogan.observe.roofline import flops, record_convolutions
 from velogan.types import Nets
 
 

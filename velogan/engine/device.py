@@ -23,6 +23,12 @@ def resolve_device(asked: str) -> torch.device:
     return device
 
 
+def synchronise(device: torch.device) -> None:
+    """Wait until `device` has finished its work."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
 def device_for(config: EngineConfig) -> torch.device:
     """The device that `config` asks for. ValueError if it cannot be used, or cannot do what else `config` asks for.
 

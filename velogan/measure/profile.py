@@ -16,6 +16,7 @@ from torch.profiler import ProfilerActivity, record_function
 
 from velogan.config import Config
 from velogan.data.sets.pair import open_data
+from velogan.engine.device import synchronise
 from velogan.engine.duration import Length, Span
 from velogan.engine.ema import EMA
 from velogan.engine.step import Step
@@ -27,7 +28,6 @@ from velogan.measure.traces.timeline import STEP
 from velogan.methods.fit import check_sizes
 from velogan.observe.machine import machine
 from velogan.observe.progress import Display
-from velogan.observe.roofline import synchronise
 from velogan.report.profile_page import write_profile
 from velogan.training.choices import decide
 from velogan.training.run import fit_channels, trainer_of

@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from velogan.observe.roofline import REPEATS, Roofline, flops, in_graph, matmul_tflops, record_convolutions, total
+from benchmarks.bench.roofline import REPEATS, Roofline, flops, in_graph, matmul_tflops, record_convolutions, total
 
 CPU = torch.device("cpu")
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from velogan.measure.traces.glance import BETWEEN, glance, rise
+from benchmarks.bench.glance import BETWEEN, glance, rise
 
 CPU = torch.device("cpu")
 

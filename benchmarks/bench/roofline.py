@@ -16,6 +16,8 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import conv_flop_count
 
+from velogan.engine.device import synchronise
+
 REPEATS = 50
 """Calls of a convolution in a graph, which is launched as one: so that the launch does not count."""
 
@@ -165,9 +167,3 @@ def _time(run: Run, device: torch.device, *, runs: int, repeats: int) -> float:
         synchronise(device)
         seconds.append((time.perf_counter() - start) / repeats)
     return sorted(seconds)[len(seconds) // 2]
-
-
-def synchronise(device: torch.device) -> None:
-    """Waits until `device` has finished its work."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
