@@ -1,16 +1,10 @@
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import pytest
 
-from velogan.config import Config
-from velogan.methods.base import Method
-from velogan.methods.cyclegan import CycleGAN
-from velogan.methods.onepair import OnePair
 from velogan.report.failures import ended_badly, failures, nearer
-from velogan.search.method import METHODS, Searched
 
 
 def log(name: str, *values: float | None) -> list[dict[str, Any]]:
@@ -32,7 +26,7 @@ def test_a_failure_is_told_while_it_lasts(values: tuple[float | None, ...], sinc
     assert [one.since for one in found] == ([] if since is None else [since])
     if found:
         assert found[0].what.startswith("b2a: colours are inverted")
-        assert found[0].mend
+        assert found[0].hint
 
 
 def test_a_discriminator_wins_when_little_is_left_of_its_first_loss() -> None:
@@ -57,7 +51,7 @@ def test_translations_that_became_worse_than_they_were_are_told() -> None:
     (found,) = failures(log("validation/distance", 0.2, 0.1, 0.12, 0.16, 0.17))
     assert (found.since, found.value) == (40, 0.17)
     assert "0.170, and was 0.100 at 20 images" in found.what
-    assert "the best checkpoint, which translate takes" in found.mend
+    assert "the best checkpoint, which translate takes" in found.hint
     assert failures(log("validation/distance", 0.2, 0.1, 0.12, 0.16, 0.14)) == []
     assert failures(log("validation/distance", 0.2, 0.16, 0.1)) == []
     (row,) = log("validation/distance", 0.2)
@@ -110,47 +104,6 @@ def test_a_run_says_at_its_end_how_much_nearer_than_doing_nothing_it_came() -> N
 
 
 NOTHING_IS_1 = dict.fromkeys(("validation/nothing", "validation/nothing_a2b", "validation/nothing_b2a"), 1.0)
-
-
-def _mends(method: Method | None) -> str:
-    shown = {f"failure/{name}_a2b": value for name, value in SIGNS.items()} | {"validation/distance": 0.3}
-    stats = [{"images": 10, "loss/discriminator/d_a": 1.0, "loss/discriminator/a": 1.0, "validation/distance": 0.1}]
-    stats += [
-        {"images": images, "loss/discriminator/d_a": 0.01, "loss/discriminator/a": 0.01, **shown}
-        for images in range(20, 120, 10)
-    ]
-    found = failures(stats, method.model_dump() if method else None)
-    assert len(found) == 7
-    return "; ".join(one.mend for one in found)
-
-
-SIGNS = {"correlation": -1.0, "spread": 0.0, "change": 0.0, "checkerboard": 99.0}
-
-
-@pytest.mark.parametrize("kind", METHODS)
-def test_what_to_try_names_fields_that_the_method_has(kind: str) -> None:
-    method = (
-        Config()
-        .change(method={"kind": kind}, generator={"network": "cells" if kind == "searched" else "resnet"})
-        .method
-    )
-    named = re.findall(r"(method(?:\.[a-z_]+)+)", _mends(method))
-    assert named
-    tree = {"method": method.model_dump()}
-    for name in named:
-        part: Any = tree
-        for word in name.split("."):
-            part = part[word]
-
-
-def test_what_to_try_follows_what_discriminators_see() -> None:
-    assert "augment" not in _mends(OnePair())
-    assert "generator.output" not in _mends(OnePair())
-    assert "method.inner.cycle_a" in _mends(Searched())
-    assert "method.untranslated=0.25" in _mends(CycleGAN())
-    assert "untranslated" not in _mends(CycleGAN(untranslated=0.1))
-    assert "method.augment" in _mends(CycleGAN())
-    assert "augment" not in _mends(CycleGAN(augment=("shift",)))
 
 
 def test_unknown_signs_and_torn_rows_are_passed_over() -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from velogan.files import counted
-from velogan.report.facts import is_number, mapping
+from velogan.report.facts import is_number
 
 FAILURE = "failure/"
 """Signs of failure have this before their names in the log."""
@@ -40,9 +40,6 @@ KEPT = 0.5
 NOTICED = 1.1
 """and their score is above the best one times this: runs that hardly change anything differ by chance."""
 
-_ONCE = ("augment", "untranslated")
-"""Fields that are no mend where they do something already."""
-
 
 @dataclass(frozen=True)
 class Failure:
@@ -52,68 +49,48 @@ class Failure:
     what: str
     value: float
     since: int
-    mend: str
+    hint: str
 
 
 @dataclass(frozen=True)
 class _Kind:
     wrong: Callable[[float], bool]
     what: str
-    mends: tuple[tuple[str, str], ...]
-    """What to try, each with the field of the section `method` that it needs; empty where it needs none."""
+    hint: str
 
 
-_LONGER = ("a longer training", "")
 _KINDS: dict[str, _Kind] = {
     "correlation": _Kind(
         lambda value: value < -0.3,
         "colours are inverted: translations are bright where their inputs are dark (correlation {value:.2f}; all is "
         "well if that is how the two kinds of pictures differ)",
-        (
-            ("a new run with another train.seed", ""),
-            ("a larger method.identity", "identity"),
-            ("a larger method.deviation_source", "deviation_source"),
-            ("generator.output=mask", "cycle_a"),
-        ),
+        "a new run with another train.seed, generator.output=mask, or a larger weight of identity or deviation",
     ),
     "spread": _Kind(
         lambda value: value < 0.25,
         "translations are nearly all the same (their distances are {value:.0%} of those of inputs or of real pictures)",
-        (
-            ("a lower rate of the discriminators (optimizer.rules D_*:lr=5e-5)", ""),
-            ("method.augment", "augment"),
-            ("a larger method.cycle_a", "cycle_a"),
-            ("a larger method.deviation_source", "deviation_source"),
-        ),
+        "a lower rate of the discriminators (optimizer.rules D_*:lr=5e-5), augmentation, or a larger weight of cycles",
     ),
     "change": _Kind(
         lambda value: value < 0.01,
         "translations are copies of their inputs (they differ by {value:.1%} of the range of values)",
-        (
-            ("smaller method.identity, method.cycle_a and method.edges", "cycle_a"),
-            ("method.untranslated=0.25", "untranslated"),
-            ("a smaller method.deviation_source and method.deviation_target", "deviation_source"),
-            _LONGER,
-        ),
+        "smaller weights of identity, cycles, edges or deviation, or a longer training",
     ),
     "checkerboard": _Kind(
         lambda value: value > 10,
         "translations have a pattern of 2 or 4 pixels ({value:.0f} times as strong as in real pictures)",
-        (_LONGER, ("a resnet with generator.decoder=resize", "")),
+        "a longer training, or a resnet with generator.decoder=resize",
     ),
 }
 
 
-def failures(stats: Sequence[Mapping[str, Any]], method: Mapping[str, Any] | None = None) -> list[Failure]:
-    """The failures that the last rows of a log show, oldest row first.
-
-    `method` is that section of the run's configuration: only fields that it has are named as mends; without it, all.
-    """
+def failures(stats: Sequence[Mapping[str, Any]]) -> list[Failure]:
+    """Return the failures that the last rows of a log show."""
     names = dict.fromkeys(name for row in stats for name in row)
-    signs = (_lasting(stats, name, method) for name in names if name.startswith(FAILURE))
-    won = (_won(stats, name, method) for name in names if _JUDGES.fullmatch(name))
-    found = (*signs, *_told(_decayed, stats, method), *_told(_useless, stats, method), *won)
-    return [one for one in found if one]
+    signs = (_lasting(stats, name) for name in names if name.startswith(FAILURE))
+    won = (_won(stats, name) for name in names if _JUDGES.fullmatch(name))
+    found = (*signs, *_in_scores(_decayed, stats), *_in_scores(_useless, stats), *won)
+    return [failure for failure in found if failure]
 
 
 def ended_badly(stats: Sequence[Mapping[str, Any]]) -> bool:
@@ -141,30 +118,15 @@ def nearer(stats: Sequence[Mapping[str, Any]]) -> str | None:
     return f"translations of held-out pictures are {gains['']}% nearer to real ones than their inputs are ({single})"
 
 
-def _told(
-    find: Callable[[Sequence[Mapping[str, Any]], Mapping[str, Any] | None, str], Failure | None],
-    stats: Sequence[Mapping[str, Any]],
-    method: Mapping[str, Any] | None,
+def _in_scores(
+    find: Callable[[Sequence[Mapping[str, Any]], str], Failure | None], stats: Sequence[Mapping[str, Any]]
 ) -> list[Failure | None]:
-    """What is found in the score; where that is nothing, in the scores of single directions, which it may hide."""
+    """Return what `find` finds in the score; if that is nothing, in the scores of single directions."""
     both, *single = _WAYS
-    return [found] if (found := find(stats, method, both)) else [find(stats, method, way) for way in single]
+    return [failure] if (failure := find(stats, both)) else [find(stats, way) for way in single]
 
 
-def _try(mends: Sequence[tuple[str, str]], method: Mapping[str, Any] | None) -> str:
-    """Those of `mends` that the method has, in one sentence."""
-    inner = mapping((method or {}).get("inner"))  # of a search, which is around another method
-    fields = inner or method
-    texts = [
-        text
-        for text, field in mends
-        if not field or fields is None or (field in fields and not (field in _ONCE and fields[field]))
-    ]
-    said = " or ".join([", ".join(texts[:-1]), texts[-1]] if len(texts) > 1 else texts)
-    return said.replace("method.", "method.inner.") if inner else said
-
-
-def _lasting(stats: Sequence[Mapping[str, Any]], name: str, method: Mapping[str, Any] | None) -> Failure | None:
+def _lasting(stats: Sequence[Mapping[str, Any]], name: str) -> Failure | None:
     sign, _, way = name.removeprefix(FAILURE).rpartition("_")
     kind, points = _KINDS.get(sign), _points(stats, name)
     if kind is None:
@@ -173,7 +135,7 @@ def _lasting(stats: Sequence[Mapping[str, Any]], name: str, method: Mapping[str,
     if since is None:
         return None
     what = f"{way}: {kind.what.format(value=points[-1][1])}"
-    return Failure(name, what, points[-1][1], since, _try(kind.mends, method))
+    return Failure(name, what, points[-1][1], since, kind.hint)
 
 
 _WAYS = ("", "_a2b", "_b2a")
@@ -204,7 +166,7 @@ def _worse(value: float, best: float, nothing: float | None) -> bool:
     return value > DECAYED * best
 
 
-def _useless(stats: Sequence[Mapping[str, Any]], method: Mapping[str, Any] | None, way: str) -> Failure | None:
+def _useless(stats: Sequence[Mapping[str, Any]], way: str) -> Failure | None:
     """Said at the end alone: at their beginning all translations are worse than nothing."""
     name, nothing = _score(stats, way), _nothing(stats, way)
     points, best = _scored(stats, way)
@@ -214,11 +176,11 @@ def _useless(stats: Sequence[Mapping[str, Any]], method: Mapping[str, Any] | Non
     if value < nothing:
         return None
     what = f"{_of(way)}translations are no nearer to real pictures than the inputs are ({value:.3f}, doing nothing "
-    mends = [_LONGER, ("another preset", ""), ("a new run with another train.seed", "")]
-    return Failure(NOTHING + way, f"{what}{nothing:.3f})", value, images, _try(mends, method))
+    hint = "a longer training, another preset, or a new run with another train.seed"
+    return Failure(NOTHING + way, f"{what}{nothing:.3f})", value, images, hint)
 
 
-def _decayed(stats: Sequence[Mapping[str, Any]], method: Mapping[str, Any] | None, way: str) -> Failure | None:
+def _decayed(stats: Sequence[Mapping[str, Any]], way: str) -> Failure | None:
     name, nothing = _score(stats, way), _nothing(stats, way)
     points, (images, best) = _scored(stats, way)
     since = _since(points, lambda value: _worse(value, best, nothing), lasting=_lasts(stats, name))
@@ -226,8 +188,8 @@ def _decayed(stats: Sequence[Mapping[str, Any]], method: Mapping[str, Any] | Non
         return None
     value = points[-1][1]
     what = f"{_of(way)}translations have become worse (their distance to real pictures is {value:.3f}, and was "
-    mends = [("the best checkpoint, which translate takes now", ""), ("a new run with another train.seed", "")]
-    return Failure(name, f"{what}{best:.3f} at {counted(images, 'image')})", value, since, _try(mends, method))
+    hint = "the best checkpoint, which translate takes now, or a new run with another train.seed"
+    return Failure(name, f"{what}{best:.3f} at {counted(images, 'image')})", value, since, hint)
 
 
 def _of(way: str) -> str:
@@ -238,7 +200,7 @@ _JUDGES = re.compile("loss/discriminator/([dp]_)?[ab]")
 """Losses of discriminators: `a` and `b`, or `d_a` of encodings and `p_a` of pictures."""
 
 
-def _won(stats: Sequence[Mapping[str, Any]], name: str, method: Mapping[str, Any] | None) -> Failure | None:
+def _won(stats: Sequence[Mapping[str, Any]], name: str) -> Failure | None:
     points = _points(stats, name)
     if not points or min(value for _, value in points) < 0:  # a loss that may be negative has no such level
         return None
@@ -249,8 +211,8 @@ def _won(stats: Sequence[Mapping[str, Any]], name: str, method: Mapping[str, Any
     role, share = name.rpartition("/")[2].upper(), points[-1][1] / first
     role = role if "_" in role else f"D_{role}"
     what = f"discriminator {role} tells every translation from real pictures (its loss is {share:.0%} of the first)"
-    mends = [(f"a lower rate (optimizer.rules {role}:lr=5e-5)", ""), ("method.augment", "augment")]
-    return Failure(name, what, points[-1][1], since, _try(mends, method))
+    hint = f"a lower rate (optimizer.rules {role}:lr=5e-5), or augmentation (method.augment)"
+    return Failure(name, what, points[-1][1], since, hint)
 
 
 def _lasts(stats: Sequence[Mapping[str, Any]], name: str) -> int:

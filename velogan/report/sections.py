@@ -66,8 +66,8 @@ def warnings(facts: Facts) -> str:
     """What went wrong in the training, as far as its log shows: what, since when, and what to try."""
     items = "".join(
         f"<li><b>{text(capital(one.what))}</b>, since {counted(one.since, 'image')}. <span>Try: "
-        f"{text(one.mend)}.</span></li>"
-        for one in failures(facts.stats, mapping(facts.config.get("method")))
+        f"{text(one.hint)}.</span></li>"
+        for one in failures(facts.stats)
     )
     return f'<ul class="warnings" role="status">{items}</ul>' if items else ""
 

@@ -460,8 +460,8 @@ class Session:
 
     def _tell_failures(self) -> None:
         stats = read_stats(self.folder)
-        for one in failures(stats, self.config.method.model_dump()):
-            self._say_once(one.name, f"since {counted(one.since, 'image')} {one.what}: try {one.mend}")
+        for one in failures(stats):
+            self._say_once(one.name, f"since {counted(one.since, 'image')} {one.what}: try {one.hint}")
         if self._at_end() and (gain := nearer(stats)):
             self.say(gain)
 
