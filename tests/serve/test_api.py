@@ -114,21 +114,6 @@ def test_what_a_file_is_stays_as_translate_keeps_it(name: str, server: Served, t
     assert shown.pixels.dtype == np.uint8
 
 
-def test_what_a_picture_in_tiles_says_beside_its_pixels_is_kept(tmp_path: Path):
-    exif = Image.Exif()
-    exif[0x010F] = "camera"
-    (tmp_path / "in").mkdir()
-    colour = np.random.default_rng(1).integers(0, 256, (48, 48, 3), np.uint8)
-    Image.fromarray(colour).save(tmp_path / "in" / "one.jpg", exif=exif, dpi=(300, 300))
-    model = Translator(Negative(), multiple=4, device=torch.device("cpu"))
-    translate(model, tmp_path / "in", tmp_path / "out", tile=32)
-    with served(tile=32) as server:
-        answer = server.translate((tmp_path / "in" / "one.jpg").read_bytes(), "one.jpg", answer="picture").content
-    assert answer == (tmp_path / "out" / "one.jpg").read_bytes()
-    kept = Image.open(io.BytesIO(answer))
-    assert (kept.getexif()[0x010F], kept.info["dpi"]) == ("camera", (300, 300))
-
-
 def test_only_what_the_run_has_is_offered():
     with served(ways=("b2a",)) as server:
         assert server.client.get("/api/about").json()["directions"] == {"b2a": "night → day"}
@@ -337,17 +322,13 @@ def test_a_token_is_asked_for_by_the_api_alone():
 
 
 def test_pages_of_other_sites_cannot_use_a_server_of_this_machine(server: Served):
-    _refused(server.client.get("/api/about", headers={"Host": "evil.example"}), 400)
-    other = {"Origin": "http://evil.example"}
+    for host in ("evil.example", "["):
+        _refused(server.client.get("/api/about", headers={"Host": host}), 400)
     files = {"picture": ("a.png", png())}
-    _refused(server.client.post("/api/translate", files=files, headers=other), 403)
+    for origin in ("http://evil.example", "http://["):
+        _refused(server.client.post("/api/translate", files=files, headers={"Origin": origin}), 403)
     own = {"Origin": server.url, "Host": server.url.removeprefix("http://")}
     assert server.client.post("/api/translate", files=files, headers=own).status_code == 200
-
-
-def test_an_address_that_is_none_is_refused(server: Served):
-    _refused(server.client.get("/api/about", headers={"Host": "["}), 400)
-    _refused(server.client.get("/api/about", headers={"Origin": "http://["}), 403)
 
 
 def test_other_formats_than_are_written_become_png_and_are_not_kept(server: Served):

@@ -62,7 +62,6 @@ def test_it_serves_until_it_is_stopped(
         (["RUN", "--port", "70000"], "--port 70000: "),
         (["RUN", "--host", "nowhere.invalid"], "--host nowhere.invalid --port "),
         (["RUN", "--waiting", "0"], "give numbers above 0"),
-        (["RUN", "--max-mb", "-1"], "give numbers above 0"),
         (["RUN", "--seconds", "nan"], "give numbers above 0"),
         (["RUN", "--token", "short"], "--token: give at least 16 letters"),
         (["RUN", "--tile", "-3"], "tile=-3 is no side"),
