@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -25,7 +26,7 @@ from velogan.training.run import trainer_of
 EVERY = 10
 
 
-def curve(mode: str, *, steps: int) -> dict[str, object]:
+def curve(mode: str, *, steps: int) -> dict[str, Any]:
     """Train `steps` steps in `mode`; return its entry."""
     config = (
         cyclegan()
