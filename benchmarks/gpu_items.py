@@ -137,21 +137,6 @@ def table_1(asked: Asked) -> Found:
     return Found(rows, table(("generators' forward pass, ms", "batch", *columns), lines))
 
 
-@item(minutes=2)
-def ranks(asked: Asked) -> Found:
-    """Two processes on one GPU by gloo, captured in pieces, beside plain ones and one process with both batches"""
-    import torch
-
-    from benchmarks.parted import started
-
-    cuda = torch.cuda.is_available()
-    found = started("cuda" if cuda else "cpu", timed=cuda)
-    rows = [(way, f"{ms:.1f}") for way, ms in found[0].get("ms", {}).items()]
-    one, plain = (f"{found[0][name]:.2g}" for name in ("to_one", "to_plain"))
-    line = f"largest difference of weights: {one} to one process, {plain} to plain steps"
-    return Found(found, [line, "", *table(("step of two images, 256x256", "ms"), rows)])
-
-
 @item(minutes=3)
 def overlap(asked: Asked) -> Found:
     """The cycles on two streams at batch 1 and 16: how long both run at once; each profile.html draws it"""

@@ -133,12 +133,11 @@ class Config(BaseModel):
         if not isinstance(self.method, TakesTerms):
             can = " or ".join(name for name, method in METHODS.items() if isinstance(method(), TakesTerms))
             raise ValueError(f"{asked} is not for method={self.method.kind}: set method={can}, or leave it out")
-        for name, alone in (("split", "images"), ("exchange_every", None)):
-            if getattr(self.train, name) != alone:
-                raise ValueError(
-                    f"{asked} needs all networks in one process, and train.{name}={getattr(self.train, name)} divides "
-                    "them: leave one of the two out"
-                )
+        if self.train.exchange_every is not None:
+            raise ValueError(
+                f"{asked} needs all networks in one process, and train.exchange_every={self.train.exchange_every} "
+                "divides them: leave one of the two out"
+            )
 
     @property
     def spec(self) -> Spec:

@@ -1,8 +1,8 @@
 """What more devices would give: a step's time by its computing, its exchanges and the links between the devices.
 
 Exchanges cost what Thakur, Rabenseifner and Gropp 2005, "Optimization of Collective Communication Operations in MPICH"
-(IJHPCA 19(1), sections 3 and 4.5), count: a message of n bytes takes alpha + n beta. `Ranks.mean` makes one of each
-phase's gradients after its backward pass, and `Ranks.agree` a tiny one a step, so nothing overlaps with computing.
+(IJHPCA 19(1), sections 3 and 4.5), count: a message of n bytes takes alpha + n beta. `DistributedContext` makes one of
+each phase's gradients after its backward pass, and a tiny one a step, so nothing overlaps with computing.
 """
 
 from __future__ import annotations

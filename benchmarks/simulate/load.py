@@ -20,9 +20,9 @@ from velogan.types import Nets
 class PhaseLoad:
     """One phase of a step.
 
-    `exchanges` are the bytes of what `Ranks.mean` exchanges: the gradients of all that the phase trains, its terms, and
-    a flag for each tensor. `flops` of its convolutions after the phases before it; `flops_alone` where it computes
-    itself what these hand on, as on a node of its own.
+    `exchanges` are the bytes of what `all_reduce_gradients` exchanges: the gradients of all that the phase trains, its
+    terms, and a flag for each tensor. `flops` of its convolutions after the phases before it; `flops_alone` where it
+    computes itself what these hand on, as on a node of its own.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""How fast this machine's memory is for what `Ranks.mean` does with gradients."""
+"""How fast this machine's memory is for what `DistributedContext.all_reduce_gradients` does with gradients."""
 
 from __future__ import annotations
 

@@ -155,8 +155,6 @@ def test_what_masks_keep_is_asked_only_with_masks() -> None:
 def test_masks_are_for_methods_whose_translations_a_phase_hands_on() -> None:
     with pytest.raises(ValueError, match=re.escape("data.masks_a=x is not for method=onepair: set method=cyclegan")):
         Config().change(data={"masks_a": "x"}, method="onepair")
-    with pytest.raises(ValueError, match=re.escape("train.split=directions divides them")):
-        Config().change(data={"masks_b": "x"}, train={"split": "directions"})
 
 
 def test_a_one_sided_run_pays_for_what_it_changes(

@@ -122,7 +122,7 @@ def test_a_signal_to_one_rank_saves_once_and_ends_all(start, flags, unbroken: st
     assert read_stats(run)[-1]["images"] == 28
 
 
-def test_a_killed_rank_is_named_and_a_slow_one_too(start, flags, tmp_path: Path):
+def test_a_killed_rank_is_named(start, flags, tmp_path: Path):
     run = tmp_path / "run"
     job = start(flags(run, images=999, every=4), code=SLOW.format(seconds=0.5, ranks="1"))
     _until(run, 12)
@@ -132,7 +132,6 @@ def test_a_killed_rank_is_named_and_a_slow_one_too(start, flags, tmp_path: Path)
     lost = [line for line in said[0].splitlines() if line.startswith("velogan: ")]
     assert len(lost) == 1
     assert re.match(rf"velogan: lost rank 1 of 2 \(.*, process {job.pids[1]}\) \(.*the same command goes on", lost[0])
-    assert re.search(r"rank 1 of 2 \(.*\) needs .* times the others' time for a step", said[0])
     assert list_checkpoints(run)
 
 

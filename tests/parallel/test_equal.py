@@ -21,10 +21,6 @@ CASES = {
         *("cyclegan", "--method", "two-step", "--space", "paper"),
         *("--optimizer.kind", "sgd", "--optimizer.lr", "0.01"),
     ],
-    "batch norm over all": [
-        *("cyclegan", "--engine.mode", "reference", "--optimizer.kind", "sgd"),
-        *("--generator.norm", "sync_batch", "--discriminator.norm", "sync_batch"),
-    ],
 }
 CLOSE = 1e-4
 """The most that the difference's norm may be of a tensor's: sums of float32 in another order."""

@@ -9,9 +9,8 @@ import torch
 
 from benchmarks.simulate.__main__ import main
 from benchmarks.simulate.load import load_of
-from velogan.engine.ranks import Ranks
+from velogan.engine.distributed import DistributedContext
 from velogan.recipes import RECIPES
-from velogan.training.followers import as_split
 from velogan.training.trial import step_of
 
 TINY = {
@@ -23,7 +22,7 @@ TINY = {
 FLAGS = ["--image-size", "32", "--size", "xs"]
 
 
-class Counting(Ranks):
+class Counting(DistributedContext):
     """One of two, whose peer is not there: counts what it would send."""
 
     def __init__(self):
@@ -34,8 +33,8 @@ class Counting(Ranks):
 @pytest.mark.parametrize(("preset", "precision"), [("cyclegan", "fp32"), ("onepair", "fp32"), ("cyclegan", "bf16")])
 def test_the_bytes_are_those_of_the_exchanges(preset: str, precision: str, monkeypatch: pytest.MonkeyPatch):
     config = RECIPES[preset]().change(**TINY).change(train={"exchange_precision": precision})
-    ranks = as_split(Counting(), config)
-    assert isinstance(ranks, Counting)
+    ranks = Counting()
+    ranks.gradient_dtype = torch.bfloat16 if precision == "bf16" else torch.float32
     monkeypatch.setattr("torch.distributed.all_reduce", lambda flat: ranks.sent.append(flat.nbytes))
     step, objective, _ = step_of(config, shape=(32, 32), ranks=ranks)
     batch = {letter: torch.rand(1, 3, 32, 32) for letter in "AB"} | {"uniform": torch.rand(objective.draws["train"], 1)}

@@ -14,8 +14,8 @@ import torch
 from velogan.cli import main
 from velogan.config import Config, read_config
 from velogan.data.sets.pair import Data
+from velogan.engine.distributed import DistributedContext
 from velogan.engine.memory import free_memory_mb
-from velogan.engine.ranks import Ranks
 from velogan.objectives.classes import SEGMENTER
 from velogan.training import batch as room
 from velogan.training.batch import largest, with_batch
@@ -106,7 +106,7 @@ def _data() -> Data:
 
 
 def test_all_ranks_take_the_least(monkeypatch: pytest.MonkeyPatch):
-    class Two(Ranks):
+    class Two(DistributedContext):
         def gather(self, value: Any) -> list[Any]:
             return [value, (2, "4 images did not fit")]
 
@@ -128,7 +128,7 @@ def test_each_rank_tries_on_its_own_gpu(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(room, "ask", ask)
     monkeypatch.setattr(room, "device_for", lambda engine: torch.device("cuda"))
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 3)
-    config, _ = with_batch(TINY.change(engine={"device": "auto"}), _data(), Ranks())
+    config, _ = with_batch(TINY.change(engine={"device": "auto"}), _data(), DistributedContext())
     assert (devices, config.data.batch, config.engine.device) == (["cuda:3", "cuda:3"], 1, "auto")
 
 
@@ -142,7 +142,7 @@ def test_each_rank_tries_on_its_own_gpu(monkeypatch: pytest.MonkeyPatch):
 def test_what_cannot_be_found_is_refused(fields: dict[str, Any], why: str, monkeypatch: pytest.MonkeyPatch):
     _answers(monkeypatch, lambda count: (0, {"mb": 0.0, "refused": "did not fit"}))
     with pytest.raises(ValueError, match=why):
-        with_batch(TINY.change(**fields), _data(), Ranks())
+        with_batch(TINY.change(**fields), _data(), DistributedContext())
 
 
 def test_a_continued_run_keeps_what_was_found(

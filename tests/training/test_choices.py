@@ -7,35 +7,28 @@ from typing import Any
 import pytest
 
 from velogan.config import Config
-from velogan.engine.directions import DirectionRanks
-from velogan.engine.ranks import Ranks
+from velogan.engine.config import EngineConfig
+from velogan.engine.distributed import DistributedContext
 from velogan.training.choices import for_all
 from velogan.types import Decision
 
-TWO = Ranks(0, 2)
+
+def _for_two(device: str, **requested: Any) -> tuple[EngineConfig, list[Decision]]:
+    config = Config().change(**requested)
+    engine = config.engine.model_copy(update={"device": device, "capture": "on"})
+    return for_all(DistributedContext(0, 2), config, engine, [Decision("capture", "on", "one process does")])
 
 
-def _chosen(ranks: Ranks, **asked: Any) -> tuple[str, str]:
-    """Whether the step of two processes is captured, where one process captures it, and why."""
-    config = Config().change(**asked)
-    engine = config.engine.model_copy(update={"device": "cuda", "capture": "on"})
-    engine, picks = for_all(ranks, config, engine, [Decision("capture", "on", "one process does")])
-    (pick,) = (pick for pick in picks if pick.what == "capture")
-    assert pick.choice == engine.capture
-    return engine.capture, pick.why
+def test_a_step_of_several_processes_is_not_captured():
+    engine, picks = _for_two("cuda")
+    assert engine.capture == picks[0].choice == "off"
+    for requested in ({"capture": "on"}, {"mode": "graph"}):
+        with pytest.raises(ValueError, match=r"engine\.capture=on is for one process"):
+            _for_two("cuda", engine=requested)
 
 
-def test_a_step_of_several_processes_is_captured_where_that_is_asked():
-    assert _chosen(TWO, engine={"capture": "on"})[0] == _chosen(TWO, engine={"mode": "graph"})[0] == "on"
-    assert _chosen(TWO)[0] == "off"
-    assert "where engine.capture=on asks" in _chosen(TWO)[1]
-
-
-@pytest.mark.parametrize(
-    ("ranks", "asked"),
-    [(DirectionRanks(TWO), {}), (TWO, {"discriminator": {"norm": "sync_batch"}})],
-)
-def test_exchanges_within_a_pass_are_not_captured(ranks: Ranks, asked: dict[str, Any]):
-    assert _chosen(ranks, **asked)[0] == "off"
-    with pytest.raises(ValueError, match=r"engine\.capture=on with several .* within a pass.*capture=off"):
-        _chosen(ranks, engine={"capture": "on"}, **asked)
+def test_statistics_are_shared_between_gpus_alone():
+    norm = {"discriminator": {"norm": "sync_batch"}}
+    assert _for_two("cuda", **norm)
+    with pytest.raises(ValueError, match="norm=sync_batch"):
+        _for_two("cpu", **norm)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from velogan import __version__
 from velogan.cli.commands import COMMANDS
-from velogan.engine.processes import EndOfRun, ToldElsewhere, first, local_rank, several
+from velogan.engine.processes import EndOfRun, ReportedByAnotherRank, is_distributed, is_main_process, local_rank
 from velogan.files import check_writable
 
 if TYPE_CHECKING:
@@ -43,11 +43,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         command = _parse(argv) if local_rank() == 0 else _parse_silently(argv)
         type(command).began = began
-        for flag, folder in command.places() if first() else ():  # of several processes the first alone writes
+        for flag, folder in (
+            command.places() if is_main_process() else ()
+        ):  # of several processes the first alone writes
             check_writable(flag, folder)
         result, code = command.execute(argv)
     except EndOfRun as error:
-        if not isinstance(error, ToldElsewhere):
+        if not isinstance(error, ReportedByAnotherRank):
             _complain(error)
         return error.code
     except ValueError as error:
@@ -63,7 +65,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("velogan: interrupted", file=sys.stderr)
         return 130
-    if command.json and first():
+    if command.json and is_main_process():
         print(json.dumps(result, default=str))
     return code
 
@@ -94,7 +96,7 @@ def _parse(argv: list[str]) -> Flags:
             print(_overview([] if asked else argv), file=sys.stdout if asked else sys.stderr)
             raise SystemExit(0 if asked else 2)
         raise SystemExit(0)
-    if several() and words not in IN_SEVERAL_PROCESSES:
+    if is_distributed() and words not in IN_SEVERAL_PROCESSES:
         raise ValueError(f"only train and search run in several processes: start velogan {argv[0]} without torchrun")
     before = next((before for before, word in pairwise(argv) if not word and _names_files(before)), None)
     if before is not None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from velogan.config import Config, differences
 from velogan.engine.duration import parse_length
-from velogan.engine.processes import first
+from velogan.engine.processes import is_main_process
 from velogan.files import counted, duration
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def dry_run(config: Config, *, usual: Config, quiet: bool) -> dict[str, Any]:
 
     if config.optimizer.rules:
         check_names(config)
-    if not first():
+    if not is_main_process():
         return {}
     with Display(quiet=quiet) as display:
         sources = find_sources(config.data, progress=display.task("looking for pictures"))
@@ -101,7 +101,7 @@ def _estimate(
     from velogan.sweep.cores import available
 
     cores = available()
-    alone = {"length": "1 minutes", "exchange_every": None, "split": "images"}
+    alone = {"length": "1 minutes", "exchange_every": None}
     try:
         step = probe(config.change(train=alone, engine={"threads": config.engine.threads or len(cores)}), cores)
     except ValueError as error:

@@ -15,7 +15,7 @@ import tyro
 from velogan.cli.fields import Configured, Fields, data_is_named
 from velogan.config import Config, differences
 from velogan.engine.duration import Span, Unit
-from velogan.engine.processes import first
+from velogan.engine.processes import is_main_process
 from velogan.files import counted
 from velogan.methods.base import ends
 from velogan.recipes import RECIPES
@@ -94,7 +94,7 @@ def fill(asked: Filling, config: Config, argv: list[str], *, address: str | None
 
         train = partial(train_apart, address=address)
     preset = str(asked.config) if asked.config else asked.preset
-    with Display(quiet=not first()) as display:
+    with Display(quiet=not is_main_process()) as display:
         result = train(
             config,
             asked.out,

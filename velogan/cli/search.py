@@ -15,7 +15,7 @@ from velogan.cli.fields import configure, file_or_preset, value_of
 from velogan.cli.filling import Filling, check_data, check_hidden, fill, length, show_sizes
 from velogan.cli.flags import Outcome
 from velogan.config import SIZES, Config, read_config
-from velogan.engine.processes import first
+from velogan.engine.processes import is_main_process
 from velogan.recipes import DEFAULT, to_search
 from velogan.search.method import WRAPPED
 
@@ -101,7 +101,7 @@ class Search(Filling):
         if self.dry_run:
             return dry_run(config, usual=self.base([]), quiet=self.json), 0
         result = fill(self, config, argv)
-        return _found(result) if first() else {}, 0
+        return _found(result) if is_main_process() else {}, 0
 
 
 def _count(asked: Search) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from velogan.cli.fields import PresetFlag, base_config, configure, named_preset,
 from velogan.cli.filling import Filling, check_data, check_hidden, fill, length, show_sizes
 from velogan.cli.flags import Outcome
 from velogan.config import SIZES, Config, read_config
-from velogan.engine.processes import first
+from velogan.engine.processes import is_main_process
 from velogan.files import counted
 from velogan.recipes import DEFAULT, RECOMMENDED
 
@@ -112,7 +112,7 @@ class Train(Filling):
 
     def execute(self, argv: list[str]) -> Outcome:
         config = configure_train(self)
-        if self.preset == RECOMMENDED and first():
+        if self.preset == RECOMMENDED and is_main_process():
             print(_what_is_recommended(config), file=sys.stderr)
         if self.dry_run:
             return dry_run(config, usual=Config().change(method=config.method.kind), quiet=self.json), 0

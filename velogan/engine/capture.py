@@ -1,23 +1,20 @@
 """The captured step: recorded once, then replayed over the same memory.
 
 There is one recording for each set of due phases and of work after them. With it the host launches one graph per step
-instead of some thousands of kernels. Where several processes train, it is cut at each exchange, which is not recorded.
+instead of some thousands of kernels.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
-from functools import partial
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 
 from velogan.engine.nonfinite import NonFiniteError
 from velogan.engine.optimizers import make_capturable
-from velogan.engine.step import After, Portion, Step
+from velogan.engine.step import After, Step
 from velogan.objectives.base import Phase
 from velogan.types import Batch
 
@@ -120,12 +117,9 @@ class CapturedStep:
         before = [(tensor, tensor.detach().to("cpu", copy=True)) for tensor in self._changed()]
         device = self._number.device
         with torch.random.fork_rng([device] if device.type == "cuda" else [], device_type=device.type):
-            if self.step.ranks.several:
-                recording = self._record_pieces(phases, after)
-            else:
-                recording = self.recorder.record(
-                    lambda: self.step.run_phases(phases, self._inputs, number=self._number, after=after)
-                )
+            recording = self.recorder.record(
+                lambda: self.step.run_phases(phases, self._inputs, number=self._number, after=after)
+            )
         known = {id(tensor) for tensor, _ in before}
         with torch.no_grad():
             for tensor, value in before:
@@ -134,57 +128,6 @@ class CapturedStep:
                 if id(tensor) not in known:  # the first update made it, as zeros
                     tensor.zero_()
         return recording
-
-    def _record_pieces(self, phases: Sequence[Phase], after: Sequence[After]) -> tuple[Losses, Callable[[], None]]:
-        """The same step in pieces: forward and backward of a phase are one, its update is another, between them the
-        ranks exchange. All ranks record at the same step.
-        """
-        step, ranks, pieces, losses = self.step, self.step.ranks, list[Callable[[], object]](), Losses()
-
-        def record(work: Callable[[], Any]) -> Any:
-            """What `work` gives, in tensors that each replay of it overwrites."""
-            shape: list[TreeSpec] = []
-
-            def flat() -> Losses:
-                leaves, found = tree_flatten(work())
-                shape[:] = [found]
-                return {str(number): leaf for number, leaf in enumerate(leaves)}
-
-            outputs, replay = self.recorder.record(flat)
-            replay()  # so that the next piece finds what this one gives
-            pieces.append(replay)
-            return tree_unflatten(list(outputs.values()), shape[0])
-
-        def prepared() -> dict[str, list[Batch]]:
-            cut = {split: step.portions(split, batch) for split, batch in self._inputs.items()}
-            return {
-                split: [{name: value.clone() for name, value in part.batch.items()} for part in whole]
-                for split, whole in cut.items()
-            }
-
-        parts = {split: [Portion(batch) for batch in whole] for split, whole in record(prepared).items()}
-        for phase in phases:
-            parameters, given, names = step.parameters(phase), parts[phase.split], list[str]()
-
-            def gradients(phase: Phase = phase, given: list[Portion] = given, names: list[str] = names) -> Any:
-                mine = [replace(part, carry=dict(part.carry)) for part in given]
-                terms, _ = step.gradients(phase, mine)
-                names[:] = terms
-                return ranks.packed(step.parameters(phase), terms), [part.carry for part in mine]
-
-            flat, carries = record(gradients)
-            parts[phase.split] = [replace(part, carry=carry) for part, carry in zip(given, carries)]
-            pieces.append(partial(ranks.exchange, flat, sum(weight.numel() for weight in parameters)))
-            mean = partial(ranks.unpacked, flat, parameters, names, present=ranks.having(parameters))
-            losses |= record(lambda phase=phase, mean=mean: step.update(phase, mean(), number=self._number))
-        if after or step.scale is not None:
-            record(lambda: step.finish(losses, after) or ())
-
-        def replay() -> None:
-            for piece in pieces:
-                piece()
-
-        return losses, replay
 
     def _changed(self) -> Iterator[Tensor]:
         """Every tensor that a step changes."""

@@ -44,12 +44,6 @@ class TrainConfig(BaseModel):
         description="What to do when a loss or a gradient is infinite or NaN. stop: end the run and keep the last "
         "checkpoint; skip: skip the rest of the step and count it, at most 100 in a row. --on-nonfinite sets it.",
     )
-    split: Literal["images", "directions"] = Field(
-        default="images",
-        description="With several processes (torchrun), what each of them has. images: all networks, and its part of "
-        "a step's images. directions: of two processes, each the networks of one direction, and all images; the "
-        "result is that of one process.",
-    )
     exchange_precision: Literal["fp32", "bf16"] = Field(
         default="fp32",
         description="With several processes (torchrun), how gradients travel. bf16: rounded to half the bytes, for "

@@ -27,12 +27,12 @@ _ANSWER_S = 5.0
 """How long a failing process waits to learn whether another one has told already."""
 
 
-class Heart:
-    """Counts up in the rendezvous' `store`, and watches that the next rank does, and that the store answers.
+class Heartbeat:
+    """Counts up in the rendezvous' `store`, and monitors that the next rank does so and that the store answers.
 
-    Exchanges of a training may wait for hours, while the first rank validates; only this knows whether they wait in
-    vain. After `lost_after` seconds without a sign it calls `lost` with a sentence, which ends this process by default:
-    what waits in an exchange cannot be interrupted. Its threads only wait for the network.
+    A collective may block for hours while rank 0 validates; the heartbeat tells a slow peer from a dead one. After
+    `lost_after` seconds without a sign it calls `lost` with a sentence. By default that ends this process, because a
+    blocked collective cannot be interrupted. Its threads only wait for the network.
     """
 
     def __init__(
@@ -55,39 +55,39 @@ class Heart:
         self._closed = threading.Event()
         self._answered = self._seen = time.monotonic()
         self._threads = [
-            threading.Thread(target=work, name="velogan-heart", daemon=True) for work in (self._beat, self._watch)
+            threading.Thread(target=work, name="velogan-heartbeat", daemon=True) for work in (self._beat, self._watch)
         ]
         for thread in self._threads:
             thread.start()
 
     def close(self) -> None:
-        """No sign is given or missed any more.
+        """Stop sending and monitoring heartbeats.
 
-        A thread that comes back from the store while Python ends would abort the process, with its work done. So both
-        are waited for; one that gets no answer never comes back.
+        A thread that returns from the store while Python ends would abort the process, with its work done. So both
+        threads are waited for; one that gets no answer never returns.
         """
         self._closed.set()
         for thread in self._threads:
             if thread is not threading.current_thread():
                 thread.join(_ANSWER_S)
 
-    def first_to_tell(self) -> bool:
-        """Whether no process has told yet why the run ends: one of them tells, and asks this before."""
-        return self._asked(lambda: self._tells.add("velogan/told", 1)) in (1, None)
+    def claim_error_report(self) -> bool:
+        """Return True for the first process that asks: only that one prints the reason why the run ends."""
+        return self._call_with_timeout(lambda: self._tells.add("velogan/told", 1)) in (1, None)
 
-    def silent(self) -> str:
-        """Names the processes that give no sign of life now; empty where all do."""
-        before = self._asked(self._counts)
+    def unresponsive_ranks(self) -> str:
+        """Name the processes that give no sign of life now; empty if all do."""
+        before = self._call_with_timeout(self._counts)
         time.sleep(QUIET_S)
-        after = self._asked(self._counts)
+        after = self._call_with_timeout(self._counts)
         if before is None or after is None:
             return self._store_lost(_ANSWER_S)
-        return " and ".join(self.named(rank) for rank in range(self.world) if before[rank] == after[rank])
+        return " and ".join(self.describe(rank) for rank in range(self.world) if before[rank] == after[rank])
 
-    def named(self, rank: int) -> str:
-        """A rank, with its host and process where these are known."""
+    def describe(self, rank: int) -> str:
+        """Name a rank with its host and process if these are known."""
         if rank not in self._names:
-            found = self._asked(lambda: self._tells.get(f"velogan/where/{rank}").decode())
+            found = self._call_with_timeout(lambda: self._tells.get(f"velogan/where/{rank}").decode())
             self._names[rank] = found or "host unknown"
         return f"rank {rank} of {self.world} ({self._names[rank]})"
 
@@ -108,14 +108,14 @@ class Heart:
             self._answered = now
 
     def _watch(self) -> None:
-        self.named(self._next)  # while it can be asked
+        self.describe(self._next)  # while it can be asked
         while not self._closed.wait(PERIOD_S):
             now = time.monotonic()
             if now - self._answered > self.lost_after:
                 self._lost(self._store_lost(now - self._answered))
             # while nothing answers nobody knows whether the next rank lives: only time with answers counts against it
             elif (silent := self._answered - self._seen) > self.lost_after:
-                self._lost(f"no sign of life from {self.named(self._next)} for {silent:.0f} s")
+                self._lost(f"no sign of life from {self.describe(self._next)} for {silent:.0f} s")
 
     def _store_lost(self, seconds: float) -> str:
         return f"no answer from the rendezvous at {self.address} for {seconds:.0f} s: its host, or the link, is lost"
@@ -123,12 +123,12 @@ class Heart:
     def _end(self, text: str) -> None:
         if self._closed.is_set():
             return
-        if self.first_to_tell():
-            print(f"velogan: {self.named(self.rank)}: {text}; {GO_ON}", file=sys.stderr, flush=True)
+        if self.claim_error_report():
+            print(f"velogan: {self.describe(self.rank)}: {text}; {GO_ON}", file=sys.stderr, flush=True)
         os._exit(1)
 
-    def _asked(self, question: Callable[[], _T]) -> _T | None:
-        """The store's answer; None where it gives none soon."""
+    def _call_with_timeout(self, question: Callable[[], _T]) -> _T | None:
+        """Return the store's answer; None if it gives none soon."""
         answers: list[_T] = []
 
         def ask() -> None:

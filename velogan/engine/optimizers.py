@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any, Literal
 
@@ -252,33 +252,19 @@ def make_capturable(optimizers: Mapping[str, torch.optim.Optimizer]) -> None:
             group["capturable"] = True
 
 
-def optimizer_state(optimizer: torch.optim.Optimizer, *, of: Collection[str] | None = None) -> dict[str, Any]:
-    """Moments and settings, the same whether the optimizer is captured or not; moments `of` these networks alone."""
+def optimizer_state(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    """Return moments and settings, the same whether the optimizer is captured or not."""
     state = optimizer.state_dict()
     groups = [{**group, "lr": float(group["lr"]), "capturable": False} for group in state["param_groups"]]
-    return {"state": _moments({**state, "param_groups": groups}, of), "param_groups": groups}
+    return {"state": state["state"], "param_groups": groups}
 
 
-def _moments(state: Mapping[str, Any], of: Collection[str] | None) -> dict[int, Any]:
-    groups = state["param_groups"]
-    mine = {number for group in groups if of is None or group["name"] in of for number in group["params"]}
-    return {number: kept for number, kept in state["state"].items() if number in mine}
-
-
-def joined_states(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """One state of those of one optimizer that several processes have, each of other networks."""
-    moments = {number: kept for state in states for number, kept in state["state"].items()}
-    return {**states[0], "state": dict(sorted(moments.items()))}
-
-
-def load_optimizer_state(
-    optimizer: torch.optim.Optimizer, saved: Mapping[str, Any], *, of: Collection[str] | None = None
-) -> None:
-    """Takes the moments of `saved`, `of` these networks alone; the optimizer keeps the settings it was built with."""
+def load_optimizer_state(optimizer: torch.optim.Optimizer, saved: Mapping[str, Any]) -> None:
+    """Load the moments of `saved`; the optimizer keeps the settings it was built with."""
     groups = optimizer.param_groups
     settings = [{name: value for name, value in group.items() if name != "params"} for group in groups]
     named = [{**mine, "params": theirs["params"]} for mine, theirs in zip(settings, saved["param_groups"], strict=True)]
-    optimizer.load_state_dict({"state": _moments({**saved, "param_groups": named}, of), "param_groups": named})
+    optimizer.load_state_dict({"state": saved["state"], "param_groups": named})
     for group, mine in zip(optimizer.param_groups, settings):
         group.update(mine)  # the same tensors as before: a captured step reads them
     for parameter, moments in optimizer.state.items():

@@ -11,7 +11,7 @@ class EndOfRun(Exception):
     code = 1
 
 
-class ToldElsewhere(EndOfRun):
+class ReportedByAnotherRank(EndOfRun):
     """Another process has said why the run ends, or says it now; `code` is this one's exit code."""
 
     def __init__(self, code: int):
@@ -27,19 +27,19 @@ class RankError(EndOfRun):
         self.code = code
 
 
-def several() -> bool:
+def is_distributed() -> bool:
     """Whether torchrun started this process as one of several."""
     return "WORLD_SIZE" in os.environ and read_number("WORLD_SIZE") > 1
 
 
-def first() -> bool:
+def is_main_process() -> bool:
     """Whether this process is the first of them, or alone."""
-    return not several() or read_number("RANK") == 0
+    return not is_distributed() or read_number("RANK") == 0
 
 
 def local_rank() -> int:
     """The number of this process on its host; 0 alone."""
-    return read_number("LOCAL_RANK", "0") if several() else 0
+    return read_number("LOCAL_RANK", "0") if is_distributed() else 0
 
 
 def read_number(name: str, default: str | None = None) -> int:

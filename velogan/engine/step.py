@@ -14,10 +14,10 @@ import torch
 from torch import Tensor, nn
 from torch.profiler import record_function
 
+from velogan.engine.distributed import DistributedContext
 from velogan.engine.loss_scale import LossScale
 from velogan.engine.nonfinite import NOTHING, Latch, NonFiniteError, broken_names, find_origin, finite_flags
 from velogan.engine.optimizers import optimizers_of
-from velogan.engine.ranks import Ranks
 from velogan.objectives.base import Carry, Out, Phase, Runner, parts_run_by
 from velogan.types import Batch, Nets
 
@@ -81,9 +81,9 @@ class Step:
         prepare: Mapping[str, Callable[[Batch], Batch]] | None = None,
         accumulate: int = 1,
         scale: LossScale | None = None,
-        ranks: Ranks | None = None,
+        ranks: DistributedContext | None = None,
     ):
-        self.ranks = ranks or Ranks()
+        self.ranks = ranks or DistributedContext()
         self.phases = list(phases)
         self.nets = nets
         self.forward_nets = forward_nets or nets
@@ -125,15 +125,11 @@ class Step:
         for phase in phases:
             with record_function(phase.name):
                 seen |= self._run_phase(phase, parts[phase.split], number)
-        self.finish(seen, after)
-        return seen
-
-    def finish(self, losses: Mapping[str, Tensor], after: Sequence[After]) -> None:
-        """What follows the phases."""
         if self.scale is not None:
             self.scale.adapt()
         for one in after:
-            one.follow(losses)
+            one.follow(seen)
+        return seen
 
     def check(self) -> None:
         """With `check_later`, waits for the device; NonFiniteError if a step since the start was broken."""
@@ -180,7 +176,7 @@ class Step:
         held = self.nets.values() if self.latch is None else ()
         buffers = [(buffer, buffer.clone()) for net in held for buffer in net.buffers()]
         terms, carries = self.gradients(phase, parts)
-        terms = self.ranks.mean(self.parameters(phase), terms)
+        terms = self.ranks.all_reduce_gradients(self.parameters(phase), terms)
         return self.update(phase, terms, number=number, buffers=buffers, carries=carries)
 
     def update(
@@ -199,7 +195,7 @@ class Step:
         parameters = self.parameters(phase)
         if self.scale is not None:
             self.scale.unscale(parameters)
-        flags = self.ranks.everywhere(finite_flags(terms.values(), parameters))
+        flags = finite_flags(terms.values(), parameters)
         if self.scale is not None:
             flags = self.scale.see(flags)
         names = [*terms, "gradients"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import signal
-from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol
@@ -13,15 +13,15 @@ import torch
 from torch import Tensor, nn
 
 from velogan.engine.allowance import Allowance
+from velogan.engine.distributed import DistributedContext
 from velogan.engine.duration import Length, Span
 from velogan.engine.ema import EMA
 from velogan.engine.loss_scale import LossScale
 from velogan.engine.nonfinite import NOTHING, NonFiniteError
-from velogan.engine.optimizers import joined_states, load_optimizer_state, optimizer_state
-from velogan.engine.ranks import Ranks
+from velogan.engine.optimizers import load_optimizer_state, optimizer_state
 from velogan.engine.schedules import Schedule, ScheduleConfig
 from velogan.engine.step import After
-from velogan.objectives.base import HALVES, Owned
+from velogan.objectives.base import HALVES
 from velogan.observe.clock import Clock
 from velogan.observe.statistics import EpochLoss, Stats
 from velogan.types import Batch
@@ -76,8 +76,7 @@ class Trainer:
     All randomness of a step comes from (`seed`, images seen), so a run that is stopped and continued computes
     what an unbroken one computes. `loaders` are by split; the length of the first one is an epoch. `state` is the
     objective's; `batch_size` is in images of a step, on all `ranks` together. `draws` is, by split, how many uniform
-    numbers for each image are added to the batch on the host. `owned` says, by rank, what each has alone, where they
-    train different networks. `schedule` sets the learning rates; its `plateau` watches
+    numbers for each image are added to the batch on the host. `schedule` sets the learning rates; its `plateau` watches
     the loss of `plateau_phase`.
 
     `on_nonfinite`: a step with a number that is not finite raises a NonFiniteError ("stop"), or the rest of it is
@@ -99,11 +98,10 @@ class Trainer:
         seed: int,
         device: torch.device,
         on_nonfinite: Literal["stop", "skip"] = "stop",
-        ranks: Ranks | None = None,
-        owned: Sequence[Owned] = (),
+        ranks: DistributedContext | None = None,
         swaps_at: float = math.inf,
     ):
-        self.ranks, self.owned = ranks or Ranks(), owned
+        self.ranks = ranks or DistributedContext()
         self.step, self.nets, self.ema, self.state = step, nets, ema, state
         self.loaders: Mapping[str, Loader] = loaders
         self.draws, self.batch_size, self.seed, self.device = draws, batch_size, seed, device
@@ -116,7 +114,7 @@ class Trainer:
         self.length: Length
         self._allowance: Allowance | None = None
         self._swaps_at = swaps_at
-        self._seconds, self._paced, self._stops = 0.0, 0.0, False
+        self._seconds, self._stops = 0.0, False
 
     @property
     def epoch(self) -> int:
@@ -129,7 +127,6 @@ class Trainer:
         self.schedule.epochs = length.ticks
         self.clock.start()
         self.clock.tick(self.images)
-        self.pace()
         self._allow(length, hooks)
         self._agree()
         counts = self._counts(hooks)
@@ -155,13 +152,13 @@ class Trainer:
         """Keeps time for the last calls of a run in minutes, which follow its training."""
         self.length, self._allowance = length, None
         if length.seconds is not None and (dear := [hook.seconds for hook in hooks if hook.dear]):
-            self._allowance = Allowance(length.seconds, self.ranks.share(dear))
+            self._allowance = Allowance(length.seconds, self.ranks.broadcast(dear))
             self.length = replace(length, kept=self._allowance.kept)
 
     def _agree(self) -> None:
         """The time and the wish to stop that count until the next step, on all ranks."""
         # not `stopping` itself: a signal during the exchange sets it, for the next one
-        self._seconds, self._stops = self.ranks.agree(seconds=self.clock.seconds, stopping=self.stopping)
+        self._seconds, self._stops = self.ranks.sync_clock_and_stop(seconds=self.clock.seconds, stopping=self.stopping)
 
     def _passed(self, span: Span) -> float:
         seconds, length = self._seconds, self.length
@@ -189,7 +186,7 @@ class Trainer:
             seconds = self._call(hook)
             took |= {kind - 1: seconds} if hook.dear else {}
         if due:
-            self.enough, took = self.ranks.share((self.enough, took))
+            self.enough, took = self.ranks.broadcast((self.enough, took))
             self._took({} if ended else took)
         elif ended:
             self._check()
@@ -228,14 +225,12 @@ class Trainer:
 
     def _explain(self, error: NonFiniteError, batches: Batches, position: int) -> None:
         error.images = position
-        exchanging = self.owned or any(
-            isinstance(part, nn.SyncBatchNorm) for net in self.nets.values() for part in net.modules()
-        )
-        if self.ranks.several and exchanging:
+        exchanging = any(isinstance(part, nn.SyncBatchNorm) for net in self.nets.values() for part in net.modules())
+        if self.ranks.is_distributed and exchanging:
             return  # exchanges need all ranks at the same place, and the search ends where it finds something
         origins = self.ranks.gather(self.step.origin(error, batches))
         found = [number for number, origin in enumerate(origins) if origin not in ("", NOTHING)]
-        where = f"{self.ranks.named(found[0])}, " if found and self.ranks.several else ""
+        where = f"{self.ranks.describe(found[0])}, " if found and self.ranks.is_distributed else ""
         error.origin = where + origins[found[0] if found else 0]
 
     def _open(self, position: int) -> Opened:
@@ -248,17 +243,19 @@ class Trainer:
             batches = {one: batches[other], other: batches[one]}
         torch.manual_seed(step_seed(self.seed, position))
         drawn = {split: batch | {"uniform": self._draw(split, len(batch["A"]))} for split, batch in batches.items()}
-        if not self.ranks.first:  # what the networks draw themselves, as for dropout, is another number on each rank
+        if (
+            not self.ranks.is_main_process
+        ):  # what the networks draw themselves, as for dropout, is another number on each rank
             torch.manual_seed(step_seed(self.seed, position + self.ranks.rank))
         return drawn
 
     def _draw(self, split: str, images: int) -> Tensor:
         """Numbers for this rank's `images`, which are some of those that one rank would draw for all."""
         pinned = self.device.type == "cuda"  # else the copy to the device would wait for earlier steps
-        uniform = torch.rand(self.draws[split], images * self.ranks.parts, pin_memory=pinned)
-        if self.ranks.parts == 1:
+        uniform = torch.rand(self.draws[split], images * self.ranks.world, pin_memory=pinned)
+        if not self.ranks.is_distributed:
             return uniform
-        mine = uniform.narrow(1, self.ranks.part * images, images).contiguous()
+        mine = uniform.narrow(1, self.ranks.rank * images, images).contiguous()
         return mine.pin_memory() if pinned else mine
 
     def _one_step(self, batches: Batches) -> None:
@@ -288,11 +285,6 @@ class Trainer:
         schedule.apply(self._passed)
         self.progress = max(self.progress, self.length.progress(self.images, self._seconds))  # more may be kept later
 
-    def pace(self) -> list[float]:
-        """Seconds that each rank has worked since the last call, without its waits for others; all must ask."""
-        before, self._paced = self._paced, self.clock.worked
-        return self.ranks.worked(self._paced - before)
-
     def _optimizers(self) -> dict[str, torch.optim.Optimizer]:
         """Each one once, by the first phase that has it."""
         found: dict[str, torch.optim.Optimizer] = {}
@@ -310,13 +302,11 @@ class Trainer:
 
     def state_dict(self) -> dict[str, Any]:
         """What training computed besides the networks and their averages; all ranks must ask, the first gets all."""
-        self.collect()
-        own = on_cpu(self.state.state_dict())
-        mine, *others = [own] if self.owned else self.ranks.gather_first(own) or [{}]
+        objective, *others = self.ranks.gather_first(on_cpu(self.state.state_dict())) or [{}]
         return {
             "images": self.images,
-            "optimizers": self._optimizer_states(),
-            "objective": mine,
+            "optimizers": {name: optimizer_state(optimizer) for name, optimizer in self._optimizers().items()},
+            "objective": objective,
             "ema": self.ema.state_dict(),
             "losses": self.epoch_loss.state_dict(),
             "schedule": self.schedule.state_dict(),
@@ -325,23 +315,6 @@ class Trainer:
             **({"others": others} if others else {}),
         }
 
-    @property
-    def _mine(self) -> Collection[str] | None:
-        """The networks that this rank alone trains; None where all train all."""
-        return self.owned[self.ranks.rank].networks if self.owned else None
-
-    def _optimizer_states(self) -> dict[str, Any]:
-        mine = {name: optimizer_state(optimizer, of=self._mine) for name, optimizer in self._optimizers().items()}
-        found = self.ranks.gather_first(on_cpu(mine)) if self.owned else []
-        return {name: joined_states([one[name] for one in found]) for name in mine} if found else mine
-
-    def collect(self) -> None:
-        """Where each rank trains other networks, gives all ranks all that is trained; all must ask."""
-        for rank, mine in enumerate(self.owned):
-            nets = [held[role] for held in (self.nets, self.ema.nets) for role in mine.networks if role in held]
-            weights = [value for net in nets for value in (*net.parameters(), *net.buffers())]
-            self.ranks.share_tensors([*weights, *mine.state.buffers()], source=rank)
-
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continues from `state_dict`; networks and averages are loaded separately.
 
@@ -349,9 +322,9 @@ class Trainer:
         """
         self.images = state["images"]
         for name, optimizer in self._optimizers().items():
-            load_optimizer_state(optimizer, state["optimizers"][name], of=self._mine)
+            load_optimizer_state(optimizer, state["optimizers"][name])
         states = [state["objective"], *state.get("others", ())]
-        self.state.load_state_dict(states[self.ranks.part % len(states)])
+        self.state.load_state_dict(states[self.ranks.rank % len(states)])
         self.ema.load_state_dict(state["ema"])
         self.epoch_loss.load_state_dict(state["losses"])
         self.schedule.load_state_dict(state["schedule"])
@@ -361,12 +334,12 @@ class Trainer:
 
     def share(self, state: Mapping[str, Any] | None) -> None:
         """Gives all ranks the first one's weights, and the `state` that it continues from, if there is one."""
-        if self.ranks.several:
+        if self.ranks.is_distributed:
             averages = list(self.ema.tensors())
             weights = [value for net in self.nets.values() for value in (*net.parameters(), *net.buffers())]
-            self.ranks.share_tensors([*weights, *averages])
-            state = self.ranks.share(state)
-            if state is not None and not self.ranks.first:
+            self.ranks.broadcast_tensors([*weights, *averages])
+            state = self.ranks.broadcast(state)
+            if state is not None and not self.ranks.is_main_process:
                 self.load_state_dict(state)
 
 

@@ -12,8 +12,7 @@ from torch import Tensor, nn
 from velogan.methods.base import Method, Spec
 from velogan.networks.generators import GeneratorConfig
 from velogan.networks.genotype import Genotype
-from velogan.objectives.base import Carry, Objective
-from velogan.objectives.directions import Swap
+from velogan.objectives.base import Carry
 from velogan.types import Decision, Direction, Letter, Nets
 
 Capability = TypeVar("Capability")
@@ -50,18 +49,6 @@ class HasAutoencoder(Protocol):
 
     def autoencoder_of(self, generator: nn.Module) -> nn.Module:
         """The autoencoder inside a complete generator that was loaded from its file."""
-        ...
-
-
-@runtime_checkable
-class TrainsByDirection(Protocol):
-    """A method that two processes can train together, each with the networks of one direction."""
-
-    def one_direction(self, spec: Spec, *, shape: tuple[int, int], batched: bool, number: int, swap: Swap) -> Objective:
-        """The part of `objective` that the process `number` of two computes; `swap` exchanges images with the other.
-
-        It has `owned`. Its terms are named as those of the whole; those that the other process computes are 0.
-        """
         ...
 
 

@@ -6,10 +6,7 @@ Roles follow the reference implementation: `G_A` maps A to B, `G_B` maps B to A;
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import torch.nn.functional as F
 from pydantic import Field
@@ -17,8 +14,7 @@ from torch import Tensor, nn
 
 from velogan.methods.base import Make, Role, Spec, Views, ends
 from velogan.methods.judged import WAYS, Judged, JudgedObjective, OneWay, Shapes, sum_of
-from velogan.objectives.base import Carry, Out, Owned, Phase, side_by_side, together
-from velogan.objectives.directions import Swap, traded
+from velogan.objectives.base import Carry, Out, Phase, side_by_side, together
 from velogan.objectives.losses import fooling_loss, lost_edges
 from velogan.types import Batch, Decision, Direction, Letter, Nets
 
@@ -67,11 +63,6 @@ class CycleGAN(Judged):
 
     def objective(self, spec: Spec, *, shape: tuple[int, int], batched: bool) -> CycleGANObjective:
         return CycleGANObjective(self, self.shapes(spec, shape), batched=batched)
-
-    def one_direction(
-        self, spec: Spec, *, shape: tuple[int, int], batched: bool, number: int, swap: Swap
-    ) -> OneDirection:
-        return OneDirection(self, self.shapes(spec, shape), batched=batched, number=number, swap=swap)
 
     def fakes(self, carry: Carry) -> dict[Direction, Tensor]:
         return {"a2b": carry["fake_b"], "b2a": carry["fake_a"]}
@@ -144,46 +135,6 @@ class CycleGANObjective(JudgedObjective):
         return seen
 
 
-class OneDirection(CycleGANObjective):
-    """What the process `number` of two computes of `CycleGANObjective`, with the networks of one direction.
-
-    Each translates its images, they exchange the translations by `swap`, and each translates back what it was given.
-    So the gradient of the cycle loss with respect to a translation arises at the other process, which hands it back.
-    """
-
-    def __init__(self, config: CycleGAN, shapes: Shapes, *, batched: bool, number: int, swap: Swap):
-        super().__init__(config, shapes, batched=batched)
-        self.ways, self.swap = (WAYS[number],), swap
-        self.owned: Sequence[Owned] = [Owned((way.generator, way.discriminator), self.pools[way.fake]) for way in WAYS]
-
-    def phases(self) -> list[Phase]:
-        """As of the whole objective."""
-        names = {
-            "generator": ["adversarial_a", "adversarial_b", "cycle_a", "cycle_b"]
-            + (["identity_a", "identity_b"] if self.identity else [])
-            + (["edges_a", "edges_b"] if self.config.edges else []),
-            "discriminator": ["a", "b"],
-        }
-        return [replace(one, loss=partial(_with_all, one.loss, names[one.name])) for one in super().phases()]
-
-    def _translate(self, nets: Nets, batch: Batch) -> dict[str, Tensor]:
-        (way,) = self.ways
-        net, source, target = nets[way.generator], batch[way.source], batch[way.target]
-        fake, *same = together(net, source, *([target] if self.identity and self.batched else []))
-        theirs = traded(fake.float(), (len(target), source.shape[1], *target.shape[2:]), self.swap)
-        seen = {way.fake: fake, way.back: net(theirs)}
-        if self.identity:
-            seen[way.same] = same[0] if self.batched else net(target)
-        return seen
-
-
 def _cycle(there: nn.Module, back: nn.Module, real: Tensor) -> tuple[Tensor, Tensor]:
     fake = there(real)
     return fake, back(fake)
-
-
-def _with_all(loss: Callable[[Nets, Batch, Carry], Out], names: Sequence[str], *given: Any) -> Out:
-    """What `loss` gives, with 0 for those terms that it lacks."""
-    out = loss(*given)
-    nothing = out.total.new_zeros(())
-    return replace(out, terms={name: out.terms.get(name, nothing) for name in names})

@@ -31,49 +31,14 @@ class InstanceNorm2d(nn.InstanceNorm2d):
 
 
 class SyncBatchNorm(nn.SyncBatchNorm):
-    """torch's layer, on a CPU too, where torch has none for several processes."""
+    """torch's layer, also on the meta device, where it only computes shapes."""
 
     form: ClassVar[Form] = "layer"
 
     def forward(self, input: Tensor) -> Tensor:
-        if not self.training or input.device.type not in ("cpu", "meta") or not _several():
-            return super().forward(input)
-        if input.device.type == "meta":  # of which only the shape matters
+        if input.is_meta:
             return nn.functional.batch_norm(input, None, None, training=True)
-        x, places = input.float(), (0, 2, 3)
-        count = _Sum.apply(x.new_tensor(x.numel() // x.shape[1]))
-        mean = _Sum.apply(x.sum(places)) / count
-        centred = x - mean.view(1, -1, 1, 1)
-        variance = _Sum.apply(centred.square().sum(places)) / count
-        if self.track_running_stats:
-            with torch.no_grad():
-                assert self.running_mean is not None
-                assert self.running_var is not None
-                assert self.num_batches_tracked is not None
-                assert self.momentum is not None
-                self.num_batches_tracked.add_(1)
-                self.running_mean.lerp_(mean, self.momentum)
-                self.running_var.lerp_(variance * count / (count - 1), self.momentum)
-        scale = self.weight * (variance + self.eps).rsqrt()
-        return (centred * scale.view(1, -1, 1, 1) + self.bias.view(1, -1, 1, 1)).to(input.dtype)
-
-
-def _several() -> bool:
-    return torch.distributed.is_available() and torch.distributed.is_initialized()
-
-
-class _Sum(torch.autograd.Function):
-    """The sum over all processes; so is its gradient's."""
-
-    @staticmethod
-    def forward(ctx, x: Tensor) -> Tensor:
-        total = x.detach().clone()
-        torch.distributed.all_reduce(total)
-        return total
-
-    @staticmethod
-    def backward(ctx, *grads: Tensor) -> Tensor:
-        return _Sum.apply(grads[0])
+        return super().forward(input)
 
 
 class Stage(nn.Module):
@@ -94,7 +59,7 @@ def norm_layer(name: NormName) -> Callable[[int], nn.Module]:
 
     `instance` is per sample, without affine weights or running statistics, as CycleGAN uses it; `instance_affine` has
     weights, and the epsilon of the Keras CycleGAN example's layer (tensorflow_addons' InstanceNormalization);
-    `batch` and `sync_batch` have both (the latter shares statistics between processes); `none` is the identity.
+    `batch` and `sync_batch` have both (the latter shares statistics between GPUs); `none` is the identity.
     """
     match name:
         case "instance":

@@ -94,7 +94,7 @@ class Objective(Protocol):
     get as `batch["uniform"]`, `(draws, B)`. The losses have no other randomness, so that a step is a function of
     (weights, state, batches). The first split's images make an epoch. `state` holds, as buffers, what stays between
     steps: the pools of fakes. An objective may have `swaps_at`, the share of the run after which the two halves change
-    places, and `owned`, by rank, where several processes train other networks each.
+    places.
     """
 
     draws: Mapping[str, int]
@@ -103,11 +103,3 @@ class Objective(Protocol):
     def phases(self) -> list[Phase]:
         """The phases of one step, in order."""
         ...
-
-
-@dataclass(frozen=True)
-class Owned:
-    """What one of several processes alone trains: networks by role, and the part of the objective's state."""
-
-    networks: tuple[str, ...]
-    state: nn.Module

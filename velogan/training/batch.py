@@ -14,8 +14,8 @@ from velogan.config import Config
 from velogan.data.sets.pair import Data
 from velogan.engine.child import ask
 from velogan.engine.device import device_for
+from velogan.engine.distributed import DistributedContext
 from velogan.engine.memory import free_memory_mb
-from velogan.engine.ranks import Ranks
 from velogan.files import counted
 from velogan.types import Decision
 
@@ -26,7 +26,7 @@ SHARE = 0.8
 """Of the memory that is free, what a step may take: sample grids and scores want some, too."""
 
 
-def with_batch(config: Config, data: Data, ranks: Ranks) -> tuple[Config, list[Decision]]:
+def with_batch(config: Config, data: Data, ranks: DistributedContext) -> tuple[Config, list[Decision]]:
     """`config` with a number where data.batch_size is auto, the same on all ranks: the least that one of them found.
 
     ValueError where not even one image fits, or where it cannot be found.
@@ -41,7 +41,7 @@ def with_batch(config: Config, data: Data, ranks: Ranks) -> tuple[Config, list[D
     device = device_for(config.engine)
     if device.type not in ("cpu", "cuda"):
         raise ValueError(f"data.batch_size=auto does not know how much memory {device.type} has: give a number")
-    most = min(MOST, max(1, min(len(data.a), len(data.b)) // ranks.parts))
+    most = min(MOST, max(1, min(len(data.a), len(data.b)) // ranks.world))
     kept = [one.pixels.nbytes for one in (data.a, data.b) if one.uniform]
     room = SHARE * free_memory_mb() / ranks.local_world if device.type == "cpu" else None
     classes = 0 if data.colours is None else len(data.colours)

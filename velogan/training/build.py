@@ -19,12 +19,11 @@ from velogan.engine.capture import CapturedStep, CudaRecorder
 from velogan.engine.config import EngineConfig, TrainConfig
 from velogan.engine.cudnn import measure_convolutions
 from velogan.engine.device import resolve_device
-from velogan.engine.directions import DirectionRanks
+from velogan.engine.distributed import DistributedContext
 from velogan.engine.ema import EMA
 from velogan.engine.loss_scale import LossScale
 from velogan.engine.memory import keep_freed_memory
 from velogan.engine.optimizers import FUSED, OptimizerConfig, build_optimizers
-from velogan.engine.ranks import Ranks
 from velogan.engine.schedules import ScheduleConfig
 from velogan.engine.step import Step
 from velogan.engine.streams import Streams
@@ -34,7 +33,6 @@ from velogan.methods.capabilities import (
     TakesTerms,
     TakesTrained,
     TrainedGenerator,
-    TrainsByDirection,
     capability,
 )
 from velogan.networks.build import Networks, build_network
@@ -99,16 +97,6 @@ def averaged_views(method: Method, spec: Spec, averages: Nets, engine: EngineCon
     return replace(views, generators=generators, reconstruction=reconstruction)
 
 
-def build_objective(
-    method: Method, spec: Spec, *, shape: tuple[int, int], engine: EngineConfig, ranks: Ranks | None
-) -> Objective:
-    """The losses of the method for images of `shape` (H, W); of one direction where the ranks are divided so."""
-    asked: dict[str, Any] = {"shape": shape, "batched": engine.batched == "on"}
-    if isinstance(method, TrainsByDirection) and isinstance(ranks, DirectionRanks):
-        return method.one_direction(spec, number=ranks.rank, swap=ranks.swap, **asked)
-    return method.objective(spec, **asked)
-
-
 def build_step(
     method: Method,
     spec: Spec,
@@ -120,7 +108,7 @@ def build_step(
     engine: EngineConfig,
     optimizer: OptimizerConfig,
     prepare: Callable[[str], Prepare] | None = None,
-    ranks: Ranks | None = None,
+    ranks: DistributedContext | None = None,
     only: Sequence[str] = (),
 ) -> tuple[Stepper, Objective, dict[str, nn.Module]]:
     """The step for images of `shape` (H, W), its objective, and the networks of `roles`, on the device of `engine`.
@@ -133,7 +121,7 @@ def build_step(
         keep_freed_memory()
     measure_convolutions(device, one_size="crop" in data.preprocess)
     nets = {name: net.to(device) for name, net in _nets(roles).items()}
-    objective = build_objective(method, spec, shape=shape, engine=engine, ranks=ranks)
+    objective: Objective = method.objective(spec, shape=shape, batched=engine.batched == "on")
     for prefix, wrapped in (("mask_", WithMasks), ("label_", WithClasses)):
         if any(name.startswith(prefix) for name in data.beside):
             assert isinstance(method, TakesTerms)
@@ -180,14 +168,14 @@ def build_trainer(
     optimizer: OptimizerConfig,
     schedule: ScheduleConfig,
     roles: Mapping[str, Role] | None = None,
-    ranks: Ranks | None = None,
+    ranks: DistributedContext | None = None,
     only: Sequence[str] = (),
 ) -> Trainer:
     """The trainer of a run on `pictures`, with its step and loaders. `roles` are built where they are not given.
 
     `only` names the phases of a step, where some are left out.
     """
-    ranks = ranks or Ranks()
+    ranks = ranks or DistributedContext()
     set_threads(engine)
     device, count = resolve_device(engine.device), data.batch * train.accumulate
     _check_one_size(method, pictures, data, accumulate=train.accumulate, batched=engine.batched)
@@ -216,12 +204,11 @@ def build_trainer(
         draws=objective.draws,
         schedule=schedule,
         plateau_phase=method.plateau_phase,
-        batch_size=count * ranks.parts,
+        batch_size=count * ranks.world,
         seed=train.seed,
         device=device,
         on_nonfinite=train.on_nonfinite,
         ranks=ranks,
-        owned=getattr(objective, "owned", ()),
         swaps_at=getattr(objective, "swaps_at", math.inf),
     )
 
@@ -245,10 +232,17 @@ def _check_one_size(method: Method, pictures: Data, data: DataConfig, *, accumul
 
 
 def _open_loader(
-    pictures: Data, data: DataConfig, split: str, *, count: int, seed: int, device: torch.device, ranks: Ranks
+    pictures: Data,
+    data: DataConfig,
+    split: str,
+    *,
+    count: int,
+    seed: int,
+    device: torch.device,
+    ranks: DistributedContext,
 ) -> PairLoader:
     """The loader of a split (`objectives.base.SPLITS`), which gives `count` images of each domain at a time."""
     asked = data.model_copy(update={"batch_size": count})
-    how: Any = {"seed": seed, "device": device, "rank": ranks.part, "ranks": ranks.parts}
+    how: Any = {"seed": seed, "device": device, "rank": ranks.rank, "ranks": ranks.world}
     whole = PairLoader(pictures.a, pictures.b, asked, beside=pictures.beside, **how)
     return whole if split == "train" else whole.half(HALVES.index(split))

@@ -12,9 +12,9 @@ from velogan.config import Config
 from velogan.engine.compiled import compiler_missing
 from velogan.engine.config import EngineConfig
 from velogan.engine.device import device_for
+from velogan.engine.distributed import DistributedContext
 from velogan.engine.duration import parse_span
 from velogan.engine.processes import default_threads
-from velogan.engine.ranks import Ranks
 from velogan.files import counted
 from velogan.kernels.fused import training_gain
 from velogan.training.forward import norm_kernels, products
@@ -84,34 +84,25 @@ def unable(engine: EngineConfig) -> str:
 
 
 def for_all(
-    ranks: Ranks, asked: Config, engine: EngineConfig, picks: list[Decision]
+    ranks: DistributedContext, asked: Config, engine: EngineConfig, picks: list[Decision]
 ) -> tuple[EngineConfig, list[Decision]]:
     """The first rank's choices as several ranks can follow them. ValueError where they cannot."""
-    if not ranks.several:
+    if not ranks.is_distributed:
         return engine, picks
     if engine.capture == "on":
-        inside = "networks of one direction each exchange images" if ranks.parts == 1 else ""
-        inside = inside or ("norm=sync_batch exchanges statistics" if _shares_statistics(asked) else "")
-        wanted = asked.engine.capture == "on" or asked.engine.mode == "graph"
-        if inside and wanted:
-            raise ValueError(
-                f"engine.capture=on with several processes: {inside} within a pass, which is not captured; set "
-                "engine.capture=off"
-            )
-        if inside or not wanted:
-            why = (
-                inside or "several processes: what is between their exchanges is captured where engine.capture=on asks"
-            )
-            engine = engine.model_copy(update={"capture": "off"})
-            picks = [Decision("capture", "off", why) if pick.what == "capture" else pick for pick in picks]
+        if asked.engine.capture == "on" or asked.engine.mode == "graph":
+            raise ValueError("engine.capture=on is for one process, not several: set engine.capture=off")
+        engine = engine.model_copy(update={"capture": "off"})
+        off = Decision("capture", "off", "several processes exchange gradients in the middle of a step")
+        picks = [off if pick.what == "capture" else pick for pick in picks]
+    if _shares_statistics(asked) and not engine.device.startswith("cuda"):
+        raise ValueError(f"norm=sync_batch shares statistics by NCCL, not on {engine.device}: set norm=batch")
     if engine.device.startswith("mps"):
         raise ValueError(
             f"engine.device={engine.device} with several processes cannot be used: say --engine.device cpu"
         )
     count = asked.images_per_update
     each = f"{counted(count, 'image')} each: {ranks.world * count} an update"
-    if ranks.parts == 1:
-        each = f"the networks of one direction each: {counted(count, 'image')} an update"
     return engine, [*picks, Decision("processes", f"{ranks.world} of {each}", "started by torchrun")]
 
 
@@ -120,9 +111,9 @@ def _shares_statistics(config: Config) -> bool:
     return any(section.norm == "sync_batch" for section in sections)
 
 
-def on_this_host(ranks: Ranks, asked: EngineConfig, engine: EngineConfig) -> EngineConfig:
+def on_this_host(ranks: DistributedContext, asked: EngineConfig, engine: EngineConfig) -> EngineConfig:
     """The common choices, with this rank's share of its host's cores. ValueError where it cannot compute so."""
-    if not ranks.several:
+    if not ranks.is_distributed:
         return engine
     if missing := unable(engine):
         raise ValueError(f"the first rank chose what cannot be computed here: {missing}; say --engine.mode eager")

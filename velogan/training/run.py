@@ -9,14 +9,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from velogan import __version__
 from velogan.config import Config, parse_config
 from velogan.data.sets.pair import Data, open_data
 from velogan.engine.config import EngineConfig
 from velogan.engine.device import device_for
+from velogan.engine.distributed import DistributedContext, init_distributed
 from velogan.engine.duration import parse_length
 from velogan.engine.optimizers import check_rules, trained
-from velogan.engine.ranks import Ranks, joined
 from velogan.engine.trainer import Trainer
 from velogan.evaluation.samples import Sampler
 from velogan.evaluation.validation import Validation
@@ -31,7 +33,7 @@ from velogan.store.lock import locked
 from velogan.training.batch import with_batch
 from velogan.training.build import averaged_views, build_roles, build_trainer, take_trained
 from velogan.training.choices import decide, decide_again, for_all, on_this_host
-from velogan.training.followers import as_split, check_pictures, follow
+from velogan.training.followers import check_pictures, follow
 from velogan.training.session import Result, Session
 from velogan.training.weights import begin, starting
 from velogan.types import Decision
@@ -60,10 +62,10 @@ def train(
     began = time.monotonic() if began is None else began
     if config.train.exchange_every is not None and placing is None:
         raise ValueError("train.exchange_every is for nodes, which `velogan train` alone starts: leave it out here")
-    with joined(config.engine.device, lost_after=config.train.lost_after) as ranks:
-        session = Session.open(run, config, say=display.say) if ranks.first else None
+    with init_distributed(config.engine.device, lost_after=config.train.lost_after) as ranks:
+        session = Session.open(run, config, say=display.say) if ranks.is_main_process else None
         about = {"display": display, "origin": origin, "scoring": scoring, "placing": placing, "began": began}
-        return ranks.share(_train(ranks, config, session, **about))
+        return ranks.broadcast(_train(ranks, config, session, **about))
 
 
 def check_names(config: Config) -> None:
@@ -74,7 +76,7 @@ def check_names(config: Config) -> None:
 
 
 def _train(
-    ranks: Ranks,
+    ranks: DistributedContext,
     config: Config,
     session: Session | None,
     *,
@@ -85,16 +87,16 @@ def _train(
     began: float,
 ) -> Result | None:
     """As `train`. Only the first rank has a session; the others follow it, and know no result."""
-    tree, before = ranks.share((session.config.model_dump(), session.engine) if session else None)
+    tree, before = ranks.broadcast((session.config.model_dump(), session.engine) if session else None)
     config = parse_config(tree)
-    ranks = as_split(ranks, config)
+    ranks.gradient_dtype = torch.bfloat16 if config.train.exchange_precision == "bf16" else torch.float32
     if before is None:  # before minutes of preparing pictures
         device_for(config.engine)
         check_names(config)
     start = session.begins_from() if session else None
     weights = starting(start) if start else {}
     opens = time.monotonic()
-    data = ranks.in_turn(lambda: open_data(config.data, task=display.task, say=display.say))
+    data = ranks.main_process_first(lambda: open_data(config.data, task=display.task, say=display.say))
     prepared = time.monotonic() - opens
     check_pictures(ranks, data)
     asked, notes = fit_channels(config, *data.channels)
@@ -102,7 +104,7 @@ def _train(
     asked, batch = with_batch(asked, data, ranks)
     with locked(session.folder) if session else nullcontext():
         chosen = _decided(ranks, asked, before) if session else None
-        engine, picks, why = ranks.share(chosen)
+        engine, picks, why = ranks.broadcast(chosen)
         config = asked.model_copy(update={"engine": on_this_host(ranks, asked.engine, engine)})
         roles = build_roles(config.method, config.spec, seed=config.train.seed, colours=data.colours)
         if start:
@@ -166,7 +168,9 @@ def _recorder(session: Session, config: Config, trainer: Trainer, data: Data) ->
     )
 
 
-def _decided(ranks: Ranks, asked: Config, before: EngineConfig | None) -> tuple[EngineConfig, list[Decision], str]:
+def _decided(
+    ranks: DistributedContext, asked: Config, before: EngineConfig | None
+) -> tuple[EngineConfig, list[Decision], str]:
     engine, picks, why = decide_again(asked, before) if before else (*decide(asked), "")
     return *for_all(ranks, asked, engine, picks), why
 
@@ -197,7 +201,7 @@ def trainer_of(
     pictures: Data,
     *,
     roles: Mapping[str, Role] | None = None,
-    ranks: Ranks | None = None,
+    ranks: DistributedContext | None = None,
     only: Sequence[str] = (),
 ) -> Trainer:
     """The trainer that a training of `config` has, whose engine is decided; see `build_trainer`."""

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import count
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 from torch import nn
@@ -54,18 +53,12 @@ from velogan.types import Decision
 MAY_CHANGE = ("train.length", "train.keep", "train.samples", "train.tensorboard", "data.cache_dir")
 MAY_CHANGE += ("data.workers", "train.log_every", "train.sample_every", "train.checkpoint_every")
 MAY_CHANGE += ("train.on_nonfinite", "train.patience", "train.lost_after")
-MAY_CHANGE += ("train.start", "train.split", "method.start")
+MAY_CHANGE += ("train.start", "method.start")
 """Fields that may differ when a run is continued, besides those of the engine: they do not change what is learned."""
 
 
 FORECAST_S = 60.0
 """Seconds of training after which a run says what to expect."""
-
-STRAGGLES = 1.5
-"""How many times the others' time the work of a slow rank takes."""
-
-OFTEN = 4
-"""In how many lines of the log in a row a rank must be slow to be named."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +84,6 @@ class Session:
         self.engine = engine_of(self.record)
         self._told: set[str] = set()
         self._began = 0.0
-        self._slow: list[int] = []  # the slowest rank of each line of the log, as long as it is the same
         self.state: dict[str, Any] | None = None
         """What the run continues from, once it is loaded."""
 
@@ -254,16 +246,12 @@ class Session:
 
     def _tell_ranks(self, before: int) -> None:
         """Says what changes with the number of processes."""
-        now, images = self.trainer.ranks.parts, self.config.images_per_update
+        now, images = self.trainer.ranks.world, self.config.images_per_update
         if now != before:
-            by = (
-                f"{now} process{'es' if now > 1 else ''}"
-                if now == self.trainer.ranks.world
-                else "a process a direction"
-            )
             kept = "those of the others are not used" if now < before else "the new ones with copies"
             self.say(
-                f"trained by {by} from here on, before by {before}: an update is of {counted(now * images, 'image')}, "
+                f"trained by {now} process{'es' if now > 1 else ''} from here on, before by {before}: an update is of "
+                f"{counted(now * images, 'image')}, "
                 f"before of {before * images}; each goes on with past translations of its own, {kept}"
             )
 
@@ -305,12 +293,12 @@ class Session:
             if ended and not self._at_end():
                 self._tell_early_end()
             try:
-                if trainer.ranks.share(not ended):
+                if trainer.ranks.broadcast(not ended):
                     trainer.run(length, hooks=hooks)
             except NonFiniteError as error:
                 error.advice = self._advice()
                 raise
-            if trainer.ranks.share(not list_checkpoints(self.folder)):
+            if trainer.ranks.broadcast(not list_checkpoints(self.folder)):
                 self._save(trainer.images)
         if trainer.images == before:
             self._write_page()
@@ -343,7 +331,6 @@ class Session:
         self._remakeable("report.html", write_report, [self.folder])
 
     def _sample(self, grids: Sampler, images: int) -> None:
-        self.trainer.collect()
         self._remakeable("sample pictures", grids.write, images)
 
     def _remakeable(self, what: str, make: Callable[..., object], *arguments: Any) -> None:
@@ -377,8 +364,6 @@ class Session:
         }
         if trainer.step.scale is not None:
             row["loss_scale"] = float(trainer.step.scale.factor)
-        if trainer.ranks.several:
-            row |= self._ranks_row(trainer.pace())
         if trainer.skipped:
             row["skipped_steps"] = trainer.skipped
         self.log.write(row)
@@ -396,19 +381,6 @@ class Session:
             self._say_once("put off", text)
         if trainer.clock.seconds - self._began >= FORECAST_S and "forecast" not in self._told:
             self._say_once("forecast", forecast(images, images_per_s=speed, total=length.total, left_s=left))
-
-    def _ranks_row(self, worked: Sequence[float]) -> dict[str, float]:
-        """Each rank's seconds of work; one that keeps the others waiting again and again is named, once."""
-        slowest = max(range(len(worked)), key=worked.__getitem__)
-        others = median(seconds for rank, seconds in enumerate(worked) if rank != slowest)
-        if self.trainer.device.type == "cpu" and worked[slowest] > STRAGGLES * others > 0:
-            self._slow = [*(rank for rank in self._slow if rank == slowest), slowest]
-            if len(self._slow) == OFTEN:
-                named = self.trainer.ranks.named(slowest)
-                self.say(f"{named} needs {worked[slowest] / others:.1f} times the others' time for a step: all wait")
-        else:
-            self._slow.clear()
-        return {f"rank_s/{rank}": seconds for rank, seconds in enumerate(worked)}
 
     def _save(self, images: int) -> None:
         trainer = self.trainer

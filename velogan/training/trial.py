@@ -14,8 +14,8 @@ from velogan.config import Config, parse_config
 from velogan.data.sets.loader import RESIDENT_SHARE
 from velogan.engine.child import answer
 from velogan.engine.device import device_for
+from velogan.engine.distributed import DistributedContext
 from velogan.engine.memory import peak_memory_mb
-from velogan.engine.ranks import Ranks
 from velogan.engine.trainer import Stepper
 from velogan.objectives.base import Objective
 from velogan.training.build import Prepare, build_roles, build_step, set_threads
@@ -38,7 +38,7 @@ def step_of(
     *,
     shape: tuple[int, int],
     prepare: Callable[[str], Prepare] | None = None,
-    ranks: Ranks | None = None,
+    ranks: DistributedContext | None = None,
     classes: int = USUAL_CLASSES,
 ) -> tuple[Stepper, Objective, dict[str, nn.Module]]:
     """The step that a training of `config` makes, whose engine is decided; see `build_step`.

@@ -12,9 +12,9 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from velogan.engine.distributed import DistributedContext
 from velogan.engine.duration import Length
 from velogan.engine.nonfinite import NonFiniteError
-from velogan.engine.ranks import Ranks
 from velogan.engine.trainer import Trainer, on_cpu
 from velogan.files import counted
 from velogan.objectives.base import Phase
@@ -115,7 +115,7 @@ class Report:
     broken: tuple[str, Sequence[str], int, str] | None = None
 
 
-class Led(Ranks):
+class Led(DistributedContext):
     """Alone with its gradients; the time, and when to stop, are those of the process that keeps the run folder."""
 
     def __init__(self) -> None:
@@ -126,7 +126,7 @@ class Led(Ranks):
         """Lets the trainer run so many steps, at `seconds` of the run."""
         self._seconds, self._steps = seconds, steps + 1
 
-    def agree(self, *, seconds: float, stopping: bool) -> tuple[float, bool]:
+    def sync_clock_and_stop(self, *, seconds: float, stopping: bool) -> tuple[float, bool]:
         self._steps -= 1  # asked at the start, and after each step
         return self._seconds, self._steps <= 0
 

@@ -16,7 +16,7 @@ from torch import nn
 from velogan.config import Config, parse_config
 from velogan.data.sets.pair import Data, open_data
 from velogan.engine.duration import parse_span
-from velogan.engine.processes import several
+from velogan.engine.processes import is_distributed
 from velogan.engine.trainer import Trainer
 from velogan.methods.fit import phases_of
 from velogan.observe.progress import Display
@@ -56,7 +56,7 @@ def train(
 
 def modules_asked(config: Config) -> list[Module]:
     """The modules that nodes shall train. ValueError where they cannot."""
-    if several():
+    if is_distributed():
         raise ValueError(f"{SETTING} places modules on nodes by Ray: start velogan without torchrun")
     modules = modules_of(phases_of(config.method, config.spec))
     if len(modules) == 1:

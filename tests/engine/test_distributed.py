@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from velogan.engine import heartbeat as heart
-from velogan.engine.ranks import Ranks, joined
+from velogan.engine import heartbeat
+from velogan.engine.distributed import DistributedContext, init_distributed
 
 
 def _weights() -> list[nn.Parameter]:
@@ -24,11 +24,11 @@ def test_gradients_and_losses_become_means_and_what_all_lack_stays_missing(monke
     mine[0].grad, theirs[0].grad = torch.randn(2, 3, 3, 3), torch.randn(2, 3, 3, 3)  # laid out another way
     theirs[1].grad = torch.randn(4)
     expected = (mine[0].grad + theirs[0].grad) / 2
-    monkeypatch.setattr("velogan.engine.ranks.dist.all_reduce", sent.append)
-    Ranks(1, 2).mean(theirs, {"total": torch.tensor(3.0)})
+    monkeypatch.setattr("velogan.engine.distributed.dist.all_reduce", sent.append)
+    DistributedContext(1, 2).all_reduce_gradients(theirs, {"total": torch.tensor(3.0)})
 
-    monkeypatch.setattr("velogan.engine.ranks.dist.all_reduce", lambda flat: flat.add_(sent[0]))
-    means = Ranks(0, 2).mean(mine, {"total": torch.tensor(1.0)})
+    monkeypatch.setattr("velogan.engine.distributed.dist.all_reduce", lambda flat: flat.add_(sent[0]))
+    means = DistributedContext(0, 2).all_reduce_gradients(mine, {"total": torch.tensor(1.0)})
     grads: list[Tensor | None] = [weight.grad for weight in mine]
     torch.testing.assert_close(grads[0], expected)
     assert mine[0].grad.stride() == mine[0].stride()
@@ -38,12 +38,12 @@ def test_gradients_and_losses_become_means_and_what_all_lack_stays_missing(monke
 
 def test_gradients_are_rounded_for_the_way_and_losses_are_not(monkeypatch: pytest.MonkeyPatch):
     sent, third = [], 1 / 3
-    monkeypatch.setattr("velogan.engine.ranks.dist.all_reduce", lambda flat: sent.append(flat.clone()))
-    ranks = Ranks(0, 2)
-    ranks.exchanged = torch.bfloat16
+    monkeypatch.setattr("velogan.engine.distributed.dist.all_reduce", lambda flat: sent.append(flat.clone()))
+    ranks = DistributedContext(0, 2)
+    ranks.gradient_dtype = torch.bfloat16
     weight = nn.Parameter(torch.zeros(2))
     weight.grad = torch.tensor([third, 3e38])
-    means = ranks.mean([weight], {"total": torch.tensor(third)})
+    means = ranks.all_reduce_gradients([weight], {"total": torch.tensor(third)})
     assert [one.dtype for one in sent] == [torch.bfloat16, torch.float32]
     assert len(sent[0]) == 2
     assert torch.equal(weight.grad, (torch.tensor([third, 3e38]) / 2).bfloat16().float())
@@ -55,18 +55,18 @@ def test_a_broken_number_breaks_the_mean_and_large_ones_do_not(broken: float, mo
     for value, finite in ((broken, False), (torch.finfo(torch.float32).max, True)):
         weight = nn.Parameter(torch.zeros(1))
         weight.grad = torch.tensor([value])
-        monkeypatch.setattr("velogan.engine.ranks.dist.all_reduce", lambda flat: flat.add_(flat.clone()))
-        Ranks(0, 2).mean([weight], {"total": torch.tensor(1.0)})
+        monkeypatch.setattr("velogan.engine.distributed.dist.all_reduce", lambda flat: flat.add_(flat.clone()))
+        DistributedContext(0, 2).all_reduce_gradients([weight], {"total": torch.tensor(1.0)})
         assert bool(weight.grad.isfinite().all()) == finite
 
 
 def test_an_environment_without_torchrun_is_one_rank_and_half_of_one_is_refused(monkeypatch: pytest.MonkeyPatch):
-    with joined("cpu", lost_after=60) as ranks:
-        assert (ranks.rank, ranks.world, ranks.first, ranks.several) == (0, 1, True, False)
+    with init_distributed("cpu", lost_after=60) as ranks:
+        assert (ranks.rank, ranks.world, ranks.is_main_process, ranks.is_distributed) == (0, 1, True, False)
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.delenv("RANK", raising=False)
     with pytest.raises(ValueError, match="WORLD_SIZE is set, but RANK is None in the environment: start with torchrun"):
-        joined("cpu", lost_after=60).__enter__()
+        init_distributed("cpu", lost_after=60).__enter__()
 
 
 class _Store:
@@ -92,12 +92,12 @@ def test_no_thread_is_with_the_store_when_a_run_ends(monkeypatch: pytest.MonkeyP
             time.sleep(0.2)
             return 0
 
-    monkeypatch.setattr(heart, "PERIOD_S", 0.001)
+    monkeypatch.setattr(heartbeat, "PERIOD_S", 0.001)
     store = Slow()
-    made = heart.Heart(store, rank=0, world=2, where="here", address="there", lost_after=60)  # pyright: ignore[reportArgumentType]
+    made = heartbeat.Heartbeat(store, rank=0, world=2, where="here", address="there", lost_after=60)  # pyright: ignore[reportArgumentType]
     assert store.asked.wait(10)
     made.close()
-    assert not [one for one in threading.enumerate() if one.name == "velogan-heart"]
+    assert not [one for one in threading.enumerate() if one.name == "velogan-heartbeat"]
 
 
 @pytest.mark.parametrize("answers", [True, False])
@@ -120,8 +120,8 @@ def test_a_silent_rank_and_a_silent_store_are_told_apart(answers: bool, monkeypa
         said.append(text)
         told.set()
 
-    monkeypatch.setattr(heart, "PERIOD_S", 0.01)
-    made = heart.Heart(Store(), rank=0, world=2, where="here", address="an address", lost_after=0.5, lost=lost)  # pyright: ignore[reportArgumentType]
+    monkeypatch.setattr(heartbeat, "PERIOD_S", 0.01)
+    made = heartbeat.Heartbeat(Store(), rank=0, world=2, where="here", address="an address", lost_after=0.5, lost=lost)  # pyright: ignore[reportArgumentType]
     assert told.wait(10)
     made.close()
     assert said[0].startswith(
