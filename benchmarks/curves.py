@@ -53,7 +53,7 @@ def main(out: Path, steps: int, modes: list[str]) -> None:
     """Train in all modes, one after the other."""
     if not modes:
         cuda = ["graph", "streams"] if torch.cuda.is_available() else ["auto"]
-        modes = ["reference", "eager", "compiled", *cuda]
+        modes = ["reference", "eager", *cuda]
     out.write_text(json.dumps([curve(mode, steps=steps) for mode in modes]) + "\n")
 
 

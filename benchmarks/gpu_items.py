@@ -140,18 +140,15 @@ def table_1(asked: Asked) -> Found:
 @item(minutes=3)
 def overlap(asked: Asked) -> Found:
     """The cycles on two streams at batch 1 and 16: how long both run at once; each profile.html draws it"""
-    streams = {"mode": "streams", "kernels": "plain", "compile": "off", "capture": "off"}
-    ways = {"streams": streams, "streams in a graph": {**streams, "capture": "on"}}
+    streams = {"mode": "streams", "kernels": "plain", "compile": "off"}
     batches = {"batch 1": 1} if asked.tiny else {"batch 1": 1, "batch 16": 16}
     figures, rows = {}, []
     for name, batch in batches.items():
-        for way, engine in ways.items():
-            out = f"{way.replace(' ', '-')}-{batch}"
-            found = figures[f"{way}, {name}"] = _profiled(asked, engine, batch=batch, out=out)
-            both = (found["streams"] or {}).get("overlap", {}).get("share_of_busy")
-            idle = found["temporal"]["idle"]["share_of_window"]
-            rows.append((name, way, f"{found['step_ms']:.1f}", _percent(both), _percent(idle)))
-    return Found(figures, table(("", "", "ms/step", "two streams at once, of busy time", "idle"), rows))
+        found = figures[name] = _profiled(asked, streams, batch=batch, out=f"streams-{batch}")
+        both = (found["streams"] or {}).get("overlap", {}).get("share_of_busy")
+        idle = found["temporal"]["idle"]["share_of_window"]
+        rows.append((name, f"{found['step_ms']:.1f}", _percent(both), _percent(idle)))
+    return Found(figures, table(("", "ms/step", "two streams at once, of busy time", "idle"), rows))
 
 
 @item(minutes=2)
@@ -416,7 +413,7 @@ def _profiled(asked: Asked, engine: Mapping[str, Any], *, batch: int = 1, out: s
             data={"crop_size": 32}, generator={"channels": 4, "blocks": 1}, discriminator={"channels": 4}
         )
     if not torch.cuda.is_available():
-        config = config.change(engine={"mode": "eager", "capture": "off"})
+        config = config.change(engine={"mode": "eager"})
     with Display() as display:
         return measured(config, steps=2 if asked.tiny else 8, out=asked.out / out, display=display)
 

@@ -21,7 +21,7 @@ from benchmarks.bench.measure import bench
 from velogan.engine.device import resolve_device
 from velogan.recipes import DEFAULT
 from velogan.report.plots import Drawing, text_width
-from velogan.training.resolve import REFERENCE
+from velogan.training.resolve import MODES
 
 _WIDTH, _LEFT, _RIGHT = 480, 16, 16
 _ROW, _BAR, _TOP = 46, 18, 66
@@ -32,14 +32,14 @@ def chain(only: str, *, device: torch.device) -> Plan:
     """The reference, then one more change in each row, up to the default of `device`, for the method DEFAULT."""
     steps: list[tuple[str, dict[str, Any]]] = [
         ("reference", {"mode": "reference"}),
-        ("passes together, fused Adam, channels-last", {"mode": "auto", "batched": "on"}),
+        ("passes together, fused Adam, channels-last", {"mode": "eager"}),
         ("bf16", {"precision": "bf16"}),
     ]
     if device.type == "cuda":
-        steps += [("compile", {"compile": "on"}), ("capture", {"capture": "on"})]
+        steps += [("compile", {"compile": "on"}), ("capture", {"mode": "graph"})]
     else:
         steps += [("native kernels", {"kernels": "native"}), ("Winograd", {"kernels": "winograd"})]
-    engine: dict[str, Any] = dict(REFERENCE)
+    engine: dict[str, Any] = dict(MODES["reference"])
     ways = {name: dict(engine := engine | change) for name, change in steps}
     return dict.fromkeys(make_plan(f"{only},{DEFAULT}", everything=False, device=device), ways)
 

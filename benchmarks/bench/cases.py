@@ -115,7 +115,8 @@ def _cases(words: Mapping[str, Sequence[Any]], *, everything: bool) -> list[Case
 
 def _ways(modes: Iterable[str]) -> Ways:
     """Engine settings by mode."""
-    return {mode: {"mode": "auto" if mode == "default" else mode} for mode in MODES if mode in modes}
+    special = {"default": {"mode": "auto"}, "compiled": {"mode": "eager", "compile": "on"}}
+    return {mode: special.get(mode, {"mode": mode}) for mode in MODES if mode in modes}
 
 
 def _parse(only: str) -> dict[str, list[Any]]:

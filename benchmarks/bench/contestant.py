@@ -158,5 +158,5 @@ def _held(modules: Iterable[nn.Module], optimizers: Iterable[torch.optim.Optimiz
 
 
 def _described(engine: Mapping[str, Any]) -> str:
-    shown = ("precision", "kernels", "compile", "capture")
+    shown = ("precision", "kernels", "compile", "mode")
     return ", ".join(f"{name} {engine[name]}" for name in shown if name in engine)

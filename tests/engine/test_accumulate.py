@@ -78,13 +78,12 @@ def test_a_step_counts_all_images_of_its_update(tiny_config: Callable[..., Confi
     [
         ("train.accumulate=2", "train.accumulate=1", {"train": {"accumulate": 2}}),
         ("method.pool_size=3", "method.pool_size=0", {"method": {"pool_size": 3}}),
-        ("engine.batched=on", "engine.batched=off", {"engine": {"batched": "on"}}),
     ],
 )
 def test_pictures_of_several_sizes_are_refused(
     field: str, mend: str, sections: dict[str, Any], tiny_config: Callable[..., Config]
 ):
     domain = domain_in_memory([np.zeros((side, 32, 3), np.uint8) for side in (32, 36)])
-    base = tiny_config(data={"preprocess": "none"}, method={"pool_size": 0}, engine={"batched": "off"})
+    base = tiny_config(data={"preprocess": "none"}, method={"pool_size": 0})
     with pytest.raises(ValueError, match=f"{field} needs images of one size.*: set {mend} or a preprocess that"):
         trainer_of(base.change(**sections), Data(sources=None, a=domain, b=domain))  # pyright: ignore

@@ -190,8 +190,7 @@ def _train(
     config: Config, *, spoil: Callable[[Batch], Any] = lambda batch: None, dtype: type[np.generic] = np.uint8
 ) -> None:
     """Two steps, the second a replay, with all that follows steps. `spoil` is done to each batch within them."""
-    captured = config.engine.mode != "eager"
-    assert config.engine.capture == ("on" if captured else "off")
+    captured = config.engine.captures
     assert config.engine.precision in ("bf16", "fp16")
     loader = _loader(config, dtype)
 

@@ -147,10 +147,10 @@ def test_a_captured_step_scales_as_the_plain_one(
 @pytest.mark.gpu
 def test_float16_is_captured_on_a_gpu(tiny_config: Callable[..., Config]):
     rows = []
-    for capture in ("off", "on"):
-        config = tiny_config(engine={**HALF, "device": "cuda", "capture": capture, "compile": "off"})
+    for mode in ("eager", "graph"):
+        config = tiny_config(engine={**HALF, "device": "cuda", "mode": mode, "compile": "off"})
         config = config.model_copy(update={"engine": decide(config)[0]})
-        assert (config.engine.precision, config.engine.capture) == ("fp16", capture)
+        assert (config.engine.precision, config.engine.mode) == ("fp16", mode)
         step, objective, _ = step_of(config, shape=(SIDE, SIDE))
         assert step.scale is not None
         step.scale.factor.fill_(2.0**22)

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from benchmarks import overlay, waterfall
-from velogan.training.resolve import REFERENCE
+from velogan.training.resolve import MODES
 
 FOLDER = Path(__file__).parents[2] / "benchmarks"
 SVG = "{http://www.w3.org/2000/svg}"
@@ -76,12 +76,12 @@ def test_nothing_is_drawn_beyond_the_card():
 def test_each_link_of_the_chain_changes_something_and_keeps_what_was_changed_before(device: str):
     (chain,) = waterfall.chain("unet_256", device=torch.device(device)).values()
     ways = list(chain.values())
-    assert ways[0] == {**REFERENCE, "mode": "reference"}
+    assert ways[0] == {**(reference := MODES["reference"]), "mode": "reference"}
     for before, after in itertools.pairwise(ways):
         changed = {name for name in after if after[name] != before[name]}
-        assert changed - {"mode"}
-        assert all(after[name] != REFERENCE[name] for name in changed - {"mode"}), "nothing is taken back"
-    assert ways[-1]["capture" if device == "cuda" else "kernels"] == ("on" if device == "cuda" else "winograd")
+        assert changed
+        assert all(after[name] != reference[name] for name in changed - {"mode"}), "nothing is taken back"
+    assert ways[-1]["mode" if device == "cuda" else "kernels"] == ("graph" if device == "cuda" else "winograd")
 
 
 def test_curves_lie_over_each_other():

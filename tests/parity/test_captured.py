@@ -50,7 +50,7 @@ def _batch(number: int, *, draws: int, side: int = SIDE) -> dict[str, Tensor]:
 
 def _losses(config: Config) -> list[dict[str, float]]:
     step, draws, _ = _built(config)
-    assert isinstance(step, CapturedStep) == (decide(config)[0].capture == "on")
+    assert isinstance(step, CapturedStep) == decide(config)[0].captures
     rows = []
     for number in range(STEPS):
         torch.manual_seed(number)
@@ -80,8 +80,7 @@ SAME_EACH_TIME = {"data": {"crop_size": 128}, "generator": {"network": "unet_128
 """No reflection, whose gradient adds up in any order."""
 MODES: dict[str, dict[str, str]] = {
     "graph": {"mode": "graph", "compile": "off", "kernels": "plain"},
-    "streams": {"mode": "streams", "compile": "off", "kernels": "plain", "capture": "off"},
-    "streams in a graph": {"mode": "streams", "compile": "off", "kernels": "plain"},
+    "streams": {"mode": "streams", "compile": "off", "kernels": "plain"},
 }
 
 
@@ -97,7 +96,7 @@ def test_float32_losses_equal_the_eager_ones_to_rounding(mode: str, case: str, t
         assert row == pytest.approx(wanted, rel=1e-4, abs=1e-5)
 
 
-@pytest.mark.parametrize("mode", ["compiled", "graph"])
+@pytest.mark.parametrize("mode", ["eager", "graph"])
 @pytest.mark.filterwarnings("ignore")  # torch.compile's own
 def test_compiled_float32_losses_equal_the_eager_ones_to_rounding(mode: str, tiny_config: Callable[..., Config]):
     expected = _losses(tiny_config(engine={"mode": "eager", "device": "cuda", "precision": "fp32"}))
@@ -107,9 +106,9 @@ def test_compiled_float32_losses_equal_the_eager_ones_to_rounding(mode: str, tin
 
 
 TRITON: dict[str, dict[str, str]] = {
-    "not captured": {"capture": "off"},
+    "not captured": {"mode": "eager"},
     "graph": {"mode": "graph"},
-    "streams in a graph": {"mode": "streams"},
+    "streams": {"mode": "streams"},
 }
 
 
@@ -126,7 +125,7 @@ def test_float32_losses_of_tritons_kernels_equal_those_of_plain_layers_to_roundi
 
 def test_captured_bf16_losses_of_tritons_kernels_are_those_that_are_not_captured(tiny_config: Callable[..., Config]):
     asked = {"device": "cuda", "precision": "bf16", "kernels": "native"}
-    expected = _losses(tiny_config(engine={"capture": "off", **asked}))
+    expected = _losses(tiny_config(engine={"mode": "eager", **asked}))
     losses = _losses(tiny_config(engine={"mode": "graph", **asked}))
     for row, wanted in zip(losses, expected, strict=True):
         assert row == pytest.approx(wanted, rel=1e-4, abs=1e-5)

@@ -21,7 +21,7 @@ from velogan.training.forward import forward_nets
 from velogan.training.trial import step_of
 
 SIDE = 32
-FAST = {"batched": "on", "kernels": "native"}
+FAST = {"kernels": "native"}
 
 
 def _three_steps(config: Config) -> tuple[list[dict[str, Tensor]], dict[str, nn.Module]]:

@@ -1,4 +1,4 @@
-"""What several processes make of the first one's choices."""
+"""The choices of a continued run, and those of several processes."""
 
 from __future__ import annotations
 
@@ -8,27 +8,43 @@ import pytest
 
 from velogan.config import Config
 from velogan.engine.config import EngineConfig
-from velogan.engine.distributed import DistributedContext
-from velogan.training.choices import for_all
-from velogan.types import Decision
+from velogan.training import choices
+from velogan.training.choices import decide, resume
+
+BEFORE = EngineConfig(mode="eager", device="cpu", precision="bf16", kernels="plain", compile="off", threads=7)
+BEFORE = BEFORE.model_copy(update={"checkpoint_activations": "off"})
 
 
-def _for_two(device: str, **requested: Any) -> tuple[EngineConfig, list[Decision]]:
-    config = Config().change(**requested)
-    engine = config.engine.model_copy(update={"device": device, "capture": "on"})
-    return for_all(DistributedContext(0, 2), config, engine, [Decision("capture", "on", "one process does")])
+@pytest.fixture(autouse=True)
+def two_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(choices, "default_threads", lambda: 2)
 
 
-def test_a_step_of_several_processes_is_not_captured():
-    engine, picks = _for_two("cuda")
-    assert engine.capture == picks[0].choice == "off"
-    for requested in ({"capture": "on"}, {"mode": "graph"}):
-        with pytest.raises(ValueError, match=r"engine\.capture=on is for one process"):
-            _for_two("cuda", engine=requested)
+def _resumed(before: EngineConfig = BEFORE, **requested: Any) -> tuple[dict[str, Any], str]:
+    """The fields that differ from `before`, and the reason."""
+    engine, _, why = resume(Config().change(engine=requested), before)
+    return {name: value for name, value in engine.model_dump().items() if value != getattr(before, name)}, why
 
 
-def test_statistics_are_shared_between_gpus_alone():
-    norm = {"discriminator": {"norm": "sync_batch"}}
-    assert _for_two("cuda", **norm)
-    with pytest.raises(ValueError, match="norm=sync_batch"):
-        _for_two("cpu", **norm)
+def test_unchanged_but_for_the_threads_of_this_machine():
+    assert _resumed(threads=7) == ({}, "")
+    assert _resumed() == ({"threads": 2}, "")
+
+
+def test_the_user_changes_a_field_and_the_others_stay():
+    assert _resumed(precision="fp32", threads=7) == ({"precision": "fp32"}, "asked for engine.precision=fp32")
+    changed, why = _resumed(BEFORE.model_copy(update={"kernels": "native"}), mode="eager")
+    assert (changed["kernels"], why) == ("plain", "asked for engine.kernels=plain")
+    changed, why = _resumed(mode="reference")
+    assert (changed["mode"], changed["precision"]) == ("reference", "fp32")
+    assert "engine.mode=reference" in why
+
+
+def test_what_this_machine_cannot_do_is_decided_again():
+    changed, why = _resumed(BEFORE.model_copy(update={"device": "cuda:77"}))
+    assert (changed["device"], why) == (decide(Config())[0].device, "there is no device cuda:77 here")
+
+
+def test_several_processes_are_told_of_in_the_decisions():
+    _, decisions = decide(Config().change(engine={"device": "cpu"}), processes=2)
+    assert "an update" in next(one.choice for one in decisions if one.what == "processes")

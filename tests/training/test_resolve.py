@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from velogan.engine.processes import default_threads
 from velogan.kernels import precision
 from velogan.training import resolve as room
 from velogan.training.choices import unable
-from velogan.training.resolve import REFERENCE, Needs, resolve
+from velogan.training.resolve import CONFLICTS, MODES, Needs, resolve
 
 KERNELS: Any = object()
 
@@ -28,29 +29,30 @@ def _resolve(config: EngineConfig | None = None, *, norm: str = "instance", kern
 
 def test_auto_on_a_cpu_takes_everything_fast_and_says_why():
     chosen, picks = _resolve(EngineConfig(device="cpu"))
-    assert (chosen.batched, chosen.kernels, chosen.compile) == ("on", "native", "off")
+    assert (chosen.mode, chosen.kernels, chosen.compile) == ("eager", "native", "off")
     assert chosen.threads == default_threads()
-    assert chosen.capture == "off"
-    assert set(picks) == {"device", *REFERENCE}
+    assert picks.keys() == EngineConfig.model_fields.keys() - {"threads"}
     assert all(pick.why for pick in picks.values())
     assert all(getattr(chosen, what) == pick.choice for what, pick in picks.items())
-    assert "auto" not in chosen.model_dump(exclude={"mode"}).values()
+    assert "auto" not in chosen.model_dump().values()
 
 
 def test_what_was_decided_is_kept_when_decided_again(monkeypatch: pytest.MonkeyPatch):
     chosen, _ = _resolve(EngineConfig(device="cpu"))
     monkeypatch.setattr(precision, "bf16_gain", lambda: pytest.fail("measured again"))
-    again, picks = _resolve(chosen, kernels=None, norm="batch" if chosen.batched == "off" else "instance")
+    again, picks = _resolve(chosen, kernels=None)
     assert again == chosen
     assert {pick.why for pick in picks.values()} == {"asked for"}
 
 
-def test_reference_is_the_slow_path_whatever_else_is_said():
-    chosen, picks = _resolve(EngineConfig(mode="reference", device="cpu", precision="bf16", compile="on", threads=3))
-    assert {name: getattr(chosen, name) for name in REFERENCE} == REFERENCE
-    assert REFERENCE["precision"] == "fp32"
+def test_reference_is_the_slow_path():
+    chosen, picks = _resolve(EngineConfig(mode="reference", device="cpu", threads=3))
+    assert {name: getattr(chosen, name) for name in MODES["reference"]} == MODES["reference"]
+    assert MODES["reference"]["precision"] == "fp32"
     assert chosen.threads == 3
     assert picks["mode"].choice == "reference"
+    with pytest.raises(ValueError, match=r"engine\.mode=reference"):
+        _resolve(EngineConfig(mode="reference", device="cpu", precision="bf16"))
 
 
 @pytest.mark.parametrize(("gain", "choice"), [(0.9, "fp32"), (1.1, "fp32"), (1.3, "bf16"), (3.0, "bf16")])
@@ -66,13 +68,6 @@ def test_the_gain_is_a_ratio_and_leaves_the_threads_alone():
     precision.bf16_gain.cache_clear()
     assert 0.05 < precision.bf16_gain() < 50
     assert torch.get_num_threads() == 2
-
-
-@pytest.mark.parametrize("norm", ["batch", "sync_batch"])
-def test_batch_norm_keeps_passes_apart_and_refuses_otherwise(norm: str):
-    assert _resolve(norm=norm)[0].batched == "off"
-    with pytest.raises(ValueError, match=r"engine.batched=on changes .* batch norm: set engine.batched=off"):
-        _resolve(EngineConfig(device="cpu", precision="fp32", batched="on"), norm=norm)
 
 
 def test_missing_kernels_leave_the_plain_layers():
@@ -108,16 +103,14 @@ def test_compilation_pays_on_a_gpu_in_a_long_run(
 
 def test_auto_on_a_gpu_captures_the_step(gpu: EngineConfig):
     chosen, picks = _resolve(gpu)
-    assert (chosen.capture, chosen.batched, chosen.compile) == ("on", "on", "on")
-    assert "host" in picks["capture"].why
+    assert (chosen.mode, chosen.compile) == ("graph", "on")
+    assert "host" in picks["mode"].why
 
 
 @pytest.mark.parametrize("seconds", [60.0, None])
-@pytest.mark.parametrize("mode", ["auto", "eager", "compiled", "graph", "streams"])
+@pytest.mark.parametrize("mode", ["auto", "eager", "graph", "streams"])
 @pytest.mark.parametrize("recomputes", ["off", "on"])
 def test_auto_does_not_choose_the_triton_kernels(seconds: float | None, mode: Any, recomputes: Any, gpu: EngineConfig):
-    if (mode, recomputes) == ("compiled", "on"):
-        recomputes = "auto"  # the two exclude each other
     asked = gpu.model_copy(update={"mode": mode, "checkpoint_activations": recomputes})
     assert _resolve(asked, seconds=seconds)[0].kernels == "plain"
 
@@ -133,7 +126,7 @@ def test_the_triton_kernels_are_chosen_on_request_and_nothing_is_compiled_then(
 def test_kernels_of_another_device_are_refused(gpu: EngineConfig):
     with pytest.raises(ValueError, match=r"engine.kernels=winograd is for CPUs, not cuda"):
         _resolve(gpu.model_copy(update={"kernels": "winograd"}))
-    with pytest.raises(ValueError, match=r"engine.kernels=native and engine.compile=on are two ways"):
+    with pytest.raises(ValueError, match=r"engine.kernels=native and engine.compile=on"):
         _resolve(gpu.model_copy(update={"kernels": "native", "compile": "on"}))
 
 
@@ -148,7 +141,7 @@ def test_a_gpu_without_bf16_computes_in_fp16(
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
     asked = gpu.model_copy(update={"precision": "auto"})
     chosen, picks = _resolve(asked)
-    assert (chosen.precision, chosen.capture) == (choice, "on")
+    assert (chosen.precision, chosen.mode) == (choice, "graph")
     assert "this GPU has no bf16" in picks["precision"].why
 
 
@@ -170,63 +163,36 @@ def test_bf16_that_a_gpu_emulates_is_decided_again(gpu: EngineConfig, monkeypatc
 def test_fp16_on_a_cpu_is_plain():
     half = EngineConfig(device="cpu", precision="fp16")
     assert _resolve(half)[0].kernels == "plain"
-    with pytest.raises(ValueError, match=r"engine.kernels=native does not compute in float16"):
+    with pytest.raises(ValueError, match=r"engine.kernels=native has no float16"):
         _resolve(half.model_copy(update={"kernels": "native"}))
 
 
-PLAIN = {"kernels": "plain"}
-
-
 @pytest.mark.parametrize(
-    ("mode", "expected"),
-    [
-        ("eager", PLAIN | {"compile": "off", "capture": "off", "batched": "on"}),
-        ("compiled", PLAIN | {"compile": "on", "capture": "off", "batched": "on"}),
-        ("graph", PLAIN | {"compile": "on", "capture": "on", "batched": "on"}),
-        ("streams", PLAIN | {"capture": "on", "batched": "off"}),
-    ],
+    ("mode", "compile"), [("eager", "off"), ("graph", "on"), ("streams", "on"), ("reference", "off")]
 )
-def test_a_mode_decides_what_is_auto_and_nothing_else(mode: str, expected: dict[str, str], gpu: EngineConfig):
-    chosen, picks = _resolve(gpu.model_copy(update={"mode": mode}))
-    assert {name: getattr(chosen, name) for name in expected} == expected
-    assert any(pick.why == f"engine.mode={mode}" for pick in picks.values())
-    again, _ = _resolve(chosen)
-    assert again == chosen
-    for what in ("capture", "compile"):
-        asked = gpu.model_copy(update={"mode": mode, what: "off"})
-        assert getattr(_resolve(asked)[0], what) == "off"
+def test_a_mode_decides_what_is_auto_and_nothing_else(mode: Any, compile: str, gpu: EngineConfig):
+    chosen, picks = _resolve(gpu.model_copy(update={"mode": mode, "precision": "auto"}))
+    assert (chosen.mode, chosen.compile, picks["mode"].why) == (mode, compile, "asked for")
+    assert all(picks[name].why == f"engine.mode={mode}" for name in MODES[mode])
+    assert _resolve(chosen)[0] == chosen
+    if mode != "reference":
+        assert _resolve(gpu.model_copy(update={"mode": mode, "compile": "off"}))[0].compile == "off"
+        assert _resolve(gpu.model_copy(update={"mode": mode, "kernels": "native"}))[0].kernels == "native"
 
 
 def test_activations_are_recomputed_where_asked_for_alone(gpu: EngineConfig):
     assert _resolve(gpu)[0].checkpoint_activations == "off"
-    chosen, picks = _resolve(gpu.model_copy(update={"checkpoint_activations": "on"}))
-    assert (chosen.checkpoint_activations, chosen.compile, chosen.capture) == ("on", "off", "on")
-    chosen, picks = _resolve(gpu.model_copy(update={"checkpoint_activations": "on"}), dropout=True)
-    assert (chosen.capture, picks["capture"].why.partition(" ")[0]) == ("off", "dropout")
+    recomputing = gpu.model_copy(update={"checkpoint_activations": "on"})
+    chosen, _ = _resolve(recomputing)
+    assert (chosen.checkpoint_activations, chosen.compile, chosen.mode) == ("on", "off", "graph")
+    chosen, picks = _resolve(recomputing, dropout=True)
+    assert chosen.mode == "eager"
+    assert "dropout" in picks["mode"].why
 
 
-@pytest.mark.parametrize(
-    ("also", "settings", "message"),
-    [
-        ({}, {"norm": "batch"}, "count each batch twice: set .*checkpoint_activations=off, or norm=instance"),
-        ({"compile": "on"}, {}, "engine.compile=on, which chooses"),
-        ({"capture": "on"}, {"dropout": True}, "engine.capture=on cannot: set engine.capture=off, or"),
-    ],
-)
-def test_activations_that_cannot_be_recomputed_are_refused(
-    also: dict[str, str], settings: dict[str, Any], message: str, gpu: EngineConfig
-):
-    asked = gpu.model_copy(update={"checkpoint_activations": "on", **also})
-    with pytest.raises(ValueError, match=message):
-        _resolve(asked, **settings)
-
-
-@pytest.mark.parametrize(("mode", "compile"), [("eager", "off"), ("compiled", "on")])
-def test_the_modes_of_a_cpu_leave_the_native_kernels_out(mode: str, compile: str, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(room, "compiler_missing", lambda device: "")
-    chosen, _ = _resolve(EngineConfig.model_validate({"mode": mode, "device": "cpu", "precision": "fp32"}))
-    assert (chosen.kernels, chosen.compile, chosen.capture) == ("plain", compile, "off")
-    assert (chosen.batched, chosen.channels_last) == ("on", True)
+def test_the_eager_mode_of_a_cpu_leaves_the_native_kernels_out():
+    chosen, _ = _resolve(EngineConfig(mode="eager", device="cpu", precision="fp32"))
+    assert (chosen.kernels, chosen.compile, chosen.channels_last) == ("plain", "off", True)
 
 
 @pytest.mark.parametrize("mode", ["graph", "streams"])
@@ -235,46 +201,56 @@ def test_modes_for_cuda_are_refused_elsewhere(mode: str):
         _resolve(EngineConfig.model_validate({"mode": mode, "device": "cpu"}))
 
 
-def test_capture_is_refused_elsewhere():
-    with pytest.raises(ValueError, match=r"engine.capture=on needs a CUDA device, .* set engine.capture=off"):
-        _resolve(EngineConfig(device="cpu", precision="fp32", capture="on"))
+UNCAPTURED: list[dict[str, Any]] = [
+    {"skips": True},
+    {"one_size": False},
+    {"optimizers": {"adam", "rmsprop"}},
+    {"processes": 2},
+]
 
 
-@pytest.mark.parametrize(
-    ("settings", "why"),
-    [
-        ({"skips": True}, "on_nonfinite=skip"),
-        ({"one_size": False}, "differ in size"),
-        ({"optimizers": {"adam", "rmsprop"}}, "no fused rmsprop"),
-    ],
-)
-def test_what_cannot_be_captured_is_not(settings: dict[str, Any], why: str, gpu: EngineConfig):
+@pytest.mark.parametrize("settings", UNCAPTURED)
+def test_what_cannot_be_captured_is_not_by_auto(settings: dict[str, Any], gpu: EngineConfig):
     chosen, picks = _resolve(gpu, **settings)
-    assert chosen.capture == "off"
-    assert why in picks["capture"].why
+    assert chosen.mode == "eager"
+    assert picks["mode"].why != "asked for"
+
+
+CAPTURED = [
+    ({"mode": mode}, settings, f"engine.mode={mode}") for mode in ("graph", "streams") for settings in UNCAPTURED
+]
 
 
 @pytest.mark.parametrize(
-    ("asked", "settings", "message"),
+    ("asked", "settings", "field"),
     [
-        ({"capture": "on"}, {"skips": True}, r"engine.capture=on cannot leave out .* set engine.capture=off, or train"),
-        ({"mode": "graph"}, {"skips": True}, r"engine.capture=on cannot leave out broken steps"),
-        ({"capture": "on"}, {"optimizers": {"radam"}}, r"set an optimizer kind of adam, adamw, sgd, or engine.capture"),
-        ({"mode": "streams", "batched": "on"}, {}, r"engine.mode=streams runs cycles apart: set engine.batched=off"),
-        ({"mode": "streams"}, {"norm": "batch"}, r"changes the mathematics of batch norm.* set engine.mode=auto"),
+        *CAPTURED,
+        ({"mode": "graph", "checkpoint_activations": "on"}, {"dropout": True}, "engine.mode=graph"),
+        ({"mode": "streams"}, {"norm": "batch"}, "engine.mode=streams"),
+        ({"checkpoint_activations": "on"}, {"norm": "batch"}, "engine.checkpoint_activations=on"),
+        ({"checkpoint_activations": "on", "compile": "on"}, {}, "engine.compile=on"),
+        ({"device": "mps"}, {"processes": 2}, "engine.device=mps"),
+        ({"device": "cpu"}, {"processes": 2, "norm": "sync_batch"}, "norm=sync_batch"),
     ],
 )
-def test_combinations_that_cannot_be_are_refused_with_the_mend(
-    asked: dict[str, str], settings: dict[str, Any], message: str, gpu: EngineConfig
+def test_conflicts_are_refused_with_the_field_and_a_fix(
+    asked: dict[str, str], settings: dict[str, Any], field: str, gpu: EngineConfig
 ):
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match=rf"^{field} .*: set .*="):
         _resolve(gpu.model_copy(update=asked), **settings)
+
+
+def test_each_conflict_names_what_the_user_can_set():
+    for _, message in CONFLICTS:
+        problem, _, fix = message.partition(": ")
+        assert re.search(r"(engine\.\w+|norm)=", problem), message
+        assert fix, message
 
 
 def test_a_missing_compiler_is_named(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(room, "compiler_missing", lambda device: "Triton")
-    with pytest.raises(ValueError, match=r"engine.compile=on needs Triton: install it, or set engine.compile=off"):
-        _resolve(EngineConfig(mode="compiled", device="cpu", precision="fp32"))
+    with pytest.raises(ValueError, match=r"engine.compile=on needs .* Triton .* or set engine.compile=off"):
+        _resolve(EngineConfig(compile="on", device="cpu", precision="fp32"))
 
 
 @pytest.mark.parametrize("precision", ["bf16", "fp32"])
@@ -284,7 +260,3 @@ def test_winograd_is_taken_where_it_measured_faster_in_that_precision(gain: floa
     chosen, picks = _resolve(config, gemm_gain=lambda kind: gain if kind == precision else 9.0)
     assert chosen.kernels == choice
     assert (f"{precision} convolutions measured {gain:.1f}x" in picks["kernels"].why) == (choice == "winograd")
-
-
-def test_passes_stay_apart_where_the_images_differ_in_size():
-    assert _resolve(one_size=False)[0].batched == "off"

@@ -55,12 +55,12 @@ def _pretend(run: Path, **engine: str) -> None:
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has the device that shall be missing")
 def test_a_run_of_a_gpu_continues_without_one(train: Train, tmp_path: Path):
     train(2)
-    _pretend(tmp_path / "run", device="cuda", capture="on", kernels="plain")
+    _pretend(tmp_path / "run", device="cuda", mode="graph", kernels="plain")
     said = train(4)
     assert "the engine computes another way from 2 images on: there is no device cuda here" in said
     first, second = _engines(tmp_path / "run")
     assert (first["from_images"], second["from_images"]) == (0, 2)
-    assert (second["engine"]["device"], second["engine"]["capture"]) == ("cpu", "off")
+    assert (second["engine"]["device"], second["engine"]["mode"]) == ("cpu", "eager")
     assert second["why"] == "there is no device cuda here"
     assert "another way" not in train(6), "from then on it computes as it did"
     assert len(_engines(tmp_path / "run")) == 2
@@ -89,14 +89,14 @@ def test_a_mode_decides_again_what_was_decided(train: Train, tmp_path: Path):
     train(2, "--engine.precision", "bf16")
     assert "from 2 images on: asked for engine.mode=reference" in train(4, "--engine.mode", "reference")
     engine = _engines(tmp_path / "run")[-1]["engine"]
-    assert (engine["precision"], engine["kernels"], engine["batched"]) == ("fp32", "plain", "off")
+    assert (engine["precision"], engine["kernels"], engine["mode"]) == ("fp32", "plain", "reference")
     assert "another way" not in train(6, "--engine.mode", "reference")
 
 
 def test_another_device_decides_everything_again(tiny_config: Callable[..., Config]):
-    before = EngineConfig(mode="auto", device="cpu", kernels="winograd", precision="bf16", capture="off", compile="off")
+    before = EngineConfig(mode="eager", device="cpu", kernels="winograd", precision="bf16", compile="off")
     config = tiny_config(engine={"device": "meta", "threads": None})
-    engine, _, why = decide.decide_again(config, before)
+    engine, _, why = decide.resume(config, before)
     assert (engine.device, engine.kernels, engine.precision) == ("meta", "plain", "fp32")
     assert why == "asked for engine.device=meta"
 
@@ -108,7 +108,7 @@ def test_a_continued_run_takes_the_threads_of_its_machine(
     _pretend(tmp_path / "run", threads="7")
     monkeypatch.setattr(decide, "default_threads", lambda: 1)
     before = EngineConfig.model_validate(_engines(tmp_path / "run")[-1]["engine"])
-    engine, _, why = decide.decide_again(Config(), before)
+    engine, _, why = decide.resume(Config(), before)
     assert (before.threads, engine.threads, why) == (7, 1, "")
     assert "another way" not in train(4, "--engine.threads", "None")
     assert len(_engines(tmp_path / "run")) == 1

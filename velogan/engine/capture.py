@@ -107,8 +107,8 @@ class CapturedStep:
         inputs = self._inputs[split]
         if _signature(batch) != _signature(inputs):
             raise ValueError(
-                f"engine.capture=on needs batches of one shape and type, but {_described(inputs)} is followed by "
-                f"{_described(batch)}: set engine.capture=off, or a data.preprocess that crops"
+                f"a captured step needs batches of one shape and type, but {_described(inputs)} is followed by "
+                f"{_described(batch)}: set engine.mode=eager, or a data.preprocess that crops"
             )
         for name, value in batch.items():
             inputs[name].copy_(value, non_blocking=True)

@@ -99,21 +99,18 @@ class EngineConfig(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    mode: Literal["auto", "reference", "eager", "compiled", "graph", "streams"] = Field(
+    mode: Literal["auto", "reference", "eager", "graph", "streams"] = Field(
         default="auto",
-        description="reference: the slow path, computed as in the reference implementation (float32, eager, "
-        "contiguous, one pass per image, plain optimizers). auto: the fastest way to compute the same step. The others "
-        "set some of the fields below where these are auto. eager: plain layers; compiled: torch.compile; graph: the "
-        "step captured in a CUDA graph; streams: the two cycles, A to B to A and B to A to B, on two streams.",
+        description="How a step runs. auto: the fastest way here. reference: as in the reference implementation "
+        "(float32, eager, contiguous, one pass per image, plain optimizers). eager: operation by operation, with plain "
+        "layers where `kernels` and `compile` are auto. graph: captured as a CUDA graph. streams: so, and the two "
+        "cycles, A to B to A and B to A to B, run on two streams.",
     )
     device: str = Field(default="auto", description="auto, cpu, cuda, cuda:1, mps: where to train.")
     precision: Literal["auto", "fp32", "bf16", "fp16"] = Field(
         default="auto",
         description="Number type of convolutions; weights, losses and updates stay float32. fp16 is for GPUs without "
         "bf16: losses are scaled, and an update whose gradients overflow is skipped.",
-    )
-    batched: Literal["auto", "on", "off"] = Field(
-        default="auto", description="Run passes through the same weights together; exact with per-sample norms."
     )
     kernels: Literal["auto", "winograd", "native", "plain"] = Field(
         default="auto",
@@ -131,13 +128,14 @@ class EngineConfig(BaseModel):
         description="torch.compile the networks: minutes of start-up the first time, then faster steps on some "
         "machines.",
     )
-    capture: Literal["auto", "on", "off"] = Field(
-        default="auto",
-        description="Record a step once as a CUDA graph and replay it, so that the GPU does not wait for Python.",
-    )
     threads: int | None = Field(
         default=None, ge=1, le=4096, description="CPU threads. Default: as many as the machine has cores."
     )
+
+    @property
+    def captures(self) -> bool:
+        """Whether a step is recorded once as a CUDA graph and replayed, so that the GPU does not wait for Python."""
+        return self.mode in ("graph", "streams")
 
     @property
     def channels_last(self) -> bool:

@@ -36,12 +36,10 @@ def device_for(config: EngineConfig) -> torch.device:
     """
     device = resolve_device(config.device)
     if device.type != "cuda":
-        if config.mode in ("graph", "streams"):
+        if config.captures:
             raise ValueError(
                 f"engine.mode={config.mode} needs a CUDA device, and this is {device}: set engine.mode=auto"
             )
-        if config.capture == "on":
-            raise ValueError(f"engine.capture=on needs a CUDA device, and this is {device}: set engine.capture=off")
     elif device.index is not None:
         torch.cuda.set_device(device)
     return device

@@ -61,12 +61,12 @@ def profile(config: Config, *, steps: int, out: Path, display: Display) -> dict[
             f"engine.device={engine.device}: the profiler sees CPUs and CUDA devices: set engine.device=cpu"
         )
     config = config.model_copy(update={"engine": engine})
-    if engine.capture == "on":
+    if engine.captures:
         allow_captured_graphs()
     out.mkdir(parents=True, exist_ok=True)
     trainer = trainer_of(config, data)
     _name_ranges(trainer)
-    warm_up = EMA.EVERY if engine.capture == "on" else WARM_UP  # every EVERY-th step is another kind: it averages
+    warm_up = EMA.EVERY if engine.captures else WARM_UP  # every EVERY-th step is another kind: it averages
     display.say(f"warming up: {counted(warm_up, 'step')}")
     _run(trainer, warm_up)
     plain_s = _run(trainer, few := min(steps, 4))

@@ -33,6 +33,11 @@ class Spec:
         """What the sides of pictures must be divisible by, for all generators, in pixels."""
         return max(generator.multiple for generator in self.generators.values())
 
+    @property
+    def norms(self) -> set[str]:
+        """The kinds of norm in all networks."""
+        return {part.norm for part in (*self.generators.values(), *self.discriminators.values())}
+
     def check_equal_channels(self, why: str) -> None:
         """ValueError where pictures of A and B differ in their channels; `why` they must not: the message's start."""
         a, b = self.channels["A"], self.channels["B"]

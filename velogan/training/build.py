@@ -41,6 +41,7 @@ from velogan.objectives.base import HALVES, Objective
 from velogan.objectives.classes import SEGMENTER, WithClasses
 from velogan.objectives.masks import WithMasks
 from velogan.training.forward import forward_net, forward_nets
+from velogan.training.resolve import RUNNING
 from velogan.translate.model import load_translator
 from velogan.types import Batch, Direction, Nets
 
@@ -121,7 +122,9 @@ def build_step(
         keep_freed_memory()
     measure_convolutions(device, one_size="crop" in data.preprocess)
     nets = {name: net.to(device) for name, net in _nets(roles).items()}
-    objective: Objective = method.objective(spec, shape=shape, batched=engine.batched == "on")
+    # passes through the same weights run as one batch where that is exact: with norms of single images, of one size
+    joins = engine.mode in ("eager", "graph") and "crop" in data.preprocess and not spec.norms & RUNNING
+    objective: Objective = method.objective(spec, shape=shape, batched=joins)
     for prefix, wrapped in (("mask_", WithMasks), ("label_", WithClasses)):
         if any(name.startswith(prefix) for name in data.beside):
             assert isinstance(method, TakesTerms)
@@ -152,7 +155,7 @@ def build_step(
         scale=LossScale(device) if engine.precision == "fp16" else None,
         ranks=ranks,
     )
-    if engine.capture == "on":
+    if engine.captures:
         step = CapturedStep(step, state=objective.state, recorder=CudaRecorder(device))
     return step, objective, nets
 
@@ -178,7 +181,7 @@ def build_trainer(
     ranks = ranks or DistributedContext()
     set_threads(engine)
     device, count = resolve_device(engine.device), data.batch * train.accumulate
-    _check_one_size(method, pictures, data, accumulate=train.accumulate, batched=engine.batched)
+    _check_one_size(method, pictures, data, accumulate=train.accumulate)
     loader = cache(partial(_open_loader, pictures, data, count=count, seed=train.seed, device=device, ranks=ranks))
     roles = roles or build_roles(method, spec, seed=train.seed, colours=pictures.colours)
     step, objective, nets = build_step(
@@ -219,11 +222,10 @@ def set_threads(engine: EngineConfig) -> None:
         torch.set_num_threads(engine.threads)
 
 
-def _check_one_size(method: Method, pictures: Data, data: DataConfig, *, accumulate: int, batched: str) -> None:
+def _check_one_size(method: Method, pictures: Data, data: DataConfig, *, accumulate: int) -> None:
     shapes = pictures.shapes(data)
     needs = {**method.one_size}
     needs |= {f"train.accumulate={accumulate}": "1"} if accumulate > 1 else {}
-    needs |= {"engine.batched=on": "off"} if batched == "on" else {}
     for field, mend in needs.items() if len(shapes) > 1 else ():
         raise ValueError(
             f"{field} needs images of one size, but data.preprocess={data.preprocess} gives {len(shapes)}: "

@@ -18,51 +18,61 @@ from velogan.engine.processes import default_threads
 from velogan.files import counted
 from velogan.kernels.fused import training_gain
 from velogan.training.forward import norm_kernels, products
-from velogan.training.resolve import Needs, resolve
+from velogan.training.resolve import MODES, Needs, conflict, resolve
 from velogan.types import Decision
 
 
-def decide(config: Config) -> tuple[EngineConfig, list[Decision]]:
-    """The engine's `auto` fields, decided for this machine and run."""
+def decide(config: Config, *, processes: int = 1) -> tuple[EngineConfig, list[Decision]]:
+    """Decide the engine's `auto` fields for this machine and run, which `processes` train together."""
+    engine, decisions = resolve(
+        config.engine, _needs(config, processes), load_kernels=norm_kernels, gemm_gain=partial(_gemm_gain, config)
+    )
+    if processes > 1:
+        count = config.images_per_update
+        each = f"{processes} of {counted(count, 'image')} each: {processes * count} an update"
+        decisions = [*decisions, Decision("processes", each, "started by torchrun")]
+    return engine, decisions
+
+
+def resume(config: Config, before: EngineConfig, *, processes: int = 1) -> tuple[EngineConfig, list[Decision], str]:
+    """Return the choices of a continued run, their reasons, and why they differ from `before`; empty if they do not.
+
+    There are four cases, so that a continued run computes as it did if it can. Raises ValueError if what the user asks
+    for is not possible.
+
+    - Unchanged: this machine can follow `before`, and the user asks for nothing else.
+    - Threads only: without a number from the user they are those of this machine. They change no result.
+    - User override: the fields that the user sets change. With another mode or device all others are decided again.
+    - Unsupported here: this machine cannot follow `before`, so all is decided again.
+    """
+    if config.engine.threads is None:
+        before = before.model_copy(update={"threads": default_threads()})
+    explicit = {name: value for name, value in config.engine.model_dump().items() if value not in ("auto", None)}
+    requested = {**MODES[config.engine.mode], **explicit}
+    override = {name: value for name, value in requested.items() if value != getattr(before, name)}
+    if override:
+        why = "asked for " + ", ".join(f"engine.{name}={value}" for name, value in override.items())
+        changed = before.model_copy(update=override)
+        if override.keys().isdisjoint(("mode", "device")) and not unable(changed):
+            with suppress(ValueError):  # what was chosen before may not be possible with what is asked for now
+                return *decide(config.model_copy(update={"engine": changed}), processes=processes), why
+        return *decide(config, processes=processes), why
+    if missing := unable(before) or conflict(before, _needs(config, processes)):
+        return *decide(config, processes=processes), missing
+    return before, [], ""
+
+
+def _needs(config: Config, processes: int) -> Needs:
     span, spec = parse_span(config.train.length), config.spec
-    sections = [*spec.generators.values(), *spec.discriminators.values()]
-    needs = Needs(
-        norms={section.norm for section in sections},
+    return Needs(
+        norms=spec.norms,
         optimizers=set(config.optimizer.kinds),
         seconds=span.amount * 60 if span.unit == "minutes" else None,
         skips=config.train.on_nonfinite == "skip",
         one_size="crop" in config.data.preprocess,
         dropout=any(generator.dropout for generator in spec.generators.values()),
+        processes=processes,
     )
-    return resolve(config.engine, needs, load_kernels=norm_kernels, gemm_gain=partial(_gemm_gain, config))
-
-
-def decide_again(config: Config, before: EngineConfig) -> tuple[EngineConfig, list[Decision], str]:
-    """The choices of a continued run, and why they are others than `before`; an empty reason where they are not.
-
-    What was chosen before holds as long as this machine can follow it and the user asks for nothing else: so a
-    continued run computes as it did. Threads are as many as this machine has, where the user asks for no number: they
-    change no result. ValueError where what the user asks for cannot be had.
-    """
-    if config.engine.threads is None:
-        before = before.model_copy(update={"threads": default_threads()})
-    asked = {
-        name: value
-        for name, value in config.engine.model_dump().items()
-        if value not in ("auto", None) and value != getattr(before, name)
-    }
-    why = "asked for " + ", ".join(f"engine.{name}={value}" for name, value in asked.items())
-    if "mode" in asked or "device" in asked:  # all else was decided for the other
-        return *decide(config), why
-    bound = before.mode == "reference" and not asked.keys() <= {"threads"}  # that mode decides all else
-    wanted = before.model_copy(update={"mode": "auto", **asked} if bound else asked)
-    if missing := unable(wanted):
-        return *decide(config), missing
-    if not asked:
-        return before, [], ""
-    with suppress(ValueError):  # what was chosen before may not go with what is asked for now
-        return *decide(config.model_copy(update={"engine": wanted})), why
-    return *decide(config), why
 
 
 def unable(engine: EngineConfig) -> str:
@@ -81,34 +91,6 @@ def unable(engine: EngineConfig) -> str:
     if bf16 and not torch.cuda.is_bf16_supported(including_emulation=False):
         return "this GPU has no bf16"
     return ""
-
-
-def for_all(
-    ranks: DistributedContext, asked: Config, engine: EngineConfig, picks: list[Decision]
-) -> tuple[EngineConfig, list[Decision]]:
-    """The first rank's choices as several ranks can follow them. ValueError where they cannot."""
-    if not ranks.is_distributed:
-        return engine, picks
-    if engine.capture == "on":
-        if asked.engine.capture == "on" or asked.engine.mode == "graph":
-            raise ValueError("engine.capture=on is for one process, not several: set engine.capture=off")
-        engine = engine.model_copy(update={"capture": "off"})
-        off = Decision("capture", "off", "several processes exchange gradients in the middle of a step")
-        picks = [off if pick.what == "capture" else pick for pick in picks]
-    if _shares_statistics(asked) and not engine.device.startswith("cuda"):
-        raise ValueError(f"norm=sync_batch shares statistics by NCCL, not on {engine.device}: set norm=batch")
-    if engine.device.startswith("mps"):
-        raise ValueError(
-            f"engine.device={engine.device} with several processes cannot be used: say --engine.device cpu"
-        )
-    count = asked.images_per_update
-    each = f"{counted(count, 'image')} each: {ranks.world * count} an update"
-    return engine, [*picks, Decision("processes", f"{ranks.world} of {each}", "started by torchrun")]
-
-
-def _shares_statistics(config: Config) -> bool:
-    sections = (*config.spec.generators.values(), *config.spec.discriminators.values())
-    return any(section.norm == "sync_batch" for section in sections)
 
 
 def on_this_host(ranks: DistributedContext, asked: EngineConfig, engine: EngineConfig) -> EngineConfig:

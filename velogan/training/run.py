@@ -14,7 +14,6 @@ import torch
 from velogan import __version__
 from velogan.config import Config, parse_config
 from velogan.data.sets.pair import Data, open_data
-from velogan.engine.config import EngineConfig
 from velogan.engine.device import device_for
 from velogan.engine.distributed import DistributedContext, init_distributed
 from velogan.engine.duration import parse_length
@@ -32,7 +31,7 @@ from velogan.search.recorder import ArchitectureRecorder
 from velogan.store.lock import locked
 from velogan.training.batch import with_batch
 from velogan.training.build import averaged_views, build_roles, build_trainer, take_trained
-from velogan.training.choices import decide, decide_again, for_all, on_this_host
+from velogan.training.choices import decide, on_this_host, resume
 from velogan.training.followers import check_pictures, follow
 from velogan.training.session import Result, Session
 from velogan.training.weights import begin, starting
@@ -103,7 +102,10 @@ def _train(
     check_sizes(asked.method, asked.spec, data.shapes(asked.data))
     asked, batch = with_batch(asked, data, ranks)
     with locked(session.folder) if session else nullcontext():
-        chosen = _decided(ranks, asked, before) if session else None
+        chosen = None
+        if session:
+            again = resume(asked, before, processes=ranks.world) if before else None
+            chosen = again or (*decide(asked, processes=ranks.world), "")
         engine, picks, why = ranks.broadcast(chosen)
         config = asked.model_copy(update={"engine": on_this_host(ranks, asked.engine, engine)})
         roles = build_roles(config.method, config.spec, seed=config.train.seed, colours=data.colours)
@@ -166,13 +168,6 @@ def _recorder(session: Session, config: Config, trainer: Trainer, data: Data) ->
             "config": config.model_dump(mode="json", exclude={"engine"}),
         },
     )
-
-
-def _decided(
-    ranks: DistributedContext, asked: Config, before: EngineConfig | None
-) -> tuple[EngineConfig, list[Decision], str]:
-    engine, picks, why = decide_again(asked, before) if before else (*decide(asked), "")
-    return *for_all(ranks, asked, engine, picks), why
 
 
 def fit_channels(config: Config, a: int, b: int) -> tuple[Config, list[Decision]]:

@@ -454,7 +454,7 @@ class Session:
         where = "none was saved yet"
         if saved:
             where = f"checkpoint {saved[-1].name} is kept, and the next start goes on from it"
-        flags = "--on-nonfinite skip" + (" --engine.capture off" if self.engine and self.engine.capture == "on" else "")
+        flags = "--on-nonfinite skip" + (" --engine.mode eager" if self.engine and self.engine.captures else "")
         skip = f"this can continue with {flags}, which leaves such steps out and counts them"
         if self.config.train.on_nonfinite == "skip":
             skip = f"the {MOST_SKIPPED} steps before were skipped already: it does not pass by itself"
