@@ -19,7 +19,7 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 
 from benchmarks.bench.cases import METHODS
-from velogan.config import Config
+from velogan.config import Config, fit_channels
 from velogan.data.sets.pair import Data, open_data
 from velogan.engine.duration import Span, parse_length
 from velogan.engine.trainer import Hook
@@ -29,7 +29,7 @@ from velogan.observe.machine import machine
 from velogan.observe.progress import Display
 from velogan.recipes import RECIPES
 from velogan.training.choices import decide
-from velogan.training.run import fit_channels, trainer_of
+from velogan.training.run import trainer_of
 
 TABLE_1 = {
     1: (66.27, 32.92, 2.0128),

@@ -29,7 +29,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "methods": {"networks", "objectives"},
     "search": {"methods", "networks", "objectives"},
     "engine": {"objectives.base", "observe"},
-    "config": {"methods", "search.method", "networks", "data.config", "engine"},
+    "config": {"methods", "objectives.classes", "search.method", "networks", "data.config", "engine"},
     "recipes": {"config", "search.method"},
     "translate": {"kernels", "networks", "data", "store"},
     "serve": {"data", "translate"},

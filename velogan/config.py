@@ -21,19 +21,21 @@ from pydantic import (
 
 from velogan.data.config import DataConfig
 from velogan.engine.config import EngineConfig, TrainConfig
-from velogan.engine.optimizers import OptimizerConfig, check_schedule
+from velogan.engine.optimizers import OptimizerConfig, check_rules, check_schedule, trained
 from velogan.engine.schedules import ScheduleConfig
 from velogan.files import nearest, parse_yaml
 from velogan.methods import DEFAULT
 from velogan.methods.base import Method, Spec, ends
-from velogan.methods.capabilities import TakesTerms
+from velogan.methods.capabilities import Remarks, TakesTerms, capability
+from velogan.methods.fit import phases_of
 from velogan.networks.cells import blocks_of
 from velogan.networks.discriminators import DiscriminatorConfig
 from velogan.networks.generators import GeneratorConfig
 from velogan.networks.genotype import Genotype
 from velogan.networks.sizes import matched, nearest_width, reference
+from velogan.objectives.classes import SEGMENTER
 from velogan.search.method import METHODS
-from velogan.types import Direction
+from velogan.types import Decision, Direction
 
 Size = Literal["xs", "s", "m", "l"]
 SIZES: dict[Size, dict[str, int]] = {
@@ -239,6 +241,34 @@ class Config(BaseModel):
         """With these `channels` of the generators, of the first and of the last direction."""
         first, last = widths[0], widths[-1]
         return self.change(generator={"channels": first}, generator_b={"channels": None if last == first else last})
+
+
+def check_rules_match(config: Config) -> None:
+    """Raise ValueError for a rule of the section optimizer that matches no network that is trained."""
+    if config.optimizer.rules:
+        more = [SEGMENTER] if config.data.labels_a or config.data.labels_b else []
+        check_rules(config.optimizer, [*trained(phases_of(config.method, config.spec)), *more])
+
+
+def fit_channels(config: Config, a: int, b: int) -> tuple[Config, list[Decision]]:
+    """Return the configuration with the channels that pictures of A and of B have, and what follows from them."""
+    config = config.change(data={"channels_a": a, "channels_b": b})
+    remarks = capability(config.method, Remarks)
+    return config, _by_channels(config) + (remarks.remarks(config.spec) if remarks else [])
+
+
+def _by_channels(config: Config) -> list[Decision]:
+    """What the configuration leaves to the channels of the pictures, and why it is so."""
+    spec, found = config.spec, list[Decision]()
+    a, b = spec.channels["A"], spec.channels["B"]
+    if config.generator.output == "auto":
+        why = "A and B have as many channels" if a == b else f"a mask keeps parts of the input: A has {a}, B {b}"
+        found.append(Decision("generator.output", spec.generators["a2b"].output, why))
+    if any(one.network.startswith("projected") for one in spec.discriminators.values()):
+        for count in sorted({a, b} - {1, 3}):
+            why = f"a network of photographs: each is the mean of a third of the {count}"
+            found.append(Decision("discriminator.features", "see three channels", why))
+    return found
 
 
 def parse_config(tree: Mapping[str, Any], *, source: str = "the configuration") -> Config:

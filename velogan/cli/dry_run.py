@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from velogan.config import Config, differences
+from velogan.config import Config, check_rules_match, differences, fit_channels
 from velogan.engine.duration import parse_length
 from velogan.engine.processes import is_main_process
 from velogan.files import counted, duration
@@ -27,12 +27,10 @@ def dry_run(config: Config, *, usual: Config, quiet: bool) -> dict[str, Any]:
     from velogan.data.sets.sources import find_sources
     from velogan.methods.fit import check_sizes, parameters_of
     from velogan.observe.progress import Display
-    from velogan.training.run import check_names, fit_channels
     from velogan.training.session import engine_lines
     from velogan.training.trial import USUAL_CLASSES
 
-    if config.optimizer.rules:
-        check_names(config)
+    check_rules_match(config)
     if not is_main_process():
         return {}
     with Display(quiet=quiet) as display:
@@ -68,7 +66,6 @@ def fitted(config: Config) -> Config:
     """The configuration with the channels that its pictures have. ValueError where there are none."""
     from velogan.data.sets.pair import look_at_channels
     from velogan.data.sets.sources import find_sources
-    from velogan.training.run import fit_channels
 
     sources = find_sources(config.data)
     return fit_channels(config, *(look_at_channels(side, config.data) for side in (sources.a, sources.b)))[0]

@@ -43,3 +43,9 @@ def device_for(config: EngineConfig) -> torch.device:
     elif device.index is not None:
         torch.cuda.set_device(device)
     return device
+
+
+def set_threads(config: EngineConfig) -> None:
+    """Let PyTorch compute with as many threads as `config` says, if it says a number."""
+    if config.threads:
+        torch.set_num_threads(config.threads)

@@ -14,9 +14,8 @@ import torch
 
 from velogan.config import Config, parse_config
 from velogan.engine.child import answer, ask
-from velogan.engine.device import device_for, synchronise
+from velogan.engine.device import device_for, set_threads, synchronise
 from velogan.engine.memory import peak_memory_mb
-from velogan.training.build import set_threads
 from velogan.training.choices import decide
 from velogan.training.trial import random_steps
 

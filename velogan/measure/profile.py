@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.profiler import ProfilerActivity, record_function
 
-from velogan.config import Config
+from velogan.config import Config, fit_channels
 from velogan.data.sets.pair import open_data
 from velogan.engine.device import synchronise
 from velogan.engine.duration import Length, Span
@@ -30,7 +30,7 @@ from velogan.observe.machine import machine
 from velogan.observe.progress import Display
 from velogan.report.profile_page import write_profile
 from velogan.training.choices import decide
-from velogan.training.run import fit_channels, trainer_of
+from velogan.training.run import trainer_of
 from velogan.types import Decision
 
 WARM_UP = 3

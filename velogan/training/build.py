@@ -18,7 +18,7 @@ from velogan.data.sets.pair import Data
 from velogan.engine.capture import CapturedStep, CudaRecorder
 from velogan.engine.config import EngineConfig, TrainConfig
 from velogan.engine.cudnn import measure_convolutions
-from velogan.engine.device import resolve_device
+from velogan.engine.device import resolve_device, set_threads
 from velogan.engine.distributed import DistributedContext
 from velogan.engine.ema import EMA
 from velogan.engine.loss_scale import LossScale
@@ -214,12 +214,6 @@ def build_trainer(
         ranks=ranks,
         swaps_at=getattr(objective, "swaps_at", math.inf),
     )
-
-
-def set_threads(engine: EngineConfig) -> None:
-    """Lets PyTorch compute with as many threads as `engine` says, where it says a number."""
-    if engine.threads:
-        torch.set_num_threads(engine.threads)
 
 
 def _check_one_size(method: Method, pictures: Data, data: DataConfig, *, accumulate: int) -> None:

@@ -12,20 +12,18 @@ from typing import Any
 import torch
 
 from velogan import __version__
-from velogan.config import Config, parse_config
+from velogan.config import Config, check_rules_match, fit_channels, parse_config
 from velogan.data.sets.pair import Data, open_data
 from velogan.engine.device import device_for
 from velogan.engine.distributed import DistributedContext, init_distributed
 from velogan.engine.duration import parse_length
-from velogan.engine.optimizers import check_rules, trained
 from velogan.engine.trainer import Trainer
 from velogan.evaluation.samples import Sampler
 from velogan.evaluation.validation import Validation
 from velogan.files import duration
 from velogan.methods.base import Role
-from velogan.methods.capabilities import ArchitectureSearch, Remarks, capability
-from velogan.methods.fit import check_sizes, phases_of
-from velogan.objectives.classes import SEGMENTER
+from velogan.methods.capabilities import ArchitectureSearch, capability
+from velogan.methods.fit import check_sizes
 from velogan.observe.progress import Display
 from velogan.search.recorder import ArchitectureRecorder
 from velogan.store.lock import locked
@@ -35,7 +33,6 @@ from velogan.training.choices import decide, on_this_host, resume
 from velogan.training.followers import check_pictures, follow
 from velogan.training.session import Result, Session
 from velogan.training.weights import begin, starting
-from velogan.types import Decision
 
 Scoring = Callable[..., Validation]
 Placing = Callable[[Config, Trainer, Path, Data], AbstractContextManager[None]]
@@ -67,13 +64,6 @@ def train(
         return ranks.broadcast(_train(ranks, config, session, **about))
 
 
-def check_names(config: Config) -> None:
-    """Raise `ValueError` for a rule of the section optimizer that names no network that is trained."""
-    if config.optimizer.rules:
-        more = [SEGMENTER] if config.data.labels_a or config.data.labels_b else []
-        check_rules(config.optimizer, [*trained(phases_of(config.method, config.spec)), *more])
-
-
 def _train(
     ranks: DistributedContext,
     config: Config,
@@ -91,7 +81,7 @@ def _train(
     ranks.gradient_dtype = torch.bfloat16 if config.train.exchange_precision == "bf16" else torch.float32
     if before is None:  # before minutes of preparing pictures
         device_for(config.engine)
-        check_names(config)
+        check_rules_match(config)
     start = session.begins_from() if session else None
     weights = starting(start) if start else {}
     opens = time.monotonic()
@@ -168,27 +158,6 @@ def _recorder(session: Session, config: Config, trainer: Trainer, data: Data) ->
             "config": config.model_dump(mode="json", exclude={"engine"}),
         },
     )
-
-
-def fit_channels(config: Config, a: int, b: int) -> tuple[Config, list[Decision]]:
-    """The configuration with the channels that pictures of A and of B have, and what follows from them."""
-    config = config.change(data={"channels_a": a, "channels_b": b})
-    remarks = capability(config.method, Remarks)
-    return config, _by_channels(config) + (remarks.remarks(config.spec) if remarks else [])
-
-
-def _by_channels(config: Config) -> list[Decision]:
-    """What the configuration leaves to the channels of the pictures, and why it is so."""
-    spec, found = config.spec, list[Decision]()
-    a, b = spec.channels["A"], spec.channels["B"]
-    if config.generator.output == "auto":
-        why = "A and B have as many channels" if a == b else f"a mask keeps parts of the input: A has {a}, B {b}"
-        found.append(Decision("generator.output", spec.generators["a2b"].output, why))
-    if any(one.network.startswith("projected") for one in spec.discriminators.values()):
-        for count in sorted({a, b} - {1, 3}):
-            why = f"a network of photographs: each is the mean of a third of the {count}"
-            found.append(Decision("discriminator.features", "see three channels", why))
-    return found
 
 
 def trainer_of(

@@ -13,12 +13,12 @@ from torch import nn
 from velogan.config import Config, parse_config
 from velogan.data.sets.loader import RESIDENT_SHARE
 from velogan.engine.child import answer
-from velogan.engine.device import device_for
+from velogan.engine.device import device_for, set_threads
 from velogan.engine.distributed import DistributedContext
 from velogan.engine.memory import peak_memory_mb
 from velogan.engine.trainer import Stepper
 from velogan.objectives.base import Objective
-from velogan.training.build import Prepare, build_roles, build_step, set_threads
+from velogan.training.build import Prepare, build_roles, build_step
 from velogan.training.choices import decide
 from velogan.types import Batch
 
