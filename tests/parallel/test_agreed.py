@@ -146,6 +146,22 @@ def test_a_rank_that_hangs_is_named(start, flags, tmp_path: Path):
     assert re.search(r"velogan: rank 0 of 2 \(.*no sign of life from rank 1 of 2 \(.*\) for [45] s; the last", said)
 
 
+def test_a_validation_longer_than_the_timeout_ends_no_rank(start, flags, tmp_path: Path):
+    code = """
+import time
+from velogan.training.session import Session
+save = Session._save
+
+def slow_save(self, images):
+    time.sleep(5)
+    save(self, images)
+
+Session._save = slow_save
+"""
+    codes, said = start(flags(tmp_path / "run", "--train.lost-after", "2"), code=code).wait()
+    assert codes == [0, 0], said
+
+
 def test_a_full_disk_of_one_rank_is_told_by_it(start, flags, disk, tmp_path: Path):
     code = f"""
 import os

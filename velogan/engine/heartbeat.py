@@ -1,4 +1,8 @@
-"""Signs of life between the processes of one run, so that a wait for a lost one ends with its name."""
+"""Signs of life between the processes of one run, so that a wait for a lost one ends with its name.
+
+The timeout of torch's process group does not replace it: it ends the ranks that wait while the first one validates for
+longer, and its messages name no rank.
+"""
 
 from __future__ import annotations
 
