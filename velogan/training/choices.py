@@ -48,7 +48,7 @@ def resume(config: Config, before: EngineConfig, *, processes: int = 1) -> tuple
     if config.engine.threads is None:
         before = before.model_copy(update={"threads": default_threads()})
     explicit = {name: value for name, value in config.engine.model_dump().items() if value not in ("auto", None)}
-    requested = {**MODES[config.engine.mode], **explicit}
+    requested = explicit | MODES[config.engine.mode] | explicit  # what the user sets overrules the mode
     override = {name: value for name, value in requested.items() if value != getattr(before, name)}
     if override:
         why = "asked for " + ", ".join(f"engine.{name}={value}" for name, value in override.items())
