@@ -65,7 +65,7 @@ def make(folder: Path, pictures: int, side: int) -> None:
 def rate(root: Path, workers: int, channels: int) -> float:
     """Images a second; the translations are removed afterwards."""
     times: list[tuple[float, int]] = []
-    total = translate_at_scale(
+    total, _ = translate_at_scale(
         loader(root, channels),
         root / "in",
         root / "out",

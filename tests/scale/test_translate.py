@@ -13,9 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from velogan.scale.connected import connected
-from velogan.scale.translate import Load, Total, translate_at_scale
-from velogan.scale.work import WINDOW, Options
+from velogan.scale.translate import MOST_NAMES, Load, Options, translate_at_scale
 from velogan.translate.model import Translator
+from velogan.translate.summary import Summary
 
 pytestmark = pytest.mark.filterwarnings("ignore:::ray")
 pytest.importorskip("ray.data", reason="Ray Data is not installed: pip install 'velogan[scale]'")
@@ -55,13 +55,14 @@ def test_a_killed_worker_loses_nothing_and_the_same_again_does_nothing(
     (folder / "bad.png").write_bytes(b"no picture")
     counts: list[int] = []
 
-    def act(die_once: Path | None) -> Total:
+    def act(die_once: Path | None) -> Summary:
         options = Options()
-        return translate_at_scale(loader(die_once), folder, out, workers=2, options=options, progress=counts.append)
+        done, _ = translate_at_scale(loader(die_once), folder, out, workers=2, options=options, progress=counts.append)
+        return done
 
     first = act(tmp_path / "died")
     assert (tmp_path / "died").exists()
-    bad = [("bad.png", "not a picture that can be read")]
+    bad = (("bad.png", "not a picture that can be read"),)
     assert (first.translated, first.skipped, first.failed) == (20, 0, bad)
     assert counts[-1] == 21
     made = {path.relative_to(out).as_posix(): path.stat().st_mtime_ns for path in out.rglob("*") if path.is_file()}
@@ -82,12 +83,12 @@ def test_what_kills_its_workers_is_named_and_the_other_parts_are_done(
             return -x
 
     (tmp_path / "in").mkdir()
-    good = [f"{number}.png" for number in range(WINDOW + 20)]  # more than one part
+    good = [f"{number}.png" for number in range(MOST_NAMES + 20)]  # more than one part
     for name in good:
         (tmp_path / "in" / name).write_bytes(picture(0))
     (tmp_path / "in/deadly.png").write_bytes(picture(0, size=16))
     load: Load = lambda gpus: Translator(Deadly(), multiple=4, device=torch.device("cpu"))  # noqa: E731
-    total = translate_at_scale(load, tmp_path / "in", tmp_path / "out", workers=1, options=Options())
+    total, _ = translate_at_scale(load, tmp_path / "in", tmp_path / "out", workers=1, options=Options())
     failed = dict(total.failed)
     assert "its worker was lost again and again" in failed["deadly.png"]
     assert total.translated >= 20

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -16,7 +15,6 @@ from velogan.files import counted
 
 if TYPE_CHECKING:
     from velogan.observe.progress import Display
-    from velogan.scale.translate import Total
     from velogan.translate.doubt import Doubter
     from velogan.translate.files import Summary
     from velogan.translate.jobs import Job
@@ -179,13 +177,11 @@ class Translate(Flags):
                 masks_keep=self.masks_keep,
                 progress=display.task("translating"),
             )
-            example = done.renamed[0] if done.renamed else None
             output = self.output
-            if example and output.suffix and not output.is_dir():  # one picture, in another format than asked for
-                output = output.with_suffix(example[1])
-            _tell_translated(display, done, output, renamed=len(done.renamed), example=example)
-            animated = _animated(next(iter(done.animated), None), len(done.animated))
-            for line in filter(None, (left_out(self.input, scans=True), *done.masked, animated)):
+            if done.renamed and output.suffix and not output.is_dir():  # one picture, in another format than asked for
+                output = output.with_suffix(done.renamed[0][1])
+            _tell_translated(display, done, output)
+            for line in filter(None, (left_out(self.input, scans=True), *done.masked, _animated(done))):
                 display.say(line)
             if doubter is None:
                 return _translated(done, peak_memory_mb())
@@ -238,7 +234,7 @@ def _translate_at_scale(asked: Translate, workers: int) -> Outcome:
             "--pages channels"
         )
     with Display() as display:
-        done = translate_at_scale(
+        done, peak_mb = translate_at_scale(
             partial(_translator_of_worker, dataclasses.replace(asked, model=local(asked.model).absolute())),
             asked.input,
             asked.output,
@@ -248,10 +244,10 @@ def _translate_at_scale(asked: Translate, workers: int) -> Outcome:
             address=asked.address,
             progress=display.count("translating"),
         )
-        _tell_translated(display, done, asked.output, renamed=done.renamed, example=done.example)
-        for line in filter(None, (left_out(asked.input, scans=False), _animated(done.animation, done.animated))):
+        _tell_translated(display, done, asked.output)
+        for line in filter(None, (left_out(asked.input, scans=False), _animated(done))):
             display.say(line)
-    result, code = _translated(done, done.peak_memory_mb)
+    result, code = _translated(done, peak_mb)
     return {**result, "workers": workers}, code
 
 
@@ -274,32 +270,29 @@ def _translator_of_worker(asked: Translate, gpus: int) -> Translator:
     return _translator(asked if gpus else dataclasses.replace(asked, device="cpu"))
 
 
-def _tell_translated(
-    display: Display, done: Summary | Total, output: Path, *, renamed: int, example: tuple[str, str] | None
-) -> None:
+def _tell_translated(display: Display, done: Summary, output: Path) -> None:
     for name, reason in done.failed[:_SHOWN]:
         display.say(f"{name}: {reason}")
     if len(done.failed) > _SHOWN:
         display.say(f"and {len(done.failed) - _SHOWN} more that failed; --json names them all")
-    if example is not None:
-        name, suffix = example
-        more = f" and {renamed - 1} more" if renamed > 1 else ""
+    for name, suffix in done.renamed[:1]:
+        more = f" and {len(done.renamed) - 1} more" if len(done.renamed) > 1 else ""
         display.say(f"{name}{more} saved in a format that can hold the result: {suffix}")
     counts = f"{done.translated} translated, {done.skipped} there already, {len(done.failed)} failed"
     display.say(f"{counts}: {'in ' if output.is_dir() else ''}{output}")
 
 
-def _animated(first: Sequence[Any] | None, count: int) -> str:
-    """A line on `count` animations, of which one picture was translated; `first`: the name of one and its pictures."""
-    if first is None:
+def _animated(done: Summary) -> str:
+    """Return a line on animations, of which one picture was translated; empty if there are none."""
+    if not done.animated:
         return ""
-    more = f" (so of {count - 1:,} more)" if count > 1 else ""
-    return f"{first[0]} is an animation: the first of its {first[1]} pictures was translated{more}"
+    name, pictures = done.animated[0]
+    more = f" (so of {len(done.animated) - 1:,} more)" if len(done.animated) > 1 else ""
+    return f"{name} is an animation: the first of its {pictures} pictures was translated{more}"
 
 
-def _translated(done: Summary | Total, peak_mb: float) -> Outcome:
-    frames = getattr(done, "frames", 0)
-    renamed = done.renamed if isinstance(done.renamed, tuple) else ()
+def _translated(done: Summary, peak_mb: float) -> Outcome:
+    frames, renamed = done.frames, done.renamed
     result = {
         "translated": done.translated,
         "skipped": done.skipped,

@@ -1,45 +1,67 @@
 """`velogan translate --workers`: Ray Data hands parts of the input to workers, and starts again those that are lost.
 
-Nothing is kept but counts: the input is listed while it is translated, a few parts ahead. Whatever is finished is a
-file, so the same command again does what is missing.
+Only names and counts are kept. Whatever is finished is a file, so the same command again does what is missing.
 """
 
 from __future__ import annotations
 
-import json
 import logging
+import math
 import os
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from velogan.data.pictures.images import READ
 from velogan.engine.memory import peak_memory_mb
 from velogan.scale.connected import connected, require_ray
-from velogan.scale.parts import Input, find_input
-from velogan.scale.work import Done, Options
-from velogan.translate.files import check_options, translate_jobs
-from velogan.translate.jobs import Job, beside, printable, renamed
+from velogan.translate.files import check_options, pixels_of_a_pass, translate_jobs
+from velogan.translate.jobs import Job, find_names, printable, renamed
+from velogan.translate.large import Settings
 from velogan.translate.model import Translator
+from velogan.translate.summary import Summary
 
 MOST_LOSSES = 2
 """How often a part is tried again whose worker was lost."""
 
+MOST_NAMES = 256
+"""The most images of a part."""
+
 Load = Callable[[int], Translator]
-"""Loads the generator in a worker, which has so many GPUs."""
+"""Load the generator in a worker, which has so many GPUs."""
 
 
-@dataclass
-class Total(Done):
-    """What all workers did, in how many seconds from Ray's start on; `peak_memory_mb` is the largest process's."""
+@dataclass(frozen=True)
+class Options:
+    """How images are translated; see `translate`. `threads` decode and save in each worker."""
 
-    seconds: float = 0.0
-    peak_memory_mb: float = 0.0
+    format: str | None = None
+    tile: int | None = None
+    overwrite: bool = False
+    threads: int = 2
+
+    @property
+    def suffix(self) -> str | None:
+        """The suffix of all translations; None: each image keeps its own."""
+        return self.format and f".{self.format}"
+
+
+@dataclass(frozen=True)
+class Input:
+    """Images by their `names` below `root`, in parts of `each`; all paths are absolute, as workers are elsewhere."""
+
+    root: Path
+    output: Path
+    names: Sequence[str]
+    each: int
+
+    def parts(self) -> Iterator[Sequence[str]]:
+        """Yield the names, part by part."""
+        return (self.names[start : start + self.each] for start in range(0, len(self.names), self.each))
 
 
 def translate_at_scale(
@@ -52,71 +74,58 @@ def translate_at_scale(
     gpus: bool = False,
     address: str | None = None,
     progress: Callable[[int], None] | None = None,
-) -> Total:
-    """Translate the pictures of the folder `input` into the folder `output`, by `workers`.
+) -> tuple[Summary, float]:
+    """Translate the images of the folder `input` into the folder `output` by `workers`; also return the peak memory.
 
-    Pictures keep names and tree. What is there is skipped unless `options.overwrite`. `load` must be picklable.
-    `address` is of a Ray that runs already. `progress` takes the count of pictures that are done. Raises `ValueError`
-    for what the user can mend, before anything is started; `OSError` if workers cannot be started.
+    Images keep names and tree. Existing translations are skipped unless `options.overwrite`. `load` must be picklable.
+    `address` is of a Ray that runs already. `progress` takes the count of images that are done. The memory, in MB, is
+    that of the largest process. Raises ValueError for what the user can fix, before anything is started; OSError if
+    workers cannot be started.
     """
     check_options(format=options.format, tile=options.tile)
     if workers < 1:
         raise ValueError(f"--workers {workers}: at least one")
     if address and address.startswith("ray://"):
         raise ValueError(f"--address {address}: start velogan on a host of that cluster, with --address auto")
-    found = find_input(input, output)
+    if input.is_file():
+        raise ValueError(f"input {input} is one file: --workers is for a folder; leave it out here")
+    names = find_names(input, output, suffix=options.suffix)
+    found = Input(input.absolute(), output.absolute(), names, min(MOST_NAMES, math.ceil(len(names) / (8 * workers))))
     os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
     require_ray("scale", "ray.data", user="--workers")
-    total = Total()
+    total, peak, left = Summary.empty(), 0.0, dict(enumerate(found.parts()))
     with connected(address):
         from ray.exceptions import RayError
 
         started = time.perf_counter()
         try:
-            lost = _all(found, load, options, workers, total=total, gpus=gpus, progress=progress)
+            for number, done, memory in _results(found, load, options, workers, gpus=gpus):
+                total, peak = total.and_also(done), max(peak, memory)
+                del left[number]
+                if progress is not None:
+                    progress(total.translated + total.skipped + len(total.failed))
         except RayError as error:
             raise OSError(f"the workers cannot be started: {str(error).strip().splitlines()[-1]}") from error
-        total.seconds = time.perf_counter() - started
+        seconds = time.perf_counter() - started
     reason = "its worker was lost again and again; if memory ran out, take fewer workers"
-    total.failed += [(printable(name), reason) for name in lost]
-    total.failed.sort()
-    total.peak_memory_mb = max(total.peak_memory_mb, peak_memory_mb())
-    return total
+    jobs = [_job(found, name, options) for part in left.values() for name in part]
+    lost = tuple((job.name, reason) for job in jobs if options.overwrite or not job.is_done())
+    total = total.and_also(replace(Summary.empty(), failed=lost))
+    return replace(total, seconds=seconds), max(peak, peak_memory_mb())
 
 
-def _all(
-    found: Input,
-    load: Load,
-    options: Options,
-    workers: int,
-    *,
-    total: Total,
-    gpus: bool,
-    progress: Callable[[int], None] | None,
-) -> list[str]:
-    """Adds what came of all parts to `total`; gives what is not there of the parts of which nothing came."""
-    seen = set[int]()
-    for result in _results(found, load, options, workers, gpus=gpus):
-        seen.add(result["part"])
-        total.add(Done(**result["done"]))
-        total.peak_memory_mb = max(total.peak_memory_mb, result["peak_memory_mb"])
-        if progress is not None:
-            progress(total.translated + total.skipped + len(total.failed))
-    lost = [name for number, part in enumerate(found.parts()) if number not in seen for name in part]
-    return lost if options.overwrite else [name for name in lost if not os.path.lexists(_target(found, name, options))]
-
-
-def _target(found: Input, name: str, options: Options) -> Path:
-    return found.output / renamed(Path(name), options.suffix)
-
-
-def _results(found: Input, load: Load, options: Options, workers: int, *, gpus: bool) -> Iterator[dict[str, Any]]:
-    """What came of each part, as parts are finished."""
+def _results(
+    found: Input, load: Load, options: Options, workers: int, *, gpus: bool
+) -> Iterator[tuple[int, Summary, float]]:
+    """Yield the number of each part that is finished, its summary, and the peak memory of its worker in MB."""
     import ray
-    from ray.data import ActorPoolStrategy, DataContext, read_datasource
+    from ray.data import ActorPoolStrategy, DataContext, from_items
 
     cpus, share = _share([node["Resources"] for node in ray.nodes() if node["Alive"]], workers, gpus=gpus)
     options = replace(options, threads=max(1, int(cpus)) + 1)
+    rows = [
+        {"part": number, "names": b"\0".join(map(os.fsencode, names))} for number, names in enumerate(found.parts())
+    ]
     logging.getLogger("ray.data").setLevel(logging.ERROR)
     before = DataContext.get_current()
     context = before.copy()
@@ -128,49 +137,29 @@ def _results(found: Input, load: Load, options: Options, workers: int, *, gpus: 
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # that Ray will rename max_task_retries
-            data = read_datasource(_listing(found), override_num_blocks=1, num_cpus=0).map_batches(
+            data = from_items(rows, override_num_blocks=len(rows)).map_batches(
                 _Worker,
                 batch_size=1,
                 batch_format="numpy",
                 compute=ActorPoolStrategy(size=workers, max_tasks_in_flight_per_actor=1),  # what waits is lost, too
-                fn_constructor_args=(found, load, options, share, max(1, int(cpus))),
+                fn_constructor_args=(replace(found, names=()), load, options, share, max(1, int(cpus))),
                 num_cpus=cpus,
                 num_gpus=share or None,
                 max_task_retries=MOST_LOSSES,
             )
         for row in data.iter_rows():
-            yield json.loads(row["result"])
+            yield ray.cloudpickle.loads(row["result"])
     finally:
         DataContext._set_current(before)
 
 
 def _share(nodes: Sequence[dict[str, float]], workers: int, *, gpus: bool) -> tuple[float, float]:
-    """CPUs and GPUs for each worker: equal parts, and no more than the largest node has."""
+    """Return the CPUs and GPUs for each worker: equal parts, and no more than the largest node has."""
     cores = [node.get("CPU", 0.0) for node in nodes]
     each = sum(cores) / workers
     cpus = float(min(int(each), int(max(cores)))) if each >= 1 else int(1000 * each) / 1000
     share = sum(node.get("GPU", 0.0) for node in nodes) / workers if gpus else 0.0
     return cpus, 1.0 if share >= 1 else int(1000 * share) / 1000
-
-
-def _listing(found: Input) -> Any:
-    """A source of Ray Data with a row for each part: its number, and names between zero bytes."""
-    import pyarrow as pa
-    from ray.data import Datasource, ReadTask
-    from ray.data.block import BlockMetadata
-
-    class Listing(Datasource):
-        def estimate_inmemory_data_size(self) -> int | None:
-            return None
-
-        def get_read_tasks(self, parallelism: int, *_: Any, **__: Any) -> list[ReadTask]:
-            def read() -> Iterator[pa.Table]:
-                for number, part in enumerate(found.parts()):
-                    yield pa.table({"part": [number], "names": [b"\0".join(map(os.fsencode, part))]})
-
-            return [ReadTask(read, BlockMetadata(num_rows=None, size_bytes=None, input_files=None, exec_stats=None))]
-
-    return Listing()
 
 
 class _Worker:
@@ -181,39 +170,24 @@ class _Worker:
         self._found, self._options = found, options
         self._model = load(1 if gpus else 0)
 
-    def __call__(self, batch: dict[str, Any]) -> dict[str, list[str]]:
+    def __call__(self, batch: dict[str, Any]) -> dict[str, list[bytes]]:
+        import ray
+
         names = [os.fsdecode(name) for name in bytes(batch["names"][0]).split(b"\0")]
         try:
             done = translate_part(self._model, self._found, names, options=self._options)
         except Exception as error:  # whatever it is, the other parts go on, and the report tells it
-            done = Done(failed=[(printable(name), f"{type(error).__name__}: {error}") for name in names])
-        result = {
-            "part": int(batch["part"][0]),
-            "done": asdict(done),
-            "peak_memory_mb": peak_memory_mb(),
-        }
-        return {"result": [json.dumps(result)]}
+            failed = tuple((printable(name), f"{type(error).__name__}: {error}") for name in names)
+            done = replace(Summary.empty(), failed=failed)
+        return {"result": [ray.cloudpickle.dumps((int(batch["part"][0]), done, peak_memory_mb()))]}
 
 
-def translate_part(model: Translator, found: Input, names: Sequence[str], *, options: Options) -> Done:
-    """Translate the pictures of `names`."""
-    done, jobs = Done(), list[Job]()
-    for name in names:
-        target = _target(found, name, options)
-        job = Job(name=printable(name), source=found.root / name, target=target, alone=False)
-        if reason := _collides(job):
-            done.failed.append((job.name, reason))
-        else:
-            jobs.append(job)
-    done.add(translate_jobs(model, jobs, options.settings(model), threads=options.threads))
-    return done
+def translate_part(model: Translator, found: Input, names: Sequence[str], *, options: Options) -> Summary:
+    """Translate the images of `names`."""
+    settings = Settings(options.overwrite, options.tile, pixels_of_a_pass(model.device))
+    return translate_jobs(model, [_job(found, name, options) for name in names], settings, threads=options.threads)
 
 
-def _collides(job: Job) -> str:
-    """Why a picture cannot take its new suffix: another beside it would, too."""
-    if job.target.suffix == job.source.suffix:
-        return ""
-    other = beside(job.source, READ)
-    return (
-        f"{printable(other.name)} would become {job.target} too: rename one, or leave the format out" if other else ""
-    )
+def _job(found: Input, name: str, options: Options) -> Job:
+    target = found.output / renamed(Path(name), options.suffix)
+    return Job(name=printable(name), source=found.root / name, target=target, alone=False)

@@ -82,6 +82,16 @@ def find_jobs(source: Path, target: Path, *, suffix: str | None) -> list[Job]:
         raise ValueError(f"input {source} does not exist: name a picture or a folder of pictures")
     if not source.is_dir():
         return [_single(source, target, suffix)]
+    names = find_names(source, target, suffix=suffix)
+    return [
+        Job(name=printable(name), source=source / name, target=target / renamed(Path(name), suffix)) for name in names
+    ]
+
+
+def find_names(source: Path, target: Path, *, suffix: str | None) -> list[str]:
+    """Find the images of `find_jobs` below the folder `source`; return their names relative to it."""
+    if not source.is_dir():
+        raise ValueError(f"input {source} does not exist: name a folder of pictures")
     if os.path.realpath(target) == os.path.realpath(source):
         raise ValueError(f"output {target} is the input folder itself: name another folder")
     if target.is_file():
@@ -93,11 +103,15 @@ def find_jobs(source: Path, target: Path, *, suffix: str | None) -> list[Job]:
     if not names:
         kinds = " ".join(sorted(kind[1:] for kind in READ))
         raise ValueError(f"input {source} holds no picture ({kinds}): name a folder that does")
-    jobs = [
-        Job(name=printable(name), source=source / name, target=target / renamed(Path(name), suffix)) for name in names
-    ]
-    _refuse_collisions(jobs)
-    return jobs
+    first: dict[Path, str] = {}
+    for name in names if suffix is not None else ():
+        other = first.setdefault(renamed(Path(name), suffix), name)
+        if other is not name:
+            raise ValueError(
+                f"{printable(other)} and {printable(name)} would both become {target / renamed(Path(name), suffix)}: "
+                "rename one, or leave the format out"
+            )
+    return names
 
 
 @contextmanager
@@ -140,13 +154,3 @@ def beside(source: Path, suffixes: Iterable[str]) -> Path | None:
 def renamed(name: Path, suffix: str | None) -> Path:
     """`name` with `suffix`, or with its own where that is None."""
     return name if suffix is None else name.with_suffix(suffix)
-
-
-def _refuse_collisions(jobs: list[Job]) -> None:
-    first: dict[Path, Job] = {}
-    for job in jobs:
-        other = first.setdefault(job.target, job)
-        if other is not job:
-            raise ValueError(
-                f"{other.name} and {job.name} would both become {job.target}: rename one, or leave the format out"
-            )

@@ -24,6 +24,11 @@ class Summary:
     masked: tuple[str, ...] = ()
     animated: tuple[tuple[str, int], ...] = ()
 
+    @classmethod
+    def empty(cls) -> Summary:
+        """Return the summary of nothing."""
+        return cls(translated=0, skipped=0, failed=(), tiled=0, renamed=(), seconds=0.0)
+
     def and_also(self, other: Summary) -> Summary:
         """The sum of two summaries, of calls one after the other; names are sorted."""
         both = Summary(**{one.name: getattr(self, one.name) + getattr(other, one.name) for one in fields(self)})
