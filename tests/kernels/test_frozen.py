@@ -1,4 +1,4 @@
-"""Frozen features, their mixing and heads, computed natively, against the plain modules."""
+"""Frozen features and their mixing, computed natively, against the plain modules."""
 
 from __future__ import annotations
 
@@ -13,9 +13,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from velogan.kernels.bf16_gemm import Bf16Gemm
 from velogan.kernels.frozen import FrozenMaps, FrozenMix, fits_frozen
 from velogan.kernels.half import FrozenHalf
-from velogan.kernels.spectral import SpectralHead, fits_head
 from velogan.networks.efficientnet_lite import EfficientNetLite, Maps
-from velogan.networks.projected import Mix, _head
+from velogan.networks.projected import Mix
 
 
 @pytest.fixture(scope="module")
@@ -134,40 +133,3 @@ def test_mixing_is_native_and_follows_changed_weights(gemm: Bf16Gemm) -> None:
         assert all(0 < away < 0.01 for away in _away(found, exact))
         for number in range(3):
             mix.weight("across", number).mul_(2).add_(1)  # as a checkpoint would
-
-
-@pytest.mark.parametrize(("size", "slope", "most"), [((8, 6), 1.0, 0.02), ((3, 2), 1.0, 0.02), ((8, 6), 0.2, 0.1)])
-def test_heads_are_native_with_the_same_power_iterations(
-    gemm: Bf16Gemm, size: tuple[int, int], slope: float, most: float
-) -> None:
-    """With a slope of 1 no rounding can choose the other branch."""
-    torch.manual_seed(0)
-    plain = _head(64).to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
-    for layer in (plain[0], plain[2]):
-        nn.init.normal_(layer.bias)  # pyright: ignore[reportArgumentType]
-    plain[1] = nn.LeakyReLU(slope)
-    other = copy.deepcopy(plain)
-    assert fits_head(other)
-    native = SpectralHead(other, gemm)
-    native.parameters = other.parameters  # it registers none
-    for training in (True, True, False):
-        plain.train(training)
-        other.train(training)
-        x = torch.randn(2, 64, *size)
-        exact = _results(plain, x, dtype=torch.float32, half=False)
-        assert max(_away(_results(native, x, dtype=torch.float32, half=True), exact)) < most
-        for name, wanted in plain.state_dict().items():
-            torch.testing.assert_close(other.state_dict()[name], wanted, rtol=1e-4, atol=1e-6)
-
-
-def test_a_head_whose_weights_are_frozen_hands_on_the_gradient_alone(gemm: Bf16Gemm) -> None:
-    head = _head(64).to(memory_format=torch.channels_last).requires_grad_(False)  # pyright: ignore[reportCallIssue]
-    found = _results(SpectralHead(head, gemm), torch.randn(1, 64, 4, 4), dtype=torch.float32, half=True)
-    assert len(found) == 2
-    assert found[1].abs().sum() > 0
-    assert all(weight.grad is None for weight in head.parameters())
-
-
-def test_other_heads_stay_as_they_are() -> None:
-    assert not fits_head(nn.Sequential(nn.Conv2d(64, 64, 3), nn.LeakyReLU(0.2), nn.Conv2d(64, 1, 3)))
-    assert not fits_head(_head(24).to(memory_format=torch.channels_last))  # pyright: ignore[reportCallIssue]

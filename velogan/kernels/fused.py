@@ -21,7 +21,6 @@ from velogan.kernels.frozen import FrozenMaps, FrozenMix, fits_frozen
 from velogan.kernels.half import FrozenHalf, HalfConvolutions, fits_half
 from velogan.kernels.norms import NormKernels
 from velogan.kernels.plan import ADD, OF_MARKS, SAVE, Opaque, Plan, Planned, State, Step, apply, tokens
-from velogan.kernels.spectral import SpectralHead, fits_head
 from velogan.kernels.thin import is_thin, thin_convolution
 from velogan.kernels.winograd import WinogradConvolution, fits_winograd, winograd_convolution
 from velogan.types import form_of
@@ -50,10 +49,10 @@ class Fused(Planned):
 
 
 def native(net: nn.Module, *, kernels: NormKernels, gemm: Products | None, recompute: bool = False) -> nn.Module:
-    """`net` computed natively as far as possible.
+    """Return `net` computed natively as far as possible.
 
-    Frozen features by `FrozenMaps`, on a GPU by `FrozenHalf`; their mixing by `FrozenMix`; small heads of spectrally
-    normalised convolutions by `SpectralHead`; other networks by `Fused`, which takes `recompute`.
+    Frozen features by `FrozenMaps`, on a GPU by `FrozenHalf`; their mixing by `FrozenMix`; other networks by `Fused`,
+    which takes `recompute`.
     """
     form, half = form_of(net), _half(gemm)
     if form == "maps" and kernels.on_gpu and not any(weight.requires_grad for weight in net.parameters()):
@@ -62,8 +61,6 @@ def native(net: nn.Module, *, kernels: NormKernels, gemm: Products | None, recom
         return FrozenMaps(net, half) if half is not None and fits_frozen(net) else net
     if form == "mix":
         return FrozenMix(net, half) if half is not None else net
-    if half is not None and isinstance(net, nn.Sequential) and fits_head(net):
-        return SpectralHead(net, half)
     return Fused(net, kernels, gemm, recompute=recompute)
 
 

@@ -19,7 +19,7 @@ SETTING = "VELOGAN_CPU_LEVEL"
 LIBRARIES: dict[str, tuple[str, ...]] = {
     "norms": ("norms.cpp",),
     "fp32_gemm": ("winograd32.cpp", "conv_weight_grad32.cpp"),
-    "winograd": ("winograd.cpp", "conv_weight_grad.cpp", "thin.cpp", "frozen.cpp", "spectral.cpp"),
+    "winograd": ("winograd.cpp", "conv_weight_grad.cpp", "thin.cpp", "frozen.cpp"),
 }
 """Source files of each library."""
 
