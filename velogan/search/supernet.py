@@ -20,7 +20,6 @@ from velogan.networks.cells import GEOMETRY, Fill, Kind, Slot, choices, operatio
 from velogan.networks.discriminators import DiscriminatorConfig, build_discriminator, build_encoding_discriminator
 from velogan.networks.generators import GeneratorConfig, build_generator
 from velogan.networks.layers import laid_out
-from velogan.search.wide import convolve9, direct
 from velogan.types import Composed, Form
 
 Convolve = Callable[..., Tensor]
@@ -175,11 +174,9 @@ def _kept(x: Tensor, layers: _Layers, shares: _Shares, convolve: Convolve) -> Te
     """Kind r."""
     reach, bias = GEOMETRY["dilated5"].before, _bias(layers, shares)
     x = F.pad(x, (reach,) * 4, mode="reflect")
-    inner = GEOMETRY["conv7"].before if direct(x) else reach
+    inner = GEOMETRY["conv7"].before
     names = [name for name in layers if GEOMETRY[name].before <= inner]
     taps = [_Kernel(layers[name].weight, shares[name], _place(name, inner)) for name in names]
-    if not direct(x):
-        return convolve9(x, _summed(taps, inner), bias)
     near = convolve(x[:, :, 1:-1, 1:-1], _summed(taps, inner), bias)
     return near + convolve(*laid_out(x, shares["dilated5"] * layers["dilated5"].weight), dilation=2)
 
