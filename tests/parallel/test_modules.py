@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -13,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from torch import Tensor
 
 from velogan.cli import main
@@ -21,74 +19,58 @@ from velogan.cli.train import Train, configure_train
 from velogan.config import Config
 from velogan.engine.ema import EMA
 from velogan.engine.nonfinite import NonFiniteError
-from velogan.engine.trainer import Trainer
-from velogan.methods.fit import phases_of
 from velogan.observe.log import read_stats
 from velogan.observe.progress import Display
 from velogan.store.checkpoint import list_checkpoints, load_state, load_weights
 from velogan.training import run
 from velogan.training.nodes import run as apart
-from velogan.training.nodes.node import Given, Report, Task, modules_of
-from velogan.training.nodes.placed import Nodes
-from velogan.training.nodes.ray import on_nodes
-from velogan.training.nodes.run import modules_asked, placed
+from velogan.training.nodes.node import Node, Order, Report
+from velogan.training.nodes.remote_step import Advance
+from velogan.training.nodes.run import modules_asked, on_nodes, placed
 from velogan.training.session import Result
-from velogan.translate.model import load_translator
 
 Started = Callable[..., Any]
 
 
-class Timed:
-    """All nodes in this process; a step of each takes so long. Who is ready first by that clock is heard first."""
-
-    def __init__(self, makes: Mapping[str, Any], takes: Mapping[str, float]):
-        self.nodes, self.takes = {name: make() for name, make in makes.items()}, takes
-        self.tasks: dict[str, tuple[Given, Task]] = {}
-        self.ready: dict[str, float] = {}
-        self.seen = dict.fromkeys(self.nodes, 0)
-        self.now = 0.0
-
-    def give(self, name: str, given: Given, task: Task) -> None:
-        assert name not in self.tasks, "one task at a time"
-        self.tasks[name] = given, task
-        self.ready[name] = self.now + self.takes.get(name, 1.0) * (task.until - self.seen[name])
-
-    def hear(self) -> tuple[str, Report]:
-        name = min(self.tasks, key=lambda one: self.ready[one])
-        report = self.nodes[name].advance(*self.tasks.pop(name))
-        self.now, self.seen[name] = self.ready[name], report.images
-        return name, report
+@contextmanager
+def in_turn(nodes: Mapping[str, Any], **_: Any) -> Iterator[Advance]:
+    """All nodes in this process, one after the other."""
+    made = {name: Node(*given) for name, given in nodes.items()}
+    yield lambda orders: {name: made[name].advance(order) for name, order in orders.items()}
 
 
 @contextmanager
-def in_turn(makes: Mapping[str, Any], *, kind: type[Timed] = Timed, **asked: Any) -> Iterator[Timed]:
-    yield kind(makes, asked.get("takes", {}))
+def losing(nodes: Mapping[str, Any], *, name: str, at: int, **_: Any) -> Iterator[Advance]:
+    """As `in_turn`; the process of the node `name` is replaced by a new one before the first order beyond `at`."""
+    made = {one: Node(*given) for one, given in nodes.items()}
+    lost: list[int] = []
 
+    def advance(orders: Mapping[str, Order]) -> dict[str, Report]:
+        if name in orders and orders[name].until > at and not lost:
+            lost.append(orders[name].until)
+            made[name] = Node(*nodes[name])
+        return {one: made[one].advance(order) for one, order in orders.items()}
 
-class Losing:
-    """Nodes of which the one of this name is killed once more than `at` images are seen."""
-
-    def __init__(self, nodes: Nodes, name: str, at: int):
-        self.nodes, self.name, self.at, self.until, self.killed = nodes, name, at, 0, ""
-
-    def give(self, name: str, given: Given, task: Task) -> None:
-        self.until = task.until
-        self.nodes.give(name, given, task)
-
-    def hear(self) -> tuple[str, Report]:
-        name, report = self.nodes.hear()
-        if name == self.name and self.until > self.at and not self.killed:
-            self.killed = report.process
-            os.kill(int(self.killed.rpartition(" ")[2]), signal.SIGKILL)
-        return name, report
+    yield advance
+    assert lost
 
 
 @contextmanager
-def losing(makes: Mapping[str, Any], *, name: str, at: int, **asked: Any) -> Iterator[Nodes]:
-    with on_nodes(makes, address=None, **asked) as nodes:
-        one = Losing(nodes, name, at)
-        yield one
-        assert one.killed
+def killing(nodes: Mapping[str, Any], *, name: str, at: int, **asked: Any) -> Iterator[Advance]:
+    """Nodes under Ray; the process of the node `name` is killed before the first order beyond `at`."""
+    import ray
+
+    with on_nodes(nodes, address=None, **asked) as advance:
+        killed: list[str] = []
+
+        def kill_first(orders: Mapping[str, Order]) -> Mapping[str, Report]:
+            if orders[name].until > at and not killed:
+                killed.append(name)
+                ray.kill(ray.get_actor(name), no_restart=False)
+            return advance(orders)
+
+        yield kill_first
+        assert killed
 
 
 @pytest.fixture
@@ -122,6 +104,17 @@ def tensors(name: str, node: Any) -> dict[str, Tensor]:
     return {key: value for part, one in parts for key, value in tensors(f"{name} {part}", one).items()}
 
 
+def assert_same(one: Path, other: Path) -> None:
+    """Two runs have the same networks, averages, optimizers and pools; means of losses depend on when nodes report."""
+    values: list[dict[str, Tensor]] = []
+    for end in (list_checkpoints(folder)[-1] for folder in (one, other)):
+        nets = {file.name: load_weights(file)[1] for file in end.glob("[A-Z]*.safetensors")}
+        values.append({**tensors("", load_state(end)[0]), **tensors("", nets)})
+    assert values[0].keys() == values[1].keys()
+    assert len(values[0]) > 20
+    assert all(value.equal(values[1][name]) for name, value in values[0].items())
+
+
 @pytest.mark.parametrize(
     ("method", "modules"),
     [
@@ -133,7 +126,7 @@ def tensors(name: str, node: Any) -> dict[str, Tensor]:
     ],
 )
 def test_each_phase_is_a_module(method, modules, tiny):
-    assert {one.name: one.trains for one in modules_of(phases_of(tiny(method).method, tiny(method).spec))} == modules
+    assert {one.name: one.trains for one in modules_asked(tiny(method))} == modules
 
 
 @pytest.mark.parametrize(
@@ -174,103 +167,40 @@ def test_a_run_that_goes_on_from_an_exchange_is_an_unbroken_one(tiny, tmp_path: 
     assert again.weights_sha256 == unbroken.weights_sha256
 
 
-STEPS = {"autoencoder": 0.1, "translator": 1.0, "discriminator": 0.3}
-"""How long a step of each module takes: the translator's node is the slowest by far."""
-
-
-def test_without_waiting_fast_nodes_are_at_their_end_while_the_slow_one_takes_what_is_newest(tiny, tmp_path: Path):
-    """Each job trains on, and takes the others' newest weights at the end of its own epochs ("Improving ...")."""
-    order: list[tuple[str, int]] = []
-    given: dict[int, Tensor] = {}
-
-    class Noting(Timed):
-        def give(self, name: str, what: Given, task: Task) -> None:
-            if name == "translator":
-                given[what.images] = next(iter(what.nets["E"].values()))
-            super().give(name, what, task)
-
-        def hear(self) -> tuple[str, Report]:
-            name, report = super().hear()
-            order.append((name, report.images))
-            return name, report
-
-    start = partial(in_turn, kind=Noting, takes=STEPS)
-    free = trained(tiny(every="4 images", images=20, exchange_waits=False), tmp_path / "free", start)
-    assert (free.finished, free.images_seen) == (True, 20)
-    assert order.index(("autoencoder", 20)) < order.index(("translator", 4)) < order.index(("translator", 20))
-    assert list(given) == [0, 4, 8, 12, 16]
-    assert not given[0].equal(given[4])
-    assert given[4].equal(given[16]), "the autoencoder was at its end"
-    trained(tiny(images=20), tmp_path / "one")
-    ends = [list_checkpoints(tmp_path / name)[-1] for name in ("one", "free")]
-    one, other = (tensors("", load_state(end)[0]["optimizers"]["autoencoder"]["state"]) for end in ends)
-    assert all(one[name].equal(other[name]) for name in one), "it needs no other network"
-    weights, averages = ([load_weights(end / f"G_A{kind}.safetensors")[1] for end in ends] for kind in ("", ".ema"))
-    same = [name for name in weights[0] if weights[0][name].equal(weights[1][name])]
-    assert same
-    assert all(averages[0][name].equal(averages[1][name]) for name in same)
-
-
-def test_without_waiting_a_run_that_goes_on_trains_no_module_twice(
-    tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    config, start = tiny(every="4 images", images=24, exchange_waits=False), partial(in_turn, takes=STEPS)
-    take_step = Trainer._one_step
-
-    def step_and_stop(trainer: Trainer, batch: Any) -> None:  # nodes' trainers are led, and do not ask
-        take_step(trainer, batch)
-        trainer.stopping = trainer.images == 8
-
-    monkeypatch.setattr(Trainer, "_one_step", step_and_stop)
-    stopped, finished = (trained(config, tmp_path, start) for _ in range(2))
-    assert (stopped.finished, stopped.images_seen) == (False, 8)
-    assert (finished.finished, finished.images_seen) == (True, 24)
-    updates = [
-        {
-            name: {int(moments["step"]) for moments in found["state"].values()}
-            for name, found in load_state(folder)[0]["optimizers"].items()
-        }
-        for folder in list_checkpoints(tmp_path)
-    ]
-    assert updates[0] == {"autoencoder": {12}, "translator": {4}, "discriminator": {12}}, "these were at their end"
-    assert updates[-1] == {"autoencoder": {12}, "translator": {12}, "discriminator": {12}}
-
-
 def test_a_number_that_is_not_finite_is_told_with_its_place(tiny, tmp_path: Path):
     config = tiny(every="6 images").change(optimizer={"rules": ("E:kind=sgd,lr=1e38",)})
     with pytest.raises(NonFiniteError) as told:
         trained(config, tmp_path / "run")
-    assert re.search(r"step 1 \(2 images seen\), phase autoencoder: .*; first in .*E ", str(told.value)), told.value
+    assert re.search(r"step 1 \(2 images seen\), phase autoencoder: .*", str(told.value)), told.value
+
+
+@pytest.mark.parametrize("at", [7, 6, 0], ids=["between exchanges", "at an exchange", "at the start"])
+def test_a_lost_node_begins_again_with_the_same_result(at: int, tiny, tmp_path: Path):
+    config, said = tiny(every="6 images"), list[str]()
+    trained(config, tmp_path / "lost", partial(losing, name="translator", at=at), said)
+    assert any("node of translator was lost" in line for line in said) == (at > 0), said
+    trained(config, tmp_path / "whole")
+    assert_same(tmp_path / "lost", tmp_path / "whole")
 
 
 @pytest.mark.filterwarnings("ignore:::ray")
-def test_a_killed_node_begins_again_from_its_own_checkpoint(tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_killed_process_of_ray_is_a_lost_node(tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     pytest.importorskip("ray", reason="Ray is not installed: the extra scale")
     root = str(Path(__file__).resolve().parents[2])
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH", "")])))
     config, said = tiny(every="6 images"), list[str]()
-    lost = trained(config, tmp_path / "lost", partial(losing, name="translator", at=7), said)
+    lost = trained(config, tmp_path / "lost", partial(killing, name="translator", at=7), said)
     assert any("node of translator was lost" in line for line in said), said
     assert lost.finished
     trained(config, tmp_path / "whole")
-    ends = [list_checkpoints(tmp_path / name)[-1] for name in ("lost", "whole")]
-    networks = [{file.name: load_weights(file)[1] for file in end.glob("*_A*.safetensors")} for end in ends]
-    mine, theirs = ({**tensors("", load_state(end)[0]), **tensors("", nets)} for end, nets in zip(ends, networks))
-    assert len(networks[0]) > 2
-    assert mine.keys() == theirs.keys()  # means of losses differ: those of the lost node are of all that it did again
-    assert all(mine[name].equal(theirs[name]) for name in mine)
-    assert torch.isfinite(load_translator(tmp_path / "lost").net(torch.zeros(1, 3, 32, 32))).all()
-    own = {folder.name for folder in (tmp_path / "lost" / "modules").iterdir() if list_checkpoints(folder)}
-    assert own == {"autoencoder", "translator", "discriminator"}
+    assert_same(tmp_path / "lost", tmp_path / "whole")
 
 
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
         ({"method": {"kind": "onepair", "stage": "autoencoder"}}, "one module here, autoencoder.*leave it out"),
-        ({"schedule": {"kind": "plateau"}}, "schedule.kind=plateau of E .* choose another"),
         ({"train": {"exchange_every": "5 %"}}, "neither in images nor in epochs: write '50 images'"),
-        ({"optimizer": {"rules": ("T_*:schedule=plateau",)}}, "schedule.kind=plateau of T_A"),
     ],
 )
 def test_what_cannot_be_placed_is_refused(changes, said, tiny):
@@ -299,5 +229,3 @@ def test_the_flag_asks_for_an_exchange_every_five_steps(capsys: pytest.CaptureFi
     assert every("--modules", "--train.exchange-every", "50i") == "50 images"
     assert main(["train", "onepair", "--data", "d", "--address", "auto"]) == 2
     assert "--address auto is of a Ray for nodes: add --modules" in capsys.readouterr().err
-    assert main(["train", "onepair", "--data", "d", "--train.exchange-waits", "False"]) == 2
-    assert "--train.exchange-waits False is for nodes: add --modules" in capsys.readouterr().err

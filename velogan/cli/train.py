@@ -131,8 +131,6 @@ def configure_train(asked: Train) -> Config:
         train["on_nonfinite"] = asked.on_nonfinite
     if asked.modules and config.train.exchange_every is None:
         train["exchange_every"] = f"{EXCHANGED_STEPS * config.images_per_update} images"
-    if not (config.train.exchange_waits or asked.modules) and config.train.exchange_every is None:
-        raise ValueError("--train.exchange-waits False is for nodes: add --modules, or leave it out")
     if asked.address is not None and not asked.modules and config.train.exchange_every is None:
         raise ValueError(f"--address {asked.address} is of a Ray for nodes: add --modules, or leave it out")
     return config.change(train=train)

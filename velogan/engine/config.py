@@ -68,11 +68,6 @@ class TrainConfig(BaseModel):
         "with copies of the other networks that are exchanged so often: '1 epoch', '50 images'. --modules sets it. "
         "None: one process trains all, with no old copies.",
     )
-    exchange_waits: bool = Field(
-        default=True,
-        description="With `exchange_every`: nodes wait for each other at an exchange. False: none waits; each takes "
-        "the newest copies that there are, and fast ones end early. What is learned then depends on their speeds.",
-    )
     start: str | None = Field(
         default=None,
         description="A run, or a file of weights, ours or of the reference implementation, whose networks this run "

@@ -1,40 +1,30 @@
-"""One run whose modules are trained apart, each by a node, with old copies of the others."""
+"""Start a run whose modules are trained by one node each: Ray actors, which are restarted if they are lost."""
 
 from __future__ import annotations
 
+import math
 import os
-import shutil
-import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from torch import nn
-
-from velogan.config import Config, parse_config
-from velogan.data.sets.pair import Data, open_data
+from velogan.config import Config
+from velogan.data.sets.pair import Data
 from velogan.engine.duration import parse_span
 from velogan.engine.processes import is_distributed
 from velogan.engine.trainer import Trainer
 from velogan.methods.fit import phases_of
+from velogan.objectives.base import Phase
 from velogan.observe.progress import Display
-from velogan.scale.connected import require_ray
-from velogan.training.nodes.node import FOLDER, Led, Module, Node, modules_of
-from velogan.training.nodes.placed import Nodes, Placed
-from velogan.training.nodes.ray import on_nodes
+from velogan.scale.connected import connected, require_ray
+from velogan.training.nodes.node import Node, Order, Report
+from velogan.training.nodes.remote_step import Advance, RemoteStep
 from velogan.training.run import train as train_whole
-from velogan.training.run import trainer_of
 from velogan.training.session import Result
 
 SETTING = "train.exchange_every (--modules)"
-
-Start = Callable[..., AbstractContextManager[Nodes]]
-"""Makes nodes by name."""
-
-_COPIES = 6
-"""How many times the bytes of all weights are sent at once: by nodes, with averages and moments, and to them."""
 
 
 def train(
@@ -46,7 +36,7 @@ def train(
     address: str | None = None,
     began: float | None = None,
 ) -> Result:
-    """As `run.train`, by a node for each module, of the Ray at `address` or of one that is started here."""
+    """Train like `run.train`, with a node for each module, on the Ray at `address` or on one that is started here."""
     modules = modules_asked(config)
     os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
     require_ray("scale", "ray", user=SETTING)
@@ -54,22 +44,13 @@ def train(
     return train_whole(config, run, display=display, origin=origin, placing=placing, began=began)
 
 
-def modules_asked(config: Config) -> list[Module]:
-    """The modules that nodes shall train. ValueError where they cannot."""
+def modules_asked(config: Config) -> Sequence[Phase]:
+    """Return the phases that nodes will train. Raises ValueError if they cannot."""
     if is_distributed():
         raise ValueError(f"{SETTING} places modules on nodes by Ray: start velogan without torchrun")
-    modules = modules_of(phases_of(config.method, config.spec))
+    modules = phases_of(config.method, config.spec)
     if len(modules) == 1:
-        raise ValueError(
-            f"{SETTING}: method={config.method.kind} has one module here, {modules[0].name}, so there is nothing to "
-            "place: leave it out"
-        )
-    for role in (role for module in modules for role in module.trains):
-        schedule = config.schedule.model_copy(update=config.optimizer.group(role)[1]["schedule"])
-        if schedule.kind == "plateau":
-            raise ValueError(
-                f"{SETTING}: schedule.kind=plateau of {role} watches a loss that only one node knows: choose another"
-            )
+        raise ValueError(f"{SETTING}: method={config.method.kind} has one module here, {modules[0].name}: leave it out")
     return modules
 
 
@@ -80,58 +61,45 @@ def placed(
     folder: Path,
     data: Data,
     *,
-    modules: Sequence[Module],
-    start: Start,
+    modules: Sequence[Phase],
+    start: Callable[..., AbstractContextManager[Advance]],
     say: Callable[[str], None],
 ) -> Iterator[None]:
-    """Within the context nodes compute the steps of `trainer`, which has what the run in `folder` continues from.
-
-    `start` makes them, as `on_nodes` does. Their own checkpoints are of this job alone, for a node that is lost; where
-    nodes do not wait for each other, one that is ahead of the run goes on from its own in the next job, too.
-    """
-    every, waits = config.train.exchange_every, config.train.exchange_waits
-    assert every is not None
-    own = folder.resolve() / FOLDER
-    if waits or trainer.images == 0:
-        shutil.rmtree(own, ignore_errors=True)
-    tree, digests = config.model_dump(), {"A": data.a.digest, "B": data.b.digest}
-    makes = {one.name: partial(make_node, tree, one, own / one.name, digests) for one in modules}
-    cuda, memory = trainer.device.type == "cuda", _COPIES * sum(map(_bytes, trainer.nets.values()))
-    named = ", ".join(f"{one.name} ({', '.join(one.trains)})" for one in modules)
-    say(f"nodes: {named}; networks are exchanged every {every}{'' if waits else ', and nobody waits'}")
-    with start(makes, cuda=cuda, memory=memory) as nodes:
-        step = Placed(trainer, modules, nodes, every=parse_span(every), waits=waits, say=say)
+    """Let nodes, which `start` starts, compute the steps of `trainer` within the context."""
+    every = str(config.train.exchange_every)
+    nodes = {one.name: (config, one.name, one.trains, (data.a.digest, data.b.digest)) for one in modules}
+    size = sum(weight.nbytes for net in trainer.nets.values() for weight in net.parameters())
+    say(f"nodes: {', '.join(nodes)}; networks are exchanged every {every}")
+    with start(nodes, cuda=trainer.device.type == "cuda", memory=20 * size) as advance:
+        RemoteStep(trainer, modules, advance, every=parse_span(every), say=say)
         yield
-        took = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in step.seconds.items())
-        say(f"processor time of the nodes: {took}")
 
 
-def make_node(
-    tree: Mapping[str, Any], module: Module, folder: Path, digests: Mapping[str, str], threads: int | None = None
-) -> Node:
-    """A node, in its own process, of the configuration `tree`, with so many `threads` where that says nothing."""
-    config = parse_config(tree)
-    if config.engine.threads is None:
-        config = config.model_copy(update={"engine": config.engine.model_copy(update={"threads": threads})})
+@contextmanager
+def on_nodes(nodes: Mapping[str, Sequence[Any]], *, address: str | None, cuda: bool, memory: int) -> Iterator[Advance]:
+    """Start nodes, by name the arguments of `Node`, on the hosts of the Ray at `address`, or on this host's cores.
 
-    def build(led: Led) -> Trainer:
-        with Display(quiet=True) as display:
-            data = open_data(config.data, task=display.task, say=display.say)
-        _check_pictures(data, digests)
-        return trainer_of(config, data, ranks=led, only=module.phases)
+    With `cuda` each node has a GPU, or an equal part of one. `memory`, in bytes, is the most that is sent at a time.
+    Raises OSError if nodes cannot be started, or are lost too often.
+    """
+    import ray
+    from ray.exceptions import RayError
 
-    return Node(module, build, folder)
+    def advance(orders: Mapping[str, Order]) -> dict[str, Report]:
+        return dict(zip(orders, ray.get([actors[name].advance.remote(order) for name, order in orders.items()])))
 
-
-def _check_pictures(data: Data, digests: Mapping[str, str]) -> None:
-    """ValueError where this host has other pictures."""
-    for letter, domain in (("A", data.a), ("B", data.b)):
-        if domain.digest != digests[letter]:
-            raise ValueError(
-                f"data.path (--data): {socket.gethostname()} has other pictures of domain {letter} than the host that "
-                "keeps the run folder: give all hosts the same ones"
-            )
-
-
-def _bytes(net: nn.Module) -> int:
-    return sum(tensor.nbytes for tensor in (*net.parameters(), *net.buffers()))
+    actors = dict[str, Any]()
+    with connected(address, memory=memory):
+        has = ray.cluster_resources()
+        if cuda and not has.get("GPU"):
+            raise OSError("the training chose a GPU, and no host of this Ray has one: say --engine.device cpu")
+        options: Any = {"num_cpus": 0, "scheduling_strategy": "SPREAD", "max_restarts": -1, "max_task_retries": 3}
+        options["num_gpus"] = 1 / math.ceil(len(nodes) / has["GPU"]) if cuda else 0
+        try:
+            for name, given in nodes.items():
+                actor = ray.remote(Node).options(name=name, **options)
+                actors[name] = actor.remote(*given, threads=max(1, int(has["CPU"]) // len(nodes)))
+            ray.get([one.__ray_ready__.remote() for one in actors.values()])
+            yield advance
+        except RayError as error:
+            raise OSError(f"the nodes of this training failed: {str(error).strip().splitlines()[-1]}") from error
