@@ -11,12 +11,21 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from velogan.data.config import DataConfig
-from velogan.data.pictures.images import decode
+from velogan.data.pictures.images import decode, encode
+from velogan.data.pictures.picture import Picture
 from velogan.data.pictures.preprocess import prepare, resize
 
 from .conftest import MAKERS
 
 VALID: dict[str, bytes] = MAKERS["valid"]()
+_GREY, _COLOUR = np.arange(80, dtype=np.uint8).reshape(8, 10), np.arange(240, dtype=np.uint8).reshape(8, 10, 3)
+VALID |= {
+    "alpha.png": encode(".png", Picture(_COLOUR.astype(np.uint16) * 257, _GREY.astype(np.uint16))),
+    "cmyk.tif": MAKERS["tiff"](np.dstack([_COLOUR, _GREY]), photometric="separated"),
+    "packbits.tif": MAKERS["tiff"](_GREY, compression="packbits"),
+    "zstd.tif": MAKERS["tiff"](_GREY, compression="zstd"),
+    "bits.ppm": b"P1\n3 2\n1 0 1 0 1 1\n",
+}
 
 
 def _reads_or_refuses(data: bytes) -> None:

@@ -166,8 +166,7 @@ def _of_png(chunks: dict[bytes, bytes]) -> Callable[[Path], list[Seen]]:
 
 
 def _png_colours(folder: Path) -> list[Seen]:
-    chunks = {b"gAMA": struct.pack(">I", 100000), b"cHRM": struct.pack(">8I", *range(8)), b"sRGB": b"\0",
-              b"cICP": bytes([9, 16, 0, 1])}  # fmt: skip
+    chunks = {b"gAMA": struct.pack(">I", 100000), b"cHRM": struct.pack(">8I", *range(8)), b"sRGB": b"\0"}
     grey = _through(folder, "g.png", _with_chunks({b"gAMA": chunks[b"gAMA"]}, GREY))  # becomes RGB
     assert b"gAMA" not in _chunks(grey.read_bytes())
     return _of_png(chunks)(folder)
@@ -242,7 +241,7 @@ def _imagej(folder: Path) -> list[Seen]:
     file = io.BytesIO()
     tifffile.imwrite(file, GREY, imagej=True, resolution=(4, 2), metadata={"unit": "um"})
     tags = _tags(_through(folder, "a.tif", file.getvalue(), model=_model(1)))
-    return [(((4, 1), (2, 1), 1), (tags[282], tags[283], int(tags[296])), ((40000, 1), (20000, 1), 3))]
+    return [(((4, 1), (2, 1), 1), (tags[282], tags[283], int(tags[296])), ((101600, 1), (50800, 1), 2))]
 
 
 def _tiff_words(folder: Path) -> list[Seen]:
@@ -564,10 +563,10 @@ TABLE: dict[tuple[str, str], Callable[[Path], list[Seen]]] = {
     ("JPEG, PNG, TIFF", "pixels per inch or centimetre"): _resolution,
     ("JPEG, PNG", "shape of a pixel, without a unit"): _pixel_shape,
     ("JPEG", "XMP, IPTC, comment"): _words,
-    ("PNG", "`gAMA`, `cHRM`, `sRGB`, `cICP`"): _png_colours,
+    ("PNG", "`gAMA`, `cHRM`, `sRGB`"): _png_colours,
     ("PNG", "palette, 1 to 4 bits"): _palette,
-    ("PNG", "texts, time, background, significant bits"): _of_png(
-        {b"tEXt": b"Title\0a", b"tIME": bytes(7), b"bKGD": bytes(6), b"sBIT": b"\5\6\5"}
+    ("PNG", "`cICP`, texts, time, background, significant bits"): _of_png(
+        {b"cICP": b"\t\x10\0\1", b"tEXt": b"Title\0a", b"tIME": bytes(7), b"bKGD": bytes(6), b"sBIT": b"\5\6\5"}
     ),
     ("TIFF", "orientation"): _tiff_turned,
     ("TIFF", "white is zero, palette, CMYK, Lab"): _photometric,

@@ -13,8 +13,9 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from velogan.data.pictures.formats import from_pillow
 from velogan.data.pictures.images import Picture
-from velogan.data.pictures.notes import orientation_of
+from velogan.data.pictures.notes import Notes, exif_notes
 from velogan.data.pictures.picture import assemble
 from velogan.files import counted
 from velogan.translate.large import Before, plan
@@ -115,21 +116,10 @@ def _from_pil(image: Image.Image) -> Picture:
     """Its pixels, upright as EXIF says, and its alpha apart. Modes but of grey, RGB and deeper pixels become RGB."""
     if 0 in image.size:
         raise ValueError(f"a PIL image of {image.width}x{image.height} pixels: give one that has some")
-    icc = None
-    alpha = image.mode in ("RGBA", "LA", "PA", "RGBa", "La") or "transparency" in image.info
-    if image.mode in ("I", "F"):
-        pixels, alpha = np.asarray(image), False
-        deep = image.mode == "I" and pixels.min() >= 0 and pixels.max() <= np.iinfo(np.uint16).max
-        pixels = pixels.astype(np.uint16 if deep else np.float32)
-    elif image.mode in ("I;16", "I;16L", "I;16B", "I;16N"):
-        pixels, alpha = np.asarray(image).astype(np.uint16), False
-    else:
-        grey = image.mode in ("1", "L", "LA", "La")
-        mode = ("LA" if alpha else "L") if grey else ("RGBA" if alpha else "RGB")
-        pixels = np.array(image.convert(mode))
-        icc = image.info.get("icc_profile") if image.mode in ("RGB", "RGBA", "L", "LA") else None
-    orientation = orientation_of(image.info.get("exif") or b"")
-    return assemble(pixels, alpha=pixels.shape[2] - 1 if alpha else None, icc=icc, orientation=orientation)
+    pixels, has_alpha = from_pillow(image)
+    icc = image.info.get("icc_profile") if image.mode in ("RGB", "RGBA", "L", "LA") else None
+    notes = Notes(orientation=exif_notes(image.info.get("exif") or b"").orientation)
+    return assemble(pixels, has_alpha=has_alpha, icc=icc, notes=notes)
 
 
 def _to_pil(picture: Picture) -> Image.Image:

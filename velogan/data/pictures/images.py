@@ -13,20 +13,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from velogan.data.pictures.formats import (
-    decode_avif,
-    decode_bmp,
-    decode_gif,
-    decode_heic,
-    decode_jpeg2000,
-    decode_png,
-    decode_ppm,
-    decode_webp,
+    decode_file,
     encode_bmp,
+    encode_jpeg,
     encode_png,
     encode_ppm,
     encode_webp,
 )
-from velogan.data.pictures.jpeg import decode_jpeg, encode_jpeg
 from velogan.data.pictures.npy import decode_npy, encode_npy
 from velogan.data.pictures.picture import (
     DICOM_AT,
@@ -39,18 +32,18 @@ from velogan.data.pictures.picture import (
 from velogan.data.pictures.tiff import decode_tiff, encode_tiff
 from velogan.files import counted
 
-_DECODERS: tuple[tuple[re.Pattern[bytes], str, Callable[[bytes], Picture]], ...] = (
-    (re.compile(rb"\xff\xd8\xff"), "JPEG", decode_jpeg),
-    (re.compile(rb"\x89PNG\r\n\x1a\n"), "PNG", decode_png),
-    (re.compile(rb"RIFF....WEBP", re.DOTALL), "WebP", decode_webp),
-    (re.compile(rb"II[*+]\0|MM\0[*+]"), "TIFF", decode_tiff),
-    (re.compile(rb"BM"), "BMP", decode_bmp),
-    (re.compile(rb"P[1-6]\s"), "PPM", decode_ppm),
-    (re.compile(rb"\x93NUMPY"), "npy", decode_npy),
-    (re.compile(rb"GIF8"), "GIF", decode_gif),
-    (re.compile(rb"....ftypavi[fs]", re.DOTALL), "AVIF", decode_avif),
-    (re.compile(rb"....ftyp(hei[cxms]|hev[cxms])", re.DOTALL), "HEIC", decode_heic),
-    (re.compile(rb"\0\0\0\x0cjP  |\xff\x4f\xff\x51"), "JPEG 2000", decode_jpeg2000),
+_FORMATS = (
+    (re.compile(rb"\xff\xd8\xff"), "JPEG"),
+    (re.compile(rb"\x89PNG\r\n\x1a\n"), "PNG"),
+    (re.compile(rb"RIFF....WEBP", re.DOTALL), "WebP"),
+    (re.compile(rb"II[*+]\0|MM\0[*+]"), "TIFF"),
+    (re.compile(rb"BM"), "BMP"),
+    (re.compile(rb"P[1-6]\s"), "PPM"),
+    (re.compile(rb"\x93NUMPY"), "npy"),
+    (re.compile(rb"GIF8"), "GIF"),
+    (re.compile(rb"....ftypavi[fs]", re.DOTALL), "AVIF"),
+    (re.compile(rb"....ftyp(hei[cxms]|hev[cxms])", re.DOTALL), "HEIC"),
+    (re.compile(rb"\0\0\0\x0cjP  |\xff\x4f\xff\x51"), "JPEG 2000"),
 )
 _WEAK = {"BMP": re.compile(rb"BM.{4}\0{4}", re.DOTALL), "PPM": re.compile(rb"P[1-6]\s+[#\d]")}
 """More of what such files begin with, for names that do not say that they are pictures."""
@@ -107,7 +100,7 @@ def is_picture(path: Path) -> bool:
     if start[DICOM_AT:] == b"DICM":  # what stands before that may be the header of a TIFF
         return False
     try:
-        name, _ = _format_of(start)
+        name = _format_of(start)
     except ValueError:
         return False
     return name not in _WEAK or _WEAK[name].match(start) is not None
@@ -117,15 +110,17 @@ def decode(data: bytes, *, pages_are_channels: bool = False, filled: bool = True
     """Decode the bytes of a picture file as `read_picture`; raises `ValueError` with the reason, and nothing else."""
     if not data:
         raise ValueError("the file is empty")
-    name, decoder = _format_of(data)
+    name = _format_of(data)
     with damage_told(name):
-        return decode_tiff(data, channels=pages_are_channels, filled=filled) if name == "TIFF" else decoder(data)
+        if name == "TIFF":
+            return decode_tiff(data, channels=pages_are_channels, filled=filled)
+        return decode_npy(data) if name == "npy" else decode_file(name, data)
 
 
-def _format_of(data: bytes) -> tuple[str, Callable[[bytes], Picture]]:
-    for pattern, name, decoder in _DECODERS:
+def _format_of(data: bytes) -> str:
+    for pattern, name in _FORMATS:
         if pattern.match(data):
-            return name, decoder
+            return name
     raise ValueError("not a picture that can be read")
 
 
@@ -158,7 +153,7 @@ def encode(suffix: str, picture: Picture) -> bytes:
 def suffix_of(data: bytes) -> str:
     """Give the suffix for a translation of the picture file that begins with `data`; `.png` if that is no picture."""
     try:
-        name, _ = _format_of(data)
+        name = _format_of(data)
     except ValueError:
         return ".png"
     return ".jpg" if name == "JPEG" else own if (own := f".{name.lower()}") in SUFFIXES else ".png"

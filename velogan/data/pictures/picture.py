@@ -71,7 +71,7 @@ def damage_told(name: str) -> Iterator[None]:
     except TooManyPixels:
         raise
     except Exception as error:  # a damaged file can make the libraries raise anything
-        reason = next(iter(str(error).strip().splitlines()), type(error).__name__)[:200]
+        reason = " ".join(str(error).split())[:200] or type(error).__name__
         reason = reason if reason.isprintable() else ascii(reason)[1:-1][:200]  # it may quote the file
         raise ValueError(reason if type(error) is ValueError else f"damaged {name}: {reason}") from error
 
@@ -146,30 +146,23 @@ def plain(array: np.ndarray, *, finite: bool = True) -> np.ndarray:
 
 
 def assemble(
-    array: np.ndarray,
-    *,
-    alpha: int | None = None,
-    icc: bytes | None = None,
-    orientation: int = 1,
-    notes: Notes = NOTHING,
+    array: np.ndarray, *, has_alpha: bool = False, icc: bytes | None = None, notes: Notes = NOTHING
 ) -> Picture:
-    """Make a picture of `(H, W)` or `(H, W, C)` decoded values; `alpha` is that channel's index.
+    """Make a picture of `(H, W)` or `(H, W, C)` decoded values, turned upright by the orientation of `notes`.
 
-    `orientation` as in EXIF, 1 to 8 (others mean 1): how the rows and columns must be turned.
+    `has_alpha`: the last channel is alpha.
     """
     array = plain(array if array.ndim == 3 else array[:, :, None])
-    if orientation in range(2, 9):
-        notes = replace(notes, orientation=orientation)
+    orientation = notes.orientation
+    if orientation > 1:
         turned = array.swapaxes(0, 1) if orientation >= 5 else array
-        notes = notes.turned() if orientation >= 5 else notes
+        notes = replace(notes, dpi=notes.dpi[::-1]) if orientation >= 5 and notes.dpi else notes
         down = -1 if orientation in (3, 4, 7, 8) else 1
         across = -1 if orientation in (2, 3, 6, 7) else 1
         array = np.ascontiguousarray(turned[::down, ::across])
-    if alpha is None:
+    if not has_alpha:
         return Picture(array, icc=icc, notes=notes)
-    if alpha == array.shape[2] - 1:
-        return Picture(array[..., :-1], array[..., -1], icc, notes)
-    return Picture(np.delete(array, alpha, axis=2), array[..., alpha], icc, notes)
+    return Picture(array[..., :-1], array[..., -1], icc, notes)
 
 
 def merged(picture: Picture) -> np.ndarray:
