@@ -1,6 +1,7 @@
 """DICOM files as slices, and back as files of a new, synthetic series.
 
-Headers are pydicom's work. Pixels are ours: their size is checked before anything is allocated.
+pydicom reads headers and pixels. Compressed frames are decoded by imagecodecs, registered with pydicom here: the other
+plug-ins are under the GPL, lack lossless JPEG, or take gigabytes for a damaged frame of a few bytes.
 """
 
 from __future__ import annotations
@@ -19,13 +20,15 @@ import imagecodecs
 import numpy as np
 from pydicom import dcmread, dcmwrite
 from pydicom.dataset import Dataset
-from pydicom.encaps import generate_frames
 from pydicom.filereader import data_element_generator
+from pydicom.pixels import apply_color_lut, apply_modality_lut, get_decoder, pixel_array
+from pydicom.pixels.decoders.base import DecodeRunner
 from pydicom.sequence import Sequence
 from pydicom.tag import Tag
 from pydicom.uid import (
     JPEG2000,
     UID,
+    DeflatedExplicitVRLittleEndian,
     ExplicitVRBigEndian,
     ExplicitVRLittleEndian,
     ImplicitVRLittleEndian,
@@ -35,7 +38,6 @@ from pydicom.uid import (
     JPEGLosslessSV1,
     JPEGLSLossless,
     JPEGLSNearLossless,
-    RLELossless,
 )
 from pydicom.valuerep import DSfloat
 
@@ -45,6 +47,7 @@ from velogan.data.pictures.provenance import Provenance
 from velogan.data.pictures.values import PixelFormat, to_channels
 
 logging.getLogger("pydicom").addHandler(logging.NullHandler())  # it logs flaws that it can pass over
+warnings.filterwarnings("ignore", module=r"pydicom\.")  # and quotes them
 
 _NATIVE = (ImplicitVRLittleEndian, ExplicitVRLittleEndian, ExplicitVRBigEndian)
 _DECODERS: dict[str, Callable[[bytes], np.ndarray]] = {
@@ -56,18 +59,12 @@ _DECODERS: dict[str, Callable[[bytes], np.ndarray]] = {
     JPEG2000Lossless: imagecodecs.jpeg2k_decode,
     JPEG2000: imagecodecs.jpeg2k_decode,
 }
-"""Of grey frames. JPEG needs to be told how colours are stored; the others do what the file says of them."""
+DECODER_DEPENDENCIES = dict.fromkeys(_DECODERS, ("imagecodecs",))
+"""What pydicom asks of a plug-in."""
 
+_PLUGIN = "velogan-imagecodecs"
 _SYNTAX = 0x00020010
-_GREY = ("MONOCHROME1", "MONOCHROME2")
-_COLOUR: dict[str, tuple[str, ...]] = {
-    **dict.fromkeys((*_NATIVE, RLELossless), ("RGB", "YBR_FULL")),
-    JPEGBaseline8Bit: ("RGB", "YBR_FULL", "YBR_FULL_422"),
-    **dict.fromkeys((JPEGLSLossless, JPEGLSNearLossless), ("RGB",)),
-    **dict.fromkeys((JPEG2000Lossless, JPEG2000), ("RGB", "YBR_RCT", "YBR_ICT")),
-}
-"""The kinds of colour that are known in each transfer syntax: RGB, and luma with two differences of colour."""
-_RESCALE = (("Slope", 1), ("Intercept", 0))
+_GREY, _PALETTE = ("MONOCHROME1", "MONOCHROME2"), "PALETTE COLOR"
 _LONGEST_NAME, _LONGEST_TEXT = 64, 1024  # of the value representations LO and ST
 _SERIES_AFTER = 1000  # what is added to the number of the series
 _NAMES = uuid.UUID("6f1ffb3e-3a4b-5f0e-9d3a-6d0d1e1f7c11")  # of new identifiers, which are functions of the old ones
@@ -87,6 +84,7 @@ _OF_THE_OLD_PIXELS = (
     "VOILUTFunction",
     "VOILUTSequence",
     "PresentationLUTSequence",
+    "ModalityLUTSequence",
     "RealWorldValueMappingSequence",
     "HistogramSequence",
     "PlanarConfiguration",
@@ -98,49 +96,45 @@ _OF_THE_OLD_PIXELS = (
 )
 
 
+_OF_THE_OLD_FRAMES = ("PixelValueTransformationSequence", "FrameVOILUTSequence", "RealWorldValueMappingSequence")
 _OF_THE_OLD_COLOURS = ("ICCProfile", "ColorSpace")
+_OF_THE_OLD_PALETTE = (
+    "PaletteColorLookupTableUID",
+    *(
+        f"{colour}PaletteColorLookupTable{part}"
+        for colour in ("Red", "Green", "Blue")
+        for part in ("Descriptor", "Data")
+    ),
+    *(f"Segmented{colour}PaletteColorLookupTableData" for colour in ("Red", "Green", "Blue")),
+)
 _OVERLAY_BIT, _OVERLAY_DATA = 0x0102, 0x3000
 
 
 class DicomScan:
     """A DICOM file: one slice, or as many as it has frames. Made by `read_dicom`."""
 
-    def __init__(self, dataset: Dataset, syntax: UID):
-        self._dataset, self._syntax = dataset, syntax
+    def __init__(self, dataset: Dataset):
+        self._dataset, self._syntax = dataset, UID(dataset.file_meta.TransferSyntaxUID)
         if "PixelData" not in dataset:
             raise ValueError("it has no pixels: a report, a plan or an index")
-        kind = str(dataset.get("PhotometricInterpretation", "none"))
-        self._channels = 1 if kind in _GREY else 3
-        self._inverted, self._luma_first = kind == "MONOCHROME1", kind.startswith("YBR_FULL")
-        known = kind in _GREY or kind in _COLOUR.get(syntax, ())
-        if self._channels != int(dataset.get("SamplesPerPixel", 1)) or not known:
-            raise ValueError(
-                f"its kind of colour ({kind[:20]}, as {syntax.name}) is not supported; save it as MONOCHROME2 or RGB"
-            )
         if "DoseGridScaling" in dataset:
             raise ValueError("a plan's dose, which is no picture")
-        if "SharedFunctionalGroupsSequence" in dataset or "ModalityLUTSequence" in dataset:
-            raise ValueError("an enhanced file, or one whose values are a table: save it as one plain file a slice")
+        kind, samples = str(dataset.PhotometricInterpretation), int(dataset.get("SamplesPerPixel", 1))
+        self._palette, self._inverted = kind == _PALETTE, kind == "MONOCHROME1"
+        self._channels = 3 if self._palette else samples
+        if samples != (1 if kind in (*_GREY, _PALETTE) else 3):
+            raise ValueError(f"its kind of colour ({kind[:20]}) is not supported; save it as MONOCHROME2 or RGB")
         self._allocated, self.bits = int(dataset.BitsAllocated), int(dataset.BitsStored)
-        self._signed = bool(int(dataset.PixelRepresentation))
         top = int(dataset.get("HighBit", self.bits - 1))
         if self._allocated not in (8, 16, 32) or not 1 <= self.bits <= self._allocated or top != self.bits - 1:
             raise ValueError(f"{self.bits} bits of {self._allocated} up to bit {top} for a value are not supported")
-        self._slope, self._intercept = (float(dataset.get(f"Rescale{name}", one) or 0) for name, one in _RESCALE)
-        if self._channels > 1:
-            self._slope, self._intercept = 1.0, 0.0  # colours have none
-        if not (np.isfinite([self._slope, self._intercept]).all() and self._slope):
-            raise ValueError(f"a rescaling by {self._slope} and {self._intercept} leaves no values")
-        if self._channels > 1 and (self._allocated, self.bits, self._signed) != (8, 8, False):
+        if samples > 1 and (self._allocated, self.bits, int(dataset.PixelRepresentation)) != (8, 8, 0):
             raise ValueError(f"colour of {self.bits} bits is not supported: save it in 8")
-        self._height, self._width = int(dataset.Rows), int(dataset.Columns)
-        frames = int(dataset.get("NumberOfFrames", 1) or 1)
-        self._frame = self._height * self._width * self._channels * self._allocated // 8
-        check_size(self._height, self._width, self._channels * self._allocated / 8, working=8.0 * self._channels)
-        self._frames = self._split(dataset.PixelData, frames)
+        check_size(int(dataset.Rows), int(dataset.Columns), samples * self._allocated / 8, working=8.0 * self._channels)
+        self._frames = int(dataset.get("NumberOfFrames", 1) or 1)
 
     def __len__(self) -> int:
-        return len(self._frames)
+        return self._frames
 
     @property
     def about(self) -> About:
@@ -150,7 +144,10 @@ class DicomScan:
         """
         dataset, position = self._dataset, None
         patient = str(dataset.get("PatientID") or dataset.get("PatientName") or dataset.get("StudyInstanceUID") or "")
-        turned, corner = (_numbers(dataset.get(f"Image{name}Patient")) for name in ("Orientation", "Position"))
+        turned, corner = (
+            _numbers(self._group(0, f"Plane{name}Sequence").get(f"Image{name}Patient"))
+            for name in ("Orientation", "Position")
+        )
         if len(turned) == 6 and len(corner) == 3:
             position = float(np.dot(np.cross(turned[:3], turned[3:]), corner))
         number = _numbers([dataset.get("InstanceNumber")])
@@ -162,102 +159,63 @@ class DicomScan:
             number=int(number[0]) if number else None,
         )
 
+    def _group(self, frame: int, name: str) -> Dataset:
+        """Return what an enhanced file says of a frame in the group `name`; of a plain file the whole header."""
+        own, shared = (
+            self._dataset.get(f"{of}FunctionalGroupsSequence") or [Dataset()] for of in ("PerFrame", "Shared")
+        )
+        found = own[min(frame, len(own) - 1)].get(name) or shared[0].get(name)
+        return found[0] if found else self._dataset
+
     def picture(self, index: int) -> Picture:
         """A frame with its rescaling; unsigned values without one stay integers, and 8 stored bits of 16 are uint8."""
-        body = self._frames[index]
-        order = ">" if self._syntax == ExplicitVRBigEndian else "<"
-        if self._syntax == RLELossless:
-            values = self._unpacked(body)
-        elif self._syntax in _DECODERS:
-            values = self._decoded(body)
-        else:
-            values = np.frombuffer(body, f"{order}u{self._allocated // 8}").reshape(-1)
-        shape: tuple[int, ...] = (self._height, self._width, self._channels)
-        if int(self._dataset.get("PlanarConfiguration", 0) or 0) and self._syntax in _NATIVE and shape[2] > 1:
-            array = np.moveaxis(values.reshape(shape[2], *shape[:2]), 0, -1)
-        else:
-            array = values.reshape(shape)
-        if self._luma_first and self._syntax not in _DECODERS:
-            array = _as_rgb(array)
-        return assemble(self._meant(array))
+        plugin = _PLUGIN if self._syntax in _DECODERS else ""
+        array = pixel_array(self._dataset, index=index, decoding_plugin=plugin)
+        if self._palette:
+            array = apply_color_lut(array, self._dataset)
+            array = (array >> 8 if array.itemsize == 2 else array).astype(np.uint8)
+        return assemble(self._meant(array, index) if self._channels == 1 else array)
 
-    def _meant(self, array: np.ndarray) -> np.ndarray:
-        """Stored values as what they stand for, brighter for higher."""
-        array = array & array.dtype.type(2**self.bits - 1)
-        highest = 2**self.bits - 1
-        if not self._signed and (self._slope, self._intercept) == (1, 0) and self._allocated <= 16:
-            array = array.dtype.type(highest) - array if self._inverted else array
-            return array.astype(np.uint8 if self.bits == 8 else array.dtype.newbyteorder("="))
-        values = array.astype(np.float64)
-        if self._signed:
-            values -= (values >= 2 ** (self.bits - 1)) * 2.0**self.bits
+    def _meant(self, array: np.ndarray, frame: int) -> np.ndarray:
+        """Return stored values as what they stand for, brighter for higher."""
+        group = self._group(frame, "PixelValueTransformationSequence")
+        slope, intercept = float(group.get("RescaleSlope", 1) or 0), float(group.get("RescaleIntercept", 0) or 0)
+        if not (np.isfinite([slope, intercept]).all() and slope):
+            raise ValueError(f"a rescaling by {slope} and {intercept} leaves no values")
         if self._inverted:
-            values = (-1 if self._signed else highest) - values
-        return (values * self._slope + self._intercept).astype(np.float32)
-
-    def _split(self, data: bytes, frames: int) -> list[memoryview]:
-        if self._syntax not in _NATIVE:
-            found = [memoryview(frame) for frame in generate_frames(data, number_of_frames=frames)]
-            if len(found) != frames:
-                raise ValueError(f"{len(found)} of {frames} frames: the file is truncated")
-            return found
-        if not 1 <= frames <= len(data) // self._frame:
-            raise ValueError(f"{len(data)} bytes of pixels for {frames} of {self._frame}: the file is truncated")
-        view = memoryview(data)
-        return [view[start : start + self._frame] for start in range(0, frames * self._frame, self._frame)]
-
-    def _decoded(self, body: memoryview) -> np.ndarray:
-        """The values of a frame that is a JPEG of some kind, whose own size is held against the file's first."""
-        data = bytes(body)
-        stated, wanted = _inner_size(data), (self._height, self._width, self._channels)
-        if stated != wanted:
-            raise ValueError(f"a frame of {stated} in a file of {wanted}")
-        if self._channels > 1 and self._syntax == JPEGBaseline8Bit:
-            stored = "YCBCR" if self._luma_first else "RGB"
-            array = imagecodecs.jpeg8_decode(data, colorspace=stored, outcolorspace="RGB")
-        else:
-            array = _DECODERS[self._syntax](data)
-        if array.shape != (wanted if self._channels > 1 else wanted[:2]) or array.dtype.kind not in "iu":
-            raise ValueError(f"a frame of shape {array.shape}, {array.dtype}: the file is damaged")
-        return array.reshape(-1).astype(f"u{self._allocated // 8}")
-
-    def _unpacked(self, body: memoryview) -> np.ndarray:
-        """The values of a run-length encoded frame: a segment for each byte of a value, the highest first."""
-        size, deep = self._height * self._width, self._allocated // 8
-        count, *starts = struct.unpack_from("<16I", body)
-        if count != deep * self._channels:
-            raise ValueError(f"{count} segments where {deep * self._channels} make the values")
-        planes = np.empty((size, self._channels, deep), np.uint8)
-        for index, (start, stop) in enumerate(zip(starts[:count], [*starts[1:count], len(body)])):
-            plane = imagecodecs.packbits_decode(bytes(body[start:stop]), out=bytearray(size))
-            if len(plane) < size:
-                raise ValueError("a segment is too short: the file is damaged")
-            planes[:, index // deep, deep - 1 - index % deep] = np.frombuffer(plane, np.uint8)[:size]
-        return planes.reshape(-1, deep).copy().view(f"<u{deep}").reshape(-1)
+            array = array.dtype.type(2**self.bits - 1 if array.dtype.kind == "u" else -1) - array
+        if "ModalityLUTSequence" in self._dataset:
+            return apply_modality_lut(array, self._dataset).astype(np.float32)
+        if array.dtype.kind == "u" and (slope, intercept) == (1, 0) and self._allocated <= 16:
+            return array.astype(np.uint8 if self.bits == 8 else array.dtype)
+        return (array.astype(np.float64) * slope + intercept).astype(np.float32)
 
     def written(self, slices: list[np.ndarray], form: PixelFormat, made: Provenance) -> bytes:
         """A file of a new series: patient, study and geometry kept, all that speaks of the old pixels replaced."""
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of values that were against the rules before
-            dataset = self._dataset
-            _state(dataset, made)
-            self._put(np.stack([to_channels(one, 1) if self._channels == 1 else one for one in slices]), form)
-            syntax = self._syntax if self._syntax in _NATIVE else ExplicitVRLittleEndian
-            dataset.file_meta.TransferSyntaxUID = syntax
-            dataset.preamble = bytes(128)  # it may hold a program
-            file = io.BytesIO()
-            dcmwrite(file, dataset, enforce_file_format=True)
-            return file.getvalue()
+        dataset = self._dataset
+        _state(dataset, made)
+        self._put(np.stack([to_channels(one, 1) if self._channels == 1 else one for one in slices]), form)
+        syntax = self._syntax if self._syntax in _NATIVE else ExplicitVRLittleEndian
+        dataset.file_meta.TransferSyntaxUID = syntax
+        dataset.preamble = bytes(128)  # it may hold a program
+        file = io.BytesIO()
+        dcmwrite(file, dataset, enforce_file_format=True)
+        return file.getvalue()
 
     def _put(self, array: np.ndarray, form: PixelFormat) -> None:
         dataset, channels = self._dataset, array.shape[3]
         if channels == 3 and array.dtype != np.uint8:
             raise ValueError(f"colour of type {array.dtype} does not fit into DICOM: translate grey files, or 8 bits")
         low, high = form.range or (0.0, float(np.iinfo(array.dtype).max))
-        old = (*_OF_THE_OLD_PIXELS, *(_OF_THE_OLD_COLOURS if channels != self._channels else ()))
-        for name in old:
-            if name in dataset:
-                delattr(dataset, name)
+        old = (*_OF_THE_OLD_PIXELS, *_OF_THE_OLD_PALETTE, *(_OF_THE_OLD_COLOURS if channels != self._channels else ()))
+        groups = [
+            *dataset.get("PerFrameFunctionalGroupsSequence", ()),
+            *dataset.get("SharedFunctionalGroupsSequence", ()),
+        ]
+        for place, names in ((dataset, old), *((group, _OF_THE_OLD_FRAMES) for group in groups)):
+            for name in names:
+                if name in place:
+                    delattr(place, name)
         for overlay in [one.tag for one in dataset if one.tag.group >> 8 == 0x60 and one.tag.elem == _OVERLAY_BIT]:
             if Tag(overlay.group, _OVERLAY_DATA) not in dataset:  # it was in unused bits of the old pixels
                 for one in dataset.group_dataset(overlay.group):
@@ -272,9 +230,13 @@ class DicomScan:
                 slope, intercept = DSfloat((high - low) / 65535, auto_format=True), DSfloat(low, auto_format=True)
                 stored = (array.astype(np.float64) - float(str(intercept))) / float(str(slope))
                 array = stored.round().clip(0, 65535)
-            dataset.RescaleSlope, dataset.RescaleIntercept, dataset.RescaleType = slope, intercept, "US"
-            dataset.WindowCenter = DSfloat((low + high) / 2, auto_format=True)
-            dataset.WindowWidth = DSfloat(high - low, auto_format=True)
+            rescaled, windowed = (Dataset(), Dataset()) if groups else (dataset, dataset)
+            rescaled.RescaleSlope, rescaled.RescaleIntercept, rescaled.RescaleType = slope, intercept, "US"
+            windowed.WindowCenter = DSfloat((low + high) / 2, auto_format=True)
+            windowed.WindowWidth = DSfloat(high - low, auto_format=True)
+            if groups:
+                groups[-1].PixelValueTransformationSequence = Sequence([rescaled])
+                groups[-1].FrameVOILUTSequence = Sequence([windowed])
             dataset.PresentationLUTShape = "IDENTITY"
         else:
             dataset.PlanarConfiguration = 0
@@ -292,14 +254,39 @@ class DicomScan:
 
 def read_dicom(data: bytes) -> DicomScan:
     """Read the bytes of a DICOM file; raises `ValueError`, and whatever pydicom does of damaged ones."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of flaws, which they quote
-        syntax = _syntax(data)
-        if syntax not in (*_NATIVE, RLELossless, *_DECODERS):
-            name = syntax.name if syntax.is_transfer_syntax else str(syntax)[:64] or "no transfer syntax"
-            mend = "save it uncompressed, as `dcmdjpeg` or gdcm does"
-            raise ValueError(f"its compression ({name}) is not supported: {mend}")
-        return DicomScan(dcmread(io.BytesIO(data)), syntax)
+    if data[128:132] != b"DICM":
+        raise ValueError("it does not begin as a DICOM file does (`DICM` at byte 128)")
+    head = data_element_generator(io.BytesIO(data[132:]), False, True, stop_when=lambda tag, *_: tag.group != 2)
+    syntax: Any = next((element.value for element in head if element.tag == _SYNTAX), b"")
+    if DeflatedExplicitVRLittleEndian.encode() in (syntax if isinstance(syntax, bytes) else str(syntax).encode()):
+        raise ValueError("deflated, without a bound to its size: save it plain, as `dcmconv` does")
+    return DicomScan(dcmread(io.BytesIO(data)))
+
+
+def is_available(uid: str) -> bool:
+    """Return whether frames of a transfer syntax can be decoded: pydicom asks each plug-in."""
+    return uid in _DECODERS
+
+
+def _decode_frame(src: bytes, runner: DecodeRunner) -> bytes:
+    """Decode a compressed frame for pydicom, whose own size is checked before anything is allocated."""
+    stated, wanted = _inner_size(src), (runner.rows, runner.columns, runner.samples_per_pixel)
+    if stated != wanted:
+        raise ValueError(f"a frame of {stated} in a file of {wanted}")
+    if runner.samples_per_pixel > 1 and runner.transfer_syntax == JPEGBaseline8Bit:
+        stored = "RGB" if runner.photometric_interpretation == "RGB" else "YCBCR"
+        array = imagecodecs.jpeg8_decode(src, colorspace=stored, outcolorspace="RGB")
+    else:
+        array = _DECODERS[runner.transfer_syntax](src)
+    if runner.samples_per_pixel > 1:
+        runner.set_option("photometric_interpretation", "RGB")
+        runner.set_option("planar_configuration", 0)
+    return array.astype(f"<u{runner.bits_allocated // 8}").tobytes()
+
+
+for _syntax in _DECODERS:
+    if _PLUGIN not in get_decoder(_syntax).available_plugins:
+        get_decoder(_syntax).add_plugin(_PLUGIN, (__name__, "_decode_frame"))
 
 
 def _numbers(values: Any) -> list[float]:
@@ -309,13 +296,6 @@ def _numbers(values: Any) -> list[float]:
     except (TypeError, ValueError):
         return []
     return found if np.isfinite(found).all() else []
-
-
-def _as_rgb(array: np.ndarray) -> np.ndarray:
-    """RGB of luma and two differences `(H, W, 3)`, all uint8 (DICOM PS3.3 C.7.6.3.1.2, which is JFIF's)."""
-    y, blue, red = (array[..., i].astype(np.float32) - (128 if i else 0) for i in range(3))
-    made = np.stack([y + 1.402 * red, y - 0.344136 * blue - 0.714136 * red, y + 1.772 * blue], axis=-1)
-    return made.round().clip(0, 255).astype(np.uint8)
 
 
 def _inner_size(data: bytes) -> tuple[int, int, int] | None:
@@ -329,20 +309,6 @@ def _inner_size(data: bytes) -> tuple[int, int, int] | None:
             return struct.unpack_from(">HHB", data, at + 5)
         at += 2 + int.from_bytes(data[at + 2 : at + 4], "big")
     return None
-
-
-def _syntax(data: bytes) -> UID:
-    """The transfer syntax, read before pydicom inflates what is deflated."""
-    if data[128:132] != b"DICM":
-        raise ValueError("it does not begin as a DICOM file does (`DICM` at byte 128)")
-    file = io.BytesIO(data)
-    file.seek(132)
-    for element in data_element_generator(file, False, True, stop_when=lambda tag, *_: tag.group != 2):
-        if element.tag == _SYNTAX:
-            value: Any = element.value
-            text = value if isinstance(value, str) else bytes(value or b"").decode("ascii", "replace")
-            return UID(text.rstrip("\0 "))
-    return UID("")
 
 
 def _state(dataset: Dataset, made: Provenance) -> None:

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import gzip
 import io
+import logging
 import math
-import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 from nibabel import imageglobals
-from nibabel.nifti1 import Nifti1Extension, Nifti1Header, Nifti1Image
+from nibabel.nifti1 import Nifti1Extension, Nifti1Image
 from nibabel.nifti2 import Nifti2Header, Nifti2Image
 from nibabel.orientations import apply_orientation, io_orientation, ornt_transform
 
@@ -21,14 +19,10 @@ from velogan.data.pictures.picture import HEADERS, Picture, assemble, check_size
 from velogan.data.pictures.provenance import Provenance
 from velogan.data.pictures.values import PixelFormat, to_channels
 
-_KINDS: dict[bytes, tuple[type[Nifti1Header], type[Nifti1Image]]] = {
-    (348).to_bytes(4, "little"): (Nifti1Header, Nifti1Image),
-    (348).to_bytes(4, "big"): (Nifti1Header, Nifti1Image),
-    (540).to_bytes(4, "little"): (Nifti2Header, Nifti2Image),
-    (540).to_bytes(4, "big"): (Nifti2Header, Nifti2Image),
-}
+imageglobals.logger.setLevel(logging.CRITICAL)  # it prints flaws that it can pass over
+
 _COMMENT = 6  # the code of extensions that are text
-_AS_STORED = ((0, 1, 2), (1, 1, 1))
+_AS_STORED = np.array([(0, 1), (1, 1), (2, 1)])
 
 
 class NiftiScan:
@@ -40,7 +34,7 @@ class NiftiScan:
         self._sides = (*self._shape, 1, 1)[:4]
         self._turn = io_orientation(image.affine)
         if np.isnan(self._turn).any():
-            self._turn = np.array(_AS_STORED).T
+            self._turn = _AS_STORED
         order = np.argsort(self._turn[:, 0])
         self._canonical = [self._sides[int(axis)] for axis in order]
         self.bits = np.dtype(image.get_data_dtype()).itemsize * 8
@@ -68,7 +62,7 @@ class NiftiScan:
     def written(self, slices: list[np.ndarray], form: PixelFormat, made: Provenance) -> bytes:
         """The volume with other values, and a text in `descrip` and in an extension that says who made it."""
         planes = [np.rot90(to_channels(one, 1)[..., 0], k=-1) for one in slices]
-        back = ornt_transform(np.array(_AS_STORED).T, self._turn)
+        back = ornt_transform(_AS_STORED, self._turn)
         count = self._canonical[2]
         times = [np.stack(planes[start : start + count], axis=2) for start in range(0, len(planes), count)]
         volume = np.stack([apply_orientation(one, back) for one in times], axis=3).reshape(self._shape)
@@ -83,34 +77,19 @@ class NiftiScan:
         header["descrip"] = f"SYNTHETIC by {made.program} {made.version}, not for diagnosis"[:79].encode()
         header.extensions.append(Nifti1Extension(_COMMENT, made.text.encode()))
         header["vox_offset"] = 0  # room for the extension is found anew
-        with _quiet():
-            data = type(self._image)(volume, self._image.affine, header).to_bytes()
+        data = type(self._image)(volume, self._image.affine, header).to_bytes()
         return gzip.compress(data, compresslevel=6, mtime=0) if self._packed else data
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Without what the library prints of flaws that it can pass over; it quotes them."""
-    before, imageglobals.logger.disabled = imageglobals.logger.disabled, True
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        imageglobals.logger.disabled = before
 
 
 def read_nifti(data: bytes, *, packed: bool) -> NiftiScan:
     """Read the bytes of a NIfTI file; `packed`: by gzip perhaps, of which no more than stated is read."""
     zipped = packed and data[:2] == b"\x1f\x8b"
     stream: Any = gzip.GzipFile(fileobj=io.BytesIO(data)) if zipped else io.BytesIO(data)
-    start = stream.read(540)
-    header_kind, image_kind = _KINDS.get(start[:4], (None, None))
-    if header_kind is None or image_kind is None:
+    start = stream.read(Nifti2Header.sizeof_hdr)
+    kind = next((kind for kind in (Nifti1Image, Nifti2Image) if kind.header_class.may_contain_header(start)), None)
+    if kind is None:
         raise ValueError("it does not begin as a NIfTI file does")
-    header = header_kind(start[: 348 if header_kind is Nifti1Header else 540], check=False)
-    if bytes(header["magic"])[:2] != b"n+":
-        raise ValueError("its pixels are in a second file: save both as one .nii")
+    header: Any = kind.header_class(start[: kind.header_class.sizeof_hdr], check=False)
     shape, dtype = header.get_data_shape(), header.get_data_dtype()
     if dtype.kind not in "uif" or dtype.itemsize > 8:
         raise ValueError(f"values of type {str(dtype)[:40]} are no real numbers")
@@ -125,5 +104,4 @@ def read_nifti(data: bytes, *, packed: bool) -> NiftiScan:
     whole = start + stream.read(max(0, int(offset) + size - len(start)))
     if len(whole) < int(offset) + size:
         raise ValueError(f"{len(whole)} bytes of {int(offset) + size}: the file is truncated")
-    with _quiet():
-        return NiftiScan(image_kind.from_bytes(whole), packed=packed)
+    return NiftiScan(kind.from_bytes(whole), packed=packed)
