@@ -317,7 +317,7 @@ _JUDGED = ("--method.gan", "hinge", "--method.augment", "shift", "cutout")
 
 CANDIDATES: dict[str, tuple[str, ...]] = {
     "fast": ("fast", "--size", "s"),
-    "image": ("fast", "--size", "s", *_PLAIN, "--method.edges", "0", "--method.untranslated", "0"),
+    "image": ("fast", "--size", "s", *_PLAIN, "--method.edges", "0", "--method.source-as-fake-fraction", "0"),
     "patches": ("fast", "--size", "s", *_PLAIN, "--method", "contrast", "--method.direction", "both", *_JUDGED),
     "onepair-plus": ("onepair-plus", "--size", "s", "--method.direction", "both"),
 }

@@ -121,7 +121,7 @@ def volumes(tmp_path: Path) -> dict[str, Any]:
         for index in range(2):
             values = random.integers(0, 1000, (36, 36, 2)).astype(np.float32)
             nibabel.save(nibabel.Nifti1Image(values, np.eye(4)), tmp_path / f"volumes/train{letter}/{index}.nii")
-    return {"path": (str(tmp_path / "volumes"),), "neighbours": 1}
+    return {"path": (str(tmp_path / "volumes"),), "context_slices": 1}
 
 
 @dataclass

@@ -49,9 +49,9 @@ def test_yaml_gives_back_what_is_not_plain(tmp_path: Path):
         ({"data": {"batch_size": -1}}, "data.batch_size=-1: give a whole number from 1 on, or auto"),
         ({"train": {"length": "soon"}}, "train.length: 'soon' is no duration"),
         (
-            {"discriminator": {"network": "projected"}, "method": {"untranslated": 0.25}},
-            "method.untranslated=0.25 is for PatchGANs, and discriminator.network=projected has none: set "
-            "method.untranslated=0, or",
+            {"discriminator": {"network": "projected"}, "method": {"source_as_fake_fraction": 0.25}},
+            "method.source_as_fake_fraction=0.25 is for PatchGANs, and discriminator.network=projected has none: set "
+            "method.source_as_fake_fraction=0, or",
         ),
         ({"optimizer": {"rules": ["D_A"]}}, r"optimizer.rules: 'D_A' is no optimizer rule"),
     ],

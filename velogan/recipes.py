@@ -41,7 +41,7 @@ def fast() -> Config:
             discriminator={"network": "projected+basic", "feature_size": 224},
             method={"gan": "hinge", "augment": ("shift", "cutout")}
             | {"cycle_a": 2.0, "cycle_b": 2.0, "identity": 0.0}
-            | {"edges": 20.0, "untranslated": 0.25},
+            | {"edges": 20.0, "source_as_fake_fraction": 0.25},
             optimizer={"rules": ("D_*:lr=1e-4",)},
             schedule={"kind": "constant"},
             train={"length": "40 minutes", "checkpoint_every": "10 %", "ema_rampup": 0.2},

@@ -127,8 +127,8 @@ def test_what_was_picked_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[s
         ("--image-size 128 --seed 7", {"data": {"crop_size": 128}, "train": {"seed": 7}}),
         ("--image-size 32 --data.load-size 40", {"data": {"crop_size": 32, "load_size": 40}}),
         ("--image_size 32 --data.load_size 40", {"data": {"crop_size": 32, "load_size": 40}}),
-        ("--data.turn", {"data": {"turn": True}}),
-        ("--data.turn true", {"data": {"turn": True}}),
+        ("--data.rotate90", {"data": {"rotate90": True}}),
+        ("--data.rotate90 true", {"data": {"rotate90": True}}),
         ("--data.no-flip", {"data": {"flip": False}}),
         ("--data.flip False", {"data": {"flip": False}}),
         (

@@ -28,6 +28,6 @@ def test_refuses(field: dict) -> None:
 
 @pytest.mark.parametrize("preprocess", ["none", "scale_width"])
 def test_only_squares_are_turned(preprocess: Preprocess) -> None:
-    with pytest.raises(ValueError, match=rf"turn=true needs squares, but preprocess={preprocess} .*turn=false"):
-        DataConfig(turn=True, preprocess=preprocess)
+    with pytest.raises(ValueError, match=rf"rotate90=true needs squares, but preprocess={preprocess} .*rotate90=false"):
+        DataConfig(rotate90=True, preprocess=preprocess)
     DataConfig(flip_vertical=True, preprocess=preprocess)

@@ -61,12 +61,12 @@ def test_a_broken_number_breaks_the_mean_and_large_ones_do_not(broken: float, mo
 
 
 def test_an_environment_without_torchrun_is_one_rank_and_half_of_one_is_refused(monkeypatch: pytest.MonkeyPatch):
-    with init_distributed("cpu", lost_after=60) as ranks:
+    with init_distributed("cpu", process_timeout=60) as ranks:
         assert (ranks.rank, ranks.world, ranks.is_main_process, ranks.is_distributed) == (0, 1, True, False)
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.delenv("RANK", raising=False)
     with pytest.raises(ValueError, match="WORLD_SIZE is set, but RANK is None in the environment: start with torchrun"):
-        init_distributed("cpu", lost_after=60).__enter__()
+        init_distributed("cpu", process_timeout=60).__enter__()
 
 
 class _Store:
@@ -94,7 +94,7 @@ def test_no_thread_is_with_the_store_when_a_run_ends(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(heartbeat, "PERIOD_S", 0.001)
     store = Slow()
-    made = heartbeat.Heartbeat(store, rank=0, world=2, where="here", address="there", lost_after=60)  # pyright: ignore[reportArgumentType]
+    made = heartbeat.Heartbeat(store, rank=0, world=2, where="here", address="there", process_timeout=60)  # pyright: ignore[reportArgumentType]
     assert store.asked.wait(10)
     made.close()
     assert not [one for one in threading.enumerate() if one.name == "velogan-heartbeat"]
@@ -121,7 +121,9 @@ def test_a_silent_rank_and_a_silent_store_are_told_apart(answers: bool, monkeypa
         told.set()
 
     monkeypatch.setattr(heartbeat, "PERIOD_S", 0.01)
-    made = heartbeat.Heartbeat(Store(), rank=0, world=2, where="here", address="an address", lost_after=0.5, lost=lost)  # pyright: ignore[reportArgumentType]
+    made = heartbeat.Heartbeat(
+        Store(), rank=0, world=2, where="here", address="an address", process_timeout=0.5, lost=lost
+    )  # pyright: ignore[reportArgumentType]
     assert told.wait(10)
     made.close()
     assert said[0].startswith(

@@ -166,7 +166,7 @@ def test_bf16_and_the_native_kernels_are_near_float32(tiny_config: Callable[...,
             {"data": {"channels_a": 1}},
             r"preset auto takes any channels\), but A has 1 channel and B 3: set data.channels_a",
         ),
-        ({"discriminator": {"network": "projected"}, "method": {"untranslated": 0.1}}, "is for PatchGANs"),
+        ({"discriminator": {"network": "projected"}, "method": {"source_as_fake_fraction": 0.1}}, "is for PatchGANs"),
     ],
 )
 def test_what_does_not_suit_is_refused(changes: dict[str, Any], message: str, tiny_config: Callable[..., Config]):

@@ -110,7 +110,7 @@ def test_judges_are_shown_untranslated_images_as_made_ones():
     uniform = torch.full((8, 2), 0.25)
     uniform[6], uniform[7] = torch.tensor([0.3, 0.6]), torch.tensor([0.7, 0.1])  # of A the first, of B the second
     carry = {"fake_a": torch.full((2, 1, 1, 1), 0.8), "fake_b": torch.full((2, 1, 1, 1), -0.7)}
-    objective = _objective(shape=(1, 1, 1), untranslated=0.5, pool_size=0)
+    objective = _objective(shape=(1, 1, 1), source_as_fake_fraction=0.5, pool_size=0)
     assert objective.draws == {"train": 8}
     terms = objective.discriminator_loss(nets, {"A": a, "B": b, "uniform": uniform}, carry).terms
     refused_a = [3 * 0.1, 3 * -0.7]
@@ -132,7 +132,7 @@ def test_heads_on_trained_features_are_not_asked_about_untranslated_images():
     uniform = torch.full((8, 2), 0.9)
     uniform[6] = torch.tensor([0.1, 0.6])  # the first of A
     carry = {name: torch.tensor([-0.7, -0.6]).view(2, 1, 1, 1) for name in ("fake_a", "fake_b")}
-    objective = _objective(shape=(1, 1, 1), untranslated=0.2, pool_size=0)
+    objective = _objective(shape=(1, 1, 1), source_as_fake_fraction=0.2, pool_size=0)
     terms = objective.discriminator_loss(nets, batch | {"uniform": uniform}, carry).terms
 
     def halved(real: list[float], fakes: list[tuple[float, float, float]]) -> float:

@@ -68,7 +68,7 @@ def test_classes_are_cropped_and_flipped_with_their_picture(pictures: Path, kind
     data = _open(pictures, say=said.append, labels_a=str(pictures / f"{kind}A"))
     shown = {"colours": "colours #000000 #14c8fa #fa141e", "numbers": "numbers 0 7 26"}[kind]
     assert said == [f"labels: 3 classes, {shown}; 0.0% of pixels have none"]
-    config = DataConfig(crop_size=32, load_size=40, turn=True, flip_vertical=True, batch_size=2)
+    config = DataConfig(crop_size=32, load_size=40, rotate90=True, flip_vertical=True, batch_size=2)
     loader = PairLoader(data.a, data.b, config, seed=0, device="cpu", beside=data.beside)
     order = torch.tensor([0, 2, 1]) if kind == "colours" else torch.arange(3)
     for position in range(0, 8, 2):

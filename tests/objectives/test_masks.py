@@ -44,7 +44,7 @@ def _open(pictures: Path, *, say: Callable[[str], None] = print, **more: object)
 
 def test_a_mask_is_cropped_and_flipped_with_its_picture(pictures: Path) -> None:
     data = _open(pictures)
-    config = DataConfig(crop_size=32, load_size=40, turn=True, flip_vertical=True, batch_size=2)
+    config = DataConfig(crop_size=32, load_size=40, rotate90=True, flip_vertical=True, batch_size=2)
     loader = PairLoader(data.a, data.b, config, seed=0, device="cpu", beside=data.beside)
     plain = PairLoader(data.a, data.b, config, seed=0, device="cpu")
     for position in range(0, 16, 2):

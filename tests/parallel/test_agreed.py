@@ -137,7 +137,7 @@ def test_a_killed_rank_is_named(start, flags, tmp_path: Path):
 
 def test_a_rank_that_hangs_is_named(start, flags, tmp_path: Path):
     run = tmp_path / "run"
-    job = start(flags(run, "--train.lost-after", "4", images=9999))
+    job = start(flags(run, "--train.process-timeout", "4", images=9999))
     _until(run, 2)
     job.send(1, signal.SIGSTOP)
     _, said = job.ask({"wait": job.pids[0]}), job.said_in[0].read_text()
@@ -158,7 +158,7 @@ def slow_save(self, images):
 
 Session._save = slow_save
 """
-    codes, said = start(flags(tmp_path / "run", "--train.lost-after", "2"), code=code).wait()
+    codes, said = start(flags(tmp_path / "run", "--train.process-timeout", "2"), code=code).wait()
     assert codes == [0, 0], said
 
 

@@ -85,7 +85,7 @@ def _remove(names: tuple[str, str]) -> None:
 
 def test_two_hosts_train_and_a_cut_link_is_told_by_both(hosts: Hosts, flags, tmp_path: Path):
     run = tmp_path / "run"
-    argv = flags(run, "--train.lost-after", str(LOST_AFTER_S), images=99999, every=4)
+    argv = flags(run, "--train.process-timeout", str(LOST_AFTER_S), images=99999, every=4)
     jobs = [hosts.start(host, argv, cache=tmp_path / f"cache-{host}") for host in (0, 1)]
     try:
         while not any(row["images"] >= 8 for row in read_stats(run)):

@@ -36,7 +36,12 @@ CASES: dict[str, dict[str, Any]] = {
         "engine": {"threads": 1, "precision": "fp32"},
         "generator": {"output": "mask"},
         "discriminator": {"network": "projected+basic", "feature_size": 48},
-        "method": {"gan": "hinge", "augment": ["colour", "shift", "cutout"], "pool_size": 3, "untranslated": 0.3},
+        "method": {
+            "gan": "hinge",
+            "augment": ["colour", "shift", "cutout"],
+            "pool_size": 3,
+            "source_as_fake_fraction": 0.3,
+        },
     },
     "stabilisers": FAST
     | {

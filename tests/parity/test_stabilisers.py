@@ -24,8 +24,9 @@ SHARED: dict[str, Any] = {
     "pool_size": 2,
 }
 CASES: dict[str, dict[str, Any]] = {
-    "cyclegan": SHARED | {"untranslated": 0.3, "augment": ["colour", "shift"], "augment_probability": 0.7},
-    "contrast": SHARED | {"kind": "contrast", "direction": "both", "untranslated": 0.3, "augment": ["shift"]},
+    "cyclegan": SHARED | {"source_as_fake_fraction": 0.3, "augment": ["colour", "shift"], "augment_probability": 0.7},
+    "contrast": SHARED
+    | {"kind": "contrast", "direction": "both", "source_as_fake_fraction": 0.3, "augment": ["shift"]},
     "onepair": SHARED | {"kind": "onepair", "direction": "both"},
 }
 

@@ -213,7 +213,7 @@ def value_of(argv: Sequence[str], flag: str) -> str | None:
 
 
 def plain_flags(argv: Sequence[str], base: Config) -> list[str]:
-    """Lets `--data.turn true` be written as well as `--data.turn` and `--data.no-turn`."""
+    """Lets `--data.rotate90 true` be written as well as `--data.rotate90` and `--data.no-rotate90`."""
     switches = {
         f"--{section}.{name}".replace("_", "-"): (section, name)
         for section, fields in base.model_dump().items()

@@ -88,7 +88,7 @@ class DataConfig(BaseModel):
         "0.5 to 99.5, for scales that mean nothing, as of MR. Numbers: range_a, range_b. Default: CT-soft-tissue for "
         "CT, else percentiles.",
     )
-    neighbours: int = Field(
+    context_slices: int = Field(
         default=0,
         ge=0,
         le=16,
@@ -107,7 +107,7 @@ class DataConfig(BaseModel):
         description="Mirror each picture top to bottom with probability one half: for domains that have no up, like "
         "microscopy and pictures from above.",
     )
-    turn: bool = Field(
+    rotate90: bool = Field(
         default=False,
         description="Turn each picture by 0, 90, 180 or 270 degrees, at random; for the same domains. Needs a "
         "preprocess that crops, to squares.",
@@ -231,22 +231,22 @@ class DataConfig(BaseModel):
 
     @model_validator(mode="after")
     def _fits_together(self) -> DataConfig:
-        wanted = 1 + 2 * self.neighbours
+        wanted = 1 + 2 * self.context_slices
         for name, channels in (("channels_a", self.channels_a), ("channels_b", self.channels_b)):
-            if self.neighbours and channels not in (None, wanted):
+            if self.context_slices and channels not in (None, wanted):
                 raise ValueError(
-                    f"neighbours={self.neighbours} makes {wanted} channels of each slice, and {name}={channels} asks "
-                    "for others: leave one of the two out"
+                    f"context_slices={self.context_slices} makes {wanted} channels of each slice, and "
+                    f"{name}={channels} asks for others: leave one of the two out"
                 )
         if self.masks_keep != "outside" and self.masks_a is None and self.masks_b is None:
             raise ValueError(
                 f"masks_keep={self.masks_keep} says what masks keep, and there are none: add masks_a or masks_b, or "
                 "leave it out"
             )
-        if self.turn and "crop" not in self.preprocess:
+        if self.rotate90 and "crop" not in self.preprocess:
             raise ValueError(
-                f"turn=true needs squares, but preprocess={self.preprocess} leaves pictures their shape: set a "
-                "preprocess that crops, or turn=false"
+                f"rotate90=true needs squares, but preprocess={self.preprocess} leaves pictures their shape: set a "
+                "preprocess that crops, or rotate90=false"
             )
         if self.preprocess in ("resize_and_crop", "scale_width_and_crop") and self.crop_size > self.load_side:
             raise ValueError(

@@ -49,7 +49,7 @@ class TrainConfig(BaseModel):
         description="With several processes (torchrun), how gradients travel. bf16: rounded to half the bytes, for "
         "slow links between hosts; losses stay exact.",
     )
-    lost_after: float = Field(
+    process_timeout: float = Field(
         default=60,
         ge=2,
         le=86400,

@@ -195,7 +195,7 @@ def _in_memory_order(weight: nn.Parameter) -> Tensor:
 
 
 @contextmanager
-def init_distributed(device: str, *, lost_after: float) -> Iterator[DistributedContext]:
+def init_distributed(device: str, *, process_timeout: float) -> Iterator[DistributedContext]:
     """Join the processes that torchrun started until the run ends; a single process without torchrun.
 
     `device` is the configured one; on CUDA each process takes the GPU of its number on the host.
@@ -203,7 +203,7 @@ def init_distributed(device: str, *, lost_after: float) -> Iterator[DistributedC
     if not is_distributed():
         yield DistributedContext()
         return
-    ranks = _join(device, lost_after=lost_after)
+    ranks = _join(device, process_timeout=process_timeout)
     try:
         yield ranks
         ranks.close()
@@ -214,7 +214,7 @@ def init_distributed(device: str, *, lost_after: float) -> Iterator[DistributedC
         raise other from error
 
 
-def _join(device: str, *, lost_after: float) -> DistributedContext:
+def _join(device: str, *, process_timeout: float) -> DistributedContext:
     cuda = _take_gpu(device)
     rank, world = read_number("RANK"), read_number("WORLD_SIZE")
     address = f"{os.environ.get('MASTER_ADDR', '?')}:{os.environ.get('MASTER_PORT', '?')}"
@@ -228,7 +228,7 @@ def _join(device: str, *, lost_after: float) -> DistributedContext:
         said = str(error).splitlines()[0]
         raise ConnectionError(f"rank {rank} of {world} found no way to the others at {address}: {said}") from error
     where = f"{socket.gethostname()}, process {os.getpid()}"
-    heartbeat = Heartbeat(store, rank=rank, world=world, where=where, address=address, lost_after=lost_after)
+    heartbeat = Heartbeat(store, rank=rank, world=world, where=where, address=address, process_timeout=process_timeout)
     return DistributedContext(
         rank, world, local_rank=local_rank(), local_world=read_number("LOCAL_WORLD_SIZE", "1"), heartbeat=heartbeat
     )

@@ -35,8 +35,8 @@ class Heartbeat:
     """Counts up in the rendezvous' `store`, and monitors that the next rank does so and that the store answers.
 
     A collective may block for hours while rank 0 validates; the heartbeat tells a slow peer from a dead one. After
-    `lost_after` seconds without a sign it calls `lost` with a sentence. By default that ends this process, because a
-    blocked collective cannot be interrupted. Its threads only wait for the network.
+    `process_timeout` seconds without a sign it calls `lost` with a sentence. By default that ends this process, because
+    a blocked collective cannot be interrupted. Its threads only wait for the network.
     """
 
     def __init__(
@@ -47,10 +47,10 @@ class Heartbeat:
         world: int,
         where: str,
         address: str,
-        lost_after: float,
+        process_timeout: float,
         lost: Callable[[str], None] | None = None,
     ):
-        self.rank, self.world, self.address, self.lost_after = rank, world, address, lost_after
+        self.rank, self.world, self.address, self.process_timeout = rank, world, address, process_timeout
         # a call that hangs blocks its own connection only
         self._beats, self._tells = store.clone(), store.clone()  # pyright: ignore[reportAttributeAccessIssue]
         self._lost = lost or self._end
@@ -115,10 +115,10 @@ class Heartbeat:
         self.describe(self._next)  # while it can be asked
         while not self._closed.wait(PERIOD_S):
             now = time.monotonic()
-            if now - self._answered > self.lost_after:
+            if now - self._answered > self.process_timeout:
                 self._lost(self._store_lost(now - self._answered))
             # while nothing answers nobody knows whether the next rank lives: only time with answers counts against it
-            elif (silent := self._answered - self._seen) > self.lost_after:
+            elif (silent := self._answered - self._seen) > self.process_timeout:
                 self._lost(f"no sign of life from {self.describe(self._next)} for {silent:.0f} s")
 
     def _store_lost(self, seconds: float) -> str:

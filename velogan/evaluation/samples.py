@@ -47,7 +47,7 @@ class Sampler:
         log: Log,
     ):
         self.folder, self.views, self.log = run / "samples", views, log
-        self.how, self.beside = {"device": device, "bf16": bf16}, data.neighbours
+        self.how, self.beside = {"device": device, "bf16": bf16}, data.context_slices
         from_b, a, b = "b2a" if "b2a" in views.generators else "b2b", sources.a, sources.b
         self.pictures = {"a2b": _pictures(a, b, data, count, multiple), from_b: _pictures(b, a, data, count, multiple)}
         third = ["reconstruction"] if views.reconstruction else ["back"] if len(views.generators) == 2 else []

@@ -44,7 +44,7 @@ class CycleGAN(Judged):
         unlike = f"channels of domain A: {a}, of domain B: {b}"
         off = {
             "identity loss": self.identity,
-            "untranslated images for discriminators": self.untranslated,
+            "untranslated images for discriminators": self.source_as_fake_fraction,
         }
         return [Decision(name, "off", unlike) for name, wanted in off.items() if wanted]
 

@@ -33,7 +33,7 @@ class Judged(Adversarial):
         "colours. It keeps shapes: an edge may become faint, or its dark side bright, and where the image is flat "
         "new things may come.",
     )
-    untranslated: float = Field(
+    source_as_fake_fraction: float = Field(
         default=0.0,
         ge=0,
         le=0.5,
@@ -64,10 +64,11 @@ class Judged(Adversarial):
         return self
 
     def check(self, spec: Spec) -> None:
-        if self.untranslated and any(one.network == "projected" for one in spec.discriminators.values()):
+        if self.source_as_fake_fraction and any(one.network == "projected" for one in spec.discriminators.values()):
             raise ValueError(
-                f"method.untranslated={self.untranslated:g} is for PatchGANs, and discriminator.network=projected has "
-                "none: set method.untranslated=0, or discriminator.network=projected+basic"
+                f"method.source_as_fake_fraction={self.source_as_fake_fraction:g} is for PatchGANs, and "
+                "discriminator.network=projected has none: set method.source_as_fake_fraction=0, or "
+                "discriminator.network=projected+basic"
             )
 
     def shapes(self, spec: Spec, shape: tuple[int, int]) -> Shapes:
@@ -127,9 +128,9 @@ class JudgedObjective:
     def __init__(self, config: Judged, ways: Sequence[OneWay], shapes: Shapes, *, batched: bool = False):
         self.config, self.ways, self.batched = config, ways, batched
         self.augmenter = Augmenter(config.augment, config.augment_probability)
-        self.untranslated = config.untranslated if shapes["A"][0] == shapes["B"][0] else 0.0
+        self.source_as_fake_fraction = config.source_as_fake_fraction if shapes["A"][0] == shapes["B"][0] else 0.0
         self.plain_draws = _DRAWS + 6 * self.augmenter.count
-        self.draws: Mapping[str, int] = {"train": self.plain_draws + (2 if self.untranslated else 0)}
+        self.draws: Mapping[str, int] = {"train": self.plain_draws + (2 if self.source_as_fake_fraction else 0)}
         self.pools = {f"fake_{letter.lower()}": FakePool(config.pool_size, shape) for letter, shape in shapes.items()}
         self.state: nn.Module = nn.ModuleDict(self.pools)
 
@@ -156,10 +157,10 @@ class JudgedObjective:
             number = way.number
             judged = self.pools[way.fake](fakes[way.fake], uniform[2 * number :][:2])
             weights = None
-            if self.untranslated:
-                as_it_is = uniform[self.plain_draws + number] < self.untranslated
+            if self.source_as_fake_fraction:
+                as_it_is = uniform[self.plain_draws + number] < self.source_as_fake_fraction
                 judged = torch.where(as_it_is.view(-1, 1, 1, 1), batch[way.source], judged)
-                weights = (~as_it_is) / (1 - self.untranslated)
+                weights = (~as_it_is) / (1 - self.source_as_fake_fraction)
             fake, real = self.seen(way, judged, batch, 1), self.seen(way, batch[way.target], batch, 2)
             terms[way.letter] = self.config.discriminator_term(
                 nets[way.discriminator],

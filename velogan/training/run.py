@@ -58,7 +58,7 @@ def train(
     began = time.monotonic() if began is None else began
     if config.train.exchange_every is not None and placing is None:
         raise ValueError("train.exchange_every is for nodes, which `velogan train` alone starts: leave it out here")
-    with init_distributed(config.engine.device, lost_after=config.train.lost_after) as ranks:
+    with init_distributed(config.engine.device, process_timeout=config.train.process_timeout) as ranks:
         session = Session.open(run, config, say=display.say) if ranks.is_main_process else None
         about = {"display": display, "origin": origin, "scoring": scoring, "placing": placing, "began": began}
         return ranks.broadcast(_train(ranks, config, session, **about))

@@ -52,7 +52,7 @@ from velogan.types import Decision
 
 MAY_CHANGE = ("train.length", "train.keep", "train.samples", "train.tensorboard", "data.cache_dir")
 MAY_CHANGE += ("data.workers", "train.log_every", "train.sample_every", "train.checkpoint_every")
-MAY_CHANGE += ("train.on_nonfinite", "train.patience", "train.lost_after")
+MAY_CHANGE += ("train.on_nonfinite", "train.patience", "train.process_timeout")
 MAY_CHANGE += ("train.start", "method.start")
 """Fields that may differ when a run is continued, besides those of the engine: they do not change what is learned."""
 

@@ -134,9 +134,9 @@ def test_one_gather_equals_windows_cut_one_by_one() -> None:
 
 def test_turns_and_flips_are_those_of_numpy_here_and_on_the_device() -> None:
     domain = domain_of(6)
-    loader = loader_of(domain, domain, batch_size=64, flip_vertical=True, turn=True)
+    loader = loader_of(domain, domain, batch_size=64, flip_vertical=True, rotate90=True)
     plan, batch = loader.plan(0).A, loader.batch(0)["A"]
-    assert torch.equal(normalise(crop_and_flip(on_device(domain, loader.device), plan, (16, 16), turn=True)), batch)
+    assert torch.equal(normalise(crop_and_flip(on_device(domain, loader.device), plan, (16, 16), rotate90=True)), batch)
     seen = Counter()
     for (index, top, left, _), made in zip(plan.tolist(), batch):
         window = domain.image(index)[top : top + 16, left : left + 16, 0]
@@ -149,7 +149,7 @@ def test_turns_and_flips_are_those_of_numpy_here_and_on_the_device() -> None:
 
 @pytest.mark.parametrize(
     ("settings", "k", "mirrored"),
-    [({"turn": True, "flip": False}, 4, False), ({"flip_vertical": True, "flip": False}, 1, True)],
+    [({"rotate90": True, "flip": False}, 4, False), ({"flip_vertical": True, "flip": False}, 1, True)],
 )
 def test_each_setting_makes_its_own_changes_and_leaves_the_windows(
     settings: dict[str, bool], k: int, mirrored: bool

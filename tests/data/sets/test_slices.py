@@ -235,7 +235,7 @@ def test_slices_without_a_patient_are_of_their_volume(tmp_path: Path, other: Pat
 
 def test_neighbours_are_the_slices_below_and_above(tmp_path: Path, other: Path) -> None:
     planes = _planes(3)
-    config = _config(_series(tmp_path / "ct", "p", planes, backwards=True), other, neighbours=1)
+    config = _config(_series(tmp_path / "ct", "p", planes, backwards=True), other, context_slices=1)
     domain = _domain(_slices(config), config)
     assert (domain.format.channels, domain.format.neighbours) == (3, 1)
     for place, around in enumerate(((0, 0, 1), (0, 1, 2), (1, 2, 2))):
@@ -246,11 +246,13 @@ def test_neighbours_are_the_slices_below_and_above(tmp_path: Path, other: Path) 
 def test_neighbours_need_volumes(tmp_path: Path, other: Path, make_folder: Callable[..., Path]) -> None:
     single = _series(tmp_path / "single", "p", _planes(1))
     with pytest.raises(ValueError, match=r"data\.neighbours=1.*single \(domain A\) holds none"):
-        find_sources(_config(single, other, neighbours=1))
+        find_sources(_config(single, other, context_slices=1))
     with pytest.raises(ValueError, match=r"data\.neighbours=1.*\(domain B\) holds none"):
-        find_sources(_config(other, make_folder("pictures", count=2), neighbours=1))
-    with pytest.raises(ValueError, match=re.escape("neighbours=1 makes 3 channels of each slice, and channels_a=1")):
-        DataConfig(neighbours=1, channels_a=1)
+        find_sources(_config(other, make_folder("pictures", count=2), context_slices=1))
+    with pytest.raises(
+        ValueError, match=re.escape("context_slices=1 makes 3 channels of each slice, and channels_a=1")
+    ):
+        DataConfig(context_slices=1, channels_a=1)
 
 
 class _Shift(nn.Module):
@@ -308,7 +310,7 @@ def test_a_picture_does_not_pass_for_a_volume(tmp_path: Path, make_folder: Calla
 def test_a_run_remembers_and_writes_a_series_back(tmp_path: Path, tiny_config: Callable[..., Config]) -> None:
     a, b = (_series(tmp_path / name, name, _planes(3)) for name in "ab")
     config = tiny_config(
-        data={"path": (str(a), str(b)), "neighbours": 1, "crop_size": 32, "load_size": 32},
+        data={"path": (str(a), str(b)), "context_slices": 1, "crop_size": 32, "load_size": 32},
         train={"length": "2 images"},
     )
     with Display() as display:

@@ -51,8 +51,8 @@ def random_from(*seed: int) -> np.random.Generator:
     return np.random.Generator(np.random.Philox(np.random.SeedSequence(seed)))
 
 
-def crop_and_flip(images: Tensor, plan: Tensor, size: tuple[int, int], *, turn: bool = False) -> Tensor:
-    """Cut `size` (h, w) windows out of `(N, H, W, C)` images as `plan` `(B, 4)` says, and mirror and `turn` some.
+def crop_and_flip(images: Tensor, plan: Tensor, size: tuple[int, int], *, rotate90: bool = False) -> Tensor:
+    """Cut `size` (h, w) windows out of `(N, H, W, C)` images as `plan` `(B, 4)` says, and flip them.
 
     One gather with static shapes on the images' device; returns `(B, h, w, C)`. Only squares can be turned.
     """
@@ -65,7 +65,7 @@ def crop_and_flip(images: Tensor, plan: Tensor, size: tuple[int, int], *, turn: 
     # torch cannot index uint16 on every device
     kept = images.view(torch.int16) if images.dtype == torch.uint16 else images
     cut = kept[index[:, :, None], rows[:, :, None], columns[:, None, :]]
-    if turn:
+    if rotate90:
         cut = torch.where((flip & TRANSPOSE).bool()[:, :, None, None], cut.transpose(1, 2), cut)
     return cut.view(images.dtype)
 
@@ -252,7 +252,7 @@ class PairLoader:
         height, width = window(self.config, shape)
         top, left = int(draws[0] * (shape[0] - height + 1)), int(draws[1] * (shape[1] - width + 1))
         flip = MIRROR * (self.config.flip and draws[2] > 0.5) + UPEND * (self.config.flip_vertical and draws[3] > 0.5)
-        return index, top, left, flip ^ (_TURNS[int(4 * draws[4])] if self.config.turn else 0)
+        return index, top, left, flip ^ (_TURNS[int(4 * draws[4])] if self.config.rotate90 else 0)
 
     def gather(self, plan: CropPlan) -> Batch:
         """Give each domain's crops `(B, h, w, C)`, cut by NumPy, or its plan if its pictures lie on the device."""
@@ -281,7 +281,7 @@ class PairLoader:
     def _finish(self, side: str, domain: Domain, part: Tensor) -> Tensor:
         resident = self.resident[side]
         if resident is not None:  # then all pictures have one size
-            part = crop_and_flip(resident, part, window(self.config, domain.shapes[0]), turn=self.config.turn)
+            part = crop_and_flip(resident, part, window(self.config, domain.shapes[0]), rotate90=self.config.rotate90)
         return normalise(part, domain.format.range)
 
     def batch(self, position: int) -> Batch:

@@ -257,7 +257,7 @@ def open_slices(
             f"data.path (--data) {directory}: no slice has content in the window {look.window}: name another as "
             "data.window, or numbers as data.range_a (domain B: data.range_b)"
         )
-    made = Slices(scans, look, tuple(chosen), config.neighbours, skipped=look.skipped)
+    made = Slices(scans, look, tuple(chosen), config.context_slices, skipped=look.skipped)
     return replace(made, note=_note(made))
 
 

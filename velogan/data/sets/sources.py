@@ -153,8 +153,8 @@ def find_sources(config: DataConfig, *, progress: Progress | None = None) -> Sou
     for side in sides:
         if config.group is not None:
             _check_groups(side, config.group)
-        if config.neighbours:
-            _check_volumes(side, config.neighbours)
+        if config.context_slices:
+            _check_volumes(side, config.context_slices)
     if config.validation and min(len(side.train.names) for side in sides) >= FEWEST:
         a, b = (_hold_out(side, config) for side in sides)
         sources = replace(sources, a=a, b=b)
@@ -177,7 +177,7 @@ def _check_volumes(side: Side, neighbours: int) -> None:
     train = side.train
     if not isinstance(train, Slices) or all(len(one.slices) == 1 for one in train.look.series):
         raise ValueError(
-            f"data.neighbours={neighbours} is for volumes of several slices, of DICOM or NIfTI, and {train.where} "
+            f"data.context_slices={neighbours} is for volumes of several slices, of DICOM or NIfTI, and {train.where} "
             f"(domain {side.letter}) holds none: leave it out"
         )
 
