@@ -249,6 +249,7 @@ def compiled(asked: Asked) -> Found:
 
 
 PLANS = ROOT / "benchmarks" / "plans"
+STUDY = "../studies/searches/paper.yaml"
 TINY_SETS = {
     "images": 8,
     "seeds": 1,
@@ -273,7 +274,7 @@ def sets(asked: Asked) -> Found:
 def searches(asked: Asked) -> Found:
     """CycleGANAS' comparisons at 128x128 on horses, facades and apples; `--only searches` goes on with what OUT has"""
     of = ("--last", "--only", "horse2zebra", "facades", "apple2orange")
-    found = _by_sets(asked, "search-paper.yaml", *of)
+    found = _by_sets(asked, STUDY, *of, module="benchmarks.studies.searches")
     from benchmarks.scatter import draw, panels
 
     (asked.out / "scatter.svg").write_text(draw(panels(found.figures)), encoding="utf-8")
@@ -286,7 +287,9 @@ def optimizers(asked: Asked) -> Found:
     return _by_sets(asked, "optimizers.yaml", "--last", "--only", "cityscapes", "horse2zebra", "facades")
 
 
-def _by_sets(asked: Asked, name: str, *words: str, tiny: Mapping[str, Any] = TINY_SETS) -> Found:
+def _by_sets(
+    asked: Asked, name: str, *words: str, tiny: Mapping[str, Any] = TINY_SETS, module: str = "benchmarks.sets"
+) -> Found:
     """What benchmarks/sets.py makes of the plan, on all sets or as `words` say; `tiny` is in place of its words."""
     plan = PLANS / name
     if asked.tiny:
@@ -303,9 +306,9 @@ def _by_sets(asked: Asked, name: str, *words: str, tiny: Mapping[str, Any] = TIN
         words += ("--squeezenet", str(weights)) if (weights := asked.data / SQUEEZENET).is_file() else ()
     from benchmarks.sets import markdown, tabled
 
-    code, _ = asked.call(["-m", "benchmarks.sets", str(plan), "--out", str(asked.out), *words], "sets")
+    code, _ = asked.call(["-m", module, str(plan), "--out", str(asked.out), *words], "sets")
     if not (asked.out / "sets.json").is_file():
-        raise ValueError(f"benchmarks/sets.py ended with exit code {code} before all was trained: see sets.log")
+        raise ValueError(f"{module} ended with exit code {code} before all was trained: see sets.log")
     runs = json.loads((asked.out / "sets.json").read_text())
     failed = [f"failed: {one['set']}, {one['recipe']}: {one['reason']}" for one in runs if one["reason"]]
     shared = [] if asked.tiny else [f"{asked.at_once} trainings shared the GPU at a time."]

@@ -2,7 +2,7 @@
 
     python -m benchmarks.scatter OUT/sets.json OUT/scatter.svg
 
-OUT is what `benchmarks/sets.py` made of benchmarks/plans/search-paper.yaml. Sizes are parameters of the direction's
+OUT is what `benchmarks/studies/searches.py` made of its paper.yaml. Sizes are parameters of the direction's
 generator over C64's. Scores are distances that are left over C64's mean, by SqueezeNet where it judged: 1 as good as
 C64, lower is better. The paper's are FIDs over C64's mean, of those that its text gives; its sizes are in its figures
 alone, so each is a dashed line. Dots are runs, a seed each.

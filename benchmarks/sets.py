@@ -6,8 +6,7 @@ Each folder below `--sets` that has trainA and trainB is a set, and the built-in
 some. The plan file (benchmarks/plans/sets.yaml) names recipes and what they have in common; flags change sizes, lengths
 and seeds. The same command goes on where it was stopped. OUT/sets.html has a drawing of what is closed (OUT/sets.svg),
 the same six held-out pictures of each set by each recipe, all tables and all runs; OUT/sets.json has every figure.
-Scored is the checkpoint that `translate` takes, or with `--last` the last. Variants of a plan are recipes, too; those
-with a genotype search first.
+Scored is the checkpoint that `translate` takes, or with `--last` the last. Variants of a plan are recipes, too.
 
 Closed is the share of the kernel distance between inputs and real pictures that a translation closes, over a network
 that no discriminator uses. Where a set has `maskA` or `maskB`, what changed outside the objects is measured on held-out
@@ -21,8 +20,6 @@ import base64
 import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 from statistics import fmean, median
 from string import Template
@@ -31,6 +28,7 @@ from typing import Any
 from benchmarks.gpu_item import CLASSES, SCORING_S, closed
 from benchmarks.outside import outside
 from benchmarks.squeezenet import load_squeezenet
+from benchmarks.trainings import Training, train_all
 from velogan.config import read_config
 from velogan.engine.device import resolve_device
 from velogan.engine.duration import parse_span
@@ -43,11 +41,8 @@ from velogan.report.plots import Drawing, text_width
 from velogan.report.sections import text
 from velogan.report.sweep_page import strips
 from velogan.store.checkpoint import digest, find_checkpoint, taken
-from velogan.sweep.attempt import attempt
-from velogan.sweep.cores import available
 from velogan.sweep.folder import read_mapping
 from velogan.sweep.pictures import held_out_pictures
-from velogan.sweep.plan import Trial
 from velogan.sweep.planfile import read_plan
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -79,7 +74,18 @@ Rows = dict[tuple[str, str], Cell]
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    asked = arguments(__doc__ or "").parse_args()
+    trainings = _trainings(asked)
+    if asked.within:
+        asked.minutes = _each(asked, trainings)
+        trainings = _trainings(asked)
+    with Display() as display:
+        return compare(trainings, asked, display)
+
+
+def arguments(description: str) -> argparse.ArgumentParser:
+    """Return the flags of this script."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("plan", nargs="?", type=Path, default=ROOT / "benchmarks" / "plans" / "sets.yaml")
     parser.add_argument("--sets", type=Path, help="the folder with the sets")
     parser.add_argument("--only", nargs="+", metavar="SET")
@@ -96,26 +102,26 @@ def main() -> int:
     parser.add_argument("--squeezenet", type=Path, help="SqueezeNet 1.0 judges, too")
     parser.add_argument("--last", action="store_true", help="score the last checkpoints")
     parser.add_argument("--limit", type=int, help="at most so many test pictures of a domain")
-    asked = parser.parse_args()
-    trials = {name: list(_trials(asked, path)) for name, path in _sets(asked).items()}
-    if asked.within:
-        asked.minutes = _each(asked, sum(map(len, trials.values())), *next(iter(trials.values())))
-        trials = {name: list(_trials(asked, path)) for name, path in _sets(asked).items()}
-    with Display() as display:
-        _train(trials, asked, say=display.say)
-        runs = [_scored(name, trial, asked, display) for name, some in trials.items() for trial in some]
-        tables = tabled(runs)
-        pictures = {name: _pictures(asked.out / name, runs, name, display) for name in trials}
-        write_text(asked.out / "sets.json", json.dumps(runs, indent=1, default=str))
-        drawn = drawing(tables.get("closed", {}))
-        write_text(asked.out / "sets.svg", drawn)
-        write_text(asked.out / "sets.html", page(tables, pictures, runs, drawn=drawn, command=sys.argv))
-        display.say(f"page: {asked.out / 'sets.html'}")
+    return parser
+
+
+def compare(trainings: Sequence[Training], asked: argparse.Namespace, display: Display) -> int:
+    """Train what is left, score all, write tables and page, and return the exit code."""
+    reasons = train_all(trainings, parallel=asked.parallel, say=display.say)
+    runs = [_scored(training, reasons[training], asked, display) for training in trainings]
+    tables = tabled(runs)
+    names = list(dict.fromkeys(training.of for training in trainings))
+    pictures = {name: _pictures(runs, name, display) for name in names}
+    write_text(asked.out / "sets.json", json.dumps(runs, indent=1, default=str))
+    drawn = drawing(tables.get("closed", {}))
+    write_text(asked.out / "sets.svg", drawn)
+    write_text(asked.out / "sets.html", page(tables, pictures, runs, drawn=drawn, command=sys.argv))
+    display.say(f"page: {asked.out / 'sets.html'}")
     print("\n".join(markdown(tables)))
     return 1 if any(one["reason"] for one in runs) else 0
 
 
-def _sets(asked: argparse.Namespace) -> dict[str, str]:
+def find_sets(asked: argparse.Namespace) -> dict[str, str]:
     """Where pictures lie, by the name of the set. Ends with a sentence where there are none."""
     if asked.sets and not asked.sets.is_dir():
         raise SystemExit(f"--sets {asked.sets}: there is no such folder; name one that holds sets")
@@ -127,55 +133,36 @@ def _sets(asked: argparse.Namespace) -> dict[str, str]:
     return {name: found[name] for name in asked.only or found}
 
 
-def _trials(asked: argparse.Namespace, path: str) -> Iterator[Trial]:
+def _trainings(asked: argparse.Namespace) -> list[Training]:
+    """All recipes of the plan on all sets."""
     words = {name: getattr(asked, name) for name in ("image_size", "size", "seeds", "minutes", "images")}
-    plan = read_plan(asked.plan, data=path, **words)
-    first = {"preset": next(iter(plan.bases))}  # of one preset alone, trials do not name it
-    for trial in (replace(one, settings=first | dict(one.settings)) for one in plan.known_trials()):
-        if not asked.recipes or trial.settings["preset"] in asked.recipes:
-            yield trial
+    trainings: list[Training] = []
+    for name, path in find_sets(asked).items():
+        plan = read_plan(asked.plan, data=path, **words)
+        for trial in plan.known_trials():
+            recipe = trial.settings.get("preset", next(iter(plan.bases)))
+            if not asked.recipes or recipe in asked.recipes:
+                trainings.append(Training(name, recipe, trial.seed, trial.config, asked.out / name / "trials"))
+    return trainings
 
 
-def _each(asked: argparse.Namespace, count: int, first: Trial, *_: Trial) -> float | None:
-    """Minutes of each of so many trainings, where all of them and their scores have `--within`."""
-    waves = -(-count // asked.parallel)
+def _each(asked: argparse.Namespace, trainings: Sequence[Training]) -> float | None:
+    """Minutes of each training, where all of them and their scores have `--within`."""
+    waves = -(-len(trainings) // asked.parallel)
     each = asked.within / waves - SCORING_S * asked.parallel / 60
     if each < 1:
-        raise SystemExit(f"--within {asked.within:g} minutes is too short for {count} trainings: name fewer sets")
-    span = parse_span(first.config.train.length)
+        raise SystemExit(
+            f"--within {asked.within:g} minutes is too short for {len(trainings)} trainings: name fewer sets"
+        )
+    span = parse_span(trainings[0].config.train.length)
     return min(each, span.amount) if span.unit == "minutes" else None
 
 
-def _train(trials: Mapping[str, Sequence[Trial]], asked: argparse.Namespace, *, say: Any) -> None:
-    """All sets' trials, so many at a time; what is done already is left."""
-    cores = max(1, len(available()) // asked.parallel)
-
-    def one(job: tuple[str, Trial]) -> None:
-        name, trial = job
-        found = attempt(
-            asked.out / name,
-            trial.name,
-            trial.config.model_dump(mode="json"),
-            budget=trial.config.train.length,
-            metric="validation/distance",
-            cores=cores,
-            origin={"preset": trial.settings["preset"], "command": " ".join(sys.argv)},
-            report=lambda percent, score: None,
-            source=trial.source,
-        )
-        why = f" ({found.reason})" if found.reason else ""
-        say(f"{name}, {trial.name}: {found.status}, {found.images:,} images{why}")
-
-    with ThreadPoolExecutor(asked.parallel) as pool:
-        list(pool.map(one, [(name, trial) for name, some in trials.items() for trial in some]))
-
-
-def _scored(name: str, trial: Trial, asked: argparse.Namespace, display: Display) -> dict[str, Any]:
+def _scored(training: Training, reason: str, asked: argparse.Namespace, display: Display) -> dict[str, Any]:
     """What is known of a run: `set`, `recipe`, `seed`, `run`, `reason` where it failed, and figures by direction."""
-    folder = asked.out / name
-    run = folder / "trials" / trial.name
-    known = {"set": name, "recipe": trial.settings["preset"], "seed": trial.seed, "run": str(run), "reason": ""}
-    kept = folder / "status" / f"{trial.name}.sets.json"
+    name, run = training.of, training.run
+    known = {"set": name, "recipe": training.name, "seed": training.seed, "run": str(run), "reason": ""}
+    kept = run.with_name(f"{run.name}.scores.json")
     try:
         which = "last" if asked.last else taken(run)
         at = find_checkpoint(run, which)
@@ -200,8 +187,7 @@ def _scored(name: str, trial: Trial, asked: argparse.Namespace, display: Display
         write_text(kept, json.dumps({"of": of, "found": found}))
         return {**known, **found}
     except (ValueError, OSError) as error:
-        status = read_mapping(folder / "status" / f"{trial.name}.json")
-        return {**known, "reason": str(status.get("reason") or error), "images": 0, "checkpoint": "", "ways": {}}
+        return {**known, "reason": reason or str(error), "images": 0, "checkpoint": "", "ways": {}}
 
 
 def figures(scores: Sequence[Mapping[str, Any]], shares: Mapping[str, int]) -> dict[str, dict[str, Any]]:
@@ -318,7 +304,7 @@ def drawing(rows: Rows) -> str:
     return picture.file(title="Distance closed by each recipe, for each set and direction")
 
 
-def _pictures(folder: Path, runs: Sequence[Mapping[str, Any]], name: str, display: Display) -> str:
+def _pictures(runs: Sequence[Mapping[str, Any]], name: str, display: Display) -> str:
     """The same held-out pictures by each recipe's first run."""
     mine = [one for one in runs if one["set"] == name and not one["reason"]]
     trials = [{"status": "done", "score": one["seed"], "setting": one["recipe"], "run": one["run"]} for one in mine]

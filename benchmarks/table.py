@@ -1,4 +1,4 @@
-"""A finished sweep as the table of a document: a row for each setting, figures of its runs' ends on test pictures.
+"""A finished sweep or study of searches as the table of a document: a row for each setting, on test pictures.
 
     velogan sweep benchmarks/plans/rendered.yaml --out runs/rendered
     python -m benchmarks.table runs/rendered psnr_object_db ssim_object squeeze_kid --squeezenet squeezenet1_0.npz
@@ -49,7 +49,7 @@ def main() -> None:
     common = {"features": asked.features, "judges": judges, "classes": classes, "limit": asked.limit}
     runs: dict[str, list[dict[str, Any]]] = {}
     with Display() as display:
-        for trial in json.loads((asked.sweep / "sweep.json").read_text())["trials"]:
+        for trial in _trials(asked.sweep):
             if trial["status"] == "done":
                 run = Path(trial["run"])
                 found: list[dict[str, Any]] = []
@@ -66,6 +66,14 @@ def main() -> None:
     figures = [_named(name, way, asked) for way in asked.direction for name in measured]
     figures += [name for logged in filter(_is_logged, asked.figures) for name in (logged, f"{logged}, best")]
     print("\n".join(table(runs, [*(SIZES if asked.sizes else []), *figures])))
+
+
+def _trials(folder: Path) -> list[dict[str, Any]]:
+    """The trials of a sweep, or of a study, which calls settings recipes."""
+    if (folder / "sweep.json").is_file():
+        return json.loads((folder / "sweep.json").read_text())["trials"]
+    rows = json.loads((folder / "sets.json").read_text())
+    return [{**row, "setting": row["recipe"], "status": "failed" if row["reason"] else "done"} for row in rows]
 
 
 def _sizes(run: Path) -> dict[str, float]:

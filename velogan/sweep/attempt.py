@@ -12,7 +12,6 @@ from typing import Any
 from velogan.engine.child import ask
 from velogan.sweep.cores import held
 from velogan.sweep.folder import TrialState, log_file, note, run_folder, saved, scores_of, share, state_of
-from velogan.sweep.genotypes import Source
 
 MOST_DEATHS = 3
 """How often a trial may be killed in a row without getting on; then it has failed."""
@@ -32,12 +31,11 @@ def attempt(
     origin: Mapping[str, Any],
     report: Report,
     facts: Mapping[str, Any] = MappingProxyType({}),
-    source: Source | None = None,
 ) -> TrialState:
     """Trains until done, failed, or `report` raises; a killed run goes on from its checkpoint. Writes the status.
 
     `cores` are how many it computes with, and stays on, unless `config` says engine.threads. What is done already is
-    only reported. `facts` are kept with the status. With a `source` the networks are found first.
+    only reported. `facts` are kept with the status.
     """
     told: set[int] = set()
     if (found := state_of(out, name, budget=budget, metric=metric)).status == "done":
@@ -49,30 +47,23 @@ def attempt(
         note(out, name, "running", **facts)
         engine = {**config["engine"], "threads": config["engine"]["threads"] or len(mine)}
         request = {"run": str(run_folder(out, name)), "config": {**config, "engine": engine}}
-        request |= {"origin": origin, "metric": metric, "sweep": str(out)}
-        request |= {"source": source.model_dump(mode="json") if source else None}
+        request |= {"origin": origin, "metric": metric}
         deaths = 0
         while deaths < MOST_DEATHS:
-            before = _seen(out, name, source)
+            before = saved(run_folder(out, name))[0]
             with open(log_file(out, name), "ab") as said:
                 tell = partial(_tell, out, name, budget, metric, told, report)
                 code, answer = ask("velogan.sweep.child", request, cores=mine, said=said, meanwhile=tell)
             _tell(out, name, budget, metric, told, report)
             if code >= 0:
                 break
-            deaths = 1 if _seen(out, name, source) > before else deaths + 1
+            deaths = 1 if saved(run_folder(out, name))[0] > before else deaths + 1
         if state_of(out, name, budget=budget, metric=metric).status == "done":
             note(out, name, "done", **facts)
         else:
             asked = "it stopped before its budget was used up: somebody asked it to"
             note(out, name, "failed", answer.get("error") or _killed(code, deaths) or asked, **facts)
         return state_of(out, name, budget=budget, metric=metric)
-
-
-def _seen(out: Path, name: str, source: Source | None) -> int:
-    """Images that a trial, and the search before it, have seen and saved."""
-    folders = [run_folder(out, name), *([source.folder(out)] if source else [])]
-    return sum(saved(folder)[0] for folder in folders)
 
 
 def _killed(code: int, deaths: int) -> str:

@@ -14,7 +14,6 @@ from velogan.engine.child import answer
 from velogan.evaluation.metric import MetricValidation
 from velogan.observe.progress import Display
 from velogan.sweep.folder import wait_for
-from velogan.sweep.genotypes import Source
 from velogan.training.run import train
 
 LOCK_S = 60.0
@@ -22,22 +21,12 @@ LOCK_S = 60.0
 
 
 def _train(request: Mapping[str, Any]) -> dict[str, Any]:
-    """Trains `config` in the folder `run`, scored by the `metric` at each checkpoint; `origin` is for the record.
-
-    Where a `source` is named, a search finds the networks before, in the folder of the `sweep`.
-    """
+    """Trains `config` in the folder `run`, scored by the `metric` at each checkpoint; `origin` is for the record."""
     run = Path(request["run"])
     wait_for(run, until=time.monotonic() + LOCK_S)
     scoring = partial(MetricValidation, metric=request["metric"])
     with Display() as display:
         config, origin = parse_config(request["config"]), request["origin"]
-        if request["source"]:
-            source = Source.model_validate(request["source"])
-            threads = config.engine.threads
-            found = source.find(Path(request["sweep"]), threads=threads, display=display, origin=origin)
-            if found is None:  # somebody stopped it
-                return {}
-            config = source.built(config, found)
         train(config, run, display=display, origin=origin, scoring=scoring)
     return {}
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -98,19 +97,12 @@ def _steps(
     for kind, trial in list(kinds.items())[:MOST_PROBES]:
         engine = {"threads": trial.config.engine.threads or len(cores)}
         try:
-            found[kind] = probe(fit(_stand_in(trial)).change(engine=engine), cores)
+            found[kind] = probe(fit(trial.config).change(engine=engine), cores)
         except ValueError as error:
             say(f"the cost of {trial.name} cannot be measured: {error}")
-    if searches := {str(trial.source.folder(Path())) for trial in trials if trial.source}:
-        say(f"{len(searches)} searches come on top, whose steps are dearer")
     if len(kinds) > MOST_PROBES:
         say(f"{MOST_PROBES} of {len(kinds)} kinds of runs were measured")
     return found
-
-
-def _stand_in(trial: Trial) -> Config:
-    """A configuration like the trial's: where networks are to be found, others of the same size, or nearly."""
-    return trial.source.built(trial.config, trial.source.drawn(trial.seed)) if trial.source else trial.config
 
 
 def _cost(budget: str, step: Any | None) -> Cost:

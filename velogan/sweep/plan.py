@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from operator import attrgetter
-from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
@@ -20,7 +19,6 @@ from velogan.engine.duration import Duration
 from velogan.evaluation.metric import parse_metric
 from velogan.evaluation.validation import SCORE
 from velogan.sweep.dimensions import PRESET, SIZE, Dimension, changed, scored_at_shares
-from velogan.sweep.genotypes import Source
 
 Search = Literal["grid", "random", "optuna"]
 
@@ -30,46 +28,28 @@ _LONGEST_NAME = 100  # characters; file systems take 255 bytes
 
 @dataclass(frozen=True)
 class Trial:
-    """One run of a sweep: `settings` are what differs between trials, besides the seed.
-
-    With a `source`, `config` does not know its networks yet.
-    """
+    """One run of a sweep: `settings` are what differs between trials, besides the seed."""
 
     name: str
     settings: Mapping[str, Any]
     seed: int
     config: Config
-    source: Source | None = None
 
     @property
     def setting(self) -> str:
         """What trials with other seeds have in common with this one; "base" where nothing is varied."""
         return self.name.rpartition(",")[0] or "base"
 
-    def settled(self, out: Path) -> Config:
-        """`config`, in the sweep in `out` with the networks that its search has found.
-
-        As it is where the search has not ended, or where its networks cannot have the size, and the trial fails.
-        """
-        if self.source is None or (found := self.source.found(out)) is None:
-            return self.config
-        try:
-            return self.source.built(self.config, found)
-        except ValueError:
-            return self.config
-
 
 class SweepPlan(BaseModel):
     """What to run: `bases` are whole configurations by the preset they come from; `budget` is each trial's length.
 
-    `sources` are of the presets whose networks a search finds, or which are drawn from its space. `metric` is given as
-    a figure and kept as its name in the log: see `parse_metric`.
+    `metric` is given as a figure and kept as its name in the log: see `parse_metric`.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     bases: dict[str, Config] = Field(min_length=1)
-    sources: dict[str, Source] = {}
     vary: tuple[Dimension, ...] = ()
     seeds: int = Field(default=1, ge=1, le=1000)
     budget: Duration
@@ -131,15 +111,8 @@ class SweepPlan(BaseModel):
         except ValueError as error:
             raise ValueError(f"{trial_name(settings, seed)}: {error}") from None
         config = scored_at_shares(config.change(train={"length": self.budget, "seed": seed}))
-        source = self.sources[preset].of(seed) if preset in self.sources else None
         read = {name: value if name in (PRESET, SIZE) else attrgetter(name)(config) for name, value in settings.items()}
-        name = trial_name(read, seed)
-        if source and source.how.random:  # nothing is to be found
-            try:
-                config, source = source.built(config, source.drawn(seed)), None
-            except ValueError as error:
-                raise ValueError(f"{name}: {error}") from None
-        return Trial(name, read, seed, config, source)
+        return Trial(trial_name(read, seed), read, seed, config)
 
     def known_trials(self) -> list[Trial]:
         """All trials that are known before the start, checked: none for `optuna`, which finds its settings as it goes.

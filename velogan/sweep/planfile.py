@@ -13,11 +13,7 @@ from velogan.evaluation.validation import SCORE
 from velogan.files import nearest, parse_yaml
 from velogan.recipes import DEFAULT, RECIPES
 from velogan.sweep.dimensions import changed, check_field, make_dimension
-from velogan.sweep.genotypes import Source, make_search, make_source
 from velogan.sweep.plan import Search, SweepPlan
-
-GENOTYPE = "genotype"
-"""What a variant may have besides fields."""
 
 _LENGTHS = {"minutes", "images"}
 
@@ -27,8 +23,7 @@ class PlanFile(BaseModel):
 
     `config` has sections and fields as a run's config.yaml has them. `presets` are names, or mappings from each name to
     the fields, by dotted name, that it alone has otherwise. `variants` are several fields each that change
-    together, by dotted name; they are compared as presets are. A variant's `genotype` names one of `searches`, which
-    are fields by dotted name too: see `genotypes`.
+    together, by dotted name; they are compared as presets are.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -38,7 +33,6 @@ class PlanFile(BaseModel):
     size: Size | None = None
     image_size: int | None = None
     config: dict[str, dict[str, Any]] = {}
-    searches: dict[str, dict[str, Any]] = {}
     variants: dict[str, dict[str, Any]] = {}
     vary: dict[str, Any] = {}
     seeds: int = 1
@@ -71,7 +65,6 @@ def read_plan(path: Path, **instead: Any) -> SweepPlan:
         file = PlanFile.model_validate(tree | instead)
         return make_plan(
             _bases(file),
-            sources=_sources(file),
             minutes=file.minutes,
             images=file.images,
             vary=tuple(make_dimension(field, given) for field, given in file.vary.items()),
@@ -96,39 +89,16 @@ def make_plan(bases: dict[str, Config], *, minutes: float | None, images: int | 
 
 def _bases(file: PlanFile) -> dict[str, Config]:
     own = file.presets if isinstance(file.presets, dict) else {preset: {} for preset in file.presets}
-    variants = {
-        name: {field: value for field, value in fields.items() if field != GENOTYPE}
-        for name, fields in file.variants.items()
-    }
-    for fields in (*own.values(), *variants.values()):
+    for fields in (*own.values(), *file.variants.values()):
         for field in fields:
             check_field(field)
     bases = {preset: changed(_base(file, preset), fields) for preset, fields in own.items()}
-    if not variants:
+    if not file.variants:
         return bases
     if len(bases) > 1:
         raise ValueError(f"presets: {', '.join(bases)} and variants: name one preset, which the variants change")
     (base,) = bases.values()
-    return {name: changed(base, fields) for name, fields in variants.items()}
-
-
-def _sources(file: PlanFile) -> dict[str, Source]:
-    """By variant, of those that have a genotype."""
-    if not file.searches and not any(GENOTYPE in fields for fields in file.variants.values()):
-        return {}
-    base = _base(file, next(iter(file.presets)))
-    searches = {
-        name: Source(name=name, search=make_search(name, fields, base), seeded="train.seed" in fields)
-        for name, fields in file.searches.items()
-    }
-    sources = {
-        name: make_source(name, fields[GENOTYPE], searches)
-        for name, fields in file.variants.items()
-        if GENOTYPE in fields
-    }
-    if unused := searches.keys() - {source.name for source in sources.values()}:
-        raise ValueError(f"searches.{min(unused)}: no variant has it as its genotype: leave it out, or name it there")
-    return sources
+    return {name: changed(base, fields) for name, fields in file.variants.items()}
 
 
 def _base(file: PlanFile, preset: str) -> Config:

@@ -181,7 +181,6 @@ def _run(config: Mapping[str, Any], *, job: _Job) -> None:
         origin=origin,
         report=report,
         facts=facts,
-        source=trial.source,
     )
     if found.status != "done" or math.isinf(lowest):  # Tune would start again what raises; asha compares none at 0 %
         tune.report({"percent": 0, "score": math.inf})

@@ -140,9 +140,7 @@ def check_folders(out: Path, trials: Sequence[Trial]) -> None:
     """ValueError where a trial's folder holds another run than the trial: then another --out is needed."""
     for trial in trials:
         try:
-            if trial.source:
-                trial.source.check(out)
-            Session.open(run_folder(out, trial.name), trial.settled(out), say=lambda text: None)
+            Session.open(run_folder(out, trial.name), trial.config, say=lambda text: None)
             check_length(out, trial.name, budget=trial.config.train.length)
         except ValueError as error:
             raise ValueError(f"{out} holds the trials of another sweep: name a new --out ({error})") from None
@@ -179,7 +177,6 @@ def rows_of(plan: SweepPlan, out: Path, known: Sequence[Trial]) -> Rows:
 
 def summary(plan: SweepPlan, rows: Rows, out: Path) -> dict[str, Any]:
     """`trials`, and `best`: the trial with the best score of the setting with the best mean over its seeds."""
-    taken = [trial.source.seconds(out) if trial.source else 0.0 for trial, _ in rows]
     trials = [
         {
             "name": trial.name,
@@ -189,12 +186,11 @@ def summary(plan: SweepPlan, rows: Rows, out: Path) -> dict[str, Any]:
             "status": state.status,
             "reason": state.reason,
             "score": state.score,
-            "seconds": round(state.seconds + before, 3),
-            "search_seconds": round(before, 3),
+            "seconds": round(state.seconds, 3),
             "images": state.images,
             "run": str(run_folder(out, trial.name)),
         }
-        for (trial, state), before in zip(rows, taken)
+        for trial, state in rows
     ]
     whole = ranked(plan, trials)
     sign = -1 if higher_is_better(plan.metric) else 1
