@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -14,33 +13,28 @@ import torch
 from velogan.evaluation.metric import RESAMPLED
 from velogan.evaluation.validation import FEATURE_SCORE, NOTHING, SCORE
 from velogan.kernels.inference import Accelerator
-from velogan.sweep import attempt as attempting
 from velogan.sweep import sweep as module
 from velogan.sweep import tested
-from velogan.sweep.attempt import attempt
-from velogan.sweep.cores import available
 from velogan.sweep.folder import TrialState, resampled_of, run_folder, scores_of, state_of
 from velogan.sweep.plan import SweepPlan, Trial
 from velogan.sweep.sweep import check_measured, doing_nothing, ranked, rows_of, summary, sweep
 from velogan.sweep.table import Table
 from velogan.sweep.tested import chosen_figures as measure_tests
+from velogan.sweep.trial import run_trial
 
 PSNR = "validation/psnr_object_db"
 
 
-def trained(out: Path, plan: SweepPlan, told: list[float]) -> TrialState:
-    trial = plan.known_trials()[0]
-    common: dict[str, Any] = {"budget": plan.budget, "metric": plan.metric, "cores": 1, "origin": {"command": "here"}}
-    config = trial.config.model_dump(mode="json")
-    return attempt(out, trial.name, config, report=lambda percent, score: told.append(score), **common)
+def trained(out: Path, plan: SweepPlan, reported: list[float]) -> TrialState:
+    (trial,) = plan.known_trials()
+    origin = {"preset": "test", "command": "here"}
+    return run_trial(out, trial, plan, threads=1, origin=origin, report=lambda percent, score: reported.append(score))
 
 
-@pytest.mark.usefixtures("forked")
 def test_a_trial_is_measured_at_its_checkpoints_and_tested_once(
     tiny_plan: Callable[..., SweepPlan], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plan, told = tiny_plan(metric="psnr_object_db"), list[float]()
-    monkeypatch.setattr(attempting, "held", lambda count: nullcontext(available()[:count]))  # sweeps may run beside it
     found = trained(tmp_path, plan, told)
     assert (found.status, plan.metric, len(told)) == ("done", PSNR, 3)
     assert found.score == max(told)

@@ -1,15 +1,12 @@
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from velogan.config import Config
-from velogan.measure.probe import StepCost, probe
 from velogan.recipes import RECIPES
-from velogan.sweep.cost import cost
 from velogan.sweep.dimensions import SCORED_EVERY, parse_dimension
 from velogan.sweep.plan import SweepPlan, Trial
 from velogan.sweep.planfile import make_plan, read_plan
@@ -180,27 +177,6 @@ def test_a_plan_file_is_read_with_other_words(tmp_path: Path) -> None:
         read_plan(path, sets="y")
 
 
-def test_the_cost_of_each_kind_of_run_is_measured_once() -> None:
-    kinds: list[Config] = []
-
-    def probed(config: Config, cores: Sequence[int]) -> StepCost:
-        kinds.append(config)
-        return StepCost(seconds=0.5 * config.generator.channels, memory_mb=100.0, gpu_memory_mb=0.0)
-
-    asked = plan("optimizer.lr=0.1,0.2", "generator.channels=2,4", seeds=2)
-    found = cost(asked, asked.known_trials(), parallel=1, fit=lambda config: config, probe=probed, say=print)
-    assert len(kinds) == 2
-    times = [one["seconds"] / one["images"] for one in found["trials"]]
-    assert times == [0.5 * one["settings"]["generator.channels"] for one in found["trials"]]
-    assert found["seconds"] == sum(one["seconds"] for one in found["trials"])
-
-
-def test_a_probe_trains_a_few_steps(tiny_plan: Callable[..., SweepPlan]) -> None:
-    found = probe(tiny_plan().known_trials()[0].config, [0])
-    assert found.seconds > 0
-    assert found.memory_mb > 50
-
-
 @pytest.mark.parametrize("name", [path.stem for path in PLANS])
 def test_the_plans_of_the_benchmarks_are_plans(name: str) -> None:
     assert len(read_plan(PLANS[0].with_stem(name)).known_trials()) >= 3
@@ -221,13 +197,12 @@ def test_trials_have_no_patience_of_their_own() -> None:
         plan("optimizer.lr=0.1,0.2", bases=waiting)
 
 
-def test_a_weight_of_nothing_is_a_kind_of_its_own() -> None:
-    kinds: list[Config] = []
-
-    def probed(config: Config, cores: Sequence[int]) -> StepCost:
-        kinds.append(config)
-        return StepCost(seconds=1.0, memory_mb=100.0, gpu_memory_mb=0.0)
-
-    asked = plan("method.identity=0.0,0.5,1.0")
-    cost(asked, asked.known_trials(), parallel=1, fit=lambda config: config, probe=probed, say=print)
-    assert len(kinds) == 2
+def test_the_rate_of_each_network_may_have_a_range() -> None:
+    vary = ("optimizer.rules=G_A:lr=1e-5..1e-3:log", "optimizer.rules=D_*:lr=1e-4..2e-4")
+    first, second = plan(*vary, search="random", trials=2).known_trials()
+    assert first.name != second.name
+    assert first.name.startswith("G_A.lr=")
+    generator, discriminator, *_ = first.config.optimizer.rules
+    assert generator == f"G_A:lr={first.settings['optimizer.rules:G_A:lr']}"
+    assert discriminator == f"D_*:lr={first.settings['optimizer.rules:D_*:lr']}"
+    assert 1e-5 <= first.config.optimizer.group("G_A")[1]["lr"] <= 1e-3

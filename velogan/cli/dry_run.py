@@ -94,10 +94,10 @@ def _estimate(
 
     On a GPU they are not compiled, as steps of a long run are: then it is faster than this.
     """
+    from velogan.engine.processes import available_cores
     from velogan.measure.probe import probe
-    from velogan.sweep.cores import available
 
-    cores = available()
+    cores = available_cores()
     alone = {"length": "1 minutes", "exchange_every": None}
     try:
         step = probe(config.change(train=alone, engine={"threads": config.engine.threads or len(cores)}), cores)

@@ -78,9 +78,7 @@ class Sweep(Fields):
     address: Annotated[
         str | None, tyro.conf.arg(help="A Ray that runs already: ray://HOST:PORT or auto. Default: one of our own.")
     ] = None
-    dry_run: Annotated[
-        bool, tyro.conf.arg(help="Print the runs and what each will cost here in time and memory, and stop.")
-    ] = False
+    dry_run: Annotated[bool, tyro.conf.arg(help="Print the runs, and stop.")] = False
 
     @classmethod
     def base(cls, argv: Sequence[str]) -> Config:
@@ -101,7 +99,7 @@ class Sweep(Fields):
             there = f"the values of --vary have no more than {counted(settings, 'setting')}, found at random"
             print(f"careful: --trials {plan.trials}: {there}", file=sys.stderr)
         if self.dry_run:
-            return _sweep_dry(self, plan, trials), 0
+            return _dry_run(plan, trials, quiet=self.json), 0
         if self.out is None:
             raise ValueError("--out is missing: name the folder that the sweep is kept in")
         command = shlex.join(["velogan", *argv])
@@ -158,19 +156,11 @@ def _sweep_base(argv: list[str], preset: str) -> Config:
     return configure(asked)
 
 
-def _sweep_dry(asked: Sweep, plan: SweepPlan, trials: Sequence[Trial]) -> dict[str, Any]:
-    from rich.console import Console
-
-    from velogan.cli.dry_run import fitted
-    from velogan.measure.probe import probe
-    from velogan.sweep.cost import cost, described
-    from velogan.sweep.table import costs
-
-    console = Console(stderr=True)
-    with console.status("measuring what a step costs here"):
-        found = cost(plan, trials, parallel=asked.parallel, fit=fitted, probe=probe, say=console.print)
-    if not asked.json:
-        out = Console()
-        out.print(costs(found["trials"]) if found["trials"] else f"{plan.trials} settings that optuna chooses")
-        out.print(described(found), soft_wrap=True, highlight=False)
-    return found
+def _dry_run(plan: SweepPlan, trials: Sequence[Trial], *, quiet: bool) -> dict[str, Any]:
+    """List the trials; none are known in advance if optuna chooses them."""
+    count = len(trials) or (plan.trials or 0) * plan.seeds
+    if not quiet:
+        print("\n".join([trial.name for trial in trials] or [f"{plan.trials} settings that optuna chooses"]))
+        print(f"{counted(count, 'run')} of {plan.budget} each")
+    listed = [{"name": trial.name, "settings": dict(trial.settings), "seed": trial.seed} for trial in trials]
+    return {"trials": listed, "count": count, "budget": plan.budget}

@@ -50,6 +50,11 @@ def read_number(name: str, default: str | None = None) -> int:
     return int(text)
 
 
+def available_cores() -> list[int]:
+    """Return the cores that this process may run on."""
+    return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(os.cpu_count() or 1))
+
+
 def default_threads() -> int:
-    """The number of cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
+    """Return the number of cores that this process may use."""
+    return len(available_cores())

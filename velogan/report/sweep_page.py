@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from statistics import fmean
 from string import Template
 from typing import Any
 
@@ -15,7 +14,7 @@ from velogan.report.facts import read_facts
 from velogan.report.page import own
 from velogan.report.pictures import before_after, inline
 from velogan.report.sections import command, hue, text
-from velogan.report.sweep_plots import Setting, curves, parallel, parallel_width
+from velogan.report.sweep_plots import curves
 from velogan.report.sweep_tables import (
     MOST_SHOWN,
     WAYS,
@@ -45,7 +44,6 @@ def write_sweep(found: Mapping[str, Any], out: Path) -> Path:
         "Settings": settings_table(found),
         "Held-out pictures": strips(found["pictures"]),
         "Scores over training": _curves(found, shown),
-        "Values and scores": _parallel(found),
         "Repeat the winner": _again(found),
         "On test pictures": tests_table(found),
         "Runs": runs_table(found),
@@ -125,42 +123,6 @@ def _curves(found: Mapping[str, Any], shown: Sequence[str]) -> str:
         note += f"The {len(shown)} best settings."
     body = f'<div class="choices">{keys}</div><div class="wide"><div class="plot curves">{picture}</div></div>'
     return f'<div class="card">{body}<p class="note">{note}</p></div>'
-
-
-def _parallel(found: Mapping[str, Any]) -> str:
-    """Parallel coordinates where more than two things vary."""
-    fields = found["vary"]
-    lines = _lines(found)
-    if len(fields) <= 2 or len(lines) <= 1:
-        return ""
-    short = [name.rpartition(".")[2] for name in fields]
-    names = [name if short.count(last) > 1 else last for name, last in zip(fields, short)]
-    note = (
-        "Each line is a setting: its values from left to right, and its mean score at the right, where the best is at "
-        "the top. Orange is best, blue is worst; the thick line is the best setting."
-    )
-    if not all(line.finished for line in lines):
-        note += " Grey: not every seed has finished, at the best score until then."
-    width = parallel_width(len(fields))
-    picture = parallel(names, lines, better=found["better"])
-    body = f'<div class="wide"><div class="plot" style="min-width:{0.82 * width:.0f}px">{picture}</div></div>'
-    return f'<div class="card">{body}<p class="note">{note}</p></div>'
-
-
-def _lines(found: Mapping[str, Any]) -> list[Setting]:
-    """Settings with a score, the best first; at the end those of which not every seed has finished."""
-    trials: dict[str, list[Mapping[str, Any]]] = {}
-    for one in found["trials"]:
-        trials.setdefault(one["setting"], []).append(one)
-    verdicts = found["verdicts"]
-    means = {name: row["mean"] for name, row in verdicts.items()}
-    for name, group in trials.items():
-        if name not in means and (known := [one["score"] for one in group if one["score"] is not None]):
-            means[name] = fmean(known)
-    return [
-        Setting(name, [trials[name][0]["settings"][field] for field in found["vary"]], mean, finished=name in verdicts)
-        for name, mean in means.items()
-    ]
 
 
 OF_THE_BEST = "Pictures that none of these runs was trained on, by the best checkpoint of the best run of each setting."

@@ -22,6 +22,9 @@ PRESET, SIZE = "preset", "size"
 SCORED_EVERY = "10 %"
 """How often a trial is saved and scored, unless its preset or a flag says."""
 
+RULES = "optimizer.rules"
+"""A range within a rule, `G_A:lr=1e-5..1e-3`, is a dimension of its own: the field `optimizer.rules:G_A:lr`."""
+
 _RANGE = re.compile(r"\s*([^\s,:]+?)\s*\.\.\s*([^\s,:]+)\s*(:log)?\s*")
 
 
@@ -62,12 +65,15 @@ def parse_dimension(text: str) -> Dimension:
     field, equals, given = text.partition("=")
     if not equals or not field.strip() or not given.strip():
         raise ValueError(f"--vary {text}: write field=value,value or field=low..high, like optimizer.lr=0.005,0.01")
-    return make_dimension(field.strip(), given if _RANGE.fullmatch(given) else split(given))
+    is_range = _RANGE.fullmatch(given.rpartition("=")[2])
+    return make_dimension(field.strip(), given if is_range else split(given))
 
 
 def make_dimension(field: str, given: Any) -> Dimension:
     """An axis from a plan file: a list of values, one value, or a text with a range."""
     check_field(field)
+    if field == RULES and isinstance(given, str) and (found := _RANGE.fullmatch(given.rpartition("=")[2])):
+        return _range(f"{RULES}:{given.rpartition('=')[0].strip()}", *found.groups())
     if isinstance(given, str) and (found := _RANGE.fullmatch(given)):
         return _range(field, *found.groups())
     values = tuple(given) if isinstance(given, list | tuple) else (given,)
@@ -148,7 +154,15 @@ def changed(config: Config, settings: Mapping[str, Any]) -> Config:
             raise ValueError(f"size={settings[SIZE]}: there is no such size; choose {', '.join(SIZES)}")
         config = config.sized(settings[SIZE])
     sections: dict[str, Any] = {}
+    rules = [
+        f"{name.removeprefix(RULES)[1:]}={value}" for name, value in settings.items() if name.startswith(f"{RULES}:")
+    ]
+    if rules:
+        before = settings.get(RULES, config.optimizer.rules)
+        sections["optimizer"] = {"rules": (*rules, *before)}  # the first rule that matches a network holds
     for name, value in settings.items():
+        if name.startswith(RULES) and rules:
+            continue
         section, _, field = name.partition(".")
         if name == "method.kind":
             config = config.change(method=str(value))

@@ -18,7 +18,7 @@ from velogan.config import Config, field_names
 from velogan.engine.duration import Duration
 from velogan.evaluation.metric import parse_metric
 from velogan.evaluation.validation import SCORE
-from velogan.sweep.dimensions import PRESET, SIZE, Dimension, changed, scored_at_shares
+from velogan.sweep.dimensions import PRESET, RULES, SIZE, Dimension, changed, scored_at_shares
 
 Search = Literal["grid", "random", "optuna"]
 
@@ -111,7 +111,10 @@ class SweepPlan(BaseModel):
         except ValueError as error:
             raise ValueError(f"{trial_name(settings, seed)}: {error}") from None
         config = scored_at_shares(config.change(train={"length": self.budget, "seed": seed}))
-        read = {name: value if name in (PRESET, SIZE) else attrgetter(name)(config) for name, value in settings.items()}
+        read = {
+            name: value if name in (PRESET, SIZE) or name.startswith(f"{RULES}:") else attrgetter(name)(config)
+            for name, value in settings.items()
+        }
         return Trial(trial_name(read, seed), read, seed, config)
 
     def known_trials(self) -> list[Trial]:
@@ -164,6 +167,8 @@ def _shown(value: Any) -> str:
 
 
 def _short(name: str) -> str:
+    if name.startswith(f"{RULES}:"):
+        return name.removeprefix(f"{RULES}:").replace(":", ".")
     return name if name in _ambiguous() else name.rpartition(".")[2]
 
 

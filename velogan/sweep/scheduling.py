@@ -15,9 +15,9 @@ from typing import Any, ClassVar
 
 from velogan.evaluation.metric import higher_is_better
 from velogan.scale.connected import QUIET, require_ray
-from velogan.sweep.attempt import attempt
 from velogan.sweep.folder import Status, note, noted
 from velogan.sweep.plan import SweepPlan, Trial
+from velogan.sweep.trial import run_trial
 
 FIRST_STOP = 10
 """Percent of the budget that every trial gets before `asha` compares it with others."""
@@ -169,19 +169,8 @@ def _run(config: Mapping[str, Any], *, job: _Job) -> None:
         lowest = min(lowest, sign * score)
         tune.report({"percent": percent, "score": lowest})
 
-    plan, facts = job.plan, {"settings": dict(trial.settings), "seed": trial.seed, "budget": job.plan.budget}
-    origin = {"preset": trial.settings.get("preset", next(iter(plan.bases))), "command": job.command}
-    found = attempt(
-        job.out,
-        trial.name,
-        trial.config.model_dump(mode="json"),
-        budget=plan.budget,
-        metric=plan.metric,
-        cores=job.cores,
-        origin=origin,
-        report=report,
-        facts=facts,
-    )
+    origin = {"preset": trial.settings.get("preset", next(iter(job.plan.bases))), "command": job.command}
+    found = run_trial(job.out, trial, job.plan, threads=job.cores, origin=origin, report=report)
     if found.status != "done" or math.isinf(lowest):  # Tune would start again what raises; asha compares none at 0 %
         tune.report({"percent": 0, "score": math.inf})
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from rich.console import Console
 from rich.live import Live
@@ -71,22 +70,3 @@ def rendered(rows: Sequence[tuple[str, TrialState]]) -> Rows:
         status = f"{state.status}: {state.reason}" if state.status == "failed" else state.status
         table.add_row(printable(name), printable(status), f"{state.images:,}", score, remaining)
     return table
-
-
-def costs(trials: Sequence[Mapping[str, Any]]) -> Rows:
-    """What each run will take: images, training time, memory."""
-    gpu = any(one["gpu_memory_mb"] for one in trials)
-    table = Rows(box=None, pad_edge=False)
-    table.add_column("trial")
-    for name in ("images", "training", "memory", *(["GPU memory"] if gpu else [])):
-        table.add_column(name, justify="right")
-    for one in trials:
-        images = "" if one["images"] is None else f"{one['images']:,}"
-        seconds = "" if one["seconds"] is None else duration(one["seconds"])
-        memory = [_megabytes(one["memory_mb"]), *([_megabytes(one["gpu_memory_mb"])] if gpu else [])]
-        table.add_row(printable(one["name"]), images, seconds, *memory)
-    return table
-
-
-def _megabytes(amount: float | None) -> str:
-    return "" if amount is None else f"{amount:,.0f} MB"
