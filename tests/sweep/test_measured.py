@@ -17,8 +17,8 @@ from velogan.sweep import sweep as module
 from velogan.sweep import tested
 from velogan.sweep.folder import TrialState, resampled_of, run_folder, scores_of, state_of
 from velogan.sweep.plan import SweepPlan, Trial
+from velogan.sweep.status_log import StatusLog
 from velogan.sweep.sweep import check_measured, doing_nothing, ranked, rows_of, summary, sweep
-from velogan.sweep.table import Table
 from velogan.sweep.tested import chosen_figures as measure_tests
 from velogan.sweep.trial import run_trial
 
@@ -54,12 +54,12 @@ def test_a_trial_is_measured_at_its_checkpoints_and_tested_once(
     monkeypatch.setattr(Accelerator, "__call__", lambda _self, net, *, rounded: net)  # spares its measurements
     monkeypatch.setattr(Accelerator, "dtype", lambda _self, *, rounded: torch.float32)
     result = summary(plan, rows_of(plan, tmp_path, plan.known_trials()), tmp_path)
-    first = measure_tests(plan, result, tmp_path, Table(quiet=True))
-    again = measure_tests(plan, result, tmp_path, Table(quiet=True))
+    first = measure_tests(plan, result, tmp_path, StatusLog(quiet=True))
+    again = measure_tests(plan, result, tmp_path, StatusLog(quiet=True))
     assert again == first
     assert "psnr_object_db_a2b" in first["seed=0"]
     assert len(asked) == 1
-    measure_tests(tiny_plan(metric="structure"), result, tmp_path, Table(quiet=True))
+    measure_tests(tiny_plan(metric="structure"), result, tmp_path, StatusLog(quiet=True))
     assert len(asked) == 2
     rows = rows_of(plan, tmp_path, plan.known_trials())
     with pytest.raises(ValueError, match="without validation/structure, seed=0"):
@@ -135,5 +135,5 @@ def test_a_metric_that_cannot_be_had_is_refused_before_anything_starts(
     monkeypatch.setattr(module, "connected", None)
     base = {"cyclegan": tiny_plan().bases["cyclegan"].change(data=data)}
     with pytest.raises(ValueError, match=said):
-        sweep(tiny_plan(metric=metric, bases=base), tmp_path, command="velogan sweep", table=Table(quiet=True))
+        sweep(tiny_plan(metric=metric, bases=base), tmp_path, command="velogan sweep", table=StatusLog(quiet=True))
     assert not (tmp_path / "trials").exists()

@@ -9,7 +9,6 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,14 +16,13 @@ import pytest
 from velogan.config import write_yaml
 from velogan.scale.connected import connected
 from velogan.store.lock import locked
-from velogan.sweep import scheduling
 from velogan.sweep import sweep as module
 from velogan.sweep.dimensions import parse_dimension
 from velogan.sweep.folder import log_file, note, run_folder, state_of
 from velogan.sweep.plan import SweepPlan
-from velogan.sweep.scheduling import Resources, shared
+from velogan.sweep.scheduling import shared
+from velogan.sweep.status_log import StatusLog
 from velogan.sweep.sweep import check_folders, sweep
-from velogan.sweep.table import Table
 
 pytestmark = pytest.mark.filterwarnings("ignore:::ray")
 
@@ -37,7 +35,7 @@ def ray() -> Iterator[None]:
 
 
 def run(plan: SweepPlan, out: Path) -> dict[str, Any]:
-    return sweep(plan, out, command="velogan sweep", table=Table(quiet=True))
+    return sweep(plan, out, command="velogan sweep", table=StatusLog(quiet=True))
 
 
 def statuses(result: dict[str, Any]) -> dict[str, str]:
@@ -137,18 +135,6 @@ def test_a_folder_in_use_is_refused(tiny_plan: Callable[..., SweepPlan], tmp_pat
         run(tiny_plan(), tmp_path)
 
 
-def test_a_status_that_cannot_be_written_is_kept_for_the_end(
-    tiny_plan: Callable[..., SweepPlan], tmp_path: Path
-) -> None:
-    plan = tiny_plan()
-    (trial,) = plan.known_trials()
-    (tmp_path / "status" / f"{trial.name}.json").mkdir(parents=True)  # as on a full disk: writing raises OSError
-    watch = scheduling._callback(scheduling._Job(plan, tmp_path, (trial,), 1, "velogan sweep", tmp_path), lambda: None)
-    watch.on_trial_error(0, [], SimpleNamespace(config={"index": 0}, get_error=lambda: "a\nlost\n"))
-    (error,) = watch.unwritten
-    assert "seed=0.json" in str(error)
-
-
 @pytest.mark.soak
 def test_a_status_that_cannot_be_written_stops_no_other_trial(
     ray: None, tiny_plan: Callable[..., SweepPlan], tmp_path: Path
@@ -173,15 +159,15 @@ def test_without_the_extra_one_sentence_names_it(
 @pytest.mark.parametrize(
     ("cores", "gpus", "parallel", "trials", "expected"),
     [
-        (2, 0.0, None, 9, Resources(2, 1)),
-        (16, 0.0, None, 3, Resources(3, 5)),
-        (16, 0.0, 4, 9, Resources(4, 4)),
-        (16, 1.0, None, 9, Resources(1, 8, 1.0)),
-        (16, 1.0, 3, 9, Resources(3, 5, 0.333)),
-        (16, 8.0, 4, 9, Resources(4, 4, 2.0)),
+        (2, 0.0, None, 9, {"cpu": 1, "gpu": 0}),
+        (16, 0.0, None, 3, {"cpu": 5, "gpu": 0}),
+        (16, 0.0, 4, 9, {"cpu": 4, "gpu": 0}),
+        (16, 1.0, None, 9, {"cpu": 8, "gpu": 1.0}),
+        (16, 1.0, 3, 9, {"cpu": 5, "gpu": 0.333}),
+        (16, 8.0, 4, 9, {"cpu": 4, "gpu": 2.0}),
     ],
 )
 def test_what_there_is_is_shared_equally(
-    cores: int, gpus: float, parallel: int | None, trials: int, expected: Resources
+    cores: int, gpus: float, parallel: int | None, trials: int, expected: dict[str, float]
 ) -> None:
     assert shared(cores, gpus, parallel=parallel, largest=8, trials=trials) == expected

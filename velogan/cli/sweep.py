@@ -89,8 +89,8 @@ class Sweep(Fields):
         return [("--out", self.out)] if self.out is not None and not self.dry_run else []
 
     def execute(self, argv: list[str]) -> Outcome:
+        from velogan.sweep.status_log import StatusLog
         from velogan.sweep.sweep import sweep
-        from velogan.sweep.table import Table
 
         plan = _plan(self, argv)
         trials = plan.known_trials()
@@ -104,7 +104,7 @@ class Sweep(Fields):
             raise ValueError("--out is missing: name the folder that the sweep is kept in")
         command = shlex.join(["velogan", *argv])
         common: dict[str, Any] = {"parallel": self.parallel, "address": self.address}
-        result = sweep(plan, self.out, command=command, table=Table(quiet=self.json), **common)
+        result = sweep(plan, self.out, command=command, table=StatusLog(quiet=self.json), **common)
         failed = any(one["status"] == "failed" for one in result["trials"])
         if not self.json:
             print(f"best: {result['best'] or 'none'}; page: {result['page']}")

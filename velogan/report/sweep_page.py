@@ -26,7 +26,6 @@ from velogan.report.sweep_tables import (
     named,
     runs_table,
     settings_table,
-    tests_table,
 )
 
 MOST_NAMES = 3
@@ -45,7 +44,6 @@ def write_sweep(found: Mapping[str, Any], out: Path) -> Path:
         "Held-out pictures": strips(found["pictures"]),
         "Scores over training": _curves(found, shown),
         "Repeat the winner": _again(found),
-        "On test pictures": tests_table(found),
         "Runs": runs_table(found),
     }
     page = Template(own("sweep.html")).substitute(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
@@ -85,35 +85,6 @@ def _note(found: Mapping[str, Any]) -> str:
     return said + (f"On test pictures: {text(label)}, for the chosen setting alone." if label else "")
 
 
-def tests_table(found: Mapping[str, Any]) -> str:
-    """Test figures of the chosen setting's runs, mean and range over seeds; the telling ones first."""
-    chosen = next((one["setting"] for one in found["trials"] if one["name"] == found["best"]), None)
-    means = _test_means(found, chosen)
-    if not means:
-        return ""
-    names = list(dict.fromkeys([*(name for name in scores.TELLING if name in means), *means]))
-    columns = {"figure": [text(scores.label({"name": name})) for name in names]}
-    for way in WAYS:
-        columns[WAYS[way]] = [_over_seeds(name, means[name].get(way, [])) for name in names]
-    note = (
-        f"Runs of {named(str(chosen))} alone, mean and range over seeds: measured when nothing was chosen any more, by "
-        "the checkpoint of each run that was nearest to real pictures, whatever the metric."
-    )
-    return f'<div class="card">{_grid(columns, more="figure", most=6)}<p class="note">{note}</p></div>'
-
-
-def _over_seeds(name: str, values: Sequence[float | None]) -> str:
-    if not values:
-        return ""
-    mean, low, high = (_figure(name, values, of) for of in (fmean, min, max))
-    return mean if None in values or len(values) == 1 else f"{mean} <small>{low} to {high}</small>"
-
-
-def _figure(name: str, values: Sequence[float | None], of: Callable[[Sequence[Any]], float]) -> str:
-    """`of` the runs' values; unknown where one is not finite, as a PSNR is where nothing has changed."""
-    return scores.figure({"name": name}, None if None in values else of(values))
-
-
 def runs_table(found: Mapping[str, Any]) -> str:
     """Every run; those that failed come first."""
     trials = sorted(found["trials"], key=lambda one: one["status"] != "failed")
@@ -136,8 +107,11 @@ def main_test(found: Mapping[str, Any], setting: str) -> tuple[str, str]:
     if name is None:
         return "", ""
     ways = [chosen] if chosen in means[name] else [way for way in WAYS if way in means[name]]
-    figures = [f"{_figure(name, means[name][way], fmean)} {WAYS[way]}" for way in ways]
-    return scores.label({"name": name}), ", ".join(figures)
+    shown = []
+    for way in ways:  # unknown if a run's is not finite, as a PSNR is where nothing has changed
+        values = means[name][way]
+        shown.append(f"{scores.figure({'name': name}, None if None in values else fmean(values))} {WAYS[way]}")
+    return scores.label({"name": name}), ", ".join(shown)
 
 
 def _test_means(found: Mapping[str, Any], setting: str | None) -> dict[str, dict[str, list[float | None]]]:

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import math
 import os
-import shutil
 import tempfile
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from velogan.evaluation.metric import higher_is_better
 from velogan.scale.connected import QUIET, require_ray
-from velogan.sweep.folder import Status, note, noted
+from velogan.sweep.folder import note, noted
 from velogan.sweep.plan import SweepPlan, Trial
 from velogan.sweep.trial import run_trial
 
@@ -25,20 +23,11 @@ FIRST_STOP = 10
 KEPT = 3
 """Of so many trials one goes on, at each comparison of `asha`."""
 
-MOST_LOSSES = 3
+MAX_LOSSES = 3
 """How often a trial is started again elsewhere, where a node of the cluster is lost."""
 
 Earlier = Sequence[tuple[Mapping[str, Any], float | None]]
 """Settings that optuna tried before, with their scores; None where that is still to be done."""
-
-
-@dataclass(frozen=True)
-class Resources:
-    """What each trial gets, of how many at a time."""
-
-    parallel: int
-    cores: int
-    gpus: float = 0.0
 
 
 def require_tune(address: str | None = None) -> None:
@@ -48,19 +37,11 @@ def require_tune(address: str | None = None) -> None:
     require_ray("sweep", "optuna", "ray.tune", user="velogan sweep")
 
 
-def shared(cores: int, gpus: float, *, parallel: int | None, largest: int, trials: int) -> Resources:
-    """Cores and GPUs in equal parts: by default one GPU for each trial, else one core.
+def resources(*, parallel: int | None, trials: int, device: str) -> dict[str, float]:
+    """Return what Tune gives each trial: equal parts of the connected Ray, by default a GPU each, else a core.
 
-    `cores` and `gpus` are of all nodes, `largest` the cores of the largest node: a trial lies on one node.
+    A trial lies on one node. `device` is what engine.device says.
     """
-    many = min(parallel or (int(gpus) if gpus >= 1 else cores), trials)
-    each = gpus / many
-    share = math.floor(each) if each >= 1 else math.floor(1000 * each) / 1000  # what Ray takes
-    return Resources(max(many, 1), max(1, min(cores // many, largest)), float(share))
-
-
-def found_resources(*, parallel: int | None, trials: int, device: str) -> Resources:
-    """What the connected Ray has, in equal parts; `device` is what engine.device says."""
     import ray
 
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
@@ -69,33 +50,41 @@ def found_resources(*, parallel: int | None, trials: int, device: str) -> Resour
     return shared(sum(cores), gpus, parallel=parallel, largest=max(cores), trials=trials)
 
 
+def shared(cores: int, gpus: float, *, parallel: int | None, largest: int, trials: int) -> dict[str, float]:
+    """Divide the `cores` and `gpus` of all nodes; `largest` are the cores of the largest node."""
+    count = max(1, min(parallel or (int(gpus) if gpus >= 1 else cores), trials))
+    share = gpus / count
+    share = math.floor(share) if share >= 1 else math.floor(1000 * share) / 1000  # what Ray takes
+    return {"cpu": max(1, min(cores // count, largest)), "gpu": share}
+
+
 def run_trials(
     plan: SweepPlan,
     out: Path,
     trials: Sequence[Trial],
     *,
-    resources: Resources,
+    parallel: int | None,
     command: str,
     step: Callable[[], None],
     earlier: Earlier,
     samples: int,
 ) -> None:
-    """Runs `trials`, or with `optuna` so many `samples` of settings that it chooses; `step` is called all the time."""
-    import ray
-    from ray.util.client import ray as client
+    """Run `trials`, or with `optuna` as many `samples` of settings that it chooses; `step` is called all the time.
 
-    job = _Job(plan, out.resolve(), tuple(trials), resources.cores, command, Path.cwd())
-    if not client.is_connected():
-        _tune(job, resources, step, earlier, samples)
-        return
-    # through ray:// this process is no part of the cluster: Tune runs there, and the folders say how far it is
-    task = ray.remote(num_cpus=0)(_tune).remote(job, resources, lambda: None, earlier, samples)
+    Tune runs in a worker of its own, as through ray:// this process is no part of the cluster.
+    """
+    import ray
+
+    count = samples * plan.seeds if plan.search == "optuna" else len(trials)
+    share = resources(parallel=parallel, trials=count, device=next(iter(plan.bases.values())).engine.device)
+    job = _Job(plan, out.resolve(), tuple(trials), share, parallel, command, Path.cwd())
+    task = ray.remote(num_cpus=0)(_tune).remote(job, earlier, samples)
     while not ray.wait([task], timeout=1.0)[0]:
         step()
     ray.get(task)
 
 
-def _tune(job: _Job, resources: Resources, step: Callable[[], None], earlier: Earlier, samples: int) -> None:
+def _tune(job: _Job, earlier: Earlier, samples: int) -> None:
     os.environ.update(QUIET)
     from ray import tune
     from ray.tune.schedulers import ASHAScheduler
@@ -106,33 +95,40 @@ def _tune(job: _Job, resources: Resources, step: Callable[[], None], earlier: Ea
     chooser: dict[str, Any] = {}
     if plan.search == "optuna":
         space, chooser = {}, {"search_alg": _search(plan, earlier), "num_samples": samples * plan.seeds}
-    watch = _callback(job, step)
-    aside = Path(tempfile.mkdtemp(prefix="velogan-tune-"))
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            tuner = tune.Tuner(
-                tune.with_resources(partial(_run, job=job), {"cpu": resources.cores, "gpu": resources.gpus}),
-                tune_config=tune.TuneConfig(
-                    metric="score",
-                    mode="min",
-                    scheduler=asha if plan.stop_early else None,
-                    max_concurrent_trials=resources.parallel,
-                    **chooser,
-                ),
-                run_config=tune.RunConfig(
-                    storage_path=str(aside),
-                    verbose=0,
-                    callbacks=[watch],
-                    failure_config=tune.FailureConfig(max_failures=MOST_LOSSES),
-                ),
-                **space,
-            )
-            tuner.fit()
-    finally:
-        shutil.rmtree(aside, ignore_errors=True)
-    if watch.unwritten:
-        raise watch.unwritten[0]
+    with tempfile.TemporaryDirectory(prefix="velogan-tune-", ignore_cleanup_errors=True) as folder:
+        tuner = tune.Tuner(
+            tune.with_resources(partial(_run, job=job), job.share),
+            tune_config=tune.TuneConfig(
+                metric="score",
+                mode="min",
+                scheduler=asha if plan.stop_early else None,
+                max_concurrent_trials=job.parallel,
+                reuse_actors=False,  # a training that was stopped ends with its process
+                **chooser,
+            ),
+            run_config=tune.RunConfig(
+                storage_path=folder,
+                verbose=0,
+                failure_config=tune.FailureConfig(max_failures=MAX_LOSSES),
+            ),
+            **space,
+        )
+        for result in tuner.fit():
+            _note_end(job, result)
+
+
+def _note_end(job: _Job, result: Any) -> None:
+    """Keep how a trial ended that did not end by itself: `asha` stopped it, or its worker was lost."""
+    name = job.trial(result.config).name
+    kept = dict(noted(job.out, name))
+    status, _ = kept.pop("status", ""), kept.pop("reason", "")
+    if status in ("done", "failed"):
+        return
+    if result.error:
+        note(job.out, name, "failed", str(result.error).strip().splitlines()[-1], **kept)
+    else:
+        at = (result.metrics or {}).get("percent", 0)
+        note(job.out, name, "stopped early", f"at {at} % of its budget it was not among the best third", **kept)
 
 
 @dataclass(frozen=True)
@@ -142,7 +138,8 @@ class _Job:
     plan: SweepPlan
     out: Path
     trials: tuple[Trial, ...]
-    cores: int
+    share: Mapping[str, float]
+    parallel: int | None
     command: str
     here: Path
 
@@ -170,53 +167,9 @@ def _run(config: Mapping[str, Any], *, job: _Job) -> None:
         tune.report({"percent": percent, "score": lowest})
 
     origin = {"preset": trial.settings.get("preset", next(iter(job.plan.bases))), "command": job.command}
-    found = run_trial(job.out, trial, job.plan, threads=job.cores, origin=origin, report=report)
+    found = run_trial(job.out, trial, job.plan, threads=int(job.share["cpu"]), origin=origin, report=report)
     if found.status != "done" or math.isinf(lowest):  # Tune would start again what raises; asha compares none at 0 %
         tune.report({"percent": 0, "score": math.inf})
-
-
-def _callback(job: _Job, step: Callable[[], None]) -> Any:
-    from ray.tune import Callback
-
-    here = _Here(step)
-
-    class Watch(Callback):
-        unwritten: ClassVar[list[OSError]] = []  # of a full disk: the other trials go on, and the sweep ends with it
-
-        def note(self, name: str, kept: Mapping[str, Any], status: Status, reason: str) -> None:
-            facts = {key: value for key, value in kept.items() if key not in ("status", "reason")}
-            try:
-                note(job.out, name, status, reason, **facts)
-            except OSError as error:
-                self.unwritten.append(error)
-
-        def on_step_end(self, iteration: int, trials: list[Any], **info: Any) -> None:
-            here.call()
-
-        def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
-            name = job.trial(trial.config).name
-            kept = dict(noted(job.out, name))
-            if kept.get("status") == "running":  # it did not end by itself
-                at = (trial.last_result or {}).get("percent", 0)
-                why = f"at {at} % of its budget it was not among the best third"
-                self.note(name, kept, "stopped early", why)
-
-        def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
-            name = job.trial(trial.config).name
-            lines = str(trial.get_error() or "its worker was lost").strip().splitlines()
-            self.note(name, noted(job.out, name), "failed", lines[-1])
-
-    return Watch()
-
-
-class _Here:
-    """A function that Tune keeps no copy of: it stores its callbacks, which a sweep does not continue by."""
-
-    def __init__(self, call: Callable[[], None]) -> None:
-        self.call = call
-
-    def __reduce__(self) -> tuple[type, tuple[None]]:
-        return _Here, (None,)
 
 
 def _search(plan: SweepPlan, earlier: Earlier) -> Any:

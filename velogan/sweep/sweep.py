@@ -8,7 +8,6 @@ import random
 import shlex
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -31,20 +30,16 @@ from velogan.sweep.folder import (
     scores_of,
     share,
     state_of,
-    wait_for,
 )
 from velogan.sweep.pictures import held_out_pictures
 from velogan.sweep.plan import SweepPlan, Trial
-from velogan.sweep.scheduling import Earlier, found_resources, require_tune, run_trials
-from velogan.sweep.table import Table
+from velogan.sweep.scheduling import Earlier, require_tune, run_trials
+from velogan.sweep.status_log import StatusLog
 from velogan.sweep.tested import chosen_figures
 from velogan.sweep.verdict import verdicts
 from velogan.training.session import Session
 
 Rows = list[tuple[Trial, TrialState]]
-
-SAVING_S = 60.0
-"""How long trials that were stopped may take to save, in seconds."""
 
 
 def sweep(
@@ -52,7 +47,7 @@ def sweep(
     out: Path,
     *,
     command: str,
-    table: Table,
+    table: StatusLog,
     parallel: int | None = None,
     address: str | None = None,
 ) -> dict[str, Any]:
@@ -71,28 +66,26 @@ def sweep(
         began = time.time()
         load = os.getloadavg()[0]
         step = _step(plan, out, known, table)
-        with table:
-            try:
-                _train(plan, out, known, command=command, parallel=parallel, address=address, step=step)
-            finally:
-                _wait_until_saved(out, rows_of(plan, out, known))
-                step(last=True)
-            facts = {
-                "command": command,
-                "seconds": time.time() - began,
-                "load": [round(one, 2) for one in (load, os.getloadavg()[0])],
-                "budget": plan.budget,
-                "metric": plan.metric,
-                "better": "higher" if higher_is_better(plan.metric) else "lower",
-                "search": plan.search,
-                "stop_early": plan.stop_early,
-                "vary": [axis.field for axis in plan.axes],
-                "seeds": plan.seeds,
-            }
-            return _finish(plan, out, rows_of(plan, out, known), facts, table)
+        try:
+            _train(plan, out, known, command=command, parallel=parallel, address=address, step=step)
+        finally:
+            step(last=True)
+        facts = {
+            "command": command,
+            "seconds": time.time() - began,
+            "load": [round(one, 2) for one in (load, os.getloadavg()[0])],
+            "budget": plan.budget,
+            "metric": plan.metric,
+            "better": "higher" if higher_is_better(plan.metric) else "lower",
+            "search": plan.search,
+            "stop_early": plan.stop_early,
+            "vary": [axis.field for axis in plan.axes],
+            "seeds": plan.seeds,
+        }
+        return _finish(plan, out, rows_of(plan, out, known), facts, table)
 
 
-def _finish(plan: SweepPlan, out: Path, rows: Rows, facts: Mapping[str, Any], table: Table) -> dict[str, Any]:
+def _finish(plan: SweepPlan, out: Path, rows: Rows, facts: Mapping[str, Any], table: StatusLog) -> dict[str, Any]:
     """Tests the chosen runs, writes `sweep.json` and the page, and returns what the command prints."""
     result = summary(plan, rows, out)
     tested = chosen_figures(plan, result, out, table)
@@ -219,24 +212,18 @@ def _train(
 ) -> None:
     rows = rows_of(plan, out, known)
     left = [trial for trial, state in rows if state.status not in ("done", "stopped early")]
-    earlier: Earlier = []
-    samples, count = 0, len(left)
-    if plan.search == "optuna":
-        earlier = _earlier(plan, rows)
-        samples = (plan.trials or 0) - sum(score is not None for _, score in earlier)
-        count = samples * plan.seeds
-    if count <= 0:
+    earlier: Earlier = _earlier(plan, rows) if plan.search == "optuna" else []
+    samples = (plan.trials or 0) - sum(score is not None for _, score in earlier)
+    if not (samples > 0 if plan.search == "optuna" else left):
         return
     for trial in left:
         if kept := noted(out, trial.name):  # how it ended an earlier time is no news
             note(out, trial.name, **{**kept, "status": "waiting", "reason": ""})
-    device = next(iter(plan.bases.values())).engine.device
     with connected(address):
-        resources = found_resources(parallel=parallel, trials=count, device=device)
-        run_trials(plan, out, left, resources=resources, command=command, step=step, earlier=earlier, samples=samples)
+        run_trials(plan, out, left, parallel=parallel, command=command, step=step, earlier=earlier, samples=samples)
 
 
-def _step(plan: SweepPlan, out: Path, known: Sequence[Trial], table: Table) -> Callable[..., None]:
+def _step(plan: SweepPlan, out: Path, known: Sequence[Trial], table: StatusLog) -> Callable[..., None]:
     def step(*, last: bool = False) -> None:
         if last or table.due():
             table.show([(trial.name, state) for trial, state in rows_of(plan, out, known)])
@@ -267,11 +254,3 @@ def _earlier(plan: SweepPlan, rows: Rows) -> Earlier:
         ]
         earlier.append((group[0][0].settings, fmean(scores) if len(scores) == plan.seeds else None))
     return earlier
-
-
-def _wait_until_saved(out: Path, rows: Rows) -> None:
-    """Until nobody writes in the folders of stopped trials any more."""
-    ends = time.monotonic() + SAVING_S
-    for trial, _ in rows:
-        with suppress(ValueError):
-            wait_for(run_folder(out, trial.name), until=ends)

@@ -15,10 +15,12 @@ from velogan.files import write_text
 from velogan.store.checkpoint import digest, find_checkpoint
 from velogan.sweep.folder import read_mapping
 from velogan.sweep.plan import SweepPlan
-from velogan.sweep.table import Table
+from velogan.sweep.status_log import StatusLog
 
 
-def chosen_figures(plan: SweepPlan, result: Mapping[str, Any], out: Path, table: Table) -> dict[str, dict[str, float]]:
+def chosen_figures(
+    plan: SweepPlan, result: Mapping[str, Any], out: Path, table: StatusLog
+) -> dict[str, dict[str, float]]:
     """Scores on test pictures of the chosen setting's finished runs, by trial; those that are kept are not measured
     again."""
     chosen = next((one["setting"] for one in result["trials"] if one["name"] == result["best"]), None)
@@ -28,7 +30,7 @@ def chosen_figures(plan: SweepPlan, result: Mapping[str, Any], out: Path, table:
     }
 
 
-def _tested(plan: SweepPlan, run: Path, file: Path, table: Table) -> dict[str, float]:
+def _tested(plan: SweepPlan, run: Path, file: Path, table: StatusLog) -> dict[str, float]:
     """Figures of the best checkpoint's averaged generators by name and direction; none without test pictures."""
     try:
         best = find_checkpoint(run, "best")
