@@ -109,8 +109,9 @@ def main_test(found: Mapping[str, Any], setting: str) -> tuple[str, str]:
     ways = [chosen] if chosen in means[name] else [way for way in WAYS if way in means[name]]
     shown = []
     for way in ways:  # unknown if a run's is not finite, as a PSNR is where nothing has changed
-        values = means[name][way]
-        shown.append(f"{scores.figure({'name': name}, None if None in values else fmean(values))} {WAYS[way]}")
+        values = [value for value in means[name][way] if value is not None]
+        mean = fmean(values) if len(values) == len(means[name][way]) else None
+        shown.append(f"{scores.figure({'name': name}, mean)} {WAYS[way]}")
     return scores.label({"name": name}), ", ".join(shown)
 
 

@@ -138,7 +138,7 @@ class _Job:
     plan: SweepPlan
     out: Path
     trials: tuple[Trial, ...]
-    share: Mapping[str, float]
+    share: dict[str, float]
     parallel: int | None
     command: str
     here: Path
