@@ -30,7 +30,7 @@ def _run(folder: Path, *, channels: int = 3) -> Path:
 
 @pytest.fixture
 def model(tmp_path: Path) -> velogan.Model:
-    return velogan.load(_run(tmp_path / "run"), exact=True)
+    return velogan.load(_run(tmp_path / "run"), fp32=True)
 
 
 def _photo(height: int = 26, width: int = 37, channels: int = 3) -> np.ndarray:
@@ -130,7 +130,7 @@ def test_damaged_exif_is_passed_over(model: velogan.Model):
 
 def test_grey_depth_and_alpha(model: velogan.Model, tmp_path: Path):
     assert model.translate(_photo()[..., 0]).shape == (26, 37, 3)  # the model writes RGB
-    grey = velogan.load(_run(tmp_path / "grey", channels=1), exact=True)
+    grey = velogan.load(_run(tmp_path / "grey", channels=1), fp32=True)
     deep = (_photo(channels=1)[..., 0].astype(np.uint16) << 8) + 7
     assert (grey.translate(deep).shape, grey.translate(deep).dtype) == (deep.shape, np.uint16)
     assert grey.translate(Image.fromarray(deep)).mode == "I;16"

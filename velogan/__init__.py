@@ -8,10 +8,10 @@ if TYPE_CHECKING:
     from velogan.api import (
         PRESETS,
         Config,
-        Doubt,
         Model,
         Result,
         Summary,
+        UncertaintyMap,
         evaluate,
         export,
         import_reference,
@@ -26,10 +26,10 @@ __version__ = "0.1.0"
 __all__ = [
     "PRESETS",
     "Config",
-    "Doubt",
     "Model",
     "Result",
     "Summary",
+    "UncertaintyMap",
     "__version__",
     "evaluate",
     "export",

@@ -14,10 +14,10 @@ import torch
 from velogan.config import Config
 from velogan.config import read_config as read_config
 from velogan.engine.device import resolve_device
-from velogan.evaluation.doubt import doubter_of
 from velogan.evaluation.evaluate import Features
 from velogan.evaluation.evaluate import evaluate as _evaluate
 from velogan.evaluation.features import default_features
+from velogan.evaluation.uncertainty import uncertainty_estimator
 from velogan.interchange.bundle import write_export
 from velogan.interchange.card import CardMetadata
 from velogan.interchange.export import Format
@@ -27,11 +27,11 @@ from velogan.observe.progress import Display
 from velogan.recipes import RECIPES, RECOMMENDED
 from velogan.training.run import train as _train
 from velogan.training.session import Result
-from velogan.translate.doubt import Doubt, Doubter
 from velogan.translate.files import Summary, translate
 from velogan.translate.kept import Keep
 from velogan.translate.memory import one_picture, translate_images
 from velogan.translate.model import Pages, Translator, Weights, Which, load_translator
+from velogan.translate.uncertainty import UncertaintyEstimator, UncertaintyMap
 from velogan.types import Direction
 
 PRESETS: tuple[str, ...] = tuple(RECIPES)
@@ -70,17 +70,17 @@ def load(
     weights: Weights | None = None,
     checkpoint: Which | None = None,
     device: str = "auto",
-    exact: bool = False,
+    fp32: bool = False,
 ) -> Model:
     """The model of a run folder, a `.safetensors` or `.pth` file, or the hub (`hf://OWNER/NAME`), ready to translate.
 
     `direction`: a2b or b2a; None: a2b, or the direction of a file. `weights`: averaged (ema, the default where they are
-    kept) or raw. `exact`: computed by plain float32 layers, not by the accelerated network, which differs by a few
+    kept) or raw. `fp32`: computed by plain float32 layers, not by the accelerated network, which differs by a few
     levels of 8 bits. ValueError, with the mend, where there is no such model.
     """
     common: Any = {"direction": direction, "weights": weights, "checkpoint": checkpoint}
     path = local(path)
-    return Model(load_translator(path, device=resolve_device(device), fast=not exact, **common), path)
+    return Model(load_translator(path, device=resolve_device(device), fast=not fp32, **common), path)
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ class Model:
         revision: str | None = None,
         direction: Direction | None = None,
         device: str = "auto",
-        exact: bool = False,
+        fp32: bool = False,
     ) -> Model:
         """The model of a folder that `save_pretrained` wrote, or of OWNER/NAME on the hub.
 
@@ -106,7 +106,7 @@ class Model:
         the other arguments are those of `load`.
         """
         found = named(f"{name}@{revision}" if revision else name)
-        return load(found, direction=direction, device=device, exact=exact)
+        return load(found, direction=direction, device=device, fp32=fp32)
 
     def save_pretrained(
         self,
@@ -172,17 +172,17 @@ class Model:
         """
         return translate_images(self.translator, images, tile=tile)
 
-    def doubt(self, image: Any, *, tile: int | None = None) -> Doubt:
+    def uncertainty(self, image: Any, *, tile: int | None = None) -> UncertaintyMap:
         """Where not to trust the translation of a PIL image or an array `(H, W)` or `(H, W, C)`: a map, `(H, W)` uint8.
 
         `tile` is that of `translate`; a picture that it cuts into tiles has no map. ValueError for that, for anything
         else, and where the model is not of a run folder with a way back.
         """
-        return self._doubter.of(one_picture(image), tile=tile)
+        return self._estimator.of(one_picture(image), tile=tile)
 
     @cached_property
-    def _doubter(self) -> Doubter:
-        return doubter_of(self.translator)
+    def _estimator(self) -> UncertaintyEstimator:
+        return uncertainty_estimator(self.translator)
 
     def translate_files(
         self,

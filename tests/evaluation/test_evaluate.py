@@ -443,7 +443,7 @@ def test_what_translate_writes_is_what_is_scored(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(Accelerator, "dtype", lambda _self, *, rounded: torch.bfloat16 if rounded else torch.float32)
     data = render_folder(tmp_path / "set", count=2, test_count=3, image_size=36, test_size=32, seed=0)
     run = _run(tmp_path, data)
-    quick, exact = evaluate(run), evaluate(run, exact=True)
+    quick, exact = evaluate(run), evaluate(run, fp32=True)
     for result, fast in ((quick, True), (exact, False)):
         fakes = tmp_path / f"fakes-{fast}"
         translate(load_translator(run, fast=fast), data / "testA", fakes)

@@ -72,23 +72,23 @@ def _photo(size: int = 24) -> np.ndarray:
 
 def test_a_saved_folder_is_a_model_of_all_directions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     run = _run(tmp_path / "run")
-    told = velogan.load(run, exact=True).save_pretrained(tmp_path / "out")
+    told = velogan.load(run, fp32=True).save_pretrained(tmp_path / "out")
     assert (told["max_difference"], told["file"]) == (0, str(tmp_path / "out"))
     assert {path.name for path in (tmp_path / "out").iterdir()} == FILES
     for way in ("a2b", "b2a"):
-        saved = velogan.Model.from_pretrained(tmp_path / "out", direction=way, exact=True)
-        first = velogan.load(run, direction=way, exact=True)
+        saved = velogan.Model.from_pretrained(tmp_path / "out", direction=way, fp32=True)
+        first = velogan.load(run, direction=way, fp32=True)
         assert np.array_equal(saved.translate(_photo()), first.translate(_photo()))
         assert saved.facts["weights"] == "ema"
-    again = velogan.Model.from_pretrained(str(tmp_path / "out"), exact=True)
+    again = velogan.Model.from_pretrained(str(tmp_path / "out"), fp32=True)
     again.save_pretrained(tmp_path / "out")  # onto itself
-    velogan.load(tmp_path / "out/G_B.safetensors", exact=True).save_pretrained(tmp_path / "one")
+    velogan.load(tmp_path / "out/G_B.safetensors", fp32=True).save_pretrained(tmp_path / "one")
     assert {path.name for path in (tmp_path / "one").iterdir()} == FILES - {"G_A.safetensors"}
     velogan.load(tmp_path / "one/G_B.safetensors").save_pretrained(tmp_path / "out")
     assert not (tmp_path / "out/G_A.safetensors").exists()
     monkeypatch.chdir(tmp_path / "one")
     with pytest.raises(ValueError, match="name the run folder"):
-        velogan.load("G_B.safetensors").doubt(_photo())
+        velogan.load("G_B.safetensors").uncertainty(_photo())
 
 
 def test_weights_of_the_reference_become_such_a_folder(tmp_path: Path):
@@ -97,8 +97,8 @@ def test_weights_of_the_reference_become_such_a_folder(tmp_path: Path):
     told = velogan.export(file, tmp_path / "out", format="hub")
     assert told["max_difference"] == 0
     assert "unknown: the weights were imported" in Path(told["card"]).read_text()
-    saved = velogan.Model.from_pretrained(tmp_path / "out", direction="b2a", exact=True)
-    assert np.array_equal(saved.translate(_photo()), velogan.load(file, exact=True).translate(_photo()))
+    saved = velogan.Model.from_pretrained(tmp_path / "out", direction="b2a", fp32=True)
+    assert np.array_equal(saved.translate(_photo()), velogan.load(file, fp32=True).translate(_photo()))
 
 
 def test_the_command_writes_such_a_folder_with_its_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
@@ -290,7 +290,7 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
 def test_a_model_is_published_and_found_by_its_name(hub: Hub, tmp_path: Path):
     from huggingface_hub import ModelCard
 
-    model = velogan.load(_run(tmp_path / "run"), exact=True)
+    model = velogan.load(_run(tmp_path / "run"), fp32=True)
     assert model.push_to_hub("me/zebras", license="mit") == f"{hub.address}/me/zebras"
     held = hub.repositories["me/zebras"]
     assert set(held) == {*FILES, ".gitattributes"}
@@ -301,7 +301,7 @@ def test_a_model_is_published_and_found_by_its_name(hub: Hub, tmp_path: Path):
 
     held["model.pkl"] = held["latest_net_G_A.pth"] = b"cos\nsystem\n(S'false'\ntR."  # nothing of ours: never fetched
     expected = model.translate(_photo())
-    for found in (velogan.Model.from_pretrained("me/zebras", exact=True), velogan.load("hf://me/zebras", exact=True)):
+    for found in (velogan.Model.from_pretrained("me/zebras", fp32=True), velogan.load("hf://me/zebras", fp32=True)):
         assert np.array_equal(found.translate(_photo()), expected)
     assert set(hub.read) == FILES - {"README.md"}
     Image.fromarray(_photo()).save(tmp_path / "photo.png")
@@ -313,7 +313,7 @@ def test_a_model_is_published_and_found_by_its_name(hub: Hub, tmp_path: Path):
         "--direction",
         "b2a",
     ]
-    assert main([*words, "--exact"]) == 0
+    assert main([*words, "--fp32"]) == 0
     assert np.asarray(Image.open(tmp_path / "out.png")).shape == (24, 24, 3)
 
     assert main(["export", "hf://me/zebras", str(tmp_path / "theirs"), "--format", "reference"]) == 0

@@ -109,7 +109,7 @@ def test_a_file_becomes_one_direction_that_is_evaluated(tmp_path: Path, say: Say
     code, _, err = say("evaluate", run, "--features", "none")
     assert code == 2
     assert "knows no pictures to judge them on: give --data" in err
-    code, result, err = say("evaluate", run, "--features", "none", "--data", "apples2oranges", "--exact")
+    code, result, err = say("evaluate", run, "--features", "none", "--data", "apples2oranges", "--fp32")
     assert code == 0, err
     assert {score["direction"] for score in result["scores"]} == {"a2b"}
     assert (run / "report.html").is_file()

@@ -14,7 +14,7 @@ from velogan.interchange.hub import PRETRAINED, local
 
 def test_it_translates_pictures_that_it_has_not_seen(tmp_path: Path) -> None:
     scenes = render_folder(tmp_path / "scenes", count=1, test_count=6, image_size=64, seed=7)
-    assert main(["translate", "apples2oranges", str(scenes / "testA"), str(tmp_path / "out"), "--exact"]) == 0
+    assert main(["translate", "apples2oranges", str(scenes / "testA"), str(tmp_path / "out"), "--fp32"]) == 0
 
     def error(folder: Path) -> float:
         """Mean squared difference from the truth, on the objects."""

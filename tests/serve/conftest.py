@@ -26,8 +26,8 @@ import uvicorn
 from velogan.serve.app import build_app
 from velogan.serve.server import bind
 from velogan.serve.service import Limits, TranslationService
-from velogan.translate.doubt import Doubter
 from velogan.translate.model import Translator
+from velogan.translate.uncertainty import UncertaintyEstimator
 from velogan.types import GENERATOR_FILES, Direction
 
 HEADERS: dict[Direction, dict[str, Any]] = {
@@ -109,17 +109,19 @@ def nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 def served(
     *,
     ways: tuple[Direction, ...] = ("a2b", "b2a"),
-    doubted: tuple[Direction, ...] = (),
+    with_uncertainty: tuple[Direction, ...] = (),
     token: str | None = None,
     tile: int | None = None,
     **limits: Any,
 ) -> Iterator[Served]:
-    """A server, until the end of the block. For the ways `doubted`, the left half of a picture does not come back."""
+    """Serve until the end of the block. In `with_uncertainty` directions the left half of an image is not restored."""
     net = Negative()
     cpu = torch.device("cpu")
     models: dict[Direction, Translator] = {way: Translator(net, 4, cpu, header=HEADERS[way]) for way in ways}
-    doubters: dict[Direction, Doubter] = {way: Doubter(models[way], _returned) for way in doubted}
-    service = TranslationService(models, name="nights", limits=Limits(**limits), tile=tile, doubters=doubters)
+    estimators: dict[Direction, UncertaintyEstimator] = {
+        way: UncertaintyEstimator(models[way], _returned) for way in with_uncertainty
+    }
+    service = TranslationService(models, name="nights", limits=Limits(**limits), tile=tile, estimators=estimators)
     config = uvicorn.Config(build_app(service, token=token), log_level="warning", timeout_graceful_shutdown=20)
     server = uvicorn.Server(config)
     net.batches.clear()

@@ -49,28 +49,28 @@ def test_a_picture_comes_back_translated(server: Served):
         assert _pixels(base64.b64decode(body)).shape == (21, 13, 3)
 
 
-def test_a_map_of_doubt_comes_with_it_where_it_is_asked_for_and_can_be_had():
+def test_a_map_of_uncertainty_comes_with_it_where_it_is_asked_for_and_can_be_had():
     flat = png(size=(16, 24), value=90)
-    with served(doubted=("a2b",)) as server:
-        assert server.client.get("/api/about").json()["doubt"] == ["a2b"]
-        found = server.translate(flat, direction="a2b", doubt="true", preview="true").json()
-        shown = _pixels(base64.b64decode(found["doubt"]["map"]))[..., 0]
+    with served(with_uncertainty=("a2b",)) as server:
+        assert server.client.get("/api/about").json()["uncertainty"] == ["a2b"]
+        found = server.translate(flat, direction="a2b", uncertainty="true", preview="true").json()
+        shown = _pixels(base64.b64decode(found["uncertainty"]["map"]))[..., 0]
         np.testing.assert_array_equal(shown, np.repeat([[255, 0]], 16, axis=0).repeat(12, axis=1))
-        assert found["doubt"]["mean"] == 0.5
-        assert found["doubt"]["highest"] == {"x": 0, "y": 0, "width": 2, "height": 2, "mean": 1.0}
-        head, _, body = found["preview"]["doubt"].partition(",")
+        assert found["uncertainty"]["mean"] == 0.5
+        assert found["uncertainty"]["highest"] == {"x": 0, "y": 0, "width": 2, "height": 2, "mean": 1.0}
+        head, _, body = found["preview"]["uncertainty"].partition(",")
         assert head == "data:image/png;base64"
         assert decode(base64.b64decode(body)).alpha is not None
-        assert server.translate(flat, direction="a2b").json()["doubt"] is None
-        assert "this run has none for b2a" in _refused(server.translate(flat, direction="b2a", doubt="true"), 400)
+        assert server.translate(flat, direction="a2b").json()["uncertainty"] is None
+        assert "this run has none for b2a" in _refused(server.translate(flat, direction="b2a", uncertainty="true"), 400)
 
 
-def test_a_picture_in_tiles_comes_without_a_map_of_doubt_and_says_why():
-    with served(doubted=("a2b",), tile=32) as server:
-        found = server.translate(png(size=(48, 48), value=90), doubt="true").json()
+def test_a_picture_in_tiles_comes_without_a_map_of_uncertainty_and_says_why():
+    with served(with_uncertainty=("a2b",), tile=32) as server:
+        found = server.translate(png(size=(48, 48), value=90), uncertainty="true").json()
     assert found["picture"]
-    assert found["doubt"] is None
-    assert "needs the whole picture" in found["no_doubt"]
+    assert found["uncertainty"] is None
+    assert "needs the whole picture" in found["no_uncertainty"]
 
 
 def _files() -> dict[str, bytes]:

@@ -34,7 +34,7 @@ def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 @pytest.fixture(scope="module")
 def server() -> Iterator[Served]:
     """One with small limits, for all tests of this file."""
-    with served(upload_bytes=50_000, pixels=10_000, doubted=("a2b",)) as made:
+    with served(upload_bytes=50_000, pixels=10_000, with_uncertainty=("a2b",)) as made:
         yield made
 
 
@@ -113,26 +113,26 @@ def test_the_slider_shows_before_and_after_and_obeys_the_keyboard(page: Any):
     assert 80 < int(page.input_value("#slider")) < 100
 
 
-def test_what_is_doubtful_is_shown_in_red(page: Any):
-    page.check("#doubts")
+def test_what_is_uncertain_is_shown_in_red(page: Any):
+    page.check("#uncertainty")
     _give(page, "dark.png", png(size=(60, 60), value=20))
-    page.wait_for_selector("#doubt:not([hidden])")
-    assert "doubt 50 % on average, 100 % at its highest" in page.inner_text("#facts")
+    page.wait_for_selector("#uncertainty:not([hidden])")
+    assert "uncertainty 50 % on average, 100 % at its highest" in page.inner_text("#facts")
     page.focus("#slider")
     page.keyboard.press("Home")
     shot = np.asarray(Image.open(io.BytesIO(page.locator("#compare").screenshot())).convert("RGB"))
     (left, right) = (shot[-40, int(at * shot.shape[1])].astype(int) for at in (0.3, 0.7))
     assert left[0] - left[1] > 150
     assert abs(right[0] - right[1]) < 10
-    page.uncheck("#doubts")
-    page.wait_for_selector("#doubt", state="hidden")
+    page.uncheck("#uncertainty")
+    page.wait_for_selector("#uncertainty", state="hidden")
 
 
 def test_all_of_it_is_done_by_the_keyboard_and_the_other_direction_asks_again(page: Any, server: Served):
     page.keyboard.press("Tab")
     page.keyboard.press("ArrowRight")
     assert page.evaluate("document.querySelector('input[name=direction]:checked').value") == "b2a"
-    assert page.locator("#doubting").is_hidden()
+    assert page.locator("#uncertainty-toggle").is_hidden()
     page.keyboard.press("Tab")
     assert page.evaluate("document.activeElement.id") == "file"
     _give(page, "a/b\\c.png", png())

@@ -39,7 +39,7 @@ def test_it_serves_until_it_is_stopped(
     stop: signal.Signals, run: Path, tmp_path: Path, zygote: Callable[[dict], int], nowhere: Path
 ):
     said = tmp_path / "said"
-    argv = ["serve", str(run), "--port", "0", "--exact", "--json", "--device", "cpu"]
+    argv = ["serve", str(run), "--port", "0", "--fp32", "--json", "--device", "cpu"]
     pid = zygote({"argv": argv, "said": str(said), "env": {"TMPDIR": str(nowhere)}})
     until(lambda: "serving at " in (said.read_text() if said.exists() else ""))
     url = said.read_text().partition("serving at ")[2].split()[0]

@@ -115,7 +115,7 @@ def test_training_reads_them_by_the_same_flag(stack: Path, tmp_path: Path, capsy
     (tmp_path / "b/c.png").write_bytes(b"\x89PNG\r\n\x1a\n")
     with pytest.raises(ValueError, match=r"data.pages=slices is for folders of TIFF files, .* for example c.png"):
         find_sources(DataConfig(path=folders, pages="slices"))
-    for flag in (["--workers", "2"], ["--doubt"]):
+    for flag in (["--workers", "2"], ["--uncertainty"]):
         assert main(["translate", "apples2oranges", *folders, *flag, "--pages", "slices"]) == 2
         assert "pages of a TIFF are slices here" in capsys.readouterr().err
 
@@ -129,7 +129,7 @@ def test_a_run_knows_what_they_were_in_training_and_the_flag_overrules(
     data = ["--data", str(stack.parent), str(tmp_path / "b"), "--data.pages", "channels"]
     run = tmp_path / "run"
     assert main(["train", "cyclegan", *FEW, *data, "--out", str(run)]) == 0
-    assert main(["translate", str(run), str(stack), str(tmp_path / "one"), "--doubt"]) == 0
+    assert main(["translate", str(run), str(stack), str(tmp_path / "one"), "--uncertainty"]) == 0
     assert tifffile.imread(tmp_path / "one/a.tif").shape == (16, 24, 3)
     assert main(["translate", str(run), str(stack), str(tmp_path / "other"), "--pages", "slices"]) == 0
     assert tifffile.imread(tmp_path / "other/a.tif").shape == (3, 16, 24, 3)

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
-from velogan.cli.flags import EXACT, Flags, Json, Outcome
+from velogan.cli.flags import FP32, Flags, Json, Outcome
 from velogan.files import check_writable
 
 
@@ -69,7 +69,7 @@ class Evaluate(Flags):
     limit: Annotated[
         int | None, tyro.conf.arg(help="Score at most so many test pictures of each domain.", metavar="NUMBER")
     ] = None
-    exact: Annotated[bool, tyro.conf.arg(help=EXACT)] = False
+    fp32: Annotated[bool, tyro.conf.arg(help=FP32)] = False
     device: Annotated[str, tyro.conf.arg(name="engine.device", help="Where to compute: auto, cpu, cuda or mps.")] = (
         "auto"
     )
@@ -93,8 +93,8 @@ class Evaluate(Flags):
         features = self.features or default_features()
         common: Any = {"inception": inception, "classes": classes or None}
         common |= {"features": features, "device": resolve_device(self.device)}
-        if self.against is not None and (self.data or self.checkpoint is not None or self.exact):
-            raise ValueError("--against compares two folders of pictures: leave --data, --checkpoint and --exact out")
+        if self.against is not None and (self.data or self.checkpoint is not None or self.fp32):
+            raise ValueError("--against compares two folders of pictures: leave --data, --checkpoint and --fp32 out")
         if len(self.data) > 2:
             raise ValueError(f"--data {' '.join(self.data)}: name one folder, or two")
         with Display() as display:
@@ -106,7 +106,7 @@ class Evaluate(Flags):
                     check_writable("RUN", self.run)
                 except ValueError as error:
                     display.say(f"careful: figures are printed alone, since {error}")
-                chosen = {"data": self.data, "checkpoint": self.checkpoint, "exact": self.exact}
+                chosen = {"data": self.data, "checkpoint": self.checkpoint, "fp32": self.fp32}
                 result = evaluate(self.run, **chosen, **common)
             compared = [self.run, self.against] if self.against else scored(result["protocol"]["data"])
             missing = MISSING_JUDGE if self.features is None and features == "none" else None

@@ -34,7 +34,7 @@ Checkpoint = Annotated[
     ),
 ]
 
-EXACT = "Compute in plain float32, not with the accelerated network, which differs by a few levels of 8 bits."
+FP32 = "Compute in plain float32, not with the accelerated network, which differs by a few levels of 8 bits."
 
 REFERENCE = (
     " dataroot name checkpoints_dir suffix gpu_ids model input_nc output_nc ngf ndf netG netD n_layers_D norm "

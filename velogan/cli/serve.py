@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from velogan.cli.flags import EXACT, Checkpoint, Flags, Json, Outcome, Weights
+from velogan.cli.flags import FP32, Checkpoint, Flags, Json, Outcome, Weights
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from velogan.translate.doubt import Doubter
     from velogan.translate.model import Translator
+    from velogan.translate.uncertainty import UncertaintyEstimator
     from velogan.types import Direction
 
 
@@ -58,7 +58,7 @@ class Serve(Flags):
     weights: Weights = None
     checkpoint: Checkpoint = None
     tile: Annotated[int | None, tyro.conf.arg(help="As translate has it; 0: never in tiles.", metavar="PIXELS")] = None
-    exact: Annotated[bool, tyro.conf.arg(help=EXACT)] = False
+    fp32: Annotated[bool, tyro.conf.arg(help=FP32)] = False
     device: Annotated[str, tyro.conf.arg(help="Where to compute: auto, cpu, cuda or mps.")] = "auto"
     json: Json = False
 
@@ -84,26 +84,28 @@ class Serve(Flags):
         check_options(format=None, tile=self.tile)
         token = token_for(self.host, self.token or os.environ.get("VELOGAN_TOKEN") or None)
         with Display() as display, bind(self.host, self.port) as listening:
-            place: Any = {"device": resolve_device(self.device), "fast": not self.exact}
+            place: Any = {"device": resolve_device(self.device), "fast": not self.fp32}
             models = load_all(local(self.model), weights=self.weights, checkpoint=self.checkpoint, **place)
-            doubters = _doubters(models, display.say)
+            estimators = _make_estimators(models, display.say)
             name = self.model.resolve().name
             display.say(f"{name} ({', '.join(models)}): building and measuring its networks")
-            service = TranslationService(models, name=name, limits=limits, tile=self.tile, doubters=doubters)
+            service = TranslationService(models, name=name, limits=limits, tile=self.tile, estimators=estimators)
             app = build_app(service, token=token, host=self.host)
             display.say(f"serving at {address(listening, token)} (Ctrl-C stops)")
             result = serve(app, listening, seconds=limits.seconds)
         return {**result, "directions": list(models)}, 0
 
 
-def _doubters(models: Mapping[Direction, Translator], say: Callable[[str], None]) -> dict[Direction, Doubter]:
-    """What makes maps of doubt, for the directions that have a way back; of others it is said why not."""
-    from velogan.evaluation.doubt import doubter_of
+def _make_estimators(
+    models: Mapping[Direction, Translator], say: Callable[[str], None]
+) -> dict[Direction, UncertaintyEstimator]:
+    """What makes uncertainty maps, for the directions that have a way back; of others it is said why not."""
+    from velogan.evaluation.uncertainty import uncertainty_estimator
 
     found = {}
     for way, model in models.items():
         try:
-            found[way] = doubter_of(model)
+            found[way] = uncertainty_estimator(model)
         except ValueError as error:
-            say(f"{way}: no maps of doubt: {error}")
+            say(f"{way}: no uncertainty maps: {error}")
     return found

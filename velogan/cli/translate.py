@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
-from velogan.cli.flags import EXACT, Checkpoint, Flags, Json, Outcome, Weights, folder_of
+from velogan.cli.flags import FP32, Checkpoint, Flags, Json, Outcome, Weights, folder_of
 from velogan.files import counted
 
 if TYPE_CHECKING:
     from velogan.observe.progress import Display
-    from velogan.translate.doubt import Doubter
     from velogan.translate.files import Summary
     from velogan.translate.jobs import Job
     from velogan.translate.maps import Map
     from velogan.translate.model import Translator
+    from velogan.translate.uncertainty import UncertaintyEstimator
 
 
 _SHOWN = 5  # files that failed, by name
@@ -35,7 +35,7 @@ class Translate(Flags):
 
     velogan translate runs/zebras zebra.jpg horse.jpg --direction b2a
 
-    velogan translate runs/zebras photos translated --doubt
+    velogan translate runs/zebras photos translated --uncertainty
 
     velogan translate runs/zebras film.mp4 zebras.mp4 --smooth 0.8
 
@@ -98,10 +98,10 @@ class Translate(Flags):
             metavar="SHARE",
         ),
     ] = 0.0
-    doubt: Annotated[
+    uncertainty: Annotated[
         bool,
         tyro.conf.arg(
-            help="Write beside each result, as NAME.doubt.png, a map of where not to trust it. RUN is a folder then."
+            help="Also write an uncertainty map NAME.uncertainty.png for each result. RUN must be a run folder."
         ),
     ] = False
     masks: Annotated[
@@ -124,7 +124,7 @@ class Translate(Flags):
             metavar="channels|slices",
         ),
     ] = None
-    exact: Annotated[bool, tyro.conf.arg(help=EXACT)] = False
+    fp32: Annotated[bool, tyro.conf.arg(help=FP32)] = False
     device: Annotated[str, tyro.conf.arg(help="Where to compute: auto, cpu, cuda or mps.")] = "auto"
     workers: Annotated[
         int | None,
@@ -152,7 +152,7 @@ class Translate(Flags):
 
         if self.workers is not None:
             kept = {"--masks": self.masks, "--masks-keep": self.masks_keep != "outside"}
-            for flag, asked in {"--doubt": self.doubt, "--smooth": self.smooth, **kept}.items():
+            for flag, asked in {"--uncertainty": self.uncertainty, "--smooth": self.smooth, **kept}.items():
                 if asked:
                     raise ValueError(
                         f"{flag} is for one process, but --workers is {self.workers}: leave one of them out"
@@ -161,7 +161,7 @@ class Translate(Flags):
         if self.address is not None:
             raise ValueError(f"--address {self.address} is for many processes: add --workers N, or leave it out")
         model = _translator(self)
-        doubter, jobs = _doubted(self, model) if self.doubt else (None, [])
+        estimator, jobs = _prepare_uncertainty(self, model) if self.uncertainty else (None, [])
         with Display() as display:
             for line in _taken(self, model):
                 display.say(line)
@@ -183,25 +183,27 @@ class Translate(Flags):
             _tell_translated(display, done, output)
             for line in filter(None, (left_out(self.input, scans=True), *done.masked, _animated(done))):
                 display.say(line)
-            if doubter is None:
+            if estimator is None:
                 return _translated(done, peak_memory_mb())
-            how: Any = {"overwrite": self.overwrite, "tile": self.tile, "progress": display.task("maps of doubt")}
-            maps = write_maps(doubter, jobs, without=[name for name, _ in done.failed], **how)
+            how: Any = {"overwrite": self.overwrite, "tile": self.tile, "progress": display.task("uncertainty maps")}
+            maps = write_maps(estimator, jobs, without=[name for name, _ in done.failed], **how)
             for one in maps:
                 if one.reason:
-                    display.say(f"{one.name}: no map of doubt: {one.reason}")
+                    display.say(f"{one.name}: no uncertainty map: {one.reason}")
             result, code = _translated(done, peak_memory_mb())
-        return {**result, "doubt": [_doubt(one) for one in maps]}, 1 if any(one.reason for one in maps) else code
+        return {**result, "uncertainty": [_uncertainty(one) for one in maps]}, 1 if any(
+            one.reason for one in maps
+        ) else code
 
 
-def _doubted(asked: Translate, model: Translator) -> tuple[Doubter, list[tuple[Job, Path]]]:
-    """What makes maps of doubt, and of which pictures. What cannot be is said before anything is written."""
-    from velogan.evaluation.doubt import doubter_of
+def _prepare_uncertainty(asked: Translate, model: Translator) -> tuple[UncertaintyEstimator, list[tuple[Job, Path]]]:
+    """What makes uncertainty maps, and of which pictures. What cannot be is said before anything is written."""
+    from velogan.evaluation.uncertainty import uncertainty_estimator
     from velogan.translate.maps import map_jobs
 
     if model.input.pages == "slices":
-        raise ValueError("--doubt is for pictures, and pages of a TIFF are slices here: leave --doubt out")
-    return doubter_of(model), map_jobs(asked.input, asked.output, format=asked.format)
+        raise ValueError("--uncertainty is for pictures, and pages of a TIFF are slices here: leave --uncertainty out")
+    return uncertainty_estimator(model), map_jobs(asked.input, asked.output, format=asked.format)
 
 
 def _taken(asked: Translate, model: Translator) -> list[str]:
@@ -215,10 +217,10 @@ def _taken(asked: Translate, model: Translator) -> list[str]:
     return [f"by the {which} checkpoint, of {counted(int(model.file.parent.name), 'image')}{why}"]
 
 
-def _doubt(made: Map) -> dict[str, Any]:
-    if made.doubt is None:
+def _uncertainty(made: Map) -> dict[str, Any]:
+    if made.uncertainty is None:
         return {"name": made.name, "reason": made.reason}
-    return {"name": made.name, "map": str(made.file), **made.doubt.figures}
+    return {"name": made.name, "map": str(made.file), **made.uncertainty.figures}
 
 
 def _translate_at_scale(asked: Translate, workers: int) -> Outcome:
@@ -227,7 +229,7 @@ def _translate_at_scale(asked: Translate, workers: int) -> Outcome:
     from velogan.observe.progress import Display
     from velogan.scale.translate import Options, translate_at_scale
 
-    model = _translator(dataclasses.replace(asked, exact=True))  # what is wrong with it, it says at once
+    model = _translator(dataclasses.replace(asked, fp32=True))  # what is wrong with it, it says at once
     if model.input.pages == "slices":
         raise ValueError(
             f"--workers {workers} take pictures, and pages of a TIFF are slices here: leave --workers out, or say "
@@ -262,7 +264,7 @@ def _translator(asked: Translate) -> Translator:
         weights=asked.weights,
         checkpoint=asked.checkpoint,
         device=resolve_device(asked.device),
-        fast=not asked.exact,
+        fast=not asked.fp32,
     ).reading(asked.pages)
 
 

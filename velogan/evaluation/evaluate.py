@@ -62,7 +62,7 @@ def evaluate(
     classes: Mapping[str, int] | None = None,
     checkpoint: Which | None = None,
     limit: int | None = None,
-    exact: bool = False,
+    fp32: bool = False,
     seed: int = 0,
     device: torch.device | str = "cpu",
     task: Task | None = None,
@@ -71,7 +71,7 @@ def evaluate(
 
     It scores the last checkpoint, averaged and raw, and the best one if that is another, first of all where `translate`
     takes that by itself; `checkpoint` chooses one of them. Translations are computed as `translate` does it, or plainly
-    in float32 if `exact`.
+    in float32 if `fp32`.
     `data`: other data than the run's own: a folder with testA and testB, apples2oranges, or two folders of test
     pictures. Without test pictures, those held out for validation are scored, and without these training pictures:
     `split` of each score says which.
@@ -104,7 +104,7 @@ def evaluate(
         bounds = scorer.bounds(source, target)
         for candidate in candidates:
             translator = load_translator(
-                candidate.folder, direction=direction, weights=candidate.weights, device=device, fast=not exact
+                candidate.folder, direction=direction, weights=candidate.weights, device=device, fast=not fp32
             )
             common = {"direction": direction, "weights": candidate.weights, "checkpoint": candidate.checkpoint}
             scores += [score | common for score in scorer.score(translator, source, target, bounds)]
@@ -125,7 +125,7 @@ def evaluate(
             "b": b.counts(),
         },
         "duplicates": _duplicates(a, b, trained, task),
-        "precision": "plain float32 (exact)" if exact else "as translate computes: see computed_in of networks",
+        "precision": "plain float32 (exact)" if fp32 else "as translate computes: see computed_in of networks",
         "pictures": "prepared as in training but without a random part; translations rounded to the target's depth",
         "real": "real pictures against other real ones: as good as can be expected",
         "baseline": "the input taken for its own translation",

@@ -65,7 +65,7 @@ async def about(service: Service) -> ServerInfo:
     return ServerInfo(
         name=service.name,
         directions={direction: " → ".join(model.domains) for direction, model in service.models.items()},
-        doubt=list(service.doubters),
+        uncertainty=list(service.estimators),
         formats=[suffix[1:] for suffix in pictures.MEDIA_TYPES],
         max_upload_bytes=service.limits.upload_bytes,
         max_pixels=service.limits.pixels,

@@ -46,13 +46,13 @@ async function start() {
   part("name").textContent = document.title = about.name;
   const takes = `or drop one here: up to ${Math.floor(about.max_upload_bytes / 2 ** 20) || "less than 1"} MB and ${+(about.max_pixels / 1e6).toFixed(1)} megapixels`;
   part("takes").textContent = takes;
-  offer(about.directions, () => { show("doubting", doubtful()); if (chosen) translate(); });
+  offer(about.directions, () => { show("uncertainty-toggle", uncertain()); if (chosen) translate(); });
   show("directions", true);
-  show("doubting", doubtful());
+  show("uncertainty-toggle", uncertain());
   show("drop", true);
 }
 
-function doubtful() { return about.doubt.includes(direction()); }
+function uncertain() { return about.uncertainty.includes(direction()); }
 
 function plain(error) {
   if (error.status === 503) return "Many pictures are waiting already. Try again in a moment.";
@@ -73,7 +73,7 @@ async function translate() {
   const form = new FormData();
   form.set("picture", chosen, chosen.name.replace(/[\/\\\p{C}]/gu, "_").slice(-200));
   form.set("direction", direction());
-  if (doubtful() && part("doubts").checked) form.set("doubt", "true");
+  if (uncertain() && part("uncertainty").checked) form.set("uncertainty", "true");
   form.set("preview", "true");
   try {
     const found = await ask("/api/translate", { method: "POST", body: form, signal: mine.signal });
@@ -93,8 +93,8 @@ async function present(found) {
   before.src = found.preview.before;
   after.src = found.preview.after;
   await Promise.all([before.decode(), after.decode()]);
-  show("doubt", Boolean(found.preview.doubt));
-  if (found.preview.doubt) part("doubt").src = found.preview.doubt;
+  show("uncertainty", Boolean(found.preview.uncertainty));
+  if (found.preview.uncertainty) part("uncertainty").src = found.preview.uncertainty;
   for (const image of [before, after]) image.classList.toggle("crisp", image.naturalWidth < 128);
   part("compare").style.setProperty("--ratio", found.width / found.height);
   if (url) URL.revokeObjectURL(url);
@@ -102,9 +102,9 @@ async function present(found) {
   url = URL.createObjectURL(new Blob([bytes], { type: found.media_type }));
   Object.assign(part("download"), { href: url, download: found.name });
   const format = found.kept_format ? found.format.toUpperCase() : `${found.format.toUpperCase()}, since the file's own format cannot hold it`;
-  const doubt = found.doubt ? `; doubt ${Math.round(100 * found.doubt.mean)} % on average, ${Math.round(100 * found.doubt.highest.mean)} % at its highest` : "";
-  part("facts").textContent = `${found.width} × ${found.height} pixels, ${size(bytes.length)}, ${format}${doubt}`;
-  if (found.no_doubt) complain(`No map of doubt: ${found.no_doubt}.`);
+  const uncertainty = found.uncertainty ? `; uncertainty ${Math.round(100 * found.uncertainty.mean)} % on average, ${Math.round(100 * found.uncertainty.highest.mean)} % at its highest` : "";
+  part("facts").textContent = `${found.width} × ${found.height} pixels, ${size(bytes.length)}, ${format}${uncertainty}`;
+  if (found.no_uncertainty) complain(`No uncertainty map: ${found.no_uncertainty}.`);
   show("result", true);
   part("drop").classList.add("small");
   slide(50);
@@ -116,7 +116,7 @@ function take(files) {
   translate();
 }
 
-part("doubts").addEventListener("change", () => { if (chosen) translate(); });
+part("uncertainty").addEventListener("change", () => { if (chosen) translate(); });
 part("enter").addEventListener("submit", (event) => { event.preventDefault(); token = part("token").value.trim(); complain(""); start(); });
 document.addEventListener("paste", (event) => take(event.clipboardData.files));
 listen(take);

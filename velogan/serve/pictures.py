@@ -62,7 +62,7 @@ def shown(picture: Picture, pixel_format: PixelFormat) -> str:
 
 
 def overlay(levels: np.ndarray) -> str:
-    """Return a data URL of a map `(H, W)` uint8 to lay over a picture: red, transparent where there is no doubt."""
+    """Return a data URL of a map `(H, W)` uint8 to lay over a picture: red, transparent if 0."""
     red = np.broadcast_to(np.array([255, 0, 60], np.uint8), (*levels.shape, 3))
     alpha = (levels * np.float32(0.7)).astype(np.uint8)  # what lies below stays visible
     return _data_url(np.dstack([red, alpha]))

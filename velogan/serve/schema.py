@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from fastapi import UploadFile
 from pydantic import BaseModel, ConfigDict, Field, PlainSerializer
 
-from velogan.translate.doubt import Patch
+from velogan.translate.uncertainty import Patch
 from velogan.types import Direction
 
 Base64 = Annotated[bytes, PlainSerializer(lambda data: base64.b64encode(data).decode(), return_type=str)]
@@ -22,7 +22,7 @@ class TranslateForm(BaseModel):
     picture: UploadFile = Field(description="The picture's file.")
     direction: Direction | None = Field(None, description="a2b or b2a. Default: the first that the run has.")
     answer: Literal["json", "picture"] = Field("json", description="picture: the translated file alone.")
-    doubt: bool = Field(False, description="Add a map of where not to trust it, which takes seven times as long.")
+    uncertainty: bool = Field(False, description="Add a map of where not to trust it, which takes seven times as long.")
     preview: bool = Field(False, description="Add both pictures for a browser: 8 bits, at most 1600 pixels a side.")
 
 
@@ -31,15 +31,17 @@ class Preview(BaseModel):
 
     before: str
     after: str
-    doubt: str | None = Field(None, description="Red, the less transparent the more doubtful; to be laid over `after`.")
+    uncertainty: str | None = Field(
+        None, description="Red, the less transparent the more uncertain; to be laid over `after`."
+    )
 
 
-class DoubtInfo(BaseModel):
+class UncertaintyInfo(BaseModel):
     """Where not to trust a translation: docs/evaluation.md says what this is worth."""
 
     map: Base64 = Field(description="A grey PNG: 255 where the picture is off by half of the range of values, or more.")
     mean: float = Field(description="Over the whole map, in [0, 1].")
-    highest: Patch = Field(description="The most doubtful square, with the mean there.")
+    highest: Patch = Field(description="The most uncertain square, with the mean there.")
 
 
 class Translated(BaseModel):
@@ -55,8 +57,8 @@ class Translated(BaseModel):
     seconds: float = Field(description="Of decoding, translating and encoding, without waiting.")
     picture: Base64 = Field(description="The bytes of the translated file, in base64.")
     preview: Preview | None = None
-    doubt: DoubtInfo | None = None
-    no_doubt: str | None = Field(None, description="Why there is no map of doubt, where one was asked for.")
+    uncertainty: UncertaintyInfo | None = None
+    no_uncertainty: str | None = Field(None, description="Why there is no uncertainty map, where one was asked for.")
 
 
 class Health(BaseModel):
@@ -71,7 +73,7 @@ class ServerInfo(BaseModel):
 
     name: str = Field(description="The run's.")
     directions: dict[Direction, str] = Field(description="The directions that the run has, each with a title.")
-    doubt: list[Direction] = Field(description="The directions that maps of doubt can be made for.")
+    uncertainty: list[Direction] = Field(description="The directions that uncertainty maps can be made for.")
     formats: list[str]
     max_upload_bytes: int
     max_pixels: int

@@ -14,11 +14,11 @@ from fastapi import HTTPException
 
 from velogan.data.pictures.images import Picture, encode, suffix_for, suffix_of
 from velogan.serve import pictures
-from velogan.serve.schema import DoubtInfo, Preview, Translated, TranslateForm
-from velogan.translate.doubt import Doubter
+from velogan.serve.schema import Preview, Translated, TranslateForm, UncertaintyInfo
 from velogan.translate.memory import translate_pictures
 from velogan.translate.model import Translator
 from velogan.translate.pictures import output_format
+from velogan.translate.uncertainty import UncertaintyEstimator
 from velogan.types import Direction
 
 
@@ -51,7 +51,7 @@ class TranslationService:
 
     name: the run's
     tile: that of `velogan translate`
-    doubters: make maps of doubt, for the directions that have a way back
+    estimators: make uncertainty maps, for the directions that have a way back
     """
 
     def __init__(
@@ -61,9 +61,9 @@ class TranslationService:
         name: str,
         limits: Limits,
         tile: int | None = None,
-        doubters: Mapping[Direction, Doubter] | None = None,
+        estimators: Mapping[Direction, UncertaintyEstimator] | None = None,
     ):
-        self.models, self.name, self.limits, self.doubters = models, name, limits, doubters or {}
+        self.models, self.name, self.limits, self.estimators = models, name, limits, estimators or {}
         self.waiting = 0
         """The number of uploads that are not answered."""
         self._tile = tile
@@ -80,8 +80,10 @@ class TranslationService:
         direction = form.direction or next(iter(self.models))
         if direction not in self.models:
             raise HTTPException(400, f"direction={direction}: this run has {', '.join(self.models)} alone")
-        if form.doubt and direction not in self.doubters:
-            raise HTTPException(400, f"doubt needs a way back, and this run has none for {direction}: leave it out")
+        if form.uncertainty and direction not in self.estimators:
+            raise HTTPException(
+                400, f"uncertainty needs a way back, and this run has none for {direction}: leave it out"
+            )
         abandoned = threading.Event()
 
         def check_waited_for() -> None:
@@ -105,19 +107,19 @@ class TranslationService:
             data = encode(suffix, result)
         except ValueError as error:
             raise HTTPException(422, f"this picture cannot be translated: {error}") from None
-        doubt = no_doubt = None
-        if form.doubt:
+        uncertainty = no_uncertainty = None
+        if form.uncertainty:
             check_waited_for()
             try:
-                doubt = self.doubters[direction].of(source, tile=self._tile)
+                uncertainty = self.estimators[direction].of(source, tile=self._tile)
             except ValueError as error:
-                no_doubt = str(error)
+                no_uncertainty = str(error)
         preview = None
         if form.preview:
             preview = Preview(
                 before=pictures.shown(source, model.input),
                 after=pictures.shown(result, output_format(model, source)),
-                doubt=pictures.overlay(doubt.map) if doubt else None,
+                uncertainty=pictures.overlay(uncertainty.map) if uncertainty else None,
             )
         return Translated(
             name=pictures.name_of(form.picture.filename or "", suffix),
@@ -130,6 +132,8 @@ class TranslationService:
             seconds=round(time.monotonic() - started, 3),
             picture=data,
             preview=preview,
-            doubt=DoubtInfo(map=encode(".png", Picture(doubt.map[..., None])), **doubt.figures) if doubt else None,
-            no_doubt=no_doubt,
+            uncertainty=UncertaintyInfo(map=encode(".png", Picture(uncertainty.map[..., None])), **uncertainty.figures)
+            if uncertainty
+            else None,
+            no_uncertainty=no_uncertainty,
         )

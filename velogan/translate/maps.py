@@ -1,4 +1,4 @@
-"""Maps of doubt as files, one beside each translated picture."""
+"""Uncertainty maps as files, one beside each translated picture."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from PIL.PngImagePlugin import PngInfo
 from velogan.data.pictures.images import SUFFIXES
 from velogan.data.sets.sources import MAP
 from velogan.files import replacing
-from velogan.translate.doubt import Doubt, Doubter
 from velogan.translate.jobs import Job, find_jobs
 from velogan.translate.summary import reason_of
+from velogan.translate.uncertainty import UncertaintyEstimator, UncertaintyMap
 from velogan.types import Progress
 
 _MARK = ("Description", "velogan: where not to trust a translation")
@@ -28,12 +28,12 @@ class Map:
 
     name: str
     file: Path
-    doubt: Doubt | None
+    uncertainty: UncertaintyMap | None
     reason: str = ""
 
 
 def map_jobs(source: Path, target: Path, *, format: str | None = None) -> list[tuple[Job, Path]]:
-    """The pictures that `translate` would translate, each with the file of its map: `NAME.doubt.png`.
+    """The pictures that `translate` would translate, each with the file of its map: `NAME.uncertainty.png`.
 
     ValueError as from `translate`, and if two pictures would have one map.
     """
@@ -47,7 +47,7 @@ def map_jobs(source: Path, target: Path, *, format: str | None = None) -> list[t
 
 
 def write_maps(
-    doubter: Doubter,
+    estimator: UncertaintyEstimator,
     jobs: Sequence[tuple[Job, Path]],
     *,
     overwrite: bool = False,
@@ -64,7 +64,7 @@ def write_maps(
     made = []
     for number, (job, file) in enumerate(wanted, start=1):
         try:
-            made.append(Map(job.name, file, _map(doubter, job, file, overwrite=overwrite, tile=tile)))
+            made.append(Map(job.name, file, _map(estimator, job, file, overwrite=overwrite, tile=tile)))
         except (OSError, ValueError, RuntimeError, MemoryError) as error:
             made.append(Map(job.name, file, None, reason_of(error)))
         if progress is not None:
@@ -72,28 +72,28 @@ def write_maps(
     return made
 
 
-def _map(doubter: Doubter, job: Job, file: Path, *, overwrite: bool, tile: int | None) -> Doubt:
+def _map(estimator: UncertaintyEstimator, job: Job, file: Path, *, overwrite: bool, tile: int | None) -> UncertaintyMap:
     if os.path.lexists(file):
         kept = _read(file)
         if kept is None:
-            raise ValueError(f"{file} is there already and is no map of doubt: move it, or name another output")
+            raise ValueError(f"{file} is there already and is no uncertainty map: move it, or name another output")
         if not overwrite and not _older(file, than=job.target):
             return kept
-    doubt = doubter.of(job.read(pages_are_channels=doubter.model.pages_are_channels), tile=tile)
+    uncertainty = estimator.of(job.read(pages_are_channels=estimator.model.pages_are_channels), tile=tile)
     mark = PngInfo()
     mark.add_text(*_MARK)
     with replacing(file) as fresh:
-        Image.fromarray(doubt.map).save(fresh, format="png", pnginfo=mark)
-    return doubt
+        Image.fromarray(uncertainty.map).save(fresh, format="png", pnginfo=mark)
+    return uncertainty
 
 
-def _read(file: Path) -> Doubt | None:
+def _read(file: Path) -> UncertaintyMap | None:
     """The map that a file holds; None where it holds anything else."""
     try:
         with Image.open(file) as image:
             if image.format != "PNG" or image.mode != "L" or image.info.get(_MARK[0]) != _MARK[1]:
                 return None
-            return Doubt(np.array(image))
+            return UncertaintyMap(np.array(image))
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):
         return None
 

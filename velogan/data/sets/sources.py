@@ -354,12 +354,12 @@ def in_folder(directory: Path, names: tuple[str, ...], config: DataConfig) -> Fo
     return Folder(directory, names, pages_are_channels=config.pages == "channels")
 
 
-MAP = ".doubt.png"
-"""How names of maps of doubt end, which are written beside translations and are no pictures."""
+MAP = ".uncertainty.png"
+"""How names of uncertainty maps end, which are written beside translations and are no pictures."""
 
 
 def list_images(directory: Path) -> tuple[str, ...]:
-    """List picture files below a directory, as `list_files` does, without maps of doubt."""
+    """List picture files below a directory, as `list_files` does, without uncertainty maps."""
     names = list_files(directory)
     return tuple(name for name in names if not name.endswith(MAP) and is_picture(directory / name))
 

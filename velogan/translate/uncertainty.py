@@ -1,4 +1,4 @@
-"""Where not to trust a translation: a map of doubt, made without the truth.
+"""Where not to trust a translation: an uncertainty map, made without the truth.
 
 Two things are added. How far the input comes back: through the other direction's generator from the result, or through
 the model's own autoencoder. And how much the result changes when the picture is moved by a few pixels, which should
@@ -42,8 +42,8 @@ class Patch:
 
 
 @dataclass(frozen=True)
-class Doubt:
-    """A map of doubt `(H, W)` uint8, 255 where input or result are off by half of the range of values, or more.
+class UncertaintyMap:
+    """An uncertainty map `(H, W)` uint8, 255 where input or result are off by half of the range of values, or more.
 
     `mean` and the `highest` patch's mean are in shares of 255.
     """
@@ -72,8 +72,8 @@ class Doubt:
 
 
 @dataclass(frozen=True)
-class Doubter:
-    """Makes maps of doubt for `model`. `returned(images, results)` gives the images again, as the networks see them.
+class UncertaintyEstimator:
+    """Makes uncertainty maps for `model`. `returned(images, results)` gives the images again, as the networks see them.
 
     Images are `(B, C, H, W)` in [-1, 1].
     """
@@ -83,21 +83,21 @@ class Doubter:
 
     @torch.inference_mode()
     def __call__(self, images: Tensor) -> Tensor:
-        """The doubt of each pixel, `(B, H, W)` from 0 on, in the units of `images`."""
+        """The uncertainty of each pixel, `(B, H, W)` from 0 on, in the units of `images`."""
         results = self.model.quickly(images, rounded=False)
         moved = [self._moved(images, down, right) for down, right in SHIFTS]
         spread = torch.stack([results, *moved]).std(dim=0, correction=0)
         return (self.returned(images, results) - images).abs().mean(dim=1) + WEIGHT * spread.mean(dim=1)
 
-    def of(self, picture: Picture, *, tile: int | None = None) -> Doubt:
+    def of(self, picture: Picture, *, tile: int | None = None) -> UncertaintyMap:
         """The map of one picture. ValueError where `translate` would cut it into tiles, with this `tile`."""
         height, width = picture.pixels.shape[:2]
         if plan(self.model, height, width, tile=tile) is not None:
             raise ValueError(
-                f"{width}x{height} pixels are translated in tiles, and a map of doubt needs the whole picture: of "
+                f"{width}x{height} pixels are translated in tiles, and an uncertainty map needs the whole picture: of "
                 f"{WHOLE_PIXELS} pixels at most, or with tile=0 if memory allows"
             )
-        return Doubt(_levels(self(to_images(self.model, picture))[0]))
+        return UncertaintyMap(_levels(self(to_images(self.model, picture))[0]))
 
     def _moved(self, images: Tensor, down: int, right: int) -> Tensor:
         """The translation of the pictures moved, moved back; what comes in from outside is a reflection."""
@@ -110,6 +110,6 @@ class Doubter:
         return moved[..., down:, right:]
 
 
-def _levels(doubt: Tensor) -> np.ndarray:
+def _levels(uncertainty: Tensor) -> np.ndarray:
     """255 for 1, half of the range from -1 to 1, or more."""
-    return (doubt.clamp(0, 1) * 255).round().to(torch.uint8).cpu().numpy()
+    return (uncertainty.clamp(0, 1) * 255).round().to(torch.uint8).cpu().numpy()

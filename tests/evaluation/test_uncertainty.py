@@ -1,4 +1,4 @@
-"""`velogan translate --doubt` and `Model.doubt`, of runs with a way back and without."""
+"""`velogan translate --uncertainty` and `Model.uncertainty`, of runs with a way back and without."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from velogan.config import Config, write_yaml
 from velogan.methods.base import generator_header
 from velogan.networks.build import build_network
 from velogan.store.checkpoint import save_checkpoint
-from velogan.translate.doubt import Doubter
+from velogan.translate.uncertainty import UncertaintyEstimator
 from velogan.types import GENERATOR_FILES, Direction
 
 
@@ -38,7 +38,7 @@ def _photo() -> np.ndarray:
 
 
 def _translate(capsys: pytest.CaptureFixture[str], *argv: object) -> dict[str, Any]:
-    assert main(["translate", *map(str, argv), "--doubt", "--exact", "--json"]) == 0
+    assert main(["translate", *map(str, argv), "--uncertainty", "--fp32", "--json"]) == 0
     return json.loads(capsys.readouterr().out.splitlines()[-1])
 
 
@@ -47,30 +47,30 @@ def test_the_command_and_python_give_one_map(tmp_path: Path, capsys: pytest.Capt
     (tmp_path / "in").mkdir()
     Image.fromarray(_photo()).save(tmp_path / "in/one.png")
     told = _translate(capsys, run, tmp_path / "in", tmp_path / "out")
-    file = tmp_path / "out/one.doubt.png"
-    doubt = velogan.load(run, exact=True).doubt(_photo())
-    assert np.array_equal(np.asarray(Image.open(file)), doubt.map)
-    assert doubt.map.std() > 0
-    (entry,) = told["doubt"]
+    file = tmp_path / "out/one.uncertainty.png"
+    uncertainty = velogan.load(run, fp32=True).uncertainty(_photo())
+    assert np.array_equal(np.asarray(Image.open(file)), uncertainty.map)
+    assert uncertainty.map.std() > 0
+    (entry,) = told["uncertainty"]
     assert (entry["name"], entry["map"]) == ("one.png", str(file))
-    assert entry["mean"] == pytest.approx(doubt.mean, abs=1e-5)
-    assert entry["highest"]["x"] == doubt.highest.x
+    assert entry["mean"] == pytest.approx(uncertainty.mean, abs=1e-5)
+    assert entry["highest"]["x"] == uncertainty.highest.x
     assert 0 < entry["mean"] < entry["highest"]["mean"] <= 1
     again = _translate(capsys, run, tmp_path / "in", tmp_path / "out")
     assert again["skipped"] == 1
-    assert again["doubt"] == told["doubt"]
+    assert again["uncertainty"] == told["uncertainty"]
 
 
 def test_the_way_back_is_the_other_generator_or_the_autoencoder(tmp_path: Path):
     images = torch.rand(1, 3, 16, 16) * 2 - 1
-    both = velogan.load(_run(tmp_path / "both", "a2b", "b2a"), direction="b2a", exact=True)
-    back = velogan.load(tmp_path / "both", direction="a2b", exact=True)
-    doubter: Doubter = both._doubter  # pyright: ignore[reportPrivateUsage]
-    assert torch.equal(doubter.returned(images, images / 2), back.translator(images / 2))
-    alone = velogan.load(_run(tmp_path / "alone", "a2b", method="onepair"), exact=True)
-    doubter = alone._doubter  # pyright: ignore[reportPrivateUsage]
-    assert torch.equal(doubter.returned(images, images / 2), doubter.returned(images, images))
-    assert not torch.equal(doubter.returned(images, images), alone.translator(images))
+    both = velogan.load(_run(tmp_path / "both", "a2b", "b2a"), direction="b2a", fp32=True)
+    back = velogan.load(tmp_path / "both", direction="a2b", fp32=True)
+    estimator: UncertaintyEstimator = both._estimator  # pyright: ignore[reportPrivateUsage]
+    assert torch.equal(estimator.returned(images, images / 2), back.translator(images / 2))
+    alone = velogan.load(_run(tmp_path / "alone", "a2b", method="onepair"), fp32=True)
+    estimator = alone._estimator  # pyright: ignore[reportPrivateUsage]
+    assert torch.equal(estimator.returned(images, images / 2), estimator.returned(images, images))
+    assert not torch.equal(estimator.returned(images, images), alone.translator(images))
 
 
 def test_what_has_no_way_back_is_refused_before_anything_is_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
@@ -81,12 +81,12 @@ def test_what_has_no_way_back_is_refused_before_anything_is_written(tmp_path: Pa
     alone.write_bytes(file.read_bytes())
     out = tmp_path / "out"
     for model, more, said in (
-        (run, [], "has no G_B.safetensors: train a run of both directions"),
-        (alone, [], "stands alone: name the run folder"),
-        (run, ["--workers", "2"], "--doubt is for one process"),
+        (run, [], "has no G_B.safetensors: train both directions"),
+        (alone, [], "is a single file: name the run folder"),
+        (run, ["--workers", "2"], "--uncertainty is for one process"),
     ):
-        assert main(["translate", str(model), str(tmp_path / "one.png"), str(out), "--doubt", *more]) == 2
+        assert main(["translate", str(model), str(tmp_path / "one.png"), str(out), "--uncertainty", *more]) == 2
         assert said in capsys.readouterr().err
     assert not out.exists()
     with pytest.raises(ValueError, match="a str is no picture"):
-        velogan.load(_run(tmp_path / "both", "a2b", "b2a")).doubt("one.png")
+        velogan.load(_run(tmp_path / "both", "a2b", "b2a")).uncertainty("one.png")

@@ -1,4 +1,4 @@
-"""Maps of doubt: high where the model cannot give its input back, and files that take no picture's place."""
+"""Uncertainty maps: high where the model cannot give its input back, and files that take no picture's place."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from velogan.data.pictures.images import Picture
 from velogan.data.sets.sources import list_images
 from velogan.networks.generators import GeneratorConfig, build_generator
-from velogan.translate.doubt import Doubt, Doubter
 from velogan.translate.maps import map_jobs, write_maps
 from velogan.translate.model import Translator
+from velogan.translate.uncertainty import UncertaintyEstimator, UncertaintyMap
 
 
 class GreysBlue(nn.Module):
@@ -31,8 +31,8 @@ def _translator(net: nn.Module) -> Translator:
     return Translator(net, multiple=4, device=torch.device("cpu"))
 
 
-def _doubter(net: nn.Module) -> Doubter:
-    return Doubter(_translator(net), lambda _images, results: results)
+def _estimator(net: nn.Module) -> UncertaintyEstimator:
+    return UncertaintyEstimator(_translator(net), lambda _images, results: results)
 
 
 def _picture(size: tuple[int, int] = (40, 56)) -> np.ndarray:
@@ -42,18 +42,18 @@ def _picture(size: tuple[int, int] = (40, 56)) -> np.ndarray:
 def test_the_map_is_high_where_the_model_fails_and_zero_elsewhere():
     pixels = _picture()
     pixels[20:30, 30:40] = (0, 0, 255)
-    doubt = _doubter(GreysBlue()).of(Picture(pixels))
+    uncertainty = _estimator(GreysBlue()).of(Picture(pixels))
     planted = np.zeros(pixels.shape[:2], bool)
     planted[20:30, 30:40] = True
-    assert doubt.map.shape == planted.shape
-    assert (doubt.map[planted] == 255).all()
-    assert not doubt.map[~planted].any()
-    assert doubt.mean == pytest.approx(100 / planted.size)
-    patch = doubt.highest
+    assert uncertainty.map.shape == planted.shape
+    assert (uncertainty.map[planted] == 255).all()
+    assert not uncertainty.map[~planted].any()
+    assert uncertainty.mean == pytest.approx(100 / planted.size)
+    patch = uncertainty.highest
     assert (patch.x, patch.y, patch.width, patch.height, patch.mean) == (30, 20, 5, 5, 1)
 
 
-def test_what_depends_on_the_place_is_doubtful():
+def test_what_depends_on_the_place_is_uncertain():
     class Stripes(nn.Module):
         def forward(self, x: Tensor) -> Tensor:
             y = x.clone()
@@ -61,9 +61,12 @@ def test_what_depends_on_the_place_is_doubtful():
             return y
 
     net = _translator(Stripes())
-    doubt = Doubter(net, lambda images, _results: images).of(Picture(_picture()))
-    assert doubt.map[:, ::4].mean() > 20
-    assert Doubter(_translator(nn.Identity()), lambda images, _results: images).of(Picture(_picture())).mean == 0
+    uncertainty = UncertaintyEstimator(net, lambda images, _results: images).of(Picture(_picture()))
+    assert uncertainty.map[:, ::4].mean() > 20
+    assert (
+        UncertaintyEstimator(_translator(nn.Identity()), lambda images, _results: images).of(Picture(_picture())).mean
+        == 0
+    )
 
 
 def test_equal_weights_give_equal_maps_whatever_the_sides():
@@ -71,8 +74,8 @@ def test_equal_weights_give_equal_maps_whatever_the_sides():
     for _ in range(2):
         torch.manual_seed(0)
         net = build_generator(GeneratorConfig(channels=4, blocks=1)).eval()
-        doubter = _doubter(net)
-        maps.append([doubter.of(Picture(_picture(size))).map for size in ((21, 34), (5, 3), (1, 1), (21, 34))])
+        estimator = _estimator(net)
+        maps.append([estimator.of(Picture(_picture(size))).map for size in ((21, 34), (5, 3), (1, 1), (21, 34))])
     for one, other in zip(*maps):
         assert np.array_equal(one, other)
     assert np.array_equal(maps[0][0], maps[0][-1])
@@ -90,49 +93,51 @@ def folders(tmp_path: Path) -> tuple[Path, Path]:
 
 def test_maps_lie_beside_results_and_are_no_pictures(folders: tuple[Path, Path]):
     source, target = folders
-    doubter = _doubter(GreysBlue())
-    made = write_maps(doubter, map_jobs(source, target))
-    assert [one.file for one in made] == [target / "a.doubt.png", target / "deep/b.doubt.png"]
+    estimator = _estimator(GreysBlue())
+    made = write_maps(estimator, map_jobs(source, target))
+    assert [one.file for one in made] == [target / "a.uncertainty.png", target / "deep/b.uncertainty.png"]
     assert list_images(target) == ("a.png", "deep/b.jpg")
     assert [one.reason for one in made] == ["", ""]
     for one in made:
-        assert one.doubt is not None
-        assert np.array_equal(np.asarray(Image.open(one.file)), one.doubt.map)
+        assert one.uncertainty is not None
+        assert np.array_equal(np.asarray(Image.open(one.file)), one.uncertainty.map)
 
 
 def test_a_map_is_kept_until_its_translation_is_newer(folders: tuple[Path, Path]):
     source, target = folders
     jobs = map_jobs(source, target)
-    write_maps(_doubter(GreysBlue()), jobs)
+    write_maps(_estimator(GreysBlue()), jobs)
     old = [file.stat().st_mtime_ns for _, file in jobs]
-    kept = write_maps(_doubter(GreysBlue()), jobs)
+    kept = write_maps(_estimator(GreysBlue()), jobs)
     assert [file.stat().st_mtime_ns for _, file in jobs] == old
-    assert all(isinstance(one.doubt, Doubt) for one in kept)
+    assert all(isinstance(one.uncertainty, UncertaintyMap) for one in kept)
     os.utime(target / "a.png", ns=(old[0] + 10, old[0] + 10))
     os.utime(jobs[0][1], ns=(old[0], old[0]))
-    write_maps(_doubter(GreysBlue()), jobs)
+    write_maps(_estimator(GreysBlue()), jobs)
     assert jobs[0][1].stat().st_mtime_ns > old[0]
     assert jobs[1][1].stat().st_mtime_ns == old[1]
-    assert len(write_maps(_doubter(GreysBlue()), jobs, without=["a.png"])) == 1
+    assert len(write_maps(_estimator(GreysBlue()), jobs, without=["a.png"])) == 1
 
 
 def test_a_picture_of_a_maps_name_is_left_alone(folders: tuple[Path, Path]):
     source, target = folders
-    picture = target / "a.doubt.png"
+    picture = target / "a.uncertainty.png"
     Image.fromarray(_picture()[..., 0]).save(picture)
     before = picture.read_bytes()
-    made = write_maps(_doubter(GreysBlue()), map_jobs(source, target), overwrite=True)
-    assert "is no map of doubt: move it" in made[0].reason
+    made = write_maps(_estimator(GreysBlue()), map_jobs(source, target), overwrite=True)
+    assert "is no uncertainty map: move it" in made[0].reason
     assert made[1].reason == ""
     assert picture.read_bytes() == before
 
 
 def test_what_gets_no_map_says_why(folders: tuple[Path, Path]):
     source, target = folders
-    made = write_maps(_doubter(GreysBlue()), map_jobs(source, target), tile=32)
+    made = write_maps(_estimator(GreysBlue()), map_jobs(source, target), tile=32)
     assert all("translated in tiles" in one.reason and not one.file.exists() for one in made)
     (source / "a.png").write_bytes(b"no picture")
-    assert write_maps(_doubter(GreysBlue()), map_jobs(source, target))[0].reason
+    assert write_maps(_estimator(GreysBlue()), map_jobs(source, target))[0].reason
     Image.fromarray(_picture()).save(source / "a.jpg")
-    with pytest.raises(ValueError, match=r"a\.jpg and a\.png would both have the map .*a\.doubt\.png: rename one"):
+    with pytest.raises(
+        ValueError, match=r"a\.jpg and a\.png would both have the map .*a\.uncertainty\.png: rename one"
+    ):
         map_jobs(source, target)
