@@ -100,7 +100,6 @@ def _trainer(*, captured: bool, recorder: Recorder | None = None, rules: tuple[s
         state=objective.state,
         draws=objective.draws,
         schedule=ScheduleConfig(kind="step", gamma=0.5, every="1 epochs"),
-        plateau_phase="generator",
         batch_size=1,
         seed=0,
         device=torch.device("cpu"),

@@ -27,7 +27,7 @@ from velogan.engine.capture import WARM_UPS, CudaRecorder
 from velogan.engine.ema import EMA
 from velogan.kernels.inference import Accelerator
 from velogan.networks.generators import build_generator
-from velogan.observe.statistics import EpochLoss, Stats
+from velogan.observe.statistics import Stats
 from velogan.recipes import RECIPES
 from velogan.training.choices import decide
 from velogan.training.trial import step_of
@@ -200,7 +200,7 @@ def _train(
         return spoil(batch) or batch
 
     step, objective, nets = step_of(config, shape=(SIDE, SIDE), prepare=lambda split: prepare)
-    after = [Stats(), EpochLoss(CUDA, phase=config.method.plateau_phase), ema := EMA(nets, half_life=1000, rampup=0.05)]
+    after = [Stats(), ema := EMA(nets, half_life=1000, rampup=0.05)]
     for number in range(2):
         batch = loader.gather(loader.plan(2 * number)) | {"uniform": torch.rand(objective.draws["train"], 2)}
         with _Watch(ahead=True) if number or not captured else nullcontext():

@@ -141,7 +141,7 @@ def test_a_rule_may_switch_clipping_and_warm_up_off():
     clips = {group["name"]: group["clip_norm"] for one in optimizers.values() for group in one.param_groups}
     assert clips == {"G_A": 1.0, "G_B": 1.0, "D_A": None, "D_B": None}
     schedule = Schedule(ScheduleConfig(kind="constant", warmup="100 images"), optimizers)
-    assert [schedule.factor(name, lambda span: 0.5) for name in ("G_A", "D_A")] == [0.5, 1.0]
+    assert [schedule.factor(name, 1, lambda span: 0.5) for name in ("G_A", "D_A")] == [0.5, 1.0]
 
 
 def test_a_phase_has_one_adam_with_a_named_group_per_network():
@@ -262,14 +262,13 @@ def _no_span(span: Span) -> float:
     raise AssertionError
 
 
-def _factors(epochs: int, losses: list[float] | None = None, **settings: Any) -> list[float]:
+def _factors(epochs: int, **settings: Any) -> list[float]:
     """The factors that a schedule really sets, epoch by epoch."""
     optimizers, seen = _optimizers(), []
     schedule = Schedule(ScheduleConfig(**settings), optimizers, epochs=epochs)
-    for epoch in range(epochs):
-        schedule.apply(_no_span)
+    for epoch in range(1, epochs + 1):
+        schedule.apply(epoch, _no_span)
         seen.append(_rate(optimizers) / 2.0)
-        schedule.finish_epoch(losses[epoch] if losses else 0.0)
     return seen
 
 
@@ -279,7 +278,7 @@ def _by_image(images: Sequence[int], config: OptimizerConfig | None = None, **se
     schedule = Schedule(ScheduleConfig.model_validate(settings), optimizers, epochs=200)
     seen: dict[str, list[float]] = {role: [] for role in ROLES}
     for count in images:
-        schedule.apply(lambda span: span.passed(images=count, seconds=0, progress=count / 1000, epoch=10))  # noqa: B023
+        schedule.apply(1, lambda span: span.passed(images=count, seconds=0, progress=count / 1000, epoch=10))  # noqa: B023
         for role in ROLES:
             seen[role].append(_rate(optimizers, role))
     return seen
@@ -352,49 +351,6 @@ def test_step_cosine_exponential_and_constant_equal_torch():
     assert _factors(12, kind="constant") == [1.0] * 12
 
 
-def test_plateau_equals_torch():
-    losses = [5.0, 4.0, 4.1, 3.99, 4.2, 4.0, 4.0, 3.0, 3.0, 3.0, 3.1, 3.0, 2.0, 2.0, 2.0, 2.0]
-    optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=1.0)
-    scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, factor=0.2, patience=2, threshold=0.01)
-    expected = []
-    for loss in losses:
-        expected.append(optimizer.param_groups[0]["lr"])
-        scheduler.step(loss)
-    assert len(set(expected)) >= 3
-    seen = _factors(len(losses), losses, kind="plateau", gamma=0.2, patience=2)
-    assert seen == pytest.approx(expected)
-
-
-def test_plateau_sees_a_negative_loss_that_stands_still():
-    assert _factors(5, [-2.0] * 5, kind="plateau", gamma=0.2, patience=2) == pytest.approx([1, 1, 1, 1, 0.2])
-    assert _factors(5, [-2.0, -2.1, -2.3, -2.4, -2.5], kind="plateau", patience=1) == [1.0] * 5
-
-
-def test_plateau_does_not_count_epochs_without_a_loss():
-    schedule = Schedule(ScheduleConfig(kind="plateau", patience=1), _optimizers(OptimizerConfig()))
-    for loss in (5.0, None, None, None, 4.0, None, 3.0, None):
-        schedule.finish_epoch(loss)
-    assert schedule.epoch == 9
-    assert schedule.factor("G_A", _no_span) == 1.0
-
-
-def test_a_schedule_continues_from_its_state():
-    losses = [2.0, 2.0, 2.0, 1.0, 1.0, 1.0, 1.0]
-    rules = ("G_A:schedule=plateau,gamma=0.5,patience=1", "D_*:schedule=plateau,patience=4", "G_B:schedule=step")
-    optimizers = _optimizers(OptimizerConfig(rules=rules))
-    unbroken, stopped, continued = (Schedule(ScheduleConfig(), optimizers, epochs=9) for _ in range(3))
-    for loss in losses[:3]:
-        stopped.finish_epoch(loss)
-    continued.load_state_dict(stopped.state_dict())
-    for loss in losses:
-        unbroken.finish_epoch(loss)
-    for loss in losses[3:]:
-        continued.finish_epoch(loss)
-    assert continued.state_dict() == unbroken.state_dict()
-    factors = [continued.factor(role, _no_span) for role in ROLES]
-    assert factors == [0.25, 1.0, 1.0, 1.0]
-
-
 def _trained(
     *, capturable: bool, rates: tuple[float, ...]
 ) -> tuple[dict[str, nn.Module], dict[str, torch.optim.Optimizer]]:
@@ -405,7 +361,7 @@ def _trained(
         make_capturable(optimizers)
     for number, rate in enumerate(rates):
         config = ScheduleConfig(kind="exponential", gamma=rate / 2e-4, every="1 epochs")
-        Schedule(config, optimizers).apply(lambda span: 1.0)
+        Schedule(config, optimizers).apply(1, lambda span: 1.0)
         _update(nets, optimizers.values(), number)
     return nets, optimizers
 
@@ -422,7 +378,7 @@ def test_rates_that_can_be_captured_are_filled_in_place_and_train_the_same_to_ro
         for mine, theirs in zip(nets[role].parameters(), plain[role].parameters()):
             torch.testing.assert_close(mine, theirs, rtol=1e-6, atol=1e-9)
     before = [group["lr"] for group in _groups(optimizers)]
-    Schedule(ScheduleConfig(kind="constant"), optimizers).apply(_no_span)
+    Schedule(ScheduleConfig(kind="constant"), optimizers).apply(1, _no_span)
     assert all(group["lr"] is rate for group, rate in zip(_groups(optimizers), before))
     assert [float(rate) for rate in before] == pytest.approx([2e-4] * 4)
 

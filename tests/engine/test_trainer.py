@@ -80,7 +80,6 @@ def build_trainer(size: int = 1, *, on_nonfinite: Literal["stop", "skip"] = "sto
         state=nn.Module(),
         draws={"train": 6},
         schedule=ScheduleConfig.model_validate({"kind": "constant"} | schedule),
-        plateau_phase="generator",
         batch_size=size,
         seed=3,
         device=torch.device("cpu"),
@@ -143,22 +142,10 @@ def test_a_finished_run_takes_no_step():
     assert seen == []
 
 
-def test_the_schedule_gets_the_mean_loss_of_each_epoch():
-    trainer, finished = build_trainer(kind="step", gamma=0.5, every="1 epochs"), []
-    finish = trainer.schedule.finish_epoch
-    trainer.schedule.finish_epoch = lambda loss: (finished.append(loss), finish(loss))[1]
+def test_the_schedule_moves_at_the_start_of_each_epoch():
+    trainer = build_trainer(kind="step", gamma=0.5, every="1 epochs")
     trainer.run(parse_length("3 epochs", epoch=10))
-    assert finished == [4.5, 14.5]  # the means of 0..9 and 10..19
     assert [call.lr for call in trainer.step.calls] == 10 * [1.0] + 10 * [0.5] + 10 * [0.25]  # pyright: ignore
-
-
-def test_plateau_keeps_the_rate_where_epochs_of_the_schedule_are_shorter_than_a_step():
-    trainer = build_trainer(kind="plateau")
-    follow = trainer.epoch_loss.follow
-    trainer.epoch_loss.follow = lambda losses: follow({name: 1 / (1 + loss) for name, loss in losses.items()})
-    _run(trainer, "40 images", [])
-    assert trainer.schedule.epoch > 190  # five of them pass with each step
-    assert {call.lr for call in trainer.step.calls} == {1.0}  # pyright: ignore
 
 
 def test_spans_of_the_schedule_move_the_rate_with_each_step():

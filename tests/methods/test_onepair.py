@@ -233,19 +233,6 @@ def test_domains_of_different_sizes_are_encoded_apart():
         assert out.total.isfinite()
 
 
-@pytest.mark.parametrize(
-    ("fields", "phase"),
-    [
-        ({}, "translator"),
-        ({"stage": "autoencoder"}, "autoencoder"),
-        ({"stage": "translator", "start": "run"}, "translator"),
-    ],
-)
-def test_plateau_watches_a_phase_that_there_is(fields: dict[str, Any], phase: str):
-    assert OnePair.model_validate(fields).plateau_phase == phase
-    assert phase in [one.name for one in _objective(**fields).phases()]
-
-
 def _spec(**generator: Any) -> Spec:
     config, judge = GeneratorConfig.model_validate(generator), DiscriminatorConfig()
     return Spec({"a2b": config, "b2a": config}, {"a2b": judge, "b2a": judge}, {"A": 3, "B": 3})

@@ -55,10 +55,6 @@ class Toy(Method):
     def directions(self) -> tuple[Direction, ...]:
         return ("a2b",)
 
-    @property
-    def plateau_phase(self) -> str:
-        return "painter"
-
     def roles(self, spec: Spec, make: Make) -> dict[str, Role]:
         a, b = spec.channels["A"], spec.channels["B"]
         config = spec.discriminators["a2b"]
@@ -128,7 +124,7 @@ STEP = _STEP.split()
 
 def _flags(run: Path, *, images: int = 6) -> list[str]:
     length = f"""--images {images} --out {run} --train.checkpoint-every 2i --train.samples 2 --train.sample-every 6i
-        --train.tensorboard false --schedule.kind plateau"""
+        --train.tensorboard false --schedule.kind step"""
     return ["train", *STEP, *length.split()]
 
 

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from velogan.observe.statistics import EpochLoss, Stats
+from velogan.observe.statistics import Stats
 
 FIGURES = st.lists(st.floats(-1e6, 1e6, width=32), min_size=1, max_size=20)
 
@@ -62,23 +62,3 @@ def test_what_is_not_a_number_reaches_only_its_own_tick() -> None:
     assert math.isnan(stats.tick()["a"])
     stats.follow({"a": torch.tensor(1.0)})
     assert stats.tick() == {"a": 1.0}
-
-
-def test_an_epoch_has_the_mean_of_the_phase_that_is_watched_and_starts_afresh() -> None:
-    loss = EpochLoss(torch.device("cpu"), phase="generator")
-    assert loss.take() is None
-    for value in (1.0, 2.0, 6.0):
-        loss.follow(
-            {"d/total": torch.ones(()), "generator/cycle": torch.tensor(9.0), "generator/total": torch.tensor(value)}
-        )
-    loss.follow({"d/total": torch.ones(())})  # a step in which the phase was not due
-    assert loss.take() == 3.0
-    assert loss.take() is None
-
-
-def test_an_epoch_is_continued_where_it_stood() -> None:
-    first, second = EpochLoss(torch.device("cpu"), phase="generator"), EpochLoss(torch.device("cpu"), phase="generator")
-    for one, value in ((first, 0.1), (first, 0.7), (second, 5.0)):
-        one.follow({"generator/total": torch.tensor(value, dtype=torch.float64)})
-    second.load_state_dict(first.state_dict())
-    assert second.take() == first.take() == (0.1 + 0.7) / 2

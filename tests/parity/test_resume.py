@@ -58,13 +58,12 @@ CASES: dict[str, dict[str, Any]] = {
         "generator": {"output": "mask", "blocks": 2},
         "method": {"kind": "contrast", "direction": "both", "edges": 5.0, "pool_size": 3, "augment": ["cutout"]},
     },
-    "plateau": FAST | {"schedule": {"kind": "plateau", "patience": 1}},
     "optimizers": FAST
     | {
         "optimizer": {
             "clip_norm": 0.1,
             "rules": (
-                "G_A:kind=sgd,momentum=0.9,lr=1e-3,schedule=plateau,patience=1",
+                "G_A:kind=sgd,momentum=0.9,lr=1e-3,schedule=step,every=3 images",
                 "D_A:kind=adamw,weight_decay=0.1",
             ),
         },

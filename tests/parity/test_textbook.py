@@ -143,7 +143,6 @@ def test_five_steps_equal_the_textbook_loop_bit_for_bit(case: str, tiny_config: 
         state=objective.state,
         draws=objective.draws,
         schedule=config.schedule,
-        plateau_phase="generator",
         batch_size=size,
         seed=config.train.seed,
         device=torch.device("cpu"),

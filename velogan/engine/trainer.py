@@ -23,7 +23,7 @@ from velogan.engine.schedules import Schedule, ScheduleConfig
 from velogan.engine.step import After
 from velogan.objectives.base import HALVES
 from velogan.observe.clock import Clock
-from velogan.observe.statistics import EpochLoss, Stats
+from velogan.observe.statistics import Stats
 from velogan.types import Batch
 
 MOST_SKIPPED = 100
@@ -76,8 +76,7 @@ class Trainer:
     All randomness of a step comes from (`seed`, images seen), so a run that is stopped and continued computes
     what an unbroken one computes. `loaders` are by split; the length of the first one is an epoch. `state` is the
     objective's; `batch_size` is in images of a step, on all `ranks` together. `draws` is, by split, how many uniform
-    numbers for each image are added to the batch on the host. `schedule` sets the learning rates; its `plateau` watches
-    the loss of `plateau_phase`.
+    numbers for each image are added to the batch on the host. `schedule` sets the learning rates.
 
     `on_nonfinite`: a step with a number that is not finite raises a NonFiniteError ("stop"), or the rest of it is
     skipped ("skip") and `skipped` counts it; after `MOST_SKIPPED` in a row the next one raises too.
@@ -93,7 +92,6 @@ class Trainer:
         state: nn.Module,
         draws: Mapping[str, int],
         schedule: ScheduleConfig,
-        plateau_phase: str,
         batch_size: int,
         seed: int,
         device: torch.device,
@@ -107,7 +105,7 @@ class Trainer:
         self.draws, self.batch_size, self.seed, self.device = draws, batch_size, seed, device
         self.on_nonfinite = on_nonfinite
         self.images = self.skipped = self._skipped_in_row = 0
-        self.stats, self.epoch_loss, self.clock = Stats(), EpochLoss(device, phase=plateau_phase), Clock()
+        self.stats, self.clock = Stats(), Clock()
         self.schedule = Schedule(schedule, step.optimizers)
         self.stopping = self.enough = self.put_off = False
         self.progress = 0.0
@@ -261,7 +259,7 @@ class Trainer:
     def _one_step(self, batches: Batches) -> None:
         batches = self._with_draws(batches, self.images)
         number, images = self.images // self.batch_size, self.images + self.batch_size
-        after: list[After] = [self.stats, self.epoch_loss]
+        after: list[After] = [self.stats]
         if averaging := (number + 1) % EMA.EVERY == 0:
             self.ema.weigh(images)
             after.append(self.ema)
@@ -278,11 +276,7 @@ class Trainer:
         self.images = images
 
     def _advance(self) -> None:
-        schedule, tick = self.schedule, self.length.tick(self.images, self._seconds)
-        schedule.epoch = min(schedule.epoch, tick)  # a run that was made longer is earlier in its schedule
-        while schedule.epoch < tick:
-            schedule.finish_epoch(self.epoch_loss.take())
-        schedule.apply(self._passed)
+        self.schedule.apply(self.length.tick(self.images, self._seconds), self._passed)
         self.progress = max(self.progress, self.length.progress(self.images, self._seconds))  # more may be kept later
 
     def _optimizers(self) -> dict[str, torch.optim.Optimizer]:
@@ -308,8 +302,6 @@ class Trainer:
             "optimizers": {name: optimizer_state(optimizer) for name, optimizer in self._optimizers().items()},
             "objective": objective,
             "ema": self.ema.state_dict(),
-            "losses": self.epoch_loss.state_dict(),
-            "schedule": self.schedule.state_dict(),
             "skipped": [self.skipped, self._skipped_in_row],
             **({} if self.step.scale is None else {"scale": self.step.scale.state_dict()}),
             **({"others": others} if others else {}),
@@ -326,8 +318,6 @@ class Trainer:
         states = [state["objective"], *state.get("others", ())]
         self.state.load_state_dict(states[self.ranks.rank % len(states)])
         self.ema.load_state_dict(state["ema"])
-        self.epoch_loss.load_state_dict(state["losses"])
-        self.schedule.load_state_dict(state["schedule"])
         self.skipped, self._skipped_in_row = state["skipped"]
         if self.step.scale is not None and "scale" in state:  # it may have computed in another precision before
             self.step.scale.load_state_dict(state["scale"])

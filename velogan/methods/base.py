@@ -123,11 +123,6 @@ class Method(BaseModel):
         return ("a2b", "b2a")
 
     @property
-    def plateau_phase(self) -> str:
-        """The phase whose loss the learning-rate schedule `plateau` watches."""
-        return "generator"
-
-    @property
     def one_size(self) -> Mapping[str, str]:
         """The fields, as `name=value`, that need pictures of one size, each with a value that does not."""
         return {}

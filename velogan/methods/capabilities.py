@@ -63,7 +63,7 @@ class ToldByDomain(Protocol):
 
 @runtime_checkable
 class TakesTerms(Protocol):
-    """A method whose phase `plateau_phase` hands on translations of images, so that terms on these can be added."""
+    """A method whose phase `generator` hands on translations of images, so that terms on these can be added."""
 
     def fakes(self, carry: Carry) -> Mapping[Direction, Tensor]:
         """The translations, by direction, in what that phase hands on."""

@@ -88,10 +88,6 @@ class OnePair(Adversarial):
     def reconstructs(self) -> bool:
         return self.stage == "autoencoder"
 
-    @property
-    def plateau_phase(self) -> str:
-        return "autoencoder" if self.reconstructs else "translator"
-
     def check(self, spec: Spec) -> None:
         generator = spec.generators["a2b"]
         if not generator.has_stages:

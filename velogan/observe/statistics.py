@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 
 import torch
 from torch import Tensor
@@ -22,7 +22,7 @@ class Stats:
     @torch.no_grad()
     def follow(self, losses: Mapping[str, Tensor]) -> None:
         """Adds `losses`, tensors of one element on one device, to the means of their names; there may be none."""
-        if not losses:  # of a node whose phase was not due
+        if not losses:
             return
         names = tuple(losses)
         stacked = torch.stack([value.detach().reshape(()) for value in losses.values()])
@@ -50,38 +50,6 @@ class Stats:
                     counts[name] += count
                 kept.zero_()
         return {name: total / counts[name] for name, total in sums.items()}
-
-
-class EpochLoss:
-    """The mean of one phase's total over an epoch of the schedule."""
-
-    def __init__(self, device: torch.device, *, phase: str) -> None:
-        self._name = f"{phase}/total"
-        self._sums = torch.zeros(2, dtype=_sum_type(device), device=device)  # the sum of the losses, then the count
-
-    @torch.no_grad()
-    def follow(self, losses: Mapping[str, Tensor]) -> None:
-        """Adds the phase's total from `losses`, if the step ran that phase."""
-        if self._name in losses:
-            self._sums[0].add_(losses[self._name])
-            self._sums[1].add_(1)
-
-    def tensors(self) -> Iterator[Tensor]:
-        """The sums so far."""
-        yield self._sums
-
-    def take(self) -> float | None:
-        """Returns the mean since the last call, None without values, and resets it. It waits for the device."""
-        total, count = self._sums.tolist()
-        self._sums.zero_()
-        return total / count if count else None
-
-    def state_dict(self) -> list[float]:
-        """The sum and the count so far."""
-        return self._sums.tolist()
-
-    def load_state_dict(self, state: Sequence[float]) -> None:
-        self._sums.copy_(torch.tensor(state, dtype=self._sums.dtype))
 
 
 def _sum_type(device: torch.device) -> torch.dtype:

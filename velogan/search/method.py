@@ -91,10 +91,6 @@ class Searched(Method):
         return self.inner.directions
 
     @property
-    def plateau_phase(self) -> str:
-        return self.inner.plateau_phase
-
-    @property
     def one_size(self) -> Mapping[str, str]:
         return {name.replace("method.", "method.inner."): mend for name, mend in self.inner.one_size.items()}
 

@@ -128,7 +128,7 @@ def build_step(
     for prefix, wrapped in (("mask_", WithMasks), ("label_", WithClasses)):
         if any(name.startswith(prefix) for name in data.beside):
             assert isinstance(method, TakesTerms)
-            objective = wrapped(objective, method.fakes, name=method.plateau_phase)
+            objective = wrapped(objective, method.fakes, name="generator")
     objective.state.to(device)
     if engine.channels_last:
         for module in (*nets.values(), objective.state):
@@ -206,7 +206,6 @@ def build_trainer(
         state=objective.state,
         draws=objective.draws,
         schedule=schedule,
-        plateau_phase=method.plateau_phase,
         batch_size=count * ranks.world,
         seed=train.seed,
         device=device,
