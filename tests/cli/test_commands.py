@@ -293,7 +293,7 @@ def test_help_of_train_is_one_screen_and_leads_to_the_rest(
     everything = " ".join(" ".join(_help(capsys, "train", "--help-all")).split())
     assert "--generator.channels INT" in everything
     assert "Residual blocks of a resnet: 9 from 256 pixels on" in everything
-    assert "--on-nonfinite" in everything
+    assert "--start" in everything
 
 
 @pytest.mark.parametrize("before", ["train --data", "translate", "data check", "evaluate run --data"])

@@ -81,61 +81,36 @@ def test_finite_steps_are_as_they_were():
 
 
 @pytest.mark.parametrize(
-    ("role", "way", "found", "origin"),
+    ("role", "way", "found"),
     [
-        ("G", "value", ["square", "level", "total", "gradients"], "G 2.0 (_Broken)"),
-        ("D", "value", ["square", "level", "total", "gradients"], "D 2.0 (_Broken)"),
-        ("G", "large", ["square", "total", "gradients"], "the loss itself; the networks' outputs are finite, the larg"),
-        ("D", "gradient", ["gradients"], "the gradient of the output of D 1 (BatchNorm2d)"),
+        ("G", "value", ["square", "level", "total", "gradients"]),
+        ("D", "value", ["square", "level", "total", "gradients"]),
+        ("G", "large", ["square", "total", "gradients"]),
+        ("D", "gradient", ["gradients"]),
     ],
 )
-def test_a_break_is_named_before_it_reaches_weights(role: str, way: str, found: list[str], origin: str):
+def test_a_break_is_named_before_it_reaches_weights(role: str, way: str, found: list[str]):
     nets = _nets()
     step = _step(nets)
     _break(nets, role, way)
-    before = _weights({role: nets[role]})
+    before = [p.detach().clone() for p in nets[role].parameters()]
     with pytest.raises(NonFiniteError) as caught:
         step(_batches(), number=5)
     error = caught.value
     assert (error.phase, error.number) == ({"G": "generator", "D": "discriminator"}[role], 5)
     assert error.found == found
-    assert _unchanged({role: nets[role]}, before)  # running statistics too
-    assert step.origin(error, _batches()).startswith(origin)
-
-
-def test_broken_pictures_and_broken_weights_are_named():
-    nets, batches = _nets(), _batches()
-    step = _step(nets)
-    batches["train"]["A"][1, 0, 2, 2] = float("nan")
-    with pytest.raises(NonFiniteError) as caught:
-        step(batches, number=0)
-    assert step.origin(caught.value, batches) == "the input of G 0 (Conv2d)"
-    with torch.no_grad():
-        nets["G"][2][1].weight.fill_(float("inf"))  # pyright: ignore
-    with pytest.raises(NonFiniteError) as caught:
-        step(_batches(), number=0)
-    assert step.origin(caught.value, _batches()) == "the weights G 2.1.weight: an earlier update broke them"
+    assert all(torch.equal(p, q) for p, q in zip(nets[role].parameters(), before))
 
 
 @pytest.mark.parametrize("later", [False, True])
-def test_the_part_that_breaks_is_found(later: bool):
+def test_a_part_that_breaks_stops_the_update(later: bool):
     nets, batches = _nets(), _batches()
     step = _step(nets, accumulate=2, check_later=later)
     batches["train"]["A"][1, 0, 2, 2] = float("nan")
     before = [p.detach().clone() for p in nets["G"].parameters()]
-    with pytest.raises(NonFiniteError) as caught:
+    with pytest.raises(NonFiniteError):
         _ = step(batches, number=0), step.check()
     assert all(torch.equal(p, q) for p, q in zip(nets["G"].parameters(), before))
-    assert step.origin(caught.value, batches) == "the input of G 0 (Conv2d)"
-
-
-def test_a_break_in_a_faster_network_alone_is_told_apart():
-    nets = _nets()
-    step = _step(nets, forward_nets={"G": nn.Sequential(nets["G"], made := _Broken()), "D": nets["D"]})
-    made.way = "value"
-    with pytest.raises(NonFiniteError) as caught:
-        step(_batches(), number=0)
-    assert "try engine.kernels=plain" in step.origin(caught.value, _batches())
 
 
 def test_gradients_that_adam_cannot_square_count_as_broken():
@@ -171,9 +146,6 @@ def test_checked_later_weights_and_moments_stay_from_the_first_break_on():
         step.check()
     assert (caught.value.phase, caught.value.number) == ("discriminator", 1)
     assert caught.value.found == ["square", "level", "total", "gradients"]
-    _break(nets, "G", "")
-    _break(nets, "D", "value")
-    assert step.origin(caught.value, _batches()) == "D 2.0 (_Broken)"
 
 
 FLAT: dict[str, Callable[[], Tensor]] = {

@@ -13,7 +13,6 @@ import time
 from pathlib import Path
 
 import pytest
-import torch
 
 from velogan.observe.log import read_stats
 from velogan.store.checkpoint import digest, list_checkpoints
@@ -29,21 +28,9 @@ plain, calls = Objective.discriminator_loss, []
 def broken(self, *given):
     out = plain(self, *given)
     calls.append(1)
-    return replace(out, total=out.total * math.nan) if os.environ["RANK"] == "1" and len(calls) in (3, 4) else out
+    return replace(out, total=out.total * math.nan) if os.environ["RANK"] == "1" and len(calls) == 3 else out
 
 Objective.discriminator_loss = broken
-"""
-
-KEEP = """
-import os, torch
-from velogan.engine.trainer import Trainer
-run = Trainer.run
-
-def run_and_keep(self, *given, **named):
-    run(self, *given, **named)
-    torch.save([p.detach() for net in self.nets.values() for p in net.parameters()], "{folder}/" + os.environ["RANK"])
-
-Trainer.run = run_and_keep
 """
 
 SLOW = """
@@ -69,23 +56,12 @@ def _until(run: Path, images: int) -> None:
     raise AssertionError(f"{run} does not come to {images} images")
 
 
-def test_a_broken_number_on_one_rank_is_skipped_on_both(start, flags, tmp_path: Path):
-    job = start(flags(tmp_path / "run", "--on-nonfinite", "skip"), code=BREAK + KEEP.format(folder=tmp_path))
-    codes, said = job.wait()
-    assert codes == [0, 0], said
-    assert read_stats(tmp_path / "run")[-1]["skipped_steps"] == 2
-    one, other = (torch.load(tmp_path / rank) for rank in "01")
-    assert all(torch.equal(mine, theirs) for mine, theirs in zip(one, other, strict=True))
-    assert all(value.isfinite().all() for value in one)
-
-
 def test_a_broken_number_on_one_rank_stops_both_and_is_told_once(start, flags, tmp_path: Path):
     codes, said = start(flags(tmp_path / "run"), code=BREAK).wait()
     assert codes == [1, 1]
     told = [line for text in said for line in text.splitlines() if "not a finite number" in line]
     assert len(told) == 1
-    assert re.match(r"velogan: not a finite number in step .*, phase discriminator: .*; first in rank 1 of 2", told[0])
-    assert "--on-nonfinite skip" in said[0]
+    assert re.match(r"velogan: not a finite number in step .*, phase discriminator: ", told[0])
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -171,7 +170,7 @@ def test_a_number_that_is_not_finite_is_told_with_its_place(tiny, tmp_path: Path
     config = tiny(every="6 images").change(optimizer={"rules": ("E:kind=sgd,lr=1e38",)})
     with pytest.raises(NonFiniteError) as told:
         trained(config, tmp_path / "run")
-    assert re.search(r"step 1 \(2 images seen\), phase autoencoder: .*", str(told.value)), told.value
+    assert "step 1 (2 images seen), phase autoencoder: " in str(told.value)
 
 
 @pytest.mark.parametrize("at", [7, 6, 0], ids=["between exchanges", "at an exchange", "at the start"])

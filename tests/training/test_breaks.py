@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,9 +15,6 @@ from velogan.cli import main
 from velogan.config import Config
 from velogan.engine.nonfinite import NonFiniteError
 from velogan.engine.step import Step
-from velogan.engine.trainer import Trainer
-from velogan.methods.cyclegan import CycleGANObjective
-from velogan.observe.log import read_stats
 from velogan.observe.progress import Display
 from velogan.store.checkpoint import list_checkpoints
 from velogan.training.choices import decide
@@ -58,23 +54,6 @@ def poison(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     return make
 
 
-@pytest.fixture
-def poison_discriminator(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Breaks the loss of the discriminators' phase at some of its turns."""
-    plain_loss, turns = CycleGANObjective.discriminator_loss, itertools.count()
-
-    def make(*broken: int) -> None:
-        def loss(self: CycleGANObjective, nets: Any, batch: Any, carry: Any) -> Any:
-            out = plain_loss(self, nets, batch, carry)
-            if next(turns) in broken:
-                out.terms["a"].data.fill_(float("inf"))  # pyright: ignore
-            return out
-
-        monkeypatch.setattr(CycleGANObjective, "discriminator_loss", loss)
-
-    return make
-
-
 def test_a_break_keeps_the_last_good_checkpoint_and_says_how_to_go_on(
     tiny_config: Callable[..., Config], tmp_path: Path, poison: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ):
@@ -88,7 +67,6 @@ def test_a_break_keeps_the_last_good_checkpoint_and_says_how_to_go_on(
     text = str(caught.value)
     assert "step 3 (3 images seen), phase generator: adversarial_a, " in text
     assert "checkpoint 000000002 is kept" in text
-    assert "--on-nonfinite skip" in text
     assert [path.name for path in list_checkpoints(run)] == ["000000002"]
     assert _train(config, run).weights_sha256 == unbroken.weights_sha256  # the next start goes on from there
 
@@ -106,52 +84,6 @@ def test_the_command_line_says_it_in_words_and_ends_with_1(
     assert "velogan: not a finite number in step 1 (1 image seen), phase generator" in said
     assert "Traceback" not in said
     assert "none was saved yet" in said
-    assert main([*argv, "--on-nonfinite", "skip"]) == 0
-    assert read_stats(tmp_path / "run")[-1]["skipped_steps"] == 1
-
-
-@pytest.mark.parametrize("phase", ["generator", "discriminator"])
-def test_skipped_steps_change_nothing_else_and_resume_is_exact(
-    phase: str,
-    tiny_config: Callable[..., Config],
-    tmp_path: Path,
-    poison: Callable[..., None],
-    poison_discriminator: Callable[..., None],
-    monkeypatch: pytest.MonkeyPatch,
-):
-    config = tiny_config(train={"length": "10 images", "on_nonfinite": "skip"}, method={"pool_size": 3}, engine=FIXED)
-
-    poison(2, 5, 6) if phase == "generator" else poison_discriminator(2, 5, 6)
-    unbroken = _train(config, tmp_path / "unbroken")
-    assert unbroken.finished
-    row = read_stats(tmp_path / "unbroken")[-1]
-    assert (row["images"], row["skipped_steps"]) == (10, 3)
-    assert all(value is not None for value in row.values())
-
-    if phase == "generator":  # the other kind counts turns, which a restart would begin anew
-        take_step, stops = Trainer._one_step, [3, 6]
-
-        def step_and_stop(trainer: Trainer, batch: Any) -> None:
-            take_step(trainer, batch)
-            trainer.stopping = trainer.images in stops
-
-        monkeypatch.setattr(Trainer, "_one_step", step_and_stop)
-        results = [_train(config, tmp_path / "stopped") for _ in range(3)]
-        assert [result.images_seen for result in results] == [3, 6, 10]
-        assert results[-1].weights_sha256 == unbroken.weights_sha256
-        assert read_stats(tmp_path / "stopped")[-1]["skipped_steps"] == 3
-
-
-def test_skip_may_be_switched_on_in_a_run_that_stopped(
-    tiny_config: Callable[..., Config], tmp_path: Path, poison: Callable[..., None]
-):
-    config = tiny_config(train={"length": "6 images", "checkpoint_every": "2 images"}, engine=FIXED)
-    poison(3)
-    with pytest.raises(NonFiniteError):
-        _train(config, tmp_path / "run")
-    result = _train(config.change(train={"on_nonfinite": "skip"}), tmp_path / "run")
-    assert result.finished
-    assert json.loads((tmp_path / "run" / "stats.jsonl").read_text().splitlines()[-1])["skipped_steps"] == 1
 
 
 ENGINES: dict[str, dict[str, Any]] = {

@@ -20,7 +20,7 @@ KERNELS: Any = object()
 
 def _resolve(config: EngineConfig | None = None, *, norm: str = "instance", kernels: Any = KERNELS, **settings: Any):
     gemm_gain = settings.pop("gemm_gain", lambda precision: 0.0)
-    asked: dict[str, Any] = {"seconds": None, "skips": False, "one_size": True}
+    asked: dict[str, Any] = {"seconds": None, "one_size": True}
     needs = Needs(norms={norm}, **{**asked, "optimizers": {"adam"}, "dropout": False, **settings})
     config = config or EngineConfig(device="cpu", precision="fp32")
     chosen, picks = resolve(config, needs, load_kernels=lambda device: kernels, gemm_gain=gemm_gain)
@@ -203,7 +203,6 @@ def test_modes_for_cuda_are_refused_elsewhere(mode: str):
 
 
 UNCAPTURED: list[dict[str, Any]] = [
-    {"skips": True},
     {"one_size": False},
     {"optimizers": {"adam", "rmsprop"}},
     {"processes": 2},

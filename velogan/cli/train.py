@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import tyro
 
@@ -73,10 +73,6 @@ class Train(Filling):
             "its width alone. This is the paper's C'64, which shows what unequal sizes are worth without a search."
         ),
     ] = False
-    on_nonfinite: Annotated[
-        Literal["stop", "skip"] | None,
-        tyro.conf.arg(help="What to do at a step with an infinity or a NaN. Default: stop.", metavar="stop|skip"),
-    ] = None
 
     modules: Annotated[
         bool,
@@ -127,8 +123,6 @@ def configure_train(asked: Train) -> Config:
     config = _of_genotype(asked, config)
     if asked.start is not None:
         train["start"] = str(asked.start)
-    if asked.on_nonfinite is not None:
-        train["on_nonfinite"] = asked.on_nonfinite
     if asked.modules and config.train.exchange_every is None:
         train["exchange_every"] = f"{EXCHANGED_STEPS * config.images_per_update} images"
     if asked.address is not None and not asked.modules and config.train.exchange_every is None:

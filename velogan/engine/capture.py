@@ -12,7 +12,6 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
-from velogan.engine.nonfinite import NonFiniteError
 from velogan.engine.optimizers import make_capturable
 from velogan.engine.step import After, Step
 from velogan.objectives.base import Phase
@@ -95,10 +94,6 @@ class CapturedStep:
     def check(self) -> None:
         """See `Step.check`."""
         self.step.check()
-
-    def origin(self, error: NonFiniteError, batches: Mapping[str, Batch]) -> str:
-        """See `Step.origin`; the phase is run uncaptured."""
-        return self.step.origin(error, batches)
 
     def _take(self, split: str, batch: Batch) -> None:
         if split not in self._inputs:

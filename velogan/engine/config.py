@@ -39,11 +39,6 @@ class TrainConfig(BaseModel):
         description="The half-life is at most this share of the images seen so far. More is steadier in short runs, "
         "and later to show what is new.",
     )
-    on_nonfinite: Literal["stop", "skip"] = Field(
-        default="stop",
-        description="What to do when a loss or a gradient is infinite or NaN. stop: end the run and keep the last "
-        "checkpoint; skip: skip the rest of the step and count it, at most 100 in a row. --on-nonfinite sets it.",
-    )
     exchange_precision: Literal["fp32", "bf16"] = Field(
         default="fp32",
         description="With several processes (torchrun), how gradients travel. bf16: rounded to half the bytes, for "

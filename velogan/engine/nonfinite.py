@@ -1,37 +1,33 @@
-"""Infinities and NaNs: found before they reach the weights, and traced to their origin."""
+"""Infinities and NaNs, found before they reach weights that are saved."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from functools import partial
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor, nn
 
 from velogan.engine.processes import EndOfRun
 from velogan.files import counted
-from velogan.objectives.base import Carry, Out
-from velogan.types import Nets
 
 
 class NonFiniteError(EndOfRun):
-    """A phase gave an infinity or a NaN; its networks were not updated.
+    """A phase gave an infinity or a NaN; its networks were not updated, and the run ends.
 
-    `phase` and `number` (of the step) say when; `found` names the loss terms, or "gradients"; `carries` are what the
-    parts of the phase were given, where known. Callers add what they know: `images` seen before the step, the `origin`
-    within the networks, `advice` for the user.
+    `phase` and `number` (of the step) say when; `found` names the loss terms, or "gradients". Callers add what they
+    know: `images` seen before the step, and `advice` for the user.
     """
 
-    def __init__(self, phase: str, found: Sequence[str], *, number: int, carries: Sequence[Carry] | None = None):
+    def __init__(self, phase: str, found: Sequence[str], *, number: int):
         super().__init__(phase, found, number)
-        self.phase, self.found, self.number, self.carries = phase, found, number, carries
+        self.phase, self.found, self.number = phase, found, number
         self.images: int | None = None
-        self.origin = self.advice = ""
+        self.advice = ""
 
     def __str__(self) -> str:
         seen = "" if self.images is None else f" ({counted(self.images, 'image')} seen)"
         text = f"not a finite number in step {self.number:,}{seen}, phase {self.phase}: {', '.join(self.found)}"
-        return text + (f"; first in {self.origin}" if self.origin else "") + (f"\n{self.advice}" if self.advice else "")
+        return text + (f"\n{self.advice}" if self.advice else "")
 
 
 def finite_flags(terms: Iterable[Tensor], parameters: Iterable[nn.Parameter]) -> Tensor:
@@ -79,68 +75,3 @@ class Latch:
 def broken_names(names: list[str], flags: Tensor) -> list[str]:
     """Those of `names` whose flag says that they are not finite."""
     return [name for name, finite in zip(names, flags.tolist()) if not finite]
-
-
-NOTHING = "nothing: the plain layers give finite numbers, try engine.kernels=plain"
-"""What `find_origin` says where it finds none."""
-
-
-def find_origin(loss: Callable[[Nets], Out], nets: Nets) -> str:
-    """Computes `loss` and its gradients on plain `nets`, and names the first thing that is not finite.
-
-    Modules are named as in `G_A model.10.conv_block.2 (InstanceNorm2d)`. The networks' gradients are overwritten.
-    """
-    weights = [(f"{role} {name}", p) for role, net in nets.items() for name, p in net.named_parameters()]
-    for name, weight in weights:
-        if not weight.isfinite().all():
-            return f"the weights {name}: an earlier update broke them"
-        weight.grad = None
-    watch = _Watch()
-    handles = [
-        module.register_forward_hook(partial(watch.see, f"{role} {name} ({type(module).__name__})"))
-        for role, net in nets.items()
-        for name, module in net.named_modules()
-        if not list(module.children())
-    ]
-    try:
-        out = loss(nets)
-        if not watch.output and out.total.isfinite():
-            out.total.backward()
-    finally:
-        for handle in handles:
-            handle.remove()
-    if watch.output:
-        return watch.output
-    if not out.total.isfinite():
-        return f"the loss itself; the networks' outputs are finite, the largest is {watch.peak}"
-    if watch.gradient:
-        return f"the gradient of the output of {watch.gradient}"
-    broken = (name for name, weight in weights if weight.grad is not None and not weight.grad.norm().isfinite())
-    name = next(broken, "")
-    return f"the gradient of {name}" if name else NOTHING
-
-
-class _Watch:
-    """What hooks find: the first module with a broken input or output, the first broken gradient, the largest value."""
-
-    def __init__(self):
-        self.output = self.gradient = self.peak = ""
-        self._largest = -1.0
-
-    def see(self, name: str, module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-        if self.output:
-            return
-        if not all(value.isfinite().all() for value in inputs):
-            self.output = f"the input of {name}"
-        elif not output.isfinite().all():
-            self.output = name
-        else:
-            largest = float(output.detach().abs().max())
-            if largest > self._largest:
-                self._largest, self.peak = largest, f"{largest:.3g} from {name}"
-            if output.requires_grad:
-                output.register_hook(partial(self._see_gradient, name))
-
-    def _see_gradient(self, name: str, gradient: Tensor) -> None:
-        if not self.gradient and not gradient.isfinite().all():
-            self.gradient = name

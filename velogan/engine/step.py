@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Protocol
 
 import torch
@@ -16,7 +15,7 @@ from torch.profiler import record_function
 
 from velogan.engine.distributed import DistributedContext
 from velogan.engine.loss_scale import LossScale
-from velogan.engine.nonfinite import NOTHING, Latch, NonFiniteError, broken_names, find_origin, finite_flags
+from velogan.engine.nonfinite import Latch, NonFiniteError, broken_names, finite_flags
 from velogan.engine.optimizers import optimizers_of
 from velogan.objectives.base import Carry, Out, Phase, Runner, parts_run_by
 from velogan.types import Batch, Nets
@@ -136,25 +135,6 @@ class Step:
         if self.latch is not None:
             self.latch.check()
 
-    def origin(self, error: NonFiniteError, batches: Mapping[str, Batch]) -> str:
-        """Runs the broken phase of `error` again on its `batches` and names where in the networks the break began.
-
-        With `check_later` the carry of earlier phases is computed anew, with the updated weights.
-        """
-        parts = {split: self.portions(split, batch) for split, batch in batches.items()}
-        for phase in self.phases:
-            for number, part in enumerate(parts[phase.split]):
-                if phase.name == error.phase:
-                    handed = part.carry if error.carries is None else error.carries[number]
-                    found = find_origin(partial(self._loss, phase, batch=part.batch, carry=handed), self.nets)
-                    if found != NOTHING:
-                        return found
-                elif error.carries is None and error.number % phase.every == 0:
-                    part.hand_on(self._loss(phase, self.nets, batch=part.batch, carry=part.carry))
-            if phase.name == error.phase:
-                return NOTHING
-        return ""
-
     def portions(self, split: str, batch: Batch) -> list[Portion]:
         """What the losses are computed on, one after the other."""
         whole = self.laid_out(self.prepare[split](batch) if split in self.prepare else batch)
@@ -173,25 +153,11 @@ class Step:
         return [parameter for group in groups for parameter in group["params"]]
 
     def _run_phase(self, phase: Phase, parts: Sequence[Portion], number: int | Tensor) -> dict[str, Tensor]:
-        held = self.nets.values() if self.latch is None else ()
-        buffers = [(buffer, buffer.clone()) for net in held for buffer in net.buffers()]
-        terms, carries = self.gradients(phase, parts)
-        terms = self.ranks.all_reduce_gradients(self.parameters(phase), terms)
-        return self.update(phase, terms, number=number, buffers=buffers, carries=carries)
+        terms = self.ranks.all_reduce_gradients(self.parameters(phase), self.gradients(phase, parts))
+        return self.update(phase, terms, number=number)
 
-    def update(
-        self,
-        phase: Phase,
-        terms: dict[str, Tensor],
-        *,
-        number: int | Tensor,
-        buffers: Sequence[tuple[Tensor, Tensor]] = (),
-        carries: Sequence[Carry] = (),
-    ) -> dict[str, Tensor]:
-        """Checks the phase's gradients and `terms`, and updates its networks; returns the terms as `phase/term`.
-
-        `buffers`, with their values before the phase, and what its parts were given are for a phase that is broken.
-        """
+    def update(self, phase: Phase, terms: dict[str, Tensor], *, number: int | Tensor) -> dict[str, Tensor]:
+        """Check the phase's gradients and `terms`, and update its networks; returns the terms as `phase/term`."""
         parameters = self.parameters(phase)
         if self.scale is not None:
             self.scale.unscale(parameters)
@@ -204,23 +170,20 @@ class Step:
             if self.scale is not None:
                 self.scale.skips.copy_(torch.maximum(self.scale.skips, self.latch.broken))
         elif not flags.all():
-            for buffer, before in buffers:  # a norm's running statistics contain the broken values
-                buffer.copy_(before)
-            raise NonFiniteError(phase.name, broken_names(names, flags), number=int(number), carries=carries)
+            raise NonFiniteError(phase.name, broken_names(names, flags), number=int(number))
         left_out = self.latch is None and self.scale is not None and bool(self.scale.skips)
         for optimizer in () if left_out else optimizers_of(phase, self.optimizers):
             optimizer.step()
         return {f"{phase.name}/{name}": value for name, value in terms.items()}
 
-    def gradients(self, phase: Phase, parts: Sequence[Portion]) -> tuple[dict[str, Tensor], list[Carry]]:
-        """Leaves the mean of the parts' gradients in the networks, and no others.
+    def gradients(self, phase: Phase, parts: Sequence[Portion]) -> dict[str, Tensor]:
+        """Leave the mean of the parts' gradients in the networks, and no others.
 
-        Returns the means of their terms, detached, and what each part was given; the parts then hold what they hand on.
+        Returns the means of their terms, detached; the parts then hold what they hand on.
         """
         for optimizer in optimizers_of(phase, self.optimizers):
             optimizer.zero_grad(set_to_none=True)
         sums: dict[str, Tensor] = {}
-        given: list[Carry] = [dict(part.carry) for part in parts]
         for part in parts:
             out = self._loss(phase, self.forward_nets, batch=part.batch, carry=part.carry)
             total = out.total if len(parts) == 1 else out.total / len(parts)
@@ -230,7 +193,7 @@ class Step:
             part.hand_on(out)
         if len(parts) > 1:
             sums = {name: value / len(parts) for name, value in sums.items()}
-        return sums, given
+        return sums
 
     def _loss(self, phase: Phase, nets: Nets, *, batch: Batch, carry: Carry) -> Out:
         for role, net in self.nets.items():

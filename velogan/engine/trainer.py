@@ -7,7 +7,7 @@ import signal
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +17,7 @@ from velogan.engine.distributed import DistributedContext
 from velogan.engine.duration import Length, Span
 from velogan.engine.ema import EMA
 from velogan.engine.loss_scale import LossScale
-from velogan.engine.nonfinite import NOTHING, NonFiniteError
+from velogan.engine.nonfinite import NonFiniteError
 from velogan.engine.optimizers import load_optimizer_state, optimizer_state
 from velogan.engine.schedules import Schedule, ScheduleConfig
 from velogan.engine.step import After
@@ -25,9 +25,6 @@ from velogan.objectives.base import HALVES
 from velogan.observe.clock import Clock
 from velogan.observe.statistics import Stats
 from velogan.types import Batch
-
-MOST_SKIPPED = 100
-"""At most so many broken steps in a row are skipped; one more stops the run."""
 
 Batches = dict[str, Batch]
 """The batches of a step, by split."""
@@ -53,7 +50,6 @@ class Stepper(Protocol):
         self, batches: Mapping[str, Batch], *, number: int = 0, after: Sequence[After] = ()
     ) -> dict[str, Tensor]: ...
     def check(self) -> None: ...
-    def origin(self, error: NonFiniteError, batches: Mapping[str, Batch]) -> str: ...
 
 
 @dataclass(frozen=True)
@@ -78,8 +74,7 @@ class Trainer:
     objective's; `batch_size` is in images of a step, on all `ranks` together. `draws` is, by split, how many uniform
     numbers for each image are added to the batch on the host. `schedule` sets the learning rates.
 
-    `on_nonfinite`: a step with a number that is not finite raises a NonFiniteError ("stop"), or the rest of it is
-    skipped ("skip") and `skipped` counts it; after `MOST_SKIPPED` in a row the next one raises too.
+    A step with a number that is not finite ends the run with a NonFiniteError before any hook is called.
     """
 
     def __init__(
@@ -95,7 +90,6 @@ class Trainer:
         batch_size: int,
         seed: int,
         device: torch.device,
-        on_nonfinite: Literal["stop", "skip"] = "stop",
         ranks: DistributedContext | None = None,
         swaps_at: float = math.inf,
     ):
@@ -103,8 +97,7 @@ class Trainer:
         self.step, self.nets, self.ema, self.state = step, nets, ema, state
         self.loaders: Mapping[str, Loader] = loaders
         self.draws, self.batch_size, self.seed, self.device = draws, batch_size, seed, device
-        self.on_nonfinite = on_nonfinite
-        self.images = self.skipped = self._skipped_in_row = 0
+        self.images = 0
         self.stats, self.clock = Stats(), Clock()
         self.schedule = Schedule(schedule, step.optimizers)
         self.stopping = self.enough = self.put_off = False
@@ -137,6 +130,9 @@ class Trainer:
                 ended = self._stops or self.done  # asked only once a step: at the end every hook is called
                 counts = self._call_due(hooks, counts, ended=ended)
                 ended = ended or self.enough
+        except NonFiniteError as error:
+            error.images = error.number * self.batch_size + self.images % self.batch_size
+            raise
         finally:
             self.clock.stop()
             _close(batches)
@@ -178,7 +174,7 @@ class Trainer:
                 self.put_off = True
                 continue
             if not due:
-                self._check()  # before any hook: a checkpoint must not hold broken weights
+                self.step.check()  # before any hook: a checkpoint must not hold broken weights
             due.append(hook)
             counts[place] = count
             seconds = self._call(hook)
@@ -187,7 +183,7 @@ class Trainer:
             self.enough, took = self.ranks.broadcast((self.enough, took))
             self._took({} if ended else took)
         elif ended:
-            self._check()
+            self.step.check()
         for hook in hooks if self.enough else ():
             if hook not in due:
                 self._call(hook)
@@ -210,26 +206,6 @@ class Trainer:
         for kind, seconds in took.items():
             self._allowance.took(kind, seconds)
         self.length = replace(self.length, kept=self._allowance.kept)
-
-    def _check(self) -> None:
-        try:
-            self.step.check()
-        except NonFiniteError as error:
-            position = error.number * self.batch_size + self.images % self.batch_size
-            opened = self._open(position)
-            self._explain(error, self._with_draws(_next(opened), position), position)
-            _close(opened)
-            raise
-
-    def _explain(self, error: NonFiniteError, batches: Batches, position: int) -> None:
-        error.images = position
-        exchanging = any(isinstance(part, nn.SyncBatchNorm) for net in self.nets.values() for part in net.modules())
-        if self.ranks.is_distributed and exchanging:
-            return  # exchanges need all ranks at the same place, and the search ends where it finds something
-        origins = self.ranks.gather(self.step.origin(error, batches))
-        found = [number for number, origin in enumerate(origins) if origin not in ("", NOTHING)]
-        where = f"{self.ranks.describe(found[0])}, " if found and self.ranks.is_distributed else ""
-        error.origin = where + origins[found[0] if found else 0]
 
     def _open(self, position: int) -> Opened:
         return {split: loader.batches(position) for split, loader in self.loaders.items()}
@@ -260,19 +236,10 @@ class Trainer:
         batches = self._with_draws(batches, self.images)
         number, images = self.images // self.batch_size, self.images + self.batch_size
         after: list[After] = [self.stats]
-        if averaging := (number + 1) % EMA.EVERY == 0:
+        if (number + 1) % EMA.EVERY == 0:
             self.ema.weigh(images)
             after.append(self.ema)
-        try:
-            self.step(batches, number=number, after=after)
-            self._skipped_in_row = 0
-        except NonFiniteError as error:
-            if self.on_nonfinite == "stop" or self._skipped_in_row == MOST_SKIPPED:
-                self._explain(error, batches, self.images)
-                raise
-            self.skipped, self._skipped_in_row = self.skipped + 1, self._skipped_in_row + 1
-            if averaging:
-                self.ema.follow({})
+        self.step(batches, number=number, after=after)
         self.images = images
 
     def _advance(self) -> None:
@@ -302,7 +269,6 @@ class Trainer:
             "optimizers": {name: optimizer_state(optimizer) for name, optimizer in self._optimizers().items()},
             "objective": objective,
             "ema": self.ema.state_dict(),
-            "skipped": [self.skipped, self._skipped_in_row],
             **({} if self.step.scale is None else {"scale": self.step.scale.state_dict()}),
             **({"others": others} if others else {}),
         }
@@ -318,7 +284,6 @@ class Trainer:
         states = [state["objective"], *state.get("others", ())]
         self.state.load_state_dict(states[self.ranks.rank % len(states)])
         self.ema.load_state_dict(state["ema"])
-        self.skipped, self._skipped_in_row = state["skipped"]
         if self.step.scale is not None and "scale" in state:  # it may have computed in another precision before
             self.step.scale.load_state_dict(state["scale"])
 

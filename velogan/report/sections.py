@@ -83,7 +83,6 @@ def _about(facts: Facts) -> str:
         facts.run.get("preset"),
         f"{counted(facts.images, 'image')} seen" if facts.images else None,
         f"{duration(seconds)} of training" if seconds else None,
-        f"{counted(round(skipped), 'step')} skipped" if (skipped := facts.last("skipped_steps")) else None,
         f"data: {' and '.join(counts)}" if counts else None,
         counted(machine["cores"], "core") if is_number(machine.get("cores")) else None,
         machine.get("device"),

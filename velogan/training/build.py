@@ -148,7 +148,7 @@ def build_step(
         optimizers=optimizers,
         autocast={"bf16": torch.bfloat16, "fp16": torch.float16}.get(engine.precision),
         channels_last=engine.channels_last,
-        check_later=frozen_at_a_break and train.on_nonfinite == "stop",
+        check_later=frozen_at_a_break,
         runner=Streams(device) if engine.mode == "streams" else None,
         prepare={split: prepare(split) for split in objective.draws} if prepare else None,
         accumulate=train.accumulate,
@@ -209,7 +209,6 @@ def build_trainer(
         batch_size=count * ranks.world,
         seed=train.seed,
         device=device,
-        on_nonfinite=train.on_nonfinite,
         ranks=ranks,
         swaps_at=getattr(objective, "swaps_at", math.inf),
     )

@@ -68,7 +68,6 @@ def _needs(config: Config, processes: int) -> Needs:
         norms=spec.norms,
         optimizers=set(config.optimizer.kinds),
         seconds=span.amount * 60 if span.unit == "minutes" else None,
-        skips=config.train.on_nonfinite == "skip",
         one_size="crop" in config.data.preprocess,
         dropout=any(generator.dropout for generator in spec.generators.values()),
         processes=processes,

@@ -37,14 +37,13 @@ class Needs:
     """What the choices depend on besides the machine.
 
     `norms` are the kinds of norm in the networks, `optimizers` those of optimizers. `seconds` is the length of the run,
-    if known. `skips`: broken steps are skipped. `one_size`: all images have one size. `dropout`: networks draw random
+    if known. `one_size`: all images have one size. `dropout`: networks draw random
     numbers. `processes` train together.
     """
 
     norms: set[str]
     optimizers: set[str]
     seconds: float | None
-    skips: bool
     one_size: bool
     dropout: bool
     processes: int = 1
@@ -82,10 +81,6 @@ CONFLICTS: tuple[tuple[Callable[[EngineConfig, Needs], object], str], ...] = (
     (
         lambda engine, needs: engine.captures and needs.processes > 1,
         "engine.mode={mode} captures no exchange between several processes: set engine.mode=eager",
-    ),
-    (
-        lambda engine, needs: engine.captures and needs.skips,
-        "engine.mode={mode} cannot leave out broken steps: set engine.mode=eager, or train.on_nonfinite=stop",
     ),
     (
         lambda engine, needs: engine.captures and needs.optimizers.difference(FUSED),

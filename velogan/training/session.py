@@ -19,7 +19,7 @@ from velogan.engine.allowance import SHARE
 from velogan.engine.config import EngineConfig
 from velogan.engine.duration import Length, parse_length, parse_span
 from velogan.engine.nonfinite import NonFiniteError
-from velogan.engine.trainer import MOST_SKIPPED, Hook, Trainer, stop_on_signal
+from velogan.engine.trainer import Hook, Trainer, stop_on_signal
 from velogan.evaluation.samples import Sampler
 from velogan.evaluation.validation import Validation
 from velogan.files import counted, write_text
@@ -52,7 +52,7 @@ from velogan.types import Decision
 
 MAY_CHANGE = ("train.length", "train.keep", "train.samples", "train.tensorboard", "data.cache_dir")
 MAY_CHANGE += ("data.workers", "train.log_every", "train.sample_every", "train.checkpoint_every")
-MAY_CHANGE += ("train.on_nonfinite", "train.patience", "train.process_timeout")
+MAY_CHANGE += ("train.patience", "train.process_timeout")
 MAY_CHANGE += ("train.start", "method.start")
 """Fields that may differ when a run is continued, besides those of the engine: they do not change what is learned."""
 
@@ -364,8 +364,6 @@ class Session:
         }
         if trainer.step.scale is not None:
             row["loss_scale"] = float(trainer.step.scale.factor)
-        if trainer.skipped:
-            row["skipped_steps"] = trainer.skipped
         self.log.write(row)
         totals = {name.split("/")[0]: value for name, value in means.items() if name.endswith("/total")}
         first = {name: "".join(word[0] for word in name.split("_")).upper() for name in totals}
@@ -454,13 +452,9 @@ class Session:
         where = "none was saved yet"
         if saved:
             where = f"checkpoint {saved[-1].name} is kept, and the next start goes on from it"
-        flags = "--on-nonfinite skip" + (" --engine.mode eager" if self.engine and self.engine.captures else "")
-        skip = f"this can continue with {flags}, which leaves such steps out and counts them"
-        if self.config.train.on_nonfinite == "skip":
-            skip = f"the {MOST_SKIPPED} steps before were skipped already: it does not pass by itself"
         half = ", engine.precision=fp32" if self.engine and self.engine.precision in ("bf16", "fp16") else ""
         return (
-            f"{self.folder}: {where}; {skip}. To mend the cause begin a new run folder with a lower "
+            f"{self.folder}: {where}. To remove the cause start a new run folder with a lower "
             f"optimizer.lr{half}, and look at the pictures with `velogan data check`"
         )
 

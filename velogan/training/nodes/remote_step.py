@@ -77,9 +77,6 @@ class RemoteStep:
         if self._broken is not None:
             raise self._broken
 
-    def origin(self, error: NonFiniteError, batches: Mapping[str, Batch]) -> str:
-        return ""  # only the node could say
-
     def schedule(self, until: int) -> None:
         """Order the nodes that have seen fewer images than `until` to train, until all have seen them.
 
