@@ -93,19 +93,6 @@ def test_hooks_are_called_by_interval_and_at_the_end():
     assert seen == {"images": [6, 12, 18, 24, 26], "percent": [14, 26], "epochs": [12, 24, 26], "long": [26]}
 
 
-def test_the_clock_stands_still_in_hooks():
-    trainer, gone = build_trainer(), []
-
-    def wait(images: int) -> None:
-        before = trainer.clock.seconds
-        while not gone or len(gone) < 1000:
-            gone.append(images)
-        assert trainer.clock.seconds == before
-
-    _run(trainer, "1 images", [Hook(parse_span("1 images"), wait)])
-    assert gone
-
-
 def test_each_step_gets_its_batch_its_number_and_its_own_randomness():
     trainer = build_trainer(size=2)
     _run(trainer, "8 images", [])

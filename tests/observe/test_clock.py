@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-from contextlib import suppress
-
 import pytest
 
 from velogan.observe.clock import Clock
@@ -22,39 +20,14 @@ def running() -> tuple[Clock, Now]:
     return clock, now
 
 
-def test_it_stands_still_before_the_start_and_in_pauses() -> None:
+def test_it_stands_still_before_the_start() -> None:
     now = Now()
     clock = Clock(now)
     now.seconds += 7
     assert clock.seconds == 0
     clock.start()
     now.seconds += 2
-    with clock.aside(counts=False):
-        now.seconds += 50
-        with clock.aside(counts=False):
-            now.seconds += 50
-        now.seconds += 50
-    clock.start()
-    now.seconds += 3
-    assert clock.seconds == 5
-
-
-def test_a_pause_ends_with_an_error_too() -> None:
-    clock, now = running()
-    with suppress(KeyError), clock.aside(counts=False):
-        now.seconds += 9
-        raise KeyError
-    now.seconds += 1
-    assert clock.seconds == 1
-
-
-def test_a_stopped_clock_stays_stopped_through_a_pause() -> None:
-    clock, now = running()
-    clock.stop()
-    with clock.aside(counts=False):
-        pass
-    now.seconds += 4
-    assert clock.seconds == 0
+    assert clock.seconds == 2
 
 
 def test_seconds_survive_a_restart() -> None:
@@ -69,11 +42,11 @@ def test_seconds_survive_a_restart() -> None:
     assert later.seconds == 15
 
 
-def test_speed_is_that_of_the_last_tick_without_pauses() -> None:
+def test_speed_is_that_of_the_last_tick_without_overhead() -> None:
     clock, now = running()
     assert clock.tick(500) == 0
     now.seconds += 2
-    with clock.aside(counts=False):
+    with clock.overhead():
         now.seconds += 100
     assert clock.tick(540) == 20
     now.seconds += 1
@@ -93,10 +66,10 @@ def test_eta_is_unknown_at_first_then_follows_the_speed() -> None:
     assert clock.eta(100) == pytest.approx(20)
 
 
-def test_what_counts_aside_is_no_work() -> None:
+def test_overhead_is_no_work() -> None:
     clock, now = running()
     now.seconds += 2
-    with clock.aside(counts=True):
+    with clock.overhead():
         now.seconds += 50
     now.seconds += 3
     assert (clock.seconds, clock.worked) == (55, 5)

@@ -54,9 +54,16 @@ class TrainConfig(BaseModel):
     log_every: Duration = Field(
         default="0.5 %", description="How often a line of statistics is written to stats.jsonl."
     )
-    sample_every: Duration = Field(default="5 %", description="How often a grid of translated test pictures is saved.")
+    sample_every: Duration = Field(
+        default="5 %",
+        description="How often a grid of translated test pictures is saved. A run in minutes saves at 25, 50, 75 and "
+        "100 %.",
+    )
     samples: int = Field(default=6, ge=0, le=64, description="Test pictures in a sample grid.")
-    checkpoint_every: Duration = Field(default="10 minutes", description="How often a checkpoint is saved.")
+    checkpoint_every: Duration = Field(
+        default="10 minutes",
+        description="How often a checkpoint is saved and scored. A run in minutes saves at 25, 50, 75 and 100 %.",
+    )
     exchange_every: Duration | None = Field(
         default=None,
         description="Each module of the method, the networks that a phase trains, on a node of its own under Ray, "

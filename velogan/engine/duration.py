@@ -38,13 +38,13 @@ class Length:
     """How long a run is; `epoch` is the number of images in an epoch.
 
     `ticks` are the epochs of the learning-rate schedule. A length in epochs has one tick per epoch, as in the
-    reference. Any other has 200, like the paper's run. A length in minutes ends by the clock, so it takes the same time
-    on any machine; training ends so many seconds before as are `kept` for what follows it.
+    reference. Any other has 200, like the paper's run. A length in minutes is a deadline, so it takes the same time on
+    any machine; training ends `reserved` seconds before it, for the last checkpoint.
     """
 
     span: Span
     epoch: int
-    kept: float = 0.0
+    reserved: float = 0.0
 
     @property
     def ticks(self) -> int:
@@ -62,6 +62,10 @@ class Length:
         """The length in seconds; None where it is in images."""
         return 60 * self.span.amount if self.total is None else None
 
+    def spaced(self, every: str) -> Span:
+        """Parse the interval of checkpoints or sample grids; in a run in minutes it is a quarter of the run."""
+        return parse_span(every) if self.seconds is None else Span(25, "percent")
+
     def shorter_than(self, span: Span) -> bool:
         """Whether it is known beforehand that the run ends before `span` has passed."""
         whole = {"percent": 100.0, self.span.unit: self.span.amount}
@@ -72,7 +76,7 @@ class Length:
     def progress(self, images: int, seconds: float) -> float:
         """The share of the training that is done, up to 1."""
         whole = self.total
-        done = seconds / (60 * self.span.amount - self.kept) if whole is None else images / whole
+        done = seconds / (60 * self.span.amount - self.reserved) if whole is None else images / whole
         return min(done, 1.0)
 
     def tick(self, images: int, seconds: float) -> int:

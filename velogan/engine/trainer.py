@@ -12,7 +12,6 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from velogan.engine.allowance import Allowance
 from velogan.engine.distributed import DistributedContext
 from velogan.engine.duration import Length, Span
 from velogan.engine.ema import EMA
@@ -52,18 +51,16 @@ class Stepper(Protocol):
     def check(self) -> None: ...
 
 
+MAX_RESERVED = 0.5
+"""At most this share of a run in minutes is reserved for the hooks at its end."""
+
+
 @dataclass(frozen=True)
 class Hook:
-    """`call(images)` is called each time `every` has passed, and at the end of the run.
-
-    The clock pauses meanwhile, but in a run in minutes, whose length counts all. There a `dear` call is put off for as
-    long as the run cannot afford it (`Allowance`); `seconds` is a guess at what it takes.
-    """
+    """`call(images)` is called each time `every` has passed, and at the end of the run."""
 
     every: Span
     call: Callable[[int], object]
-    dear: bool = False
-    seconds: float = 0.0
 
 
 class Trainer:
@@ -75,6 +72,10 @@ class Trainer:
     numbers for each image are added to the batch on the host. `schedule` sets the learning rates.
 
     A step with a number that is not finite ends the run with a NonFiniteError before any hook is called.
+
+    A length in minutes is a deadline for all: training ends earlier by the time that the longest round of hooks took,
+    so that the hooks at the end are done in time. A run so short that one round takes more than a third of it may end
+    later.
     """
 
     def __init__(
@@ -100,12 +101,11 @@ class Trainer:
         self.images = 0
         self.stats, self.clock = Stats(), Clock()
         self.schedule = Schedule(schedule, step.optimizers)
-        self.stopping = self.enough = self.put_off = False
+        self.stopping = self.enough = False
         self.progress = 0.0
         self.length: Length
-        self._allowance: Allowance | None = None
         self._swaps_at = swaps_at
-        self._seconds, self._stops = 0.0, False
+        self._seconds, self._reserved, self._stops = 0.0, 0.0, False
 
     @property
     def epoch(self) -> int:
@@ -115,21 +115,26 @@ class Trainer:
     def run(self, length: Length, *, hooks: Sequence[Hook] = ()) -> None:
         """Trains from the current position to the end of `length`."""
         batches = self._open(self.images)
+        self.plan(length)
         self.schedule.epochs = length.ticks
         self.clock.start()
         self.clock.tick(self.images)
-        self._allow(length, hooks)
         self._agree()
-        counts = self._counts(hooks)
+        counts = {hook: self._count(hook) for hook in hooks}
         try:
             ended = self._stops or (self.images > 0 and self.done)
             while not ended:
                 self._advance()
                 self._one_step(_next(batches))
                 self._agree()
-                ended = self._stops or self.done  # asked only once a step: at the end every hook is called
-                counts = self._call_due(hooks, counts, ended=ended)
-                ended = ended or self.enough
+                ended = self._stops or self.done
+                due = [hook for hook in hooks if ended or self._count(hook) > counts[hook]]
+                if due or ended:
+                    self._call(due)
+                    counts |= {hook: self._count(hook) for hook in due}
+                if self.enough and not ended:
+                    ended = True
+                    self._call([hook for hook in hooks if hook not in due])
         except NonFiniteError as error:
             error.images = error.number * self.batch_size + self.images % self.batch_size
             raise
@@ -139,15 +144,12 @@ class Trainer:
 
     @property
     def done(self) -> bool:
-        """Whether the training is at its end."""
+        """Whether the training is at its end; the time that the last hooks need may be left."""
         return self.length.progress(self.images, self._seconds) >= 1
 
-    def _allow(self, length: Length, hooks: Sequence[Hook]) -> None:
-        """Keeps time for the last calls of a run in minutes, which follow its training."""
-        self.length, self._allowance = length, None
-        if length.seconds is not None and (dear := [hook.seconds for hook in hooks if hook.dear]):
-            self._allowance = Allowance(length.seconds, self.ranks.broadcast(dear))
-            self.length = replace(length, kept=self._allowance.kept)
+    def plan(self, length: Length) -> None:
+        """Set the length of the run; one in minutes reserves the time that the last hooks need."""
+        self.length = replace(length, reserved=max(length.reserved, self._reserved))
 
     def _agree(self) -> None:
         """The time and the wish to stop that count until the next step, on all ranks."""
@@ -159,53 +161,22 @@ class Trainer:
         progress = length.progress(self.images, seconds)
         return span.passed(images=self.images, seconds=seconds, progress=progress, epoch=length.epoch)
 
-    def _counts(self, hooks: Sequence[Hook]) -> list[int]:
-        return [math.floor(self._passed(hook.every)) for hook in hooks]
+    def _count(self, hook: Hook) -> int:
+        """Count how often the interval of `hook` has passed."""
+        return math.floor(self._passed(hook.every))
 
-    def _call_due(self, hooks: Sequence[Hook], before: list[int], *, ended: bool) -> list[int]:
-        """Calls what is due; gives the counts up to which all has been called."""
-        counts, due, kind = list(before), list[Hook](), 0
-        took: dict[int, float] = {}
-        for place, (hook, count) in enumerate(zip(hooks, self._counts(hooks))):
-            kind += hook.dear
-            if not ended and count <= before[place]:
-                continue
-            if not ended and hook.dear and not self._affords(kind - 1):
-                self.put_off = True
-                continue
-            if not due:
-                self.step.check()  # before any hook: a checkpoint must not hold broken weights
-            due.append(hook)
-            counts[place] = count
-            seconds = self._call(hook)
-            took |= {kind - 1: seconds} if hook.dear else {}
-        if due:
-            self.enough, took = self.ranks.broadcast((self.enough, took))
-            self._took({} if ended else took)
-        elif ended:
-            self.step.check()
-        for hook in hooks if self.enough else ():
-            if hook not in due:
-                self._call(hook)
-        return counts
-
-    def _call(self, hook: Hook) -> float:
-        """Seconds that the call took of the run."""
-        began = self.clock.seconds
-        with self.clock.aside(counts=self.length.seconds is not None):
-            hook.call(self.images)
-        return self.clock.seconds - began
-
-    def _affords(self, kind: int) -> bool:
-        progress = self.length.progress(self.images, self._seconds)
-        return self._allowance is None or self._allowance.affords(kind, progress=progress)
-
-    def _took(self, took: Mapping[int, float]) -> None:
-        if self._allowance is None:
-            return
-        for kind, seconds in took.items():
-            self._allowance.took(kind, seconds)
-        self.length = replace(self.length, kept=self._allowance.kept)
+    def _call(self, hooks: Sequence[Hook]) -> None:
+        """Call `hooks`, if all numbers so far are finite: a checkpoint must not hold broken weights."""
+        self.step.check()
+        started = self.clock.seconds
+        with self.clock.overhead():
+            for hook in hooks:
+                hook.call(self.images)
+        self.enough, took = self.ranks.broadcast((self.enough, self.clock.seconds - started))
+        self._seconds += took
+        if self.length.seconds is not None:
+            self._reserved = max(self._reserved, min(took, MAX_RESERVED * self.length.seconds))
+            self.plan(self.length)
 
     def _open(self, position: int) -> Opened:
         return {split: loader.batches(position) for split, loader in self.loaders.items()}
@@ -244,7 +215,7 @@ class Trainer:
 
     def _advance(self) -> None:
         self.schedule.apply(self.length.tick(self.images, self._seconds), self._passed)
-        self.progress = max(self.progress, self.length.progress(self.images, self._seconds))  # more may be kept later
+        self.progress = self.length.progress(self.images, self._seconds)
 
     def _optimizers(self) -> dict[str, torch.optim.Optimizer]:
         """Each one once, by the first phase that has it."""
@@ -255,7 +226,7 @@ class Trainer:
         return found
 
     def clock_state(self) -> dict[str, Any]:
-        """The clock's, for a checkpoint; at the end of the training what was kept for the end counts as spent."""
+        """The clock's, for a checkpoint; at the end of the training the time reserved for the end counts as spent."""
         state, whole = self.clock.state_dict(), self.length.seconds
         if whole is not None and self.length.progress(self.images, state["seconds"]) >= 1:
             state["seconds"] = max(state["seconds"], whole)
@@ -269,6 +240,7 @@ class Trainer:
             "optimizers": {name: optimizer_state(optimizer) for name, optimizer in self._optimizers().items()},
             "objective": objective,
             "ema": self.ema.state_dict(),
+            "reserved": self._reserved,
             **({} if self.step.scale is None else {"scale": self.step.scale.state_dict()}),
             **({"others": others} if others else {}),
         }
@@ -284,6 +256,7 @@ class Trainer:
         states = [state["objective"], *state.get("others", ())]
         self.state.load_state_dict(states[self.ranks.rank % len(states)])
         self.ema.load_state_dict(state["ema"])
+        self._reserved = state["reserved"]
         if self.step.scale is not None and "scale" in state:  # it may have computed in another precision before
             self.step.scale.load_state_dict(state["scale"])
 

@@ -108,15 +108,6 @@ class Validation:
                 self._nothing = {NOTHING: fmean(found.values()), **found}
         return self._nothing
 
-    def part(self) -> float:
-        """Translates one picture of each domain as `score` does, and gives the share of its work that this is."""
-        for way, real in (("a2b", self.a), ("b2a" if "b2a" in self.method.directions else "b2b", self.b)):
-            translated_and_third(real[:1], way, self.views, device=self.device, bf16=self.bf16)
-        if self.features:
-            self._maps(self.a[:1])
-            self._maps(self.b[:1])
-        return 1 / max(len(self.a), len(self.b))
-
     def distance(self, way: Direction, fake: Tensor, wanted: Tensor) -> float:
         """How far the translations `fake` are from the pictures `wanted`, by patches."""
         return _of_patches(fake, wanted)

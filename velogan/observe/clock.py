@@ -11,13 +11,13 @@ from typing import Any
 class Clock:
     """Seconds of a run by a monotonic clock, so that changes of the wall clock do not matter.
 
-    It does not run before `start`. `seconds` are those that count, `worked` those of training alone, without `aside`.
+    It does not run before `start`. `seconds` are all that passed, `worked` those of training alone, without `overhead`.
     `now` returns seconds and never goes back.
     """
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         self._now = now
-        self._before = self._aside = 0.0
+        self._before = self._overhead = 0.0
         self._since: float | None = None
         self._tick: tuple[int, float] | None = None
         self._seconds_per_image = 0.0
@@ -29,8 +29,8 @@ class Clock:
 
     @property
     def worked(self) -> float:
-        """The same without what was aside, for differences within this process."""
-        return self.seconds - self._aside
+        """The same without overhead, for differences within this process."""
+        return self.seconds - self._overhead
 
     def start(self, *, ago: float = 0.0) -> None:
         """Starts the clock, as of so many seconds `ago`; no effect if it runs."""
@@ -42,17 +42,13 @@ class Clock:
         self._before, self._since = self.seconds, None
 
     @contextmanager
-    def aside(self, *, counts: bool) -> Iterator[None]:
-        """For checkpoints and samples: the time within the context is no work. Unless it `counts`, the clock stops."""
-        ran, began = self._since is not None, self.seconds
-        if not counts:
-            self.stop()
+    def overhead(self) -> Iterator[None]:
+        """Count the time within the context, of checkpoints and samples, as seconds but not as work."""
+        started = self.seconds
         try:
             yield
         finally:
-            if ran:
-                self.start()
-            self._aside += self.seconds - began
+            self._overhead += self.seconds - started
 
     def tick(self, images: int) -> float:
         """Images per second since the last tick; 0 at the first one.

@@ -29,13 +29,14 @@ def check_pictures(ranks: DistributedContext, data: Data) -> None:
 def follow(config: Config, trainer: Trainer) -> None:
     """A rank's part in the session that the first one holds: the same steps, and its state for checkpoints."""
     train, ranks = config.train, trainer.ranks
+    length = parse_length(train.length, epoch=trainer.epoch)
     hooks = [Hook(parse_span(train.log_every), lambda _: None)]
-    hooks += [Hook(parse_span(train.sample_every), lambda _: None, dear=True)] if train.samples else []
-    hooks.append(Hook(parse_span(train.checkpoint_every), lambda _: trainer.state_dict(), dear=True))
+    hooks += [Hook(length.spaced(train.sample_every), lambda _: None)] if train.samples else []
+    hooks.append(Hook(length.spaced(train.checkpoint_every), lambda _: trainer.state_dict()))
     with stop_on_signal(trainer):
         if ranks.broadcast(False):
             try:
-                trainer.run(parse_length(train.length, epoch=trainer.epoch), hooks=hooks)
+                trainer.run(length, hooks=hooks)
             except NonFiniteError as error:  # the first rank has it too, and knows what to advise
                 raise ReportedByAnotherRank(1) from error
         if ranks.broadcast(False):

@@ -15,7 +15,6 @@ from torch import nn
 from velogan.config import Config, differences, parse_config, read_config, write_yaml
 from velogan.data.sets.pair import Data
 from velogan.data.sets.sources import check_apart
-from velogan.engine.allowance import SHARE
 from velogan.engine.config import EngineConfig
 from velogan.engine.duration import Length, parse_length, parse_span
 from velogan.engine.nonfinite import NonFiniteError
@@ -271,7 +270,8 @@ class Session:
         NonFiniteError where numbers break: then nothing is saved, and what was saved before stays.
         """
         trainer, train = self.trainer, self.config.train
-        length = trainer.length = parse_length(train.length, epoch=trainer.epoch)
+        length = parse_length(train.length, epoch=trainer.epoch)
+        trainer.plan(length)
         self.validation = validation
         before, worked = trainer.images, trainer.clock.worked
         self._began = trainer.clock.seconds
@@ -279,16 +279,14 @@ class Session:
             bar = display.training(length.total)
             hooks = [Hook(parse_span(train.log_every), lambda images: self._log_tick(images, length, bar))]
             if grids is not None:
-                write = partial(self._sample, grids)
-                hooks.append(Hook(parse_span(train.sample_every), write, dear=True))
+                hooks.append(Hook(length.spaced(train.sample_every), partial(self._sample, grids)))
             if architecture is not None:
                 architecture.start(trainer.images)
                 hooks.append(Hook(parse_span(train.log_every), architecture.write))
             if validation.missing:
                 waits = f"; train.patience={train.patience} has no score to wait for" if train.patience else ""
                 self.say(validation.missing + waits)
-            guess = self._scoring_takes() if length.seconds is not None and validation.on else 0.0
-            hooks.append(Hook(parse_span(train.checkpoint_every), self._save, dear=True, seconds=guess))
+            hooks.append(Hook(length.spaced(train.checkpoint_every), self._save))
             ended = self._waited_enough()
             if ended and not self._at_end():
                 self._tell_early_end()
@@ -316,16 +314,8 @@ class Session:
         )
 
     def _at_end(self) -> bool:
-        """Whether the training has its whole length; in minutes, what is kept for the end may be left."""
+        """Whether the training has its whole length; in minutes, what is reserved for the end may be left."""
         return self.trainer.length.progress(self.trainer.images, self.trainer.clock.seconds) >= 1
-
-    def _scoring_takes(self) -> float:
-        """About how many seconds a score of held-out pictures takes here."""
-        clock = self.trainer.clock
-        self.validation.part()  # the first time networks are loaded
-        began = clock.seconds
-        share = self.validation.part()
-        return (clock.seconds - began) / share
 
     def _write_page(self) -> None:
         self._remakeable("report.html", write_report, [self.folder])
@@ -374,9 +364,6 @@ class Session:
         else:
             left = trainer.clock.eta(max(length.total - images, 0))
         bar.update(images, images_per_s=speed, eta_s=left, losses=short)
-        if trainer.put_off:
-            text = f"checkpoints and pictures come more seldom: they may take {SHARE:.0%} of the time"
-            self._say_once("put off", text)
         if trainer.clock.seconds - self._began >= FORECAST_S and "forecast" not in self._told:
             self._say_once("forecast", forecast(images, images_per_s=speed, total=length.total, left_s=left))
 
