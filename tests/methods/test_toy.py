@@ -1,7 +1,7 @@
 """A third method, written here alone, does the whole job by the command line: a method is one file.
 
-It is meant to be small and odd: one generator under a role of its own, a critic that plays every other step, losses on
-both halves of the training pictures, and a weight that a flag sets.
+It is meant to be small and odd: one generator under a role of its own, a critic, losses on both halves of the training
+pictures, and a weight that a flag sets.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class _Losses:
     def phases(self) -> list[Phase]:
         return [
             Phase(name="painter", trains=("painter",), loss=self.paint, split="first_half"),
-            Phase(name="critic", trains=("critic",), loss=self.criticise, split="second_half", every=2),
+            Phase(name="critic", trains=("critic",), loss=self.criticise, split="second_half"),
         ]
 
     def paint(self, nets: Nets, batch: Batch, carry: Carry) -> Out:

@@ -26,7 +26,6 @@ def test_a_tick_is_the_plain_mean_of_each_name(a: list[float], b: list[float]) -
 def test_a_tick_starts_afresh_and_leaves_out_names_without_figures() -> None:
     stats = Stats()
     assert stats.tick() == {}
-    stats.follow({})
     stats.follow({"a": torch.tensor(1.0)})
     stats.follow({"b": torch.tensor(5.0)})
     assert stats.tick() == {"a": 1.0, "b": 5.0}

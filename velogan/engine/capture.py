@@ -1,7 +1,7 @@
 """The captured step: recorded once, then replayed over the same memory.
 
-There is one recording for each set of due phases and of work after them. With it the host launches one graph per step
-instead of some thousands of kernels.
+There is one recording for each kind of work after the phases. With it the host launches one graph per step instead of
+some thousands of kernels.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from torch import Tensor, nn
 
 from velogan.engine.optimizers import make_capturable
 from velogan.engine.step import After, Step
-from velogan.objectives.base import Phase
 from velogan.types import Batch
 
 WARM_UPS = 3
@@ -75,18 +74,16 @@ class CapturedStep:
         self._inputs: dict[str, Batch] = {}
         self._number = torch.zeros_like(self.latch.number)
         self._after: list[After] = []  # every one given so far
-        self._recordings: dict[tuple[tuple[int, ...], tuple[After, ...]], tuple[Losses, Callable[[], None]]] = {}
+        self._recordings: dict[tuple[After, ...], tuple[Losses, Callable[[], None]]] = {}
 
     def __call__(self, batches: Mapping[str, Batch], *, number: int = 0, after: Sequence[After] = ()) -> Losses:
         """Runs step `number`, then `after`; returns `phase/term` scalars that the next step overwrites."""
         for split, batch in batches.items():
             self._take(split, batch)
         self._number.fill_(number)
-        phases = self.step.due(number)
-        key = tuple(map(self.step.phases.index, phases)), tuple(after)
-        if key not in self._recordings:
+        if (key := tuple(after)) not in self._recordings:
             self._after += [one for one in after if one not in self._after]
-            self._recordings[key] = self._record(phases, after)
+            self._recordings[key] = self._record(after)
         losses, replay = self._recordings[key]
         replay()
         return losses
@@ -108,13 +105,11 @@ class CapturedStep:
         for name, value in batch.items():
             inputs[name].copy_(value, non_blocking=True)
 
-    def _record(self, phases: Sequence[Phase], after: Sequence[After]) -> tuple[Losses, Callable[[], None]]:
+    def _record(self, after: Sequence[After]) -> tuple[Losses, Callable[[], None]]:
         before = [(tensor, tensor.detach().to("cpu", copy=True)) for tensor in self._changed()]
         device = self._number.device
         with torch.random.fork_rng([device] if device.type == "cuda" else [], device_type=device.type):
-            recording = self.recorder.record(
-                lambda: self.step.run_phases(phases, self._inputs, number=self._number, after=after)
-            )
+            recording = self.recorder.record(lambda: self.step(self._inputs, number=self._number, after=after))
         known = {id(tensor) for tensor, _ in before}
         with torch.no_grad():
             for tensor, value in before:

@@ -137,21 +137,14 @@ FUSED: tuple[Kind, ...] = ("adam", "adamw", "sgd")
 def build_optimizers(
     config: OptimizerConfig, *, phases: Sequence[Phase], nets: Mapping[str, nn.Module], fused: bool
 ) -> dict[str, torch.optim.Optimizer]:
-    """An optimizer for each phase and kind, as `optimizers_of` finds them.
+    """Build an optimizer for each phase and kind, as `optimizers_of` finds them.
 
-    A phase that trains the same networks as an earlier one has the same optimizers under its own name. Separate
-    optimizers or groups with equal settings compute bit for bit what one does. ValueError for a rule that is never
-    used.
+    Separate optimizers or groups with equal settings compute bit for bit what one does. Raises ValueError if a rule is
+    never used.
     """
     check_rules(config, trained(phases))
     made: dict[str, torch.optim.Optimizer] = {}
-    owners: dict[tuple[str, ...], str] = {}
     for phase in phases:
-        known, owner = phase.trains in owners, owners.setdefault(phase.trains, phase.name)
-        if known:
-            shared = {name: one for name, one in made.items() if name.partition("/")[0] == owner}
-            made |= {phase.name + name.removeprefix(owner): one for name, one in shared.items()}
-            continue
         kinds: dict[Kind, list[dict[str, Any]]] = {}
         for role in phase.trains:
             kind, settings = config.group(role)

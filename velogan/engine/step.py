@@ -1,4 +1,4 @@
-"""One step: loss, backward pass and update of each due phase, in order, then the work after them.
+"""One step: loss, backward pass and update of each phase, in order, then the work after them.
 
 This is the readable form; the fast paths must compute the same.
 """
@@ -98,30 +98,15 @@ class Step:
                 optimizer.found_inf = skips  # pyright: ignore[reportAttributeAccessIssue]
 
     def __call__(
-        self, batches: Mapping[str, Batch], *, number: int = 0, after: Sequence[After] = ()
+        self, batches: Mapping[str, Batch], *, number: int | Tensor = 0, after: Sequence[After] = ()
     ) -> dict[str, Tensor]:
-        """Runs step `number`, then `after`.
+        """Run step `number`, then `after`. With `check_later` the number may be on the device.
 
         Returns `phase/term` scalars, detached, without waiting for the device.
         """
-        return self.run_phases(self.due(number), batches, number=number, after=after)
-
-    def due(self, number: int) -> list[Phase]:
-        """The phases that step `number` runs."""
-        return [phase for phase in self.phases if number % phase.every == 0]
-
-    def run_phases(
-        self,
-        phases: Sequence[Phase],
-        batches: Mapping[str, Batch],
-        *,
-        number: int | Tensor,
-        after: Sequence[After] = (),
-    ) -> dict[str, Tensor]:
-        """Runs the given `phases`, due or not. With `check_later` the step's `number` may be on the device."""
         parts = {split: self.portions(split, batch) for split, batch in batches.items()}
         seen: dict[str, Tensor] = {}
-        for phase in phases:
+        for phase in self.phases:
             with record_function(phase.name):
                 seen |= self._run_phase(phase, parts[phase.split], number)
         if self.scale is not None:

@@ -217,14 +217,6 @@ class Trainer:
         self.schedule.apply(self.length.tick(self.images, self._seconds), self._passed)
         self.progress = self.length.progress(self.images, self._seconds)
 
-    def _optimizers(self) -> dict[str, torch.optim.Optimizer]:
-        """Each one once, by the first phase that has it."""
-        found: dict[str, torch.optim.Optimizer] = {}
-        for name, optimizer in self.step.optimizers.items():
-            if all(optimizer is not other for other in found.values()):
-                found[name] = optimizer
-        return found
-
     def clock_state(self) -> dict[str, Any]:
         """The clock's, for a checkpoint; at the end of the training the time reserved for the end counts as spent."""
         state, whole = self.clock.state_dict(), self.length.seconds
@@ -237,7 +229,7 @@ class Trainer:
         objective, *others = self.ranks.gather_first(on_cpu(self.state.state_dict())) or [{}]
         return {
             "images": self.images,
-            "optimizers": {name: optimizer_state(optimizer) for name, optimizer in self._optimizers().items()},
+            "optimizers": {name: optimizer_state(optimizer) for name, optimizer in self.step.optimizers.items()},
             "objective": objective,
             "ema": self.ema.state_dict(),
             "reserved": self._reserved,
@@ -251,7 +243,7 @@ class Trainer:
         Each rank takes its own state of the objective. Ranks that were not there before take those of the others.
         """
         self.images = state["images"]
-        for name, optimizer in self._optimizers().items():
+        for name, optimizer in self.step.optimizers.items():
             load_optimizer_state(optimizer, state["optimizers"][name])
         states = [state["objective"], *state.get("others", ())]
         self.state.load_state_dict(states[self.ranks.rank % len(states)])

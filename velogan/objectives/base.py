@@ -32,15 +32,13 @@ class Phase:
 
     `name` is also the trace range and the log prefix. `trains` names the networks that this phase updates; all others
     are frozen. `loss` is a function of (nets, batch, carry) that knows no device, rank, precision, optimizer or graph.
-    `split`, one of `SPLITS`, says which pictures it gets; carry is kept per split. The phase runs in each `every`-th
-    step. Phases that train the same networks share their optimizer.
+    `split`, one of `SPLITS`, says which pictures it gets; carry is kept per split.
     """
 
     name: str
     trains: tuple[str, ...]
     loss: Callable[[Nets, Batch, Carry], Out]
     split: str = "train"
-    every: int = 1
 
 
 Part = Callable[[], tuple[Tensor, ...]]

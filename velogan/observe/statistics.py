@@ -21,9 +21,7 @@ class Stats:
 
     @torch.no_grad()
     def follow(self, losses: Mapping[str, Tensor]) -> None:
-        """Adds `losses`, tensors of one element on one device, to the means of their names; there may be none."""
-        if not losses:
-            return
+        """Adds `losses`, tensors of one element on one device, to the means of their names."""
         names = tuple(losses)
         stacked = torch.stack([value.detach().reshape(()) for value in losses.values()])
         if names not in self._sums:

@@ -113,7 +113,7 @@ class RemoteStep:
         """Return the orders due. Their time is never the end of the run: steps that were counted are computed."""
         seconds, length = self._trainer.clock.seconds, self._trainer.length
         if length.seconds is not None:
-            seconds = min(seconds, (length.seconds - length.kept) * (1 - 1e-6))
+            seconds = min(seconds, (length.seconds - length.reserved) * (1 - 1e-6))
         orders = dict[str, Order]()
         for name, own in self._own.items():
             state = self._states[name]
