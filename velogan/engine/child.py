@@ -12,39 +12,24 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import IO, Any
 
-POLL_S = 0.5
-
 _PARENT_DIES = 1  # PR_SET_PDEATHSIG, linux/prctl.h
 
 
 def ask(
-    module: str,
-    request: Mapping[str, Any],
-    *,
-    cores: list[int],
-    said: IO[Any] | int,
-    meanwhile: Callable[[], None] | None = None,
+    module: str, request: Mapping[str, Any], *, cores: list[int], said: IO[Any] | int
 ) -> tuple[int, dict[str, Any]]:
-    """Runs `python -m MODULE`, which calls `answer`, on these processor cores; its messages go to `said`.
+    """Run `python -m MODULE`, which calls `answer`, on these processor cores; its messages go to `said`.
 
     Returns the exit code (below zero: the signal that it died of) and the answer, which has an `error` where the work
-    failed, and is empty where the process was killed. `meanwhile` is called twice a second; the process is asked to end
-    where it raises.
+    failed, and is empty where the process was killed.
     """
     command = [sys.executable, "-m", module]
     # a session of its own: Ctrl-C in the terminal is for this process, which stops its children itself
     child = subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=said, text=True, start_new_session=True
     )
-    asked: str | None = json.dumps({**request, "cores": cores, "parent": os.getpid()})
     try:
-        while True:
-            with suppress(subprocess.TimeoutExpired):
-                printed, _ = child.communicate(asked, timeout=POLL_S if meanwhile else None)
-                break
-            asked = None
-            if meanwhile:
-                meanwhile()
+        printed, _ = child.communicate(json.dumps({**request, "cores": cores, "parent": os.getpid()}))
     except BaseException:
         child.terminate()
         child.communicate()
