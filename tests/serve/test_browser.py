@@ -114,9 +114,9 @@ def test_the_slider_shows_before_and_after_and_obeys_the_keyboard(page: Any):
 
 
 def test_what_is_uncertain_is_shown_in_red(page: Any):
-    page.check("#uncertainty")
+    page.check("#show-uncertainty")
     _give(page, "dark.png", png(size=(60, 60), value=20))
-    page.wait_for_selector("#uncertainty:not([hidden])")
+    page.wait_for_selector("#uncertainty-map:not([hidden])")
     assert "uncertainty 50 % on average, 100 % at its highest" in page.inner_text("#facts")
     page.focus("#slider")
     page.keyboard.press("Home")
@@ -124,8 +124,8 @@ def test_what_is_uncertain_is_shown_in_red(page: Any):
     (left, right) = (shot[-40, int(at * shot.shape[1])].astype(int) for at in (0.3, 0.7))
     assert left[0] - left[1] > 150
     assert abs(right[0] - right[1]) < 10
-    page.uncheck("#uncertainty")
-    page.wait_for_selector("#uncertainty", state="hidden")
+    page.uncheck("#show-uncertainty")
+    page.wait_for_selector("#uncertainty-map", state="hidden")
 
 
 def test_all_of_it_is_done_by_the_keyboard_and_the_other_direction_asks_again(page: Any, server: Served):

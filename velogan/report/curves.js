@@ -10,7 +10,7 @@ const TITLES = {
   validation: "On held-out pictures",
   images_per_s: "Images per second", step_ms: "Milliseconds per step",
 };
-const FP32 = /^(lr|validation|failure)\//; // drawn as they are, not smoothed
+const NOT_SMOOTHED = /^(lr|validation|failure)\//;
 const view = { axis: AXES[0], smooth: 0.8 };
 const charts = [];
 
@@ -166,7 +166,7 @@ function oneRun(curves) {
       const colour = last === "total" ? "var(--ink)" : hue(bases.indexOf(base));
       return { name: last.replaceAll("_", " "), hue: colour, dash: /(^|_)[bB]$/.test(last), run: 0, values: curves[name] };
     });
-    const exact = FP32.test(names[0]);
+    const exact = NOT_SMOOTHED.test(names[0]);
     if (group === "lr") series.forEach((line, number) => Object.assign(line, { hue: hue(number), dash: number > 0 }));
     return chart(TITLES[group] || capital(group.replaceAll("_", " ")), series, { exact });
   });
@@ -180,7 +180,7 @@ function manyRuns() {
   return order.map((name) => {
     const series = data.runs.map((run, number) => ({ name: run.name, hue: hue(number), run: number, values: run.curves[name] }));
     const title = capital(TITLES[name] || name.replace(/^loss\//, "").replace(/^lr\//, "learning rate ").replace(/[/_]/g, " "));
-    return chart(title, series.filter((line) => line.values), { exact: FP32.test(name) });
+    return chart(title, series.filter((line) => line.values), { exact: NOT_SMOOTHED.test(name) });
   });
 }
 

@@ -73,7 +73,7 @@ async function translate() {
   const form = new FormData();
   form.set("picture", chosen, chosen.name.replace(/[\/\\\p{C}]/gu, "_").slice(-200));
   form.set("direction", direction());
-  if (uncertain() && part("uncertainty").checked) form.set("uncertainty", "true");
+  if (uncertain() && part("show-uncertainty").checked) form.set("uncertainty", "true");
   form.set("preview", "true");
   try {
     const found = await ask("/api/translate", { method: "POST", body: form, signal: mine.signal });
@@ -93,8 +93,8 @@ async function present(found) {
   before.src = found.preview.before;
   after.src = found.preview.after;
   await Promise.all([before.decode(), after.decode()]);
-  show("uncertainty", Boolean(found.preview.uncertainty));
-  if (found.preview.uncertainty) part("uncertainty").src = found.preview.uncertainty;
+  show("uncertainty-map", Boolean(found.preview.uncertainty));
+  if (found.preview.uncertainty) part("uncertainty-map").src = found.preview.uncertainty;
   for (const image of [before, after]) image.classList.toggle("crisp", image.naturalWidth < 128);
   part("compare").style.setProperty("--ratio", found.width / found.height);
   if (url) URL.revokeObjectURL(url);
@@ -116,7 +116,7 @@ function take(files) {
   translate();
 }
 
-part("uncertainty").addEventListener("change", () => { if (chosen) translate(); });
+part("show-uncertainty").addEventListener("change", () => { if (chosen) translate(); });
 part("enter").addEventListener("submit", (event) => { event.preventDefault(); token = part("token").value.trim(); complain(""); start(); });
 document.addEventListener("paste", (event) => take(event.clipboardData.files));
 listen(take);
