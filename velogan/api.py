@@ -28,9 +28,9 @@ from velogan.recipes import RECIPES, RECOMMENDED
 from velogan.training.run import train as _train
 from velogan.training.session import Result
 from velogan.translate.files import Summary, translate
-from velogan.translate.kept import Keep
-from velogan.translate.memory import one_picture, translate_images
-from velogan.translate.model import Pages, Translator, Weights, Which, load_translator
+from velogan.translate.masking import MaskSide
+from velogan.translate.memory import to_picture, translate_images
+from velogan.translate.model import CheckpointChoice, Pages, Translator, Weights, load_translator
 from velogan.translate.uncertainty import UncertaintyEstimator, UncertaintyMap
 from velogan.types import Direction
 
@@ -68,7 +68,7 @@ def load(
     *,
     direction: Direction | None = None,
     weights: Weights | None = None,
-    checkpoint: Which | None = None,
+    checkpoint: CheckpointChoice | None = None,
     device: str = "auto",
     fp32: bool = False,
 ) -> Model:
@@ -178,7 +178,7 @@ class Model:
         `tile` is that of `translate`; a picture that it cuts into tiles has no map. ValueError for that, for anything
         else, and where the model is not of a run folder with a way back.
         """
-        return self._estimator.of(one_picture(image), tile=tile)
+        return self._estimator.estimate(to_picture(image), tile=tile)
 
     @cached_property
     def _estimator(self) -> UncertaintyEstimator:
@@ -194,12 +194,12 @@ class Model:
         tile: int | None = None,
         smooth: float = 0.0,
         masks: PathLike | None = None,
-        masks_keep: Keep = "outside",
+        masks_keep: MaskSide = "outside",
         pages: Pages | None = None,
     ) -> Summary:
         """Translates a picture, film or scan, or a folder with its tree: `velogan translate`, with its arguments."""
         return translate(
-            self.translator.reading(pages),
+            self.translator.with_pages(pages),
             Path(source),
             Path(target),
             overwrite=overwrite,
@@ -217,7 +217,7 @@ def evaluate(
     data: Sequence[str] = (),
     features: Features | None = None,
     classes: Mapping[str, int] | None = None,
-    checkpoint: Which | None = None,
+    checkpoint: CheckpointChoice | None = None,
     limit: int | None = None,
     device: str = "auto",
 ) -> dict[str, Any]:

@@ -27,7 +27,7 @@ from velogan.networks.generators import GeneratorConfig, build_generator
 from velogan.report.scores import figure, label
 from velogan.store.checkpoint import mark_best, save_checkpoint
 from velogan.translate.files import translate
-from velogan.translate.model import Translator, Which, load_translator
+from velogan.translate.model import CheckpointChoice, Translator, load_translator
 
 SHARED = Path(__file__).resolve().parents[3] / "shared" / "data"
 WEIGHTS = SHARED / "weights" / "squeezenet1_0_imagenet_deepcompression.npz"
@@ -293,7 +293,7 @@ def test_last_averaged_raw_and_best_have_columns_of_their_own(tmp_path: Path) ->
     assert len({one["value"] for one in layout}) == 3
     assert result["protocol"]["checkpoints"] == {"last": "000000040", "best": "000000020"}
     assert result["protocol"]["best"]["on"] == "2 held-out A and 2 held-out B"
-    alone: dict[Which, int] = {"last": 40, "best": 20}
+    alone: dict[CheckpointChoice, int] = {"last": 40, "best": 20}
     for which, images in alone.items():
         only = evaluate(run, checkpoint=which)
         assert {score["checkpoint"] for score in only["scores"]} == {which}

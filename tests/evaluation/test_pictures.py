@@ -14,7 +14,7 @@ from torch import Tensor
 from velogan.data.config import DataConfig
 from velogan.data.pictures.geography import Geography
 from velogan.data.pictures.images import Picture, save_picture
-from velogan.data.pictures.notes import Notes
+from velogan.data.pictures.metadata import FileMetadata
 from velogan.data.pictures.values import PixelFormat
 from velogan.data.sets.sources import Folder, Side
 from velogan.evaluation.each import confusions
@@ -50,7 +50,7 @@ def test_true_label_maps_keep_the_value_that_means_no_data_and_photographs_are_f
     for name, pixels in (("maps", classes), ("photographs", np.where(classes == 255, classes, noise))):
         folder = tmp_path / name
         folder.mkdir()
-        save_picture(folder / "0.tif", Picture(pixels, notes=Notes(geography=Geography(nodata=255))))
+        save_picture(folder / "0.tif", Picture(pixels, metadata=FileMetadata(geography=Geography(nodata=255))))
         data = DataConfig(crop_size=48, load_size=48, cache_dir=str(tmp_path / "cache"))
         side = Side("A", "a", Folder(folder, ("0.tif",)), Folder(folder, ("0.tif",)), truth=folder)
         answers = open_answers(side, side, ["0.tif"], data, task=lambda _: lambda done, total: None)

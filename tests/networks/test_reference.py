@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from velogan.networks.build import build_network
 from velogan.networks.pickles import read_tensors
 from velogan.networks.reference import options, recognise, to_reference
-from velogan.translate.weights import networks_at
+from velogan.translate.weights import load_networks
 
 
 def _load(name: str) -> ModuleType:
@@ -154,11 +154,11 @@ def test_a_folder_gives_its_latest_networks(tmp_path: Path):
         for role, net in (("G_A", theirs.Resnet(blocks=1)), ("D_A", theirs.Patch())):
             torch.save(theirs.trained(net, seed).state_dict(), tmp_path / f"{epoch}_net_{role}.pth")
     expected = theirs.trained(theirs.Resnet(blocks=1), 2).state_dict()
-    found = networks_at(tmp_path)
+    found = load_networks(tmp_path)
     assert set(found) == {"G_A", "D_A"}
     assert torch.equal(found["G_A"].state["model.1.weight"], expected["model.1.weight"])
     torch.save(theirs.trained(theirs.Resnet(blocks=1), 9).state_dict(), tmp_path / "latest_net_G.pth")
-    assert set(networks_at(tmp_path)) == {"G_A"}
+    assert set(load_networks(tmp_path)) == {"G_A"}
     torch.save(theirs.Patch().state_dict(), tmp_path / "latest_net_G.pth")
     with pytest.raises(ValueError, match="holds a discriminator, which its name does not say"):
-        networks_at(tmp_path)
+        load_networks(tmp_path)

@@ -17,7 +17,7 @@ from velogan.config import Config
 from velogan.data.config import DataConfig
 from velogan.data.pictures.geography import Geography
 from velogan.data.pictures.images import Picture, save_picture
-from velogan.data.pictures.notes import Notes
+from velogan.data.pictures.metadata import FileMetadata
 from velogan.data.sets.loader import Labels, PairLoader
 from velogan.data.sets.pair import Data, open_data
 from velogan.networks.build import build_network
@@ -250,7 +250,9 @@ def test_a_number_is_that_of_the_file_where_a_tag_says_that_it_means_no_data(pic
     pixels = np.array([[1, 255], [6, 1]], np.uint8).repeat(20, axis=0).repeat(20, axis=1)[..., None]
     for index in range(4):
         (pictures / f"numbersA/{index}.png").unlink()
-        save_picture(pictures / f"numbersA/{index}.tif", Picture(pixels, notes=Notes(geography=Geography(nodata=255))))
+        save_picture(
+            pictures / f"numbersA/{index}.tif", Picture(pixels, metadata=FileMetadata(geography=Geography(nodata=255)))
+        )
     said: list[str] = []
     _open(pictures, say=said.append, labels_a=str(pictures / "numbersA"))
     assert said[0] == "labels: 2 classes, numbers 1 6; 25.0% of pixels have none"

@@ -17,7 +17,7 @@ from velogan.config import Config
 from velogan.data.config import DataConfig
 from velogan.data.pictures.geography import Geography
 from velogan.data.pictures.images import Picture, read_picture, save_picture
-from velogan.data.pictures.notes import Notes
+from velogan.data.pictures.metadata import FileMetadata
 from velogan.data.sets.loader import PairLoader
 from velogan.data.sets.pair import Data, open_data
 from velogan.objectives.masks import changed_outside
@@ -194,6 +194,8 @@ def test_black_stays_black_where_a_tag_says_that_it_means_no_data(pictures: Path
         for index in range(4):  # the same pixels, in a GeoTIFF
             pixels = read_picture(pictures / f"trainA/{index}.png").pixels[..., :1]
             (pictures / f"maskA/{index}.png").unlink(missing_ok=True)
-            save_picture(pictures / f"maskA/{index}.tif", Picture(pixels, notes=Notes(geography=Geography(nodata=0))))
+            save_picture(
+                pictures / f"maskA/{index}.tif", Picture(pixels, metadata=FileMetadata(geography=Geography(nodata=0)))
+            )
     for index in range(4):
         np.testing.assert_array_equal(domains[1].image(index), domains[0].image(index))

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from velogan.cli import main
 from velogan.data.pictures.images import decode
 from velogan.scale.translate import Input, Load, Options, translate_at_scale, translate_part
-from velogan.translate.jobs import find_names
+from velogan.translate.jobs import find_picture_names
 from velogan.translate.model import Translator
 from velogan.translate.summary import Summary
 
@@ -27,11 +27,14 @@ class Negative(nn.Module):
 
 
 def translate(folder: Path, *, format: str | None = None) -> Summary:
-    options, names = Options(format=format), find_names(folder / "in", folder / "out", suffix=format and f".{format}")
+    options, names = (
+        Options(format=format),
+        find_picture_names(folder / "in", folder / "out", suffix=format and f".{format}"),
+    )
     translator = Translator(Negative(), multiple=4, device=torch.device("cpu"))
     found, done = Input(folder / "in", folder / "out", names, each=2), Summary.empty()
     for part in found.parts():
-        done = done.and_also(translate_part(translator, found, part, options=options))
+        done = done.merge(translate_part(translator, found, part, options=options))
     return done
 
 

@@ -289,7 +289,7 @@ def test_a_format_is_that_of_all(tmp_path: Path, model: Translator, suffix: str)
 
 def test_names_of_two_calls_are_sorted() -> None:
     one, other = (Summary(1, 0, ((name, "why"),), 0, ((name, ".png"),), 1.0) for name in ("z.png", "a.dcm"))
-    both = one.and_also(other)
+    both = one.merge(other)
     assert (both.translated, [name for name, _ in both.failed]) == (2, ["a.dcm", "z.png"])
     assert both.renamed[0] == ("a.dcm", ".png")
 
@@ -370,7 +370,7 @@ def test_a_flat_picture_gives_finite_values(tmp_path: Path) -> None:
     net = build_generator(GeneratorConfig(channels=2, blocks=1)).eval()
     flat = np.full((40, 44, 3), 7, np.uint8)
     for tile in (0, 16):
-        made = _translator(net).quickly(torch.zeros(1, 3, 8, 8), rounded=True)
+        made = _translator(net).translate_fast(torch.zeros(1, 3, 8, 8), rounded=True)
         assert made.isfinite().all()
         save_picture(tmp_path / "x.png", Picture(flat))
         summary = translate(_translator(net), tmp_path / "x.png", tmp_path / f"out{tile}", tile=tile)

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 
 from velogan.networks.generators import Generator, GeneratorConfig, build_generator
 from velogan.translate import large
-from velogan.translate.large import plan, translate_large
+from velogan.translate.large import plan_tiles, translate_large
 from velogan.translate.model import Translator
-from velogan.translate.tiles import reflected
+from velogan.translate.tiles import reflect_indices
 
 
 def _translator(**config: Any) -> Translator:
@@ -33,12 +33,12 @@ def _picture(height: int, width: int) -> Tensor:
 
 def _tiled(model: Translator, picture: Tensor, *, tile: int) -> Tensor:
     height, width = picture.shape[2:]
-    tiles = plan(model, height, width, tile=tile)
+    tiles = plan_tiles(model, height, width, tile=tile)
     assert tiles is not None
     assert len(tiles[0].starts) * len(tiles[1].starts) > 1
 
     def read(down: tuple[int, int], across: tuple[int, int]) -> Tensor:
-        return picture[:, :, reflected(*down, height)][..., reflected(*across, width)]
+        return picture[:, :, reflect_indices(*down, height)][..., reflect_indices(*across, width)]
 
     with tempfile.TemporaryDirectory() as folder:
         bands = translate_large(model, tiles, read, rounded=False, scratch=Path(folder))
@@ -69,13 +69,13 @@ def test_a_sample_is_measured_where_there_is_no_room_for_all(monkeypatch: pytest
     monkeypatch.setattr(large.shutil, "disk_usage", lambda _: SimpleNamespace(free=2 * room))
     monkeypatch.setattr(large, "_SAMPLE", 32)
     seen: list[int] = []
-    real = large.measure
+    real = large.measure_moments
 
     def measured(net: nn.Module, pieces: list, **rest: Any) -> Any:
         seen.append(len(pieces))
         return real(net, pieces, **rest)
 
-    monkeypatch.setattr(large, "measure", measured)
+    monkeypatch.setattr(large, "measure_moments", measured)
     whole = model(picture)[0]
     off = (_tiled(model, picture, tile=168) - whole).abs().mean()
     assert 9 <= seen[0] <= room // 4 // 2 // 32**2
@@ -88,7 +88,7 @@ def test_small_tiles_blend_what_they_cannot_agree_on() -> None:
     result = _tiled(model, picture, tile=48)
     assert (result - whole).abs().mean() < 0.1 * (_alone(model, picture, 48) - whole).abs().mean()
     jump = (result - whole).diff(dim=2).abs().mean((0, 1))  # of the difference, from column to column
-    tiles = plan(model, 96, 96, tile=48)
+    tiles = plan_tiles(model, 96, 96, tile=48)
     assert tiles is not None
     edges = [place for start in tiles[1].starts for place in (start - 1, start + 47) if 0 <= place < 95]
     assert jump[edges].mean() < 2 * jump.mean()
@@ -97,7 +97,7 @@ def test_small_tiles_blend_what_they_cannot_agree_on() -> None:
 @pytest.mark.parametrize("norm", ["batch", "none"])
 def test_norms_that_share_nothing_need_no_measuring(norm: str, monkeypatch: pytest.MonkeyPatch) -> None:
     model, picture = _translator(norm=norm), _picture(99, 200)
-    monkeypatch.setattr(large, "measure", lambda *_, **__: pytest.fail("measured"))
+    monkeypatch.setattr(large, "measure_moments", lambda *_, **__: pytest.fail("measured"))
     off = (_tiled(model, picture, tile=168) - model(picture)[0]).abs() * 127.5
     assert off.max() < 0.01
 
@@ -126,12 +126,12 @@ def test_the_network_never_sees_more_than_a_tile() -> None:
 def test_bands_may_be_written_over_the_picture(tmp_path: Path) -> None:
     model, picture = _translator(), _picture(99, 97)
     expected = _tiled(model, picture, tile=48)
-    tiles = plan(model, 99, 97, tile=48)
+    tiles = plan_tiles(model, 99, 97, tile=48)
     assert tiles is not None
     over = picture[0].clone()
 
     def read(down: tuple[int, int], across: tuple[int, int]) -> Tensor:
-        return over[None, :, reflected(*down, 99)][..., reflected(*across, 97)]
+        return over[None, :, reflect_indices(*down, 99)][..., reflect_indices(*across, 97)]
 
     for top, band in translate_large(model, tiles, read, rounded=False, scratch=tmp_path):
         rows = over[:, top : top + band.shape[1]]
@@ -141,15 +141,15 @@ def test_bands_may_be_written_over_the_picture(tmp_path: Path) -> None:
 
 def test_when_pictures_are_tiled() -> None:
     model = _translator()
-    assert plan(model, 1024, 2048, tile=None) is None
-    large_one = plan(model, 1024, 2049, tile=None)
+    assert plan_tiles(model, 1024, 2048, tile=None) is None
+    large_one = plan_tiles(model, 1024, 2049, tile=None)
     assert large_one is not None
-    assert large_one[1].size == large.TILE
-    assert plan(model, 9999, 9999, tile=0) is None
-    assert plan(model, 64, 64, tile=64) is None
-    assert plan(model, 64, 65, tile=62) is not None
+    assert large_one[1].size == large.DEFAULT_TILE
+    assert plan_tiles(model, 9999, 9999, tile=0) is None
+    assert plan_tiles(model, 64, 64, tile=64) is None
+    assert plan_tiles(model, 64, 65, tile=62) is not None
     net = Generator(nn.Identity(), multiple=256)
-    small = plan(Translator(net, multiple=256, device=torch.device("cpu")), 300, 900, tile=100)
+    small = plan_tiles(Translator(net, multiple=256, device=torch.device("cpu")), 300, 900, tile=100)
     assert small is not None
     assert small[1].size == 512
 

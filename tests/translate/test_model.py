@@ -63,7 +63,7 @@ def test_a_word_that_names_no_weights_is_refused(tmp_path: Path) -> None:
 def test_a_gpu_rounds_to_tf32_only_what_is_rounded_to_8_bits() -> None:
     def seen(device: str, *, rounded: bool) -> bool:
         net = build_generator(CONFIG)
-        with Translator(net, multiple=4, device=torch.device(device)).precisely(rounded=rounded):
+        with Translator(net, multiple=4, device=torch.device(device)).tf32_disabled(rounded=rounded):
             return torch.backends.cudnn.allow_tf32
 
     before = torch.backends.cudnn.allow_tf32

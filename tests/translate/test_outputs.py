@@ -11,16 +11,16 @@ import torch
 from torch import nn
 
 from velogan.cli import main
-from velogan.data.pictures.images import READ, SUFFIXES, Picture, save_picture
+from velogan.data.pictures.images import READABLE_SUFFIXES, SUFFIXES, Picture, save_picture
 from velogan.translate.files import translate
 from velogan.translate.model import Translator
 
 OTHERS = {".xyz", ".pdf", ".tar", ".json", ".geotiffs", ".geotiffimages"}
 SCANS, FILMS = {".nii", ".dcm", ".nii.gz"}, {".mp4", ".mkv"}
 REFUSED = {
-    "a.png": READ - SUFFIXES | OTHERS | SCANS | FILMS,
-    "a.nii": READ | OTHERS | FILMS | {".dcm", ".nii.gz"},
-    "a.mp4": READ | OTHERS | SCANS,
+    "a.png": READABLE_SUFFIXES - SUFFIXES | OTHERS | SCANS | FILMS,
+    "a.nii": READABLE_SUFFIXES | OTHERS | FILMS | {".dcm", ".nii.gz"},
+    "a.mp4": READABLE_SUFFIXES | OTHERS | SCANS,
     "in": SUFFIXES | FILMS,
 }
 """By input: what an output cannot end in."""

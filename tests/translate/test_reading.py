@@ -11,7 +11,7 @@ from torch import nn
 
 from velogan.data.config import DataConfig
 from velogan.data.pictures.images import Picture, read_picture, save_picture
-from velogan.data.pictures.values import Range, to_unit
+from velogan.data.pictures.values import Range, normalize
 from velogan.data.sets.cache import Domain, open_domain
 from velogan.data.sets.sources import Folder, list_images
 from velogan.data.sets.tone import tone
@@ -51,7 +51,7 @@ def test_one_rule(tmp_path: Path, span: Range | None, names: tuple[str, ...]) ->
     for name in names:
         picture = read_picture(tmp_path / name)
         if domain is not None and name in domain.names:
-            seen = to_unit(torch.from_numpy(domain.image(domain.names.index(name)).copy()), domain.format.range)
+            seen = normalize(torch.from_numpy(domain.image(domain.names.index(name)).copy()), domain.format.range)
             output_format(model, picture)
             assert torch.equal(seen.permute(2, 0, 1)[None], to_images(model, picture)), name
         elif span is not None:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from velogan.networks.generators import GeneratorConfig, build_generator
 from velogan.networks.outputs import KeepGenerator, MaskGenerator
-from velogan.translate.tiles import RAMP, TileAxis, axis, blended, reach, reflected
+from velogan.translate.tiles import RAMP, TileAxis, blend_tiles, plan_axis, receptive_radius, reflect_indices
 
 
 @st.composite
@@ -19,7 +19,7 @@ def axes(draw: st.DrawFn) -> TileAxis:
     multiple = draw(st.sampled_from([1, 4, 8]))
     size = draw(st.integers(2, 20)) * multiple
     overlap = draw(st.integers(0, size // 2 // multiple)) * multiple
-    return axis(draw(st.integers(1, 100)) * multiple, size=size, overlap=overlap, multiple=multiple)
+    return plan_axis(draw(st.integers(1, 100)) * multiple, size=size, overlap=overlap, multiple=multiple)
 
 
 @settings(deadline=None)
@@ -47,7 +47,7 @@ def test_cores_take_every_pixel_once(tiles: TileAxis) -> None:
 
 def test_neighbours_overlap_and_share_a_linear_ramp_in_the_middle_of_it() -> None:
     for overlap, ramp in ((12, 4), (60, RAMP)):
-        tiles = axis(400 - 3 * overlap, size=100, overlap=overlap, multiple=1)
+        tiles = plan_axis(400 - 3 * overlap, size=100, overlap=overlap, multiple=1)
         assert tiles.starts == tuple(i * (100 - overlap) for i in range(4))
         left = tiles.weights[0]
         outer = (overlap - ramp) // 2
@@ -83,7 +83,7 @@ def test_reach_is_how_far_a_pixel_is_felt(fields: dict[str, Any]) -> None:
             touched[..., column] = 1
             away = (torch.nonzero((net(touched) - plain).abs().amax((0, 1, 2))) - column).abs()
             felt = max(felt, int(away.max()))
-    assert felt <= reach(net) <= felt + 3
+    assert felt <= receptive_radius(net) <= felt + 3
 
 
 @pytest.mark.parametrize(("kind", "channels"), [(MaskGenerator, 4), (KeepGenerator, 3)])
@@ -99,19 +99,19 @@ def test_reach_counts_what_comes_behind_the_network(kind: type[MaskGenerator], c
             touched[..., column] += 1
             away = (torch.nonzero((net(touched) - net(picture)).abs().amax((0, 1, 2))) - column).abs()
             felt = max(felt, int(away.max()))
-    assert felt == reach(net)
+    assert felt == receptive_radius(net)
 
 
 def test_bands_hold_the_blended_tiles() -> None:
     picture = torch.rand(2, 50, 37)
-    rows, columns = axis(50, size=16, overlap=4, multiple=1), axis(37, size=20, overlap=6, multiple=1)
+    rows, columns = plan_axis(50, size=16, overlap=4, multiple=1), plan_axis(37, size=20, overlap=6, multiple=1)
     seen = []
 
     def tile(top: int, left: int) -> Tensor:
         seen.append((top, left))
         return picture[:, top : top + 16, left : left + 20].clone()
 
-    bands = list(blended(rows, columns, tile))
+    bands = list(blend_tiles(rows, columns, tile))
     assert [top for top, _ in bands] == list(rows.starts)
     torch.testing.assert_close(torch.cat([band for _, band in bands], 1), picture)
     assert len(seen) == len(rows.starts) * len(columns.starts)
@@ -120,8 +120,8 @@ def test_bands_hold_the_blended_tiles() -> None:
 @given(st.integers(1, 30), st.integers(0, 40), st.integers(1, 60))
 def test_indices_beyond_the_side_are_reflected(length: int, first: int, count: int) -> None:
     expected = np.pad(np.arange(length), (0, 100), mode="reflect")[first : first + count]
-    np.testing.assert_array_equal(reflected(first, first + count, length), expected)
+    np.testing.assert_array_equal(reflect_indices(first, first + count, length), expected)
 
 
 def test_a_network_without_convolutions_reaches_nowhere() -> None:
-    assert reach(nn.Identity()) == 0
+    assert receptive_radius(nn.Identity()) == 0

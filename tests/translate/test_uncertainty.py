@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from velogan.data.pictures.images import Picture
 from velogan.data.sets.sources import list_images
 from velogan.networks.generators import GeneratorConfig, build_generator
-from velogan.translate.maps import map_jobs, write_maps
+from velogan.translate.maps import find_map_jobs, write_maps
 from velogan.translate.model import Translator
 from velogan.translate.uncertainty import UncertaintyEstimator, UncertaintyMap
 
@@ -42,7 +42,7 @@ def _picture(size: tuple[int, int] = (40, 56)) -> np.ndarray:
 def test_the_map_is_high_where_the_model_fails_and_zero_elsewhere():
     pixels = _picture()
     pixels[20:30, 30:40] = (0, 0, 255)
-    uncertainty = _estimator(GreysBlue()).of(Picture(pixels))
+    uncertainty = _estimator(GreysBlue()).estimate(Picture(pixels))
     planted = np.zeros(pixels.shape[:2], bool)
     planted[20:30, 30:40] = True
     assert uncertainty.map.shape == planted.shape
@@ -61,10 +61,12 @@ def test_what_depends_on_the_place_is_uncertain():
             return y
 
     net = _translator(Stripes())
-    uncertainty = UncertaintyEstimator(net, lambda images, _results: images).of(Picture(_picture()))
+    uncertainty = UncertaintyEstimator(net, lambda images, _results: images).estimate(Picture(_picture()))
     assert uncertainty.map[:, ::4].mean() > 20
     assert (
-        UncertaintyEstimator(_translator(nn.Identity()), lambda images, _results: images).of(Picture(_picture())).mean
+        UncertaintyEstimator(_translator(nn.Identity()), lambda images, _results: images)
+        .estimate(Picture(_picture()))
+        .mean
         == 0
     )
 
@@ -75,7 +77,7 @@ def test_equal_weights_give_equal_maps_whatever_the_sides():
         torch.manual_seed(0)
         net = build_generator(GeneratorConfig(channels=4, blocks=1)).eval()
         estimator = _estimator(net)
-        maps.append([estimator.of(Picture(_picture(size))).map for size in ((21, 34), (5, 3), (1, 1), (21, 34))])
+        maps.append([estimator.estimate(Picture(_picture(size))).map for size in ((21, 34), (5, 3), (1, 1), (21, 34))])
     for one, other in zip(*maps):
         assert np.array_equal(one, other)
     assert np.array_equal(maps[0][0], maps[0][-1])
@@ -94,7 +96,7 @@ def folders(tmp_path: Path) -> tuple[Path, Path]:
 def test_maps_lie_beside_results_and_are_no_pictures(folders: tuple[Path, Path]):
     source, target = folders
     estimator = _estimator(GreysBlue())
-    made = write_maps(estimator, map_jobs(source, target))
+    made = write_maps(estimator, find_map_jobs(source, target))
     assert [one.file for one in made] == [target / "a.uncertainty.png", target / "deep/b.uncertainty.png"]
     assert list_images(target) == ("a.png", "deep/b.jpg")
     assert [one.reason for one in made] == ["", ""]
@@ -105,7 +107,7 @@ def test_maps_lie_beside_results_and_are_no_pictures(folders: tuple[Path, Path])
 
 def test_a_map_is_kept_until_its_translation_is_newer(folders: tuple[Path, Path]):
     source, target = folders
-    jobs = map_jobs(source, target)
+    jobs = find_map_jobs(source, target)
     write_maps(_estimator(GreysBlue()), jobs)
     old = [file.stat().st_mtime_ns for _, file in jobs]
     kept = write_maps(_estimator(GreysBlue()), jobs)
@@ -124,7 +126,7 @@ def test_a_picture_of_a_maps_name_is_left_alone(folders: tuple[Path, Path]):
     picture = target / "a.uncertainty.png"
     Image.fromarray(_picture()[..., 0]).save(picture)
     before = picture.read_bytes()
-    made = write_maps(_estimator(GreysBlue()), map_jobs(source, target), overwrite=True)
+    made = write_maps(_estimator(GreysBlue()), find_map_jobs(source, target), overwrite=True)
     assert "is no uncertainty map: move it" in made[0].reason
     assert made[1].reason == ""
     assert picture.read_bytes() == before
@@ -132,12 +134,12 @@ def test_a_picture_of_a_maps_name_is_left_alone(folders: tuple[Path, Path]):
 
 def test_what_gets_no_map_says_why(folders: tuple[Path, Path]):
     source, target = folders
-    made = write_maps(_estimator(GreysBlue()), map_jobs(source, target), tile=32)
+    made = write_maps(_estimator(GreysBlue()), find_map_jobs(source, target), tile=32)
     assert all("translated in tiles" in one.reason and not one.file.exists() for one in made)
     (source / "a.png").write_bytes(b"no picture")
-    assert write_maps(_estimator(GreysBlue()), map_jobs(source, target))[0].reason
+    assert write_maps(_estimator(GreysBlue()), find_map_jobs(source, target))[0].reason
     Image.fromarray(_picture()).save(source / "a.jpg")
     with pytest.raises(
         ValueError, match=r"a\.jpg and a\.png would both have the map .*a\.uncertainty\.png: rename one"
     ):
-        map_jobs(source, target)
+        find_map_jobs(source, target)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from velogan.observe.progress import Display
     from velogan.translate.files import Summary
     from velogan.translate.jobs import Job
-    from velogan.translate.maps import Map
+    from velogan.translate.maps import MapResult
     from velogan.translate.model import Translator
     from velogan.translate.uncertainty import UncertaintyEstimator
 
@@ -199,11 +199,11 @@ class Translate(Flags):
 def _prepare_uncertainty(asked: Translate, model: Translator) -> tuple[UncertaintyEstimator, list[tuple[Job, Path]]]:
     """What makes uncertainty maps, and of which pictures. What cannot be is said before anything is written."""
     from velogan.evaluation.uncertainty import uncertainty_estimator
-    from velogan.translate.maps import map_jobs
+    from velogan.translate.maps import find_map_jobs
 
     if model.input.pages == "slices":
         raise ValueError("--uncertainty is for pictures, and pages of a TIFF are slices here: leave --uncertainty out")
-    return uncertainty_estimator(model), map_jobs(asked.input, asked.output, format=asked.format)
+    return uncertainty_estimator(model), find_map_jobs(asked.input, asked.output, format=asked.format)
 
 
 def _taken(asked: Translate, model: Translator) -> list[str]:
@@ -217,10 +217,10 @@ def _taken(asked: Translate, model: Translator) -> list[str]:
     return [f"by the {which} checkpoint, of {counted(int(model.file.parent.name), 'image')}{why}"]
 
 
-def _uncertainty(made: Map) -> dict[str, Any]:
+def _uncertainty(made: MapResult) -> dict[str, Any]:
     if made.uncertainty is None:
         return {"name": made.name, "reason": made.reason}
-    return {"name": made.name, "map": str(made.file), **made.uncertainty.figures}
+    return {"name": made.name, "map": str(made.file), **made.uncertainty.summary}
 
 
 def _translate_at_scale(asked: Translate, workers: int) -> Outcome:
@@ -265,7 +265,7 @@ def _translator(asked: Translate) -> Translator:
         checkpoint=asked.checkpoint,
         device=resolve_device(asked.device),
         fast=not asked.fp32,
-    ).reading(asked.pages)
+    ).with_pages(asked.pages)
 
 
 def _translator_of_worker(asked: Translate, gpus: int) -> Translator:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from velogan.data.config import DataConfig
 from velogan.data.pictures.images import read_picture
-from velogan.data.pictures.values import to_unit
+from velogan.data.pictures.values import normalize
 from velogan.data.sets.pair import Task
 from velogan.data.sets.sources import Folder, cache_directory, list_images
 from velogan.evaluation.each import bounded
@@ -171,7 +171,7 @@ def _read(path: Path) -> Tensor:
         raise ValueError(
             f"{width}x{height} pixels are too many to be compared as they are: make it smaller than {most}"
         )
-    return to_unit(torch.from_numpy(pixels), None).permute(2, 0, 1)[None]
+    return normalize(torch.from_numpy(pixels), None).permute(2, 0, 1)[None]
 
 
 def _paired(fakes: Folder, reals: Folder, names: Sequence[str]) -> dict[str, Tensor]:

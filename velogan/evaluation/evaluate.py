@@ -36,7 +36,7 @@ from velogan.metrics.figures import SLICED_PROTOCOL
 from velogan.networks.pretrained import package
 from velogan.report.scores import SAME
 from velogan.store.checkpoint import damage, find_checkpoint, imported, read_best, taken
-from velogan.translate.model import Translator, Weights, Which, load_translator
+from velogan.translate.model import CheckpointChoice, Translator, Weights, load_translator
 from velogan.types import GENERATOR_FILES, Direction
 
 Features = Literal["none"] | Judge
@@ -47,7 +47,7 @@ Features = Literal["none"] | Judge
 class Candidate:
     """A translator that is scored: which weights of which checkpoint."""
 
-    checkpoint: Which
+    checkpoint: CheckpointChoice
     weights: Weights
     folder: Path
 
@@ -60,7 +60,7 @@ def evaluate(
     inception: Path | Literal["auto"] | None = None,
     judges: Sequence[FeatureNetwork] = (),
     classes: Mapping[str, int] | None = None,
-    checkpoint: Which | None = None,
+    checkpoint: CheckpointChoice | None = None,
     limit: int | None = None,
     fp32: bool = False,
     seed: int = 0,
@@ -223,7 +223,9 @@ def _sources(run: Path, config: Config, *, given: bool, task: Task) -> tuple[Sou
     return Sources(a, b, aligned=False), {side.letter: side.train for side in (own.a, own.b)}
 
 
-def _candidates(run: Path, checkpoint: Which | None, ways: Sequence[Direction]) -> tuple[list[Candidate], str | None]:
+def _candidates(
+    run: Path, checkpoint: CheckpointChoice | None, ways: Sequence[Direction]
+) -> tuple[list[Candidate], str | None]:
     """The translators to score, and why the best checkpoint is missing among them, or None."""
     if checkpoint is not None:
         folder = find_checkpoint(run, checkpoint)

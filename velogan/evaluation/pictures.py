@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from velogan.data.config import DataConfig
-from velogan.data.pictures.values import PixelFormat, to_channels, to_unit
+from velogan.data.pictures.values import PixelFormat, normalize, to_channels
 from velogan.data.sets.cache import Domain, open_domain
 from velogan.data.sets.pair import Task
 from velogan.data.sets.sources import Folder, ImageSource, Side, in_folder
@@ -44,7 +44,7 @@ class Pictures:
     def floats(self, *indices: int) -> Tensor:
         """Some pictures of equal size as `(B, C, H, W)` in [-1, 1]."""
         pixels = torch.from_numpy(np.stack([self.arrays[index] for index in indices]))
-        return to_unit(pixels, self.format.range).permute(0, 3, 1, 2)
+        return normalize(pixels, self.format.range).permute(0, 3, 1, 2)
 
     def shown(self) -> Pictures:
         """As people see them: of slices with neighbours the middle ones."""

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from velogan.data.config import DataConfig
-from velogan.data.pictures.values import PixelFormat, from_unit
+from velogan.data.pictures.values import PixelFormat, denormalize
 from velogan.data.sets.pair import Task
 from velogan.data.sets.sources import Side
 from velogan.evaluation import each
@@ -141,8 +141,8 @@ class Scorer:
         """The source's pictures through `translator`, computed and rounded as the command `translate` does."""
 
         def translate(images: Tensor) -> Tensor:
-            out = translator.quickly(images, rounded=form.dtype == "uint8")
-            return from_unit(out, form.dtype, form.range).permute(0, 2, 3, 1).contiguous()
+            out = translator.translate_fast(images, rounded=form.dtype == "uint8")
+            return denormalize(out, form.dtype, form.range).permute(0, 2, 3, 1).contiguous()
 
         made = source.pictures.map(translate, self.task(phase))
         return Pictures([one.numpy() for one in made], replace(form, channels=made[0].shape[-1]))

@@ -24,7 +24,7 @@ def uncertainty_estimator(model: Translator) -> UncertaintyEstimator:
         )
     if owner := capability(read_config(run).method, HasAutoencoder):
         reconstruct = replace(model, net=owner.autoencoder_of(model.net))
-        return UncertaintyEstimator(model, lambda images, _results: reconstruct.quickly(images, rounded=False))
+        return UncertaintyEstimator(model, lambda images, _results: reconstruct.translate_fast(images, rounded=False))
     role = model.header["role"]
     (other,) = {*GENERATOR_FILES.values()} - {role}
     way_back = file.with_name(file.name.replace(role, other, 1))
@@ -34,4 +34,4 @@ def uncertainty_estimator(model: Translator) -> UncertaintyEstimator:
             "directions, or use a method with an autoencoder"
         )
     back = load_translator(way_back, device=model.device, fast=model.accelerate is not None)
-    return UncertaintyEstimator(model, lambda _images, results: back.quickly(results, rounded=False))
+    return UncertaintyEstimator(model, lambda _images, results: back.translate_fast(results, rounded=False))

@@ -17,8 +17,8 @@ from velogan.interchange.hub import CONFIG, EXAMPLE, MANIFEST, PAGE, WEIGHTS
 from velogan.interchange.site import check_for_browsers, fetch_runtime, write_site
 from velogan.store.checkpoint import write_manifest
 from velogan.translate.memory import translate_images
-from velogan.translate.model import Translator, Weights, Which, load_translator
-from velogan.translate.weights import networks_at
+from velogan.translate.model import CheckpointChoice, Translator, Weights, load_translator
+from velogan.translate.weights import load_networks
 from velogan.types import GENERATOR_FILES, Direction
 
 _EXAMPLE_SIDE = 512
@@ -32,7 +32,7 @@ def write_export(
     format: Format,
     direction: Direction | None = None,
     weights: Weights | None = None,
-    checkpoint: Which | None = None,
+    checkpoint: CheckpointChoice | None = None,
     metadata: CardMetadata | None = None,
     opset: int | None = None,
     onnxruntime: Path | None = None,
@@ -107,7 +107,7 @@ def write_export(
 
 def load_all(path: Path, **settings: Any) -> dict[Direction, Translator]:
     """The generators of `path` by direction: all of a folder, the one of a file. `settings` are `load_translator`'s."""
-    found = () if path.is_file() else networks_at(path)
+    found = () if path.is_file() else load_networks(path)
     ways: list[Direction | None] = [way for way, role in GENERATOR_FILES.items() if role in found]
     models = [load_translator(path, direction=way, **settings) for way in ways or [None]]
     return {model.direction: model for model in models}
@@ -124,7 +124,7 @@ def _write_discriminators(models: Mapping[Direction, Translator], out: Path) -> 
     left_out = []
     file = next(iter(models.values())).file
     assert file is not None
-    for role, network in networks_at(file.parent).items():
+    for role, network in load_networks(file.parent).items():
         if not role.startswith("G_"):
             try:
                 save_reference(network, out / f"latest_net_{role}.pth")

@@ -14,7 +14,7 @@ from velogan.networks.build import build_network
 from velogan.networks.reference import Recognised, by_picture
 from velogan.store.checkpoint import save_checkpoint
 from velogan.store.record import write_record
-from velogan.translate.weights import foreign_file, foreign_folder
+from velogan.translate.weights import load_reference_file, load_reference_folder
 
 
 def import_reference(source: Path, run: Path, *, picture_statistics: bool = False) -> dict[str, Any]:
@@ -47,9 +47,9 @@ def import_reference(source: Path, run: Path, *, picture_statistics: bool = Fals
 def _usable(source: Path) -> dict[str, Recognised]:
     """The generators, and the discriminators that see what these make."""
     if source.is_dir():
-        found = foreign_folder(source)
+        found = load_reference_folder(source)
     else:
-        (network,) = foreign_file(source).values()
+        (network,) = load_reference_file(source).values()
         found = {"G_A" if network.generates else "D_A": network}
     makes = {role[-1]: one.header["out_channels"] for role, one in found.items() if one.generates}
     if not makes:

@@ -20,7 +20,7 @@ import torch
 from velogan.engine.memory import peak_memory_mb
 from velogan.scale.connected import connected, require_ray
 from velogan.translate.files import check_options, pixels_of_a_pass, translate_jobs
-from velogan.translate.jobs import Job, find_names, printable, renamed
+from velogan.translate.jobs import Job, escape_unprintable, find_picture_names, replace_suffix
 from velogan.translate.large import Settings
 from velogan.translate.model import Translator
 from velogan.translate.summary import Summary
@@ -89,7 +89,7 @@ def translate_at_scale(
         raise ValueError(f"--address {address}: start velogan on a host of that cluster, with --address auto")
     if input.is_file():
         raise ValueError(f"input {input} is one file: --workers is for a folder; leave it out here")
-    names = find_names(input, output, suffix=options.suffix)
+    names = find_picture_names(input, output, suffix=options.suffix)
     found = Input(input.absolute(), output.absolute(), names, min(MOST_NAMES, math.ceil(len(names) / (8 * workers))))
     os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
     require_ray("scale", "ray.data", user="--workers")
@@ -100,7 +100,7 @@ def translate_at_scale(
         started = time.perf_counter()
         try:
             for number, done, memory in _results(found, load, options, workers, gpus=gpus):
-                total, peak = total.and_also(done), max(peak, memory)
+                total, peak = total.merge(done), max(peak, memory)
                 del left[number]
                 if progress is not None:
                     progress(total.translated + total.skipped + len(total.failed))
@@ -110,7 +110,7 @@ def translate_at_scale(
     reason = "its worker was lost again and again; if memory ran out, take fewer workers"
     jobs = [_job(found, name, options) for part in left.values() for name in part]
     lost = tuple((job.name, reason) for job in jobs if options.overwrite or not job.is_done())
-    total = total.and_also(replace(Summary.empty(), failed=lost))
+    total = total.merge(replace(Summary.empty(), failed=lost))
     return replace(total, seconds=seconds), max(peak, peak_memory_mb())
 
 
@@ -177,7 +177,7 @@ class _Worker:
         try:
             done = translate_part(self._model, self._found, names, options=self._options)
         except Exception as error:  # whatever it is, the other parts go on, and the report tells it
-            failed = tuple((printable(name), f"{type(error).__name__}: {error}") for name in names)
+            failed = tuple((escape_unprintable(name), f"{type(error).__name__}: {error}") for name in names)
             done = replace(Summary.empty(), failed=failed)
         return {"result": [ray.cloudpickle.dumps((int(batch["part"][0]), done, peak_memory_mb()))]}
 
@@ -189,5 +189,5 @@ def translate_part(model: Translator, found: Input, names: Sequence[str], *, opt
 
 
 def _job(found: Input, name: str, options: Options) -> Job:
-    target = found.output / renamed(Path(name), options.suffix)
-    return Job(name=printable(name), source=found.root / name, target=target, alone=False)
+    target = found.output / replace_suffix(Path(name), options.suffix)
+    return Job(name=escape_unprintable(name), source=found.root / name, target=target, exclusive=False)

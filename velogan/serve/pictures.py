@@ -12,8 +12,8 @@ from fastapi import HTTPException
 from PIL import Image
 
 from velogan.data.pictures.images import decode
-from velogan.data.pictures.picture import Picture, TooManyPixels, most_pixels
-from velogan.data.pictures.values import PixelFormat, from_unit, to_unit
+from velogan.data.pictures.picture import Picture, TooManyPixels, pixel_limit
+from velogan.data.pictures.values import PixelFormat, denormalize, normalize
 
 MEDIA_TYPES = {
     ".jpg": "image/jpeg",
@@ -32,7 +32,7 @@ _MAX_NAME = 255
 
 def read(data: bytes, max_pixels: int, *, pages_are_channels: bool) -> Picture:
     """Return the picture of a file's bytes, as `decode` reads them. Raises HTTPException."""
-    token = most_pixels.set(max_pixels)
+    token = pixel_limit.set(max_pixels)
     try:
         return decode(data, pages_are_channels=pages_are_channels)
     except TooManyPixels as error:
@@ -40,7 +40,7 @@ def read(data: bytes, max_pixels: int, *, pages_are_channels: bool) -> Picture:
     except ValueError as error:
         raise HTTPException(422, f"{error}; send {_KINDS}") from None
     finally:
-        most_pixels.reset(token)
+        pixel_limit.reset(token)
 
 
 def name_of(filename: str, suffix: str) -> str:
@@ -74,7 +74,7 @@ def _to_uint8(pixels: np.ndarray, value_range: tuple[float, float] | None) -> np
         return pixels
     if pixels.dtype.kind == "f":
         value_range = value_range or (0.0, 1.0)
-    return from_unit(to_unit(torch.from_numpy(np.ascontiguousarray(pixels)), value_range), "uint8", None).numpy()
+    return denormalize(normalize(torch.from_numpy(np.ascontiguousarray(pixels)), value_range), "uint8", None).numpy()
 
 
 def _data_url(pixels: np.ndarray, *, icc: bytes | None = None) -> str:

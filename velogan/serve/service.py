@@ -12,7 +12,7 @@ from dataclasses import astuple, dataclass
 import numpy as np
 from fastapi import HTTPException
 
-from velogan.data.pictures.images import Picture, encode, suffix_for, suffix_of
+from velogan.data.pictures.images import Picture, choose_suffix, detect_suffix, encode
 from velogan.serve import pictures
 from velogan.serve.schema import Preview, Translated, TranslateForm, UncertaintyInfo
 from velogan.translate.memory import translate_pictures
@@ -103,7 +103,7 @@ class TranslationService:
         source = pictures.read(upload, self.limits.pixels, pages_are_channels=model.pages_are_channels)
         try:
             (result,) = translate_pictures(model, [source], tile=self._tile, before_tile=check_waited_for)
-            suffix = suffix_for(suffix_of(upload[:12]), result)
+            suffix = choose_suffix(detect_suffix(upload[:12]), result)
             data = encode(suffix, result)
         except ValueError as error:
             raise HTTPException(422, f"this picture cannot be translated: {error}") from None
@@ -111,7 +111,7 @@ class TranslationService:
         if form.uncertainty:
             check_waited_for()
             try:
-                uncertainty = self.estimators[direction].of(source, tile=self._tile)
+                uncertainty = self.estimators[direction].estimate(source, tile=self._tile)
             except ValueError as error:
                 no_uncertainty = str(error)
         preview = None
@@ -128,11 +128,11 @@ class TranslationService:
             height=result.pixels.shape[0],
             format=suffix[1:],
             media_type=pictures.MEDIA_TYPES[suffix],
-            kept_format=suffix == suffix_of(upload[:12]) and (suffix != ".png" or upload.startswith(b"\x89PNG")),
+            kept_format=suffix == detect_suffix(upload[:12]) and (suffix != ".png" or upload.startswith(b"\x89PNG")),
             seconds=round(time.monotonic() - started, 3),
             picture=data,
             preview=preview,
-            uncertainty=UncertaintyInfo(map=encode(".png", Picture(uncertainty.map[..., None])), **uncertainty.figures)
+            uncertainty=UncertaintyInfo(map=encode(".png", Picture(uncertainty.map[..., None])), **uncertainty.summary)
             if uncertainty
             else None,
             no_uncertainty=no_uncertainty,

@@ -21,7 +21,7 @@ from velogan.evaluation.samples import centre, spread
 from velogan.methods.base import ends
 from velogan.observe.samples import grid
 from velogan.report.sweep_tables import MOST_SHOWN
-from velogan.translate.model import Which, load_translator
+from velogan.translate.model import CheckpointChoice, load_translator
 
 MOST_PICTURES = 6
 
@@ -30,7 +30,7 @@ Pairs = dict[str, list[tuple[np.ndarray, np.ndarray]]]
 
 
 def held_out_pictures(
-    found: Mapping[str, Any], *, say: Callable[[str], None], checkpoint: Which | None = "best"
+    found: Mapping[str, Any], *, say: Callable[[str], None], checkpoint: CheckpointChoice | None = "best"
 ) -> dict[str, dict[str, Any]]:
     """The same held-out pictures by the best run of each of the best settings: its `run` and its `pairs`, by setting.
 
@@ -89,14 +89,16 @@ def _pairs(
     config: Config,
     domains: Mapping[str, Domain],
     names: Mapping[str, Sequence[str]],
-    checkpoint: Which | None,
+    checkpoint: CheckpointChoice | None,
 ) -> Pairs:
     device, pairs = resolve_device(config.engine.device), Pairs()
     for direction in config.method.directions:
         translator = load_translator(run, direction=direction, checkpoint=checkpoint, device=device, fast=True)
         letter = ends(direction)[0]
         inputs = [_input(domains[letter], name, config) for name in names[letter]]
-        pairs[direction] = [(grid(one[None]), grid(translator.quickly(one, rounded=True)[None])) for one in inputs]
+        pairs[direction] = [
+            (grid(one[None]), grid(translator.translate_fast(one, rounded=True)[None])) for one in inputs
+        ]
     return pairs
 
 

@@ -13,7 +13,7 @@ from velogan.data.sets.pair import Data
 from velogan.interchange.hub import local
 from velogan.methods.base import Method, Role, Spec, ends
 from velogan.networks.reference import Recognised
-from velogan.translate.weights import networks_at
+from velogan.translate.weights import load_networks
 from velogan.types import GENERATOR_FILES, Direction, Nets
 
 _AVERAGED = ".ema"
@@ -67,7 +67,7 @@ def _judged(role: Role, data: Data) -> dict[str, Any]:
 def starting(start: Path) -> dict[str, Recognised]:
     """The networks by role that a run begins with. ValueError where there are none."""
     try:
-        return networks_at(local(start))
+        return load_networks(local(start))
     except ValueError as error:
         raise ValueError(f"train.start (--start): {error}") from None
 

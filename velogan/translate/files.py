@@ -15,18 +15,18 @@ import numpy as np
 import torch
 
 from velogan.data.pictures.films import is_film
-from velogan.data.pictures.images import LOSSY, SUFFIXES, Picture, suffix_for
+from velogan.data.pictures.images import LOSSY, SUFFIXES, Picture, choose_suffix
 from velogan.data.sets.ahead import in_order
 from velogan.data.sets.sources import list_images
 from velogan.translate.films import translate_film
 from velogan.translate.jobs import Job, find_jobs
-from velogan.translate.kept import Keep, find_masks
-from velogan.translate.large import Settings, plan
+from velogan.translate.large import Settings, plan_tiles
+from velogan.translate.masking import MaskSide, find_masks
 from velogan.translate.model import Translator
 from velogan.translate.pictures import output_format, translate_equal, translate_in_tiles
 from velogan.translate.scans import find_scans, translate_scans
-from velogan.translate.summary import Summary, reason_of
-from velogan.translate.volumes import sees_volumes, translate_volumes
+from velogan.translate.summary import Summary, describe_error
+from velogan.translate.volumes import needs_volume_context, translate_volumes
 from velogan.types import Progress
 
 _Decoded = tuple[Job, Picture]
@@ -45,7 +45,7 @@ def translate(
     tile: int | None = None,
     smooth: float = 0.0,
     masks: Path | None = None,
-    masks_keep: Keep = "outside",
+    masks_keep: MaskSide = "outside",
     batch_pixels: int | None = None,
     progress: Progress | None = None,
 ) -> Summary:
@@ -102,9 +102,9 @@ def translate(
     done = translate_jobs(model, jobs, settings, progress=progress and (lambda done, _: progress(done, total)))
     if not scans:
         return replace(done, masked=masked)
-    translate_slices = translate_volumes if sees_volumes(model) else translate_scans
+    translate_slices = translate_volumes if needs_volume_context(model) else translate_scans
     behind = progress and (lambda done, _: progress(len(jobs) + done, total))
-    return done.and_also(translate_slices(model, scans, settings, progress=behind))
+    return done.merge(translate_slices(model, scans, settings, progress=behind))
 
 
 def _lossy(jobs: Sequence[Job]) -> str:
@@ -174,7 +174,7 @@ class _Run:
         self._show()
         for batch in _equal_sizes(self._decoded(todo), self._settings.batch_pixels):
             _, picture = batch[0]
-            tiles = plan(self._model, *picture.pixels.shape[:2], tile=self._settings.tile)
+            tiles = plan_tiles(self._model, *picture.pixels.shape[:2], tile=self._settings.tile)
             try:
                 if tiles:
                     results = [
@@ -202,7 +202,7 @@ class _Run:
         if error is None:
             self.translated += 1
         else:
-            self.failed.append((job.name, reason_of(error)))
+            self.failed.append((job.name, describe_error(error)))
         self._show()
 
     def _show(self) -> None:
@@ -240,15 +240,15 @@ class _Run:
             self.skipped += 1
             self._show()
             return
-        if picture.notes.frames > 1:
-            self.animated.append((job.name, picture.notes.frames))
+        if picture.metadata.frames > 1:
+            self.animated.append((job.name, picture.metadata.frames))
         yield job, picture
 
     def _placed(self, job: Job, picture: Picture) -> Job:
         """The job with a format that can hold the result."""
         form = output_format(self._model, picture)
         blank = np.broadcast_to(np.zeros((), form.dtype), (*picture.pixels.shape[:2], form.channels))
-        suffix = suffix_for(job.target.suffix, Picture(blank, None if picture.alpha is None else blank[..., 0]))
+        suffix = choose_suffix(job.target.suffix, Picture(blank, None if picture.alpha is None else blank[..., 0]))
         if suffix == job.target.suffix:
             return job
         target = job.target.with_suffix(suffix)

@@ -14,18 +14,18 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from velogan import __version__
-from velogan.data.pictures.films import SUFFIXES, change_film, count_frames, is_film
+from velogan.data.pictures.films import SUFFIXES, count_frames, is_film, rewrite_film
 from velogan.data.pictures.images import Picture
 from velogan.data.pictures.values import to_channels
 from velogan.files import names_a_file, replacing, require
-from velogan.translate.jobs import printable, written
-from velogan.translate.large import Settings, plan
+from velogan.translate.jobs import escape_unprintable, name_write_errors
+from velogan.translate.large import Settings, plan_tiles
 from velogan.translate.model import Translator
 from velogan.translate.pictures import output_format, translate_planned
-from velogan.translate.summary import Summary, reason_of
+from velogan.translate.summary import Summary, describe_error
 from velogan.types import Progress
 
-STILL = 0.02
+STILL_THRESHOLD = 0.02
 """How far, of the range from black to white, a place's mean colour may move while it counts as still, roughly."""
 
 _PATCH = 5  # side of a place in pixels: noise is no movement
@@ -49,7 +49,7 @@ def translate_film(
     require("video", "av", user="a film")
     started = time.perf_counter()
     smoother = Smoother(smooth)
-    name = printable(source.name)
+    name = escape_unprintable(source.name)
     if target.is_dir() or not is_film(target):
         if names_a_file(target):
             raise ValueError(f"output {target} is no film: name a folder, or a file that ends in {', '.join(SUFFIXES)}")
@@ -63,7 +63,7 @@ def translate_film(
         try:
             done = _translate(model, source, target, settings, smoother=smoother, progress=progress)
         except (RuntimeError, ValueError, MemoryError, OSError) as error:
-            failed.append((name, reason_of(error)))
+            failed.append((name, describe_error(error)))
     seconds = time.perf_counter() - started
     return Summary(int(done > 0), skipped, tuple(failed), 0, (), seconds, frames=done)
 
@@ -82,7 +82,7 @@ def _translate(
     total = count_frames(source) if progress else 0
 
     def change(frames: Iterator[np.ndarray]) -> Iterator[np.ndarray]:
-        both = translated(model, frames, settings, scratch=target.parent)
+        both = translate_frames(model, frames, settings, scratch=target.parent)
         shown = 0
         for shown, (given, made) in enumerate(both, start=1):
             yield smoother(given, made)
@@ -92,11 +92,11 @@ def _translate(
             progress(shown, shown)  # what a film says of its length is not exact
 
     comment = f"Synthetic: translated by velogan {__version__}"
-    with written(target), replacing(target) as aside:
-        return change_film(source, aside, change, suffix=target.suffix.lower(), comment=comment)
+    with name_write_errors(target), replacing(target) as aside:
+        return rewrite_film(source, aside, change, suffix=target.suffix.lower(), comment=comment)
 
 
-def translated(
+def translate_frames(
     model: Translator, frames: Iterable[np.ndarray], settings: Settings, *, scratch: Path
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Each frame, `(H, W, 3)` uint8, with its translation of the same shape."""
@@ -107,7 +107,7 @@ def translated(
     height, width = first.shape[:2]
     if output_format(model, Picture(first)).dtype != "uint8":
         raise ValueError("the run writes deeper values than a film's 8 bits: translate single pictures")
-    tiles = plan(model, height, width, tile=settings.tile)
+    tiles = plan_tiles(model, height, width, tile=settings.tile)
     frames = chain([first], frames)
     while some := list(islice(frames, settings.together(tiles, height * width))):
         given = [Picture(one.copy() if tiles else one) for one in some]  # tiles are written into what is given
@@ -136,13 +136,13 @@ class Smoother:
         now, result = (torch.from_numpy(one).permute(2, 0, 1)[None].float() / 255 for one in (given, made))
         if self._before is not None:
             then, shown = self._before
-            weight = self._share * _stillness(now - then)
+            weight = self._share * _measure_stillness(now - then)
             now, result = torch.lerp(now, then, weight), torch.lerp(result, shown, weight)
         self._before = now, result
         return (result[0].permute(1, 2, 0) * 255).round().to(torch.uint8).numpy()
 
 
-def _stillness(difference: Tensor) -> Tensor:
+def _measure_stillness(difference: Tensor) -> Tensor:
     """`(1, 1, H, W)` from 0, moved, to 1, still, of the difference `(1, 3, H, W)` of two inputs in [0, 1]."""
     mean = F.avg_pool2d(difference, _PATCH, stride=1, padding=_PATCH // 2, count_include_pad=False)
-    return torch.exp(-((mean.abs().amax(dim=1, keepdim=True) / STILL) ** 2))
+    return torch.exp(-((mean.abs().amax(dim=1, keepdim=True) / STILL_THRESHOLD) ** 2))

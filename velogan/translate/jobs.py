@@ -11,11 +11,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from velogan.data.pictures.films import SUFFIXES as FILMS
-from velogan.data.pictures.geography import turned_world, world_file, world_suffix
-from velogan.data.pictures.images import LOSSY, READ, SUFFIXES, Picture, read_picture, save_picture
+from velogan.data.pictures.geography import orient_world_file, read_world_file, world_suffix
+from velogan.data.pictures.images import LOSSY, READABLE_SUFFIXES, SUFFIXES, Picture, read_picture, save_picture
 from velogan.data.sets.sources import list_images
 from velogan.files import names_a_file, write_text
-from velogan.translate.kept import Mask
+from velogan.translate.masking import Mask
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,7 +23,7 @@ class Job:
     """A picture in a file, whose translation becomes a file.
 
     `name` is for messages; `target` names the translation, and by its suffix the format.
-    `alone`: whether all jobs of these folders are one call's. Otherwise others work beside it: pictures whose
+    `exclusive`: whether all jobs of these folders are one call's. Otherwise others work beside it: pictures whose
     translations might get this one's name are looked for in the source's folder, and what a killed process left of this
     translation is replaced. `mask`: what of the picture stays as it was; None: nothing must.
     """
@@ -31,7 +31,7 @@ class Job:
     name: str
     target: Path
     source: Path
-    alone: bool = True
+    exclusive: bool = True
     mask: Mask | None = None
 
     def read(self, *, pages_are_channels: bool) -> Picture:
@@ -46,23 +46,25 @@ class Job:
 
     def is_taken(self, target: Path) -> bool:
         """Whether another picture beside the source may become `target`: is called so, or changes its format, too."""
-        changing = (READ - SUFFIXES) | (LOSSY if self.source.suffix.lower() in LOSSY else frozenset())
-        return not self.alone and beside(self.source, {target.suffix, *changing}) is not None
+        changing = (READABLE_SUFFIXES - SUFFIXES) | (LOSSY if self.source.suffix.lower() in LOSSY else frozenset())
+        return not self.exclusive and sibling_with_suffix(self.source, {target.suffix, *changing}) is not None
 
     def save(self, picture: Picture) -> None:
         """Write the file under a hidden name, which no listing takes for a picture, and rename it."""
-        with written(self.target):
+        with name_write_errors(self.target):
             self._save(picture)
 
     def _save(self, picture: Picture) -> None:
-        mark = secrets.token_hex(6) if self.alone else hashlib.sha256(os.fsencode(self.target.name)).hexdigest()[:16]
+        mark = (
+            secrets.token_hex(6) if self.exclusive else hashlib.sha256(os.fsencode(self.target.name)).hexdigest()[:16]
+        )
         fresh = self.target.with_name(f".fresh-{mark}{self.target.suffix}")
         self.target.parent.mkdir(parents=True, exist_ok=True)
         try:
             save_picture(fresh, picture)
-            if world := world_file(self.source):
+            if world := read_world_file(self.source):
                 text, projection = world
-                text = turned_world(text, picture.notes.orientation, *picture.pixels.shape[:2])
+                text = orient_world_file(text, picture.metadata.orientation, *picture.pixels.shape[:2])
                 write_text(self.target.with_suffix(world_suffix(self.target)), text)
                 if projection:  # what its numbers mean
                     write_text(self.target.with_suffix(".prj"), projection)
@@ -81,14 +83,15 @@ def find_jobs(source: Path, target: Path, *, suffix: str | None) -> list[Job]:
     if not os.path.lexists(source):
         raise ValueError(f"input {source} does not exist: name a picture or a folder of pictures")
     if not source.is_dir():
-        return [_single(source, target, suffix)]
-    names = find_names(source, target, suffix=suffix)
+        return [_single_job(source, target, suffix)]
+    names = find_picture_names(source, target, suffix=suffix)
     return [
-        Job(name=printable(name), source=source / name, target=target / renamed(Path(name), suffix)) for name in names
+        Job(name=escape_unprintable(name), source=source / name, target=target / replace_suffix(Path(name), suffix))
+        for name in names
     ]
 
 
-def find_names(source: Path, target: Path, *, suffix: str | None) -> list[str]:
+def find_picture_names(source: Path, target: Path, *, suffix: str | None) -> list[str]:
     """Find the images of `find_jobs` below the folder `source`; return their names relative to it."""
     if not source.is_dir():
         raise ValueError(f"input {source} does not exist: name a folder of pictures")
@@ -101,21 +104,22 @@ def find_names(source: Path, target: Path, *, suffix: str | None) -> list[str]:
     inside = os.path.realpath(target) + os.sep  # earlier translations, if the output lies within the input
     names = [name for name in list_images(source) if not os.path.realpath(source / name).startswith(inside)]
     if not names:
-        kinds = " ".join(sorted(kind[1:] for kind in READ))
+        kinds = " ".join(sorted(kind[1:] for kind in READABLE_SUFFIXES))
         raise ValueError(f"input {source} holds no picture ({kinds}): name a folder that does")
     first: dict[Path, str] = {}
     for name in names if suffix is not None else ():
-        other = first.setdefault(renamed(Path(name), suffix), name)
+        other = first.setdefault(replace_suffix(Path(name), suffix), name)
         if other is not name:
+            both = f"{escape_unprintable(other)} and {escape_unprintable(name)}"
             raise ValueError(
-                f"{printable(other)} and {printable(name)} would both become {target / renamed(Path(name), suffix)}: "
-                "rename one, or leave the format out"
+                f"{both} would both become {target / replace_suffix(Path(name), suffix)}: rename one, or leave the "
+                "format out"
             )
     return names
 
 
 @contextmanager
-def written(target: Path) -> Iterator[None]:
+def name_write_errors(target: Path) -> Iterator[None]:
     """Around the writing of a file: OSError names it, and no other."""
     try:
         yield
@@ -123,12 +127,12 @@ def written(target: Path) -> Iterator[None]:
         raise OSError(error.errno, f"{target} cannot be written ({error.strerror or error})", str(target)) from error
 
 
-def printable(name: str) -> str:
+def escape_unprintable(name: str) -> str:
     """`name` on one line, with escapes for what cannot be printed."""
     return name if name.isprintable() else ascii(name)[1:-1]
 
 
-def _single(source: Path, target: Path, suffix: str | None) -> Job:
+def _single_job(source: Path, target: Path, suffix: str | None) -> Job:
     if target.suffix.lower() in SUFFIXES and not target.is_dir():
         if suffix is not None and target.suffix.lower() != suffix:
             raise ValueError(f"output {target} and format={suffix[1:]} contradict each other: leave one out")
@@ -138,19 +142,19 @@ def _single(source: Path, target: Path, suffix: str | None) -> Job:
             f"folder, or a file that ends in {' '.join(sorted(SUFFIXES))}"
         )
     else:
-        target = target / renamed(Path(source.name), suffix)
+        target = target / replace_suffix(Path(source.name), suffix)
     if os.path.realpath(target) == os.path.realpath(source):
         raise ValueError(f"output {target} is the input itself: name another file or folder")
-    return Job(name=printable(source.name), source=source, target=target)
+    return Job(name=escape_unprintable(source.name), source=source, target=target)
 
 
-def beside(source: Path, suffixes: Iterable[str]) -> Path | None:
+def sibling_with_suffix(source: Path, suffixes: Iterable[str]) -> Path | None:
     """Another file of the same name but for its suffix, which is one of these, in small or large letters."""
     spelt = (one for kind in sorted(suffixes) for one in (kind, kind.upper(), kind.title()))
     others = (source.with_suffix(one) for one in spelt)
     return next((one for one in others if one != source and os.path.lexists(one)), None)
 
 
-def renamed(name: Path, suffix: str | None) -> Path:
+def replace_suffix(name: Path, suffix: str | None) -> Path:
     """`name` with `suffix`, or with its own where that is None."""
     return name if suffix is None else name.with_suffix(suffix)

@@ -15,7 +15,7 @@ from velogan.data.pictures.images import SUFFIXES
 from velogan.data.sets.sources import MAP
 from velogan.files import replacing
 from velogan.translate.jobs import Job, find_jobs
-from velogan.translate.summary import reason_of
+from velogan.translate.summary import describe_error
 from velogan.translate.uncertainty import UncertaintyEstimator, UncertaintyMap
 from velogan.types import Progress
 
@@ -23,7 +23,7 @@ _MARK = ("Description", "velogan: where not to trust a translation")
 
 
 @dataclass(frozen=True)
-class Map:
+class MapResult:
     """A picture's map: its file and what it holds, or the `reason` why there is none."""
 
     name: str
@@ -32,7 +32,7 @@ class Map:
     reason: str = ""
 
 
-def map_jobs(source: Path, target: Path, *, format: str | None = None) -> list[tuple[Job, Path]]:
+def find_map_jobs(source: Path, target: Path, *, format: str | None = None) -> list[tuple[Job, Path]]:
     """The pictures that `translate` would translate, each with the file of its map: `NAME.uncertainty.png`.
 
     ValueError as from `translate`, and if two pictures would have one map.
@@ -54,7 +54,7 @@ def write_maps(
     tile: int | None = None,
     without: Collection[str] = (),
     progress: Progress | None = None,
-) -> list[Map]:
+) -> list[MapResult]:
     """Writes the map of each picture but those named in `without`, after their translations were written.
 
     A map that is there and no older than its translation is kept and read. A file with a map's name that is no map
@@ -64,22 +64,24 @@ def write_maps(
     made = []
     for number, (job, file) in enumerate(wanted, start=1):
         try:
-            made.append(Map(job.name, file, _map(estimator, job, file, overwrite=overwrite, tile=tile)))
+            made.append(MapResult(job.name, file, _write_map(estimator, job, file, overwrite=overwrite, tile=tile)))
         except (OSError, ValueError, RuntimeError, MemoryError) as error:
-            made.append(Map(job.name, file, None, reason_of(error)))
+            made.append(MapResult(job.name, file, None, describe_error(error)))
         if progress is not None:
             progress(number, len(wanted))
     return made
 
 
-def _map(estimator: UncertaintyEstimator, job: Job, file: Path, *, overwrite: bool, tile: int | None) -> UncertaintyMap:
+def _write_map(
+    estimator: UncertaintyEstimator, job: Job, file: Path, *, overwrite: bool, tile: int | None
+) -> UncertaintyMap:
     if os.path.lexists(file):
-        kept = _read(file)
+        kept = _read_map(file)
         if kept is None:
             raise ValueError(f"{file} is there already and is no uncertainty map: move it, or name another output")
-        if not overwrite and not _older(file, than=job.target):
+        if not overwrite and not _is_older(file, than=job.target):
             return kept
-    uncertainty = estimator.of(job.read(pages_are_channels=estimator.model.pages_are_channels), tile=tile)
+    uncertainty = estimator.estimate(job.read(pages_are_channels=estimator.model.pages_are_channels), tile=tile)
     mark = PngInfo()
     mark.add_text(*_MARK)
     with replacing(file) as fresh:
@@ -87,7 +89,7 @@ def _map(estimator: UncertaintyEstimator, job: Job, file: Path, *, overwrite: bo
     return uncertainty
 
 
-def _read(file: Path) -> UncertaintyMap | None:
+def _read_map(file: Path) -> UncertaintyMap | None:
     """The map that a file holds; None where it holds anything else."""
     try:
         with Image.open(file) as image:
@@ -98,7 +100,7 @@ def _read(file: Path) -> UncertaintyMap | None:
         return None
 
 
-def _older(file: Path, *, than: Path) -> bool:
+def _is_older(file: Path, *, than: Path) -> bool:
     """Whether `file` was written before the translation `than`, which may be there in another format than it names."""
     made = file.stat().st_mtime_ns
     there = [other for other in (than, *map(than.with_suffix, SUFFIXES)) if other.exists()]

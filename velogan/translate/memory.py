@@ -15,10 +15,10 @@ from torch import Tensor
 
 from velogan.data.pictures.formats import from_pillow
 from velogan.data.pictures.images import Picture
-from velogan.data.pictures.notes import Notes, exif_notes
+from velogan.data.pictures.metadata import FileMetadata, parse_exif
 from velogan.data.pictures.picture import assemble
 from velogan.files import counted
-from velogan.translate.large import Before, plan
+from velogan.translate.large import BeforeTile, plan_tiles
 from velogan.translate.model import Translator
 from velogan.translate.pictures import translate_equal, translate_in_tiles
 
@@ -46,7 +46,7 @@ def translate_images(model: Translator, images: Any, *, tile: int | None = None)
     raise ValueError(f"a {type(images).__name__} is no picture: give a PIL image, a NumPy array, a tensor or a list")
 
 
-def one_picture(image: Any) -> Picture:
+def to_picture(image: Any) -> Picture:
     """A PIL image, or an array `(H, W)` or `(H, W, C)` of uint8, uint16 or float32. ValueError for anything else."""
     if isinstance(image, Image.Image):
         return _from_pil(image)
@@ -71,7 +71,7 @@ def _tensor(model: Translator, images: Tensor) -> Tensor:
     if not -_MOST <= low <= high <= _MOST:
         raise ValueError(f"a tensor of values from {low:g} to {high:g}: give [-1, 1], or pixels as a NumPy array")
     batch = images.detach()[None] if images.ndim == 3 else images.detach()
-    result = model.quickly(batch.float(), rounded=False).to(images.dtype).clone()  # no tensor of inference mode
+    result = model.translate_fast(batch.float(), rounded=False).to(images.dtype).clone()  # no tensor of inference mode
     return result[0] if images.ndim == 3 else result
 
 
@@ -93,13 +93,13 @@ def _array(model: Translator, pixels: np.ndarray, tile: int | None) -> np.ndarra
 
 
 def translate_pictures(
-    model: Translator, pictures: Sequence[Picture], *, tile: int | None = None, before_tile: Before = lambda: None
+    model: Translator, pictures: Sequence[Picture], *, tile: int | None = None, before_tile: BeforeTile = lambda: None
 ) -> list[Picture]:
     """The translations of pictures of one size and type, which are not written to.
 
     `before_tile` is called before the work on each tile of those that are translated in tiles; it may raise.
     """
-    tiles = plan(model, *pictures[0].pixels.shape[:2], tile=tile)
+    tiles = plan_tiles(model, *pictures[0].pixels.shape[:2], tile=tile)
     if tiles is None:
         return translate_equal(model, pictures)
     results = []
@@ -118,8 +118,8 @@ def _from_pil(image: Image.Image) -> Picture:
         raise ValueError(f"a PIL image of {image.width}x{image.height} pixels: give one that has some")
     pixels, has_alpha = from_pillow(image)
     icc = image.info.get("icc_profile") if image.mode in ("RGB", "RGBA", "L", "LA") else None
-    notes = Notes(orientation=exif_notes(image.info.get("exif") or b"").orientation)
-    return assemble(pixels, has_alpha=has_alpha, icc=icc, notes=notes)
+    metadata = FileMetadata(orientation=parse_exif(image.info.get("exif") or b"").orientation)
+    return assemble(pixels, has_alpha=has_alpha, icc=icc, metadata=metadata)
 
 
 def _to_pil(picture: Picture) -> Image.Image:

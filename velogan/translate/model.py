@@ -19,13 +19,13 @@ from velogan.networks.build import build_network
 from velogan.networks.generators import Generator
 from velogan.networks.outputs import ChangeGenerator, MaskGenerator
 from velogan.store.checkpoint import find_checkpoint, load_weights
-from velogan.translate.statistics import folded
-from velogan.translate.tiles import reflected
-from velogan.translate.weights import foreign_file
+from velogan.translate.norm_statistics import fold_norms
+from velogan.translate.tiles import reflect_indices
+from velogan.translate.weights import load_reference_file
 from velogan.types import GENERATOR_FILES, Direction
 
 Weights = Literal["ema", "raw"]
-Which = Literal["last", "best"]
+CheckpointChoice = Literal["last", "best"]
 Pages = Literal["channels", "slices"]
 
 _SMALLEST_SIDE = 8  # a residual block pads by reflection at a quarter of the side, and needs two pixels there
@@ -45,7 +45,7 @@ class Translator:
     file: Path | None = None
     header: dict[str, Any] = field(default_factory=dict)
     accelerate: Accelerator | None = None
-    _faster: dict[bool, nn.Module] = field(default_factory=dict, init=False, repr=False)
+    _accelerated_nets: dict[bool, nn.Module] = field(default_factory=dict, init=False, repr=False)
 
     @property
     def input(self) -> PixelFormat:
@@ -74,7 +74,7 @@ class Translator:
         """What `read_picture` is told of the pictures that it translates."""
         return self.input.pages == "channels"
 
-    def reading(self, pages: Pages | None) -> Translator:
+    def with_pages(self, pages: Pages | None) -> Translator:
         """The same where `pages` is what several pages of a TIFF are; None: as in training."""
         if pages is None:
             return self
@@ -88,13 +88,13 @@ class Translator:
         """
         return self._run(self.net, images, rounded=False)
 
-    def quickly(self, images: Tensor, *, rounded: bool) -> Tensor:
+    def translate_fast(self, images: Tensor, *, rounded: bool) -> Tensor:
         """As `__call__`, by the accelerated network. `rounded`: the result will be rounded to 8 bits."""
         if self.accelerate is None:
             return self(images)
-        if rounded not in self._faster:
-            self._faster[rounded] = self.accelerate(folded(self.net), rounded=rounded)
-        return self._run(self._faster[rounded], images, rounded=rounded)
+        if rounded not in self._accelerated_nets:
+            self._accelerated_nets[rounded] = self.accelerate(fold_norms(self.net), rounded=rounded)
+        return self._run(self._accelerated_nets[rounded], images, rounded=rounded)
 
     def accelerated(self, net: nn.Module, *, rounded: bool) -> nn.Module:
         """`net`, made faster if this translator has `accelerate`."""
@@ -104,7 +104,7 @@ class Translator:
         """The type that accelerated convolutions are computed in."""
         return torch.float32 if self.accelerate is None else self.accelerate.dtype(rounded=rounded)
 
-    def precisely(self, *, rounded: bool) -> AbstractContextManager[object]:
+    def tf32_disabled(self, *, rounded: bool) -> AbstractContextManager[object]:
         """Around networks: unless `rounded`, GPUs compute float32 as it is, not in TF32, PyTorch's default there."""
         if rounded or self.device.type != "cuda":
             return nullcontext()
@@ -114,9 +114,9 @@ class Translator:
     @torch.inference_mode()
     def _run(self, net: nn.Module, images: Tensor, *, rounded: bool) -> Tensor:
         height, width = images.shape[-2:]
-        rows, columns = (_extended(side, self.multiple, images.device) for side in (height, width))
+        rows, columns = (_padded_indices(side, self.multiple, images.device) for side in (height, width))
         padded = images[..., rows, :][..., columns].to(self.device)
-        with self.precisely(rounded=rounded):
+        with self.tf32_disabled(rounded=rounded):
             return net(padded)[..., :height, :width].to(images.device)
 
 
@@ -125,7 +125,7 @@ def load_translator(
     *,
     direction: Direction | None = None,
     weights: Weights | None = None,
-    checkpoint: Which | None = None,
+    checkpoint: CheckpointChoice | None = None,
     device: torch.device | str = "cpu",
     fast: bool = False,
 ) -> Translator:
@@ -135,12 +135,12 @@ def load_translator(
     `direction`: None means a2b for a folder, and the file's own direction for a single file. `weights`: None means the
     exponential moving average if there is one, else the raw weights; a single file is taken as it is. `checkpoint`
     chooses within a run folder; None means the last, or the best where the last is much worse. `fast`: with the
-    accelerated network that `Translator.quickly` uses.
+    accelerated network that `Translator.translate_fast` uses.
     Raises `ValueError` with the mend if there is no such generator.
     """
     path, device = Path(path), torch.device(device)
-    file = path if path.is_file() else _generator_file(path, direction or "a2b", weights, checkpoint)
-    header, state = _contents(file)
+    file = path if path.is_file() else _find_generator_file(path, direction or "a2b", weights, checkpoint)
+    header, state = _read_weights(file)
     if header.get("role") not in GENERATOR_FILES.values():
         raise ValueError(
             f"{file} holds {header.get('role', 'no network')!r}, which does not translate: name G_A or G_B"
@@ -150,25 +150,25 @@ def load_translator(
             f"direction={direction} needs {GENERATOR_FILES[direction]}, but {file} holds {header['role']}: "
             "name the other file or leave the direction out"
         )
-    net = _generator(file, header, state)
+    net = _build_generator(file, header, state)
     net.requires_grad_(False).eval()
-    accelerate = _accelerator(device, code_directory() / "kernels") if fast else None
+    accelerate = _get_accelerator(device, code_directory() / "kernels") if fast else None
     return Translator(
         net.to(device), multiple=net.multiple, device=device, file=file, header=header, accelerate=accelerate
     )
 
 
 @cache
-def _accelerator(device: torch.device, folder: Path) -> Accelerator:
+def _get_accelerator(device: torch.device, folder: Path) -> Accelerator:
     """One for all generators of a device, since it measures what is faster there."""
     return Accelerator(device, folder)
 
 
-def _contents(file: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
+def _read_weights(file: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """The header and the weights of a file."""
     if file.suffix != ".pth":
         return load_weights(file)
-    ((role, network),) = foreign_file(file).items()
+    ((role, network),) = load_reference_file(file).items()
     formats = {
         side: asdict(PixelFormat(channels=network.header[f"{side[:-3]}_channels"]))
         for side in ("input", "output")
@@ -177,7 +177,7 @@ def _contents(file: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     return {**network.header, **formats, "role": role, "method": "imported"}, network.state
 
 
-def _generator(
+def _build_generator(
     file: Path, header: dict[str, Any], state: dict[str, Tensor]
 ) -> Generator | ChangeGenerator | MaskGenerator:
     """The network that the header describes, with the weights `state`.
@@ -206,7 +206,9 @@ def _generator(
     return net
 
 
-def _generator_file(path: Path, direction: Direction, weights: Weights | None, checkpoint: Which | None) -> Path:
+def _find_generator_file(
+    path: Path, direction: Direction, weights: Weights | None, checkpoint: CheckpointChoice | None
+) -> Path:
     if direction not in GENERATOR_FILES:
         raise ValueError(f"direction={direction}: choose {' or '.join(GENERATOR_FILES)}")
     if weights not in (None, *get_args(Weights)):
@@ -228,6 +230,6 @@ def _generator_file(path: Path, direction: Direction, weights: Weights | None, c
     return file
 
 
-def _extended(side: int, multiple: int, device: torch.device) -> Tensor:
+def _padded_indices(side: int, multiple: int, device: torch.device) -> Tensor:
     wanted = max(-(-side // multiple) * multiple, _SMALLEST_SIDE)
-    return torch.from_numpy(reflected(0, wanted, side)).to(device)
+    return torch.from_numpy(reflect_indices(0, wanted, side)).to(device)

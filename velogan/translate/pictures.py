@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 
 from velogan.data.pictures.images import Picture
-from velogan.data.pictures.values import PixelFormat, deepen, from_unit, to_channels, to_unit
-from velogan.translate.kept import composed
-from velogan.translate.large import Before, Tiling, translate_large
+from velogan.data.pictures.values import PixelFormat, denormalize, normalize, promote_dtype, to_channels
+from velogan.translate.large import BeforeTile, Tiling, translate_large
+from velogan.translate.masking import composite
 from velogan.translate.model import Translator
-from velogan.translate.tiles import reflected
+from velogan.translate.tiles import reflect_indices
 
 _LEVELS = {"uint8": 255, "uint16": 65535, "float32": 1}  # of full opacity
 
@@ -35,13 +35,13 @@ def translate_equal(model: Translator, pictures: Sequence[Picture]) -> list[Pict
     form, source = output_format(model, first), model.input
     pixels = np.stack([to_channels(picture.pixels, source.channels) for picture in pictures])
     images = _images(pixels, source, model.device)
-    results = _pixels(model.quickly(images, rounded=form.dtype == "uint8"), form)
+    results = _pixels(model.translate_fast(images, rounded=form.dtype == "uint8"), form)
     kept = [_kept(picture, result, of) for picture, result, of in zip(pictures, results, pixels)]
     return [_with_rest(picture, result) for picture, result in zip(pictures, kept)]
 
 
 def translate_in_tiles(
-    model: Translator, picture: Picture, tiles: Tiling, *, scratch: Path, before_tile: Before = lambda: None
+    model: Translator, picture: Picture, tiles: Tiling, *, scratch: Path, before_tile: BeforeTile = lambda: None
 ) -> Picture:
     """Translate a picture in tiles, into its own array if that is writeable and the result has its channels and type.
 
@@ -56,7 +56,7 @@ def translate_in_tiles(
     result = pixels if same else np.empty((height, width, form.channels), form.dtype)
 
     def read(down: tuple[int, int], across: tuple[int, int]) -> Tensor:
-        part = np.ascontiguousarray(pixels[reflected(*down, height)[:, None], reflected(*across, width)])
+        part = np.ascontiguousarray(pixels[reflect_indices(*down, height)[:, None], reflect_indices(*across, width)])
         return _images(to_channels(part, source.channels)[None], source, torch.device("cpu"))
 
     rounded = form.dtype == "uint8"
@@ -72,7 +72,7 @@ def output_format(model: Translator, picture: Picture) -> PixelFormat:
     """The format of the translation of `picture`: the picture's depth, unless the output has a declared range.
 
     ValueError where a picture alone does not say what the generator sees, or the declared range is not for it, see
-    `values.deepen`.
+    `values.promote_dtype`.
     """
     trained, given = model.output, model.input
     if given.own_scale or given.neighbours:
@@ -81,7 +81,7 @@ def output_format(model: Translator, picture: Picture) -> PixelFormat:
             f"{'slices with their neighbours' if given.neighbours else 'each on its own scale'}: name DICOM or NIfTI "
             "files"
         )
-    deepen(picture.pixels[:0], picture.pixels.dtype.name, given.range)  # it refuses what training leaves out
+    promote_dtype(picture.pixels[:0], picture.pixels.dtype.name, given.range)  # it refuses what training leaves out
     own = trained.range is not None or picture.pixels.dtype.kind == "f"
     form = trained if own else replace(trained, dtype=picture.pixels.dtype.name)
     theirs = (picture.pixels.dtype.name, given.channels, given.range)
@@ -98,18 +98,18 @@ def to_images(model: Translator, picture: Picture) -> Tensor:
 
 def _images(pixels: np.ndarray, form: PixelFormat, device: torch.device) -> Tensor:
     """`(B, H, W, C)` pixels as `(B, C, H, W)` in [-1, 1]."""
-    return to_unit(torch.from_numpy(pixels).to(device).permute(0, 3, 1, 2), form.range)
+    return normalize(torch.from_numpy(pixels).to(device).permute(0, 3, 1, 2), form.range)
 
 
 def _pixels(images: Tensor, form: PixelFormat) -> np.ndarray:
     """`(B, C, H, W)` in [-1, 1] as `(B, H, W, C)` pixels."""
-    return from_unit(images, form.dtype, form.range).permute(0, 2, 3, 1).cpu().contiguous().numpy()
+    return denormalize(images, form.dtype, form.range).permute(0, 2, 3, 1).cpu().contiguous().numpy()
 
 
 def _kept(picture: Picture, made: np.ndarray, given: np.ndarray, rows: slice = slice(None)) -> np.ndarray:
     """Those `rows` of the translation, with what the picture's mask keeps of its pixels, as the generator sees them."""
-    made = picture.notes.geography.without_holes(made)
-    return made if picture.mask is None else composed(made, given, picture.mask[rows])
+    made = picture.metadata.geography.avoid_nodata(made)
+    return made if picture.mask is None else composite(made, given, picture.mask[rows])
 
 
 def _with_rest(picture: Picture, pixels: np.ndarray) -> Picture:
@@ -121,5 +121,5 @@ def _with_rest(picture: Picture, pixels: np.ndarray) -> Picture:
             pixels.dtype
         )
     if pixels.shape[2] == picture.pixels.shape[2]:
-        return Picture(pixels, alpha, picture.icc, picture.notes)
-    return Picture(pixels, alpha, notes=replace(picture.notes, colours=()))  # these were of other colours
+        return Picture(pixels, alpha, picture.icc, picture.metadata)
+    return Picture(pixels, alpha, metadata=replace(picture.metadata, colours=()))  # these were of other colours

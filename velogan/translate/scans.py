@@ -12,17 +12,17 @@ import numpy as np
 
 from velogan import __version__
 from velogan.data.pictures.images import Picture
-from velogan.data.pictures.picture import damage_told
+from velogan.data.pictures.picture import convert_decode_errors
 from velogan.data.pictures.provenance import Provenance
-from velogan.data.pictures.scans import MAY_BE_SCANS, STACKS, Scan, read_scan, require_for, scan_suffix
-from velogan.data.pictures.values import PixelFormat, fits
+from velogan.data.pictures.scans import POSSIBLE_SUFFIXES, STACK_SUFFIXES, Scan, read_scan, require_library, scan_suffix
+from velogan.data.pictures.values import PixelFormat, can_hold_range
 from velogan.data.sets.sources import list_files
 from velogan.files import names_a_file, replacing, sha256
-from velogan.translate.jobs import printable, written
-from velogan.translate.large import Settings, plan
+from velogan.translate.jobs import escape_unprintable, name_write_errors
+from velogan.translate.large import Settings, plan_tiles
 from velogan.translate.model import Translator
 from velogan.translate.pictures import output_format, translate_planned
-from velogan.translate.summary import Summary, reason_of
+from velogan.translate.summary import Summary, describe_error
 from velogan.types import Progress
 
 _WHOLE = (8, 16)  # bits of values that may use all of their type
@@ -39,7 +39,7 @@ class ScanJob:
     @property
     def kind(self) -> str:
         """What it is called."""
-        return _called(self.source)
+        return _describe_kind(self.source)
 
 
 def find_scans(source: Path, target: Path, *, stacks: bool = False) -> list[ScanJob]:
@@ -50,35 +50,35 @@ def find_scans(source: Path, target: Path, *, stacks: bool = False) -> list[Scan
     ValueError with the mend if a library for them is missing, or the input would be overwritten.
     """
     if not source.is_dir():
-        suffix = _kind(source, stacks=stacks) if os.path.lexists(source) else None
+        suffix = _scan_kind(source, stacks=stacks) if os.path.lexists(source) else None
         if suffix is None:
             return []
-        inside = target.is_dir() or _kind(target, stacks=stacks) is None
+        inside = target.is_dir() or _scan_kind(target, stacks=stacks) is None
         if inside and names_a_file(target):
             raise ValueError(
                 f"output {target} is named like a file, and {target.suffix} is not written for input {source}: "
-                f"{_called(source)} stays what it is; name a folder, or a file that ends in {suffix}"
+                f"{_describe_kind(source)} stays what it is; name a folder, or a file that ends in {suffix}"
             )
-        jobs = [ScanJob(printable(source.name), source, target / source.name if inside else target)]
-        if not inside and _kind(jobs[0].target, stacks=stacks) != suffix:
+        jobs = [ScanJob(escape_unprintable(source.name), source, target / source.name if inside else target)]
+        if not inside and _scan_kind(jobs[0].target, stacks=stacks) != suffix:
             raise ValueError(
-                f"output {target} is of another kind than input {source}: {_called(source)} stays what it is"
+                f"output {target} is of another kind than input {source}: {_describe_kind(source)} stays what it is"
             )
     elif os.path.realpath(source) == os.path.realpath(target):
         return []  # which is refused with the pictures
     else:
         below = os.path.realpath(target) + os.sep  # earlier translations, if the output lies within the input
-        may_be = MAY_BE_SCANS | (STACKS if stacks else set())
-        names = [name for name in list_files(source, may_be) if _kind(source / name, stacks=stacks) is not None]
+        may_be = POSSIBLE_SUFFIXES | (STACK_SUFFIXES if stacks else set())
+        names = [name for name in list_files(source, may_be) if _scan_kind(source / name, stacks=stacks) is not None]
         jobs = [
-            ScanJob(printable(name), source / name, target / name)
+            ScanJob(escape_unprintable(name), source / name, target / name)
             for name in names
             if not os.path.realpath(source / name).startswith(below)
         ]
     if jobs and target.is_file() and source.is_dir():
         raise ValueError(f"output {target} is a file, but the input is a folder: name a folder")
     for job in jobs:
-        require_for(job.source)
+        require_library(job.source)
         if os.path.realpath(job.source) == os.path.realpath(job.target):
             raise ValueError(f"output {job.target} is the input itself: name another file or folder")
     return jobs
@@ -89,7 +89,7 @@ def translate_scans(
 ) -> Summary:
     """Translate the files one after another; each appears whole or not at all, and one that fails stops no other."""
     started = time.perf_counter()
-    made = made_by(model)
+    made = build_provenance(model)
     translated, skipped, tiled, failed = 0, 0, 0, []
     for number, job in enumerate(jobs, start=1):
         try:
@@ -99,7 +99,7 @@ def translate_scans(
                 tiled += _translate(model, job, made, settings)
                 translated += 1
         except (RuntimeError, ValueError, MemoryError, OSError) as error:
-            failed.append((job.name, reason_of(error)))
+            failed.append((job.name, describe_error(error)))
         if progress is not None:
             progress(number, len(jobs))
     return Summary(translated, skipped, tuple(sorted(failed)), tiled, (), time.perf_counter() - started)
@@ -112,16 +112,18 @@ def _translate(model: Translator, job: ScanJob, made: Provenance, settings: Sett
             f"values of {scan.bits} bits, and the run does not say which of them are darkest and brightest: "
             "train with data.range_a and data.range_b"
         )
-    with damage_told("scan"):
-        first = _in_units(model, scan.picture(0))
+    with convert_decode_errors("scan"):
+        first = _to_range_dtype(model, scan.picture(0))
     height, width = first.pixels.shape[:2]
     form = output_format(model, first)
-    tiles = plan(model, height, width, tile=settings.tile)
+    tiles = plan_tiles(model, height, width, tile=settings.tile)
     results: list[np.ndarray] = []
     size = settings.together(tiles, height * width)
     for start in range(0, len(scan), size):
-        with damage_told("scan"):
-            pictures = [_in_units(model, scan.picture(index)) for index in range(start, min(start + size, len(scan)))]
+        with convert_decode_errors("scan"):
+            pictures = [
+                _to_range_dtype(model, scan.picture(index)) for index in range(start, min(start + size, len(scan)))
+            ]
         done = translate_planned(model, pictures, tiles, scratch=job.target.parent)
         results += [one.pixels for one in done]
     write_scan(job.target, scan, results, form, made)
@@ -130,41 +132,41 @@ def _translate(model: Translator, job: ScanJob, made: Provenance, settings: Sett
 
 def write_scan(target: Path, scan: Scan, slices: list[np.ndarray], form: PixelFormat, made: Provenance) -> None:
     """Writes the translated slices of `scan` as a file of its kind, whole or not at all."""
-    with damage_told("scan"):
-        data = scan.written(slices, form, made)
-    with written(target), replacing(target) as aside:
+    with convert_decode_errors("scan"):
+        data = scan.encode(slices, form, made)
+    with name_write_errors(target), replacing(target) as aside:
         aside.write_bytes(data)
 
 
-def _in_units(model: Translator, picture: Picture) -> Picture:
+def _to_range_dtype(model: Translator, picture: Picture) -> Picture:
     """Grey slices are values in a unit, of however few bits, where the run has a range; colours are pictures."""
     pixels, span = picture.pixels, model.input.range
-    if span is None or pixels.shape[2] > 1 or fits(pixels.dtype.name, span):
+    if span is None or pixels.shape[2] > 1 or can_hold_range(pixels.dtype.name, span):
         return picture
-    return replace(picture, pixels=pixels.astype(np.uint16 if fits("uint16", span) else np.float32))
+    return replace(picture, pixels=pixels.astype(np.uint16 if can_hold_range("uint16", span) else np.float32))
 
 
-def _kind(path: Path, *, stacks: bool) -> str | None:
+def _scan_kind(path: Path, *, stacks: bool) -> str | None:
     """The suffix of files of one kind; None for what is no scan."""
     suffix = scan_suffix(path)
     if suffix is None:
-        return ".tif" if stacks and path.suffix.lower() in STACKS else None
+        return ".tif" if stacks and path.suffix.lower() in STACK_SUFFIXES else None
     return ".dcm" if suffix in (".dicom", ".ima", "") else suffix
 
 
-def _called(path: Path) -> str:
+def _describe_kind(path: Path) -> str:
     return "a stack of slices" if scan_suffix(path) is None else "a scan"
 
 
-def made_by(model: Translator) -> Provenance:
+def build_provenance(model: Translator) -> Provenance:
     """What headers say of who made a translation."""
     digest = "unknown" if model.file is None else sha256(model.file)
-    return Provenance("velogan", __version__, "in memory" if model.file is None else _name(model.file), digest)
+    return Provenance("velogan", __version__, "in memory" if model.file is None else _weights_name(model.file), digest)
 
 
-def _name(file: Path) -> str:
+def _weights_name(file: Path) -> str:
     """A weights file's name, after its run's where it is of one: headers should tell no more of the disk."""
     checkpoint = file.parent
     run = checkpoint.parent.parent if checkpoint.parent.name == "checkpoints" else None
     words = [run.name, file.name] if run else [file.name]
-    return printable(" ".join(words)).encode("ascii", "replace").decode()
+    return escape_unprintable(" ".join(words)).encode("ascii", "replace").decode()

@@ -29,13 +29,13 @@ class Summary:
         """Return the summary of nothing."""
         return cls(translated=0, skipped=0, failed=(), tiled=0, renamed=(), seconds=0.0)
 
-    def and_also(self, other: Summary) -> Summary:
+    def merge(self, other: Summary) -> Summary:
         """The sum of two summaries, of calls one after the other; names are sorted."""
         both = Summary(**{one.name: getattr(self, one.name) + getattr(other, one.name) for one in fields(self)})
         return replace(both, failed=tuple(sorted(both.failed)), renamed=tuple(sorted(both.renamed)))
 
 
-def reason_of(error: BaseException) -> str:
+def describe_error(error: BaseException) -> str:
     """The reason of a failure as one line."""
     if isinstance(error, OSError) and error.strerror:
         return error.strerror

@@ -62,7 +62,7 @@ class TileAxis:
         ]
 
 
-def axis(length: int, *, size: int, overlap: int, multiple: int) -> TileAxis:
+def plan_axis(length: int, *, size: int, overlap: int, multiple: int) -> TileAxis:
     """Spread as few tiles as possible evenly over `length`; starts, `size` and `length` are multiples of `multiple`.
 
     Neighbours overlap by at least `overlap` pixels. A side shorter than `size` is one tile.
@@ -74,7 +74,7 @@ def axis(length: int, *, size: int, overlap: int, multiple: int) -> TileAxis:
     return TileAxis(length, size, tuple(round(i * step / multiple) * multiple for i in range(count)), multiple)
 
 
-def reach(net: nn.Module) -> int:
+def receptive_radius(net: nn.Module) -> int:
     """How far, in pixels, a value of the result can depend on the picture: half the receptive field, rounded up."""
     total, scale = 0.0, 1.0
     for layer in net.modules():
@@ -104,7 +104,9 @@ def reach(net: nn.Module) -> int:
     return math.ceil(total)
 
 
-def blended(rows: TileAxis, columns: TileAxis, translate: Callable[[int, int], Tensor]) -> Iterator[tuple[int, Tensor]]:
+def blend_tiles(
+    rows: TileAxis, columns: TileAxis, translate: Callable[[int, int], Tensor]
+) -> Iterator[tuple[int, Tensor]]:
     """Give the picture in bands of finished rows, from the top: each band's first row, and `(C, h, W)`.
 
     `translate(top, left)` gives the tile there, `(C, rows.size, columns.size)`. Memory: one row of tiles.
@@ -123,7 +125,7 @@ def blended(rows: TileAxis, columns: TileAxis, translate: Callable[[int, int], T
         band = torch.nn.functional.pad(band[:, end - top :], (0, 0, 0, end - top))
 
 
-def reflected(first: int, last: int, length: int) -> np.ndarray:
+def reflect_indices(first: int, last: int, length: int) -> np.ndarray:
     """Indices first to last - 1 into a side of `length`, extended by reflection, repeatedly if it is short."""
     period = max(2 * (length - 1), 1)
     index = np.arange(first, last) % period

@@ -16,15 +16,15 @@ import torch
 from torch import Tensor
 
 from velogan.data.pictures.images import Picture
-from velogan.translate.large import WHOLE_PIXELS, plan
+from velogan.translate.large import MAX_UNTILED_PIXELS, plan_tiles
 from velogan.translate.model import Translator
 from velogan.translate.pictures import to_images
-from velogan.translate.tiles import reflected
+from velogan.translate.tiles import reflect_indices
 
 SHIFTS = ((0, 1), (1, 0), (2, 3), (3, 2))
 """Pixels down and right by which the picture is moved."""
 
-WEIGHT = 4.0
+SHIFT_WEIGHT = 4.0
 """Of the change when moved: it is some four times smaller than what does not come back."""
 
 _SIDE = 8  # the highest patch is so many times smaller than the picture's shorter side
@@ -65,7 +65,7 @@ class UncertaintyMap:
         return Patch(x, y, side, side, float(within[y, x] / (255 * side * side)))
 
     @property
-    def figures(self) -> dict[str, Any]:
+    def summary(self) -> dict[str, Any]:
         """`mean` and `highest` as JSON."""
         highest = self.highest
         return {"mean": round(self.mean, 5), "highest": {**asdict(highest), "mean": round(highest.mean, 5)}}
@@ -73,43 +73,43 @@ class UncertaintyMap:
 
 @dataclass(frozen=True)
 class UncertaintyEstimator:
-    """Makes uncertainty maps for `model`. `returned(images, results)` gives the images again, as the networks see them.
+    """Computes uncertainty maps for `model`. `reconstruct(images, results)` returns the reconstructed inputs.
 
     Images are `(B, C, H, W)` in [-1, 1].
     """
 
     model: Translator
-    returned: Callable[[Tensor, Tensor], Tensor]
+    reconstruct: Callable[[Tensor, Tensor], Tensor]
 
     @torch.inference_mode()
     def __call__(self, images: Tensor) -> Tensor:
         """The uncertainty of each pixel, `(B, H, W)` from 0 on, in the units of `images`."""
-        results = self.model.quickly(images, rounded=False)
+        results = self.model.translate_fast(images, rounded=False)
         moved = [self._moved(images, down, right) for down, right in SHIFTS]
         spread = torch.stack([results, *moved]).std(dim=0, correction=0)
-        return (self.returned(images, results) - images).abs().mean(dim=1) + WEIGHT * spread.mean(dim=1)
+        return (self.reconstruct(images, results) - images).abs().mean(dim=1) + SHIFT_WEIGHT * spread.mean(dim=1)
 
-    def of(self, picture: Picture, *, tile: int | None = None) -> UncertaintyMap:
+    def estimate(self, picture: Picture, *, tile: int | None = None) -> UncertaintyMap:
         """The map of one picture. ValueError where `translate` would cut it into tiles, with this `tile`."""
         height, width = picture.pixels.shape[:2]
-        if plan(self.model, height, width, tile=tile) is not None:
+        if plan_tiles(self.model, height, width, tile=tile) is not None:
             raise ValueError(
                 f"{width}x{height} pixels are translated in tiles, and an uncertainty map needs the whole picture: of "
-                f"{WHOLE_PIXELS} pixels at most, or with tile=0 if memory allows"
+                f"{MAX_UNTILED_PIXELS} pixels at most, or with tile=0 if memory allows"
             )
-        return UncertaintyMap(_levels(self(to_images(self.model, picture))[0]))
+        return UncertaintyMap(_to_uint8(self(to_images(self.model, picture))[0]))
 
     def _moved(self, images: Tensor, down: int, right: int) -> Tensor:
         """The translation of the pictures moved, moved back; what comes in from outside is a reflection."""
         height, width = images.shape[-2:]
         rows, columns = (
-            torch.from_numpy(reflected(-by, side, side)).to(images.device)
+            torch.from_numpy(reflect_indices(-by, side, side)).to(images.device)
             for by, side in ((down, height), (right, width))
         )
-        moved = self.model.quickly(images[..., rows, :][..., columns], rounded=False)
+        moved = self.model.translate_fast(images[..., rows, :][..., columns], rounded=False)
         return moved[..., down:, right:]
 
 
-def _levels(uncertainty: Tensor) -> np.ndarray:
+def _to_uint8(uncertainty: Tensor) -> np.ndarray:
     """255 for 1, half of the range from -1 to 1, or more."""
     return (uncertainty.clamp(0, 1) * 255).round().to(torch.uint8).cpu().numpy()

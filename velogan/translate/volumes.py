@@ -15,15 +15,15 @@ from velogan.data.pictures.images import Picture
 from velogan.data.pictures.scans import read_scan
 from velogan.data.pictures.values import PixelFormat
 from velogan.data.sets.slices import Scans, Series, Slice, look_through, scaled, stacked
-from velogan.translate.large import Settings, plan
+from velogan.translate.large import Settings, plan_tiles
 from velogan.translate.model import Translator
 from velogan.translate.pictures import output_format, translate_planned
-from velogan.translate.scans import ScanJob, made_by, write_scan
-from velogan.translate.summary import Summary, reason_of
+from velogan.translate.scans import ScanJob, build_provenance, write_scan
+from velogan.translate.summary import Summary, describe_error
 from velogan.types import Progress
 
 
-def sees_volumes(model: Translator) -> bool:
+def needs_volume_context(model: Translator) -> bool:
     """Whether the generator was trained on slices that a file alone does not tell it."""
     return model.input.own_scale or model.input.neighbours > 0
 
@@ -44,16 +44,16 @@ def translate_volumes(
     found = {name for one in look.series for name, _ in one.slices}
     todo = {name for name in found if settings.overwrite or not os.path.lexists(named[name].target)}
     skipped = len(found) - len(todo)
-    done = _Written(model, scans, named)
+    done = _VolumeWriter(model, scans, named)
     for series in look.series:
         try:
             if todo.intersection(name for name, _ in series.slices):
                 scratch = named[series.slices[0][0]].target.parent
-                slices = _translated(model, scans, series, settings, scratch=scratch)
+                slices = _translate_series(model, scans, series, settings, scratch=scratch)
                 done.take(slices, todo=todo)
         except (RuntimeError, ValueError, MemoryError, OSError) as error:
             left = {name for name, _ in series.slices} & todo - set(done.names)
-            failed += [(named[name].name, reason_of(error)) for name in left]
+            failed += [(named[name].name, describe_error(error)) for name in left]
             todo -= left
         if progress is not None:
             progress(skipped + len(failed) + len(done.names), len(named))
@@ -61,11 +61,11 @@ def translate_volumes(
     return Summary(len(done.names), skipped, tuple(sorted(failed)), tiled, (), time.perf_counter() - started)
 
 
-class _Written:
+class _VolumeWriter:
     """Files that are written as soon as all of their slices are there."""
 
     def __init__(self, model: Translator, scans: Scans, jobs: Mapping[str, ScanJob]):
-        self._model, self._scans, self._jobs, self._made = model, scans, jobs, made_by(model)
+        self._model, self._scans, self._jobs, self._made = model, scans, jobs, build_provenance(model)
         self._slices: dict[str, dict[int, np.ndarray]] = {}
         self.names: list[str] = []
         self.tiled = False
@@ -84,19 +84,19 @@ class _Written:
                 del self._slices[name]
 
 
-def _translated(
+def _translate_series(
     model: Translator, scans: Scans, series: Series, settings: Settings, *, scratch: Path
 ) -> Iterator[tuple[Slice, np.ndarray, PixelFormat, bool]]:
     """Each slice of a volume with its translation `(H, W, C)`, the format of that, and whether it was made in tiles."""
     given, count = model.input.neighbours, len(series.slices)
-    plain = _plain(model)
+    plain = _without_volume_context(model)
 
     @lru_cache(maxsize=2 * given + 2)
     def values(one: Slice) -> np.ndarray:
         return scaled(scans.values(one), series, own_scale=model.input.own_scale)
 
     first = values(series.slices[0])
-    tiles = plan(plain, *first.shape, tile=settings.tile)
+    tiles = plan_tiles(plain, *first.shape, tile=settings.tile)
     size = settings.together(tiles, first.size)
     sums: dict[int, np.ndarray] = {}
     made, beside = 0, model.output.neighbours
@@ -117,7 +117,7 @@ def _translated(
             made += 1
 
 
-def _plain(model: Translator) -> Translator:
+def _without_volume_context(model: Translator) -> Translator:
     """The same generator for pictures whose channels and values are made ready."""
     ready = {side: {**model.header.get(side, {}), "own_scale": False, "neighbours": 0} for side in ("input", "output")}
     return replace(model, header={**model.header, **ready})

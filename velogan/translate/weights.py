@@ -12,7 +12,7 @@ from velogan.store.checkpoint import find_checkpoint, list_checkpoints, load_wei
 _FILE = re.compile(r"(?P<epoch>latest|\d+)_net_(?P<role>[GD](?:_[AB])?)\.pth")
 
 
-def networks_at(path: Path) -> dict[str, Recognised]:
+def load_networks(path: Path) -> dict[str, Recognised]:
     """Networks by role (G_A, D_B): the raw ones of a run's last checkpoint, or those of the reference's files.
 
     ValueError where there are none.
@@ -27,17 +27,17 @@ def networks_at(path: Path) -> dict[str, Recognised]:
     if path.suffix == ".safetensors":
         header, state = load_weights(path)
         return {str(header.get("role")): Recognised(header, state)}
-    return foreign_folder(path) if path.is_dir() else foreign_file(path)
+    return load_reference_folder(path) if path.is_dir() else load_reference_file(path)
 
 
-def foreign_file(file: Path) -> dict[str, Recognised]:
+def load_reference_file(file: Path) -> dict[str, Recognised]:
     """The network of one file of the reference implementation. Without a name that says otherwise it is of a2b."""
     network = recognise(read_tensors(file), file=file)
     b = bool(re.search(r"[GD]_B\.pth$", file.name))
     return {f"{'G' if network.generates else 'D'}_{'B' if b else 'A'}": network}
 
 
-def foreign_folder(folder: Path) -> dict[str, Recognised]:
+def load_reference_folder(folder: Path) -> dict[str, Recognised]:
     """The networks of a folder `checkpoints/NAME` of the reference implementation: `latest`, else the last epoch.
 
     The generator of one direction (`latest_net_G.pth`) is of a2b. ValueError where there is none.

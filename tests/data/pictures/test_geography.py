@@ -13,7 +13,7 @@ from PIL import Image
 from tifffile import DATATYPE
 
 from velogan.data.pictures import geography
-from velogan.data.pictures.geography import world_file
+from velogan.data.pictures.geography import read_world_file
 from velogan.data.pictures.images import Picture, decode, read_picture, save_picture
 from velogan.data.sets.sources import Folder, left_out
 from velogan.translate.jobs import Job
@@ -48,7 +48,7 @@ def _tags(file: Path) -> dict[int, Any]:
 def _again(picture: Picture, file: Path, *, by: float) -> np.ndarray:
     """The pixels of a translation that is so much brighter, as they are written."""
     brighter = (picture.pixels.astype(np.float64) + by).astype(picture.pixels.dtype)
-    save_picture(file, Picture(brighter, picture.alpha, notes=picture.notes))
+    save_picture(file, Picture(brighter, picture.alpha, metadata=picture.metadata))
     return tifffile.imread(file)
 
 
@@ -74,13 +74,13 @@ def test_what_is_measured_never_becomes_a_hole(kind: type, holes: int, tmp_path:
     pixels[0, :holes] = 0
     pixels[2, 2], pixels[3, 3] = 5, (5, 9, 9)
     read = decode(_tiff(pixels, _nodata("0")))
-    darker = read.notes.geography.without_holes((read.pixels.astype(np.float64) - 5).astype(kind))
-    written = _again(Picture(darker, notes=read.notes), tmp_path / "a.tif", by=0)
+    darker = read.metadata.geography.avoid_nodata((read.pixels.astype(np.float64) - 5).astype(kind))
+    written = _again(Picture(darker, metadata=read.metadata), tmp_path / "a.tif", by=0)
     assert (written[0, :holes] == 0).all()
     assert (written == 0).any(axis=2).sum() == holes
     assert 0 < written[2, 2, 0] < 2
     assert written[3, 3, 1] == 4
-    assert geography.Geography(nodata=255).without_holes(np.full((1, 1, 1), 255, np.uint8)) == 254
+    assert geography.Geography(nodata=255).avoid_nodata(np.full((1, 1, 1), 255, np.uint8)) == 254
 
 
 def test_a_tag_that_is_no_number_stays(tmp_path: Path):
@@ -125,7 +125,7 @@ def test_a_value_beyond_floats_of_32_bits_becomes_nan(count: int, tmp_path: Path
 
 def test_a_value_that_the_translation_cannot_hold_is_an_error(tmp_path: Path):
     read = decode(_tiff(np.where(np.eye(6), np.float32(-9999), np.float32(1)), _nodata("-9999")))
-    deep = Picture(np.zeros((6, 6, 1), np.uint16), notes=read.notes)
+    deep = Picture(np.zeros((6, 6, 1), np.uint16), metadata=read.metadata)
     with pytest.raises(ValueError, match="-9999, which means no data in the input, is no uint16"):
         save_picture(tmp_path / "a.tif", deep)
 
@@ -145,7 +145,7 @@ def test_a_world_file_goes_along(tmp_path: Path):
     job = Job(name="in.jpg", source=tmp_path / "in.jpg", target=tmp_path / "out" / "in.png")
     job.save(read_picture(job.source))
     assert sorted(one.name for one in job.target.parent.iterdir()) == ["in.pgw", "in.png", "in.prj"]
-    assert world_file(job.target) == (WORLD, 'PROJCS["UTM"]')
+    assert read_world_file(job.target) == (WORLD, 'PROJCS["UTM"]')
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))
@@ -158,7 +158,7 @@ def test_a_world_file_is_turned_with_its_picture(orientation: int, tmp_path: Pat
     (tmp_path / "in.pgw").write_text("2\n0.5\n0.25\n-3\n100\n200\n")
     job = Job(name="in.png", source=tmp_path / "in.png", target=tmp_path / "out" / "in.png")
     job.save(read := read_picture(job.source))
-    written = world_file(job.target)
+    written = read_world_file(job.target)
     assert written is not None
     by_x, by_x_of_y, by_y_of_x, by_y, x, y = map(float, written[0].split())
     for row, column in ((0, 0), (2, 3), (read.pixels.shape[0] - 1, read.pixels.shape[1] - 1)):
@@ -169,7 +169,7 @@ def test_a_world_file_is_turned_with_its_picture(orientation: int, tmp_path: Pat
 
 def test_other_text_is_no_world_file(tmp_path: Path):
     (tmp_path / "in.jgw").write_text("not numbers\n" * 6)
-    assert world_file(tmp_path / "in.jpg") is None
+    assert read_world_file(tmp_path / "in.jpg") is None
 
 
 @pytest.mark.parametrize(("picture", "world", "prj"), [("A.TIF", "A.TFW", "A.PRJ"), ("a.tif", "a.Tfw", "a.Prj")])
@@ -179,7 +179,7 @@ def test_a_world_file_in_capitals_goes_along_and_is_not_left_out(picture: str, w
     (folder / picture).write_bytes(_tiff(np.full((6, 8), 100, np.uint8)))
     (folder / world).write_text(WORLD)
     (folder / prj).write_text("PROJCS")
-    assert world_file(folder / picture) == (WORLD, "PROJCS")
+    assert read_world_file(folder / picture) == (WORLD, "PROJCS")
     assert left_out(folder, scans=True) == ""
     (folder / "other.tfw").write_text(WORLD)
     assert left_out(folder, scans=True).endswith(": 1 .tfw")

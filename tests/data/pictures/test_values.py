@@ -5,7 +5,7 @@ import pytest
 import torch
 from PIL import Image
 
-from velogan.data.pictures.values import PixelFormat, Range, channels_in_common, from_unit, to_channels, to_unit
+from velogan.data.pictures.values import PixelFormat, Range, common_channels, denormalize, normalize, to_channels
 
 WHOLE: list[tuple[str, Range | None]] = [("uint8", None), ("uint16", None)]
 DECLARED: list[tuple[str, Range | None]] = [
@@ -43,15 +43,15 @@ def test_other_changes_of_channels_are_refused(have: int, wanted: int) -> None:
 
 def test_eight_bits_are_exactly_the_usual_formula() -> None:
     pixels = torch.arange(256, dtype=torch.uint8)
-    assert torch.equal(to_unit(pixels, None), pixels.float() / 127.5 - 1)
+    assert torch.equal(normalize(pixels, None), pixels.float() / 127.5 - 1)
 
 
 @pytest.mark.parametrize(("dtype", "value_range"), WHOLE + DECLARED)
 def test_ends_and_middle(dtype: str, value_range: Range | None) -> None:
     low, high = value_range or {"uint8": (0, 255), "uint16": (0, 65535)}[dtype]
     pixels = torch.from_numpy(np.array([low, high], dtype))
-    assert to_unit(pixels, value_range).tolist() == [-1, 1]
-    back = from_unit(torch.tensor([-1.0, 0.0, 1.0, -3.0, 3.0]), dtype, value_range)
+    assert normalize(pixels, value_range).tolist() == [-1, 1]
+    back = denormalize(torch.tensor([-1.0, 0.0, 1.0, -3.0, 3.0]), dtype, value_range)
     middle = (low + high) / 2 if dtype == "float32" else round((low + high) / 2)
     assert back.tolist() == [low, middle, high, low, high]
     assert str(back.dtype) == f"torch.{dtype}"
@@ -61,34 +61,34 @@ def test_ends_and_middle(dtype: str, value_range: Range | None) -> None:
 def test_integers_survive_exactly(dtype: str, value_range: Range | None) -> None:
     low, high = value_range or {"uint8": (0, 255), "uint16": (0, 65535)}[dtype]
     pixels = torch.from_numpy(np.arange(int(low), int(high) + 1).astype(dtype))
-    assert torch.equal(from_unit(to_unit(pixels, value_range), dtype, value_range).int(), pixels.int())
+    assert torch.equal(denormalize(normalize(pixels, value_range), dtype, value_range).int(), pixels.int())
 
 
 def test_floats_survive_to_rounding() -> None:
     pixels = torch.linspace(-1024, 3071, 10_001)
-    back = from_unit(to_unit(pixels, (-1024, 3071)), "float32", (-1024, 3071))
+    back = denormalize(normalize(pixels, (-1024, 3071)), "float32", (-1024, 3071))
     assert torch.allclose(back, pixels, rtol=0, atol=4095 * torch.finfo(torch.float32).eps)
 
 
 @pytest.mark.parametrize(("dtype", "value_range"), DECLARED)
 def test_values_outside_are_clipped(dtype: str, value_range: Range) -> None:
     pixels = torch.from_numpy(np.array([value_range[0] - 1 if value_range[0] else 0, value_range[1] + 9], dtype))
-    assert to_unit(pixels, value_range).tolist() == [-1, 1]
+    assert normalize(pixels, value_range).tolist() == [-1, 1]
 
 
 def test_a_range_beyond_the_type_stops_at_the_type() -> None:
-    assert from_unit(torch.tensor([-1.0, 1.0]), "uint8", (-100, 1000)).tolist() == [0, 255]
+    assert denormalize(torch.tensor([-1.0, 1.0]), "uint8", (-100, 1000)).tolist() == [0, 255]
 
 
 def test_floats_need_a_range() -> None:
     with pytest.raises(ValueError, match=r"data\.range_a"):
-        to_unit(torch.zeros(2), None)
+        normalize(torch.zeros(2), None)
     with pytest.raises(ValueError, match=r"data\.range_a"):
-        from_unit(torch.zeros(2), "float32", None)
+        denormalize(torch.zeros(2), "float32", None)
 
 
 def test_half_precision_images_do_not_lose_levels() -> None:
-    assert from_unit(torch.ones(1, dtype=torch.bfloat16), "uint16", None).tolist() == [65535]
+    assert denormalize(torch.ones(1, dtype=torch.bfloat16), "uint16", None).tolist() == [65535]
 
 
 def test_a_format_says_what_is_wrong_with_it() -> None:
@@ -107,4 +107,4 @@ def test_a_format_says_what_is_wrong_with_it() -> None:
     ("counts", "wanted"), [([1, 3], 3), ([3, 3, 5], 3), ([1, 5, 5, 3], 5), ([1, 1], 1), ([1, 4], 4), ([], 1)]
 )
 def test_one_odd_picture_does_not_leave_the_others_out(counts: list[int], wanted: int) -> None:
-    assert channels_in_common(counts) == wanted
+    assert common_channels(counts) == wanted

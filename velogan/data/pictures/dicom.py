@@ -41,9 +41,9 @@ from pydicom.uid import (
 )
 from pydicom.valuerep import DSfloat
 
-from velogan.data.pictures.about import About
 from velogan.data.pictures.picture import Picture, assemble, check_size
 from velogan.data.pictures.provenance import Provenance
+from velogan.data.pictures.scan_info import ScanInfo
 from velogan.data.pictures.values import PixelFormat, to_channels
 
 logging.getLogger("pydicom").addHandler(logging.NullHandler())  # it logs flaws that it can pass over
@@ -137,7 +137,7 @@ class DicomScan:
         return self._frames
 
     @property
-    def about(self) -> About:
+    def info(self) -> ScanInfo:
         """Patient, series and place, as the header has them.
 
         A series has slices of one direction: pictures that show where they lie often stand among them.
@@ -145,13 +145,13 @@ class DicomScan:
         dataset, position = self._dataset, None
         patient = str(dataset.get("PatientID") or dataset.get("PatientName") or dataset.get("StudyInstanceUID") or "")
         turned, corner = (
-            _numbers(self._group(0, f"Plane{name}Sequence").get(f"Image{name}Patient"))
+            _finite_numbers(self._functional_group(0, f"Plane{name}Sequence").get(f"Image{name}Patient"))
             for name in ("Orientation", "Position")
         )
         if len(turned) == 6 and len(corner) == 3:
             position = float(np.dot(np.cross(turned[:3], turned[3:]), corner))
-        number = _numbers([dataset.get("InstanceNumber")])
-        return About(
+        number = _finite_numbers([dataset.get("InstanceNumber")])
+        return ScanInfo(
             patient=patient,
             series=" ".join([str(dataset.get("SeriesInstanceUID") or ""), *(f"{one:z.1f}" for one in turned)]).strip(),
             modality=str(dataset.get("Modality") or ""),
@@ -159,7 +159,7 @@ class DicomScan:
             number=int(number[0]) if number else None,
         )
 
-    def _group(self, frame: int, name: str) -> Dataset:
+    def _functional_group(self, frame: int, name: str) -> Dataset:
         """Return what an enhanced file says of a frame in the group `name`; of a plain file the whole header."""
         own, shared = (
             self._dataset.get(f"{of}FunctionalGroupsSequence") or [Dataset()] for of in ("PerFrame", "Shared")
@@ -174,11 +174,11 @@ class DicomScan:
         if self._palette:
             array = apply_color_lut(array, self._dataset)
             array = (array >> 8 if array.itemsize == 2 else array).astype(np.uint8)
-        return assemble(self._meant(array, index) if self._channels == 1 else array)
+        return assemble(self._rescale(array, index) if self._channels == 1 else array)
 
-    def _meant(self, array: np.ndarray, frame: int) -> np.ndarray:
+    def _rescale(self, array: np.ndarray, frame: int) -> np.ndarray:
         """Return stored values as what they stand for, brighter for higher."""
-        group = self._group(frame, "PixelValueTransformationSequence")
+        group = self._functional_group(frame, "PixelValueTransformationSequence")
         slope, intercept = float(group.get("RescaleSlope", 1) or 0), float(group.get("RescaleIntercept", 0) or 0)
         if not (np.isfinite([slope, intercept]).all() and slope):
             raise ValueError(f"a rescaling by {slope} and {intercept} leaves no values")
@@ -190,11 +190,11 @@ class DicomScan:
             return array.astype(np.uint8 if self.bits == 8 else array.dtype)
         return (array.astype(np.float64) * slope + intercept).astype(np.float32)
 
-    def written(self, slices: list[np.ndarray], form: PixelFormat, made: Provenance) -> bytes:
+    def encode(self, slices: list[np.ndarray], form: PixelFormat, made: Provenance) -> bytes:
         """A file of a new series: patient, study and geometry kept, all that speaks of the old pixels replaced."""
         dataset = self._dataset
-        _state(dataset, made)
-        self._put(np.stack([to_channels(one, 1) if self._channels == 1 else one for one in slices]), form)
+        _mark_as_synthetic(dataset, made)
+        self._replace_pixels(np.stack([to_channels(one, 1) if self._channels == 1 else one for one in slices]), form)
         syntax = self._syntax if self._syntax in _NATIVE else ExplicitVRLittleEndian
         dataset.file_meta.TransferSyntaxUID = syntax
         dataset.preamble = bytes(128)  # it may hold a program
@@ -202,7 +202,7 @@ class DicomScan:
         dcmwrite(file, dataset, enforce_file_format=True)
         return file.getvalue()
 
-    def _put(self, array: np.ndarray, form: PixelFormat) -> None:
+    def _replace_pixels(self, array: np.ndarray, form: PixelFormat) -> None:
         dataset, channels = self._dataset, array.shape[3]
         if channels == 3 and array.dtype != np.uint8:
             raise ValueError(f"colour of type {array.dtype} does not fit into DICOM: translate grey files, or 8 bits")
@@ -270,7 +270,7 @@ def is_available(uid: str) -> bool:
 
 def _decode_frame(src: bytes, runner: DecodeRunner) -> bytes:
     """Decode a compressed frame for pydicom, whose own size is checked before anything is allocated."""
-    stated, wanted = _inner_size(src), (runner.rows, runner.columns, runner.samples_per_pixel)
+    stated, wanted = _read_frame_size(src), (runner.rows, runner.columns, runner.samples_per_pixel)
     if stated != wanted:
         raise ValueError(f"a frame of {stated} in a file of {wanted}")
     if runner.samples_per_pixel > 1 and runner.transfer_syntax == JPEGBaseline8Bit:
@@ -289,7 +289,7 @@ for _syntax in _DECODERS:
         get_decoder(_syntax).add_plugin(_PLUGIN, (__name__, "_decode_frame"))
 
 
-def _numbers(values: Any) -> list[float]:
+def _finite_numbers(values: Any) -> list[float]:
     """Finite numbers of a header; none where one of them is something else."""
     try:
         found = [float(one) for one in values or ()]
@@ -298,7 +298,7 @@ def _numbers(values: Any) -> list[float]:
     return found if np.isfinite(found).all() else []
 
 
-def _inner_size(data: bytes) -> tuple[int, int, int] | None:
+def _read_frame_size(data: bytes) -> tuple[int, int, int] | None:
     """(height, width, channels) that a JPEG, JPEG-LS or JPEG 2000 codestream states."""
     if data[:4] == b"\xff\x4f\xff\x51":
         right, bottom, left, top = struct.unpack_from(">4I", data, 8)
@@ -311,7 +311,7 @@ def _inner_size(data: bytes) -> tuple[int, int, int] | None:
     return None
 
 
-def _state(dataset: Dataset, made: Provenance) -> None:
+def _mark_as_synthetic(dataset: Dataset, made: Provenance) -> None:
     """Say in the header what this is, where it came from, and who made it; give it identifiers of its own."""
     now = datetime.now()
     source = Dataset()
@@ -326,8 +326,8 @@ def _state(dataset: Dataset, made: Provenance) -> None:
     maker.PurposeOfReferenceCodeSequence = Sequence([_code("109103", "Modifying Equipment")])
     dataset.ContributingEquipmentSequence = Sequence([*(dataset.get("ContributingEquipmentSequence") or []), maker])
     own, series, study = (str(dataset.get(f"{of}InstanceUID", "")) for of in ("SOP", "Series", "Study"))
-    dataset.SOPInstanceUID = _renewed(own or hashlib.sha256(dataset.PixelData).hexdigest(), made)
-    dataset.SeriesInstanceUID = _renewed(series or study, made)
+    dataset.SOPInstanceUID = _derive_uid(own or hashlib.sha256(dataset.PixelData).hexdigest(), made)
+    dataset.SeriesInstanceUID = _derive_uid(series or study, made)
     dataset.file_meta.MediaStorageSOPInstanceUID = dataset.SOPInstanceUID
     number = dataset.get("SeriesNumber")
     dataset.SeriesNumber = None if number in (None, "") else int(number) + _SERIES_AFTER
@@ -339,7 +339,7 @@ def _state(dataset: Dataset, made: Provenance) -> None:
     dataset.InstanceCreationDate, dataset.InstanceCreationTime = now.strftime("%Y%m%d"), now.strftime("%H%M%S")
 
 
-def _renewed(uid: str, made: Provenance) -> UID:
+def _derive_uid(uid: str, made: Provenance) -> UID:
     """An identifier that is a function of the old one, the weights and the version: a second call gives it again."""
     return UID(f"2.25.{uuid.uuid5(_NAMES, f'{uid} {made.sha256} {made.version}').int}")
 

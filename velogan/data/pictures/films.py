@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from velogan.data.pictures.picture import check_size, damage_told
+from velogan.data.pictures.picture import check_size, convert_decode_errors
 
 if TYPE_CHECKING:
     from av import AudioStream, VideoFrame, VideoStream
@@ -44,7 +44,7 @@ def count_frames(path: Path) -> int:
     """How many frames a film says that it has, or its length and rate do; 0 where nothing says it."""
     import av
 
-    with damage_told("film"), path.open("rb") as file, av.open(file, "r", options=_READ) as film:
+    with convert_decode_errors("film"), path.open("rb") as file, av.open(file, "r", options=_READ) as film:
         video = film.streams.video[0] if film.streams.video else None
         if video is None:
             raise ValueError("it has no pictures")
@@ -52,7 +52,7 @@ def count_frames(path: Path) -> int:
         return video.frames or int(seconds * float(video.average_rate or 0))
 
 
-def change_film(source: Path, target: Path, change: Change, *, suffix: str, comment: str) -> int:
+def rewrite_film(source: Path, target: Path, change: Change, *, suffix: str, comment: str) -> int:
     """Write `source` to `target` with its frames changed; gives how many. `suffix` names the format.
 
     Times of frames are kept, constant rate or not, and sound is copied without coding it again. Frames are turned
@@ -62,16 +62,16 @@ def change_film(source: Path, target: Path, change: Change, *, suffix: str, comm
     import av
 
     with source.open("rb") as read, target.open("w+b") as write:
-        with damage_told("film"):
+        with convert_decode_errors("film"):
             film = av.open(read, "r", options=_READ)
         with film:
-            with damage_told("film"):
+            with convert_decode_errors("film"):
                 out = av.open(write, "w", format=SUFFIXES[suffix])
             try:
-                with damage_told("film"):
-                    copy = _Copy(film, out, suffix, comment)
+                with convert_decode_errors("film"):
+                    copy = _FilmWriter(film, out, suffix, comment)
                 done = copy.all(change)
-                with damage_told("film"):
+                with convert_decode_errors("film"):
                     out.close()
                 return done
             except BaseException:
@@ -80,7 +80,7 @@ def change_film(source: Path, target: Path, change: Change, *, suffix: str, comm
                 raise
 
 
-class _Copy:
+class _FilmWriter:
     """One film on its way into another file."""
 
     def __init__(self, film: InputContainer, out: OutputContainer, suffix: str, comment: str):
@@ -117,7 +117,7 @@ class _Copy:
             count += 1
         if self._made is None:
             raise ValueError("it has no pictures that can be read")
-        with damage_told("film"):
+        with convert_decode_errors("film"):
             self._out.mux(self._made.encode(None))
         return count
 
@@ -126,20 +126,20 @@ class _Copy:
         size: tuple[int, ...] | None = None
         packets = self._film.demux([self._video, *self._film.streams.audio])
         while True:
-            with damage_told("film"):
+            with convert_decode_errors("film"):
                 packet = next(packets, None)
                 frames: list[Any] = list(packet.decode()) if packet and packet.stream is self._video else []
             if packet is None:
                 return
             if packet.stream is not self._video and packet.dts is not None:
-                with damage_told("film"):
+                with convert_decode_errors("film"):
                     self._copy_sound(packet)
             for frame in frames:
-                with damage_told("film"):
+                with convert_decode_errors("film"):
                     check_size(frame.height, frame.width, 3, working=9)
                     if frame.interlaced_frame:
                         raise ValueError("its frames are interlaced, of two moments each: make it progressive first")
-                    turned, picture = _upright(frame)
+                    turned, picture = _turn_upright(frame)
                     if size not in (None, picture.shape):
                         raise ValueError(f"its frames change size, to {frame.width}x{frame.height}: cut it there")
                     size = picture.shape
@@ -155,7 +155,7 @@ class _Copy:
         given, (height, width) = self._video, picture.shape[:2]
         codec, options = _CODECS.get(SUFFIXES[self._suffix], _X264)
         made = cast("VideoStream", self._out.add_stream(codec, rate=given.average_rate or 25, options=options))
-        self._made, self._coded = made, _coded(frame)
+        self._made, self._coded = made, _read_colour_coding(frame)
         made.width, made.height = width, height
         made.pix_fmt = "yuv444p" if height % 2 or width % 2 else "yuv420p"
         made.time_base = made.codec_context.time_base = given.time_base or Fraction(1, 90000)
@@ -172,7 +172,7 @@ class _Copy:
 
         assert self._made is not None
         assert self._made.pix_fmt is not None
-        with damage_told("film"):
+        with convert_decode_errors("film"):
             matrix, span = self._coded
             frame = VideoFrame.from_ndarray(picture, format="rgb24")
             frame = self._coder.reformat(
@@ -201,7 +201,7 @@ class _Copy:
         return ValueError(f"{self._suffix} cannot hold its sound ({name}): name an output that ends in .mkv")
 
 
-def _coded(frame: VideoFrame) -> tuple[int, int]:
+def _read_colour_coding(frame: VideoFrame) -> tuple[int, int]:
     """How the values of a film like `frame` are coded: matrix and range, as its file says them; those of HD for RGB.
 
     ValueError for a matrix that is not converted.
@@ -214,7 +214,7 @@ def _coded(frame: VideoFrame) -> tuple[int, int]:
     return matrix, _FULL if frame.format.name.startswith("yuvj") else span
 
 
-def _upright(frame: VideoFrame) -> tuple[bool, np.ndarray]:
+def _turn_upright(frame: VideoFrame) -> tuple[bool, np.ndarray]:
     """A frame `(H, W, 3)` uint8 as players show it, and whether its rows were columns.
 
     Films of phones are stored as the sensor lies, with a matrix that turns them, and may mirror them. Of a matrix that

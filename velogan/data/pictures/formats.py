@@ -32,8 +32,8 @@ from PIL import (
     WebPImagePlugin,
 )
 
-from velogan.data.pictures.notes import Notes, dpi, exif_notes
-from velogan.data.pictures.picture import Picture, assemble, check_size, merged
+from velogan.data.pictures.metadata import FileMetadata, compute_dpi, parse_exif
+from velogan.data.pictures.picture import Picture, assemble, check_size, with_alpha_channel
 from velogan.files import require
 
 QUALITY = 95
@@ -64,17 +64,17 @@ def decode_file(name: str, data: bytes) -> Picture:
     Palettes and CMYK become RGB, transparent colours alpha, and 1 to 4 bits 8. Raises ValueError if the image is too
     large or HEIC is not installed, and whatever the libraries raise if the file is damaged.
     """
-    with _plugin(name)(io.BytesIO(data)) as image:
+    with _find_plugin(name)(io.BytesIO(data)) as image:
         if name == "PNG" and "exif" not in image.info and b"eXIf" in data:
             check_size(image.height, image.width, 4, working=4)
             image.load()  # it stands behind the pixels
-        pixels, has_alpha = _DECODERS.get(name, _by_pillow)(image, data)
+        pixels, has_alpha = _DECODERS.get(name, _decode_with_pillow)(image, data)
         icc = image.info.get("icc_profile") if image.mode != "CMYK" else None
-        notes = _notes(name, image)
-    return assemble(pixels, has_alpha=has_alpha, icc=icc or None, notes=notes)
+        metadata = _read_metadata(name, image)
+    return assemble(pixels, has_alpha=has_alpha, icc=icc or None, metadata=metadata)
 
 
-def _plugin(name: str) -> type[ImageFile.ImageFile]:
+def _find_plugin(name: str) -> type[ImageFile.ImageFile]:
     if name != "HEIC":
         return _PLUGINS[name]
     require("heic", "pillow_heif", user="a HEIC picture")
@@ -83,24 +83,24 @@ def _plugin(name: str) -> type[ImageFile.ImageFile]:
     return HeifImageFile
 
 
-def knows_heic() -> bool:
+def can_read_heic() -> bool:
     """Return whether HEIC files are decoded here: without the extra they are left out of what is cached."""
     return find_spec("pillow_heif") is not None
 
 
-def _notes(name: str, image: ImageFile.ImageFile) -> Notes:
+def _read_metadata(name: str, image: ImageFile.ImageFile) -> FileMetadata:
     """Return what Pillow has read beside the pixels."""
     info, frames = image.info, 1
-    notes = exif_notes(info["exif"]) if info.get("exif") else Notes()
+    metadata = parse_exif(info["exif"]) if info.get("exif") else FileMetadata()
     if (name == "PNG" or info.get("jfif_unit")) and "dpi" in info:  # of a JPEG without a unit Pillow guesses
         across, down = info["dpi"]
-        notes = replace(notes, dpi=dpi(across, down, 2))
+        metadata = replace(metadata, dpi=compute_dpi(across, down, 2))
     with suppress(EOFError, OSError, SyntaxError, ValueError):  # a later frame is damaged, the first was read
         frames = getattr(image, "n_frames", 1) if name in _ANIMATED else 1
-    return replace(notes, colours=_colours(info) if name == "PNG" else (), frames=frames)
+    return replace(metadata, colours=_read_png_colours(info) if name == "PNG" else (), frames=frames)
 
 
-def _colours(info: dict[Any, Any]) -> tuple[tuple[bytes, bytes], ...]:
+def _read_png_colours(info: dict[Any, Any]) -> tuple[tuple[bytes, bytes], ...]:
     """Return a PNG's chunks of colour as they were before Pillow read them."""
     chunks = [(b"sRGB", bytes([info["srgb"]]))] if "srgb" in info else []
     gamma = (info["gamma"],) if "gamma" in info else ()
@@ -113,7 +113,7 @@ def _colours(info: dict[Any, Any]) -> tuple[tuple[bytes, bytes], ...]:
 # Decoders: an opened file and its bytes to `(H, W)` or `(H, W, C)` values, and whether the last channel is alpha
 
 
-def _jpeg(image: ImageFile.ImageFile, data: bytes) -> tuple[np.ndarray, bool]:
+def _decode_jpeg(image: ImageFile.ImageFile, data: bytes) -> tuple[np.ndarray, bool]:
     assert isinstance(image, JpegImagePlugin.JpegImageFile)
     if len(data) * 8 < math.ceil(image.height / 8) * math.ceil(image.width / 8):  # a block of 8x8 takes a bit or more
         raise ValueError(f"the JPEG file is truncated: {len(data)} bytes for {image.width}x{image.height} pixels")
@@ -125,10 +125,10 @@ def _jpeg(image: ImageFile.ImageFile, data: bytes) -> tuple[np.ndarray, bool]:
         check_size(image.height, image.width, len(samples), working=coefficients)
         with suppress(ValueError):  # it fails on harmless warnings too, Pillow on damage only
             return simplejpeg.decode_jpeg(data, colorspace="GRAY" if image.mode == "L" else "RGB"), False
-    return _by_pillow(image, data, working=4 + coefficients)
+    return _decode_with_pillow(image, data, working=4 + coefficients)
 
 
-def _png(image: ImageFile.ImageFile, data: bytes) -> tuple[np.ndarray, bool]:
+def _decode_png(image: ImageFile.ImageFile, data: bytes) -> tuple[np.ndarray, bool]:
     channels, deep = len(image.getbands()), data[24] == 16
     check_size(image.height, image.width, channels * (2 if deep else 1))
     if deep:  # Pillow gives 8 bits of colours
@@ -137,26 +137,26 @@ def _png(image: ImageFile.ImageFile, data: bytes) -> tuple[np.ndarray, bool]:
     if image.mode in ("L", "RGB", "RGBA") and "transparency" not in image.info:
         with suppress(imagecodecs.SpngError):
             return imagecodecs.spng_decode(data), channels == 4
-    return _by_pillow(image, data)
+    return _decode_with_pillow(image, data)
 
 
-def _webp(image: ImageFile.ImageFile, data: bytes) -> tuple[np.ndarray, bool]:
-    return _by_pillow(image, data, working=12)  # it keeps two frames of an animation
+def _decode_webp(image: ImageFile.ImageFile, data: bytes) -> tuple[np.ndarray, bool]:
+    return _decode_with_pillow(image, data, working=12)  # it keeps two frames of an animation
 
 
-def _jpeg2000(image: ImageFile.ImageFile, data: bytes) -> tuple[np.ndarray, bool]:
+def _decode_jpeg2000(image: ImageFile.ImageFile, data: bytes) -> tuple[np.ndarray, bool]:
     channels = len(image.getbands())
     check_size(image.height, image.width, channels * 2, working=channels * 4)
     pixels = imagecodecs.jpeg2k_decode(data)
     return pixels, pixels.shape[2:] in ((2,), (4,))
 
 
-def _ppm(image: ImageFile.ImageFile, data: bytes) -> tuple[np.ndarray, bool]:
+def _decode_ppm(image: ImageFile.ImageFile, data: bytes) -> tuple[np.ndarray, bool]:
     """Decode; the highest value that the file states becomes 255 or 65535."""
     decoder, _, offset, settings = image.tile[0]
     highest = settings[1] if isinstance(settings, tuple) else 255
     if image.mode != "RGB" or highest <= 255:
-        return _by_pillow(image, data)
+        return _decode_with_pillow(image, data)
     if decoder != "ppm":
         raise ValueError("a plain PPM file deeper than 8 bits: save it as a binary one")
     check_size(image.height, image.width, 6, working=8)
@@ -165,7 +165,7 @@ def _ppm(image: ImageFile.ImageFile, data: bytes) -> tuple[np.ndarray, bool]:
     return levels[pixels], False
 
 
-def _by_pillow(image: ImageFile.ImageFile, data: bytes, *, working: float = 4) -> tuple[np.ndarray, bool]:
+def _decode_with_pillow(image: ImageFile.ImageFile, data: bytes, *, working: float = 4) -> tuple[np.ndarray, bool]:
     check_size(image.height, image.width, 4, working=working)
     return from_pillow(image)
 
@@ -190,11 +190,11 @@ def from_pillow(image: Image.Image) -> tuple[np.ndarray, bool]:
 
 
 _DECODERS: dict[str, Callable[[ImageFile.ImageFile, bytes], tuple[np.ndarray, bool]]] = {
-    "JPEG": _jpeg,
-    "PNG": _png,
-    "WebP": _webp,
-    "PPM": _ppm,
-    "JPEG 2000": _jpeg2000,
+    "JPEG": _decode_jpeg,
+    "PNG": _decode_png,
+    "WebP": _decode_webp,
+    "PPM": _decode_ppm,
+    "JPEG 2000": _decode_jpeg2000,
 }
 """Of formats that Pillow does not decode alone."""
 
@@ -204,13 +204,13 @@ _DECODERS: dict[str, Callable[[ImageFile.ImageFile, bytes], tuple[np.ndarray, bo
 
 def encode_png(picture: Picture) -> bytes:
     """Encode 8- or 16-bit grey or RGB, with or without alpha; pixels by imagecodecs, all else as Pillow writes it."""
-    pixels, colours, head = merged(picture), PngImagePlugin.PngInfo(), io.BytesIO()
+    pixels, colours, head = with_alpha_channel(picture), PngImagePlugin.PngInfo(), io.BytesIO()
     pixels = np.array(
         pixels[:, :, 0] if pixels.shape[2] == 1 else pixels, copy=1 in pixels.shape
     )  # strides of one pixel
-    for kind, body in picture.notes.colours:
+    for kind, body in picture.metadata.colours:
         colours.add(kind, body)
-    Image.new("L", (1, 1)).save(head, "PNG", pnginfo=colours, **_kept(picture))
+    Image.new("L", (1, 1)).save(head, "PNG", pnginfo=colours, **_metadata_arguments(picture))
     # Level 1 of this encoder gives files as small as zlib's level 3, in two thirds of the time.
     data, chunks = bytes(imagecodecs.png_encode(pixels, level=1)), head.getvalue()
     return data[:_IHDR_END] + chunks[_IHDR_END : chunks.rindex(b"IDAT") - 4] + data[_IHDR_END:]
@@ -218,17 +218,17 @@ def encode_png(picture: Picture) -> bytes:
 
 def encode_jpeg(picture: Picture) -> bytes:
     """Encode 8-bit grey or RGB, colour at full resolution (4:4:4); raises `ValueError` for sides over 65500."""
-    return _encoded(picture, "JPEG", quality=QUALITY, subsampling=0)
+    return _encode_with_pillow(picture, "JPEG", quality=QUALITY, subsampling=0)
 
 
 def encode_webp(picture: Picture) -> bytes:
     """Encode 8-bit RGB, with or without alpha; grey becomes RGB. Raises `ValueError` for sides over 16383."""
-    return _encoded(picture, "WEBP", quality=QUALITY)
+    return _encode_with_pillow(picture, "WEBP", quality=QUALITY)
 
 
 def encode_bmp(picture: Picture) -> bytes:
     """Encode 8-bit grey or RGB; all else is left out."""
-    return _encoded(Picture(picture.pixels), "BMP")
+    return _encode_with_pillow(Picture(picture.pixels), "BMP")
 
 
 def encode_ppm(picture: Picture) -> bytes:
@@ -239,17 +239,19 @@ def encode_ppm(picture: Picture) -> bytes:
     return header.encode() + (picture.pixels.astype(">u2") if deep else picture.pixels).tobytes()
 
 
-def _encoded(picture: Picture, name: str, **settings: int) -> bytes:
+def _encode_with_pillow(picture: Picture, name: str, **settings: int) -> bytes:
     """Encode 8 bits in the format that Pillow knows by `name`."""
-    pixels, file = merged(picture), io.BytesIO()
+    pixels, file = with_alpha_channel(picture), io.BytesIO()
     image = Image.fromarray(pixels[..., 0] if pixels.shape[2] == 1 else pixels)
-    (image.convert("RGBA") if image.mode == "LA" else image).save(file, name, **settings, **_kept(picture))
+    (image.convert("RGBA") if image.mode == "LA" else image).save(
+        file, name, **settings, **_metadata_arguments(picture)
+    )
     return file.getvalue()
 
 
-def _kept(picture: Picture) -> dict[str, Any]:
+def _metadata_arguments(picture: Picture) -> dict[str, Any]:
     """Return the colour profile, EXIF and resolution, as Pillow's `save` takes them."""
-    notes = picture.notes
-    density = notes.dpi and tuple(min(round(each), 65535) for each in notes.dpi)
-    kept = {"icc_profile": picture.icc, "exif": notes.exif, "dpi": density}
+    metadata = picture.metadata
+    density = metadata.dpi and tuple(min(round(each), 65535) for each in metadata.dpi)
+    kept = {"icc_profile": picture.icc, "exif": metadata.exif, "dpi": density}
     return {name: value for name, value in kept.items() if value}

@@ -22,12 +22,12 @@ from velogan.data.pictures.formats import (
 )
 from velogan.data.pictures.npy import decode_npy, encode_npy
 from velogan.data.pictures.picture import (
-    DICOM_AT,
+    DICOM_MAGIC_OFFSET,
     MAX_SIDE,
     Picture,
     check_file,
-    damage_told,
-    first_bytes,
+    convert_decode_errors,
+    read_first_bytes,
 )
 from velogan.data.pictures.tiff import decode_tiff, encode_tiff
 from velogan.files import counted
@@ -63,7 +63,20 @@ SUFFIXES = frozenset(_ENCODERS)
 """Of files that are written."""
 LOSSY = frozenset({".jpg", ".jpeg", ".webp"})
 """Of these, the ones that change pixels."""
-READ = SUFFIXES | {".jfif", ".jpe", ".gif", ".pgm", ".pbm", ".avif", ".heic", ".heif", ".jp2", ".j2k", ".jpf", ".jpx"}
+READABLE_SUFFIXES = SUFFIXES | {
+    ".jfif",
+    ".jpe",
+    ".gif",
+    ".pgm",
+    ".pbm",
+    ".avif",
+    ".heic",
+    ".heif",
+    ".jp2",
+    ".j2k",
+    ".jpf",
+    ".jpx",
+}
 """Of files that are read, too; a file of another name is looked into."""
 
 _SPACES = {b"GRAY": 1, b"RGB ": 3, b"CMYK": 4}  # what a profile says, at its bytes 16 to 19, that it is of
@@ -83,9 +96,9 @@ def read_picture(path: Path | str, *, pages_are_channels: bool = False, filled: 
         return decode(file.read(), pages_are_channels=pages_are_channels, filled=filled)
 
 
-def with_data(picture: Picture) -> Picture:
+def check_has_data(picture: Picture) -> Picture:
     """The same picture. ValueError where none of its pixels holds data, so that nothing can be learned from it."""
-    empty = picture.notes.geography.empty
+    empty = picture.metadata.geography.empty
     if empty is not None and empty.all():
         raise ValueError("no pixel holds data, as its tag GDAL_NODATA says, or NaN in each")
     return picture
@@ -94,13 +107,13 @@ def with_data(picture: Picture) -> Picture:
 def is_picture(path: Path) -> bool:
     """Whether a file is taken for a picture: by its name, or else by its first bytes. Raw files of cameras are none."""
     suffix = path.suffix.lower()
-    if suffix in READ or suffix in _CAMERAS:
-        return suffix in READ
-    start = first_bytes(path, DICOM_AT + 4)
-    if start[DICOM_AT:] == b"DICM":  # what stands before that may be the header of a TIFF
+    if suffix in READABLE_SUFFIXES or suffix in _CAMERAS:
+        return suffix in READABLE_SUFFIXES
+    start = read_first_bytes(path, DICOM_MAGIC_OFFSET + 4)
+    if start[DICOM_MAGIC_OFFSET:] == b"DICM":  # what stands before that may be the header of a TIFF
         return False
     try:
-        name = _format_of(start)
+        name = _detect_format(start)
     except ValueError:
         return False
     return name not in _WEAK or _WEAK[name].match(start) is not None
@@ -110,14 +123,14 @@ def decode(data: bytes, *, pages_are_channels: bool = False, filled: bool = True
     """Decode the bytes of a picture file as `read_picture`; raises `ValueError` with the reason, and nothing else."""
     if not data:
         raise ValueError("the file is empty")
-    name = _format_of(data)
-    with damage_told(name):
+    name = _detect_format(data)
+    with convert_decode_errors(name):
         if name == "TIFF":
             return decode_tiff(data, channels=pages_are_channels, filled=filled)
         return decode_npy(data) if name == "npy" else decode_file(name, data)
 
 
-def _format_of(data: bytes) -> str:
+def _detect_format(data: bytes) -> str:
     for pattern, name in _FORMATS:
         if pattern.match(data):
             return name
@@ -135,39 +148,39 @@ def encode(suffix: str, picture: Picture) -> bytes:
 
     JPEG and WebP have quality 95, JPEG with colour at full resolution; the other formats are lossless. WebP turns grey
     into RGB. A colour profile is written where it is of the colours that the file has. Raises `ValueError` if the
-    format cannot hold the picture (see `suffix_for`).
+    format cannot hold the picture (see `choose_suffix`).
     """
     if suffix not in SUFFIXES:
         raise ValueError(f"{suffix or 'no suffix'} names no picture format: name one of {', '.join(sorted(SUFFIXES))}")
-    if not _holds(suffix, picture):
+    if not _can_hold(suffix, picture):
         height, width, channels = picture.pixels.shape
         what = f"{width}x{height} pixels of {picture.pixels.dtype}, {counted(channels, 'channel')}"
         what += " and alpha" if picture.alpha is not None else ""
-        raise ValueError(f"{suffix} cannot hold {what}: save it as {suffix_for(suffix, picture)}")
+        raise ValueError(f"{suffix} cannot hold {what}: save it as {choose_suffix(suffix, picture)}")
     colours = 3 if suffix == ".webp" else picture.pixels.shape[2]
     if picture.icc is not None and _SPACES.get(picture.icc[16:20], colours) != colours:
         picture = replace(picture, icc=None)
     return _ENCODERS[suffix](picture)
 
 
-def suffix_of(data: bytes) -> str:
+def detect_suffix(data: bytes) -> str:
     """Give the suffix for a translation of the picture file that begins with `data`; `.png` if that is no picture."""
     try:
-        name = _format_of(data)
+        name = _detect_format(data)
     except ValueError:
         return ".png"
     return ".jpg" if name == "JPEG" else own if (own := f".{name.lower()}") in SUFFIXES else ".png"
 
 
-def suffix_for(suffix: str, picture: Picture) -> str:
+def choose_suffix(suffix: str, picture: Picture) -> str:
     """Give `suffix` if its format can hold the picture, else `.png` if that can, else `.tiff`.
 
     Except for JPEG and WebP, reading the file gives back the same values.
     """
-    return next((name for name in (suffix, ".png") if _holds(name.lower(), picture)), ".tiff")
+    return next((name for name in (suffix, ".png") if _can_hold(name.lower(), picture)), ".tiff")
 
 
-def _holds(suffix: str, picture: Picture) -> bool:
+def _can_hold(suffix: str, picture: Picture) -> bool:
     height, width, channels = picture.pixels.shape
     alpha = picture.alpha is not None
     if suffix in (".tif", ".tiff"):

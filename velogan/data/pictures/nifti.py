@@ -14,9 +14,9 @@ from nibabel.nifti1 import Nifti1Extension, Nifti1Image
 from nibabel.nifti2 import Nifti2Header, Nifti2Image
 from nibabel.orientations import apply_orientation, io_orientation, ornt_transform
 
-from velogan.data.pictures.about import About
-from velogan.data.pictures.picture import HEADERS, Picture, assemble, check_size
+from velogan.data.pictures.picture import MAX_HEADER_BYTES, Picture, assemble, check_size
 from velogan.data.pictures.provenance import Provenance
+from velogan.data.pictures.scan_info import ScanInfo
 from velogan.data.pictures.values import PixelFormat, to_channels
 
 imageglobals.logger.setLevel(logging.CRITICAL)  # it prints flaws that it can pass over
@@ -43,9 +43,9 @@ class NiftiScan:
         return self._canonical[2] * self._sides[3]
 
     @property
-    def about(self) -> About:
+    def info(self) -> ScanInfo:
         """Volumes in time; NIfTI says nothing of the patient."""
-        return About(times=self._sides[3])
+        return ScanInfo(times=self._sides[3])
 
     def picture(self, index: int) -> Picture:
         """An axial slice in the volume's units."""
@@ -59,7 +59,7 @@ class NiftiScan:
         plane = apply_orientation(values, self._turn)[:, :, 0]
         return assemble(np.ascontiguousarray(np.rot90(plane)))
 
-    def written(self, slices: list[np.ndarray], form: PixelFormat, made: Provenance) -> bytes:
+    def encode(self, slices: list[np.ndarray], form: PixelFormat, made: Provenance) -> bytes:
         """The volume with other values, and a text in `descrip` and in an extension that says who made it."""
         planes = [np.rot90(to_channels(one, 1)[..., 0], k=-1) for one in slices]
         back = ornt_transform(_AS_STORED, self._turn)
@@ -99,7 +99,7 @@ def read_nifti(data: bytes, *, packed: bool) -> NiftiScan:
     rest = math.prod(shape) // (sides[0] * sides[1])
     check_size(sides[1], sides[0], rest * dtype.itemsize, working=rest / sides[2] * 4 + 16)
     offset, size = float(header["vox_offset"]), math.prod(shape) * dtype.itemsize
-    if not int(header["sizeof_hdr"]) <= offset <= HEADERS:
+    if not int(header["sizeof_hdr"]) <= offset <= MAX_HEADER_BYTES:
         raise ValueError(f"its values begin at byte {offset:.0f}: the file is damaged")
     whole = start + stream.read(max(0, int(offset) + size - len(start)))
     if len(whole) < int(offset) + size:

@@ -10,9 +10,15 @@ from typing import Protocol
 
 import numpy as np
 
-from velogan.data.pictures.about import About
-from velogan.data.pictures.picture import DICOM_AT, Picture, check_file, damage_told, first_bytes
+from velogan.data.pictures.picture import (
+    DICOM_MAGIC_OFFSET,
+    Picture,
+    check_file,
+    convert_decode_errors,
+    read_first_bytes,
+)
 from velogan.data.pictures.provenance import Provenance
+from velogan.data.pictures.scan_info import ScanInfo
 from velogan.data.pictures.tiff import TiffStack
 from velogan.data.pictures.values import PixelFormat
 from velogan.files import require
@@ -20,10 +26,10 @@ from velogan.files import require
 SUFFIXES = (".dcm", ".dicom", ".ima", ".nii.gz", ".nii")
 """What the names of such files end in. DICOM files without any suffix are found by their bytes."""
 
-MAY_BE_SCANS = {".dcm", ".dicom", ".ima", ".nii", ".gz", ""}
+POSSIBLE_SUFFIXES = {".dcm", ".dicom", ".ima", ".nii", ".gz", ""}
 """The last suffixes of names that `scan_suffix` may know."""
 
-STACKS = {".tif", ".tiff"}
+STACK_SUFFIXES = {".tif", ".tiff"}
 """What the names of pictures of several pages end in, which are files of slices where the user says so."""
 
 
@@ -34,7 +40,7 @@ class Scan(Protocol):
     def bits(self) -> int: ...
 
     @property
-    def about(self) -> About: ...
+    def info(self) -> ScanInfo: ...
 
     def __len__(self) -> int:
         """How many slices it has."""
@@ -44,7 +50,7 @@ class Scan(Protocol):
         """One of them: grey or RGB, in the values that the file means."""
         ...
 
-    def written(self, slices: list[np.ndarray], form: PixelFormat, made: Provenance) -> bytes:
+    def encode(self, slices: list[np.ndarray], form: PixelFormat, made: Provenance) -> bytes:
         """The bytes of such a file with other slices, `(H, W, C)` in `form`, and all else kept; it says who made it.
 
         Call it once: the scan may be used up. ValueError where the format cannot hold them.
@@ -60,7 +66,7 @@ def scan_suffix(path: Path) -> str | None:
             return suffix
     if "." in name or name == "dicomdir":
         return None
-    return "" if first_bytes(path, DICOM_AT + 4)[DICOM_AT:] == b"DICM" else None
+    return "" if read_first_bytes(path, DICOM_MAGIC_OFFSET + 4)[DICOM_MAGIC_OFFSET:] == b"DICM" else None
 
 
 def read_scan(path: Path) -> Scan:
@@ -68,7 +74,7 @@ def read_scan(path: Path) -> Scan:
 
     Raises `ValueError` with the reason if it is damaged, too large or none of them.
     """
-    suffix, stack = scan_suffix(path), path.suffix.lower() in STACKS
+    suffix, stack = scan_suffix(path), path.suffix.lower() in STACK_SUFFIXES
     if suffix is None and not stack:
         raise ValueError(f"no medical file: names of these end in {', '.join(SUFFIXES)}")
     check_file(path)
@@ -76,20 +82,20 @@ def read_scan(path: Path) -> Scan:
     if not data:
         raise ValueError("the file is empty")
     if suffix is None:
-        with damage_told("TIFF"):
+        with convert_decode_errors("TIFF"):
             return TiffStack(data)
     if suffix.startswith(".nii"):
         from velogan.data.pictures.nifti import read_nifti
 
-        with damage_told("NIfTI"):
+        with convert_decode_errors("NIfTI"):
             return read_nifti(data, packed=suffix == ".nii.gz")
     from velogan.data.pictures.dicom import read_dicom
 
-    with damage_told("DICOM"):
+    with convert_decode_errors("DICOM"):
         return read_dicom(data)
 
 
-def require_for(path: Path) -> None:
+def require_library(path: Path) -> None:
     """ValueError, which names the extra, where the library for a medical file is missing."""
     suffix = scan_suffix(path)
     if suffix is not None:

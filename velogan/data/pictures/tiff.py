@@ -13,12 +13,20 @@ import tifffile
 from PIL import TiffImagePlugin
 from tifffile import TiffFile, TiffPage
 
-from velogan.data.pictures.about import About
 from velogan.data.pictures.formats import from_pillow
-from velogan.data.pictures.geography import fill, geography_of
-from velogan.data.pictures.notes import Notes, dpi
-from velogan.data.pictures.picture import MAX_BYTES, Picture, assemble, check_size, merged, pixel_bytes, plain
+from velogan.data.pictures.geography import fill_nodata, read_geography
+from velogan.data.pictures.metadata import FileMetadata, compute_dpi
+from velogan.data.pictures.picture import (
+    MAX_BYTES,
+    Picture,
+    assemble,
+    check_size,
+    pixel_bytes,
+    to_supported_dtype,
+    with_alpha_channel,
+)
 from velogan.data.pictures.provenance import Provenance
+from velogan.data.pictures.scan_info import ScanInfo
 from velogan.data.pictures.values import PixelFormat
 
 logging.getLogger("tifffile").addHandler(logging.NullHandler())  # it logs flaws that it can repair
@@ -32,7 +40,7 @@ _WHITE_IS_ZERO, _GREY, _RGB, _PALETTE, _CMYK, _YCBCR, _LAB = 0, 1, 2, 3, 5, 6, 8
 _CONVERTED = (_PALETTE, _CMYK, _YCBCR, _LAB)
 """Kinds of colour that Pillow turns into RGB of 8 bits."""
 
-_APART = "translate each alone by --pages slices, in training by --data.pages slices"
+_TRANSLATE_ALONE = "translate each alone by --pages slices, in training by --data.pages slices"
 _FOR_A_CENTIMETRE = dict.fromkeys(("micron", "um", "µm", r"\u00B5m"), 10**4) | {"nm": 10**7, "mm": 10, "cm": 1}
 _ORIENTATION, _XRESOLUTION, _ICC = 274, 282, 34675
 
@@ -48,16 +56,16 @@ def decode_tiff(data: bytes, *, channels: bool = False, filled: bool = True) -> 
     count = len(stack)
     if count > 1:
         if stack.in_colour:
-            raise ValueError(f"{count} colour pages; only grey pages can be channels: {_APART}")
+            raise ValueError(f"{count} colour pages; only grey pages can be channels: {_TRANSLATE_ALONE}")
         if stack.axis in ("Z", "T"):
             kind = {"Z": "slices", "T": "times"}[stack.axis]
-            raise ValueError(f"its {count} pages are {kind}, as its description says: {_APART}")
+            raise ValueError(f"its {count} pages are {kind}, as its description says: {_TRANSLATE_ALONE}")
         if stack.axis != "C" and not channels:
             raise ValueError(
                 f"{count} pages, and nothing says whether they are channels, slices or times: say it by "
                 "--pages channels or --pages slices, in training by --data.pages"
             )
-    return stack.joined(filled=filled)
+    return stack.merge_pages(filled=filled)
 
 
 class TiffStack:
@@ -88,22 +96,22 @@ class TiffStack:
                 f"{len(self._pages)} pages of axes {series.axes} are not supported: save each as a file of its own"
             )
         for page in self._pages:
-            _check(page, len(data), len(self._pages))
+            _check_page(page, len(data), len(self._pages))
         self.bits = first.dtype.itemsize * 8 if first.dtype else 0
 
     def __len__(self) -> int:
         return len(self._pages)
 
     @property
-    def about(self) -> About:
+    def info(self) -> ScanInfo:
         """Nothing is known."""
-        return About()
+        return ScanInfo()
 
     def picture(self, index: int) -> Picture:
         """Return a page."""
         return self._picture([self._pages[index]], filled=True)
 
-    def joined(self, *, filled: bool) -> Picture:
+    def merge_pages(self, *, filled: bool) -> Picture:
         """Return the only page, or grey ones as channels."""
         return self._picture(self._pages, filled=filled)
 
@@ -113,15 +121,15 @@ class TiffStack:
         if len(pages) > 1:
             array, has_alpha = np.stack([self._values(page)[0][..., 0] for page in pages], axis=-1), False
         known = first.photometric not in (_CMYK, _YCBCR, _LAB)
-        turned = first.tags.valueof(_ORIENTATION, default=1) if not _by_pillow(first) else 1
-        notes = Notes(dpi=self._dpi(first), orientation=turned if turned in range(1, 9) else 1)
-        if notes.orientation == 1:  # nobody turns what lies on a map
-            geography, colours = geography_of(first), array.shape[2] - has_alpha
+        turned = first.tags.valueof(_ORIENTATION, default=1) if not _needs_pillow(first) else 1
+        metadata = FileMetadata(dpi=self._dpi(first), orientation=turned if turned in range(1, 9) else 1)
+        if metadata.orientation == 1:  # nobody turns what lies on a map
+            geography, colours = read_geography(first), array.shape[2] - has_alpha
             if array.dtype.kind == "f" or (filled and geography.nodata is not None):
-                array[..., :colours], geography = fill(array[..., :colours], geography)
-            notes = replace(notes, geography=geography)
+                array[..., :colours], geography = fill_nodata(array[..., :colours], geography)
+            metadata = replace(metadata, geography=geography)
         icc = first.tags.valueof(_ICC) if known else None
-        return assemble(array, has_alpha=has_alpha, icc=icc if isinstance(icc, bytes) else None, notes=notes)
+        return assemble(array, has_alpha=has_alpha, icc=icc if isinstance(icc, bytes) else None, metadata=metadata)
 
     def _page(self, index: Any) -> TiffPage:
         page = self._file.pages.get(index, aspage=True)
@@ -133,7 +141,7 @@ class TiffStack:
         if page.photometric == _PALETTE and page.colormap is not None and page.colormap.max() <= 255:
             table = page.colormap.astype(np.uint8).T  # some writers use 8 of the 16 bits
             return table[page.asarray(maxworkers=1).astype(np.uint8)], False
-        if _by_pillow(page):
+        if _needs_pillow(page):
             with TiffImagePlugin.TiffImageFile(io.BytesIO(self._data)) as image:
                 image.seek(page.index)
                 return from_pillow(image)
@@ -141,8 +149,8 @@ class TiffStack:
         array = np.moveaxis(array, 0, -1) if page.axes == "SYX" else array.reshape(*array.shape[:2], -1)
         if array.dtype.kind in "iu" and array.dtype.itemsize == 4 and array.min() >= 0 and array.max() <= 65535:
             array = array.astype(np.uint16)
-        array = np.ascontiguousarray(plain(array, finite=False))  # NaN may mean that there are no data
-        bits = 8 if page.bitspersample == 1 else page.bitspersample  # `plain` has made 1 bit 0 and 255
+        array = np.ascontiguousarray(to_supported_dtype(array, finite=False))  # NaN may mean that there are no data
+        bits = 8 if page.bitspersample == 1 else page.bitspersample  # `to_supported_dtype` has made 1 bit 0 and 255
         if bits < 8:
             array = (np.arange(256) * 255 / (2**bits - 1)).round().astype(np.uint8)[array]
         extra = len(page.extrasamples)
@@ -150,7 +158,7 @@ class TiffStack:
             white, colours = 255 if array.dtype == np.uint8 else 2 ** min(bits, 16) - 1, array.shape[2] - extra
             array[..., :colours] = np.subtract(white, array[..., :colours], dtype=array.dtype)
         kind = int(page.extrasamples[-1]) if extra else 0
-        return _unmultiplied(array, array.shape[2] - 1) if kind == 1 else array, kind in (1, 2)
+        return _unpremultiply(array, array.shape[2] - 1) if kind == 1 else array, kind in (1, 2)
 
     def _dpi(self, page: TiffPage) -> tuple[float, float] | None:
         """Return the resolution; of ImageJ's files in the unit that their description has."""
@@ -158,23 +166,23 @@ class TiffStack:
             return None
         across, down = page.resolution
         by = _FOR_A_CENTIMETRE.get((self._file.imagej_metadata or {}).get("unit", ""))
-        return dpi(across * by, down * by, 3) if by else dpi(across, down, page.resolutionunit)
+        return compute_dpi(across * by, down * by, 3) if by else compute_dpi(across, down, page.resolutionunit)
 
-    def written(self, slices: list[np.ndarray], form: PixelFormat, made: Provenance) -> bytes:
+    def encode(self, slices: list[np.ndarray], form: PixelFormat, made: Provenance) -> bytes:
         """Such a file, with alpha, resolution and place on the Earth as they were."""
         given = [self.picture(index) for index in range(len(self))]
         pages = [replace(one, pixels=pixels, icc=None) for one, pixels in zip(given, slices)]
         if pages[0].alpha is not None and pages[0].alpha.dtype != slices[0].dtype:
             raise ValueError("pages with alpha become values of another type: save them without alpha")
-        return _encoded(pages, axis="T" if self.axis == "T" else "Z")
+        return _encode_pages(pages, axis="T" if self.axis == "T" else "Z")
 
 
-def _by_pillow(page: TiffPage) -> bool:
+def _needs_pillow(page: TiffPage) -> bool:
     """Return whether Pillow decodes a page: colours to convert, and JPEG, whose own size libtiff checks."""
     return page.photometric in _CONVERTED or page.compression == _JPEG
 
 
-def _check(page: TiffPage, size: int, pages: int) -> None:
+def _check_page(page: TiffPage, size: int, pages: int) -> None:
     """Check a page's header against the limits and the file's size in bytes, before pixels are allocated."""
     if page.dtype is None:
         raise ValueError(f"{page.bitspersample}-bit samples of this kind are not supported")
@@ -184,7 +192,7 @@ def _check(page: TiffPage, size: int, pages: int) -> None:
         page.imagelength,
         page.imagewidth,
         values * own * (3 if page.photometric == _PALETTE else 1),
-        working=values * (before if pages == 1 else max(before, own)) + (4 if _by_pillow(page) else 0),
+        working=values * (before if pages == 1 else max(before, own)) + (4 if _needs_pillow(page) else 0),
     )
     if page.compression not in _COMPRESSIONS:
         raise ValueError(f"its compression ({int(page.compression)}) is not supported; save it with deflate or none")
@@ -201,7 +209,7 @@ def _check(page: TiffPage, size: int, pages: int) -> None:
         raise ValueError("fewer pixels than its size says: the file is truncated")
 
 
-def _unmultiplied(array: np.ndarray, alpha: int) -> np.ndarray:
+def _unpremultiply(array: np.ndarray, alpha: int) -> np.ndarray:
     """Divide the colours by alpha, for files that store them multiplied by it."""
     whole = 1.0 if array.dtype.kind == "f" else float(np.iinfo(array.dtype).max)
     opacity = array[..., alpha].astype(np.float32)
@@ -214,13 +222,15 @@ def _unmultiplied(array: np.ndarray, alpha: int) -> np.ndarray:
 
 def encode_tiff(picture: Picture) -> bytes:
     """Encode any picture with deflate: 1 channel as grey, 3 as RGB, others as grey with extra samples; alpha last."""
-    return _encoded([picture])
+    return _encode_pages([picture])
 
 
-def _encoded(pages: list[Picture], *, axis: str = "") -> bytes:
+def _encode_pages(pages: list[Picture], *, axis: str = "") -> bytes:
     """Pages of one size, which `axis` names: Z slices, T times."""
     first = pages[0]
-    shown = [merged(replace(one, pixels=one.notes.geography.put_back(one.pixels))) for one in pages]
+    shown = [
+        with_alpha_channel(replace(one, pixels=one.metadata.geography.restore_nodata(one.pixels))) for one in pages
+    ]
     array, channels = np.stack(shown) if axis else shown[0], first.pixels.shape[2]
     extras = ["unspecified"] * (0 if channels == 3 else channels - 1)
     extras += ["unassalpha"] if first.alpha is not None else []
@@ -236,9 +246,9 @@ def _encoded(pages: list[Picture], *, axis: str = "") -> bytes:
         compressionargs={"level": 4},
         predictor=True,
         iccprofile=first.icc,
-        resolution=first.notes.dpi,
-        resolutionunit=first.notes.dpi and "INCH",
-        extratags=first.notes.geography.tags(array.dtype),
+        resolution=first.metadata.dpi,
+        resolutionunit=first.metadata.dpi and "INCH",
+        extratags=first.metadata.geography.tags(array.dtype),
         metadata={"axes": f"{axis}YX{'' if single else 'S'}"} if axis else None,
         maxworkers=1,
     )

@@ -14,7 +14,7 @@ from velogan.files import counted
 
 Range = tuple[float, float]
 
-_WHOLE: dict[str, Range] = {"uint8": (0, 255), "uint16": (0, 65535)}
+_DTYPE_RANGES: dict[str, Range] = {"uint8": (0, 255), "uint16": (0, 65535)}
 _TYPES = {"uint8": torch.uint8, "uint16": torch.uint16, "float32": torch.float32}
 _LUMA = np.array([19595, 38470, 7471])  # of 65536: Rec. 601, rounded as Pillow has it
 
@@ -70,7 +70,7 @@ def to_channels(pixels: np.ndarray, channels: int) -> np.ndarray:
     )
 
 
-def channels_in_common(counts: Sequence[int]) -> int:
+def common_channels(counts: Sequence[int]) -> int:
     """The channels that most of some pictures can be brought to, see `to_channels`; of several, the most. 1 of none."""
 
     def fit(wanted: int) -> int:
@@ -79,13 +79,13 @@ def channels_in_common(counts: Sequence[int]) -> int:
     return max(set(counts), key=lambda wanted: (fit(wanted), wanted), default=1)
 
 
-def deepen(pixels: np.ndarray, dtype: str, range: Range | None) -> np.ndarray:
+def promote_dtype(pixels: np.ndarray, dtype: str, range: Range | None) -> np.ndarray:
     """Converts pixels to the same or a deeper `dtype` (uint8, uint16, float32), as training and translation read them.
 
     Without a declared `range`, 255 of 8 bits becomes 65535 of 16. With one, values are what they are, in its unit;
-    ValueError where their type cannot have it, see `fits`.
+    ValueError where their type cannot have it, see `can_hold_range`.
     """
-    if range is not None and not fits(pixels.dtype.name, range):
+    if range is not None and not can_hold_range(pixels.dtype.name, range):
         kind = "8 bits, 0 to 255" if pixels.dtype == np.uint8 else "16 bits without a sign, 0 to 65535"
         raise ValueError(
             f"{kind}, where the declared range of values goes beyond them: save it in the unit of the range"
@@ -95,40 +95,40 @@ def deepen(pixels: np.ndarray, dtype: str, range: Range | None) -> np.ndarray:
     return pixels.astype(dtype, copy=False)
 
 
-def fits(dtype: str, range: Range) -> bool:
+def can_hold_range(dtype: str, range: Range) -> bool:
     """Whether values of `dtype` can be in the unit of a range: not below 0 without a sign, nor above 255 in 8 bits,
     which hold pictures and no units."""
     return dtype == "float32" or (range[0] >= 0 and (dtype == "uint16" or range[1] <= 255))
 
 
-def to_unit(pixels: Tensor, range: Range | None) -> Tensor:
+def normalize(pixels: Tensor, range: Range | None) -> Tensor:
     """Give uint8, uint16 or float32 pixels of any shape as float32 in [-1, 1]; values outside `range` are clipped.
 
     None takes the integer type's whole range, which makes uint8 exactly x / 127.5 - 1. Raises `ValueError` for
     floats without a range.
     """
-    low, high = range or _whole(str(pixels.dtype).removeprefix("torch."))
+    low, high = range or _dtype_range(str(pixels.dtype).removeprefix("torch."))
     return ((pixels.float() - low) / ((high - low) / 2) - 1).clamp_(-1, 1)
 
 
-def from_unit(images: Tensor, dtype: str, range: Range | None) -> Tensor:
+def denormalize(images: Tensor, dtype: str, range: Range | None) -> Tensor:
     """Give images in [-1, 1], of any shape, as pixels of `dtype` (uint8, uint16, float32) over `range`.
 
     Integers are rounded and clamped to the range and the type, floats clamped to the range. None takes the integer
     type's whole range. Raises `ValueError` for floats without a range.
     """
-    low, high = range or _whole(dtype)
+    low, high = range or _dtype_range(dtype)
     pixels = (images.float() + 1) * ((high - low) / 2) + low
-    if dtype not in _WHOLE:
+    if dtype not in _DTYPE_RANGES:
         return pixels.clamp_(low, high)
-    least, most = _WHOLE[dtype]
+    least, most = _DTYPE_RANGES[dtype]
     return pixels.round_().clamp_(max(low, least), min(high, most)).to(_TYPES[dtype])
 
 
-def _whole(dtype: str) -> Range:
-    if dtype not in _WHOLE:
+def _dtype_range(dtype: str) -> Range:
+    if dtype not in _DTYPE_RANGES:
         raise ValueError(
             f"{dtype} pixels have no whole range: declare the two values that stand for darkest and brightest "
             "(data.range_a, data.range_b)"
         )
-    return _WHOLE[dtype]
+    return _DTYPE_RANGES[dtype]

@@ -21,8 +21,8 @@ import numpy as np
 
 from velogan.data.aside import building, move_into_place, part_of
 from velogan.data.config import DataConfig
-from velogan.data.pictures.formats import knows_heic
-from velogan.data.pictures.values import PixelFormat, Range, fits
+from velogan.data.pictures.formats import can_read_heic
+from velogan.data.pictures.values import PixelFormat, Range, can_hold_range
 from velogan.data.sets.pixels import PixelFile, Shape, offsets
 from velogan.data.sets.slices import Slices
 from velogan.data.sets.sources import ImageSource, cache_directory, content_hash
@@ -163,9 +163,9 @@ def _contents(folder: ImageSource, pool: ThreadPoolExecutor) -> bytes:
 
 def _key(contents: bytes, config: DataConfig, *, test: bool, channels: int | None, value_range: Range | None) -> str:
     """The name of an entry. Of the range only the types that can follow it change what is kept."""
-    units = () if value_range is None else tuple(fits(dtype, value_range) for dtype in ("uint8", "uint16"))
+    units = () if value_range is None else tuple(can_hold_range(dtype, value_range) for dtype in ("uint8", "uint16"))
     settings = (VERSION, config.preprocess, config.load_side, config.crop_size, test, channels or "in common")
-    settings += (knows_heic(), *units)
+    settings += (can_read_heic(), *units)
     return hashlib.sha256(repr(settings).encode() + contents).hexdigest()
 
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from velogan.data.config import DataConfig
-from velogan.data.pictures.values import Range, to_unit
+from velogan.data.pictures.values import Range, normalize
 from velogan.data.sets.cache import Domain
 from velogan.metrics.labels import APART, assign
 from velogan.types import Batch
@@ -71,8 +71,8 @@ def crop_and_flip(images: Tensor, plan: Tensor, size: tuple[int, int], *, rotate
 
 
 def normalise(images: Tensor, value_range: Range | None = None) -> Tensor:
-    """Turn `(B, H, W, C)` uint8, uint16 or float32 into `(B, C, H, W)` float32 in [-1, 1]; see `values.to_unit`."""
-    planes = to_unit(images.permute(0, 3, 1, 2), value_range)
+    """Turn `(B, H, W, C)` uint8, uint16 or float32 into `(B, C, H, W)` float32 in [-1, 1]; see `values.normalize`."""
+    planes = normalize(images.permute(0, 3, 1, 2), value_range)
     return planes.contiguous(memory_format=torch.contiguous_format)
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from torch import Tensor
 
 from velogan.data.config import BUILT_IN, DataConfig
-from velogan.data.pictures.values import channels_in_common
+from velogan.data.pictures.values import common_channels
 from velogan.data.sets.beside import Task, find_beside, open_beside
 from velogan.data.sets.cache import Domain, none_read, open_domain
 from velogan.data.sets.loader import Beside, Labels, window
@@ -56,7 +56,7 @@ def look_at_channels(side: Side, config: DataConfig) -> int:
             reasons.append(str(error))
     if not counts:
         raise none_read(side.train, names[0], reasons[0], looked_at=len(reasons))
-    return config.reading(side.letter)["channels"] or channels_in_common(counts)
+    return config.reading(side.letter)["channels"] or common_channels(counts)
 
 
 def open_data(config: DataConfig, *, task: Task, say: Callable[[str], None]) -> Data:

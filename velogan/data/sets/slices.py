@@ -24,8 +24,8 @@ import numpy as np
 from velogan.data.aside import part_of
 from velogan.data.config import WINDOWS, DataConfig
 from velogan.data.pictures.images import Picture
-from velogan.data.pictures.picture import damage_told
-from velogan.data.pictures.scans import Scan, read_scan, require_for
+from velogan.data.pictures.picture import convert_decode_errors
+from velogan.data.pictures.scans import Scan, read_scan, require_library
 from velogan.data.pictures.values import PixelFormat, Range
 from velogan.data.sets.ahead import in_order
 from velogan.files import counted, replacing, sha256
@@ -106,7 +106,7 @@ class Scans:
         """A slice `(H, W)` float32 in the values that the file means. `ValueError` for colour."""
         name, number = one
         scan = self.scan(name)
-        with damage_told("scan"):
+        with convert_decode_errors("scan"):
             pixels = scan.picture(number).pixels
         if pixels.shape[2] != 1:
             raise ValueError("a scan in colour: save its frames as pictures to train on them")
@@ -243,7 +243,7 @@ def open_slices(
     Raises `ValueError` that names the folder and the mend, where there is none, or where a library is missing.
     """
     for name in files:
-        require_for(directory / name)
+        require_library(directory / name)
     scans = Scans(directory)
     look = _kept(cache, scans, files, config.span(letter), workers=config.workers, progress=progress)
     if not look.series:
@@ -391,16 +391,16 @@ def _look_at(scans: Scans, name: str) -> list[tuple[tuple[str, ...], _Found]] | 
     """The slices of a file, each with what names its volume; or why the file cannot be read."""
     try:
         scan = scans.scan(name)
-        about, found = scan.about, []
-        each = len(scan) // about.times
-        patient = hashlib.sha256(about.patient.encode("utf-8", "replace")).hexdigest()[:16] if about.patient else ""
-        own = name if len(scan) > 1 or not about.series else about.series
+        info, found = scan.info, []
+        each = len(scan) // info.times
+        patient = hashlib.sha256(info.patient.encode("utf-8", "replace")).hexdigest()[:16] if info.patient else ""
+        own = name if len(scan) > 1 or not info.series else info.series
         for number in range(len(scan)):
             values = scans.values((name, number))
             step = max(1, values.size // _SAMPLE) | 1  # odd, so that no column of pixels is taken alone
-            place = about.position if len(scan) == 1 and about.position is not None else 0.0
-            order = (place + number, about.number or 0, number)
-            key = (patient, about.modality, own, str(number // each), str(values.shape))
+            place = info.position if len(scan) == 1 and info.position is not None else 0.0
+            order = (place + number, info.number or 0, number)
+            key = (patient, info.modality, own, str(number // each), str(values.shape))
             found.append((key, _Found((name, number), order, values.reshape(-1)[::step].copy())))
         return found
     except (*_PASSING, ValueError) as error:

@@ -15,10 +15,17 @@ from typing import Self
 
 from velogan.data.aside import part_of
 from velogan.data.config import BUILT_IN, DataConfig
-from velogan.data.pictures.geography import world_files
-from velogan.data.pictures.images import READ, Picture, is_picture, read_picture, suffix_of, with_data
-from velogan.data.pictures.picture import HEADERS, MAX_BYTES, first_bytes
-from velogan.data.pictures.scans import MAY_BE_SCANS, STACKS, scan_suffix
+from velogan.data.pictures.geography import find_world_files
+from velogan.data.pictures.images import (
+    READABLE_SUFFIXES,
+    Picture,
+    check_has_data,
+    detect_suffix,
+    is_picture,
+    read_picture,
+)
+from velogan.data.pictures.picture import MAX_BYTES, MAX_HEADER_BYTES, read_first_bytes
+from velogan.data.pictures.scans import POSSIBLE_SUFFIXES, STACK_SUFFIXES, scan_suffix
 from velogan.data.rendered.apples2oranges import VERSION, render_folder
 from velogan.data.sets.slices import Slices, open_slices
 from velogan.files import sha256
@@ -63,18 +70,18 @@ class Folder:
         return str(self.directory / name)
 
     def read(self, name: str) -> Picture:
-        """Read a picture. Raises `OSError` and `ValueError` as `read_picture` and `with_data` do."""
+        """Read a picture. Raises `OSError` and `ValueError` as `read_picture` and `check_has_data` do."""
         path, how = self.directory / name, self.pages_are_channels
-        return with_data(read_picture(path, pages_are_channels=how, filled=self.filled))
+        return check_has_data(read_picture(path, pages_are_channels=how, filled=self.filled))
 
     def content(self, name: str) -> str:
         """Give the hash of a picture's file; one too large for a picture is not read."""
         path = self.directory / name
         size = path.stat().st_size if path.is_file() else 0
-        if size > MAX_BYTES + HEADERS:
+        if size > MAX_BYTES + MAX_HEADER_BYTES:
             return f"unreadable: {size} bytes"
         found = content_hash(path) + " pages are channels" * self.pages_are_channels
-        return found + " as it is" * (not self.filled and suffix_of(first_bytes(path, 12)) == ".tiff")
+        return found + " as it is" * (not self.filled and detect_suffix(read_first_bytes(path, 12)) == ".tiff")
 
 
 ImageSource = Folder | Slices
@@ -332,7 +339,7 @@ def _pictures(directory: Path, letter: Letter, config: DataConfig, progress: Pro
         raise ValueError(f"data.path (--data) {directory} {_found(directory)}; name a folder of pictures")
     names = list_images(directory)
     if names and config.pages == "slices":
-        if others := [name for name in names if Path(name).suffix.lower() not in STACKS]:
+        if others := [name for name in names if Path(name).suffix.lower() not in STACK_SUFFIXES]:
             raise ValueError(
                 f"data.pages=slices is for folders of TIFF files, and {directory} holds other pictures, for example "
                 f"{others[0]}: move them away, or leave it out"
@@ -340,9 +347,11 @@ def _pictures(directory: Path, letter: Letter, config: DataConfig, progress: Pro
         return slices(directory, names)
     if names:
         return in_folder(directory, names, config)
-    if scans := [name for name in list_files(directory, MAY_BE_SCANS) if scan_suffix(directory / name) is not None]:
+    if scans := [
+        name for name in list_files(directory, POSSIBLE_SUFFIXES) if scan_suffix(directory / name) is not None
+    ]:
         return slices(directory, scans)
-    kinds = " ".join(sorted(suffix[1:] for suffix in READ))
+    kinds = " ".join(sorted(suffix[1:] for suffix in READABLE_SUFFIXES))
     raise ValueError(
         f"data.path (--data) {directory} holds no picture ({kinds}), it {_found(directory)}; "
         "put pictures there or name another folder"
@@ -399,7 +408,7 @@ def left_out(directory: Path, *, scans: bool) -> str:
     paths = [directory / name for name in list_files(directory) if not name.endswith(MAP)]
     pictures = {path for path in paths if is_picture(path)}
     others = [path for path in paths if path not in pictures and not (scans and scan_suffix(path) is not None)]
-    along = {str(file).lower() for path in pictures for file in world_files(path)} if others else set()
+    along = {str(file).lower() for path in pictures for file in find_world_files(path)} if others else set()
     others = [path for path in others if str(path).lower() not in along]
     counts = Counter(path.suffix.lower() or "without a suffix" for path in others).most_common()
     shown = ", ".join(f"{count} {kind}" for kind, count in counts[:_KINDS])

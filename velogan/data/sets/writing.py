@@ -12,7 +12,7 @@ import numpy as np
 
 from velogan.data.config import DataConfig
 from velogan.data.pictures.preprocess import prepare
-from velogan.data.pictures.values import Range, channels_in_common, deepen, fits, to_channels
+from velogan.data.pictures.values import Range, can_hold_range, common_channels, promote_dtype, to_channels
 from velogan.data.sets.ahead import in_order
 from velogan.data.sets.sources import ImageSource, LabelMaps
 from velogan.types import Progress
@@ -60,15 +60,15 @@ def write_raw(
 
 
 def conform(path: Path, index: dict[str, Any], channels: int | None, value_range: Range | None) -> None:
-    """Convert what `write_raw` wrote to the deepest type and to `channels` (None: `channels_in_common`).
+    """Convert what `write_raw` wrote to the deepest type and to `channels` (None: `common_channels`).
 
     `index` becomes that for JSON, with the one `dtype` of all.
     """
     types, shapes = index.pop("dtypes"), index["shapes"]
     dtype = max(types, key=DEPTHS.index, default="uint8")
-    wanted = channels or channels_in_common([shape[2] for shape in shapes])
+    wanted = channels or common_channels([shape[2] for shape in shapes])
     index["dtype"] = dtype
-    plain = value_range is None or all(fits(kind, value_range) for kind in types)
+    plain = value_range is None or all(can_hold_range(kind, value_range) for kind in types)
     if plain and set(types) <= {dtype} and {shape[2] for shape in shapes} <= {wanted}:
         return
     named = list(zip(index["names"], shapes, types))
@@ -81,7 +81,7 @@ def conform(path: Path, index: dict[str, Any], channels: int | None, value_range
             stop = start + int(np.prod(shape)) * np.dtype(kind).itemsize
             picture, start = raw[start:stop].view(kind).reshape(shape), stop
             try:
-                picture = to_channels(deepen(picture, dtype, value_range), wanted)
+                picture = to_channels(promote_dtype(picture, dtype, value_range), wanted)
             except ValueError as error:
                 index["skipped"].append((name, str(error)))
                 continue

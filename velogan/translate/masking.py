@@ -14,7 +14,7 @@ from velogan.data.pictures.values import to_channels
 from velogan.data.sets.sources import list_by_stem, stem, without_picture
 from velogan.files import counted
 
-Keep = Literal["outside", "inside"]
+MaskSide = Literal["outside", "inside"]
 """What of a picture stays as it was: outside, what is black in its mask; inside, what is white. Grey mixes."""
 
 
@@ -23,7 +23,7 @@ class Mask:
     """The mask of one picture."""
 
     file: Path
-    keep: Keep
+    keep: MaskSide
 
     def read(self, size: tuple[int, int]) -> np.ndarray:
         """What may change of a picture of `size` (H, W): `(H, W, 1)` uint8 or uint16, 0 where it stays as it was.
@@ -55,7 +55,7 @@ class Mask:
         return np.invert(mask) if self.keep == "inside" else mask
 
 
-def find_masks(path: Path, names: Sequence[str], *, keep: Keep, source: Path) -> tuple[list[Mask], str]:
+def find_masks(path: Path, names: Sequence[str], *, keep: MaskSide, source: Path) -> tuple[list[Mask], str]:
     """The masks of the pictures `names` of `source`, under equal names with any suffix; a line on those of no picture.
 
     `path`: a folder, or the mask of the one picture that `source` is. ValueError where a picture has none, or two.
@@ -76,7 +76,7 @@ def find_masks(path: Path, names: Sequence[str], *, keep: Keep, source: Path) ->
     return [Mask(path / there[stem(name)], keep) for name in names], alone
 
 
-def composed(made: np.ndarray, given: np.ndarray, mask: np.ndarray) -> np.ndarray:
+def composite(made: np.ndarray, given: np.ndarray, mask: np.ndarray) -> np.ndarray:
     """`made` where `mask` is at its most, `given` exactly where it is 0, and a mixture by its share between.
 
     `made`, `given`: `(H, W, C)` of one type; `mask`: `(H, W, 1)` uint8 or uint16.

@@ -38,13 +38,13 @@ class Piece:
     core: Core = (0, 1, 0, 1)
 
 
-def needs_sharing(net: nn.Module) -> bool:
+def has_per_image_norms(net: nn.Module) -> bool:
     """Whether tiles of one picture would be normalised differently."""
     return any(_is_by_picture(layer) for layer in net.modules())
 
 
 @torch.inference_mode()
-def measure(
+def measure_moments(
     net: nn.Module,
     pieces: Sequence[Piece],
     *,
@@ -84,8 +84,8 @@ def measure(
 
 
 @torch.inference_mode()
-def waiting_values(net: nn.Module, channels: int) -> float:
-    """The most values per pixel that `measure` keeps in files. Raises `ValueError` as it does."""
+def max_spilled_values(net: nn.Module, channels: int) -> float:
+    """The most values per pixel that `measure_moments` keeps in files. Raises `ValueError` as it does."""
     side = max(4 * getattr(net, "multiple", 1), _SMALL)
     state, most = _State(torch.zeros(1, channels, side, side, device=_device(net))), 0
     for step in _measurable(net):
@@ -97,7 +97,7 @@ def waiting_values(net: nn.Module, channels: int) -> float:
     return most / side**2
 
 
-def folded(net: nn.Module, moments: Sequence[Moments] = ()) -> nn.Module:
+def fold_norms(net: nn.Module, moments: Sequence[Moments] = ()) -> nn.Module:
     """A copy of `net` (in eval mode) without norms: their effect is in the convolutions before them.
 
     `moments` are those of the instance norms, in order; batch norms bring their own. Without `moments`, instance

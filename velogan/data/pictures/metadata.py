@@ -8,7 +8,7 @@ from typing import Any
 
 from PIL import ExifTags, Image
 
-from velogan.data.pictures.geography import NOWHERE, Geography
+from velogan.data.pictures.geography import NO_GEOGRAPHY, Geography
 
 _TAGS = ExifTags.Base
 _ACROSS_DOWN = (
@@ -22,7 +22,7 @@ _MAX_EXIF = 2**16 - 64  # bytes: of a JPEG file; others rarely have more
 
 
 @dataclass(frozen=True)
-class Notes:
+class FileMetadata:
     """What a file says beside the pixels.
 
     - `exif`: the block for an upright image, without its thumbnail, or None
@@ -36,25 +36,25 @@ class Notes:
     exif: bytes | None = None
     dpi: tuple[float, float] | None = None
     colours: tuple[tuple[bytes, bytes], ...] = ()
-    geography: Geography = NOWHERE
+    geography: Geography = NO_GEOGRAPHY
     frames: int = 1
     orientation: int = 1
 
 
-NOTHING = Notes()
+EMPTY_METADATA = FileMetadata()
 """Of a file that says nothing."""
 
 
-def exif_notes(exif: bytes) -> Notes:
+def parse_exif(exif: bytes) -> FileMetadata:
     """Return orientation and resolution of EXIF bytes, and the block for an upright image: what is not damaged."""
-    notes, tags = Notes(), Image.Exif()
+    metadata, tags = FileMetadata(), Image.Exif()
     with suppress(Exception):  # damaged EXIF makes Pillow raise anything
         tags.load(exif)
         orientation: Any = tags.get(_TAGS.Orientation)
-        notes = Notes(orientation=orientation if orientation in range(1, 9) else 1)
+        metadata = FileMetadata(orientation=orientation if orientation in range(1, 9) else 1)
         unit = tags.get(_TAGS.ResolutionUnit, 2)
-        notes = replace(notes, dpi=dpi(tags.get(_TAGS.XResolution), tags.get(_TAGS.YResolution), unit))
-        if notes.orientation >= 5:
+        metadata = replace(metadata, dpi=compute_dpi(tags.get(_TAGS.XResolution), tags.get(_TAGS.YResolution), unit))
+        if metadata.orientation >= 5:
             for directory in (tags, tags.get_ifd(ExifTags.IFD.Exif)):
                 for across, down in _ACROSS_DOWN:
                     if across in directory and down in directory:
@@ -62,11 +62,11 @@ def exif_notes(exif: bytes) -> Notes:
         if _TAGS.Orientation in tags:
             tags[_TAGS.Orientation] = 1
         block = tags.tobytes()
-        notes = replace(notes, exif=block if len(tags) and len(block) <= _MAX_EXIF else None)
-    return notes
+        metadata = replace(metadata, exif=block if len(tags) and len(block) <= _MAX_EXIF else None)
+    return metadata
 
 
-def dpi(across: Any, down: Any, unit: Any) -> tuple[float, float] | None:
+def compute_dpi(across: Any, down: Any, unit: Any) -> tuple[float, float] | None:
     """Return pixels per inch of two positive numbers per TIFF's `unit`, 2 (inch) or 3 (centimetre); None of others."""
     with suppress(TypeError, ValueError, ZeroDivisionError):
         across, down = float(across), float(down)

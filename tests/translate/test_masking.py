@@ -17,7 +17,7 @@ from velogan.data.pictures.images import Picture, read_picture, save_picture
 from velogan.data.sets.sources import list_images
 from velogan.translate import jobs
 from velogan.translate.files import translate
-from velogan.translate.kept import composed
+from velogan.translate.masking import composite
 from velogan.translate.model import Translator
 
 
@@ -72,7 +72,7 @@ def test_what_a_mask_keeps_is_the_input_pixel_for_pixel(tmp_path: Path, keep: st
 def test_grey_mixes() -> None:
     made, given = np.full((1, 3, 1), 200, np.uint8), np.full((1, 3, 1), 100, np.uint8)
     mask = np.array([0, 51, 255], np.uint8).reshape(1, 3, 1)
-    assert composed(made, given, mask).ravel().tolist() == [100, 120, 200]
+    assert composite(made, given, mask).ravel().tolist() == [100, 120, 200]
 
 
 def test_a_mask_for_one_picture_may_be_a_file(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from velogan.data.pictures.images import decode, encode
-from velogan.data.pictures.notes import exif_notes
+from velogan.data.pictures.metadata import parse_exif
 
 PIXELS = np.random.default_rng(0).integers(0, 256, (6, 8, 3), dtype=np.uint8)
 MAKE, GPS = 0x010F, 0x8825
@@ -58,7 +58,7 @@ def test_a_resolution_that_exif_alone_tells_is_kept() -> None:
     exif[0x011A], exif[0x011B], exif[0x0128] = 300.0, 150.0, 2
     data = _file("JPEG", exif=exif.tobytes())
     without = data.replace(b"JFIF\0", b"XXXX\0")
-    assert decode(without).notes.dpi == (300, 150)
+    assert decode(without).metadata.dpi == (300, 150)
     with Image.open(io.BytesIO(encode(".tiff", decode(without)))) as written:
         assert written.info["dpi"] == (300, 150)
 
@@ -69,8 +69,8 @@ def test_tiff_keeps_a_resolution_that_has_a_unit(unit: int, inches: float | None
     tifffile.imwrite(file, PIXELS, resolution=((10001, 3), (20000, 7)), resolutionunit=unit, metadata=None)
     picture = decode(file.getvalue())
     wanted = inches and pytest.approx((10001 / 3 * inches, 20000 / 7 * inches))
-    assert picture.notes.dpi == wanted
-    assert decode(encode(".tiff", picture)).notes.dpi == wanted
+    assert picture.metadata.dpi == wanted
+    assert decode(encode(".tiff", picture)).metadata.dpi == wanted
 
 
 @pytest.mark.parametrize("order", ["<", ">"])
@@ -85,16 +85,16 @@ def test_the_thumbnail_is_blanked_since_it_shows_the_original(order: str) -> Non
     start = (b"II*\0" if order == "<" else b"MM\0*") + number(8, 4)
     exif = start + number(1, 2) + upright + number(26, 4)
     exif += number(2, 2) + entry(0x0201, 56) + entry(0x0202, 9) + number(0, 4) + b"THUMBNAIL" + b"maker"
-    notes = exif_notes(exif)
-    assert notes.orientation == 8
-    assert notes.exif is not None
-    assert exif_notes(notes.exif).orientation == 1
-    assert b"THUMBNAIL" not in notes.exif
+    metadata = parse_exif(exif)
+    assert metadata.orientation == 8
+    assert metadata.exif is not None
+    assert parse_exif(metadata.exif).orientation == 1
+    assert b"THUMBNAIL" not in metadata.exif
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
 @given(st.binary(max_size=80), st.sampled_from([b"II*\0", b"MM\0*", b"Exif\0\0II*\0\x08\0\0\0"]))
 def test_damaged_exif_is_kept_or_dropped(rest: bytes, start: bytes) -> None:
-    notes = exif_notes(start + rest)
-    assert 1 <= notes.orientation <= 8
-    assert notes.exif is None or exif_notes(notes.exif).orientation == 1
+    metadata = parse_exif(start + rest)
+    assert 1 <= metadata.orientation <= 8
+    assert metadata.exif is None or parse_exif(metadata.exif).orientation == 1

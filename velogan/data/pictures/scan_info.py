@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class About:
+class ScanInfo:
     """What a file says of its slices: whose they are, of which series and kind; empty where it does not say.
 
     `position`: that of its first slice along the series, in mm; `number`: that of the file in the series; None where

@@ -8,8 +8,14 @@ import torch
 from torch import Tensor, nn
 
 from velogan.networks.generators import GeneratorConfig, ResidualBlock, build_generator
-from velogan.translate import statistics
-from velogan.translate.statistics import Piece, folded, measure, needs_sharing, waiting_values
+from velogan.translate import norm_statistics
+from velogan.translate.norm_statistics import (
+    Piece,
+    fold_norms,
+    has_per_image_norms,
+    max_spilled_values,
+    measure_moments,
+)
 
 CELLS = ("conv5", "max_pool", "conv7", "dilated3", "conv3", "conv3", "bilinear", "transposed3")
 
@@ -50,9 +56,9 @@ def test_a_picture_in_one_piece_gives_the_network_s_own_statistics(
     config: dict[str, Any], side: int, tmp_path: Path
 ) -> None:
     net, picture = _network(**config), _picture(side)
-    assert needs_sharing(net)
-    plain = folded(net, measure(net, [Piece(lambda: picture)], scratch=tmp_path))
-    assert not needs_sharing(plain)
+    assert has_per_image_norms(net)
+    plain = fold_norms(net, measure_moments(net, [Piece(lambda: picture)], scratch=tmp_path))
+    assert not has_per_image_norms(plain)
     torch.testing.assert_close(plain(picture), net(picture), rtol=0, atol=2e-4)
 
 
@@ -65,8 +71,8 @@ def test_pieces_are_measured_together(tmp_path: Path) -> None:
             if isinstance(child, nn.InstanceNorm2d):
                 setattr(parent, name, nn.BatchNorm2d(child.num_features, affine=False))
     together.train()
-    plain = folded(
-        net, measure(net, [Piece(lambda picture=picture: picture) for picture in pictures], scratch=tmp_path)
+    plain = fold_norms(
+        net, measure_moments(net, [Piece(lambda picture=picture: picture) for picture in pictures], scratch=tmp_path)
     )
     expected = together(torch.cat(pictures))
     for picture, result in zip(pictures, expected):
@@ -79,7 +85,8 @@ def test_only_the_core_counts(tmp_path: Path) -> None:
     left, right = picture[..., :48].clone(), picture[..., 16:].clone()
     pieces = [Piece(lambda: left, (0, 1, 0, 32 / 48)), Piece(lambda: right, (0, 1, 16 / 48, 1))]
     for (mean, variance), (whole_mean, whole_variance) in zip(
-        measure(net, pieces, scratch=tmp_path)[:1], measure(net, [Piece(lambda: picture)], scratch=tmp_path)
+        measure_moments(net, pieces, scratch=tmp_path)[:1],
+        measure_moments(net, [Piece(lambda: picture)], scratch=tmp_path),
     ):
         torch.testing.assert_close(mean, whole_mean)
         torch.testing.assert_close(variance, whole_variance)
@@ -87,8 +94,8 @@ def test_only_the_core_counts(tmp_path: Path) -> None:
 
 def test_batch_norms_bring_their_own() -> None:
     net, picture = _network(norm="batch"), _picture(32)
-    assert not needs_sharing(net)
-    plain = folded(net)
+    assert not has_per_image_norms(net)
+    plain = fold_norms(net)
     assert not any(isinstance(layer, nn.BatchNorm2d) for layer in plain.modules())
     torch.testing.assert_close(plain(picture), net(picture), rtol=0, atol=1e-4)
     assert any(isinstance(layer, nn.BatchNorm2d) for layer in net.modules())
@@ -96,19 +103,20 @@ def test_batch_norms_bring_their_own() -> None:
 
 def test_without_statistics_instance_norms_stay() -> None:
     net, picture = _network(), _picture(32)
-    assert torch.equal(folded(net)(picture), net(picture))
+    assert torch.equal(fold_norms(net)(picture), net(picture))
 
 
 def test_a_flat_picture_stays_finite(tmp_path: Path) -> None:
     net, picture = _network(), torch.full((1, 3, 32, 32), 0.25)
-    plain = folded(net, measure(net, [Piece(lambda: picture)], scratch=tmp_path))
+    plain = fold_norms(net, measure_moments(net, [Piece(lambda: picture)], scratch=tmp_path))
     assert plain(picture).isfinite().all()
 
 
 def test_less_exact_convolutions_measure_nearly_the_same(tmp_path: Path) -> None:
     net, picture = _network(), _picture(32)
     exact, rough = (
-        measure(net, [Piece(lambda: picture)], scratch=tmp_path, dtype=d) for d in (torch.float32, torch.bfloat16)
+        measure_moments(net, [Piece(lambda: picture)], scratch=tmp_path, dtype=d)
+        for d in (torch.float32, torch.bfloat16)
     )
     for (_, first), (_, second) in zip(exact, rough):
         torch.testing.assert_close(first, second, rtol=0.1, atol=1e-2)
@@ -117,7 +125,7 @@ def test_less_exact_convolutions_measure_nearly_the_same(tmp_path: Path) -> None
 
 def test_what_waits_is_counted() -> None:
     # a residual network of width 4: at a quarter of the side 16 channels, of the block's input and of its inside
-    assert waiting_values(_network(channels=4), 3) == pytest.approx(2 * 16 / 16)
+    assert max_spilled_values(_network(channels=4), 3) == pytest.approx(2 * 16 / 16)
 
 
 class _Plus(nn.Module):
@@ -146,23 +154,26 @@ def _undeclared(name: str) -> nn.Module:
 @pytest.mark.parametrize("name", ["x + model(x)", "another forward", "hook"])
 def test_norms_whose_place_is_not_known_are_refused(name: str, tmp_path: Path) -> None:
     net, picture = nn.Sequential(nn.Conv2d(3, 3, 1), nn.InstanceNorm2d(3), _undeclared(name)), _picture(16)
-    for way in (lambda: measure(net, [Piece(lambda: picture)], scratch=tmp_path), lambda: waiting_values(net, 3)):
+    for way in (
+        lambda: measure_moments(net, [Piece(lambda: picture)], scratch=tmp_path),
+        lambda: max_spilled_values(net, 3),
+    ):
         with pytest.raises(ValueError, match=r"^2\..* would normalise each tile by itself.*: set tile=0"):
             way()
-    torch.testing.assert_close(folded(net)(picture), net(picture))
+    torch.testing.assert_close(fold_norms(net)(picture), net(picture))
 
 
 def test_norms_by_groups_are_refused(tmp_path: Path) -> None:
     net = nn.Sequential(nn.Conv2d(4, 4, 1), nn.GroupNorm(2, 4))
     with pytest.raises(ValueError, match=r"^1 \(GroupNorm\) would normalise each tile by itself"):
-        measure(net, [Piece(lambda: torch.rand(1, 4, 8, 8))], scratch=tmp_path)
+        measure_moments(net, [Piece(lambda: torch.rand(1, 4, 8, 8))], scratch=tmp_path)
 
 
 def test_batch_norms_whose_place_is_not_known_stay() -> None:
     torch.manual_seed(0)
     net, picture = nn.Sequential(nn.Conv2d(3, 3, 1), _Plus(norm=nn.BatchNorm2d)).eval(), _picture(16)
     net.get_submodule("1.model.1").get_buffer("running_mean").normal_()
-    torch.testing.assert_close(folded(net)(picture), net(picture))
+    torch.testing.assert_close(fold_norms(net)(picture), net(picture))
 
 
 def test_a_norm_behind_no_convolution_keeps_its_place(tmp_path: Path) -> None:
@@ -172,8 +183,8 @@ def test_a_norm_behind_no_convolution_keeps_its_place(tmp_path: Path) -> None:
     nn.init.normal_(affine.bias)
     net = nn.Sequential(nn.InstanceNorm2d(3), nn.Conv2d(3, 4, 1), nn.ReLU(), affine, nn.Tanh(), nn.InstanceNorm2d(4))
     net, picture = net.eval().requires_grad_(False), _picture(16)
-    plain = folded(net, measure(net, [Piece(lambda: picture)], scratch=tmp_path))
-    assert not needs_sharing(plain)
+    plain = fold_norms(net, measure_moments(net, [Piece(lambda: picture)], scratch=tmp_path))
+    assert not has_per_image_norms(plain)
     torch.testing.assert_close(plain(picture), net(picture), rtol=0, atol=1e-4)
 
 
@@ -185,9 +196,9 @@ def test_scratch_files_are_plain_arrays_and_give_back_every_bit(
         monkeypatch.setattr(torch, name, None)
     bits = torch.arange(-(2**15), 2**15, dtype=torch.int32).to(torch.int16).view(1, 4, 128, 128)
     for dtype, x in ((torch.bfloat16, bits.view(torch.bfloat16)), (torch.float32, torch.randn(1, 3, 5, 7))):
-        state = statistics._State(x, [x[:, :2].contiguous(memory_format=torch.channels_last)], 999)
-        statistics._put(state, tmp_path / "state.npy")
-        again = statistics._fetched(tmp_path / "state.npy", torch.device("cpu"))
+        state = norm_statistics._State(x, [x[:, :2].contiguous(memory_format=torch.channels_last)], 999)
+        norm_statistics._put(state, tmp_path / "state.npy")
+        again = norm_statistics._fetched(tmp_path / "state.npy", torch.device("cpu"))
         assert again.width == 999
         for before, after in ((state.x, again.x), *zip(state.aside, again.aside, strict=True)):
             assert after.dtype == dtype
@@ -196,6 +207,6 @@ def test_scratch_files_are_plain_arrays_and_give_back_every_bit(
     net = _network()
     pieces = [Piece(lambda seed=seed: _picture(32, seed)) for seed in (0, 1)]
     for dtype in (torch.float32, torch.bfloat16):
-        assert len(measure(net, pieces, scratch=tmp_path, dtype=dtype)) == len(
+        assert len(measure_moments(net, pieces, scratch=tmp_path, dtype=dtype)) == len(
             [layer for layer in net.modules() if isinstance(layer, nn.InstanceNorm2d)]
         )
