@@ -245,9 +245,9 @@ def test_neighbours_are_the_slices_below_and_above(tmp_path: Path, other: Path) 
 
 def test_neighbours_need_volumes(tmp_path: Path, other: Path, make_folder: Callable[..., Path]) -> None:
     single = _series(tmp_path / "single", "p", _planes(1))
-    with pytest.raises(ValueError, match=r"data\.neighbours=1.*single \(domain A\) holds none"):
+    with pytest.raises(ValueError, match=r"data\.context_slices=1.*single \(domain A\) holds none"):
         find_sources(_config(single, other, context_slices=1))
-    with pytest.raises(ValueError, match=r"data\.neighbours=1.*\(domain B\) holds none"):
+    with pytest.raises(ValueError, match=r"data\.context_slices=1.*\(domain B\) holds none"):
         find_sources(_config(other, make_folder("pictures", count=2), context_slices=1))
     with pytest.raises(
         ValueError, match=re.escape("context_slices=1 makes 3 channels of each slice, and channels_a=1")
