@@ -45,11 +45,11 @@ A class declares it beside its `forward`: `form: ClassVar[Form] = "residual"`.
 
 @dataclass(frozen=True)
 class Decision:
-    """Something that was decided for a run and is kept in its record: what, the choice, and why."""
+    """A setting that was decided for a run, with the reason; saved in its `run.json`."""
 
-    what: str
-    choice: str
-    why: str
+    field: str
+    value: str
+    reason: str
 
 
 @runtime_checkable

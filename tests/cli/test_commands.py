@@ -363,8 +363,8 @@ def test_the_last_line_of_json_is_the_result(tmp_path: Path, capsys: pytest.Capt
     (chosen,) = json.loads((run / "run.json").read_text())["engines"]
     assert chosen["engine"]["kernels"] in ("winograd", "native", "plain")
     assert chosen["from_images"] == 0
-    picked = json.loads((run / "run.json").read_text())["picked"]
-    assert all(pick["why"] for pick in picked)
+    decisions = json.loads((run / "run.json").read_text())["decisions"]
+    assert all(decision["reason"] for decision in decisions)
 
     again = [*TINY, "--out", str(run), "--json"]
     assert main(["train", "--data", "apples2oranges", *again]) == 0  # nothing left to do

@@ -39,11 +39,11 @@ def test_gradients_and_losses_become_means_and_what_all_lack_stays_missing(monke
 def test_gradients_are_rounded_for_the_way_and_losses_are_not(monkeypatch: pytest.MonkeyPatch):
     sent, third = [], 1 / 3
     monkeypatch.setattr("velogan.engine.distributed.dist.all_reduce", lambda flat: sent.append(flat.clone()))
-    ranks = DistributedContext(0, 2)
-    ranks.gradient_dtype = torch.bfloat16
+    distributed = DistributedContext(0, 2)
+    distributed.gradient_dtype = torch.bfloat16
     weight = nn.Parameter(torch.zeros(2))
     weight.grad = torch.tensor([third, 3e38])
-    means = ranks.all_reduce_gradients([weight], {"total": torch.tensor(third)})
+    means = distributed.all_reduce_gradients([weight], {"total": torch.tensor(third)})
     assert [one.dtype for one in sent] == [torch.bfloat16, torch.float32]
     assert len(sent[0]) == 2
     assert torch.equal(weight.grad, (torch.tensor([third, 3e38]) / 2).bfloat16().float())
@@ -61,8 +61,13 @@ def test_a_broken_number_breaks_the_mean_and_large_ones_do_not(broken: float, mo
 
 
 def test_an_environment_without_torchrun_is_one_rank_and_half_of_one_is_refused(monkeypatch: pytest.MonkeyPatch):
-    with init_distributed("cpu", process_timeout=60) as ranks:
-        assert (ranks.rank, ranks.world, ranks.is_main_process, ranks.is_distributed) == (0, 1, True, False)
+    with init_distributed("cpu", process_timeout=60) as distributed:
+        assert (distributed.rank, distributed.world, distributed.is_main_process, distributed.is_distributed) == (
+            0,
+            1,
+            True,
+            False,
+        )
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.delenv("RANK", raising=False)
     with pytest.raises(ValueError, match="WORLD_SIZE is set, but RANK is None in the environment: start with torchrun"):

@@ -86,7 +86,7 @@ def _everywhere(value: Any) -> dict[str, object]:
     score = {"name": name, "value": 1.0} | dict.fromkeys(
         ("direction", "real", "baseline", "weights", "checkpoint", "better", "what", "interval_95", "classes"), value
     )
-    fields = ("velogan", "preset", "command", "started", "machine", "picked", "changed", "origin")
+    fields = ("velogan", "preset", "command", "started", "machine", "decisions", "changed", "origin")
     data = {domain: {"name": value, "train": value, "test": value} for domain in "ab"}
     row = {"images": value, "seconds": value, "images_per_s": value, "step_ms": value, f"loss/{name}": 1.0, name: value}
     return {

@@ -50,7 +50,7 @@ def make_run(tmp_path: Path) -> Callable[..., Path]:
             "command": command,
             "started": "2025-01-02T03:04:05",
             "machine": {"cores": 2, "device": "cpu"},
-            "picked": [{"what": "precision", "choice": "bf16", "why": "2.3x as fast here"}],
+            "decisions": [{"field": "precision", "value": "bf16", "reason": "2.3x as fast here"}],
             "data": {key: {"name": domain, "train": 500} for key, domain in zip("ab", domains)},
         }
         (run / "run.json").write_text(json.dumps(about))

@@ -111,10 +111,10 @@ def test_all_ranks_take_the_least(monkeypatch: pytest.MonkeyPatch):
             return [value, (2, "4 images did not fit")]
 
     tried = _answers(monkeypatch, lambda count: (0, {"mb": 1.0, "refused": ""}))
-    config, picks = with_batch(TINY, _data(), Two(world=2, local_world=1))
+    config, decisions = with_batch(TINY, _data(), Two(world=2, local_world=1))
     assert tried == [1, 2]  # of six pictures, shared by two
     assert config.data.batch == 2
-    assert [(pick.what, pick.choice) for pick in picks] == [("batch", "2")]
+    assert [(decision.field, decision.value) for decision in decisions] == [("batch", "2")]
     assert with_batch(config, _data(), Two(world=2)) == (config, [])
 
 
@@ -155,8 +155,8 @@ def test_a_continued_run_keeps_what_was_found(
     assert main([*flags.split(), "--images", "2"]) == 0
     assert "batch: 2 (4 images did not fit)" in capsys.readouterr().err
     assert read_config(tmp_path / "run").data.batch_size == 2
-    picked = json.loads((tmp_path / "run/run.json").read_text())["picked"]
-    assert {"what": "batch", "choice": "2", "why": "4 images did not fit"} in picked
+    decisions = json.loads((tmp_path / "run/run.json").read_text())["decisions"]
+    assert {"field": "batch", "value": "2", "reason": "4 images did not fit"} in decisions
     assert main([*flags.split(), "--images", "4"]) == 0
     assert tried == [1, 2, 4]
 

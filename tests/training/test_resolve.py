@@ -23,34 +23,34 @@ def _resolve(config: EngineConfig | None = None, *, norm: str = "instance", kern
     asked: dict[str, Any] = {"seconds": None, "one_size": True}
     needs = Needs(norms={norm}, **{**asked, "optimizers": {"adam"}, "dropout": False, **settings})
     config = config or EngineConfig(device="cpu", precision="fp32")
-    chosen, picks = resolve(config, needs, load_kernels=lambda device: kernels, gemm_gain=gemm_gain)
-    return chosen, {pick.what: pick for pick in picks}
+    chosen, decisions = resolve(config, needs, load_kernels=lambda device: kernels, gemm_gain=gemm_gain)
+    return chosen, {decision.field: decision for decision in decisions}
 
 
 def test_auto_on_a_cpu_takes_everything_fast_and_says_why():
-    chosen, picks = _resolve(EngineConfig(device="cpu"))
+    chosen, decisions = _resolve(EngineConfig(device="cpu"))
     assert (chosen.mode, chosen.kernels, chosen.compile) == ("eager", "native", "off")
     assert chosen.threads == default_threads()
-    assert picks.keys() == EngineConfig.model_fields.keys() - {"threads"}
-    assert all(pick.why for pick in picks.values())
-    assert all(getattr(chosen, what) == pick.choice for what, pick in picks.items())
+    assert decisions.keys() == EngineConfig.model_fields.keys() - {"threads"}
+    assert all(decision.reason for decision in decisions.values())
+    assert all(getattr(chosen, name) == decision.value for name, decision in decisions.items())
     assert "auto" not in chosen.model_dump().values()
 
 
 def test_what_was_decided_is_kept_when_decided_again(monkeypatch: pytest.MonkeyPatch):
     chosen, _ = _resolve(EngineConfig(device="cpu"))
     monkeypatch.setattr(precision, "bf16_gain", lambda: pytest.fail("measured again"))
-    again, picks = _resolve(chosen, kernels=None)
+    again, decisions = _resolve(chosen, kernels=None)
     assert again == chosen
-    assert {pick.why for pick in picks.values()} == {"asked for"}
+    assert {decision.reason for decision in decisions.values()} == {"asked for"}
 
 
 def test_reference_is_the_slow_path():
-    chosen, picks = _resolve(EngineConfig(mode="reference", device="cpu", threads=3))
+    chosen, decisions = _resolve(EngineConfig(mode="reference", device="cpu", threads=3))
     assert {name: getattr(chosen, name) for name in MODES["reference"]} == MODES["reference"]
     assert MODES["reference"]["precision"] == "fp32"
     assert chosen.threads == 3
-    assert picks["mode"].choice == "reference"
+    assert decisions["mode"].value == "reference"
     with pytest.raises(ValueError, match=r"engine\.mode=reference"):
         _resolve(EngineConfig(mode="reference", device="cpu", precision="bf16"))
 
@@ -58,9 +58,9 @@ def test_reference_is_the_slow_path():
 @pytest.mark.parametrize(("gain", "choice"), [(0.9, "fp32"), (1.1, "fp32"), (1.3, "bf16"), (3.0, "bf16")])
 def test_bf16_is_taken_where_it_measured_faster(gain: float, choice: str, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(precision, "bf16_gain", lambda: gain)
-    chosen, picks = _resolve(EngineConfig(device="cpu"))
+    chosen, decisions = _resolve(EngineConfig(device="cpu"))
     assert chosen.precision == choice
-    assert f"{gain:.1f}x" in picks["precision"].why
+    assert f"{gain:.1f}x" in decisions["precision"].reason
 
 
 def test_the_gain_is_a_ratio_and_leaves_the_threads_alone():
@@ -71,9 +71,9 @@ def test_the_gain_is_a_ratio_and_leaves_the_threads_alone():
 
 
 def test_missing_kernels_leave_the_plain_layers():
-    chosen, picks = _resolve(kernels="install g++")
+    chosen, decisions = _resolve(kernels="install g++")
     assert chosen.kernels == "plain"
-    assert picks["kernels"].why == "install g++"
+    assert decisions["kernels"].reason == "install g++"
     assert _resolve(norm="batch")[0].kernels == "plain"
 
 
@@ -102,9 +102,9 @@ def test_compilation_pays_on_a_gpu_in_a_long_run(
 
 
 def test_auto_on_a_gpu_captures_the_step(gpu: EngineConfig):
-    chosen, picks = _resolve(gpu)
+    chosen, decisions = _resolve(gpu)
     assert (chosen.mode, chosen.compile) == ("graph", "on")
-    assert "host" in picks["mode"].why
+    assert "host" in decisions["mode"].reason
 
 
 @pytest.mark.parametrize("seconds", [60.0, None])
@@ -140,9 +140,9 @@ def test_a_gpu_without_bf16_computes_in_fp16(
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda **_: False)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
     asked = gpu.model_copy(update={"precision": "auto"})
-    chosen, picks = _resolve(asked)
+    chosen, decisions = _resolve(asked)
     assert (chosen.precision, chosen.mode) == (choice, "graph")
-    assert "this GPU has no bf16" in picks["precision"].why
+    assert "this GPU has no bf16" in decisions["precision"].reason
 
 
 @pytest.mark.parametrize(("asked", "current"), [("cuda", []), ("cuda:1", [1])])
@@ -172,9 +172,9 @@ def test_fp16_on_a_cpu_is_plain():
 )
 def test_a_mode_decides_what_is_auto_and_nothing_else(mode: Any, compile: str, gpu: EngineConfig):
     precision = "auto" if mode == "reference" else "bf16"
-    chosen, picks = _resolve(gpu.model_copy(update={"mode": mode, "precision": precision}))
-    assert (chosen.mode, chosen.compile, picks["mode"].why) == (mode, compile, "asked for")
-    assert all(picks[name].why == f"engine.mode={mode}" for name in MODES[mode])
+    chosen, decisions = _resolve(gpu.model_copy(update={"mode": mode, "precision": precision}))
+    assert (chosen.mode, chosen.compile, decisions["mode"].reason) == (mode, compile, "asked for")
+    assert all(decisions[name].reason == f"engine.mode={mode}" for name in MODES[mode])
     assert _resolve(chosen)[0] == chosen
     if mode != "reference":
         assert _resolve(gpu.model_copy(update={"mode": mode, "compile": "off"}))[0].compile == "off"
@@ -186,9 +186,9 @@ def test_activations_are_recomputed_where_asked_for_alone(gpu: EngineConfig):
     recomputing = gpu.model_copy(update={"checkpoint_activations": "on"})
     chosen, _ = _resolve(recomputing)
     assert (chosen.checkpoint_activations, chosen.compile, chosen.mode) == ("on", "off", "graph")
-    chosen, picks = _resolve(recomputing, dropout=True)
+    chosen, decisions = _resolve(recomputing, dropout=True)
     assert chosen.mode == "eager"
-    assert "dropout" in picks["mode"].why
+    assert "dropout" in decisions["mode"].reason
 
 
 def test_the_eager_mode_of_a_cpu_leaves_the_native_kernels_out():
@@ -211,9 +211,9 @@ UNCAPTURED: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("settings", UNCAPTURED)
 def test_what_cannot_be_captured_is_not_by_auto(settings: dict[str, Any], gpu: EngineConfig):
-    chosen, picks = _resolve(gpu, **settings)
+    chosen, decisions = _resolve(gpu, **settings)
     assert chosen.mode == "eager"
-    assert picks["mode"].why != "asked for"
+    assert decisions["mode"].reason != "asked for"
 
 
 CAPTURED = [
@@ -257,6 +257,6 @@ def test_a_missing_compiler_is_named(monkeypatch: pytest.MonkeyPatch):
 @pytest.mark.parametrize(("gain", "choice"), [(0.0, "native"), (1.05, "native"), (1.9, "winograd")])
 def test_winograd_is_taken_where_it_measured_faster_in_that_precision(gain: float, choice: str, precision: Any):
     config = EngineConfig(device="cpu", precision=precision)
-    chosen, picks = _resolve(config, gemm_gain=lambda kind: gain if kind == precision else 9.0)
+    chosen, decisions = _resolve(config, gemm_gain=lambda kind: gain if kind == precision else 9.0)
     assert chosen.kernels == choice
-    assert (f"{precision} convolutions measured {gain:.1f}x" in picks["kernels"].why) == (choice == "winograd")
+    assert (f"{precision} convolutions measured {gain:.1f}x" in decisions["kernels"].reason) == (choice == "winograd")

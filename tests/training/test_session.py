@@ -61,7 +61,7 @@ def test_a_run_of_a_gpu_continues_without_one(train: Train, tmp_path: Path):
     first, second = _engines(tmp_path / "run")
     assert (first["from_images"], second["from_images"]) == (0, 2)
     assert (second["engine"]["device"], second["engine"]["mode"]) == ("cpu", "eager")
-    assert second["why"] == "there is no device cuda here"
+    assert second["reason"] == "there is no device cuda here"
     assert "another way" not in train(6), "from then on it computes as it did"
     assert len(_engines(tmp_path / "run")) == 2
 

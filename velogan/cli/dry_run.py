@@ -39,11 +39,11 @@ def dry_run(config: Config, *, usual: Config, quiet: bool) -> dict[str, Any]:
         find_beside(config.data, sides)  # which refuses folders of masks and label maps that are none
         length = parse_length(config.train.length, epoch=max(len(side.train.names) for side in sides))
         channels = [look_at_channels(side, config.data) for side in sides]
-        real, picks = fit_channels(config, *channels)
+        real, decisions = fit_channels(config, *channels)
         check_sizes(real.method, real.spec, [real.data.crop] if real.data.crop else [])
         if config.data.labels_a or config.data.labels_b:
             display.say(f"label maps are not read here: the estimate takes {USUAL_CLASSES} classes")
-        for line in ["timing a few steps", *engine_lines(picks)]:
+        for line in ["timing a few steps", *engine_lines(decisions)]:
             display.say(line)
         images, estimate = _estimate(real, images=length.total, minutes=length.span.amount, say=display.say)
     found = {

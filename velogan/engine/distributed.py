@@ -203,12 +203,12 @@ def init_distributed(device: str, *, process_timeout: float) -> Iterator[Distrib
     if not is_distributed():
         yield DistributedContext()
         return
-    ranks = _join(device, process_timeout=process_timeout)
+    distributed = _join(device, process_timeout=process_timeout)
     try:
-        yield ranks
-        ranks.close()
+        yield distributed
+        distributed.close()
     except BaseException as error:
-        other = ranks.error_to_raise(error)
+        other = distributed.error_to_raise(error)
         if other is error:
             raise
         raise other from error

@@ -80,9 +80,9 @@ class Step:
         prepare: Mapping[str, Callable[[Batch], Batch]] | None = None,
         accumulate: int = 1,
         scale: LossScale | None = None,
-        ranks: DistributedContext | None = None,
+        distributed: DistributedContext | None = None,
     ):
-        self.ranks = ranks or DistributedContext()
+        self.distributed = distributed or DistributedContext()
         self.phases = list(phases)
         self.nets = nets
         self.forward_nets = forward_nets or nets
@@ -138,7 +138,7 @@ class Step:
         return [parameter for group in groups for parameter in group["params"]]
 
     def _run_phase(self, phase: Phase, parts: Sequence[Portion], number: int | Tensor) -> dict[str, Tensor]:
-        terms = self.ranks.all_reduce_gradients(self.parameters(phase), self.gradients(phase, parts))
+        terms = self.distributed.all_reduce_gradients(self.parameters(phase), self.gradients(phase, parts))
         return self.update(phase, terms, number=number)
 
     def update(self, phase: Phase, terms: dict[str, Tensor], *, number: int | Tensor) -> dict[str, Tensor]:

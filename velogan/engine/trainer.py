@@ -91,10 +91,10 @@ class Trainer:
         batch_size: int,
         seed: int,
         device: torch.device,
-        ranks: DistributedContext | None = None,
+        distributed: DistributedContext | None = None,
         swaps_at: float = math.inf,
     ):
-        self.ranks = ranks or DistributedContext()
+        self.distributed = distributed or DistributedContext()
         self.step, self.nets, self.ema, self.state = step, nets, ema, state
         self.loaders: Mapping[str, Loader] = loaders
         self.draws, self.batch_size, self.seed, self.device = draws, batch_size, seed, device
@@ -154,7 +154,9 @@ class Trainer:
     def _agree(self) -> None:
         """The time and the wish to stop that count until the next step, on all ranks."""
         # not `stopping` itself: a signal during the exchange sets it, for the next one
-        self._seconds, self._stops = self.ranks.sync_clock_and_stop(seconds=self.clock.seconds, stopping=self.stopping)
+        self._seconds, self._stops = self.distributed.sync_clock_and_stop(
+            seconds=self.clock.seconds, stopping=self.stopping
+        )
 
     def _passed(self, span: Span) -> float:
         seconds, length = self._seconds, self.length
@@ -172,7 +174,7 @@ class Trainer:
         with self.clock.overhead():
             for hook in hooks:
                 hook.call(self.images)
-        self.enough, took = self.ranks.broadcast((self.enough, self.clock.seconds - started))
+        self.enough, took = self.distributed.broadcast((self.enough, self.clock.seconds - started))
         self._seconds += took
         if self.length.seconds is not None:
             self._reserved = max(self._reserved, min(took, MAX_RESERVED * self.length.seconds))
@@ -189,18 +191,18 @@ class Trainer:
         torch.manual_seed(step_seed(self.seed, position))
         drawn = {split: batch | {"uniform": self._draw(split, len(batch["A"]))} for split, batch in batches.items()}
         if (
-            not self.ranks.is_main_process
+            not self.distributed.is_main_process
         ):  # what the networks draw themselves, as for dropout, is another number on each rank
-            torch.manual_seed(step_seed(self.seed, position + self.ranks.rank))
+            torch.manual_seed(step_seed(self.seed, position + self.distributed.rank))
         return drawn
 
     def _draw(self, split: str, images: int) -> Tensor:
         """Numbers for this rank's `images`, which are some of those that one rank would draw for all."""
         pinned = self.device.type == "cuda"  # else the copy to the device would wait for earlier steps
-        uniform = torch.rand(self.draws[split], images * self.ranks.world, pin_memory=pinned)
-        if not self.ranks.is_distributed:
+        uniform = torch.rand(self.draws[split], images * self.distributed.world, pin_memory=pinned)
+        if not self.distributed.is_distributed:
             return uniform
-        mine = uniform.narrow(1, self.ranks.rank * images, images).contiguous()
+        mine = uniform.narrow(1, self.distributed.rank * images, images).contiguous()
         return mine.pin_memory() if pinned else mine
 
     def _one_step(self, batches: Batches) -> None:
@@ -226,7 +228,7 @@ class Trainer:
 
     def state_dict(self) -> dict[str, Any]:
         """What training computed besides the networks and their averages; all ranks must ask, the first gets all."""
-        objective, *others = self.ranks.gather_first(on_cpu(self.state.state_dict())) or [{}]
+        objective, *others = self.distributed.gather_first(on_cpu(self.state.state_dict())) or [{}]
         return {
             "images": self.images,
             "optimizers": {name: optimizer_state(optimizer) for name, optimizer in self.step.optimizers.items()},
@@ -246,7 +248,7 @@ class Trainer:
         for name, optimizer in self.step.optimizers.items():
             load_optimizer_state(optimizer, state["optimizers"][name])
         states = [state["objective"], *state.get("others", ())]
-        self.state.load_state_dict(states[self.ranks.rank % len(states)])
+        self.state.load_state_dict(states[self.distributed.rank % len(states)])
         self.ema.load_state_dict(state["ema"])
         self._reserved = state["reserved"]
         if self.step.scale is not None and "scale" in state:  # it may have computed in another precision before
@@ -254,12 +256,12 @@ class Trainer:
 
     def share(self, state: Mapping[str, Any] | None) -> None:
         """Gives all ranks the first one's weights, and the `state` that it continues from, if there is one."""
-        if self.ranks.is_distributed:
+        if self.distributed.is_distributed:
             averages = list(self.ema.tensors())
             weights = [value for net in self.nets.values() for value in (*net.parameters(), *net.buffers())]
-            self.ranks.broadcast_tensors([*weights, *averages])
-            state = self.ranks.broadcast(state)
-            if state is not None and not self.ranks.is_main_process:
+            self.distributed.broadcast_tensors([*weights, *averages])
+            state = self.distributed.broadcast(state)
+            if state is not None and not self.distributed.is_main_process:
                 self.load_state_dict(state)
 
 

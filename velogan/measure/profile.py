@@ -54,7 +54,7 @@ def profile(config: Config, *, steps: int, out: Path, display: Display) -> dict[
     data = open_data(config.data, task=display.task, say=display.say)
     config, _ = fit_channels(config, *data.channels)
     check_sizes(config.method, config.spec, data.shapes(config.data))
-    engine, picks = decide(config)
+    engine, decisions = decide(config)
     device = torch.device(engine.device)
     if device.type not in ("cpu", "cuda"):
         raise ValueError(
@@ -84,7 +84,7 @@ def profile(config: Config, *, steps: int, out: Path, display: Display) -> dict[
         "steps": steps,
         "step_ms": round(1000 * plain_s, 3),
         "profiled_step_ms": round(1000 * profiled_s, 3),
-        **_settings(config, picks),
+        **_settings(config, decisions),
         "machine": machine(device),
         "device": timeline.device,
         "temporal": temporal(timeline),
@@ -100,7 +100,7 @@ def profile(config: Config, *, steps: int, out: Path, display: Display) -> dict[
     return result
 
 
-def _settings(config: Config, picks: Iterable[Decision]) -> dict[str, Any]:
+def _settings(config: Config, decisions: Iterable[Decision]) -> dict[str, Any]:
     return {
         "image_size": config.data.crop_size,
         "batch_size": config.data.batch,
@@ -108,7 +108,7 @@ def _settings(config: Config, picks: Iterable[Decision]) -> dict[str, Any]:
         "generator": config.generator.model_dump(mode="json"),
         "discriminator": config.discriminator.model_dump(mode="json"),
         "engine": config.engine.model_dump(mode="json"),
-        "picked": [asdict(pick) for pick in picks],
+        "decisions": [asdict(decision) for decision in decisions],
     }
 
 

@@ -222,9 +222,9 @@ def _speed(facts: Facts, *, reasons: bool) -> str:
     ]
     shown = "".join(f"<div><b>{text(big)}</b><span>{what}</span></div>" for big, what in filter(None, tiles))
     picked = "".join(
-        f"<div><dt>{text(choice.get('what', ''))}</dt><dd><b>{text(choice.get('choice', ''))}</b> "
-        f"{text(choice.get('why', ''))}</dd></div>"
-        for choice in map(mapping, listing(facts.run.get("picked")))
+        f"<div><dt>{text(choice.get('field', ''))}</dt><dd><b>{text(choice.get('value', ''))}</b> "
+        f"{text(choice.get('reason', ''))}</dd></div>"
+        for choice in map(mapping, listing(facts.run.get("decisions")))
         if choice
     )
     machine = _table(flat(mapping(facts.run.get("machine"))))

@@ -26,7 +26,7 @@ SHARE = 0.8
 """Of the memory that is free, what a step may take: sample grids and scores want some, too."""
 
 
-def with_batch(config: Config, data: Data, ranks: DistributedContext) -> tuple[Config, list[Decision]]:
+def with_batch(config: Config, data: Data, distributed: DistributedContext) -> tuple[Config, list[Decision]]:
     """`config` with a number where data.batch_size is auto, the same on all ranks: the least that one of them found.
 
     ValueError where not even one image fits, or where it cannot be found.
@@ -41,14 +41,14 @@ def with_batch(config: Config, data: Data, ranks: DistributedContext) -> tuple[C
     device = device_for(config.engine)
     if device.type not in ("cpu", "cuda"):
         raise ValueError(f"data.batch_size=auto does not know how much memory {device.type} has: give a number")
-    most = min(MOST, max(1, min(len(data.a), len(data.b)) // ranks.world))
+    most = min(MOST, max(1, min(len(data.a), len(data.b)) // distributed.world))
     kept = [one.pixels.nbytes for one in (data.a, data.b) if one.uniform]
-    room = SHARE * free_memory_mb() / ranks.local_world if device.type == "cpu" else None
+    room = SHARE * free_memory_mb() / distributed.local_world if device.type == "cpu" else None
     classes = 0 if data.colours is None else len(data.colours)
     here = config
     if device.type == "cuda" and device.index is None:  # in a process of its own that would be the first one's
         here = config.change(engine={"device": f"cuda:{torch.cuda.current_device()}"})
-    count, why = min(ranks.gather(largest(here, most=most, kept=kept, room=room, classes=classes)))
+    count, why = min(distributed.gather(largest(here, most=most, kept=kept, room=room, classes=classes)))
     if count == 0:
         raise ValueError(f"data.batch_size=auto: {why}; choose a smaller --size or --image-size")
     return config.change(data={"batch_size": count}), [Decision("batch", str(count), why)]

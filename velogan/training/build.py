@@ -109,7 +109,7 @@ def build_step(
     engine: EngineConfig,
     optimizer: OptimizerConfig,
     prepare: Callable[[str], Prepare] | None = None,
-    ranks: DistributedContext | None = None,
+    distributed: DistributedContext | None = None,
     only: Sequence[str] = (),
 ) -> tuple[Stepper, Objective, dict[str, nn.Module]]:
     """The step for images of `shape` (H, W), its objective, and the networks of `roles`, on the device of `engine`.
@@ -153,7 +153,7 @@ def build_step(
         prepare={split: prepare(split) for split in objective.draws} if prepare else None,
         accumulate=train.accumulate,
         scale=LossScale(device) if engine.precision == "fp16" else None,
-        ranks=ranks,
+        distributed=distributed,
     )
     if engine.captures:
         step = CapturedStep(step, state=objective.state, recorder=CudaRecorder(device))
@@ -171,18 +171,20 @@ def build_trainer(
     optimizer: OptimizerConfig,
     schedule: ScheduleConfig,
     roles: Mapping[str, Role] | None = None,
-    ranks: DistributedContext | None = None,
+    distributed: DistributedContext | None = None,
     only: Sequence[str] = (),
 ) -> Trainer:
     """The trainer of a run on `pictures`, with its step and loaders. `roles` are built where they are not given.
 
     `only` names the phases of a step, where some are left out.
     """
-    ranks = ranks or DistributedContext()
+    distributed = distributed or DistributedContext()
     set_threads(engine)
     device, count = resolve_device(engine.device), data.batch * train.accumulate
     _check_one_size(method, pictures, data, accumulate=train.accumulate)
-    loader = cache(partial(_open_loader, pictures, data, count=count, seed=train.seed, device=device, ranks=ranks))
+    loader = cache(
+        partial(_open_loader, pictures, data, count=count, seed=train.seed, device=device, distributed=distributed)
+    )
     roles = roles or build_roles(method, spec, seed=train.seed, colours=pictures.colours)
     step, objective, nets = build_step(
         method,
@@ -194,7 +196,7 @@ def build_trainer(
         engine=engine,
         optimizer=optimizer,
         prepare=lambda split: loader(split).finish,
-        ranks=ranks,
+        distributed=distributed,
         only=only,
     )
     averaged = {name: net for name, net in nets.items() if roles[name].averaged}
@@ -206,10 +208,10 @@ def build_trainer(
         state=objective.state,
         draws=objective.draws,
         schedule=schedule,
-        batch_size=count * ranks.world,
+        batch_size=count * distributed.world,
         seed=train.seed,
         device=device,
-        ranks=ranks,
+        distributed=distributed,
         swaps_at=getattr(objective, "swaps_at", math.inf),
     )
 
@@ -233,10 +235,10 @@ def _open_loader(
     count: int,
     seed: int,
     device: torch.device,
-    ranks: DistributedContext,
+    distributed: DistributedContext,
 ) -> PairLoader:
     """The loader of a split (`objectives.base.SPLITS`), which gives `count` images of each domain at a time."""
     asked = data.model_copy(update={"batch_size": count})
-    how: Any = {"seed": seed, "device": device, "rank": ranks.rank, "ranks": ranks.world}
+    how: Any = {"seed": seed, "device": device, "rank": distributed.rank, "ranks": distributed.world}
     whole = PairLoader(pictures.a, pictures.b, asked, beside=pictures.beside, **how)
     return whole if split == "train" else whole.half(HALVES.index(split))

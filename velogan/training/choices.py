@@ -92,14 +92,14 @@ def unable(engine: EngineConfig) -> str:
     return ""
 
 
-def on_this_host(ranks: DistributedContext, asked: EngineConfig, engine: EngineConfig) -> EngineConfig:
+def on_this_host(distributed: DistributedContext, asked: EngineConfig, engine: EngineConfig) -> EngineConfig:
     """The common choices, with this rank's share of its host's cores. ValueError where it cannot compute so."""
-    if not ranks.is_distributed:
+    if not distributed.is_distributed:
         return engine
     if missing := unable(engine):
         raise ValueError(f"the first rank chose what cannot be computed here: {missing}; say --engine.mode eager")
     return engine.model_copy(
-        update={"threads": asked.threads or max(1, default_threads() // ranks.local_world)},
+        update={"threads": asked.threads or max(1, default_threads() // distributed.local_world)},
     )
 
 

@@ -32,25 +32,25 @@ def new_record(origin: Mapping[str, Any], data: Data) -> dict[str, Any]:
 def with_engine(
     record: Mapping[str, Any],
     engine: EngineConfig,
-    picks: Sequence[Decision],
+    decisions: Sequence[Decision],
     *,
     images: int,
-    why: str,
+    reason: str,
     device: torch.device,
 ) -> dict[str, Any]:
-    """The record with one more set of choices, which holds from `images` seen on, and `why` it was taken."""
-    picked = [asdict(pick) for pick in picks]
+    """The record with one more set of choices, which holds from `images` seen on, and the `reason` for it."""
+    decided = [asdict(decision) for decision in decisions]
     chosen = {
         "from_images": images,
-        "why": why,
+        "reason": reason,
         "engine": engine.model_dump(mode="json"),
-        "picked": picked,
+        "decisions": decided,
         "machine": machine(device),
     }
     return {
         **record,
         "machine": chosen["machine"],
-        "picked": picked,
+        "decisions": decided,
         "engines": [*record.get("engines", []), chosen],
     }
 

@@ -58,14 +58,14 @@ def train(
     began = time.monotonic() if began is None else began
     if config.train.exchange_every is not None and placing is None:
         raise ValueError("train.exchange_every is for nodes, which `velogan train` alone starts: leave it out here")
-    with init_distributed(config.engine.device, process_timeout=config.train.process_timeout) as ranks:
-        session = Session.open(run, config, say=display.say) if ranks.is_main_process else None
+    with init_distributed(config.engine.device, process_timeout=config.train.process_timeout) as distributed:
+        session = Session.open(run, config, say=display.say) if distributed.is_main_process else None
         about = {"display": display, "origin": origin, "scoring": scoring, "placing": placing, "began": began}
-        return ranks.broadcast(_train(ranks, config, session, **about))
+        return distributed.broadcast(_train(distributed, config, session, **about))
 
 
 def _train(
-    ranks: DistributedContext,
+    distributed: DistributedContext,
     config: Config,
     session: Session | None,
     *,
@@ -76,39 +76,46 @@ def _train(
     began: float,
 ) -> Result | None:
     """As `train`. Only the first rank has a session; the others follow it, and know no result."""
-    tree, before = ranks.broadcast((session.config.model_dump(), session.engine) if session else None)
+    tree, before = distributed.broadcast((session.config.model_dump(), session.engine) if session else None)
     config = parse_config(tree)
-    ranks.gradient_dtype = torch.bfloat16 if config.train.exchange_precision == "bf16" else torch.float32
+    distributed.gradient_dtype = torch.bfloat16 if config.train.exchange_precision == "bf16" else torch.float32
     if before is None:  # before minutes of preparing pictures
         device_for(config.engine)
         check_rules_match(config)
     start = session.begins_from() if session else None
     weights = starting(start) if start else {}
     opens = time.monotonic()
-    data = ranks.main_process_first(lambda: open_data(config.data, task=display.task, say=display.say))
+    data = distributed.main_process_first(lambda: open_data(config.data, task=display.task, say=display.say))
     prepared = time.monotonic() - opens
-    check_pictures(ranks, data)
+    check_pictures(distributed, data)
     asked, notes = fit_channels(config, *data.channels)
     check_sizes(asked.method, asked.spec, data.shapes(asked.data))
-    asked, batch = with_batch(asked, data, ranks)
+    asked, batch = with_batch(asked, data, distributed)
     with locked(session.folder) if session else nullcontext():
         chosen = None
         if session:
-            again = resume(asked, before, processes=ranks.world) if before else None
-            chosen = again or (*decide(asked, processes=ranks.world), "")
-        engine, picks, why = ranks.broadcast(chosen)
-        config = asked.model_copy(update={"engine": on_this_host(ranks, asked.engine, engine)})
+            again = resume(asked, before, processes=distributed.world) if before else None
+            chosen = again or (*decide(asked, processes=distributed.world), "")
+        engine, decisions, why = distributed.broadcast(chosen)
+        config = asked.model_copy(update={"engine": on_this_host(distributed, asked.engine, engine)})
         roles = build_roles(config.method, config.spec, seed=config.train.seed, colours=data.colours)
         if start:
             display.say(begin(config.method, config.spec, roles, found=weights, start=start))
         if session and session.begins_anew:
             take_trained(config.method, roles)  # what `method.start` holds stays, whatever else begins from weights
-        trainer = trainer_of(config, data, roles=roles, ranks=ranks)
+        trainer = trainer_of(config, data, roles=roles, distributed=distributed)
         length = parse_length(config.train.length, epoch=trainer.epoch)
         trainer.schedule.check(length)
         if session:
             session.start(
-                asked, engine, trainer, roles=roles, data=data, picks=[*notes, *batch, *picks], why=why, origin=origin
+                asked,
+                engine,
+                trainer,
+                roles=roles,
+                data=data,
+                decisions=[*notes, *batch, *decisions],
+                why=why,
+                origin=origin,
             )
         trainer.share(session.state if session else None)
         if length.seconds is not None:
@@ -165,7 +172,7 @@ def trainer_of(
     pictures: Data,
     *,
     roles: Mapping[str, Role] | None = None,
-    ranks: DistributedContext | None = None,
+    distributed: DistributedContext | None = None,
     only: Sequence[str] = (),
 ) -> Trainer:
     """The trainer that a training of `config` has, whose engine is decided; see `build_trainer`."""
@@ -179,6 +186,6 @@ def trainer_of(
         optimizer=config.optimizer,
         schedule=config.schedule,
         roles=roles,
-        ranks=ranks,
+        distributed=distributed,
         only=only,
     )

@@ -144,15 +144,14 @@ class Session:
         *,
         roles: Mapping[str, Role],
         data: Data,
-        picks: Sequence[Decision],
+        decisions: Sequence[Decision],
         why: str,
         origin: Mapping[str, Any],
     ) -> None:
         """Loads the newest whole checkpoint if there is one; records configuration, choices and data.
 
-        `config` is as asked for; `engine` is what is computed with, by `picks`; `why` tells, of a run that continues,
-        why this is not what it was. `origin` holds the `preset` and `command` that the run came from, and what was
-        `changed` in the preset.
+        `config`: as requested. `engine`: the resolved engine settings, with their `decisions`. `why`: for a resumed
+        run, why they changed. `origin`: the `preset` and `command` of the run, and what was `changed` in the preset.
         """
         self.config, self.trainer, self.roles, self.data = config, trainer, roles, data
         self.engine: EngineConfig | None = engine
@@ -164,7 +163,7 @@ class Session:
         longer = self._is_longer()
         if not longer:
             write_text(self.folder / "config.yaml", write_yaml(config))
-        self._record(picks, why, origin, began=whole is not None and not weights_only(whole), longer=longer)
+        self._record(decisions, why, origin, began=whole is not None and not weights_only(whole), longer=longer)
         self.log = Log(self.folder, tensorboard=config.train.tensorboard, say=self.say)
         self.log.truncate(trainer.images)
 
@@ -191,7 +190,7 @@ class Session:
         return longer
 
     def _record(
-        self, picks: Sequence[Decision], why: str, origin: Mapping[str, Any], *, began: bool, longer: bool
+        self, decisions: Sequence[Decision], why: str, origin: Mapping[str, Any], *, began: bool, longer: bool
     ) -> None:
         record = self.record
         if began and not longer and origin.get("command"):  # the command that repeats the run as long as it is now
@@ -210,10 +209,10 @@ class Session:
             return
         if why:
             self.say(f"the engine computes another way from {counted(self.trainer.images, 'image')} on: {why}")
-        for line in engine_lines(picks):
+        for line in engine_lines(decisions):
             self.say(line)
         images, device = self.trainer.images, self.trainer.device
-        write_record(self.folder, with_engine(record, self.engine, picks, images=images, why=why, device=device))
+        write_record(self.folder, with_engine(record, self.engine, decisions, images=images, reason=why, device=device))
 
     def _resume(self, checkpoint: Path | None, broken: Mapping[Path, str]) -> None:
         """Continues from `checkpoint`, if there is one; sets `broken` ones aside, which are worse than none."""
@@ -245,7 +244,7 @@ class Session:
 
     def _tell_ranks(self, before: int) -> None:
         """Says what changes with the number of processes."""
-        now, images = self.trainer.ranks.world, self.config.images_per_update
+        now, images = self.trainer.distributed.world, self.config.images_per_update
         if now != before:
             kept = "those of the others are not used" if now < before else "the new ones with copies"
             self.say(
@@ -291,12 +290,12 @@ class Session:
             if ended and not self._at_end():
                 self._tell_early_end()
             try:
-                if trainer.ranks.broadcast(not ended):
+                if trainer.distributed.broadcast(not ended):
                     trainer.run(length, hooks=hooks)
             except NonFiniteError as error:
                 error.advice = self._advice()
                 raise
-            if trainer.ranks.broadcast(not list_checkpoints(self.folder)):
+            if trainer.distributed.broadcast(not list_checkpoints(self.folder)):
                 self._save(trainer.images)
         if trainer.images == before:
             self._write_page()
@@ -310,7 +309,7 @@ class Session:
             seconds=trainer.clock.seconds,
             weights_sha256=digest(last),
             finished=self._at_end() or self._waited_enough(),
-            ranks=trainer.ranks.world,
+            ranks=trainer.distributed.world,
         )
 
     def _at_end(self) -> bool:
@@ -446,10 +445,18 @@ class Session:
         )
 
 
-def engine_lines(picks: Sequence[Decision]) -> list[str]:
+def engine_lines(decisions: Sequence[Decision]) -> list[str]:
     """What a run computes with, in three lines, and what its data decided; all reasons stand in run.json."""
-    of_engine = {pick.what: pick for pick in picks if pick.what in EngineConfig.model_fields}
-    used = [pick.what if pick.choice == "on" else pick.choice for pick in of_engine.values() if pick.choice != "off"]
-    told = [pick for pick in picks if pick.what not in of_engine or pick.what in ("precision", "kernels")]
+    of_engine = {decision.field: decision for decision in decisions if decision.field in EngineConfig.model_fields}
+    used = [
+        decision.field if decision.value == "on" else decision.value
+        for decision in of_engine.values()
+        if decision.value != "off"
+    ]
+    told = [
+        decision
+        for decision in decisions
+        if decision.field not in of_engine or decision.field in ("precision", "kernels")
+    ]
     lines = [f"engine: {', '.join(used)} (reasons: run.json)"] if used else []
-    return lines + [f"{pick.what}: {pick.choice} ({pick.why})" for pick in told]
+    return lines + [f"{decision.field}: {decision.value} ({decision.reason})" for decision in told]

@@ -38,7 +38,7 @@ def step_of(
     *,
     shape: tuple[int, int],
     prepare: Callable[[str], Prepare] | None = None,
-    ranks: DistributedContext | None = None,
+    distributed: DistributedContext | None = None,
     classes: int = USUAL_CLASSES,
 ) -> tuple[Stepper, Objective, dict[str, nn.Module]]:
     """The step that a training of `config` makes, whose engine is decided; see `build_step`.
@@ -57,7 +57,7 @@ def step_of(
         engine=config.engine,
         optimizer=config.optimizer,
         prepare=prepare,
-        ranks=ranks,
+        distributed=distributed,
     )
 
 

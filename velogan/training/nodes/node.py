@@ -93,7 +93,7 @@ class Node:
                 f"data.path (--data): {socket.gethostname()} needs the images of the host of the run folder"
             )
         self._roles, self._paced, self._has_state = roles, PacedContext(), False
-        self._trainer = trainer_of(config, data, ranks=self._paced, only=[phase])
+        self._trainer = trainer_of(config, data, distributed=self._paced, only=[phase])
 
     def advance(self, order: Order) -> Report:
         """Carry out `order`."""
