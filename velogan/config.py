@@ -82,7 +82,7 @@ def _parse_overrides(section: type[BaseModel], value: Any) -> Any:
             raise ValueError(f"{name}: there is no such field{nearest(str(name), section.model_fields)}")
         if override is not None:
             field = section.model_fields[name]
-            adapter = TypeAdapter(Annotated[field.annotation, field])  # pyright: ignore[reportInvalidTypeForm]
+            adapter = TypeAdapter(Annotated[field.annotation, field])  # pyright: ignore
             try:
                 parsed[name] = adapter.validate_python(override)
             except ValidationError as error:

@@ -88,7 +88,7 @@ def variant_config(study: Mapping[str, Any], variant: str, base: Config, folder:
     config = changed(base, fields)
     if genotype is None:
         return config
-    options = {"from": genotype} if isinstance(genotype, str) else genotype
+    options: dict[str, Any] = {"from": genotype} if isinstance(genotype, str) else genotype
     search, seed = search_config(study, options["from"], base), base.train.seed
     run = Training(folder.name, options["from"], seed, search, folder / "searches").run
     found = random_genotype(search, seed) if options.get("random") else read_genotype(run / GENOTYPE)

@@ -126,9 +126,8 @@ def test_a_silent_rank_and_a_silent_store_are_told_apart(answers: bool, monkeypa
         told.set()
 
     monkeypatch.setattr(heartbeat, "PERIOD_S", 0.01)
-    made = heartbeat.Heartbeat(
-        Store(), rank=0, world=2, where="here", address="an address", process_timeout=0.5, lost=lost
-    )  # pyright: ignore[reportArgumentType]
+    options: Any = {"store": Store(), "address": "an address", "process_timeout": 0.5, "lost": lost}
+    made = heartbeat.Heartbeat(rank=0, world=2, where="here", **options)
     assert told.wait(10)
     made.close()
     assert said[0].startswith(

@@ -66,11 +66,11 @@ def test_the_way_back_is_the_other_generator_or_the_autoencoder(tmp_path: Path):
     both = velogan.load(_run(tmp_path / "both", "a2b", "b2a"), direction="b2a", fp32=True)
     back = velogan.load(tmp_path / "both", direction="a2b", fp32=True)
     estimator: UncertaintyEstimator = both._estimator  # pyright: ignore[reportPrivateUsage]
-    assert torch.equal(estimator.returned(images, images / 2), back.translator(images / 2))
+    assert torch.equal(estimator.reconstruct(images, images / 2), back.translator(images / 2))
     alone = velogan.load(_run(tmp_path / "alone", "a2b", method="onepair"), fp32=True)
     estimator = alone._estimator  # pyright: ignore[reportPrivateUsage]
-    assert torch.equal(estimator.returned(images, images / 2), estimator.returned(images, images))
-    assert not torch.equal(estimator.returned(images, images), alone.translator(images))
+    assert torch.equal(estimator.reconstruct(images, images / 2), estimator.reconstruct(images, images))
+    assert not torch.equal(estimator.reconstruct(images, images), alone.translator(images))
 
 
 def test_what_has_no_way_back_is_refused_before_anything_is_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]):

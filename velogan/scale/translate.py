@@ -148,7 +148,7 @@ def _results(
                 max_task_retries=MOST_LOSSES,
             )
         for row in data.iter_rows():
-            yield ray.cloudpickle.loads(row["result"])
+            yield ray.cloudpickle.loads(row["result"])  # pyright: ignore[reportAttributeAccessIssue]
     finally:
         DataContext._set_current(before)
 
@@ -179,7 +179,8 @@ class _Worker:
         except Exception as error:  # whatever it is, the other parts go on, and the report tells it
             failed = tuple((escape_unprintable(name), f"{type(error).__name__}: {error}") for name in names)
             done = replace(Summary.empty(), failed=failed)
-        return {"result": [ray.cloudpickle.dumps((int(batch["part"][0]), done, peak_memory_mb()))]}
+        result = (int(batch["part"][0]), done, peak_memory_mb())
+        return {"result": [ray.cloudpickle.dumps(result)]}  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def translate_part(model: Translator, found: Input, names: Sequence[str], *, options: Options) -> Summary:
