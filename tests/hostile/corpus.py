@@ -13,7 +13,6 @@ import itertools
 import os
 import pickle
 import random
-import re
 import struct
 import zlib
 from collections.abc import Callable, Iterator
@@ -35,9 +34,9 @@ _COLOUR = np.random.default_rng(0).integers(0, 256, (24, 20, 3), np.uint8)
 def make_corpus(folder: Path) -> dict[str, str]:
     """Write the whole corpus below `folder`; give "bad" or "either" by name relative to it."""
     folder.mkdir(parents=True)
-    makers = (cut_short, fuzzed, of_wrong_size, bombs, flawed_png, flawed_jpeg, flawed_tiff, flawed_npy, flawed_others)
+    makers = (cut_short, fuzzed, of_wrong_size, bombs, flawed, flawed_tiff, flawed_npy, of_another_kind)
     expected: dict[str, str] = {}
-    for name, content, kind in itertools.chain.from_iterable(maker() for maker in (*makers, of_another_kind)):
+    for name, content, kind in itertools.chain.from_iterable(maker() for maker in makers):
         name = f"{name}.png" if name.endswith(".gif") else name  # else no command would look at it
         assert name not in expected, name
         (folder / name).write_bytes(content)
@@ -134,37 +133,17 @@ def zlib_zeros(size: int) -> bytes:
 # Truncations
 
 
-def boundaries(name: str, data: bytes) -> list[int]:
-    """Where parts of a file's header end, by its format; a file cut there is a file with a part missing."""
-    suffix = Path(name).suffix
-    if suffix == ".jpg":
-        marks = [found.start() for found in re.finditer(rb"\xff[\xc0-\xfe]", data)][:14]
-        return [2, 3, *(at for mark in marks for at in (mark, mark + 2, mark + 5))]
-    if suffix == ".png":
-        starts = [found.start() - 4 for found in re.finditer(rb"IHDR|PLTE|tRNS|IDAT|IEND|acTL|fcTL|fdAT", data)][:6]
-        return [4, 8, *(at for start in starts for at in (start, start + 4, start + 8)), 29, 33]
-    if suffix == ".webp":
-        starts = [found.start() for found in re.finditer(rb"VP8[ LX]|ALPH|ANIM|ANMF|EXIF", data)][:4]
-        return [4, 8, *(at for start in starts for at in (start, start + 4, start + 8, start + 13))]
-    if suffix == ".tif":
-        start = struct.unpack_from("<Q" if data[2] == 43 else "<I", data, 8 if data[2] == 43 else 4)[0]
-        return [2, 4, 8, start, start + 2, *range(start + 14, start + 90, 12)]
-    return {
-        ".bmp": [1, 2, 10, 14, 18, 26, 30, 40, 54],
-        ".ppm": [1, 2, 3, 5, 8, 9, 13],
-        ".npy": [1, 6, 8, 9, 10, 40, 127, 128],
-        ".gif": [3, 6, 10, 13, 60],
-    }[suffix]
-
-
 def cut_short() -> Iterator[File]:
-    """Every format, cut at the boundaries of its header and in the middle of its pixels."""
+    """Every format, cut within its header and in the middle of its pixels."""
     for name, data in valid().items():
         stem, _, suffix = name.partition(".")
-        for at in sorted({at for at in boundaries(name, data) if 0 < at < len(data) // 2} | {len(data) // 2}):
-            # Cut in half, an animation may still have its first frame, and a directory stand before its pixels.
-            either = stem == "animated" or suffix == "tif"
-            yield f"cut-{stem}-{at:04d}.{suffix}", data[:at], "either" if either else "bad"
+        either = (
+            stem == "animated" or suffix == "tif"
+        )  # a first frame may be whole; a directory stand before its pixels
+        for at in (1, 2, 4, 8, 10, 14, 20, 26, 33, 40, 54, 60, 90, 128):
+            if at < len(data) // 2:
+                yield f"cut-{stem}-{at:04d}.{suffix}", data[:at], "either" if either else "bad"
+        yield f"cut-{stem}-half.{suffix}", data[: len(data) // 2], "either" if either else "bad"
 
 
 # Fuzz
@@ -207,7 +186,6 @@ def of_wrong_size() -> Iterator[File]:
     for width, height in (*_sides(999999, 30000), (10**12, 1), (-3, 4)):
         yield f"size-{width}x{height}.ppm", b"P6 %d %d 255\n" % (width, height) + bytes(99), "bad"
         yield f"size-plain-{width}x{height}.ppm", b"P3 %d %d 255\n" % (width, height) + b"0 " * 99, "bad"
-        yield f"size-bits-{width}x{height}.ppm", b"P1 %d %d\n" % (width, height) + b"0 1 " * 99, "bad"
     for width, height in _sides(65535, 30000):
         yield f"size-{width}x{height}.gif.png", _put(valid()["first.gif"], 6, "<HH", width, height), "either"
     for tag, name in ((256, "wide"), (257, "high"), (278, "rows")):
@@ -310,120 +288,63 @@ def ifd(
 # Flaws of single formats
 
 
-def flawed_png() -> Iterator[File]:
-    """PNG files with wrong, missing and repeated chunks."""
-    small = valid()["rgb.png"]
+def flawed() -> Iterator[File]:
+    """Chunks, segments and headers that are wrong, missing, repeated or endless."""
+    small, jpeg, bmp = (valid()[f"rgb.{suffix}"] for suffix in ("png", "jpg", "bmp"))
     signature, header, rest = small[:8], small[8:33], small[33:]
-    for depth, colour in ((0, 2), (3, 0), (16, 3), (8, 1), (8, 5), (8, 7), (255, 255)):
+    for depth, colour in ((0, 2), (3, 0), (8, 7), (255, 255)):
         yield f"flaw-depth-{depth}-{colour}.png", png(4, 4, zlib.compress(bytes(99)), depth=depth, colour=colour), "bad"
     yield "flaw-no-palette.png", png(4, 4, zlib.compress(bytes(99)), colour=3), "either"
-    yield "flaw-interlace.png", png(4, 4, zlib.compress(bytes(99)), interlace=9), "either"
-    yield "flaw-no-header.png", signature + rest, "bad"
     yield "flaw-no-pixels.png", signature + header + chunk(b"IEND", b""), "bad"
-    yield "flaw-two-headers.png", signature + header * 2 + rest, "either"
     yield "flaw-checksum.png", small[:30] + b"\0" + small[31:], "bad"
-    yield "flaw-not-zlib.png", png(4, 4, b"this is not zlib"), "bad"
-    yield "flaw-empty-pixels.png", png(4, 4, b""), "bad"
-    yield "flaw-filter.png", png(4, 4, zlib.compress((b"\x09" + bytes(12)) * 4)), "bad"
     yield "flaw-chunk-length.png", signature + header + struct.pack(">I", 2**32 - 1) + b"IDAT", "bad"
     yield "flaw-many-chunks.png", signature + header + chunk(b"tEXt", b"a\0b") * 20000 + rest, "either"
     yield "flaw-profile.png", signature + header + chunk(b"iCCP", b"x" * 300) + rest, "either"
     yield "flaw-exif.png", signature + header + chunk(b"eXIf", b"II*\0" + b"\xff" * 40) + rest, "either"
-    yield "flaw-palette-index.png", _short_palette(), "either"
-
-
-def _short_palette() -> bytes:
-    whole = png(4, 4, zlib.compress(b"\0\x09\x09\x09\x09" * 4), colour=3)
-    return whole[:33] + chunk(b"PLTE", b"\0\0\0\xff\xff\xff") + whole[33:]
-
-
-def flawed_jpeg() -> Iterator[File]:
-    """JPEG files with wrong tables, markers, frames and metadata."""
-    jpeg = valid()["rgb.jpg"]
-    frame, scan = jpeg.index(b"\xff\xc0"), jpeg.index(b"\xff\xda")
-    for kind in (0xC3, 0xC5, 0xC9, 0xCB, 0xCF):
-        yield f"flaw-frame-{kind:x}.jpg", _put(jpeg, frame + 1, "B", kind), "either" if kind == 0xC9 else "bad"
-    for count in (0, 2, 5, 255):
+    frame = jpeg.index(b"\xff\xc0")
+    for count in (0, 2, 255):
         yield f"flaw-components-{count}.jpg", _put(jpeg, frame + 9, "B", count), "bad"
-    yield "flaw-precision.jpg", _put(jpeg, frame + 4, "B", 12), "bad"
     yield "flaw-sampling.jpg", _put(jpeg, frame + 11, "B", 0), "bad"
-    yield "flaw-segment-length.jpg", _put(jpeg, frame + 2, ">H", 0), "bad"
     yield "flaw-segment-zero.jpg", b"\xff\xd8" + b"\xff\xe0\0\0" * 500, "bad"
-    yield "flaw-no-tables.jpg", jpeg[:2] + jpeg[frame:], "bad"
-    yield "flaw-no-frame.jpg", jpeg[:frame] + jpeg[scan:], "bad"
     yield "flaw-only-markers.jpg", b"\xff\xd8" + b"\xff" * 4000, "bad"
-    yield "flaw-only-ends.jpg", b"\xff\xd8\xff\xd9", "bad"
-    yield "flaw-noise.jpg", jpeg[: scan + 14] + random.Random(5).randbytes(300), "either"
-    yield "flaw-thumbnail.jpg", _exif(jpeg, b"II*\0\x08\0\0\0" + b"\xff" * 200), "either"
-    yield "flaw-exif-loop.jpg", _exif(jpeg, b"MM\0*\0\0\0\x08\0\x01" + bytes(12) + b"\0\0\0\x08"), "either"
-    profile = b"\xff\xe2" + struct.pack(">H", 17) + b"ICC_PROFILE\0\xff"
-    yield "flaw-profile.jpg", jpeg[:2] + profile + b"\0\0" + jpeg[2:], "either"
-
-
-def _exif(jpeg: bytes, body: bytes) -> bytes:
-    return jpeg[:2] + b"\xff\xe1" + struct.pack(">H", len(body) + 8) + b"Exif\0\0" + body + jpeg[2:]
+    loop = b"Exif\0\0MM\0*\0\0\0\x08\0\x01" + bytes(12) + b"\0\0\0\x08"
+    yield "flaw-exif-loop.jpg", jpeg[:2] + b"\xff\xe1" + struct.pack(">H", len(loop) + 2) + loop + jpeg[2:], "either"
+    yield "flaw-offset.bmp", _put(bmp, 10, "<I", 2**32 - 1), "bad"
+    yield "flaw-colours.bmp", _put(valid()["palette.bmp"], 46, "<I", 2**32 - 1), "either"
+    yield "flaw-comment.ppm", b"P6\n# endless comment" + b"#" * 20000, "bad"
+    yield "flaw-highest-huge.ppm", b"P5 4 4 70000\n" + bytes(32), "bad"
+    yield "flaw-length.webp", _put(valid()["lossy.webp"], 16, "<I", 2**32 - 1), "bad"
+    yield "flaw-endless.webp", b"RIFF\xff\xff\xff\xffWEBP" + b"EXIF\0\0\0\0" * 9999, "bad"
+    yield "flaw-codes.gif.png", gif_zeros(4, 4)[:-4] + b"\xff" * 50, "either"
 
 
 def flawed_tiff() -> Iterator[File]:
     """TIFF files with circles, wrong offsets and counts, and values that no reader takes."""
     flat: dict[str, Any] = {"width": 20, "height": 24, "data": bytes(480)}
     yield "flaw-circle.tif", ifd(**flat, following=8), "either"
-    yield "flaw-long-circle.tif", _circle(3), "either"
     yield "flaw-subifd-circle.tif", ifd(**flat, extra={330: 8}), "either"
     yield "flaw-exif-circle.tif", ifd(**flat, extra={34665: 8}), "either"
-    yield "flaw-nested.tif", _nested(300), "either"
     yield "flaw-many-pages.tif", _many_pages(6000), "bad"
     yield "flaw-next-beyond.tif", ifd(**flat, following=2**32 - 1), "either"
-    yield "flaw-no-directory.tif", b"II*\0\0\0\0\0" + bytes(50), "bad"
     yield "flaw-directory-beyond.tif", b"II*\0\xff\xff\xff\x7f" + bytes(50), "bad"
-    yield "flaw-no-entries.tif", b"II*\0\x08\0\0\0\0\0" + bytes(50), "bad"
     yield "flaw-entries.tif", b"II*\0\x08\0\0\0\xff\xff" + bytes(500), "bad"
-    yield "flaw-big-offsets.tif", b"II+\0\x10\0\0\0" + bytes(90), "bad"
     yield "flaw-big-entries.tif", b"II+\0\x08\0\0\0\x10" + bytes(7) + b"\xff" * 8 + bytes(90), "bad"
-    for bits in (0, 64, 1000, 65535):
+    for bits in (0, 65535):
         yield f"flaw-bits-{bits}.tif", ifd(**flat, bits=bits), "bad"
-    for compression in (0, 6, 9999, 65535):
+    for compression in (0, 9999):
         yield f"flaw-compression-{compression}.tif", ifd(**flat, compression=compression), "bad"
-    for photometric in (5, 6, 8, 9, 32803, 65535):
-        kind = "either" if photometric == 6 else "bad"
-        yield f"flaw-photometric-{photometric}.tif", ifd(**flat, extra={262: photometric}), kind
-    yield "flaw-palette.tif", ifd(**flat, extra={262: 3}), "bad"
-    yield "flaw-planes.tif", ifd(**flat, samples=3, extra={284: 9}), "bad"
-    yield "flaw-format.tif", ifd(**flat, extra={339: 77}), "bad"
+    for photometric in (3, 5, 8, 65535):
+        yield f"flaw-photometric-{photometric}.tif", ifd(**flat, extra={262: photometric}), "bad"
     yield "flaw-complex.tif", ifd(width=5, height=6, bits=64, data=bytes(240), extra={339: 6}), "bad"
     yield "flaw-strip-beyond.tif", _tag(ifd(**flat), 273, 2**32 - 1), "bad"
     yield "flaw-strip-count.tif", _tag(ifd(**flat), 273, 8, count=2**32 - 1), "bad"
-    yield "flaw-strip-bytes.tif", _tag(ifd(**flat), 279, 2**32 - 1), "bad"
     yield "flaw-strip-empty.tif", _tag(ifd(**flat), 279, 0), "bad"
-    yield "flaw-width-kind.tif", _tag(ifd(**flat), 256, 20, kind=2), "bad"
     yield "flaw-width-count.tif", _tag(ifd(**flat), 256, 20, count=2**30), "bad"
     yield "flaw-tile-zero.tif", _tag(valid()["tiles.tif"], 322, 0), "bad"
     yield "flaw-nan.tif", tiff(np.full((8, 8), np.nan, np.float32)), "bad"
-    yield "flaw-pages-of-colour.tif", tiff(np.stack([_COLOUR] * 4), photometric="rgb"), "bad"
-    yield "flaw-jpeg-larger.tif", _jpeg_in_tiff(), "bad"
-    yield "flaw-deflate.tif", ifd(width=20, height=24, data=b"no deflate", compression=8), "bad"
+    larger = _pillow(Image.fromarray(np.zeros((3000, 3000), np.uint8)), "JPEG")
+    yield "flaw-jpeg-larger.tif", ifd(width=16, height=16, compression=7, data=larger), "bad"
     yield "flaw-described.tif", tiff(_GREY, description='{"shape": [100000, 100000]}'), "either"
-    yield "flaw-ome.tif", tiff(_GREY, description="<?xml?><OME><Image><Pixels SizeX='9'/></Image></OME>"), "either"
-
-
-def _circle(count: int) -> bytes:
-    """Directories that follow each other and begin again."""
-    size = 2 + 12 * 9 + 4
-    parts = []
-    for index in range(count):
-        page = ifd(width=20, height=24, data=b"", following=8 + size * ((index + 1) % count))
-        parts.append(_tag(_tag(page, 273, 8 + size * count), 279, 480)[8:])
-    return b"II*\0\x08\0\0\0" + b"".join(parts) + bytes(480)
-
-
-def _nested(count: int) -> bytes:
-    """A directory below a directory, and so on."""
-    size = 2 + 12 * 10 + 4
-    parts = []
-    for index in range(count):
-        page = ifd(width=20, height=24, data=b"", extra={330: 8 + size * (index + 1)})
-        parts.append(_tag(_tag(page, 273, 8 + size * count), 279, 480)[8:])
-    return b"II*\0\x08\0\0\0" + b"".join(parts) + bytes(480)
 
 
 def _many_pages(count: int) -> bytes:
@@ -433,11 +354,6 @@ def _many_pages(count: int) -> bytes:
         page = ifd(width=2, height=2, data=b"", following=8 + size * (index + 1) if index + 1 < count else 0)
         parts.append(_tag(_tag(page, 273, 8), 279, 4)[8:])
     return b"II*\0\x08\0\0\0" + b"".join(parts)
-
-
-def _jpeg_in_tiff() -> bytes:
-    jpeg = _pillow(Image.fromarray(np.zeros((3000, 3000), np.uint8)), "JPEG")
-    return ifd(width=16, height=16, compression=7, data=jpeg)
 
 
 def flawed_npy() -> Iterator[File]:
@@ -451,36 +367,23 @@ def flawed_npy() -> Iterator[File]:
     objects[:] = [[Payload()] * 4] * 4
     yield "flaw-objects.npy", npy(objects, allow_pickle=True), "bad"
     yield "flaw-pickle.npy", pickle.dumps(Payload()), "bad"
-    good = np.zeros((8, 8, 3), np.uint8)
     for name, array in {
-        "complex": good.astype(np.complex64),
+        "complex": np.zeros((8, 8, 3), np.complex64),
         "text": np.full((8, 8), "abc"),
-        "dates": np.zeros((8, 8), "datetime64[s]"),
         "fields": np.zeros((8, 8), [("r", "u1"), ("g", "u1")]),
         "scalar": np.array(3),
-        "line": np.zeros(64),
         "volume": np.zeros((4, 4, 4, 3), np.uint8),
         "empty": np.zeros((0, 8, 3), np.uint8),
-        "no-channels": np.zeros((8, 8, 0), np.uint8),
-        "channels-first": np.zeros((3, 40, 40), np.uint8),
-        "nan": np.full((8, 8), np.nan),
         "infinite": np.full((8, 8), 1e300),
-        "huge-numbers": np.full((8, 8), 2**63, np.uint64),
     }.items():
-        kind = "either" if name == "huge-numbers" else "bad"
-        yield f"flaw-{name}.npy", npy(array), kind
-    shapes = ("(99999, 99999)", "(4294967296, 4294967296)", "(-4, 4)", "(1, 65535, 65535)", "(8, 8, 1000000000)")
-    for index, shape in enumerate(
-        (*shapes, "8", "(8,)", "(1, 64, -1)", "[8, 8]", "(8, 8", "(1e9, 1e9)", "(" + "8," * 3000 + ")")
-    ):
+        yield f"flaw-{name}.npy", npy(array), "bad"
+    shapes = ("(99999, 99999)", "(4294967296, 4294967296)", "(-4, 4)", "[8, 8]", "(8, 8", "(" + "8," * 3000 + ")")
+    for index, shape in enumerate(shapes):
         yield f"flaw-shape-{index}.npy", npy_header(shape=shape), "bad"
     code = "__import__('os').system('touch pwned')"
-    for index, descr in enumerate(("'|O'", "'<f99'", "'u1,u1'", "'(1000000000,)f8'", code, "None", "'<f2'")):
+    for index, descr in enumerate(("'|O'", "'<f99'", "'(1000000000,)f8'", code, "[" * 4000 + "]" * 4000)):
         yield f"flaw-type-{index}.npy", npy_header(descr=descr), "bad"
-    yield "flaw-version.npy", b"\x93NUMPY\x09\x09" + npy(good)[8:], "either"
     yield "flaw-header-length.npy", b"\x93NUMPY\x02\0\xff\xff\xff\xff" + bytes(99), "bad"
-    yield "flaw-header-deep.npy", npy_header(descr="[" * 4000 + "]" * 4000), "bad"
-    yield "flaw-truncated.npy", npy(np.zeros((64, 64, 3), np.uint8))[:-1], "bad"
 
 
 def npy_header(*, shape: str = "(8, 8)", descr: str = "'|u1'") -> bytes:
@@ -489,60 +392,20 @@ def npy_header(*, shape: str = "(8, 8)", descr: str = "'|u1'") -> bytes:
     return b"\x93NUMPY\x01\0" + struct.pack("<H", len(header)) + header + bytes(64)
 
 
-def flawed_others() -> Iterator[File]:
-    """Flawed BMP, PPM, WebP and GIF files."""
-    bmp = valid()["rgb.bmp"]
-    for bits in (0, 3, 17, 64):
-        yield f"flaw-bits-{bits}.bmp", _put(bmp, 28, "<H", bits), "bad"
-    for compression in (4, 5, 99):
-        yield f"flaw-compression-{compression}.bmp", _put(bmp, 30, "<I", compression), "bad"
-    yield "flaw-offset.bmp", _put(bmp, 10, "<I", 2**32 - 1), "bad"
-    yield "flaw-header-size.bmp", _put(bmp, 14, "<I", 9), "bad"
-    yield "flaw-colours.bmp", _put(valid()["palette.bmp"], 46, "<I", 2**32 - 1), "either"
-    texts = {
-        "comment": b"P6\n# endless comment" + b"#" * 20000,
-        "highest-zero": b"P5 4 4 0\n" + bytes(16),
-        "highest-huge": b"P5 4 4 70000\n" + bytes(32),
-        "no-highest": b"P6 4 4\n",
-        "bits": b"P4 99 99\n",
-        "words": b"P3 4 4 255 one two",
-        "other-kind": b"P7\nWIDTH 4\n",
-        "too-high": b"P2 4 4 255 " + b"999 " * 16,
-        "spaces": b"P6 4 4 255" + b" " * 9,
-    }
-    for name, text in texts.items():
-        yield f"flaw-{name}.ppm", text, "bad"
-    webp = valid()["lossy.webp"]
-    yield "flaw-no-chunk.webp", webp[:12], "bad"
-    yield "flaw-kind.webp", webp[:12] + b"ABCD" + webp[16:], "bad"
-    yield "flaw-length.webp", _put(webp, 16, "<I", 2**32 - 1), "bad"
-    yield "flaw-frame.webp", webp[:23] + b"\0\0\0" + webp[26:], "bad"
-    yield "flaw-endless.webp", b"RIFF\xff\xff\xff\xffWEBP" + b"EXIF\0\0\0\0" * 9999, "bad"
-    yield "flaw-no-frames.gif.png", b"GIF89a\x04\0\x04\0\0\0\0\x3b", "bad"
-    yield "flaw-codes.gif.png", gif_zeros(4, 4)[:-4] + b"\xff" * 50, "either"
-
-
 def of_another_kind() -> Iterator[File]:
     """Files that are no picture, or another than their suffix says."""
     texts = {
         "empty": b"",
         "text": b"no picture\n",
-        "page": b"<!DOCTYPE html><script>alert(1)</script>",
         "drawing": b"<svg xmlns='http://www.w3.org/2000/svg'><image href='file:///etc/passwd'/></svg>",
         "postscript": b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 99 99\nsystemdict /deletefile\n",
         "pdf": b"%PDF-1.7\n1 0 obj<</Length 999999999>>",
-        "program": b"\x7fELF" + bytes(99),
         "archive": b"PK\x03\x04" + b"\xff" * 60,
         "zeros": bytes(4096),
         "noise": random.Random(3).randbytes(4096),
-        "one-byte": b"\xff",
-        "pickled": pickle.dumps({"a": 1}),
     }
     for suffix, (name, content) in itertools.product((".png", ".jpg", ".npy"), texts.items()):
         yield f"other-{name}{suffix}", content, "bad"
-    for suffix in (".tiff", ".webp", ".bmp", ".ppm"):
-        yield f"other-text{suffix}", texts["text"], "bad"
-        yield f"other-empty{suffix}", b"", "bad"
     files = valid()
     for name, suffix in (("rgb.jpg", ".png"), ("rgb.png", ".jpg"), ("rgb.webp", ".tif"), ("first.gif", ".webp")):
         yield f"named-as{suffix}", files.get(name, files["lossy.webp"]), "either"
@@ -564,12 +427,8 @@ def _no_regular_files(folder: Path) -> dict[str, str]:
     attempt("link-to-pipe.jpg", lambda path: path.symlink_to("pipe.png"))
     attempt("link-to-nothing.png", lambda path: path.symlink_to("there/is/nothing.png"))
     attempt("link-to-itself.png", lambda path: path.symlink_to(path.name))
-    attempt("link-one.png", lambda path: path.symlink_to("link-two.png"))
-    attempt("link-two.png", lambda path: path.symlink_to("link-one.png"))
-    attempt("link-through-itself.png", lambda path: path.symlink_to("link-through-itself.png/x.png"))
     attempt("link-to-zeros.png", lambda path: path.symlink_to("/dev/zero"))
     attempt("link-to-random.npy", lambda path: path.symlink_to("/dev/urandom"))
-    attempt("link-to-terminal.tif", lambda path: path.symlink_to("/dev/tty"))
     attempt("link-to-memory.npy", lambda path: path.symlink_to("/proc/self/mem"))
     attempt("sparse.png", lambda path: _sparse(path, 2**40))
     attempt("sparse.npy", lambda path: _sparse(path, 200 * 2**20))
@@ -589,8 +448,6 @@ def _odd_names(folder: Path) -> dict[str, str]:
     """Whole and broken files whose names a terminal, a shell or a page may stumble over."""
     names = (
         "new\nline",
-        "return\rto",
-        "bell\x07tab\t",
         "\x1b[2Jescape",
         "-rf",
         "--help",

@@ -8,8 +8,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from velogan.data.pictures.images import read_picture
 from velogan.data.sets.sources import list_images
 
@@ -98,16 +96,6 @@ def test_translate(corpus: Corpus, velogan: Velogan, run: Path, tmp_path: Path) 
     _shows_no_control_characters(done)
 
 
-@pytest.mark.parametrize("name", ["pipe.png", "new\nline.jpg"])
-def test_translate_one(corpus: Corpus, velogan: Velogan, run: Path, tmp_path: Path, name: str) -> None:
-    if name not in corpus.expected:
-        pytest.skip("this system has no such file")
-    done = velogan("translate", run, corpus.folder / name, tmp_path / "made.png", "--device", "cpu", "--json")
-    assert done.code in (1, 2)
-    assert not (tmp_path / "made.png").exists()
-    _shows_no_control_characters(done)
-
-
 def test_evaluate(corpus: Corpus, good: Path, velogan: Velogan, tmp_path: Path) -> None:
     data = tmp_path / "data"
     data.mkdir()
@@ -134,8 +122,8 @@ def test_evaluate_against(corpus: Corpus, good: Path, velogan: Velogan) -> None:
 
 
 def test_few_large_pictures_are_in_flight(makers: dict[str, Any], good: Path, velogan: Velogan, tmp_path: Path) -> None:
-    """Each decodes to 340 MiB: memory holds one for each thread, and few results."""
-    side, folder = 11008, tmp_path / "large"
+    """Each of five decodes to 183 MiB: memory holds one for each thread, and few results."""
+    side, folder = 8000, tmp_path / "large"
     folder.mkdir()
     rows = side * (3 * side + 1)  # each row begins with its filter's number
     packed = makers["zlib_zeros"](-(-rows // 2**20) << 20)
@@ -143,9 +131,8 @@ def test_few_large_pictures_are_in_flight(makers: dict[str, Any], good: Path, ve
         (folder / f"{index}.png").write_bytes(makers["png"](side, side, packed))
     flags = """--images 1 --image-size 32 --json --train.samples 0 --train.tensorboard false --discriminator.channels 4
         --generator.channels 4 --generator.blocks 1 --engine.threads 1 --engine.precision fp32
-        --engine.kernels plain --data.workers 2"""
-    done = velogan("train", "cyclegan", "--data", folder, good, "--out", tmp_path / "run", *flags.split())
+        --engine.kernels plain --data.workers 2 --data.validation 0"""
+    words = ["train", "cyclegan", "--data", folder, good, "--out", tmp_path / "run", *flags.split()]
+    done = velogan(*words, most_mb=1300)
     assert done.code == 0, done.err
     assert "cannot be read" not in done.err
-    done = velogan("data", "check", folder, good, "--json")
-    assert next(iter(done.json["folders"].values()))["pictures"] == 5

@@ -47,7 +47,7 @@ def _reads_or_refuses(data: bytes) -> None:
 
 WORDS = ["0", "1", "2", "9", "255", "256", "65535", "65536", "-1", "99999999", "#", "\n", "x"]
 FUZZ = settings(
-    max_examples=400, deadline=None, derandomize=True, database=None, suppress_health_check=[HealthCheck.too_slow]
+    max_examples=300, deadline=None, derandomize=True, database=None, suppress_health_check=[HealthCheck.too_slow]
 )  # fmt: skip
 
 

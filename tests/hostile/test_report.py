@@ -15,8 +15,7 @@ from PIL import Image
 from velogan.report import write_report
 
 MARKUP = "<script>alert('x')</script><img src=x onerror=alert(1)>\"'&</style><!--\n\x1b[2J\u2028\udcff"
-NUMBERS = (0, -1, 1e308, -1e308, 10**400, 1e999, float("nan"), 2**63, 1e-320, True, None)
-OTHERS = ("text", MARKUP, [], [1, [2]], {}, {"a": {"b": [MARKUP]}}, [None] * 5)
+VALUES = (0, -1e308, 10**400, 1e999, float("nan"), 1e-320, True, None, MARKUP, [], {"a": {"b": [MARKUP]}}, [None] * 5)
 
 
 class _Page(html.parser.HTMLParser):
@@ -99,7 +98,7 @@ def _everywhere(value: Any) -> dict[str, object]:
     }
 
 
-@pytest.mark.parametrize("value", [*NUMBERS, *OTHERS], ids=lambda value: ascii(value)[:20])
+@pytest.mark.parametrize("value", VALUES, ids=lambda value: ascii(value)[:20])
 def test_any_value_anywhere(tmp_path: Path, usual: list[str], value: object) -> None:
     page = _page(_run(tmp_path / "run", **_everywhere(value)))
     assert _active(page) == usual
@@ -120,7 +119,7 @@ def test_a_folder_called_like_markup(tmp_path: Path, usual: list[str]) -> None:
 
 @pytest.mark.parametrize(
     "content",
-    [b"", b"\0" * 999, b"\xff\xfe" * 99, b"[" * 100_000, b'{"a":' * 5000, b"null", b"3", b'"text"', b"[[]]", b"{"],
+    [b"", b"\xff\xfe" * 99, b"[" * 100_000, b"null", b"3", b"[[]]", b"{"],
     ids=lambda content: ascii(content)[:20],
 )
 def test_files_that_hold_something_else(tmp_path: Path, content: bytes) -> None:
@@ -146,7 +145,5 @@ def test_sample_files(tmp_path: Path, makers: dict[str, Any]) -> None:
     (run / "samples" / "000000020-a2b.png").mkdir()
     (run / "samples" / "000000030-a2b.png").symlink_to("000000030-a2b.png")
     _page(run)
-    layouts = ({"columns": ["input", "translated"] * 500, "rows": ["x"] * 500}, {"columns": {"a": 1}, "rows": [[]]})
-    for layout in layouts:
-        (run / "samples" / "index.json").write_text(json.dumps({"a2b": layout}))
-        _page(run)
+    (run / "samples" / "index.json").write_text(json.dumps({"a2b": {"columns": {"a": 1}, "rows": [[]]}}))
+    _page(run)
