@@ -22,13 +22,12 @@ def dry_run(config: Config, *, usual: Config, quiet: bool) -> dict[str, Any]:
     cannot be timed), `config`. It is printed for people unless `quiet`, with the fields that differ from `usual`.
     ValueError for what a run would refuse.
     """
-    from velogan.data.sets.beside import find_beside
+    from velogan.data.sets.annotations import USUAL_CLASSES, find_annotations
     from velogan.data.sets.pair import look_at_channels
     from velogan.data.sets.sources import find_sources
     from velogan.methods.fit import check_sizes, parameters_of
     from velogan.observe.progress import Display
     from velogan.training.session import engine_lines
-    from velogan.training.trial import USUAL_CLASSES
 
     check_rules_match(config)
     if not is_main_process():
@@ -36,7 +35,7 @@ def dry_run(config: Config, *, usual: Config, quiet: bool) -> dict[str, Any]:
     with Display(quiet=quiet) as display:
         sources = find_sources(config.data, progress=display.task("looking for pictures"))
         sides = (sources.a, sources.b)
-        find_beside(config.data, sides)  # which refuses folders of masks and label maps that are none
+        find_annotations(config.data, sides)  # which refuses folders that hold none
         length = parse_length(config.train.length, epoch=max(len(side.train.names) for side in sides))
         channels = [look_at_channels(side, config.data) for side in sides]
         real, decisions = fit_channels(config, *channels)

@@ -179,8 +179,8 @@ class DataConfig(BaseModel):
         return (self.crop_size, self.crop_size) if "crop" in self.preprocess else None
 
     @property
-    def beside(self) -> tuple[str, ...]:
-        """The names in a batch of what lies beside the pictures: `mask_a`, `label_b`."""
+    def annotations(self) -> tuple[str, ...]:
+        """The names of annotations in a batch: `mask_a`, `label_b`."""
         names = ("mask_a", "mask_b", "label_a", "label_b")
         return tuple(name for name in names if getattr(self, name.replace("_", "s_")) is not None)
 

@@ -32,7 +32,7 @@ class Phase:
 
     `name` is also the trace range and the log prefix. `trains` names the networks that this phase updates; all others
     are frozen. `loss` is a function of (nets, batch, carry) that knows no device, rank, precision, optimizer or graph.
-    `split`, one of `SPLITS`, says which pictures it gets; carry is kept per split.
+    `split`, "train" or one of `HALVES`, says which pictures it gets; carry is kept per split.
     """
 
     name: str
@@ -80,9 +80,6 @@ def parts_run_by(runner: Runner | None) -> Iterator[None]:
 
 HALVES = ("first_half", "second_half")
 """The training pictures of each domain, divided at random into two halves."""
-
-SPLITS = ("train", *HALVES)
-"""Pictures that a phase may ask for: all training pictures, or either half of them."""
 
 
 class Objective(Protocol):

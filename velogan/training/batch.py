@@ -44,11 +44,10 @@ def with_batch(config: Config, data: Data, distributed: DistributedContext) -> t
     most = min(MOST, max(1, min(len(data.a), len(data.b)) // distributed.world))
     kept = [one.pixels.nbytes for one in (data.a, data.b) if one.uniform]
     room = SHARE * free_memory_mb() / distributed.local_world if device.type == "cpu" else None
-    classes = 0 if data.colours is None else len(data.colours)
     here = config
     if device.type == "cuda" and device.index is None:  # in a process of its own that would be the first one's
         here = config.change(engine={"device": f"cuda:{torch.cuda.current_device()}"})
-    count, why = min(distributed.gather(largest(here, most=most, kept=kept, room=room, classes=classes)))
+    count, why = min(distributed.gather(largest(here, most=most, kept=kept, room=room, classes=data.classes)))
     if count == 0:
         raise ValueError(f"data.batch_size=auto: {why}; choose a smaller --size or --image-size")
     return config.change(data={"batch_size": count}), [Decision("batch", str(count), why)]

@@ -126,7 +126,7 @@ def build_step(
     joins = engine.mode in ("eager", "graph") and "crop" in data.preprocess and not spec.norms & RUNNING
     objective: Objective = method.objective(spec, shape=shape, batched=joins)
     for prefix, wrapped in (("mask_", WithMasks), ("label_", WithClasses)):
-        if any(name.startswith(prefix) for name in data.beside):
+        if any(name.startswith(prefix) for name in data.annotations):
             assert isinstance(method, TakesTerms)
             objective = wrapped(objective, method.fakes, name="generator")
     objective.state.to(device)
@@ -237,8 +237,8 @@ def _open_loader(
     device: torch.device,
     distributed: DistributedContext,
 ) -> PairLoader:
-    """The loader of a split (`objectives.base.SPLITS`), which gives `count` images of each domain at a time."""
+    """The loader of a split, see `Phase`, which gives `count` images of each domain at a time."""
     asked = data.model_copy(update={"batch_size": count})
     how: Any = {"seed": seed, "device": device, "rank": distributed.rank, "ranks": distributed.world}
-    whole = PairLoader(pictures.a, pictures.b, asked, beside=pictures.beside, **how)
+    whole = PairLoader(pictures.a, pictures.b, asked, annotations=pictures.annotations, **how)
     return whole if split == "train" else whole.half(HALVES.index(split))

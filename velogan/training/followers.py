@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-
 from velogan.config import Config
 from velogan.data.sets.pair import Data
 from velogan.engine.distributed import DistributedContext
@@ -14,16 +12,14 @@ from velogan.engine.trainer import Hook, Trainer, stop_on_signal
 
 
 def check_pictures(distributed: DistributedContext, data: Data) -> None:
-    """ValueError where a rank found other pictures than the first one did."""
-    others = [one.domain.digest for one in data.beside.values()]
-    digests = distributed.gather((data.a.digest, data.b.digest, hashlib.sha256(repr(others).encode()).hexdigest()))
-    for number, found in enumerate(digests):
-        for letter, mine, first in zip(("A", "B", "A or B, in masks or labels"), found, digests[0]):
-            if mine != first:
-                raise ValueError(
-                    f"data.path (--data): {distributed.describe(number)} has other pictures of domain {letter} than "
-                    f"{distributed.describe(0)}: give all hosts the same ones"
-                )
+    """Raise ValueError if a rank found other images than the first one did."""
+    first = distributed.broadcast(data.digests)
+    for number, changed in enumerate(distributed.gather(data.changed(first))):
+        if changed:
+            raise ValueError(
+                f"data.path (--data): {distributed.describe(number)} has other pictures of domain "
+                f"{' and '.join(changed)} than {distributed.describe(0)}: give all hosts the same ones"
+            )
 
 
 def follow(config: Config, trainer: Trainer) -> None:

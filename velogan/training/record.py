@@ -25,7 +25,8 @@ def new_record(origin: Mapping[str, Any], data: Data) -> dict[str, Any]:
         "velogan": velogan.__version__,
         **origin,
         "started": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "data": {"a": _counts(data.sources.a, data.a), "b": _counts(data.sources.b, data.b), **_beside(data)},
+        "data": {name: {"digest": digest} for name, digest in data.digests.items()}
+        | {"a": _counts(data.sources.a, data.a), "b": _counts(data.sources.b, data.b)},
     }
 
 
@@ -64,18 +65,11 @@ def engine_of(record: Mapping[str, Any]) -> EngineConfig | None:
 
 
 def changed_domains(record: Mapping[str, Any], data: Data) -> list[str]:
-    """The domains whose pictures are others than when the run began, by letter, or what lies beside: `A (mask)`."""
-    now = {"a": data.a.digest, "b": data.b.digest} | {name: one["digest"] for name, one in _beside(data).items()}
+    """List the domains whose images or annotations have changed since the run began; see `Data.changed`."""
     try:
-        began = {name: record["data"].get(name, {}).get("digest") for name in now}
+        return data.changed({name: entry["digest"] for name, entry in record["data"].items()})
     except (KeyError, TypeError, AttributeError):
         return []
-    changed = [name for name in now if began[name] not in (None, now[name])]
-    return [name[-1].upper() + (f" ({name[:-2]})" if len(name) > 1 else "") for name in changed]
-
-
-def _beside(data: Data) -> dict[str, dict[str, str]]:
-    return {name: {"digest": one.domain.digest} for name, one in data.beside.items()}
 
 
 def _counts(side: Side, domain: Domain) -> dict[str, Any]:

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from velogan.config import Config, parse_config
+from velogan.data.sets.annotations import USUAL_CLASSES, example_batch, example_colours
 from velogan.data.sets.loader import RESIDENT_SHARE
 from velogan.engine.child import answer
 from velogan.engine.device import device_for, set_threads
@@ -29,10 +30,6 @@ SPARE = 0.1
 """Of a CUDA device's memory, what stays free for sample grids, scores and fragments."""
 
 
-USUAL_CLASSES = 19
-"""Of label maps that nobody has looked at: those of Cityscapes."""
-
-
 def step_of(
     config: Config,
     *,
@@ -43,16 +40,15 @@ def step_of(
 ) -> tuple[Stepper, Objective, dict[str, nn.Module]]:
     """The step that a training of `config` makes, whose engine is decided; see `build_step`.
 
-    `classes`: how many label maps have, where there are any.
+    `classes`: how many label maps have, if there are any.
     """
-    data = config.data
-    colours = torch.zeros(classes, 3) if data.labels_a or data.labels_b else None
+    colours = example_colours(config.data, classes)
     return build_step(
         config.method,
         config.spec,
         build_roles(config.method, config.spec, seed=config.train.seed, colours=colours),
         shape=shape,
-        data=data,
+        data=config.data,
         train=config.train,
         engine=config.engine,
         optimizer=config.optimizer,
@@ -62,15 +58,13 @@ def step_of(
 
 
 def random_batch(config: Config, device: torch.device) -> Batch:
-    """Random pictures of a step, and masks and label maps of one class where there are some; without its `uniform`."""
+    """Make the batch of a step with random images and annotations that no file says; without its `uniform`."""
     shape = (config.images_per_update, config.data.crop_size, config.data.crop_size)
-    batch = {
+    images = {
         letter: torch.rand(shape[0], channels, *shape[1:], device=device) * 2 - 1
         for letter, channels in config.spec.channels.items()
     }
-    masks = {name: torch.ones(shape[0], 1, *shape[1:], device=device) for name in config.data.beside}
-    labels = {name: torch.zeros(shape, dtype=torch.long, device=device) for name in masks if name[0] == "l"}
-    return {**batch, **masks, **labels}
+    return images | example_batch(config.data, shape, device)
 
 
 def _try(request: Mapping[str, Any]) -> dict[str, Any]:

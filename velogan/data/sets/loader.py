@@ -6,10 +6,10 @@ import copy
 import queue
 import threading
 from collections.abc import Generator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import count
-from typing import Self
+from typing import ClassVar, Self
 
 import numpy as np
 import torch
@@ -18,7 +18,6 @@ from torch import Tensor
 from velogan.data.config import DataConfig
 from velogan.data.pictures.values import Range, normalize
 from velogan.data.sets.cache import Domain
-from velogan.metrics.labels import APART, assign
 from velogan.types import Batch
 
 RESIDENT_SHARE = 0.25
@@ -82,85 +81,37 @@ def window(config: DataConfig, shape: tuple[int, ...]) -> tuple[int, int]:
 
 
 @dataclass(frozen=True)
-class Beside:
-    """What lies beside a domain's pictures: `(H, W, C)` in `domain`, at `places` by the picture's number; -1: none."""
+class Annotation:
+    """Images aligned with a domain's: `(H, W, C)` in `domain`, at `places` by the number of the image; -1: none."""
+
+    ABSENT: ClassVar[int]
+    """Fills the crop of an image that has no annotation."""
 
     domain: Domain
     places: tuple[int, ...]
 
     def gather(self, plan: Tensor, size: tuple[int, int]) -> Tensor:
-        """The crops `(B, h, w, C)` for a `plan` of the pictures'."""
-        cut = []
+        """Cut the crops `(B, h, w, C)` int16 that a `plan` of the domain's images asks for."""
+        crops = []
         for row in plan.clone():
             row[INDEX] = place = self.places[int(row[INDEX])]
-            cut.append(self._missing(size) if place < 0 else self._there(_gather(self.domain, row[None], size)))
-        return cut[0] if len(cut) == 1 else torch.cat(cut)
+            if place < 0:
+                crops.append(np.full((1, *size, self.domain.format.channels), self.ABSENT, np.int16))
+            else:
+                crops.append(self.values(gather_crops(self.domain, row[None], size).numpy()).astype(np.int16))
+        return torch.from_numpy(np.concatenate(crops))
 
-    def on(self, device: torch.device) -> Self:
-        """The same with what `finish` needs on `device`: a captured step copies nothing there."""
+    def to(self, device: torch.device) -> Self:
+        """Put what `finish` needs on `device`: a captured step copies nothing there."""
         return self
 
-    def finish(self, gathered: Tensor) -> Tensor:
-        """What a batch holds of these crops, on their device."""
+    def values(self, crop: np.ndarray) -> np.ndarray:
+        """Return what the pixels of a crop stand for."""
+        return crop
+
+    def finish(self, crops: Tensor) -> Tensor:
+        """Make what a batch holds of these crops, on their device."""
         raise NotImplementedError
-
-    def _there(self, crop: Tensor) -> Tensor:
-        raise NotImplementedError
-
-    def _missing(self, size: tuple[int, int]) -> Tensor:
-        raise NotImplementedError
-
-
-@dataclass(frozen=True)
-class Masks(Beside):
-    """Masks: white is what may change, or where `inverted`, black. A picture without one may change everywhere.
-
-    A batch holds `(B, 1, h, w)`: 1 on what may change, 0 elsewhere.
-    """
-
-    inverted: bool = False
-
-    def finish(self, gathered: Tensor) -> Tensor:
-        return (normalise(gathered) > 0).float()
-
-    def _there(self, crop: Tensor) -> Tensor:
-        return torch.from_numpy(np.invert(crop.numpy())) if self.inverted else crop
-
-    def _missing(self, size: tuple[int, int]) -> Tensor:
-        dtype = self.domain.format.dtype
-        return torch.from_numpy(np.full((1, *size, 1), np.iinfo(dtype).max, dtype))
-
-
-@dataclass(frozen=True)
-class Labels(Beside):
-    """Label maps, whose classes are `colours`, `(K, C)` in levels of 8 bits: colours, or numbers where C is 1.
-
-    A batch holds the classes `(B, h, w)`, 0 to K - 1, and -1 where there is none.
-    """
-
-    colours: Tensor
-
-    def on(self, device: torch.device) -> Self:
-        return replace(self, colours=self.colours.to(device))
-
-    def finish(self, gathered: Tensor) -> Tensor:
-        classes = classes_of(gathered, self.colours)
-        return torch.where(gathered[..., 0] < 0, -1, classes)
-
-    def _there(self, crop: Tensor) -> Tensor:
-        return crop.to(torch.int16)
-
-    def _missing(self, size: tuple[int, int]) -> Tensor:
-        return torch.full((1, *size, self.colours.shape[1]), -1, dtype=torch.int16)
-
-
-def classes_of(maps: Tensor, colours: Tensor) -> Tensor:
-    """The class `(B, h, w)` of each pixel of `(B, h, w, C)` levels of 8 bits, by the nearest of the `colours` `(K, C)`.
-
-    It is -1 where none is near. Where C is 1, they are numbers of classes, and only the same number counts.
-    """
-    nearest, distance = assign((maps / 127.5 - 1).movedim(-1, 1), colours / 127.5 - 1)
-    return torch.where(distance <= (APART if colours.shape[1] > 1 else 0.5), nearest, -1)
 
 
 class PairLoader:
@@ -169,8 +120,7 @@ class PairLoader:
     An epoch is max(|A|, |B|) images in random order; image i takes A's picture i mod |A| and one of B's at
     random with replacement (in order, i mod |B|, under `serial_batches`). Crops and flips of A and B are
     independent. All random choices depend only on `seed` and the position, the number of images seen so far.
-    `beside`: what lies beside the pictures, by its name in a batch, whose last letter is the domain's: `mask_a`. It is
-    cropped as these are.
+    `annotations`: by their name in a batch, whose last letter is the domain's (`mask_a`); cropped and flipped with it.
     `resident` holds, per domain, the `(N, H, W, C)` images that lie on the device, or None.
 
     With several `ranks` a batch is this `rank`'s part of a step's images: `batch_size` of `ranks * batch_size`, which
@@ -187,11 +137,11 @@ class PairLoader:
         device: torch.device | str,
         rank: int = 0,
         ranks: int = 1,
-        beside: Mapping[str, Beside] | None = None,
+        annotations: Mapping[str, Annotation] | None = None,
     ):
         self.a, self.b, self.config, self.seed, self.rank, self.ranks = a, b, config, seed, rank, ranks
         self.device = torch.device(device)
-        self.beside = {name: one.on(self.device) for name, one in (beside or {}).items()}
+        self.annotations = {name: one.to(self.device) for name, one in (annotations or {}).items()}
         for side, domain in (("A", a), ("B", b)):
             _check_sizes(side, domain, config)
         self.resident = {"A": _resident(a, self.device), "B": _resident(b, self.device)}
@@ -257,25 +207,23 @@ class PairLoader:
     def gather(self, plan: CropPlan) -> Batch:
         """Give each domain's crops `(B, h, w, C)`, cut by NumPy, or its plan if its pictures lie on the device."""
         gathered = {"A": self._gather("A", self.a, plan.A), "B": self._gather("B", self.b, plan.B)}
-        for name, beside in self.beside.items():
+        for name, annotation in self.annotations.items():
             pictures, rows = (self.a, plan.A) if name.endswith("a") else (self.b, plan.B)
-            gathered[name] = beside.gather(rows, window(self.config, pictures.shapes[int(rows[0, INDEX])]))
+            gathered[name] = annotation.gather(rows, window(self.config, pictures.shapes[int(rows[0, INDEX])]))
         return gathered
 
     def _gather(self, side: str, domain: Domain, plan: Tensor) -> Tensor:
         if self.resident[side] is not None:
             return plan
-        return _gather(domain, plan, window(self.config, domain.shapes[int(plan[0, INDEX])]))
+        return gather_crops(domain, plan, window(self.config, domain.shapes[int(plan[0, INDEX])]))
 
     def finish(self, gathered: Batch) -> Batch:
         """Make the batch: `A` and `B`, `(B, C, h, w)` float32 in [-1, 1] on the device; other tensors are only moved.
 
-        What lies beside the pictures is there under its name.
-
-        It never waits for the device, so it can be part of a captured step.
+        Annotations are there under their names. It never waits for the device, so it can be part of a captured step.
         """
         moved = {name: part.to(self.device, non_blocking=True) for name, part in gathered.items()}
-        moved |= {name: beside.finish(moved[name]) for name, beside in self.beside.items()}
+        moved |= {name: annotation.finish(moved[name]) for name, annotation in self.annotations.items()}
         return {**moved, "A": self._finish("A", self.a, moved["A"]), "B": self._finish("B", self.b, moved["B"])}
 
     def _finish(self, side: str, domain: Domain, part: Tensor) -> Tensor:
@@ -347,8 +295,8 @@ def on_device(domain: Domain, device: torch.device) -> Tensor:
     return images
 
 
-def _gather(domain: Domain, plan: Tensor, size: tuple[int, int]) -> Tensor:
-    """As `crop_and_flip`, but on the host and picture by picture."""
+def gather_crops(domain: Domain, plan: Tensor, size: tuple[int, int]) -> Tensor:
+    """Cut and flip as `crop_and_flip` does, but on the host and picture by picture."""
     height, width = size
     cut = []
     for index, top, left, flip in plan.tolist():

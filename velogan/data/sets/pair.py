@@ -9,9 +9,9 @@ from torch import Tensor
 
 from velogan.data.config import BUILT_IN, DataConfig
 from velogan.data.pictures.values import common_channels
-from velogan.data.sets.beside import Task, find_beside, open_beside
+from velogan.data.sets.annotations import Labels, Task, find_annotations, open_annotations
 from velogan.data.sets.cache import Domain, none_read, open_domain
-from velogan.data.sets.loader import Beside, Labels, window
+from velogan.data.sets.loader import Annotation, window
 from velogan.data.sets.sources import Folder, Side, Sources, find_sources, left_out
 from velogan.data.sets.tone import tone
 
@@ -21,15 +21,15 @@ _LOOKED_AT = 16
 
 @dataclass(frozen=True)
 class Data:
-    """Both domains: where they came from, the training pictures, and what lies beside, if any.
+    """Both domains: where they came from, and the training images with their annotations, by their names in a batch.
 
-    `beside`: masks and label maps, by their names in a batch: `mask_a`, `label_b`.
+    Those are `mask_a`, `label_b` and so on.
     """
 
     sources: Sources
     a: Domain
     b: Domain
-    beside: Mapping[str, Beside] = field(default_factory=dict)
+    annotations: Mapping[str, Annotation] = field(default_factory=dict)
 
     @property
     def channels(self) -> tuple[int, int]:
@@ -38,8 +38,24 @@ class Data:
 
     @property
     def colours(self) -> Tensor | None:
-        """The classes of label maps, see `Labels`; None where there are none."""
-        return next((one.colours for one in self.beside.values() if isinstance(one, Labels)), None)
+        """The classes of label maps, see `Labels`; None if there are none."""
+        return next((one.colours for one in self.annotations.values() if isinstance(one, Labels)), None)
+
+    @property
+    def classes(self) -> int:
+        """The number of classes of label maps; 0 if there are none."""
+        return 0 if self.colours is None else len(self.colours)
+
+    @property
+    def digests(self) -> dict[str, str]:
+        """A hash of each domain, `a` and `b`, and of its annotations, by their names."""
+        domains = {"a": self.a, "b": self.b, **{name: one.domain for name, one in self.annotations.items()}}
+        return {name: domain.digest for name, domain in domains.items()}
+
+    def changed(self, digests: Mapping[str, str | None]) -> list[str]:
+        """List what differs from other `digests`, if these know it: `A`, `B (label)`."""
+        names = [name for name, digest in self.digests.items() if digests.get(name) not in (None, digest)]
+        return [name[-1].upper() + (f" ({name[:-2]})" if len(name) > 1 else "") for name in names]
 
     def shapes(self, config: DataConfig) -> set[tuple[int, int]]:
         """Every (height, width) that training may see."""
@@ -64,7 +80,7 @@ def open_data(config: DataConfig, *, task: Task, say: Callable[[str], None]) -> 
     found = task("rendering" if config.path[0] == BUILT_IN else "looking through files")
     sources = find_sources(config, progress=found)
     sides = (sources.a, sources.b)
-    beside = find_beside(config, sides)
+    annotations = find_annotations(config, sides)
     domains = []
     for side in sides:
         progress = task(f"preparing {side.letter}")
@@ -74,5 +90,5 @@ def open_data(config: DataConfig, *, task: Task, say: Callable[[str], None]) -> 
         for line in filter(None, (domain.note, domain.skipped_line, others, dark)):
             say(f"domain {side.letter}: {line}")
         domains.append(domain)
-    a, b = domains
-    return Data(sources, a, b, open_beside(config, beside, list(zip(sides, domains)), task=task, say=say))
+    opened = open_annotations(config, annotations, list(zip(sides, domains)), task=task, say=say)
+    return Data(sources, domains[0], domains[1], opened)
