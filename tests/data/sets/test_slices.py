@@ -104,7 +104,7 @@ def test_slices_of_ct_are_read_in_hu_within_the_window_in_the_order_of_the_body(
     by_name = {name: domain.image(number)[..., 0] for number, name in enumerate(domain.names)}
     for place, plane in enumerate(planes):
         np.testing.assert_array_equal(by_name[f"p-{place * 7 % 10}{place}.dcm"], plane.clip(-160, 240))
-    assert "4 slices of 1 volume, 1 patient; window CT-soft-tissue" in domain.note
+    assert "4 slices of 1 volume, 1 patient; window CT-soft-tissue" in _slices(config).note
 
 
 def test_a_window_by_name_or_by_numbers(tmp_path: Path, other: Path) -> None:
@@ -145,7 +145,7 @@ def test_slices_without_content_are_left_out_and_counted(tmp_path: Path, other: 
     config = _config(_series(tmp_path / "ct", "p", planes), other)
     domain = _domain(_slices(config), config)
     assert len(domain) == 3
-    assert "2 of 5 slices are left out" in domain.note
+    assert "2 of 5 slices are left out" in _slices(config).note
     _series(tmp_path / "air", "p", planes[[0, 4]])
     with pytest.raises(ValueError, match=r"air: no slice has content in the window .*data\.window"):
         find_sources(_config(tmp_path / "air", other))

@@ -69,6 +69,11 @@ class Domain:
         start, row = int(self._offsets[index]), width * channels
         return self.pixels[start + first * row : start + stop * row].reshape(-1, width, channels)
 
+    def sample(self, count: int) -> np.ndarray:
+        """Give all values of `count` pictures, evenly spread, as one row."""
+        numbers = np.unique(np.linspace(0, len(self) - 1, count).astype(int)) if len(self) else ()
+        return np.concatenate([np.empty(0, self.pixels.dtype), *(self.image(int(n)).reshape(-1) for n in numbers)])
+
     @cached_property
     def uniform(self) -> bool:
         """Whether all pictures have one shape."""
@@ -132,10 +137,16 @@ def _checked(domain: Domain, folder: ImageSource, config: DataConfig, value_rang
         raise none_read(folder, *domain.skipped[0], looked_at=len(domain.skipped))
     form = replace(domain.format, pages=config.pages)
     if isinstance(folder, Slices):
-        notes = "; ".join(filter(None, (domain.note, folder.note)))
-        return replace(domain, format=folder.format(form), note=notes, skipped=(*folder.skipped, *domain.skipped))
-    if domain.format.dtype == "float32" and value_range is None:
-        name = next((one for one in domain.names if folder.read(one).pixels.dtype.kind == "f"), domain.names[0])
+        return replace(domain, format=folder.format(form), skipped=(*folder.skipped, *domain.skipped))
+    form = replace(form, range=value_range)
+    check_range(folder, domain.names, form)
+    return replace(domain, format=form)
+
+
+def check_range(folder: ImageSource, names: Sequence[str], form: PixelFormat) -> None:
+    """Raise `ValueError` if the pictures `names` hold floats, whose range `form` does not say."""
+    if form.dtype == "float32" and form.range is None:
+        name = next((one for one in names if folder.read(one).pixels.dtype.kind == "f"), names[0])
         pixels = folder.read(name).pixels
         low, high = f"{pixels.min():g}", f"{pixels.max():g}"
         raise ValueError(
@@ -143,7 +154,6 @@ def _checked(domain: Domain, folder: ImageSource, config: DataConfig, value_rang
             f"set data.range_a (domain B: data.range_b) to the two values that stand for darkest and brightest "
             f"({name} goes from {low} to {high}), for example --data.range-a {low} {high}"
         )
-    return replace(domain, format=replace(form, range=value_range))
 
 
 def none_read(folder: ImageSource, name: str, reason: str, *, looked_at: int) -> ValueError:

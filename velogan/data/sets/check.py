@@ -16,25 +16,31 @@ import numpy as np
 
 from velogan.data.config import DataConfig
 from velogan.data.pictures.images import Picture
+from velogan.data.pictures.values import PixelFormat
 from velogan.data.sets.ahead import in_order
+from velogan.data.sets.cache import check_range
 from velogan.data.sets.near_duplicates import near_duplicates, thumbnail
+from velogan.data.sets.remarks import remarks
 from velogan.data.sets.slices import Slices
-from velogan.data.sets.sources import Folder, ImageSource, Sources, find_sources, left_out
+from velogan.data.sets.sources import LETTERS, ImageSource, Sources, find_sources
+from velogan.data.sets.writing import DEPTHS
 from velogan.files import counted
 from velogan.types import Progress
 
 _DEEPER = {"uint8": "", "uint16": "16-bit ", "float32": "float32 "}
 _COLOURS = {1: "grey", 3: "RGB"}
-_FULL_16_BIT = 65535
+_SAMPLE = 256  # pixels of a picture
 _ROWS = 256
 _SHOWN = 8  # names in a line of text
+_REFUSED = "training would refuse this: "
 
 
 @dataclass(frozen=True)
 class _Checked:
     """What was found in one file.
 
-    `values`: the lowest and highest pixel; `content`: the hash of the pixels; `thumbnail`: see `near_duplicates`.
+    `values`: the lowest and highest pixel; `sample`: some pixels; `content`: the hash of the pixels; `thumbnail`: see
+    `near_duplicates`.
     """
 
     name: str
@@ -44,18 +50,20 @@ class _Checked:
     size: tuple[int, int] = (0, 0)
     grey: bool = False
     values: tuple[float, float] = (0, 0)
+    sample: np.ndarray = field(default_factory=lambda: np.zeros(0))
     content: str = ""
     thumbnail: np.ndarray = field(default_factory=lambda: np.zeros(0))
 
 
 def check(config: DataConfig, *, progress: Progress | None = None) -> dict:
-    """Read every picture of a data set and say what is in it, as a run with this configuration would find it.
+    """Read every picture of a data set and report what is in it and what training with `config` would say of it.
 
     Returns plain lists, dicts, strings and numbers: `folders` by split and domain (`trainA` ...), each with
     `pictures`, `width` and `height` (min, median, max, pixels), `modes`, `values` (by type: min and max), `grey` (RGB
-    without colour), `unreadable`, `duplicates` (groups of equal pictures); `leaks`: test pictures that training sees
-    too, `exact` or nearly; `straddling`: likewise the pictures that would be held out for validation; `not_held_out`:
-    why none can be, else "". Raises `ValueError` as `find_sources` does.
+    without colour), `unreadable`, `duplicates` (groups of equal pictures), `remarks` (what training would report or
+    refuse, a line each); `leaks`: test pictures that training sees too, `exact` or nearly; `straddling`: likewise the
+    pictures that would be held out for validation; `not_held_out`: why none can be, else "". Raises `ValueError` as
+    `find_sources` does.
     """
     sources = find_sources(config.model_copy(update={"validation": 0}))
     held, not_held_out = sources, ""
@@ -71,7 +79,7 @@ def check(config: DataConfig, *, progress: Progress | None = None) -> dict:
         "path": list(config.path),
         "domains": {"A": sources.a.name, "B": sources.b.name},
         "aligned": sources.aligned,
-        "folders": {key: _summary(folders[key], found) for key, found in seen.items()},
+        "folders": {key: _summary(key, folders[key], found, config) for key, found in seen.items()},
         "leaks": _leaks(seen),
         "straddling": _straddling(seen, held),
         "not_held_out": not_held_out,
@@ -119,6 +127,7 @@ def _look(folder: ImageSource, name: str) -> _Checked:
         size=(width, height),
         grey=grey,
         values=(pixels.min().item(), pixels.max().item()),
+        sample=pixels.reshape(-1)[:: pixels.size // _SAMPLE | 1].copy(),
         content=content.hexdigest(),
         thumbnail=thumbnail(shown),
     )
@@ -134,7 +143,7 @@ def _mode(picture: Picture) -> str:
     return depth + _COLOURS[channels] + alpha
 
 
-def _summary(folder: ImageSource, found: list[_Checked]) -> dict:
+def _summary(key: str, folder: ImageSource, found: list[_Checked], config: DataConfig) -> dict:
     good = [one for one in found if not one.reason]
     unread = [(one.name, one.reason) for one in found if one.reason]
     before = folder.skipped if isinstance(folder, Slices) else ()  # left out of its names
@@ -143,8 +152,7 @@ def _summary(folder: ImageSource, found: list[_Checked]) -> dict:
         groups[one.content].append(one.name)
     return {
         "directory": folder.where,
-        "left_out": left_out(folder.directory, scans=False) if isinstance(folder, Folder) else "",
-        "note": folder.note if isinstance(folder, Slices) else "",
+        "remarks": _remarks(key, folder, good, config),
         "pictures": len(good),
         "width": _spread([one.size[0] for one in good]),
         "height": _spread([one.size[1] for one in good]),
@@ -160,6 +168,21 @@ def _summary(folder: ImageSource, found: list[_Checked]) -> dict:
         "unreadable": [{"name": name, "reason": reason} for name, reason in (*unread, *before)],
         "duplicates": [names for names in groups.values() if len(names) > 1],
     }
+
+
+def _remarks(key: str, folder: ImageSource, good: list[_Checked], config: DataConfig) -> list[str]:
+    """List what training would report or refuse of the pictures that can be read."""
+    letter = LETTERS[key.endswith("B")]
+    dtype = max((one.dtype for one in good), key=DEPTHS.index, default="uint8")
+    form = PixelFormat(dtype=dtype, range=config.reading(letter)["value_range"])
+    form = folder.format(form) if isinstance(folder, Slices) else form
+    values = np.concatenate([np.zeros(0), *(one.sample for one in good if one.dtype == dtype)])
+    lines = remarks(folder, form, values, letter=letter)
+    try:
+        check_range(folder, [one.name for one in good], form)
+    except ValueError as error:
+        lines.append(f"{_REFUSED}{error}")
+    return lines
 
 
 def _spread(values: list[int]) -> dict | None:
@@ -205,8 +228,9 @@ def render_text(result: dict) -> str:
     for key, folder in result["folders"].items():
         modes = ", ".join(f"{count} {mode}" for mode, count in folder["modes"].items())
         lines.append(f"{key}: {counted(folder['pictures'], 'picture')} ({modes or 'none readable'}){_sizes(folder)}")
-        lines += [f"  {folder['note']}"] if folder["note"] else _values(key, folder["values"])
-        lines += [f"  {folder['left_out']}"] if folder["left_out"] else []
+        deep = {dtype: values for dtype, values in folder["values"].items() if dtype != "uint8"}
+        lines += [f"  {dtype} values {values['min']:g} to {values['max']:g}" for dtype, values in deep.items()]
+        lines += [f"  {remark}" for remark in folder["remarks"]]
         if folder["grey"]:
             lines.append(f"  {_some('without colour', folder['grey'])}")
         if folder["unreadable"]:
@@ -218,25 +242,12 @@ def render_text(result: dict) -> str:
         leaks = [f"{leak['test']} {'=' if leak['exact'] else '~'} {leak['train']}" for leak in result["leaks"]]
         lines.append(_some("test pictures that training sees too (~ almost equal, saved again)", leaks))
     if result["not_held_out"]:
-        lines.append(f"training would refuse this: {result['not_held_out']}")
+        lines.append(f"{_REFUSED}{result['not_held_out']}")
     if result["straddling"]:
         pairs = [f"{one['validation']} {'=' if one['exact'] else '~'} {one['train']}" for one in result["straddling"]]
         what = "pictures for validation that training sees too, unless --data.group keeps such pictures together"
         lines.append(_some(what, pairs))
     return "\n".join(lines)
-
-
-def _values(key: str, values: dict[str, dict[str, float]]) -> list[str]:
-    """Give lines on the values of pictures deeper than 8 bits, and on the ranges to declare for them."""
-    lines = []
-    for dtype, found in values.items():
-        low, high, flag = found["min"], found["max"], f"--data.range-{key[-1].lower()}"
-        if dtype == "float32":
-            lines.append(f"  {dtype} values {low:g} to {high:g}: training needs {flag} LOW HIGH within them")
-        elif dtype == "uint16":
-            mend = f": nearly black unless {flag} {low} {high} is given" if high < _FULL_16_BIT / 4 else ""
-            lines.append(f"  16-bit values {low} to {high} of {_FULL_16_BIT}{mend}")
-    return lines
 
 
 def _sizes(folder: dict) -> str:

@@ -12,8 +12,8 @@ from velogan.data.pictures.values import common_channels
 from velogan.data.sets.annotations import Labels, Task, find_annotations, open_annotations
 from velogan.data.sets.cache import Domain, none_read, open_domain
 from velogan.data.sets.loader import Annotation, window
-from velogan.data.sets.sources import Folder, Side, Sources, find_sources, left_out
-from velogan.data.sets.tone import tone
+from velogan.data.sets.remarks import remarks
+from velogan.data.sets.sources import Side, Sources, find_sources
 
 _LOOKED_AT = 16
 """Pictures of a domain, at most twice as many, whose channels are looked at before all are read."""
@@ -85,9 +85,8 @@ def open_data(config: DataConfig, *, task: Task, say: Callable[[str], None]) -> 
     for side in sides:
         progress = task(f"preparing {side.letter}")
         domain = open_domain(side.train, config, test=False, **config.reading(side.letter), progress=progress)
-        others = left_out(side.train.directory, scans=False) if isinstance(side.train, Folder) else ""
-        dark = tone(domain, f"--data.range-{side.letter.lower()}")
-        for line in filter(None, (domain.note, domain.skipped_line, others, dark)):
+        lines = remarks(side.train, domain.format, domain.sample(_LOOKED_AT), letter=side.letter)
+        for line in filter(None, (domain.note, domain.skipped_line, *lines)):
             say(f"domain {side.letter}: {line}")
         domains.append(domain)
     opened = open_annotations(config, annotations, list(zip(sides, domains)), task=task, say=say)
