@@ -9,8 +9,8 @@ import sys
 from pathlib import Path
 
 from velogan.networks.genotype import read_genotype
-from velogan.report.genotype import genotype_file
+from velogan.report.genotype import genotype_to_svg
 
 if __name__ == "__main__":
     source, target, *title = sys.argv[1:]
-    Path(target).write_text(genotype_file(read_genotype(Path(source)), title=title[0] if title else "A genotype"))
+    Path(target).write_text(genotype_to_svg(read_genotype(Path(source)), title=title[0] if title else "A genotype"))

@@ -20,7 +20,7 @@ from typing import Any
 from velogan.config import read_config
 from velogan.methods.base import ends
 from velogan.networks.sizes import size
-from velogan.report.plots import Drawing, round_numbers, text_width
+from velogan.report.plots import Drawing, estimate_text_width, round_ticks
 
 C64 = "C64"
 WAYS = {"a2b": "A to B", "b2a": "B to A"}
@@ -80,9 +80,9 @@ def draw(found: Mapping[tuple[str, str], Panel]) -> str:
     x = 16.0
     for name, hue in HUES.items():
         picture.rect(x, rows * _HIGH + 6, 10, 10, f"c{hue}")
-        picture.text(x + 15, rows * _HIGH + 15, name, kind="soft")
-        x += 31 + text_width(name, 12)
-    return picture.file(title="Size against score of searched and hand-made generators")
+        picture.text(x + 15, rows * _HIGH + 15, name, css_class="soft")
+        x += 31 + estimate_text_width(name, 12)
+    return picture.to_svg_file(title="Size against score of searched and hand-made generators")
 
 
 def _panel(picture: Drawing, place: tuple[str, str], panel: Panel, *, left: float, top: float) -> None:
@@ -97,16 +97,16 @@ def _panel(picture: Drawing, place: tuple[str, str], panel: Panel, *, left: floa
         return left + _LEFT + wide * x / widest, top + _TOP + high * (highest - y) / (highest - lowest)
 
     picture.text(left + 16, top + 22, f"{place[0]}, {WAYS[place[1]]}", size=13, weight=600)
-    for y in round_numbers(lowest, highest):
+    for y in round_ticks(lowest, highest):
         picture.line([at(0, y), at(widest, y)], "grid", width=1)
-        picture.text(at(0, y)[0] - 6, at(0, y)[1] + 4, f"{y:g}", kind="soft", size=11, anchor="end")
-    for x in round_numbers(0, widest):
-        picture.text(at(x, lowest)[0], at(0, lowest)[1] + 15, f"{x:g}", kind="soft", size=11, anchor="middle")
-    picture.text(left + _LEFT + wide, top + _HIGH - 12, "size, C64 = 1", kind="soft", size=11, anchor="end")
+        picture.text(at(0, y)[0] - 6, at(0, y)[1] + 4, f"{y:g}", css_class="soft", size=11, anchor="end")
+    for x in round_ticks(0, widest):
+        picture.text(at(x, lowest)[0], at(0, lowest)[1] + 15, f"{x:g}", css_class="soft", size=11, anchor="middle")
+    picture.text(left + _LEFT + wide, top + _HIGH - 12, "size, C64 = 1", css_class="soft", size=11, anchor="end")
     for name, y in theirs.items():
         _, height = at(0, y)
         picture.rect(left + _LEFT, height, wide, 0.01, "saved", title=f"the paper's {name}: {y:.3f}")
-        picture.text(left + _LEFT + wide, height - 3, f"paper's {name}", kind="soft", size=10, anchor="end")
+        picture.text(left + _LEFT + wide, height - 3, f"paper's {name}", css_class="soft", size=10, anchor="end")
     for name, some in panel.items():
         for x, y in (at(*point) for point in some):
             picture.rect(x - 4, y - 4, 8, 8, f"c{hue_of(name)}", rx=4, title=name)

@@ -36,10 +36,10 @@ from velogan.evaluation.evaluate import evaluate
 from velogan.evaluation.features import default_features
 from velogan.files import write_text
 from velogan.observe.progress import Display
-from velogan.report.page import own
-from velogan.report.plots import Drawing, text_width
+from velogan.report.page import read_asset
+from velogan.report.plots import Drawing, estimate_text_width
 from velogan.report.sections import text
-from velogan.report.sweep_page import strips
+from velogan.report.sweep_page import build_image_strips
 from velogan.store.checkpoint import digest, find_checkpoint, taken
 from velogan.sweep.folder import read_mapping
 from velogan.sweep.pictures import held_out_pictures
@@ -284,14 +284,14 @@ def drawing(rows: Rows) -> str:
     for number, recipe in enumerate(recipes):
         picture.rect(x, 14, 10, 10, f"c{number % 7}", rx=5)
         picture.text(x + 15, 23, recipe)
-        x += 36 + text_width(recipe, 12)
+        x += 36 + estimate_text_width(recipe, 12)
     bottom = top + apart * len(rows) - 8
     for value, word in ((-1.0, "-100 or less"), (-0.5, "-50"), (0.0, "0: doing nothing"), (0.5, "50"), (1.0, "100 %")):
         if value >= low:
             picture.line(
                 [(across(value), top - 12), (across(value), bottom)], "flow" if value == 0 else "grid", width=1
             )
-            picture.text(across(value), top - 18, word, kind="soft", size=11, anchor="middle")
+            picture.text(across(value), top - 18, word, css_class="soft", size=11, anchor="middle")
     for place, ((name, way), row) in enumerate(rows.items()):
         y = top + apart * place + 4
         picture.text(left - 24, y + 4, f"{name}, {WAYS[way]}", anchor="end")
@@ -301,7 +301,7 @@ def drawing(rows: Rows) -> str:
             picture.rect(
                 across(fmean(values)) - 5, y - 5, 10, 10, kind, rx=5, title=f"{recipe}: {_shown('closed', values)}"
             )
-    return picture.file(title="Distance closed by each recipe, for each set and direction")
+    return picture.to_svg_file(title="Distance closed by each recipe, for each set and direction")
 
 
 def _pictures(runs: Sequence[Mapping[str, Any]], name: str, display: Display) -> str:
@@ -310,7 +310,7 @@ def _pictures(runs: Sequence[Mapping[str, Any]], name: str, display: Display) ->
     trials = [{"status": "done", "score": one["seed"], "setting": one["recipe"], "run": one["run"]} for one in mine]
     found = {"better": "lower", "trials": trials, "verdicts": {one["recipe"]: {} for one in mine}}
     note = "Pictures that none of these runs was trained on, by the checkpoint that translate takes of seed 0."
-    return strips(held_out_pictures(found, checkpoint=None, say=display.say), note)
+    return build_image_strips(held_out_pictures(found, checkpoint=None, say=display.say), note)
 
 
 def page(
@@ -335,9 +335,9 @@ def page(
     ran += [[str(one[key]) for key in ("set", "recipe", "seed", "images", "checkpoint", "reason")] for one in runs]
     sections.append(("Runs", _table(ran)))
     said = f"{len(pictures)} sets, {len({one['recipe'] for one in runs})} recipes, {len(runs)} runs"
-    return Template(own("sweep.html")).substitute(
+    return Template(read_asset("sweep.html")).substitute(
         title="Recipes over sets",
-        style=own("page.css"),
+        style=read_asset("page.css"),
         head=f'<h1>Recipes over sets</h1><p class="lead">{text(_lead(tables))}</p>'
         f'<p class="facts">{said} · {text(" ".join(command))}</p>',
         sections="\n".join(f"<section><h2>{text(title)}</h2>{body}</section>" for title, body in sections if body),

@@ -20,7 +20,7 @@ from benchmarks.bench.cases import Plan, make_plan
 from benchmarks.bench.measure import bench
 from velogan.engine.device import resolve_device
 from velogan.recipes import DEFAULT
-from velogan.report.plots import Drawing, text_width
+from velogan.report.plots import Drawing, estimate_text_width
 from velogan.training.resolve import MODES
 
 _WIDTH, _LEFT, _RIGHT = 480, 16, 16
@@ -54,7 +54,7 @@ def draw(result: dict[str, Any]) -> str:
     legend = _legend_rows(groups)
     picture = Drawing(_WIDTH, _TOP + _ROW * (len(rows) + 1) + 22 * len(legend) + 14)
     picture.text(_LEFT, 26, f"One training step, {_name(case)}", size=16, weight=600)
-    picture.text(_LEFT, 46, f"{result['machine']['device']}; milliseconds", kind="soft", size=12)
+    picture.text(_LEFT, 46, f"{result['machine']['device']}; milliseconds", css_class="soft", size=12)
     scale = (_WIDTH - _LEFT - _RIGHT) / longest
     y, before = _TOP, None
     for index, row in enumerate(rows):
@@ -68,10 +68,10 @@ def draw(result: dict[str, Any]) -> str:
         x = _LEFT
         for name in line:
             picture.rect(x, y - 9, 10, 10, f"c{groups.index(name)}")
-            picture.text(x + 15, y, name, kind="soft", size=12)
-            x += 15 + text_width(name, 12) + 16
+            picture.text(x + 15, y, name, css_class="soft", size=12)
+            x += 15 + estimate_text_width(name, 12) + 16
         y += 22
-    return picture.file(title=f"What a training step of {_name(case)} spends its time on, change by change")
+    return picture.to_svg_file(title=f"What a training step of {_name(case)} spends its time on, change by change")
 
 
 def _row(
@@ -88,7 +88,9 @@ def _row(
     picture.text(_LEFT, y + 12, row["mode"] if first else f"+ {row['mode']}", size=13)
     note = "" if before is None or first else f"{'−' if took <= before else '+'}{_ms(abs(before - took))}  "
     picture.text(_WIDTH - _RIGHT, y + 12, _ms(took), size=13, anchor="end", weight=600)
-    picture.text(_WIDTH - _RIGHT - text_width(_ms(took), 14) - 10, y + 12, note.strip(), kind="soft", anchor="end")
+    picture.text(
+        _WIDTH - _RIGHT - estimate_text_width(_ms(took), 14) - 10, y + 12, note.strip(), css_class="soft", anchor="end"
+    )
     x = float(_LEFT)
     for number, name in enumerate(groups):
         width = took * row["where"][name] * scale
@@ -102,7 +104,7 @@ def _legend_rows(names: list[str]) -> list[list[str]]:
     rows: list[list[str]] = [[]]
     x = 0.0
     for name in names:
-        width = 31 + text_width(name, 12)
+        width = 31 + estimate_text_width(name, 12)
         if rows[-1] and x + width > _WIDTH - _LEFT - _RIGHT:
             rows.append([])
             x = 0.0

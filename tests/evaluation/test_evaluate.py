@@ -24,7 +24,7 @@ from velogan.kernels.inference import Accelerator
 from velogan.metrics.bootstrap import RESAMPLES
 from velogan.metrics.pixel import structure
 from velogan.networks.generators import GeneratorConfig, build_generator
-from velogan.report.scores import figure, label
+from velogan.report.scores import display_name, format_value
 from velogan.store.checkpoint import mark_best, save_checkpoint
 from velogan.translate.files import translate
 from velogan.translate.model import CheckpointChoice, Translator, load_translator
@@ -265,8 +265,8 @@ def test_the_table_shows_every_score(tmp_path: Path) -> None:
     result = evaluate(run)
     text = _shown(result)
     for score in result["scores"]:
-        assert label(score) in text
-        assert figure(score, score["value"]) in text
+        assert display_name(score) in text
+        assert format_value(score, score["value"]) in text
     assert [column.header for column in render_table(result).columns] == [
         "score",
         "last\naveraged",

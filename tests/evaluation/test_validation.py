@@ -19,7 +19,7 @@ from velogan.methods.base import Views
 from velogan.networks.pretrained import register_features
 from velogan.observe.log import read_stats
 from velogan.observe.progress import Display
-from velogan.report.failures import failures
+from velogan.report.failures import find_failures
 from velogan.store.checkpoint import find_checkpoint, list_checkpoints, mark_best, read_best, save_checkpoint, taken
 from velogan.training.run import train
 from velogan.training.session import Result
@@ -196,7 +196,7 @@ def test_a_model_that_fails_is_told_and_a_good_one_is_not(
     config = tiny_config(data={"path": (folder,), "validation": 12}, engine=engine)
     validation = _looking(config, Views({"a2b": model() if model else there, "b2a": back}))
     figures = validation.score()
-    found = {one.name for one in failures([{"images": 1, **figures}, {"images": 2, **figures}])}
+    found = {one.name for one in find_failures([{"images": 1, **figures}, {"images": 2, **figures}])}
     assert {name for name in found if name.endswith("_b2a")} == set()
     assert (f"failure/{sign}_a2b" in found) if sign else not found
 
@@ -208,7 +208,7 @@ def test_a_model_that_becomes_worse_is_told(rendered: tuple[str, _Known, _Known]
     def told(*models: nn.Module) -> list[str]:
         views = [Views({"a2b": model, "b2a": back}) for model in models]
         rows = [_looking(config, view).score() for view in views]
-        return [one.name for one in failures([{"images": images, **row} for images, row in enumerate(rows)])]
+        return [one.name for one in find_failures([{"images": images, **row} for images, row in enumerate(rows)])]
 
     assert "validation/distance" in told(there, _Same(), _Same())
     assert told(_Same(), there, there) == []
@@ -272,7 +272,7 @@ def test_a_run_that_ends_badly_says_so_and_its_best_checkpoint_is_used(
     assert taken(run) == which
     assert find_checkpoint(run, None) == find_checkpoint(run, which)  # pyright: ignore[reportArgumentType]
     assert any("translations have become worse" in line for line in said) == (which == "best")
-    assert any("nearer to real pictures than the inputs" in line for line in said) == (scores[0] == 0.5)
+    assert any("closer to real images than the inputs" in line for line in said) == (scores[0] == 0.5)
     seen = load_translator(run).header["images_seen"]
     assert seen == (1 if which == "best" else len(scores))
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from velogan.data.rendered.apples2oranges import render
 from velogan.metrics.failures import signs
-from velogan.report.failures import FAILURE, failures
+from velogan.report.failures import FAILURE, find_failures
 
 SIDE, COUNT = 64, 12
 
@@ -19,7 +19,7 @@ SIDE, COUNT = 64, 12
 def shown(fake: Tensor, given: Tensor, target: Tensor) -> list[str]:
     """The failures that two equal measurements make a log show."""
     row = {f"{FAILURE}{name}_a2b": value for name, value in signs(fake, given, target).items()}
-    return [one.name for one in failures([{"images": 10, **row}, {"images": 20, **row}])]
+    return [one.name for one in find_failures([{"images": 10, **row}, {"images": 20, **row}])]
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,7 @@ import torch
 
 from velogan.metrics import figures
 from velogan.metrics.figures import class_shares, distances, in_class, meaning
-from velogan.report.scores import label
+from velogan.report.scores import display_name
 
 
 @pytest.mark.parametrize(("network", "long"), [("lite1", "EfficientNet-Lite1"), ("lite2", "EfficientNet-Lite2")])
@@ -15,7 +15,7 @@ def test_figures_are_named_after_the_network(network: str, long: str) -> None:
     assert list(figures) == [f"{network}_fid", f"{network}_kid", f"{network}_share_class_3"]
     for name in figures:
         assert long in meaning(name, source="horse", target="zebra", classes={"zebra": 3})
-    labels = [label({"name": name}) for name in figures]
+    labels = [display_name({"name": name}) for name in figures]
     assert labels == [f"{network}-FID", f"{network}-KID", f"Class 3 ({network})"]
 
 

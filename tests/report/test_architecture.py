@@ -13,8 +13,8 @@ import pytest
 from velogan.networks.cells import choices, discriminator_kinds, generator_kinds
 from velogan.networks.genotype import Genotype, read_genotype
 from velogan.report import write_report
-from velogan.report.genotype import discriminator_cells, generator_cells, genotype_file
-from velogan.report.share_plots import cells
+from velogan.report.genotype import discriminator_cells, generator_cells, genotype_to_svg
+from velogan.report.share_plots import group_by_cell
 
 MakeRun = Callable[..., Path]
 
@@ -74,7 +74,7 @@ def test_a_search_is_shown(make_run: MakeRun) -> None:
             name = max(mixture, key=mixture.__getitem__)
             label = place.split(".")[1]
             if not label.isdigit():
-                assert f"{network}, cell {label}: shares of operations; last {name} with {mixture[name]:.0%}" in source
+                assert f"{network}, cell {label}: weights of operations; at the end {name} with {mixture[name]:.0%}" in source
     for said in ("from 0 to 12,000 images", "apples → oranges", "judges oranges", "taps in its r cells"):
         assert said in source
     assert len(source) < 600_000
@@ -83,7 +83,7 @@ def test_a_search_is_shown(make_run: MakeRun) -> None:
 
 def test_a_search_waits_for_no_scores(make_run: MakeRun) -> None:
     source = page(searched(make_run(scores=[]), walk()))
-    assert "A search: the command “velogan train --genotype” trains what it finds." in source
+    assert "A search: the command “velogan train --genotype” trains the architecture that it chose." in source
     assert "velogan evaluate" not in source
 
 
@@ -97,7 +97,7 @@ def test_a_run_of_found_networks_shows_them(make_run: MakeRun) -> None:
     source = page(make_run("found", config=sections))
     assert "The cells of the generators" in source
     assert "The cells of the discriminators" in source
-    assert "Shares of operations" not in source
+    assert "Weights of operations" not in source
     alone = page(make_run("alone", config={"generator": sections["generator"]}))
     assert "The cells of the generators" in alone
     assert "The cells of the discriminators" not in alone
@@ -107,7 +107,7 @@ def test_two_searches_are_compared_by_their_networks(make_run: MakeRun) -> None:
     runs = [searched(make_run(name), walk(seed)) for seed, name in enumerate(("first", "second"))]
     source = page(*runs)
     assert source.count("The cells of the generators") == 2
-    assert "Shares of operations" not in source
+    assert "Weights of operations" not in source
 
 
 @pytest.mark.parametrize(
@@ -131,13 +131,13 @@ def test_names_in_a_search_stay_text(make_run: MakeRun) -> None:
     row = {"images": 0, "shares": {bad: {bad: {bad: 0.5, "max_pool": 0.5}, "x": {"nearest": 1}}}}
     (run / "architecture.jsonl").write_text(f"{json.dumps(row)}\n" * 30)
     source = page(run)
-    assert "Shares of operations" in source
+    assert "Weights of operations" in source
     assert "<script>alert" not in source
 
 
 def test_the_file_of_a_genotype_has_every_operation_in_its_place() -> None:
     genotype = Genotype.model_validate(found(walk()))
-    tree = ElementTree.fromstring(genotype_file(genotype))
+    tree = ElementTree.fromstring(genotype_to_svg(genotype))
     texts = [element.text for element in tree.iter("{http://www.w3.org/2000/svg}text")]
     names = {name.replace("_", " ") for kind in ("e", "r", "d") for name in choices(kind)}
     drawn = [text.replace(" ", "_") for text in texts if text in names]
@@ -154,7 +154,7 @@ def test_the_picture_in_the_documents_is_of_its_genotype() -> None:
     docs = Path(__file__).parents[2] / "docs"
     shown = (docs / "genotype.svg").read_text()
     title = shown.split("<title>")[1].split("</title>")[0]
-    assert genotype_file(read_genotype(docs / "genotype.json"), title=title) == shown
+    assert genotype_to_svg(read_genotype(docs / "genotype.json"), title=title) == shown
 
 
 def test_cells_of_the_code_have_single_operations_at_their_ends() -> None:
@@ -173,9 +173,9 @@ def test_cells_of_the_code_have_single_operations_at_their_ends() -> None:
 
 def test_places_are_gathered_by_cell() -> None:
     mixture = {"max_pool": 1.0}
-    assert cells(dict.fromkeys(DISCRIMINATOR, mixture)) == [
+    assert group_by_cell(dict.fromkeys(DISCRIMINATOR, mixture)) == [
         ("e1", ["model.0", "model.3"]),
         ("e2", ["model.6", "model.9"]),
     ]
-    named = cells({place: {"conv3": 1.0} for place in GENERATOR})
+    named = group_by_cell({place: {"conv3": 1.0} for place in GENERATOR})
     assert [label for label, _ in named] == ["e", *(f"r{n}" for n in range(1, 10)), "d"]

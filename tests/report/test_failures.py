@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from velogan.report.failures import ended_badly, failures, nearer
+from velogan.report.failures import describe_improvement, final_checkpoint_is_worse, find_failures
 
 
 def log(name: str, *values: float | None) -> list[dict[str, Any]]:
@@ -22,49 +22,51 @@ def log(name: str, *values: float | None) -> list[dict[str, Any]]:
     ],
 )
 def test_a_failure_is_told_while_it_lasts(values: tuple[float | None, ...], since: int | None) -> None:
-    found = failures(log("failure/correlation_b2a", *values))
+    found = find_failures(log("failure/correlation_b2a", *values))
     assert [one.since for one in found] == ([] if since is None else [since])
     if found:
-        assert found[0].what.startswith("b2a: colours are inverted")
+        assert found[0].description.startswith("b2a: colours are inverted")
         assert found[0].hint
 
 
 def test_a_discriminator_wins_when_little_is_left_of_its_first_loss() -> None:
-    (found,) = failures(log("loss/discriminator/a", 0.5, 0.2, *[0.01] * 9, 0.02))
+    (found,) = find_failures(log("loss/discriminator/a", 0.5, 0.2, *[0.01] * 9, 0.02))
     assert (found.since, found.value) == (30, 0.02)
-    assert failures(log("loss/discriminator/a", 0.5, 0.2, *[0.01] * 9)) == []  # single steps of a short run
-    assert "discriminator D_A" in found.what
-    assert failures(log("loss/discriminator/a", 0.5, 0.2, 0.2, 0.2)) == []
-    assert failures(log("loss/discriminator/total", 0.5, *[0.01] * 10)) == []
-    assert failures(log("loss/discriminator/a", 5.0, -3.0, *[0.0] * 10)) == []  # a critic's loss has no level
+    assert find_failures(log("loss/discriminator/a", 0.5, 0.2, *[0.01] * 9)) == []  # single steps of a short run
+    assert "discriminator D_A" in found.description
+    assert find_failures(log("loss/discriminator/a", 0.5, 0.2, 0.2, 0.2)) == []
+    assert find_failures(log("loss/discriminator/total", 0.5, *[0.01] * 10)) == []
+    assert find_failures(log("loss/discriminator/a", 5.0, -3.0, *[0.0] * 10)) == []  # a critic's loss has no level
 
 
 def test_at_the_end_of_a_run_one_measurement_is_enough() -> None:
     (row,) = log("failure/change_a2b", 0.0)
-    assert failures([row]) == []
-    (found,) = failures([{**row, "ended": True}])
+    assert find_failures([row]) == []
+    (found,) = find_failures([{**row, "ended": True}])
     assert found.since == 10
-    assert failures([{**row, "ended": True}, *log("failure/change_a2b", 0.5)]) == []  # it was made longer, and better
+    assert (
+        find_failures([{**row, "ended": True}, *log("failure/change_a2b", 0.5)]) == []
+    )  # it was made longer, and better
 
 
 def test_translations_that_became_worse_than_they_were_are_told() -> None:
-    (found,) = failures(log("validation/distance", 0.2, 0.1, 0.12, 0.16, 0.17))
+    (found,) = find_failures(log("validation/distance", 0.2, 0.1, 0.12, 0.16, 0.17))
     assert (found.since, found.value) == (40, 0.17)
-    assert "0.170, and was 0.100 at 20 images" in found.what
-    assert "the best checkpoint, which translate takes" in found.hint
-    assert failures(log("validation/distance", 0.2, 0.1, 0.12, 0.16, 0.14)) == []
-    assert failures(log("validation/distance", 0.2, 0.16, 0.1)) == []
+    assert "0.170, and was 0.100 at 20 images" in found.description
+    assert "the best checkpoint, which translate uses" in found.hint
+    assert find_failures(log("validation/distance", 0.2, 0.1, 0.12, 0.16, 0.14)) == []
+    assert find_failures(log("validation/distance", 0.2, 0.16, 0.1)) == []
     (row,) = log("validation/distance", 0.2)
-    assert failures([{**row, "validation/distance": 0.1}, {**row, "ended": True}])
+    assert find_failures([{**row, "validation/distance": 0.1}, {**row, "ended": True}])
 
 
 def test_a_run_that_is_never_nearer_than_doing_nothing_says_so_at_its_end() -> None:
     stats = [{**row, "validation/nothing": 0.15} for row in log("validation/distance", 0.3, 0.2, 0.16)]
-    assert failures(stats) == []
+    assert find_failures(stats) == []
     stats[-1]["ended"] = True
-    (found,) = failures(stats)
-    assert "nearer to real pictures than the inputs are (0.160, doing nothing 0.150)" in found.what
-    assert failures([*stats[:-1], {**stats[-1], "validation/distance": 0.14}]) == []
+    (found,) = find_failures(stats)
+    assert "closer to real images than the inputs are (0.160, unchanged input 0.150)" in found.description
+    assert find_failures([*stats[:-1], {**stats[-1], "validation/distance": 0.14}]) == []
 
 
 def test_one_direction_that_became_worse_is_not_hidden_by_the_other() -> None:
@@ -73,16 +75,16 @@ def test_one_direction_that_became_worse_is_not_hidden_by_the_other() -> None:
         | {"validation/distance_a2b": there, "validation/distance_b2a": 0.2}
         for number, there in enumerate((0.9, 0.25, 0.3, 0.66))
     ]
-    assert failures(stats) == []
-    (found,) = failures([*stats[:-1], {**stats[-1], "ended": True}])
-    assert found.what.startswith("a2b: translations have become worse")
-    assert "is 0.660, and was 0.250 at 10 images" in found.what
-    assert [ended_badly(stats[:count]) for count in (2, 3, 4)] == [False, False, True]
+    assert find_failures(stats) == []
+    (found,) = find_failures([*stats[:-1], {**stats[-1], "ended": True}])
+    assert found.description.startswith("a2b: translations have become worse")
+    assert "is 0.660, and was 0.250 at 10 images" in found.description
+    assert [final_checkpoint_is_worse(stats[:count]) for count in (2, 3, 4)] == [False, False, True]
 
     useless = [{**row, "validation/distance_a2b": 1.1, "ended": True} for row in stats[:3]]
     useless[0]["validation/distance_a2b"] = 0.9  # by chance, at a checkpoint that is not used
-    (found,) = failures(useless)
-    assert found.what.startswith("a2b: translations are no nearer to real pictures")
+    (found,) = find_failures(useless)
+    assert found.description.startswith("a2b: translations are no closer to real images")
 
 
 def test_a_run_says_at_its_end_how_much_nearer_than_doing_nothing_it_came() -> None:
@@ -91,20 +93,20 @@ def test_a_run_says_at_its_end_how_much_nearer_than_doing_nothing_it_came() -> N
         | {"validation/distance_a2b": both - 0.1, "validation/distance_b2a": both + 0.1}
         for number, both in enumerate((0.9, 0.3, 0.6))
     ]
-    assert nearer(stats) is None  # it goes on
+    assert describe_improvement(stats) is None  # it goes on
     stats[-1]["ended"] = True
-    assert nearer(stats) == (
-        "translations of held-out pictures are 40% nearer to real ones than their inputs are (a2b 50%, b2a 30%)"
+    assert describe_improvement(stats) == (
+        "translations of held-out images are 40% closer to real ones than their inputs are (a2b 50%, b2a 30%)"
     )
     bad = [*stats[:-1], {**stats[-1], "validation/distance": 0.8}]
-    assert ended_badly(bad)
-    assert "are 70% nearer" in (nearer(bad) or "")  # by the best checkpoint, which translate takes
-    assert nearer([{**stats[-1], "validation/distance": 1.1}]) is None
-    assert nearer([{**row, "validation/nothing": None} for row in stats]) is None
+    assert final_checkpoint_is_worse(bad)
+    assert "are 70% closer" in (describe_improvement(bad) or "")  # by the best checkpoint, which translate uses
+    assert describe_improvement([{**stats[-1], "validation/distance": 1.1}]) is None
+    assert describe_improvement([{**row, "validation/nothing": None} for row in stats]) is None
 
 
 NOTHING_IS_1 = dict.fromkeys(("validation/nothing", "validation/nothing_a2b", "validation/nothing_b2a"), 1.0)
 
 
 def test_unknown_signs_and_torn_rows_are_passed_over() -> None:
-    assert failures([*log("failure/later_a2b", 1.0, 1.0), {"failure/correlation_a2b": "x"}, {}]) == []
+    assert find_failures([*log("failure/later_a2b", 1.0, 1.0), {"failure/correlation_a2b": "x"}, {}]) == []

@@ -14,7 +14,7 @@ import pytest
 from PIL import Image
 
 from velogan.report import write_report
-from velogan.report.page import in_script
+from velogan.report.page import to_script_json
 
 MakeRun = Callable[..., Path]
 MakeScore = Callable[..., dict[str, Any]]
@@ -68,7 +68,7 @@ def test_a_page_tells_what_was_run_and_what_came_of_it(make_run: MakeRun) -> Non
     page = Page(run / "report.html")
     for part in (
         "Apples become oranges",
-        "Apples to oranges: better by Object PSNR (21.3 dB, doing nothing 12.2 dB).",
+        "Apples to oranges: better by Object PSNR (21.3 dB, unchanged input 12.2 dB).",
         "1,000 images seen",
         "500 apples and 500 oranges",
         "2.3x as fast here",
@@ -82,7 +82,7 @@ def test_a_page_tells_what_was_run_and_what_came_of_it(make_run: MakeRun) -> Non
 
 def test_pictures_and_curves_are_inside(make_run: MakeRun) -> None:
     page = report(make_run())
-    assert [(g["direction"], g["way"]) for g in page.data["galleries"]] == [
+    assert [(g["direction"], g["domains"]) for g in page.data["galleries"]] == [
         ("a2b", ["apples", "oranges"]),
         ("b2a", ["oranges", "apples"]),
     ]
@@ -140,8 +140,8 @@ def test_hostile_names_stay_text(make_run: MakeRun, score: MakeScore) -> None:
 
 def test_json_in_a_script_element_cannot_end_it() -> None:
     value = {"</script>": "<!-- <script>"}
-    assert "<" not in in_script(value)
-    assert json.loads(in_script(value)) == value
+    assert "<" not in to_script_json(value)
+    assert json.loads(to_script_json(value)) == value
 
 
 @pytest.mark.parametrize("missing", ["run.json", "config.yaml", "stats.jsonl", "scores.json", "samples"])
@@ -198,7 +198,7 @@ def test_several_runs_stand_side_by_side(make_run: MakeRun, score: MakeScore) ->
     assert [run["name"] for run in page.data["runs"]] == ["first", "second"]
     assert [gallery["run"] for gallery in page.data["galleries"]] == [0, 0, 1, 1]
     assert "2 runs compared" in page.text
-    assert "Worse than doing nothing." in page.text
+    assert "Worse than the unchanged input." in page.text
     assert "data.image_size" in page.text
     assert "data.flip" not in page.text
 
@@ -219,7 +219,7 @@ def test_a_page_goes_where_it_is_asked_to(make_run: MakeRun, tmp_path: Path) -> 
 
 
 def test_a_folder_without_a_run_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"nowhere holds none of run\.json"):
+    with pytest.raises(ValueError, match=r"nowhere has none of the files run\.json"):
         write_report([tmp_path / "nowhere"])
     assert os.listdir(tmp_path) == []
     with pytest.raises(ValueError, match="at least one"):

@@ -8,7 +8,7 @@ import pytest
 
 from velogan.measure.traces.breakdown import idle, kernels, launches, streams, temporal
 from velogan.measure.traces.reading import load_events, read_timeline
-from velogan.report.profile_page import percent, write_profile
+from velogan.report.profile_page import percent, write_profile_page
 
 TRACE = Path(__file__).parents[1] / "measure" / "traces" / "cuda_trace.json"
 EMPTY = ("meta", "link", "br", "polyline")
@@ -62,7 +62,7 @@ class _Page(HTMLParser):
 
 def _read(found: dict[str, Any], tmp_path: Path) -> tuple[str, str]:
     """The page's source, and its words."""
-    source = write_profile(found, tmp_path / "profile.html").read_text(encoding="utf-8")
+    source = write_profile_page(found, tmp_path / "profile.html").read_text(encoding="utf-8")
     page = _Page()
     page.feed(source)
     assert page.open == []
@@ -82,7 +82,7 @@ def test_figures_have_their_denominators(found: dict[str, Any], tmp_path: Path):
     assert "launches over 50 µs 14% 1 of 7 63% 60 µs of 95 µs" in words
     assert "kernels shorter than their launch 14% 1 of 7 1.7% 4 µs of 242 µs" in words
     assert "delays over 100 µs 14% 1 of 7 52% 116 µs of 223 µs" in words
-    assert "waits for the host 2 156 µs 84%" in words
+    assert "waiting for the host 2 156 µs 84%" in words
     assert "Memcpy DtoH 1 14 µs 5.8%" in words
 
 
@@ -97,7 +97,7 @@ def test_streams_are_drawn_where_there_are_several(found: dict[str, Any], tmp_pa
     _, words = _read(found, tmp_path)
     assert "stream 7" in words
     assert "stream 8" in words
-    assert "Two or more run at once for 8 µs, 3.4% of the time in which anything runs." in words
+    assert "Two or more run at once for 8 µs, 3.4% of the busy time." in words
     _, words = _read(found | {"streams": None}, tmp_path)
     assert "stream 7" not in words
 

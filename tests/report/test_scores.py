@@ -6,9 +6,17 @@ from typing import Any
 
 import pytest
 
-from velogan.report.facts import read_facts
 from velogan.report.page import render
-from velogan.report.scores import SAME, bar, between, deviation, figure, grouped, heading
+from velogan.report.run_data import read_run_data
+from velogan.report.scores import (
+    SAME_AS_LAST,
+    column_title,
+    format_interval,
+    format_value,
+    group_scores,
+    half_interval,
+    place_on_bar,
+)
 
 MakeScore = Callable[..., dict[str, Any]]
 MakeRun = Callable[..., Path]
@@ -22,8 +30,8 @@ def test_scores_become_a_row_for_each_figure_and_a_column_for_each_translator(sc
         score("kid", 4.0, checkpoint="best"),
         score("kid", 5.0, direction="b2a"),
     ]
-    columns, rows = grouped(given)
-    assert [heading(column) for column in columns] == ["last averaged", "last raw", "best averaged"]
+    columns, rows = group_scores(given)
+    assert [column_title(column) for column in columns] == ["last averaged", "last raw", "best averaged"]
     assert [(row.first["name"], row.first["direction"]) for row in rows] == [
         ("kid", "a2b"),
         ("fid", "a2b"),
@@ -31,7 +39,7 @@ def test_scores_become_a_row_for_each_figure_and_a_column_for_each_translator(sc
     ]
     values = [rows[0].by_column[column]["value"] for column in columns]
     assert values == [1.0, 3.0, 4.0]
-    assert heading(grouped([score(weights=None, checkpoint=None)])[0][0]) == "value"
+    assert column_title(group_scores([score(weights=None, checkpoint=None)])[0][0]) == "value"
 
 
 @pytest.mark.parametrize(
@@ -47,15 +55,15 @@ def test_scores_become_a_row_for_each_figure_and_a_column_for_each_translator(sc
 )
 def test_intervals_have_units(name: str, span: Any, text: str, score: MakeScore) -> None:
     one = score(name, 1.0, interval_95=span)
-    assert between(one) == text
-    assert (deviation(one) is None) == (text == "")
+    assert format_interval(one) == text
+    assert (half_interval(one) is None) == (text == "")
 
 
 def test_doing_nothing_is_no_rival_where_the_layout_is_to_be_kept(score: MakeScore) -> None:
     layout = score("structure", 0.7, real=0.1, baseline=1.0)
-    assert (bar(layout, [layout]).nothing, bar(layout, [layout]).rival) == (1.0, False)
-    assert bar(layout, [layout]).value == pytest.approx(0.7)
-    assert figure(layout, 0.7) == "0.700"
+    assert (place_on_bar(layout, [layout]).baseline, place_on_bar(layout, [layout]).is_rival) == (1.0, False)
+    assert place_on_bar(layout, [layout]).value == pytest.approx(0.7)
+    assert format_value(layout, 0.7) == "0.700"
 
 
 def test_the_page_has_every_column_with_its_interval(make_run: MakeRun, score: MakeScore) -> None:
@@ -64,7 +72,7 @@ def test_the_page_has_every_column_with_its_interval(make_run: MakeRun, score: M
         score("kid", 2.5, real=0.1, baseline=3.0, better="lower", weights="raw", interval_95=None),
         score("kid", 0.75, real=0.1, baseline=3.0, better="lower", checkpoint="best"),
     ]
-    facts = read_facts(make_run(scores=scores))
+    facts = read_run_data(make_run(scores=scores))
     page = render([facts])
     for shown in ("last averaged", "last raw", "best averaged", "1.25 to 1.75", "<b>2.50</b>", "<b>0.750</b>"):
         assert shown in page
@@ -75,6 +83,6 @@ def test_the_page_has_every_column_with_its_interval(make_run: MakeRun, score: M
 def test_the_page_says_where_the_best_is_the_last(make_run: MakeRun, score: MakeScore) -> None:
     run = make_run(scores=[score("kid", 1.5)])
     (run / "scores.json").write_text(
-        (run / "scores.json").read_text().replace('"images": 48', f'"images": 48, "best": "{SAME}"')
+        (run / "scores.json").read_text().replace('"images": 48', f'"images": 48, "best": "{SAME_AS_LAST}"')
     )
-    assert ">= last</td>" in render([read_facts(run)])
+    assert ">= last</td>" in render([read_run_data(run)])

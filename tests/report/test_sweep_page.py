@@ -8,8 +8,8 @@ from xml.etree import ElementTree
 
 import pytest
 
-from velogan.report.sweep_page import write_sweep
-from velogan.report.sweep_plots import curves
+from velogan.report.sweep_page import write_sweep_page
+from velogan.report.sweep_plots import plot_curves
 from velogan.report.sweep_tables import metric_label
 
 
@@ -44,7 +44,7 @@ def found(settings: dict[str, dict[str, Any]], *, seeds: int = 2, **changes: Any
 @pytest.fixture
 def page(tmp_path: Path) -> Callable[..., str]:
     def write(settings: dict[str, dict[str, Any]], **changes: Any) -> str:
-        return write_sweep(found(settings, **changes), tmp_path / "sweep.html").read_text()
+        return write_sweep_page(found(settings, **changes), tmp_path / "sweep.html").read_text()
 
     return write
 
@@ -69,13 +69,13 @@ def test_settings_that_are_all_worse_than_doing_nothing_are_said_to_be(
     page: Callable[..., str], nothing: float | None, said: bool
 ) -> None:
     html = page(TWO, nothing=nothing)
-    assert ("No setting is nearer to real pictures than doing nothing (0.2400)" in html) is said
-    assert ("Doing nothing: " in html) is (nothing is not None)
+    assert ("No setting is closer to real images than the unchanged input (0.2400)" in html) is said
+    assert ("Unchanged input: " in html) is (nothing is not None)
 
 
 def test_the_page_says_what_the_interval_holds_and_which_end_is_better(page: Callable[..., str]) -> None:
     seeds = page(TWO)
-    assert "a bootstrap over seeds (10,000 resamples); the choice of pictures is not in it" in seeds
+    assert "a bootstrap over seeds (10,000 resamples); it does not include the choice of images" in seeds
     assert "lower is better" in seeds
     pictures = found(TWO)["verdicts"]
     pictures["lr=2"]["over"] = "seeds and pictures"
@@ -135,7 +135,7 @@ def heights(svg: str) -> dict[str, list[float]]:
 
 
 def test_a_curve_of_one_point_is_seen() -> None:
-    (points,) = heights(curves({"once": [[(100.0, 0.5)]]}, ["red"])).values()
+    (points,) = heights(plot_curves({"once": [[(100.0, 0.5)]]}, ["red"])).values()
     assert len(points) == 2
 
 
@@ -143,7 +143,7 @@ def test_a_mean_is_over_all_seeds_though_they_were_scored_at_other_shares() -> N
     seeds = [
         [(at, score) for at, score in zip(ats, (0.5, 0.4, 0.3))] for ats in ((9, 19, 29), (10, 20, 30), (10, 19, 29))
     ]
-    (points,) = heights(curves({"seeds": [[(float(x), y) for x, y in one] for one in seeds]}, ["red"])).values()
+    (points,) = heights(plot_curves({"seeds": [[(float(x), y) for x, y in one] for one in seeds]}, ["red"])).values()
     assert len(points) == 4, "10, 19, 20 and 29 %"
     assert points == sorted(points), "it falls as each seed's does"
 

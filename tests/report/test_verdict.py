@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from velogan.report.facts import read_facts
+from velogan.report.run_data import read_run_data
 from velogan.report.verdict import result, verdict
 
 MakeScore = Callable[..., dict[str, Any]]
@@ -24,8 +24,8 @@ def test_what_became_better_and_what_worse_is_said_with_a_mend(score: MakeScore)
     summary, said, mend = verdict(given, NAMES)
     assert summary.startswith("Mixed: ")
     assert said == (
-        "apples to oranges: better by Object PSNR (20.6 dB, doing nothing 13.0 dB); worse by "
-        "lite2-FID (373.0, doing nothing 181.0); the background changed (18.2 dB to the input)."
+        "apples to oranges: better by Object PSNR (20.6 dB, unchanged input 13.0 dB); worse by "
+        "lite2-FID (373.0, unchanged input 181.0); the background changed (18.2 dB to the input)."
     )
     assert "larger --images" in mend
     assert "--generator.output mask" in mend
@@ -34,19 +34,19 @@ def test_what_became_better_and_what_worse_is_said_with_a_mend(score: MakeScore)
 def test_one_picture_decides_nothing(score: MakeScore) -> None:
     alone = score("psnr_truth_db", 20.1, baseline=20.0, interval_95=None, images_fake=1)
     assert verdict([alone], NAMES) == []
-    assert verdict([{**alone, "images_fake": 6000}], NAMES)[0] == "Better than doing nothing."
+    assert verdict([{**alone, "images_fake": 6000}], NAMES)[0] == "Better than the unchanged input."
 
 
 def test_a_translator_that_loses_to_doing_nothing_is_told_and_a_good_one_needs_no_mend(score: MakeScore) -> None:
     bad = verdict([score("kid", 0.3, baseline=0.1, better="lower", direction="b2a")], NAMES)
     assert bad[:2] == [
-        "Worse than doing nothing.",
-        "oranges to apples: worse by KID (0.300, doing nothing 0.100).",
+        "Worse than the unchanged input.",
+        "oranges to apples: worse by KID (0.300, unchanged input 0.100).",
     ]
     assert len(bad) == 3
     assert verdict([score("psnr_object_db", 25.0), score("psnr_background_db", 36.0, baseline=None)], NAMES) == [
-        "Better than doing nothing.",
-        "apples to oranges: better by Object PSNR (25.0 dB, doing nothing 12.2 dB).",
+        "Better than the unchanged input.",
+        "apples to oranges: better by Object PSNR (25.0 dB, unchanged input 12.2 dB).",
     ]
 
 
@@ -54,18 +54,18 @@ def test_the_first_translator_is_judged_and_another_checkpoint_than_the_last_is_
     first, other = score("kid", 1.5, baseline=3.0, better="lower"), score("kid", 9.0, better="lower", weights="raw")
     assert "better by KID (1.50" in verdict([first, other], NAMES)[1]
     best = score("kid", 0.75, baseline=3.0, better="lower", checkpoint="best", split="validation")
-    assert verdict([best], NAMES)[1].startswith("apples to oranges (best checkpoint, on held-out pictures): better")
+    assert verdict([best], NAMES)[1].startswith("apples to oranges (best checkpoint, on held-out images): better")
 
 
 def test_without_a_figure_of_doing_nothing_the_most_telling_one_is_quoted(make_run: MakeRun, score: MakeScore) -> None:
     alone = [score("lite1_share_class_950", 0.42, baseline=None), score("lite1_kid", 0.5, baseline=None)]
     assert verdict(alone, NAMES) == []
-    assert result(read_facts(make_run(scores=alone))) == ["lite1-KID: 0.500."]
+    assert result(read_run_data(make_run(scores=alone))) == ["lite1-KID: 0.500."]
     ended = {
         f"validation/{name}{way}": value for way in ("", "_a2b") for name, value in (("distance", 3), ("nothing", 4))
     }
     run = make_run("ended", scores=[])
     (run / "stats.jsonl").write_text(json.dumps({"images": 9, "ended": True, **ended}))
-    said = result(read_facts(run))
+    said = result(read_run_data(run))
     assert said[0].startswith("Not scored yet")
-    assert said[1] == "Translations of held-out pictures are 25% nearer to real ones than their inputs are (a2b 25%)."
+    assert said[1] == "Translations of held-out images are 25% closer to real ones than their inputs are (a2b 25%)."

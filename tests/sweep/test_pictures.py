@@ -13,7 +13,7 @@ from velogan.data.sets.cache import open_domain
 from velogan.data.sets.loader import normalise
 from velogan.data.sets.sources import Side, find_sources
 from velogan.observe.progress import Display
-from velogan.report.sweep_page import write_sweep
+from velogan.report.sweep_page import write_sweep_page
 from velogan.sweep.pictures import held_out_pictures
 from velogan.training.run import train
 from velogan.translate.model import load_translator
@@ -76,7 +76,7 @@ def test_a_run_without_held_out_pictures_shows_its_samples(trained: Make, tmp_pa
     facts = {"budget": "2 images", "metric": "validation/distance", "search": "grid", "load": [1.0], "vary": ["a"]}
     facts |= {"verdicts": {}, "best": None, "curves": {}, "pictures": made, "nothing": None}
     rest = {"seed": 0, "reason": "", "images": 2, "seconds": 1.0, "settings": {"a": 1}, "score": None}
-    page = write_sweep(facts | {"trials": [found["trials"][0] | rest]}, tmp_path / "sweep.html").read_text()
+    page = write_sweep_page(facts | {"trials": [found["trials"][0] | rest]}, tmp_path / "sweep.html").read_text()
     assert "these are samples of its training" in page
     assert page.count("data:image/webp") == 2
 

@@ -34,7 +34,7 @@ from velogan.methods.capabilities import HasAutoencoder, capability
 from velogan.metrics.bootstrap import PROTOCOL
 from velogan.metrics.figures import SLICED_PROTOCOL
 from velogan.networks.pretrained import package
-from velogan.report.scores import SAME
+from velogan.report.scores import SAME_AS_LAST
 from velogan.store.checkpoint import damage, find_checkpoint, imported, read_best, taken
 from velogan.translate.model import CheckpointChoice, Translator, Weights, load_translator
 from velogan.types import GENERATOR_FILES, Direction
@@ -238,7 +238,7 @@ def _candidates(
     except ValueError:
         return found, "none was chosen"
     if best == last:
-        return found, SAME
+        return found, SAME_AS_LAST
     if broken := damage(best):
         return found, broken
     other = [Candidate("best", _weights(best, ways)[0], best)]

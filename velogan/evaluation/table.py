@@ -10,7 +10,16 @@ from rich.box import SIMPLE_HEAD
 from rich.markup import escape
 from rich.table import Table
 
-from velogan.report.scores import SAME, WEIGHTS_NOTE, deviation, figure, grouped, heading, label, split_of
+from velogan.report.scores import (
+    SAME_AS_LAST,
+    WEIGHTS_NOTE,
+    column_title,
+    display_name,
+    format_value,
+    group_scores,
+    half_interval,
+    split_note,
+)
 
 
 def render_table(result: Mapping[str, Any]) -> Table:
@@ -18,10 +27,10 @@ def render_table(result: Mapping[str, Any]) -> Table:
 
     An arrow shows which way is better; the second line of a row is half the width of the 95 % interval.
     """
-    protocol, (columns, rows) = result["protocol"], grouped(result["scores"])
-    same = ["best"] if protocol.get("best") == SAME else []
+    protocol, (columns, rows) = result["protocol"], group_scores(result["scores"])
+    same = ["best"] if protocol.get("best") == SAME_AS_LAST else []
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), caption="\n".join(_notes(protocol)), caption_justify="left")
-    titles = [heading(column).replace(" ", "\n") for column in columns]
+    titles = [column_title(column).replace(" ", "\n") for column in columns]
     for title in ("score", *titles, *same, "doing\nnothing", "real\npictures"):
         left = title == "score"
         table.add_column(title, no_wrap=not left, overflow="fold", justify="left" if left else "right")
@@ -33,7 +42,7 @@ def render_table(result: Mapping[str, Any]) -> Table:
             arrow = {"higher": "↑", "lower": "↓"}.get(row.first["better"], "")
             cells = [_cell(row.by_column.get(column)) for column in columns] + ["= last" for _ in same]
             nothing, real = (_value(row.first, row.first[key]) for key in ("baseline", "real"))
-            table.add_row(f"{escape(label(row.first))} {arrow}", *cells, nothing, real)
+            table.add_row(f"{escape(display_name(row.first))} {arrow}", *cells, nothing, real)
     return table
 
 
@@ -61,7 +70,7 @@ def _notes(protocol: Mapping[str, Any]) -> list[str]:
     notes += [f"{which}: checkpoint {name}" for which, name in protocol.get("checkpoints", {}).items()]
     if protocol.get("taken") == "best":
         notes.append("translate takes the best checkpoint, since by held-out pictures the last one is much worse")
-    if isinstance(protocol.get("best"), str) and protocol["best"] != SAME:
+    if isinstance(protocol.get("best"), str) and protocol["best"] != SAME_AS_LAST:
         notes.append(f"best: {protocol['best']}")
     return [
         *notes,
@@ -88,15 +97,15 @@ def _way(score: Mapping[str, Any], protocol: Mapping[str, Any]) -> str:
     """The direction, and which pictures were scored if they are no test pictures."""
     way = score["direction"]
     ends = domains(protocol).get(way, ())
-    return ", ".join(filter(None, [" → ".join(ends) or way, split_of(score)]))
+    return ", ".join(filter(None, [" → ".join(ends) or way, split_note(score)]))
 
 
 def _cell(score: Mapping[str, Any] | None) -> str:
     if score is None:
         return "-"
-    half, value = deviation(score), _value(score, score["value"])
+    half, value = half_interval(score), _value(score, score["value"])
     return value if half is None else f"{value}\n[dim]±{100 * half if value.endswith('%') else half:.2g}[/dim]"
 
 
 def _value(score: Mapping[str, Any], value: float | None) -> str:
-    return "-" if value is None else figure(score, value)
+    return "-" if value is None else format_value(score, value)

@@ -28,7 +28,7 @@ from velogan.measure.traces.timeline import STEP
 from velogan.methods.fit import check_sizes
 from velogan.observe.machine import machine
 from velogan.observe.progress import Display
-from velogan.report.profile_page import write_profile
+from velogan.report.profile_page import write_profile_page
 from velogan.training.choices import decide
 from velogan.training.run import trainer_of
 from velogan.types import Decision
@@ -96,7 +96,7 @@ def profile(config: Config, *, steps: int, out: Path, display: Display) -> dict[
         "trace": str(trace),
     }
     (out / "profile.json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-    write_profile(result, out / "profile.html")
+    write_profile_page(result, out / "profile.html")
     return result
 
 

@@ -1,4 +1,4 @@
-"""Run folders in, one self-contained page out."""
+"""Self-contained HTML pages about runs, sweeps and profiles."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The section on architectures: networks of cells that a search found or a run trained, and the search over time."""
+"""Build the section on architectures: the derived or trained networks of cells, and the course of a search."""
 
 from __future__ import annotations
 
@@ -9,39 +9,41 @@ from pydantic import ValidationError
 
 from velogan.files import counted
 from velogan.networks.genotype import Genotype, read_genotype
-from velogan.report.facts import Facts, mapping
-from velogan.report.genotype import drawn
-from velogan.report.pictures import evenly
+from velogan.report.genotype import draw_genotype
+from velogan.report.pictures import pick_evenly
+from velogan.report.run_data import RunData, as_mapping
 from velogan.report.sections import key, text
-from velogan.report.share_plots import legend, shares
+from velogan.report.share_plots import plot_shares, share_legend
 from velogan.search.history import Tick
 
-MOST_POINTS = 60
-"""So many lines of the history are drawn, evenly chosen; the last is one of them."""
+MAX_POINTS = 60
+"""Maximum number of points of the history that are draw_genotype, evenly spaced; the last is one of them."""
 
-FEW = 8
-"""Networks with fewer choices stand side by side."""
+MAX_NARROW = 8
+"""Networks with fewer mixed operations than this are placed side by side."""
 
 
-def architecture(runs: Sequence[Facts]) -> str:
-    """The section as HTML; empty where no run has searched or has networks that were found."""
+def architecture(runs: Sequence[RunData]) -> str:
+    """Return the section as HTML; empty if no run is a search or has networks of cells."""
     if len(runs) == 1:
         history = runs[0].architecture
-        body = _diagram(runs[0]) + (_shares(history) if history else "")
+        body = _diagram(runs[0]) + (_share_plots(history) if history else "")
     else:
-        diagrams = ((number, facts, _diagram(facts)) for number, facts in enumerate(runs))
-        body = "".join(f"<h3>{key(number)}{text(facts.name)}</h3>{shown}" for number, facts, shown in diagrams if shown)
+        diagrams = ((number, run, _diagram(run)) for number, run in enumerate(runs))
+        body = "".join(
+            f"<h3>{key(number)}{text(run.name)}</h3>{diagram}" for number, run, diagram in diagrams if diagram
+        )
     return f'<section class="architecture"><h2>Architecture</h2>{body}</section>' if body else ""
 
 
-def found(facts: Facts) -> Genotype | None:
-    """What the search of a run chose, else the operations in its configuration; None without either."""
+def read_run_genotype(run: RunData) -> Genotype | None:
+    """Return the genotype that a search derived, or the operations of the configuration; None if there are none."""
     try:
-        return read_genotype(facts.folder / "genotype.json")
+        return read_genotype(run.folder / "genotype.json")
     except (OSError, ValueError):
         pass
-    sections = {name: mapping(facts.config.get(name)) for name in ("generator", "discriminator")}
-    chosen: dict[str, Any] = {f"{name}s": _by_direction(facts.config, name) for name in sections}
+    sections = {name: as_mapping(run.config.get(name)) for name in ("generator", "discriminator")}
+    chosen: dict[str, Any] = {f"{name}s": _by_direction(run.config, name) for name in sections}
     try:
         return Genotype(space=sections["generator"].get("space") or "paper", **chosen)
     except ValidationError:
@@ -49,28 +51,34 @@ def found(facts: Facts) -> Genotype | None:
 
 
 def _by_direction(config: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """Operations of a2b, and of b2a where they differ."""
-    ways = {"a2b": mapping(config.get(name)), "b2a": mapping(config.get(f"{name}_b"))}
-    return {way: section["operations"] for way, section in ways.items() if section.get("operations")}
+    """Return the operations of a2b, and those of b2a if they differ."""
+    by_direction = {"a2b": as_mapping(config.get(name)), "b2a": as_mapping(config.get(f"{name}_b"))}
+    return {
+        direction: section["operations"] for direction, section in by_direction.items() if section.get("operations")
+    }
 
 
-def _diagram(facts: Facts) -> str:
-    """Draw a run's networks: the generators at the left, the discriminators and the legend at the right."""
-    genotype = found(facts)
+def _diagram(run: RunData) -> str:
+    """Draw a run's networks: the generators on the left, the discriminators and the share_legend on the right."""
+    genotype = read_run_genotype(run)
     if genotype is None:
         return ""
-    cards = (f'<div class="card diagram">{drawing}</div>' for drawing in drawn(genotype, domains=facts.way("a2b")))
+    cards = (
+        f'<div class="card diagram">{drawing}</div>'
+        for drawing in draw_genotype(genotype, domains=run.domain_names("a2b"))
+    )
     return f'<div class="columns">{"".join(cards)}</div>'
 
 
-def _shares(history: Sequence[Tick]) -> str:
-    images, few = history[-1]["images"], evenly(history, MOST_POINTS)
+def _share_plots(history: Sequence[Tick]) -> str:
+    images, points = history[-1]["images"], pick_evenly(history, MAX_POINTS)
     cards = "".join(
-        f'<div class="card{" few" if len(mixtures) < FEW else ""}"><h3>{text(network)}</h3>{shares(few, network)}</div>'
+        f'<div class="card{" few" if len(mixtures) < MAX_NARROW else ""}"><h3>{text(network)}</h3>'
+        f"{plot_shares(points, network)}</div>"
         for network, mixtures in history[-1]["shares"].items()
     )
     return (
-        "<h3>Shares of operations</h3>"
-        f'<p class="note">A picture for each choice, from 0 to {counted(images, "image")}. The largest share at the '
-        f'end is named.</p>{legend(history)}<div class="mixtures">{cards}</div>'
+        "<h3>Weights of operations</h3>"
+        f'<p class="note">A plot for each mixed operation, from 0 to {counted(images, "image")}. The operation with '
+        f'the largest weight at the end is named.</p>{share_legend(history)}<div class="mixtures">{cards}</div>'
     )

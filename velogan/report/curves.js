@@ -7,7 +7,7 @@ const AXES = [
 ];
 const TITLES = {
   "loss/generator": "Generator losses", "loss/discriminator": "Discriminator losses", lr: "Learning rate",
-  validation: "On held-out pictures",
+  validation: "On held-out images",
   images_per_s: "Images per second", step_ms: "Milliseconds per step",
 };
 const NOT_SMOOTHED = /^(lr|validation|failure)\//;

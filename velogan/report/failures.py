@@ -1,4 +1,4 @@
-"""Failures of a training, found in its log: what was measured, since when, and what to try; and what it gained."""
+"""Find failures of a training in its log, with what to try against each, and describe what the training improved."""
 
 from __future__ import annotations
 
@@ -8,228 +8,250 @@ from dataclasses import dataclass
 from typing import Any
 
 from velogan.files import counted
-from velogan.report.facts import is_number
+from velogan.report.run_data import is_number
 
 FAILURE = "failure/"
-"""Signs of failure have this before their names in the log."""
+"""Prefix of the signs of failure in the log."""
 
 ENDED = "ended"
-"""True in the row of the log with the signs of a run that has come to its end."""
+"""Key of the log that is true in the row with the signs of failure of a finished run."""
 
-LASTING = 2
-"""A sign counts when so many measurements in a row show it; at the end of a run the last one is enough."""
+MIN_MEASUREMENTS = 2
+"""A sign counts if this many measurements in a row show it; at the end of a run the last one is enough."""
 
-WINNING = 0.05
-"""A discriminator has won when its loss is below this share of what it was at the beginning, """
+WON_LOSS_FRACTION = 0.05
+"""A discriminator has won if its loss is below this fraction of its first value ..."""
 
-WON_FOR = 10
-"""in so many rows of the log: in a short run a row is one step, and discriminators that win soon lose again."""
+WON_MIN_ROWS = 10
+"""... in this many rows of the log: in a short run a row is one step, and a discriminator may win for a moment."""
 
 SCORES = ("validation/feature_distance", "validation/distance")
-"""The scores in the log that choose the best checkpoint, the first one where the log has it; less is better."""
+"""Validation scores that choose the best checkpoint: the first one that the log has. Lower is better."""
 
-NOTHING = "validation/nothing"
-"""The same score of the inputs as they are, where the log has it."""
+BASELINE = "validation/nothing"
+"""The same score of the unchanged inputs, if the log has it."""
 
-DECAYED = 1.5
-"""Translations have become worse when their score is above the best one times this."""
+WORSE_FACTOR = 1.5
+"""Translations have become worse if their score is above the best one times this factor ..."""
 
-KEPT = 0.5
-"""So they have, too, when they are less than this share as much nearer than doing nothing as the best ones, """
+MIN_GAIN_FRACTION = 0.5
+"""... or if they improve on the unchanged inputs by less than this fraction of the best improvement,"""
 
-NOTICED = 1.1
-"""and their score is above the best one times this: runs that hardly change anything differ by chance."""
+NOTICEABLE_FACTOR = 1.1
+"""and their score is above the best one times this factor: scores of runs that hardly change anything are noise."""
 
 
 @dataclass(frozen=True)
 class Failure:
-    """A failure that lasts: the `value` measured last, `since` so many images."""
+    """A failure that lasts.
+
+    name: the key in the log
+    description: what is wrong, with the value
+    value: the last measurement
+    since: number of images seen when it began
+    hint: what to try
+    """
 
     name: str
-    what: str
+    description: str
     value: float
     since: int
     hint: str
 
 
 @dataclass(frozen=True)
-class _Kind:
-    wrong: Callable[[float], bool]
-    what: str
+class _Sign:
+    is_wrong: Callable[[float], bool]
+    description: str
     hint: str
 
 
-_KINDS: dict[str, _Kind] = {
-    "correlation": _Kind(
+_SIGNS: dict[str, _Sign] = {
+    "correlation": _Sign(
         lambda value: value < -0.3,
-        "colours are inverted: translations are bright where their inputs are dark (correlation {value:.2f}; all is "
-        "well if that is how the two kinds of pictures differ)",
+        "colours are inverted: translations are bright where their inputs are dark (correlation {value:.2f}; fine "
+        "if the two domains differ in this way)",
         "a new run with another train.seed, generator.output=mask, or a larger weight of identity or deviation",
     ),
-    "spread": _Kind(
+    "spread": _Sign(
         lambda value: value < 0.25,
-        "translations are nearly all the same (their distances are {value:.0%} of those of inputs or of real pictures)",
-        "a lower rate of the discriminators (optimizer.rules D_*:lr=5e-5), augmentation, or a larger weight of cycles",
+        "translations are nearly all the same (their distances are {value:.0%} of those of inputs or of real images)",
+        "a lower rate of the discriminators (optimizer.rules D_*:lr=5e-5), augmentation, or a larger cycle weight",
     ),
-    "change": _Kind(
+    "change": _Sign(
         lambda value: value < 0.01,
-        "translations are copies of their inputs (they differ by {value:.1%} of the range of values)",
-        "smaller weights of identity, cycles, edges or deviation, or a longer training",
+        "translations are copies of their inputs (they differ by {value:.1%} of the value range)",
+        "smaller weights of identity, cycle, edges or deviation, or a longer training",
     ),
-    "checkerboard": _Kind(
+    "checkerboard": _Sign(
         lambda value: value > 10,
-        "translations have a pattern of 2 or 4 pixels ({value:.0f} times as strong as in real pictures)",
+        "translations have a pattern of 2 or 4 pixels ({value:.0f} times as strong as in real images)",
         "a longer training, or a resnet with generator.decoder=resize",
     ),
 }
 
 
-def failures(stats: Sequence[Mapping[str, Any]]) -> list[Failure]:
-    """Return the failures that the last rows of a log show."""
+def find_failures(stats: Sequence[Mapping[str, Any]]) -> list[Failure]:
+    """Return the failures that the last rows of a log show: signs, bad scores and discriminators that won."""
     names = dict.fromkeys(name for row in stats for name in row)
-    signs = (_lasting(stats, name) for name in names if name.startswith(FAILURE))
-    won = (_won(stats, name) for name in names if _JUDGES.fullmatch(name))
-    found = (*signs, *_in_scores(_decayed, stats), *_in_scores(_useless, stats), *won)
-    return [failure for failure in found if failure]
+    signs = (_check_sign(stats, name) for name in names if name.startswith(FAILURE))
+    won = (_check_discriminator(stats, name) for name in names if _DISCRIMINATOR_LOSS.fullmatch(name))
+    results = (*signs, *_check_scores(_check_decay, stats), *_check_scores(_check_baseline, stats), *won)
+    return [failure for failure in results if failure]
 
 
-def ended_badly(stats: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether the last score of a log, of both directions or of one, is so much worse than that of the best checkpoint
-    that this should be used."""
-    scored = [(*_scored(stats, way), _nothing(stats, way)) for way in _WAYS]
-    return any(_worse(points[-1][1], best, nothing) for points, (_, best), nothing in scored if points)
+def final_checkpoint_is_worse(stats: Sequence[Mapping[str, Any]]) -> bool:
+    """Return whether the last score is so much worse than the best checkpoint's that the best one should be used.
 
-
-def nearer(stats: Sequence[Mapping[str, Any]]) -> str | None:
-    """How much nearer than their inputs the translations of held-out pictures are at the end of a run, in words.
-
-    Of the checkpoint that `ended_badly` leaves. None where the log does not say it, or they are not nearer: then it is
-    in `failures`.
+    One direction that is worse is enough.
     """
-    bad, gains = ended_badly(stats), {}
-    for way in _WAYS:
-        points, (_, best) = _scored(stats, way)
-        nothing = _nothing(stats, way)
-        if points and nothing and _lasts(stats, _score(stats, way)) == 1:
-            gains[way] = round(100 - 100 * (best if bad else points[-1][1]) / nothing)
+    scored = [(*_score_history(stats, suffix), _baseline(stats, suffix)) for suffix in _SUFFIXES]
+    return any(_is_worse(points[-1][1], best, baseline) for points, (_, best), baseline in scored if points)
+
+
+def describe_improvement(stats: Sequence[Mapping[str, Any]]) -> str | None:
+    """Return a sentence: by how much the held-out translations are closer to real images than their inputs are.
+
+    The checkpoint is the last one, or the best one if `final_checkpoint_is_worse`. None if the log does not have the
+    scores, or if the translations are not closer, which `find_failures` reports.
+    """
+    use_best, gains = final_checkpoint_is_worse(stats), {}
+    for suffix in _SUFFIXES:
+        points, (_, best) = _score_history(stats, suffix)
+        baseline = _baseline(stats, suffix)
+        if points and baseline and _required_measurements(stats, _score_name(stats, suffix)) == 1:
+            gains[suffix] = round(100 - 100 * (best if use_best else points[-1][1]) / baseline)
     if gains.get("", -1) < 0:
         return None
-    single = ", ".join(f"{way[1:]} {gain}%" for way, gain in gains.items() if way)
-    return f"translations of held-out pictures are {gains['']}% nearer to real ones than their inputs are ({single})"
+    single = ", ".join(f"{suffix[1:]} {gain}%" for suffix, gain in gains.items() if suffix)
+    return f"translations of held-out images are {gains['']}% closer to real ones than their inputs are ({single})"
 
 
-def _in_scores(
-    find: Callable[[Sequence[Mapping[str, Any]], str], Failure | None], stats: Sequence[Mapping[str, Any]]
+def _check_scores(
+    check: Callable[[Sequence[Mapping[str, Any]], str], Failure | None], stats: Sequence[Mapping[str, Any]]
 ) -> list[Failure | None]:
-    """Return what `find` finds in the score; if that is nothing, in the scores of single directions."""
-    both, *single = _WAYS
-    return [failure] if (failure := find(stats, both)) else [find(stats, way) for way in single]
+    """Return the result of `check` for the score of both directions; if it passes, those for each direction."""
+    both, *single = _SUFFIXES
+    return [failure] if (failure := check(stats, both)) else [check(stats, suffix) for suffix in single]
 
 
-def _lasting(stats: Sequence[Mapping[str, Any]], name: str) -> Failure | None:
-    sign, _, way = name.removeprefix(FAILURE).rpartition("_")
-    kind, points = _KINDS.get(sign), _points(stats, name)
-    if kind is None:
+def _check_sign(stats: Sequence[Mapping[str, Any]], name: str) -> Failure | None:
+    key, _, direction = name.removeprefix(FAILURE).rpartition("_")
+    sign, points = _SIGNS.get(key), _measurements(stats, name)
+    if sign is None:
         return None
-    since = _since(points, kind.wrong, lasting=_lasts(stats, name))
+    since = _wrong_since(points, sign.is_wrong, min_count=_required_measurements(stats, name))
     if since is None:
         return None
-    what = f"{way}: {kind.what.format(value=points[-1][1])}"
-    return Failure(name, what, points[-1][1], since, kind.hint)
+    description = f"{direction}: {sign.description.format(value=points[-1][1])}"
+    return Failure(name, description, points[-1][1], since, sign.hint)
 
 
-_WAYS = ("", "_a2b", "_b2a")
-"""What follows the names of scores: those of both directions, and of one."""
+_SUFFIXES = ("", "_a2b", "_b2a")
+"""Suffixes of the names of scores: of both directions together, and of each."""
 
 
-def _score(stats: Sequence[Mapping[str, Any]], way: str = "") -> str:
-    """The score that chose, or that of a direction."""
-    return next((name for name in SCORES if _points(stats, name)), SCORES[-1]) + way
+def _score_name(stats: Sequence[Mapping[str, Any]], suffix: str = "") -> str:
+    """Return the name of the score that chooses the best checkpoint, with the suffix of a direction."""
+    return next((name for name in SCORES if _measurements(stats, name)), SCORES[-1]) + suffix
 
 
-def _nothing(stats: Sequence[Mapping[str, Any]], way: str) -> float | None:
-    return next((row[NOTHING + way] for row in reversed(stats) if is_number(row.get(NOTHING + way))), None)
+def _baseline(stats: Sequence[Mapping[str, Any]], suffix: str) -> float | None:
+    return next((row[BASELINE + suffix] for row in reversed(stats) if is_number(row.get(BASELINE + suffix))), None)
 
 
-def _scored(stats: Sequence[Mapping[str, Any]], way: str) -> tuple[list[tuple[int, float]], tuple[int, float]]:
-    """The scores of `way`, each with the images seen; and that of the checkpoint which the score chose, (0, 0) where
-    there is none."""
-    whole, name = _score(stats), _score(stats, way)
-    rows = [row for row in stats if is_number(row.get(whole)) and is_number(row.get(name))]
-    best = min(rows, key=lambda row: row[whole], default={name: 0.0})
-    return _points(rows, name), (int(best.get("images", 0)), best[name])
+def _score_history(
+    stats: Sequence[Mapping[str, Any]], suffix: str
+) -> tuple[list[tuple[int, float]], tuple[int, float]]:
+    """Return all (images seen, score) of a direction, and that of the best checkpoint; (0, 0) if there is none."""
+    choosing, name = _score_name(stats), _score_name(stats, suffix)
+    rows = [row for row in stats if is_number(row.get(choosing)) and is_number(row.get(name))]
+    best = min(rows, key=lambda row: row[choosing], default={name: 0.0})
+    return _measurements(rows, name), (int(best.get("images", 0)), best[name])
 
 
-def _worse(value: float, best: float, nothing: float | None) -> bool:
-    if nothing is not None and best < nothing:
-        return nothing - value < KEPT * (nothing - best) and value > NOTICED * best
-    return value > DECAYED * best
+def _is_worse(value: float, best: float, baseline: float | None) -> bool:
+    if baseline is not None and best < baseline:
+        return baseline - value < MIN_GAIN_FRACTION * (baseline - best) and value > NOTICEABLE_FACTOR * best
+    return value > WORSE_FACTOR * best
 
 
-def _useless(stats: Sequence[Mapping[str, Any]], way: str) -> Failure | None:
-    """Said at the end alone: at their beginning all translations are worse than nothing."""
-    name, nothing = _score(stats, way), _nothing(stats, way)
-    points, best = _scored(stats, way)
-    if nothing is None or not points or _lasts(stats, name) > 1:
+def _check_baseline(stats: Sequence[Mapping[str, Any]], suffix: str) -> Failure | None:
+    """Check that translations are better than the unchanged inputs; only at the end, since early ones never are."""
+    name, baseline = _score_name(stats, suffix), _baseline(stats, suffix)
+    points, best = _score_history(stats, suffix)
+    if baseline is None or not points or _required_measurements(stats, name) > 1:
         return None
     images, value = min(best, points[-1], key=lambda point: point[1])
-    if value < nothing:
+    if value < baseline:
         return None
-    what = f"{_of(way)}translations are no nearer to real pictures than the inputs are ({value:.3f}, doing nothing "
+    description = (
+        f"{_direction_prefix(suffix)}translations are no closer to real images than the inputs are "
+        f"({value:.3f}, unchanged input {baseline:.3f})"
+    )
     hint = "a longer training, another preset, or a new run with another train.seed"
-    return Failure(NOTHING + way, f"{what}{nothing:.3f})", value, images, hint)
+    return Failure(BASELINE + suffix, description, value, images, hint)
 
 
-def _decayed(stats: Sequence[Mapping[str, Any]], way: str) -> Failure | None:
-    name, nothing = _score(stats, way), _nothing(stats, way)
-    points, (images, best) = _scored(stats, way)
-    since = _since(points, lambda value: _worse(value, best, nothing), lasting=_lasts(stats, name))
+def _check_decay(stats: Sequence[Mapping[str, Any]], suffix: str) -> Failure | None:
+    """Check that the last translations are not worse than those of the best checkpoint."""
+    name, baseline = _score_name(stats, suffix), _baseline(stats, suffix)
+    points, (images, best) = _score_history(stats, suffix)
+    min_count = _required_measurements(stats, name)
+    since = _wrong_since(points, lambda value: _is_worse(value, best, baseline), min_count=min_count)
     if since is None:
         return None
     value = points[-1][1]
-    what = f"{_of(way)}translations have become worse (their distance to real pictures is {value:.3f}, and was "
-    hint = "the best checkpoint, which translate takes now, or a new run with another train.seed"
-    return Failure(name, f"{what}{best:.3f} at {counted(images, 'image')})", value, since, hint)
+    description = (
+        f"{_direction_prefix(suffix)}translations have become worse (their distance to real images is {value:.3f}, "
+        f"and was {best:.3f} at {counted(images, 'image')})"
+    )
+    hint = "the best checkpoint, which translate uses now, or a new run with another train.seed"
+    return Failure(name, description, value, since, hint)
 
 
-def _of(way: str) -> str:
-    return f"{way[1:]}: " if way else ""
+def _direction_prefix(suffix: str) -> str:
+    return f"{suffix[1:]}: " if suffix else ""
 
 
-_JUDGES = re.compile("loss/discriminator/([dp]_)?[ab]")
-"""Losses of discriminators: `a` and `b`, or `d_a` of encodings and `p_a` of pictures."""
+_DISCRIMINATOR_LOSS = re.compile("loss/discriminator/([dp]_)?[ab]")
+"""Losses of discriminators: `a` and `b`, or `d_a` of encodings and `p_a` of images."""
 
 
-def _won(stats: Sequence[Mapping[str, Any]], name: str) -> Failure | None:
-    points = _points(stats, name)
-    if not points or min(value for _, value in points) < 0:  # a loss that may be negative has no such level
+def _check_discriminator(stats: Sequence[Mapping[str, Any]], name: str) -> Failure | None:
+    points = _measurements(stats, name)
+    if not points or min(value for _, value in points) < 0:  # a loss that may be negative has no lowest value
         return None
     first = points[0][1]
-    since = _since(points, lambda value: value < WINNING * first, lasting=WON_FOR)
+    since = _wrong_since(points, lambda value: value < WON_LOSS_FRACTION * first, min_count=WON_MIN_ROWS)
     if since is None:
         return None
-    role, share = name.rpartition("/")[2].upper(), points[-1][1] / first
+    role, fraction = name.rpartition("/")[2].upper(), points[-1][1] / first
     role = role if "_" in role else f"D_{role}"
-    what = f"discriminator {role} tells every translation from real pictures (its loss is {share:.0%} of the first)"
+    description = (
+        f"discriminator {role} tells every translation from real images (its loss is {fraction:.0%} of the first)"
+    )
     hint = f"a lower rate (optimizer.rules {role}:lr=5e-5), or augmentation (method.augment)"
-    return Failure(name, what, points[-1][1], since, hint)
+    return Failure(name, description, points[-1][1], since, hint)
 
 
-def _lasts(stats: Sequence[Mapping[str, Any]], name: str) -> int:
-    """How many measurements of `name` in a row count: at the end of a run the last one does."""
-    ended = next((row.get(ENDED) is True for row in reversed(stats) if is_number(row.get(name))), False)
-    return 1 if ended else LASTING
+def _required_measurements(stats: Sequence[Mapping[str, Any]], name: str) -> int:
+    """Return how many measurements of `name` in a row are needed: one at the end of a run, else MIN_MEASUREMENTS."""
+    has_ended = next((row.get(ENDED) is True for row in reversed(stats) if is_number(row.get(name))), False)
+    return 1 if has_ended else MIN_MEASUREMENTS
 
 
-def _points(stats: Sequence[Mapping[str, Any]], name: str) -> list[tuple[int, float]]:
+def _measurements(stats: Sequence[Mapping[str, Any]], name: str) -> list[tuple[int, float]]:
     return [(int(row.get("images", 0)), row[name]) for row in stats if is_number(row.get(name))]
 
 
-def _since(points: Sequence[tuple[int, float]], wrong: Callable[[float], bool], *, lasting: int) -> int | None:
-    """Images seen where the last measurements began to be wrong, if at least `lasting` are."""
+def _wrong_since(
+    points: Sequence[tuple[int, float]], is_wrong: Callable[[float], bool], *, min_count: int
+) -> int | None:
+    """Return the images seen when the last measurements began to be wrong; None if fewer than `min_count` are."""
     count = 0
     for _, value in reversed(points):
-        if not wrong(value):
+        if not is_wrong(value):
             break
         count += 1
-    return points[-count][0] if count >= lasting else None
+    return points[-count][0] if count >= min_count else None

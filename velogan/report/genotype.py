@@ -1,4 +1,4 @@
-"""A genotype as a diagram: networks side by side, cells by their shape, operations by their kernels, drawn to scale."""
+"""Draw a genotype as a diagram: networks side by side, cells by their shape, operations by their kernels, to scale."""
 
 from __future__ import annotations
 
@@ -7,213 +7,226 @@ from typing import NamedTuple
 
 from velogan.networks.cells import GEOMETRY, Kind, discriminator_kinds, generator_kinds
 from velogan.networks.genotype import Genotype
-from velogan.report.plots import Drawing, text_width
+from velogan.report.plots import Drawing, estimate_text_width
 from velogan.types import Direction
 
 WIDTH = 436
-"""Of two networks side by side, in SVG units; a phone shows somewhat less than one pixel for each."""
+"""Width of two networks side by side, in SVG units; a phone shows a little less than one pixel per unit."""
 
 _COLUMN, _GAP = 212, 12
 _LEFT, _RIGHT, _SLANT = 14, 182, 9
-"""Sides of a residual cell in its column, and how much wider the outer end of an e cell or a d cell is."""
+"""Left and right edge of a residual cell in its column, and the extra width at the outer end of an e or d cell."""
 
 _ROW, _PAD, _BETWEEN = 27, 5, 18
 _BAR, _LONGEST = 46, 130
-"""Where an operation begins, and how long the bar of the largest kernel is."""
+"""Position of an operation in its cell, and the length of the bar of the largest kernel."""
 
 _STEP, _DOT = 2.6, 2.0
-_MOST_TAPS = max(geometry.kernel for geometry in GEOMETRY.values()) ** 2
+_MAX_TAPS = max(geometry.kernel for geometry in GEOMETRY.values()) ** 2
 
 
 class Cell(NamedTuple):
-    """A cell to be drawn."""
+    """A cell of the diagram."""
 
     name: str
     kind: Kind
     operations: Sequence[str]
 
 
-def taps(operation: str) -> int:
-    """The weights of an operation between two channels; what has no kernel has a 1x1 convolution."""
+def count_taps(operation: str) -> int:
+    """Return the number of weights between two channels; an operation without a kernel has a 1x1 convolution."""
     if operation == "transposed3":
         return 9
     return GEOMETRY[operation].kernel ** 2 if operation in GEOMETRY else 1
 
 
-def hue(operation: str) -> str:
-    """The class of its colour: `c1` for convolutions, `c0` for dilated ones, `soft` where there is no kernel."""
-    return "soft" if taps(operation) == 1 else "c0" if operation.startswith("dilated") else "c1"
+def colour_class(operation: str) -> str:
+    """Return the CSS class of an operation: `c1` for convolutions, `c0` for dilated ones, `soft` without a kernel."""
+    return "soft" if count_taps(operation) == 1 else "c0" if operation.startswith("dilated") else "c1"
 
 
-def generator_cells(genotype: Genotype, way: Direction) -> list[Cell]:
-    """The cells of a generator, in order. Outside of e and d cells, `code` has a single operation at either end."""
-    names = genotype.generators[way]
+def generator_cells(genotype: Genotype, direction: Direction) -> list[Cell]:
+    """Return the cells of a generator, in order. The space `code` has a single operation before e and after d cells."""
+    names = genotype.generators[direction]
     kinds = generator_kinds(0, genotype.space)
-    ends = (len(kinds) - 4) // 2
-    inner = names[ends : len(names) - ends]
-    pairs = [inner[place : place + 2] for place in range(0, len(inner), 2)]
+    outer = (len(kinds) - 4) // 2
+    inner = names[outer : len(names) - outer]
+    pairs = [inner[start : start + 2] for start in range(0, len(inner), 2)]
     residual = [Cell(f"r{number}", "r", pair) for number, pair in enumerate(pairs[1:-1], start=1)]
     cells = [Cell("e", "e", pairs[0]), *residual, Cell("d", "d", pairs[-1])]
-    return [Cell("stem", "r", names[:1]), *cells, Cell("head", "r", names[-1:])] if ends else cells
+    return [Cell("stem", "r", names[:1]), *cells, Cell("head", "r", names[-1:])] if outer else cells
 
 
-def discriminator_cells(genotype: Genotype, way: Direction) -> list[Cell]:
-    """The cells of a discriminator, in order: pairs of one kind."""
-    names, kinds = genotype.discriminators[way], discriminator_kinds(genotype.space)
+def discriminator_cells(genotype: Genotype, direction: Direction) -> list[Cell]:
+    """Return the cells of a discriminator, in order: pairs of operations of one kind."""
+    names, kinds = genotype.discriminators[direction], discriminator_kinds(genotype.space)
     cells: list[Cell] = []
     for kind in dict.fromkeys(kinds):
-        own = [name for name, one in zip(names, kinds) if one == kind]
-        pairs = [own[place : place + 2] for place in range(0, len(own), 2)]
+        of_kind = [name for name, other in zip(names, kinds) if other == kind]
+        pairs = [of_kind[start : start + 2] for start in range(0, len(of_kind), 2)]
         cells += [Cell(f"{kind}{number}", kind, pair) for number, pair in enumerate(pairs, start=1)]
     return cells
 
 
-def generators(picture: Drawing, genotype: Genotype, y: float, *, domains: Sequence[str] = ("A", "B")) -> float:
-    """Draws the generators from `y` on and returns where they end."""
-    ends: dict[Direction, str] = {"a2b": " → ".join(domains), "b2a": " → ".join(reversed(domains))}
-    ways: list[Direction] = [way for way in ends if way in genotype.generators]
-    if len(ways) == 1:
-        heads = {ways[0]: ("Generator", "")}
+def draw_generators(drawing: Drawing, genotype: Genotype, y: float, *, domains: Sequence[str] = ("A", "B")) -> float:
+    """Draw the generators from `y` downwards; return the `y` at which they end."""
+    titles: dict[Direction, str] = {"a2b": " → ".join(domains), "b2a": " → ".join(reversed(domains))}
+    directions: list[Direction] = [direction for direction in titles if direction in genotype.generators]
+    if len(directions) == 1:
+        heads = {directions[0]: ("Generator", "")}
     else:
-        heads = {way: (f"G_{letter}", ends[way]) for way, letter in zip(ends, "AB")}
-    return _networks(picture, y, {heads[way]: generator_cells(genotype, way) for way in ways}, residual=True)
+        heads = {direction: (f"G_{letter}", titles[direction]) for direction, letter in zip(titles, "AB")}
+    cells = {heads[direction]: generator_cells(genotype, direction) for direction in directions}
+    return _draw_networks(drawing, y, cells, residual=True)
 
 
-def discriminators(picture: Drawing, genotype: Genotype, y: float, *, domains: Sequence[str] = ("A", "B")) -> float:
-    """Draws the discriminators from `y` on and returns where they end."""
-    judged: dict[Direction, tuple[str, str]] = {
+def draw_discriminators(
+    drawing: Drawing, genotype: Genotype, y: float, *, domains: Sequence[str] = ("A", "B")
+) -> float:
+    """Draw the discriminators from `y` downwards; return the `y` at which they end."""
+    heads: dict[Direction, tuple[str, str]] = {
         "a2b": ("D_A", f"judges {domains[1]}"),
         "b2a": ("D_B", f"judges {domains[0]}"),
     }
-    cells = {head: discriminator_cells(genotype, way) for way, head in judged.items() if way in genotype.discriminators}
-    return _networks(picture, y, cells, residual=False)
+    cells = {
+        head: discriminator_cells(genotype, direction)
+        for direction, head in heads.items()
+        if direction in genotype.discriminators
+    }
+    return _draw_networks(drawing, y, cells, residual=False)
 
 
-def legend(picture: Drawing, y: float) -> float:
-    """Draws what shapes and colours mean, from `y` on, and returns where it ends."""
+def draw_legend(drawing: Drawing, y: float) -> float:
+    """Draw the legend of shapes and colours from `y` downwards; return the `y` at which it ends."""
     entries = [
         ("conv5", "convolution, transposed too: its taps, to scale"),
         ("dilated3", "dilated: every second pixel"),
         ("avg_pool", "pooling or interpolation, with a 1×1 convolution"),
     ]
-    for operation, words in entries:
-        _glyph(picture, _LEFT + 14, y + 12, operation)
-        picture.text(_LEFT + 34, y + 16, words, kind="soft", size=13)
+    for operation, description in entries:
+        _draw_glyph(drawing, _LEFT + 14, y + 12, operation)
+        drawing.text(_LEFT + 34, y + 16, description, css_class="soft", size=13)
         y += _ROW
-    picture.rect(_LEFT + 2, y + 5, 24, 14, "c1", opacity=0.2, rx=3)
-    picture.text(_LEFT + 34, y + 16, f"bar: number of taps, {_MOST_TAPS} at most", kind="soft", size=13)
+    drawing.rect(_LEFT + 2, y + 5, 24, 14, "c1", opacity=0.2, rx=3)
+    drawing.text(_LEFT + 34, y + 16, f"bar: number of taps, at most {_MAX_TAPS}", css_class="soft", size=13)
     y += _ROW
-    shapes: list[tuple[Kind, str]] = [("e", "halves sides"), ("r", "keeps them"), ("d", "doubles them")]
-    for place, (kind, words) in enumerate(shapes):
-        x = _LEFT + place * 128
-        _outline(picture, x + 2, x + 26, y + 3, 18, kind, slant=4)
-        picture.text(x + 34, y + 16, words, kind="soft", size=13)
+    shapes: list[tuple[Kind, str]] = [("e", "halves the size"), ("r", "preserves it"), ("d", "doubles it")]
+    for number, (kind, description) in enumerate(shapes):
+        x = _LEFT + number * 128
+        _draw_outline(drawing, x + 2, x + 26, y + 3, 18, kind, slant=4)
+        drawing.text(x + 34, y + 16, description, css_class="soft", size=13)
     y += _ROW
-    _plus(picture, _LEFT + 14, y + 12)
-    picture.text(_LEFT + 34, y + 16, "adds what the cell was given (r cells of generators)", kind="soft", size=13)
+    _draw_plus(drawing, _LEFT + 14, y + 12)
+    drawing.text(_LEFT + 34, y + 16, "adds the input of the cell (r cells of generators)", css_class="soft", size=13)
     return y + _ROW
 
 
-def genotype_file(genotype: Genotype, *, title: str = "A genotype") -> str:
-    """All networks of a genotype and the legend, as an SVG file."""
-    picture = Drawing(WIDTH, 0)
-    y = generators(picture, genotype, 14)
+def genotype_to_svg(genotype: Genotype, *, title: str = "A genotype") -> str:
+    """Return all networks of a genotype and the legend as the text of an SVG file."""
+    drawing = Drawing(WIDTH, 0)
+    y = draw_generators(drawing, genotype, 14)
     if genotype.discriminators:
-        y = discriminators(picture, genotype, y + 24)
-    picture.height = legend(picture, y + 24) + 14
-    return picture.file(title=title)
+        y = draw_discriminators(drawing, genotype, y + 24)
+    drawing.height = draw_legend(drawing, y + 24) + 14
+    return drawing.to_svg_file(title=title)
 
 
-def drawn(genotype: Genotype, *, domains: Sequence[str]) -> list[str]:
-    """Draw for a page, as two inline pictures: the generators; the discriminators, if there are any, and the legend."""
+def draw_genotype(genotype: Genotype, *, domains: Sequence[str]) -> list[str]:
+    """Return two inline drawings for a page: the generators; the discriminators, if there are any, and the legend."""
     left, right = Drawing(WIDTH, 0), Drawing(WIDTH, 0)
-    left.height = generators(left, genotype, 0, domains=domains)
-    y = discriminators(right, genotype, 0, domains=domains) + 24 if genotype.discriminators else 0
-    right.height = legend(right, y)
-    below = "The cells of the discriminators, and what shapes" if genotype.discriminators else "What shapes"
+    left.height = draw_generators(left, genotype, 0, domains=domains)
+    y = draw_discriminators(right, genotype, 0, domains=domains) + 24 if genotype.discriminators else 0
+    right.height = draw_legend(right, y)
+    subject = "The cells of the discriminators, and the meaning of" if genotype.discriminators else "The meaning of"
     return [
-        left.inline(label="The cells of the generators, from top to bottom"),
-        right.inline(label=f"{below} and colours mean"),
+        left.to_inline_svg(label="The cells of the generators, from top to bottom"),
+        right.to_inline_svg(label=f"{subject} shapes and colours"),
     ]
 
 
-def _networks(picture: Drawing, y: float, columns: Mapping[tuple[str, str], list[Cell]], *, residual: bool) -> float:
-    ends = []
-    for number, ((name, words), cells) in enumerate(columns.items()):
+def _draw_networks(
+    drawing: Drawing, y: float, columns: Mapping[tuple[str, str], list[Cell]], *, residual: bool
+) -> float:
+    bottoms = []
+    for number, ((name, subtitle), cells) in enumerate(columns.items()):
         x = number * (_COLUMN + _GAP)
         middle = x + (_LEFT + _RIGHT) / 2
-        picture.text(middle, y + 16, name, size=16, weight=600, anchor="middle")
-        picture.text(middle, y + 33, _short(words), kind="soft", size=13, anchor="middle")
+        drawing.text(middle, y + 16, name, size=16, weight=600, anchor="middle")
+        drawing.text(middle, y + 33, _shortened(subtitle), css_class="soft", size=13, anchor="middle")
         end = y + 42
         for cell in cells:
-            end = _cell(picture, x, end, cell, adds=residual and _adds(cell))
-        inside = [name for cell in cells if not residual or _adds(cell) for name in cell.operations]
-        total = f"{sum(map(taps, inside))} taps" + (" in its r cells" if residual else "")
-        picture.text(middle, end + 15, total, kind="soft", size=13, anchor="middle")
-        ends.append(end + 22)
-    return max(ends)
+            end = _draw_cell(drawing, x, end, cell, adds=residual and _adds(cell))
+        counted = [operation for cell in cells if not residual or _adds(cell) for operation in cell.operations]
+        total = f"{sum(map(count_taps, counted))} taps" + (" in its r cells" if residual else "")
+        drawing.text(middle, end + 15, total, css_class="soft", size=13, anchor="middle")
+        bottoms.append(end + 22)
+    return max(bottoms)
 
 
-def _cell(picture: Drawing, x: float, y: float, cell: Cell, *, adds: bool) -> float:
-    """A cell with the arrow into it, and with what it adds."""
+def _draw_cell(drawing: Drawing, x: float, y: float, cell: Cell, *, adds: bool) -> float:
+    """Draw a cell with the arrow into it and, if it `adds` its input, the connection around it."""
     name, kind, operations = cell
     middle, top = x + (_LEFT + _RIGHT) / 2, y + _BETWEEN
     height = _ROW * len(operations) + 2 * _PAD
-    picture.line([(middle, y), (middle, top)], "flow", width=1.5)
-    picture.polygon([(middle - 4, top - 6), (middle + 4, top - 6), (middle, top)], "soft")
-    _outline(picture, x + _LEFT, x + _RIGHT, top, height, kind, slant=_SLANT)
-    picture.text(x + _LEFT + 8, top + height / 2 + 4, name, kind="soft", size=13)
-    for place, operation in enumerate(operations):
-        _operation(picture, x + _BAR, top + _PAD + _ROW * place, operation)
+    drawing.line([(middle, y), (middle, top)], "flow", width=1.5)
+    drawing.polygon([(middle - 4, top - 6), (middle + 4, top - 6), (middle, top)], "soft")
+    _draw_outline(drawing, x + _LEFT, x + _RIGHT, top, height, kind, slant=_SLANT)
+    drawing.text(x + _LEFT + 8, top + height / 2 + 4, name, css_class="soft", size=13)
+    for row, operation in enumerate(operations):
+        _draw_operation(drawing, x + _BAR, top + _PAD + _ROW * row, operation)
     if not adds:
         return top + height
     side, joined = x + _RIGHT + 14, top + height + 8
-    picture.line([(middle, y + 4), (side, y + 4), (side, joined), (middle + 6, joined)], "flow", width=1.5)
-    picture.line([(middle, top + height), (middle, joined)], "flow", width=1.5)
-    _plus(picture, middle, joined)
+    drawing.line([(middle, y + 4), (side, y + 4), (side, joined), (middle + 6, joined)], "flow", width=1.5)
+    drawing.line([(middle, top + height), (middle, joined)], "flow", width=1.5)
+    _draw_plus(drawing, middle, joined)
     return joined + 6
 
 
 def _adds(cell: Cell) -> bool:
-    """Whether a generator's cell adds its input; what stands at the ends of `code` does not."""
+    """Return whether a generator's cell adds its input; the single operations of the space `code` do not."""
     return cell.kind == "r" and len(cell.operations) == 2
 
 
-def _outline(picture: Drawing, left: float, right: float, y: float, height: float, kind: Kind, *, slant: float) -> None:
+def _draw_outline(
+    drawing: Drawing, left: float, right: float, y: float, height: float, kind: Kind, *, slant: float
+) -> None:
     upper, lower = (slant if kind == "e" else 0), (slant if kind == "d" else 0)
     corners = [(left - upper, y), (right + upper, y), (right + lower, y + height), (left - lower, y + height)]
-    picture.line([*corners, corners[0]], "flow", width=1.5)
+    drawing.line([*corners, corners[0]], "flow", width=1.5)
 
 
-def _operation(picture: Drawing, x: float, y: float, name: str) -> None:
-    length = _LONGEST * taps(name) / _MOST_TAPS
-    picture.rect(x, y + 1.5, length, _ROW - 3, hue(name), opacity=0.2, rx=3, title=f"{name}: {taps(name)} taps")
-    _glyph(picture, x + 14, y + _ROW / 2, name)
-    picture.text(x + 33, y + _ROW / 2 + 5, name.replace("_", " "), size=14)
+def _draw_operation(drawing: Drawing, x: float, y: float, name: str) -> None:
+    length = _LONGEST * count_taps(name) / _MAX_TAPS
+    drawing.rect(
+        x, y + 1.5, length, _ROW - 3, colour_class(name), opacity=0.2, rx=3, title=f"{name}: {count_taps(name)} taps"
+    )
+    _draw_glyph(drawing, x + 14, y + _ROW / 2, name)
+    drawing.text(x + 33, y + _ROW / 2 + 5, name.replace("_", " "), size=14)
 
 
-def _glyph(picture: Drawing, x: float, y: float, name: str) -> None:
-    """The taps of a kernel around (x, y); four pixels for what has none."""
-    if taps(name) > 1:
+def _draw_glyph(drawing: Drawing, x: float, y: float, name: str) -> None:
+    """Draw the taps of a kernel around (x, y); four pixels for an operation without a kernel."""
+    if count_taps(name) > 1:
         kernel, dilation, _ = GEOMETRY.get(name) or GEOMETRY["conv3"]
         step = _STEP * dilation
         start = step * (kernel - 1) / 2
-        picture.dots(x - start, y - start, step, kernel, kernel, kind=hue(name), side=_DOT)
+        drawing.dot_grid(x - start, y - start, step, kernel, kernel, css_class=colour_class(name), side=_DOT)
         return
-    # one of four pixels is taken, or all alike; one pixel becomes four, alike or in between
+    # pooling: one of four pixels or their mean; interpolation: four equal pixels or a gradient
     shades = {"max_pool": (0.25, 1, 0.25, 0.25), "bilinear": (1, 0.7, 0.7, 0.4)}.get(name, (0.65,) * 4)
-    for place, shade in enumerate(shades):
-        across, down = place % 2, place // 2
-        picture.rect(x - 6.5 + 7 * across, y - 6.5 + 7 * down, 6, 6, "soft", opacity=shade)
+    for number, shade in enumerate(shades):
+        column, row = number % 2, number // 2
+        drawing.rect(x - 6.5 + 7 * column, y - 6.5 + 7 * row, 6, 6, "soft", opacity=shade)
 
 
-def _plus(picture: Drawing, x: float, y: float) -> None:
-    picture.rect(x - 6, y - 6, 12, 12, "sum", rx=6)
-    picture.line([(x - 3.5, y), (x + 3.5, y)], "flow", width=1.5)
-    picture.line([(x, y - 3.5), (x, y + 3.5)], "flow", width=1.5)
+def _draw_plus(drawing: Drawing, x: float, y: float) -> None:
+    drawing.rect(x - 6, y - 6, 12, 12, "sum", rx=6)
+    drawing.line([(x - 3.5, y), (x + 3.5, y)], "flow", width=1.5)
+    drawing.line([(x, y - 3.5), (x, y + 3.5)], "flow", width=1.5)
 
 
-def _short(words: str) -> str:
-    """As much of `words` as is beside another network."""
-    most = int((_COLUMN - 4) / text_width("n", 13))
-    return words if len(words) <= most else f"{words[: most - 1]}…"
+def _shortened(text: str) -> str:
+    """Return `text`, cut to the width of a network."""
+    max_length = int((_COLUMN - 4) / estimate_text_width("n", 13))
+    return text if len(text) <= max_length else f"{text[: max_length - 1]}…"

@@ -1,4 +1,4 @@
-"""Run folders -> one HTML file that needs nothing but itself: no network, no other file."""
+"""Write the report of runs as one self-contained HTML file: it needs no network and no other file."""
 
 from __future__ import annotations
 
@@ -11,36 +11,36 @@ from typing import Any
 from velogan.files import write_text
 from velogan.report import sections
 from velogan.report.architecture import architecture
-from velogan.report.facts import Facts, curves, read_facts
-from velogan.report.pictures import galleries
+from velogan.report.pictures import build_galleries
+from velogan.report.run_data import RunData, mean_curves, read_run_data
 
 
 def write_report(runs: list[Path], out: Path | None = None) -> Path:
-    """Write the page of one run, or of several side by side, and return its path.
+    """Write the report of one run, or the comparison of several, and return its path.
 
-    `out` is `report.html` in the run's folder, or for several runs `comparison.html` beside the first.
-    Files of a run that are missing or damaged are left out. Raises `ValueError` for a folder without any file
-    of a run, and for no folder at all.
+    `out` defaults to `report.html` in the run's folder, or, for several runs, to `comparison.html` next to the first.
+    Missing or damaged files of a run are skipped. Raises ValueError if `runs` is empty, if a folder has no file of a
+    run, or if `out` does not end in .html.
     """
     if not runs:
-        raise ValueError("no run to report on: give at least one run folder")
+        raise ValueError("no run to report on: name at least one run folder")
     folders = [Path(run) for run in runs]
-    beside = folders[0].resolve().parent / "comparison.html"
-    out = out or (folders[0] / "report.html" if len(runs) == 1 else beside)
+    comparison = folders[0].resolve().parent / "comparison.html"
+    out = out or (folders[0] / "report.html" if len(runs) == 1 else comparison)
     if out.suffix != ".html":
-        raise ValueError(f"{out}: the page is HTML: name a file that ends in .html")
-    page = render([read_facts(folder) for folder in folders])
+        raise ValueError(f"{out}: the report is an HTML page; name a file that ends in .html")
+    page = render([read_run_data(folder) for folder in folders])
     write_text(out, page)
     return out
 
 
-def render(runs: list[Facts]) -> str:
-    """The page as text."""
-    return Template(own("page.html")).substitute(
+def render(runs: list[RunData]) -> str:
+    """Return the page as HTML text."""
+    return Template(read_asset("page.html")).substitute(
         title=sections.text(sections.title(runs)),
-        style=own("page.css"),
-        script="\n".join(map(own, ("page.js", "pictures.js", "curves.js"))),
-        data=in_script(_data(runs)),
+        style=read_asset("page.css"),
+        script="\n".join(map(read_asset, ("page.js", "pictures.js", "curves.js"))),
+        data=to_script_json(_data(runs)),
         head=sections.head(runs),
         scores=sections.results(runs),
         architecture=architecture(runs),
@@ -49,18 +49,20 @@ def render(runs: list[Facts]) -> str:
     )
 
 
-def in_script(value: Any) -> str:
-    """JSON that can stand inside a script element, whatever strings it holds."""
+def to_script_json(value: Any) -> str:
+    """Return `value` as JSON that is safe inside a script element, whatever strings it holds."""
     return json.dumps(value, allow_nan=False).replace("<", "\\u003c")
 
 
-def own(name: str) -> str:
-    """A file of this room, as text."""
+def read_asset(name: str) -> str:
+    """Return the text of an asset of this package: HTML, CSS or JavaScript."""
     return files("velogan.report").joinpath(name).read_text(encoding="utf-8")
 
 
-def _data(runs: list[Facts]) -> dict[str, Any]:
+def _data(runs: list[RunData]) -> dict[str, Any]:
     return {
-        "runs": [{"name": facts.name, "curves": curves(facts.stats)} for facts in runs],
-        "galleries": [entry | {"way": runs[entry["run"]].way(entry["direction"])} for entry in galleries(runs)],
+        "runs": [{"name": run.name, "curves": mean_curves(run.stats)} for run in runs],
+        "galleries": [
+            entry | {"domains": runs[entry["run"]].domain_names(entry["direction"])} for entry in build_galleries(runs)
+        ],
     }

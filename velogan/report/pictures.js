@@ -76,8 +76,8 @@ function pictures() {
       frame.picture = make("img", { src: frame.uri });
       frame.picture.onload = () => frameOf(gallery) === frame && draw();
     }
-    const way = gallery.way.map((name, end) => (end ? name : capital(name))).join(" → ");
-    const heading = make("h3", {}, many ? data.runs[gallery.run].name : way);
+    const direction = gallery.domains.map((name, end) => (end ? name : capital(name))).join(" → ");
+    const heading = make("h3", {}, many ? data.runs[gallery.run].name : direction);
     if (many) heading.prepend(key(hue(gallery.run)));
     const titles = make("div", { className: "titles" }, ...gallery.columns.map((name) => make("span", {}, capital(name))));
     gallery.canvases = gallery.rows.map(() => blanks(gallery));
@@ -93,13 +93,13 @@ function pictures() {
 
   if (many) {
     $("cards").classList.add("narrow");
-    const ways = [...new Set(galleries.map((g) => g.direction))];
+    const directions = [...new Set(galleries.map((g) => g.direction))];
     const show = (index) => {
-      galleries.forEach((g) => (g.card.hidden = g.direction !== ways[index]));
+      galleries.forEach((g) => (g.card.hidden = g.direction !== directions[index]));
       draw();
     };
-    const names = ways.map((way) => capital(galleries.find((g) => g.direction === way).way.join(" → ")));
-    if (ways.length > 1) $("ways").append(...choice(names, 0, show));
+    const names = directions.map((direction) => capital(galleries.find((g) => g.direction === direction).domains.join(" → ")));
+    if (directions.length > 1) $("directions").append(...choice(names, 0, show));
     show(0);
   }
   for (const slider of sliders) {

@@ -1,4 +1,4 @@
-"""Sample grids as WebP data URIs, within a bound on the page's size."""
+"""Encode sample grids as WebP data URIs, within a limit on the size of the page."""
 
 from __future__ import annotations
 
@@ -11,52 +11,58 @@ from typing import Any, TypeVar
 
 from PIL import Image
 
-from velogan.report.facts import Facts, listing, mapping
+from velogan.report.run_data import RunData, as_list, as_mapping
 
-MOST_TIMES = 24
-MOST_PAIRS = 6
-MOST_BYTES = 3_300_000  # a third more as base64
+MAX_FRAMES = 24
+MAX_PAIRS = 6
+MAX_BYTES = 3_300_000  # base64 adds a third
 Item = TypeVar("Item")
-GAP = 2  # pixels between the pictures of a grid
+GAP = 2  # pixels between the images of a grid
 QUALITY = 82
 
 
-def galleries(runs: list[Facts]) -> list[dict[str, Any]]:
-    """Grids over training time, one entry per run and direction.
+def build_galleries(runs: list[RunData]) -> list[dict[str, Any]]:
+    """Return the sample grids over training time, one entry per run and direction.
 
-    An entry holds `run` (its number), `direction`, `columns`, `rows` (names of the pictures),
-    `size` and `gap` (of the grid files, in pixels) and `frames`: `[{"images": int, "uri": str}]`, at most
-    `MOST_TIMES` in even steps, all entries together at most `MOST_BYTES` before base64.
+    An entry is a dict with the keys
+
+    run: index of the run
+    direction: a2b, b2a or b2b
+    columns, rows: names of the columns and rows of the grid
+    size, gap: of the grid files, in pixels
+    frames: `[{"images": int, "uri": str}]`, at most `MAX_FRAMES`, evenly spaced in training time
+
+    All entries together have at most `MAX_BYTES` before base64.
     """
-    times = MOST_TIMES if len(runs) == 1 else max(4, 2 * MOST_TIMES // len(runs))
-    chosen = [
-        (number, facts, direction, evenly(sorted(files), times))
-        for number, facts in enumerate(runs)
-        for direction, files in facts.grids.items()
+    max_frames = MAX_FRAMES if len(runs) == 1 else max(4, 2 * MAX_FRAMES // len(runs))
+    selected = [
+        (number, run, direction, pick_evenly(sorted(files), max_frames))
+        for number, run in enumerate(runs)
+        for direction, files in run.grids.items()
     ]
-    encoded = _encode([facts.grids[way][seen] for _, facts, way, seens in chosen for seen in seens])
+    encoded = _encode([run.grids[direction][step] for _, run, direction, steps in selected for step in steps])
     entries = []
-    for number, facts, direction, seens in chosen:
+    for number, run, direction, steps in selected:
         frames = [
-            {"images": seen, "uri": uri}
-            for seen in seens
-            if (uri := encoded.get(facts.grids[direction][seen])) is not None
+            {"images": step, "uri": uri}
+            for step in steps
+            if (uri := encoded.get(run.grids[direction][step])) is not None
         ]
         if frames:
-            with Image.open(facts.grids[direction][frames[-1]["images"]]) as grid:
+            with Image.open(run.grids[direction][frames[-1]["images"]]) as grid:
                 size = grid.size
             entry = {"run": number, "direction": direction, "size": size, "gap": GAP, "frames": frames}
-            entries.append(entry | _layout(facts, direction))
+            entries.append(entry | _grid_layout(run, direction))
     return entries
 
 
-def before_after(facts: Facts) -> list[tuple[str, str]]:
-    """The newest `(input, translated)` pairs from A to B as data URIs; none if the layout is unknown."""
-    layout = _layout(facts, "a2b")
-    files = facts.grids.get("a2b", {})
+def latest_pairs(run: RunData) -> list[tuple[str, str]]:
+    """Return the newest `(input, translation)` pairs from A to B as data URIs; empty if the layout is unknown."""
+    layout = _grid_layout(run, "a2b")
+    files = run.grids.get("a2b", {})
     if layout["columns"][:2] != ["input", "translated"] or not files:
         return []
-    sheet = _open(files[max(files)])
+    sheet = _open_image(files[max(files)])
     if sheet is None:
         return []
     columns, rows = len(layout["columns"]), len(layout["rows"])
@@ -66,64 +72,64 @@ def before_after(facts: Facts) -> list[tuple[str, str]]:
 
     def tile(row: int, column: int) -> str:
         left, top = round(column * width), round(row * height)
-        return inline(sheet.crop((left, top, round(left + width - GAP), round(top + height - GAP))))
+        return to_data_uri(sheet.crop((left, top, round(left + width - GAP), round(top + height - GAP))))
 
-    return [(tile(row, 0), tile(row, 1)) for row in range(min(rows, MOST_PAIRS))]
+    return [(tile(row, 0), tile(row, 1)) for row in range(min(rows, MAX_PAIRS))]
 
 
-def inline(picture: Image.Image) -> str:
-    """A picture as a data URI, made smaller where a side has more than 256 pixels."""
+def to_data_uri(picture: Image.Image) -> str:
+    """Return an image as a data URI, scaled down to at most 256 pixels a side."""
     picture.thumbnail((256, 256))
-    return _uri(_webp(picture, scale=1))
+    return _data_uri(_encode_webp(picture, scale=1))
 
 
-def evenly(items: Sequence[Item], most: int) -> Sequence[Item]:
-    """At most `most` of `items` in even steps, the first and the last among them."""
-    if len(items) <= most:
+def pick_evenly(items: Sequence[Item], count: int) -> Sequence[Item]:
+    """Return at most `count` of `items`, evenly spaced, including the first and the last."""
+    if len(items) <= count:
         return items
-    return [items[round(step * (len(items) - 1) / (most - 1))] for step in range(most)]
+    return [items[round(step * (len(items) - 1) / (count - 1))] for step in range(count)]
 
 
-def _layout(facts: Facts, direction: str) -> dict[str, Any]:
-    layout = mapping(facts.layout.get(direction))
-    columns, rows = listing(layout.get("columns")), listing(layout.get("rows"))
+def _grid_layout(run: RunData, direction: str) -> dict[str, Any]:
+    layout = as_mapping(run.layout.get(direction))
+    columns, rows = as_list(layout.get("columns")), as_list(layout.get("rows"))
     if not columns or not rows:
         columns, rows = ["samples"], ["samples"]
     return {"columns": [str(name) for name in columns], "rows": [str(name) for name in rows]}
 
 
 def _encode(paths: list[Path]) -> dict[Path, str]:
-    """Data URIs of the files that can be read, scaled down until together they have at most `MOST_BYTES`."""
-    probes = evenly(paths, 8)
-    scale = _fitting(1, _total(_compress(probes, scale=1)) * len(paths) / max(1, len(probes)))
+    """Return data URIs of the readable files, scaled down until they have at most `MAX_BYTES` together."""
+    sample = pick_evenly(paths, 8)
+    scale = _smaller_scale(1, _total_bytes(_compress(sample, scale=1)) * len(paths) / max(1, len(sample)))
     compressed = _compress(paths, scale=scale)
-    while _total(compressed) > MOST_BYTES:
-        scale = _fitting(scale, _total(compressed))
+    while _total_bytes(compressed) > MAX_BYTES:
+        scale = _smaller_scale(scale, _total_bytes(compressed))
         compressed = _compress(paths, scale=scale)
-    return {path: _uri(data) for path, data in compressed.items()}
+    return {path: _data_uri(data) for path, data in compressed.items()}
 
 
-def _fitting(scale: float, size: float) -> float:
-    # bytes shrink more slowly than pixels do, as a small picture has more detail in each
-    return scale if size <= MOST_BYTES else 0.9 * scale * (MOST_BYTES / size) ** 0.7
+def _smaller_scale(scale: float, size: float) -> float:
+    # bytes shrink more slowly than pixels do: a small image has more detail per pixel
+    return scale if size <= MAX_BYTES else 0.9 * scale * (MAX_BYTES / size) ** 0.7
 
 
-def _total(compressed: dict[Path, bytes]) -> int:
+def _total_bytes(compressed: dict[Path, bytes]) -> int:
     return sum(map(len, compressed.values()))
 
 
 def _compress(paths: Sequence[Path], *, scale: float) -> dict[Path, bytes]:
     def compress(path: Path) -> bytes | None:
-        picture = _open(path)
-        return None if picture is None else _webp(picture, scale=scale)
+        picture = _open_image(path)
+        return None if picture is None else _encode_webp(picture, scale=scale)
 
-    # Pillow releases Python's lock while it decodes, resizes and encodes
+    # Pillow releases the GIL while it decodes, resizes and encodes
     with ThreadPoolExecutor() as pool:
-        found = zip(paths, pool.map(compress, paths))
-        return {path: data for path, data in found if data is not None}
+        compressed = zip(paths, pool.map(compress, paths))
+        return {path: data for path, data in compressed if data is not None}
 
 
-def _webp(picture: Image.Image, *, scale: float) -> bytes:
+def _encode_webp(picture: Image.Image, *, scale: float) -> bytes:
     if scale < 1:
         size = (max(1, round(picture.width * scale)), max(1, round(picture.height * scale)))
         picture = picture.resize(size, Image.Resampling.LANCZOS)
@@ -132,7 +138,7 @@ def _webp(picture: Image.Image, *, scale: float) -> bytes:
     return buffer.getvalue()
 
 
-def _open(path: Path) -> Image.Image | None:
+def _open_image(path: Path) -> Image.Image | None:
     try:
         with Image.open(path) as picture:
             return picture.convert("RGB")
@@ -140,5 +146,5 @@ def _open(path: Path) -> Image.Image | None:
         return None
 
 
-def _uri(data: bytes) -> str:
+def _data_uri(data: bytes) -> str:
     return "data:image/webp;base64," + base64.b64encode(data).decode("ascii")

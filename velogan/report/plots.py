@@ -1,4 +1,4 @@
-"""What all plots are drawn with: SVG shapes, labels and round marks, for a page or for a file of its own."""
+"""Draw plots as SVG, for a page or for a file: shapes, labels and round axis ticks."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ _HUES_DARK = ("#ff8f45", "#6ea2ff", "#5cc97d", "#b98cf5", "#e3b341", "#45c5d3", 
 Points = Sequence[tuple[float, float]]
 
 
-def text_width(text: str, size: float) -> float:
-    """About how wide `text` is, in the units of `size`."""
+def estimate_text_width(text: str, size: float) -> float:
+    """Return the approximate width of `text` at font size `size`."""
     return 0.56 * size * len(text)
 
 
 class Drawing:
-    """Shapes on `width` x `height`: part of a page (`inline`), or a file with its own colours (`file`).
+    """An SVG drawing of `width` x `height` units: part of a page (`to_inline_svg`) or a file (`to_svg_file`).
 
-    The classes of a file's colours are `c0` to `c6`, `roofline`, `saved`, `flow`, `sum`, `ink` and `soft`.
-    On a page, `fill` and `stroke` may be any CSS colour. A `title` is shown beside the pointer.
+    Shapes are coloured by a `css_class`. A file brings the classes `c0` to `c6`, `roofline`, `saved`, `flow`, `sum`,
+    `ink` and `soft`; on a page, `fill` and `stroke` may be any CSS colour. A `title` is shown as a tooltip.
     """
 
     def __init__(self, width: float, height: float):
@@ -33,10 +33,11 @@ class Drawing:
         self._parts: list[str] = []
 
     def _add(self, tag: str, inside: str = "", **attributes: object) -> None:
-        """Adds an element; an attribute that is None or empty is left out."""
-        given = {name.rstrip("_").replace("_", "-"): value for name, value in attributes.items()}
-        told = " ".join(f'{name}="{_told(value)}"' for name, value in given.items() if value not in (None, ""))
-        self._parts.append(f"<{tag} {told}>{inside}</{tag}>" if inside else f"<{tag} {told}/>")
+        """Add an element; attributes that are None or empty are omitted."""
+        present = {name: value for name, value in attributes.items() if value not in (None, "")}
+        names = {name: name.rstrip("_").replace("_", "-") for name in present}
+        formatted = " ".join(f'{names[name]}="{_format_attribute(value)}"' for name, value in present.items())
+        self._parts.append(f"<{tag} {formatted}>{inside}</{tag}>" if inside else f"<{tag} {formatted}/>")
 
     def rect(
         self,
@@ -44,16 +45,16 @@ class Drawing:
         y: float,
         width: float,
         height: float,
-        kind: str = "",
+        css_class: str = "",
         *,
         fill: str | None = None,
         rx: float | None = None,
         opacity: float | None = None,
         title: str = "",
     ) -> None:
-        """A filled box; the kind `saved` is outlined."""
+        """Add a filled rectangle; the class `saved` has an outline instead."""
         box = {"x": x, "y": y, "width": max(width, 0.0), "height": height}
-        self._add("rect", _title(title), **box, class_=kind, fill=fill, rx=rx, opacity=opacity)
+        self._add("rect", _title(title), **box, class_=css_class, fill=fill, rx=rx, opacity=opacity)
 
     def text(
         self,
@@ -61,55 +62,63 @@ class Drawing:
         y: float,
         text: str,
         *,
-        kind: str = "ink",
+        css_class: str = "ink",
         size: float | None = 12,
         anchor: str = "start",
         weight: int | None = 400,
     ) -> None:
-        """One line of text with its baseline at `y`."""
-        look = {"class_": kind, "font_size": size, "text_anchor": anchor, "font_weight": weight}
-        self._add("text", escape(text), x=x, y=y, **look)
+        """Add a line of text with its baseline at `y`."""
+        style = {"class_": css_class, "font_size": size, "text_anchor": anchor, "font_weight": weight}
+        self._add("text", escape(text), x=x, y=y, **style)
 
-    def label(self, x: float, y: float, words: str, *, anchor: str, kind: str = "") -> None:
-        """One line of text in the page's own size and colour, with its baseline at `y`."""
-        self.text(x, y, words, kind=kind, size=None, weight=None, anchor=anchor)
+    def label(self, x: float, y: float, text: str, *, anchor: str, css_class: str = "") -> None:
+        """Add a line of text in the size and colour of the page, with its baseline at `y`."""
+        self.text(x, y, text, css_class=css_class, size=None, weight=None, anchor=anchor)
 
-    def grid(self, y: float, *, left: float, right: float) -> None:
-        """A level line across a plot."""
+    def gridline(self, y: float, *, left: float, right: float) -> None:
+        """Add a horizontal line across a plot."""
         self.line([(left, y), (right, y)], "grid", width=None)
 
     def line(
         self,
         points: Points,
-        kind: str = "",
+        css_class: str = "",
         *,
         width: float | None = 1.5,
         stroke: str | None = None,
         title: str = "",
     ) -> None:
-        """A line through `points`."""
-        look = {"class_": f"line {kind}".strip(), "stroke_width": width, "stroke": stroke}
-        self._add("polyline", _title(title), points=points, **look)
+        """Add a line through `points`."""
+        style = {"class_": f"line {css_class}".strip(), "stroke_width": width, "stroke": stroke}
+        self._add("polyline", _title(title), points=points, **style)
 
     def polygon(
-        self, points: Points, kind: str = "", *, fill: str | None = None, opacity: float | None = None, title: str = ""
+        self,
+        points: Points,
+        css_class: str = "",
+        *,
+        fill: str | None = None,
+        opacity: float | None = None,
+        title: str = "",
     ) -> None:
-        """A filled area within `points`."""
-        self._add("polygon", _title(title), points=points, class_=kind, fill=fill, opacity=opacity)
+        """Add a filled polygon with the corners `points`."""
+        self._add("polygon", _title(title), points=points, class_=css_class, fill=fill, opacity=opacity)
 
-    def dots(self, x: float, y: float, step: float, rows: int, columns: int, *, kind: str, side: float) -> None:
-        """`rows` x `columns` squares, `step` apart, the centre of the first at (x, y); `kind` colours lines."""
+    def dot_grid(
+        self, x: float, y: float, step: float, rows: int, columns: int, *, css_class: str, side: float
+    ) -> None:
+        """Add `rows` x `columns` squares, `step` apart, the first one centred at (x, y); `css_class` is for lines."""
         lines = "".join(f"M{x - side / 2:.2f} {y + step * row:.2f}h{step * columns:.2f}" for row in range(rows))
         dashes = f"{side:g} {step - side:g}"
-        self._add("path", d=lines, class_=f"line {kind}", stroke_width=side, stroke_dasharray=dashes)
+        self._add("path", d=lines, class_=f"line {css_class}", stroke_width=side, stroke_dasharray=dashes)
 
-    def inline(self, *, label: str = "") -> str:
-        """The picture as part of a page, whose style it takes; `label` is what a screen reader says."""
-        said = f' aria-label="{escape(label)}"' if label else ""
-        return f'<svg viewBox="0 0 {self.width:g} {self.height:g}" role="img"{said}>{"".join(self._parts)}</svg>'
+    def to_inline_svg(self, *, label: str = "") -> str:
+        """Return the drawing as part of a page, whose style applies; `label` is its text for screen readers."""
+        aria = f' aria-label="{escape(label)}"' if label else ""
+        return f'<svg viewBox="0 0 {self.width:g} {self.height:g}" role="img"{aria}>{"".join(self._parts)}</svg>'
 
-    def file(self, *, title: str) -> str:
-        """The picture as a file; `title` is what a screen reader says."""
+    def to_svg_file(self, *, title: str) -> str:
+        """Return the drawing as the text of an SVG file; `title` is its text for screen readers."""
         body = "\n".join(self._parts)
         return (
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {self.width:g} {self.height:g}" '
@@ -122,12 +131,12 @@ class Drawing:
         )
 
 
-def round_numbers(low: float, high: float) -> list[float]:
-    """At most seven round numbers between two."""
+def round_ticks(low: float, high: float) -> list[float]:
+    """Return at most seven round numbers from `low` to `high`, for an axis."""
     if high <= low:
         return [low]
     step = 10.0 ** math.floor(math.log10((high - low) / 2))
-    step *= next(many for many in (0.5, 1, 2, 5, 10) if (high - low) / (many * step) <= 6)
+    step *= next(factor for factor in (0.5, 1, 2, 5, 10) if (high - low) / (factor * step) <= 6)
     return [round(number * step, 12) for number in range(math.ceil(low / step), math.floor(high / step) + 1)]
 
 
@@ -135,7 +144,7 @@ def _title(text: str) -> str:
     return f"<title>{escape(text)}</title>" if text else ""
 
 
-def _told(value: object) -> str:
+def _format_attribute(value: object) -> str:
     if isinstance(value, float):
         return f"{value:.2f}"
     if isinstance(value, (list, tuple)):

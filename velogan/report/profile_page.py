@@ -1,4 +1,4 @@
-"""A profile -> one self-contained HTML file."""
+"""Write a profile as one self-contained HTML file."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from string import Template
 from typing import Any
 
 from velogan.files import brief_duration, counted
-from velogan.report.page import own
-from velogan.report.plots import Drawing, round_numbers
+from velogan.report.page import read_asset
+from velogan.report.plots import Drawing, round_ticks
 from velogan.report.sections import text
 
 Profile = Mapping[str, Any]
-"""What `velogan profile` writes to profile.json."""
+"""The contents of profile.json; see `measure.profile`."""
 
 COLOURS = {
     "compute": "var(--c0)",
@@ -30,26 +30,26 @@ COLOURS = {
 """CSS colours of categories and groups; others are grey."""
 
 NAMES = {
-    "compute": "computes",
-    "non_compute": "only copies or communicates",
+    "compute": "computing",
+    "non_compute": "only copying or communicating",
     "idle": "idle",
-    "host_wait": "waits for the host",
-    "kernel_wait": "between two waiting kernels",
+    "host_wait": "waiting for the host",
+    "kernel_wait": "between two queued kernels",
 }
 
 
-def write_profile(profile: Profile, out: Path) -> Path:
-    """Write the page of `profile`; return `out`."""
+def write_profile_page(profile: Profile, out: Path) -> Path:
+    """Write the page of `profile` to `out`; return `out`."""
     on_cuda = profile["device"] == "cuda"
     tables = [_temporal(profile), *([_idle(profile)] if on_cuda else []), _kernels(profile)]
     tables += [_launches(profile), *_launch_plots(profile["launches"])] if on_cuda else []
     sections = {"Tables": f'<div class="columns">{"".join(tables)}</div>'}
     if profile["streams"]:
         sections["One step by stream"] = _streams(profile["streams"])
-    sections[f"Top {_piece(profile)}s"] = _top(profile)
-    page = Template(own("profile.html")).substitute(
-        title="Where a step’s time goes",
-        style="\n".join(own(name) for name in ("page.css", "profile.css")),
+    sections[f"Top {_work_unit(profile)}s"] = _top(profile)
+    page = Template(read_asset("profile.html")).substitute(
+        title="Time of a training step",
+        style="\n".join(read_asset(name) for name in ("page.css", "profile.css")),
         head=_head(profile),
         sections="\n".join(f"<section><h2>{name}</h2>{body}</section>" for name, body in sections.items()),
         trace=text(Path(profile["trace"]).name),
@@ -69,15 +69,15 @@ def _time(microseconds: float) -> str:
     return brief_duration(microseconds / 1e6)
 
 
-def _piece(profile: Profile) -> str:
-    """Return the unit of work: "operator" on a CPU, else "kernel"."""
+def _work_unit(profile: Profile) -> str:
+    """Return the name of a unit of work: "operator" on a CPU, else "kernel"."""
     return "operator" if profile["device"] == "cpu" else "kernel"
 
 
 def _head(profile: Profile) -> str:
     groups = profile["kernels"]["by_group"]
     largest = sorted(groups.items(), key=lambda item: -item[1]["microseconds"])[:3]
-    shares = ", ".join(f"{percent(figure['share_of_window'])} {text(name)}" for name, figure in largest)
+    shares = ", ".join(f"{percent(amount['share_of_window'])} {text(name)}" for name, amount in largest)
     idle = percent(profile["temporal"]["idle"]["share_of_window"])
     lead = f"A step takes {_time(1000 * profile['step_ms'])}: {shares}; {idle} idle."
     engine, machine = profile["engine"], profile["machine"]
@@ -120,77 +120,77 @@ def _share_bar(value: float | None, colour: str) -> str:
     return f'<span class="share" style="--hue:{colour}"><i style="width:{100 * min(value or 0, 1):.2f}%"></i></span>'
 
 
-def _parts(figures: Mapping[str, Any], names: Iterable[str], counted_things: str) -> str:
+def _breakdown(counts: Mapping[str, Any], names: Iterable[str], unit: str) -> str:
     """Return a bar of shares of time, and a table of counts, times and shares."""
-    shown = [(name, figures[name]) for name in names]
+    shown = [(name, counts[name]) for name in names]
     bar = "".join(
-        f'<i class="{"idle" if name == "idle" else ""}" style="flex:{figure["share_of_time"]:.5f} 0 0;'
-        f'--hue:{_colour(name)}" title="{text(NAMES.get(name, name))}: {figure["share_of_time"]:.1%}"></i>'
-        for name, figure in shown
-        if figure["share_of_time"]
+        f'<i class="{"idle" if name == "idle" else ""}" style="flex:{amount["share_of_time"]:.5f} 0 0;'
+        f'--hue:{_colour(name)}" title="{text(NAMES.get(name, name))}: {amount["share_of_time"]:.1%}"></i>'
+        for name, amount in shown
+        if amount["share_of_time"]
     )
     rows = [
-        f"<tr><th>{_key(name)}{text(NAMES.get(name, name))}</th><td>{figure['count']:,}</td>"
-        f"<td>{_time(figure['microseconds'])}</td><td><b>{percent(figure['share_of_time'])}</b></td></tr>"
-        for name, figure in shown
+        f"<tr><th>{_key(name)}{text(NAMES.get(name, name))}</th><td>{amount['count']:,}</td>"
+        f"<td>{_time(amount['microseconds'])}</td><td><b>{percent(amount['share_of_time'])}</b></td></tr>"
+        for name, amount in shown
     ]
-    return f'<div class="stack">{bar}</div>' + _table(("", text(counted_things), "time", "share"), rows)
+    return f'<div class="stack">{bar}</div>' + _table(("", text(unit), "time", "share"), rows)
 
 
 def _temporal(profile: Profile) -> str:
     of = profile["temporal"]["of"]
     note = (
         f"Of {_time(of['microseconds'])} in {counted(of['steps'], 'step')}. "
-        "What overlaps a computation counts as computing."
+        "Copying during a computation counts as computing."
     )
-    body = _parts(profile["temporal"], ("compute", "non_compute", "idle"), f"{_piece(profile)}s, gaps")
+    body = _breakdown(profile["temporal"], ("compute", "non_compute", "idle"), f"{_work_unit(profile)}s, gaps")
     return _card("Temporal", note, body)
 
 
 def _idle(profile: Profile) -> str:
     of, share = profile["idle"]["of"], profile["temporal"]["idle"]["share_of_window"]
-    note = f"Of {_time(of['microseconds'])} in {of['count']:,} gaps, {percent(share)} of the whole time."
-    return _card("Idle", note, _parts(profile["idle"], ("host_wait", "kernel_wait", "other"), "gaps"))
+    note = f"Of {_time(of['microseconds'])} in {of['count']:,} gaps, {percent(share)} of the total time."
+    return _card("Idle", note, _breakdown(profile["idle"], ("host_wait", "kernel_wait", "other"), "gaps"))
 
 
 def _kernels(profile: Profile) -> str:
-    figures, piece = profile["kernels"], _piece(profile)
-    note = f"Of {_time(figures['of']['microseconds'])} in {figures['of']['count']:,} {piece}s."
-    groups = [name for name, figure in figures["by_group"].items() if figure["count"]]
-    kinds = [(kind, figures[kind]) for kind in ("compute", "memory", "communication")]
-    memory = sorted(figures["by_memory_kind"].items(), key=lambda item: -item[1]["microseconds"])[:6]
+    counts, piece = profile["kernels"], _work_unit(profile)
+    note = f"Of {_time(counts['of']['microseconds'])} in {counts['of']['count']:,} {piece}s."
+    groups = [name for name, amount in counts["by_group"].items() if amount["count"]]
+    kinds = [(kind, counts[kind]) for kind in ("compute", "memory", "communication")]
+    memory = sorted(counts["by_memory_kind"].items(), key=lambda item: -item[1]["microseconds"])[:6]
     rows = [
-        f"<tr><th>{text(name)}</th><td>{figure['count']:,}</td><td>{_time(figure['microseconds'])}</td>"
-        f"<td>{percent(figure['share_of_time'])}</td></tr>"
-        for name, figure in (*kinds, *memory)
+        f"<tr><th>{text(name)}</th><td>{amount['count']:,}</td><td>{_time(amount['microseconds'])}</td>"
+        f"<td>{percent(amount['share_of_time'])}</td></tr>"
+        for name, amount in (*kinds, *memory)
     ]
     by_kind = _table(("by kind, memory by name", f"{piece}s", "time", "share"), rows)
-    return _card(f"{piece.capitalize()}s", note, _parts(figures["by_group"], groups, f"{piece}s") + by_kind)
+    return _card(f"{piece.capitalize()}s", note, _breakdown(counts["by_group"], groups, f"{piece}s") + by_kind)
 
 
 def _launches(profile: Profile) -> str:
-    figures = profile["launches"]
+    counts = profile["launches"]
     rows = [
-        _launch_row("kernels shorter than their launch", figures["short"], figures["of"]["kernels"]),
-        _launch_row("launches over 50 µs", figures["slow"], figures["of"]["launches"]),
-        _launch_row("delays over 100 µs", figures["delayed"], figures["of"]["delays"]),
+        _launch_row("kernels shorter than their launch", counts["short"], counts["of"]["kernels"]),
+        _launch_row("launches over 50 µs", counts["slow"], counts["of"]["launches"]),
+        _launch_row("delays over 100 µs", counts["delayed"], counts["of"]["delays"]),
     ]
-    note = "A captured graph’s launch is shared out among its kernels. Delays overlap with work."
+    note = "The launch of a captured graph is divided among its kernels. Delays overlap with work."
     return _card("Launches", note, _table(("", "share of count", "share of time"), rows))
 
 
-def _launch_row(name: str, figure: Mapping[str, Any], of: Mapping[str, Any]) -> str:
-    count, spent = figure["share_of_count"], figure["share_of_time"]
+def _launch_row(name: str, amount: Mapping[str, Any], of: Mapping[str, Any]) -> str:
+    count, spent = amount["share_of_count"], amount["share_of_time"]
     return (
         f"<tr><th>{text(name)}</th><td><b>{percent(count)}</b>{_share_bar(count, 'var(--c1)')}"
-        f"<br><small>{figure['count']:,} of {of['count']:,}</small></td>"
+        f"<br><small>{amount['count']:,} of {of['count']:,}</small></td>"
         f"<td><b>{percent(spent)}</b>{_share_bar(spent, 'var(--c0)')}"
-        f"<br><small>{_time(figure['microseconds'])} of {_time(of['microseconds'])}</small></td></tr>"
+        f"<br><small>{_time(amount['microseconds'])} of {_time(of['microseconds'])}</small></td></tr>"
     )
 
 
 def _launch_plots(launches: Mapping[str, Any]) -> list[str]:
-    """Return Figures 4 and 6 of "Cycling Faster Through CycleGAN": delays of kernels, and kernels that are short."""
+    """Return Figures 4 and 6 of "Cycling Faster Through CycleGAN": delays of kernels, durations of short kernels."""
     delays = _histogram(launches["delays"], lambda row: row["below"] > 100)
     short = _histogram(launches["shorter"], lambda row: False)
     return [
@@ -212,49 +212,49 @@ def _histogram(bins: Sequence[Mapping[str, float]], is_red: Callable[[Mapping[st
 
 
 def _streams(streams: Mapping[str, Any]) -> str:
-    """Return Figure 1 of "Cycling Faster Through CycleGAN": what each stream of the device computes, and when."""
+    """Return Figure 1 of "Cycling Faster Through CycleGAN": the work of each stream of the device over time."""
     lanes, length, overlap = streams["lanes"], streams["microseconds"], streams["overlap"]
     width, left, height, gap = 1000, 86, 22, 4
     bottom = len(lanes) * (height + gap)
     scale = (width - left) / length
-    picture = Drawing(width, bottom + 22)
+    drawing = Drawing(width, bottom + 22)
     for number, lane in enumerate(lanes):
         y = number * (height + gap)
-        picture.label(left - 8, y + 15, f"stream {lane['stream']}", anchor="end")
-        picture.grid(y + height + 2, left=left, right=width)
+        drawing.label(left - 8, y + 15, f"stream {lane['stream']}", anchor="end")
+        drawing.gridline(y + height + 2, left=left, right=width)
         for span in lane["spans"]:
             x, span_width = left + scale * span["start"], max(scale * (span["end"] - span["start"]), 0.6)
             title = f"{span['group']}: {_time(span['end'] - span['start'])}"
-            picture.rect(x, y, span_width, height, fill=_colour(span["group"]), rx=2, title=title)
-    for mark in round_numbers(0, length):
-        picture.label(left + scale * mark, bottom + 16, _time(mark), anchor="middle")
+            drawing.rect(x, y, span_width, height, fill=_colour(span["group"]), rx=2, title=title)
+    for mark in round_ticks(0, length):
+        drawing.label(left + scale * mark, bottom + 16, _time(mark), anchor="middle")
     groups = dict.fromkeys(span["group"] for lane in lanes for span in lane["spans"])
     keys = "".join(f"<li>{_key(name)}{text(name)}</li>" for name in groups)
     note = (
         f"Two or more run at once for {_time(overlap['microseconds'])}, "
-        f"{percent(overlap['share_of_busy'])} of the time in which anything runs."
+        f"{percent(overlap['share_of_busy'])} of the busy time."
     )
     return (
-        f'<div class="card"><div class="picture">{picture.inline()}</div>'
+        f'<div class="card"><div class="picture">{drawing.to_inline_svg()}</div>'
         f'<ul class="keys">{keys}</ul><p class="note">{note}</p></div>'
     )
 
 
 def _top(profile: Profile) -> str:
-    figures, piece = profile["kernels"], _piece(profile)
+    counts, piece = profile["kernels"], _work_unit(profile)
     rows = [
-        f'<tr><th><span class="mono">{text(_trimmed(top["name"]))}</span></th>'
+        f'<tr><th><span class="mono">{text(_shorten_name(top["name"]))}</span></th>'
         f"<td>{_key(top['group'])}{text(top['group'])}</td>"
         f"<td>{top['count'] / profile['steps']:,.4g}</td><td>{_time(top['microseconds'] / top['count'])}</td>"
         f"<td><b>{percent(top['share_of_time'])}</b>{_share_bar(top['share_of_time'], _colour(top['group']))}</td></tr>"
-        for top in figures["top"]
+        for top in counts["top"]
     ]
-    shown = percent(sum(top["share_of_time"] or 0 for top in figures["top"]))
-    note = f"{len(rows)} of {figures['of']['names']} names, {shown} of the busy time, without what they call."
-    table = _table((piece, "group", "a step", "each", "share"), rows, "leaders")
+    shown = percent(sum(top["share_of_time"] or 0 for top in counts["top"]))
+    note = f"{len(rows)} of {counts['of']['names']} names, {shown} of the busy time, without nested operators."
+    table = _table((piece, "group", "per step", "each", "share"), rows, "leaders")
     return f'<div class="card"><p class="note">{note}</p><div class="wide">{table}</div></div>'
 
 
-def _trimmed(name: str) -> str:
+def _shorten_name(name: str) -> str:
     name = re.sub(r"## Call CompiledFxGraph (\w{6})\w* ##", r"compiled graph \1", name)
     return name if len(name) <= 90 else name[:88] + "…"

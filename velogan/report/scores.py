@@ -1,4 +1,4 @@
-"""Scores in words and bars."""
+"""Format scores for tables and bars: names, units, intervals, positions."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from velogan.files import counted
-from velogan.report.facts import Facts, is_number
+from velogan.report.run_data import RunData, is_number
 
 LABELS = {
     "structure": "Layout kept",
@@ -23,11 +23,11 @@ LABELS = {
     "ssim_truth": "Truth SSIM",
     "sliced_wasserstein": "Patch distance",
 }
-"""Short names of figures, for tables of 80 columns; the sentence `what` of a score says what it is."""
-SPLITS = {"validation": "held-out pictures", "train": "training pictures"}
-"""The note beside a figure that is not of test pictures."""
+"""Short names of metrics, for tables of 80 columns; the field `what` of a score describes it in a sentence."""
+SPLITS = {"validation": "held-out images", "train": "training images"}
+"""The note on a score that is not of test pictures."""
 
-TELLING = (
+BY_IMPORTANCE = (
     "psnr_object_db",
     "label_accuracy",
     "psnr_truth_db",
@@ -39,19 +39,19 @@ TELLING = (
     "ssim_truth",
     "sliced_wasserstein",
 )
-"""Figures in the order in which a verdict names them."""
+"""Metrics in the order in which a verdict names them."""
 
 
-SAME = "the same checkpoint as last"
-"""What a protocol says if the best checkpoint is the last one."""
+SAME_AS_LAST = "the same checkpoint as last"
+"""The value of `best` in a protocol if the best checkpoint is the last one."""
 
 Column = tuple[str, str]
-"""Checkpoint and weights; both are empty for two folders of pictures."""
+"""Checkpoint and weights; both are empty if two folders of pictures were compared."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class FigureRow:
-    """One figure of one direction: the score to show first, and every translator's."""
+class MetricRow:
+    """One metric of one direction: the score to show first, and those of all checkpoints and weights."""
 
     first: Mapping[str, Any]
     by_column: Mapping[Column, Mapping[str, Any]]
@@ -59,19 +59,22 @@ class FigureRow:
 
 @dataclass(frozen=True, kw_only=True)
 class Bar:
-    """Places on a track from the worst (0) to the best (1); None if the figure is unknown.
+    """Positions on a bar from the worst (0) to the best (1); None if the value is unknown.
 
-    `rival`: whether doing nothing is a result to beat, and not one end of the track.
+    value: of the translations
+    baseline: of the unchanged input
+    real: of real images
+    is_rival: whether the baseline is a result to beat, and not the end of the scale
     """
 
     value: float
-    nothing: float | None
+    baseline: float | None
     real: float | None
-    rival: bool = True
+    is_rival: bool = True
 
 
-def label(score: Mapping[str, Any]) -> str:
-    """What the score is called, for people."""
+def display_name(score: Mapping[str, Any]) -> str:
+    """Return the name of a score as people read it."""
     name = str(score.get("name", "score"))
     if share := re.fullmatch(r"(\w+)_share_class_(\d+)", name):
         return f"Class {share[2]} ({share[1]})"
@@ -80,8 +83,8 @@ def label(score: Mapping[str, Any]) -> str:
     return LABELS.get(name) or name.removesuffix("_db").replace("_", " ")
 
 
-def figure(score: Mapping[str, Any], value: Any) -> str:
-    """`value` in the score's unit: "21.3 dB", "42.0 %", "0.0210"."""
+def format_value(score: Mapping[str, Any], value: Any) -> str:
+    """Return `value` in the unit of `score`: "21.3 dB", "42.0 %", "0.0210"."""
     if not is_number(value):
         return "unknown"
     name = str(score.get("name", ""))
@@ -94,14 +97,14 @@ def figure(score: Mapping[str, Any], value: Any) -> str:
     return f"{value:.1f}" if abs(value) >= 10 else f"{value:#.3g}"
 
 
-def grouped(scores: Sequence[Mapping[str, Any]]) -> tuple[list[Column], list[FigureRow]]:
-    """The scores as rows, one for each direction and name, and the columns that these have, in order."""
+def group_scores(scores: Sequence[Mapping[str, Any]]) -> tuple[list[Column], list[MetricRow]]:
+    """Return the columns of a table of `scores`, in order, and its rows: one for each direction and metric."""
     rows: dict[tuple[str, str], dict[Column, Mapping[str, Any]]] = {}
     for score in scores:
         column = (str(score.get("checkpoint") or ""), str(score.get("weights") or ""))
         rows.setdefault((str(score.get("direction")), str(score.get("name"))), {})[column] = score
     columns = list(dict.fromkeys(column for row in rows.values() for column in row))
-    return columns, [FigureRow(first=next(iter(row.values())), by_column=row) for row in rows.values()]
+    return columns, [MetricRow(first=next(iter(row.values())), by_column=row) for row in rows.values()]
 
 
 WEIGHTS = {"ema": "averaged", "raw": "raw"}
@@ -110,77 +113,81 @@ WEIGHTS_NOTE = (
 )
 
 
-def heading(column: Column) -> str:
-    """What a column is called: "last averaged"."""
+def column_title(column: Column) -> str:
+    """Return the title of a column: "last averaged"."""
     checkpoint, weights = column
     return " ".join(filter(None, (checkpoint, WEIGHTS.get(weights, weights)))) or "value"
 
 
-def split_of(score: Mapping[str, Any]) -> str:
-    """Which pictures were scored, in short; empty for test pictures."""
+def split_note(score: Mapping[str, Any]) -> str:
+    """Return a short note on which pictures were scored; empty for test pictures."""
     return SPLITS.get(str(score.get("split")), "")
 
 
-def deviation(score: Mapping[str, Any]) -> float | None:
-    """Half the width of the score's 95 % interval; None if that is unknown."""
+def half_interval(score: Mapping[str, Any]) -> float | None:
+    """Return half the width of the score's 95 % interval; None if it is unknown."""
     span = score.get("interval_95")
     if isinstance(span, list | tuple) and len(span) == 2 and all(map(is_number, span)):
         return (span[1] - span[0]) / 2
     return None
 
 
-def between(score: Mapping[str, Any]) -> str:
-    """The score's 95 % interval in its unit: "20.9 to 21.7 dB"; empty if it is unknown."""
-    if deviation(score) is None:
+def format_interval(score: Mapping[str, Any]) -> str:
+    """Return the score's 95 % interval in its unit: "20.9 to 21.7 dB"; empty if it is unknown."""
+    if half_interval(score) is None:
         return ""
-    low, high = (figure(score, bound) for bound in score["interval_95"])
+    low, high = (format_value(score, bound) for bound in score["interval_95"])
     value, _, unit = low.partition(" ")
     return f"{value if high.endswith(f' {unit}') else low} to {high}"
 
 
-def gain(score: Mapping[str, Any]) -> float | None:
-    """How much better than doing nothing, in the score's unit; None if doing nothing was not scored."""
+def improvement(score: Mapping[str, Any]) -> float | None:
+    """Return by how much the score is better than the unchanged input's, in its unit; None if that is unknown."""
     if not is_number(score.get("baseline")):
         return None
     difference = score["value"] - score["baseline"]
     return -difference if score.get("better") == "lower" else difference
 
 
-def bar(score: Mapping[str, Any], among: Sequence[Mapping[str, Any]]) -> Bar:
-    """Where value, doing nothing and real pictures lie between the worst and the best.
+def place_on_bar(score: Mapping[str, Any], scores: Sequence[Mapping[str, Any]]) -> Bar:
+    """Return where the translations, the unchanged input and real images lie between the worst and the best.
 
-    `among` are scores of the same name, so that their bars have one scale.
+    `scores` are all scores of this metric, so that their bars share one scale.
     """
     name = str(score.get("name", ""))
     keys = ("value", "real", "baseline")
-    known = [other[key] for other in among for key in keys if is_number(other.get(key))]
-    whole = name.startswith(("ssim", "label", "structure")) or "_share_class_" in name
-    usual = 40 if name.endswith("_db") else 1 if whole else 0
-    low, high = min(0, *known), max(usual, *known) * (1 if usual == 1 else 1.05) or 1
+    known = [other[key] for other in scores for key in keys if is_number(other.get(key))]
+    is_share = name.startswith(("ssim", "label", "structure")) or "_share_class_" in name
+    usual_best = 40 if name.endswith("_db") else 1 if is_share else 0
+    low, high = min(0, *known), max(usual_best, *known) * (1 if usual_best == 1 else 1.05) or 1
 
-    def place(value: Any) -> float | None:
+    def position(value: Any) -> float | None:
         if not is_number(value):
             return None
-        part = (value - low) / (high - low)
-        return 1 - part if score.get("better") == "lower" else part
+        fraction = (value - low) / (high - low)
+        return 1 - fraction if score.get("better") == "lower" else fraction
 
-    nothing, real = place(score.get("baseline")), place(score.get("real"))
-    # doing nothing keeps the whole layout: the end of the track, not a result to beat
-    rival = nothing is not None and name != "structure"
-    return Bar(value=place(score["value"]) or 0, nothing=nothing, real=real, rival=rival)
+    baseline = position(score.get("baseline"))
+    # the unchanged input keeps the complete layout: the end of the scale, not a result to beat
+    is_rival = baseline is not None and name != "structure"
+    return Bar(
+        value=position(score["value"]) or 0, baseline=baseline, real=position(score.get("real")), is_rival=is_rival
+    )
 
 
-def chosen(facts: Facts) -> str:
-    """Which checkpoint is the best, and by what it was chosen; empty if none was."""
-    best, name = facts.best, str(facts.best.get("name"))
-    scored = [row["images"] for row in facts.stats if is_number(row.get(name)) and is_number(row.get("images"))]
+def describe_best_checkpoint(run: RunData) -> str:
+    """Return a sentence on the best checkpoint and the score that chose it; empty if none was chosen."""
+    best, name = run.best, str(run.best.get("name"))
+    scored = [row["images"] for row in run.stats if is_number(row.get(name)) and is_number(row.get("images"))]
     checkpoint = str(best.get("checkpoint"))[:20]
     images = int(checkpoint) if checkpoint.isdecimal() else None
     if images is None or images not in scored or not is_number(best.get("score")):
         return ""
-    what = {
+    metric = {
         "validation/distance": "lowest sliced Wasserstein distance",
         "validation/feature_distance": "lowest sliced Wasserstein distance of trained features",
     }.get(name, f"lowest {name}")
-    among = f"{scored.index(images) + 1} of {len(scored)}"
-    return f"Best: checkpoint {among}, at {counted(images, 'image')}, {what} ({best['score']:.3g}) on {best.get('on')}."
+    rank = f"{scored.index(images) + 1} of {len(scored)}"
+    return (
+        f"Best: checkpoint {rank}, at {counted(images, 'image')}, {metric} ({best['score']:.3g}) on {best.get('on')}."
+    )

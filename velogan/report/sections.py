@@ -1,4 +1,4 @@
-"""The page's sections as HTML. Whatever comes from a file is escaped here."""
+"""Build the sections of a report as HTML. Everything that comes from a file is escaped here."""
 
 from __future__ import annotations
 
@@ -11,133 +11,142 @@ from typing import Any
 
 from velogan.files import brief_duration, counted, duration
 from velogan.report import scores
-from velogan.report.facts import Facts, flat, is_number, listing, mapping
-from velogan.report.failures import failures
-from velogan.report.pictures import before_after
-from velogan.report.verdict import capital, result
+from velogan.report.failures import find_failures
+from velogan.report.pictures import latest_pairs
+from velogan.report.run_data import RunData, as_list, as_mapping, flatten, is_number
+from velogan.report.verdict import capitalize, result
 
 ARROW = " → "
 
 
 def text(value: Any) -> str:
-    """`value` as HTML text, safe in attributes too."""
+    """Return `value` as escaped HTML text, safe in attributes too."""
     return html.escape(str(value), quote=True)
 
 
-def title(runs: list[Facts]) -> str:
-    """The headline, not escaped: "Apples become oranges"."""
+def title(runs: list[RunData]) -> str:
+    """Return the headline, not escaped: "Apples become oranges"."""
     if len(runs) > 1:
         return f"{len(runs)} runs compared"
-    source, target = runs[0].way("a2b")
+    source, target = runs[0].domain_names("a2b")
     verb = "become" if source.endswith("s") else "becomes"
-    return f"{capital(source)} {verb} {target}"
+    return f"{capitalize(source)} {verb} {target}"
 
 
-def head(runs: list[Facts]) -> str:
-    """Headline, result in one sentence, what was run, and the newest pairs of pictures."""
+def head(runs: list[RunData]) -> str:
+    """Return the headline, the result in sentences, facts about the runs, and the newest pairs of images."""
     if len(runs) > 1:
         items = "".join(
-            f"<li>{key(number)}<b>{text(facts.name)}</b> "
-            f'{text(" ".join(result(facts)[:3]))}<br><span class="facts">{_about(facts)}</span></li>'
-            for number, facts in enumerate(runs)
+            f"<li>{key(number)}<b>{text(run.name)}</b> "
+            f'{text(" ".join(result(run)[:3]))}<br><span class="facts">{_about(run)}</span></li>'
+            for number, run in enumerate(runs)
         )
         return f'<h1>{text(title(runs))}</h1><ul class="runs">{items}</ul>'
-    facts = runs[0]
+    run = runs[0]
     pairs = "".join(
         f'<figure><img src="{before}" alt="before"><img src="{after}" alt="after"></figure>'
-        for before, after in before_after(facts)
+        for before, after in latest_pairs(run)
     )
     strip = f'<div class="pairs">{pairs}</div>' if pairs else ""
-    first, *others = result(facts)
+    first, *others = result(run)
     lead = f'<p class="lead">{text(first)}</p>'
     if others:
-        lead += f'<ul class="verdict">{"".join(f"<li>{_flags(text(one))}</li>" for one in others)}</ul>'
-    best = f'<p class="facts">{text(chosen)}</p>' if (chosen := scores.chosen(facts)) else ""
-    best += warnings(facts)
-    return f'<h1>{text(title(runs))}</h1>{lead}<p class="facts">{_about(facts)}</p>{best}{strip}'
+        lead += (
+            f'<ul class="verdict">{"".join(f"<li>{_unbroken_flags(text(sentence))}</li>" for sentence in others)}</ul>'
+        )
+    best = f'<p class="facts">{text(note)}</p>' if (note := scores.describe_best_checkpoint(run)) else ""
+    best += warnings(run)
+    return f'<h1>{text(title(runs))}</h1>{lead}<p class="facts">{_about(run)}</p>{best}{strip}'
 
 
-def _flags(said: str) -> str:
-    """Escaped text in which flags are not broken."""
-    return re.sub(r"--[\w.-]*\w", r'<code class="token">\g<0></code>', said)
+def _unbroken_flags(escaped: str) -> str:
+    """Return escaped text in which no line breaks within a flag."""
+    return re.sub(r"--[\w.-]*\w", r'<code class="token">\g<0></code>', escaped)
 
 
-def warnings(facts: Facts) -> str:
-    """What went wrong in the training, as far as its log shows: what, since when, and what to try."""
+def warnings(run: RunData) -> str:
+    """Return the failures of the training that its log shows: what is wrong, since when, and what to try."""
     items = "".join(
-        f"<li><b>{text(capital(one.what))}</b>, since {counted(one.since, 'image')}. <span>Try: "
-        f"{text(one.hint)}.</span></li>"
-        for one in failures(facts.stats)
+        f"<li><b>{text(capitalize(failure.description))}</b>, since {counted(failure.since, 'image')}. "
+        f"<span>Try: {text(failure.hint)}.</span></li>"
+        for failure in find_failures(run.stats)
     )
     return f'<ul class="warnings" role="status">{items}</ul>' if items else ""
 
 
-def _about(facts: Facts) -> str:
-    seconds, machine = facts.last("seconds"), mapping(facts.run.get("machine"))
+def _about(run: RunData) -> str:
+    seconds, machine = run.last_value("seconds"), as_mapping(run.run_json.get("machine"))
     counts = [
-        f"{count['train']:,} {facts.domain(domain)}"
+        f"{count['train']:,} {run.domain(domain)}"
         for domain in "ab"
-        if is_number((count := mapping(mapping(facts.run.get("data")).get(domain))).get("train"))
+        if is_number((count := as_mapping(as_mapping(run.run_json.get("data")).get(domain))).get("train"))
     ]
     parts = [
-        facts.run.get("preset"),
-        f"{counted(facts.images, 'image')} seen" if facts.images else None,
+        run.run_json.get("preset"),
+        f"{counted(run.images_seen, 'image')} seen" if run.images_seen else None,
         f"{duration(seconds)} of training" if seconds else None,
         f"data: {' and '.join(counts)}" if counts else None,
         counted(machine["cores"], "core") if is_number(machine.get("cores")) else None,
         machine.get("device"),
-        str(facts.run.get("started") or "")[:16].replace("T", " "),
-        f"velogan {facts.run['velogan']}" if facts.run.get("velogan") else None,
+        str(run.run_json.get("started") or "")[:16].replace("T", " "),
+        f"velogan {run.run_json['velogan']}" if run.run_json.get("velogan") else None,
     ]
     return " · ".join(text(part) for part in parts if part)
 
 
-def results(runs: list[Facts]) -> str:
-    """Every score of every run: figure, bar, one plain sentence."""
-    groups: dict[tuple[str, str], list[tuple[int, Facts, dict[str, Any]]]] = {}
-    for number, facts in enumerate(runs):
-        for row in scores.grouped(facts.scores)[1]:
+def results(runs: list[RunData]) -> str:
+    """Return the scores of all runs: value, bar and description of each."""
+    groups: dict[tuple[str, str], list[tuple[int, RunData, dict[str, Any]]]] = {}
+    for number, run in enumerate(runs):
+        for row in scores.group_scores(run.scores)[1]:
             score = dict(row.first)
             key = (str(score.get("direction", "")), str(score.get("name", "")))
-            groups.setdefault(key, []).append((number, facts, score))
+            groups.setdefault(key, []).append((number, run, score))
     if not groups:
         return ""
     cards = []
     for direction in dict.fromkeys(direction for direction, _ in groups):
-        blocks = [_score(group, len(runs) > 1) for (way, _), group in groups.items() if way == direction]
-        named = {ARROW.join(run.way(direction)) for run in runs} if direction in ("a2b", "b2a") else {direction}
-        heading = named.pop() if len(named) == 1 else ARROW.join(("A", "B") if direction == "a2b" else ("B", "A"))
-        cards.append(f'<div class="card"><h3>{text(capital(heading))}</h3>{"".join(blocks)}</div>')
+        blocks = [
+            _score(group, len(runs) > 1)
+            for (group_direction, _), group in groups.items()
+            if group_direction == direction
+        ]
+        names = (
+            {ARROW.join(run.domain_names(direction)) for run in runs} if direction in ("a2b", "b2a") else {direction}
+        )
+        heading = names.pop() if len(names) == 1 else ARROW.join(("A", "B") if direction == "a2b" else ("B", "A"))
+        cards.append(f'<div class="card"><h3>{text(capitalize(heading))}</h3>{"".join(blocks)}</div>')
     legend = (
-        '<p class="note">Right is better. <span class="mark value"></span> the translator, '
-        '<span class="mark nothing"></span> doing nothing (the input left as it is), '
-        '<span class="mark real"></span> real pictures against real ones.</p>'
+        '<p class="note">Right is better. <span class="mark value"></span> translations, '
+        '<span class="mark baseline"></span> the unchanged input, '
+        '<span class="mark real"></span> real images against other real ones.</p>'
     )
-    table = _translators(runs[0]) if len(runs) == 1 else ""
+    table = _score_table(runs[0]) if len(runs) == 1 else ""
     return _section("Scores", legend + f'<div class="columns">{"".join(cards)}</div>' + table + _protocols(runs))
 
 
-def _translators(facts: Facts) -> str:
-    """Every figure of every checkpoint and kind of weights, with its interval, between real pictures and nothing."""
-    columns, rows = scores.grouped(facts.scores)
-    same = facts.protocol.get("best") == scores.SAME
-    shown = [*map(scores.heading, columns), *(["best"] if same else [])]
-    titles = ["", "", *shown, "doing nothing", "real against real"]
+def _score_table(run: RunData) -> str:
+    """Return a table of all scores by checkpoint and weights, with intervals, the unchanged input and real images."""
+    columns, rows = scores.group_scores(run.scores)
+    same_best = ["= last"] if run.protocol.get("best") == scores.SAME_AS_LAST else []
+    titles = ["", "", *map(scores.column_title, columns), *(["best"] if same_best else [])]
+    titles += ["unchanged input", "real against real"]
     lines = []
     for row in rows:
-        way = ARROW.join(facts.way(direction)) if (direction := row.first.get("direction")) in ("a2b", "b2a") else ""
-        way = ", ".join(filter(None, [way, scores.split_of(row.first)]))
-        cells = [_value(row.by_column.get(column)) for column in columns] + (["= last"] if same else [])
+        direction = row.first.get("direction")
+        domains = ARROW.join(run.domain_names(direction)) if direction in ("a2b", "b2a") else ""
+        first = ", ".join(filter(None, [domains, scores.split_note(row.first)]))
+        cells = [_value(row.by_column.get(column)) for column in columns] + same_best
         real, baseline = (
-            text(scores.figure(row.first, row.first.get(key))) if is_number(row.first.get(key)) else "–"
+            text(scores.format_value(row.first, row.first.get(key))) if is_number(row.first.get(key)) else "–"
             for key in ("real", "baseline")
         )
-        filled = zip(titles[1:], (text(way), *cells, baseline, real))
-        shown = "".join(f'<td data-title="{text(title)}">{cell}</td>' for title, cell in filled)
-        lines.append(f"<tr><th>{text(scores.label(row.first))}</th>{shown}</tr>")
+        titled = zip(titles[1:], (text(first), *cells, baseline, real))
+        line = "".join(f'<td data-title="{text(title)}">{cell}</td>' for title, cell in titled)
+        lines.append(f"<tr><th>{text(scores.display_name(row.first))}</th>{line}</tr>")
     head = "".join(f"<th>{text(title)}</th>" for title in titles)
-    said = f"Small: 95 % of resampled sets of images give figures in this range. {scores.WEIGHTS_NOTE}".replace("`", "")
-    note = f'<p class="note">{text(said)}</p>'
+    note = f"Small: the 95 % interval over resampled sets of images. {scores.WEIGHTS_NOTE}"
+    note = f'<p class="note">{text(note)}</p>'
     table = f'<div class="card figures"><table><tr>{head}</tr>{"".join(lines)}</table>{note}</div>'
     return _details("Every checkpoint, with intervals", table)
 
@@ -145,162 +154,165 @@ def _translators(facts: Facts) -> str:
 def _value(score: Mapping[str, Any] | None) -> str:
     if score is None:
         return "–"
-    span = scores.between(score)
-    return f"<b>{text(scores.figure(score, score['value']))}</b>" + (f"<small>{text(span)}</small>" if span else "")
+    interval = scores.format_interval(score)
+    small = f"<small>{text(interval)}</small>" if interval else ""
+    return f"<b>{text(scores.format_value(score, score['value']))}</b>{small}"
 
 
-def _score(group: list[tuple[int, Facts, dict[str, Any]]], many: bool) -> str:
-    among = [score for _, _, score in group]
-    first, lines = among[0], []
-    for number, facts, score in group:
-        weights = scores.heading((str(score.get("checkpoint") or ""), str(score.get("weights") or "")))
-        on = f" · {scores.split_of(score)}" if scores.split_of(score) else ""
-        name = key(number) + text(facts.name + on) if many else text(weights + on)
-        value = text(scores.figure(score, score["value"]))
+def _score(group: list[tuple[int, RunData, dict[str, Any]]], several_runs: bool) -> str:
+    all_scores = [score for _, _, score in group]
+    first, lines = all_scores[0], []
+    for number, run, score in group:
+        weights = scores.column_title((str(score.get("checkpoint") or ""), str(score.get("weights") or "")))
+        split = f" · {scores.split_note(score)}" if scores.split_note(score) else ""
+        name = key(number) + text(run.name + split) if several_runs else text(weights + split)
+        value = text(scores.format_value(score, score["value"]))
         lines.append(f'<div class="line"><span>{name}</span><b>{value}</b></div>')
-        lines.append(_bar(scores.bar(score, among), hue=hue(number) if many else "var(--accent)"))
-    known = [
-        f"{what} {scores.figure(first, first[key])}"
-        for key, what in (
-            ("baseline", "doing nothing:"),
-            ("real", "unrelated pictures:" if first.get("name") == "structure" else "real against real:"),
+        lines.append(_bar(scores.place_on_bar(score, all_scores), hue=hue(number) if several_runs else "var(--accent)"))
+    references = [
+        f"{title} {scores.format_value(first, first[key])}"
+        for key, title in (
+            ("baseline", "unchanged input:"),
+            ("real", "unrelated images:" if first.get("name") == "structure" else "real against real:"),
         )
         if is_number(first.get(key))
     ]
-    # several runs may have several such figures, which the bars show
-    aside = f" ({', '.join(known)})" if known and not many else ""
+    # these values may differ between runs, which the bars show
+    note = f" ({', '.join(references)})" if references and not several_runs else ""
     return (
-        f'<div class="score"><h4>{text(scores.label(first))}</h4>{"".join(lines)}'
-        f'<p class="note">{text(first.get("what") or "")}{text(aside)}</p></div>'
+        f'<div class="score"><h4>{text(scores.display_name(first))}</h4>{"".join(lines)}'
+        f'<p class="note">{text(first.get("what") or "")}{text(note)}</p></div>'
     )
 
 
 def _bar(bar: scores.Bar, *, hue: str) -> str:
-    start = (bar.nothing or 0) if bar.rival else 0
+    start = (bar.baseline or 0) if bar.is_rival else 0
     left, width = min(start, bar.value), abs(bar.value - start)
-    worse = " worse" if bar.value < start else ""
-    places = [("nothing", bar.nothing), ("real", bar.real), ("value", bar.value)]
+    css_class = "bar worse" if bar.value < start else "bar"
+    positions = [("baseline", bar.baseline), ("real", bar.real), ("value", bar.value)]
     marks = [
-        f'<span class="mark {kind}" style="left:{place:.1%}"></span>' for kind, place in places if place is not None
+        f'<span class="mark {kind}" style="left:{position:.1%}"></span>'
+        for kind, position in positions
+        if position is not None
     ]
-    gained = f'<i style="left:{left:.1%};width:{width:.1%}"></i>'
-    return f'<div class="bar{worse}" style="--hue:{hue}">{gained}{"".join(marks)}</div>'
+    difference = f'<i style="left:{left:.1%};width:{width:.1%}"></i>'
+    return f'<div class="{css_class}" style="--hue:{hue}">{difference}{"".join(marks)}</div>'
 
 
-def _protocols(runs: list[Facts]) -> str:
+def _protocols(runs: list[RunData]) -> str:
     tables = "".join(
-        (f"<h4>{text(facts.name)}</h4>" if len(runs) > 1 else "") + _table(flat(facts.protocol))
-        for facts in runs
-        if facts.protocol
+        (f"<h4>{text(run.name)}</h4>" if len(runs) > 1 else "") + _table(flatten(run.protocol))
+        for run in runs
+        if run.protocol
     )
     return _details("How it was scored", tables) if tables else ""
 
 
-def speed(runs: list[Facts]) -> str:
-    """Images per second, milliseconds a step, what the engine picked and why."""
+def speed(runs: list[RunData]) -> str:
+    """Return images per second, time per step, and the engine's decisions with their reasons."""
     if len(runs) == 1:
         body = _speed(runs[0], reasons=True)
     else:
-        blocks = [(number, facts.name, _speed(facts, reasons=False)) for number, facts in enumerate(runs)]
+        blocks = [(number, run.name, _speed(run, reasons=False)) for number, run in enumerate(runs)]
         body = "".join(f"<h3>{key(number)}{text(name)}</h3>{block}" for number, name, block in blocks if block)
     return _section("Speed", body) if body else ""
 
 
-def _speed(facts: Facts, *, reasons: bool) -> str:
-    late = facts.stats[len(facts.stats) // 2 :]
-    usual = {
-        name: statistics.median(figures)
+def _speed(run: RunData, *, reasons: bool) -> str:
+    second_half = run.stats[len(run.stats) // 2 :]
+    medians = {
+        name: statistics.median(values)
         for name in ("images_per_s", "step_ms")
-        if (figures := [row[name] for row in late if is_number(row.get(name))])
+        if (values := [row[name] for row in second_half if is_number(row.get(name))])
     }
-    seconds = facts.last("seconds")
+    seconds = run.last_value("seconds")
     tiles = [
-        (f"{usual['images_per_s']:.3g}", "images per second") if "images_per_s" in usual else None,
-        (brief_duration(usual["step_ms"] / 1000), "per step") if "step_ms" in usual else None,
+        (f"{medians['images_per_s']:.3g}", "images per second") if "images_per_s" in medians else None,
+        (brief_duration(medians["step_ms"] / 1000), "per step") if "step_ms" in medians else None,
         (duration(seconds), "of training") if seconds else None,
-        (f"{facts.images:,}", "images seen") if facts.images else None,
+        (f"{run.images_seen:,}", "images seen") if run.images_seen else None,
     ]
-    shown = "".join(f"<div><b>{text(big)}</b><span>{what}</span></div>" for big, what in filter(None, tiles))
-    picked = "".join(
-        f"<div><dt>{text(choice.get('field', ''))}</dt><dd><b>{text(choice.get('value', ''))}</b> "
-        f"{text(choice.get('reason', ''))}</dd></div>"
-        for choice in map(mapping, listing(facts.run.get("decisions")))
-        if choice
+    numbers = "".join(f"<div><b>{text(value)}</b><span>{unit}</span></div>" for value, unit in filter(None, tiles))
+    decisions = "".join(
+        f"<div><dt>{text(decision.get('field', ''))}</dt><dd><b>{text(decision.get('value', ''))}</b> "
+        f"{text(decision.get('reason', ''))}</dd></div>"
+        for decision in map(as_mapping, as_list(run.run_json.get("decisions")))
+        if decision
     )
-    machine = _table(flat(mapping(facts.run.get("machine"))))
+    machine = _table(flatten(as_mapping(run.run_json.get("machine"))))
     return (
-        (f'<div class="tiles">{shown}</div>' if shown else "")
-        + (_details("What the engine picked, and why", f"<dl>{picked}</dl>", shown=reasons) if picked else "")
+        (f'<div class="tiles">{numbers}</div>' if numbers else "")
+        + (_details("What the engine decided, and why", f"<dl>{decisions}</dl>", is_open=reasons) if decisions else "")
         + (_details("The machine", machine) if machine else "")
     )
 
 
-def configuration(runs: list[Facts]) -> str:
-    """The command to repeat each run, and the fields of its configuration."""
+def configuration(runs: list[RunData]) -> str:
+    """Return the command that repeats each run, and the fields of its configuration."""
     body = "".join(
-        (f"<h3>{key(number)}{text(facts.name)}</h3>" if len(runs) > 1 else "")
-        + command(str(facts.run["command"]), '<button class="copy">Copy</button>')
-        for number, facts in enumerate(runs)
-        if facts.run.get("command")
+        (f"<h3>{key(number)}{text(run.name)}</h3>" if len(runs) > 1 else "")
+        + command(str(run.run_json["command"]), '<button class="copy">Copy</button>')
+        for number, run in enumerate(runs)
+        if run.run_json.get("command")
     )
-    fields = [flat(facts.config) for facts in runs]
+    fields = [flatten(run.config) for run in runs]
     if len(runs) > 1:
         body += _differences(runs, fields)
     elif fields[0]:
         # the preset's values of changed fields, by dotted name
-        preset = mapping(runs[0].run.get("changed"))
-        summary = "The whole configuration" + (f", {len(preset)} changed from the preset" if preset else "")
+        preset = as_mapping(runs[0].run_json.get("changed"))
+        summary = "The complete configuration" + (f", {len(preset)} changed from the preset" if preset else "")
         body += _details(summary, _table(fields[0], preset))
     return _section("Repeat it", body) if body else ""
 
 
 def command(line: str, button: str = "") -> str:
-    """A command in a box, whose lines break between words, not after the hyphens of a flag."""
+    """Return a command in a box, whose lines break between words, not after the hyphens of a flag."""
     words = " ".join(f'<span class="token">{text(word)}</span>' for word in line.split(" "))
     return f'<div class="command"><pre>{words}</pre>{button}</div>'
 
 
-def _differences(runs: list[Facts], fields: list[dict[str, Any]]) -> str:
+def _differences(runs: list[RunData], fields: list[dict[str, Any]]) -> str:
     names = dict.fromkeys(name for config in fields for name in config)
     blocks = []
     for name in names:
-        values = [plain(config[name]) if name in config else "—" for config in fields]
+        values = [format_field(config[name]) if name in config else "—" for config in fields]
         if len(set(values)) > 1:
             lines = "".join(
-                f'<div class="line"><span>{key(number)}{text(facts.name)}</span><code>{text(value)}</code></div>'
-                for number, (facts, value) in enumerate(zip(runs, values))
+                f'<div class="line"><span>{key(number)}{text(run.name)}</span><code>{text(value)}</code></div>'
+                for number, (run, value) in enumerate(zip(runs, values))
             )
             blocks.append(f'<div class="score"><h4>{text(name)}</h4>{lines}</div>')
-    return f'<h3>Where they differ</h3><div class="card">{"".join(blocks)}</div>' if blocks else ""
+    return f'<h3>Differences</h3><div class="card">{"".join(blocks)}</div>' if blocks else ""
 
 
 def _table(fields: Mapping[str, Any], preset: Mapping[str, Any] | None = None) -> str:
     rows = []
     for name, value in fields.items():
-        changed = name in (preset or {})
-        was = f' <span class="note">preset: {text(plain((preset or {})[name]))}</span>' if changed else ""
-        mark = ' class="changed"' if changed else ""
-        rows.append(f"<tr{mark}><th>{text(name)}</th><td>{text(plain(value))}{was}</td></tr>")
+        is_changed = name in (preset or {})
+        note = f' <span class="note">preset: {text(format_field((preset or {})[name]))}</span>' if is_changed else ""
+        css_class = ' class="changed"' if is_changed else ""
+        rows.append(f"<tr{css_class}><th>{text(name)}</th><td>{text(format_field(value))}{note}</td></tr>")
     return f"<table>{''.join(rows)}</table>" if rows else ""
 
 
-def plain(value: Any) -> str:
-    """A value of a configuration as it would be written."""
+def format_field(value: Any) -> str:
+    """Return a value of a configuration as it is written in YAML."""
     return value if isinstance(value, str) else json.dumps(value, default=str, ensure_ascii=False)
 
 
 def hue(number: int) -> str:
-    """The colour of a run or a setting by its number, as CSS."""
+    """Return the CSS colour of a run or a setting by its index."""
     return f"var(--c{number % 8})"
 
 
 def key(number: int) -> str:
-    """The dot of that colour, before a name."""
+    """Return a dot in the colour `hue(number)`, to put before a name."""
     return f'<i class="key" style="--hue:{hue(number)}"></i>'
 
 
-def _details(summary: str, body: str, *, shown: bool = False) -> str:
-    return f"<details{' open' if shown else ''}><summary>{text(summary)}</summary>{body}</details>"
+def _details(summary: str, body: str, *, is_open: bool = False) -> str:
+    return f"<details{' open' if is_open else ''}><summary>{text(summary)}</summary>{body}</details>"
 
 
 def _section(heading: str, body: str) -> str:

@@ -1,4 +1,4 @@
-"""What a sweep found -> one HTML file that needs nothing but itself."""
+"""Write the result of a sweep as one self-contained HTML file."""
 
 from __future__ import annotations
 
@@ -10,166 +10,175 @@ from typing import Any
 from PIL import Image
 
 from velogan.files import counted, write_text
-from velogan.report.facts import read_facts
-from velogan.report.page import own
-from velogan.report.pictures import before_after, inline
+from velogan.report.page import read_asset
+from velogan.report.pictures import latest_pairs, to_data_uri
+from velogan.report.run_data import read_run_data
 from velogan.report.sections import command, hue, text
-from velogan.report.sweep_plots import curves
+from velogan.report.sweep_plots import plot_curves
 from velogan.report.sweep_tables import (
-    MOST_SHOWN,
-    WAYS,
+    DIRECTIONS,
+    MAX_SHOWN,
+    breakable,
     extreme,
-    figure,
+    format_score,
     key,
     main_test,
     metric_label,
-    named,
     runs_table,
     settings_table,
 )
 
-MOST_NAMES = 3
+MAX_NAMES = 3
 
 
-def write_sweep(found: Mapping[str, Any], out: Path) -> Path:
-    """Writes the page of a sweep and returns `out`.
+def write_sweep_page(result: Mapping[str, Any], out: Path) -> Path:
+    """Write the page of a sweep to `out`; return `out`.
 
-    `found` is what `sweep.json` holds, with `verdicts` by setting, best first; `nothing`: the metric of the inputs as
-    they are, None where unknown; `curves`: by setting, a list for each seed of (percent of the budget, score); and
-    `pictures`: by setting, its best `run` and, by direction, `pairs` of input and translation as `(H, W, 3)` uint8.
+    `result` has the contents of `sweep.json`, and
+
+    verdicts: by setting, the best one first
+    nothing: the metric of the unchanged inputs, None if unknown
+    curves: by setting, for each seed a list of (percent of the budget, score)
+    pictures: by setting, its best `run` and, by direction, `pairs` of input and translation as `(H, W, 3)` uint8
     """
-    shown = list(found["verdicts"])[:MOST_SHOWN]
+    best_settings = list(result["verdicts"])[:MAX_SHOWN]
     sections = {
-        "Settings": settings_table(found),
-        "Held-out pictures": strips(found["pictures"]),
-        "Scores over training": _curves(found, shown),
-        "Repeat the winner": _again(found),
-        "Runs": runs_table(found),
+        "Settings": settings_table(result),
+        "Held-out images": build_image_strips(result["pictures"]),
+        "Scores over training": _curves(result, best_settings),
+        "Repeat the winner": _winning_command(result),
+        "Runs": runs_table(result),
     }
-    page = Template(own("sweep.html")).substitute(
+    page = Template(read_asset("sweep.html")).substitute(
         title="Sweep",
-        style=own("page.css"),
-        head=_head(found),
+        style=read_asset("page.css"),
+        head=_head(result),
         sections="\n".join(f"<section><h2>{name}</h2>{body}</section>" for name, body in sections.items() if body),
     )
     write_text(out, page)
     return out
 
 
-def _head(found: Mapping[str, Any]) -> str:
-    trials = found["trials"]
-    counts = [f"{sum(one['status'] == status for one in trials)} {status}" for status in _statuses(trials)]
-    clock = "images" if found["budget"].endswith("images") else "minutes, everything counted"
-    load = " to ".join(f"{one:g}" for one in found["load"])
-    facts = [counted(len(trials), "run") + f": {', '.join(counts)}", f"each {found['budget']} (equal {clock})"]
-    facts += [found["search"], f"load of the machine at start and end: {load}"]
-    return f'<h1>Sweep</h1><p class="lead">{_lead(found)}</p><p class="facts">{" · ".join(map(text, facts))}</p>'
+def _head(result: Mapping[str, Any]) -> str:
+    trials = result["trials"]
+    counts = [f"{sum(trial['status'] == status for trial in trials)} {status}" for status in _statuses(trials)]
+    clock = "images" if result["budget"].endswith("images") else "minutes, everything included"
+    load = " to ".join(f"{value:g}" for value in result["load"])
+    facts = [counted(len(trials), "run") + f": {', '.join(counts)}", f"each {result['budget']} (equal {clock})"]
+    facts += [result["search"], f"load of the machine at start and end: {load}"]
+    return f'<h1>Sweep</h1><p class="lead">{_lead(result)}</p><p class="facts">{" · ".join(map(text, facts))}</p>'
 
 
-def _lead(found: Mapping[str, Any]) -> str:
-    """The answer in sentences: which setting is best, by how much, and which others may be as good."""
-    verdicts = found["verdicts"]
+def _lead(result: Mapping[str, Any]) -> str:
+    """Return the result in sentences: which setting is best, by how much, and which others may be as good."""
+    verdicts = result["verdicts"]
     best = next(iter(verdicts), None)
     if best is None:
         return "No finished run has a score."
     row, others = verdicts[best], len(verdicts) - 1
     seeds = f" on average over {row['seeds']} seeds" if row["seeds"] > 1 else ""
-    what = text(metric_label(found["metric"]))
-    said = f"<b>{named(best)}</b> has the {extreme(found)} {what}" if others else f"{what} of <b>{named(best)}</b>"
-    said += f": {figure(row['mean'])}{seeds}. "
-    if worse := no_gain(found):
-        said += f"{worse} "
-    label, values = main_test(found, best)
+    metric = text(metric_label(result["metric"]))
+    lead = (
+        f"<b>{breakable(best)}</b> has the {extreme(result)} {metric}"
+        if others
+        else f"{metric} of <b>{breakable(best)}</b>"
+    )
+    lead += f": {format_score(row['mean'])}{seeds}. "
+    if worse := describe_no_gain(result):
+        lead += f"{worse} "
+    label, values = main_test(result, best)
     if label:
-        same = label == metric_label(found["metric"])
-        said += f"On test pictures: {'' if same else f'{text(label)} '}{values}. "
-    near = [name for name, one in verdicts.items() if one["verdict"].startswith("within")]
-    unknown = sum(one["verdict"].startswith("one seed") for one in verdicts.values())
+        same = label == metric_label(result["metric"])
+        lead += f"On test images: {'' if same else f'{text(label)} '}{values}. "
+    near = [name for name, other in verdicts.items() if other["verdict"].startswith("within")]
+    unknown = sum(other["verdict"].startswith("one seed") for other in verdicts.values())
     if near:
-        names = f": {', '.join(map(named, near))}" if len(near) <= MOST_NAMES else ""
-        said += f"{len(near)} of {counted(others, 'other')} {'is' if len(near) == 1 else 'are'} within what another "
-        said += f"seed does{names}."
+        names = f": {', '.join(map(breakable, near))}" if len(near) <= MAX_NAMES else ""
+        lead += f"{len(near)} of {counted(others, 'other')} {'is' if len(near) == 1 else 'are'} within the spread of "
+        lead += f"seeds{names}."
     elif others and unknown:
-        said += "With one seed of a setting, nothing can be said of what another seed does."
+        lead += "With one seed per setting, the spread of seeds is unknown."
     elif others:
-        said += "The other one differs." if others == 1 else f"All {others} others differ."
-    return said
+        lead += "The other one differs." if others == 1 else f"All {others} others differ."
+    return lead
 
 
-def no_gain(found: Mapping[str, Any]) -> str:
-    """A sentence where the best setting is no nearer to real pictures than the inputs are; else empty."""
-    means, nothing = [row["mean"] for row in found["verdicts"].values()], found["nothing"]
-    if nothing is None or not means or min(means) < nothing:
+def describe_no_gain(result: Mapping[str, Any]) -> str:
+    """Return a sentence if the best setting is no closer to real images than the inputs are; else an empty string."""
+    means, baseline = [row["mean"] for row in result["verdicts"].values()], result["nothing"]
+    if baseline is None or not means or min(means) < baseline:
         return ""
-    return f"No setting is nearer to real pictures than doing nothing ({figure(nothing)}): train for longer."
+    return f"No setting is closer to real images than the unchanged input ({format_score(baseline)}): train for longer."
 
 
 def _statuses(trials: Sequence[Mapping[str, Any]]) -> list[str]:
-    return list(dict.fromkeys(one["status"] for one in trials))
+    return list(dict.fromkeys(trial["status"] for trial in trials))
 
 
-def _curves(found: Mapping[str, Any], shown: Sequence[str]) -> str:
-    hues = [hue(number) for number in range(len(shown))]
-    picture = curves({name: found["curves"].get(name, []) for name in shown}, hues)
-    if not picture:
+def _curves(result: Mapping[str, Any], settings: Sequence[str]) -> str:
+    hues = [hue(number) for number in range(len(settings))]
+    plot = plot_curves({name: result["curves"].get(name, []) for name in settings}, hues)
+    if not plot:
         return ""
-    keys = " ".join(f"<span>{key(number)}{named(name)}</span>" for number, name in enumerate(shown))
-    note = "Across: share of the budget. "
-    if any(row["seeds"] > 1 for row in found["verdicts"].values()):
-        note += "Mean over seeds; the band reaches from the lowest to the highest. "
-    if len(found["verdicts"]) > len(shown):
-        note += f"The {len(shown)} best settings."
-    body = f'<div class="choices">{keys}</div><div class="wide"><div class="plot curves">{picture}</div></div>'
+    keys = " ".join(f"<span>{key(number)}{breakable(name)}</span>" for number, name in enumerate(settings))
+    note = "Horizontal axis: share of the budget. "
+    if any(row["seeds"] > 1 for row in result["verdicts"].values()):
+        note += "Mean over seeds, with a band from the lowest to the highest. "
+    if len(result["verdicts"]) > len(settings):
+        note += f"The {len(settings)} best settings."
+    body = f'<div class="choices">{keys}</div><div class="wide"><div class="plot curves">{plot}</div></div>'
     return f'<div class="card">{body}<p class="note">{note}</p></div>'
 
 
-OF_THE_BEST = "Pictures that none of these runs was trained on, by the best checkpoint of the best run of each setting."
+HELD_OUT_NOTE = "Images that none of these runs was trained on, by the best checkpoint of the best run of each setting."
 
 
-def strips(made: Mapping[str, Mapping[str, Any]], note: str = OF_THE_BEST) -> str:
-    """For each direction the inputs, and below them what a run of each setting makes of them; `note` says which."""
-    titles = {name: f"{key(number)}{named(name)}" for number, name in enumerate(made)}
+def build_image_strips(pictures: Mapping[str, Mapping[str, Any]], note: str = HELD_OUT_NOTE) -> str:
+    """Return, for each direction, the inputs above their translations by a run of each setting, under `note`."""
+    titles = {name: f"{key(number)}{breakable(name)}" for number, name in enumerate(pictures)}
     cards = []
-    for way in WAYS:
-        shown_by = {name: _strips(one["pairs"][way]) for name, one in made.items() if one["pairs"].get(way)}
-        rows, shown = "", None
-        for name, (before, after) in shown_by.items():
-            rows += (_row("input", before) if before != shown else "") + _row(titles[name], after)
-            shown = before
+    for direction in DIRECTIONS:
+        strips = {
+            name: _strips(run["pairs"][direction]) for name, run in pictures.items() if run["pairs"].get(direction)
+        }
+        rows, last_input = "", None
+        for name, (before, after) in strips.items():
+            rows += (_row("input", before) if before != last_input else "") + _row(titles[name], after)
+            last_input = before
         if rows:
-            names = read_facts(Path(made[next(iter(shown_by))]["run"])).way(way)
+            names = read_run_data(Path(pictures[next(iter(strips))]["run"])).domain_names(direction)
             cards.append(f'<div class="card"><h3>{text(" → ".join(names))}</h3><div class="wide">{rows}</div></div>')
     note = f'<p class="note">{note}</p>' if cards else ""
-    cards += [_sampled(titles[name], Path(one["run"])) for name, one in made.items() if not one["pairs"]]
+    cards += [_sample_card(titles[name], Path(run["run"])) for name, run in pictures.items() if not run["pairs"]]
     return f'{note}<div class="columns">{"".join(cards)}</div>' if any(cards) else ""
 
 
 def _strips(pairs: Sequence[tuple[Any, Any]]) -> tuple[str, str]:
-    """Inputs and translations, side by side."""
-    before, after = ([inline(Image.fromarray(one)) for one in side] for side in zip(*pairs))
+    """Return the strip of inputs and that of translations."""
+    before, after = ([to_data_uri(Image.fromarray(image)) for image in images] for images in zip(*pairs))
     return _images(before), _images(after)
 
 
-def _sampled(title: str, run: Path) -> str:
-    """The newest sample grid of a run without held-out pictures."""
-    pairs = before_after(read_facts(run))
+def _sample_card(title: str, run: Path) -> str:
+    """Return the newest sample grid of a run without held-out images."""
+    pairs = latest_pairs(read_run_data(run))
     if not pairs:
         return ""
-    before, after = (_images(side) for side in zip(*pairs))
+    before, after = (_images(uris) for uris in zip(*pairs))
     rows = _row("input", before) + _row(title, after)
-    note = '<p class="note">There are no held-out pictures to show: these are samples of its training.</p>'
+    note = '<p class="note">There are no held-out images to show: these are samples of the training.</p>'
     return f'<div class="card"><div class="wide">{rows}</div>{note}</div>'
 
 
-def _images(pictures: Sequence[str]) -> str:
-    return "".join(f'<img src="{picture}" alt="">' for picture in pictures)
+def _images(uris: Sequence[str]) -> str:
+    return "".join(f'<img src="{uri}" alt="">' for uri in uris)
 
 
 def _row(title: str, images: str) -> str:
     return f'<h4>{title}</h4><div class="strip">{images}</div>'
 
 
-def _again(found: Mapping[str, Any]) -> str:
-    if found["best"] is None:
+def _winning_command(result: Mapping[str, Any]) -> str:
+    if result["best"] is None:
         return ""
-    return command(found["again"])
+    return command(result["again"])

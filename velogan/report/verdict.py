@@ -1,107 +1,125 @@
-"""What a run's scores say in words: what became better than doing nothing, what worse, and what to do."""
+"""Summarise a run's scores in sentences: what is better or worse than the unchanged input, and what to do."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from velogan.report.facts import Facts, is_number
-from velogan.report.failures import nearer
-from velogan.report.scores import TELLING, deviation, figure, gain, grouped, label, split_of
+from velogan.report.failures import describe_improvement
+from velogan.report.run_data import RunData, is_number
+from velogan.report.scores import (
+    BY_IMPORTANCE,
+    display_name,
+    format_value,
+    group_scores,
+    half_interval,
+    improvement,
+    split_note,
+)
 
 CHANGED_DB = 25.0
-"""A background whose PSNR to the input is lower has visibly changed: its values differ by 6 % of their range."""
-MOST_NAMED = 3
-"""Figures that a sentence names of those that became better, and of those that became worse."""
+"""A background with a lower PSNR to the input has visibly changed: its values differ by 6 % of their range."""
+MAX_NAMED = 3
+"""Maximum number of metrics that a sentence names as better, and as worse."""
 
-_SUMMARY = {  # some figures became better, some worse
-    (True, False): "Better than doing nothing.",
-    (True, True): "Mixed: better than doing nothing by some figures, worse by others.",
-    (False, True): "Worse than doing nothing.",
-    (False, False): "No better than doing nothing, and no worse, as far as so few pictures tell.",
+Score = Mapping[str, Any]
+
+_SUMMARY = {  # (some metrics are better, some are worse)
+    (True, False): "Better than the unchanged input.",
+    (True, True): "Mixed: better than the unchanged input by some metrics, worse by others.",
+    (False, True): "Worse than the unchanged input.",
+    (False, False): "Neither better nor worse than the unchanged input, as far as this number of images can tell.",
 }
-_LONGER = "Train longer: the same command with a larger --images goes on with this run"
-_MASK = "begin a run with --generator.output mask, if this one has none: it keeps backgrounds"
+_LONGER = "Train longer: the same command with a larger --images resumes this run"
+_MASK = "start a new run with --generator.output mask, if this one has none: it preserves backgrounds"
 
 
-def verdict(scores: Sequence[Mapping[str, Any]], names: Mapping[str, tuple[str, str]]) -> list[str]:
-    """The verdict in a sentence, one for each direction, and one that says what to do where something is wrong.
+def verdict(scores: Sequence[Score], names: Mapping[str, tuple[str, str]]) -> list[str]:
+    """Return a summary, a sentence for each direction, and what to do if something is worse.
 
-    Of each direction its first translator counts, and figures for which doing nothing lies outside the 95 % interval.
-    `names` are those of the domains that a direction leads from and to. Empty where nothing was compared with doing
-    nothing.
+    Only the first checkpoint and weights of each direction count, and metrics whose 95 % interval does not contain
+    the value of the unchanged input. Empty if no metric has a value of the unchanged input.
+
+    scores: the field `scores` of scores.json
+    names: source and target domain of each direction
     """
-    _, rows = grouped(scores)
-    sentences, good, poor, changed = [], False, False, False
-    for way in dict.fromkeys(str(row.first.get("direction")) for row in rows):
-        shown = [row.first for row in rows if str(row.first.get("direction")) == way]
-        better, worse = _against_nothing(shown)
-        parts = [f"better by {_named(better)}"] if better else []
-        parts += [f"worse by {_named(worse)}"] if worse else []
-        kept = next((one["value"] for one in shown if one.get("name") == "psnr_background_db"), CHANGED_DB)
-        if is_number(kept) and kept < CHANGED_DB:
-            parts.append(f"the background changed ({kept:.1f} dB to the input)")
-            changed = True
-        good, poor = good or bool(better), poor or bool(worse)
+    _, rows = group_scores(scores)
+    sentences: list[str] = []
+    has_better = has_worse = background_changed = False
+    for direction in dict.fromkeys(str(row.first.get("direction")) for row in rows):
+        first = [row.first for row in rows if str(row.first.get("direction")) == direction]
+        better, worse = _compare_with_baseline(first)
+        parts = [f"better by {_list_metrics(better)}"] if better else []
+        parts += [f"worse by {_list_metrics(worse)}"] if worse else []
+        background = next((score["value"] for score in first if score.get("name") == "psnr_background_db"), CHANGED_DB)
+        if is_number(background) and background < CHANGED_DB:
+            parts.append(f"the background changed ({background:.1f} dB to the input)")
+            background_changed = True
+        has_better, has_worse = has_better or bool(better), has_worse or bool(worse)
         if parts:
-            where = " to ".join(names[way]) if way in names else way
-            sentences.append(f"{where}{_aside(shown[0])}: {'; '.join(parts)}.")
+            title = " to ".join(names[direction]) if direction in names else direction
+            sentences.append(f"{title}{_note(first[0])}: {'; '.join(parts)}.")
     if not sentences:
         return []
-    if poor or changed:
-        sentences.append(f"{_LONGER}{f'. Or {_MASK}' if changed else ''}.")
-    return [_SUMMARY[good, poor], *sentences]
+    if has_worse or background_changed:
+        sentences.append(f"{_LONGER}{f'. Or {_MASK}' if background_changed else ''}.")
+    return [_SUMMARY[has_better, has_worse], *sentences]
 
 
-def result(facts: Facts) -> list[str]:
-    """The result of a run in sentences, the first one a summary, whether it was scored or not."""
-    if facts.scores:
-        said = verdict(facts.scores, {way: facts.way(way) for way in ("a2b", "b2a")})
-        return [capital(one) for one in said] or [_first(facts.scores)]
-    if facts.architecture:
-        return ["A search: the command “velogan train --genotype” trains what it finds."]
-    gained = nearer(facts.stats)
-    return ["Not scored yet: the command “velogan evaluate” does it.", *([f"{capital(gained)}."] if gained else [])]
+def result(run: RunData) -> list[str]:
+    """Return the result of a run in sentences, the first one a summary, whether it was scored or not."""
+    if run.scores:
+        sentences = verdict(run.scores, {direction: run.domain_names(direction) for direction in ("a2b", "b2a")})
+        return [capitalize(sentence) for sentence in sentences] or [_first_metric(run.scores)]
+    if run.architecture:
+        return ["A search: the command “velogan train --genotype” trains the architecture that it chose."]
+    improved = describe_improvement(run.stats)
+    hint = "Not scored yet: run “velogan evaluate”."
+    return [hint, f"{capitalize(improved)}."] if improved else [hint]
 
 
-def capital(words: str) -> str:
-    """`words` with a capital first letter, the rest as it is."""
-    return words[:1].upper() + words[1:]
+def capitalize(text: str) -> str:
+    """Return `text` with a capital first letter; the rest is unchanged, unlike `str.capitalize`."""
+    return text[:1].upper() + text[1:]
 
 
-def _against_nothing(scores: Sequence[Mapping[str, Any]]) -> tuple[list[Mapping[str, Any]], list[Mapping[str, Any]]]:
-    """The figures that are better and those that are worse than doing nothing, the telling ones first."""
-    rivals = [one for one in scores if gain(one) is not None and one.get("name") != "structure" and not _equal(one)]
-    rank = {name: number for number, name in enumerate(TELLING)}
-    rivals.sort(key=lambda one: rank.get(str(one.get("name")), -1))
-    return [one for one in rivals if (gain(one) or 0) > 0], [one for one in rivals if (gain(one) or 0) < 0]
+def _compare_with_baseline(scores: Sequence[Score]) -> tuple[list[Score], list[Score]]:
+    """Return the scores that are better and those that are worse than the unchanged input, most important first."""
+    rank = {name: number for number, name in enumerate(BY_IMPORTANCE)}
+    different = sorted(filter(_differs_from_baseline, scores), key=lambda score: rank.get(str(score.get("name")), -1))
+    gains = [(improvement(score) or 0, score) for score in different]
+    return [score for gain, score in gains if gain > 0], [score for gain, score in gains if gain < 0]
 
 
-def _equal(score: Mapping[str, Any]) -> bool:
-    """Whether doing nothing lies within the interval of the score, or that is of one picture, which has none."""
-    if deviation(score) is None:
-        return score.get("interval_95") is None and score.get("images_fake") == 1
+def _differs_from_baseline(score: Score) -> bool:
+    """Return whether the unchanged input was scored, and lies outside the 95 % interval of the score."""
+    if improvement(score) is None or score.get("name") == "structure":
+        return False
+    if half_interval(score) is None:  # one image has no interval, so it decides nothing
+        return score.get("interval_95") is not None or score.get("images_fake") != 1
     low, high = score["interval_95"]
-    return low <= score["baseline"] <= high
+    return not low <= score["baseline"] <= high
 
 
-def _named(scores: Sequence[Mapping[str, Any]]) -> str:
-    shown = [
-        f"{label(one)} ({figure(one, one['value'])}, doing nothing {figure(one, one['baseline'])})"
-        for one in scores[:MOST_NAMED]
+def _list_metrics(scores: Sequence[Score]) -> str:
+    listed = [
+        f"{display_name(score)} ({format_value(score, score['value'])}, "
+        f"unchanged input {format_value(score, score['baseline'])})"
+        for score in scores[:MAX_NAMED]
     ]
-    more = len(scores) - len(shown)
-    return ", ".join(shown) + (f" and {more} more" if more else "")
+    more = len(scores) - len(listed)
+    return ", ".join(listed) + (f" and {more} more" if more else "")
 
 
-def _aside(score: Mapping[str, Any]) -> str:
-    """Which translator and which pictures, where they are not the last one and test pictures."""
-    said = ["best checkpoint"] if score.get("checkpoint") == "best" else []
-    said += [f"on {split_of(score)}"] if split_of(score) else []
-    return f" ({', '.join(said)})" if said else ""
+def _note(score: Score) -> str:
+    """Return which checkpoint and which images were scored, if they are not the last one and test images."""
+    parts = ["best checkpoint"] if score.get("checkpoint") == "best" else []
+    parts += [f"on {split_note(score)}"] if split_note(score) else []
+    return f" ({', '.join(parts)})" if parts else ""
 
 
-def _first(scores: Sequence[Mapping[str, Any]]) -> str:
-    """The most telling figure alone, where none is known of doing nothing."""
-    score = min(scores, key=lambda one: TELLING.index(one["name"]) if one.get("name") in TELLING else len(TELLING))
-    return f"{label(score)}{_aside(score)}: {figure(score, score['value'])}."
+def _first_metric(scores: Sequence[Score]) -> str:
+    """Return the most important metric alone, for scores without the unchanged input."""
+    rank = {name: number for number, name in enumerate(BY_IMPORTANCE)}
+    score = min(scores, key=lambda score: rank.get(str(score.get("name")), len(rank)))
+    return f"{display_name(score)}{_note(score)}: {format_value(score, score['value'])}."

@@ -20,7 +20,7 @@ from velogan.evaluation.pictures import open_side
 from velogan.evaluation.samples import centre, spread
 from velogan.methods.base import ends
 from velogan.observe.samples import grid
-from velogan.report.sweep_tables import MOST_SHOWN
+from velogan.report.sweep_tables import MAX_SHOWN
 from velogan.translate.model import CheckpointChoice, load_translator
 
 MOST_PICTURES = 6
@@ -63,7 +63,7 @@ def _best_runs(found: Mapping[str, Any]) -> dict[str, Path]:
     for one in done:
         runs.setdefault(one["setting"], Path(one["run"]))
     order = [*found["verdicts"]] or [*runs]
-    return {name: runs[name] for name in order[:MOST_SHOWN] if name in runs}
+    return {name: runs[name] for name in order[:MAX_SHOWN] if name in runs}
 
 
 def _open(run: Path) -> tuple[Config, dict[str, Domain]]:

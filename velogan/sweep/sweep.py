@@ -17,7 +17,7 @@ from velogan.evaluation.metric import check_metric, higher_is_better
 from velogan.evaluation.validation import FEATURE_SCORE, NOTHING, SCORE
 from velogan.files import write_text
 from velogan.observe.log import read_stats
-from velogan.report.sweep_page import no_gain, write_sweep
+from velogan.report.sweep_page import describe_no_gain, write_sweep_page
 from velogan.scale.connected import connected
 from velogan.store.lock import locked
 from velogan.sweep.folder import (
@@ -100,10 +100,10 @@ def _finish(plan: SweepPlan, out: Path, rows: Rows, facts: Mapping[str, Any], ta
     winner = str(run_folder(out, str(result["best"])))
     found |= {"again": shlex.join(["velogan", "train", "--config", winner, "--out", "runs/winner"])}
     found |= {"nothing": doing_nothing(plan.metric, trials)}
-    if said := no_gain(found):
+    if said := describe_no_gain(found):
         table.say(said)
     pictures = held_out_pictures(found, say=table.say)
-    page = write_sweep({**found, "curves": _curves(plan, rows, out), "pictures": pictures}, out / "sweep.html")
+    page = write_sweep_page({**found, "curves": _curves(plan, rows, out), "pictures": pictures}, out / "sweep.html")
     kept = json.dumps({**found, "page": str(page)}, indent=1, default=str)
     write_text(out / "sweep.json", kept)
     return {key: json.loads(kept)[key] for key in ("trials", "best", "page")}

@@ -26,7 +26,7 @@ from velogan.methods.base import Role
 from velogan.observe.log import Log, read_stats
 from velogan.observe.progress import Display, Training, forecast
 from velogan.report import write_report
-from velogan.report.failures import ENDED, ended_badly, failures, nearer
+from velogan.report.failures import ENDED, describe_improvement, final_checkpoint_is_worse, find_failures
 from velogan.search.recorder import ArchitectureRecorder
 from velogan.store.checkpoint import (
     damage,
@@ -411,14 +411,14 @@ class Session:
         elif not same:
             return
         chosen = folder.with_name(best["checkpoint"])
-        badly = folder if chosen != folder and ended_badly(read_stats(self.folder)) else None
+        badly = folder if chosen != folder and final_checkpoint_is_worse(read_stats(self.folder)) else None
         mark_best(self.folder, checkpoint=chosen, name=name, score=best["score"], on=on, instead_of=badly)
 
     def _tell_failures(self) -> None:
         stats = read_stats(self.folder)
-        for one in failures(stats):
-            self._say_once(one.name, f"since {counted(one.since, 'image')} {one.what}: try {one.hint}")
-        if self._at_end() and (gain := nearer(stats)):
+        for one in find_failures(stats):
+            self._say_once(one.name, f"since {counted(one.since, 'image')} {one.description}: try {one.hint}")
+        if self._at_end() and (gain := describe_improvement(stats)):
             self.say(gain)
 
     def _waited_enough(self) -> bool:
