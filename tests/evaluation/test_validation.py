@@ -222,7 +222,7 @@ def test_a_discriminator_that_wins_is_told_without_held_out_pictures(config: Con
     config = config.change(train=train, optimizer={"rules": rules}, data={"validation": 0})
     _train(config, tmp_path / "run", said)
     assert any("train.patience=2 has no score to wait for" in line for line in said)
-    told = [line for line in said if "tells every translation from real pictures" in line]
+    told = [line for line in said if "tells every translation from real images" in line]
     assert told
     assert "a lower rate (optimizer.rules D_" in told[0]
     assert "tells every translation" in (tmp_path / "run" / "report.html").read_text()

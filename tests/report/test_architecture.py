@@ -74,7 +74,8 @@ def test_a_search_is_shown(make_run: MakeRun) -> None:
             name = max(mixture, key=mixture.__getitem__)
             label = place.split(".")[1]
             if not label.isdigit():
-                assert f"{network}, cell {label}: weights of operations; at the end {name} with {mixture[name]:.0%}" in source
+                winner = f"{name} with {mixture[name]:.0%}"
+                assert f"{network}, cell {label}: weights of operations; at the end {winner}" in source
     for said in ("from 0 to 12,000 images", "apples → oranges", "judges oranges", "taps in its r cells"):
         assert said in source
     assert len(source) < 600_000

@@ -17,7 +17,7 @@ from velogan.report.share_plots import plot_shares, share_legend
 from velogan.search.history import Tick
 
 MAX_POINTS = 60
-"""Maximum number of points of the history that are draw_genotype, evenly spaced; the last is one of them."""
+"""Maximum number of points of the history that are drawn, evenly spaced; the last is one of them."""
 
 MAX_NARROW = 8
 """Networks with fewer mixed operations than this are placed side by side."""
