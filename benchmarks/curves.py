@@ -30,7 +30,7 @@ def curve(mode: str, *, steps: int) -> dict[str, Any]:
     """Train `steps` steps in `mode`; return its entry."""
     config = (
         cyclegan()
-        .sized("xs")
+        .with_size("xs")
         .change(data={"crop_size": 64}, train={"length": f"{steps} images"}, engine={"mode": mode})
     )
     config = config.model_copy(update={"engine": decide(config)[0]})

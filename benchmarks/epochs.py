@@ -158,7 +158,7 @@ def main() -> None:
     parser.add_argument("--fraction", type=float, default=0.02)
     asked = parser.parse_args()
     data = {"path": asked.data, "crop_size": asked.image_size, "validation": 0}
-    configs = {name: RECIPES[name]().sized(asked.size).change(data=data) for name in METHODS}
+    configs = {name: RECIPES[name]().with_size(asked.size).change(data=data) for name in METHODS}
     with Display() as display:
         result = measure_epochs(configs, fraction=asked.fraction, display=display)
     write_text(asked.out, json.dumps(result, indent=1))

@@ -102,12 +102,12 @@ def test_a_change_is_checked_and_leaves_the_first_as_it_was():
 
 @pytest.mark.parametrize("size", SIZES)
 def test_a_size_sets_width_and_depth_alone(size: Size):
-    sized = Config().change(data={"crop_size": 64}).sized(size)
+    sized = Config().change(data={"crop_size": 64}).with_size(size)
     dial = SIZES[size]
     assert (sized.generator.channels, sized.generator.blocks) == (dial["channels"], dial["blocks"])
     assert sized.discriminator.channels == dial["discriminator"]
     assert sized.data.crop_size == 64
-    assert Config().sized("l") == Config()
+    assert Config().with_size("l") == Config()
 
 
 def test_every_field_is_described_and_no_description_is_a_stub():

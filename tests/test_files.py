@@ -9,12 +9,12 @@ import pytest
 import velogan
 from velogan.data.config import DataConfig
 from velogan.data.sets.sources import cache_directory, code_directory
-from velogan.files import brief_duration, counted, private_folder, refuse_shared
+from velogan.files import brief_duration, check_not_shared, pluralize, private_folder
 from velogan.kernels.native import load_kernels
 
 
 def test_one_thing_is_no_plural():
-    assert [counted(number, "image") for number in (0, 1, 2, 1000)] == [
+    assert [pluralize(number, "image") for number in (0, 1, 2, 1000)] == [
         "0 images",
         "1 image",
         "2 images",
@@ -25,7 +25,7 @@ def test_one_thing_is_no_plural():
 def test_no_message_has_a_plural_of_its_own():
     plural = re.compile(r"\{[^{}A-Z]+:,\} (images|pictures|steps|files)\b")
     for file in Path(velogan.__file__).parent.rglob("*.py"):
-        assert not plural.search(file.read_text()), f"{file}: use velogan.files.counted"
+        assert not plural.search(file.read_text()), f"{file}: use velogan.files.pluralize"
 
 
 def test_folders_for_code_are_made_for_their_owner_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -77,7 +77,7 @@ def test_libraries_are_not_loaded_from_where_others_may_write(kernels: object, t
     with pytest.raises(ValueError, match=r"other users may write to .*kernels and so"):
         load_kernels(folder)
     with pytest.raises(ValueError, match="other users"):
-        refuse_shared(folder)
+        check_not_shared(folder)
 
 
 @pytest.mark.parametrize(

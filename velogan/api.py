@@ -18,10 +18,10 @@ from velogan.evaluation.evaluate import Features
 from velogan.evaluation.evaluate import evaluate as _evaluate
 from velogan.evaluation.features import default_features
 from velogan.evaluation.uncertainty import uncertainty_estimator
-from velogan.interchange.bundle import write_export
+from velogan.interchange.bundle import ExportOptions, write_export
 from velogan.interchange.card import CardMetadata
 from velogan.interchange.export import Format
-from velogan.interchange.hub import local, named, require_hub, upload
+from velogan.interchange.hub import require_hub, resolve_model_path, resolve_repo, upload
 from velogan.interchange.importing import import_reference as _import_reference
 from velogan.observe.progress import Display
 from velogan.recipes import RECIPES, RECOMMENDED
@@ -79,7 +79,7 @@ def load(
     levels of 8 bits. ValueError, with the mend, where there is no such model.
     """
     common: Any = {"direction": direction, "weights": weights, "checkpoint": checkpoint}
-    path = local(path)
+    path = resolve_model_path(path)
     return Model(load_translator(path, device=resolve_device(device), fast=not fp32, **common), path)
 
 
@@ -105,7 +105,7 @@ class Model:
         What is not kept yet is downloaded: weights as safetensors, never a pickle. `revision`: a branch, tag or commit;
         the other arguments are those of `load`.
         """
-        found = named(f"{name}@{revision}" if revision else name)
+        found = resolve_repo(f"{name}@{revision}" if revision else name)
         return load(found, direction=direction, device=device, fp32=fp32)
 
     def save_pretrained(
@@ -148,9 +148,11 @@ class Model:
         if file is None:
             raise ValueError("this model was not loaded from a file: load it from a run or a file, then save it")
         if self.path is None or self.path.is_file():
-            return write_export(file, folder, format="hub", metadata=metadata)
+            return write_export(file, folder, format="hub", options=ExportOptions(metadata=metadata))
         weights = "ema" if file.stem.endswith(".ema") else "raw"
-        return write_export(file.parent, folder, format="hub", weights=weights, metadata=metadata)
+        return write_export(
+            file.parent, folder, format="hub", options=ExportOptions(weights=weights, metadata=metadata)
+        )
 
     @property
     def device(self) -> torch.device:
@@ -239,7 +241,8 @@ def export(
     weights: Weights | None = None,
 ) -> dict[str, Any]:
     """Writes generators for other programs, as `velogan export`: `file`, `max_difference`, `megabytes`, `card`."""
-    return write_export(local(path), Path(out), format=format, direction=direction, weights=weights)
+    options = ExportOptions(direction=direction, weights=weights)
+    return write_export(resolve_model_path(path), Path(out), format=format, options=options)
 
 
 def import_reference(source: PathLike, run: PathLike, *, picture_statistics: bool = False) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from velogan.data.config import DataConfig
 from velogan.engine.config import EngineConfig, TrainConfig
 from velogan.engine.optimizers import OptimizerConfig, check_rules, check_schedule, trained
 from velogan.engine.schedules import ScheduleConfig
-from velogan.files import nearest, parse_yaml
+from velogan.files import did_you_mean, parse_yaml
 from velogan.methods import DEFAULT
 from velogan.methods.base import Method, Spec, ends
 from velogan.methods.capabilities import Remarks, TakesTerms, capability
@@ -46,7 +46,7 @@ SIZES: dict[Size, dict[str, int]] = {
 }
 """The one dial: generator width and residual blocks, discriminator width. `l` is the paper's."""
 
-OF_RESNETS = {
+RESNET_ONLY_DEFAULTS = {
     name: GeneratorConfig.model_fields[name].default for name in ("decoder", "antialias", "padding", "dropout")
 }
 """What cells have not, as it is where it says nothing."""
@@ -65,7 +65,7 @@ def _parse_method(value: Any) -> Method:
     kind = tree.get("kind", DEFAULT.kind)
     if not isinstance(kind, str) or kind not in METHODS:
         known = " and ".join(METHODS)
-        raise ValueError(f"kind={_shown(kind, repr)} is no method, there are {known}{nearest(str(kind), METHODS)}")
+        raise ValueError(f"kind={_shown(kind, repr)} is no method, there are {known}{did_you_mean(str(kind), METHODS)}")
     return METHODS[kind].model_validate(tree)
 
 
@@ -79,7 +79,7 @@ def _parse_overrides(section: type[BaseModel], value: Any) -> Any:
     parsed = {}
     for name, override in value.items():
         if name not in section.model_fields:
-            raise ValueError(f"{name}: there is no such field{nearest(str(name), section.model_fields)}")
+            raise ValueError(f"{name}: there is no such field{did_you_mean(str(name), section.model_fields)}")
         if override is not None:
             field = section.model_fields[name]
             adapter = TypeAdapter(Annotated[field.annotation, field])  # pyright: ignore
@@ -175,7 +175,7 @@ class Config(BaseModel):
                 tree[section] = {**tree.get(section, {}), **fields}
         return parse_config(tree)
 
-    def sized(self, size: Size, *, network: str | None = None) -> Config:
+    def with_size(self, size: Size, *, network: str | None = None) -> Config:
         """With the widths and depth that `size` stands for; `network`: the generators', if they become others."""
         dial = SIZES[size]
         generator = {"channels": dial["channels"], "blocks": dial["blocks"]}
@@ -185,7 +185,7 @@ class Config(BaseModel):
             generator = {"channels": 4 * dial["channels"]}
         return self.change(generator=generator, discriminator={"channels": dial["discriminator"]})
 
-    def built_from(
+    def with_genotype(
         self,
         genotype: Genotype,
         *,
@@ -211,19 +211,19 @@ class Config(BaseModel):
         blocks = [blocks_of(genotype.generators[way], genotype.space) for way in (first, last)]
         hidden = hidden or genotype.hidden or self.generator.encoding
         wide = [hidden[way] for way in (first, last)] if isinstance(hidden, Mapping) else [hidden]
-        sections["generator"] |= {"blocks": blocks[0], **OF_RESNETS}
+        sections["generator"] |= {"blocks": blocks[0], **RESNET_ONLY_DEFAULTS}
         if "discriminator" in sections:
             sections["discriminator"] |= {"antialias": False}
         sections["generator_b"] |= {"blocks": blocks[1] if blocks[1] != blocks[0] else None}
-        made = self.change(**sections)._widened(wide)
+        made = self.change(**sections)._with_widths(wide)
         if match is None:
             return made
         spec = made.spec
         channels = [(spec.channels[source], spec.channels[target]) for source, target in map(ends, ways)]
         goal = reference(match) if isinstance(match, str) else match
-        return made._widened(matched([spec.generators[way] for way in ways], goal, channels=channels))
+        return made._with_widths(matched([spec.generators[way] for way in ways], goal, channels=channels))
 
-    def scaled_to(self, other: Config) -> Config:
+    def match_size_of(self, other: Config) -> Config:
         """With each generator as large as that of the same direction in `other`, by its width alone.
 
         Widths are whole numbers: sizes are as near as these allow. For a searched `other` this is C'64 of CycleGANAS,
@@ -235,9 +235,9 @@ class Config(BaseModel):
             source, target = ends(way)
             channels = (spec.channels[source], spec.channels[target])
             widths.append(nearest_width(spec.generators[way], goal.generators[way], channels=channels))
-        return self._widened(widths)
+        return self._with_widths(widths)
 
-    def _widened(self, widths: Sequence[int]) -> Config:
+    def _with_widths(self, widths: Sequence[int]) -> Config:
         """With these `channels` of the generators, of the first and of the last direction."""
         first, last = widths[0], widths[-1]
         return self.change(generator={"channels": first}, generator_b={"channels": None if last == first else last})
@@ -314,7 +314,7 @@ def _wrong_fields(error: ValidationError, section: str = "") -> list[str]:
     for item in errors[:_MOST_ERRORS]:
         name = ".".join([section] * bool(section) + [_shown(part) for part in item["loc"]])
         if item["type"] == "extra_forbidden":
-            lines.append(f"{name}: there is no such field{nearest(name, field_names(Config))}")
+            lines.append(f"{name}: there is no such field{did_you_mean(name, field_names(Config))}")
         elif item["type"] == "value_error":
             problem = str(item.get("ctx", {}).get("error", item["msg"]))
             value = item["input"]

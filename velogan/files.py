@@ -18,21 +18,21 @@ import yaml
 
 
 @contextmanager
-def replacing(path: Path) -> Iterator[Path]:
+def atomic_write(path: Path) -> Iterator[Path]:
     """Gives the path of a new file beside `path`; what is written there takes the place of `path` at the end.
 
     Readers see the old or the new content, never a part. OSError names `path`.
     """
-    aside = path.with_name(f".{path.name}.{os.getpid()}")
+    tmp_path = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        yield aside
-        with open(aside, "rb") as file:
+        yield tmp_path
+        with open(tmp_path, "rb") as file:
             os.fsync(file.fileno())
-        os.replace(aside, path)
+        os.replace(tmp_path, path)
     except BaseException as error:
         with suppress(OSError):
-            aside.unlink(missing_ok=True)
+            tmp_path.unlink(missing_ok=True)
         if not isinstance(error, OSError):
             raise
         raise OSError(error.errno, error.strerror, str(path)) from error
@@ -48,12 +48,12 @@ def private_folder(folder: Path) -> Path:
         if not one.exists():
             one.mkdir(mode=0o700, parents=True, exist_ok=True)
     if not folder.parent.stat().st_mode & stat.S_ISVTX:  # in a folder like /tmp nobody replaces what is another's
-        refuse_shared(folder.parent)
-    refuse_shared(folder)
+        check_not_shared(folder.parent)
+    check_not_shared(folder)
     return folder
 
 
-def refuse_shared(path: Path) -> None:
+def check_not_shared(path: Path) -> None:
     """ValueError where other users than root may write to `path`, from which code is loaded."""
     facts = path.stat()
     if facts.st_uid not in (os.getuid(), 0):
@@ -71,8 +71,8 @@ def refuse_shared(path: Path) -> None:
 def write_text(path: Path, text: str) -> None:
     """Writes a file as `replacing` does; what is not Unicode in `text` becomes `?`. OSError says what to do."""
     try:
-        with replacing(path) as aside:
-            aside.write_bytes(text.encode("utf-8", errors="replace"))
+        with atomic_write(path) as tmp_path:
+            tmp_path.write_bytes(text.encode("utf-8", errors="replace"))
     except OSError as error:
         mend = f"{error.strerror} while writing this file: make room, or make it writable, and start again"
         raise OSError(error.errno, mend, str(path)) from error
@@ -105,7 +105,7 @@ class _PlainValues(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
-def names_a_file(path: Path) -> bool:
+def looks_like_file_name(path: Path) -> bool:
     """Whether a path that is no folder is named as files are: with a letter behind its last dot, and another.
 
     Letters and digits alone: `out.geotiffs` and `out.mp4` are named so, `out.v2` and `results.2026` are not.
@@ -115,7 +115,7 @@ def names_a_file(path: Path) -> bool:
     return not path.is_dir() and suffix.isascii() and suffix.isalnum() and suffix[:1].isalpha() and letters > 1
 
 
-def counted(number: int, what: str) -> str:
+def pluralize(number: int, what: str) -> str:
     """`number` things for people: "1 channel", "2 channels", "1,000 pictures"."""
     return f"{number:,} {what}{'' if number == 1 else 's'}"
 
@@ -156,7 +156,7 @@ def require(extra: str, *modules: str, user: str) -> None:
         raise ValueError(f"{user} needs {', '.join(missing)}: {install(extra)}")
 
 
-def nearest(name: str, names: Iterable[str]) -> str:
+def did_you_mean(name: str, names: Iterable[str]) -> str:
     """`; did you mean x?` for the valid name closest to `name`, or nothing."""
     close = difflib.get_close_matches(name, list(names), n=1, cutoff=0.5)
     return f"; did you mean {close[0]}?" if close else ""

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import torch
 
-from velogan.config import OF_RESNETS, Config
+from velogan.config import RESNET_ONLY_DEFAULTS, Config
 from velogan.search.method import Searched
 
 
@@ -34,7 +34,7 @@ def fast() -> Config:
     """
     return (
         Config()
-        .sized("xs")
+        .with_size("xs")
         .change(
             data={"crop_size": 128, "batch_size": 4},
             generator={"output": "auto", "decoder": "resize", "padding": "reflect"},
@@ -58,7 +58,7 @@ def recommended() -> Config:
     """
     if not torch.cuda.is_available():
         return fast()
-    return fast().sized("s").change(data={"crop_size": 256}, train={"length": "10 minutes"})
+    return fast().with_size("s").change(data={"crop_size": 256}, train={"length": "10 minutes"})
 
 
 def demo() -> Config:
@@ -186,7 +186,7 @@ def to_search(config: Config, *, inner: str | None = None) -> Config:
     generator, discriminator = config.generator, config.discriminator
     wrapped = config.method.model_dump() if inner in (None, config.method.kind) else inner
     hidden = generator.encoding if generator.has_stages else 4 * generator.channels
-    cells = {"network": "cells", "operations": (), **OF_RESNETS, "channels": max(hidden // 4, 4)}
+    cells = {"network": "cells", "operations": (), **RESNET_ONLY_DEFAULTS, "channels": max(hidden // 4, 4)}
     judged = {} if "projected" in discriminator.network else {"network": "cells", "operations": (), "antialias": False}
     return config.change(
         method={"kind": Searched.kind, "inner": wrapped, "hidden": hidden},

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from velogan.config import Config
-from velogan.files import nearest
+from velogan.files import did_you_mean
 from velogan.recipes import DEFAULT, RECIPES
 
 METHODS = ("cyclegan", "onepair", "onepair-plus")
@@ -140,7 +140,7 @@ def _parse(only: str) -> dict[str, list[Any]]:
             known = [one for words in kinds.values() for one in words]
             lists = "; ".join(f"{kind}s {', '.join(words)}" for kind, words in kinds.items())
             raise ValueError(
-                f"--only {word}: this word is not known{nearest(word, known)}; there are {lists}; batch=N; "
+                f"--only {word}: this word is not known{did_you_mean(word, known)}; there are {lists}; batch=N; "
                 "size=N (pixels)"
             )
     return found

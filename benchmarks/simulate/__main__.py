@@ -86,7 +86,7 @@ def _simulate(asked: argparse.Namespace) -> dict[str, Any]:
 def _config(asked: argparse.Namespace, preset: str) -> Config:
     """Return a preset at the requested sizes; the reference is one too, with its own generator."""
     config = RECIPES[preset]()
-    config = config.sized(asked.size) if asked.size else config
+    config = config.with_size(asked.size) if asked.size else config
     return config.change(data={"crop_size": asked.image_size}) if asked.image_size else config
 
 

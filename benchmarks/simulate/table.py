@@ -9,14 +9,14 @@ from rich.box import SIMPLE_HEAD
 from rich.console import RenderableType
 from rich.table import Table
 
-from velogan.files import counted
+from velogan.files import pluralize
 
 
 def render(found: dict[str, Any]) -> Iterator[RenderableType]:
     """A row for each number of devices, and the factors that a training on several nodes could have."""
     images = found["images_per_step"]
     table = Table(
-        title=f"a step of {counted(images, 'image')} a domain on one device: {found['step_ms']:,.4g} ms "
+        title=f"a step of {pluralize(images, 'image')} a domain on one device: {found['step_ms']:,.4g} ms "
         f"({found['step_from']}); gradients: {sum(one['bytes'] for one in found['phases']) / 1e6:,.1f} MB",
         title_justify="left",
         padding=(0, 1, 0, 0),
@@ -33,8 +33,9 @@ def render(found: dict[str, Any]) -> Iterator[RenderableType]:
     shares = ", ".join(f"{name} {share:.0%}" for name, share in split["shares"].items())
     yield f"method: {factors['method']:.3g} times the default method's images, by arithmetic"
     yield (
-        f"modules on {counted(split['nodes'], 'node')}, weights exchanged every {counted(split['every'], 'image')}: "
-        f"{split['times']:.3g} times, at most {split['most']:.3g} (each node's share of a step: {shares})"
+        f"modules on {pluralize(split['nodes'], 'node')}, weights exchanged every "
+        f"{pluralize(split['every'], 'image')}: {split['times']:.3g} times, "
+        f"at most {split['most']:.3g} (each node's share of a step: {shares})"
     )
     yield f"trials side by side: {factors['trials']} times as many, of the same length each"
-    yield f"together: {factors['together']:.3g} times on {counted(factors['nodes'], 'node')}"
+    yield f"together: {factors['together']:.3g} times on {pluralize(factors['nodes'], 'node')}"

@@ -95,8 +95,8 @@ def variant_config(study: Mapping[str, Any], variant: str, base: Config, folder:
     if options.get("only") == "generators":
         found = found.model_copy(update={"discriminators": {}})
     match = config.generator if options.get("match") == "own" else None
-    built = config.built_from(found, hidden=options.get("hidden"), match=match)
-    return config.scaled_to(built) if options.get("only") == "sizes" else built
+    built = config.with_genotype(found, hidden=options.get("hidden"), match=match)
+    return config.match_size_of(built) if options.get("only") == "sizes" else built
 
 
 def random_genotype(search: Config, seed: int) -> Genotype:

@@ -86,7 +86,7 @@ def test_the_default_is_the_recommended_recipe_at_a_size_that_the_machine_bears(
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert _configured("--data", "a", "b") == _configured("auto", "--data", "a", "b") == fast.change(data=data)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    on_a_gpu = fast.sized("s").change(data={"crop_size": 256}, train={"length": "10 minutes"})
+    on_a_gpu = fast.with_size("s").change(data={"crop_size": 256}, train={"length": "10 minutes"})
     assert _configured("--data", "a", "b") == on_a_gpu.change(data=data)
     assert _configured("fast", "--data", "a", "b") == fast.change(data=data)
     assert _configured("--data", "a", "b", "--engine.device", "cpu").data.crop_size == 128
@@ -104,7 +104,7 @@ def test_what_was_picked_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[s
     words = ["--data", "apples2oranges", *TINY, "--engine.device", "cpu", "--out", str(tmp_path / "run"), "--json"]
     assert main(["train", *words]) == 0
     said = capsys.readouterr().err
-    assert "the recommended recipe: 2 channels, squares of 32x32, 2 images, as a CPU bears; --size, " in said
+    assert "the recommended preset for a CPU: 2 channels, crops of 32x32, 2 images; --size, " in said
     assert json.loads((tmp_path / "run" / "run.json").read_text())["preset"] == "auto"
     assert main(["train", "cyclegan", *words]) == 2, "the run is another"
     assert "recommended" not in capsys.readouterr().err
@@ -142,14 +142,14 @@ def test_what_was_picked_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[s
 def test_flags_change_their_fields(flags: str, changes: dict[str, Any]):
     expected = Config().change(data={"path": ("here",)})
     if "--size" in flags:
-        expected = expected.sized("s")
+        expected = expected.with_size("s")
     expected = expected.change(**changes)
     assert _configured("cyclegan", "--data", "here", *flags.split()) == expected
 
 
 def test_a_size_counts_for_cells_and_beside_a_run_that_is_continued(tmp_path: Path):
     cells = _configured("cyclegan", "--data", "d", "--size", "s", "--generator.network", "cells")
-    assert cells == Config().change(data={"path": ("d",)}, generator={"network": "cells"}).sized("s")
+    assert cells == Config().change(data={"path": ("d",)}, generator={"network": "cells"}).with_size("s")
     (tmp_path / "config.yaml").write_text(write_yaml(RECIPES["fast"]()))
     asked = _configured("--data", "d", "--out", str(tmp_path), "--size", "m")
     assert (asked.generator.channels, asked.generator.blocks) == (64, 6)
@@ -166,7 +166,7 @@ def test_a_run_folder_or_file_is_a_start_for_more_flags(tmp_path: Path):
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        ("train --out r", "--data is missing: name a folder with trainA and trainB"),
+        ("train --out r", "--data is missing: give a folder with trainA and trainB"),
         ("train --data apples2oranges", "--out is missing"),
         ("train --data d --out r --images 5 --minutes 2", "--minutes and --images contradict each other"),
         ("train --data /no/such/folder --out {tmp}/r", "/no/such/folder"),
@@ -189,7 +189,7 @@ def test_a_run_folder_or_file_is_a_start_for_more_flags(tmp_path: Path):
         ("train --data d --data.path e", "--data and --data.path set the same field: give one of the two"),
         ("train --data d --out r --generator.operations nope", "the flags: generator: operations=nope is for cells"),
         ("train --data d --out r --train.length soon", "is no duration"),
-        ("train --preset demo --data d --out r", "--preset: there is no such flag here"),
+        ("train --preset demo --data d --out r", "--preset: unknown flag"),
         ("train contrast --data d --out r --generator.blocks 0", "generator.blocks=0 leaves method=contrast no block"),
         (
             "train onepair --data d --out r --method.direction both --discriminator-b network=projected",
@@ -201,23 +201,23 @@ def test_a_run_folder_or_file_is_a_start_for_more_flags(tmp_path: Path):
         ("train --data d --out r --minutes soon", "velogan: --minutes soon: give a number"),
         ("train --data d --out r --data.range-a 1 b", "velogan: --data.range-a 1 b: give two numbers"),
         ("train --data d --out r --seed", "velogan: --seed: its value is missing"),
-        ("train --data d --out r --size xl", "velogan: --size xl: there is no such choice; did you mean"),
+        ("train --data d --out r --size xl", "velogan: --size xl: unknown choice; did you mean"),
         (
             "train --data d --out r --batch-size 4",
-            "--batch-size: there is no such flag here; did you mean --data.batch-",
+            "--batch-size: unknown flag; did you mean --data.batch-",
         ),
         ("train fats --data d --out r", "there is no preset 'fats'; did you mean fast? There are auto, cyclegan"),
         ("train --out r fast --data d", "fast: a preset comes before all flags: velogan train fast"),
         ("train --data d --out {tmp}/file/r", "--out {tmp}/file/r: nothing can be written to {tmp}/file (Not a direc"),
-        ("train --help optimiser", "--help optimiser: there is no such section; did you mean optimizer?"),
-        ("translate {tmp} in", "missing: OUTPUT The image or folder to write"),
+        ("train --help optimiser", "--help optimiser: unknown section; did you mean optimizer?"),
+        ("translate {tmp} in", "missing: OUTPUT The file or folder to write"),
         ("train --config {tmp}/none.yaml --out r", "there is no such file"),
         ("train cyclegun --data d --out r", "cyclegun"),
         ("trian --data d", "there is no command 'trian'; did you mean train?"),
         ("data rendr", "did you mean data render?"),
         ("translate {tmp} {tmp}/in {tmp}/out", "{tmp}"),
         ("translate {tmp} -file out", "velogan: -file looks like a flag: write ./-file"),
-        ("translate {tmp} in out --address auto", "--address auto is for many processes: add --workers N"),
+        ("translate {tmp} in out --address auto", "--address auto has no effect without --workers: add --workers N"),
         ("evaluate {tmp}/none", "{tmp}/none"),
         ("report {tmp}/none", "{tmp}/none"),
         ("data check /no/such/folder", "/no/such/folder"),
@@ -298,14 +298,14 @@ def test_help_of_train_is_one_screen_and_leads_to_the_rest(
 
 @pytest.mark.parametrize("before", ["train --data", "translate", "data check", "evaluate run --data"])
 def test_an_empty_word_is_no_folder(before: str, capsys: pytest.CaptureFixture[str]):
-    assert f"what follows {before.split()[-1]} is empty" in _refused(capsys, *before.split(), "")
+    assert f"the value after {before.split()[-1]} is empty" in _refused(capsys, *before.split(), "")
 
 
 def test_a_random_search_that_finds_fewer_settings_says_so(capsys: pytest.CaptureFixture[str]):
     words = "--data apples2oranges --search random --trials 5 --images 10 --vary generator.blocks=1..2 --dry-run --json"
     assert main(["sweep", "demo", *words.split()]) == 0
     said = capsys.readouterr()
-    assert "--trials 5: the values of --vary have no more than 2 settings" in said.err
+    assert "--trials 5: the values of --vary give no more than 2 settings" in said.err
     assert json.loads(said.out.splitlines()[-1])["count"] == 2
 
 
@@ -315,7 +315,7 @@ def test_a_dry_run_says_what_a_run_would_take(tmp_path: Path, capsys: pytest.Cap
     output = capsys.readouterr()
     said = output.out.splitlines()
     assert said[0] == "A (apples): 2 pictures for training, 0 held out, 1 for test; 3 channels"
-    assert said[2] == "each picture: resized to 36x36, then a random square of 32x32 pixels"
+    assert said[2] == "each picture: resized to 36x36, then a random crop of 32x32 pixels"
     assert said[3].startswith("networks: G_A ")
     assert said[4] == "length: 2 images of each domain (1 epochs of 2)"
     assert said[5].startswith("estimate: ")

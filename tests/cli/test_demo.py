@@ -27,7 +27,7 @@ def test_the_demo_ends_by_images_or_by_time(
 
     found, said = ends("4 images")
     assert (found["images_seen"], found["finished"]) == (4, True)
-    assert "by 4 images: object" in said
+    assert "trained on 4 images" in said
     found, said = ends("1000000 images", "--minutes", "0.02")
     assert not found["finished"]
-    assert "training was stopped after 0.02 min, before 1000000 images: the same command continues it" in said
+    assert "training was stopped after 0.02 min, before 1000000 images: run the same command again to resume" in said

@@ -95,7 +95,7 @@ def test_that_figures_will_not_be_kept_is_said_first(
     monkeypatch.setattr("velogan.cli.evaluate.check_writable", refuse)
     monkeypatch.setattr(room, "evaluate", work)
     assert main(["evaluate", str(tmp_path)]) == 2
-    assert "figures are printed alone" in order[0]
+    assert "scores are printed but not saved" in order[0]
 
 
 def test_forty_bad_files_are_a_count_and_five(

@@ -73,7 +73,7 @@ def test_hand_made_generators_as_large_as_the_searched_ones(genotype: Path, caps
 
 
 def test_generators_may_have_a_width_each(genotype: Path):
-    made = Config().built_from(read_genotype(genotype), hidden={"a2b": 12, "b2a": 9})
+    made = Config().with_genotype(read_genotype(genotype), hidden={"a2b": 12, "b2a": 9})
     assert {way: one.channels for way, one in made.spec.generators.items()} == {"a2b": 12, "b2a": 9}
 
 
@@ -91,7 +91,7 @@ def test_what_the_genotype_does_not_name_stays(genotype: Path, capsys: pytest.Ca
     [
         ("--hidden 8", "--hidden 8 is the width of a genotype's networks: add --genotype FILE"),
         ("--match-size C32", "--match-size C32 is the width"),
-        ("--sizes-only", "--sizes-only takes the sizes of a genotype: add --genotype FILE"),
+        ("--sizes-only", "--sizes-only uses the sizes of a genotype: add --genotype FILE"),
         ("--genotype FILE --hidden 0", "--hidden 0: give a whole number from 1 to 4096"),
         ("--genotype FILE --hidden 8 --match-size C32", "contradict each other"),
         ("--genotype FILE --match-size large", "--match-size large: write C and the width"),

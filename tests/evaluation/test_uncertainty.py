@@ -83,7 +83,7 @@ def test_what_has_no_way_back_is_refused_before_anything_is_written(tmp_path: Pa
     for model, more, said in (
         (run, [], "has no G_B.safetensors: train both directions"),
         (alone, [], "is a single file: name the run folder"),
-        (run, ["--workers", "2"], "--uncertainty is for one process"),
+        (run, ["--workers", "2"], "--uncertainty cannot be combined with --workers 2"),
     ):
         assert main(["translate", str(model), str(tmp_path / "one.png"), str(out), "--uncertainty", *more]) == 2
         assert said in capsys.readouterr().err

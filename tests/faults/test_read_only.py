@@ -96,7 +96,7 @@ def test_results_that_cannot_be_written_are_shown_or_refused_and_earlier_ones_st
     disk.remount("ro")
     code, said = velogan(["evaluate", str(run), "--json"])
     assert code == 1
-    assert "figures are printed alone" in said
+    assert "scores are printed but not saved" in said
     assert "doing" in said
     assert "Read-only file system while writing" in said
     assert "scores.json" in said

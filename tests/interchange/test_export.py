@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from velogan.interchange import export as exports
-from velogan.interchange.bundle import write_export
+from velogan.interchange.bundle import ExportOptions, write_export
 from velogan.interchange.export import SUFFIXES, Format, export
 from velogan.networks.build import build_network
 from velogan.networks.discriminators import DiscriminatorConfig
@@ -112,7 +112,7 @@ def test_an_onnx_file_says_what_it_takes_and_is_of_the_opset_asked_for(tmp_path:
 
 def test_a_file_of_others_is_not_overwritten(tmp_path: Path):
     (tmp_path / "mine.pth").write_text("precious")
-    with pytest.raises(ValueError, match=r"mine.pth is there already, and no card says that it is velogan's"):
+    with pytest.raises(ValueError, match=r"mine.pth exists and has no model card of velogan"):
         write_export(_run(tmp_path), tmp_path / "mine.pth", format="reference")
     assert (tmp_path / "mine.pth").read_text() == "precious"
 
@@ -127,7 +127,7 @@ def test_a_run_becomes_a_folder_of_the_reference_and_back(tmp_path: Path):
     write_export(run, tmp_path / "out", format="reference")  # over its own card
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "README.md").write_text("my words")
-    with pytest.raises(ValueError, match=r"README.md is there already, and the model's card would overwrite it"):
+    with pytest.raises(ValueError, match=r"README.md exists and would be overwritten by the model card"):
         write_export(run, tmp_path / "mine", format="reference")
     assert [path.name for path in (tmp_path / "mine").iterdir()] == ["README.md"]
     state = torch.load(tmp_path / "out" / "latest_net_G_B.pth", weights_only=True)
@@ -135,7 +135,9 @@ def test_a_run_becomes_a_folder_of_the_reference_and_back(tmp_path: Path):
     assert all(torch.equal(state[name], value) for name, value in ema.items())
     back = load_translator(tmp_path / "out" / "latest_net_G_B.pth", direction="b2a")
     assert torch.equal(back.net.state_dict()["model.1.weight"], ema["model.1.weight"])
-    one = write_export(run, tmp_path / "one.pth", format="reference", direction="b2a", weights="raw")
+    one = write_export(
+        run, tmp_path / "one.pth", format="reference", options=ExportOptions(direction="b2a", weights="raw")
+    )
     assert Path(one["card"]).read_text().count("| b2a |") == 1
     odd = write_export(_run(tmp_path / "two", blocks=2), tmp_path / "odd", format="reference")
     assert "--netG resnet_9blocks (with n_blocks=2 in its define_G) --ngf 2" in Path(odd["card"]).read_text()
@@ -152,7 +154,7 @@ def test_discriminators_of_the_reference_are_of_the_generators_checkpoint(tmp_pa
         later[name].load_state_dict({key: one + 1 for key, one in weights.items()})
     save_checkpoint(run, images=9, networks=later, headers=headers, state={}, clock={})
     mark_best(run, checkpoint=first, name="x", score=1.0, on="y")
-    write_export(run, tmp_path / "best", format="reference", checkpoint="best")
+    write_export(run, tmp_path / "best", format="reference", options=ExportOptions(checkpoint="best"))
     for role in ("G_A", "D_A", "D_B"):
         only, best = (torch.load(tmp_path / one / f"latest_net_{role}.pth") for one in ("only", "best"))
         assert all(torch.equal(best[key], value) for key, value in only.items()), role
@@ -166,7 +168,9 @@ def test_a_discriminator_that_the_reference_has_not_is_left_out_and_said(tmp_pat
 
 
 def test_the_card_states_what_was_measured(tmp_path: Path):
-    told = write_export(_run(tmp_path, blocks=1), tmp_path / "net.pt2", format="torch", direction="b2a")
+    told = write_export(
+        _run(tmp_path, blocks=1), tmp_path / "net.pt2", format="torch", options=ExportOptions(direction="b2a")
+    )
     text = Path(told["card"]).read_text()
     assert told["megabytes"] == pytest.approx((tmp_path / "net.pt2").stat().st_size / 1e6, abs=1e-3)
     assert told["card"] == str(tmp_path / "net.pt2.md")

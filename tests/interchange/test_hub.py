@@ -20,7 +20,7 @@ from PIL import Image
 import velogan
 from velogan.cli import main
 from velogan.files import parse_yaml, sha256
-from velogan.interchange.hub import local
+from velogan.interchange.hub import resolve_model_path
 from velogan.networks.build import build_network
 from velogan.networks.generators import GeneratorConfig
 from velogan.store.checkpoint import save_checkpoint
@@ -140,12 +140,12 @@ def test_what_is_not_stated_is_said(tmp_path: Path):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["run", "run", "--format", "hub"], "which this would overwrite"),
-        (["run", "run/checkpoints/000000005", "--format", "hub"], "which this would overwrite"),
-        (["run", "out.safetensors", "--format", "hub"], "is named like a file"),
+        (["run", "run", "--format", "hub"], "and would be overwritten"),
+        (["run", "run/checkpoints/000000005", "--format", "hub"], "and would be overwritten"),
+        (["run", "out.safetensors", "--format", "hub"], "looks like a file name"),
         (["run", "out", "--format", "hub", "--license", "my own"], "license='my own' is no identifier"),
-        (["run", "out", "--format", "torch", "--license", "mit"], "a licence for hub and onnx"),
-        (["run", "out", "--format", "hub", "--picture", "nothing.png"], "picture=nothing.png cannot be shown"),
+        (["run", "out", "--format", "torch", "--license", "mit"], "a licence requires format=hub or onnx"),
+        (["run", "out", "--format", "hub", "--picture", "nothing.png"], "picture=nothing.png cannot be read"),
         (["hf://nothing", "out", "--format", "hub"], "names no model of the hub"),
     ],
 )
@@ -334,7 +334,7 @@ def test_a_model_is_published_and_found_by_its_name(hub: Hub, tmp_path: Path):
     assert "G_B.safetensors" not in held
     hub.shutdown()
     hub.server_close()
-    assert local("hf://me/zebras").is_dir()  # without the hub: what is kept
+    assert resolve_model_path("hf://me/zebras").is_dir()  # without the hub: what is kept
 
 
 @needs_hub

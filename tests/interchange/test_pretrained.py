@@ -9,7 +9,7 @@ import numpy as np
 from velogan.cli import main
 from velogan.data.pictures.images import read_picture
 from velogan.data.rendered.apples2oranges import render_folder
-from velogan.interchange.hub import PRETRAINED, local
+from velogan.interchange.hub import PRETRAINED, resolve_model_path
 
 
 def test_it_translates_pictures_that_it_has_not_seen(tmp_path: Path) -> None:
@@ -29,7 +29,7 @@ def test_it_translates_pictures_that_it_has_not_seen(tmp_path: Path) -> None:
 
 
 def test_a_folder_of_that_name_comes_first(tmp_path: Path, monkeypatch) -> None:
-    assert all(local(name).is_file() for name in PRETRAINED)
+    assert all(resolve_model_path(name).is_file() for name in PRETRAINED)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "apples2oranges").mkdir()
-    assert local("apples2oranges") == Path("apples2oranges")
+    assert resolve_model_path("apples2oranges") == Path("apples2oranges")

@@ -16,9 +16,9 @@ import pytest
 from PIL import Image
 
 from velogan.interchange import site
-from velogan.interchange.bundle import write_export
+from velogan.interchange.bundle import ExportOptions, write_export
 from velogan.interchange.export import export
-from velogan.interchange.hub import local
+from velogan.interchange.hub import resolve_model_path
 from velogan.translate.files import translate
 from velogan.translate.model import Translator, load_translator
 
@@ -36,8 +36,8 @@ class _Quiet(http.server.SimpleHTTPRequestHandler):
 @pytest.mark.skipif(not RUNTIME.is_file(), reason=f"there is no {RUNTIME}: `velogan export --format web` fetches it")
 def test_the_page_computes_what_translate_does_and_asks_nobody_else(tmp_path: Path):
     playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    model, out = local(Path("apples2oranges")), tmp_path / "site"
-    assert write_export(model, out, format="web", onnxruntime=RUNTIME)["half"]
+    model, out = resolve_model_path(Path("apples2oranges")), tmp_path / "site"
+    assert write_export(model, out, format="web", options=ExportOptions(onnxruntime=RUNTIME))["half"]
     down, across = np.mgrid[:70, :90]
     colours = np.stack([down * 3, across * 2, (down + across) % 256], axis=-1).astype(np.uint8)
     Image.fromarray(colours).save(tmp_path / "one.png")
@@ -70,7 +70,7 @@ def test_the_page_computes_what_translate_does_and_asks_nobody_else(tmp_path: Pa
 
 
 def test_weights_stay_float32_where_float16_would_be_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    model = load_translator(local(Path("apples2oranges")))
+    model = load_translator(resolve_model_path(Path("apples2oranges")))
     small = export(model, tmp_path / "half.onnx", format="web")
     monkeypatch.setattr("velogan.interchange.export.MOST_HALF", 0)
     whole = export(model, tmp_path / "whole.onnx", format="web")
@@ -80,7 +80,7 @@ def test_weights_stay_float32_where_float16_would_be_seen(tmp_path: Path, monkey
 
 
 def test_what_a_browser_cannot_show_and_a_wrong_package_are_refused(tmp_path: Path):
-    model = load_translator(local(Path("apples2oranges")))
+    model = load_translator(resolve_model_path(Path("apples2oranges")))
     scan = Translator(
         model.net, multiple=4, device=model.device, header={"input": {"dtype": "float32", "range": [-160, 240]}}
     )

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from velogan.cli import main
 from velogan.data.pictures.images import decode
-from velogan.scale.translate import Input, Load, Options, translate_at_scale, translate_part
+from velogan.scale.translate import Input, Load, ScaleOptions, translate_at_scale, translate_part
 from velogan.translate.jobs import find_picture_names
 from velogan.translate.model import Translator
 from velogan.translate.summary import Summary
@@ -28,7 +28,7 @@ class Negative(nn.Module):
 
 def translate(folder: Path, *, format: str | None = None) -> Summary:
     options, names = (
-        Options(format=format),
+        ScaleOptions(format=format),
         find_picture_names(folder / "in", folder / "out", suffix=format and f".{format}"),
     )
     translator = Translator(Negative(), multiple=4, device=torch.device("cpu"))
@@ -69,7 +69,7 @@ def test_wrong_inputs_are_refused(tmp_path: Path) -> None:
     ]:
         load: Load = lambda gpus: pytest.fail("started")  # noqa: E731
         with pytest.raises(ValueError, match=said):
-            translate_at_scale(load, tmp_path / given, tmp_path / output, workers=2, options=Options())
+            translate_at_scale(load, tmp_path / given, tmp_path / output, workers=2, options=ScaleOptions())
 
 
 def test_pictures_that_would_become_one_file_are_refused(tmp_path: Path, picture: Callable[..., bytes]) -> None:

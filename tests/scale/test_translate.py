@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from velogan.scale.connected import connected
-from velogan.scale.translate import MOST_NAMES, Load, Options, translate_at_scale
+from velogan.scale.translate import MOST_NAMES, Load, ScaleOptions, translate_at_scale
 from velogan.translate.model import Translator
 from velogan.translate.summary import Summary
 
@@ -56,7 +56,7 @@ def test_a_killed_worker_loses_nothing_and_the_same_again_does_nothing(
     counts: list[int] = []
 
     def act(die_once: Path | None) -> Summary:
-        options = Options()
+        options = ScaleOptions()
         done, _ = translate_at_scale(loader(die_once), folder, out, workers=2, options=options, progress=counts.append)
         return done
 
@@ -88,7 +88,7 @@ def test_what_kills_its_workers_is_named_and_the_other_parts_are_done(
         (tmp_path / "in" / name).write_bytes(picture(0))
     (tmp_path / "in/deadly.png").write_bytes(picture(0, size=16))
     load: Load = lambda gpus: Translator(Deadly(), multiple=4, device=torch.device("cpu"))  # noqa: E731
-    total, _ = translate_at_scale(load, tmp_path / "in", tmp_path / "out", workers=1, options=Options())
+    total, _ = translate_at_scale(load, tmp_path / "in", tmp_path / "out", workers=1, options=ScaleOptions())
     failed = dict(total.failed)
     assert "its worker was lost again and again" in failed["deadly.png"]
     assert total.translated >= 20

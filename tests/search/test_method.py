@@ -272,7 +272,7 @@ def test_one_pair_is_searched_part_by_part(search: Callable[..., Config]):
     of_encodings = ("conv4", "conv4", "max_pool", "avg_pool")  # has not the first two
     assert found.discriminators == {"a2b": of_encodings, "b2a": of_encodings}
     assert len(of_encodings) == len(discriminator_kinds())
-    built = config.change(method={"kind": "onepair", "direction": "both"}).built_from(found)
+    built = config.change(method={"kind": "onepair", "direction": "both"}).with_genotype(found)
     assert built.spec.generators["b2a"].operations == found.generators["b2a"]
 
 

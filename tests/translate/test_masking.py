@@ -192,7 +192,7 @@ def test_films_scans_and_many_processes_take_no_masks(tmp_path: Path, capsys: py
         translate(_model(), tmp_path / "scan.dcm", tmp_path / "out", masks=tmp_path)
     asked = ["translate", "apples2oranges", str(tmp_path), str(tmp_path / "out")]
     assert main([*asked, "--workers", "2", "--masks", str(tmp_path)]) == 2
-    assert "--masks is for one process, but --workers is 2" in capsys.readouterr().err
+    assert "--masks cannot be combined with --workers 2" in capsys.readouterr().err
     assert main([*asked, "--masks-keep", "inside"]) == 2
     assert (
         "masks_keep=inside says what masks keep, and there are none: add masks (--masks DIR)" in capsys.readouterr().err

@@ -117,7 +117,7 @@ def test_training_reads_them_by_the_same_flag(stack: Path, tmp_path: Path, capsy
         find_sources(DataConfig(path=folders, pages="slices"))
     for flag in (["--workers", "2"], ["--uncertainty"]):
         assert main(["translate", "apples2oranges", *folders, *flag, "--pages", "slices"]) == 2
-        assert "pages of a TIFF are slices here" in capsys.readouterr().err
+        assert "TIFF pages that are slices" in capsys.readouterr().err
 
 
 def test_a_run_knows_what_they_were_in_training_and_the_flag_overrules(

@@ -1,6 +1,6 @@
-"""The command line: what is asked, exit codes, --json. Each command is a class beside this file, imported when needed.
+"""The command line: parse the arguments, run the command, return an exit code, print the result for --json.
 
-Everything a command does is one call into the rooms; standard output's last line is the result.
+Each command is a class in a module of this package, imported when needed; its work is one call into another package.
 """
 
 from __future__ import annotations
@@ -28,39 +28,38 @@ __all__ = ["COMMANDS", "main"]
 IN_SEVERAL_PROCESSES = (("train",), ("search",))
 """The commands that torchrun may start."""
 
-_BEGAN = time.monotonic()
+_STARTED_AT = time.monotonic()
 
 os.environ.setdefault("PYDANTIC_ERRORS_INCLUDE_URL", "0")  # a wrong field's message should fit the terminal
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs a command line; returns 0 done, 1 a part failed, 2 bad input.
+    """Run a command line and return its exit code: 0 done, 1 a part failed, 2 invalid input, 130 interrupted.
 
-    Of several processes that torchrun started the first one speaks, and whichever has something else to tell.
+    If torchrun started several processes, errors in the flags are printed by the first process alone.
     """
-    began = _BEGAN if argv is None else time.monotonic()
+    started_at = _STARTED_AT if argv is None else time.monotonic()
     argv = list(sys.argv[1:] if argv is None else argv)
     try:
         command = _parse(argv) if local_rank() == 0 else _parse_silently(argv)
-        type(command).began = began
-        for flag, folder in (
-            command.places() if is_main_process() else ()
-        ):  # of several processes the first alone writes
-            check_writable(flag, folder)
+        type(command).started_at = started_at
+        if is_main_process():  # only the first of several processes writes
+            for flag, folder in command.output_paths():
+                check_writable(flag, folder)
         result, code = command.execute(argv)
     except EndOfRun as error:
         if not isinstance(error, ReportedByAnotherRank):
-            _complain(error)
+            _print_error(error)
         return error.code
     except ValueError as error:
         if local_rank() == 0:
-            _complain(error)
+            _print_error(error)
         return 2
-    except BrokenPipeError:  # `velogan ... | head` has read enough
+    except BrokenPipeError:  # the reader of a pipe has closed it, as in `velogan ... | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except OSError as error:
-        _complain(error)
+        _print_error(error)
         return 1
     except KeyboardInterrupt:
         print("velogan: interrupted", file=sys.stderr)
@@ -70,14 +69,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     return code
 
 
-def _complain(error: Exception) -> None:
+def _print_error(error: Exception) -> None:
     from pydantic import ValidationError
 
     from velogan.observe.progress import printable
 
     text = str(error)
     if isinstance(error, OSError) and error.errno == errno.ENOSPC and "make room" not in text:
-        text += ": make room there, or name another place"
+        text += ": make room on that disk or choose another folder"
     if isinstance(error, ValidationError):
         from velogan.config import explain
 
@@ -86,45 +85,45 @@ def _complain(error: Exception) -> None:
 
 
 def _parse(argv: list[str]) -> Flags:
-    """The command with its flags. A wrong flag ends the process with a message and exit code 2."""
+    """Return the command with its flags. Raises ValueError if they are wrong, SystemExit after printing help."""
     words = next((words for words in COMMANDS if tuple(argv[: len(words)]) == words), None)
     if words is None:
         if argv == ["--version"]:
             print(f"velogan {__version__}")
         else:
-            asked = not argv or argv[-1] in ("--help", "-h") or argv == ["data"]
-            print(_overview([] if asked else argv), file=sys.stdout if asked else sys.stderr)
-            raise SystemExit(0 if asked else 2)
+            needs_help = not argv or argv[-1] in ("--help", "-h") or argv == ["data"]
+            print(_overview([] if needs_help else argv), file=sys.stdout if needs_help else sys.stderr)
+            raise SystemExit(0 if needs_help else 2)
         raise SystemExit(0)
     if is_distributed() and words not in IN_SEVERAL_PROCESSES:
         raise ValueError(f"only train and search run in several processes: start velogan {argv[0]} without torchrun")
-    before = next((before for before, word in pairwise(argv) if not word and _names_files(before)), None)
-    if before is not None:
-        raise ValueError(f"what follows {before} is empty, perhaps a variable that is not set: give it a value")
+    previous = next((previous for previous, word in pairwise(argv) if not word and _precedes_path(previous)), None)
+    if previous is not None:
+        raise ValueError(f"the value after {previous} is empty, perhaps an unset shell variable: give a path")
     command = COMMANDS[words]
     prog = " ".join(("velogan", *words))
     return command.load().parse(argv[len(words) :], prog=prog, description=command.description())
 
 
-def _names_files(before: str) -> bool:
-    """Whether a word behind `before` names a file or a folder: behind a flag of such, or behind no flag."""
-    return not before.startswith("--") or before in ("--data", "--out", "--config", "--start", "--against", "--masks")
+def _precedes_path(word: str) -> bool:
+    """Return whether the argument after `word` is a path: a flag that takes paths or no flag at all."""
+    return not word.startswith("--") or word in ("--data", "--out", "--config", "--start", "--against", "--masks")
 
 
 def _parse_silently(argv: list[str]) -> Flags:
-    """As `_parse`: what is wrong with the flags, another process of this host says."""
-    with open(os.devnull, "w") as nowhere, redirect_stderr(nowhere), redirect_stdout(nowhere):
+    """Parse as `_parse` without output: another process of this host prints what is wrong with the flags."""
+    with open(os.devnull, "w") as devnull, redirect_stderr(devnull), redirect_stdout(devnull):
         return _parse(argv)
 
 
 def _overview(argv: list[str]) -> str:
-    """The list of the commands; behind it, where `argv` asks for one that there is not, a guess at what was meant."""
-    lines = ["usage: velogan COMMAND ...   (velogan COMMAND --help says more)", ""]
+    """Return the list of commands, after a suggestion if `argv` names an unknown command."""
+    lines = ["usage: velogan COMMAND ...   (details: velogan COMMAND --help)", ""]
     lines += [f"  {' '.join(words):<13} {command.summary}" for words, command in COMMANDS.items()]
     if argv and argv[0] not in ("--help", "-h"):
-        from velogan.files import nearest
+        from velogan.files import did_you_mean
 
-        asked = " ".join(argv[:2]) if argv[0] == "data" else argv[0]
-        known = [" ".join(words) for words in COMMANDS]
-        lines.insert(0, f"velogan: there is no command {asked!r}{nearest(asked, known)}")
+        name = " ".join(argv[:2]) if argv[0] == "data" else argv[0]
+        names = [" ".join(words) for words in COMMANDS]
+        lines.insert(0, f"velogan: there is no command {name!r}{did_you_mean(name, names)}")
     return "\n".join(lines)

@@ -12,7 +12,7 @@ import tyro
 from velogan.cli.flags import Flags, Json, Outcome
 from velogan.data.config import DataConfig, WindowName
 from velogan.data.sets.download import NAMES
-from velogan.files import counted
+from velogan.files import pluralize
 
 
 @dataclass(kw_only=True)
@@ -21,27 +21,27 @@ class DataRender(Flags):
 
     name: Annotated[tyro.conf.Positional[Literal["apples2oranges"]], tyro.conf.arg(help="The data set.")]
     directory: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="DIR", help="The folder to write.")]
-    count: Annotated[int, tyro.conf.arg(help="Training pictures in each domain.")] = 400
-    test_count: Annotated[int, tyro.conf.arg(help="Test pictures in each domain.")] = 48
-    image_size: Annotated[int, tyro.conf.arg(help="Side in pixels.")] = 256
-    seed: Annotated[int, tyro.conf.arg(help="Seed of the pictures.")] = 0
+    count: Annotated[int, tyro.conf.arg(help="Number of training pictures per domain.")] = 400
+    test_count: Annotated[int, tyro.conf.arg(help="Number of test pictures per domain.")] = 48
+    image_size: Annotated[int, tyro.conf.arg(help="Height and width of each picture in pixels.")] = 256
+    seed: Annotated[int, tyro.conf.arg(help="Random seed; another seed renders other pictures.")] = 0
     json: Json = False
 
-    def places(self) -> list[tuple[str, Path]]:
+    def output_paths(self) -> list[tuple[str, Path]]:
         return [("DIR", self.directory)]
 
     def execute(self, argv: list[str]) -> Outcome:
         from velogan.data.rendered.apples2oranges import render_folder
         from velogan.observe.progress import Display
 
-        least = {
+        values = {
             "--count": (self.count, 1),
             "--test-count": (self.test_count, 0),
             "--image-size": (self.image_size, 16),
         }
-        for flag, (value, fewest) in least.items():
-            if value < fewest:
-                raise ValueError(f"{flag} {value}: give at least {fewest}")
+        for flag, (value, minimum) in values.items():
+            if value < minimum:
+                raise ValueError(f"{flag} {value}: give at least {minimum}")
 
         with Display() as display:
             folder = render_folder(
@@ -52,7 +52,7 @@ class DataRender(Flags):
                 seed=self.seed,
                 progress=display.task("rendering"),
             )
-            display.say(f"{self.count} + {counted(self.test_count, 'picture')} in each domain: {folder}")
+            display.say(f"{self.count} + {pluralize(self.test_count, 'picture')} in each domain: {folder}")
         return {"directory": str(folder), "train": self.count, "test": self.test_count}, 0
 
 
@@ -65,11 +65,11 @@ class DataDownload(Flags):
 
     name: Annotated[tyro.conf.Positional[Literal[NAMES]], tyro.conf.arg(help="The data set.")]  # pyright: ignore[reportInvalidTypeForm]
     directory: Annotated[
-        tyro.conf.Positional[Path], tyro.conf.arg(metavar="DIR", help="The folder to write, which must not exist.")
+        tyro.conf.Positional[Path], tyro.conf.arg(metavar="DIR", help="The folder to write; it must not exist.")
     ]
     json: Json = False
 
-    def places(self) -> list[tuple[str, Path]]:
+    def output_paths(self) -> list[tuple[str, Path]]:
         return [("DIR", self.directory)]
 
     def execute(self, argv: list[str]) -> Outcome:
@@ -77,9 +77,9 @@ class DataDownload(Flags):
         from velogan.observe.progress import Display
 
         with Display() as display:
-            display.say(f"from {HOST}, its authors' host; see there who may use the pictures")
+            display.say(f"downloading from {HOST}, the host of its authors; see there for the terms of use")
             count = download(self.name, self.directory, progress=display.task("downloading (MB)"))
-            display.say(f"{counted(count, 'picture')}: {self.directory}; train on them with --data {self.directory}")
+            display.say(f"{pluralize(count, 'picture')}: {self.directory}; train on them with --data {self.directory}")
         return {"directory": str(self.directory), "pictures": count}, 0
 
 
@@ -87,16 +87,21 @@ class DataDownload(Flags):
 class DataCheck(Flags):
     """Flags of `velogan data check`."""
 
-    path: Annotated[tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="PATH [PATH]", help="The data set.")]
+    path: Annotated[
+        tyro.conf.Positional[tuple[str, ...]],
+        tyro.conf.arg(metavar="PATH [PATH]", help="A folder with trainA and trainB, or two folders."),
+    ]
     window: Annotated[
         tuple[WindowName, ...] | None,
-        tyro.conf.arg(help="DICOM and NIfTI: as --data.window of `train`.", metavar="NAME [NAME]"),
+        tyro.conf.arg(help="For DICOM and NIfTI: same as --data.window of `train`.", metavar="NAME [NAME]"),
     ] = None
     pages: Annotated[
         Literal["channels", "slices"] | None,
-        tyro.conf.arg(help="TIFF: as --data.pages of `train`.", metavar="channels|slices"),
+        tyro.conf.arg(help="For TIFF: same as --data.pages of `train`.", metavar="channels|slices"),
     ] = None
-    group: Annotated[str | None, tyro.conf.arg(help="As --data.group of `train`.", metavar="REGULAR-EXPRESSION")] = None
+    group: Annotated[
+        str | None, tyro.conf.arg(help="Same as --data.group of `train`.", metavar="REGULAR-EXPRESSION")
+    ] = None
     json: Json = False
 
     def execute(self, argv: list[str]) -> Outcome:
@@ -105,6 +110,6 @@ class DataCheck(Flags):
 
         config = DataConfig(path=self.path, window=self.window, pages=self.pages, group=self.group)
         with Display() as display:
-            found = check(config, progress=display.task("checking"))
-        print(render_text(found), file=sys.stderr if self.json else sys.stdout)
-        return found, 0
+            result = check(config, progress=display.task("checking"))
+        print(render_text(result), file=sys.stderr if self.json else sys.stdout)
+        return result, 0

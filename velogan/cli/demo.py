@@ -1,4 +1,4 @@
-"""`velogan demo`: apples become oranges; the whole job on the built-in set, in minutes, judged against the truth."""
+"""`velogan demo`: render, train, translate and score the built-in data set, which has ground truth, in minutes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import tyro
 
 from velogan.cli.flags import Flags, Json, Outcome
-from velogan.files import counted
+from velogan.files import pluralize
 from velogan.recipes import DEMOS, RECIPES
 
 if TYPE_CHECKING:
@@ -34,16 +34,16 @@ class Demo(Flags):
 
     preset: Annotated[
         tyro.conf.Positional[Preset],
-        tyro.conf.arg(help="The recipe; they differ in the method."),
+        tyro.conf.arg(help="Preset to train; the presets differ in the method."),
     ] = DEMOS[0]
     minutes: Annotated[
         float,
-        tyro.conf.arg(help="The most that training takes; a machine too slow for 3,000 images ends with fewer."),
+        tyro.conf.arg(help="Maximum training time in minutes; a slow machine stops before the preset's 3,000 images."),
     ] = 10
-    out: Annotated[Path, tyro.conf.arg(help="The run folder.")] = Path("runs/demo")
+    out: Annotated[Path, tyro.conf.arg(help="Run folder to write or to resume.")] = Path("runs/demo")
     json: Json = False
 
-    def places(self) -> list[tuple[str, Path]]:
+    def output_paths(self) -> list[tuple[str, Path]]:
         return [("--out", self.out)]
 
     def execute(self, argv: list[str]) -> Outcome:
@@ -57,9 +57,9 @@ class Demo(Flags):
 
 
 def _demo(run: Path, *, preset: str, minutes: float, display: Display, command: str) -> dict[str, Any]:
-    """Renders, trains, translates and scores held-out pictures, writes the page; returns the figures.
+    """Train in the folder `run`, translate and score the held-out pictures, write the report; return the scores.
 
-    Training ends after the preset's images, or after `minutes`.
+    Training ends after the preset's images or after `minutes`, whichever comes first.
     """
     from velogan.data.sets.sources import Folder, find_sources
     from velogan.evaluation.evaluate import evaluate
@@ -68,13 +68,13 @@ def _demo(run: Path, *, preset: str, minutes: float, display: Display, command: 
     from velogan.translate.files import translate
     from velogan.translate.model import load_translator
 
-    begun = time.monotonic()
+    started_at = time.monotonic()
     config = RECIPES[preset]()
-    placing, origin = partial(_stopped_after, 60 * minutes), {"preset": preset, "command": command}
-    display.say(f"training ends after {config.train.length}, or after {minutes:g} min if these come first")
+    placing, origin = partial(_stop_after, 60 * minutes), {"preset": preset, "command": command}
+    display.say(f"training ends after {config.train.length} or {minutes:g} min, whichever comes first")
     trained = train(config, run, display=display, origin=origin, placing=placing)
     held_out = find_sources(config.data).a.test
-    assert isinstance(held_out, Folder)  # the built-in set has one
+    assert isinstance(held_out, Folder)  # the built-in data set has test pictures
     translate(load_translator(run), held_out.directory, run / "translated", overwrite=True)
     scores = {
         score["name"]: score
@@ -85,7 +85,7 @@ def _demo(run: Path, *, preset: str, minutes: float, display: Display, command: 
     result = {
         "run": str(run),
         "report": str(page),
-        "seconds": round(time.monotonic() - begun, 1),
+        "seconds": round(time.monotonic() - started_at, 1),
         "images_seen": trained.images_seen,
         "finished": trained.finished,
         "psnr_object_db": scores["psnr_object_db"]["value"],
@@ -94,22 +94,22 @@ def _demo(run: Path, *, preset: str, minutes: float, display: Display, command: 
     }
     gain = result["psnr_object_db"] - result["psnr_object_input_db"]
     display.say(
-        f"apples to oranges in {result['seconds']:.0f} s, by {counted(trained.images_seen, 'image')}: object "
-        f"{result['psnr_object_db']:.1f} dB to the truth, {gain:+.1f} dB over doing nothing; background kept at "
+        f"trained on {pluralize(trained.images_seen, 'image')}; {result['seconds']:.0f} s in all; PSNR of the object: "
+        f"{result['psnr_object_db']:.1f} dB ({gain:+.1f} dB over the unchanged input), of the background: "
         f"{result['psnr_background_db']:.1f} dB"
     )
     if not trained.finished:
         display.say(
-            f"training was stopped after {minutes:g} min, before {config.train.length}: the same command continues "
-            "it, and makes a better picture"
+            f"training was stopped after {minutes:g} min, before {config.train.length}: run the same command again to "
+            "resume it and improve the result"
         )
-    display.say(f"look at it: {page.resolve()}")
+    display.say(f"report: {page.resolve()}")
     return result
 
 
 @contextmanager
-def _stopped_after(seconds: float, config: Config, trainer: Trainer, *_: object) -> Iterator[None]:
-    """Within it, a training stops and saves when it has taken so long, as after Ctrl-C."""
+def _stop_after(seconds: float, config: Config, trainer: Trainer, *_: object) -> Iterator[None]:
+    """Make training within this context stop and save after `seconds`, as after Ctrl-C."""
     timer = threading.Timer(seconds, setattr, (trainer, "stopping", True))
     timer.start()
     try:

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
-from velogan.cli.flags import FP32, Flags, Json, Outcome
+from velogan.cli.flags import DEVICE, FP32, Flags, Json, Outcome
 from velogan.files import check_writable
 
 
@@ -30,49 +30,49 @@ class Evaluate(Flags):
         tyro.conf.arg(metavar="RUN|DIR", help="A run folder; with --against, a folder of pictures."),
     ]
     against: Annotated[
-        Path | None, tyro.conf.arg(help="Compare two folders of pictures; no run is needed.", metavar="DIR")
+        Path | None,
+        tyro.conf.arg(help="Compare the first folder with the pictures of this one, without a run.", metavar="DIR"),
     ] = None
     data: Annotated[
         tuple[str, ...],
         tyro.conf.arg(
-            help="Judge on this data instead of the run's own: a folder with testA and testB, or two folders of test "
-            "pictures.",
+            help="Score on these pictures instead of the run's own: a folder with testA and testB, or two folders of "
+            "test pictures.",
             metavar="PATH [PATH]",
         ),
     ] = ()
     features: Annotated[
         Literal["none", "lite1", "lite2"] | None,
         tyro.conf.arg(
-            help="The EfficientNet-Lite whose features give FID, KID and class shares. Default: lite2.",
+            help="EfficientNet-Lite variant for FID, KID and class fractions. Default: lite2 if installed, else none.",
             metavar="none|lite1|lite2",
         ),
     ] = None
     inception: Annotated[
         str | None,
         tyro.conf.arg(
-            help="Weights (.pth) of the Inception network that published FID uses, for FID and KID; auto downloads "
-            "them once to the cache.",
+            help="Compute FID and KID with the Inception network of published FID, from this .pth file; auto downloads "
+            "the file once to the cache.",
             metavar="FILE|auto",
         ),
     ] = None
     classes: Annotated[
         tuple[str, ...],
         tyro.conf.arg(
-            help="ImageNet classes; the share of pictures that a network takes for each is measured: zebra=340.",
+            help="ImageNet classes, such as zebra=340: report the fraction of images classified as each.",
             metavar="NAME=NUMBER ...",
         ),
     ] = ()
     checkpoint: Annotated[
         Literal["last", "best"] | None,
-        tyro.conf.arg(help="Score this checkpoint alone. Default: both.", metavar="last|best"),
+        tyro.conf.arg(help="Score only this checkpoint. Default: both.", metavar="last|best"),
     ] = None
     limit: Annotated[
-        int | None, tyro.conf.arg(help="Score at most so many test pictures of each domain.", metavar="NUMBER")
+        int | None,
+        tyro.conf.arg(help="Maximum number of test pictures per domain. Default: all.", metavar="NUMBER"),
     ] = None
     fp32: Annotated[bool, tyro.conf.arg(help=FP32)] = False
-    device: Annotated[str, tyro.conf.arg(name="engine.device", help="Where to compute: auto, cpu, cuda or mps.")] = (
-        "auto"
-    )
+    device: Annotated[str, tyro.conf.arg(name="engine.device", help=DEVICE)] = "auto"
     json: Json = False
 
     def execute(self, argv: list[str]) -> Outcome:
@@ -94,9 +94,9 @@ class Evaluate(Flags):
         common: Any = {"inception": inception, "classes": classes or None}
         common |= {"features": features, "device": resolve_device(self.device)}
         if self.against is not None and (self.data or self.checkpoint is not None or self.fp32):
-            raise ValueError("--against compares two folders of pictures: leave --data, --checkpoint and --fp32 out")
+            raise ValueError("--against compares two folders of pictures: remove --data, --checkpoint and --fp32")
         if len(self.data) > 2:
-            raise ValueError(f"--data {' '.join(self.data)}: name one folder, or two")
+            raise ValueError(f"--data {' '.join(self.data)}: give one folder or two")
         with Display() as display:
             common |= {"limit": self.limit, "task": display.task}
             if self.against is not None:
@@ -105,17 +105,17 @@ class Evaluate(Flags):
                 try:
                     check_writable("RUN", self.run)
                 except ValueError as error:
-                    display.say(f"careful: figures are printed alone, since {error}")
-                chosen = {"data": self.data, "checkpoint": self.checkpoint, "fp32": self.fp32}
-                result = evaluate(self.run, **chosen, **common)
-            compared = [self.run, self.against] if self.against else scored(result["protocol"]["data"])
+                    display.say(f"warning: scores are printed but not saved, because {error}")
+                options = {"data": self.data, "checkpoint": self.checkpoint, "fp32": self.fp32}
+                result = evaluate(self.run, **options, **common)
+            folders = [self.run, self.against] if self.against else scored_folders(result["protocol"]["data"])
             missing = MISSING_JUDGE if self.features is None and features == "none" else None
-            lines = [*(left_out(folder, scans=False) for folder in compared), duplicates_line(result), missing]
+            lines = [*(left_out(folder, scans=False) for folder in folders), duplicates_line(result), missing]
             for line in filter(None, lines):
                 display.say(line)
         console = Console(stderr=self.json)
         protocol = result["protocol"]
-        warning = [f"careful: {protocol['judge']}"] if protocol.get("judge") else []
+        warning = [f"warning: {protocol['judge']}"] if protocol.get("judge") else []
         for line in [*verdict(result["scores"], domains(protocol)), *warning]:
             console.print(printable(line), markup=False, highlight=False)
         console.print(render_table(result))
@@ -136,9 +136,9 @@ def _class(text: str) -> tuple[str, int]:
     return name, int(number)
 
 
-def scored(data: Mapping[str, Any]) -> list[Path]:
-    """The folders of the pictures that a protocol's `data` names."""
-    folders = [Path(one).expanduser() for one in data["path"]]
+def scored_folders(data: Mapping[str, Any]) -> list[Path]:
+    """Return the folders of the scored pictures from a protocol's `data`."""
+    folders = [Path(path).expanduser() for path in data["path"]]
     if len(folders) > 1:
         return folders
     return [folders[0] / f"{'test' if data[letter]['split'] == 'test' else 'train'}{letter.upper()}" for letter in "ab"]

@@ -1,15 +1,15 @@
-"""`velogan import` and `velogan export`: networks of and for other programs."""
+"""`velogan import` and `velogan export`: read networks of other programs, write networks for them."""
 
 from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import tyro
 
-from velogan.cli.flags import Checkpoint, Flags, Json, Outcome, Weights, folder_of
+from velogan.cli.flags import Checkpoint, Flags, Json, Outcome, Weights, output_folder
 
 
 @dataclass(kw_only=True)
@@ -25,25 +25,25 @@ class Import(Flags):
         tyro.conf.Positional[Path],
         tyro.conf.arg(metavar="FILE|FOLDER", help="A generator's .pth file, or a folder checkpoints/NAME."),
     ]
-    run: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="RUN", help="The run folder to make.")]
+    run: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="RUN", help="The run folder to create.")]
     picture_statistics: Annotated[
         bool,
         tyro.conf.arg(
-            help="Batch norm of generators takes the statistics of each picture, as the reference's test.py does "
-            "without --eval, and not those of training. Dropout stays off."
+            help="Let batch norm of generators use each image's own statistics instead of those of training, as the "
+            "reference's test.py does without --eval. Dropout stays off."
         ),
     ] = False
     json: Json = False
 
-    def places(self) -> list[tuple[str, Path]]:
+    def output_paths(self) -> list[tuple[str, Path]]:
         return [("RUN", self.run)]
 
     def execute(self, argv: list[str]) -> Outcome:
         from velogan.interchange.importing import import_reference
 
         result = import_reference(self.source, self.run, picture_statistics=self.picture_statistics)
-        for one in result["networks"]:
-            print(f"{one['role']}: {one['network']}, {one['parameters']:,} parameters", file=sys.stderr)
+        for network in result["networks"]:
+            print(f"{network['role']}: {network['network']}, {network['parameters']:,} parameters", file=sys.stderr)
         return result, 0
 
 
@@ -67,67 +67,73 @@ class Export(Flags):
     out: Annotated[
         tyro.conf.Positional[Path],
         tyro.conf.arg(
-            metavar="OUT", help="A file (.onnx, .pt2, .pth) for one direction, or a folder for all that there are."
+            metavar="OUT", help="The file (.onnx, .pt2, .pth) for one direction, or the folder for all directions."
         ),
     ]
     format: Annotated[
         Literal["onnx", "torch", "reference", "hub", "web"],
         tyro.conf.arg(
-            help="onnx: with any height and width (extra `onnx`); torch: a program of torch.export; reference: weights "
-            "that the reference implementation loads; hub: a folder with a page, as Hugging Face's hub has "
-            "them; web: a folder for any web host, whose page translates on the visitor's machine (extra `onnx`).",
+            help="onnx: ONNX with dynamic batch size, height and width (extra `onnx`); torch: a torch.export program; "
+            "reference: weights that the reference implementation loads; hub: a folder for the Hugging Face Hub; web: "
+            "a static web site that translates in the visitor's browser (extra `onnx`).",
             metavar="onnx|torch|reference|hub|web",
         ),
     ]
     direction: Annotated[
         Literal["a2b", "b2a"] | None,
-        tyro.conf.arg(help="This direction alone. Default: a2b for a file, all for a folder.", metavar="a2b|b2a"),
+        tyro.conf.arg(help="Export only this direction. Default: a2b for a file, all for a folder.", metavar="a2b|b2a"),
     ] = None
     weights: Weights = None
     checkpoint: Checkpoint = None
     license: Annotated[
         str | None,
         tyro.conf.arg(
-            help="For hub and onnx: the licence, by the hub's identifier. Default: said to be not stated.",
+            help="For hub and onnx: the licence, as the Hub's identifier. If omitted, the card says that no licence is "
+            "stated.",
             metavar="mit|...",
         ),
     ] = None
     datasets: Annotated[
-        tuple[str, ...], tyro.conf.arg(help="For hub: data sets by their names there.", metavar="NAME")
+        tuple[str, ...], tyro.conf.arg(help="For hub: names of the training data sets on the Hub.", metavar="NAME")
     ] = ()
     picture: Annotated[
-        Path | None, tyro.conf.arg(help="For hub: a picture that the page shows before and after.", metavar="FILE")
+        Path | None,
+        tyro.conf.arg(help="For hub: a picture that the card shows before and after translation.", metavar="FILE"),
     ] = None
     opset: Annotated[
         int | None,
-        tyro.conf.arg(help="For onnx: the version of its operators. Default: the exporter's own.", metavar="NUMBER"),
+        tyro.conf.arg(help="For onnx: opset version. Default: the exporter's.", metavar="NUMBER"),
     ] = None
     onnxruntime: Annotated[
         Path | None,
         tyro.conf.arg(
-            help="For web, where npm cannot be reached: the file of the package onnxruntime-web. Default: fetched from "
-            "npm once, by its checksum.",
+            help="For web: the npm package of onnxruntime-web as a file, for machines without access to npm. Default: "
+            "download it once.",
             metavar="FILE",
         ),
     ] = None
     json: Json = False
 
-    def places(self) -> list[tuple[str, Path]]:
-        return [("OUT", folder_of(self.out))]
+    def output_paths(self) -> list[tuple[str, Path]]:
+        return [("OUT", output_folder(self.out))]
 
     def execute(self, argv: list[str]) -> Outcome:
-        from velogan.interchange.bundle import write_export
+        from velogan.interchange.bundle import ExportOptions, write_export
         from velogan.interchange.card import CardMetadata
-        from velogan.interchange.hub import local
+        from velogan.interchange.hub import resolve_model_path
 
-        common: Any = {"direction": self.direction, "weights": self.weights, "checkpoint": self.checkpoint}
-        for_card = (self.license, self.datasets, self.picture)
-        common["metadata"] = CardMetadata(*for_card) if any(for_card) else None
-        common |= {"opset": self.opset, "onnxruntime": self.onnxruntime}
-        result = write_export(local(self.model), self.out, format=self.format, **common)
-        difference, size = result["max_difference"], result["megabytes"]
-        far = f"at most {difference:.2g} from PyTorch"
+        card_fields = (self.license, self.datasets, self.picture)
+        options = ExportOptions(
+            direction=self.direction,
+            weights=self.weights,
+            checkpoint=self.checkpoint,
+            metadata=CardMetadata(*card_fields) if any(card_fields) else None,
+            opset=self.opset,
+            onnxruntime=self.onnxruntime,
+        )
+        result = write_export(resolve_model_path(self.model), self.out, format=self.format, options=options)
+        details = f"maximum difference from PyTorch {result['max_difference']:.2g}"
         if "half" in result:
-            far += f", weights in {'float16' if result['half'] else 'float32, since float16 changes results'}"
-        print(f"{self.out}: {size} MB, {far}; card: {result['card']}", file=sys.stderr)
+            details += f", weights in {'float16' if result['half'] else 'float32, because float16 changes results'}"
+        print(f"{self.out}: {result['megabytes']} MB, {details}; card: {result['card']}", file=sys.stderr)
         return result, 0

@@ -8,25 +8,27 @@ from typing import Annotated
 
 import tyro
 
-from velogan.cli.fields import Configured, configure, data_is_named
+from velogan.cli.fields import PresetFlags, configure, has_data
 from velogan.cli.flags import Outcome
 
 
 @dataclass(kw_only=True)
-class Profile(Configured):
+class Profile(PresetFlags):
     """Flags of `velogan profile`.
 
     velogan profile --engine.mode reference --steps 3 --out profiles/reference
     """
 
-    FIRST = ("preset", "data", "method", "size", "image_size", "steps", "out", "json")
+    HELP_FLAGS = ("preset", "data", "method", "size", "image_size", "steps", "out", "json")
 
-    steps: Annotated[int, tyro.conf.arg(help="Steps under the profiler; up to nine more come before and after.")] = 8
+    steps: Annotated[
+        int, tyro.conf.arg(help="Number of training steps to profile; up to nine more run before and after them.")
+    ] = 8
     out: Annotated[
-        Path, tyro.conf.arg(help="The folder for profile.html, profile.json and trace.json.gz (ui.perfetto.dev).")
+        Path, tyro.conf.arg(help="Folder for profile.html, profile.json and trace.json.gz (see ui.perfetto.dev).")
     ] = Path("profile")
 
-    def places(self) -> list[tuple[str, Path]]:
+    def output_paths(self) -> list[tuple[str, Path]]:
         return [("--out", self.out)]
 
     def execute(self, argv: list[str]) -> Outcome:
@@ -34,10 +36,10 @@ class Profile(Configured):
         from velogan.observe.progress import Display
 
         config = configure(self)
-        if not data_is_named(self, self.preset):  # a step's time does not depend on what is in the pictures
+        if not has_data(self, self.preset):  # the time of a step does not depend on the content of the images
             config = config.change(data={"render_count": 8, "render_test": 1})
         with Display() as display:
             result = profile(config, steps=self.steps, out=self.out, display=display)
-            display.say(f"look at it: {Path(result['page']).resolve()}")
+            display.say(f"report: {Path(result['page']).resolve()}")
         keys = ("step_ms", "temporal", "idle", "kernels", "launches", "page", "trace")
         return {key: result[key] for key in keys}, 0

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import tyro
 
-from velogan.cli.flags import Flags, Json, Outcome, folder_of
+from velogan.cli.flags import Flags, Json, Outcome, output_folder
 
 
 @dataclass(kw_only=True)
@@ -17,11 +17,11 @@ class ReportPage(Flags):
     """Flags of `velogan report`."""
 
     runs: Annotated[tyro.conf.Positional[tuple[Path, ...]], tyro.conf.arg(metavar="RUN [RUN ...]", help="Run folders.")]
-    out: Annotated[Path | None, tyro.conf.arg(help="The page; RUN/report.html for one run.")] = None
+    out: Annotated[Path | None, tyro.conf.arg(help="HTML file to write. Default for one run: RUN/report.html.")] = None
     json: Json = False
 
-    def places(self) -> list[tuple[str, Path]]:
-        return [("--out", folder_of(self.out)) if self.out else ("RUN", self.runs[0])] if self.runs else []
+    def output_paths(self) -> list[tuple[str, Path]]:
+        return [("--out", output_folder(self.out)) if self.out else ("RUN", self.runs[0])] if self.runs else []
 
     def execute(self, argv: list[str]) -> Outcome:
         from velogan.report import write_report

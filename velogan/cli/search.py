@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import tyro
 
 from velogan.cli.dry_run import dry_run
-from velogan.cli.fields import configure, file_or_preset, value_of
-from velogan.cli.filling import Filling, check_data, check_hidden, fill, length, show_sizes
+from velogan.cli.fields import configure, load_file_or_preset, value_of
 from velogan.cli.flags import Outcome
+from velogan.cli.run_command import RunCommand, check_data, check_hidden, length_fields, print_sizes, run_training
 from velogan.config import SIZES, Config, read_config
 from velogan.engine.processes import is_main_process
 from velogan.recipes import DEFAULT, to_search
@@ -26,45 +26,44 @@ if TYPE_CHECKING:
 
 
 PAPER_LENGTH = "400 epochs"
-"""Of a search, where nobody says how long: "the maximum search epoch" of section 4."""
+"""Default length of a search: "the maximum search epoch" of the CycleGANAS paper, section 4."""
 
 
 @dataclass(kw_only=True)
-class Search(Filling):
+class Search(RunCommand):
     """Flags of `velogan search`.
 
-    The same command again goes on. What is found is RUN/genotype.json, which `velogan train --genotype` takes.
+    Run the same command again to resume. The result is RUN/genotype.json, for `velogan train --genotype`.
 
     velogan search --data horse2zebra --out searches/zebras
 
     velogan search --count
     """
 
-    FIRST = ("preset", "data", "out", "images", "minutes", "epochs", "size", "image_size", "space", "method")
-    FIRST += ("inner", "hidden", "cells", "seed", "config", "count", "dry_run", "json")
+    HELP_FLAGS = ("preset", "data", "out", "images", "minutes", "epochs", "size", "image_size", "space", "method")
+    HELP_FLAGS += ("inner", "hidden", "cells", "seed", "config", "count", "dry_run", "json")
 
     count: Annotated[
-        bool, tyro.conf.arg(help="Count the generators, the discriminators and all of them together, and stop.")
+        bool, tyro.conf.arg(help="Print the number of possible generators, discriminators and pairs, and exit.")
     ] = False
     method: Annotated[
         str | None,
         tyro.conf.arg(
-            help="How the architecture weights are trained: --method.scheme. Default: one-step.",
+            help="Training scheme of the architecture weights (--method.scheme). Default: one-step.",
             metavar="one-step|two-step|two-domains|halves|swapped-halves",
         ),
     ] = None
     inner: Annotated[
         str | None,
         tyro.conf.arg(
-            help="The method whose networks are to be found; its fields are --method.inner.FIELD. Default: the "
-            "preset's.",
+            help="Method to find networks for; its fields are --method.inner.FIELD. Default: the preset's.",
             metavar="|".join(WRAPPED),
         ),
     ] = None
     hidden: Annotated[
         int | None,
         tyro.conf.arg(
-            help="Feature maps of the encoding while searching; what is found is built in any width. Default: a "
+            help="Feature maps of the encoding during the search; the result can be built in any width. Default: a "
             "quarter of the preset's.",
             metavar="H",
         ),
@@ -72,96 +71,106 @@ class Search(Filling):
     cells: Annotated[
         int | None,
         tyro.conf.arg(
-            help="Cells of a generator: one encodes, one decodes. Default: two more than the preset has blocks.",
+            help="Number of cells of a generator, including one encoding and one decoding cell. Default: two more than "
+            "the preset has blocks.",
             metavar="N",
         ),
     ] = None
     space: Annotated[
         Literal["code", "paper"],
         tyro.conf.arg(
-            help="The search space of the authors' code, which has found better networks here, or that of their paper.",
+            help="Search space of the CycleGANAS authors' code, which has found better networks here, or of the paper.",
             metavar="code|paper",
         ),
     ] = "code"
 
     @classmethod
-    def base(cls, argv: Sequence[str]) -> Config:
-        """A search of the preset's networks, as long as the paper's; presets of minutes keep theirs."""
-        base, size = file_or_preset(argv, next(iter(argv), DEFAULT)), value_of(argv, "--size")
+    def base_config(cls, argv: Sequence[str]) -> Config:
+        """Return a search of the preset's networks, of the paper's length unless the preset has its own."""
+        base, size = load_file_or_preset(argv, next(iter(argv), DEFAULT)), value_of(argv, "--size")
         if value_of(argv, "--config") is None and base.train.length == Config().train.length:
             base = base.change(train={"length": PAPER_LENGTH})
-        return to_search(base.sized(size) if size in SIZES else base, inner=value_of(argv, "--inner"))
+        return to_search(base.with_size(size) if size in SIZES else base, inner=value_of(argv, "--inner"))
 
     def execute(self, argv: list[str]) -> Outcome:
         if self.cells is not None and not 2 <= self.cells <= 100:
             raise ValueError(f"--cells {self.cells}: give a whole number from 2 to 100")
         if self.count:
-            return _count(self), 0
+            return _count_architectures(self), 0
         config = configure_search(self)
         if self.dry_run:
-            return dry_run(config, usual=self.base([]), quiet=self.json), 0
-        result = fill(self, config, argv)
-        return _found(result) if is_main_process() else {}, 0
+            return dry_run(config, defaults=self.base_config([]), quiet=self.json), 0
+        result = run_training(self, config, argv)
+        return _describe_result(result) if is_main_process() else {}, 0
 
 
-def _count(asked: Search) -> dict[str, Any]:
+def _count_architectures(command: Search) -> dict[str, Any]:
     from velogan.networks.cells import count
 
-    found = count(space=asked.space) if asked.cells is None else count(blocks=asked.cells - 2, space=asked.space)
-    if not asked.json:
-        for name, number in found._asdict().items():
+    blocks = {} if command.cells is None else {"blocks": command.cells - 2}
+    counts = count(space=command.space, **blocks)._asdict()
+    if not command.json:
+        for name, number in counts.items():
             print(f"{name:<13} {number}  ({number:.3g})")
-    return found._asdict()
+    return counts
 
 
-def configure_search(asked: Search) -> Config:
-    """The configuration that the flags of `search` add up to."""
-    train = length(asked)
-    check_hidden(asked.hidden)
-    config = configure(asked)
-    check_data(asked, asked.preset)
-    given: dict[str, dict[str, Any]] = {
-        "method": {"scheme": asked.method},
-        "generator": {"channels": asked.hidden, "blocks": None if asked.cells is None else asked.cells - 2},
-        "discriminator": {},
+def configure_search(command: Search) -> Config:
+    """Return the configuration that the flags of `search` define."""
+    train = length_fields(command)
+    check_hidden(command.hidden)
+    config = configure(command)
+    check_data(command, command.preset)
+    overrides: dict[str, dict[str, Any]] = {
+        "method": {"scheme": command.method},
+        "generator": {
+            "channels": command.hidden,
+            "blocks": None if command.cells is None else command.cells - 2,
+            "space": command.space,
+        },
+        "discriminator": {"space": command.space if config.discriminator.network == "cells" else None},
     }
-    given["generator"]["space"] = asked.space
-    given["discriminator"]["space"] = asked.space if config.discriminator.network == "cells" else None
     sections = {
         section: {name: value for name, value in fields.items() if value is not None}
-        for section, fields in given.items()
+        for section, fields in overrides.items()
     }
     return config.change(**sections, train=train)
 
 
-def _found(result: Result) -> dict[str, Any]:
-    """What a search has found, and how large that is, which is printed."""
+def _describe_result(result: Result) -> dict[str, Any]:
+    """Return the genotype file of a search with the sizes of its generators, which are also printed."""
     from velogan.networks.cells import enlarges
     from velogan.networks.genotype import read_genotype
     from velogan.search.recorder import GENOTYPE
 
     file, config = result.run / GENOTYPE, read_config(result.run)
     genotype, spec = read_genotype(file), config.spec
-    own = config.generator.encoding
-    generators: dict[Direction, GeneratorConfig] = {
-        way: spec.generators[way].model_copy(update={"operations": names, "channels": genotype.hidden.get(way, own)})
-        for way, names in genotype.generators.items()
-    }
+    generators: dict[Direction, GeneratorConfig] = {}
+    for direction, operations in genotype.generators.items():
+        channels = genotype.hidden.get(direction, config.generator.encoding)
+        update = {"operations": operations, "channels": channels}
+        generators[direction] = spec.generators[direction].model_copy(update=update)
     side = config.data.crop_size
-    sizes = show_sizes(generators, spec, side=side)
-    if ways := [way for way, names in genotype.generators.items() if enlarges(names, genotype.space)]:
+    sizes = print_sizes(generators, spec, side=side)
+    if interpolating := [d for d, operations in genotype.generators.items() if enlarges(operations, genotype.space)]:
         print(
-            f"{' and '.join(ways)}: both operations of the decoding cell interpolate, so pictures are made at a "
-            "quarter of the size and enlarged. Search with --space code: a convolution is behind (docs/search.md)",
+            f"{' and '.join(interpolating)}: both operations of the decoding cell interpolate, so images are generated "
+            "at a quarter of the size and enlarged. Search with --space code, whose decoding cell ends in a "
+            "convolution (docs/search.md)",
             file=sys.stderr,
         )
-    print(f"found: {file}", file=sys.stderr)
+    print(f"genotype: {file}", file=sys.stderr)
     return {
         "run": result.run,
         "genotype": file,
         "sizes": {
-            way: {"hidden": generators[way].channels, "side": side, **dataclasses.asdict(one), "bytes": one.bytes}
-            for way, one in sizes.items()
+            direction: {
+                "hidden": generators[direction].channels,
+                "side": side,
+                **dataclasses.asdict(size),
+                "bytes": size.bytes,
+            }
+            for direction, size in sizes.items()
         },
         "images_seen": result.images_seen,
         "seconds": result.seconds,

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from velogan.cli.flags import FP32, Checkpoint, Flags, Json, Outcome, Weights
+from velogan.cli.flags import DEVICE, FP32, Checkpoint, Flags, Json, Outcome, Weights
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -30,43 +30,49 @@ class Serve(Flags):
         tyro.conf.Positional[Path],
         tyro.conf.arg(metavar="RUN|FILE", help="A run folder, a .safetensors or .pth file, or hf://OWNER/NAME."),
     ]
-    port: Annotated[int, tyro.conf.arg(help="The port to listen at; 0: one that is free.", metavar="NUMBER")] = 8000
+    port: Annotated[int, tyro.conf.arg(help="Port to listen on; 0 selects a free one.", metavar="NUMBER")] = 8000
     host: Annotated[
         str,
         tyro.conf.arg(
-            help="The address to listen at. With one that other machines reach (0.0.0.0) a token is asked for.",
+            help="Address to listen on. If other machines can reach it (0.0.0.0), clients need a token.",
             metavar="ADDRESS",
         ),
     ] = "127.0.0.1"
     token: Annotated[
         str | None,
         tyro.conf.arg(
-            help="What every call of the API must bring. Default: the environment variable VELOGAN_TOKEN; none on this "
-            "machine alone; else a new one, which is printed.",
+            help="Token that every API request must carry. Default: the environment variable VELOGAN_TOKEN; without "
+            "it, no token on a local address, and a new one, which is printed, on others.",
             metavar="TEXT",
         ),
     ] = None
-    max_mb: Annotated[float, tyro.conf.arg(help="The most MB (2^20 bytes) of a request.", metavar="NUMBER")] = 32
-    max_megapixels: Annotated[float, tyro.conf.arg(help="The most million pixels of a picture.", metavar="NUMBER")] = 16
+    max_mb: Annotated[float, tyro.conf.arg(help="Maximum request size in MB (2^20 bytes).", metavar="NUMBER")] = 32
+    max_megapixels: Annotated[
+        float, tyro.conf.arg(help="Maximum picture size in millions of pixels.", metavar="NUMBER")
+    ] = 16
     seconds: Annotated[
         float,
-        tyro.conf.arg(help="The most that a request takes: upload, waiting and translation.", metavar="NUMBER"),
+        tyro.conf.arg(help="Maximum duration of a request in seconds, including upload and waiting.", metavar="NUMBER"),
     ] = 300
     waiting: Annotated[
-        int, tyro.conf.arg(help="The most requests that are served or wait; others are told to come again.")
+        int,
+        tyro.conf.arg(help="Maximum number of requests running or queued; further ones are told to try again later."),
     ] = 16
     weights: Weights = None
     checkpoint: Checkpoint = None
-    tile: Annotated[int | None, tyro.conf.arg(help="As translate has it; 0: never in tiles.", metavar="PIXELS")] = None
+    tile: Annotated[
+        int | None,
+        tyro.conf.arg(help="Tile size in pixels, as for `velogan translate`; 0: no tiles.", metavar="PIXELS"),
+    ] = None
     fp32: Annotated[bool, tyro.conf.arg(help=FP32)] = False
-    device: Annotated[str, tyro.conf.arg(help="Where to compute: auto, cpu, cuda or mps.")] = "auto"
+    device: Annotated[str, tyro.conf.arg(help=DEVICE)] = "auto"
     json: Json = False
 
     def execute(self, argv: list[str]) -> Outcome:
         from velogan.engine.device import resolve_device
         from velogan.files import require
         from velogan.interchange.bundle import load_all
-        from velogan.interchange.hub import local
+        from velogan.interchange.hub import resolve_model_path
         from velogan.observe.progress import Display
         from velogan.serve.server import address, bind, serve, token_for
         from velogan.translate.files import check_options
@@ -84,11 +90,16 @@ class Serve(Flags):
         check_options(format=None, tile=self.tile)
         token = token_for(self.host, self.token or os.environ.get("VELOGAN_TOKEN") or None)
         with Display() as display, bind(self.host, self.port) as listening:
-            place: Any = {"device": resolve_device(self.device), "fast": not self.fp32}
-            models = load_all(local(self.model), weights=self.weights, checkpoint=self.checkpoint, **place)
+            models = load_all(
+                resolve_model_path(self.model),
+                weights=self.weights,
+                checkpoint=self.checkpoint,
+                device=resolve_device(self.device),
+                fast=not self.fp32,
+            )
             estimators = _make_estimators(models, display.say)
             name = self.model.resolve().name
-            display.say(f"{name} ({', '.join(models)}): building and measuring its networks")
+            display.say(f"{name} ({', '.join(models)}): building its networks and measuring their speed")
             service = TranslationService(models, name=name, limits=limits, tile=self.tile, estimators=estimators)
             app = build_app(service, token=token, host=self.host)
             display.say(f"serving at {address(listening, token)} (Ctrl-C stops)")
@@ -97,15 +108,15 @@ class Serve(Flags):
 
 
 def _make_estimators(
-    models: Mapping[Direction, Translator], say: Callable[[str], None]
+    models: Mapping[Direction, Translator], log: Callable[[str], None]
 ) -> dict[Direction, UncertaintyEstimator]:
-    """What makes uncertainty maps, for the directions that have a way back; of others it is said why not."""
+    """Return an estimator for each direction with a reverse generator; log why the others have none."""
     from velogan.evaluation.uncertainty import uncertainty_estimator
 
-    found = {}
-    for way, model in models.items():
+    estimators = {}
+    for direction, model in models.items():
         try:
-            found[way] = uncertainty_estimator(model)
+            estimators[direction] = uncertainty_estimator(model)
         except ValueError as error:
-            say(f"{way}: no uncertainty maps: {error}")
-    return found
+            log(f"{direction}: no uncertainty maps: {error}")
+    return estimators

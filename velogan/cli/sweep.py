@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
-from velogan.cli.fields import Fields, base_config, configure, plain_flags
-from velogan.cli.filling import check_data
+from velogan.cli.fields import ConfigFlags, build_base_config, configure, normalize_switches
 from velogan.cli.flags import Outcome
+from velogan.cli.run_command import check_data
 from velogan.config import Config
-from velogan.files import counted, nearest
+from velogan.files import did_you_mean, pluralize
 from velogan.recipes import DEFAULT, RECIPES
 
 if TYPE_CHECKING:
@@ -24,68 +24,82 @@ if TYPE_CHECKING:
 
 
 @dataclass(kw_only=True)
-class Sweep(Fields):
+class Sweep(ConfigFlags):
     """Flags of `velogan sweep`.
 
-    The same command again goes on; more seeds or values extend what is finished.
+    Run the same command again to resume; more seeds or values extend a finished sweep.
 
     velogan sweep --data horse2zebra --out sweeps/rates --vary optimizer.lr=0.01,0.02
 
     velogan sweep plan.yaml --out sweeps/rates
     """
 
-    FIRST = ("presets", "data", "out", "vary", "seeds", "images", "minutes", "size", "image_size", "method", "search")
-    FIRST += ("trials", "metric", "stop_early", "parallel", "address", "dry_run", "json")
+    HELP_FLAGS = (
+        "presets",
+        "data",
+        "out",
+        "vary",
+        "seeds",
+        "images",
+        "minutes",
+        "size",
+        "image_size",
+        "method",
+        "search",
+    )
+    HELP_FLAGS += ("trials", "metric", "stop_early", "parallel", "address", "dry_run", "json")
 
     presets: Annotated[
         tyro.conf.Positional[tuple[str, ...]],
         tyro.conf.arg(
-            help=f"Presets to compare, or one YAML file with the whole plan. Default: {DEFAULT}.",
+            help=f"Presets to compare, or one YAML file with the complete plan. Default: {DEFAULT}.",
             metavar="[PRESET ...|PLAN.yaml]",
         ),
     ] = ()
-    out: Annotated[Path | None, tyro.conf.arg(help="The folder for all runs, sweep.json and the page.")] = None
+    out: Annotated[Path | None, tyro.conf.arg(help="Folder for all runs, sweep.json and the report.")] = None
     vary: Annotated[
         tyro.conf.UseAppendAction[tuple[str, ...]],
         tyro.conf.arg(
-            help="A field and its values, or a range of numbers (log: even in the logarithm); once for each field. "
-            "`size` can be varied too.",
+            help="A field with its values or a range of numbers (:log samples uniformly in the logarithm); repeat the "
+            "flag for more fields. `size` can be varied too.",
             metavar="FIELD=V,V|LOW..HIGH[:log]",
         ),
     ] = ()
-    seeds: Annotated[int, tyro.conf.arg(help="Runs of each setting, with seeds from 0.")] = 1
+    seeds: Annotated[int, tyro.conf.arg(help="Number of runs of each setting, with seeds from 0.")] = 1
     minutes: Annotated[
-        float | None, tyro.conf.arg(help="Length of each run, all counted but the preparing of pictures.")
+        float | None, tyro.conf.arg(help="Length of each run in minutes, excluding data preparation.")
     ] = None
-    images: Annotated[int | None, tyro.conf.arg(help="Images of each domain that each run trains on.")] = None
+    images: Annotated[int | None, tyro.conf.arg(help="Length of each run in images per domain.")] = None
     search: Annotated[
         Literal["grid", "random", "optuna"],
-        tyro.conf.arg(help="grid: all combinations; random, optuna: --trials settings, drawn or chosen by the scores."),
+        tyro.conf.arg(help="grid: all combinations; random: random settings; optuna: settings chosen by the scores."),
     ] = "grid"
-    trials: Annotated[int | None, tyro.conf.arg(help="How many settings random and optuna try.")] = None
+    trials: Annotated[int | None, tyro.conf.arg(help="Number of settings for random and optuna.")] = None
     metric: Annotated[
         str,
         tyro.conf.arg(
-            help="The figure of held-out pictures to choose by: any that evaluate gives, with _a2b or _b2a of one way."
+            help="Validation metric to rank runs by: any metric of `evaluate`, optionally with suffix _a2b or _b2a."
         ),
     ] = "validation/distance"
     stop_early: Annotated[
-        Literal["asha"] | None, tyro.conf.arg(help="Stop runs that are not in the best third at 10, 30, 90 %.")
+        Literal["asha"] | None,
+        tyro.conf.arg(help="Stop runs that are not in the best third after 10, 30 and 90 % of their length."),
     ] = None
     parallel: Annotated[
-        int | None, tyro.conf.arg(help="Runs at a time. Default: one for each GPU, else for each core.")
+        int | None, tyro.conf.arg(help="Number of simultaneous runs. Default: one per GPU, or one per CPU core.")
     ] = None
     address: Annotated[
-        str | None, tyro.conf.arg(help="A Ray that runs already: ray://HOST:PORT or auto. Default: one of our own.")
+        str | None,
+        tyro.conf.arg(help="Running Ray cluster: ray://HOST:PORT or auto. Default: start Ray on this machine."),
     ] = None
-    dry_run: Annotated[bool, tyro.conf.arg(help="Print the runs, and stop.")] = False
+    dry_run: Annotated[bool, tyro.conf.arg(help="Print the runs without training.")] = False
 
     @classmethod
-    def base(cls, argv: Sequence[str]) -> Config:
-        """The first preset's configuration: what all of them share is parsed with it."""
-        return base_config(argv, _preset(argv))
+    def base_config(cls, argv: Sequence[str]) -> Config:
+        """Return the configuration of the first preset, with which the flags for all presets are parsed."""
+        return build_base_config(argv, _first_preset(argv))
 
-    def places(self) -> list[tuple[str, Path]]:
+    def output_paths(self) -> list[tuple[str, Path]]:
         return [("--out", self.out)] if self.out is not None and not self.dry_run else []
 
     def execute(self, argv: list[str]) -> Outcome:
@@ -96,71 +110,72 @@ class Sweep(Fields):
         trials = plan.known_trials()
         settings = len(trials) // plan.seeds
         if plan.search == "random" and plan.trials and settings < plan.trials:
-            there = f"the values of --vary have no more than {counted(settings, 'setting')}, found at random"
-            print(f"careful: --trials {plan.trials}: {there}", file=sys.stderr)
+            reason = f"the values of --vary give no more than {pluralize(settings, 'setting')}"
+            print(f"warning: --trials {plan.trials}: {reason}", file=sys.stderr)
         if self.dry_run:
             return _dry_run(plan, trials, quiet=self.json), 0
         if self.out is None:
-            raise ValueError("--out is missing: name the folder that the sweep is kept in")
+            raise ValueError("--out is missing: give the folder for the sweep")
         command = shlex.join(["velogan", *argv])
         common: dict[str, Any] = {"parallel": self.parallel, "address": self.address}
         result = sweep(plan, self.out, command=command, table=StatusLog(quiet=self.json), **common)
-        failed = any(one["status"] == "failed" for one in result["trials"])
+        has_failed = any(trial["status"] == "failed" for trial in result["trials"])
         if not self.json:
-            print(f"best: {result['best'] or 'none'}; page: {result['page']}")
-        return result, 1 if failed else 0
+            print(f"best: {result['best'] or 'none'}; report: {result['page']}")
+        return result, 1 if has_failed else 0
 
 
-def _preset(argv: Sequence[str]) -> str:
-    """The first preset among a sweep's words, which may stand behind its flags."""
-    behind = zip(["", *argv], argv)
-    return next((word for flag, word in behind if word in RECIPES and not flag.startswith("--")), DEFAULT)
+def _first_preset(argv: Sequence[str]) -> str:
+    """Return the first preset of the command line, before or after the flags."""
+    pairs = zip(["", *argv], argv)
+    return next((word for flag, word in pairs if word in RECIPES and not flag.startswith("--")), DEFAULT)
 
 
-def _plan(asked: Sweep, argv: list[str]) -> SweepPlan:
-    """The plan of a file, or of flags. ValueError where both say which runs there are."""
+def _plan(command: Sweep, argv: list[str]) -> SweepPlan:
+    """Return the plan of the file or of the flags. Raises ValueError if both define runs."""
     from velogan.sweep.dimensions import parse_dimension
     from velogan.sweep.planfile import make_plan, read_plan
 
-    if asked.parallel is not None and asked.parallel < 1:
-        raise ValueError(f"--parallel {asked.parallel}: at least one run at a time")
-    if len(asked.presets) == 1 and asked.presets[0].endswith((".yaml", ".yml")):
-        here = {"presets": asked.presets, "out": asked.out, "parallel": asked.parallel, "address": asked.address}
-        alone = Sweep(fields=Config(), dry_run=asked.dry_run, json=asked.json, **here)
+    if command.parallel is not None and command.parallel < 1:
+        raise ValueError(f"--parallel {command.parallel}: give at least 1")
+    if len(command.presets) == 1 and command.presets[0].endswith((".yaml", ".yml")):
+        file = command.presets[0]
+        allowed = ("presets", "out", "parallel", "address", "dry_run", "json")
+        with_file = Sweep(fields=Config(), **{name: getattr(command, name) for name in allowed})
         names = [field.name for field in dataclasses.fields(Sweep)]
-        given = [name for name in names if getattr(asked, name) != getattr(alone, name)]
-        if given:
+        changed = [name for name in names if getattr(command, name) != getattr(with_file, name)]
+        if changed:
             raise ValueError(
-                f"--{given[0].replace('_', '-')} and {asked.presets[0]}: a plan file says itself which runs there are; "
-                "write it there"
+                f"--{changed[0].replace('_', '-')} cannot be combined with {file}, which defines the runs: "
+                "set it in the file"
             )
-        return read_plan(Path(asked.presets[0]))
-    presets = asked.presets or (DEFAULT,)
-    if unknown := next((one for one in presets if one not in RECIPES), None):
-        raise ValueError(f"{unknown} is no preset{nearest(unknown, RECIPES)}; there are {', '.join(RECIPES)}")
-    if asked.config is not None and len(presets) > 1:
-        raise ValueError("--config and several presets contradict each other: name one of the two")
-    if asked.seed is not None:
-        raise ValueError(f"--seed {asked.seed}: a sweep has --seeds N, which are 0 to N - 1")
-    check_data(asked, *presets)
-    rest: Any = {name: getattr(asked, name) for name in ("seeds", "search", "trials", "metric", "stop_early")}
-    bases = {preset: _sweep_base(argv[1:], preset) for preset in presets}
-    vary = tuple(map(parse_dimension, asked.vary))
-    return make_plan(bases, minutes=asked.minutes, images=asked.images, vary=vary, **rest)
+        return read_plan(Path(file))
+    presets = command.presets or (DEFAULT,)
+    if unknown := next((preset for preset in presets if preset not in RECIPES), None):
+        raise ValueError(f"{unknown}: unknown preset{did_you_mean(unknown, RECIPES)}; there are {', '.join(RECIPES)}")
+    if command.config is not None and len(presets) > 1:
+        raise ValueError("--config and several presets contradict each other: give one of the two")
+    if command.seed is not None:
+        raise ValueError(f"--seed {command.seed} is not a flag of sweep: use --seeds N, for the seeds 0 to N - 1")
+    check_data(command, *presets)
+    options: Any = {name: getattr(command, name) for name in ("seeds", "search", "trials", "metric", "stop_early")}
+    bases = {preset: _preset_config(argv[1:], preset) for preset in presets}
+    vary = tuple(map(parse_dimension, command.vary))
+    return make_plan(bases, minutes=command.minutes, images=command.images, vary=vary, **options)
 
 
-def _sweep_base(argv: list[str], preset: str) -> Config:
-    """What the flags make of one preset: each flag holds for all of them."""
-    base = base_config(argv, preset)
-    asked = Sweep.parsed(plain_flags(argv, base), prog="velogan sweep", default=Sweep(fields=base))
-    return configure(asked)
+def _preset_config(argv: list[str], preset: str) -> Config:
+    """Return the configuration of one preset with the field flags, which apply to every preset."""
+    base = build_base_config(argv, preset)
+    command = Sweep.parse_with_tyro(normalize_switches(argv, base), prog="velogan sweep", default=Sweep(fields=base))
+    return configure(command)
 
 
 def _dry_run(plan: SweepPlan, trials: Sequence[Trial], *, quiet: bool) -> dict[str, Any]:
-    """List the trials; none are known in advance if optuna chooses them."""
+    """Print and return the trials; none are known in advance if optuna chooses them."""
     count = len(trials) or (plan.trials or 0) * plan.seeds
     if not quiet:
         print("\n".join([trial.name for trial in trials] or [f"{plan.trials} settings that optuna chooses"]))
-        print(f"{counted(count, 'run')} of {plan.budget} each")
-    listed = [{"name": trial.name, "settings": dict(trial.settings), "seed": trial.seed} for trial in trials]
-    return {"trials": listed, "count": count, "budget": plan.budget}
+        print(f"{pluralize(count, 'run')} of {plan.budget} each")
+    records = [{"name": trial.name, "settings": dict(trial.settings), "seed": trial.seed} for trial in trials]
+    return {"trials": records, "count": count, "budget": plan.budget}

@@ -12,157 +12,173 @@ from typing import Annotated
 import tyro
 
 from velogan.cli.dry_run import dry_run
-from velogan.cli.fields import PresetFlag, base_config, configure, named_preset, sized, value_of
-from velogan.cli.filling import Filling, check_data, check_hidden, fill, length, show_sizes
+from velogan.cli.fields import PresetFlag, apply_size, build_base_config, configure, find_preset, value_of
 from velogan.cli.flags import Outcome
+from velogan.cli.run_command import RunCommand, check_data, check_hidden, length_fields, print_sizes, run_training
 from velogan.config import SIZES, Config, read_config
 from velogan.engine.processes import is_main_process
-from velogan.files import counted
+from velogan.files import pluralize
 from velogan.recipes import DEFAULT, RECOMMENDED
 
-EXCHANGED_STEPS = 5
-"""With --modules: after so many steps the nodes exchange their networks; as good as one process (docs/scale.md)."""
+EXCHANGE_STEPS = 5
+"""Steps between exchanges of networks with --modules; this many cost no quality (docs/scale.md)."""
 
 
 @dataclass(kw_only=True)
-class Train(Filling):
+class Train(RunCommand):
     """Flags of `velogan train`.
 
     velogan train --data horse2zebra --out runs/zebras
 
-    Without a preset this is the recommended recipe, at a size that this machine bears; --minutes sets its length.
+    Without a preset, train the recommended one in a size for this machine; --minutes sets the length.
     """
 
-    FIRST = ("preset", "data", "out", "images", "minutes", "epochs", "size", "image_size", "method", "seed", "start")
-    FIRST += ("config", "dry_run", "json")
+    HELP_FLAGS = (
+        "preset",
+        "data",
+        "out",
+        "images",
+        "minutes",
+        "epochs",
+        "size",
+        "image_size",
+        "method",
+        "seed",
+        "start",
+    )
+    HELP_FLAGS += ("config", "dry_run", "json")
 
     preset: PresetFlag = RECOMMENDED
     start: Annotated[
         Path | None,
         tyro.conf.arg(
-            help="Begin with the networks of this run or file of weights, ours or of the reference implementation.",
+            help="Run folder or weights file (velogan or reference implementation) to initialise matching networks "
+            "from.",
             metavar="RUN|FILE",
         ),
     ] = None
     genotype: Annotated[
         Path | None,
         tyro.conf.arg(
-            help="Take generators and discriminators from this file, which an architecture search wrote.",
+            help="Build generators and discriminators from this file of `velogan search`.",
             metavar="FILE",
         ),
     ] = None
     hidden: Annotated[
         int | None,
         tyro.conf.arg(
-            help="With --genotype: feature maps of the encoding, H. Default: as many as the preset's generators have.",
+            help="With --genotype: number of feature maps of the encoding. Default: as in the preset's generators.",
             metavar="H",
         ),
     ] = None
     match_size: Annotated[
         str | None,
         tyro.conf.arg(
-            help="With --genotype, instead of --hidden: the H at which both generators together have the bytes of "
-            "two ResNet-9 of this width, within 1 %: C64 are the paper's.",
+            help="With --genotype, instead of --hidden: choose the width so that both generators together are as "
+            "large, within 1 %, as two ResNet-9 generators of this width (C64: the paper's).",
             metavar="C64",
         ),
     ] = None
     sizes_only: Annotated[
         bool,
         tyro.conf.arg(
-            help="With --genotype: keep the preset's networks, and make each generator as large as the genotype's by "
-            "its width alone. This is the paper's C'64, which shows what unequal sizes are worth without a search."
+            help="With --genotype: use the preset's networks, with widths that make each generator as large as the "
+            "genotype's. This is the paper's C'64, which shows the effect of unequal sizes without a search."
         ),
     ] = False
 
     modules: Annotated[
         bool,
         tyro.conf.arg(
-            help="Train each module of the method on a node of its own, under Ray (extra scale), with copies of the "
-            "other networks that are exchanged every five steps, which costs no quality; --train.exchange-every "
-            "sets how often (docs/scale.md)."
+            help="Train each module of the method in a process of its own under Ray (extra scale), with copies of the "
+            "other networks that are exchanged every five steps, at no cost of quality; --train.exchange-every sets "
+            "the interval (docs/scale.md)."
         ),
     ] = False
     address: Annotated[
         str | None,
         tyro.conf.arg(
-            help="With --modules: of a Ray that runs already, as auto. Default: one is started on this machine.",
+            help="With --modules: address of a running Ray cluster. Default: start Ray on this machine.",
             metavar="HOST:PORT|auto",
         ),
     ] = None
 
     @classmethod
-    def preset_of(cls, argv: Sequence[str]) -> str:
-        """Where none is named, the recommended one; with another method or networks the one they are compared with."""
-        others = any(value_of(argv, flag) for flag in ("--method", "--genotype", "--config"))
-        return named_preset(argv) or (DEFAULT if others else RECOMMENDED)
+    def resolve_preset(cls, argv: Sequence[str]) -> str:
+        """Return the named preset, or else the recommended one; "cyclegan" with another method or other networks."""
+        is_other = any(value_of(argv, flag) for flag in ("--method", "--genotype", "--config"))
+        return find_preset(argv) or (DEFAULT if is_other else RECOMMENDED)
 
     @classmethod
-    def base(cls, argv: Sequence[str]) -> Config:
-        """What the flags change: without a preset, the run that --out holds, or the recipe for this machine."""
-        if cls.preset_of(argv) != RECOMMENDED:
-            return super().base(argv)
+    def base_config(cls, argv: Sequence[str]) -> Config:
+        """Return the configuration that the flags change; without a preset that of the run in --out, if any."""
+        if cls.resolve_preset(argv) != RECOMMENDED:
+            return super().base_config(argv)
         out, device = value_of(argv, "--out"), value_of(argv, "--engine.device") or "auto"
-        if named_preset(argv) != RECOMMENDED and out and (Path(out) / "config.yaml").is_file():
-            return sized(argv, read_config(Path(out)))
-        return base_config(argv, RECOMMENDED if device.startswith(("auto", "cuda")) else "fast")
+        if find_preset(argv) != RECOMMENDED and out and (Path(out) / "config.yaml").is_file():
+            return apply_size(argv, read_config(Path(out)))
+        return build_base_config(argv, RECOMMENDED if device.startswith(("auto", "cuda")) else "fast")
 
     def execute(self, argv: list[str]) -> Outcome:
         config = configure_train(self)
         if self.preset == RECOMMENDED and is_main_process():
-            print(_what_is_recommended(config), file=sys.stderr)
+            print(_describe_recommended(config), file=sys.stderr)
         if self.dry_run:
-            return dry_run(config, usual=Config().change(method=config.method.kind), quiet=self.json), 0
-        return dataclasses.asdict(fill(self, config, argv, address=self.address)), 0
+            return dry_run(config, defaults=Config().change(method=config.method.kind), quiet=self.json), 0
+        return dataclasses.asdict(run_training(self, config, argv, address=self.address)), 0
 
 
-def configure_train(asked: Train) -> Config:
-    """The configuration that the flags of `train` add up to."""
-    train = length(asked)
-    config = configure(asked)
-    check_data(asked, asked.preset)
-    config = _of_genotype(asked, config)
-    if asked.start is not None:
-        train["start"] = str(asked.start)
-    if asked.modules and config.train.exchange_every is None:
-        train["exchange_every"] = f"{EXCHANGED_STEPS * config.images_per_update} images"
-    if asked.address is not None and not asked.modules and config.train.exchange_every is None:
-        raise ValueError(f"--address {asked.address} is of a Ray for nodes: add --modules, or leave it out")
+def configure_train(command: Train) -> Config:
+    """Return the configuration that the flags of `train` define."""
+    train = length_fields(command)
+    config = configure(command)
+    check_data(command, command.preset)
+    config = _apply_genotype(command, config)
+    if command.start is not None:
+        train["start"] = str(command.start)
+    if command.modules and config.train.exchange_every is None:
+        train["exchange_every"] = f"{EXCHANGE_STEPS * config.images_per_update} images"
+    if command.address is not None and not command.modules and config.train.exchange_every is None:
+        raise ValueError(f"--address {command.address} has no effect without --modules: add --modules or remove it")
     return config.change(train=train)
 
 
-def _what_is_recommended(config: Config) -> str:
-    """What was picked where no preset is named, and why."""
+def _describe_recommended(config: Config) -> str:
+    """Return a line with the settings of the recommended preset and the flags that change them."""
     from velogan.engine.device import resolve_device
 
     generator, side = config.generator, config.data.crop_size
-    sizes = {(dial["channels"], dial["blocks"]): name for name, dial in SIZES.items()}
+    sizes = {(size["channels"], size["blocks"]): name for name, size in SIZES.items()}
     size = sizes.get((generator.channels, generator.blocks))
-    networks = f"size {size}" if size else counted(generator.channels, "channel")
+    networks = f"size {size}" if size else pluralize(generator.channels, "channel")
     device = resolve_device(config.engine.device).type
-    pictures = f"squares of {side}x{side}" if config.data.crop else "whole pictures"
+    images = f"crops of {side}x{side}" if config.data.crop else "uncropped images"
     return (
-        f"the recommended recipe: {networks}, {pictures}, {config.train.length}, as a "
-        f"{'GPU' if device == 'cuda' else device.upper()} bears; --size, --image-size and --minutes change it"
+        f"the recommended preset for a {'GPU' if device == 'cuda' else device.upper()}: {networks}, {images}, "
+        f"{config.train.length}; --size, --image-size and --minutes change it"
     )
 
 
-def _of_genotype(asked: Train, config: Config) -> Config:
-    """With the networks of --genotype; their sizes are printed."""
+def _apply_genotype(command: Train, config: Config) -> Config:
+    """Return `config` with the networks of --genotype, if given, and print their sizes."""
     from velogan.networks.genotype import read_genotype
 
-    given = {"--hidden": asked.hidden, "--match-size": asked.match_size}
-    named = [f"{flag} {value}" for flag, value in given.items() if value is not None]
-    if asked.genotype is None:
-        if named:
-            raise ValueError(f"{named[0]} is the width of a genotype's networks: add --genotype FILE, or leave it out")
-        if asked.sizes_only:
-            raise ValueError("--sizes-only takes the sizes of a genotype: add --genotype FILE, or leave it out")
+    widths = {"--hidden": command.hidden, "--match-size": command.match_size}
+    width_flags = [f"{flag} {value}" for flag, value in widths.items() if value is not None]
+    if command.genotype is None:
+        if width_flags:
+            raise ValueError(
+                f"{width_flags[0]} is the width of a genotype's networks: add --genotype FILE or remove it"
+            )
+        if command.sizes_only:
+            raise ValueError("--sizes-only uses the sizes of a genotype: add --genotype FILE or remove it")
         return config
-    if len(named) > 1:
-        raise ValueError(f"{' and '.join(named)} contradict each other: give one of the two")
-    check_hidden(asked.hidden)
-    found = config.built_from(read_genotype(asked.genotype), hidden=asked.hidden, match=asked.match_size)
-    config = config.scaled_to(found) if asked.sizes_only else found
+    if len(width_flags) > 1:
+        raise ValueError(f"{' and '.join(width_flags)} contradict each other: give one of the two")
+    check_hidden(command.hidden)
+    genotype = read_genotype(command.genotype)
+    with_genotype = config.with_genotype(genotype, hidden=command.hidden, match=command.match_size)
+    config = config.match_size_of(with_genotype) if command.sizes_only else with_genotype
     spec = config.spec
-    show_sizes({way: spec.generators[way] for way in config.method.directions}, spec)
+    print_sizes({direction: spec.generators[direction] for direction in config.method.directions}, spec)
     return config

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
-from velogan.cli.flags import FP32, Checkpoint, Flags, Json, Outcome, Weights, folder_of
-from velogan.files import counted
+from velogan.cli.flags import DEVICE, FP32, Checkpoint, Flags, Json, Outcome, Weights, output_folder
+from velogan.files import pluralize
 
 if TYPE_CHECKING:
     from velogan.observe.progress import Display
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from velogan.translate.uncertainty import UncertaintyEstimator
 
 
-_SHOWN = 5  # files that failed, by name
+_MAX_FAILURES = 5  # failed files that are printed by name
 
 
 @dataclass(kw_only=True)
@@ -48,54 +48,55 @@ class Translate(Flags):
         tyro.conf.Positional[Path],
         tyro.conf.arg(
             metavar="RUN|FILE",
-            help="A run folder, a .safetensors or .pth file, hf://OWNER/NAME, or apples2oranges, which comes "
-            "with velogan.",
+            help="A run folder, a .safetensors or .pth file, hf://OWNER/NAME, or apples2oranges, which is included "
+            "in velogan.",
         ),
     ]
     input: Annotated[
         tyro.conf.Positional[Path],
         tyro.conf.arg(
             metavar="INPUT",
-            help="An image, a film, a DICOM or NIfTI file, or a folder.",
+            help="A picture, a video, a DICOM or NIfTI file, or a folder of these.",
         ),
     ]
     output: Annotated[
         tyro.conf.Positional[Path],
         tyro.conf.arg(
             metavar="OUTPUT",
-            help="The image or folder to write. Of one input, a name with letters behind its last dot is a file's, "
-            "unless there is such a folder; .v2 and .2026 are folders'.",
+            help="The file or folder to write. For a single input, a path with a file extension (such as .png) is a "
+            "file; anything else, including out.v2, is a folder.",
         ),
     ]
     direction: Annotated[
         Literal["a2b", "b2a"] | None,
         tyro.conf.arg(
-            help="From domain A to B, or from B to A. Default: a2b; the direction of a weights file.", metavar="a2b|b2a"
+            help="Translate from domain A to B or from B to A. Default: a2b, or the direction of a weights file.",
+            metavar="a2b|b2a",
         ),
     ] = None
     weights: Weights = None
     checkpoint: Checkpoint = None
-    overwrite: Annotated[bool, tyro.conf.arg(help="Replace files that exist already; else they are left.")] = False
+    overwrite: Annotated[bool, tyro.conf.arg(help="Replace existing files instead of skipping them.")] = False
     format: Annotated[
         Literal["png", "jpg", "webp", "bmp", "tiff", "npy"] | None,
         tyro.conf.arg(
-            help="Format of what is written. Default: each picture's own.", metavar="png|jpg|webp|bmp|tiff|npy"
+            help="File format of the results. Default: that of each input.", metavar="png|jpg|webp|bmp|tiff|npy"
         ),
     ] = None
     tile: Annotated[
         int | None,
         tyro.conf.arg(
-            help="Side, in pixels, of the tiles that larger pictures are translated in; 0: never in tiles. "
-            "Default: 768, for pictures of more than two million pixels.",
+            help="Height and width in pixels of the tiles into which large images are cut; 0: no tiles. Default: 768 "
+            "for images of more than two million pixels. Use less if memory runs out.",
             metavar="PIXELS",
         ),
     ] = None
     smooth: Annotated[
         float,
         tyro.conf.arg(
-            help="Of a film: the share, from 0 to less than 1, of what was shown before in each frame, where the input "
-            "stands still. 0.8 flickers less.",
-            metavar="SHARE",
+            help="For videos: weight, from 0 to below 1, of the previous frame where the input does not move. Default: "
+            "0; 0.8 reduces flicker.",
+            metavar="WEIGHT",
         ),
     ] = 0.0
     uncertainty: Annotated[
@@ -107,41 +108,43 @@ class Translate(Flags):
     masks: Annotated[
         Path | None,
         tyro.conf.arg(
-            help="A mask for each picture, under its name: what is black there stays as it was, pixel for pixel; grey "
-            "mixes. Of one picture, the mask itself. Write PNG: JPEG changes all pixels.",
+            help="Folder with a mask for each picture, of the same name, or the mask of one picture. Black pixels keep "
+            "the input, white ones take the translation, grey ones blend both. Write PNG: JPEG changes all pixels.",
             metavar="DIR|FILE",
         ),
     ] = None
     masks_keep: Annotated[
         Literal["outside", "inside"],
-        tyro.conf.arg(help="What masks keep: outside, what is black; inside, what is white.", metavar="outside|inside"),
+        tyro.conf.arg(help="Where masks keep the input: outside (black) or inside (white).", metavar="outside|inside"),
     ] = "outside"
     pages: Annotated[
         Literal["channels", "slices"] | None,
         tyro.conf.arg(
-            help="What several pages of a TIFF are: channels of one picture, where it does not say; or slices, each of "
-            "which is translated alone. Default: as in training, else what the file says.",
+            help="Meaning of several pages of a TIFF: channels of one image, or slices that are translated one by one. "
+            "Default: as in training, or what the file declares.",
             metavar="channels|slices",
         ),
     ] = None
     fp32: Annotated[bool, tyro.conf.arg(help=FP32)] = False
-    device: Annotated[str, tyro.conf.arg(help="Where to compute: auto, cpu, cuda or mps.")] = "auto"
+    device: Annotated[str, tyro.conf.arg(help=DEVICE)] = "auto"
     workers: Annotated[
         int | None,
         tyro.conf.arg(
-            help="Translate the pictures of a folder by N processes under Ray; needs the extra `scale`. "
-            "Default: in this process.",
+            help="Number of Ray processes that translate the pictures of a folder (extra `scale`). Default: no Ray, "
+            "one process.",
             metavar="N",
         ),
     ] = None
     address: Annotated[
         str | None,
-        tyro.conf.arg(help="With --workers: a Ray that runs already: auto or HOST:PORT. Default: one of our own."),
+        tyro.conf.arg(
+            help="With --workers: running Ray cluster, auto or HOST:PORT. Default: start Ray on this machine."
+        ),
     ] = None
     json: Json = False
 
-    def places(self) -> list[tuple[str, Path]]:
-        return [("output", folder_of(self.output))]
+    def output_paths(self) -> list[tuple[str, Path]]:
+        return [("output", output_folder(self.output))]
 
     def execute(self, argv: list[str]) -> Outcome:
         from velogan.data.sets.sources import left_out
@@ -151,21 +154,24 @@ class Translate(Flags):
         from velogan.translate.maps import write_maps
 
         if self.workers is not None:
-            kept = {"--masks": self.masks, "--masks-keep": self.masks_keep != "outside"}
-            for flag, asked in {"--uncertainty": self.uncertainty, "--smooth": self.smooth, **kept}.items():
-                if asked:
-                    raise ValueError(
-                        f"{flag} is for one process, but --workers is {self.workers}: leave one of them out"
-                    )
+            unsupported = {
+                "--uncertainty": self.uncertainty,
+                "--smooth": self.smooth,
+                "--masks": self.masks,
+                "--masks-keep": self.masks_keep != "outside",
+            }
+            for flag, is_set in unsupported.items():
+                if is_set:
+                    raise ValueError(f"{flag} cannot be combined with --workers {self.workers}: remove one of them")
             return _translate_at_scale(self, self.workers)
         if self.address is not None:
-            raise ValueError(f"--address {self.address} is for many processes: add --workers N, or leave it out")
-        model = _translator(self)
+            raise ValueError(f"--address {self.address} has no effect without --workers: add --workers N or remove it")
+        model = _load_translator(self)
         estimator, jobs = _prepare_uncertainty(self, model) if self.uncertainty else (None, [])
         with Display() as display:
-            for line in _taken(self, model):
+            for line in _describe_checkpoint(self, model):
                 display.say(line)
-            done = translate(
+            summary = translate(
                 model,
                 self.input,
                 self.output,
@@ -178,131 +184,136 @@ class Translate(Flags):
                 progress=display.task("translating"),
             )
             output = self.output
-            if done.renamed and output.suffix and not output.is_dir():  # one picture, in another format than asked for
-                output = output.with_suffix(done.renamed[0][1])
-            _tell_translated(display, done, output)
-            for line in filter(None, (left_out(self.input, scans=True), *done.masked, _animated(done))):
+            if summary.renamed and output.suffix and not output.is_dir():  # the requested format could not be written
+                output = output.with_suffix(summary.renamed[0][1])
+            _print_summary(display, summary, output)
+            for line in filter(None, (left_out(self.input, scans=True), *summary.masked, _describe_animated(summary))):
                 display.say(line)
+            result, code = _make_outcome(summary, peak_memory_mb())
             if estimator is None:
-                return _translated(done, peak_memory_mb())
-            how: Any = {"overwrite": self.overwrite, "tile": self.tile, "progress": display.task("uncertainty maps")}
-            maps = write_maps(estimator, jobs, without=[name for name, _ in done.failed], **how)
-            for one in maps:
-                if one.reason:
-                    display.say(f"{one.name}: no uncertainty map: {one.reason}")
-            result, code = _translated(done, peak_memory_mb())
-        return {**result, "uncertainty": [_uncertainty(one) for one in maps]}, 1 if any(
-            one.reason for one in maps
-        ) else code
+                return result, code
+            options: Any = {"overwrite": self.overwrite, "tile": self.tile}
+            failed = [name for name, _ in summary.failed]
+            maps = write_maps(estimator, jobs, without=failed, progress=display.task("uncertainty maps"), **options)
+            for uncertainty_map in maps:
+                if uncertainty_map.reason:
+                    display.say(f"{uncertainty_map.name}: no uncertainty map: {uncertainty_map.reason}")
+                    code = 1
+        return {**result, "uncertainty": [_map_record(uncertainty_map) for uncertainty_map in maps]}, code
 
 
-def _prepare_uncertainty(asked: Translate, model: Translator) -> tuple[UncertaintyEstimator, list[tuple[Job, Path]]]:
-    """What makes uncertainty maps, and of which pictures. What cannot be is said before anything is written."""
+def _prepare_uncertainty(command: Translate, model: Translator) -> tuple[UncertaintyEstimator, list[tuple[Job, Path]]]:
+    """Return the estimator and the pictures with their map files. Raises ValueError if maps are not possible."""
     from velogan.evaluation.uncertainty import uncertainty_estimator
     from velogan.translate.maps import find_map_jobs
 
     if model.input.pages == "slices":
-        raise ValueError("--uncertainty is for pictures, and pages of a TIFF are slices here: leave --uncertainty out")
-    return uncertainty_estimator(model), find_map_jobs(asked.input, asked.output, format=asked.format)
+        raise ValueError("--uncertainty is not supported for TIFF pages that are slices: remove --uncertainty")
+    return uncertainty_estimator(model), find_map_jobs(command.input, command.output, format=command.format)
 
 
-def _taken(asked: Translate, model: Translator) -> list[str]:
-    """Which checkpoint of a run nobody chose, in a line."""
+def _describe_checkpoint(command: Translate, model: Translator) -> list[str]:
+    """Return a line on the checkpoint that is used if none was requested, else nothing."""
     from velogan.store.checkpoint import list_checkpoints, taken
 
-    if asked.checkpoint is not None or model.file is None or not list_checkpoints(asked.model):
+    if command.checkpoint is not None or model.file is None or not list_checkpoints(command.model):
         return []
-    which = taken(asked.model)
-    why = ", since by held-out pictures the last one is much worse" if which == "best" else ""
-    return [f"by the {which} checkpoint, of {counted(int(model.file.parent.name), 'image')}{why}"]
+    checkpoint = taken(command.model)
+    reason = " (the last one is much worse on held-out pictures)" if checkpoint == "best" else ""
+    return [f"using the {checkpoint} checkpoint, at {pluralize(int(model.file.parent.name), 'image')}{reason}"]
 
 
-def _uncertainty(made: MapResult) -> dict[str, Any]:
-    if made.uncertainty is None:
-        return {"name": made.name, "reason": made.reason}
-    return {"name": made.name, "map": str(made.file), **made.uncertainty.summary}
+def _map_record(uncertainty_map: MapResult) -> dict[str, Any]:
+    if uncertainty_map.uncertainty is None:
+        return {"name": uncertainty_map.name, "reason": uncertainty_map.reason}
+    return {
+        "name": uncertainty_map.name,
+        "map": str(uncertainty_map.file),
+        **uncertainty_map.uncertainty.summary,
+    }
 
 
-def _translate_at_scale(asked: Translate, workers: int) -> Outcome:
+def _translate_at_scale(command: Translate, workers: int) -> Outcome:
     from velogan.data.sets.sources import left_out
-    from velogan.interchange.hub import local
+    from velogan.interchange.hub import resolve_model_path
     from velogan.observe.progress import Display
-    from velogan.scale.translate import Options, translate_at_scale
+    from velogan.scale.translate import ScaleOptions, translate_at_scale
 
-    model = _translator(dataclasses.replace(asked, fp32=True))  # what is wrong with it, it says at once
+    model = _load_translator(dataclasses.replace(command, fp32=True))  # reports errors before workers start
     if model.input.pages == "slices":
         raise ValueError(
-            f"--workers {workers} take pictures, and pages of a TIFF are slices here: leave --workers out, or say "
+            f"--workers {workers} is not supported for TIFF pages that are slices: remove --workers, or add "
             "--pages channels"
         )
     with Display() as display:
-        done, peak_mb = translate_at_scale(
-            partial(_translator_of_worker, dataclasses.replace(asked, model=local(asked.model).absolute())),
-            asked.input,
-            asked.output,
+        worker_command = dataclasses.replace(command, model=resolve_model_path(command.model).absolute())
+        summary, peak_mb = translate_at_scale(
+            partial(_load_in_worker, worker_command),
+            command.input,
+            command.output,
             workers=workers,
-            options=Options(asked.format, asked.tile, asked.overwrite),
-            gpus=asked.device != "cpu" and (model.device.type == "cuda" or asked.address is not None),
-            address=asked.address,
+            options=ScaleOptions(command.format, command.tile, command.overwrite),
+            gpus=command.device != "cpu" and (model.device.type == "cuda" or command.address is not None),
+            address=command.address,
             progress=display.count("translating"),
         )
-        _tell_translated(display, done, asked.output)
-        for line in filter(None, (left_out(asked.input, scans=False), _animated(done))):
+        _print_summary(display, summary, command.output)
+        for line in filter(None, (left_out(command.input, scans=False), _describe_animated(summary))):
             display.say(line)
-    result, code = _translated(done, peak_mb)
+    result, code = _make_outcome(summary, peak_mb)
     return {**result, "workers": workers}, code
 
 
-def _translator(asked: Translate) -> Translator:
+def _load_translator(command: Translate) -> Translator:
     from velogan.engine.device import resolve_device
-    from velogan.interchange.hub import local
+    from velogan.interchange.hub import resolve_model_path
     from velogan.translate.model import load_translator
 
     return load_translator(
-        local(asked.model),
-        direction=asked.direction,
-        weights=asked.weights,
-        checkpoint=asked.checkpoint,
-        device=resolve_device(asked.device),
-        fast=not asked.fp32,
-    ).with_pages(asked.pages)
+        resolve_model_path(command.model),
+        direction=command.direction,
+        weights=command.weights,
+        checkpoint=command.checkpoint,
+        device=resolve_device(command.device),
+        fast=not command.fp32,
+    ).with_pages(command.pages)
 
 
-def _translator_of_worker(asked: Translate, gpus: int) -> Translator:
-    return _translator(asked if gpus else dataclasses.replace(asked, device="cpu"))
+def _load_in_worker(command: Translate, gpus: int) -> Translator:
+    return _load_translator(command if gpus else dataclasses.replace(command, device="cpu"))
 
 
-def _tell_translated(display: Display, done: Summary, output: Path) -> None:
-    for name, reason in done.failed[:_SHOWN]:
+def _print_summary(display: Display, summary: Summary, output: Path) -> None:
+    for name, reason in summary.failed[:_MAX_FAILURES]:
         display.say(f"{name}: {reason}")
-    if len(done.failed) > _SHOWN:
-        display.say(f"and {len(done.failed) - _SHOWN} more that failed; --json names them all")
-    for name, suffix in done.renamed[:1]:
-        more = f" and {len(done.renamed) - 1} more" if len(done.renamed) > 1 else ""
-        display.say(f"{name}{more} saved in a format that can hold the result: {suffix}")
-    counts = f"{done.translated} translated, {done.skipped} there already, {len(done.failed)} failed"
+    if len(summary.failed) > _MAX_FAILURES:
+        display.say(f"and {len(summary.failed) - _MAX_FAILURES} more that failed; --json lists them all")
+    for name, suffix in summary.renamed[:1]:
+        more = f" and {len(summary.renamed) - 1} more" if len(summary.renamed) > 1 else ""
+        display.say(f"{name}{more} saved as {suffix}, which can represent the result")
+    counts = f"{summary.translated} translated, {summary.skipped} already exist, {len(summary.failed)} failed"
     display.say(f"{counts}: {'in ' if output.is_dir() else ''}{output}")
 
 
-def _animated(done: Summary) -> str:
-    """Return a line on animations, of which one picture was translated; empty if there are none."""
-    if not done.animated:
+def _describe_animated(summary: Summary) -> str:
+    """Return a line on animated pictures, of which only the first frame was translated; empty if there are none."""
+    if not summary.animated:
         return ""
-    name, pictures = done.animated[0]
-    more = f" (so of {len(done.animated) - 1:,} more)" if len(done.animated) > 1 else ""
-    return f"{name} is an animation: the first of its {pictures} pictures was translated{more}"
+    name, frames = summary.animated[0]
+    more = f" (also of {len(summary.animated) - 1:,} more)" if len(summary.animated) > 1 else ""
+    return f"{name} is an animation: only the first of its {frames} frames was translated{more}"
 
 
-def _translated(done: Summary, peak_mb: float) -> Outcome:
-    frames, renamed = done.frames, done.renamed
+def _make_outcome(summary: Summary, peak_mb: float) -> Outcome:
+    frames, renamed = summary.frames, summary.renamed
     result = {
-        "translated": done.translated,
-        "skipped": done.skipped,
-        "failed": [{"name": name, "reason": reason} for name, reason in done.failed],
+        "translated": summary.translated,
+        "skipped": summary.skipped,
+        "failed": [{"name": name, "reason": reason} for name, reason in summary.failed],
         **({"renamed": [{"name": name, "suffix": suffix} for name, suffix in renamed]} if renamed else {}),
-        "tiled": done.tiled,
+        "tiled": summary.tiled,
         **({"frames": frames} if frames else {}),
-        "images_per_s": round((frames or done.translated) / done.seconds, 3),
+        "images_per_s": round((frames or summary.translated) / summary.seconds, 3),
         "peak_memory_mb": round(peak_mb, 1),
     }
-    return result, 1 if done.failed else 0
+    return result, 1 if summary.failed else 0

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from velogan.engine.processes import EndOfRun
-from velogan.files import counted
+from velogan.files import pluralize
 
 
 class NonFiniteError(EndOfRun):
@@ -25,7 +25,7 @@ class NonFiniteError(EndOfRun):
         self.advice = ""
 
     def __str__(self) -> str:
-        seen = "" if self.images is None else f" ({counted(self.images, 'image')} seen)"
+        seen = "" if self.images is None else f" ({pluralize(self.images, 'image')} seen)"
         text = f"not a finite number in step {self.number:,}{seen}, phase {self.phase}: {', '.join(self.found)}"
         return text + (f"\n{self.advice}" if self.advice else "")
 

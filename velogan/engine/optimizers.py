@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from torch import nn
 
 from velogan.engine.schedules import ScheduleConfig
-from velogan.files import nearest
+from velogan.files import did_you_mean
 from velogan.objectives.base import Phase
 
 Kind = Literal["adam", "adamw", "radam", "sgd", "rmsprop"]
@@ -101,7 +101,7 @@ def _parse_rule(rule: str) -> tuple[str, dict[str, Any], dict[str, Any]]:
     keys = [*of_optimizer, *of_schedule]
     for key, _ in parts:
         if key not in keys:
-            hint = nearest(key, keys) or f"; there are {', '.join(keys)}"
+            hint = did_you_mean(key, keys) or f"; there are {', '.join(keys)}"
             raise ValueError(f"'{rule}': there is no {key} for a network{hint}")
     changes = _checked(rule, OptimizerConfig, {key: value for key, value in parts if key in of_optimizer})
     schedule = _checked(rule, ScheduleConfig, {of_schedule[key]: value for key, value in parts if key in of_schedule})

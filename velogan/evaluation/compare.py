@@ -20,7 +20,7 @@ from velogan.evaluation.evaluate import Features, check_asked, how_measured, loa
 from velogan.evaluation.features import JUDGE, FeatureNetwork
 from velogan.evaluation.pictures import sample
 from velogan.evaluation.scoring import finite, halves, value_of
-from velogan.files import counted
+from velogan.files import pluralize
 from velogan.metrics.figures import (
     Seen,
     class_shares,
@@ -113,7 +113,7 @@ def _folder(path: Path) -> Folder:
     names = list_images(path)
     if len(names) < 2:
         raise ValueError(
-            f"{path} holds {counted(len(names), 'picture')}: a distance needs at least two; name another folder"
+            f"{path} holds {pluralize(len(names), 'picture')}: a distance needs at least two; name another folder"
         )
     return Folder(path, names)
 

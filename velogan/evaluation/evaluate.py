@@ -28,7 +28,7 @@ from velogan.evaluation.features import (
 )
 from velogan.evaluation.pictures import Real, judged
 from velogan.evaluation.scoring import Scorer, quiet
-from velogan.files import nearest, sha256, write_text
+from velogan.files import did_you_mean, sha256, write_text
 from velogan.methods.base import Spec
 from velogan.methods.capabilities import HasAutoencoder, capability
 from velogan.metrics.bootstrap import PROTOCOL
@@ -146,7 +146,7 @@ def check_asked(
 ) -> None:
     """Raise `ValueError` with the mend for what cannot be scored."""
     if features not in (known := ("none", *get_args(Judge))):
-        raise ValueError(f"features={features}: choose {', '.join(known)}{nearest(features, known)}")
+        raise ValueError(f"features={features}: choose {', '.join(known)}{did_you_mean(features, known)}")
     if classes and not judges and features == "none":
         raise ValueError(
             f"classes={dict(classes)} needs a network that classifies: set features={JUDGE} ({package(JUDGE)})"

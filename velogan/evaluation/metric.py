@@ -22,7 +22,7 @@ from velogan.evaluation.features import JUDGE, Judge
 from velogan.evaluation.pictures import Pictures, Real
 from velogan.evaluation.scoring import Scorer, quiet
 from velogan.evaluation.validation import SCORE, Validation
-from velogan.files import nearest
+from velogan.files import did_you_mean
 from velogan.methods.base import Method, Spec, Views
 from velogan.metrics.bootstrap import resampled_sliced
 from velogan.metrics.figures import NAMES, lower_is_better, means
@@ -56,7 +56,7 @@ def parse_metric(text: str) -> str:
     elif figure not in (*_LOGGED, *NAMES) or (way and figure in _LOGGED[1:]):
         known = [*_LOGGED, *NAMES]
         raise ValueError(
-            f"{text} is no figure of held-out pictures{nearest(figure, known)}; there are {', '.join(known)}, "
+            f"{text} is no figure of held-out pictures{did_you_mean(figure, known)}; there are {', '.join(known)}, "
             f"and {JUDGE}_share_class_INDEX; with _a2b or _b2a at the end, of one direction"
         )
     return f"{_PREFIX}{name}"

@@ -1,16 +1,17 @@
-"""The writer of `velogan export`: one direction as a file, or a folder of all that there are, with a card beside."""
+"""Export of a run or a weights file: one direction as a file, or a folder with all directions, and a model card."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from PIL import Image, ImageOps
 
 import velogan
-from velogan.files import names_a_file, nearest, replacing, write_text
+from velogan.files import atomic_write, did_you_mean, looks_like_file_name, write_text
 from velogan.interchange.card import SIGNED, CardMetadata, Files, card
 from velogan.interchange.export import SUFFIXES, Format, export, save_reference
 from velogan.interchange.hub import CONFIG, EXAMPLE, MANIFEST, PAGE, WEIGHTS
@@ -21,106 +22,130 @@ from velogan.translate.model import CheckpointChoice, Translator, Weights, load_
 from velogan.translate.weights import load_networks
 from velogan.types import GENERATOR_FILES, Direction
 
-_EXAMPLE_SIDE = 512
-_EIGHT_BITS = ("1", "L", "LA", "P", "PA", "RGB", "RGBA", "CMYK", "YCbCr")
+_EXAMPLE_SIDE = 512  # maximum height and width in pixels
+_EIGHT_BIT_MODES = ("1", "L", "LA", "P", "PA", "RGB", "RGBA", "CMYK", "YCbCr")
 
 
-def write_export(
-    path: Path,
-    out: Path,
-    *,
-    format: Format,
-    direction: Direction | None = None,
-    weights: Weights | None = None,
-    checkpoint: CheckpointChoice | None = None,
-    metadata: CardMetadata | None = None,
-    opset: int | None = None,
-    onnxruntime: Path | None = None,
-) -> dict[str, Any]:
-    """Exports what `path`, a run or a file, holds; gives `file`, `max_difference`, `megabytes` and `card`.
+@dataclass(frozen=True)
+class ExportOptions:
+    """The options of `write_export`.
 
-    `out` with the format's suffix is one file, of a2b where no `direction` is given; else a folder, with a file for the
-    direction, or for each that there is. A folder of format reference is one of its `checkpoints/NAME`, with the
-    discriminators that it knows. Format hub is a folder in the form of the Hugging Face hub, which is a checkpoint,
-    too; `metadata` is for its card, and its licence for an ONNX file, too. `opset`: see `export`.
-    Format web is a folder for any web host; `onnxruntime` is the package that runs there (`site.fetch_runtime`), and
-    `half` is given too: whether weights are in float16.
+    direction: the only direction to export; None: a2b for a single file, all for a folder
+    weights, checkpoint: as for `load_translator`
+    metadata: fields of the hub's model card; its licence also goes into an ONNX file
+    opset: ONNX opset version; None: the exporter's
+    onnxruntime: file of the package onnxruntime-web for format web; None: cached or downloaded
+    """
+
+    direction: Direction | None = None
+    weights: Weights | None = None
+    checkpoint: CheckpointChoice | None = None
+    metadata: CardMetadata | None = None
+    opset: int | None = None
+    onnxruntime: Path | None = None
+
+
+def write_export(path: Path, out: Path, *, format: Format, options: ExportOptions = ExportOptions()) -> dict[str, Any]:
+    """Export the generators of `path`, a run or a weights file, and check the written files against PyTorch.
+
+    If `out` has the suffix of the format, write one file, else a folder with a file per direction. A folder of format
+    reference is one of the reference implementation's `checkpoints/NAME`, with the discriminators that it supports;
+    of format hub a folder for the Hugging Face Hub and also a checkpoint of velogan; of format web a static web site.
+
+    Return `file`, `max_difference` from PyTorch for values in [-1, 1], `megabytes`, `card` (the model card's file), and
+    for format web `half`: whether weights are stored in float16. Raises ValueError if the options do not fit or `out`
+    would overwrite other files.
     """
     if format not in SUFFIXES:
-        raise ValueError(f"format={format}: choose {', '.join(SUFFIXES)}{nearest(format, SUFFIXES)}")
-    single = out.suffix == SUFFIXES[format] and format not in ("hub", "web")  # which are folders
-    if metadata and format != "hub" and (format != "onnx" or metadata.datasets or metadata.picture):
-        raise ValueError(
-            f"format={format}: data sets and a picture are for the card of format=hub, a licence for hub and onnx"
-        )
-    if onnxruntime and format != "web":
-        raise ValueError(f"format={format} runs in no browser: leave onnxruntime out, or choose format=web")
-    if names_a_file(out) and not single:
-        file = "" if format in ("hub", "web") else f", or a file that ends in {SUFFIXES[format]}"
-        raise ValueError(f"{out} is named like a file, and format={format} is not written so: name a folder{file}")
-    if out.is_file() is not single and out.exists():
-        raise ValueError(f"{out} is a {'folder' if single else 'file'} already: name another")
-    page = out.with_name(f"{out.name}.md") if single else out / PAGE
-    if page.is_file() and SIGNED not in page.read_text("utf-8", "replace"):
-        raise ValueError(f"{page} is there already, and the model's card would overwrite it: name another place")
-    if single and out.is_file() and not page.is_file():
-        raise ValueError(f"{out} is there already, and no card says that it is velogan's: name another place")
-    common: Any = {"weights": weights, "checkpoint": checkpoint}
-    if single or direction:
-        model = load_translator(path, direction=direction, **common)
+        raise ValueError(f"format={format}: choose {', '.join(SUFFIXES)}{did_you_mean(format, SUFFIXES)}")
+    is_single = out.suffix == SUFFIXES[format] and format not in ("hub", "web")  # these two are folders
+    card_file = out.with_name(f"{out.name}.md") if is_single else out / PAGE
+    _check_options(format, options)
+    _check_output(out, card_file, format=format, is_single=is_single)
+    load_options: Any = {"weights": options.weights, "checkpoint": options.checkpoint}
+    if is_single or options.direction:
+        model = load_translator(path, direction=options.direction, **load_options)
         models: dict[Direction, Translator] = {model.direction: model}
     else:
-        models = load_all(path, **common)
-    if format in ("hub", "web"):
-        _refuse_runs(out)
+        models = load_all(path, **load_options)
     runtime = b""
     if format == "web":
         for model in models.values():
             check_for_browsers(model)
-        runtime = fetch_runtime(onnxruntime)
+        runtime = fetch_runtime(options.onnxruntime)
     if format == "hub":
-        _clear(out)
-    files, metadata, example = {}, metadata or CardMetadata(), None
-    for way, model in models.items():
-        name = out if single else out / f"{_name(way, format, alone=len(models) == 1)}{SUFFIXES[format]}"
-        files[way] = model, export(model, name, format=format, opset=opset, license=metadata.license)
-    left_out = _write_discriminators(models, out) if format == "reference" and not single and len(models) > 1 else []
+        _remove_old_export(out)
+    metadata = options.metadata or CardMetadata()
+    files = {}
+    for direction, model in models.items():
+        stem = _file_stem(direction, format, is_only=len(models) == 1)
+        file = out if is_single else out / f"{stem}{SUFFIXES[format]}"
+        files[direction] = model, export(model, file, format=format, opset=options.opset, license=metadata.license)
+    left_out = _write_discriminators(models, out) if format == "reference" and len(models) > 1 else []
+    example = EXAMPLE if metadata.picture else None
     if metadata.picture:
-        example = EXAMPLE
         _write_example(next(iter(models.values())), metadata.picture, out / EXAMPLE)
-    write_text(page, card(files, metadata, format=format, left_out=left_out, example=example))
+    write_text(card_file, card(files, metadata, format=format, left_out=left_out, example=example))
     if format == "hub":
         _write_manifests(out, files)
     if format == "web":
         write_site(out, path.stem if path.is_file() else path.resolve().name, files, runtime)
-    written = [one for _, one in files.values()]
-    told: dict[str, Any] = {
+    exported = [file for _, file in files.values()]
+    result: dict[str, Any] = {
         "file": str(out),
-        "max_difference": max(one.max_difference for one in written),
-        "megabytes": round(sum(one.megabytes for one in written), 3),
-        "card": str(page),
+        "max_difference": max(file.max_difference for file in exported),
+        "megabytes": round(sum(file.megabytes for file in exported), 3),
+        "card": str(card_file),
     }
     if format == "web":
-        told["half"] = all(one.half for one in written)
-    return told
+        result["half"] = all(file.half for file in exported)
+    return result
 
 
-def load_all(path: Path, **settings: Any) -> dict[Direction, Translator]:
-    """The generators of `path` by direction: all of a folder, the one of a file. `settings` are `load_translator`'s."""
-    found = () if path.is_file() else load_networks(path)
-    ways: list[Direction | None] = [way for way, role in GENERATOR_FILES.items() if role in found]
-    models = [load_translator(path, direction=way, **settings) for way in ways or [None]]
+def _check_options(format: Format, options: ExportOptions) -> None:
+    """Raise ValueError if an option is not supported by the format."""
+    metadata = options.metadata
+    if metadata and format != "hub" and (format != "onnx" or metadata.datasets or metadata.picture):
+        raise ValueError(
+            f"format={format}: data sets and a picture require format=hub, a licence requires format=hub or onnx"
+        )
+    if options.onnxruntime and format != "web":
+        raise ValueError(f"onnxruntime={options.onnxruntime} requires format=web, not {format}: remove it")
+
+
+def _check_output(out: Path, card_file: Path, *, format: Format, is_single: bool) -> None:
+    """Raise ValueError if `out` is of the wrong kind or would overwrite files that are not velogan's exports."""
+    if looks_like_file_name(out) and not is_single:
+        file = "" if format in ("hub", "web") else f" or a file that ends in {SUFFIXES[format]}"
+        raise ValueError(f"{out} looks like a file name, which does not fit format={format}: choose a folder{file}")
+    if out.is_file() is not is_single and out.exists():
+        raise ValueError(f"{out} is an existing {'folder' if is_single else 'file'}: choose another path")
+    if card_file.is_file() and SIGNED not in card_file.read_text("utf-8", "replace"):
+        raise ValueError(f"{card_file} exists and would be overwritten by the model card: choose another path")
+    if is_single and out.is_file() and not card_file.is_file():
+        raise ValueError(f"{out} exists and has no model card of velogan: choose another path")
+    is_run = any((out / name).exists() for name in ("config.yaml", "state.safetensors"))
+    is_checkpoint = (out / MANIFEST).exists() and not (out / CONFIG).exists()
+    if format in ("hub", "web") and (is_run or is_checkpoint):
+        raise ValueError(f"{out} is a run or one of its checkpoints and would be overwritten: choose another folder")
+
+
+def load_all(path: Path, **options: Any) -> dict[Direction, Translator]:
+    """Load the generators of a folder or file by direction; `options` are those of `load_translator`."""
+    roles = () if path.is_file() else load_networks(path)
+    directions: list[Direction | None] = [direction for direction, role in GENERATOR_FILES.items() if role in roles]
+    models = [load_translator(path, direction=direction, **options) for direction in directions or [None]]
     return {model.direction: model for model in models}
 
 
-def _name(way: Direction, format: Format, *, alone: bool) -> str:
+def _file_stem(direction: Direction, format: Format, *, is_only: bool) -> str:
     if format == "reference":
-        return "latest_net_G" if alone else f"latest_net_{GENERATOR_FILES[way]}"
-    return GENERATOR_FILES[way] if format == "hub" else way
+        return "latest_net_G" if is_only else f"latest_net_{GENERATOR_FILES[direction]}"
+    return GENERATOR_FILES[direction] if format == "hub" else direction
 
 
 def _write_discriminators(models: Mapping[Direction, Translator], out: Path) -> list[str]:
-    """Those of the generators' checkpoint. Gives the roles of those that the reference implementation does not have."""
+    """Write the discriminators of the checkpoint; return the roles that the reference implementation lacks."""
     left_out = []
     file = next(iter(models.values())).file
     assert file is not None
@@ -133,39 +158,34 @@ def _write_discriminators(models: Mapping[Direction, Translator], out: Path) -> 
     return left_out
 
 
-def _refuse_runs(out: Path) -> None:
-    """ValueError where `out` is a run or one of its checkpoints."""
-    of_a_run = [name for name in ("config.yaml", "state.safetensors") if (out / name).exists()]
-    if of_a_run or ((out / MANIFEST).exists() and not (out / CONFIG).exists()):
-        raise ValueError(f"{out} is a run or one of its checkpoints, which this would overwrite: name another folder")
-
-
-def _clear(out: Path) -> None:
-    """Removes what an earlier export left in `out`."""
-    for name in (MANIFEST, EXAMPLE, *WEIGHTS):  # the manifest first: half a folder is none
+def _remove_old_export(out: Path) -> None:
+    """Remove the files of an earlier export for the hub."""
+    for name in (MANIFEST, EXAMPLE, *WEIGHTS):  # the manifest first: without it an incomplete folder is no checkpoint
         (out / name).unlink(missing_ok=True)
 
 
 def _write_manifests(out: Path, files: Files) -> None:
-    """Writes the hub's `config.json`, then the manifest that makes the folder a checkpoint."""
-    networks = {way: {"file": one.file.name, **model.header} for way, (model, one) in files.items()}
+    """Write the hub's `config.json`, then the manifest that makes the folder a checkpoint."""
+    networks = {
+        direction: {"file": exported.file.name, **model.header} for direction, (model, exported) in files.items()
+    }
     config = {"library_name": "velogan", "velogan": velogan.__version__, "model_type": "velogan", "networks": networks}
     write_text(out / CONFIG, json.dumps(config, indent=1))
     write_manifest(out, images=max(int(model.header.get("images_seen") or 0) for model, _ in files.values()))
 
 
 def _write_example(model: Translator, picture: Path, file: Path) -> None:
-    """Writes the picture and its translation side by side."""
+    """Write the picture and its translation side by side as PNG."""
     try:
         with Image.open(picture) as opened:
-            if opened.mode not in _EIGHT_BITS:
-                raise ValueError(f"its pixels are {opened.mode}")
+            if opened.mode not in _EIGHT_BIT_MODES:
+                raise ValueError(f"its pixel format is {opened.mode}")
             before = ImageOps.exif_transpose(opened).convert("RGB")
     except (OSError, ValueError, Image.DecompressionBombError) as error:
-        raise ValueError(f"picture={picture} cannot be shown: {error}; name a picture of 8 bits") from None
+        raise ValueError(f"picture={picture} cannot be read: {error}; give a picture with 8 bits per channel") from None
     before.thumbnail((_EXAMPLE_SIDE, _EXAMPLE_SIDE))
     both = Image.new("RGB", (2 * before.width, before.height))
     both.paste(before, (0, 0))
     both.paste(translate_images(model, before).convert("RGB"), (before.width, 0))
-    with replacing(file) as aside:
-        both.save(aside, format="PNG")
+    with atomic_write(file) as tmp_path:
+        both.save(tmp_path, format="PNG")

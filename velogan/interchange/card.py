@@ -15,7 +15,7 @@ import yaml
 
 import velogan
 from velogan.data.sets.slices import OWN_PERCENTILES
-from velogan.files import counted, sha256
+from velogan.files import pluralize, sha256
 from velogan.interchange.export import Exported, Format
 from velogan.networks.reference import Recognised, options
 from velogan.translate.model import Translator
@@ -150,7 +150,7 @@ def _pixels(form: Any) -> str:
         more.append(f"which percentiles {low:g} and {high:g} of each volume's own values become")
     if neighbours:
         more.append(
-            f"channels from below to above: {counted(neighbours, 'slice')} below, the slice, {neighbours} above"
+            f"channels from below to above: {pluralize(neighbours, 'slice')} below, the slice, {neighbours} above"
         )
     return f"{words} ({'; '.join(more)})" if more else words
 

@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import velogan
-from velogan.files import replacing, require
+from velogan.files import atomic_write, require
 from velogan.interchange.half import halve
 from velogan.networks.build import build_network
 from velogan.networks.outputs import ChangeGenerator, changed
@@ -94,8 +94,8 @@ def export(
         raise ValueError(f"opset={opset} is for format=onnx: leave it out of format={format}")
     onnx = partial(_onnx, opset=opset, license=license)
     write = {"onnx": onnx, "torch": _torch, "reference": _reference, "hub": _hub, "web": onnx}[format]
-    with replacing(file) as aside:
-        named = aside.with_name(aside.name + SUFFIXES[format])  # libraries look at the suffix
+    with atomic_write(file) as tmp_path:
+        named = tmp_path.with_name(tmp_path.name + SUFFIXES[format])  # libraries look at the suffix
         try:
             run, by = write(model, named)
             sizes = _sizes(model)
@@ -106,7 +106,7 @@ def export(
                     f"{MOST}: choose another format"
                 )
             half = _halved(model, named, sizes) if format == "web" else None
-            named.replace(aside)
+            named.replace(tmp_path)
         finally:
             named.unlink(missing_ok=True)
     return Exported(file, half or difference, sizes, by, half=None if format != "web" else half is not None)

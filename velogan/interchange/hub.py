@@ -25,7 +25,7 @@ _NAME = re.compile(rf"(?P<repository>{_PART}/{_PART})(@(?P<revision>[\w./-]+))?"
 _ADDRESS = re.compile(r"hf:/{1,2}(?P<name>.*)")  # a Path keeps one of the two slashes
 
 
-def local(path: Path | str) -> Path:
+def resolve_model_path(path: Path | str) -> Path:
     """The path of a model. `hf://OWNER/NAME` and `hf://OWNER/NAME@REVISION` are downloaded where they are not kept yet.
 
     A name of `PRETRAINED` is the weights file that comes with velogan, unless there is such a path. Any other path is
@@ -37,11 +37,11 @@ def local(path: Path | str) -> Path:
     return download(found["name"]) if found else Path(path)
 
 
-def named(path: Path | str) -> Path:
-    """As `local`; the name of a repository is enough where there is no such folder or file."""
+def resolve_repo(path: Path | str) -> Path:
+    """As `resolve_model_path`; the name of a repository is enough where there is no such folder or file."""
     if not Path(path).exists() and isinstance(path, str) and _NAME.fullmatch(path):
         return download(path)
-    return local(path)
+    return resolve_model_path(path)
 
 
 def download(name: str) -> Path:

@@ -14,7 +14,7 @@ from pathlib import Path
 from urllib.request import Request, urlopen
 
 from velogan.data.sets.sources import code_directory
-from velogan.files import counted, replacing, write_text
+from velogan.files import atomic_write, pluralize, write_text
 from velogan.interchange.export import Exported
 from velogan.translate.model import Translator
 from velogan.types import Direction
@@ -67,8 +67,8 @@ def fetch_runtime(given: Path | None = None) -> bytes:
         ) from error
     if not _is_pinned(data):
         raise ValueError(f"what {ADDRESS} gave is not the pinned package: try again, or name it with --onnxruntime")
-    with replacing(kept) as aside:
-        aside.write_bytes(data)
+    with atomic_write(kept) as tmp_path:
+        tmp_path.write_bytes(data)
     return data
 
 
@@ -82,7 +82,7 @@ def check_for_browsers(model: Translator) -> None:
         if form.channels not in (1, 3):
             raise ValueError(
                 f"format=web: browsers show grey or RGB, and this generator {side} "
-                f"{counted(form.channels, 'channel')}: choose format=onnx"
+                f"{pluralize(form.channels, 'channel')}: choose format=onnx"
             )
         low, high = form.range or (0.0, 255.0)
         if (low, high) not in ((0.0, 255.0), (0.0, 65535.0)):
@@ -100,8 +100,8 @@ def write_site(out: Path, title: str, made: Mapping[Direction, tuple[Translator,
         for part in PARTS:
             member = archive.extractfile(f"package/dist/{part}")
             assert member is not None
-            with replacing(out / part) as aside:
-                aside.write_bytes(member.read())
+            with atomic_write(out / part) as tmp_path:
+                tmp_path.write_bytes(member.read())
     facts = {
         way: {
             "file": one.file.name,

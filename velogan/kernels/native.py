@@ -21,7 +21,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from velogan.files import private_folder, refuse_shared
+from velogan.files import check_not_shared, private_folder
 from velogan.kernels.levels import HERE, LIBRARIES, SETTING, built, command, cpu_flags
 from velogan.kernels.norms import NormKernels, empty
 
@@ -53,7 +53,7 @@ def load_library(name: str, *, cache: Path) -> ctypes.CDLL | None:
         private_folder(cache)
         if not library.exists():
             _build(words, library)
-        refuse_shared(library)
+        check_not_shared(library)
         return ctypes.CDLL(str(library))
     except (OSError, subprocess.CalledProcessError):
         return None

@@ -21,7 +21,7 @@ from velogan.engine.duration import Length, Span
 from velogan.engine.ema import EMA
 from velogan.engine.step import Step
 from velogan.engine.trainer import Trainer
-from velogan.files import counted
+from velogan.files import pluralize
 from velogan.measure.traces.breakdown import idle, kernels, launches, streams, temporal
 from velogan.measure.traces.reading import allow_captured_graphs, load_events, read_timeline
 from velogan.measure.traces.timeline import STEP
@@ -67,12 +67,12 @@ def profile(config: Config, *, steps: int, out: Path, display: Display) -> dict[
     trainer = trainer_of(config, data)
     _name_ranges(trainer)
     warm_up = EMA.EVERY if engine.captures else WARM_UP  # every EVERY-th step is another kind: it averages
-    display.say(f"warming up: {counted(warm_up, 'step')}")
+    display.say(f"warming up: {pluralize(warm_up, 'step')}")
     _run(trainer, warm_up)
     plain_s = _run(trainer, few := min(steps, 4))
     if few * plain_s < MIN_S:
         plain_s = _run(trainer, math.ceil(MIN_S / plain_s))
-    display.say(f"profiling {counted(steps, 'step')} of about {1000 * plain_s:.0f} ms")
+    display.say(f"profiling {pluralize(steps, 'step')} of about {1000 * plain_s:.0f} ms")
     activities = [ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * (device.type == "cuda")
     with torch.profiler.profile(activities=activities, acc_events=True) as profiler:
         profiled_s = _run(trainer, steps)

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal, Protocol
 from pydantic import BaseModel, ConfigDict, SerializerFunctionWrapHandler, model_serializer, model_validator
 from torch import nn
 
-from velogan.files import counted
+from velogan.files import pluralize
 from velogan.networks.discriminators import DiscriminatorConfig
 from velogan.networks.generators import GeneratorConfig
 from velogan.objectives.base import Objective
@@ -43,7 +43,7 @@ class Spec:
         a, b = self.channels["A"], self.channels["B"]
         if a != b:
             raise ValueError(
-                f"{why}, but A has {counted(a, 'channel')} and B {b}: set data.channels_a and data.channels_b to the "
+                f"{why}, but A has {pluralize(a, 'channel')} and B {b}: set data.channels_a and data.channels_b to the "
                 "same number"
             )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 from torch.nn import functional
 
-from velogan.files import counted
+from velogan.files import pluralize
 
 CLEAN = "antialiased bicubic in float32, clipped to 0 and 255, not rounded (as clean-fid; Parmar et al. 2022)"
 
@@ -14,7 +14,7 @@ def rgb(images: Tensor) -> Tensor:
     """Give `(B, 3, H, W)` of `(B, 1 or 3, H, W)`; grey is repeated. Raises `ValueError` for other channels."""
     if images.shape[1] not in (1, 3):
         raise ValueError(
-            f"pictures of {counted(images.shape[1], 'channel')}: networks trained on photographs take grey or RGB; "
+            f"pictures of {pluralize(images.shape[1], 'channel')}: networks trained on photographs take grey or RGB; "
             "set features=none, and leave inception out"
         )
     return images.expand(-1, 3, -1, -1)

@@ -14,7 +14,7 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from torch import Tensor, nn
 
-from velogan.files import counted
+from velogan.files import pluralize
 from velogan.networks.antialias import BlurDown, BlurUp
 from velogan.networks.cells import (
     STAGE,
@@ -186,7 +186,7 @@ def build_generator(
     if config.output in ("mask", "keep", "change") and in_channels != out_channels:
         raise ValueError(
             f"generator.output={config.output} keeps parts of the input, but A and B have {in_channels} and "
-            f"{counted(out_channels, 'channel')}: set generator.output=image"
+            f"{pluralize(out_channels, 'channel')}: set generator.output=image"
         )
     if config.network == "cells":
         model = generator_layers(

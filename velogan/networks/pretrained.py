@@ -16,7 +16,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from velogan.files import replacing, sha256
+from velogan.files import atomic_write, sha256
 from velogan.networks.efficientnet_lite import EfficientNetLite, Maps, Variant, folded
 
 LITE_SHA256: dict[Variant, str] = {
@@ -62,8 +62,8 @@ def lite_weights(variant: Variant, published: Path, cache: Path | None = None) -
     weights = folded(torch.load(published, map_location="cpu", weights_only=True))
     state = {name: weight.contiguous() for name, weight in weights.items()}
     if file:
-        with suppress(OSError), replacing(file) as aside:  # the cache may not be writable
-            save_file(state, aside)
+        with suppress(OSError), atomic_write(file) as tmp_path:  # the cache may not be writable
+            save_file(state, tmp_path)
     return state
 
 

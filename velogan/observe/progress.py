@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TaskProgressColumn, TextColumn
 
-from velogan.files import counted, duration
+from velogan.files import duration, pluralize
 
 PLAIN_INTERVAL_S = 30.0
 
@@ -76,7 +76,7 @@ class Training:
         if total is None:
             total = images + round(images_per_s * eta_s) if eta_s is not None else 0
         parts = [
-            f"{images:,}/{counted(total, 'image')}" if total else counted(images, "image"),
+            f"{images:,}/{pluralize(total, 'image')}" if total else pluralize(images, "image"),
             f"{images_per_s:.1f}/s",
         ]
         if eta_s is not None:

@@ -9,7 +9,7 @@ import torch
 from PIL import Image as PillowImage
 from torch import Tensor
 
-from velogan.files import replacing
+from velogan.files import atomic_write
 
 
 def grid(rows: Tensor, *, gap: int = 2) -> np.ndarray:
@@ -40,5 +40,5 @@ def as_rgb(pictures: Tensor) -> Tensor:
 
 def write_grid(path: Path, rows: Tensor) -> None:
     """Writes `grid(rows)` as PNG; the file appears whole or not at all."""
-    with replacing(Path(path)) as aside:
-        PillowImage.fromarray(grid(rows)).save(aside, format="PNG", compress_level=3)
+    with atomic_write(Path(path)) as tmp_path:
+        PillowImage.fromarray(grid(rows)).save(tmp_path, format="PNG", compress_level=3)

@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from velogan.files import counted
+from velogan.files import pluralize
 from velogan.networks.genotype import Genotype, read_genotype
 from velogan.report.genotype import draw_genotype
 from velogan.report.pictures import pick_evenly
@@ -79,6 +79,6 @@ def _share_plots(history: Sequence[Tick]) -> str:
     )
     return (
         "<h3>Weights of operations</h3>"
-        f'<p class="note">A plot for each mixed operation, from 0 to {counted(images, "image")}. The operation with '
+        f'<p class="note">A plot for each mixed operation, from 0 to {pluralize(images, "image")}. The operation with '
         f'the largest weight at the end is named.</p>{share_legend(history)}<div class="mixtures">{cards}</div>'
     )

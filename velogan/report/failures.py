@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from velogan.files import counted
+from velogan.files import pluralize
 from velogan.report.run_data import is_number
 
 FAILURE = "failure/"
@@ -204,7 +204,7 @@ def _check_decay(stats: Sequence[Mapping[str, Any]], suffix: str) -> Failure | N
     value = points[-1][1]
     description = (
         f"{_direction_prefix(suffix)}translations have become worse (their distance to real images is {value:.3f}, "
-        f"and was {best:.3f} at {counted(images, 'image')})"
+        f"and was {best:.3f} at {pluralize(images, 'image')})"
     )
     hint = "the best checkpoint, which translate uses now, or a new run with another train.seed"
     return Failure(name, description, value, since, hint)

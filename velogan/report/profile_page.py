@@ -8,7 +8,7 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
-from velogan.files import brief_duration, counted
+from velogan.files import brief_duration, pluralize
 from velogan.report.page import read_asset
 from velogan.report.plots import Drawing, round_ticks
 from velogan.report.sections import text
@@ -87,9 +87,9 @@ def _head(profile: Profile) -> str:
         engine["precision"],
         f"kernels {engine['kernels']}, compile {engine['compile']}",
         f"{profile['image_size']}×{profile['image_size']}, batch {profile['batch_size']}{accumulated}",
-        f"{counted(profile['steps'], 'step')} profiled, "
+        f"{pluralize(profile['steps'], 'step')} profiled, "
         f"{profile['profiled_step_ms'] / profile['step_ms'] - 1:+.0%} in time under the profiler",
-        f"{machine['device']}, {counted(machine['threads'], 'thread')}, torch {machine['torch']}",
+        f"{machine['device']}, {pluralize(machine['threads'], 'thread')}, torch {machine['torch']}",
     ]
     return f'<p class="lead">{lead}</p><p class="facts">{" · ".join(map(text, facts))}</p>'
 
@@ -140,7 +140,7 @@ def _breakdown(counts: Mapping[str, Any], names: Iterable[str], unit: str) -> st
 def _temporal(profile: Profile) -> str:
     of = profile["temporal"]["of"]
     note = (
-        f"Of {_time(of['microseconds'])} in {counted(of['steps'], 'step')}. "
+        f"Of {_time(of['microseconds'])} in {pluralize(of['steps'], 'step')}. "
         "Copying during a computation counts as computing."
     )
     body = _breakdown(profile["temporal"], ("compute", "non_compute", "idle"), f"{_work_unit(profile)}s, gaps")

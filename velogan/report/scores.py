@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from velogan.files import counted
+from velogan.files import pluralize
 from velogan.report.run_data import RunData, is_number
 
 LABELS = {
@@ -189,5 +189,5 @@ def describe_best_checkpoint(run: RunData) -> str:
     }.get(name, f"lowest {name}")
     rank = f"{scored.index(images) + 1} of {len(scored)}"
     return (
-        f"Best: checkpoint {rank}, at {counted(images, 'image')}, {metric} ({best['score']:.3g}) on {best.get('on')}."
+        f"Best: checkpoint {rank}, at {pluralize(images, 'image')}, {metric} ({best['score']:.3g}) on {best.get('on')}."
     )

@@ -9,7 +9,7 @@ import statistics
 from collections.abc import Mapping
 from typing import Any
 
-from velogan.files import brief_duration, counted, duration
+from velogan.files import brief_duration, duration, pluralize
 from velogan.report import scores
 from velogan.report.failures import find_failures
 from velogan.report.pictures import latest_pairs
@@ -67,7 +67,7 @@ def _unbroken_flags(escaped: str) -> str:
 def warnings(run: RunData) -> str:
     """Return the failures of the training that its log shows: what is wrong, since when, and what to try."""
     items = "".join(
-        f"<li><b>{text(capitalize(failure.description))}</b>, since {counted(failure.since, 'image')}. "
+        f"<li><b>{text(capitalize(failure.description))}</b>, since {pluralize(failure.since, 'image')}. "
         f"<span>Try: {text(failure.hint)}.</span></li>"
         for failure in find_failures(run.stats)
     )
@@ -83,10 +83,10 @@ def _about(run: RunData) -> str:
     ]
     parts = [
         run.run_json.get("preset"),
-        f"{counted(run.images_seen, 'image')} seen" if run.images_seen else None,
+        f"{pluralize(run.images_seen, 'image')} seen" if run.images_seen else None,
         f"{duration(seconds)} of training" if seconds else None,
         f"data: {' and '.join(counts)}" if counts else None,
-        counted(machine["cores"], "core") if is_number(machine.get("cores")) else None,
+        pluralize(machine["cores"], "core") if is_number(machine.get("cores")) else None,
         machine.get("device"),
         str(run.run_json.get("started") or "")[:16].replace("T", " "),
         f"velogan {run.run_json['velogan']}" if run.run_json.get("velogan") else None,

@@ -9,7 +9,7 @@ from typing import Any
 
 from PIL import Image
 
-from velogan.files import counted, write_text
+from velogan.files import pluralize, write_text
 from velogan.report.page import read_asset
 from velogan.report.pictures import latest_pairs, to_data_uri
 from velogan.report.run_data import read_run_data
@@ -64,7 +64,7 @@ def _head(result: Mapping[str, Any]) -> str:
     counts = [f"{sum(trial['status'] == status for trial in trials)} {status}" for status in _statuses(trials)]
     clock = "images" if result["budget"].endswith("images") else "minutes, everything included"
     load = " to ".join(f"{value:g}" for value in result["load"])
-    facts = [counted(len(trials), "run") + f": {', '.join(counts)}", f"each {result['budget']} (equal {clock})"]
+    facts = [pluralize(len(trials), "run") + f": {', '.join(counts)}", f"each {result['budget']} (equal {clock})"]
     facts += [result["search"], f"load of the machine at start and end: {load}"]
     return f'<h1>Sweep</h1><p class="lead">{_lead(result)}</p><p class="facts">{" · ".join(map(text, facts))}</p>'
 
@@ -94,7 +94,7 @@ def _lead(result: Mapping[str, Any]) -> str:
     unknown = sum(other["verdict"].startswith("one seed") for other in verdicts.values())
     if near:
         names = f": {', '.join(map(breakable, near))}" if len(near) <= MAX_NAMES else ""
-        lead += f"{len(near)} of {counted(others, 'other')} {'is' if len(near) == 1 else 'are'} within the spread of "
+        lead += f"{len(near)} of {pluralize(others, 'other')} {'is' if len(near) == 1 else 'are'} within the spread of "
         lead += f"seeds{names}."
     elif others and unknown:
         lead += "With one seed per setting, the spread of seeds is unknown."

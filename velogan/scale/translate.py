@@ -36,7 +36,7 @@ Load = Callable[[int], Translator]
 
 
 @dataclass(frozen=True)
-class Options:
+class ScaleOptions:
     """How images are translated; see `translate`. `threads` decode and save in each worker."""
 
     format: str | None = None
@@ -70,7 +70,7 @@ def translate_at_scale(
     output: Path,
     *,
     workers: int,
-    options: Options,
+    options: ScaleOptions,
     gpus: bool = False,
     address: str | None = None,
     progress: Callable[[int], None] | None = None,
@@ -115,7 +115,7 @@ def translate_at_scale(
 
 
 def _results(
-    found: Input, load: Load, options: Options, workers: int, *, gpus: bool
+    found: Input, load: Load, options: ScaleOptions, workers: int, *, gpus: bool
 ) -> Iterator[tuple[int, Summary, float]]:
     """Yield the number of each part that is finished, its summary, and the peak memory of its worker in MB."""
     import ray
@@ -165,7 +165,7 @@ def _share(nodes: Sequence[dict[str, float]], workers: int, *, gpus: bool) -> tu
 class _Worker:
     """A process that has the generator and translates parts."""
 
-    def __init__(self, found: Input, load: Load, options: Options, gpus: float, threads: int) -> None:
+    def __init__(self, found: Input, load: Load, options: ScaleOptions, gpus: float, threads: int) -> None:
         torch.set_num_threads(threads)
         self._found, self._options = found, options
         self._model = load(1 if gpus else 0)
@@ -183,12 +183,12 @@ class _Worker:
         return {"result": [ray.cloudpickle.dumps(result)]}  # pyright: ignore[reportAttributeAccessIssue]
 
 
-def translate_part(model: Translator, found: Input, names: Sequence[str], *, options: Options) -> Summary:
+def translate_part(model: Translator, found: Input, names: Sequence[str], *, options: ScaleOptions) -> Summary:
     """Translate the images of `names`."""
     settings = Settings(options.overwrite, options.tile, pixels_of_a_pass(model.device))
     return translate_jobs(model, [_job(found, name, options) for name in names], settings, threads=options.threads)
 
 
-def _job(found: Input, name: str, options: Options) -> Job:
+def _job(found: Input, name: str, options: ScaleOptions) -> Job:
     target = found.output / replace_suffix(Path(name), options.suffix)
     return Job(name=escape_unprintable(name), source=found.root / name, target=target, exclusive=False)

@@ -27,7 +27,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor, nn
 
-from velogan.files import counted, sha256, write_text
+from velogan.files import pluralize, sha256, write_text
 
 FORMAT = "velogan-network"
 
@@ -83,7 +83,7 @@ def save_checkpoint(
             put_back(run)
         size = sum(map(len, files.values())) / 1e6
         text = (
-            f"{error.strerror} while saving a checkpoint of {size:.1f} MB at {counted(images, 'image')}: make room, "
+            f"{error.strerror} while saving a checkpoint of {size:.1f} MB at {pluralize(images, 'image')}: make room, "
             "or make it writable, and the same command goes on from the checkpoint before"
         )
         raise OSError(error.errno, text, str(folder.parent)) from error

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict
 
 from velogan.config import SIZES, Config, field_names
 from velogan.engine.config import TrainConfig
-from velogan.files import nearest, parse_yaml
+from velogan.files import did_you_mean, parse_yaml
 from velogan.search.method import METHODS
 
 PRESET, SIZE = "preset", "size"
@@ -93,7 +93,7 @@ def check_field(field: str) -> None:
     if field in mends:
         raise ValueError(f"{field}: this is no setting to vary; {mends[field]}")
     if field != SIZE and field not in (known := field_names(Config)):
-        raise ValueError(f"{field}: there is no such field to vary{nearest(field, [SIZE, *known])}")
+        raise ValueError(f"{field}: there is no such field to vary{did_you_mean(field, [SIZE, *known])}")
 
 
 def _range(field: str, low: str, high: str, log: str | None) -> Dimension:
@@ -152,7 +152,7 @@ def changed(config: Config, settings: Mapping[str, Any]) -> Config:
     if SIZE in settings:
         if settings[SIZE] not in SIZES:
             raise ValueError(f"size={settings[SIZE]}: there is no such size; choose {', '.join(SIZES)}")
-        config = config.sized(settings[SIZE])
+        config = config.with_size(settings[SIZE])
     sections: dict[str, Any] = {}
     rules = [
         f"{name.removeprefix(RULES)[1:]}={value}" for name, value in settings.items() if name.startswith(f"{RULES}:")

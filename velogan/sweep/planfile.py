@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from velogan.config import Config, Size, explain
 from velogan.engine.duration import Span
 from velogan.evaluation.validation import SCORE
-from velogan.files import nearest, parse_yaml
+from velogan.files import did_you_mean, parse_yaml
 from velogan.recipes import DEFAULT, RECIPES
 from velogan.sweep.dimensions import changed, check_field, make_dimension
 from velogan.sweep.plan import Search, SweepPlan
@@ -53,7 +53,9 @@ def read_plan(path: Path, **instead: Any) -> SweepPlan:
     try:
         tree = parse_yaml(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise ValueError(f"{path}: there is no such plan, and no such preset{nearest(str(path), RECIPES)}") from None
+        raise ValueError(
+            f"{path}: there is no such plan, and no such preset{did_you_mean(str(path), RECIPES)}"
+        ) from None
     except ValueError as error:
         raise ValueError(f"{path} holds no plan, since it is not plain YAML: {error}") from None
     if not isinstance(tree, dict):
@@ -103,8 +105,10 @@ def _bases(file: PlanFile) -> dict[str, Config]:
 
 def _base(file: PlanFile, preset: str) -> Config:
     if preset not in RECIPES:
-        raise ValueError(f"presets: {preset} is no preset{nearest(preset, RECIPES)}; there are {', '.join(RECIPES)}")
-    base = RECIPES[preset]().sized(file.size) if file.size else RECIPES[preset]()
+        raise ValueError(
+            f"presets: {preset} is no preset{did_you_mean(preset, RECIPES)}; there are {', '.join(RECIPES)}"
+        )
+    base = RECIPES[preset]().with_size(file.size) if file.size else RECIPES[preset]()
     data: dict[str, Any] = {"path": (file.data,) if isinstance(file.data, str) else file.data}
     data |= {} if file.image_size is None else {"crop_size": file.image_size}
     return base.change(**file.config).change(data=data)

@@ -16,7 +16,7 @@ from velogan.engine.child import ask
 from velogan.engine.device import device_for
 from velogan.engine.distributed import DistributedContext
 from velogan.engine.memory import free_memory_mb
-from velogan.files import counted
+from velogan.files import pluralize
 from velogan.types import Decision
 
 MOST = 1024
@@ -61,7 +61,7 @@ def largest(config: Config, *, most: int, kept: list[int], room: float | None, c
     """
     taken: list[float] = []
     while (count := 2 ** len(taken)) <= most:
-        images = counted(count, "image")
+        images = pluralize(count, "image")
         if room is not None and len(taken) > 1:
             expected = taken[-1] + 2 * (taken[-1] - taken[-2])  # on the line through the last two
             if expected > room:

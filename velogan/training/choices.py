@@ -15,7 +15,7 @@ from velogan.engine.device import device_for
 from velogan.engine.distributed import DistributedContext
 from velogan.engine.duration import parse_span
 from velogan.engine.processes import default_threads
-from velogan.files import counted
+from velogan.files import pluralize
 from velogan.kernels.fused import training_gain
 from velogan.training.forward import norm_kernels, products
 from velogan.training.resolve import MODES, Needs, conflict, resolve
@@ -29,7 +29,7 @@ def decide(config: Config, *, processes: int = 1) -> tuple[EngineConfig, list[De
     )
     if processes > 1:
         count = config.images_per_update
-        each = f"{processes} of {counted(count, 'image')} each: {processes * count} an update"
+        each = f"{processes} of {pluralize(count, 'image')} each: {processes * count} an update"
         decisions = [*decisions, Decision("processes", each, "started by torchrun")]
     return engine, decisions
 

@@ -21,7 +21,7 @@ from velogan.engine.nonfinite import NonFiniteError
 from velogan.engine.trainer import Hook, Trainer, stop_on_signal
 from velogan.evaluation.samples import Sampler
 from velogan.evaluation.validation import Validation
-from velogan.files import counted, write_text
+from velogan.files import pluralize, write_text
 from velogan.methods.base import Role
 from velogan.observe.log import Log, read_stats
 from velogan.observe.progress import Display, Training, forecast
@@ -184,7 +184,7 @@ class Session:
         longer = longer and file.is_file() and read_config(file).train.length != length
         if longer:
             self.say(
-                f"{self.folder} has seen {counted(self.trainer.images, 'image')} already, more than {length}: "
+                f"{self.folder} has seen {pluralize(self.trainer.images, 'image')} already, more than {length}: "
                 "nothing is trained; a larger --images goes on"
             )
         return longer
@@ -208,7 +208,7 @@ class Session:
         if self.engine is None or (before and before.model_dump(exclude=free) == self.engine.model_dump(exclude=free)):
             return
         if why:
-            self.say(f"the engine computes another way from {counted(self.trainer.images, 'image')} on: {why}")
+            self.say(f"the engine computes another way from {pluralize(self.trainer.images, 'image')} on: {why}")
         for line in engine_lines(decisions):
             self.say(line)
         images, device = self.trainer.images, self.trainer.device
@@ -239,7 +239,7 @@ class Session:
                 f"{checkpoint} holds another state than this run's ({type(error).__name__}: {str(error)[:300]}): put "
                 "its own copy there, or move it away to continue from the one before"
             ) from error
-        self.say(f"continuing {self.folder} at {counted(self.trainer.images, 'image')}")
+        self.say(f"continuing {self.folder} at {pluralize(self.trainer.images, 'image')}")
         self._tell_ranks(1 + len(state.get("others", ())))
 
     def _tell_ranks(self, before: int) -> None:
@@ -249,7 +249,7 @@ class Session:
             kept = "those of the others are not used" if now < before else "the new ones with copies"
             self.say(
                 f"trained by {now} process{'es' if now > 1 else ''} from here on, before by {before}: an update is of "
-                f"{counted(now * images, 'image')}, "
+                f"{pluralize(now * images, 'image')}, "
                 f"before of {before * images}; each goes on with past translations of its own, {kept}"
             )
 
@@ -381,7 +381,8 @@ class Session:
         self._tell_failures()
         if self.validation.on and self._waited_enough():
             self.say(
-                f"the score has not become better at {counted(self.config.train.patience, 'checkpoint')}: the run ends"
+                f"the score has not become better at {pluralize(self.config.train.patience, 'checkpoint')}: "
+                "the run ends"
             )
             trainer.enough = True
         remove_old(self.folder, keep=self.config.train.keep)
@@ -417,7 +418,7 @@ class Session:
     def _tell_failures(self) -> None:
         stats = read_stats(self.folder)
         for one in find_failures(stats):
-            self._say_once(one.name, f"since {counted(one.since, 'image')} {one.description}: try {one.hint}")
+            self._say_once(one.name, f"since {pluralize(one.since, 'image')} {one.description}: try {one.hint}")
         if self._at_end() and (gain := describe_improvement(stats)):
             self.say(gain)
 
@@ -430,7 +431,7 @@ class Session:
         return sum(row["images"] > int(best["checkpoint"]) for row in since) >= patience
 
     def _tell_early_end(self) -> None:
-        patience, at = self.config.train.patience, counted(self.trainer.images, "image")
+        patience, at = self.config.train.patience, pluralize(self.trainer.images, "image")
         self.say(f"train.patience={patience} ended this run at {at}; --train.patience 0, or a larger one, goes on")
 
     def _advice(self) -> str:

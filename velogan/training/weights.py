@@ -10,7 +10,7 @@ from typing import Any
 from torch import nn
 
 from velogan.data.sets.pair import Data
-from velogan.interchange.hub import local
+from velogan.interchange.hub import resolve_model_path
 from velogan.methods.base import Method, Role, Spec, ends
 from velogan.networks.reference import Recognised
 from velogan.translate.weights import load_networks
@@ -67,7 +67,7 @@ def _judged(role: Role, data: Data) -> dict[str, Any]:
 def starting(start: Path) -> dict[str, Recognised]:
     """The networks by role that a run begins with. ValueError where there are none."""
     try:
-        return load_networks(local(start))
+        return load_networks(resolve_model_path(start))
     except ValueError as error:
         raise ValueError(f"train.start (--start): {error}") from None
 

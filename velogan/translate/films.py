@@ -17,7 +17,7 @@ from velogan import __version__
 from velogan.data.pictures.films import SUFFIXES, count_frames, is_film, rewrite_film
 from velogan.data.pictures.images import Picture
 from velogan.data.pictures.values import to_channels
-from velogan.files import names_a_file, replacing, require
+from velogan.files import atomic_write, looks_like_file_name, require
 from velogan.translate.jobs import escape_unprintable, name_write_errors
 from velogan.translate.large import Settings, plan_tiles
 from velogan.translate.model import Translator
@@ -51,7 +51,7 @@ def translate_film(
     smoother = Smoother(smooth)
     name = escape_unprintable(source.name)
     if target.is_dir() or not is_film(target):
-        if names_a_file(target):
+        if looks_like_file_name(target):
             raise ValueError(f"output {target} is no film: name a folder, or a file that ends in {', '.join(SUFFIXES)}")
         target = target / source.name
     if os.path.realpath(source) == os.path.realpath(target):
@@ -92,8 +92,8 @@ def _translate(
             progress(shown, shown)  # what a film says of its length is not exact
 
     comment = f"Synthetic: translated by velogan {__version__}"
-    with name_write_errors(target), replacing(target) as aside:
-        return rewrite_film(source, aside, change, suffix=target.suffix.lower(), comment=comment)
+    with name_write_errors(target), atomic_write(target) as tmp_path:
+        return rewrite_film(source, tmp_path, change, suffix=target.suffix.lower(), comment=comment)
 
 
 def translate_frames(

@@ -13,7 +13,7 @@ from PIL.PngImagePlugin import PngInfo
 
 from velogan.data.pictures.images import SUFFIXES
 from velogan.data.sets.sources import MAP
-from velogan.files import replacing
+from velogan.files import atomic_write
 from velogan.translate.jobs import Job, find_jobs
 from velogan.translate.summary import describe_error
 from velogan.translate.uncertainty import UncertaintyEstimator, UncertaintyMap
@@ -84,7 +84,7 @@ def _write_map(
     uncertainty = estimator.estimate(job.read(pages_are_channels=estimator.model.pages_are_channels), tile=tile)
     mark = PngInfo()
     mark.add_text(*_MARK)
-    with replacing(file) as fresh:
+    with atomic_write(file) as fresh:
         Image.fromarray(uncertainty.map).save(fresh, format="png", pnginfo=mark)
     return uncertainty
 

@@ -12,7 +12,7 @@ import numpy as np
 from velogan.data.pictures.images import read_picture
 from velogan.data.pictures.values import to_channels
 from velogan.data.sets.sources import list_by_stem, stem, without_picture
-from velogan.files import counted
+from velogan.files import pluralize
 
 MaskSide = Literal["outside", "inside"]
 """What of a picture stays as it was: outside, what is black in its mask; inside, what is white. Grey mixes."""
@@ -69,8 +69,8 @@ def find_masks(path: Path, names: Sequence[str], *, keep: MaskSide, source: Path
     there = list_by_stem(path)
     if lacking := [name for name in names if stem(name) not in there]:
         raise ValueError(
-            f"masks {path} has none for {len(lacking)} of {counted(len(names), 'picture')}, for example {lacking[0]}: "
-            "add what is missing, or put pictures that may change everywhere into another folder"
+            f"masks {path} has none for {len(lacking)} of {pluralize(len(names), 'picture')}, for example "
+            f"{lacking[0]}: add what is missing, or put pictures that may change everywhere into another folder"
         )
     alone = without_picture(path, there, names) if source.is_dir() else ""
     return [Mask(path / there[stem(name)], keep) for name in names], alone

@@ -17,7 +17,7 @@ from velogan.data.pictures.formats import from_pillow
 from velogan.data.pictures.images import Picture
 from velogan.data.pictures.metadata import FileMetadata, parse_exif
 from velogan.data.pictures.picture import assemble
-from velogan.files import counted
+from velogan.files import pluralize
 from velogan.translate.large import BeforeTile, plan_tiles
 from velogan.translate.model import Translator
 from velogan.translate.pictures import translate_equal, translate_in_tiles
@@ -128,7 +128,7 @@ def _to_pil(picture: Picture) -> Image.Image:
         return Image.fromarray(pixels[..., 0])
     if pixels.dtype != np.uint8 or pixels.shape[-1] not in (1, 3):
         raise ValueError(
-            f"PIL has no image of {counted(pixels.shape[-1], 'channel')} of {pixels.dtype}: give the picture as a "
+            f"PIL has no image of {pluralize(pixels.shape[-1], 'channel')} of {pixels.dtype}: give the picture as a "
             "NumPy array"
         )
     if picture.alpha is not None:

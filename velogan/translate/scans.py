@@ -17,7 +17,7 @@ from velogan.data.pictures.provenance import Provenance
 from velogan.data.pictures.scans import POSSIBLE_SUFFIXES, STACK_SUFFIXES, Scan, read_scan, require_library, scan_suffix
 from velogan.data.pictures.values import PixelFormat, can_hold_range
 from velogan.data.sets.sources import list_files
-from velogan.files import names_a_file, replacing, sha256
+from velogan.files import atomic_write, looks_like_file_name, sha256
 from velogan.translate.jobs import escape_unprintable, name_write_errors
 from velogan.translate.large import Settings, plan_tiles
 from velogan.translate.model import Translator
@@ -54,7 +54,7 @@ def find_scans(source: Path, target: Path, *, stacks: bool = False) -> list[Scan
         if suffix is None:
             return []
         inside = target.is_dir() or _scan_kind(target, stacks=stacks) is None
-        if inside and names_a_file(target):
+        if inside and looks_like_file_name(target):
             raise ValueError(
                 f"output {target} is named like a file, and {target.suffix} is not written for input {source}: "
                 f"{_describe_kind(source)} stays what it is; name a folder, or a file that ends in {suffix}"
@@ -134,8 +134,8 @@ def write_scan(target: Path, scan: Scan, slices: list[np.ndarray], form: PixelFo
     """Writes the translated slices of `scan` as a file of its kind, whole or not at all."""
     with convert_decode_errors("scan"):
         data = scan.encode(slices, form, made)
-    with name_write_errors(target), replacing(target) as aside:
-        aside.write_bytes(data)
+    with name_write_errors(target), atomic_write(target) as tmp_path:
+        tmp_path.write_bytes(data)
 
 
 def _to_range_dtype(model: Translator, picture: Picture) -> Picture:

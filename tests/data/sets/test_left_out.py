@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image, features
 
-from velogan.cli.evaluate import scored
+from velogan.cli.evaluate import scored_folders
 from velogan.data.pictures.images import read_picture
 from velogan.data.sets.sources import left_out, list_images
 
@@ -65,8 +65,8 @@ def test_what_is_left_out_is_counted_by_kind(folder: Path) -> None:
 
 def test_evaluate_counts_where_scored_pictures_lie() -> None:
     sides = {"a": {"split": "test"}, "b": {"split": "validation"}}
-    assert scored({"path": ["data"], **sides}) == [Path("data/testA"), Path("data/trainB")]
-    assert scored({"path": ["one", "two"], **sides}) == [Path("one"), Path("two")]
+    assert scored_folders({"path": ["data"], **sides}) == [Path("data/testA"), Path("data/trainB")]
+    assert scored_folders({"path": ["one", "two"], **sides}) == [Path("one"), Path("two")]
 
 
 def test_a_folder_that_cannot_be_read_is_an_error(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

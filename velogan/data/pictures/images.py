@@ -30,7 +30,7 @@ from velogan.data.pictures.picture import (
     read_first_bytes,
 )
 from velogan.data.pictures.tiff import decode_tiff, encode_tiff
-from velogan.files import counted
+from velogan.files import pluralize
 
 _FORMATS = (
     (re.compile(rb"\xff\xd8\xff"), "JPEG"),
@@ -154,7 +154,7 @@ def encode(suffix: str, picture: Picture) -> bytes:
         raise ValueError(f"{suffix or 'no suffix'} names no picture format: name one of {', '.join(sorted(SUFFIXES))}")
     if not _can_hold(suffix, picture):
         height, width, channels = picture.pixels.shape
-        what = f"{width}x{height} pixels of {picture.pixels.dtype}, {counted(channels, 'channel')}"
+        what = f"{width}x{height} pixels of {picture.pixels.dtype}, {pluralize(channels, 'channel')}"
         what += " and alpha" if picture.alpha is not None else ""
         raise ValueError(f"{suffix} cannot hold {what}: save it as {choose_suffix(suffix, picture)}")
     colours = 3 if suffix == ".webp" else picture.pixels.shape[2]

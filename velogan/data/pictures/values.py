@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from velogan.files import counted
+from velogan.files import pluralize
 
 Range = tuple[float, float]
 
@@ -66,7 +66,7 @@ def to_channels(pixels: np.ndarray, channels: int) -> np.ndarray:
         luma = (pixels.astype(np.uint32) * _LUMA.astype(np.uint32)).sum(axis=-1, keepdims=True, dtype=np.uint32)
         return ((luma + 32768) >> 16).astype(pixels.dtype)
     raise ValueError(
-        f"a picture of {counted(have, 'channel')} where {channels} are wanted: only grey and RGB can be converted"
+        f"a picture of {pluralize(have, 'channel')} where {channels} are wanted: only grey and RGB can be converted"
     )
 
 

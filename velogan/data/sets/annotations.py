@@ -15,7 +15,7 @@ from velogan.data.config import DataConfig
 from velogan.data.sets.cache import Domain, open_domain
 from velogan.data.sets.loader import Annotation, normalise
 from velogan.data.sets.sources import Folder, LabelMaps, Side, list_by_stem, stem, without_picture
-from velogan.files import counted
+from velogan.files import pluralize
 from velogan.metrics.labels import APART, assign, find_labels
 from velogan.types import Progress
 
@@ -156,7 +156,7 @@ def open_annotations(
             _require_white(masks, found.option)
             inside = config.masks_keep == "inside"
             colour = "white" if inside else "black"
-            say(f"domain {side.letter}: {counted(len(masks), 'mask')}: what is {colour} there stays as it is")
+            say(f"domain {side.letter}: {pluralize(len(masks), 'mask')}: what is {colour} there stays as it is")
             opened[f"mask_{letter}"] = Masks(masks, places, inverted=inside)
         if (found := files.get(f"labels_{letter}")) is not None:
             maps[letter] = _open(config, side, domain, found, LabelMaps, task=task, say=say)
@@ -184,7 +184,7 @@ def _open(
     """
     option, annotated = files.option, files.annotated(domain.names)
     if without := [name for name in domain.names if stem(name) not in files.names]:
-        pictures = counted(len(domain), "picture")
+        pictures = pluralize(len(domain), "picture")
         which = f"{_WITHOUT[files.what]}, for example {without[0]}"
         say(f"{option} has none for {len(without)} of {pictures}, which {which}")
     known = (*side.train.names, *(side.validation.names if side.validation else ()))

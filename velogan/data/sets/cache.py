@@ -27,7 +27,7 @@ from velogan.data.sets.pixels import PixelFile, Shape, offsets
 from velogan.data.sets.slices import Slices
 from velogan.data.sets.sources import ImageSource, cache_directory, content_hash
 from velogan.data.sets.writing import conform, to_disk, write_raw
-from velogan.files import counted
+from velogan.files import pluralize
 from velogan.types import Progress
 
 VERSION = 5
@@ -87,7 +87,7 @@ class Domain:
         shown = "; ".join(f"{name} ({reason})" for name, reason in self.skipped[:5])
         more = f"; and {len(self.skipped) - 5} more, see `velogan data check`" if len(self.skipped) > 5 else ""
         total = len(self) + len(self.skipped)
-        return f"left out {len(self.skipped)} of {counted(total, 'picture')} that cannot be read: {shown}{more}"
+        return f"left out {len(self.skipped)} of {pluralize(total, 'picture')} that cannot be read: {shown}{more}"
 
 
 def open_domain(
@@ -160,7 +160,7 @@ def none_read(folder: ImageSource, name: str, reason: str, *, looked_at: int) ->
     """The error for pictures of which none can be read, `name` for that `reason`."""
     return ValueError(
         f"data.path (--data) {folder.path_of(name)} cannot be read (nor any of the "
-        f"{counted(looked_at, 'file')} in {folder.where} that were looked at): {reason}; mend them, or name another "
+        f"{pluralize(looked_at, 'file')} in {folder.where} that were looked at): {reason}; mend them, or name another "
         "folder"
     )
 

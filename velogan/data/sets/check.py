@@ -24,7 +24,7 @@ from velogan.data.sets.remarks import remarks
 from velogan.data.sets.slices import Slices
 from velogan.data.sets.sources import LETTERS, ImageSource, Sources, find_sources
 from velogan.data.sets.writing import DEPTHS
-from velogan.files import counted
+from velogan.files import pluralize
 from velogan.types import Progress
 
 _DEEPER = {"uint8": "", "uint16": "16-bit ", "float32": "float32 "}
@@ -137,7 +137,7 @@ def _mode(picture: Picture) -> str:
     """Name a picture's depth and channels: "RGBA", "16-bit grey", "float32, 5 channels"."""
     channels, depth = picture.pixels.shape[2], _DEEPER[picture.pixels.dtype.name]
     if channels not in _COLOURS:
-        plain = f"{depth.strip() or '8-bit'}, {counted(channels, 'channel')}"
+        plain = f"{depth.strip() or '8-bit'}, {pluralize(channels, 'channel')}"
         return plain + (" and alpha" if picture.alpha is not None else "")
     alpha = {1: "+alpha", 3: "A"}[channels] if picture.alpha is not None else ""
     return depth + _COLOURS[channels] + alpha
@@ -227,7 +227,7 @@ def render_text(result: dict) -> str:
         lines.append("testA and testB are aligned pairs: translations can be scored against the truth")
     for key, folder in result["folders"].items():
         modes = ", ".join(f"{count} {mode}" for mode, count in folder["modes"].items())
-        lines.append(f"{key}: {counted(folder['pictures'], 'picture')} ({modes or 'none readable'}){_sizes(folder)}")
+        lines.append(f"{key}: {pluralize(folder['pictures'], 'picture')} ({modes or 'none readable'}){_sizes(folder)}")
         deep = {dtype: values for dtype, values in folder["values"].items() if dtype != "uint8"}
         lines += [f"  {dtype} values {values['min']:g} to {values['max']:g}" for dtype, values in deep.items()]
         lines += [f"  {remark}" for remark in folder["remarks"]]

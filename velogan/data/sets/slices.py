@@ -28,7 +28,7 @@ from velogan.data.pictures.picture import convert_decode_errors
 from velogan.data.pictures.scans import Scan, read_scan, require_library
 from velogan.data.pictures.values import PixelFormat, Range
 from velogan.data.sets.ahead import in_order
-from velogan.files import counted, replacing, sha256
+from velogan.files import atomic_write, pluralize, sha256
 from velogan.types import Letter, Progress
 
 VERSION = 2
@@ -267,8 +267,8 @@ def _note(found: Slices) -> str:
     patients = len(set(found.patients))
     low, high = found.value_range
     shown = "" if look.own_scale else f" ({low:g} to {high:g})"
-    volumes = f"{counted(len(look.series), 'volume')}, {counted(patients, 'patient')}"
-    parts = [f"{counted(len(found.chosen), 'slice')} of {volumes}; window {look.window}{shown}"]
+    volumes = f"{pluralize(len(look.series), 'volume')}, {pluralize(patients, 'patient')}"
+    parts = [f"{pluralize(len(found.chosen), 'slice')} of {volumes}; window {look.window}{shown}"]
     if total > len(found.chosen):
         parts.append(f"{total - len(found.chosen)} of {total} slices are left out, since they are dark in it")
     return "; ".join(parts)
@@ -298,8 +298,8 @@ def _kept(
         return Look(series, skipped, tree["window"], tree["own_scale"])
     look = look_through(scans, files, asked, workers=workers, progress=progress)
     if not look.passing:
-        with suppress(OSError), replacing(file) as aside:  # it can be made again
-            aside.write_text(json.dumps(asdict(look)))
+        with suppress(OSError), atomic_write(file) as tmp_path:  # it can be made again
+            tmp_path.write_text(json.dumps(asdict(look)))
     return look
 
 

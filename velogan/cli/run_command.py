@@ -1,0 +1,133 @@
+"""The flags and steps that `train` and `search` share: run length, run folder, the training itself."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import tyro
+
+from velogan.cli.fields import ConfigFlags, PresetFlags, has_data
+from velogan.config import Config, differences
+from velogan.engine.duration import Span, Unit
+from velogan.engine.processes import is_main_process
+from velogan.files import pluralize
+from velogan.methods.base import ends
+from velogan.recipes import RECIPES
+
+if TYPE_CHECKING:
+    from velogan.methods.base import Spec
+    from velogan.networks.generators import GeneratorConfig
+    from velogan.networks.sizes import Size
+    from velogan.training.session import Result
+    from velogan.types import Direction
+
+
+@dataclass(kw_only=True)
+class RunCommand(PresetFlags):
+    """A command that trains in a run folder."""
+
+    out: Annotated[
+        Path | None,
+        tyro.conf.arg(help="Run folder: created, or resumed if it contains this run.", metavar="FOLDER"),
+    ] = None
+    minutes: Annotated[
+        float | None,
+        tyro.conf.arg(help="Run length in minutes, excluding data preparation.", metavar="NUMBER"),
+    ] = None
+    images: Annotated[int | None, tyro.conf.arg(help="Run length in images per domain.", metavar="NUMBER")] = None
+    epochs: Annotated[
+        float | None,
+        tyro.conf.arg(help="Run length in epochs of the larger domain.", metavar="NUMBER"),
+    ] = None
+    dry_run: Annotated[
+        bool, tyro.conf.arg(help="Print the settings and the estimated time and memory without training.")
+    ] = False
+
+    def output_paths(self) -> list[tuple[str, Path]]:
+        return [("--out", self.out)] if self.out is not None and not self.dry_run else []
+
+
+def length_fields(command: RunCommand) -> dict[str, Any]:
+    """Return the run length of the flags as fields of the section train; empty if no flag sets it."""
+    amounts: dict[Unit, float | None] = {"minutes": command.minutes, "images": command.images, "epochs": command.epochs}
+    lengths: dict[Unit, float] = {unit: amount for unit, amount in amounts.items() if amount is not None}
+    if len(lengths) > 1:
+        raise ValueError(f"--{' and --'.join(lengths)} contradict each other: give one length")
+    for unit, amount in lengths.items():
+        if not amount > 0:
+            raise ValueError(f"--{unit} {amount:g}: give a number above 0")
+        return {"length": str(Span(amount, unit))}
+    return {}
+
+
+def check_data(command: ConfigFlags, *presets: str) -> None:
+    """Raise ValueError if no training images are named and the presets do not include their own."""
+    if not has_data(command, *presets):
+        raise ValueError("--data is missing: give a folder with trainA and trainB, two folders, or apples2oranges")
+
+
+def check_hidden(hidden: int | None) -> None:
+    """Raise ValueError if `hidden` is not a valid number of feature maps."""
+    if hidden is not None and not 1 <= hidden <= 4096:
+        raise ValueError(f"--hidden {hidden}: give a whole number from 1 to 4096")
+
+
+def run_training(command: RunCommand, config: Config, argv: list[str], *, address: str | None = None) -> Result:
+    """Train in the folder of --out, with progress on standard error.
+
+    argv: the complete command line, for the run's record
+    address: address of a running Ray cluster for training on several nodes; None: start Ray on this machine
+    """
+    if command.out is None:
+        raise ValueError("--out is missing: give the folder for the run")
+    from velogan.observe.progress import Display
+
+    if config.train.exchange_every is None:
+        from velogan.training.run import train
+    else:
+        from velogan.training.nodes.run import train as train_on_nodes
+
+        train = partial(train_on_nodes, address=address)
+    preset = str(command.config) if command.config else command.preset
+    with Display(quiet=not is_main_process()) as display:
+        result = train(
+            config,
+            command.out,
+            display=display,
+            origin={
+                "preset": preset,
+                "command": shlex.join(["velogan", *argv]),
+                "changed": _changed_fields(command, config),
+            },
+            began=command.started_at,
+        )
+        state = "done" if result.finished else "stopped (run the same command again to resume)"
+        report = command.out / "report.html"
+        display.say(f"{state}: trained on {pluralize(result.images_seen, 'image')} per domain; report: {report}")
+    return result
+
+
+def print_sizes(
+    generators: Mapping[Direction, GeneratorConfig], spec: Spec, *, side: int = 256
+) -> dict[Direction, Size]:
+    """Print a table of the generators' sizes and return the sizes by direction; `side` in pixels is the input's."""
+    from velogan.networks.sizes import size, table
+
+    sizes: dict[Direction, Size] = {}
+    for direction, generator in generators.items():
+        source, target = ends(direction)
+        in_channels, out_channels = spec.channels[source], spec.channels[target]
+        sizes[direction] = size(generator, in_channels=in_channels, out_channels=out_channels, side=side)
+    print(table(list(sizes.values()), list(sizes), side=side), file=sys.stderr)
+    return sizes
+
+
+def _changed_fields(command: RunCommand, config: Config) -> dict[str, Any]:
+    """Return the preset's values of the fields that `config` changes."""
+    return {name: preset for name, (_, preset) in differences(config, RECIPES[command.preset]()).items()}
