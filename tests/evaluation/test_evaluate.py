@@ -19,7 +19,7 @@ from velogan.data.pictures.images import read_picture
 from velogan.data.rendered.apples2oranges import render_folder
 from velogan.evaluation.evaluate import evaluate
 from velogan.evaluation.features import FeatureNetwork
-from velogan.evaluation.table import duplicates_line, render_table
+from velogan.evaluation.table import duplicates_warning, render_table
 from velogan.kernels.inference import Accelerator
 from velogan.metrics.bootstrap import RESAMPLES
 from velogan.metrics.pixel import structure
@@ -200,8 +200,8 @@ def test_distances_stand_beside_real_against_real_over_equal_counts(tmp_path: Pa
         ("b2a", "ema"),
         ("b2a", "raw"),
     ]
-    assert "real against real: 4 train B" in fid[0]["what"]  # 4 translated pictures of A
-    assert "real against real: 5 train A" in fid[2]["what"]  # 6 translated pictures of B, but A has 5
+    assert "real against real: 4 train B" in fid[0]["description"]  # 4 translated pictures of A
+    assert "real against real: 5 train A" in fid[2]["description"]  # 6 translated pictures of B, but A has 5
     assert (fid[0]["images_fake"], fid[0]["images_real"], fid[0]["better"]) == (4, 6, "lower")
     assert 0 < fid[0]["real"] < fid[0]["value"]
     assert fid[0]["value"] != fid[1]["value"]
@@ -217,7 +217,7 @@ def test_without_a_test_split_train_pictures_are_halved(tmp_path: Path, judge: F
     result = evaluate(run, judges=[judge])
     assert result["protocol"]["data"]["b"]["split"] == "train"
     score = _by_key(result, "raw")["quarters_kid", "a2b"]
-    assert "one half of the trainB against the other" in score["what"]
+    assert "one half of the trainB against the other" in score["description"]
     assert (score["weights"], score["images_fake"], score["images_real"]) == ("raw", 5, 9)
 
 
@@ -272,7 +272,7 @@ def test_the_table_shows_every_score(tmp_path: Path) -> None:
         "last\naveraged",
         "last\nraw",
         "best\naveraged",
-        "doing\nnothing",
+        "unchanged\ninput",
         "real\npictures",
     ]
     assert "000000040" in text
@@ -319,11 +319,11 @@ def test_test_pictures_that_training_has_seen_are_named(tmp_path: Path) -> None:
     assert result["protocol"]["duplicates"] == [
         {"test": "testA/again.png", "train": "trainA/trainA3.png", "exact": True}
     ]
-    assert duplicates_line(result) == (
+    assert duplicates_warning(result) == (
         "1 of the scored pictures are in the training data too (~ almost equal): testA/again.png = trainA/trainA3.png"
     )
     copy.unlink()
-    assert duplicates_line(evaluate(tmp_path / "run")) is None
+    assert duplicates_warning(evaluate(tmp_path / "run")) is None
 
 
 def test_translations_to_label_maps_are_scored_by_class(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -406,12 +406,12 @@ def test_two_folders_without_tests_are_judged_on_held_out_pictures(tmp_path: Pat
     assert (result["protocol"]["data"]["a"]["split"], result["protocol"]["data"]["a"]["images"]) == ("validation", 4)
     for score in result["scores"]:
         assert score["split"] == "validation"
-        assert "held-out training pictures" in score["what"]
-    assert "real against real: 4 train greens" in _by_key(result)["sliced_wasserstein", "a2b"]["what"]
+        assert "held-out training pictures" in score["description"]
+    assert "real against real: 4 train greens" in _by_key(result)["sliced_wasserstein", "a2b"]["description"]
     assert "training pictures that were held out are scored" in " ".join(_shown(result).split())
     few = evaluate(_run(tmp_path, tmp_path / "reds", tmp_path / "greens", validation=0))
     assert {score["split"] for score in few["scores"]} == {"train"}
-    assert "on training pictures, which the run has seen" in few["scores"][0]["what"]
+    assert "on training pictures, which the run was trained on" in few["scores"][0]["description"]
     assert "training pictures: there are no others" in " ".join(_shown(few).split())
 
 
@@ -423,7 +423,7 @@ def test_two_folders_of_test_pictures_may_be_named(tmp_path: Path) -> None:
     result = evaluate(run, data=[str(tmp_path / "new-reds"), str(tmp_path / "new-greens")])
     assert {score["split"] for score in result["scores"]} == {"test"}
     assert (result["protocol"]["data"]["a"]["images"], result["protocol"]["data"]["b"]["images"]) == (7, 6)
-    assert "one half of the new-greens against" in _by_key(result)["sliced_wasserstein", "a2b"]["what"]
+    assert "one half of the new-greens against" in _by_key(result)["sliced_wasserstein", "a2b"]["description"]
     assert [one["test"] for one in result["protocol"]["duplicates"]] == ["testA/again.png"]
 
 
@@ -459,13 +459,13 @@ def _read(file: Path) -> Tensor:
     return torch.from_numpy(read_picture(file).pixels).permute(2, 0, 1)[None] / 127.5 - 1
 
 
-def test_refusals_name_the_mend(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"holds no config\.yaml: name a run folder"):
+def test_rejections_name_a_fix(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"contains no config\.yaml; name a run folder"):
         evaluate(tmp_path)
     run = _run(tmp_path, _unpaired(tmp_path / "set"))
     with pytest.raises(ValueError, match=r"set features=lite2"):
         evaluate(run, classes={"zebra": 340})
-    with pytest.raises(ValueError, match="limit=1 is too few"):
+    with pytest.raises(ValueError, match="limit=1: too few"):
         evaluate(run, limit=1)
     with pytest.raises(ValueError, match="must hold trainA and trainB"):
         evaluate(run, data=[str(tmp_path / "elsewhere")])
@@ -501,5 +501,5 @@ def test_a_run_that_was_trained_on_its_judge_is_told(
     judge = evaluate(run, features="lite2", limit=2)["protocol"].get("judge")
     assert (judge is not None) == warned
     if judge is not None:
-        assert "trained on lite2" in judge
+        assert "trained on features of lite2" in judge
         assert "lite1" in judge

@@ -13,8 +13,8 @@ import velogan.evaluation.features
 import velogan.networks.pretrained
 from velogan.data.pictures.images import read_picture
 from velogan.evaluation.features import fetch_inception, load_inception, load_lite
-from velogan.metrics.figures import in_class
 from velogan.metrics.inception import Inception
+from velogan.metrics.registry import is_top1
 from velogan.networks.pretrained import find_lite
 
 
@@ -87,7 +87,7 @@ def test_without_a_network_the_message_says_where_to_put_the_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _pretend(monkeypatch, "http://127.0.0.1:9/weights.pth", b"weights")
-    with pytest.raises(ValueError, match=r"cannot be downloaded .*fetch it elsewhere and put it at .*weights\.pth"):
+    with pytest.raises(ValueError, match=r"cannot be downloaded .*download it elsewhere and put it at .*weights\.pth"):
         fetch_inception(tmp_path, task=_quiet)
     (tmp_path / "weights.pth").write_bytes(b"weights")
     assert fetch_inception(tmp_path, task=_quiet) == tmp_path / "weights.pth"
@@ -95,7 +95,9 @@ def test_without_a_network_the_message_says_where_to_put_the_file(
 
 def test_only_the_standard_weights_are_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "weights.pth"
-    with pytest.raises(ValueError, match=r"weights\.pth cannot be used: .*No such file.*; name the file from https:.*"):
+    with pytest.raises(
+        ValueError, match=r"weights\.pth cannot be used: .*No such file.*; set it to a copy of https:.*"
+    ):
         load_inception(file, "cpu")
     torch.save({"fc.bias": torch.zeros(1008)}, file)
     with pytest.raises(ValueError, match=r"its SHA-256 is .*, that of the standard weights is 6726825d\.\.\."):
@@ -133,7 +135,7 @@ def test_the_standard_file_gives_features(tmp_path: Path, monkeypatch: pytest.Mo
 
     monkeypatch.setattr(velogan.evaluation.features, "Inception", Tiny)
     network = load_inception(file, "cpu")
-    seen = network.look(torch.ones(2, 1, 8, 8))
+    seen = network.extract(torch.ones(2, 1, 8, 8))
     assert {name: tuple(value.shape) for name, value in seen.items()} == {"inception": (2, 3)}
     assert network.record["sha256"] == hashlib.sha256(file.read_bytes()).hexdigest()
     assert "bicubic" in network.record["resize"]
@@ -150,19 +152,19 @@ def lite() -> Path:
 def test_lite_is_converted_once_and_checked(lite: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cache, images = tmp_path / "cache", torch.rand(2, 1, 20, 30) * 2 - 1
     network = load_lite("lite2", cache, "cpu")
-    seen = network.look(images)
+    seen = network.extract(images)
     assert {name: tuple(value.shape) for name, value in seen.items()} == {"lite2": (2, 1280), "lite2_logits": (2, 1000)}
     assert network.record["sha256"] == hashlib.sha256(lite.read_bytes()).hexdigest()
     assert network.record["resize"].startswith("to 260x260, antialiased bicubic")
     (kept,) = cache.iterdir()
     monkeypatch.setattr(torch, "load", lambda *_args, **_settings: pytest.fail("converted a second time"))
-    assert torch.equal(load_lite("lite2", cache, "cpu").look(images)["lite2"], seen["lite2"])
+    assert torch.equal(load_lite("lite2", cache, "cpu").extract(images)["lite2"], seen["lite2"])
     monkeypatch.undo()
     many = torch.rand(2, 5, 20, 30) * 2 - 1
     thirds = torch.stack([many[:, :2].mean(1), many[:, 1:4].mean(1), many[:, 3:].mean(1)], dim=1)
-    assert torch.equal(network.look(many)["lite2"], network.look(thirds)["lite2"])
+    assert torch.equal(network.extract(many)["lite2"], network.extract(thirds)["lite2"])
     kept.write_bytes(kept.read_bytes()[:1000])  # damaged: made anew
-    assert torch.equal(load_lite("lite2", cache, "cpu").look(images)["lite2"], seen["lite2"])
+    assert torch.equal(load_lite("lite2", cache, "cpu").extract(images)["lite2"], seen["lite2"])
     kept.unlink()
     monkeypatch.setitem(velogan.networks.pretrained.LITE_SHA256, "lite2", "9656183e" + "0" * 56)
     with pytest.raises(ValueError, match=r"lite2.*cannot be used: its SHA-256 is 9656183e.*reinstall"):
@@ -187,5 +189,5 @@ def test_lite_knows_zebras(
     network, hits = load_lite("lite2", tmp_path, "cpu"), []
     for file in sorted((shared_data / folder).iterdir())[::7]:
         pixels = torch.from_numpy(read_picture(file).pixels).permute(2, 0, 1)[None]
-        hits.append(in_class(network.look(pixels / 127.5 - 1)["lite2_logits"], index).item())
+        hits.append(is_top1(network.extract(pixels / 127.5 - 1)["lite2_logits"], index).item())
     assert sum(hits) / len(hits) == pytest.approx(share, abs=0.06)

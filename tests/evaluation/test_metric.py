@@ -15,10 +15,10 @@ from velogan.config import Config
 from velogan.data.pictures.images import Picture, save_picture
 from velogan.data.sets.sources import find_sources
 from velogan.evaluation.metric import (
-    RESAMPLED,
+    RESAMPLED_SUFFIX,
     MetricValidation,
     check_metric,
-    features_of,
+    evaluation_options,
     higher_is_better,
     parse_metric,
 )
@@ -91,7 +91,7 @@ def test_a_figure_has_a_name_in_the_log_and_a_better_end(text: str, higher: bool
         ("structur_a2b", "did you mean structure"),
         ("squeeze_kid", "lite2_kid"),
         ("lite2_share_class_340", "lite2_share_class_340_a2b"),
-        ("cycle_a_a2b", "no figure"),
+        ("cycle_a_a2b", "unknown metric"),
     ],
 )
 def test_a_name_that_does_not_exist_is_refused(text: str, said: str) -> None:
@@ -100,10 +100,10 @@ def test_a_name_that_does_not_exist_is_refused(text: str, said: str) -> None:
 
 
 def test_a_figure_brings_the_network_that_it_needs() -> None:
-    assert features_of("validation/structure") == {"features": "none"} | {"inception": None, "classes": {}}
-    assert features_of("validation/lite1_fid_a2b")["features"] == "lite1"
-    assert features_of("validation/kid")["inception"] == "auto"
-    share = features_of("validation/lite2_share_class_340_a2b")
+    assert evaluation_options("validation/structure") == {"features": "none"} | {"inception": None, "classes": {}}
+    assert evaluation_options("validation/lite1_fid_a2b")["features"] == "lite1"
+    assert evaluation_options("validation/kid")["inception"] == "auto"
+    share = evaluation_options("validation/lite2_share_class_340_a2b")
     assert (share["features"], list(share["classes"].values())) == ("lite2", [340])
 
 
@@ -111,10 +111,10 @@ def test_a_figure_brings_the_network_that_it_needs() -> None:
     ("metric", "sections", "said"),
     [
         (SCORE, {"data": {"validation": 0}}, r"set data\.validation"),
-        ("psnr_truth_db", {}, "none for a2b: what they should become.*there are psnr_object_db"),
+        ("psnr_truth_db", {}, "not available for a2b.*: true translations are unknown.*choose from psnr_object_db"),
         ("reconstruction_a", {}, "has no reconstruction"),
-        ("structure_b2a", {"method": "onepair"}, "learns a2b alone"),
-        ("cycle_a", {"method": "onepair"}, "has no way back"),
+        ("structure_b2a", {"method": "onepair"}, "learns only a2b"),
+        ("cycle_a", {"method": "onepair"}, "has no cycle"),
     ],
 )
 def test_what_the_pictures_or_the_method_cannot_give_is_refused(
@@ -155,11 +155,11 @@ def test_a_metric_over_other_pictures_lies_around_it(metric: str, rendered: Conf
     check(rendered, metric)
     rendered = rendered.change(data={"render_count": 60, "validation": 6})
     found = measured(rendered, metric)
-    values = np.array(found[parse_metric(metric) + RESAMPLED])
+    values = np.array(found[parse_metric(metric) + RESAMPLED_SUFFIX])
     assert values.shape == (RESAMPLES,)
     assert abs(values.mean() - found[parse_metric(metric)]) < 5 * values.std()
     assert 0 < values.std() < 0.2 * values.mean()
-    assert measured(rendered, metric)[parse_metric(metric) + RESAMPLED] == values.tolist()
+    assert measured(rendered, metric)[parse_metric(metric) + RESAMPLED_SUFFIX] == values.tolist()
 
 
 def test_measuring_changes_nothing_that_training_computes(rendered: Config, tmp_path: Path) -> None:
@@ -177,7 +177,7 @@ def test_measuring_changes_nothing_that_training_computes(rendered: Config, tmp_
 
 
 def test_a_metric_that_a_run_cannot_give_stops_it(rendered: Config) -> None:
-    with pytest.raises(ValueError, match=r"cannot be measured here; there are validation/distance"):
+    with pytest.raises(ValueError, match=r"not available for this run; choose from validation/distance"):
         measured(rendered, "reconstruction_a")
 
 

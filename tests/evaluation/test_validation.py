@@ -14,7 +14,7 @@ from velogan.config import Config
 from velogan.data.pictures.images import Picture, save_picture
 from velogan.data.rendered.apples2oranges import Domain, render
 from velogan.data.sets.sources import find_sources
-from velogan.evaluation.validation import FEATURE_SCORE, NOTHING, SCORE, Validation
+from velogan.evaluation.validation import FEATURE_SCORE, IDENTITY_SCORE, SCORE, Validation
 from velogan.methods.base import Views
 from velogan.networks.pretrained import register_features
 from velogan.observe.log import read_stats
@@ -125,7 +125,7 @@ def test_the_cycle_is_told_beside_the_score(config: Config):
 
 def test_held_out_pictures_are_named_and_no_others_are_seen(config: Config):
     validation = _validation(config, 1.0, -1.0)
-    assert validation.on == "2 held-out reds and 3 held-out greens"
+    assert validation.description == "2 held-out reds and 3 held-out greens"
     assert (len(validation.a), len(validation.b)) == (2, 3)
     assert validation.a.shape[1:] == (3, 32, 32)
 
@@ -263,7 +263,7 @@ def test_a_run_that_ends_badly_says_so_and_its_best_checkpoint_is_used(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ):
-    figures, known = iter(scores), {} if nothing is None else {NOTHING: nothing}
+    figures, known = iter(scores), {} if nothing is None else {IDENTITY_SCORE: nothing}
     monkeypatch.setattr(Validation, "score", lambda self: {SCORE: next(figures), **known})
     length = {"length": f"{len(scores)} images", "checkpoint_every": "1 images"}
     said: list[str] = []
@@ -300,7 +300,7 @@ def test_doing_nothing_is_scored_by_the_same_figure(config: Config, with_feature
     for one in (config, with_features):
         validation = _validation(one, 0.0, 0.0)
         figures = validation.score()
-        assert figures[NOTHING] == pytest.approx(figures[validation.name], rel=1e-5)
+        assert figures[IDENTITY_SCORE] == pytest.approx(figures[validation.name], rel=1e-5)
 
 
 def test_another_network_judges_than_the_one_that_taught(config: Config, monkeypatch: pytest.MonkeyPatch):
@@ -312,7 +312,7 @@ def test_another_network_judges_than_the_one_that_taught(config: Config, monkeyp
     there["lite2"] = Path("lite2")
     validation = _validation(taught, 1.0, -1.0)
     assert (validation.features, validation.name) == ("lite2", FEATURE_SCORE)
-    assert validation.on.endswith(", by lite2")
+    assert validation.description.endswith(", by lite2")
     assert _validation(config, 1.0, -1.0).features is None
 
 

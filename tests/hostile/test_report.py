@@ -83,7 +83,8 @@ def _everywhere(value: Any) -> dict[str, object]:
     """Every field that the page shows, and every name of one, as `value`."""
     name = value if isinstance(value, str) else "psnr_truth_db"
     score = {"name": name, "value": 1.0} | dict.fromkeys(
-        ("direction", "real", "baseline", "weights", "checkpoint", "better", "what", "interval_95", "classes"), value
+        ("direction", "real", "baseline", "weights", "checkpoint", "better", "description", "interval_95", "classes"),
+        value,
     )
     fields = ("velogan", "preset", "command", "started", "machine", "decisions", "changed", "origin")
     data = {domain: {"name": value, "train": value, "test": value} for domain in "ab"}

@@ -52,7 +52,7 @@ def _score(run: Path) -> None:
     digest = sha256(run / "checkpoints/000000005/G_A.ema.safetensors")
     of = {"direction": "a2b", "weights": "ema", "checkpoint": "last"}
     row = {"name": "fid_lite0", "value": 41.25, "interval_95": [40.0, 43.5], "real": 9.5, "baseline": 99.0}
-    row |= {"images_fake": 120, "better": "lower", "split": "test", "what": "Distance of sets.", **of}
+    row |= {"images_fake": 120, "better": "lower", "split": "test", "description": "Distance of sets.", **of}
     side = {"name": "horses", "images": 120, "split": "test"}
     protocol = {"networks": [{**of, "sha256": digest}], "run": "/home/me/run", "data": {"a": side, "b": side}}
     scores = [row, {**row, "weights": "raw", "value": 77.5}]

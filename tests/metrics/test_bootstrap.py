@@ -9,14 +9,14 @@ import torch
 from torch import Tensor
 
 from velogan.metrics.bootstrap import (
-    interval,
+    draw_counts,
+    percentile_interval,
     resampled_distances,
     resampled_means,
     resampled_sliced,
-    times,
 )
-from velogan.metrics.distances import Weighted, frechet_of, kernel_of
-from velogan.metrics.figures import label_figures
+from velogan.metrics.distances import WeightedDistance, weighted_frechet_distance, weighted_kernel_distance
+from velogan.metrics.registry import label_metrics
 from velogan.metrics.sliced import level_patches
 
 
@@ -25,11 +25,11 @@ def _features(count: int, *, seed: int, shift: float = 0.0) -> Tensor:
 
 
 def test_times_are_draws_with_replacement() -> None:
-    weights = times(20, seed=0, resamples=500)
+    weights = draw_counts(20, seed=0, resamples=500)
     assert weights.sum(dim=1).tolist() == [20] * 500
-    assert torch.equal(weights, times(20, seed=0, resamples=500))
+    assert torch.equal(weights, draw_counts(20, seed=0, resamples=500))
     assert weights.var(dim=0).mean().item() == pytest.approx(1 - 1 / 20, rel=0.1)  # binomial, n of 1/n
-    assert not torch.equal(weights, times(20, seed=1, resamples=500))
+    assert not torch.equal(weights, draw_counts(20, seed=1, resamples=500))
 
 
 def test_an_image_drawn_twice_counts_twice_in_a_frechet_distance() -> None:
@@ -37,8 +37,8 @@ def test_an_image_drawn_twice_counts_twice_in_a_frechet_distance() -> None:
     w, v = torch.tensor([2.0, 0, 1, 3, 0, 0, 1]).double(), torch.tensor([1.0, 1, 0, 2, 1, 1, 1, 2, 0]).double()
     repeated = (part.repeat_interleave(count.long(), dim=0) for part, count in ((x, w), (y, v)))
     a, b = repeated
-    plain = frechet_of(a, b)(torch.ones(len(a)).double(), torch.ones(len(b)).double())
-    assert frechet_of(x, y)(w, v).item() == pytest.approx(plain.item(), rel=1e-9)
+    plain = weighted_frechet_distance(a, b)(torch.ones(len(a)).double(), torch.ones(len(b)).double())
+    assert weighted_frechet_distance(x, y)(w, v).item() == pytest.approx(plain.item(), rel=1e-9)
 
 
 def test_an_image_drawn_twice_is_not_its_own_pair_in_a_kernel_distance() -> None:
@@ -55,14 +55,14 @@ def test_an_image_drawn_twice_is_not_its_own_pair_in_a_kernel_distance() -> None
 
     across = sum(w[i] * v[j] * kernel(x[i], y[j]) for i in range(4) for j in range(3)) / (4 * 3)
     expected = within(x, w) + within(y, v) - 2 * across
-    value = kernel_of(x, y)(torch.tensor(w).double(), torch.tensor(v).double())
+    value = weighted_kernel_distance(x, y)(torch.tensor(w).double(), torch.tensor(v).double())
     assert value.item() == pytest.approx(expected, rel=1e-12)
 
 
 @pytest.mark.parametrize("none", [math.nan, math.inf, -math.inf])
 def test_resampled_means_leave_out_images_without_a_figure(none: float) -> None:
     values = torch.tensor([1.0, none, 3.0, 5.0], dtype=torch.float64)
-    weights = times(4, seed=3, resamples=50).numpy()
+    weights = draw_counts(4, seed=3, resamples=50).numpy()
     known = [0, 2, 3]
     with np.errstate(invalid="ignore"):
         expected = (weights[:, known] * values.numpy()[known]).sum(1) / weights[:, known].sum(1)
@@ -71,15 +71,15 @@ def test_resampled_means_leave_out_images_without_a_figure(none: float) -> None:
 
 def test_the_interval_of_a_mean_is_as_wide_as_theory_says() -> None:
     values = torch.randn(400, generator=torch.Generator().manual_seed(0)).double()
-    span = interval(resampled_means(values, seed=0, resamples=2000))
+    span = percentile_interval(resampled_means(values, seed=0, resamples=2000))
     assert span is not None
     assert (span[1] - span[0]) / 2 == pytest.approx(1.96 * values.std().item() / 20, rel=0.1)
     assert span[0] < values.mean() < span[1]
 
 
-@pytest.mark.parametrize("distance_of", [frechet_of, kernel_of])
+@pytest.mark.parametrize("distance_of", [weighted_frechet_distance, weighted_kernel_distance])
 def test_the_interval_of_a_distance_covers_what_other_images_give(
-    distance_of: Callable[[Tensor, Tensor], Weighted],
+    distance_of: Callable[[Tensor, Tensor], WeightedDistance],
 ) -> None:
     def one(seed: int) -> tuple[Tensor, Tensor]:
         return _features(60, seed=2 * seed), _features(60, seed=2 * seed + 1, shift=0.7)
@@ -89,7 +89,7 @@ def test_the_interval_of_a_distance_covers_what_other_images_give(
 
     others = [value(*one(seed)) for seed in range(1, 60)]
     x, y = one(0)
-    span = interval(resampled_distances(distance_of(x, y), 60, 60, seed=0), around=value(x, y))
+    span = percentile_interval(resampled_distances(distance_of(x, y), 60, 60, seed=0), around=value(x, y))
     assert span is not None
     assert span[0] < value(x, y) < span[1]
     assert span[1] - span[0] == pytest.approx(3.92 * np.std(others), rel=0.35)  # 59 sets tell the width to a tenth
@@ -97,16 +97,16 @@ def test_the_interval_of_a_distance_covers_what_other_images_give(
 
 def test_one_image_has_no_interval() -> None:
     for values in ([20.0], [20.0, math.nan]):
-        assert interval(resampled_means(torch.tensor(values), seed=0)) is None
-    (figure, _) = label_figures(torch.eye(3)[None].double(), seed=0).values()
+        assert percentile_interval(resampled_means(torch.tensor(values), seed=0)) is None
+    (figure, _) = label_metrics(torch.eye(3)[None].double(), seed=0).values()
     assert (figure.value, figure.interval_95) == (1, None)
     one = level_patches(torch.zeros(1, 3, 16, 16)).values()
-    assert interval(resampled_sliced([*one], [*one], seed=0)) is None
+    assert percentile_interval(resampled_sliced([*one], [*one], seed=0)) is None
 
 
 def test_no_interval_where_nothing_is_known() -> None:
-    assert interval(torch.tensor([1.0, math.nan])) is None
-    assert interval(torch.tensor([1.0, 2.0, 3.0]), around=math.inf) is None
-    low, high = interval(torch.tensor([1.0, 2.0, 3.0, math.nan]), around=5.0) or (0, 0)
+    assert percentile_interval(torch.tensor([1.0, math.nan])) is None
+    assert percentile_interval(torch.tensor([1.0, 2.0, 3.0]), around=math.inf) is None
+    low, high = percentile_interval(torch.tensor([1.0, 2.0, 3.0, math.nan]), around=5.0) or (0, 0)
     assert low == pytest.approx(4.05)
     assert high == pytest.approx(5.95)

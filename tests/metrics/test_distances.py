@@ -12,7 +12,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from velogan.metrics import distances
-from velogan.metrics.distances import frechet_distance, frechet_of, kernel_distance, kernel_of
+from velogan.metrics.distances import (
+    frechet_distance,
+    kernel_distance,
+    weighted_frechet_distance,
+    weighted_kernel_distance,
+)
 
 
 def _features(count: int, size: int, seed: int, *, shift: float = 0.0) -> Tensor:
@@ -57,13 +62,13 @@ def test_frechet_equals_numpy(n: int, m: int) -> None:
     expected = _frechet_by_roots(x.double().numpy(), y.double().numpy())
     # The textbook's roots of singular matrices are good to about 1e-7 only.
     assert frechet_distance(x, y) == pytest.approx(expected, rel=1e-6)
-    assert _ours(frechet_of, x, y) == pytest.approx(expected, rel=1e-6)
+    assert _ours(weighted_frechet_distance, x, y) == pytest.approx(expected, rel=1e-6)
 
 
 def test_both_forms_of_a_distance_are_one() -> None:
     x, y = _features(200, 16, 0), _features(150, 16, 1, shift=0.2)
-    assert _ours(frechet_of, x, y) == pytest.approx(frechet_distance(x, y), rel=1e-9)
-    assert _ours(kernel_of, x, y) == pytest.approx(kernel_distance(x, y), rel=1e-9)
+    assert _ours(weighted_frechet_distance, x, y) == pytest.approx(frechet_distance(x, y), rel=1e-9)
+    assert _ours(weighted_kernel_distance, x, y) == pytest.approx(kernel_distance(x, y), rel=1e-9)
 
 
 def test_frechet_of_a_shift_is_its_square() -> None:
@@ -76,7 +81,7 @@ def test_kernel_distance_of_whole_sets_equals_numpy() -> None:
     x, y = _features(20, 8, 0), _features(20, 8, 1, shift=0.5)
     expected = _mmd_by_sums(x.double().numpy(), y.double().numpy())
     assert kernel_distance(x, y) == pytest.approx(expected, rel=1e-10)
-    assert _ours(kernel_of, x, y) == pytest.approx(expected, rel=1e-10)
+    assert _ours(weighted_kernel_distance, x, y) == pytest.approx(expected, rel=1e-10)
 
 
 class _Largest(TorchDispatchMode):
@@ -96,12 +101,12 @@ def test_kernel_distance_of_large_sets_needs_no_matrix_of_all_pairs(monkeypatch:
     with _Largest() as largest:
         value = kernel_distance(x, y)
     assert largest.values <= 200 * 4
-    assert value == pytest.approx(_ours(kernel_of, x, y), rel=1e-9)
+    assert value == pytest.approx(_ours(weighted_kernel_distance, x, y), rel=1e-9)
 
 
 def test_kernel_distance_is_unbiased() -> None:
     sets = _features(4000, 8, 2).split(20)
-    values = [_ours(kernel_of, x, y) for x, y in zip(sets[::2], sets[1::2])]
+    values = [_ours(weighted_kernel_distance, x, y) for x, y in zip(sets[::2], sets[1::2])]
     assert np.mean(values) == pytest.approx(0, abs=3 * np.std(values) / len(values) ** 0.5)
     assert min(values) < 0 < max(values)
 
@@ -109,7 +114,7 @@ def test_kernel_distance_is_unbiased() -> None:
 def test_refusals_name_the_counts() -> None:
     x = torch.zeros(5, 4)
     for distance in (frechet_distance, kernel_distance):
-        with pytest.raises(ValueError, match="at least two images on each side, got 5 and 1"):
+        with pytest.raises(ValueError, match="at least two images of each set, got 5 and 1"):
             distance(x, x[:1])
         with pytest.raises(ValueError, match="features must be"):
             distance(x, torch.zeros(5, 3))

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from velogan.data.rendered.apples2oranges import render
-from velogan.metrics.failures import signs
+from velogan.metrics.failures import failure_signs
 from velogan.report.failures import FAILURE, find_failures
 
 SIDE, COUNT = 64, 12
@@ -18,7 +18,7 @@ SIDE, COUNT = 64, 12
 
 def shown(fake: Tensor, given: Tensor, target: Tensor) -> list[str]:
     """The failures that two equal measurements make a log show."""
-    row = {f"{FAILURE}{name}_a2b": value for name, value in signs(fake, given, target).items()}
+    row = {f"{FAILURE}{name}_a2b": value for name, value in failure_signs(fake, given, target).items()}
     return [one.name for one in find_failures([{"images": 10, **row}, {"images": 20, **row}])]
 
 
@@ -39,7 +39,7 @@ def test_true_translations_show_nothing(pictures: tuple[Tensor, Tensor, Tensor])
 
 def test_one_picture_alone_says_nothing_of_a_spread(pictures: tuple[Tensor, Tensor, Tensor]) -> None:
     apples, oranges, others = (one[:1] for one in pictures)
-    assert "spread" not in signs(oranges, apples, others)
+    assert "spread" not in failure_signs(oranges, apples, others)
     assert shown(oranges, apples, others) == []
 
 

@@ -131,7 +131,7 @@ def test_names_and_counts_are_those_of_the_ported_weights(state: Mapping[str, Te
 def test_features_have_2048_dimensions_and_follow_the_picture(state: Mapping[str, Tensor]) -> None:
     net = Inception(state)
     images = torch.rand(2, 3, 40, 30, generator=torch.Generator().manual_seed(1)) * 2 - 1
-    features = net.clean(images)
+    features = net.extract_features(images)
     assert features.shape == (2, 2048)
     assert features.isfinite().all()
     assert not torch.allclose(features[0], features[1], rtol=1e-2)
@@ -147,7 +147,7 @@ def test_numbers_are_scaled_as_the_reference_does(state: Mapping[str, Tensor], m
     monkeypatch.setattr(Inception, "forward", forward)
     white = torch.ones(1, 1, 8, 8)
     net = Inception(state)
-    net.clean(white)
+    net.extract_features(white)
     assert seen[0].shape == (1, 3, SIDE, SIDE)
     assert [one.item() for one in seen[0].aminmax()] == pytest.approx([127 / 128] * 2)  # clean-fid: (x - 128) / 128
 

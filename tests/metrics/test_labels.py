@@ -10,7 +10,14 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from velogan.metrics.labels import accuracy, assign, confusion, find_labels, intersection_over_union, mean_iou
+from velogan.metrics.labels import (
+    accuracy,
+    confusion,
+    find_label_colours,
+    intersection_over_union,
+    mean_iou,
+    nearest_labels,
+)
 
 COLOURS = np.array([[0, 0, 222], [0, 128, 255], [255, 80, 0], [192, 255, 63]], np.uint8)
 
@@ -35,7 +42,7 @@ def _map(seed: int, *, side: int = 64, jpeg: bool = True) -> Tensor:
 
 
 def test_the_colours_of_label_maps_are_found_through_jpeg() -> None:
-    labels = find_labels([_map(seed) for seed in range(4)])
+    labels = find_label_colours([_map(seed) for seed in range(4)])
     assert labels is not None
     found = ((labels + 1) * 127.5).numpy()
     assert len(found) == len(COLOURS)
@@ -51,11 +58,11 @@ def _ramp(channels: int) -> Tensor:
 
 @pytest.mark.parametrize("channels", [1, 3])
 def test_pictures_of_light_are_no_label_maps(channels: int) -> None:
-    assert find_labels([_ramp(channels)]) is None
+    assert find_label_colours([_ramp(channels)]) is None
     on_white = torch.ones(channels, 256, 64)
     on_white[:, :64] = _ramp(channels)
-    assert find_labels([on_white]) is None  # a background is no class of its own
-    assert find_labels([torch.zeros(channels, 16, 16)]) is None  # nor is one colour
+    assert find_label_colours([on_white]) is None  # a background is no class of its own
+    assert find_label_colours([torch.zeros(channels, 16, 16)]) is None  # nor is one colour
 
 
 def test_scans_clipped_to_black_and_white_are_no_label_maps() -> None:
@@ -64,9 +71,9 @@ def test_scans_clipped_to_black_and_white_are_no_label_maps() -> None:
     scan[:, 20:110, 20:110] = 1
     noise = torch.rand(1, 60, 60, generator=torch.Generator().manual_seed(0))
     scan[:, 35:95, 35:95] = -0.3 + 0.12 * (noise - 0.5)
-    assert find_labels([scan, scan.flip(2)]) is None
+    assert find_label_colours([scan, scan.flip(2)]) is None
     scan[:, 35:95, 35:95] = -0.3
-    labels = find_labels([scan])
+    labels = find_label_colours([scan])
     assert labels is not None
     assert len(labels) == 3
 
@@ -74,7 +81,7 @@ def test_scans_clipped_to_black_and_white_are_no_label_maps() -> None:
 def test_pixels_take_the_nearest_colour() -> None:
     labels = torch.tensor([[-1.0, -1.0], [1.0, 0.0]])
     images = torch.tensor([[[[-0.9, 0.9]], [[-1.0, 0.2]]]])
-    nearest, distance = assign(images, labels)
+    nearest, distance = nearest_labels(images, labels)
     assert nearest.tolist() == [[[0, 1]]]
     assert distance.flatten().tolist() == pytest.approx([12.75, 25.5])
 
@@ -98,7 +105,7 @@ def test_a_class_of_the_fake_alone_costs_others_but_is_no_row() -> None:
 
 def test_truth_agrees_with_itself() -> None:
     truth = torch.stack([_map(0), _map(1)])
-    labels = find_labels(list(truth))
+    labels = find_label_colours(list(truth))
     assert labels is not None
     confusions = confusion(truth, truth, labels)
     assert accuracy(confusions).tolist() == [1, 1]
@@ -117,8 +124,8 @@ def test_facades_have_twelve_labels_and_their_photographs_none(shared_data: Path
         return pictures
 
     maps = some("testB")
-    labels = find_labels(maps)
+    labels = find_label_colours(maps)
     assert labels is not None
     assert len(labels) == 12  # Tylecek and Sara 2013: facade, molding, cornice, pillar, window, ...
     assert mean_iou(confusion(torch.stack(maps), torch.stack(maps), labels).sum(dim=0)).item() == 1
-    assert find_labels(some("testA")) is None
+    assert find_label_colours(some("testA")) is None

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from velogan.metrics.distances import frechet_distance
 from velogan.metrics.inception import SIDE, Inception
-from velogan.metrics.resize import clean
+from velogan.metrics.resize import resize_for_features
 
 from .test_inception import random_state
 
@@ -64,7 +64,7 @@ def test_the_network_is_that_of_pytorch_fid(networks: tuple[Inception, torch.nn.
 
 def test_the_resize_is_that_of_clean_fid() -> None:
     pictures = _pictures(0, count=2)
-    ours = (clean(_ours(pictures), SIDE) - 128) / 128
+    ours = (resize_for_features(_ours(pictures), SIDE) - 128) / 128
     torch.testing.assert_close(ours, _theirs(pictures), rtol=0, atol=1e-4)
 
 
@@ -72,7 +72,7 @@ def test_the_resize_is_that_of_clean_fid() -> None:
 def test_the_fid_of_two_sets_is_that_of_both_packages(networks: tuple[Inception, torch.nn.Module]) -> None:
     net, other = networks
     sets = [_pictures(1, count=6), _pictures(2, count=7) // 2]
-    ours = frechet_distance(*(net.clean(_ours(pictures)) for pictures in sets))
+    ours = frechet_distance(*(net.extract_features(_ours(pictures)) for pictures in sets))
     features = [other(_theirs(pictures))[0].flatten(1).double().numpy() for pictures in sets]
     moments = [part for one in features for part in (one.mean(axis=0), np.cov(one, rowvar=False))]
     for name, function in (

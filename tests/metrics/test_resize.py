@@ -5,7 +5,7 @@ import pytest
 import torch
 from PIL import Image
 
-from velogan.metrics.resize import clean, rgb
+from velogan.metrics.resize import resize_for_features, to_rgb
 
 
 def _picture(height: int, width: int) -> np.ndarray:
@@ -18,7 +18,7 @@ def test_clean_is_pillows_bicubic_channel_by_channel_in_float32(size: tuple[int,
     channels = [Image.fromarray(levels[:, :, c].astype(np.float32)) for c in range(3)]
     expected = [np.asarray(one.resize((29, 29), Image.Resampling.BICUBIC)).clip(0, 255) for one in channels]
     images = torch.from_numpy(levels).permute(2, 0, 1)[None] / 127.5 - 1
-    found = clean(images, 29)[0].numpy()
+    found = resize_for_features(images, 29)[0].numpy()
     np.testing.assert_allclose(found, np.stack(expected), atol=1e-3)
     if size != (29, 29):
         assert np.abs(found - found.round()).max() > 0.1  # values between the levels stay
@@ -27,10 +27,10 @@ def test_clean_is_pillows_bicubic_channel_by_channel_in_float32(size: tuple[int,
 def test_clean_takes_all_neighbours() -> None:
     images = torch.full((1, 1, 64, 64), -1.0)
     images[..., ::8, :] = 1.0  # lines that a resize to an eighth sees in every row or misses
-    assert clean(images, 8).mean().item() == pytest.approx(255 / 8, rel=0.1)
+    assert resize_for_features(images, 8).mean().item() == pytest.approx(255 / 8, rel=0.1)
 
 
 def test_grey_becomes_three_channels_and_others_are_refused() -> None:
-    assert rgb(torch.zeros(2, 1, 4, 4)).shape == (2, 3, 4, 4)
-    with pytest.raises(ValueError, match="pictures of 2 channels"):
-        rgb(torch.zeros(1, 2, 4, 4))
+    assert to_rgb(torch.zeros(2, 1, 4, 4)).shape == (2, 3, 4, 4)
+    with pytest.raises(ValueError, match="images with 2 channels"):
+        to_rgb(torch.zeros(1, 2, 4, 4))

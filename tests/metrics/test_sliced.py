@@ -8,13 +8,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from velogan.metrics.bootstrap import interval, resampled_sliced
+from velogan.metrics.bootstrap import percentile_interval, resampled_sliced
 from velogan.metrics.sliced import (
-    PATCH,
-    distance_of_maps,
-    distances_of_patches,
+    PATCH_SIDE,
+    feature_map_distance,
     laplacian_pyramid,
     level_patches,
+    patch_distances,
     sliced_wasserstein,
 )
 
@@ -61,13 +61,15 @@ def test_the_pyramid_equals_a_plain_one_and_holds_all_of_the_image():
 
 def test_the_distance_equals_a_plain_computation_over_every_patch_position():
     # 7x7 images have one patch, so that nothing depends on where patches are taken
-    images, real = _noise(5, 3, PATCH, PATCH), _noise(5, 3, PATCH, PATCH, seed=1) * 0.5 + 0.2
+    images, real = _noise(5, 3, PATCH_SIDE, PATCH_SIDE), _noise(5, 3, PATCH_SIDE, PATCH_SIDE, seed=1) * 0.5 + 0.2
     (figure,) = sliced_wasserstein(images, real, patches=1, projections=16, seed=7)
     x, y = (part.double().numpy() for part in (images, real))
     for channel in range(3):
         mean, deviation = y[:, channel].mean(), y[:, channel].std()
         x[:, channel], y[:, channel] = (x[:, channel] - mean) / deviation, (y[:, channel] - mean) / deviation
-    directions = torch.randn(16, 3 * PATCH * PATCH, generator=torch.Generator().manual_seed(7)).double().numpy()
+    directions = (
+        torch.randn(16, 3 * PATCH_SIDE * PATCH_SIDE, generator=torch.Generator().manual_seed(7)).double().numpy()
+    )
     distances = []
     for direction in directions:
         direction /= np.sqrt((direction**2).sum())
@@ -125,10 +127,10 @@ def test_resampled_distances_lie_around_the_figure_and_narrow_with_more_images()
     for count in (12, 48):
         x, y = (level_patches(torch.randn(count, 1, 32, 32) * 0.2 + shift) for shift in (0.0, 0.3))
         x, y = [*x.values()], [*y.values()]
-        value = fmean(distances_of_patches(x, y))
+        value = fmean(patch_distances(x, y))
         resampled = resampled_sliced(x, y, seed=0)
         assert resampled.mean().item() == pytest.approx(value, rel=0.1)  # other directions, in steps
-        low, high = interval(resampled, around=value) or (0, 0)
+        low, high = percentile_interval(resampled, around=value) or (0, 0)
         assert low < value < high
         widths.append(high - low)
     assert widths[1] < widths[0]
@@ -142,12 +144,12 @@ def test_patches_of_sets_of_other_sizes_have_other_names() -> None:
 def test_the_distance_of_maps_is_that_of_what_stands_at_a_place_wherever_it_stands():
     real = [_noise(3, 5, 8, 4, seed=1), _noise(3, 7, 2, 2, seed=2)]
     moved = [part.flip(0, 2, 3) for part in real]
-    assert distance_of_maps(moved, real, places=32) == pytest.approx(0, abs=1e-6)
+    assert feature_map_distance(moved, real, positions=32) == pytest.approx(0, abs=1e-6)
     shifted = [part + 2 * part.std((0, 2, 3), keepdim=True, correction=0) for part in real]
     expected = []
     for number, part in enumerate(real):  # along a direction d every place moves by 2 (d_1 + ... + d_C)
         directions = torch.randn(512, part.shape[1], generator=torch.Generator().manual_seed(number))
         expected.append(2 * (directions / directions.norm(dim=1, keepdim=True)).sum(1).abs().mean().item())
-    assert distance_of_maps(shifted, real, places=32) == pytest.approx(fmean(expected), rel=1e-4)
+    assert feature_map_distance(shifted, real, positions=32) == pytest.approx(fmean(expected), rel=1e-4)
     other = [part * 0.5 for part in real]
-    assert 0 < distance_of_maps(other, real, places=3) == distance_of_maps(other, real, places=3)
+    assert 0 < feature_map_distance(other, real, positions=3) == feature_map_distance(other, real, positions=3)

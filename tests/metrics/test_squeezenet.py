@@ -11,7 +11,7 @@ from PIL import Image
 from torch import Tensor, nn
 
 from benchmarks.squeezenet import SCALE, SqueezeNet, load_squeezenet, main
-from velogan.metrics.figures import in_class
+from velogan.metrics.registry import is_top1
 
 SHARED = Path(__file__).resolve().parents[3] / "shared" / "data"
 WEIGHTS = SHARED / "weights" / "squeezenet1_0_imagenet_deepcompression.npz"
@@ -86,7 +86,7 @@ def test_refuses_other_weights() -> None:
 
 
 def test_refuses_pictures_that_are_neither_grey_nor_rgb() -> None:
-    with pytest.raises(ValueError, match=r"pictures of 4 channels: .* leave inception out"):
+    with pytest.raises(ValueError, match=r"images with 4 channels: .* omit inception"):
         SqueezeNet(random_arrays())(torch.zeros(1, 4, 16, 16))
 
 
@@ -128,4 +128,4 @@ def test_real_images_are_classified_as_published(folder: str, index: int, share:
         with Image.open(file) as image:
             pixels = torch.from_numpy(np.array(image.convert("RGB"))).permute(2, 0, 1)[None]
         logits.append(net(pixels.float() / 127.5 - 1)[1])
-    assert in_class(torch.cat(logits), index).mean().item() == pytest.approx(share, abs=5e-4)
+    assert is_top1(torch.cat(logits), index).mean().item() == pytest.approx(share, abs=5e-4)

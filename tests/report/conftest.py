@@ -17,7 +17,7 @@ CONFIG = {"run": {"seed": 0}, "data": {"image_size": 64, "flip": True}, "objecti
 
 def a_score(name: str = "psnr_object_db", value: float = 21.3, **changes: Any) -> dict[str, Any]:
     figures = {"name": name, "direction": "a2b", "value": value, "real": None, "baseline": 12.2}
-    rest = {"weights": "ema", "checkpoint": "last", "better": "higher", "what": "The fruit."}
+    rest = {"weights": "ema", "checkpoint": "last", "better": "higher", "description": "The fruit."}
     return figures | rest | changes
 
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import torch
 
-from velogan.evaluation.metric import RESAMPLED
-from velogan.evaluation.validation import FEATURE_SCORE, NOTHING, SCORE
+from velogan.evaluation.metric import RESAMPLED_SUFFIX
+from velogan.evaluation.validation import FEATURE_SCORE, IDENTITY_SCORE, SCORE
 from velogan.kernels.inference import Accelerator
 from velogan.sweep import sweep as module
 from velogan.sweep import tested
@@ -79,7 +79,7 @@ def log(out: Path, name: str, **values: list[float]) -> None:
 def test_doing_nothing_is_known_by_the_metric_that_it_was_measured_by(of: str, other: str, tmp_path: Path) -> None:
     scores = {SCORE: [0.4, 0.3]} | ({of: [0.4, 0.3]})
     for name, nothing in (("a", 0.2), ("b", 0.4)):
-        log(tmp_path, name, **scores, **{NOTHING: [nothing, nothing]})
+        log(tmp_path, name, **scores, **{IDENTITY_SCORE: [nothing, nothing]})
     log(tmp_path, "c", **scores)
     trials = [{"run": str(run_folder(tmp_path, name)), "status": "done"} for name in "abc"]
     assert doing_nothing(of, trials) == pytest.approx(0.3)
@@ -89,7 +89,7 @@ def test_doing_nothing_is_known_by_the_metric_that_it_was_measured_by(of: str, o
 
 @pytest.mark.parametrize(("metric", "best"), [(PSNR, [22.0, [2.0]]), ("validation/fid", [20.0, [1.0]])])
 def test_the_best_checkpoint_of_a_trial_is_at_the_better_end(metric: str, best: list[Any], tmp_path: Path) -> None:
-    values: dict[str, Any] = {metric: [20.0, 22.0, 21.0], metric + RESAMPLED: [[1.0], [2.0], [3.0]]}
+    values: dict[str, Any] = {metric: [20.0, 22.0, 21.0], metric + RESAMPLED_SUFFIX: [[1.0], [2.0], [3.0]]}
     log(tmp_path, "one", **values)
     assert state_of(tmp_path, "one", budget="9 images", metric=metric).score == best[0]
     assert resampled_of(run_folder(tmp_path, "one"), metric) == best[1]

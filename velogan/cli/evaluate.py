@@ -83,7 +83,7 @@ class Evaluate(Flags):
         from velogan.evaluation.compare import compare
         from velogan.evaluation.evaluate import evaluate
         from velogan.evaluation.features import MISSING_JUDGE, default_features
-        from velogan.evaluation.table import domains, duplicates_line, render_table
+        from velogan.evaluation.table import domain_names, duplicates_warning, render_table
         from velogan.observe.progress import Display, printable
         from velogan.report import write_report
         from velogan.report.verdict import verdict
@@ -110,13 +110,13 @@ class Evaluate(Flags):
                 result = evaluate(self.run, **options, **common)
             folders = [self.run, self.against] if self.against else scored_folders(result["protocol"]["data"])
             missing = MISSING_JUDGE if self.features is None and features == "none" else None
-            lines = [*(left_out(folder, scans=False) for folder in folders), duplicates_line(result), missing]
+            lines = [*(left_out(folder, scans=False) for folder in folders), duplicates_warning(result), missing]
             for line in filter(None, lines):
                 display.say(line)
         console = Console(stderr=self.json)
         protocol = result["protocol"]
         warning = [f"warning: {protocol['judge']}"] if protocol.get("judge") else []
-        for line in [*verdict(result["scores"], domains(protocol)), *warning]:
+        for line in [*verdict(result["scores"], domain_names(protocol)), *warning]:
             console.print(printable(line), markup=False, highlight=False)
         console.print(render_table(result))
         if self.against is None and not result.get("unwritten"):

@@ -1,6 +1,6 @@
-"""Scoring a run: its translations against the true ones if these are known, and against real pictures.
+"""Scores of a run: its translations compared with true ones if these are known, and with real images.
 
-Every figure is reported together with those of real pictures and of doing nothing.
+Every metric is reported together with those of real images and of the unchanged input.
 """
 
 from __future__ import annotations
@@ -26,26 +26,26 @@ from velogan.evaluation.features import (
     load_inception,
     load_lite,
 )
-from velogan.evaluation.pictures import Real, judged
-from velogan.evaluation.scoring import Scorer, quiet
+from velogan.evaluation.images import DomainImages, scoring_split
+from velogan.evaluation.scoring import Scorer, no_progress
 from velogan.files import did_you_mean, sha256, write_text
 from velogan.methods.base import Spec
 from velogan.methods.capabilities import HasAutoencoder, capability
 from velogan.metrics.bootstrap import PROTOCOL
-from velogan.metrics.figures import SLICED_PROTOCOL
+from velogan.metrics.registry import SLICED_PROTOCOL
 from velogan.networks.pretrained import package
 from velogan.report.scores import SAME_AS_LAST
 from velogan.store.checkpoint import damage, find_checkpoint, imported, read_best, taken
 from velogan.translate.model import CheckpointChoice, Translator, Weights, load_translator
 from velogan.types import GENERATOR_FILES, Direction
 
-Features = Literal["none"] | Judge
-"""The EfficientNet-Lite that gives features."""
+FeatureChoice = Literal["none"] | Judge
+"""The EfficientNet-Lite that extracts features."""
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A translator that is scored: which weights of which checkpoint."""
+    """A translator to score: `weights` of a `checkpoint`, whose files are in `folder`."""
 
     checkpoint: CheckpointChoice
     weights: Weights
@@ -56,7 +56,7 @@ def evaluate(
     run: Path,
     *,
     data: Sequence[str] = (),
-    features: Features = "none",
+    features: FeatureChoice = "none",
     inception: Path | Literal["auto"] | None = None,
     judges: Sequence[FeatureNetwork] = (),
     classes: Mapping[str, int] | None = None,
@@ -69,69 +69,75 @@ def evaluate(
 ) -> dict[str, Any]:
     """Score a run in all directions that it learned; write `RUN/scores.json` and return it: `protocol` and `scores`.
 
-    It scores the last checkpoint, averaged and raw, and the best one if that is another, first of all where `translate`
-    takes that by itself; `checkpoint` chooses one of them. Translations are computed as `translate` does it, or plainly
-    in float32 if `fp32`.
-    `data`: other data than the run's own: a folder with testA and testB, apples2oranges, or two folders of test
-    pictures. Without test pictures, those held out for validation are scored, and without these training pictures:
-    `split` of each score says which.
-    `features`: the EfficientNet-Lite whose features give FID and KID and, with `classes` (ImageNet index by name), the
-    share of each class. `inception`: the file with the standard weights for FID and KID, or auto to have it downloaded
-    to the cache. `judges`: other feature networks, for the same figures over each.
-    `limit`: at most so many test pictures of each domain, drawn by `seed`.
-    Where the file cannot be written, `unwritten` of what is returned says why.
-    Raises `ValueError` with the mend if the run, the data or a file is missing or unusable.
+    Scores the last checkpoint (EMA and raw weights) and, if different, the best one, which comes first if `translate`
+    uses it by default.
+
+    `data`: data to use instead of the run's own: a folder with testA and testB, apples2oranges, or two folders of test
+        pictures. Without test pictures, those held out for validation are scored, else training pictures; the key
+        `split` of each score says which.
+    `features`: the EfficientNet-Lite for FID and KID and, with `classes`, the share of each class. Default: none.
+    `inception`: file with the standard weights for published FID and KID, or auto to download it to the cache.
+    `judges`: additional feature networks, for the same metrics over each.
+    `classes`: ImageNet index by name.
+    `checkpoint`: score only the last or the best checkpoint.
+    `limit`: maximum number of test pictures of each domain, drawn by `seed`. Default: all.
+    `fp32`: compute translations in float32 by the plain layers, instead of as `translate` does.
+
+    If the file cannot be written, the key `unwritten` of the result says why.
+    Raises ValueError with a hint if the run, the data or a file is missing or unusable.
     """
-    run, task = Path(run), task or quiet
-    config = _config(run, data)
-    check_asked(classes, features, judges, limit)
+    run, task = Path(run), task or no_progress
+    config = _read_config(run, data)
+    check_arguments(classes, features, judges, limit)
     folder = find_checkpoint(run, checkpoint or "last")  # imported weights may be of one direction
-    ways: list[Direction] = [
-        way for way in config.method.directions if (folder / f"{GENERATOR_FILES[way]}.safetensors").is_file()
+    directions: list[Direction] = [
+        direction
+        for direction in config.method.directions
+        if (folder / f"{GENERATOR_FILES[direction]}.safetensors").is_file()
     ]
-    candidates, missing = _candidates(run, checkpoint, ways)
+    candidates, no_best_reason = _find_candidates(run, checkpoint, directions)
     cache = cache_directory(config.data)
     networks = [*load_networks(features, inception, cache, device=device, task=task), *judges]
     scorer = Scorer(config.data, networks, classes or {}, limit, seed, task)
-    sources, trained = _sources(run, config, given=len(data) == 2, task=task)
-    a, b = scorer.open(sources.a, sources.b), scorer.open(sources.b, sources.a)
-    pairs: list[tuple[Direction, Real, Real]] = [("a2b", a, b), ("b2a", b, a)]
+    sources, train_images = _find_images(run, config, is_test_folders=len(data) == 2, task=task)
+    a, b = scorer.load(sources.a, sources.b), scorer.load(sources.b, sources.a)
+    domains: list[tuple[Direction, DomainImages, DomainImages]] = [("a2b", a, b), ("b2a", b, a)]
     scores: list[dict[str, Any]] = []
-    records: list[dict[str, Any]] = []
-    for direction, source, target in pairs:
-        if direction not in ways:
+    descriptions: list[dict[str, Any]] = []
+    for direction, source, target in domains:
+        if direction not in directions:
             continue
-        bounds = scorer.bounds(source, target)
+        references = scorer.reference_scores(source, target)
         for candidate in candidates:
             translator = load_translator(
                 candidate.folder, direction=direction, weights=candidate.weights, device=device, fast=not fp32
             )
             common = {"direction": direction, "weights": candidate.weights, "checkpoint": candidate.checkpoint}
-            scores += [score | common for score in scorer.score(translator, source, target, bounds)]
+            scores += [score | common for score in scorer.score(translator, source, target, references)]
             if owner := capability(config.method, HasAutoencoder):
                 autoencoder = replace(translator, net=owner.autoencoder_of(translator.net))
                 scores += [score | common for score in scorer.score_reconstruction(autoencoder, source)]
-            records.append(_record(translator, common, target))
+            descriptions.append(_describe_network(translator, target) | common)
     protocol = {
         "run": str(run),
         "checkpoints": {candidate.checkpoint: candidate.folder.name for candidate in candidates},
-        "best": missing or read_best(run),
-        "taken": taken(run),
-        "networks": records,
+        "best": no_best_reason or read_best(run),
+        "default_checkpoint": taken(run),
+        "networks": descriptions,
         "data": {
             "path": list(config.data.path),
             "preprocess": config.data.preprocess,
             "a": a.counts(),
             "b": b.counts(),
         },
-        "duplicates": _duplicates(a, b, trained, task),
+        "duplicates": _find_duplicates(a, b, train_images, task),
         "precision": "plain float32 (exact)" if fp32 else "as translate computes: see computed_in of networks",
-        "pictures": "prepared as in training but without a random part; translations rounded to the target's depth",
-        "real": "real pictures against other real ones: as good as can be expected",
-        "baseline": "the input taken for its own translation",
-        **how_measured(networks, limit, seed),
+        "pictures": "preprocessed as in training, not augmented; translations rounded to the target's depth",
+        "real": "real pictures compared with other real ones: the best result to expect",
+        "baseline": "the input in place of its translation",
+        **measurement_protocol(networks, limit, seed),
     }
-    if warning := _taught_by(features, config.spec):
+    if warning := judge_bias_warning(features, config.spec):
         protocol["judge"] = warning
     result = {"protocol": protocol, "scores": scores}
     try:
@@ -141,29 +147,27 @@ def evaluate(
     return result
 
 
-def check_asked(
-    classes: Mapping[str, int] | None, features: Features, judges: Sequence[FeatureNetwork], limit: int | None
+def check_arguments(
+    classes: Mapping[str, int] | None, features: FeatureChoice, judges: Sequence[FeatureNetwork], limit: int | None
 ) -> None:
-    """Raise `ValueError` with the mend for what cannot be scored."""
+    """Raise ValueError with a hint if the arguments of `evaluate` or `compare` are invalid."""
     if features not in (known := ("none", *get_args(Judge))):
         raise ValueError(f"features={features}: choose {', '.join(known)}{did_you_mean(features, known)}")
     if classes and not judges and features == "none":
-        raise ValueError(
-            f"classes={dict(classes)} needs a network that classifies: set features={JUDGE} ({package(JUDGE)})"
-        )
+        raise ValueError(f"classes={dict(classes)}: needs a classifier; set features={JUDGE} ({package(JUDGE)})")
     if limit is not None and limit < 2:
-        raise ValueError(f"limit={limit} is too few pictures to score: give at least 2, or leave it out")
+        raise ValueError(f"limit={limit}: too few pictures to score; set at least 2, or omit it")
 
 
 def load_networks(
-    features: Features,
+    features: FeatureChoice,
     inception: Path | Literal["auto"] | None,
     cache: Path,
     *,
     device: torch.device | str,
     task: Task,
 ) -> list[FeatureNetwork]:
-    """The feature networks that were asked for; downloaded or converted weights are kept in `cache`/weights."""
+    """Load the requested feature networks; downloaded or converted weights are cached in `cache`/weights."""
     networks = []
     if features != "none":
         networks.append(load_lite(features, cache / "weights", device))
@@ -173,20 +177,20 @@ def load_networks(
     return networks
 
 
-def _taught_by(judge: Features, spec: Spec) -> str | None:
-    """A warning where the judging network taught the run as well; None where another one judges."""
-    teachers = {one.features for one in spec.discriminators.values() if "projected" in one.network}
-    if judge not in teachers:
+def judge_bias_warning(judge: FeatureChoice, spec: Spec) -> str | None:
+    """Return a warning if discriminators of the run were trained on the features of the judge, else None."""
+    used = {config.features for config in spec.discriminators.values() if "projected" in config.network}
+    if judge not in used:
         return None
-    others = " or ".join(one for one in get_args(Judge) if one not in teachers)
+    unused = " or ".join(name for name in get_args(Judge) if name not in used)
     return (
-        f"the run's discriminators were trained on {judge}, which judges here too: its figures flatter the run; set "
-        f"features to {others or 'none'}"
+        f"the run's discriminators were trained on features of {judge}, so scores over {judge} are too good; set "
+        f"features to {unused or 'none'}"
     )
 
 
-def how_measured(networks: Sequence[FeatureNetwork], limit: int | None, seed: int) -> dict[str, Any]:
-    """What the protocol says of figures, whatever they are of."""
+def measurement_protocol(networks: Sequence[FeatureNetwork], limit: int | None, seed: int) -> dict[str, Any]:
+    """Return the part of the protocol that `evaluate` and `compare` share."""
     return {
         "limit": limit,
         "seed": seed,
@@ -198,72 +202,84 @@ def how_measured(networks: Sequence[FeatureNetwork], limit: int | None, seed: in
     }
 
 
-def _config(run: Path, data: Sequence[str]) -> Config:
+def _read_config(run: Path, data: Sequence[str]) -> Config:
+    """Read the configuration of a run, with `data` in place of its own if not empty. Raises ValueError if unusable."""
     if not (run / "config.yaml").is_file():
         raise ValueError(
-            f"{run} holds no config.yaml: name a run folder, as given to train as --out; to compare a folder of "
+            f"{run} contains no config.yaml; name a run folder, as given to train as --out; to compare a folder of "
             "pictures with another, name that as --against"
         )
     config = read_config(run)
     if not data and imported(run):
-        raise ValueError(f"{run} holds imported weights, and knows no pictures to judge them on: give --data")
+        raise ValueError(f"{run} contains imported weights and no data to score them on; set --data")
     return config.change(data={"path": tuple(data)}) if data else config
 
 
-def _sources(run: Path, config: Config, *, given: bool, task: Task) -> tuple[Sources, Mapping[str, ImageSource]]:
-    """The pictures to judge on, and the training pictures by letter. `given`: two folders of test pictures."""
-    sources = find_sources(config.data.model_copy(update={"validation": 0}) if given else config.data)
-    if not given:
+def _find_images(
+    run: Path, config: Config, *, is_test_folders: bool, task: Task
+) -> tuple[Sources, Mapping[str, ImageSource]]:
+    """Return the images to score on, and the training images by domain letter.
+
+    `is_test_folders`: the data of `config` is two folders of test images.
+    """
+    sources = find_sources(config.data.model_copy(update={"validation": 0}) if is_test_folders else config.data)
+    if not is_test_folders:
         return sources, {side.letter: side.train for side in (sources.a, sources.b)}
     a, b = (replace(side, test=side.train, train=side.train.some(())) for side in (sources.a, sources.b))
     try:
-        own = find_sources(read_config(run).data, progress=task("finding training pictures"))
+        trained_on = find_sources(read_config(run).data, progress=task("finding training pictures"))
     except ValueError:  # the training pictures may be missing on this machine
         return Sources(a, b, aligned=False), {}
-    return Sources(a, b, aligned=False), {side.letter: side.train for side in (own.a, own.b)}
+    return Sources(a, b, aligned=False), {side.letter: side.train for side in (trained_on.a, trained_on.b)}
 
 
-def _candidates(
-    run: Path, checkpoint: CheckpointChoice | None, ways: Sequence[Direction]
+def _find_candidates(
+    run: Path, checkpoint: CheckpointChoice | None, directions: Sequence[Direction]
 ) -> tuple[list[Candidate], str | None]:
-    """The translators to score, and why the best checkpoint is missing among them, or None."""
+    """Return the translators to score, and the reason if the best checkpoint is not among them."""
     if checkpoint is not None:
         folder = find_checkpoint(run, checkpoint)
-        weights = _weights(folder, ways)
-        return [Candidate(checkpoint, one, folder) for one in (weights[:1] if checkpoint == "best" else weights)], None
+        kinds = _available_weights(folder, directions)
+        return [Candidate(checkpoint, kind, folder) for kind in (kinds[:1] if checkpoint == "best" else kinds)], None
     last = find_checkpoint(run, "last")
-    found = [Candidate("last", weights, last) for weights in _weights(last, ways)]
+    candidates = [Candidate("last", weights, last) for weights in _available_weights(last, directions)]
     try:
         best = find_checkpoint(run, "best")
     except ValueError:
-        return found, "none was chosen"
+        return candidates, "none was chosen"
     if best == last:
-        return found, SAME_AS_LAST
-    if broken := damage(best):
-        return found, broken
-    other = [Candidate("best", _weights(best, ways)[0], best)]
-    return [*other, *found] if taken(run) == "best" else [*found, *other], None
+        return candidates, SAME_AS_LAST
+    if corruption := damage(best):
+        return candidates, corruption
+    best_candidate = Candidate("best", _available_weights(best, directions)[0], best)
+    return [best_candidate, *candidates] if taken(run) == "best" else [*candidates, best_candidate], None
 
 
-def _weights(folder: Path, ways: Sequence[Direction]) -> Sequence[Weights]:
-    averaged = all((folder / f"{GENERATOR_FILES[way]}.ema.safetensors").is_file() for way in ways)
-    return ("ema", "raw") if averaged else ("raw",)
+def _available_weights(folder: Path, directions: Sequence[Direction]) -> Sequence[Weights]:
+    has_ema = all((folder / f"{GENERATOR_FILES[direction]}.ema.safetensors").is_file() for direction in directions)
+    return ("ema", "raw") if has_ema else ("raw",)
 
 
-def _duplicates(a: Real, b: Real, trained: Mapping[str, ImageSource], task: Task) -> list[dict[str, Any]]:
-    """Scored test or held-out pictures whose content training has seen too."""
-    folders = {f"train{letter}": folder for letter, folder in trained.items()}
-    for real in (a, b):
-        split, whole = judged(real.side)
+def _find_duplicates(
+    a: DomainImages, b: DomainImages, train_images: Mapping[str, ImageSource], task: Task
+) -> list[dict[str, Any]]:
+    """Find scored test or held-out images whose content is in the training data too."""
+    folders = {f"train{letter}": source for letter, source in train_images.items()}
+    for domain in (a, b):
+        split, source = scoring_split(domain.side)
         if split != "train":
-            folders[f"test{real.side.letter}"] = whole.named(real.names)
+            folders[f"test{domain.side.letter}"] = source.named(domain.names)
     if not any(key.startswith("test") for key in folders):
         return []
-    return find_leaks(folders, progress=task("looking for duplicates"))
+    return find_leaks(folders, progress=task("searching for duplicates"))
 
 
-def _record(translator: Translator, common: Mapping[str, Any], target: Real) -> dict[str, Any]:
+def _describe_network(translator: Translator, target: DomainImages) -> dict[str, Any]:
+    """Return the entry of a translator in `networks` of the protocol."""
     assert translator.file is not None
-    computed_in = str(translator.dtype(rounded=target.pictures.format.dtype == "uint8")).removeprefix("torch.")
-    seen = translator.header.get("images_seen")
-    return {**common, "sha256": sha256(translator.file), "images_seen": seen, "computed_in": computed_in}
+    dtype = translator.dtype(rounded=target.images.format.dtype == "uint8")
+    return {
+        "sha256": sha256(translator.file),
+        "images_seen": translator.header.get("images_seen"),
+        "computed_in": str(dtype).removeprefix("torch."),
+    }

@@ -1,4 +1,4 @@
-"""Feature networks: found on disk or downloaded once, checked by hash, and applied to pictures."""
+"""Feature networks: loaded from disk or downloaded once, verified by hash, and applied to images."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from torch.hub import download_url_to_file
 from velogan.data.sets.pair import Task
 from velogan.files import sha256
 from velogan.metrics.inception import Inception
-from velogan.metrics.resize import CLEAN, clean
+from velogan.metrics.resize import RESIZE_PROTOCOL, resize_for_features
 from velogan.networks.efficientnet_lite import SIDE, EfficientNetLite
 from velogan.networks.pretrained import LITE_SHA256, find_lite, in_three, lite_weights, package
 
@@ -26,53 +26,56 @@ INCEPTION_URL = (
 INCEPTION_SHA256 = "6726825d0af5f729cebd5821db510b11b1cfad8faad88a03f1befd49fb9129b2"
 
 Judge = Literal["lite1", "lite2"]
-"""The EfficientNet-Lite that judges. Never Lite0: discriminators of the preset `fast` look through it."""
+"""The EfficientNet-Lite whose features score translations. Never Lite0: the preset `fast` trains on it."""
 
 JUDGE: Judge = "lite2"
-MISSING_JUDGE = f"{package(JUDGE)} adds figures by trained features: FID, KID and shares of classes"
+MISSING_JUDGE = f"{package(JUDGE)} adds metrics over pretrained features: FID, KID and class shares"
 
 
 @dataclass(frozen=True)
 class FeatureNetwork:
-    """`look` turns `(B, C, H, W)` in [-1, 1] into features by name (`figures.Seen`); `record` is for the protocol."""
+    """A pretrained network that gives features.
 
-    look: Callable[[Tensor], dict[str, Tensor]]
+    `extract`: maps images `(B, C, H, W)` in [-1, 1] to features and logits by name, as in `metrics.registry.Features`.
+    `record`: the network's description for the protocol.
+    """
+
+    extract: Callable[[Tensor], dict[str, Tensor]]
     record: dict[str, Any]
 
 
 def load_inception(file: Path, device: torch.device | str) -> FeatureNetwork:
-    """The FID Inception network from its standard `.pth` file.
+    """Load the FID Inception network from its standard `.pth` file.
 
-    Raises `ValueError` if the file is missing or is not bit for bit the standard one.
+    Raises ValueError if the file is missing or differs from the standard one in any bit.
     """
     try:
-        found = sha256(file)
-        if found != INCEPTION_SHA256:
+        digest = sha256(file)
+        if digest != INCEPTION_SHA256:
             raise ValueError(
-                f"its SHA-256 is {found[:8]}..., that of the standard weights is {INCEPTION_SHA256[:8]}..."
+                f"its SHA-256 is {digest[:8]}..., that of the standard weights is {INCEPTION_SHA256[:8]}..."
             )
         net = Inception(torch.load(file, map_location="cpu", weights_only=True)).to(device)
     except (OSError, ValueError, RuntimeError, pickle.UnpicklingError, EOFError) as error:
         raise ValueError(
-            f"inception={file} cannot be used: {error}; name the file from {INCEPTION_URL}, "
-            "or auto to have it downloaded"
+            f"inception={file} cannot be used: {error}; set it to a copy of {INCEPTION_URL}, or to auto to download it"
         ) from error
 
-    def look(images: Tensor) -> dict[str, Tensor]:
-        return {"inception": net.clean(images.to(device)).cpu()}
+    def extract(images: Tensor) -> dict[str, Tensor]:
+        return {"inception": net.extract_features(images.to(device)).cpu()}
 
     record = {
         "inception": "FID Inception v3 (TensorFlow's of 2015-12-05), last pool, 2048 features",
         "sha256": INCEPTION_SHA256,
-        "resize": CLEAN,
+        "resize": RESIZE_PROTOCOL,
     }
-    return FeatureNetwork(look, record)
+    return FeatureNetwork(extract, record)
 
 
 def fetch_inception(cache: Path, *, task: Task) -> Path:
-    """The standard Inception file in the folder `cache`, downloaded if it is not there yet.
+    """Return the standard Inception file in the folder `cache`; download it if it is missing.
 
-    It appears there whole and checked, or not at all. Raises `ValueError` with the mend if it cannot be downloaded.
+    The file appears there only when it is complete and verified. Raises ValueError with a hint if the download fails.
     """
     file = cache / INCEPTION_URL.rpartition("/")[2]
     if file.is_file():
@@ -81,26 +84,26 @@ def fetch_inception(cache: Path, *, task: Task) -> Path:
     try:
         cache.mkdir(parents=True, exist_ok=True)
         progress(0, 1)
-        # written aside, checked and then renamed; its own progress bar would disturb the display
+        # torch writes to a temporary file, verifies and renames it; its progress bar would disturb ours
         download_url_to_file(INCEPTION_URL, str(file), hash_prefix=INCEPTION_SHA256, progress=False)
         progress(1, 1)
     except (OSError, RuntimeError) as error:  # RuntimeError: the hash differs
         raise ValueError(
-            f"inception=auto: {INCEPTION_URL} cannot be downloaded ({error}); fetch it elsewhere and put it at {file}, "
-            "or name your copy"
+            f"inception=auto: {INCEPTION_URL} cannot be downloaded ({error}); download it elsewhere and put it at "
+            f"{file}, or set inception to its path"
         ) from error
     return file
 
 
 def default_features() -> Judge | Literal["none"]:
-    """The judge where its weights are installed, else none."""
+    """Return the judge if its weights are installed, else none."""
     return JUDGE if find_lite(JUDGE) else "none"
 
 
 def load_lite(variant: Judge, cache: Path, device: torch.device | str) -> FeatureNetwork:
-    """EfficientNet-Lite1 or Lite2 from its installed package, converted once into the folder `cache`.
+    """Load EfficientNet-Lite1 or Lite2 from its installed package, converted once into the folder `cache`.
 
-    Raises `ValueError` with the mend if the package is missing or holds something else.
+    Raises ValueError with a hint if the package is missing or has other content.
     """
     published = find_lite(variant)
     if published is None:
@@ -114,11 +117,14 @@ def load_lite(variant: Judge, cache: Path, device: torch.device | str) -> Featur
     side = SIDE[variant]
 
     @torch.inference_mode()
-    def look(images: Tensor) -> dict[str, Tensor]:
-        features, logits = net(clean(in_three(images.to(device)), side) / 127.5 - 1)
+    def extract(images: Tensor) -> dict[str, Tensor]:
+        features, logits = net(resize_for_features(in_three(images.to(device)), side) / 127.5 - 1)
         return {variant: features.cpu(), f"{variant}_logits": logits.cpu()}
 
-    what = f"EfficientNet-{variant.capitalize()}, mean of its head over space, 1280 features; not comparable with FID"
-    record = {variant: what, "sha256": LITE_SHA256[variant], "resize": f"to {side}x{side}, {CLEAN}"}
-    record["channels"] = "grey repeated; of two, or more than three, the mean of each third"
-    return FeatureNetwork(look, record)
+    record = {
+        variant: f"EfficientNet-{variant.capitalize()}, mean of the head, 1280 features; not comparable to FID",
+        "sha256": LITE_SHA256[variant],
+        "resize": f"to {side}x{side}, {RESIZE_PROTOCOL}",
+        "channels": "grey repeated; of two, or more than three, the mean of each third",
+    }
+    return FeatureNetwork(extract, record)

@@ -1,4 +1,4 @@
-"""The figures of one translator, with those of real pictures and of doing nothing for comparison."""
+"""Metrics of one translator, with those of real images and of the unchanged input for comparison."""
 
 from __future__ import annotations
 
@@ -14,35 +14,46 @@ from velogan.data.config import DataConfig
 from velogan.data.pictures.values import PixelFormat, denormalize
 from velogan.data.sets.pair import Task
 from velogan.data.sets.sources import Side
-from velogan.evaluation import each
+from velogan.evaluation import per_image
 from velogan.evaluation.features import FeatureNetwork
-from velogan.evaluation.pictures import Pictures, Real, Split, judged, open_answers, open_side, sample
-from velogan.metrics.figures import (
-    Figure,
-    Seen,
-    class_shares,
-    distances,
-    is_share,
-    label_figures,
-    lower_is_better,
-    meaning,
-    means,
-    patches_of,
+from velogan.evaluation.images import (
+    DomainImages,
+    ImageSet,
+    Split,
+    open_for_evaluation,
+    open_ground_truth,
+    random_subset,
+    scoring_split,
 )
 from velogan.metrics.labels import intersection_over_union
+from velogan.metrics.registry import (
+    Features,
+    MetricValue,
+    class_shares,
+    describe,
+    image_means,
+    is_share,
+    label_metrics,
+    lower_is_better,
+    sample_patches,
+    set_distances,
+)
 from velogan.translate.model import Translator
 
 SPLITS: dict[Split, str] = {
     "test": "",
     "validation": "; on held-out training pictures, by which the best checkpoint was chosen",
-    "train": "; on training pictures, which the run has seen: too good for new ones",
+    "train": "; on training pictures, which the run was trained on: too good for new ones",
 }
-"""What a figure's sentence says of the pictures."""
+"""End of a metric's description: which pictures were scored."""
 
 
 @dataclass(frozen=True)
-class References:
-    """Figures of one direction by name: of real pictures against those that `real_of` names, and of doing nothing."""
+class ReferenceScores:
+    """Metrics of one direction by name: of real images, compared with those that `real_of` describes, and the baseline.
+
+    The baseline is the unchanged input in place of its translation.
+    """
 
     real: dict[str, float]
     baseline: dict[str, float]
@@ -51,9 +62,12 @@ class References:
 
 @dataclass(frozen=True)
 class Scorer:
-    """Scores translators on pictures that are read as `data` says.
+    """Scores translators on images that are preprocessed as `data` says.
 
-    `networks` give features, `classes` are counted, `seed` draws at most `limit` pictures.
+    `networks`: feature networks for distances and class shares.
+    `classes`: class index by name, whose shares are measured.
+    `limit`: maximum number of images of each domain, drawn by `seed`; None: all.
+    `task`: reports progress.
     """
 
     data: DataConfig
@@ -63,163 +77,176 @@ class Scorer:
     seed: int
     task: Task
 
-    def open(self, side: Side, other: Side) -> Real:
-        """Prepare one domain's pictures, with true translations and masks if there are some, and look at them."""
-        split, whole = judged(side)
-        folder = sample(whole, self.limit, self.seed)
-        domain = open_side(folder, side, self.data, progress=self.task(f"preparing {side.name}"))
-        pictures = Pictures.of(domain)
-        seen = self.look(pictures, f"looking at {side.name}")
-        answers = open_answers(side, other, domain.names, self.data, task=self.task)
-        return Real(side, split, domain.names, pictures, answers, domain.skipped, seen)
+    def load(self, side: Side, other: Side) -> DomainImages:
+        """Load the images of `side`, their true translations into `other` and masks if known, and their features."""
+        split, source = scoring_split(side)
+        subset = random_subset(source, self.limit, self.seed)
+        domain = open_for_evaluation(subset, side, self.data, progress=self.task(f"preparing {side.name}"))
+        images = ImageSet.of(domain)
+        features = self.extract_features(images, f"extracting features of {side.name}")
+        ground_truth = open_ground_truth(side, other, domain.names, self.data, task=self.task)
+        return DomainImages(side, split, domain.names, images, ground_truth, domain.skipped, features)
 
-    def bounds(self, source: Real, target: Real) -> References:
-        """The figures of real pictures and of doing nothing, as translations from `source` to `target`."""
-        real, real_of = self._real(len(source.pictures), target)
-        unrelated = each.unrelated_structure(source, target, self.seed)
+    def reference_scores(self, source: DomainImages, target: DomainImages) -> ReferenceScores:
+        """Score real images of `target`, and the images of `source`, in place of translations from `source`."""
+        real, real_of = self._score_real_images(len(source.images), target)
+        unrelated = per_image.unrelated_structure(source, target, self.seed)
         if unrelated is not None:
             real["structure"] = unrelated
-        given = source.pictures.like(target.pictures)
-        nothing: dict[str, Figure] = {}
-        if given is not None:
-            same = given.format.channels == source.pictures.format.channels
-            seen = source.seen if same else self.look(given, f"looking at {source.side.name}")
-            nothing = self.figures(source, target, given, seen, resample=False)
-        return References(real, {name: figure.value for name, figure in nothing.items()}, real_of)
+        inputs = source.images.with_channels_of(target.images)
+        baseline: dict[str, MetricValue] = {}
+        if inputs is not None:
+            same_channels = inputs.format.channels == source.images.format.channels
+            phase = f"extracting features of {source.side.name}"
+            features = source.features if same_channels else self.extract_features(inputs, phase)
+            baseline = self.compute_metrics(source, target, inputs, features, resample=False)
+        return ReferenceScores(real, {name: metric.value for name, metric in baseline.items()}, real_of)
 
-    def _real(self, count: int, target: Real) -> tuple[dict[str, float], str]:
-        """Figures of real pictures of the target against others: `count` of them, or fewer if there are not so many."""
+    def _score_real_images(self, count: int, target: DomainImages) -> tuple[dict[str, float], str]:
+        """Compare real target images with at most `count` other ones; return metrics by name, and what was compared."""
         side, name = target.side, target.side.name
-        shares = class_shares(target.seen, self.classes, seed=self.seed)
+        shares = class_shares(target.features, self.classes, seed=self.seed)
         if target.split == "train" or not side.train.names:
-            figures, real_of = halves(target.seen, self.seed), f"one half of the {name} against the other"
+            metrics = distances_between_halves(target.features, self.seed)
+            real_of = f"one half of the {name} against the other"
         else:
-            folder, progress = sample(side.train, count, self.seed), self.task(f"preparing train {name}")
-            domain = open_side(folder, side, self.data, progress=progress)
-            train = self.look(Pictures.of(domain), f"looking at train {name}")
-            figures, real_of = distances(train, target.seen, seed=self.seed), f"{len(domain)} train {name}"
-        return {key: figure.value for key, figure in (figures | shares).items()}, real_of
+            subset, progress = random_subset(side.train, count, self.seed), self.task(f"preparing train {name}")
+            domain = open_for_evaluation(subset, side, self.data, progress=progress)
+            train = self.extract_features(ImageSet.of(domain), f"extracting features of train {name}")
+            metrics = set_distances(train, target.features, seed=self.seed)
+            real_of = f"{len(domain)} train {name}"
+        return {key: metric.value for key, metric in (metrics | shares).items()}, real_of
 
-    def score(self, translator: Translator, source: Real, target: Real, bounds: References) -> Iterator[dict[str, Any]]:
-        """The entries of one translator in `scores`, without the keys that name the translator."""
-        word = source.side.name
-        fakes = self.made(translator, source, target.pictures.format, f"translating {word}")
-        seen = self.look(fakes, f"looking at translated {word}")
-        for name, figure in self.figures(source, target, fakes, seen, resample=True).items():
-            real, baseline = bounds.real.get(name, math.nan), bounds.baseline.get(name, math.nan)
+    def score(
+        self, translator: Translator, source: DomainImages, target: DomainImages, references: ReferenceScores
+    ) -> Iterator[dict[str, Any]]:
+        """Yield the entries of `scores` for one translator, without the keys that identify the translator."""
+        name_of_source = source.side.name
+        fakes = self.translate_all(translator, source, target.images.format, f"translating {name_of_source}")
+        features = self.extract_features(fakes, f"extracting features of translated {name_of_source}")
+        for name, metric in self.compute_metrics(source, target, fakes, features, resample=True).items():
+            real, baseline = references.real.get(name, math.nan), references.baseline.get(name, math.nan)
             higher = not real < baseline if is_share(name) else not lower_is_better(name)
             yield {
                 "name": name,
-                **value_of(figure),
-                "real": finite(real),
-                "baseline": finite(baseline),
-                "images_real": len(target.pictures) if figure.images is None else 0,
-                "images_fake": len(fakes) if figure.images is None else figure.images,
+                **value_and_interval(metric),
+                "real": finite_or_none(real),
+                "baseline": finite_or_none(baseline),
+                "images_real": len(target.images) if metric.images is None else 0,
+                "images_fake": len(fakes) if metric.images is None else metric.images,
                 "better": "higher" if higher else "lower",
                 "split": source.split,
-                "what": self._sentence(name, source, target, bounds),
-            } | self._classes(name, source, fakes)
+                "description": self._description(name, source, target, references),
+            } | self._scores_by_label(name, source, fakes)
 
-    def score_reconstruction(self, autoencoder: Translator, source: Real) -> Iterator[dict[str, Any]]:
-        """The entries of the reconstructions that a translator's encoder and decoder make of its input."""
-        word = source.side.name
-        backs = self.made(autoencoder, source, source.pictures.format, f"reconstructing {word}")
-        for name, figure in means(each.of_reconstructions(source.pictures, backs), seed=self.seed).items():
+    def score_reconstruction(self, autoencoder: Translator, source: DomainImages) -> Iterator[dict[str, Any]]:
+        """Yield the entries of `scores` for the reconstructions of the inputs by an autoencoder."""
+        domain = source.side.name
+        reconstructions = self.translate_all(autoencoder, source, source.images.format, f"reconstructing {domain}")
+        values = per_image.reconstruction_metrics(source.images, reconstructions)
+        for name, metric in image_means(values, seed=self.seed).items():
             yield {
                 "name": name,
-                **value_of(figure),
+                **value_and_interval(metric),
                 "real": None,
                 "baseline": None,
                 "images_real": 0,
-                "images_fake": len(backs),
+                "images_fake": len(reconstructions),
                 "better": "higher",
                 "split": source.split,
-                "what": f"{meaning(name, source=word, target=word, classes={})}{SPLITS[source.split]}.",
+                "description": f"{describe(name, source=domain, target=domain, classes={})}{SPLITS[source.split]}.",
             }
 
-    def made(self, translator: Translator, source: Real, form: PixelFormat, phase: str) -> Pictures:
-        """The source's pictures through `translator`, computed and rounded as the command `translate` does."""
+    def translate_all(
+        self, translator: Translator, source: DomainImages, pixel_format: PixelFormat, phase: str
+    ) -> ImageSet:
+        """Translate the images of `source`, computed and rounded as by the command `translate`."""
 
         def translate(images: Tensor) -> Tensor:
-            out = translator.translate_fast(images, rounded=form.dtype == "uint8")
-            return denormalize(out, form.dtype, form.range).permute(0, 2, 3, 1).contiguous()
+            outputs = translator.translate_fast(images, rounded=pixel_format.dtype == "uint8")
+            return denormalize(outputs, pixel_format.dtype, pixel_format.range).permute(0, 2, 3, 1).contiguous()
 
-        made = source.pictures.map(translate, self.task(phase))
-        return Pictures([one.numpy() for one in made], replace(form, channels=made[0].shape[-1]))
+        outputs = source.images.map(translate, self.task(phase))
+        return ImageSet([image.numpy() for image in outputs], replace(pixel_format, channels=outputs[0].shape[-1]))
 
-    def _classes(self, name: str, source: Real, fakes: Pictures) -> dict[str, Any]:
-        """The agreement of each label, beside a figure that is a mean over labels."""
-        labels = source.answers.labels
+    def _scores_by_label(self, name: str, source: DomainImages, fakes: ImageSet) -> dict[str, Any]:
+        """Return the agreement of each label, if `name` is the mean over labels; else an empty dict."""
+        labels = source.ground_truth.labels
         if name != "label_iou" or labels is None:
             return {}
-        whole = each.confusions(source, fakes, labels).sum(dim=0)
-        held, right = whole.sum(dim=1), whole.diagonal()
+        confusion = per_image.label_confusions(source, fakes, labels).sum(dim=0)
+        pixels, correct = confusion.sum(dim=1), confusion.diagonal()
         colours = ((labels + 1) * 127.5).round().int().tolist()
         return {
             "classes": [
                 {
                     "colour": "#" + "".join(f"{level:02x}" for level in colour),
-                    "share": finite((held[index] / held.sum()).item()),
-                    "accuracy": finite((right[index] / held[index]).item()),
-                    "iou": finite(intersection_over_union(whole)[index].item()),
+                    "share": finite_or_none((pixels[index] / pixels.sum()).item()),
+                    "accuracy": finite_or_none((correct[index] / pixels[index]).item()),
+                    "iou": finite_or_none(intersection_over_union(confusion)[index].item()),
                 }
                 for index, colour in enumerate(colours)
             ]
         }
 
-    def _sentence(self, name: str, source: Real, target: Real, bounds: References) -> str:
+    def _description(self, name: str, source: DomainImages, target: DomainImages, references: ReferenceScores) -> str:
         a, b = source.side.name, target.side.name
-        what = meaning(name, source=a, target=b, classes=self.classes)
+        text = describe(name, source=a, target=b, classes=self.classes)
         if name == "structure":
-            what += f"; real against real: {b} that have nothing to do with the input"
-        elif name in bounds.real:
-            what += f"; real against real: {f'real {b}' if is_share(name) else bounds.real_of}"
-        return f"{what}{SPLITS[source.split]}."
+            text += f"; real against real: {b} that are unrelated to the input"
+        elif name in references.real:
+            text += f"; real against real: {f'real {b}' if is_share(name) else references.real_of}"
+        return f"{text}{SPLITS[source.split]}."
 
-    def figures(self, source: Real, target: Real, fakes: Pictures, seen: Seen, *, resample: bool) -> dict[str, Figure]:
-        """All figures of `fakes`, which stand for translations of the source's pictures."""
-        labels = source.answers.labels
-        figures = means(each.of_translations(source, fakes), seed=self.seed)
+    def compute_metrics(
+        self, source: DomainImages, target: DomainImages, fakes: ImageSet, features: Features, *, resample: bool
+    ) -> dict[str, MetricValue]:
+        """Compute all metrics of `fakes`, which stand for translations of the images of `source`.
+
+        `features`: those of `fakes`. `resample`: also give intervals of distances.
+        """
+        labels = source.ground_truth.labels
+        metrics = image_means(per_image.translation_metrics(source, fakes), seed=self.seed)
         if labels is not None:
-            figures |= label_figures(each.confusions(source, fakes, labels), seed=self.seed)
-        figures |= distances(seen, target.seen, seed=self.seed, resample=resample)
-        return figures | class_shares(seen, self.classes, seed=self.seed)
+            metrics |= label_metrics(per_image.label_confusions(source, fakes, labels), seed=self.seed)
+        metrics |= set_distances(features, target.features, seed=self.seed, resample=resample)
+        return metrics | class_shares(features, self.classes, seed=self.seed)
 
-    def look(self, pictures: Pictures, phase: str) -> Seen:
-        """The networks' features and logits of pictures, and patches if all pictures are of one size."""
-        pictures = pictures.shown()
-        one_size = len({array.shape for array in pictures.arrays}) == 1
+    def extract_features(self, images: ImageSet, phase: str) -> Features:
+        """Return the networks' features and logits of images, and patches if all images have one size."""
+        images = images.displayable()
+        equal_sizes = len({array.shape for array in images.arrays}) == 1
 
-        def seen_by_all(images: Tensor) -> list[dict[str, Tensor]]:
-            found = {name: rows for network in self.networks for name, rows in network.look(images).items()}
-            found |= patches_of(images, among=len(pictures)) if one_size else {}
-            return [{name: rows[index] for name, rows in found.items()} for index in range(len(images))]
+        def extract(batch: Tensor) -> list[dict[str, Tensor]]:
+            features = {name: rows for network in self.networks for name, rows in network.extract(batch).items()}
+            features |= sample_patches(batch, total_images=len(images)) if equal_sizes else {}
+            return [{name: rows[index] for name, rows in features.items()} for index in range(len(batch))]
 
-        seen = pictures.map(seen_by_all, self.task(phase))
-        return {name: torch.stack([one[name] for one in seen]) for name in seen[0]}
+        by_image = images.map(extract, self.task(phase))
+        return {name: torch.stack([features[name] for features in by_image]) for name in by_image[0]}
 
 
-def halves(seen: Seen, seed: int) -> dict[str, Figure]:
-    """Distances between two random halves of a set; none for fewer than 4 pictures."""
-    count = len(next(iter(seen.values()), ()))
+def distances_between_halves(features: Features, seed: int) -> dict[str, MetricValue]:
+    """Return the distances between two random halves of a set; empty for fewer than 4 images."""
+    count = len(next(iter(features.values()), ()))
     if count < 4:
         return {}
     order = torch.randperm(count, generator=torch.Generator().manual_seed(seed))
-    one, other = ({name: rows[half] for name, rows in seen.items()} for half in order.chunk(2))
-    return distances(one, other, seed=seed)
+    first, second = ({name: rows[half] for name, rows in features.items()} for half in order.chunk(2))
+    return set_distances(first, second, seed=seed)
 
 
-def quiet(_name: str) -> Callable[[int, int], None]:
-    """A `Task` that shows nothing."""
+def no_progress(_name: str) -> Callable[[int, int], None]:
+    """Report no progress; a `Task`."""
     return lambda _done, _total: None
 
 
-def finite(value: float) -> float | None:
-    """The value, or None if it is infinite or NaN, which JSON cannot hold."""
+def finite_or_none(value: float) -> float | None:
+    """Return the value, or None if it is infinite or NaN, which JSON cannot hold."""
     return value if math.isfinite(value) else None
 
 
-def value_of(figure: Figure) -> dict[str, Any]:
-    """What `scores` keeps of a figure itself."""
-    interval = figure.interval_95
-    return {"value": finite(figure.value), "interval_95": None if interval is None else list(interval)}
+def value_and_interval(metric: MetricValue) -> dict[str, Any]:
+    """Return the keys `value` and `interval_95` of an entry of `scores`."""
+    interval = metric.interval_95
+    return {"value": finite_or_none(metric.value), "interval_95": None if interval is None else list(interval)}

@@ -1,4 +1,4 @@
-"""Scores as a table for the terminal, and lines on the pictures that were scored."""
+"""Scores as a table for the terminal, and notes about the images that were scored."""
 
 from __future__ import annotations
 
@@ -23,31 +23,31 @@ from velogan.report.scores import (
 
 
 def render_table(result: Mapping[str, Any]) -> Table:
-    """The scores as a table of at most 80 columns: a part for each direction, a column for each translator.
+    """Render scores as a table of at most 80 columns: a section per direction, a column per translator.
 
-    An arrow shows which way is better; the second line of a row is half the width of the 95 % interval.
+    An arrow shows whether higher or lower is better; the second line of a row is half the width of the 95 % interval.
     """
     protocol, (columns, rows) = result["protocol"], group_scores(result["scores"])
     same = ["best"] if protocol.get("best") == SAME_AS_LAST else []
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), caption="\n".join(_notes(protocol)), caption_justify="left")
     titles = [column_title(column).replace(" ", "\n") for column in columns]
-    for title in ("score", *titles, *same, "doing\nnothing", "real\npictures"):
+    for title in ("score", *titles, *same, "unchanged\ninput", "real\npictures"):
         left = title == "score"
         table.add_column(title, no_wrap=not left, overflow="fold", justify="left" if left else "right")
-    for way, of_way in groupby(rows, key=lambda row: _way(row.first, protocol)):
-        if way:
+    for title, section in groupby(rows, key=lambda row: _section_title(row.first, protocol)):
+        if title:
             table.add_section()
-            table.add_row(f"[bold]{escape(way)}[/bold]")
-        for row in of_way:
+            table.add_row(f"[bold]{escape(title)}[/bold]")
+        for row in section:
             arrow = {"higher": "↑", "lower": "↓"}.get(row.first["better"], "")
             cells = [_cell(row.by_column.get(column)) for column in columns] + ["= last" for _ in same]
-            nothing, real = (_value(row.first, row.first[key]) for key in ("baseline", "real"))
-            table.add_row(f"{escape(display_name(row.first))} {arrow}", *cells, nothing, real)
+            baseline, real = (_value_text(row.first, row.first[key]) for key in ("baseline", "real"))
+            table.add_row(f"{escape(display_name(row.first))} {arrow}", *cells, baseline, real)
     return table
 
 
-def domains(protocol: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
-    """The domains that each direction leads from and to; empty for two folders of pictures."""
+def domain_names(protocol: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
+    """Return the names of source and target domain by direction; empty for a comparison of two folders."""
     data = protocol.get("data", {})
     if not {"a", "b"} <= data.keys():
         return {}
@@ -55,57 +55,59 @@ def domains(protocol: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
     return {"a2b": (a, b), "b2a": (b, a)}
 
 
-def duplicates_line(result: Mapping[str, Any]) -> str | None:
-    """One line that names scored pictures that training has seen too; None if there are none."""
-    found = result["protocol"].get("duplicates") or []
-    if not found:
+def duplicates_warning(result: Mapping[str, Any]) -> str | None:
+    """Return one line that names scored images that are in the training data too; None if there are none."""
+    duplicates = result["protocol"].get("duplicates") or []
+    if not duplicates:
         return None
-    shown = ", ".join(f"{one['test']} {'=' if one['exact'] else '~'} {one['train']}" for one in found[:3])
-    more = f" and {len(found) - 3} more" if len(found) > 3 else ""
-    return f"{len(found)} of the scored pictures are in the training data too (~ almost equal): {shown}{more}"
+    examples = ", ".join(f"{pair['test']} {'=' if pair['exact'] else '~'} {pair['train']}" for pair in duplicates[:3])
+    more = f" and {len(duplicates) - 3} more" if len(duplicates) > 3 else ""
+    return f"{len(duplicates)} of the scored pictures are in the training data too (~ almost equal): {examples}{more}"
 
 
 def _notes(protocol: Mapping[str, Any]) -> list[str]:
-    notes = _on_which(protocol)
+    notes = _split_notes(protocol)
     notes += [f"{which}: checkpoint {name}" for which, name in protocol.get("checkpoints", {}).items()]
-    if protocol.get("taken") == "best":
-        notes.append("translate takes the best checkpoint, since by held-out pictures the last one is much worse")
+    if protocol.get("default_checkpoint") == "best":
+        notes.append("translate uses the best checkpoint, since the last one is much worse on held-out pictures")
     if isinstance(protocol.get("best"), str) and protocol["best"] != SAME_AS_LAST:
         notes.append(f"best: {protocol['best']}")
     return [
         *notes,
-        f"doing nothing: {protocol['baseline']}",
+        f"unchanged input: {protocol['baseline']}",
         f"real pictures: {protocol['real']}",
         *([WEIGHTS_NOTE] if protocol.get("checkpoints") else []),
-        "±: 95 % of resampled sets of images",
+        "±: half the 95 % bootstrap interval over images",
     ]
 
 
-def _on_which(protocol: Mapping[str, Any]) -> list[str]:
-    """What the reader must know if the scored pictures are no test pictures."""
-    said = {
+def _split_notes(protocol: Mapping[str, Any]) -> list[str]:
+    """Return what the reader must know if the scored images are not test images."""
+    notes = {
         "validation": "held-out pictures: there are no test pictures, so training pictures that were held out are "
-        "scored. The networks have not seen them; the best checkpoint was chosen by them.",
-        "train": "training pictures: there are no others, so the figures say little about new pictures. Name test "
+        "scored. The networks were not trained on them, but the best checkpoint was chosen by them.",
+        "train": "training pictures: there are no others, so the scores say little about new pictures. To score test "
         "pictures: --data A B",
     }
     splits = {side["split"] for key, side in protocol.get("data", {}).items() if key in ("a", "b")}
-    return [text for split, text in said.items() if split in splits]
+    return [note for split, note in notes.items() if split in splits]
 
 
-def _way(score: Mapping[str, Any], protocol: Mapping[str, Any]) -> str:
-    """The direction, and which pictures were scored if they are no test pictures."""
-    way = score["direction"]
-    ends = domains(protocol).get(way, ())
-    return ", ".join(filter(None, [" → ".join(ends) or way, split_note(score)]))
+def _section_title(score: Mapping[str, Any], protocol: Mapping[str, Any]) -> str:
+    """Return the direction, and which images were scored if they are not test images."""
+    direction = score["direction"]
+    names = domain_names(protocol).get(direction, ())
+    return ", ".join(filter(None, [" → ".join(names) or direction, split_note(score)]))
 
 
 def _cell(score: Mapping[str, Any] | None) -> str:
     if score is None:
         return "-"
-    half, value = half_interval(score), _value(score, score["value"])
-    return value if half is None else f"{value}\n[dim]±{100 * half if value.endswith('%') else half:.2g}[/dim]"
+    half_width, value = half_interval(score), _value_text(score, score["value"])
+    if half_width is None:
+        return value
+    return f"{value}\n[dim]±{100 * half_width if value.endswith('%') else half_width:.2g}[/dim]"
 
 
-def _value(score: Mapping[str, Any], value: float | None) -> str:
+def _value_text(score: Mapping[str, Any], value: float | None) -> str:
     return "-" if value is None else format_value(score, value)

@@ -1,4 +1,4 @@
-"""The score on held-out training pictures, by which the best checkpoint is chosen."""
+"""The score on held-out training images, by which the best checkpoint is chosen."""
 
 from __future__ import annotations
 
@@ -13,39 +13,39 @@ from velogan.data.config import DataConfig
 from velogan.data.sets.loader import window
 from velogan.data.sets.sources import FEWEST, Sources
 from velogan.evaluation.features import JUDGE
-from velogan.evaluation.pictures import open_side
-from velogan.evaluation.samples import common_size, middles, translated_and_third
+from velogan.evaluation.images import open_for_evaluation
+from velogan.evaluation.samples import center_crops, common_size, translate_for_grid
 from velogan.methods.base import Method, Spec, Views
-from velogan.metrics.failures import signs
-from velogan.metrics.sliced import distance_of_maps, sliced_wasserstein
+from velogan.metrics.failures import failure_signs
+from velogan.metrics.sliced import feature_map_distance, sliced_wasserstein
 from velogan.networks.pretrained import LITE_SHA256, find_lite, frozen_features, in_three
 from velogan.types import Direction
 
 SCORE = "validation/distance"
-"""The name, in the log and in best.json, of the figure that chooses; lower is better."""
+"""Name, in the log and in best.json, of the score that chooses the best checkpoint; lower is better."""
 
 FEATURE_SCORE = "validation/feature_distance"
-"""The figure that chooses where discriminators use a trained network's features; lower is better, not comparable with
+"""The score that chooses if discriminators use a pretrained network's features; lower is better, not comparable with
 `SCORE`."""
 
-NOTHING = "validation/nothing"
-"""The figure that chooses, of the inputs themselves in place of translations; behind it may stand a direction."""
+IDENTITY_SCORE = "validation/nothing"
+"""The score that chooses, of the unchanged inputs in place of translations; `_a2b` or `_b2a` may follow."""
 
-_AT_ONCE = 8
-"""Pictures that the trained network looks at together."""
+_FEATURE_BATCH_SIZE = 8
 
 
 class Validation:
-    """Scores `views`, averaged generators by direction, on both domains' held-out pictures.
+    """Scores `views`, averaged generators by direction, on the held-out images of both domains.
 
-    The score is the sliced Wasserstein distance from translations to real pictures, mean over scales and directions.
-    Where a discriminator looks at a trained network's features, the same distance over such maps is logged too, and
-    chooses: patches of pixels did not tell stripes from grain (benchmarks/LOG.md). The maps are another network's where
-    that is installed, which no discriminator taught. Both compare sets only, and do not measure how much of a picture's
-    content a translation keeps, since any weight between the two would be arbitrary.
-    Reconstructions of an autoencoder that is trained alone are compared with their own domain. Beside the score, the
-    mean absolute difference of the cycle or of the reconstruction is logged, and signs of failure
-    (`metrics.failures`). `on` names the pictures; `missing` says why there are none.
+    The score is the sliced Wasserstein distance from translations to real images, averaged over scales and directions.
+    If a discriminator uses a pretrained network's features, the same distance over feature maps is logged too, and
+    chooses the best checkpoint: patches of pixels did not distinguish stripes from grain (benchmarks/LOG.md). The
+    feature maps come from a network that no discriminator uses, if one is installed. Both scores compare sets of
+    images and do not measure how much of an image's content a translation keeps, since any weight between the two
+    would be arbitrary.
+    Reconstructions of an autoencoder that is trained alone are compared with their own domain. The mean absolute error
+    of the cycle or of the reconstruction is logged as well, and signs of failure (`metrics.failures`).
+    `description` says which images are scored; it is empty if there are none, and `disabled_reason` says why.
     """
 
     def __init__(
@@ -53,89 +53,105 @@ class Validation:
     ):
         self.method, self.spec, self.views, self.data = method, spec, views, data
         self.device, self.bf16 = device, bf16
-        self.features = _features({one.features for one in spec.discriminators.values() if "projected" in one.network})
+        self.features = _choose_features(
+            {config.features for config in spec.discriminators.values() if "projected" in config.network}
+        )
         self.name = FEATURE_SCORE if self.features else SCORE
-        self.on = self.missing = ""
+        self.description = self.disabled_reason = ""
         if sources.a.validation is None or sources.b.validation is None:
             few = min(len(side.train.names) for side in (sources.a, sources.b)) < FEWEST
-            why = f"a domain has fewer than {FEWEST} training pictures" if few else "data.validation=0"
-            self.missing = f"no pictures are held out ({why}): no checkpoint will be chosen as best"
+            reason = f"a domain has fewer than {FEWEST} training pictures" if few else "data.validation=0"
+            self.disabled_reason = f"no pictures are held out ({reason}): no checkpoint will be chosen as best"
             return
         try:
-            a = open_side(sources.a.validation, sources.a, data)
-            b = open_side(sources.b.validation, sources.b, data)
+            a = open_for_evaluation(sources.a.validation, sources.a, data)
+            b = open_for_evaluation(sources.b.validation, sources.b, data)
         except ValueError as error:
-            self.missing = f"no checkpoint will be chosen as best: {error}"
+            self.disabled_reason = f"no checkpoint will be chosen as best: {error}"
             return
         shapes = [*a.shapes, *b.shapes]  # training sees a window of each
         size = common_size([*shapes, *(window(data, shape) for shape in shapes)], spec.multiple)
-        self.a, self.b = middles(a, size), middles(b, size)
+        self.a, self.b = center_crops(a, size), center_crops(b, size)
         by = f", by {self.features}" if self.features else ""
-        self.on = f"{len(self.a)} held-out {sources.a.name} and {len(self.b)} held-out {sources.b.name}{by}"
-        self._seen: tuple[list[Tensor], list[Tensor]] | None = None
-        self._nothing: dict[str, float] | None = None
+        self.description = f"{len(self.a)} held-out {sources.a.name} and {len(self.b)} held-out {sources.b.name}{by}"
+        self._cached_maps: tuple[list[Tensor], list[Tensor]] | None = None
+        self._cached_baseline: dict[str, float] | None = None
 
     def score(self) -> dict[str, Any]:
-        """Figures by name for the log; that of `name` chooses the best. Unit of distances: deviation of real ones."""
-        ways = self.method.directions
-        word = "reconstruction" if self.views.reconstruction else "cycle"
-        distances, seen, differences, found = {}, {}, {}, {}
-        for way, real, target in (("a2b", self.a, self.b), ("b2a" if "b2a" in ways else "b2b", self.b, self.a)):
-            fake, third = translated_and_third(real, way, self.views, device=self.device, bf16=self.bf16)
-            if way in ways:
-                wanted = target if self.views.translates else real
-                distances[f"{SCORE}_{way}"] = self.distance(way, fake, wanted)
+        """Compute the metrics for the log; that called `name` chooses the best. Unit of distances: std of real ones."""
+        third_output = "reconstruction" if self.views.reconstruction else "cycle"
+        distances: dict[str, float] = {}
+        feature_distances: dict[str, float] = {}
+        errors: dict[str, float] = {}
+        failures: dict[str, float] = {}
+        for direction, real, target in self._inputs_and_targets():
+            fake, third = translate_for_grid(real, direction, self.views, device=self.device, bf16=self.bf16)
+            if direction in self.method.directions:
+                expected = target if self.views.translates else real
+                distances[f"{SCORE}_{direction}"] = self.distance(direction, fake, expected)
                 if self.features:
-                    expected = self._real()[wanted is self.b]
-                    seen[f"{FEATURE_SCORE}_{way}"] = distance_of_maps(self._maps(fake), expected)
+                    expected_maps = self._real_maps()[expected is self.b]
+                    distance = feature_map_distance(self._feature_maps(fake), expected_maps)
+                    feature_distances[f"{FEATURE_SCORE}_{direction}"] = distance
                 if self.views.translates:
-                    found |= {f"failure/{name}_{way}": value for name, value in signs(fake, real, target).items()}
+                    signs = failure_signs(fake, real, target)
+                    failures |= {f"failure/{name}_{direction}": value for name, value in signs.items()}
             if third is not None:
-                differences[f"validation/{word}_{way[0]}"] = (third - real).abs().mean().item()
-        if seen:
-            seen = {FEATURE_SCORE: fmean(seen.values()), **seen}
-        return {SCORE: fmean(distances.values()), **distances, **seen, **differences, **found, **self.nothing()}
+                errors[f"validation/{third_output}_{direction[0]}"] = (third - real).abs().mean().item()
+        scores = {SCORE: fmean(distances.values()), **distances}
+        if feature_distances:
+            scores |= {FEATURE_SCORE: fmean(feature_distances.values()), **feature_distances}
+        return {**scores, **errors, **failures, **self.identity_baseline()}
 
-    def nothing(self) -> dict[str, float]:
-        """The figure of `name` of the inputs as they are; none where they cannot stand for translations."""
-        if self._nothing is None:
-            self._nothing = {}
+    def identity_baseline(self) -> dict[str, float]:
+        """Return the score of the unmodified inputs; empty if inputs and targets are not comparable."""
+        if self._cached_baseline is None:
+            self._cached_baseline = {}
             if self.views.translates and self.a.shape[1:] == self.b.shape[1:]:
-                a, b = self._real() if self.features else (self.a, self.b)
-                of = distance_of_maps if self.features else _of_patches
+                a, b = self._real_maps() if self.features else (self.a, self.b)
+                distance = feature_map_distance if self.features else _patch_distance
                 pairs = {"a2b": (a, b), "b2a": (b, a)}
-                found = {f"{NOTHING}_{way}": of(*pairs[way]) for way in self.method.directions}  # pyright: ignore[reportArgumentType]
-                self._nothing = {NOTHING: fmean(found.values()), **found}
-        return self._nothing
+                scores = {
+                    f"{IDENTITY_SCORE}_{direction}": distance(*pairs[direction])  # pyright: ignore[reportArgumentType]
+                    for direction in self.method.directions
+                }
+                self._cached_baseline = {IDENTITY_SCORE: fmean(scores.values()), **scores}
+        return self._cached_baseline
 
-    def distance(self, way: Direction, fake: Tensor, wanted: Tensor) -> float:
-        """How far the translations `fake` are from the pictures `wanted`, by patches."""
-        return _of_patches(fake, wanted)
+    def distance(self, direction: Direction, fake: Tensor, expected: Tensor) -> float:
+        """Return the distance between patches of the translations `fake` and of the images `expected`."""
+        return _patch_distance(fake, expected)
 
-    def _real(self) -> tuple[list[Tensor], list[Tensor]]:
-        """The maps of both domains' held-out pictures, which stay the same."""
-        if self._seen is None:
-            self._seen = self._maps(self.a), self._maps(self.b)
-        return self._seen
+    def _inputs_and_targets(self) -> tuple[tuple[str, Tensor, Tensor], tuple[str, Tensor, Tensor]]:
+        """Return (direction, inputs, target images) from A and from B; b2b if b2a is not learned."""
+        from_b = "b2a" if "b2a" in self.method.directions else "b2b"
+        return ("a2b", self.a, self.b), (from_b, self.b, self.a)
+
+    def _real_maps(self) -> tuple[list[Tensor], list[Tensor]]:
+        """Return the feature maps of both domains' held-out images, computed once."""
+        if self._cached_maps is None:
+            self._cached_maps = self._feature_maps(self.a), self._feature_maps(self.b)
+        return self._cached_maps
 
     @torch.inference_mode()
-    def _maps(self, images: Tensor) -> list[Tensor]:
-        """The trained network's feature maps `(N, c, h, w)` of images `(N, C, H, W)` in [-1, 1], the finest first."""
+    def _feature_maps(self, images: Tensor) -> list[Tensor]:
+        """Return the pretrained network's feature maps `(N, c, h, w)` of `(N, C, H, W)` in [-1, 1], finest first."""
         assert self.features
         device = torch.device(self.device)
-        see = frozen_features(self.features, device).maps
-        parts = [see(in_three(some.to(device))) for some in images.split(_AT_ONCE)]
-        return [torch.cat([part.float().cpu() for part in same]) for same in zip(*parts)]
+        extract = frozen_features(self.features, device).maps
+        batches = [extract(in_three(batch.to(device))) for batch in images.split(_FEATURE_BATCH_SIZE)]
+        return [torch.cat([maps.float().cpu() for maps in level]) for level in zip(*batches)]
 
 
-def _of_patches(fake: Tensor, wanted: Tensor) -> float:
-    return fmean(sliced_wasserstein(fake, wanted))
+def _patch_distance(fake: Tensor, real: Tensor) -> float:
+    return fmean(sliced_wasserstein(fake, real))
 
 
-def _features(teachers: Set[str]) -> str | None:
-    """The network whose maps are compared, where discriminators look through `teachers`: the judge, if it is there.
+def _choose_features(used: Set[str]) -> str | None:
+    """Return the network whose feature maps are compared; None if discriminators use none.
 
-    A teacher that is no EfficientNet-Lite is for pictures that the judge does not know, and judges itself.
+    It is the judge if that is installed and not one of those `used` by discriminators. A custom feature network is used
+    as its own judge, since the default judge may not suit its image domain.
     """
-    judges = JUDGE not in teachers and teachers <= set(LITE_SHA256) and find_lite(JUDGE) is not None
-    return JUDGE if teachers and judges else min(teachers, default=None)
+    judge_fits = JUDGE not in used and used <= set(LITE_SHA256) and find_lite(JUDGE) is not None
+    return JUDGE if used and judge_fits else min(used, default=None)

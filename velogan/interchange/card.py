@@ -176,7 +176,7 @@ def _scores(files: Files) -> str:
         return _UNSCORED
     head = "| direction | score | value | 95 % interval | real pictures | doing nothing | pictures | of |"
     lines = [head, "|" + "---|" * 8, *map(_row, rows), ""]
-    lines += [f"- `{name}`: {what}" for name, what in {row["name"]: row.get("what") for row in rows}.items()]
+    lines += [f"- `{name}`: {what}" for name, what in {row["name"]: row.get("description") for row in rows}.items()]
     sides = [protocol.get("data", {}).get(side, {}) for side in ("a", "b")]
     on = " and ".join(f"{side.get('images')} {side.get('name')} ({side.get('split')})" for side in sides)
     return "\n".join([*lines, f"- scored on {on} by velogan {protocol.get('velogan', '')}"])

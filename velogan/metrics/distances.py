@@ -7,19 +7,19 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-Weighted = Callable[[Tensor, Tensor], Tensor]
-"""A distance as a function of how often each image of either set counts, `(N,)` and `(M,)` float64."""
+WeightedDistance = Callable[[Tensor, Tensor], Tensor]
+"""A distance of two fixed sets as a function of the count of each image, `(N,)` and `(M,)` float64."""
 
 _BLOCK = 1024
-"""Images of either set whose kernels are in memory at once."""
+"""Images of each set whose kernel values are in memory at a time."""
 
 
 def frechet_distance(fake: Tensor, real: Tensor) -> float:
-    """Squared Fréchet distance of Gaussians fitted to two sets of features; 0 for equal sets.
+    """Compute the squared Fréchet distance of Gaussians fitted to two sets of features; 0 for equal sets.
 
     Heusel et al. 2017, equation 6: `|m_x - m_y|² + Tr(C_x + C_y - 2 (C_x C_y)^(1/2))`, covariances over
-    n - 1. Few images bias it upwards, so compare only figures over equal counts.
-    `fake`: `(N, D)`, `real`: `(M, D)`, at least two rows each, or `ValueError`.
+    n - 1. Few images bias it upwards, so compare only values over equal counts.
+    `fake`: `(N, D)`, `real`: `(M, D)`. Raises ValueError if shapes do not match or a set has fewer than two images.
     """
     _check(fake, real)
     x, y = fake.double(), real.double()
@@ -32,23 +32,23 @@ def frechet_distance(fake: Tensor, real: Tensor) -> float:
 
 
 def kernel_distance(fake: Tensor, real: Tensor) -> float:
-    """Unbiased squared maximum mean discrepancy (MMD) of two whole sets of features; around 0 for like sets.
+    """Compute the unbiased squared maximum mean discrepancy (MMD) of two sets of features; around 0 for similar sets.
 
-    Binkowski et al. 2018, equation 4, with the kernel `(x·y / D + 1)³`.
-    `fake`: `(N, D)`, `real`: `(M, D)`, at least two rows each, or `ValueError`.
+    Binkowski et al. 2018, equation 4, with the kernel `(x·y / D + 1)³`, over all pairs instead of blocks.
+    `fake`: `(N, D)`, `real`: `(M, D)`. Raises ValueError if shapes do not match or a set has fewer than two images.
     """
     _check(fake, real)
 
     def within(x: Tensor) -> float:
-        squares = torch.linalg.vector_norm(x, dim=1, dtype=torch.float64) ** 2
-        itself = ((squares / x.shape[1] + 1) ** 3).sum().item()
-        return (_kernels(x, x) - itself) / (len(x) * (len(x) - 1))
+        squared_norms = torch.linalg.vector_norm(x, dim=1, dtype=torch.float64) ** 2
+        diagonal = ((squared_norms / x.shape[1] + 1) ** 3).sum().item()
+        return (_kernel_sum(x, x) - diagonal) / (len(x) * (len(x) - 1))
 
-    return within(fake) + within(real) - 2 * _kernels(fake, real) / (len(fake) * len(real))
+    return within(fake) + within(real) - 2 * _kernel_sum(fake, real) / (len(fake) * len(real))
 
 
-def _kernels(x: Tensor, y: Tensor) -> float:
-    """The sum of the kernel over all pairs, a block of both sets at a time: the whole matrix may not fit the memory."""
+def _kernel_sum(x: Tensor, y: Tensor) -> float:
+    """Return the sum of the kernel over all pairs, block by block, since the full matrix may not fit in memory."""
     total = 0.0
     for rows in map(Tensor.double, x.split(_BLOCK)):
         for columns in y.split(_BLOCK):
@@ -56,10 +56,10 @@ def _kernels(x: Tensor, y: Tensor) -> float:
     return total
 
 
-def frechet_of(x: Tensor, y: Tensor) -> Weighted:
-    """`frechet_distance` as a function of how often each image counts.
+def weighted_frechet_distance(x: Tensor, y: Tensor) -> WeightedDistance:
+    """Return `frechet_distance` of `x` `(N, D)` and `y` `(M, D)` as a function of the count of each image.
 
-    It needs no matrix root, and matrices with as many rows and columns as there are images.
+    It computes no matrix square root, and its matrices are N x N, M x M and N x M.
     """
     _check(x, y)
     x, y = x.double(), y.double()
@@ -81,18 +81,18 @@ def frechet_of(x: Tensor, y: Tensor) -> Weighted:
     return distance
 
 
-def kernel_of(x: Tensor, y: Tensor) -> Weighted:
-    """`kernel_distance` as a function of how often each image counts; an image drawn twice is not paired with itself.
+def weighted_kernel_distance(x: Tensor, y: Tensor) -> WeightedDistance:
+    """Return `kernel_distance` of `x` `(N, D)` and `y` `(M, D)` as a function of the count of each image.
 
-    NaN if only one image was drawn. Its matrices have as many rows and columns as there are images.
+    An image drawn twice is not paired with itself; NaN if only one image was drawn. Matrices are N x N, M x M, N x M.
     """
     _check(x, y)
     x, y = x.double(), y.double()
     within_x, within_y, across = ((a @ b.T / x.shape[1] + 1) ** 3 for a, b in ((x, x), (y, y), (x, y)))
 
     def within(kernel: Tensor, w: Tensor) -> Tensor:
-        itself = w.square()
-        return (w @ kernel @ w - itself @ kernel.diagonal()) / (w.sum() ** 2 - itself.sum())
+        self_pairs = w.square()
+        return (w @ kernel @ w - self_pairs @ kernel.diagonal()) / (w.sum() ** 2 - self_pairs.sum())
 
     def distance(w: Tensor, v: Tensor) -> Tensor:
         return within(within_x, w) + within(within_y, v) - 2 * (w @ across @ v) / (w.sum() * v.sum())
@@ -101,8 +101,8 @@ def kernel_of(x: Tensor, y: Tensor) -> Weighted:
 
 
 def _check(x: Tensor, y: Tensor) -> None:
-    """Raise `ValueError` unless both are features of the same kind of at least two images."""
+    """Raise ValueError unless both are features of equal width of at least two images."""
     if x.ndim != 2 or y.ndim != 2 or x.shape[1] != y.shape[1]:
         raise ValueError(f"features must be (N, D) and (M, D), got {tuple(x.shape)} and {tuple(y.shape)}")
     if min(len(x), len(y)) < 2:
-        raise ValueError(f"a distance needs at least two images on each side, got {len(x)} and {len(y)}: give more")
+        raise ValueError(f"a distance needs at least two images of each set, got {len(x)} and {len(y)}: add images")

@@ -1,6 +1,6 @@
-"""Signs that a translator has failed, measured on translations `fake`, their inputs and real pictures of the target.
+"""Signs that a translator has failed, measured on translations `fake`, their inputs and real target images.
 
-All are `(N, C, H, W)` in [-1, 1]. No sign proves a failure; each says where to look.
+All are `(N, C, H, W)` in [-1, 1]. No sign proves a failure; each is a reason to look at the images.
 """
 
 from __future__ import annotations
@@ -11,54 +11,54 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-THUMBNAIL = 8
-"""The side of the pictures whose distances are compared."""
+THUMBNAIL_SIDE = 8
+"""Pixels: side of the thumbnails that `diversity` compares."""
 
-PERIODS = (2, 4)
+CHECKERBOARD_PERIODS = (2, 4)
 """Periods in pixels of the patterns that two layers of stride 2 leave (Odena et al. 2016)."""
 
 
-def signs(fake: Tensor, given: Tensor, target: Tensor) -> dict[str, float]:
-    """All signs by name; no spread where inputs or real pictures have none, as one alone."""
-    known = min(spread(given), spread(target))
+def failure_signs(fake: Tensor, inputs: Tensor, target: Tensor) -> dict[str, float]:
+    """Compute all signs by name; without `spread` if inputs or target images have no diversity, as a single image."""
+    reference = min(diversity(inputs), diversity(target))
     return {
-        "correlation": correlation(fake, given),
-        **({"spread": spread(fake) / known} if known else {}),
-        "change": (_brightness(fake) - _brightness(given)).abs().mean().item() / 2,
-        "checkerboard": pattern(fake) / pattern(target),
+        "correlation": correlation(fake, inputs),
+        **({"spread": diversity(fake) / reference} if reference else {}),
+        "change": (_brightness(fake) - _brightness(inputs)).abs().mean().item() / 2,
+        "checkerboard": checkerboard_strength(fake) / checkerboard_strength(target),
     }
 
 
-def correlation(fake: Tensor, given: Tensor) -> float:
-    """Pearson's correlation of the brightness of a translation with its input's, mean over pictures; -1 to 1."""
-    x, y = (_brightness(images).flatten(1) for images in (fake, given))
+def correlation(fake: Tensor, inputs: Tensor) -> float:
+    """Return Pearson's correlation (-1 to 1) of a translation's brightness with its input's, averaged over images."""
+    x, y = (_brightness(images).flatten(1) for images in (fake, inputs))
     x, y = x - x.mean(1, keepdim=True), y - y.mean(1, keepdim=True)
     return F.cosine_similarity(x, y, dim=1).mean().item()
 
 
-def spread(images: Tensor) -> float:
-    """The mean distance of two different pictures, as thumbnails: root mean square of values; 0 for one picture."""
+def diversity(images: Tensor) -> float:
+    """Return the mean root-mean-square difference between the thumbnails of two images; 0 for a single image."""
     if len(images) < 2:
         return 0.0
-    small = F.adaptive_avg_pool2d(images.float(), THUMBNAIL).flatten(1)
-    return torch.pdist(small).mean().item() / math.sqrt(small.shape[1])
+    thumbnails = F.adaptive_avg_pool2d(images.float(), THUMBNAIL_SIDE).flatten(1)
+    return torch.pdist(thumbnails).mean().item() / math.sqrt(thumbnails.shape[1])
 
 
-def pattern(images: Tensor) -> float:
-    """How far patterns of 2 and 4 pixels stand out: the power at these periods over that beside them, the largest.
+def checkerboard_strength(images: Tensor) -> float:
+    """Return the largest ratio of spectral power at a period of 2 or 4 pixels to that of nearby frequencies.
 
-    Powers are means over pictures, rows and columns. 1 is none.
+    Powers are averaged over images and lines (rows, then columns). 1: no pattern.
     """
-    bright = _brightness(images)
-    found = [1e-6]
-    for lines in (bright, bright.mT):
+    brightness = _brightness(images)
+    ratios = [1e-6]
+    for lines in (brightness, brightness.mT):
         power = torch.fft.rfft(lines - lines.mean(2, keepdim=True), dim=2).abs().square().mean((0, 1))
-        for period in PERIODS:
-            place = lines.shape[2] // period
-            beside = torch.cat([power[max(place - 3, 1) : place - 1], power[place + 2 : place + 4]])
-            if lines.shape[2] % period == 0 and len(beside):
-                found.append((power[place] / beside.mean().clamp(min=1e-12)).item())
-    return max(found)
+        for period in CHECKERBOARD_PERIODS:
+            frequency = lines.shape[2] // period
+            nearby = torch.cat([power[max(frequency - 3, 1) : frequency - 1], power[frequency + 2 : frequency + 4]])
+            if lines.shape[2] % period == 0 and len(nearby):
+                ratios.append((power[frequency] / nearby.mean().clamp(min=1e-12)).item())
+    return max(ratios)
 
 
 def _brightness(images: Tensor) -> Tensor:

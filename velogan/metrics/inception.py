@@ -1,4 +1,4 @@
-"""The Inception network over whose features published FID and KID are computed."""
+"""The Inception network whose features define published FID and KID."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from velogan.metrics.resize import clean
+from velogan.metrics.resize import resize_for_features
 
-SIDE = 299
+SIDE = 299  # pixels of a square input
 
 _A = {"branch1x1": "64@1x1", "branch5x5": "48@1x1 64@5x5", "branch3x3dbl": "64@1x1 96@3x3 96@3x3"}
 _B = {"branch3x3": "384@3x3/2", "branch3x3dbl": "64@1x1 96@3x3 96@3x3/2"}
@@ -27,7 +27,7 @@ _E = {
     "branch3x3": "384@1x1 384@1x3|384@3x1",
     "branch3x3dbl": "448@1x1 384@3x3 384@1x3|384@3x1",
 }
-_BLOCKS: dict[str, tuple[int, dict[str, str], int, int]] = {  # inputs, branches, their width, pool's features
+_BLOCKS: dict[str, tuple[int, dict[str, str], int, int]] = {  # input channels, branches, `{0}` in them, pool channels
     "Mixed_5b": (192, _A, 0, 32),
     "Mixed_5c": (256, _A, 0, 64),
     "Mixed_5d": (288, _A, 0, 64),
@@ -45,11 +45,11 @@ _BLOCKS: dict[str, tuple[int, dict[str, str], int, int]] = {  # inputs, branches
 class Inception(nn.Module):
     """Inception v3 (Szegedy et al. 2016) as FID uses it (Heusel et al. 2017), frozen, in eval mode.
 
-    It is the graph that TensorFlow released on 2015-12-05, not torchvision's: averages in its pools leave padding
-    out, the last block pools by maximum, and the head has 1008 classes. Modules are called as in the ported weights
+    It is the graph that TensorFlow released on 2015-12-05, not torchvision's: average pooling excludes padding,
+    the last block uses maximum pooling, and the head has 1008 classes. Modules have the names of the ported weights
     that pytorch-fid and torch-fidelity share.
 
-    `state`: the weights by name. Raises `ValueError` if names or shapes differ.
+    `state`: the weights by name. Raises ValueError if names or shapes differ.
     """
 
     num_features = 2048
@@ -75,7 +75,7 @@ class Inception(nn.Module):
         self.requires_grad_(False).eval()
 
     def forward(self, images: Tensor) -> Tensor:
-        """Features `(B, 2048)`, the average of the last block over space, of `(B, 3, 299, 299)` in [-1, 1]."""
+        """Return features `(B, 2048)`, the spatial mean of the last block, of `(B, 3, 299, 299)` in [-1, 1]."""
         x = self.Conv2d_2b_3x3(self.Conv2d_2a_3x3(self.Conv2d_1a_3x3(images)))
         x = functional.max_pool2d(x, 3, stride=2)
         x = self.Conv2d_4a_3x3(self.Conv2d_3b_1x1(x))
@@ -84,9 +84,9 @@ class Inception(nn.Module):
             x = self.get_submodule(name)(x)
         return x.mean(dim=(2, 3))
 
-    def clean(self, images: Tensor) -> Tensor:
-        """Features `(B, 2048)` of `(B, C, H, W)` in [-1, 1], resized and scaled as clean-fid does."""
-        return self((clean(images, SIDE) - 128) / 128)
+    def extract_features(self, images: Tensor) -> Tensor:
+        """Return features `(B, 2048)` of `(B, 1 or 3, H, W)` in [-1, 1], resized and scaled as by clean-fid."""
+        return self((resize_for_features(images, SIDE) - 128) / 128)
 
 
 class _InceptionConv(nn.Module):
@@ -100,7 +100,7 @@ class _InceptionConv(nn.Module):
 
 
 class _Mixed(nn.Module):
-    """Branches side by side, each a chain like `48@1x1 64@5x5/2`: channels, kernel, stride; `|` forks its end."""
+    """Parallel branches, each a chain like `48@1x1 64@5x5/2`: channels, kernel, stride; `|` forks the last link."""
 
     def __init__(self, inputs: int, branches: Mapping[str, str], width: int, pooled: int, *, maximum: bool) -> None:
         super().__init__()
@@ -109,7 +109,7 @@ class _Mixed(nn.Module):
         self.branch_pool = _InceptionConv(inputs, pooled, (1, 1)) if pooled else None
 
     def _chain(self, branch: str, chain: str, inputs: int) -> list[list[str]]:
-        """Make one branch's convolutions; return their names, link by link."""
+        """Add the convolutions of one branch as modules; return their names, link by link."""
         names: list[list[str]] = []
         links = chain.split()
         for number, link in enumerate(links, start=1):
@@ -130,10 +130,10 @@ class _Mixed(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         outputs: list[Tensor] = []
         for chain in self.chains:
-            ends = [x]
+            forks = [x]
             for link in chain:
-                ends = [self.get_submodule(name)(ends[0]) for name in link]
-            outputs += ends
+                forks = [self.get_submodule(name)(forks[0]) for name in link]
+            outputs += forks
         if self.branch_pool is None:
             return torch.cat([*outputs, functional.max_pool2d(x, 3, stride=2)], dim=1)
         if self.maximum:

@@ -1,4 +1,4 @@
-"""Label maps: pictures of a few flat colours, each of which stands for a class."""
+"""Label maps: images of a few flat colours, each of which stands for a class."""
 
 from __future__ import annotations
 
@@ -9,75 +9,80 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-_MOST_CLASSES = 40
-_FLAT = 12.0  # levels of 255 that a pixel and its eight neighbours lie within, in a flat area saved as JPEG
-_TIGHT = 8.0  # levels by which flat areas of one class differ
-_PIXELS = 2000  # the most that are examined in each picture
-_SHARE = 0.8
-APART = 32.0
-"""Colours nearer than this, in levels of 255, are one class."""
-_RARE = 1e-3
-_CLIPPED = 0.94  # of 1, where black and white begin
-_FLAT_SHARE = 0.55  # cityscapes' and facades' label maps in grey: 0.64 and more; slices of CT and MR: up to 0.51
+_MAX_CLASSES = 40
+_FLAT_RANGE = 12.0  # maximum range, in levels of 255, of a pixel and its eight neighbours in a flat area saved as JPEG
+_COLOUR_TOLERANCE = 8.0  # levels of 255 by which flat areas of one class differ
+_MAX_PIXELS = 2000  # examined per image
+_MIN_LABEL_SHARE = 0.8  # of flat pixels that lie close to a label colour
+MIN_COLOUR_DISTANCE = 32.0
+"""Colours closer than this, in levels of 255, are one class."""
+_MIN_CLASS_SHARE = 1e-3
+_CLIPPED = 0.94  # absolute values in [-1, 1] above this are black or white
+_MIN_FLAT_SHARE = 0.55  # cityscapes' and facades' label maps in grey: 0.64 and more; slices of CT and MR: up to 0.51
 
 
-def find_labels(truths: Sequence[Tensor]) -> Tensor | None:
-    """The colours of label maps, `(K, C)` in [-1, 1], most frequent first; None if these are no label maps.
+def find_label_colours(truths: Sequence[Tensor]) -> Tensor | None:
+    """Return the colours of label maps, `(K, C)` in [-1, 1], most frequent first; None if these are no label maps.
 
     In label maps, nearly all pixels of flat areas lie close to one of a few colours. This must also hold without the
-    most frequent colour, since a flat background alone makes no label map. Flat areas of photographs have many colours
-    in between. Edges do not count, since JPEG and resizing change them. Of grey scans only black and white are flat.
+    most frequent colour, since a photograph may have a flat background. Flat areas of photographs have many colours
+    in between. Edges do not count, since JPEG and resizing change them. In grey scans only black and white are flat.
     `truths`: `(C, H, W)` in [-1, 1].
     """
-    if truths[0].shape[0] == 1 and _flat_between(truths) < _FLAT_SHARE:
+    if truths[0].shape[0] == 1 and _flat_share_of_grey(truths) < _MIN_FLAT_SHARE:
         return None
     levels = torch.cat([_flat_pixels(truth * 127.5) for truth in truths])
-    rest, found, close = levels, [], []
-    while len(rest) and len(found) < _MOST_CLASSES:
-        centre = _densest(rest)
-        distance = (rest - centre).abs().amax(dim=1)
-        near = int((distance <= _TIGHT).sum())
-        if near < max(_RARE * len(levels), 1):
+    remaining = levels
+    colours: list[Tensor] = []
+    counts: list[int] = []  # pixels close to each colour
+    while len(remaining) and len(colours) < _MAX_CLASSES:
+        colour = _most_frequent_colour(remaining)
+        distance = (remaining - colour).abs().amax(dim=1)
+        count = int((distance <= _COLOUR_TOLERANCE).sum())
+        if count < max(_MIN_CLASS_SHARE * len(levels), 1):
             break
-        found.append(centre / 127.5)
-        close.append(near)
-        rest = rest[distance > APART]
-    if len(found) < 2:
+        colours.append(colour / 127.5)
+        counts.append(count)
+        remaining = remaining[distance > MIN_COLOUR_DISTANCE]
+    if len(colours) < 2:
         return None
-    flat = sum(close) >= _SHARE * len(levels) and sum(close[1:]) >= _SHARE * (len(levels) - close[0])
-    return torch.stack(found) if flat else None
+    is_label_map = sum(counts) >= _MIN_LABEL_SHARE * len(levels)
+    is_label_map &= sum(counts[1:]) >= _MIN_LABEL_SHARE * (len(levels) - counts[0])
+    return torch.stack(colours) if is_label_map else None
 
 
 def _flat_pixels(levels: Tensor) -> Tensor:
-    """Some pixels `(N, C)` of one picture `(C, H, W)` that are like their neighbours."""
-    pixels = levels.flatten(1).T[_is_flat(levels).flatten()]
-    return pixels[:: max(len(pixels) // _PIXELS, 1)]
+    """Return at most about `_MAX_PIXELS` pixels `(N, C)` of an image `(C, H, W)` that resemble their neighbours."""
+    pixels = levels.flatten(1).T[_flat_mask(levels).flatten()]
+    return pixels[:: max(len(pixels) // _MAX_PIXELS, 1)]
 
 
-def _is_flat(levels: Tensor) -> Tensor:
-    """Where a pixel of `(C, H, W)` is like its neighbours: `(H, W)`."""
+def _flat_mask(levels: Tensor) -> Tensor:
+    """Return which pixels of `(C, H, W)` resemble their neighbours: `(H, W)`."""
     highest, lowest = (functional.max_pool2d(sign * levels[None], 3, 1, 1)[0] * sign for sign in (1, -1))
-    return (highest - lowest).amax(dim=0) <= _FLAT
+    return (highest - lowest).amax(dim=0) <= _FLAT_RANGE
 
 
-def _flat_between(truths: Sequence[Tensor]) -> float:
-    """The share of flat pixels of those that are neither black nor white; 1 where there are none."""
-    flat, between = 0, 0
+def _flat_share_of_grey(truths: Sequence[Tensor]) -> float:
+    """Return the share of flat pixels among those that are neither black nor white; 1 if there are none."""
+    flat, total = 0, 0
     for truth in truths:
-        inside = truth[0].abs() < _CLIPPED
-        flat, between = flat + int((_is_flat(truth * 127.5) & inside).sum()), between + int(inside.sum())
-    return flat / between if between else 1.0
+        is_grey = truth[0].abs() < _CLIPPED
+        flat += int((_flat_mask(truth * 127.5) & is_grey).sum())
+        total += int(is_grey.sum())
+    return flat / total if total else 1.0
 
 
-def _densest(levels: Tensor) -> Tensor:
-    """The middle of the pixels `(N, C)` around the most frequent colour."""
-    colours, counts = (levels / _TIGHT).round().unique(dim=0, return_counts=True)
-    around = (levels - colours[counts.argmax()] * _TIGHT).abs().amax(dim=1) <= _TIGHT
-    return levels[around].median(dim=0).values
+def _most_frequent_colour(levels: Tensor) -> Tensor:
+    """Return the median `(C,)` of the pixels `(N, C)` around the most frequent colour."""
+    colours, counts = (levels / _COLOUR_TOLERANCE).round().unique(dim=0, return_counts=True)
+    centre = colours[counts.argmax()] * _COLOUR_TOLERANCE
+    is_near = (levels - centre).abs().amax(dim=1) <= _COLOUR_TOLERANCE
+    return levels[is_near].median(dim=0).values
 
 
-def assign(images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """The nearest label of every pixel `(B, H, W)`, and the distance to it in levels of 255, the largest of channels.
+def nearest_labels(images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the nearest label of each pixel `(B, H, W)`, and the distance to it in levels of 255, maximum of channels.
 
     `images`: `(B, C, H, W)` and `labels`: `(K, C)`, both in [-1, 1].
     """
@@ -89,37 +94,37 @@ def assign(images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def confusion(fakes: Tensor, truths: Tensor, labels: Tensor) -> Tensor:
-    """How many pixels of each true class (rows) are taken for each class (columns): `(B, K, K)` float64.
+    """Return confusion matrices `(B, K, K)` float64: pixels by true class (rows) and predicted class (columns).
 
-    Pixels of the truth between the colours, as along edges, have no class and do not count.
+    Pixels of the truth between the label colours, such as along edges, have no class and do not count.
     `fakes`, `truths`: `(B, C, H, W)`; `labels`: `(K, C)`, all in [-1, 1].
     """
-    true, distance = assign(truths, labels)
-    taken, _ = assign(fakes, labels)
+    true, distance = nearest_labels(truths, labels)
+    predicted, _ = nearest_labels(fakes, labels)
     count = len(labels)
-    pairs = true * count + taken
-    counts = [
-        torch.bincount(pair[near], minlength=count**2).view(count, count)
-        for pair, near in zip(pairs, distance <= APART)
+    pairs = true * count + predicted
+    matrices = [
+        torch.bincount(pair[has_class], minlength=count**2).view(count, count)
+        for pair, has_class in zip(pairs, distance <= MIN_COLOUR_DISTANCE)
     ]
-    return torch.stack(counts).double()
+    return torch.stack(matrices).double()
 
 
 def accuracy(confusions: Tensor) -> Tensor:
-    """Share of pixels whose class is right, 0 to 1, of `(..., K, K)`; NaN if no pixel has a class."""
+    """Return the share (0 to 1) of pixels with the correct class, from `(..., K, K)`; NaN if no pixel has a class."""
     return confusions.diagonal(dim1=-2, dim2=-1).sum(dim=-1) / confusions.sum(dim=(-2, -1))
 
 
 def intersection_over_union(confusions: Tensor) -> Tensor:
-    """Each class's pixels in both over those in either, 0 to 1, `(..., K)`; NaN for a class in neither.
+    """Return each class's IoU (0 to 1), `(..., K)`, from `(..., K, K)`; NaN for a class that does not occur.
 
-    The Jaccard index, as in Everingham et al. 2010, section 5.3.
+    The Jaccard index: pixels of the class in both images over those in either (Everingham et al. 2010, section 5.3).
     """
     both = confusions.diagonal(dim1=-2, dim2=-1)
     return both / (confusions.sum(dim=-1) + confusions.sum(dim=-2) - both)
 
 
 def mean_iou(confusions: Tensor) -> Tensor:
-    """Mean of `intersection_over_union` over the classes that the truth holds, of `(..., K, K)`."""
+    """Return the mean of `intersection_over_union` over the classes that occur in the truth, from `(..., K, K)`."""
     present = confusions.sum(dim=-1) > 0
     return torch.where(present, intersection_over_union(confusions), math.nan).nanmean(dim=-1)

@@ -1,4 +1,4 @@
-"""Scores of an image against its ground truth."""
+"""Metrics of an image compared with its ground truth."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ _SIGMA = 1.5
 
 
 def psnr(x: Tensor, y: Tensor, mask: Tensor | None = None) -> Tensor:
-    """Peak signal-to-noise ratio of each image in dB, `10 log10(2² / MSE)`; inf for equal images.
+    """Compute the peak signal-to-noise ratio of each image in dB, `10 log10(2² / MSE)`; inf for equal images.
 
-    `x`, `y`: `(B, C, H, W)` in [-1, 1]; `mask`: `(B, 1, H, W)`, true (or a weight in [0, 1]) where pixels
-    count. Returns `(B,)` float64; NaN for an image whose mask is empty. Raises `ValueError` for other shapes.
+    `x`, `y`: `(B, C, H, W)` in [-1, 1]. `mask`: `(B, 1, H, W)`, true (or a weight in [0, 1]) at pixels that count.
+    Returns `(B,)` float64; NaN for an image whose mask is empty. Raises ValueError if shapes do not match.
     """
     _check(x, y, mask)
     error = _mean((x.double() - y.double()).square(), mask)
@@ -23,15 +23,15 @@ def psnr(x: Tensor, y: Tensor, mask: Tensor | None = None) -> Tensor:
 
 
 def ssim(x: Tensor, y: Tensor, mask: Tensor | None = None) -> Tensor:
-    """Structural similarity of each image, at most 1; more is better.
+    """Compute the structural similarity of each image, at most 1; higher is better.
 
     Wang et al. 2004, equation 13: Gaussian window 11x11 with sigma 1.5, K1 = 0.01, K2 = 0.03, each channel.
-    Only windows that lie wholly inside the picture count, so a border of 5 pixels is left out; with a mask,
+    Only windows that lie fully inside the image count, so a border of 5 pixels is left out; with a mask,
     the mean is over the windows whose centre lies in the mask.
 
     `x`, `y`: `(B, C, H, W)` in [-1, 1], sides of at least 11; `mask`: `(B, 1, H, W)` as in `psnr`.
-    Returns `(B,)` float64; NaN for an image whose mask is empty. Raises `ValueError` for unequal shapes or
-    small images.
+    Returns `(B,)` float64; NaN for an image whose mask is empty. Raises ValueError if shapes do not match or images
+    are too small.
     """
     _check(x, y, mask)
     brightness, contrasts = _ssim_parts(x, y)
@@ -41,11 +41,11 @@ def ssim(x: Tensor, y: Tensor, mask: Tensor | None = None) -> Tensor:
 
 
 def structure(x: Tensor, y: Tensor) -> Tensor:
-    """Likeness in contrast and structure of each image, at most 1, whatever their brightness and colours are.
+    """Compute the similarity in contrast and structure of each image, at most 1, independent of brightness and colours.
 
     The product of contrast and structure in Wang et al. 2004, equations 9 and 10 with C3 = C2 / 2, windows as in
     `ssim`, over luminance. `x`, `y`: `(B, C, H, W)` in [-1, 1], equal but for C, sides of at least 11.
-    Returns `(B,)` float64. Raises `ValueError` for unequal shapes or small images.
+    Returns `(B,)` float64. Raises ValueError if shapes do not match or images are too small.
     """
     x, y = luminance(x), luminance(y)
     _check(x, y, None)
@@ -53,7 +53,7 @@ def structure(x: Tensor, y: Tensor) -> Tensor:
 
 
 def luminance(images: Tensor) -> Tensor:
-    """Give `(B, 1, H, W)` of `(B, C, H, W)`: Rec. 601 luma of three channels, else the channels' mean."""
+    """Return the luminance `(B, 1, H, W)` of `(B, C, H, W)`: Rec. 601 luma of three channels, else their mean."""
     if images.shape[1] != 3:
         return images.mean(dim=1, keepdim=True)
     weights = torch.tensor([0.299, 0.587, 0.114], dtype=images.dtype, device=images.device)
@@ -61,7 +61,7 @@ def luminance(images: Tensor) -> Tensor:
 
 
 def _ssim_parts(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    """Equations 6, and 9 times 10, of Wang et al. 2004 for every window: brightness; contrast and structure."""
+    """Return brightness (equation 6), and contrast times structure (9 times 10, Wang et al. 2004), of each window."""
     if min(x.shape[-2:]) < _WINDOW:
         raise ValueError(f"SSIM needs sides of at least {_WINDOW} pixels, got {tuple(x.shape[-2:])}: use larger images")
     x, y = x.double() + 1, y.double() + 1  # intensities from 0, as the paper's formula takes them
@@ -77,9 +77,9 @@ def _ssim_parts(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
 def _check(x: Tensor, y: Tensor, mask: Tensor | None) -> None:
     if x.ndim != 4 or x.shape != y.shape:
         raise ValueError(f"images must be (B, C, H, W) of one shape, got {tuple(x.shape)} and {tuple(y.shape)}")
-    wanted = (x.shape[0], 1, *x.shape[2:])
-    if mask is not None and mask.shape != wanted:
-        raise ValueError(f"mask must be {wanted} for images {tuple(x.shape)}, got {tuple(mask.shape)}")
+    expected = (x.shape[0], 1, *x.shape[2:])
+    if mask is not None and mask.shape != expected:
+        raise ValueError(f"mask must be {expected} for images {tuple(x.shape)}, got {tuple(mask.shape)}")
 
 
 def _mean(values: Tensor, mask: Tensor | None) -> Tensor:

@@ -23,7 +23,7 @@ LABELS = {
     "ssim_truth": "Truth SSIM",
     "sliced_wasserstein": "Patch distance",
 }
-"""Short names of metrics, for tables of 80 columns; the field `what` of a score describes it in a sentence."""
+"""Short names of metrics, for tables of 80 columns; the field `description` of a score describes it in a sentence."""
 SPLITS = {"validation": "held-out images", "train": "training images"}
 """The note on a score that is not of test pictures."""
 

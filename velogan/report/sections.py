@@ -181,7 +181,7 @@ def _score(group: list[tuple[int, RunData, dict[str, Any]]], several_runs: bool)
     note = f" ({', '.join(references)})" if references and not several_runs else ""
     return (
         f'<div class="score"><h4>{text(scores.display_name(first))}</h4>{"".join(lines)}'
-        f'<p class="note">{text(first.get("what") or "")}{text(note)}</p></div>'
+        f'<p class="note">{text(first.get("description") or "")}{text(note)}</p></div>'
     )
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from velogan.engine.duration import parse_span
-from velogan.evaluation.metric import RESAMPLED, higher_is_better
+from velogan.evaluation.metric import RESAMPLED_SUFFIX, higher_is_better
 from velogan.files import write_text
 from velogan.observe.log import read_stats
 from velogan.store.checkpoint import list_checkpoints
@@ -134,7 +134,7 @@ def best_row(rows: Sequence[Mapping[str, Any]], metric: str) -> Mapping[str, Any
 def resampled_of(run: Path, metric: str) -> list[float | None] | None:
     """The metric over held-out pictures drawn again, where it was best; None where the log has it not."""
     found = best_row(read_stats(run), metric)
-    return found.get(metric + RESAMPLED) if found else None
+    return found.get(metric + RESAMPLED_SUFFIX) if found else None
 
 
 def scores_of(run: Path, metric: str) -> list[dict[str, float]]:

@@ -16,8 +16,8 @@ from velogan.data.sets.cache import Domain
 from velogan.data.sets.loader import normalise, window
 from velogan.data.sets.sources import find_sources
 from velogan.engine.device import resolve_device
-from velogan.evaluation.pictures import open_side
-from velogan.evaluation.samples import centre, spread
+from velogan.evaluation.images import open_for_evaluation
+from velogan.evaluation.samples import center_crop, evenly_spaced
 from velogan.methods.base import ends
 from velogan.observe.samples import grid
 from velogan.report.sweep_tables import MAX_SHOWN
@@ -73,15 +73,15 @@ def _open(run: Path) -> tuple[Config, dict[str, Domain]]:
     for side in (sources.a, sources.b):
         if side.validation is None:
             raise ValueError(f"domain {side.letter} holds none out")
-        domains[side.letter] = open_side(side.validation, side, config.data)
+        domains[side.letter] = open_for_evaluation(side.validation, side, config.data)
     return config, domains
 
 
 def _shared(held_out: Sequence[Sequence[str]]) -> list[str]:
-    """Names of an evenly spread choice of the pictures that all runs hold out."""
+    """Names of an evenly spaced choice of the pictures that all runs hold out."""
     others = [set(names) for names in held_out[1:]]
     names = [name for name in (held_out[0] if held_out else []) if all(name in other for other in others)]
-    return [names[place] for place in spread(len(names), MOST_PICTURES)]
+    return [names[place] for place in evenly_spaced(len(names), MOST_PICTURES)]
 
 
 def _pairs(
@@ -103,7 +103,7 @@ def _pairs(
 
 
 def _input(domain: Domain, name: str, config: Config) -> Tensor:
-    """The centre of a picture, as large as training sees it: `(1, C, h, w)` in [-1, 1]."""
+    """The center crop of a picture, as large as training sees it: `(1, C, h, w)` in [-1, 1]."""
     pixels = domain.image(domain.names.index(name))
-    cut = np.ascontiguousarray(centre(pixels, window(config.data, pixels.shape)))
+    cut = np.ascontiguousarray(center_crop(pixels, window(config.data, pixels.shape)))
     return normalise(torch.from_numpy(cut)[None], domain.format.range)

@@ -14,7 +14,7 @@ from typing import Any
 
 from velogan.data.sets.sources import find_sources
 from velogan.evaluation.metric import check_metric, higher_is_better
-from velogan.evaluation.validation import FEATURE_SCORE, NOTHING, SCORE
+from velogan.evaluation.validation import FEATURE_SCORE, IDENTITY_SCORE, SCORE
 from velogan.files import write_text
 from velogan.observe.log import read_stats
 from velogan.report.sweep_page import describe_no_gain, write_sweep_page
@@ -112,8 +112,10 @@ def _finish(plan: SweepPlan, out: Path, rows: Rows, facts: Mapping[str, Any], ta
 def doing_nothing(metric: str, trials: Sequence[Mapping[str, Any]]) -> float | None:
     """The mean over trials of the metric of the inputs as they are; None where the logs do not have it."""
     logs = [read_stats(Path(one["run"])) for one in trials if one["status"] == "done"]
-    found = [next((row for row in reversed(rows) if NOTHING in row), {}) for rows in logs]
-    values = [row[NOTHING] for row in found if row and metric == (FEATURE_SCORE if FEATURE_SCORE in row else SCORE)]
+    found = [next((row for row in reversed(rows) if IDENTITY_SCORE in row), {}) for rows in logs]
+    values = [
+        row[IDENTITY_SCORE] for row in found if row and metric == (FEATURE_SCORE if FEATURE_SCORE in row else SCORE)
+    ]
     return fmean(values) if values else None
 
 

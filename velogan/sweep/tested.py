@@ -10,7 +10,7 @@ from typing import Any
 from velogan.config import read_config
 from velogan.engine.device import resolve_device
 from velogan.evaluation.evaluate import evaluate
-from velogan.evaluation.metric import features_of
+from velogan.evaluation.metric import evaluation_options
 from velogan.files import write_text
 from velogan.store.checkpoint import digest, find_checkpoint
 from velogan.sweep.folder import read_mapping
@@ -38,7 +38,7 @@ def _tested(plan: SweepPlan, run: Path, file: Path, table: StatusLog) -> dict[st
         if (kept := read_mapping(file)).get("of") == of:
             return kept["scores"]
         device = resolve_device(read_config(run).engine.device)
-        found = evaluate(run, checkpoint="best", device=device, **features_of(plan.metric))["scores"]
+        found = evaluate(run, checkpoint="best", device=device, **evaluation_options(plan.metric))["scores"]
     except (ValueError, OSError) as error:
         table.say(f"{run} cannot be tested: {error}")
         return {}

@@ -282,9 +282,9 @@ class Session:
             if architecture is not None:
                 architecture.start(trainer.images)
                 hooks.append(Hook(parse_span(train.log_every), architecture.write))
-            if validation.missing:
+            if validation.disabled_reason:
                 waits = f"; train.patience={train.patience} has no score to wait for" if train.patience else ""
-                self.say(validation.missing + waits)
+                self.say(validation.disabled_reason + waits)
             hooks.append(Hook(length.spaced(train.checkpoint_every), self._save))
             ended = self._waited_enough()
             if ended and not self._at_end():
@@ -376,10 +376,10 @@ class Session:
             state=trainer.state_dict(),
             clock=trainer.clock_state(),
         )
-        if self.validation.on:
+        if self.validation.description:
             self._score(folder, images)
         self._tell_failures()
-        if self.validation.on and self._waited_enough():
+        if self.validation.description and self._waited_enough():
             self.say(
                 f"the score has not become better at {pluralize(self.config.train.patience, 'checkpoint')}: "
                 "the run ends"
@@ -404,7 +404,7 @@ class Session:
         figures = self.validation.score()
         ended = {ENDED: True} if self._at_end() else {}
         self.log.write({**self._when(images), **figures, **ended})
-        name, on = self.validation.name, self.validation.on
+        name, on = self.validation.name, self.validation.description
         best = read_best(self.folder) or {}
         same = (best.get("name"), best.get("on")) == (name, on)
         if figures[name] < (best["score"] if same else math.inf):

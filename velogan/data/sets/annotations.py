@@ -16,7 +16,7 @@ from velogan.data.sets.cache import Domain, open_domain
 from velogan.data.sets.loader import Annotation, normalise
 from velogan.data.sets.sources import Folder, LabelMaps, Side, list_by_stem, stem, without_picture
 from velogan.files import pluralize
-from velogan.metrics.labels import APART, assign, find_labels
+from velogan.metrics.labels import MIN_COLOUR_DISTANCE, find_label_colours, nearest_labels
 from velogan.types import Progress
 
 Task = Callable[[str], Progress]
@@ -82,8 +82,8 @@ def classes_of(maps: Tensor, colours: Tensor) -> Tensor:
 
     It is -1 where none is near. Where C is 1, they are numbers of classes, and only the same number counts.
     """
-    nearest, distance = assign((maps / 127.5 - 1).movedim(-1, 1), colours / 127.5 - 1)
-    return torch.where(distance <= (APART if colours.shape[1] > 1 else 0.5), nearest, -1)
+    nearest, distance = nearest_labels((maps / 127.5 - 1).movedim(-1, 1), colours / 127.5 - 1)
+    return torch.where(distance <= (MIN_COLOUR_DISTANCE if colours.shape[1] > 1 else 0.5), nearest, -1)
 
 
 def example_batch(config: DataConfig, shape: tuple[int, int, int], device: torch.device) -> dict[str, Tensor]:
@@ -285,7 +285,7 @@ def _numbers(maps: Iterable[Domain], option: str) -> Tensor:
 def _colours(sample: Sequence[np.ndarray], dtype: str, option: str) -> Tensor:
     """Find the colours of classes, `(K, C)`, in some maps."""
     if dtype == "uint8":
-        found = find_labels([normalise(torch.from_numpy(image)[None])[0] for image in sample])
+        found = find_label_colours([normalise(torch.from_numpy(image)[None])[0] for image in sample])
         if found is not None:
             return torch.tensor(sorted(((found + 1) * 127.5).round().tolist()), dtype=torch.float32)
     raise ValueError(

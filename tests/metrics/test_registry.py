@@ -3,18 +3,18 @@ from __future__ import annotations
 import pytest
 import torch
 
-from velogan.metrics import figures
-from velogan.metrics.figures import class_shares, distances, in_class, meaning
+from velogan.metrics import registry
+from velogan.metrics.registry import class_shares, describe, is_top1, set_distances
 from velogan.report.scores import display_name
 
 
 @pytest.mark.parametrize(("network", "long"), [("lite1", "EfficientNet-Lite1"), ("lite2", "EfficientNet-Lite2")])
 def test_figures_are_named_after_the_network(network: str, long: str) -> None:
     seen = {network: torch.rand(4, 3), f"{network}_logits": torch.rand(4, 10)}
-    figures = distances(seen, seen, seed=0) | class_shares(seen, {"zebra": 3}, seed=0)
+    figures = set_distances(seen, seen, seed=0) | class_shares(seen, {"zebra": 3}, seed=0)
     assert list(figures) == [f"{network}_fid", f"{network}_kid", f"{network}_share_class_3"]
     for name in figures:
-        assert long in meaning(name, source="horse", target="zebra", classes={"zebra": 3})
+        assert long in describe(name, source="horse", target="zebra", classes={"zebra": 3})
     labels = [display_name({"name": name}) for name in figures]
     assert labels == [f"{network}-FID", f"{network}-KID", f"Class 3 ({network})"]
 
@@ -22,14 +22,14 @@ def test_figures_are_named_after_the_network(network: str, long: str) -> None:
 def test_large_sets_are_not_resampled(monkeypatch: pytest.MonkeyPatch) -> None:
     few, many = {"lite1": torch.rand(4, 3)}, {"lite1": torch.rand(9, 3)}
     for most, known in ((9, True), (8, False)):
-        monkeypatch.setattr(figures, "MOST_RESAMPLED", most)
-        for figure in distances(few, many, seed=0, resample=True).values():
+        monkeypatch.setattr(registry, "MAX_IMAGES", most)
+        for figure in set_distances(few, many, seed=0, resample=True).values():
             assert (figure.resampled is not None) == known
 
 
-def test_in_class() -> None:
+def test_is_top1_compares_the_largest_logit() -> None:
     logits = torch.eye(4)[[0, 1, 1, 3]]
-    assert in_class(logits, 1).tolist() == [0, 1, 1, 0]
-    assert in_class(logits, 2).tolist() == [0, 0, 0, 0]
-    with pytest.raises(ValueError, match="class 4 does not exist: give a number from 0 to 3"):
-        in_class(logits, 4)
+    assert is_top1(logits, 1).tolist() == [0, 1, 1, 0]
+    assert is_top1(logits, 2).tolist() == [0, 0, 0, 0]
+    with pytest.raises(ValueError, match="class 4 does not exist; choose a number from 0 to 3"):
+        is_top1(logits, 4)

@@ -17,17 +17,17 @@ from velogan.data.pictures.images import Picture, save_picture
 from velogan.data.pictures.metadata import FileMetadata
 from velogan.data.pictures.values import PixelFormat
 from velogan.data.sets.sources import Folder, Side
-from velogan.evaluation.each import confusions
-from velogan.evaluation.pictures import Answers, Pictures, open_answers
+from velogan.evaluation.images import GroundTruth, ImageSet, open_ground_truth
+from velogan.evaluation.per_image import label_confusions
 from velogan.evaluation.scoring import Scorer
-from velogan.metrics.figures import label_figures
+from velogan.metrics.registry import label_metrics
 
 
 class Judge:
     def __init__(self) -> None:
         self.seen: list[Tensor] = []
 
-    def look(self, images: Tensor) -> dict[str, Tensor]:
+    def extract(self, images: Tensor) -> dict[str, Tensor]:
         self.seen.append(images)
         return {"judge": images.flatten(1)}
 
@@ -37,8 +37,8 @@ def test_of_slices_with_neighbours_the_middle_ones_are_judged_and_not_three_as_r
     judge: Any = Judge()
     scorer = Scorer(DataConfig(), [judge], {}, None, 0, lambda _: lambda done, total: None)
     form = PixelFormat(3, "float32", (0, 1000), own_scale=True, neighbours=1)
-    scorer.look(Pictures([slices], form), "looking")
-    scorer.look(Pictures([slices], PixelFormat(3, "float32", (0, 1000))), "looking")
+    scorer.extract_features(ImageSet([slices], form), "looking")
+    scorer.extract_features(ImageSet([slices], PixelFormat(3, "float32", (0, 1000))), "looking")
     middle, whole = judge.seen
     assert torch.equal(middle, torch.zeros(1, 1, 8, 8))
     assert whole.shape == (1, 3, 8, 8)
@@ -53,7 +53,7 @@ def test_true_label_maps_keep_the_value_that_means_no_data_and_photographs_are_f
         save_picture(folder / "0.tif", Picture(pixels, metadata=FileMetadata(geography=Geography(nodata=255))))
         data = DataConfig(crop_size=48, load_size=48, cache_dir=str(tmp_path / "cache"))
         side = Side("A", "a", Folder(folder, ("0.tif",)), Folder(folder, ("0.tif",)), truth=folder)
-        answers = open_answers(side, side, ["0.tif"], data, task=lambda _: lambda done, total: None)
+        answers = open_ground_truth(side, side, ["0.tif"], data, task=lambda _: lambda done, total: None)
         brightest = answers.truths[0].max().item()
         assert (answers.labels is not None, brightest == 1) == ((name == "maps"),) * 2
 
@@ -62,9 +62,9 @@ def test_true_label_maps_keep_the_value_that_means_no_data_and_photographs_are_f
 def test_label_maps_of_another_size_than_the_translation_are_left_out(sides: tuple[int, int]) -> None:
     labels = torch.tensor([[-1.0, -1.0, -1.0], [1.0, 1.0, 1.0]])
     truths = {number: torch.ones(1, 3, side, side) for number, side in enumerate(sides)}
-    source: Any = SimpleNamespace(answers=Answers(truths, {}, labels))
-    fakes = Pictures([np.full((8, 8, 3), 255, np.uint8)] * 2, PixelFormat())
-    found = confusions(source, fakes, labels)
+    source: Any = SimpleNamespace(ground_truth=GroundTruth(truths, {}, labels))
+    fakes = ImageSet([np.full((8, 8, 3), 255, np.uint8)] * 2, PixelFormat())
+    found = label_confusions(source, fakes, labels)
     assert found.shape == (sides.count(8), 2, 2)
-    figures = label_figures(found, seed=0)
+    figures = label_metrics(found, seed=0)
     assert {figure.images for figure in figures.values()} == ({1} if 8 in sides else set())

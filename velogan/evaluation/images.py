@@ -1,0 +1,181 @@
+"""The images that are scored: preprocessed as in training, with true translations and object masks if known."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from velogan.data.config import DataConfig
+from velogan.data.pictures.values import PixelFormat, normalize, to_channels
+from velogan.data.sets.cache import Domain, open_domain
+from velogan.data.sets.pair import Task
+from velogan.data.sets.sources import Folder, ImageSource, Side, in_folder
+from velogan.metrics.labels import find_label_colours
+from velogan.metrics.registry import Features
+
+_BATCH_SIZE = 16
+_MAX_LABEL_MAPS = 64
+"""Maximum number of true translations that are searched for label colours."""
+
+SourceT = TypeVar("SourceT", bound=ImageSource)
+Split = Literal["test", "validation", "train"]
+
+
+@dataclass(frozen=True)
+class ImageSet:
+    """Images `(H, W, C)` in their own dtype, and the pixel format that defines their value range."""
+
+    arrays: Sequence[np.ndarray]
+    format: PixelFormat
+
+    @classmethod
+    def of(cls, domain: Domain) -> ImageSet:
+        """Load all images of a domain into memory."""
+        return cls([domain.image(index) for index in range(len(domain))], domain.format)
+
+    def __len__(self) -> int:
+        return len(self.arrays)
+
+    def to_batch(self, *indices: int) -> Tensor:
+        """Return the images at `indices`, which have equal sizes, as one batch `(B, C, H, W)` in [-1, 1]."""
+        pixels = torch.from_numpy(np.stack([self.arrays[index] for index in indices]))
+        return normalize(pixels, self.format.range).permute(0, 3, 1, 2)
+
+    def displayable(self) -> ImageSet:
+        """Return the images as shown to people: of slices with context slices only the centre slice."""
+        context = self.format.neighbours
+        if not context:
+            return self
+        pixel_format = replace(self.format, channels=1, neighbours=0)
+        return ImageSet([array[..., context : context + 1] for array in self.arrays], pixel_format)
+
+    def with_channels_of(self, other: ImageSet) -> ImageSet | None:
+        """Return the images converted to the number of channels of `other`; None if there is no such conversion."""
+        channels = other.format.channels
+        try:
+            arrays = [to_channels(array, channels) for array in self.arrays]
+        except ValueError:
+            return None
+        return ImageSet(arrays, replace(self.format, channels=channels))
+
+    def map(
+        self, function: Callable[[Tensor], Sequence[Any] | Tensor], progress: Callable[[int, int], None]
+    ) -> list[Any]:
+        """Call `function` on batches `(B, C, H, W)` in [-1, 1] of equally sized images; return one result per image."""
+        groups: dict[tuple[int, ...], list[int]] = {}
+        for index, array in enumerate(self.arrays):
+            groups.setdefault(array.shape, []).append(index)
+        results: dict[int, Any] = {}
+        for group in groups.values():
+            for start in range(0, len(group), _BATCH_SIZE):
+                batch = group[start : start + _BATCH_SIZE]
+                results.update(zip(batch, function(self.to_batch(*batch))))
+                progress(len(results), len(self))
+        return [results[index] for index in range(len(self))]
+
+
+@dataclass(frozen=True)
+class GroundTruth:
+    """True translations `(1, C, H, W)` and object masks `(1, 1, H, W)`, by the image's index; either may be missing.
+
+    `labels`: the label colours `(K, C)` in [-1, 1] if the true translations are label maps, else None.
+    """
+
+    truths: Mapping[int, Tensor]
+    masks: Mapping[int, Tensor]
+    labels: Tensor | None
+
+
+@dataclass(frozen=True)
+class DomainImages:
+    """The real images of one domain, from the `split` that `scoring_split` chooses.
+
+    `features`: the networks' outputs for them; `skipped`: names of unreadable files, each with the reason.
+    """
+
+    side: Side
+    split: Split
+    names: Sequence[str]
+    images: ImageSet
+    ground_truth: GroundTruth
+    skipped: tuple[tuple[str, str], ...]
+    features: Features
+
+    def counts(self) -> dict[str, Any]:
+        """Return what was compared, for the protocol."""
+        sizes = sorted(list(array.shape[:2]) for array in self.images.arrays)
+        pixel_format = self.images.format
+        return {
+            "name": self.side.name,
+            "split": self.split,
+            "images": len(self.images),
+            "unreadable": [{"name": name, "reason": reason} for name, reason in self.skipped],
+            "with_truth": len(self.ground_truth.truths),
+            "smallest_and_largest_px": [sizes[0], sizes[-1]],
+            "channels": pixel_format.channels,
+            "dtype": pixel_format.dtype,
+            "range": pixel_format.range,
+        }
+
+
+def open_for_evaluation(
+    source: ImageSource, side: Side, data: DataConfig, *, progress: Callable[[int, int], None] | None = None
+) -> Domain:
+    """Open images of the domain `side`, preprocessed without random augmentation."""
+    return open_domain(source, data, test=True, **data.reading(side.letter), progress=progress)
+
+
+def open_ground_truth(side: Side, other: Side, names: Sequence[str], data: DataConfig, *, task: Task) -> GroundTruth:
+    """Open the true translations and object masks of the images `names` of `side`; empty without a test split.
+
+    `other`: the domain that the true translations belong to.
+    """
+    if side.test is None or side.truth is None:
+        return GroundTruth({}, {}, None)
+    truths: dict[str, Tensor] = {}
+    masks: dict[str, Tensor] = {}
+    labels = None
+    source = in_folder(side.truth, tuple(name for name in names if (side.truth / name).is_file()), data)
+    if source.names:
+        progress = task("preparing the truth")
+        truths = _by_name(open_for_evaluation(replace(source, filled=False), other, data, progress=progress))
+        labels = find_label_colours([truth[0] for truth in [*truths.values()][:: -(-len(truths) // _MAX_LABEL_MAPS)]])
+        if labels is None:  # photographs: pixels without data are filled as in training
+            truths = _by_name(open_for_evaluation(source, other, data, progress=progress))
+    if side.mask is not None:
+        masked = Folder(side.mask, tuple(name for name in names if (side.mask / name).is_file()), filled=False)
+        masks = _by_name(open_domain(masked, data, test=True)) if masked.names else {}
+    index_of = {name: index for index, name in enumerate(names)}
+    return GroundTruth(
+        {index_of[name]: truth for name, truth in truths.items()},
+        {index_of[name]: mask[:, :1] > 0 for name, mask in masks.items()},
+        labels,
+    )
+
+
+def scoring_split(side: Side) -> tuple[Split, ImageSource]:
+    """Return the images to score on: the test split, else those held out for validation, else all of train."""
+    if side.test is not None:
+        return "test", side.test
+    if side.validation is not None:
+        return "validation", side.validation
+    return "train", side.train
+
+
+def random_subset(source: SourceT, count: int | None, seed: int) -> SourceT:
+    """Return `count` images drawn without replacement. Sources of equal length draw equal indices: pairs stay pairs."""
+    if count is None or count >= len(source.names):
+        return source
+    indices = np.random.default_rng(seed).choice(len(source.names), size=count, replace=False)
+    return source.some(sorted(indices.tolist()))
+
+
+def _by_name(domain: Domain) -> dict[str, Tensor]:
+    """Return each image of the domain as `(1, C, H, W)` in [-1, 1]."""
+    images = ImageSet.of(domain)
+    return {name: images.to_batch(index) for index, name in enumerate(domain.names)}
