@@ -1,4 +1,4 @@
-"""One run's whole configuration: the rooms' own configurations side by side, to and from YAML."""
+"""The complete configuration of a run: one section per package, read from and written to YAML."""
 
 from __future__ import annotations
 
@@ -49,23 +49,23 @@ SIZES: dict[Size, dict[str, int]] = {
 RESNET_ONLY_DEFAULTS = {
     name: GeneratorConfig.model_fields[name].default for name in ("decoder", "antialias", "padding", "dropout")
 }
-"""What cells have not, as it is where it says nothing."""
+"""Generator fields that only ResNets have, with their defaults."""
 
-_MOST_YAML = 2**20  # bytes
-_MOST_ERRORS = 20
+_MAX_YAML = 2**20  # bytes
+_MAX_ERRORS = 20
 
 
 def _parse_method(value: Any) -> Method:
-    """The section `method`: its `kind` says which class the other fields are of; a word alone is a kind."""
+    """Return the section `method` from a mapping whose `kind` selects the class, or from the kind alone."""
     if isinstance(value, Method):
         return value
     tree = {"kind": value} if isinstance(value, str) else value
     if not isinstance(tree, Mapping):
-        raise ValueError(f"{_shown(value, repr)} is no method: give a mapping with kind: {' or '.join(METHODS)}")
+        raise ValueError(f"{_shorten(value, repr)} is no method: give a mapping with kind: {' or '.join(METHODS)}")
     kind = tree.get("kind", DEFAULT.kind)
     if not isinstance(kind, str) or kind not in METHODS:
         known = " and ".join(METHODS)
-        raise ValueError(f"kind={_shown(kind, repr)} is no method, there are {known}{did_you_mean(str(kind), METHODS)}")
+        raise ValueError(f"kind={_shorten(kind, repr)} is no method, there are {known}{did_you_mean(str(kind), METHODS)}")
     return METHODS[kind].model_validate(tree)
 
 
@@ -95,12 +95,12 @@ def _override(section: Section, overrides: Mapping[str, Any], name: str) -> Sect
     try:
         return type(section).model_validate({**section.model_dump(), **overrides})
     except ValidationError as error:
-        lines = "\n".join(f"{name}.{line}" for line in _wrong_fields(error))
+        lines = "\n".join(f"{name}.{line}" for line in _describe_errors(error))
         raise ValueError(lines) from None
 
 
 class Config(BaseModel):
-    """Everything a run is made of."""
+    """The complete configuration of a run, immutable."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -121,15 +121,15 @@ class Config(BaseModel):
     engine: EngineConfig = EngineConfig()
 
     @model_validator(mode="after")
-    def _sections_fit(self) -> Config:
+    def _check_sections(self) -> Config:
         self.method.check(self.spec)
         check_schedule(self.schedule, self.optimizer.rules)
         for field in ("masks_a", "masks_b", "labels_a", "labels_b"):
             if getattr(self.data, field) is not None:
-                self._adds_terms(field)
+                self._check_adds_terms(field)
         return self
 
-    def _adds_terms(self, field: str) -> None:
+    def _check_adds_terms(self, field: str) -> None:
         """ValueError where a run cannot have what `data.<field>` adds to a method's losses."""
         asked = f"data.{field}={getattr(self.data, field)}"
         if not isinstance(self.method, TakesTerms):
@@ -143,7 +143,7 @@ class Config(BaseModel):
 
     @property
     def spec(self) -> Spec:
-        """What the networks shall be. ValueError where `generator_b` or `discriminator_b` does not fit the other."""
+        """The specification of all networks. Raises ValueError if `generator_b` or `discriminator_b` does not fit."""
         generator = _override(self.generator, self.generator_b, "generator_b")
         discriminator = _override(self.discriminator, self.discriminator_b, "discriminator_b")
         a, b = self.data.channels_a or 3, self.data.channels_b or 3
@@ -155,20 +155,20 @@ class Config(BaseModel):
 
     @property
     def images_per_update(self) -> int:
-        """Images of each domain between two updates of a network."""
+        """Images per domain and optimizer update."""
         return self.data.batch * self.train.accumulate
 
     def change(self, **sections: Any) -> Config:
-        """A checked copy with fields replaced: `config.change(method="onepair", data={"crop_size": 64})`.
+        """Return a validated copy with fields replaced: `config.change(method="onepair", data={"crop_size": 64})`.
 
-        A `method` of another kind begins from that kind's defaults.
+        A `method` of another kind starts from that kind's defaults. Raises ValueError if a field is invalid.
         """
         tree = self.model_dump()
         for section, fields in sections.items():
             if section == "method" and isinstance(fields, str):
                 fields = {"kind": fields}
             if not isinstance(fields, Mapping):
-                raise ValueError(f"{section}={_shown(fields, repr)}: give a mapping of fields, {section}={{...}}")
+                raise ValueError(f"{section}={_shorten(fields, repr)}: give a mapping of fields, {section}={{...}}")
             if section == "method" and fields.get("kind", self.method.kind) != self.method.kind:
                 tree[section] = fields
             else:
@@ -176,14 +176,12 @@ class Config(BaseModel):
         return parse_config(tree)
 
     def with_size(self, size: Size, *, network: str | None = None) -> Config:
-        """With the widths and depth that `size` stands for; `network`: the generators', if they become others."""
-        dial = SIZES[size]
-        generator = {"channels": dial["channels"], "blocks": dial["blocks"]}
-        if (
-            network or self.generator.network
-        ) == "cells":  # their channels are those of the encoding, their blocks are searched
-            generator = {"channels": 4 * dial["channels"]}
-        return self.change(generator=generator, discriminator={"channels": dial["discriminator"]})
+        """Return a copy with the widths and depth of `size`; `network`: the generators' network if it will change."""
+        preset = SIZES[size]
+        generator = {"channels": preset["channels"], "blocks": preset["blocks"]}
+        if (network or self.generator.network) == "cells":  # channels of the encoding; the genotype sets the blocks
+            generator = {"channels": 4 * preset["channels"]}
+        return self.change(generator=generator, discriminator={"channels": preset["discriminator"]})
 
     def with_genotype(
         self,
@@ -192,72 +190,73 @@ class Config(BaseModel):
         hidden: int | Mapping[Direction, int] | None = None,
         match: str | GeneratorConfig | None = None,
     ) -> Config:
-        """With the networks of a genotype, whose encodings have `hidden` channels, or so many by direction.
+        """Return a copy with the networks of a genotype; networks that it does not contain are unchanged.
 
-        Without `hidden`, as many as the genotype says, or as the generators have now. With `match` (C64), the
-        generators together have the bytes of two of CycleGAN's of that width, or of two such generators. What the
-        genotype does not name stays as it is.
+        hidden: channels of the encodings, for all or by direction; None: the genotype's, or those of the generators
+        match: choose the width so that the generators together have the bytes of two ResNet-9 of this width ("C64"),
+            or of two generators of this configuration
         """
-        ways: list[Direction] = [way for way in self.method.directions if way in genotype.generators]
-        first, last = ways[0], ways[-1]
+        directions: list[Direction] = [name for name in self.method.directions if name in genotype.generators]
+        first, last = directions[0], directions[-1]
         sections: dict[str, dict[str, Any]] = {}
-        parts = {"generator": genotype.generators, "discriminator": genotype.discriminators}
-        for section, chosen in parts.items():
-            if first in chosen:
-                other = chosen.get(last, chosen[first])
-                sections[section] = {"network": "cells", "space": genotype.space, "operations": chosen[first]}
-                differs = other if other != chosen[first] else None
-                sections[f"{section}_b"] = {"network": None, "space": None, "operations": differs}
-        blocks = [blocks_of(genotype.generators[way], genotype.space) for way in (first, last)]
+        operations_of = {"generator": genotype.generators, "discriminator": genotype.discriminators}
+        for section, operations in operations_of.items():
+            if first in operations:
+                last_operations = operations.get(last, operations[first])
+                sections[section] = {"network": "cells", "space": genotype.space, "operations": operations[first]}
+                override = last_operations if last_operations != operations[first] else None
+                sections[f"{section}_b"] = {"network": None, "space": None, "operations": override}
+        blocks = [blocks_of(genotype.generators[direction], genotype.space) for direction in (first, last)]
         hidden = hidden or genotype.hidden or self.generator.encoding
-        wide = [hidden[way] for way in (first, last)] if isinstance(hidden, Mapping) else [hidden]
+        widths = [hidden[first], hidden[last]] if isinstance(hidden, Mapping) else [hidden]
         sections["generator"] |= {"blocks": blocks[0], **RESNET_ONLY_DEFAULTS}
         if "discriminator" in sections:
             sections["discriminator"] |= {"antialias": False}
         sections["generator_b"] |= {"blocks": blocks[1] if blocks[1] != blocks[0] else None}
-        made = self.change(**sections)._with_widths(wide)
+        config = self.change(**sections)._with_widths(widths)
         if match is None:
-            return made
-        spec = made.spec
-        channels = [(spec.channels[source], spec.channels[target]) for source, target in map(ends, ways)]
+            return config
+        spec = config.spec
+        channels = [(spec.channels[source], spec.channels[target]) for source, target in map(ends, directions)]
         goal = reference(match) if isinstance(match, str) else match
-        return made._with_widths(matched([spec.generators[way] for way in ways], goal, channels=channels))
+        generators = [spec.generators[direction] for direction in directions]
+        return config._with_widths(matched(generators, goal, channels=channels))
 
     def match_size_of(self, other: Config) -> Config:
-        """With each generator as large as that of the same direction in `other`, by its width alone.
+        """Return a copy with widths that make each generator as large as that of its direction in `other`.
 
-        Widths are whole numbers: sizes are as near as these allow. For a searched `other` this is C'64 of CycleGANAS,
-        section 4.3: what unequal sizes are worth without a search.
+        Widths are integers, so sizes match approximately. With networks of a genotype in `other` this is C'64 of
+        CycleGANAS, section 4.3, which shows the effect of unequal sizes without a search.
         """
         spec, goal = self.spec, other.spec
         widths = []
-        for way in self.method.directions:
-            source, target = ends(way)
+        for direction in self.method.directions:
+            source, target = ends(direction)
             channels = (spec.channels[source], spec.channels[target])
-            widths.append(nearest_width(spec.generators[way], goal.generators[way], channels=channels))
+            widths.append(nearest_width(spec.generators[direction], goal.generators[direction], channels=channels))
         return self._with_widths(widths)
 
     def _with_widths(self, widths: Sequence[int]) -> Config:
-        """With these `channels` of the generators, of the first and of the last direction."""
+        """Return a copy with the given generator widths: first direction, last direction."""
         first, last = widths[0], widths[-1]
         return self.change(generator={"channels": first}, generator_b={"channels": None if last == first else last})
 
 
 def check_rules_match(config: Config) -> None:
-    """Raise ValueError for a rule of the section optimizer that matches no network that is trained."""
+    """Raise ValueError if a rule of the section optimizer matches no trained network."""
     if config.optimizer.rules:
-        more = [SEGMENTER] if config.data.labels_a or config.data.labels_b else []
-        check_rules(config.optimizer, [*trained(phases_of(config.method, config.spec)), *more])
+        segmenters = [SEGMENTER] if config.data.labels_a or config.data.labels_b else []
+        check_rules(config.optimizer, [*trained(phases_of(config.method, config.spec)), *segmenters])
 
 
 def fit_channels(config: Config, a: int, b: int) -> tuple[Config, list[Decision]]:
-    """Return the configuration with the channels that pictures of A and of B have, and what follows from them."""
+    """Return the configuration with the number of channels of A and B, and the decisions that follow from them."""
     config = config.change(data={"channels_a": a, "channels_b": b})
     remarks = capability(config.method, Remarks)
-    return config, _by_channels(config) + (remarks.remarks(config.spec) if remarks else [])
+    return config, _channel_decisions(config) + (remarks.remarks(config.spec) if remarks else [])
 
 
-def _by_channels(config: Config) -> list[Decision]:
+def _channel_decisions(config: Config) -> list[Decision]:
     """What the configuration leaves to the channels of the pictures, and why it is so."""
     spec, found = config.spec, list[Decision]()
     a, b = spec.channels["A"], spec.channels["B"]
@@ -272,7 +271,7 @@ def _by_channels(config: Config) -> list[Decision]:
 
 
 def parse_config(tree: Mapping[str, Any], *, source: str = "the configuration") -> Config:
-    """A Config from nested mappings. ValueError naming every wrong field, with the nearest valid name."""
+    """Return a Config from nested mappings. Raises ValueError with every invalid field and similar valid names."""
     try:
         return Config.model_validate(tree)
     except ValidationError as error:
@@ -280,51 +279,51 @@ def parse_config(tree: Mapping[str, Any], *, source: str = "the configuration") 
 
 
 def read_config(path: Path | str) -> Config:
-    """A Config from YAML, such as a run folder's config.yaml. ValueError where it does not fit."""
+    """Return a Config from a YAML file or a run folder with a config.yaml. Raises ValueError if it is invalid."""
     path = Path(path)
     path = path / "config.yaml" if path.is_dir() else path
     if not path.is_file():
         raise ValueError(f"--config {path}: there is no such file; every run folder holds a config.yaml")
     try:
-        if path.stat().st_size > _MOST_YAML:
+        if path.stat().st_size > _MAX_YAML:
             raise ValueError(f"it has {path.stat().st_size} bytes, not a few thousand")
         tree = parse_yaml(path.read_text(encoding="utf-8"))
         if not isinstance(tree, dict):
             raise ValueError("it must be a mapping with sections like data:")
     except ValueError as error:
-        raise ValueError(f"--config {path} holds no configuration in plain YAML: {error}") from None
+        raise ValueError(f"--config {path} is not a configuration in plain YAML: {error}") from None
     return parse_config(tree, source=str(path))
 
 
 def write_yaml(config: Config) -> str:
-    """The configuration as YAML that `read_config` reads back equal."""
+    """Return the configuration as YAML, from which `read_config` restores it."""
     return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
 
 
 def explain(error: ValidationError, *, source: str, section: str = "") -> str:
-    """A validation error as one line per wrong field: its name, its value, and what to do.
+    """Return a validation error as one line per invalid field: name, value and fix.
 
-    `section` is the one whose fields the error names, where it does not name the section itself.
+    `section` completes the names of an error that was raised by a section's own class.
     """
-    return f"{source}: " + "\n".join(_wrong_fields(error, section))
+    return f"{source}: " + "\n".join(_describe_errors(error, section))
 
 
-def _wrong_fields(error: ValidationError, section: str = "") -> list[str]:
+def _describe_errors(error: ValidationError, section: str = "") -> list[str]:
     lines, errors = [], error.errors()
-    for item in errors[:_MOST_ERRORS]:
-        name = ".".join([section] * bool(section) + [_shown(part) for part in item["loc"]])
+    for item in errors[:_MAX_ERRORS]:
+        name = ".".join([section] * bool(section) + [_shorten(part) for part in item["loc"]])
         if item["type"] == "extra_forbidden":
             lines.append(f"{name}: there is no such field{did_you_mean(name, field_names(Config))}")
         elif item["type"] == "value_error":
             problem = str(item.get("ctx", {}).get("error", item["msg"]))
             value = item["input"]
             told = not isinstance(value, (str, int, float)) or str(value) in problem
-            given = "" if told else f"={_shown(value, repr)}"
+            given = "" if told else f"={_shorten(value, repr)}"
             lines.append(f"{name}{given}: {problem}" if name else problem)
         else:
-            lines.append(f"{name}={_shown(item['input'], repr)}: {_uncapitalized(item['msg'])}")
-    if len(errors) > _MOST_ERRORS:
-        lines.append(f"and {len(errors) - _MOST_ERRORS} more")
+            lines.append(f"{name}={_shorten(item['input'], repr)}: {_uncapitalized(item['msg'])}")
+    if len(errors) > _MAX_ERRORS:
+        lines.append(f"and {len(errors) - _MAX_ERRORS} more")
     return lines
 
 
@@ -332,7 +331,7 @@ def _uncapitalized(message: str) -> str:
     return message[:1].lower() + message[1:]
 
 
-def _shown(value: Any, form: Callable[[Any], str] = str) -> str:
+def _shorten(value: Any, form: Callable[[Any], str] = str) -> str:
     try:
         return form(value)[:80]
     except ValueError:  # Python does not write out numbers of thousands of digits
@@ -340,7 +339,7 @@ def _shown(value: Any, form: Callable[[Any], str] = str) -> str:
 
 
 def field_names(model: type[BaseModel], prefix: str = "") -> list[str]:
-    """Dotted names of all fields; of `method`, those of every kind."""
+    """Return the dotted names of all fields; for `method`, those of every kind."""
     names = []
     for name, field in model.model_fields.items():
         kind = field.annotation
@@ -370,7 +369,7 @@ def differences(asked: Config, saved: Config) -> dict[str, tuple[Any, Any]]:
 
 
 def _get(config: Config, name: str) -> Any:
-    """A field's value; None for a field of another method."""
+    """Return a field's value by its dotted name; None if it belongs to another method."""
     value: Any = config
     for part in name.split("."):
         value = getattr(value, part, None)

@@ -1,4 +1,4 @@
-"""Files and texts that every room writes and reads the same way."""
+"""Helpers that all packages share: atomic writes, plain YAML, texts for numbers, checks of folders and extras."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ import yaml
 
 @contextmanager
 def atomic_write(path: Path) -> Iterator[Path]:
-    """Gives the path of a new file beside `path`; what is written there takes the place of `path` at the end.
+    """Yield the path of a temporary file in the folder of `path`, and rename the file to `path` at the end.
 
-    Readers see the old or the new content, never a part. OSError names `path`.
+    Readers see the old or the new content, never a part. Raises OSError, with `path`, if writing fails.
     """
     tmp_path = path.with_name(f".{path.name}.{os.getpid()}")
     try:
@@ -39,47 +39,47 @@ def atomic_write(path: Path) -> Iterator[Path]:
 
 
 def private_folder(folder: Path) -> Path:
-    """Make a folder for code that is run later, with mode 0700, and give it; its parent is made likewise.
+    """Create a folder for compiled code, and its parent, with mode 0700; return the folder.
 
-    ValueError, which names the folder and the mend, where other users than root may write to it, or may replace it
-    because they may write to its parent.
+    Raises ValueError if users other than root may write to it, or may replace it because they may write to its parent.
     """
-    for one in (folder.parent, folder):
-        if not one.exists():
-            one.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if not folder.parent.stat().st_mode & stat.S_ISVTX:  # in a folder like /tmp nobody replaces what is another's
+    for path in (folder.parent, folder):
+        if not path.exists():
+            path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if not folder.parent.stat().st_mode & stat.S_ISVTX:  # in folders like /tmp only the owner may replace a file
         check_not_shared(folder.parent)
     check_not_shared(folder)
     return folder
 
 
 def check_not_shared(path: Path) -> None:
-    """ValueError where other users than root may write to `path`, from which code is loaded."""
-    facts = path.stat()
-    if facts.st_uid not in (os.getuid(), 0):
+    """Raise ValueError if users other than root may write to `path`, from which code is loaded."""
+    status = path.stat()
+    if status.st_uid not in (os.getuid(), 0):
         raise ValueError(
             f"{path} belongs to another user, who could put any code there for this program to run: set the "
             "environment variable VELOGAN_CACHE to a folder of your own"
         )
-    if facts.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+    if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         raise ValueError(
-            f"other users may write to {path} and so put any code there for this program to run: if nobody has, "
-            f"`chmod go-w {shlex.quote(str(path))}`; or set the environment variable VELOGAN_CACHE to another folder"
+            f"other users may write to {path} and could put any code there for this program to run: if its content is "
+            f"trusted, run `chmod go-w {shlex.quote(str(path))}`; or set the environment variable VELOGAN_CACHE to "
+            "another folder"
         )
 
 
 def write_text(path: Path, text: str) -> None:
-    """Writes a file as `replacing` does; what is not Unicode in `text` becomes `?`. OSError says what to do."""
+    """Write a file by `atomic_write`; characters that UTF-8 cannot encode become `?`. Raises OSError with a hint."""
     try:
         with atomic_write(path) as tmp_path:
             tmp_path.write_bytes(text.encode("utf-8", errors="replace"))
     except OSError as error:
-        mend = f"{error.strerror} while writing this file: make room, or make it writable, and start again"
-        raise OSError(error.errno, mend, str(path)) from error
+        message = f"{error.strerror} while writing this file: make room, or make it writable, and start again"
+        raise OSError(error.errno, message, str(path)) from error
 
 
 def parse_yaml(text: str) -> Any:
-    """Plain values from YAML. ValueError where `text` is none, or is nested too deeply, or holds an alias."""
+    """Return plain values from YAML. Raises ValueError if `text` is invalid, nested too deeply or contains aliases."""
     try:
         return yaml.load(text, _PlainValues)
     except RecursionError:
@@ -89,45 +89,45 @@ def parse_yaml(text: str) -> Any:
 
 
 class _PlainValues(yaml.SafeLoader):
-    """No objects, and no aliases, with which a few lines can stand for gigabytes."""
+    """A YAML loader without objects, repeated keys, or aliases, by which a few lines can expand to gigabytes."""
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         if self.check_event(yaml.AliasEvent):
-            raise yaml.YAMLError("aliases (*name) are not taken; write the value itself")
+            raise yaml.YAMLError("aliases (*name) are not supported; write the value itself")
         return super().compose_node(parent, index)
 
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
         lines: dict[Any, int] = {}
         for key in (key for key, _ in node.value if isinstance(key, yaml.ScalarNode)):
-            here = key.start_mark.line + 1
-            if (before := lines.setdefault(key.value, here)) != here:
-                raise yaml.YAMLError(f"{key.value} is there twice, in lines {before} and {here}: leave one of them")
+            line = key.start_mark.line + 1
+            if (first := lines.setdefault(key.value, line)) != line:
+                raise yaml.YAMLError(f"{key.value} is repeated, in lines {first} and {line}: remove one of them")
         return super().construct_mapping(node, deep)
 
 
 def looks_like_file_name(path: Path) -> bool:
-    """Whether a path that is no folder is named as files are: with a letter behind its last dot, and another.
+    """Return whether a path that is not a folder has a file extension: at least two letters, other characters digits.
 
-    Letters and digits alone: `out.geotiffs` and `out.mp4` are named so, `out.v2` and `results.2026` are not.
+    `out.geotiffs` and `out.mp4` have one, `out.v2` and `results.2026` do not.
     """
     suffix = path.suffix[1:]
     letters = sum(character.isalpha() for character in suffix)
     return not path.is_dir() and suffix.isascii() and suffix.isalnum() and suffix[:1].isalpha() and letters > 1
 
 
-def pluralize(number: int, what: str) -> str:
-    """`number` things for people: "1 channel", "2 channels", "1,000 pictures"."""
-    return f"{number:,} {what}{'' if number == 1 else 's'}"
+def pluralize(number: int, noun: str) -> str:
+    """Return a number with its noun: "1 channel", "2 channels", "1,000 pictures"."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def duration(seconds: float) -> str:
-    """`seconds` for people: "8 s", "3 min 20 s", "2 h 05 min"."""
-    whole = max(0, round(seconds))
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60:02d} s"
-    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+    """Return `seconds` as text: "8 s", "3 min 20 s", "2 h 05 min"."""
+    rounded = max(0, round(seconds))
+    if rounded < 60:
+        return f"{rounded} s"
+    if rounded < 3600:
+        return f"{rounded // 60} min {rounded % 60:02d} s"
+    return f"{rounded // 3600} h {rounded % 3600 // 60:02d} min"
 
 
 def brief_duration(seconds: float) -> str:
@@ -140,34 +140,34 @@ def brief_duration(seconds: float) -> str:
 
 
 def sha256(file: Path) -> str:
-    """The SHA-256 of a file's bytes, in hexadecimal."""
+    """Return the SHA-256 of a file's bytes, in hexadecimal."""
     with file.open("rb") as opened:
         return hashlib.file_digest(opened, "sha256").hexdigest()
 
 
 def install(extra: str) -> str:
-    """The command that installs an optional extra of `pyproject.toml`. velogan is in no registry, only in a clone."""
+    """Return the command that installs an extra of `pyproject.toml`; velogan is not on PyPI."""
     return f"in your clone of velogan, pip install -e '.[{extra}]'"
 
 
 def require(extra: str, *modules: str, user: str) -> None:
-    """Raises ValueError, which says how to install `extra`, where one of its `modules` is missing; `user` needs it."""
+    """Raise ValueError with the install command of `extra` if one of its `modules`, which `user` needs, is missing."""
     if missing := [name for name in modules if find_spec(name) is None]:
         raise ValueError(f"{user} needs {', '.join(missing)}: {install(extra)}")
 
 
 def did_you_mean(name: str, names: Iterable[str]) -> str:
-    """`; did you mean x?` for the valid name closest to `name`, or nothing."""
+    """Return `; did you mean x?` with the element of `names` most similar to `name`, or an empty string."""
     close = difflib.get_close_matches(name, list(names), n=1, cutoff=0.5)
     return f"; did you mean {close[0]}?" if close else ""
 
 
 def check_writable(flag: str, folder: Path) -> None:
-    """ValueError where nothing can be written into a folder, which need not exist yet."""
-    above = next(one for one in (folder.absolute(), *folder.absolute().parents) if one.exists())
+    """Raise ValueError if a folder, which need not exist yet, cannot be written to."""
+    existing = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
     try:
-        TemporaryDirectory(prefix=".velogan-", dir=above).cleanup()
+        TemporaryDirectory(prefix=".velogan-", dir=existing).cleanup()
     except OSError as error:
         raise ValueError(
-            f"{flag} {folder}: nothing can be written to {above} ({error.strerror}): name another folder"
+            f"{flag} {folder}: nothing can be written to {existing} ({error.strerror}): choose another folder"
         ) from None

@@ -1,4 +1,4 @@
-"""Named runs. Each is a function that returns a whole Config; its docstring says what it is for."""
+"""Presets: functions that return a complete Config. The docstring of each describes it."""
 
 from __future__ import annotations
 
@@ -19,16 +19,15 @@ def cyclegan() -> Config:
 
 
 def fast() -> Config:
-    """Good pictures in minutes: 128x128, small generators with a mask, judged by trained features.
+    """Good translations in minutes: 128x128, small generators with a mask, discriminators on pretrained features.
 
-    The mask, where A and B have as many channels, keeps what need not change, so no identity loss asks for it, and
-    the cycle weighs little: that edges stay where they were keeps shapes. The trained features see small pictures
-    enlarged, up to the size that they were trained with. Strokes and colours change with every few hundred images,
-    so a step sees four of them, the average is long, and the discriminators learn at half the rate. Rates do not
-    fall: with falling ones changes became fewer. Squares cut out keep the discriminators from knowing their
-    pictures by heart, and untranslated pictures among the translations keep the PatchGANs from taking the input's
-    domain for their own. Features are mirrored at borders, so that no lines appear there.
-    docs/training.md has the figures.
+    If A and B have the same number of channels, the mask preserves unchanged regions, so there is no identity loss and
+    only a weak cycle loss; the edge loss preserves shapes. Small images are enlarged for the pretrained features, up to
+    the size that these were trained with. Textures and colours vary over a few hundred images, so the batch has four
+    images, the weight average is long, and the discriminators learn at half the rate. Learning rates are constant,
+    because decay reduced the changes. Cutout keeps the discriminators from memorising their images, and untranslated
+    inputs among the fake examples keep the PatchGANs from accepting the input's domain. Reflection padding avoids lines
+    at the borders. docs/training.md has the measurements.
 
     velogan train fast --data horse2zebra --out runs/zebras
     """
@@ -50,9 +49,9 @@ def fast() -> Config:
 
 
 def recommended() -> Config:
-    """What `velogan train` does where no preset is named: `fast`, at a size that the machine bears.
+    """The default of `velogan train`: `fast` in a size for this machine.
 
-    Where CUDA is, ten minutes of pictures of 256x256 by networks of size s; else forty minutes at 128x128 by size xs.
+    With CUDA, ten minutes at 256x256 with networks of size s; otherwise forty minutes at 128x128 with size xs.
 
     velogan train --data horse2zebra --out runs/zebras
     """
@@ -64,10 +63,10 @@ def recommended() -> Config:
 def demo() -> Config:
     """Apples to oranges on the built-in rendered set at 64x64, in minutes on two CPU cores.
 
-    The generators have no norm: instance norm takes away each picture's own brightness and colour, which a network this
-    small does not learn to give back in minutes. So their blocks begin as the identity: activations would double in
-    each. They keep what they hardly change. The hinge loss pushes small generators further in so short a time than
-    least squares do (docs/training.md, benchmarks/LOG.md).
+    The generators have no norm: instance norm removes each image's brightness and colour, which a network this small
+    does not learn to restore in minutes. Their blocks are initialised as the identity, because without a norm
+    activations would double in each. Pixels that hardly change keep the input's values. In so short a time the hinge
+    loss trains small generators further than least squares (docs/training.md, benchmarks/LOG.md).
 
     velogan demo
     """
@@ -83,7 +82,7 @@ def demo() -> Config:
 
 
 def adam_joint() -> Config:
-    """One Adam over all four networks at 2e-4; each descends its own loss alone (docs/training.md, as the next two).
+    """One Adam for all four networks at 2e-4; each minimises only its own loss (docs/training.md, also the next two).
 
     velogan train adam-joint --data horse2zebra --out runs/joint
     """
@@ -91,7 +90,7 @@ def adam_joint() -> Config:
 
 
 def adam_each_decay() -> Config:
-    """An Adam for each network; the rate of all falls from 2e-4, times 0.9 in every 10,000 images.
+    """One Adam per network; the learning rate of all starts at 2e-4 and is multiplied by 0.9 every 10,000 images.
 
     velogan train adam-each-decay --data horse2zebra --out runs/each-decay
     """
@@ -99,7 +98,7 @@ def adam_each_decay() -> Config:
 
 
 def adam_each_rates() -> Config:
-    """An Adam for each network at a constant rate of its own: 1e-4, 5e-4, and 2e-4 for the discriminators.
+    """One Adam per network with constant learning rates: G_A 1e-4, G_B 5e-4, the discriminators 2e-4.
 
     velogan train adam-each-rates --data horse2zebra --out runs/each-rates
     """
@@ -107,10 +106,10 @@ def adam_each_rates() -> Config:
 
 
 def keras() -> Config:
-    """The Keras CycleGAN example (A_K_Nain, 2020): its networks, losses and rates, and the 90 epochs of its weights.
+    """The Keras CycleGAN example (A_K_Nain, 2020): its networks, losses, learning rates and 90 epochs.
 
-    Its instance norms have weights, it keeps no pool of past fakes, its rates do not fall, and Adam's epsilon is 1e-7.
-    docs/keras.md says where it still differs.
+    Instance norms have weights, there is no image pool, learning rates are constant, and Adam's epsilon is 1e-7.
+    docs/keras.md lists the remaining differences.
 
     velogan train keras --data horse2zebra --out runs/zebras
     """
@@ -125,9 +124,9 @@ def keras() -> Config:
 
 
 def onepair() -> Config:
-    """One autoencoder, one translator of its encodings, as "Improving Cycle-GAN using Intel AI DevCloud" (2018) has it.
+    """One autoencoder and one translator of its encodings, as in "Improving Cycle-GAN using Intel AI DevCloud" (2018).
 
-    But for its "less-complex decoder", which lost 2.6 dB: generator.decoder=simple is such a one.
+    Its "less-complex decoder" is left out, because it lost 2.6 dB: generator.decoder=simple selects it.
 
     velogan train onepair --data apple2orange --out runs/oranges
     """
@@ -135,7 +134,7 @@ def onepair() -> Config:
 
 
 def onepair_plus() -> Config:
-    """The same, made good enough to choose: what its translator leaves alone stays as it was (docs/onepair.md).
+    """An improved `onepair`: the input changes only where the translator changes its encoding (docs/onepair.md).
 
     velogan train onepair-plus --data apple2orange --out runs/oranges
     """
@@ -147,7 +146,7 @@ def onepair_plus() -> Config:
 
 
 def demo_onepair() -> Config:
-    """The demo by the one-pair method.
+    """The demo with the one-pair method.
 
     velogan demo demo-onepair
     """
@@ -161,7 +160,7 @@ def demo_onepair() -> Config:
 
 
 def contrast() -> Config:
-    """CUT: A to B alone, by one generator and one discriminator, whose patches stay themselves (Park et al. 2020).
+    """CUT: only A to B, by one generator and one discriminator with a contrastive patch loss (Park et al. 2020).
 
     velogan train contrast --data horse2zebra --out runs/zebras
     """
@@ -174,12 +173,11 @@ def contrast() -> Config:
 
 
 def to_search(config: Config, *, inner: str | None = None) -> Config:
-    """`config` as a search of its method's architectures, one-step, as section 3 of CycleGANAS has it.
+    """Return `config` as a one-step search for its method's architectures (CycleGANAS, section 3).
 
-    `inner` is another method. The networks to build have the width of the generators in `config`.
-
-    Its generators, and its discriminators where they have no trained features, become supernets of cells; the
-    encodings a quarter as wide, 64 feature maps for 256. Rates stay as they are all the time.
+    The generators, and the discriminators unless they use pretrained features, become supernets of cells, with encodings
+    a quarter as wide: 64 feature maps instead of 256. The networks built from the result have the width of the
+    generators in `config`. Learning rates are constant. `inner` replaces the method.
     """
     if isinstance(config.method, Searched):
         return config.change(method={} if inner is None else {"inner": inner})
@@ -212,10 +210,10 @@ RECIPES: dict[str, Callable[[], Config]] = {
 }
 
 RECOMMENDED = "auto"
-"""The recipe of somebody who trains and names none. What it is depends on the machine."""
+"""The preset of `velogan train` if none is named; it depends on the machine."""
 
 DEFAULT = "cyclegan"
-"""The recipe that others are measured against, and that of commands which measure."""
+"""The baseline preset, and the default of the commands that profile, search and compare."""
 
 DEMOS = ("demo", "demo-onepair")
-"""Those that come with their data."""
+"""The presets that include their data."""
