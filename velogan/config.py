@@ -65,7 +65,9 @@ def _parse_method(value: Any) -> Method:
     kind = tree.get("kind", DEFAULT.kind)
     if not isinstance(kind, str) or kind not in METHODS:
         known = " and ".join(METHODS)
-        raise ValueError(f"kind={_shorten(kind, repr)} is no method, there are {known}{did_you_mean(str(kind), METHODS)}")
+        raise ValueError(
+            f"kind={_shorten(kind, repr)} is no method, there are {known}{did_you_mean(str(kind), METHODS)}"
+        )
     return METHODS[kind].model_validate(tree)
 
 
@@ -130,15 +132,17 @@ class Config(BaseModel):
         return self
 
     def _check_adds_terms(self, field: str) -> None:
-        """ValueError where a run cannot have what `data.<field>` adds to a method's losses."""
-        asked = f"data.{field}={getattr(self.data, field)}"
+        """Raise ValueError if the run does not support the loss terms that `data.<field>` adds."""
+        setting = f"data.{field}={getattr(self.data, field)}"
         if not isinstance(self.method, TakesTerms):
-            can = " or ".join(name for name, method in METHODS.items() if isinstance(method(), TakesTerms))
-            raise ValueError(f"{asked} is not for method={self.method.kind}: set method={can}, or leave it out")
+            supported = " or ".join(name for name, method in METHODS.items() if isinstance(method(), TakesTerms))
+            raise ValueError(
+                f"{setting} is not supported by method={self.method.kind}: set method={supported} or remove it"
+            )
         if self.train.exchange_every is not None:
             raise ValueError(
-                f"{asked} needs all networks in one process, and train.exchange_every={self.train.exchange_every} "
-                "divides them: leave one of the two out"
+                f"{setting} needs all networks in one process, but train.exchange_every={self.train.exchange_every} "
+                "distributes them: remove one of the two"
             )
 
     @property
@@ -257,17 +261,17 @@ def fit_channels(config: Config, a: int, b: int) -> tuple[Config, list[Decision]
 
 
 def _channel_decisions(config: Config) -> list[Decision]:
-    """What the configuration leaves to the channels of the pictures, and why it is so."""
-    spec, found = config.spec, list[Decision]()
+    """Return the decisions on settings that depend on the number of channels."""
+    spec, decisions = config.spec, list[Decision]()
     a, b = spec.channels["A"], spec.channels["B"]
     if config.generator.output == "auto":
-        why = "A and B have as many channels" if a == b else f"a mask keeps parts of the input: A has {a}, B {b}"
-        found.append(Decision("generator.output", spec.generators["a2b"].output, why))
-    if any(one.network.startswith("projected") for one in spec.discriminators.values()):
+        reason = "A and B have the same number of channels" if a == b else f"A has {a} channels and B {b}"
+        decisions.append(Decision("generator.output", spec.generators["a2b"].output, reason))
+    if any(discriminator.network.startswith("projected") for discriminator in spec.discriminators.values()):
         for count in sorted({a, b} - {1, 3}):
-            why = f"a network of photographs: each is the mean of a third of the {count}"
-            found.append(Decision("discriminator.features", "see three channels", why))
-    return found
+            reason = f"the pretrained network takes RGB: each channel is the mean of a third of the {count}"
+            decisions.append(Decision("discriminator.features", "see three channels", reason))
+    return decisions
 
 
 def parse_config(tree: Mapping[str, Any], *, source: str = "the configuration") -> Config:
@@ -317,9 +321,9 @@ def _describe_errors(error: ValidationError, section: str = "") -> list[str]:
         elif item["type"] == "value_error":
             problem = str(item.get("ctx", {}).get("error", item["msg"]))
             value = item["input"]
-            told = not isinstance(value, (str, int, float)) or str(value) in problem
-            given = "" if told else f"={_shorten(value, repr)}"
-            lines.append(f"{name}{given}: {problem}" if name else problem)
+            is_value_needed = isinstance(value, (str, int, float)) and str(value) not in problem
+            assignment = f"={_shorten(value, repr)}" if is_value_needed else ""
+            lines.append(f"{name}{assignment}: {problem}" if name else problem)
         else:
             lines.append(f"{name}={_shorten(item['input'], repr)}: {_uncapitalized(item['msg'])}")
     if len(errors) > _MAX_ERRORS:
@@ -344,10 +348,10 @@ def field_names(model: type[BaseModel], prefix: str = "") -> list[str]:
     for name, field in model.model_fields.items():
         kind = field.annotation
         if isinstance(kind, type) and issubclass(kind, Method):
-            nested = "method." in prefix  # no method that wraps others is wrapped
-            others = [method for method in METHODS.values() if not (nested and "inner" in method.model_fields)]
-            of_kinds = [own for method in others for own in field_names(method, f"{prefix}{name}.")]
-            names += list(dict.fromkeys([f"{prefix}{name}.kind", *of_kinds]))
+            is_nested = "method." in prefix  # methods that wrap others cannot be wrapped
+            methods = [method for method in METHODS.values() if not (is_nested and "inner" in method.model_fields)]
+            method_names = [own for method in methods for own in field_names(method, f"{prefix}{name}.")]
+            names += list(dict.fromkeys([f"{prefix}{name}.kind", *method_names]))
         elif isinstance(kind, type) and issubclass(kind, BaseModel):
             names += field_names(kind, f"{prefix}{name}.")
         else:
@@ -355,17 +359,17 @@ def field_names(model: type[BaseModel], prefix: str = "") -> list[str]:
     return names
 
 
-def differences(asked: Config, saved: Config) -> dict[str, tuple[Any, Any]]:
-    """Fields whose values differ, as (asked, saved); `auto` asks for nothing in particular."""
-    found = {}
+def differences(requested: Config, saved: Config) -> dict[str, tuple[Any, Any]]:
+    """Return the fields whose values differ, as (requested, saved), except requests for automatic values."""
+    result = {}
     for name in field_names(Config):
-        mine, theirs = _get(asked, name), _get(saved, name)
-        decided = name.startswith("engine.") or name in ("data.channels_a", "data.channels_b")
-        if mine != theirs and not (decided and mine in ("auto", None)):
-            found[name] = (mine, theirs)
-    if "method.kind" in found:  # then their fields have nothing in common
-        return {name: one for name, one in found.items() if name == "method.kind" or not name.startswith("method.")}
-    return found
+        values = _get(requested, name), _get(saved, name)
+        may_be_automatic = name.startswith("engine.") or name in ("data.channels_a", "data.channels_b")
+        if values[0] != values[1] and not (may_be_automatic and values[0] in ("auto", None)):
+            result[name] = values
+    if "method.kind" in result:  # methods of different kinds have different fields
+        result = {name: pair for name, pair in result.items() if name == "method.kind" or name[:7] != "method."}
+    return result
 
 
 def _get(config: Config, name: str) -> Any:

@@ -175,9 +175,9 @@ def contrast() -> Config:
 def to_search(config: Config, *, inner: str | None = None) -> Config:
     """Return `config` as a one-step search for its method's architectures (CycleGANAS, section 3).
 
-    The generators, and the discriminators unless they use pretrained features, become supernets of cells, with encodings
-    a quarter as wide: 64 feature maps instead of 256. The networks built from the result have the width of the
-    generators in `config`. Learning rates are constant. `inner` replaces the method.
+    The generators, and the discriminators unless they use pretrained features, become supernets of cells, with
+    encodings a quarter as wide: 64 feature maps instead of 256. The networks built from the result have the width of
+    the generators in `config`. Learning rates are constant. `inner` replaces the method.
     """
     if isinstance(config.method, Searched):
         return config.change(method={} if inner is None else {"inner": inner})

@@ -1,4 +1,4 @@
-"""The shared words of all rooms."""
+"""Types that all packages share, and the declared computation of a module's `forward`."""
 
 from __future__ import annotations
 
@@ -15,31 +15,33 @@ Batch = dict[str, Tensor]
 """Named tensors of one step. `A` and `B` are `(B, C, H, W)` float32 in [-1, 1], one per domain."""
 
 Nets = Mapping[str, nn.Module]
-"""Networks by role, as each method names them: `G_A` (A to B), `D_A` (judges domain B)."""
+"""Networks by role, as each method names them: `G_A` (A to B), `D_A` (discriminator of domain B)."""
 
 Letter = Literal["A", "B"]
 """A domain."""
 
 Progress = Callable[[int, int], None]
-"""Called with what is done of a task, and with all of it."""
+"""Callback with the number of finished units of a task and the total."""
 
 Direction = Literal["a2b", "b2a"]
-"""A way to translate."""
+"""Translation direction."""
 
 GENERATOR_FILES: dict[Direction, str] = {"a2b": "G_A", "b2a": "G_B"}
-"""The names under which whole generators are kept, by direction: those of the reference implementation."""
+"""File names (without suffix) of saved generators by direction, as in the reference implementation."""
 
-Form = Literal["layer", "sequence", "residual", "skip", "change", "mask", "maps", "mix", "mixture"]
-"""What the `forward` of a module computes, for those who compute the same in another way.
+ForwardKind = Literal["layer", "sequence", "residual", "skip", "change", "mask", "maps", "mix", "mixture"]
+"""What a module's `forward` computes, so that accelerated implementations can replace it.
 
-layer: what the layer of torch computes that it derives from; without such a base, what only its own `forward` knows,
-which takes any type of numbers. sequence: its children one after the other. residual: `x + child(x)`. skip:
-`cat([x, child(x)], 1)`. change, mask: as `ChangeGenerator`, and as `MaskGenerator`
-and `KeepGenerator`, of `networks.generators` have it. maps:
-as `Maps` of `networks.efficientnet_lite`; mix: as `Mix` of `networks.projected`. mixture: as `Mixed` of
-`networks.supernet`, whose `forward` takes a `convolve` that stands for `F.conv2d`.
+layer: the same as its torch base class, or, without one, a custom computation for any dtype
+sequence: its children one after the other
+residual: `x + child(x)`
+skip: `cat([x, child(x)], 1)`
+change, mask: as `ChangeGenerator`, and as `MaskGenerator` and `KeepGenerator` of `networks.outputs`
+maps: as `Maps` of `networks.efficientnet_lite`
+mix: as `Mix` of `networks.projected`
+mixture: as `Mixed` of `search.supernet`, whose `forward` takes a `convolve` in place of `F.conv2d`
 
-A class declares it beside its `forward`: `form: ClassVar[Form] = "residual"`.
+A class declares it next to its `forward`: `forward_kind: ClassVar[ForwardKind] = "residual"`.
 """
 
 
@@ -54,55 +56,57 @@ class Decision:
 
 @runtime_checkable
 class Composed(Protocol):
-    """A network with a `forward` of its own around parts that may be computed in another way."""
+    """A network whose `forward` is custom but whose sub-networks may be replaced by accelerated ones."""
 
-    def by(self, other: Callable[[nn.Module], nn.Module]) -> nn.Module:
-        """The same network, over the same weights, with each such part replaced by `other(part)`."""
+    def map_parts(self, other: Callable[[nn.Module], nn.Module]) -> nn.Module:
+        """Return the network, with the same weights, with each such sub-network replaced by `other(part)`."""
         ...
 
 
-def form_of(net: nn.Module) -> Form | None:
-    """The declared form of `net`. None: nobody but its own `forward` knows, so it must be called whole.
+def forward_kind_of(net: nn.Module) -> ForwardKind | None:
+    """Return what `forward` of `net` is declared to compute; None: unknown, so the module must be called normally.
 
-    `nn.Sequential` and the layers of torch count as declared. A declaration holds for the `forward` beside it: a
-    subclass with another one must declare anew. Whoever has hooks must be called, so that they are.
+    `nn.Sequential` and torch layers are declared. A declaration applies to the `forward` of the same class: a subclass
+    with its own `forward` must declare again. Modules with hooks must be called normally, so that the hooks run.
     """
-    kind = type(net)
-    declares = next(base for base in kind.__mro__ if "form" in vars(base) or base.__module__.startswith("torch.nn."))
-    own = kind.forward is not declares.forward or kind.__call__ is not nn.Module.__call__ or "forward" in vars(net)
-    if own or hooked(net):
+    cls = type(net)
+    declaring_class = next(
+        base for base in cls.__mro__ if "forward_kind" in vars(base) or base.__module__.startswith("torch.nn.")
+    )
+    has_own_forward = cls.forward is not declaring_class.forward or "forward" in vars(net)
+    if has_own_forward or cls.__call__ is not nn.Module.__call__ or has_hooks(net):
         return None
-    if declares is nn.Sequential:
+    if declaring_class is nn.Sequential:
         return "sequence"
-    form, children = vars(declares).get("form", "layer"), len(layers_of(net))
-    return form if children == {"layer": 0, "change": 3, "mix": 0}.get(form, 1) else None
+    kind, children = vars(declaring_class).get("forward_kind", "layer"), len(layers_of(net))
+    return kind if children == {"layer": 0, "change": 3, "mix": 0}.get(kind, 1) else None
 
 
 def layers_of(net: nn.Module) -> list[nn.Module]:
-    """The children of `net` in order; unlike `children` it repeats what stands there twice."""
+    """Return the children of `net` in order; unlike `net.children()`, a module that occurs twice is repeated."""
     return [child for child in net._modules.values() if child is not None]
 
 
-Marks = Mapping[Form | None, tuple[Sequence[nn.Module], Sequence[nn.Module]]]
-"""Modules that stand before and behind the layers of a module of some form, for whoever follows a walk."""
+Marks = Mapping[ForwardKind | None, tuple[Sequence[nn.Module], Sequence[nn.Module]]]
+"""Marker modules before and after the layers of a module, by its kind, for the caller of `walk`."""
 
 
 def walk(net: nn.Module, marks: Marks) -> Iterator[nn.Module]:
-    """The layers of `net` in the order in which they run, between the marks of the forms around them.
+    """Yield the layers of `net` in execution order, with the markers of the modules that contain them.
 
-    A module whose form has no marks is given whole.
+    A module whose kind has no markers is yielded itself instead of its layers.
     """
-    form = form_of(net)
-    if form not in marks:
+    kind = forward_kind_of(net)
+    if kind not in marks:
         yield net
         return
-    before, behind = marks[form]
+    before, after = marks[kind]
     yield from before
     for layer in layers_of(net):
         yield from walk(layer, marks)
-    yield from behind
+    yield from after
 
 
-def hooked(net: nn.Module) -> bool:
-    """Whether somebody looks on, or steps in, when `net` itself is called."""
+def has_hooks(net: nn.Module) -> bool:
+    """Return whether forward or backward hooks are registered on `net` itself."""
     return any((net._forward_hooks, net._forward_pre_hooks, net._backward_hooks, net._backward_pre_hooks))

@@ -165,7 +165,7 @@ def test_a_full_cache_says_which_folder_and_leaves_nothing_behind(
     assert code == 1
     assert "No space left on device while" in said
     assert str(cache) in said
-    assert "name another folder" in said
+    assert "choose another folder" in said
     assert not [path for path in cache.rglob("*") if path.is_file()]
     disk.free()
     assert velogan(command)[0] == 0

@@ -21,7 +21,7 @@ def test_a_run_on_a_read_only_disk_is_refused_and_later_goes_on(disk, flags, vel
     code, said = velogan(flags(run))
     assert code == 2
     assert "Read-only file system" in said
-    assert "name another folder" in said
+    assert "choose another folder" in said
     assert str(run) in said
     code, said = velogan(flags(disk.path / "new"))
     assert code == 2
@@ -36,7 +36,7 @@ def test_a_file_is_no_run_folder(flags, velogan, tmp_path: Path):
     (tmp_path / "run").write_text("a file")
     code, said = velogan(flags(tmp_path / "run"))
     assert code == 2
-    assert "(Not a directory): name another folder" in said
+    assert "(Not a directory): choose another folder" in said
     code, said = velogan(flags(tmp_path / "run" / "inner"))
     assert code == 2
     assert "Not a directory" in said

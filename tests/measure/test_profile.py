@@ -73,7 +73,7 @@ def test_what_cannot_be_profiled_is_refused(tmp_path: Path, capsys: pytest.Captu
     assert "--steps 0: it takes at least one" in capsys.readouterr().err
     (tmp_path / "file").touch()
     assert main(["profile", "--out", str(tmp_path / "file")]) == 2
-    assert "file (Not a directory): name another folder" in capsys.readouterr().err
+    assert "file (Not a directory): choose another folder" in capsys.readouterr().err
     with pytest.raises(ValueError, match=r"engine\.device=meta: .* set engine\.device=cpu"):
         _profile(_tiny(device="meta"), tmp_path)
 

@@ -10,7 +10,7 @@ from torch import nn
 from velogan.networks.discriminators import DiscriminatorConfig, build_discriminator
 from velogan.networks.generators import GeneratorConfig, build_generator
 from velogan.networks.layers import InitName, InstanceNorm2d, NormName, initialise, norm_layer
-from velogan.types import form_of
+from velogan.types import forward_kind_of
 
 FAN_IN, FAN_OUT = 64 * 9, 128 * 9
 
@@ -127,4 +127,4 @@ def test_all_networks_declare_what_they_compute(norm: str):
         *map(build_generator, generators),
         *map(build_discriminator, discriminators),
     ):
-        assert not [name for name, module in net.named_modules() if form_of(module) is None]
+        assert not [name for name, module in net.named_modules() if forward_kind_of(module) is None]

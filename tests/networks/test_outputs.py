@@ -52,7 +52,7 @@ def test_a_change_generator_changes_the_image_as_what_is_decoded_changes():
     expected = changed(images, after=decoder(translator(encoded)), before=decoder(encoded))
     assert expected.abs().max() > 1
     torch.testing.assert_close(net(images), expected.clamp(-1, 1))
-    twice = net.by(lambda stage: nn.Sequential(stage))
+    twice = net.map_parts(lambda stage: nn.Sequential(stage))
     assert torch.equal(twice(images), net(images))
     with pytest.raises(ValueError, match=r"output=change takes the difference.*: set decoder=simple, or norm=none"):
         GeneratorConfig(output="change")
@@ -123,7 +123,7 @@ def test_a_mask_keeps_detail_when_it_is_trained():
     assert torch.equal(net(images), made)
     net.eval()
     assert torch.equal(net(images), detailed(made, images))
-    twice = net.by(lambda inner: nn.Sequential(inner))
+    twice = net.map_parts(lambda inner: nn.Sequential(inner))
     assert torch.equal(twice(images), net(images))
     assert detailed(made[..., :4, :4], images[..., :4, :4]).shape == (2, 3, 4, 4)
 
@@ -141,7 +141,7 @@ def test_small_changes_are_hardly_taken_over():
     assert torch.equal(net(images), net.net(images))  # while it trains
     net.eval()
     assert torch.equal(net(images), detailed(kept(net.net(images), images), images))
-    twice = net.by(lambda inner: nn.Sequential(inner))
+    twice = net.map_parts(lambda inner: nn.Sequential(inner))
     assert isinstance(twice, KeepGenerator)
     assert torch.equal(twice(images), net(images))
     with pytest.raises(ValueError, match="output=keep keeps parts of the input, but A and B have 3 and 1 channel"):

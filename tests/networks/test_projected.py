@@ -95,7 +95,7 @@ def test_a_network_of_one_s_own_may_see(monkeypatch: pytest.MonkeyPatch) -> None
         torch.testing.assert_close(map_, plain[: int(name) + 1](images))  # pyright: ignore[reportIndexIssue]
     assert isinstance(net, ProjectedDiscriminator)
     others: list[nn.Module] = []
-    again = net.eval().by(lambda part: others.append(part) or part)
+    again = net.eval().map_parts(lambda part: others.append(part) or part)
     assert all(map(torch.equal, again(images), net(images)))
     assert {type(part).__name__ for part in others} == {"Mix", "Sequential"}  # the network itself is called as it is
     saved = net.state_dict()
@@ -168,7 +168,7 @@ def _traced(part: nn.Module) -> nn.Module:
 @pytest.mark.parametrize("other", [lambda part: part, _traced])
 def test_the_fast_one_sees_the_same(other: Callable[[nn.Module], nn.Module]) -> None:
     net, images = made("projected+basic", feature_size=96).eval(), torch.rand(1, 3, 64, 64)
-    for one, wanted in zip(net.by(other)(images), net(images), strict=True):
+    for one, wanted in zip(net.map_parts(other)(images), net(images), strict=True):
         assert torch.equal(one, wanted)
 
 

@@ -25,7 +25,7 @@ from velogan.networks.layers import InstanceNorm2d
 from velogan.networks.pretrained import frozen_features
 from velogan.recipes import RECIPES
 from velogan.training.build import build_roles
-from velogan.types import Composed, form_of
+from velogan.types import Composed, forward_kind_of
 
 SIDE = 256
 KERNELS = ("_sums", "_moments", "_result", "_plain_gradient", "_gradient_sums", "_means", "_gradient")
@@ -111,7 +111,7 @@ def _step(
         phases,
         nets=nets,
         forward_nets={
-            name: net.by(forward) if isinstance(net, Composed) else forward(net) for name, net in nets.items()
+            name: net.map_parts(forward) if isinstance(net, Composed) else forward(net) for name, net in nets.items()
         },
         optimizers=build_optimizers(config.optimizer, phases=phases, nets=nets, fused=True),
         autocast=torch.bfloat16,
@@ -161,7 +161,9 @@ def test_a_step_of_fast_launches_less(kernels: tuple[Any, Counter[str]], feature
     norms, triton = kernels
     asked: Any = {"recipe": "fast", "side": 128, "batch_size": 4}
     plain = _step(lambda net: net, **asked)
-    fused = _step(lambda net: features if form_of(net) == "maps" else native(net, kernels=norms, gemm=None), **asked)
+    fused = _step(
+        lambda net: features if forward_kind_of(net) == "maps" else native(net, kernels=norms, gemm=None), **asked
+    )
     assert plain.seen["convolution"] == fused.seen["convolution"]
     assert fused.seen["_to_copy"] < 0.3 * plain.seen["_to_copy"]  # no weight of the features
     assert triton.total() == 2 * 287

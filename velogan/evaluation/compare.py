@@ -114,7 +114,8 @@ def _list_folder(path: Path) -> Folder:
     names = list_images(path)
     if len(names) < 2:
         raise ValueError(
-            f"{path} contains {pluralize(len(names), 'picture')}, but a distance needs at least two; name another folder"
+            f"{path} contains {pluralize(len(names), 'picture')}, but a distance needs at least two; "
+            "name another folder"
         )
     return Folder(path, names)
 

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from velogan.kernels.bf16_gemm import Bf16Gemm, computes_half
 from velogan.kernels.native import bind
 from velogan.kernels.norms import dense, empty, pointer
-from velogan.types import form_of, hooked
+from velogan.types import forward_kind_of, has_hooks
 
 _LANES = 16
 _MOST_TAPS = 49  # of a depthwise convolution
@@ -39,7 +39,7 @@ class FrozenMaps(nn.Module):
         self._plan = _planned(net, gemm.library)
 
     def forward(self, images: Tensor) -> list[Tensor]:
-        if not computes_half(images) or hooked(self._net[0]):
+        if not computes_half(images) or has_hooks(self._net[0]):
             return self._net[0](images)
         return list(_Maps.apply(images.float(), self._plan))  # pyright: ignore[reportArgumentType]
 
@@ -57,7 +57,7 @@ class FrozenMix(nn.Module):
 
     def forward(self, maps: Sequence[Tensor]) -> list[Tensor]:
         finest, last = maps[0], len(maps) - 1
-        if not computes_half(finest) or hooked(self._net[0]) or finest.device.type != "cpu":
+        if not computes_half(finest) or has_hooks(self._net[0]) or finest.device.type != "cpu":
             return self._net[0](maps)
         across = [self._point("across", number) for number in range(last + 1)]
         down = [self._point("down", number) for number in range(1, last + 1)]
@@ -77,7 +77,7 @@ class FrozenMix(nn.Module):
 
 def fits_frozen(net: nn.Module) -> bool:
     """Whether `FrozenMaps` can compute `net`: frozen, of the form "maps", with numbers of channels that fit."""
-    if form_of(net) != "maps" or any(weight.requires_grad or weight.is_meta for weight in net.parameters()):
+    if forward_kind_of(net) != "maps" or any(weight.requires_grad or weight.is_meta for weight in net.parameters()):
         return False
     seen = cast(Any, net).net
     points = [conv for block in seen.blocks for conv in (block.expand, block.project) if conv is not None]

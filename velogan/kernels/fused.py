@@ -23,7 +23,7 @@ from velogan.kernels.norms import NormKernels
 from velogan.kernels.plan import ADD, OF_MARKS, SAVE, Opaque, Plan, Planned, State, Step, apply, tokens
 from velogan.kernels.thin import is_thin, thin_convolution
 from velogan.kernels.winograd import WinogradConvolution, fits_winograd, winograd_convolution
-from velogan.types import form_of
+from velogan.types import forward_kind_of
 
 Products = Bf16Gemm | Fp32Gemm
 """Native convolutions: those in bfloat16, or those in float32."""
@@ -33,8 +33,8 @@ class Fused(Planned):
     """`net` with fused steps: same weights, same result up to rounding, no second derivatives.
 
     With `gemm`, convolutions in its precision are native where that is faster. With kernels for GPUs, the library's
-    convolutions share the casts of their weights (`HalfConvolutions`). Modules without a form (`types.form_of`) are
-    called as they are. For `recompute` and hooks see `Planned`.
+    convolutions share the casts of their weights (`HalfConvolutions`). Modules of unknown kind (`types.forward_kind_of`)
+    are called as they are. For `recompute` and hooks see `Planned`.
     """
 
     def __init__(self, net: nn.Module, kernels: NormKernels, gemm: Products | None = None, *, recompute: bool = False):
@@ -54,7 +54,7 @@ def native(net: nn.Module, *, kernels: NormKernels, gemm: Products | None, recom
     Frozen features by `FrozenMaps`, on a GPU by `FrozenHalf`; their mixing by `FrozenMix`; other networks by `Fused`,
     which takes `recompute`.
     """
-    form, half = form_of(net), _half(gemm)
+    form, half = forward_kind_of(net), _half(gemm)
     if form == "maps" and kernels.on_gpu and not any(weight.requires_grad for weight in net.parameters()):
         return FrozenHalf(net)
     if form == "maps":
@@ -83,7 +83,7 @@ def _plan(left: list[nn.Module], kernels: NormKernels, how: Products | HalfConvo
             plan.append((layer, _convolve(layer, gemm)))
         elif gemm is not None and (with_bias := _winograd(layer, gemm, biased=True)) is not None:
             plan.append((layer, apply(with_bias)))
-        elif isinstance(layer, Opaque) and form_of(layer.of[0]) == "mixture" and half is not None:
+        elif isinstance(layer, Opaque) and forward_kind_of(layer.of[0]) == "mixture" and half is not None:
             plan.append((layer, apply(partial(layer, convolve=partial(winograd_convolution, gemm=half)))))
         elif on_gpu is None and is_thin(layer):
             plan.append((layer, _thin(layer, half)))

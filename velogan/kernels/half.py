@@ -17,7 +17,7 @@ from typing import Any, TypeGuard
 import torch
 from torch import Tensor, nn
 
-from velogan.types import hooked
+from velogan.types import has_hooks
 
 Convolution = nn.Conv2d | nn.ConvTranspose2d
 
@@ -45,7 +45,7 @@ class FrozenHalf(nn.Module):
 
     def forward(self, images: Tensor) -> Any:
         kind, (net, half) = images.device.type, self._nets
-        if hooked(net) or not torch.is_autocast_enabled(kind) or torch.get_autocast_dtype(kind) != torch.bfloat16:
+        if has_hooks(net) or not torch.is_autocast_enabled(kind) or torch.get_autocast_dtype(kind) != torch.bfloat16:
             return net(images)
         return half(images.contiguous(memory_format=torch.channels_last))
 

@@ -20,7 +20,7 @@ from velogan.kernels.native import load_kernels
 from velogan.kernels.precision import precision_for
 from velogan.kernels.thin import convolve_rows, is_thin, rows_of
 from velogan.kernels.winograd import WinogradConv2d, fits_winograd
-from velogan.types import form_of
+from velogan.types import forward_kind_of
 
 
 class Accelerator:
@@ -38,7 +38,7 @@ class Accelerator:
         """A faster copy of `net`, which is in eval mode: `(B, C, H, W)` float32 to float32.
 
         `rounded`: the result will be rounded to 8 bits, so bfloat16 may be used if every module of `net` declares its
-        form (`types.form_of`).
+        form (`types.forward_kind_of`).
         """
         layout = torch.contiguous_format if self._device.type == "mps" else torch.channels_last
         fast = nn.Sequential(copy.deepcopy(net)).to(self._device).to(memory_format=layout).requires_grad_(False)  # pyright: ignore[reportCallIssue]
@@ -120,7 +120,7 @@ class _Cast(nn.Module):
 
 
 def _is_known(net: nn.Module) -> bool:
-    return form_of(net) is not None and all(map(_is_known, net.children()))
+    return forward_kind_of(net) is not None and all(map(_is_known, net.children()))
 
 
 def _convolutions(net: nn.Module) -> list[nn.Module]:

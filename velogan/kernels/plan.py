@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from velogan.types import Marks, form_of, hooked, walk
+from velogan.types import Marks, forward_kind_of, has_hooks, walk
 
 
 @dataclass
@@ -49,7 +49,7 @@ _MARKS: Marks = {"sequence": ((), ()), "residual": ((SAVE,), (ADD,)), "skip": ((
 def tokens(net: nn.Module) -> Iterator[nn.Module]:
     """The layers of `net` in order, with marks; what does not declare its form is `Opaque`."""
     for layer in walk(net, _MARKS):
-        if form_of(layer) != "layer":
+        if forward_kind_of(layer) != "layer":
             yield Opaque(layer)
         elif not isinstance(layer, nn.Identity) or layer in (SAVE, ADD, KEEP, JOIN):
             yield layer
@@ -77,10 +77,10 @@ class Planned(nn.Module):
         self._layout = layout
         random = any(isinstance(module, nn.Dropout) for module in net.modules())
         self._steps = recomputing(plan, random=random) if recompute else [step for _, step in plan]
-        self._known = [module for module in net.modules() if form_of(module) is not None]
+        self._known = [module for module in net.modules() if forward_kind_of(module) is not None]
 
     def forward(self, x: Tensor) -> Tensor:
-        if any(hooked(module) for module in self._known):
+        if any(has_hooks(module) for module in self._known):
             return self._net[0](x)
         state = State(x if self._layout is None else x.contiguous(memory_format=self._layout))
         for step in self._steps:

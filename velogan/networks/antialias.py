@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from velogan.types import Form
+from velogan.types import ForwardKind
 
 
 def _filter(weights: list[float], channels: int) -> Tensor:
@@ -27,7 +27,7 @@ def _filter(weights: list[float], channels: int) -> Tensor:
 class BlurDown(nn.Module):
     """`(B, channels, H, W)` to half the sides, rounded up: a 3x3 blur, reflected at the borders."""
 
-    form: ClassVar[Form] = "layer"
+    forward_kind: ClassVar[ForwardKind] = "layer"
     filt: Tensor
 
     def __init__(self, channels: int):
@@ -42,7 +42,7 @@ class BlurDown(nn.Module):
 class BlurUp(nn.Module):
     """`(B, channels, H, W)` to twice the sides: a 4x4 blur of the pixels set apart, replicated at the borders."""
 
-    form: ClassVar[Form] = "layer"
+    forward_kind: ClassVar[ForwardKind] = "layer"
     filt: Tensor
 
     def __init__(self, channels: int):

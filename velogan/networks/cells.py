@@ -30,7 +30,7 @@ from typing import ClassVar, Literal, NamedTuple
 from torch import Tensor, nn
 
 from velogan.networks.layers import DilatedConv2d, NormName, norm_layer
-from velogan.types import Form
+from velogan.types import ForwardKind
 
 Kind = Literal["e", "r", "d"]
 Space = Literal["paper", "code"]
@@ -194,7 +194,7 @@ def operation(name: str, slot: Slot) -> nn.Module:
 class ResidualCell(nn.Module):
     """`x + cell(x)`: two operations with norms, and one ReLU between."""
 
-    form: ClassVar[Form] = "residual"
+    forward_kind: ClassVar[ForwardKind] = "residual"
 
     def __init__(self, cell: nn.Sequential):
         super().__init__()

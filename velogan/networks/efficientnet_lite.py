@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from velogan.types import Form
+from velogan.types import ForwardKind
 
 Variant = Literal["lite0", "lite1", "lite2"]
 
@@ -84,7 +84,7 @@ class EfficientNetLite(nn.Module):
 class Maps(nn.Module):
     """`net.features` as a network."""
 
-    form: ClassVar[Form] = "maps"
+    forward_kind: ClassVar[ForwardKind] = "maps"
 
     scale, shift = 127.5 / 128, 0.5 / 128
     """What the images are multiplied with, and what is added, before the first convolution."""

@@ -30,7 +30,7 @@ from velogan.networks.cells import (
 )
 from velogan.networks.layers import InitName, NormName, Stage, initialise, norm_layer
 from velogan.networks.outputs import ChangeGenerator, KeepGenerator, MaskGenerator
-from velogan.types import Form
+from velogan.types import ForwardKind
 
 
 class GeneratorConfig(BaseModel):
@@ -282,7 +282,7 @@ def compose(*stages: nn.Module) -> Generator:
 class ResidualBlock(nn.Module):
     """`x + conv_block(x)`: two reflection-padded 3x3 convolutions with norms and one ReLU between."""
 
-    form: ClassVar[Form] = "residual"
+    forward_kind: ClassVar[ForwardKind] = "residual"
 
     def __init__(self, channels: int, *, norm: NormName, dropout: bool):
         super().__init__()
@@ -344,7 +344,7 @@ def _decoder(config: GeneratorConfig, c_out: int) -> Iterator[nn.Module]:
 class SkipBlock(nn.Module):
     """One inner level of a U-Net: `cat(x, up(inner(down(x))))`."""
 
-    form: ClassVar[Form] = "skip"
+    forward_kind: ClassVar[ForwardKind] = "skip"
 
     def __init__(self, layers: list[nn.Module]):
         super().__init__()

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.parametrizations import spectral_norm
 
-from velogan.types import Form
+from velogan.types import ForwardKind
 
 NormName = Literal["instance", "instance_affine", "batch", "sync_batch", "none"]
 InitName = Literal["normal", "xavier", "kaiming", "orthogonal"]
@@ -21,7 +21,7 @@ INIT_GAIN = 0.02
 class InstanceNorm2d(nn.InstanceNorm2d):
     """torch's layer with a correct gradient: on a CPU torch misreads the channels-last gradient of one image."""
 
-    form: ClassVar[Form] = "layer"
+    forward_kind: ClassVar[ForwardKind] = "layer"
 
     def forward(self, x: Tensor) -> Tensor:
         out = super().forward(x)
@@ -33,7 +33,7 @@ class InstanceNorm2d(nn.InstanceNorm2d):
 class SyncBatchNorm(nn.SyncBatchNorm):
     """torch's layer, also on the meta device, where it only computes shapes."""
 
-    form: ClassVar[Form] = "layer"
+    forward_kind: ClassVar[ForwardKind] = "layer"
 
     def forward(self, input: Tensor) -> Tensor:
         if input.is_meta:
@@ -44,7 +44,7 @@ class SyncBatchNorm(nn.SyncBatchNorm):
 class Stage(nn.Module):
     """Consecutive layers, under the name that the reference implementation gives them."""
 
-    form: ClassVar[Form] = "sequence"
+    forward_kind: ClassVar[ForwardKind] = "sequence"
 
     def __init__(self, model: nn.Module):
         super().__init__()

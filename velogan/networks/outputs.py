@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from velogan.types import Form
+from velogan.types import ForwardKind
 
 REPLACED = 0.3
 """A pixel that changes by this much, as a mean over channels in [-1, 1], keeps no detail of the input."""
@@ -45,7 +45,7 @@ class ChangeGenerator(nn.Module):
     """
 
     multiple = 4
-    form: ClassVar[Form] = "change"
+    forward_kind: ClassVar[ForwardKind] = "change"
 
     def __init__(self, encoder: nn.Module, translator: nn.Module, decoder: nn.Module):
         super().__init__()
@@ -56,7 +56,7 @@ class ChangeGenerator(nn.Module):
         after, before = self.decoder(torch.cat([self.translator(encoded), encoded])).float().chunk(2)
         return changed(x, after=after, before=before).clamp(-1, 1)
 
-    def by(self, other: Callable[[nn.Module], nn.Module]) -> ChangeGenerator:
+    def map_parts(self, other: Callable[[nn.Module], nn.Module]) -> ChangeGenerator:
         """The same generator with each stage replaced by `other(stage)`."""
         return ChangeGenerator(other(self.encoder), other(self.translator), other(self.decoder))
 
@@ -69,7 +69,7 @@ class MaskGenerator(nn.Module):
     fine detail stays, too; see `detailed`.
     """
 
-    form: ClassVar[Form] = "mask"
+    forward_kind: ClassVar[ForwardKind] = "mask"
     around: ClassVar[int] = 2 * NEAR + BEHIND
     """How many pixels further than `net` a value of the result sees: both means of `guided`, then `detailed`."""
 
@@ -82,7 +82,7 @@ class MaskGenerator(nn.Module):
         made = masked(self.net(x), x)
         return made if self.training else detailed(made, x)
 
-    def by(self, other: Callable[[nn.Module], nn.Module]) -> Self:
+    def map_parts(self, other: Callable[[nn.Module], nn.Module]) -> Self:
         """The same generator, in the same mode, with its network replaced by `other(network)`."""
         made = type(self)(other(self.net), multiple=self.multiple)
         made.training = self.training
@@ -164,7 +164,7 @@ class KeepGenerator(MaskGenerator):
     never.
     """
 
-    form: ClassVar[Form] = "mask"
+    forward_kind: ClassVar[ForwardKind] = "mask"
     around: ClassVar[int] = BEHIND
 
     def forward(self, x: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from velogan.networks.layers import initialise, spectrally_normalise
 from velogan.networks.pretrained import frozen_features, in_three
-from velogan.types import Form, form_of
+from velogan.types import ForwardKind, forward_kind_of
 
 
 class ProjectedDiscriminator(nn.Module):
@@ -65,7 +65,7 @@ class ProjectedDiscriminator(nn.Module):
                 "the same ones"
             )
 
-    def by(self, other: Callable[[nn.Module], nn.Module]) -> ProjectedDiscriminator:
+    def map_parts(self, other: Callable[[nn.Module], nn.Module]) -> ProjectedDiscriminator:
         """The same discriminator, over the same weights, with `other` of features, mixing, each head, and `patch`."""
         made = ProjectedDiscriminator.__new__(ProjectedDiscriminator)
         nn.Module.__init__(made)
@@ -74,7 +74,7 @@ class ProjectedDiscriminator(nn.Module):
         made.patch = None if self.patch is None else other(self.patch)
         made._mix = (other(self._mix[0]),)
         see = frozen_features(self.features, self.get_buffer("across_0").device).maps
-        made._see = see if form_of(see) is None else other(see)  # somebody's own network is called as it is
+        made._see = see if forward_kind_of(see) is None else other(see)  # somebody's own network is called as it is
         return made
 
 
@@ -85,7 +85,7 @@ class Mix(nn.Module):
     the discriminator by name.
     """
 
-    form: ClassVar[Form] = "mix"
+    forward_kind: ClassVar[ForwardKind] = "mix"
 
     def __init__(self, weights: Mapping[str, Tensor | None]):
         super().__init__()

@@ -37,7 +37,7 @@ class Tapped(nn.Module):
         """Channels of what each stage gives."""
         return [[x for x in stage.modules() if isinstance(x, nn.Conv2d)][-1].out_channels for stage in self.stages]
 
-    def by(self, other: Callable[[nn.Module], nn.Module]) -> Tapped:
+    def map_parts(self, other: Callable[[nn.Module], nn.Module]) -> Tapped:
         """The same stages, over the same weights, each replaced by `other(stage)`."""
         return Tapped([other(stage) for stage in self.stages])
 
@@ -70,7 +70,7 @@ class PatchHeads(nn.Module):
     def forward(self, patches: Sequence[Tensor]) -> list[Tensor]:
         return [_of_length_one(head(part)) for head, part in zip(self.heads, patches, strict=True)]
 
-    def by(self, other: Callable[[nn.Module], nn.Module]) -> PatchHeads:
+    def map_parts(self, other: Callable[[nn.Module], nn.Module]) -> PatchHeads:
         """Itself: it is no network of images."""
         return self
 

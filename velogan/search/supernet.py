@@ -20,7 +20,7 @@ from velogan.networks.cells import GEOMETRY, Fill, Kind, Slot, choices, operatio
 from velogan.networks.discriminators import DiscriminatorConfig, build_discriminator, build_encoding_discriminator
 from velogan.networks.generators import GeneratorConfig, build_generator
 from velogan.networks.layers import laid_out
-from velogan.types import Composed, Form
+from velogan.types import Composed, ForwardKind
 
 Convolve = Callable[..., Tensor]
 
@@ -50,7 +50,7 @@ class Mixed(nn.Module):
     `convolve`, in `forward`, is what computes `F.conv2d` of the summed kernels of kind r.
     """
 
-    form: ClassVar[Form] = "mixture"
+    forward_kind: ClassVar[ForwardKind] = "mixture"
 
     def __init__(self, slot: Slot, *, merged: bool = True):
         super().__init__()
@@ -89,7 +89,7 @@ class Architecture(nn.Module):
         super().__init__()
         self.alpha = nn.ParameterList(alphas)
 
-    def by(self, other: Callable[[nn.Module], nn.Module]) -> Architecture:
+    def map_parts(self, other: Callable[[nn.Module], nn.Module]) -> Architecture:
         """Itself: there is nothing to be computed in another way. See `types.Composed`."""
         return self
 
@@ -133,9 +133,9 @@ class WithArchitecture(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return self.net(x)
 
-    def by(self, other: Callable[[nn.Module], nn.Module]) -> WithArchitecture:
+    def map_parts(self, other: Callable[[nn.Module], nn.Module]) -> WithArchitecture:
         """The same with its network computed by `other`."""
-        faster = self.net.by(other) if isinstance(self.net, Composed) else other(self.net)
+        faster = self.net.map_parts(other) if isinstance(self.net, Composed) else other(self.net)
         return WithArchitecture(faster, list(self.architectures))
 
 

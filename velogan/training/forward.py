@@ -68,4 +68,4 @@ def _planned(net: nn.Module, *, recompute: bool) -> nn.Module:
 
 
 def _faster(net: nn.Module, fast: Callable[[nn.Module], nn.Module]) -> nn.Module:
-    return net.by(fast) if isinstance(net, Composed) else fast(net)
+    return net.map_parts(fast) if isinstance(net, Composed) else fast(net)

@@ -18,7 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from velogan.types import Marks, form_of, layers_of, walk
+from velogan.types import Marks, forward_kind_of, layers_of, walk
 
 Moments = tuple[Tensor, Tensor]
 """Mean and variance of each channel, `(C,)` float32."""
@@ -59,7 +59,7 @@ def measure_moments(
     are computed again instead. `dtype` is the type of the convolutions. `before_piece` is called before each step with
     a piece, and may raise.
     Raises `ValueError` if a norm of `net` cannot be measured, since it or a module around it has no form
-    (`types.form_of`).
+    (`types.forward_kind_of`).
     """
     steps = _measurable(net)
     found: dict[nn.Module, Moments] = {}
@@ -113,7 +113,7 @@ def fold_norms(net: nn.Module, moments: Sequence[Moments] = ()) -> nn.Module:
         else:
             continue
         stand_ins[norm] = fixed
-        if isinstance(before, (nn.Conv2d, nn.ConvTranspose2d)) and form_of(before) is not None:
+        if isinstance(before, (nn.Conv2d, nn.ConvTranspose2d)) and forward_kind_of(before) is not None:
             _fold(before, fixed)
             stand_ins[norm] = nn.Identity()
     for parent in list(net.modules()):
@@ -132,13 +132,13 @@ def _is_by_picture(layer: nn.Module) -> bool:
 
 def _is_shared(step: nn.Module) -> TypeGuard[nn.InstanceNorm2d]:
     """Whether `step` is a norm that can use the statistics of the whole picture."""
-    return isinstance(step, nn.InstanceNorm2d) and _is_by_picture(step) and form_of(step) is not None
+    return isinstance(step, nn.InstanceNorm2d) and _is_by_picture(step) and forward_kind_of(step) is not None
 
 
 def _is_fixed(step: nn.Module) -> TypeGuard[nn.BatchNorm2d | nn.SyncBatchNorm]:
     """Whether `step` is a norm with stored statistics."""
     kind = isinstance(step, (nn.BatchNorm2d, nn.SyncBatchNorm))
-    return kind and step.running_mean is not None and form_of(step) is not None
+    return kind and step.running_mean is not None and forward_kind_of(step) is not None
 
 
 def _measurable(net: nn.Module) -> list[nn.Module]:
@@ -149,7 +149,7 @@ def _measurable(net: nn.Module) -> list[nn.Module]:
             raise ValueError(
                 f"{name} ({type(layer).__name__}) would normalise each tile by itself, and its statistics cannot be "
                 "measured over the whole picture, since it or a module around it does not declare what it computes: "
-                "set tile=0, or declare its form (velogan.types.Form)"
+                "set tile=0, or declare its form (velogan.types.ForwardKind)"
             )
     return steps
 
@@ -236,7 +236,7 @@ def _steps(net: nn.Module) -> list[nn.Module]:
     A module without a form is one step. In a network of the form "change" or "mask", the steps lead from the input to
     the decoded translation, through every norm.
     """
-    if form_of(net) in ("change", "mask"):
+    if forward_kind_of(net) in ("change", "mask"):
         return [step for stage in layers_of(net) for step in (*_steps(stage), _MEET)]
     return list(walk(net, _MARKS))
 

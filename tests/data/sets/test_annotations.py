@@ -228,7 +228,7 @@ def test_what_methods_and_networks_cannot_take_is_refused() -> None:
     with pytest.raises(ValueError, match="masks_keep=inside"):
         DataConfig(masks_keep="inside")
     for field in ("masks_a", "labels_a"):
-        with pytest.raises(ValueError, match=re.escape(f"data.{field}=x is not for method=onepair")):
+        with pytest.raises(ValueError, match=re.escape(f"data.{field}=x is not supported by method=onepair")):
             Config().change(data={field: "x"}, method="onepair")
     asked = Config().change(data={"channels_a": 1})
     with pytest.raises(ValueError, match="segmenter sees pictures of both domains, but A has 1 channel and B 3"):
